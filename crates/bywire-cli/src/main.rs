@@ -1,0 +1,2 @@
+//! The `bywire` command.
+fn main() {}

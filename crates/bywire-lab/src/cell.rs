@@ -1,0 +1,177 @@
+//! The raw result: one [`Cell`] per measured point, one JSON object per line in a stored session.
+//!
+//! Units are in the names. Every block is kept; nothing measured is dropped, only marked.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The schema of [`Cell`]; it changes when a reader of the old one would misread the new one.
+pub const CELL_SCHEMA: &str = "bywire-cell/1";
+
+/// One measured point: a level, a test, a size and its parameters, with every block that was taken.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// Always [`CELL_SCHEMA`] when written by this version.
+    pub schema: String,
+    /// `memory`, `msg`, `unix`, `tcp`, `udp`, and later levels.
+    pub level: String,
+    /// `latency`, `stream`, `bidir`, `rr`, `overhead`, `interleave`, `nhalf`, or a `memory` test.
+    pub test: String,
+    /// How it was carried: `shm`, `loopback`, `veth`, `unix`, or absent for `memory`.
+    pub link: Option<String>,
+    /// `processes`, `threads`, `namespaces`, or a host's name.
+    pub between: String,
+    /// Message length; absent where the test has none (`nhalf`).
+    pub size_bytes: Option<u64>,
+    /// Everything else that was chosen, in the words of the command line (`mtu`, `integrity`, `spin`, `lent`).
+    #[serde(default)]
+    pub parameters: BTreeMap<String, Value>,
+    /// The median over pairs, in `unit`.
+    pub value: f64,
+    /// What `value`, `ci95`, `mean`, `percentiles` and the blocks are counted in.
+    pub unit: Unit,
+    /// The 95 % bootstrap interval of the median, resampled over fresh process pairs.
+    pub ci95: [f64; 2],
+    /// The mean over all samples, where it differs in kind from the median (latency).
+    pub mean: Option<f64>,
+    /// Percentiles of single samples (latency tests).
+    pub percentiles: Option<Percentiles>,
+    /// The whole histogram as (upper bound in `unit`, count) of the filled buckets (latency tests).
+    #[serde(default)]
+    pub histogram: Vec<(f64, u64)>,
+    /// Every block of every pair, in the order taken.
+    pub blocks: Vec<Block>,
+    /// What it cost in CPU at both ends.
+    pub cpu: CpuBothEnds,
+    /// What only this test yields, units in the names (`sent_bytes_per_second`, `n_half_bytes`, …).
+    #[serde(default)]
+    pub details: BTreeMap<String, Value>,
+    /// Everything needed to judge the run; see [`crate::cell::Session::environment`].
+    pub environment: Value,
+}
+
+/// What a value is counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unit {
+    /// Nanoseconds: half-RTT, or host CPU per message.
+    #[serde(rename = "ns")]
+    Nanoseconds,
+    /// Bytes (N½).
+    #[serde(rename = "bytes")]
+    Bytes,
+    /// Payload bytes per second.
+    #[serde(rename = "bytes_per_second")]
+    BytesPerSecond,
+    /// Messages per second.
+    #[serde(rename = "messages_per_second")]
+    MessagesPerSecond,
+    /// Request/response pairs per second.
+    #[serde(rename = "transactions_per_second")]
+    TransactionsPerSecond,
+}
+
+/// Percentiles of single samples, in the cell's unit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Percentiles {
+    /// 5th.
+    pub p5: f64,
+    /// 50th.
+    pub p50: f64,
+    /// 90th.
+    pub p90: f64,
+    /// 95th.
+    pub p95: f64,
+    /// 99th.
+    pub p99: f64,
+    /// 99.9th.
+    pub p999: f64,
+}
+
+/// One short stretch of measuring inside one fresh pair of processes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Block {
+    /// Which pair of processes, from 0.
+    pub pair: u32,
+    /// The block's own value in the cell's unit.
+    pub value: f64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Operations (messages or round trips) in it.
+    pub operations: u64,
+    /// Why the block counts as disturbed (`steal`, `involuntary-switches`), empty when clean.
+    #[serde(default)]
+    pub disturbed: Vec<String>,
+    /// Outside Tukey's fences of its cell: marked, never dropped.
+    #[serde(default)]
+    pub outlier: bool,
+}
+
+/// CPU cost of a cell at both ends. When both ends share a machine, each end has its own core.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuBothEnds {
+    /// The sending (requesting) end.
+    pub source: CpuEnd,
+    /// The receiving (answering) end.
+    pub target: CpuEnd,
+    /// True when both ends ran on one machine, so that machine figures must not be added up twice.
+    pub same_machine: bool,
+}
+
+/// CPU of one end in the three numbers that belong together; every field is absent where it could not be had.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuEnd {
+    /// The core this end was pinned to.
+    pub core: Option<u32>,
+    /// Machine: busy share of that core, wall − idle − iowait − steal, 0 to 1.
+    pub machine_busy: Option<f64>,
+    /// Steal share of that core, 0 to 1.
+    pub steal: Option<f64>,
+    /// Attributed: the threads' own clocks as a share of wall time.
+    pub attributed: Option<f64>,
+    /// Machine − attributed.
+    pub unattributed: Option<f64>,
+    /// Service demand by attributed CPU: µs per KB (1,024 bytes) sent at the source, received at the target.
+    pub service_demand_us_per_kb: Option<f64>,
+    /// Service demand by attributed CPU: µs per transaction.
+    pub service_demand_us_per_transaction: Option<f64>,
+}
+
+/// The schema of [`Session`].
+pub const SESSION_SCHEMA: &str = "bywire-session/1";
+
+/// A stored session: `session.json` holds this without the cells, `cells.jsonl` one cell a line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Session {
+    /// Always [`SESSION_SCHEMA`] when written by this version.
+    pub schema: String,
+    /// The preset's name (`quick`, `gm`, …).
+    pub preset: String,
+    /// RFC 3339, UTC.
+    pub started: String,
+    /// How long it took so far.
+    pub seconds: f64,
+    /// The full command line.
+    pub command: Vec<String>,
+    /// Kernel, CPU, cores used and what they share, clocks, sysctls, offloads, versions.
+    pub environment: Value,
+    /// What could not be measured here, and why.
+    pub absent: Vec<Absence>,
+    /// False while running or when it was interrupted.
+    pub complete: bool,
+    /// Every cell that was measured, in the order taken.
+    #[serde(default, skip_serializing)]
+    pub cells: Vec<Cell>,
+}
+
+/// A level or a test that this machine cannot run, with the reason that the report shows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Absence {
+    /// The level.
+    pub level: String,
+    /// The test, or absent for the whole level.
+    pub test: Option<String>,
+    /// One line: what is missing and what to do.
+    pub reason: String,
+}

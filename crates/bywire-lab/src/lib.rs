@@ -1,0 +1,7 @@
+//! Bywire's laboratory: measures a machine level by level, with what each level costs in CPU,
+//! and writes one report.
+//!
+//! Data flows one way: a [`preset`](crate::cell) names cells, a pair of fresh processes fills each
+//! cell with blocks, statistics condense the blocks, and the report shows the cells.
+
+pub mod cell;
