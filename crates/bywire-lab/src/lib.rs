@@ -5,3 +5,7 @@
 //! cell with blocks, statistics condense the blocks, and the report shows the cells.
 
 pub mod cell;
+pub mod clock;
+pub mod cpu;
+pub mod pin;
+pub mod statistics;

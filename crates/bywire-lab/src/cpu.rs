@@ -1,0 +1,233 @@
+//! CPU accounts: what a stretch of measuring cost the machine, and how much of it is the thread's own.
+//!
+//! The kernel counts a core's time in ticks of 10 ms (`USER_HZ`), so one reading is wrong by up to a tick:
+//! machine figures mean something over long spans only, and are left out under [`MACHINE_SPAN_SECONDS_MIN`].
+//! The thread's own clock is exact to nanoseconds over any span.
+
+use std::fs;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::cell::CpuEnd;
+
+/// Spans shorter than this carry no machine figures: the tick alone would be over 2 % of them.
+pub const MACHINE_SPAN_SECONDS_MIN: f64 = 0.5;
+
+/// A block whose core was taken away by the hypervisor for a larger share than this is disturbed.
+const STEAL_SHARE_MAX: f64 = 0.01;
+
+/// Readings of every account at one moment, for the calling thread and one core.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    wall_seconds: f64,
+    thread_seconds: f64,
+    involuntary_switches: Option<u64>,
+    core: Option<u32>,
+    core_times: Option<CoreTimes>,
+}
+
+impl Snapshot {
+    /// Reads the accounts now. `core` is the core that the calling thread is pinned to; without one there
+    /// are no machine figures, since nothing of the machine could be charged to this end.
+    pub fn take(core: Option<u32>) -> Self {
+        Self {
+            wall_seconds: seconds(ClockId::Monotonic),
+            thread_seconds: seconds(ClockId::ThreadCPUTime),
+            involuntary_switches: fs::read_to_string("/proc/thread-self/status")
+                .ok()
+                .and_then(|status| involuntary_switches(&status)),
+            core,
+            core_times: core
+                .and_then(|core| CoreTimes::of_core(&fs::read_to_string("/proc/stat").ok()?, core)),
+        }
+    }
+
+    /// The cost of the span from `self` to `later`, both taken by one thread. Shares are of wall time, 0 to 1;
+    /// machine shares are absent for spans under [`MACHINE_SPAN_SECONDS_MIN`] and where `/proc/stat` has no such core.
+    pub fn until(&self, later: &Self) -> CpuEnd {
+        let wall = later.wall_seconds - self.wall_seconds;
+        if wall <= 0.0 {
+            return CpuEnd {
+                core: self.core,
+                ..CpuEnd::default()
+            };
+        }
+        let attributed = (later.thread_seconds - self.thread_seconds) / wall;
+        let spent = self
+            .core_times_until(later)
+            .filter(|_| wall >= MACHINE_SPAN_SECONDS_MIN);
+        let machine_busy = spent.map(|spent| spent.busy_share(wall));
+        CpuEnd {
+            core: self.core,
+            machine_busy,
+            steal: spent.map(|spent| (spent.steal / wall).clamp(0.0, 1.0)),
+            attributed: Some(attributed),
+            unattributed: machine_busy.map(|busy| busy - attributed),
+            service_demand_us_per_kb: None,
+            service_demand_us_per_transaction: None,
+        }
+    }
+
+    /// Why the span from `self` to `later` counts as disturbed: `steal` when the hypervisor took more than 1 % of
+    /// the core (a single tick in a short block), `involuntary-switches` when somebody else wanted it. Empty when clean.
+    pub fn disturbed_since(&self, later: &Self) -> Vec<String> {
+        let wall = later.wall_seconds - self.wall_seconds;
+        let stolen = self
+            .core_times_until(later)
+            .is_some_and(|spent| spent.steal > STEAL_SHARE_MAX * wall);
+        let switched = match (self.involuntary_switches, later.involuntary_switches) {
+            (Some(before), Some(after)) => after > before,
+            _ => false,
+        };
+        let mut reasons = Vec::new();
+        if stolen {
+            reasons.push("steal".to_owned());
+        }
+        if switched {
+            reasons.push("involuntary-switches".to_owned());
+        }
+        reasons
+    }
+
+    fn core_times_until(&self, later: &Self) -> Option<CoreTimes> {
+        Some(later.core_times?.minus(self.core_times?))
+    }
+}
+
+/// One core's times out of `/proc/stat`, in seconds. Busy is what remains of wall time without the first three:
+/// the idle counter is precise under NO_HZ while the busy ones are sampled, and `guest` is already inside `user`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct CoreTimes {
+    idle: f64,
+    iowait: f64,
+    steal: f64,
+}
+
+impl CoreTimes {
+    /// Fields of a core's line: user nice system idle iowait irq softirq steal guest guest_nice.
+    fn of_core(stat: &str, core: u32) -> Option<Self> {
+        let name = format!("cpu{core}");
+        let fields = stat.lines().find_map(|line| {
+            let mut fields = line.split_ascii_whitespace();
+            (fields.next()? == name).then_some(fields)
+        })?;
+        let ticks: Vec<u64> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
+        let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
+        let time = |field: usize| Some(*ticks.get(field)? as f64 / ticks_per_second);
+        Some(Self {
+            idle: time(3)?,
+            iowait: time(4)?,
+            steal: time(7)?,
+        })
+    }
+
+    fn minus(self, earlier: Self) -> Self {
+        Self {
+            idle: self.idle - earlier.idle,
+            iowait: self.iowait - earlier.iowait,
+            steal: self.steal - earlier.steal,
+        }
+    }
+
+    fn busy_share(self, wall_seconds: f64) -> f64 {
+        let busy = wall_seconds - self.idle - self.iowait - self.steal;
+        (busy / wall_seconds).clamp(0.0, 1.0)
+    }
+}
+
+fn involuntary_switches(status: &str) -> Option<u64> {
+    let count = status
+        .lines()
+        .find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"))?;
+    count.trim().parse().ok()
+}
+
+fn seconds(clock: ClockId) -> f64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAT: &str = "cpu  300 0 60 1000 10 0 4 20 50 0\n\
+                        cpu1 100 0 20 400 10 0 2 5 50 0\n\
+                        cpu11 200 0 40 600 0 0 2 15 0 0\n\
+                        intr 1 2 3\n";
+
+    fn snapshot(wall_seconds: f64, idle: f64, steal: f64, switches: u64) -> Snapshot {
+        Snapshot {
+            wall_seconds,
+            thread_seconds: wall_seconds / 4.0,
+            involuntary_switches: Some(switches),
+            core: Some(1),
+            core_times: Some(CoreTimes {
+                idle,
+                iowait: 0.0,
+                steal,
+            }),
+        }
+    }
+
+    #[test]
+    fn a_core_is_found_by_its_whole_name() {
+        let tick = 1.0 / rustix::param::clock_ticks_per_second() as f64;
+        let times = CoreTimes::of_core(STAT, 1).unwrap();
+        assert_eq!(times.idle, 400.0 * tick);
+        assert_eq!(times.iowait, 10.0 * tick);
+        assert_eq!(times.steal, 5.0 * tick);
+        assert_eq!(CoreTimes::of_core(STAT, 2), None);
+        assert_eq!(CoreTimes::of_core("cpu1 1 2 3\n", 1), None);
+    }
+
+    #[test]
+    fn the_three_numbers_belong_together() {
+        let cost = snapshot(10.0, 5.0, 0.0, 0).until(&snapshot(12.0, 5.5, 0.5, 0));
+        assert_eq!(cost.machine_busy, Some(0.5), "2 s − 0.5 idle − 0.5 stolen");
+        assert_eq!(cost.steal, Some(0.25));
+        assert_eq!(cost.attributed, Some(0.25));
+        assert_eq!(cost.unattributed, Some(0.25));
+    }
+
+    #[test]
+    fn short_spans_carry_no_machine_figures() {
+        let cost = snapshot(10.0, 5.0, 0.0, 0).until(&snapshot(10.02, 5.0, 0.0, 0));
+        assert_eq!(cost.machine_busy, None);
+        assert!(cost.attributed.is_some());
+    }
+
+    #[test]
+    fn disturbances_are_named() {
+        let before = snapshot(10.0, 5.0, 0.0, 7);
+        assert!(
+            before
+                .disturbed_since(&snapshot(10.5, 5.0, 0.0, 7))
+                .is_empty()
+        );
+        assert_eq!(
+            before.disturbed_since(&snapshot(10.5, 5.0, 0.01, 7)),
+            ["steal"]
+        );
+        assert_eq!(
+            before.disturbed_since(&snapshot(10.5, 5.0, 0.0, 8)),
+            ["involuntary-switches"]
+        );
+    }
+
+    #[test]
+    fn the_thread_clock_counts_work_and_not_waiting() {
+        let before = Snapshot::take(Some(0));
+        let mut sum = 0u64;
+        while seconds(ClockId::ThreadCPUTime) - before.thread_seconds < 0.01 {
+            sum = std::hint::black_box(sum + 1);
+        }
+        let after = Snapshot::take(Some(0));
+        assert!(after.thread_seconds - before.thread_seconds >= 0.01);
+        assert!(
+            after.thread_seconds - before.thread_seconds
+                <= after.wall_seconds - before.wall_seconds + 0.001
+        );
+        assert!(before.involuntary_switches.is_some() && before.core_times.is_some());
+    }
+}
