@@ -1,0 +1,258 @@
+//! What condenses blocks into a cell: medians, bootstrap intervals, fences, N½.
+//!
+//! Everything here is a pure function of its arguments; randomness comes from a seed that is passed in.
+
+use hdrhistogram::Histogram;
+
+use crate::cell::Percentiles;
+
+/// How many times [`bootstrap_median_over_pairs`] draws.
+const RESAMPLES: usize = 2000;
+
+/// The median of `values`, in their unit; the mean of the middle two when their number is even.
+///
+/// NaN for no values, so that a cell without blocks cannot pass for a measured one.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    quantile_of_sorted(&sorted, 0.5)
+}
+
+/// The median over fresh process pairs: each pair is represented by the median of its own blocks.
+///
+/// `blocks` are (pair, value). A pair with many blocks weighs no more than a pair with few.
+pub fn median_over_pairs(blocks: &[(u32, f64)]) -> f64 {
+    median(&pair_medians(blocks))
+}
+
+/// The 95 % percentile-bootstrap interval of [`median_over_pairs`], as `[low, high]` in the unit of the values.
+///
+/// Pairs are resampled, not blocks: one program differs from itself between fresh mappings by more than its
+/// blocks differ among themselves. The same `seed` gives the same interval. One pair gives a width of nought.
+pub fn bootstrap_median_over_pairs(blocks: &[(u32, f64)], seed: u64) -> [f64; 2] {
+    let pairs = pair_medians(blocks);
+    if pairs.is_empty() {
+        return [f64::NAN; 2];
+    }
+    let mut random = SplitMix(seed);
+    let mut medians: Vec<f64> = (0..RESAMPLES)
+        .map(|_| {
+            let drawn: Vec<f64> = (0..pairs.len())
+                .map(|_| pairs[random.below(pairs.len())])
+                .collect();
+            median(&drawn)
+        })
+        .collect();
+    medians.sort_by(f64::total_cmp);
+    [
+        quantile_of_sorted(&medians, 0.025),
+        quantile_of_sorted(&medians, 0.975),
+    ]
+}
+
+/// Which of `values` lie outside Tukey's fences, 1.5 interquartile ranges beyond the quartiles.
+///
+/// Fewer than four values have no fences: none is an outlier.
+pub fn tukey_outliers(values: &[f64]) -> Vec<bool> {
+    if values.len() < 4 {
+        return vec![false; values.len()];
+    }
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let lower = quantile_of_sorted(&sorted, 0.25);
+    let upper = quantile_of_sorted(&sorted, 0.75);
+    let reach = 1.5 * (upper - lower);
+    values
+        .iter()
+        .map(|&value| value < lower - reach || value > upper + reach)
+        .collect()
+}
+
+/// N½: the message length in bytes at which the rate first reaches half of `reference`.
+///
+/// `points` are (length in bytes, rate), in any order; the crossing is interpolated in the logarithm of the
+/// length. `None` when no point lies below half (the curve starts above it) or none above.
+pub fn n_half(points: &[(u64, f64)], reference: f64) -> Option<f64> {
+    let half = reference / 2.0;
+    let mut points: Vec<(u64, f64)> = points.to_vec();
+    points.sort_by_key(|point| point.0);
+    points.windows(2).find_map(|pair| match (pair[0], pair[1]) {
+        ((below, slow), (above, fast)) if below > 0 && slow < half && fast >= half => {
+            let share = (half - slow) / (fast - slow);
+            let (from, to) = ((below as f64).ln(), (above as f64).ln());
+            Some((from + share * (to - from)).exp())
+        }
+        _ => None,
+    })
+}
+
+/// Hockney's line t = t₀ + n / r∞ through `points` of (length in bytes, time): (t₀, r∞).
+///
+/// t₀ is in the unit of time given, r∞ in bytes per that unit. Least squares on relative error, so that the
+/// longest message does not decide alone. `None` below two distinct lengths, or when time does not grow.
+pub fn hockney(points: &[(u64, f64)]) -> Option<(f64, f64)> {
+    let (mut sum, mut sum_n, mut sum_nn, mut sum_t, mut sum_nt) = (0.0, 0.0, 0.0, 0.0, 0.0);
+    for &(length, time) in points.iter().filter(|point| point.1 > 0.0) {
+        let (n, weight) = (length as f64, 1.0 / (time * time));
+        sum += weight;
+        sum_n += weight * n;
+        sum_nn += weight * n * n;
+        sum_t += weight * time;
+        sum_nt += weight * n * time;
+    }
+    let spread = sum * sum_nn - sum_n * sum_n;
+    let slope = (sum * sum_nt - sum_n * sum_t) / spread;
+    (slope.is_finite() && slope > 0.0).then(|| ((sum_t - slope * sum_n) / sum, 1.0 / slope))
+}
+
+/// Percentiles of single samples; each recorded count times `scale` is in the cell's unit.
+///
+/// A histogram of round trips in nanoseconds gives half-RTT with a scale of 0.5.
+pub fn percentiles(histogram: &Histogram<u64>, scale: f64) -> Percentiles {
+    let at = |quantile| histogram.value_at_quantile(quantile) as f64 * scale;
+    Percentiles {
+        p5: at(0.05),
+        p50: at(0.50),
+        p90: at(0.90),
+        p95: at(0.95),
+        p99: at(0.99),
+        p999: at(0.999),
+    }
+}
+
+/// One median for each pair, in the order of the pairs' numbers.
+fn pair_medians(blocks: &[(u32, f64)]) -> Vec<f64> {
+    let mut by_pair = std::collections::BTreeMap::<u32, Vec<f64>>::new();
+    for &(pair, value) in blocks {
+        by_pair.entry(pair).or_default().push(value);
+    }
+    by_pair.values().map(|values| median(values)).collect()
+}
+
+/// The quantile of ascending values, interpolated between neighbours; NaN for none.
+fn quantile_of_sorted(sorted: &[f64], quantile: f64) -> f64 {
+    let Some(last) = sorted.len().checked_sub(1) else {
+        return f64::NAN;
+    };
+    let place = quantile * last as f64;
+    let below = place.floor() as usize;
+    let above = (below + 1).min(last);
+    sorted[below] + (sorted[above] - sorted[below]) * (place - below as f64)
+}
+
+/// Steele, Lea and Flood's generator: small, fast, and fixed for ever, so an old interval can be recomputed.
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Uniform in `0..bound`, by the high half of a wide product.
+    fn below(&mut self, bound: usize) -> usize {
+        ((u128::from(self.next()) * bound as u128) >> 64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_of_odd_even_and_none() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn pairs_weigh_alike_however_many_blocks_they_have() {
+        let mut blocks = vec![(0, 1.0); 100];
+        blocks.extend([(1, 5.0), (2, 9.0)]);
+        assert_eq!(median_over_pairs(&blocks), 5.0);
+    }
+
+    #[test]
+    fn bootstrap_is_repeatable_and_holds_the_median() {
+        let blocks: Vec<(u32, f64)> = (0..50)
+            .map(|i| (i / 10, f64::from(i / 10) + 10.0))
+            .collect();
+        let interval = bootstrap_median_over_pairs(&blocks, 7);
+        assert_eq!(interval, bootstrap_median_over_pairs(&blocks, 7));
+        assert!(interval[0] < 12.0 && 12.0 < interval[1], "{interval:?}");
+        assert!(interval[0] >= 10.0 && interval[1] <= 14.0, "{interval:?}");
+    }
+
+    #[test]
+    fn bootstrap_resamples_pairs_rather_than_blocks() {
+        // Within a pair the blocks scatter widely, but the pairs agree: no width is left.
+        let blocks: Vec<(u32, f64)> = (0..5)
+            .flat_map(|pair| [(pair, 1.0), (pair, 5.0), (pair, 9.0)])
+            .collect();
+        assert_eq!(bootstrap_median_over_pairs(&blocks, 1), [5.0, 5.0]);
+        assert!(bootstrap_median_over_pairs(&[], 1)[0].is_nan());
+    }
+
+    #[test]
+    fn bootstrap_covers_the_true_median_about_as_often_as_it_says() {
+        // Few pairs make the percentile interval a little narrow; it must not be grossly so.
+        let mut random = SplitMix(11);
+        let mut uniform = || random.next() as f64 / u64::MAX as f64;
+        let covered = (0..200u64)
+            .filter(|&seed| {
+                let blocks: Vec<(u32, f64)> = (0..9).map(|pair| (pair, uniform())).collect();
+                let [low, high] = bootstrap_median_over_pairs(&blocks, seed);
+                low <= 0.5 && 0.5 <= high
+            })
+            .count();
+        assert!((174..=200).contains(&covered), "{covered} of 200");
+    }
+
+    #[test]
+    fn fences_mark_the_stranger_only() {
+        let marked = tukey_outliers(&[10.0, 11.0, 10.5, 10.2, 30.0, 10.8]);
+        assert_eq!(marked, [false, false, false, false, true, false]);
+        assert_eq!(tukey_outliers(&[1.0, 100.0, 1.0]), [false; 3]);
+    }
+
+    #[test]
+    fn n_half_of_a_hockney_curve_is_t0_times_r() {
+        // rate(n) = n / (t0 + n/r): half of r at n = t0 * r.
+        let (t0, r) = (6e-6, 240e6);
+        let points: Vec<(u64, f64)> = (0..24)
+            .map(|exponent| 1u64 << exponent)
+            .map(|n| (n, n as f64 / (t0 + n as f64 / r)))
+            .collect();
+        let found = n_half(&points, r).unwrap();
+        assert!((found / (t0 * r) - 1.0).abs() < 0.05, "{found}");
+        assert_eq!(n_half(&points[12..], r), None);
+        assert_eq!(n_half(&points[..5], r), None);
+        let reversed: Vec<_> = points.into_iter().rev().collect();
+        assert_eq!(n_half(&reversed, r), Some(found));
+    }
+
+    #[test]
+    fn hockney_recovers_its_own_line() {
+        let points: Vec<(u64, f64)> = [1, 64, 4096, 1 << 20]
+            .map(|n| (n, 6e-6 + n as f64 / 240e6))
+            .to_vec();
+        let (t0, r) = hockney(&points).unwrap();
+        assert!((t0 / 6e-6 - 1.0).abs() < 1e-6 && (r / 240e6 - 1.0).abs() < 1e-6);
+        assert_eq!(hockney(&[(8, 1.0), (8, 2.0)]), None);
+        assert_eq!(hockney(&[(8, 2.0), (16, 1.0)]), None);
+    }
+
+    #[test]
+    fn percentiles_are_scaled() {
+        let mut histogram = Histogram::<u64>::new(3).unwrap();
+        (1..=1000).for_each(|value| histogram.record(value).unwrap());
+        let percentiles = percentiles(&histogram, 0.5);
+        assert_eq!(percentiles.p5, 25.0);
+        assert_eq!(percentiles.p50, 250.0);
+        assert_eq!(percentiles.p999, 499.5);
+    }
+}
