@@ -7,5 +7,6 @@
 pub mod cell;
 pub mod clock;
 pub mod cpu;
+pub mod netperf;
 pub mod pin;
 pub mod statistics;
