@@ -1,1 +1,15 @@
-//! placeholder
+//! The operating system as Bywire needs it: mechanisms without policy.
+//!
+//! Nothing else in the workspace makes raw system calls. Everything here is safe to call; the few
+//! unsafe blocks are confined to mapping memory and to socket options that `rustix` does not cover.
+
+pub mod clock;
+pub mod fork;
+pub mod limits;
+pub mod memory;
+pub mod poller;
+pub mod process;
+pub mod socket;
+pub mod wake;
+
+pub use rustix::io::Errno;

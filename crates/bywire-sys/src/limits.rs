@@ -1,0 +1,25 @@
+//! Descriptor limits.
+
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Raises the soft limit of open descriptors to at least `needed`, within the hard limit.
+///
+/// # Errors
+/// [`Errno::MFILE`] when the hard limit is lower than `needed`.
+pub fn raise_descriptor_limit(needed: u64) -> Result<(), Errno> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    if limit.maximum.is_some_and(|maximum| maximum < needed) {
+        return Err(Errno::MFILE);
+    }
+    let target = limit.maximum.map_or(needed, |maximum| maximum.min(needed.max(65_536)));
+    setrlimit(Resource::Nofile, Rlimit { current: Some(target), maximum: limit.maximum })
+}
+
+/// The soft limit of open descriptors now.
+pub fn descriptor_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}

@@ -1,0 +1,168 @@
+//! Memory shared between processes: sealed `memfd`s and their mappings.
+//!
+//! A segment has one writer. Its creator maps it for writing, then seals it so that nobody can
+//! shrink or grow it or map it for writing again; everybody else maps it for reading. Sealed against
+//! shrinking and with every page allocated, it cannot raise SIGBUS in a reader.
+
+use core::ffi::c_void;
+use core::ptr::NonNull;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// Seals that a reader insists on: fixed size, no writers beside the creator's own mapping.
+const READER_SEALS: SealFlags =
+    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
+
+/// Shared memory in this process's address space, unmapped on drop and absent from forked children.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<c_void>,
+    length_bytes: usize,
+    writable: bool,
+}
+
+// SAFETY: the mapping is plain memory, valid from any thread until it is dropped; who may touch
+// which part when is decided by the code that uses the pointer.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `&Mapping` itself gives out only the address and the length.
+unsafe impl Sync for Mapping {}
+
+/// Why memory that a peer offered is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfferError {
+    /// It is not sealed against shrinking, growing and writing, so its owner could pull it away.
+    Unsealed,
+    /// It is smaller or larger than what the peer announced.
+    WrongSize,
+    /// The system refused.
+    System(Errno),
+}
+
+impl From<Errno> for OfferError {
+    fn from(error: Errno) -> Self {
+        Self::System(error)
+    }
+}
+
+impl Mapping {
+    /// Makes a zeroed segment that this process alone may write, and the descriptor to hand to readers.
+    ///
+    /// Every page is allocated now, so that memory that runs out is an error here and not a signal later.
+    ///
+    /// # Errors
+    /// What the kernel said: [`Errno::NOSPC`] or [`Errno::NOMEM`] without memory, [`Errno::MFILE`] without descriptors.
+    pub fn create(name: &str, length_bytes: usize) -> Result<(Self, OwnedFd), Errno> {
+        let file = memfd(name)?;
+        let length = u64::try_from(length_bytes).map_err(|_| Errno::INVAL)?;
+        rustix::fs::ftruncate(&file, length)?;
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, length)?;
+        let mapping = Self::map(&file, length_bytes, true)?;
+        rustix::fs::fcntl_add_seals(&file, READER_SEALS)?;
+        Ok((mapping, file))
+    }
+
+    /// Maps memory that a peer offered, for reading, after checking its seals and its size.
+    ///
+    /// # Errors
+    /// [`OfferError`]; nothing is mapped then.
+    pub fn accept(file: &impl AsFd, length_bytes: usize) -> Result<Self, OfferError> {
+        // A descriptor that knows no seals (a plain file, a socket) answers EINVAL.
+        let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| OfferError::Unsealed)?;
+        if !seals.contains(READER_SEALS) {
+            return Err(OfferError::Unsealed);
+        }
+        if u64::try_from(rustix::fs::fstat(file)?.st_size) != Ok(length_bytes as u64) {
+            return Err(OfferError::WrongSize);
+        }
+        // Sealed memory may still have holes, whose first read could raise SIGBUS for want of memory.
+        // Filled once they stay filled: the seals forbid punching new ones.
+        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length_bytes as u64)?;
+        Ok(Self::map(file, length_bytes, false)?)
+    }
+
+    fn map(file: &impl AsFd, length_bytes: usize, writable: bool) -> Result<Self, Errno> {
+        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a new mapping at an address of the kernel's choice aliases no Rust object.
+        let base = unsafe {
+            rustix::mm::mmap(core::ptr::null_mut(), length_bytes, protection, MapFlags::SHARED, file, 0)?
+        };
+        let mapping = Self { base: NonNull::new(base).ok_or(Errno::FAULT)?, length_bytes, writable };
+        // SAFETY: the range is the mapping just made. A forked child never sees it.
+        unsafe { rustix::mm::madvise(base, length_bytes, Advice::LinuxDontFork)? };
+        Ok(mapping)
+    }
+
+    /// The first byte. Reads and writes through it race with another process, by design.
+    pub fn base(&self) -> *mut u8 {
+        self.base.as_ptr().cast()
+    }
+
+    /// How many bytes are mapped.
+    pub fn length_bytes(&self) -> usize {
+        self.length_bytes
+    }
+
+    /// True for the creator's mapping.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: made by `map` with this length, unmapped only here, and every user borrows or owns
+        // `self` for as long as it uses the address.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr(), self.length_bytes) };
+    }
+}
+
+fn memfd(name: &str) -> Result<OwnedFd, Errno> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        // Kernels before 6.3 do not know the flag.
+        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_sees_what_the_writer_wrote() {
+        let (writer, file) = Mapping::create("bywire-test", 8192).expect("memfd");
+        let reader = Mapping::accept(&file, 8192).expect("sealed");
+        // SAFETY: both mappings are 8192 bytes long and only this thread touches them.
+        unsafe {
+            writer.base().add(5000).write_volatile(42);
+            assert_eq!(reader.base().add(5000).read_volatile(), 42);
+        }
+        assert!(writer.is_writable() && !reader.is_writable());
+    }
+
+    #[test]
+    fn a_sealed_segment_has_no_second_writer_and_a_fixed_size() {
+        let (_writer, file) = Mapping::create("bywire-test", 4096).expect("memfd");
+        assert_eq!(rustix::fs::ftruncate(&file, 0), Err(Errno::PERM));
+        assert_eq!(rustix::fs::ftruncate(&file, 8192), Err(Errno::PERM));
+        assert!(Mapping::map(&file, 4096, true).is_err());
+        assert_eq!(rustix::io::write(&file, b"x"), Err(Errno::PERM));
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert_eq!(rustix::fs::fallocate(&file, punch, 0, 4096), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn unsealed_or_wrongly_sized_offers_are_refused() {
+        let file = memfd("bywire-test").expect("memfd");
+        rustix::fs::ftruncate(&file, 4096).expect("ftruncate");
+        assert_eq!(Mapping::accept(&file, 4096).err(), Some(OfferError::Unsealed));
+        let (_writer, sealed) = Mapping::create("bywire-test", 4096).expect("memfd");
+        assert_eq!(Mapping::accept(&sealed, 8192).err(), Some(OfferError::WrongSize));
+        let (pipe, _other) = rustix::pipe::pipe().expect("pipe");
+        assert_eq!(Mapping::accept(&pipe, 4096).err(), Some(OfferError::Unsealed));
+    }
+}

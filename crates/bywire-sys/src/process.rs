@@ -1,0 +1,51 @@
+//! Processes: who they are and when they end.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags};
+
+/// A descriptor that becomes readable when process `pid` ends.
+///
+/// # Errors
+/// [`Errno::SRCH`] when it has ended already, [`Errno::INVAL`] for a pid that no process of this
+/// namespace can have (0 stands for "in another pid namespace").
+pub fn watch(pid: i32) -> Result<OwnedFd, Errno> {
+    let pid = Pid::from_raw(pid).ok_or(Errno::INVAL)?;
+    rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK)
+}
+
+/// This process's effective user.
+pub fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// How often the kernel took the core from this thread although it could have gone on.
+pub fn involuntary_switches() -> u64 {
+    // SAFETY: getrusage writes one rusage structure to the pointer, which is valid for that.
+    unsafe {
+        let mut usage: libc::rusage = core::mem::zeroed();
+        if libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) != 0 {
+            return 0;
+        }
+        usage.ru_nivcsw.try_into().unwrap_or(0)
+    }
+}
+
+/// This machine's host name, or `localhost` where it has none.
+pub fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if name.is_empty() { "localhost".to_owned() } else { name }
+}
+
+/// Fills `bytes` from the kernel's random generator.
+///
+/// # Errors
+/// What `getrandom` said.
+pub fn random(mut bytes: &mut [u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        let filled = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty())?;
+        bytes = &mut bytes[filled..];
+    }
+    Ok(())
+}

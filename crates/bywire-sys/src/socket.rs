@@ -1,0 +1,261 @@
+//! Unix sockets that keep packet boundaries: how peers meet and pass descriptors.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::io::{Errno, IoSliceMut};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+/// The most descriptors in one packet.
+pub const DESCRIPTORS_MAX: usize = 3;
+
+/// Who is at the other end, as the kernel attests it: for an accepted socket the process that
+/// called `connect`, for a connecting one the process that called `listen`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// Process, in our pid namespace; 0 when it lives in one that we cannot see.
+    pub pid: i32,
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// A connected, non-blocking packet socket.
+#[derive(Debug)]
+pub struct Socket {
+    file: OwnedFd,
+}
+
+/// A listening, non-blocking packet socket.
+#[derive(Debug)]
+pub struct Listener {
+    file: OwnedFd,
+}
+
+/// What one receive yielded.
+#[derive(Debug)]
+pub enum Received {
+    /// A packet of this many bytes, with the descriptors that came along.
+    Packet(usize, Vec<OwnedFd>),
+    /// Nothing there now.
+    Nothing,
+    /// The other end is gone.
+    Closed,
+}
+
+fn packet_socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+impl Listener {
+    /// Binds and listens at `path`, which must not exist.
+    ///
+    /// # Errors
+    /// What the kernel said: [`Errno::ADDRINUSE`], [`Errno::ACCESS`], [`Errno::NOENT`], …
+    pub fn bind(path: &Path) -> Result<Self, Errno> {
+        let file = packet_socket()?;
+        rustix::net::bind(&file, &SocketAddrUnix::new(path)?)?;
+        rustix::net::listen(&file, 4096)?;
+        Ok(Self { file })
+    }
+
+    /// The next connection that waits, if any.
+    ///
+    /// # Errors
+    /// [`Errno::MFILE`] or [`Errno::NFILE`] when descriptors have run out.
+    pub fn accept(&self) -> Result<Option<Socket>, Errno> {
+        loop {
+            match rustix::net::accept_with(&self.file, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(file) => return Ok(Some(Socket { file })),
+                Err(Errno::AGAIN) => return Ok(None),
+                // The stranger gave up before we came.
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Socket {
+    /// Connects to the listener at `path` without waiting.
+    ///
+    /// # Errors
+    /// [`Errno::NOENT`] and [`Errno::CONNREFUSED`] when nobody listens, [`Errno::ACCESS`] when the
+    /// path's owner does not admit us, [`Errno::AGAIN`] when too many wait there already.
+    pub fn connect(path: &Path) -> Result<Self, Errno> {
+        let file = packet_socket()?;
+        rustix::net::connect(&file, &SocketAddrUnix::new(path)?)?;
+        Ok(Self { file })
+    }
+
+    /// Two sockets connected to each other.
+    ///
+    /// # Errors
+    /// What `socketpair` said (out of descriptors).
+    pub fn pair() -> Result<(Self, Self), Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (a, b) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        Ok((Self { file: a }, Self { file: b }))
+    }
+
+    /// Who is at the other end.
+    ///
+    /// # Errors
+    /// What `getsockopt` said.
+    pub fn credentials(&self) -> Result<Credentials, Errno> {
+        let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        // SAFETY: `ucred` is plain data of the size that SO_PEERCRED writes.
+        let written = unsafe { self.option(libc::SO_PEERCRED, (&raw mut found).cast(), size_of_val(&found)) }?;
+        if written != size_of_val(&found) {
+            return Err(Errno::INVAL);
+        }
+        Ok(Credentials { pid: found.pid, uid: found.uid, gid: found.gid })
+    }
+
+    /// The supplementary groups of the other end, at most 256 of them.
+    ///
+    /// # Errors
+    /// What `getsockopt` said; [`Errno::RANGE`] for more groups.
+    pub fn groups(&self) -> Result<Vec<u32>, Errno> {
+        let mut groups = [0u32; 256];
+        // SAFETY: SO_PEERGROUPS writes an array of gid_t (u32) of at most the given length.
+        let written = unsafe { self.option(libc::SO_PEERGROUPS, groups.as_mut_ptr().cast(), size_of_val(&groups)) }?;
+        Ok(groups[..written / size_of::<u32>()].to_vec())
+    }
+
+    /// A descriptor that becomes readable when the process at the other end ends: it works across pid
+    /// namespaces where the kernel is new enough (6.5), else by pid.
+    ///
+    /// # Errors
+    /// What the kernel said; [`Errno::SRCH`] when it has ended.
+    pub fn watch_process(&self) -> Result<OwnedFd, Errno> {
+        /// `SO_PEERPIDFD` of linux/socket.h.
+        const SO_PEERPIDFD: i32 = 77;
+        let mut raw: i32 = -1;
+        // SAFETY: SO_PEERPIDFD writes one int.
+        match unsafe { self.option(SO_PEERPIDFD, (&raw mut raw).cast(), size_of::<i32>()) } {
+            // SAFETY: on success the int is a new descriptor that nobody else owns.
+            Ok(_) if raw >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
+            Err(Errno::NOPROTOOPT) => crate::process::watch(self.credentials()?.pid),
+            Ok(_) => Err(Errno::BADF),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends one packet with up to [`DESCRIPTORS_MAX`] descriptors.
+    ///
+    /// # Errors
+    /// [`Errno::AGAIN`] when the socket's buffer is full, [`Errno::PIPE`] when the other end is gone.
+    pub fn send(&self, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(Errno::INVAL);
+        }
+        let sent = rustix::io::retry_on_intr(|| {
+            rustix::net::sendmsg(&self.file, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL)
+        })?;
+        if sent == packet.len() { Ok(()) } else { Err(Errno::MSGSIZE) }
+    }
+
+    /// Receives one packet into `buffer`. Truncated packets and surplus descriptors count as
+    /// [`Errno::MSGSIZE`]; whatever descriptors came are closed then.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(buffer)];
+        let message = match rustix::net::recvmsg(&self.file, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(message) => message,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
+            Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Received::Closed),
+            Err(error) => return Err(error),
+        };
+        let descriptors = control
+            .drain()
+            .filter_map(|item| match item {
+                RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            return Err(Errno::MSGSIZE);
+        }
+        // Our packets are never empty, so nothing at all is the end.
+        Ok(if message.bytes == 0 { Received::Closed } else { Received::Packet(message.bytes, descriptors) })
+    }
+
+    /// # Safety
+    /// `target` must be valid for writes of `length` bytes, and any bytes the option writes must be
+    /// a valid value of the type behind it.
+    unsafe fn option(&self, name: i32, target: *mut libc::c_void, length: usize) -> Result<usize, Errno> {
+        let mut written = libc::socklen_t::try_from(length).map_err(|_| Errno::INVAL)?;
+        // SAFETY: the caller vouches for `target`; `written` is a valid socklen_t.
+        let status =
+            unsafe { libc::getsockopt(self.file.as_raw_fd(), libc::SOL_SOCKET, name, target, &raw mut written) };
+        if status == 0 {
+            return Ok(written as usize);
+        }
+        Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_and_descriptors_cross_and_the_end_is_seen() {
+        let (a, b) = Socket::pair().expect("socketpair");
+        let (reader, writer) = rustix::pipe::pipe().expect("pipe");
+        a.send(b"hello", &[writer.as_fd()]).expect("send");
+        drop(writer);
+        let mut buffer = [0; 16];
+        let Received::Packet(5, descriptors) = b.receive(&mut buffer).expect("receive") else { panic!("no packet") };
+        assert_eq!(&buffer[..5], b"hello");
+        rustix::io::write(&descriptors[0], b"!").expect("the descriptor works");
+        assert_eq!(rustix::io::read(&reader, &mut buffer), Ok(1));
+        assert!(matches!(b.receive(&mut buffer), Ok(Received::Nothing)));
+        drop(a);
+        assert!(matches!(b.receive(&mut buffer), Ok(Received::Closed)));
+    }
+
+    #[test]
+    fn credentials_and_the_process_descriptor_are_ours() {
+        let (a, _b) = Socket::pair().expect("socketpair");
+        let credentials = a.credentials().expect("credentials");
+        assert_eq!(credentials.uid, crate::process::user());
+        assert_eq!(credentials.pid, i32::try_from(std::process::id()).expect("pid"));
+        a.groups().expect("groups");
+        a.watch_process().expect("pidfd");
+    }
+
+    #[test]
+    fn a_packet_longer_than_the_buffer_is_an_error_and_not_a_part() {
+        let (a, b) = Socket::pair().expect("socketpair");
+        a.send(&[1; 100], &[]).expect("send");
+        assert_eq!(b.receive(&mut [0; 10]).err(), Some(Errno::MSGSIZE));
+    }
+}
