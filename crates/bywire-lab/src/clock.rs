@@ -35,11 +35,7 @@ impl Clock {
 
     /// What the clock reads: `tsc` or `clock_gettime`.
     pub fn source(&self) -> &'static str {
-        if self.counter.is_some() {
-            "tsc"
-        } else {
-            "clock_gettime"
-        }
+        if self.counter.is_some() { "tsc" } else { "clock_gettime" }
     }
 }
 
@@ -58,10 +54,7 @@ impl Counter {
         let (ended, end) = Self::simultaneous();
         let elapsed_ns = ended.duration_since(started).as_nanos();
         let ns_per_count = (elapsed_ns << 32).checked_div(u128::from(end.wrapping_sub(start)))?;
-        Some(Self {
-            start,
-            ns_per_count: u64::try_from(ns_per_count).ok().filter(|&rate| rate > 0)?,
-        })
+        Some(Self { start, ns_per_count: u64::try_from(ns_per_count).ok().filter(|&rate| rate > 0)? })
     }
 
     /// Both clocks at one moment: the closest of a few readings, so that a preemption in between does no harm.
@@ -70,9 +63,7 @@ impl Counter {
             let (before, instant, after) = (read_counter(), Instant::now(), read_counter());
             (after.wrapping_sub(before), instant, before)
         });
-        let (width, instant, before) = readings
-            .min_by_key(|reading| reading.0)
-            .expect("eight readings");
+        let (width, instant, before) = readings.min_by_key(|reading| reading.0).expect("eight readings");
         (instant, before + width / 2)
     }
 
@@ -104,13 +95,10 @@ fn counter_is_invariant() -> bool {
     }
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
-    let has =
-        |flag| flags.is_some_and(|flags| flags.split_ascii_whitespace().any(|word| word == flag));
-    let source =
-        fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    let has = |flag| flags.is_some_and(|flags| flags.split_ascii_whitespace().any(|word| word == flag));
+    let source = fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     // A kernel that fell back to the HPET or the ACPI timer found this machine's counter unstable.
-    let trusted =
-        source.is_ok_and(|source| !matches!(source.trim(), "hpet" | "acpi_pm" | "jiffies"));
+    let trusted = source.is_ok_and(|source| !matches!(source.trim(), "hpet" | "acpi_pm" | "jiffies"));
     trusted && has("constant_tsc") && has("nonstop_tsc")
 }
 
@@ -137,10 +125,7 @@ mod tests {
 
     #[test]
     fn counts_become_nanoseconds_without_overflow() {
-        let counter = Counter {
-            start: 1000,
-            ns_per_count: 1 << 31,
-        };
+        let counter = Counter { start: 1000, ns_per_count: 1 << 31 };
         assert_eq!(counter.elapsed_ns(3000), 1000);
         assert_eq!(counter.elapsed_ns(0), 0);
         assert_eq!(counter.elapsed_ns(u64::MAX), (u64::MAX - 1000) / 2);

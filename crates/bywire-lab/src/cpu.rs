@@ -47,15 +47,10 @@ impl Snapshot {
     pub fn until(&self, later: &Self) -> CpuEnd {
         let wall = later.wall_seconds - self.wall_seconds;
         if wall <= 0.0 {
-            return CpuEnd {
-                core: self.core,
-                ..CpuEnd::default()
-            };
+            return CpuEnd { core: self.core, ..CpuEnd::default() };
         }
         let attributed = (later.thread_seconds - self.thread_seconds) / wall;
-        let spent = self
-            .core_times_until(later)
-            .filter(|_| wall >= MACHINE_SPAN_SECONDS_MIN);
+        let spent = self.core_times_until(later).filter(|_| wall >= MACHINE_SPAN_SECONDS_MIN);
         let machine_busy = spent.map(|spent| spent.busy_share(wall));
         CpuEnd {
             core: self.core,
@@ -72,9 +67,7 @@ impl Snapshot {
     /// the core (a single tick in a short block), `involuntary-switches` when somebody else wanted it. Empty when clean.
     pub fn disturbed_since(&self, later: &Self) -> Vec<String> {
         let wall = later.wall_seconds - self.wall_seconds;
-        let stolen = self
-            .core_times_until(later)
-            .is_some_and(|spent| spent.steal > STEAL_SHARE_MAX * wall);
+        let stolen = self.core_times_until(later).is_some_and(|spent| spent.steal > STEAL_SHARE_MAX * wall);
         let switched = match (self.involuntary_switches, later.involuntary_switches) {
             (Some(before), Some(after)) => after > before,
             _ => false,
@@ -114,11 +107,7 @@ impl CoreTimes {
         let ticks: Vec<u64> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
         let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
         let time = |field: usize| Some(*ticks.get(field)? as f64 / ticks_per_second);
-        Some(Self {
-            idle: time(3)?,
-            iowait: time(4)?,
-            steal: time(7)?,
-        })
+        Some(Self { idle: time(3)?, iowait: time(4)?, steal: time(7)? })
     }
 
     fn minus(self, earlier: Self) -> Self {
@@ -136,9 +125,7 @@ impl CoreTimes {
 }
 
 fn involuntary_switches(status: &str) -> Option<u64> {
-    let count = status
-        .lines()
-        .find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"))?;
+    let count = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"))?;
     count.trim().parse().ok()
 }
 
@@ -162,11 +149,7 @@ mod tests {
             thread_seconds: wall_seconds / 4.0,
             involuntary_switches: Some(switches),
             core: Some(1),
-            core_times: Some(CoreTimes {
-                idle,
-                iowait: 0.0,
-                steal,
-            }),
+            core_times: Some(CoreTimes { idle, iowait: 0.0, steal }),
         }
     }
 
@@ -200,19 +183,9 @@ mod tests {
     #[test]
     fn disturbances_are_named() {
         let before = snapshot(10.0, 5.0, 0.0, 7);
-        assert!(
-            before
-                .disturbed_since(&snapshot(10.5, 5.0, 0.0, 7))
-                .is_empty()
-        );
-        assert_eq!(
-            before.disturbed_since(&snapshot(10.5, 5.0, 0.01, 7)),
-            ["steal"]
-        );
-        assert_eq!(
-            before.disturbed_since(&snapshot(10.5, 5.0, 0.0, 8)),
-            ["involuntary-switches"]
-        );
+        assert!(before.disturbed_since(&snapshot(10.5, 5.0, 0.0, 7)).is_empty());
+        assert_eq!(before.disturbed_since(&snapshot(10.5, 5.0, 0.01, 7)), ["steal"]);
+        assert_eq!(before.disturbed_since(&snapshot(10.5, 5.0, 0.0, 8)), ["involuntary-switches"]);
     }
 
     #[test]
@@ -225,8 +198,7 @@ mod tests {
         let after = Snapshot::take(Some(0));
         assert!(after.thread_seconds - before.thread_seconds >= 0.01);
         assert!(
-            after.thread_seconds - before.thread_seconds
-                <= after.wall_seconds - before.wall_seconds + 0.001
+            after.thread_seconds - before.thread_seconds <= after.wall_seconds - before.wall_seconds + 0.001
         );
         assert!(before.involuntary_switches.is_some() && before.core_times.is_some());
     }

@@ -7,6 +7,7 @@
 pub mod cell;
 pub mod clock;
 pub mod cpu;
+pub mod level;
 pub mod netperf;
 pub mod pin;
 pub mod statistics;

@@ -21,10 +21,7 @@ pub fn allowed_cores() -> Vec<u32> {
     let Ok(set) = sched_getaffinity(None) else {
         return vec![0];
     };
-    (0..CpuSet::MAX_CPU)
-        .filter(|&core| set.is_set(core))
-        .map(|core| core as u32)
-        .collect()
+    (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).map(|core| core as u32).collect()
 }
 
 /// Two allowed cores for source and target: two physical cores where there are two, else two hardware threads
@@ -37,10 +34,7 @@ fn choose_two(allowed: &[u32], siblings: impl Fn(u32) -> Vec<u32>) -> (u32, u32)
     let first = allowed.first().copied().unwrap_or(0);
     let of_first = siblings(first);
     let others = || allowed.iter().copied().filter(|&core| core != first);
-    let second = others()
-        .find(|core| !of_first.contains(core))
-        .or_else(|| others().next())
-        .unwrap_or(first);
+    let second = others().find(|core| !of_first.contains(core)).or_else(|| others().next()).unwrap_or(first);
     (first, second)
 }
 

@@ -1,0 +1,731 @@
+//! The `memory` level: the ceilings that no message layer on this machine can beat.
+//!
+//! A [`Spec`] says what to measure. Tests between two cores have a [`Target`], which a second process creates and
+//! serves, and whose [`Address`] the [`Source`] opens; all others need the source alone. The source yields one
+//! [`Reading`] per block. Fresh processes per pair are the caller's business, and so is pinning.
+
+use std::fs::{File, OpenOptions};
+use std::hint::{black_box, spin_loop};
+use std::io::{Read, Write};
+use std::ops::Deref;
+use std::os::fd::AsRawFd;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::MemfdFlags;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::thread::futex;
+use serde::{Deserialize, Serialize};
+
+use crate::cell::Unit;
+use crate::clock::Clock;
+
+/// Buffers are kept under this, so that a slip of the keyboard does not take the machine's memory.
+pub const SIZE_BYTES_MAX: u64 = 1 << 30;
+
+/// The most lines that [`Test::Cacheline`] walks: 64 MiB in each direction.
+pub const LINES_MAX: u32 = 1 << 20;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Test {
+    /// Half-RTT of a cache line handed between two cores by polling, the mean over many lines walked in order
+    /// in both directions, as a pair of rings walks them.
+    Cacheline,
+    /// Half-RTT of a hand-off between two sleeping processes by futex.
+    Futex,
+    /// Payload bytes per second copied from one buffer to another.
+    Memcpy,
+    /// Half-RTT of a hand-off of one byte between two sleeping processes by pipe.
+    Pipe,
+    /// Bytes per second read (summed).
+    Read,
+    /// Bytes per second of a copy with those read and those written added up.
+    Readwrite,
+    /// Nanoseconds of the cheapest real system call.
+    Syscall,
+    /// Payload bytes per second written, copied and then summed by one core: what a single-copy message costs.
+    Touched,
+    /// Bytes per second written.
+    Write,
+}
+
+impl Test {
+    /// Every test with its name on the command line.
+    pub const ALL: [(&'static str, Test); 9] = [
+        ("cacheline", Test::Cacheline),
+        ("futex", Test::Futex),
+        ("memcpy", Test::Memcpy),
+        ("pipe", Test::Pipe),
+        ("read", Test::Read),
+        ("readwrite", Test::Readwrite),
+        ("syscall", Test::Syscall),
+        ("touched", Test::Touched),
+        ("write", Test::Write),
+    ];
+
+    /// What its readings are counted in.
+    pub fn unit(self) -> Unit {
+        if self.is_rate() { Unit::BytesPerSecond } else { Unit::Nanoseconds }
+    }
+
+    /// True for tests of a rate over buffers of [`Spec::size_bytes`].
+    pub fn is_rate(self) -> bool {
+        matches!(self, Test::Memcpy | Test::Read | Test::Readwrite | Test::Touched | Test::Write)
+    }
+}
+
+impl FromStr for Test {
+    type Err = anyhow::Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let found = Self::ALL.iter().find(|(known, _)| *known == name);
+        let names = || Self::ALL.map(|(known, _)| known).join(", ");
+        Ok(found.with_context(|| format!("no test {name:?} at level memory; there are {}", names()))?.1)
+    }
+}
+
+/// One measurement of this level.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spec {
+    /// What is measured.
+    pub test: Test,
+    /// Length of the buffer, 1 to [`SIZE_BYTES_MAX`]; used by rates only.
+    pub size_bytes: u64,
+    /// Lines in each direction, 1 to [`LINES_MAX`]; used by [`Test::Cacheline`] only.
+    pub lines: u32,
+    /// Rates only: measure two cores at once and report their sum.
+    pub both_cores: bool,
+}
+
+impl Spec {
+    /// A test with 1 MiB buffers, 256 lines, on one core.
+    pub fn new(test: Test) -> Self {
+        Self { test, size_bytes: 1 << 20, lines: 256, both_cores: false }
+    }
+
+    /// True when a second process has to create and serve a [`Target`].
+    pub fn needs_target(&self) -> bool {
+        match self.test {
+            Test::Cacheline | Test::Futex | Test::Pipe => true,
+            _ => self.test.is_rate() && self.both_cores,
+        }
+    }
+
+    /// # Errors
+    /// One line naming the parameter that is out of bounds.
+    pub fn check(&self) -> Result<()> {
+        ensure!(
+            !self.test.is_rate() || (1..=SIZE_BYTES_MAX).contains(&self.size_bytes),
+            "size {} is out of bounds: give 1 to {SIZE_BYTES_MAX} bytes",
+            self.size_bytes
+        );
+        ensure!(
+            self.test != Test::Cacheline || (1..=LINES_MAX).contains(&self.lines),
+            "{} lines are out of bounds: give 1 to {LINES_MAX}",
+            self.lines
+        );
+        Ok(())
+    }
+}
+
+/// One block's result.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reading {
+    /// In [`Test::unit`].
+    pub value: f64,
+    /// How long the block took.
+    pub seconds: f64,
+    /// Round trips, calls or passes over the buffer.
+    pub operations: u64,
+}
+
+/// Where a source finds its target: paths under `/proc` that stay valid while the target lives.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    arena: String,
+    pipe_to_target: String,
+    pipe_to_source: String,
+}
+
+/// The measuring end. Dropping it ends the target's [`Target::serve`].
+pub struct Source {
+    clock: Clock,
+    kind: SourceKind,
+}
+
+enum SourceKind {
+    Cacheline(LineSource),
+    Futex(FutexSource),
+    Pipe(PipeSource),
+    Rate(RateSource),
+    Syscall,
+}
+
+impl Source {
+    /// Opens the measuring end; `target` must be there when [`Spec::needs_target`] says so, and serve soon.
+    ///
+    /// # Errors
+    /// Parameters out of bounds, or a target that is gone.
+    pub fn open(spec: &Spec, target: Option<&Address>) -> Result<Self> {
+        spec.check()?;
+        let address = || target.context("this test is between two processes: give the target's address");
+        let kind = match spec.test {
+            Test::Cacheline => SourceKind::Cacheline(LineSource::open(address()?)?),
+            Test::Futex => {
+                SourceKind::Futex(FutexSource { arena: Arena::open(&address()?.arena)?, sequence: 0 })
+            }
+            Test::Pipe => SourceKind::Pipe(PipeSource::open(address()?)?),
+            Test::Syscall => SourceKind::Syscall,
+            _ => SourceKind::Rate(RateSource::open(
+                spec,
+                if spec.both_cores { Some(address()?) } else { None },
+            )?),
+        };
+        Ok(Self { clock: Clock::shared(), kind })
+    }
+
+    /// Measures for about `duration` (at least one batch).
+    ///
+    /// # Errors
+    /// A target that is gone, where the system tells.
+    pub fn block(&mut self, duration: Duration) -> Result<Reading> {
+        let clock = self.clock;
+        match &mut self.kind {
+            SourceKind::Cacheline(source) => half_round_trips(&clock, duration, || source.walk()),
+            SourceKind::Futex(source) => half_round_trips(&clock, duration, || source.round_trip()),
+            SourceKind::Pipe(source) => half_round_trips(&clock, duration, || source.round_trip()),
+            SourceKind::Rate(source) => source.block(&clock, duration),
+            SourceKind::Syscall => {
+                let (calls, ns) = repeat(&clock, duration, || {
+                    for _ in 0..256 {
+                        black_box(rustix::process::getppid());
+                    }
+                    Ok(256)
+                })?;
+                Ok(Reading { value: ns / calls as f64, seconds: ns * 1e-9, operations: calls })
+            }
+        }
+    }
+}
+
+/// The answering end of the tests between two cores.
+pub struct Target {
+    spec: Spec,
+    arena: Arena,
+    pipes: Option<(Pipe, Pipe)>,
+}
+
+impl Target {
+    /// Makes the shared memory and the pipes.
+    ///
+    /// # Errors
+    /// Parameters out of bounds, a test without a target, or no memory.
+    pub fn create(spec: &Spec) -> Result<Self> {
+        spec.check()?;
+        ensure!(spec.needs_target(), "this test has no target: it runs on one core");
+        let lines =
+            if spec.test == Test::Cacheline { FIRST_WALKED + 2 * spec.lines as usize } else { FIRST_WALKED };
+        let pipes = if spec.test == Test::Pipe { Some((Pipe::new()?, Pipe::new()?)) } else { None };
+        Ok(Self { spec: spec.clone(), arena: Arena::create(lines)?, pipes })
+    }
+
+    /// What the source needs to open its end.
+    pub fn address(&self) -> Address {
+        let pipes = self.pipes.as_ref();
+        Address {
+            arena: self.arena.path(),
+            pipe_to_target: pipes.map_or_else(String::new, |(to_target, _)| path_of(&to_target.writer)),
+            pipe_to_source: pipes.map_or_else(String::new, |(_, to_source)| path_of(&to_source.reader)),
+        }
+    }
+
+    /// Answers until the source is dropped.
+    ///
+    /// # Errors
+    /// What the system said to a pipe or a futex.
+    pub fn serve(&mut self) -> Result<()> {
+        match (self.spec.test, &mut self.pipes) {
+            (Test::Cacheline, _) => serve_lines(&self.arena),
+            (Test::Futex, _) => serve_futex(&self.arena),
+            (Test::Pipe, Some((to_target, to_source))) => serve_pipe(to_target, to_source),
+            (test, _) => serve_rate(&self.arena, test, self.spec.size_bytes),
+        }
+    }
+}
+
+// What the lines of the arena before the walked ones are for.
+const STOP: usize = 0;
+const PASSED_BY_TARGET: usize = 1;
+const TO_TARGET: usize = 2;
+const TO_SOURCE: usize = 3;
+const FIRST_WALKED: usize = 4;
+
+/// The word that ends a target, in place of a sequence number.
+const STOPPED: u32 = u32::MAX;
+
+/// After 0 and up to [`STOPPED`], which are no sequence numbers.
+fn next_sequence(sequence: u32) -> u32 {
+    if sequence + 1 == STOPPED { 1 } else { sequence + 1 }
+}
+
+/// Polls until the word changes to something that satisfies `wanted`. A word that stays away for long means that
+/// the other end does not run, maybe for want of this very core, so it is yielded.
+fn poll(word: &AtomicU32, wanted: impl Fn(u32) -> bool) -> u32 {
+    let mut fruitless = 0u32;
+    loop {
+        // Acquire: pairs with the Release store by which the other end hands the line over.
+        let value = word.load(Ordering::Acquire);
+        if wanted(value) {
+            return value;
+        }
+        fruitless += 1;
+        if fruitless > 1 << 16 {
+            std::thread::yield_now();
+        } else {
+            spin_loop();
+        }
+    }
+}
+
+/// Two runs of lines, each written by one end only, walked side by side: a message on each, and its answer.
+struct LineSource {
+    arena: Arena,
+    position: usize,
+    sequence: u32,
+}
+
+impl LineSource {
+    fn open(address: &Address) -> Result<Self> {
+        Ok(Self { arena: Arena::open(&address.arena)?, position: 0, sequence: 0 })
+    }
+
+    /// 256 round trips, each on the next line.
+    fn walk(&mut self) -> Result<u64> {
+        let (to_target, to_source) = self.arena.walked();
+        for _ in 0..256 {
+            self.sequence = next_sequence(self.sequence);
+            // Release: pairs with the Acquire load in the target's `poll`.
+            to_target[self.position].word.store(self.sequence, Ordering::Release);
+            poll(&to_source[self.position].word, |value| value == self.sequence);
+            self.position = (self.position + 1) % to_target.len();
+        }
+        Ok(256)
+    }
+}
+
+impl Drop for LineSource {
+    fn drop(&mut self) {
+        let (to_target, _) = self.arena.walked();
+        // Release: pairs with the Acquire load in the target's `poll`.
+        to_target[self.position].word.store(STOPPED, Ordering::Release);
+    }
+}
+
+fn serve_lines(arena: &Arena) -> Result<()> {
+    let (to_target, to_source) = arena.walked();
+    let mut sequence = 0;
+    for position in (0..to_target.len()).cycle() {
+        sequence = next_sequence(sequence);
+        if poll(&to_target[position].word, |value| value == sequence || value == STOPPED) == STOPPED {
+            break;
+        }
+        // Release: pairs with the Acquire load in the source's `poll`.
+        to_source[position].word.store(sequence, Ordering::Release);
+    }
+    Ok(())
+}
+
+struct FutexSource {
+    arena: Arena,
+    sequence: u32,
+}
+
+impl FutexSource {
+    fn round_trip(&mut self) -> Result<u64> {
+        let before = self.sequence;
+        self.sequence = next_sequence(before);
+        hand_over(&self.arena[TO_TARGET].word, self.sequence)?;
+        sleep_while(&self.arena[TO_SOURCE].word, before)?;
+        Ok(1)
+    }
+}
+
+impl Drop for FutexSource {
+    fn drop(&mut self) {
+        // A wake-up that fails has nobody left to wake.
+        let _ = hand_over(&self.arena[TO_TARGET].word, STOPPED);
+    }
+}
+
+fn serve_futex(arena: &Arena) -> Result<()> {
+    let mut sequence = 0;
+    loop {
+        let next = sleep_while(&arena[TO_TARGET].word, sequence)?;
+        if next == STOPPED {
+            return Ok(());
+        }
+        sequence = next;
+        hand_over(&arena[TO_SOURCE].word, sequence)?;
+    }
+}
+
+fn hand_over(word: &AtomicU32, value: u32) -> Result<()> {
+    // Release: pairs with the Acquire load in `sleep_while`.
+    word.store(value, Ordering::Release);
+    futex::wake(word, futex::Flags::empty(), 1)?;
+    Ok(())
+}
+
+/// Sleeps until the word is no longer `stale`; returns what it became.
+fn sleep_while(word: &AtomicU32, stale: u32) -> Result<u32> {
+    loop {
+        // Acquire: pairs with the Release store in `hand_over`.
+        let value = word.load(Ordering::Acquire);
+        if value != stale {
+            return Ok(value);
+        }
+        match futex::wait(word, futex::Flags::empty(), stale, None) {
+            Ok(()) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(error) => bail!("cannot wait on a futex: {error}"),
+        }
+    }
+}
+
+struct Pipe {
+    reader: File,
+    writer: File,
+}
+
+impl Pipe {
+    fn new() -> Result<Self> {
+        let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        Ok(Self { reader: reader.into(), writer: writer.into() })
+    }
+}
+
+struct PipeSource {
+    to_target: File,
+    to_source: File,
+}
+
+impl PipeSource {
+    fn open(address: &Address) -> Result<Self> {
+        let to_target = OpenOptions::new().write(true).open(&address.pipe_to_target);
+        let to_source = File::open(&address.pipe_to_source);
+        let gone = "the target is gone: its pipes cannot be opened";
+        Ok(Self { to_target: to_target.context(gone)?, to_source: to_source.context(gone)? })
+    }
+
+    fn round_trip(&mut self) -> Result<u64> {
+        let mut byte = [1];
+        self.to_target.write_all(&byte)?;
+        self.to_source.read_exact(&mut byte).context("the target is gone")?;
+        Ok(1)
+    }
+}
+
+impl Drop for PipeSource {
+    fn drop(&mut self) {
+        // A pipe without a reader has no target left to stop.
+        let _ = self.to_target.write_all(&[0]);
+    }
+}
+
+fn serve_pipe(to_target: &mut Pipe, to_source: &mut Pipe) -> Result<()> {
+    let mut byte = [0];
+    loop {
+        to_target.reader.read_exact(&mut byte)?;
+        if byte[0] == 0 {
+            return Ok(());
+        }
+        to_source.writer.write_all(&byte)?;
+    }
+}
+
+struct RateSource {
+    buffers: Buffers,
+    /// The other core's part, when both are measured.
+    beside: Option<Arena>,
+}
+
+impl RateSource {
+    fn open(spec: &Spec, target: Option<&Address>) -> Result<Self> {
+        let buffers = Buffers::new(spec.test, spec.size_bytes)?;
+        let beside = target.map(|target| Arena::open(&target.arena)).transpose()?;
+        Ok(Self { buffers, beside })
+    }
+
+    fn block(&mut self, clock: &Clock, duration: Duration) -> Result<Reading> {
+        if let Some(arena) = &self.beside {
+            poll(&arena[PASSED_BY_TARGET].word, |running| running == 1);
+        }
+        // Relaxed: a count of bytes; nothing else hangs on it.
+        let beside_now = |arena: &Option<Arena>| {
+            arena.as_ref().map_or(0, |arena| arena[PASSED_BY_TARGET].count.load(Ordering::Relaxed))
+        };
+        let beside_before = beside_now(&self.beside);
+        let (passes, ns) = repeat(clock, duration, || Ok(self.buffers.batch()))?;
+        let bytes = passes * self.buffers.counted_bytes() + (beside_now(&self.beside) - beside_before);
+        Ok(Reading { value: bytes as f64 / (ns * 1e-9), seconds: ns * 1e-9, operations: passes })
+    }
+}
+
+impl Drop for RateSource {
+    fn drop(&mut self) {
+        if let Some(arena) = &self.beside {
+            // Relaxed: the target only has to see it some time soon.
+            arena[STOP].word.store(STOPPED, Ordering::Relaxed);
+        }
+    }
+}
+
+fn serve_rate(arena: &Arena, test: Test, size_bytes: u64) -> Result<()> {
+    let mut buffers = Buffers::new(test, size_bytes)?;
+    // Relaxed throughout: a count of bytes and a flag; no other data hangs on them.
+    while arena[STOP].word.load(Ordering::Relaxed) != STOPPED {
+        let passes = buffers.batch();
+        arena[PASSED_BY_TARGET].count.fetch_add(passes * buffers.counted_bytes(), Ordering::Relaxed);
+        arena[PASSED_BY_TARGET].word.store(1, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// Two page-aligned buffers of one length, already touched, and what one pass does with them.
+struct Buffers {
+    test: Test,
+    length: usize,
+    from: Vec<u8>,
+    to: Vec<u8>,
+    mark: u8,
+}
+
+const PAGE_BYTES: usize = 4096;
+
+/// A batch passes over at least this much between two looks at the clock.
+const BATCH_BYTES_MIN: usize = 64 << 10;
+
+impl Buffers {
+    fn new(test: Test, size_bytes: u64) -> Result<Self> {
+        let length = usize::try_from(size_bytes)?;
+        let buffer = || {
+            let mut buffer = Vec::new();
+            buffer
+                .try_reserve_exact(length + PAGE_BYTES)
+                .with_context(|| format!("no memory for a buffer of {length} bytes: give a smaller size"))?;
+            buffer.resize(length + PAGE_BYTES, 1u8);
+            anyhow::Ok(buffer)
+        };
+        Ok(Self { test, length, from: buffer()?, to: buffer()?, mark: 1 })
+    }
+
+    /// How many bytes one pass counts for.
+    fn counted_bytes(&self) -> u64 {
+        let times = if self.test == Test::Readwrite { 2 } else { 1 };
+        times * self.length as u64
+    }
+
+    /// Some passes; returns how many.
+    fn batch(&mut self) -> u64 {
+        let passes = (BATCH_BYTES_MIN / self.length).max(1);
+        (0..passes).for_each(|_| self.pass());
+        passes as u64
+    }
+
+    /// One pass. What was written is made visible and what was read is used, so that nothing is optimised away.
+    fn pass(&mut self) {
+        self.mark = self.mark.wrapping_add(1);
+        let from = page_aligned(&mut self.from, self.length);
+        let to = page_aligned(&mut self.to, self.length);
+        if matches!(self.test, Test::Write | Test::Touched) {
+            black_box(&mut *from).fill(self.mark);
+            black_box(&mut *from);
+        }
+        if matches!(self.test, Test::Memcpy | Test::Readwrite | Test::Touched) {
+            black_box(&mut *to).copy_from_slice(black_box(from));
+            black_box(&mut *to);
+        }
+        if matches!(self.test, Test::Read | Test::Touched) {
+            black_box(sum(black_box(to)));
+        }
+    }
+}
+
+fn page_aligned(buffer: &mut [u8], length: usize) -> &mut [u8] {
+    let start = buffer.as_ptr().align_offset(PAGE_BYTES);
+    &mut buffer[start..start + length]
+}
+
+/// The wrapping sum of all bytes, eight at a time.
+fn sum(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let words = words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)));
+    rest.iter().fold(words, |sum, &byte| sum.wrapping_add(u64::from(byte)))
+}
+
+/// Repeats `batch` for about `duration`; returns the operations it counted and the nanoseconds they took.
+fn repeat(clock: &Clock, duration: Duration, mut batch: impl FnMut() -> Result<u64>) -> Result<(u64, f64)> {
+    let started = clock.now_ns();
+    let mut operations = 0;
+    loop {
+        operations += batch()?;
+        let elapsed = clock.now_ns() - started;
+        if elapsed >= duration.as_nanos() as u64 && elapsed > 0 {
+            return Ok((operations, elapsed as f64));
+        }
+    }
+}
+
+fn half_round_trips(
+    clock: &Clock,
+    duration: Duration,
+    batch: impl FnMut() -> Result<u64>,
+) -> Result<Reading> {
+    let (round_trips, ns) = repeat(clock, duration, batch)?;
+    Ok(Reading { value: ns / (2 * round_trips) as f64, seconds: ns * 1e-9, operations: round_trips })
+}
+
+/// One cache line of shared memory. Words and counts are never used for one purpose at once.
+#[repr(C, align(64))]
+struct Line {
+    word: AtomicU32,
+    count: AtomicU64,
+}
+
+/// Cache lines shared by two processes of this user, which trust each other: they are one measurement.
+struct Arena {
+    file: File,
+    lines: &'static [Line],
+}
+
+impl Arena {
+    fn create(lines: usize) -> Result<Self> {
+        let file = File::from(rustix::fs::memfd_create("bywire-memory-level", MemfdFlags::CLOEXEC)?);
+        file.set_len((lines * size_of::<Line>()) as u64)?;
+        Self::map(file)
+    }
+
+    fn open(path: &str) -> Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        Self::map(file.context("the target is gone: its memory cannot be opened")?)
+    }
+
+    fn map(file: File) -> Result<Self> {
+        let length_bytes = usize::try_from(file.metadata()?.len())?;
+        ensure!(length_bytes >= FIRST_WALKED * size_of::<Line>(), "the target's memory is too short");
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        // SAFETY: a new mapping at an address of the kernel's choice aliases no Rust object.
+        let base =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), length_bytes, protection, flags, &file, 0)? };
+        // SAFETY: the mapping is page-aligned, holds this many lines, starts zeroed, and is only ever accessed as
+        // these atomics by either process. The file is never shrunk. `drop` unmaps it, and `Arena` lends the slice
+        // for no longer than it lives itself.
+        let lines =
+            unsafe { std::slice::from_raw_parts(base.cast::<Line>(), length_bytes / size_of::<Line>()) };
+        Ok(Self { file, lines })
+    }
+
+    fn path(&self) -> String {
+        path_of(&self.file)
+    }
+
+    /// The lines that the source writes and those that the target writes.
+    fn walked(&self) -> (&[Line], &[Line]) {
+        let walked = &self[FIRST_WALKED..];
+        walked.split_at(walked.len() / 2)
+    }
+}
+
+impl Deref for Arena {
+    type Target = [Line];
+
+    fn deref(&self) -> &[Line] {
+        self.lines
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        let base = self.lines.as_ptr().cast_mut().cast();
+        // SAFETY: mapped by `map` with this length and unmapped only here; no borrow of the lines outlives `self`.
+        let _ = unsafe { rustix::mm::munmap(base, size_of_val(self.lines)) };
+    }
+}
+
+fn path_of(file: &File) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: Duration = Duration::from_millis(1);
+
+    /// Source and target on two threads, which share nothing but the address.
+    fn two_readings(spec: &Spec) -> [Reading; 2] {
+        let mut target = spec.needs_target().then(|| Target::create(spec).unwrap());
+        let address = target.as_ref().map(Target::address);
+        let serving = target.take().map(|mut target| std::thread::spawn(move || target.serve()));
+        let mut source = Source::open(spec, address.as_ref()).unwrap();
+        let readings = [source.block(BLOCK).unwrap(), source.block(BLOCK).unwrap()];
+        drop(source);
+        if let Some(serving) = serving {
+            serving.join().unwrap().unwrap();
+        }
+        readings
+    }
+
+    #[test]
+    fn every_test_yields_readings_and_its_target_ends() {
+        for (_, test) in Test::ALL {
+            for reading in two_readings(&Spec { size_bytes: 4099, ..Spec::new(test) }) {
+                assert!(reading.value.is_finite() && reading.value > 0.0, "{test:?}: {reading:?}");
+                assert!(reading.seconds >= BLOCK.as_secs_f64() && reading.operations > 0);
+            }
+        }
+    }
+
+    #[test]
+    fn one_line_is_enough_and_two_cores_add_up() {
+        two_readings(&Spec { lines: 1, ..Spec::new(Test::Cacheline) });
+        let spec = Spec { both_cores: true, ..Spec::new(Test::Memcpy) };
+        assert!(spec.needs_target());
+        for reading in two_readings(&spec) {
+            let own = reading.operations as f64 * spec.size_bytes as f64 / reading.seconds;
+            assert!(reading.value >= own * 0.999);
+        }
+    }
+
+    #[test]
+    fn passes_really_touch_every_byte() {
+        let mut buffers = Buffers::new(Test::Touched, 5003).unwrap();
+        buffers.pass();
+        let mark = buffers.mark;
+        assert!(page_aligned(&mut buffers.to, 5003).iter().all(|&byte| byte == mark));
+        assert_eq!(sum(&[1; 17]), 2 * 0x0101_0101_0101_0101 + 1);
+    }
+
+    #[test]
+    fn bad_parameters_are_one_line() {
+        for spec in [
+            Spec { size_bytes: 0, ..Spec::new(Test::Memcpy) },
+            Spec { size_bytes: SIZE_BYTES_MAX + 1, ..Spec::new(Test::Read) },
+            Spec { lines: 0, ..Spec::new(Test::Cacheline) },
+        ] {
+            let error = Source::open(&spec, None).err().unwrap().to_string();
+            assert!(error.contains("out of bounds"), "{error}");
+        }
+        assert!("memset".parse::<Test>().unwrap_err().to_string().contains("memcpy"));
+        assert!(Source::open(&Spec::new(Test::Pipe), Some(&Address::default())).is_err());
+    }
+
+    #[test]
+    fn sequences_skip_the_two_words_that_are_none() {
+        assert_eq!(next_sequence(0), 1);
+        assert_eq!(next_sequence(STOPPED - 1), 1);
+    }
+}

@@ -1,0 +1,3 @@
+//! What is under test: one module per level.
+
+pub mod memory;
