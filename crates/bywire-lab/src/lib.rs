@@ -8,6 +8,8 @@ pub mod cell;
 pub mod clock;
 pub mod cpu;
 pub mod level;
+pub mod namespaces;
+pub mod history;
 pub mod netperf;
 pub mod pin;
 pub mod statistics;

@@ -1,0 +1,288 @@
+//! Two network namespaces joined by a veth pair: two hosts on one machine, as the kernel's own network sees them.
+//!
+//! The namespaces have no names. They live by descriptors of this process and by the processes inside them, so they
+//! are gone with this program however it ends, by SIGKILL too. With CAP_SYS_ADMIN they are made directly; without,
+//! inside an unprivileged user namespace where the system allows it.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Output, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+/// The bounds of a veth device's MTU, in bytes.
+pub const MTU_BYTES: std::ops::RangeInclusive<u32> = 68..=65_535;
+
+/// What the veth device is called in either namespace.
+pub const INTERFACE: &str = "veth0";
+
+/// A source and a target namespace with a cable between them.
+#[derive(Debug)]
+pub struct Namespaces {
+    /// Where the measuring end runs.
+    pub source: Namespace,
+    /// Where the answering end runs.
+    pub target: Namespace,
+}
+
+/// One network namespace, alive while this value or a process inside lives.
+#[derive(Debug)]
+pub struct Namespace {
+    user: Option<OwnedFd>,
+    network: OwnedFd,
+    address: Ipv4Addr,
+}
+
+impl Namespaces {
+    /// Makes both namespaces, with loopback and the veth devices up and addressed, and `mtu_bytes` at both ends.
+    ///
+    /// # Errors
+    /// One line with the reason why this machine or this user cannot, and what to do.
+    pub fn veth_pair(mtu_bytes: u32) -> Result<Self> {
+        ensure!(
+            MTU_BYTES.contains(&mtu_bytes),
+            "an MTU of {mtu_bytes} is out of bounds: give {} to {} bytes",
+            MTU_BYTES.start(),
+            MTU_BYTES.end()
+        );
+        let first = Holder::with_new_network(None)?;
+        let source = first.namespace(Ipv4Addr::new(10, 77, 0, 1))?;
+        // The cable may only lead to a namespace of the same owner, hence inside the first one's user namespace.
+        let second = Holder::with_new_network(Some(&source))?;
+        let mut target = second.namespace(Ipv4Addr::new(10, 77, 0, 2))?;
+        target.user = source.user.as_ref().map(OwnedFd::try_clone).transpose()?;
+        source.configure(&format!(
+            "link add {INTERFACE} mtu {mtu_bytes} type veth peer name {INTERFACE} mtu {mtu_bytes} netns {}\n",
+            second.child.id()
+        ))?;
+        for end in [&source, &target] {
+            let address = end.address;
+            end.configure(&format!(
+                "link set lo up\naddress add {address}/24 dev {INTERFACE}\nlink set {INTERFACE} up\n"
+            ))?;
+        }
+        Ok(Self { source, target })
+    }
+}
+
+impl Namespace {
+    /// The address of its end of the cable.
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// Makes `command` run inside, whenever it is spawned; it keeps the namespace alive.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn enter(&self, command: &mut Command) -> Result<()> {
+        let user = self.user.as_ref().map(OwnedFd::try_clone).transpose()?;
+        let network = self.network.try_clone()?;
+        before_exec(command, move || {
+            if let Some(user) = &user {
+                move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
+            }
+            move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
+        });
+        Ok(())
+    }
+
+    /// True when the namespace belongs to an unprivileged user namespace.
+    pub fn is_unprivileged(&self) -> bool {
+        self.user.is_some()
+    }
+
+    /// Runs a batch of `ip` commands inside.
+    fn configure(&self, batch: &str) -> Result<()> {
+        let mut ip = Command::new("ip");
+        ip.args(["-batch", "-"]);
+        self.enter(&mut ip)?;
+        let output = fed_with(&mut ip, batch)
+            .context("cannot run `ip`: install it with `apt-get install iproute2`")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.success(),
+            "cannot set up a veth pair (does this kernel have veth?): ip said: {}",
+            said.lines().next().unwrap_or("nothing")
+        );
+        Ok(())
+    }
+}
+
+/// A child that sits in fresh namespaces until this process has hold of them.
+struct Holder {
+    child: Child,
+    in_new_user: bool,
+}
+
+impl Holder {
+    /// In a new network namespace, of `owner`'s user namespace or else of ours or else of a new one.
+    fn with_new_network(owner: Option<&Namespace>) -> Result<Self> {
+        let directly = Self::spawn(owner, UnshareFlags::NEWNET);
+        let error = match directly {
+            Ok(child) => return Ok(Self { child, in_new_user: false }),
+            Err(error) => error,
+        };
+        if error.kind() != io::ErrorKind::PermissionDenied || owner.is_some() {
+            bail!("cannot make a network namespace: {error}");
+        }
+        let child = Self::spawn(None, UnshareFlags::NEWUSER | UnshareFlags::NEWNET).map_err(|error| {
+            anyhow::anyhow!(
+                "cannot make a network namespace: this needs root, or unprivileged user namespaces \
+                 (`sysctl kernel.unprivileged_userns_clone kernel.apparmor_restrict_unprivileged_userns \
+                 user.max_user_namespaces` tells why they are off): {error}"
+            )
+        })?;
+        let holder = Self { child, in_new_user: true };
+        holder.map_to_root().context(
+            "cannot become root in a user namespace: run as root, or allow unprivileged user namespaces",
+        )?;
+        Ok(holder)
+    }
+
+    fn spawn(owner: Option<&Namespace>, flags: UnshareFlags) -> io::Result<Child> {
+        let user = owner.and_then(|owner| owner.user.as_ref()).map(OwnedFd::try_clone).transpose()?;
+        let mut command = Command::new("cat");
+        // The pipe to its standard input ends with this process, and `cat` with the pipe.
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        before_exec(&mut command, move || {
+            if let Some(user) = &user {
+                move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
+            }
+            // SAFETY: the child shares no descriptor table with anybody, and FILES is not among the flags.
+            unsafe { unshare_unsafe(flags) }
+        });
+        command.spawn()
+    }
+
+    /// Makes this user root inside, so that `ip` keeps its capabilities when it is executed.
+    fn map_to_root(&self) -> io::Result<()> {
+        let process = format!("/proc/{}", self.child.id());
+        fs::write(format!("{process}/setgroups"), "deny")?;
+        fs::write(format!("{process}/uid_map"), format!("0 {} 1", rustix::process::geteuid().as_raw()))?;
+        fs::write(format!("{process}/gid_map"), format!("0 {} 1", rustix::process::getegid().as_raw()))
+    }
+
+    fn namespace(&self, address: Ipv4Addr) -> Result<Namespace> {
+        let open = |kind: &str| File::open(format!("/proc/{}/ns/{kind}", self.child.id()));
+        let user = if self.in_new_user { Some(open("user")?.into()) } else { None };
+        Ok(Namespace { user, network: open("net")?.into(), address })
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // Both fail only when the child is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `action` in the forked child of `command`, just before it becomes the program.
+fn before_exec(command: &mut Command, action: impl Fn() -> rustix::io::Result<()> + Send + Sync + 'static) {
+    // SAFETY: between fork and exec only async-signal-safe calls are sound. Every action of this module makes
+    // system calls through rustix and nothing else: no allocation, no lock, no panic.
+    unsafe { command.pre_exec(move || Ok(action()?)) };
+}
+
+fn fed_with(command: &mut Command, input: &str) -> io::Result<Output> {
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    // A child that died early says more by its status than by the broken pipe.
+    let _ = child.stdin.take().expect("just piped").write_all(input.as_bytes());
+    child.wait_with_output()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+
+    /// The pair, or nothing where this machine cannot, with the reason said.
+    fn pair(mtu_bytes: u32) -> Option<Namespaces> {
+        match Namespaces::veth_pair(mtu_bytes) {
+            Ok(pair) => Some(pair),
+            Err(reason) => {
+                eprintln!("not checked here: {reason:#}");
+                None
+            }
+        }
+    }
+
+    fn ip_inside(namespace: &Namespace, arguments: &[&str]) -> String {
+        let mut ip = Command::new("ip");
+        ip.args(arguments);
+        namespace.enter(&mut ip).unwrap();
+        String::from_utf8(ip.output().unwrap().stdout).unwrap()
+    }
+
+    #[test]
+    fn both_ends_have_their_address_and_the_mtu() {
+        let Some(pair) = pair(9000) else { return };
+        for end in [&pair.source, &pair.target] {
+            let said = ip_inside(end, &["address", "show", "dev", INTERFACE]);
+            assert!(
+                said.contains(&format!("inet {}/24", end.address())) && said.contains("mtu 9000"),
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn data_crosses_the_cable() {
+        let Some(pair) = pair(1500) else { return };
+        if pair.source.is_unprivileged() {
+            eprintln!("not checked here: a thread cannot enter a user namespace; run as root");
+            return;
+        }
+        let (told, address) = std::sync::mpsc::channel();
+        let source = &pair.source;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                move_into_link_name_space(pair.target.network.as_fd(), None).unwrap();
+                let listener = TcpListener::bind((pair.target.address(), 0)).unwrap();
+                told.send(listener.local_addr().unwrap()).unwrap();
+                let (mut stream, from) = listener.accept().unwrap();
+                assert_eq!(from.ip(), pair.source.address());
+                stream.write_all(b"across").unwrap();
+            });
+            let address = address.recv().unwrap();
+            scope.spawn(move || {
+                move_into_link_name_space(source.network.as_fd(), None).unwrap();
+                let mut said = String::new();
+                TcpStream::connect(address).unwrap().read_to_string(&mut said).unwrap();
+                assert_eq!(said, "across");
+            });
+        });
+    }
+
+    #[test]
+    fn nothing_refers_to_the_namespaces_once_dropped() {
+        let Some(pair) = pair(1500) else { return };
+        let identity = format!("net:[{}]", rustix::fs::fstat(&pair.source.network).unwrap().st_ino);
+        let references = || {
+            let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+            let inside = |process: &std::path::Path| {
+                fs::read_link(process.join("ns/net")).is_ok_and(|link| link.as_os_str() == &*identity)
+            };
+            let ours = fs::read_dir("/proc/self/fd").unwrap().flatten();
+            let held =
+                ours.filter(|fd| fs::read_link(fd.path()).is_ok_and(|link| link.as_os_str() == &*identity));
+            (processes.filter(|process| inside(process)).count(), held.count())
+        };
+        assert_eq!(references(), (0, 1), "no process is left inside; one descriptor holds it");
+        drop(pair);
+        assert_eq!(references(), (0, 0));
+    }
+
+    #[test]
+    fn an_impossible_mtu_is_refused_in_one_line() {
+        let error = Namespaces::veth_pair(67).unwrap_err().to_string();
+        assert!(error.contains("68 to 65535"), "{error}");
+    }
+}
