@@ -1,0 +1,145 @@
+//! Copies between private memory and memory that another process may be writing at the same time.
+//!
+//! A plain `memcpy` would let the compiler assume that the shared bytes hold still. These copies are
+//! made of inline assembly or of atomic words, so a racing writer yields garbage bytes and nothing worse.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// Copies `target.len()` bytes out of shared memory.
+///
+/// # Safety
+/// `source` must be valid for reads of `target.len()` bytes; other processes may write there meanwhile.
+#[inline]
+pub unsafe fn from_shared(source: *const u8, target: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if target.len() >= STRING_BYTES_MIN {
+        // SAFETY: the caller vouches for the source; the target is a live slice of that length.
+        unsafe { move_string(source, target.as_mut_ptr(), target.len()) };
+        return;
+    }
+    let mut offset = 0;
+    let mut words = target.chunks_exact_mut(8);
+    for word in &mut words {
+        // SAFETY: in bounds by the caller's promise. The word may be unaligned only when the caller's
+        // pointer is; every shared offset of ours is a multiple of 8.
+        let value = unsafe { load_word(source.add(offset)) };
+        word.copy_from_slice(&value.to_ne_bytes());
+        offset += 8;
+    }
+    for byte in words.into_remainder() {
+        // SAFETY: in bounds by the caller's promise; bytes are always aligned.
+        *byte = unsafe { (*source.add(offset).cast::<AtomicU8>()).load(Ordering::Relaxed) };
+        offset += 1;
+    }
+}
+
+/// Copies `source` into shared memory.
+///
+/// # Safety
+/// `target` must be valid for writes of `source.len()` bytes, and this process its only writer.
+#[inline]
+pub unsafe fn to_shared(source: &[u8], target: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    if source.len() >= STRING_BYTES_MIN {
+        // SAFETY: the caller vouches for the target; the source is a live slice of that length.
+        unsafe { move_string(source.as_ptr(), target, source.len()) };
+        return;
+    }
+    let mut offset = 0;
+    let words = source.chunks_exact(8);
+    let rest = words.remainder();
+    for word in words {
+        let value = u64::from_ne_bytes(word.try_into().expect("chunks of eight"));
+        // SAFETY: in bounds by the caller's promise.
+        unsafe { store_word(target.add(offset), value) };
+        offset += 8;
+    }
+    for byte in rest {
+        // SAFETY: in bounds by the caller's promise; bytes are always aligned.
+        unsafe { (*target.add(offset).cast::<AtomicU8>()).store(*byte, Ordering::Relaxed) };
+        offset += 1;
+    }
+}
+
+/// Hints that the line at `address` will be written soon, so that its transfer starts now.
+#[inline(always)]
+pub fn claim(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch touches nothing and cannot fault.
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+/// From here on the processor's string move beats a loop of words (measured; see `docs/performance.md`).
+#[cfg(target_arch = "x86_64")]
+const STRING_BYTES_MIN: usize = 512;
+
+/// # Safety
+/// `source` valid for reads and `target` for writes of `length` bytes, not overlapping.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn move_string(source: *const u8, target: *mut u8, length: usize) {
+    // SAFETY: the caller vouches for both ranges; the direction flag is clear by the ABI.
+    unsafe {
+        core::arch::asm!(
+            "rep movsb",
+            inout("rcx") length => _, inout("rsi") source => _, inout("rdi") target => _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// # Safety
+/// `source` must be valid for a read of 8 bytes.
+#[inline(always)]
+unsafe fn load_word(source: *const u8) -> u64 {
+    if source.cast::<AtomicU64>().is_aligned() {
+        // SAFETY: valid by the caller's promise, aligned by the check.
+        return unsafe { (*source.cast::<AtomicU64>()).load(Ordering::Relaxed) };
+    }
+    let bytes = std::array::from_fn(|index| {
+        // SAFETY: within the 8 bytes of the caller's promise.
+        unsafe { (*source.add(index).cast::<AtomicU8>()).load(Ordering::Relaxed) }
+    });
+    u64::from_ne_bytes(bytes)
+}
+
+/// # Safety
+/// `target` must be valid for a write of 8 bytes.
+#[inline(always)]
+unsafe fn store_word(target: *mut u8, value: u64) {
+    if target.cast::<AtomicU64>().is_aligned() {
+        // SAFETY: valid by the caller's promise, aligned by the check.
+        return unsafe { (*target.cast::<AtomicU64>()).store(value, Ordering::Relaxed) };
+    }
+    for (index, byte) in value.to_ne_bytes().into_iter().enumerate() {
+        // SAFETY: within the 8 bytes of the caller's promise.
+        unsafe { (*target.add(index).cast::<AtomicU8>()).store(byte, Ordering::Relaxed) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_and_alignment_arrives_whole() {
+        for length in (0..150).chain([511, 512, 513, 4096]) {
+            for shift in [0, 1, 7, 8] {
+                let source: Vec<u8> = (0..length).map(|index| (index * 7 + shift) as u8).collect();
+                let mut shared = vec![0xEE_u8; length + 16];
+                let mut target = vec![0; length];
+                // SAFETY: `shared` has 16 bytes to spare and only this thread touches it.
+                unsafe {
+                    to_shared(&source, shared.as_mut_ptr().add(shift));
+                    from_shared(shared.as_ptr().add(shift), &mut target);
+                }
+                assert_eq!(source, target);
+                assert!(shared[..shift].iter().chain(&shared[shift + length..]).all(|byte| *byte == 0xEE));
+            }
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! A single-producer, single-consumer ring of records over memory that the consumer cannot write.
+//!
+//! A record is one slot and, when its payload is longer than a slot holds, a contiguous piece of the
+//! lane's bulk area. Neither end tells the other where that piece lies: both derive it from the lengths
+//! of the records before. One cache line moves per short record and there is no compare-and-swap.
+
+use std::sync::atomic::Ordering;
+
+use crate::geometry::{INLINE_BYTES, LaneLayout};
+use crate::header::{BULK, Header, PROMPT, lap};
+use crate::memory::{LINE_BYTES, Memory, SLOT_WORDS};
+
+/// How many slots ahead the producer asks for ownership of a line.
+const CLAIM_AHEAD: u64 = 4;
+
+/// The peer broke the rules of the ring; the connection must end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Corrupt;
+
+/// Why a record was not pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PushError {
+    /// No room until the consumer frees some.
+    Full,
+    /// The peer broke the rules of the ring.
+    Corrupt,
+}
+
+/// The writing end.
+#[derive(Debug)]
+pub struct Producer {
+    layout: LaneLayout,
+    /// Records pushed.
+    tail: u64,
+    /// Records that the consumer had freed when we last looked.
+    freed: u64,
+    /// Bulk bytes handed out, counted from the beginning of time, gaps at the wrap included.
+    bulk_tail: u64,
+    bulk_freed: u64,
+    /// By slot: `bulk_tail` after its record.
+    bulk_ends: Box<[u64]>,
+}
+
+/// The reading end.
+#[derive(Debug)]
+pub struct Consumer {
+    layout: LaneLayout,
+    /// Records freed.
+    head: u64,
+    /// The `head` that the producer has been told.
+    told: u64,
+    bulk_head: u64,
+    bulk_told: u64,
+}
+
+/// Where a record's bulk payload begins and ends, counted from the beginning of time.
+fn bulk_place(position: u64, length: usize, layout: &LaneLayout) -> (u64, u64) {
+    let length = (length as u64).next_multiple_of(LINE_BYTES as u64);
+    let room = layout.bulk_bytes - (position & (layout.bulk_bytes - 1));
+    let start = if length <= room { position } else { position + room };
+    (start, start + length)
+}
+
+impl LaneLayout {
+    #[inline(always)]
+    fn slot_offset(&self, position: u64) -> usize {
+        self.slots_offset + (position as usize & self.slot_mask()) * LINE_BYTES
+    }
+
+    #[inline(always)]
+    fn slot_mask(&self) -> usize {
+        (1 << self.slots_log2) - 1
+    }
+
+    #[inline(always)]
+    fn slots(&self) -> u64 {
+        1 << self.slots_log2
+    }
+
+    #[inline(always)]
+    fn bulk_address(&self, position: u64) -> usize {
+        self.bulk_offset + (position & (self.bulk_bytes - 1)) as usize
+    }
+}
+
+impl Producer {
+    /// The end that writes the lane at `layout`, from the beginning.
+    pub fn new(layout: LaneLayout) -> Self {
+        let bulk_ends = vec![0; layout.slots() as usize].into();
+        Self { layout, tail: 0, freed: 0, bulk_tail: 0, bulk_freed: 0, bulk_ends }
+    }
+
+    /// Records pushed so far: the position that the next one takes.
+    pub fn position(&self) -> u64 {
+        self.tail
+    }
+
+    /// Publishes a record whose payload is the first `length` bytes of `words`.
+    ///
+    /// `own` is the segment that holds this lane, `remote` the one in which the consumer counts.
+    ///
+    /// # Errors
+    /// [`PushError`]; nothing was written then.
+    #[inline(always)]
+    pub fn push_inline<M: Memory>(
+        &mut self, own: &M, remote: &M, header: Header, words: &[u64],
+    ) -> Result<(), PushError> {
+        debug_assert!(header.kind & BULK == 0 && header.length as usize <= INLINE_BYTES);
+        if self.tail - self.freed >= self.layout.slots() {
+            self.refresh(remote)?;
+            if self.tail - self.freed >= self.layout.slots() {
+                return Err(PushError::Full);
+            }
+        }
+        self.publish(own, header, words);
+        Ok(())
+    }
+
+    /// Publishes a record with a payload in the bulk area and `words` in its slot.
+    ///
+    /// # Errors
+    /// [`PushError`]; nothing was written then.
+    ///
+    /// # Panics
+    /// On a payload longer than a fragment.
+    #[inline]
+    pub fn push_bulk<M: Memory>(
+        &mut self, own: &M, remote: &M, header: Header, words: &[u64], payload: &[u8],
+    ) -> Result<(), PushError> {
+        assert!(payload.len() <= self.layout.fragment_bytes as usize, "a payload longer than a fragment");
+        let (start, end) = bulk_place(self.bulk_tail, payload.len(), &self.layout);
+        let room = |this: &Self| {
+            this.tail - this.freed < this.layout.slots() && end - this.bulk_freed <= this.layout.bulk_bytes
+        };
+        if !room(self) {
+            self.refresh(remote)?;
+            if !room(self) {
+                return Err(PushError::Full);
+            }
+        }
+        own.write(self.layout.bulk_address(start), payload);
+        self.bulk_tail = end;
+        self.publish(own, Header { kind: header.kind | BULK, length: payload.len() as u16, ..header }, words);
+        Ok(())
+    }
+
+    /// Records that the consumer has freed, by its own word.
+    ///
+    /// # Errors
+    /// [`Corrupt`] when that word goes backwards or ahead of what was pushed.
+    #[inline]
+    pub fn freed<M: Memory>(&mut self, remote: &M) -> Result<u64, Corrupt> {
+        self.refresh(remote).map_err(|_| Corrupt)?;
+        Ok(self.freed)
+    }
+
+    #[inline(always)]
+    fn publish<M: Memory>(&mut self, own: &M, header: Header, words: &[u64]) {
+        let offset = self.layout.slot_offset(self.tail);
+        own.store_words(offset, words);
+        // Release: pairs with the acquire load in `Consumer::peek`; the payload is visible with the header.
+        own.store(offset, header.word(lap(self.tail, self.layout.slots_log2)), Ordering::Release);
+        self.bulk_ends[self.tail as usize & self.layout.slot_mask()] = self.bulk_tail;
+        self.tail += 1;
+        own.claim(self.layout.slot_offset(self.tail + CLAIM_AHEAD));
+    }
+
+    #[inline(never)]
+    fn refresh<M: Memory>(&mut self, remote: &M) -> Result<(), PushError> {
+        // Acquire: pairs with the release store in `Consumer::tell`; the consumer's reads of the slots
+        // that it frees are over before we overwrite them.
+        let freed = remote.load(self.layout.credit_offset, Ordering::Acquire);
+        if freed < self.freed || freed > self.tail {
+            return Err(PushError::Corrupt);
+        }
+        self.freed = freed;
+        if let Some(last) = freed.checked_sub(1) {
+            self.bulk_freed = self.bulk_ends[last as usize & self.layout.slot_mask()];
+        }
+        Ok(())
+    }
+}
+
+impl Consumer {
+    /// The end that reads the lane at `layout`, from the beginning.
+    pub fn new(layout: LaneLayout) -> Self {
+        Self { layout, head: 0, told: 0, bulk_head: 0, bulk_told: 0 }
+    }
+
+    /// The next record's header, if one has been published; checked to fit the lane.
+    ///
+    /// # Errors
+    /// [`Corrupt`] when its length is impossible.
+    #[inline(always)]
+    pub fn peek<M: Memory>(&self, remote: &M) -> Result<Option<Header>, Corrupt> {
+        // Acquire: pairs with the release store in `Producer::publish`.
+        let word = remote.load(self.layout.slot_offset(self.head), Ordering::Acquire);
+        let Some(header) = Header::of_lap(word, lap(self.head, self.layout.slots_log2)) else {
+            return Ok(None);
+        };
+        let limit = if header.kind & BULK == 0 { INLINE_BYTES as u32 } else { self.layout.fragment_bytes };
+        if u32::from(header.length) > limit { Err(Corrupt) } else { Ok(Some(header)) }
+    }
+
+    /// The words of the record that [`Self::peek`] saw.
+    #[inline(always)]
+    pub fn words<M: Memory>(&self, remote: &M) -> [u64; SLOT_WORDS] {
+        remote.load_words(self.layout.slot_offset(self.head))
+    }
+
+    /// Copies the bulk payload of the record that [`Self::peek`] saw.
+    ///
+    /// # Panics
+    /// When `target` is longer than a fragment.
+    #[inline]
+    pub fn read_bulk<M: Memory>(&self, remote: &M, target: &mut [u8]) {
+        let (start, _) = bulk_place(self.bulk_head, target.len(), &self.layout);
+        remote.read(self.layout.bulk_address(start), target);
+    }
+
+    /// Frees the record that [`Self::peek`] saw. `true`: the producer has been told just now (and may
+    /// have to be woken).
+    #[inline(always)]
+    pub fn advance<M: Memory>(&mut self, own: &M, header: Header) -> bool {
+        if header.kind & BULK != 0 {
+            self.bulk_head = bulk_place(self.bulk_head, header.length.into(), &self.layout).1;
+        }
+        self.head += 1;
+        // Credit goes back in quarters: a producer that needs at most a quarter of the lane always
+        // finds room once everything has been consumed, and the line moves seldom.
+        let due = header.kind & PROMPT != 0
+            || self.head - self.told >= self.layout.slots() / 4
+            || self.bulk_head - self.bulk_told >= self.layout.bulk_bytes / 4;
+        if due {
+            self.tell(own);
+        }
+        due
+    }
+
+    /// Records consumed so far.
+    pub fn position(&self) -> u64 {
+        self.head
+    }
+
+    fn tell<M: Memory>(&mut self, own: &M) {
+        self.told = self.head;
+        self.bulk_told = self.bulk_head;
+        // Release: pairs with the acquire load in `Producer::refresh`.
+        own.store(self.layout.credit_offset, self.head, Ordering::Release);
+    }
+}

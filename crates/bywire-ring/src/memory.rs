@@ -1,0 +1,145 @@
+//! Shared memory as the rings see it, so that the same code runs on mapped segments and in models.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use bywire_sys::memory::Mapping;
+
+use crate::copy;
+
+/// Bytes of a cache line, and of a slot.
+pub const LINE_BYTES: usize = 64;
+/// Words of a slot behind its header word.
+pub const SLOT_WORDS: usize = 7;
+
+/// Memory that one side writes and both sides read, addressed by byte offset.
+///
+/// # Panics
+/// Every method panics on an offset outside the memory: offsets come from our own geometry and
+/// counters, never from a peer.
+pub trait Memory {
+    /// Loads the word at `offset` (a multiple of 8).
+    fn load(&self, offset: usize, order: Ordering) -> u64;
+    /// Stores the word at `offset` (a multiple of 8).
+    fn store(&self, offset: usize, value: u64, order: Ordering);
+    /// Loads the words behind the header of the slot at `offset`; what races with the writer is garbage.
+    fn load_words(&self, offset: usize) -> [u64; SLOT_WORDS];
+    /// Stores words behind the header of the slot at `offset`, at most [`SLOT_WORDS`].
+    fn store_words(&self, offset: usize, words: &[u64]);
+    /// Copies out of the memory; what races with the writer is garbage.
+    fn read(&self, offset: usize, target: &mut [u8]);
+    /// Copies into the memory.
+    fn write(&self, offset: usize, source: &[u8]);
+    /// Hints that the line at `offset` will be written soon.
+    fn claim(&self, offset: usize);
+    /// A full fence between a publication and a look at the other side's doorbell.
+    fn fence(&self);
+}
+
+/// A mapped segment.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    base: *mut u8,
+    length_bytes: usize,
+    mapping: Arc<Mapping>,
+}
+
+// SAFETY: `base` points into `mapping`, which is `Send + Sync` and lives as long as `self`.
+unsafe impl Send for Shared {}
+// SAFETY: every access through `&Shared` is atomic or one of the racy copies.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// Takes a mapping into use. Its page alignment makes every offset that is a multiple of 8 aligned.
+    pub fn new(mapping: Mapping) -> Self {
+        Self { base: mapping.base(), length_bytes: mapping.length_bytes(), mapping: Arc::new(mapping) }
+    }
+
+    /// How many bytes there are.
+    pub fn length_bytes(&self) -> usize {
+        self.length_bytes
+    }
+
+    /// The address of the `length` bytes at `offset`, after checking that they exist.
+    ///
+    /// # Panics
+    /// When they do not.
+    #[inline(always)]
+    pub fn address(&self, offset: usize, length: usize) -> *mut u8 {
+        assert!(
+            offset <= self.length_bytes && length <= self.length_bytes - offset,
+            "an offset of ours outside the segment"
+        );
+        // SAFETY: in bounds of the mapping by the check above.
+        unsafe { self.base.add(offset) }
+    }
+
+    #[inline(always)]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset.is_multiple_of(8));
+        // SAFETY: mapped and in bounds by `address`; aligned because the base is page-aligned and
+        // offsets of words are multiples of 8; shared words are only ever accessed as atomics.
+        unsafe { &*self.address(offset & !7, 8).cast::<AtomicU64>() }
+    }
+
+    fn assert_writable(&self) {
+        debug_assert!(self.mapping.is_writable(), "a write to memory of the peer's");
+    }
+}
+
+impl Memory for Shared {
+    #[inline(always)]
+    fn load(&self, offset: usize, order: Ordering) -> u64 {
+        self.word(offset).load(order)
+    }
+
+    #[inline(always)]
+    fn store(&self, offset: usize, value: u64, order: Ordering) {
+        self.assert_writable();
+        self.word(offset).store(value, order);
+    }
+
+    #[inline(always)]
+    fn load_words(&self, offset: usize) -> [u64; SLOT_WORDS] {
+        let slot = self.address(offset & !7, LINE_BYTES).cast::<AtomicU64>();
+        // SAFETY: eight aligned words are in bounds by `address`; Relaxed because the header's
+        // acquire load came before.
+        std::array::from_fn(|index| unsafe { &*slot.add(1 + index) }.load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    fn store_words(&self, offset: usize, words: &[u64]) {
+        self.assert_writable();
+        assert!(words.len() <= SLOT_WORDS, "more words than a slot holds");
+        let slot = self.address(offset & !7, LINE_BYTES).cast::<AtomicU64>();
+        for (index, word) in words.iter().enumerate() {
+            // SAFETY: eight aligned words are in bounds by `address`, and `index` is under seven;
+            // Relaxed because the header's release store comes after.
+            unsafe { &*slot.add(1 + index) }.store(*word, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn read(&self, offset: usize, target: &mut [u8]) {
+        // SAFETY: the source is mapped and in bounds by `address`; the target is ours alone.
+        unsafe { copy::from_shared(self.address(offset, target.len()), target) }
+    }
+
+    #[inline]
+    fn write(&self, offset: usize, source: &[u8]) {
+        self.assert_writable();
+        // SAFETY: the target is mapped writable and in bounds by `address`.
+        unsafe { copy::to_shared(source, self.address(offset, source.len())) }
+    }
+
+    #[inline(always)]
+    fn claim(&self, offset: usize) {
+        copy::claim(self.address(offset, 1));
+    }
+
+    #[inline(always)]
+    fn fence(&self) {
+        // SeqCst: pairs with the fence of the other side of the doorbell; see `doorbell`.
+        fence(Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,68 @@
+//! Memory made of loom's atomics, so that the rings' own code runs under the model checker.
+
+use std::sync::atomic::Ordering;
+
+use bywire_ring::memory::{Memory, SLOT_WORDS};
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, fence};
+
+/// Words under loom; each offset that is used must be among those named at creation.
+#[derive(Clone)]
+pub struct Modelled {
+    words: Arc<Vec<(usize, AtomicU64)>>,
+}
+
+impl Modelled {
+    /// Only the words at these offsets exist: loom allows few atomics.
+    pub fn new(offsets: impl IntoIterator<Item = usize>) -> Self {
+        Self { words: Arc::new(offsets.into_iter().map(|offset| (offset, AtomicU64::new(0))).collect()) }
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        let found = self.words.iter().find(|(at, _)| *at == offset);
+        &found.unwrap_or_else(|| panic!("offset {offset} is not modelled")).1
+    }
+}
+
+impl Memory for Modelled {
+    fn load(&self, offset: usize, order: Ordering) -> u64 {
+        self.word(offset).load(order)
+    }
+
+    fn store(&self, offset: usize, value: u64, order: Ordering) {
+        self.word(offset).store(value, order);
+    }
+
+    fn load_words(&self, offset: usize) -> [u64; SLOT_WORDS] {
+        let mut words = [0; SLOT_WORDS];
+        words[0] = self.load(offset + 8, Ordering::Relaxed);
+        words
+    }
+
+    fn store_words(&self, offset: usize, words: &[u64]) {
+        for (index, word) in words.iter().enumerate() {
+            self.store(offset + 8 * (index + 1), *word, Ordering::Relaxed);
+        }
+    }
+
+    fn read(&self, offset: usize, target: &mut [u8]) {
+        for (index, bytes) in target.chunks_mut(8).enumerate() {
+            let word = self.load(offset + 8 * index, Ordering::Relaxed).to_ne_bytes();
+            bytes.copy_from_slice(&word[..bytes.len()]);
+        }
+    }
+
+    fn write(&self, offset: usize, source: &[u8]) {
+        for (index, bytes) in source.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            self.store(offset + 8 * index, u64::from_ne_bytes(word), Ordering::Relaxed);
+        }
+    }
+
+    fn claim(&self, _offset: usize) {}
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
