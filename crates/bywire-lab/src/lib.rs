@@ -7,9 +7,10 @@
 pub mod cell;
 pub mod clock;
 pub mod cpu;
+pub mod environment;
+pub mod history;
 pub mod level;
 pub mod namespaces;
-pub mod history;
 pub mod netperf;
 pub mod pin;
 pub mod statistics;
