@@ -1,2 +1,101 @@
 //! The `bywire` command.
-fn main() {}
+
+mod doctor;
+mod manual;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser, Subcommand};
+
+#[derive(Parser, Debug)]
+#[command(name = "bywire", version, about = "A user-level message fabric for Linux, and its laboratory")]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+struct Bywire {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand, Debug)]
+enum Action {
+    /// Show what this machine offers to each level, and what to do about the rest
+    #[command(after_help = "Examples:\n  bywire doctor\n  bywire doctor --json")]
+    Doctor(doctor::DoctorArgs),
+    /// Print a completion script for a shell
+    #[command(after_help = "Examples:\n  bywire completions bash > /etc/bash_completion.d/bywire")]
+    Completions(manual::CompletionsArgs),
+    /// Print the manual page, or write one per subcommand
+    #[command(
+        after_help = "Examples:\n  bywire man | man -l -\n  bywire man --output /usr/local/share/man/man1"
+    )]
+    Man(manual::ManArgs),
+}
+
+fn main() -> ExitCode {
+    quiet_on_closed_output();
+    match Bywire::parse().action.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_closed_output(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            // One line, whatever the causes contain.
+            let reason = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+            let _ = writeln!(io::stderr(), "bywire: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Action {
+    fn run(self) -> Result<()> {
+        match self {
+            Self::Doctor(arguments) => arguments.run(),
+            Self::Completions(arguments) => arguments.run(Bywire::command()),
+            Self::Man(arguments) => arguments.run(Bywire::command()),
+        }
+    }
+}
+
+/// Prints to standard output; a closed one is an error that [`main`] keeps quiet about.
+pub(crate) fn print(text: &str) -> Result<()> {
+    let mut output = io::stdout().lock();
+    output.write_all(text.as_bytes())?;
+    Ok(output.flush()?)
+}
+
+fn is_closed_output(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// `println!` panics when the reader of a pipe is gone (`bywire … | head`): that is no failure of ours. SIGPIPE stays
+/// ignored, as workers and the message layer write to pipes whose readers may die.
+fn quiet_on_closed_output() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let said = panic.payload().downcast_ref::<String>();
+        if said
+            .is_some_and(|said| said.starts_with("failed printing to stdout") && said.contains("Broken pipe"))
+        {
+            std::process::exit(0);
+        }
+        report(panic);
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_subcommand_has_examples() {
+        let command = Bywire::command();
+        command.clone().debug_assert();
+        for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+            let help = subcommand.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains(&format!("bywire {}", subcommand.get_name())), "{}", subcommand.get_name());
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! `bywire doctor`: what this machine offers to each level, found by trying, and what to do about the rest.
+
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use bywire_lab::level::memory;
+use bywire_lab::namespaces::Namespaces;
+use bywire_lab::{environment, pin};
+use bywire_sys::memory::Mapping;
+use bywire_sys::socket::Socket;
+use rustix::net::{AddressFamily, SocketType};
+use rustix::thread::{CapabilitySet, capabilities};
+use serde::Serialize;
+
+/// Arguments of `bywire doctor`.
+#[derive(clap::Args, Debug)]
+pub struct DoctorArgs {
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// One thing that was tried.
+#[derive(Debug, Serialize)]
+struct Finding {
+    group: &'static str,
+    name: &'static str,
+    works: bool,
+    /// What was found, or why it does not work.
+    found: String,
+    /// What needs it: levels, tests or options.
+    used_by: &'static str,
+    /// What to do; only where it does not work.
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn new(
+        group: &'static str,
+        name: &'static str,
+        used_by: &'static str,
+        tried: Result<String, String>,
+        remedy: &str,
+    ) -> Self {
+        let works = tried.is_ok();
+        let remedy = (!works && !remedy.is_empty()).then(|| remedy.to_owned());
+        Self { group, name, works, found: tried.unwrap_or_else(|reason| reason), used_by, remedy }
+    }
+}
+
+impl DoctorArgs {
+    /// Tries everything and prints what was found.
+    ///
+    /// # Errors
+    /// Only those of printing: what does not work here is a finding.
+    pub fn run(self) -> Result<()> {
+        let findings: Vec<Finding> =
+            [cores(), privileges(), kernel(), resources(), tools()].into_iter().flatten().collect();
+        let text = if self.json {
+            serde_json::to_string_pretty(
+                &serde_json::json!({ "schema": "bywire-doctor/1", "findings": findings }),
+            )? + "\n"
+        } else {
+            table(&findings)
+        };
+        crate::print(&text)
+    }
+}
+
+fn table(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    let mut group = "";
+    for finding in findings {
+        if finding.group != group {
+            group = finding.group;
+            let _ = writeln!(text, "{group}");
+        }
+        let mark = if finding.works { "yes" } else { "NO " };
+        let _ = writeln!(text, "  {mark} {:<20} {}", finding.name, finding.found);
+        if !finding.works {
+            let _ = writeln!(text, "      {:<20} needed by: {}", "", finding.used_by);
+        }
+        if let Some(remedy) = &finding.remedy {
+            let _ = writeln!(text, "      {:<20} to have it: {remedy}", "");
+        }
+    }
+    let missing = findings.iter().filter(|finding| !finding.works).count();
+    let _ = writeln!(text, "{} of {} things work here", findings.len() - missing, findings.len());
+    text
+}
+
+fn cores() -> Vec<Finding> {
+    let allowed = pin::allowed_cores();
+    let (source, target) = pin::two_cores();
+    let shared = environment::shared(&[source, target]).join(", ");
+    let two = if source == target {
+        Err(format!("only core {source} may be used: both ends would take turns on it"))
+    } else {
+        Ok(format!(
+            "{source} and {target} of {allowed:?}; they share: {}",
+            if shared.is_empty() { "nothing known" } else { &shared }
+        ))
+    };
+    let virtual_machine = environment::cpu_flag("hypervisor");
+    let noise = if virtual_machine { "a virtual machine: watch for steal" } else { "not a virtual machine" };
+    vec![
+        Finding::new(
+            "cores",
+            "two cores",
+            "every measurement between two processes",
+            two,
+            "give this machine or container a second core",
+        ),
+        Finding::new(
+            "cores",
+            "kind of machine",
+            "how far to trust small differences",
+            Ok(noise.to_owned()),
+            "",
+        ),
+    ]
+}
+
+fn privileges() -> Vec<Finding> {
+    let root = rustix::process::geteuid().is_root();
+    let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    let wanted = [
+        ("CAP_NET_ADMIN", CapabilitySet::NET_ADMIN, "real network cards, TAP devices"),
+        ("CAP_NET_RAW", CapabilitySet::NET_RAW, "AF_XDP"),
+        ("CAP_BPF", CapabilitySet::BPF, "AF_XDP"),
+        ("CAP_PERFMON", CapabilitySet::PERFMON, "hardware counters"),
+    ];
+    let user = if root { "root" } else { "not root: fine for memory, msg, unix, tcp and udp" };
+    let mut findings =
+        vec![Finding::new("privileges", "user", "installing what is missing", Ok(user.to_owned()), "")];
+    findings.extend(wanted.map(|(name, capability, used_by)| {
+        let held = effective.contains(capability);
+        let tried = if held { Ok("held".to_owned()) } else { Err("not held".to_owned()) };
+        Finding::new("privileges", name, used_by, tried, "run as root")
+    }));
+    findings
+}
+
+fn kernel() -> Vec<Finding> {
+    let finding = |name, used_by, tried, remedy| Finding::new("kernel", name, used_by, tried, remedy);
+    vec![
+        finding("sealed memory", "level msg", sealed_memory(), "a kernel of 5.1 or newer"),
+        finding(
+            "peer process watch",
+            "level msg",
+            peer_watch(),
+            "a kernel of 5.3 or newer (6.5 across containers)",
+        ),
+        finding("futex between cores", "level memory", futex(), "a sandbox that allows futex(2)"),
+        finding(
+            "network namespaces",
+            "--between namespaces",
+            network_namespaces(),
+            "run as root with iproute2 installed",
+        ),
+        finding(
+            "TUN/TAP device",
+            "emulated Ethernet",
+            tap(),
+            "run as root; `modprobe tun`; in a container pass --device /dev/net/tun",
+        ),
+        finding("AF_XDP socket", "link xdp", xdp(), "run as root, on a kernel with CONFIG_XDP_SOCKETS"),
+        finding(
+            "io_uring",
+            "comparisons",
+            io_uring(),
+            "`sysctl kernel.io_uring_disabled=0`, or a sandbox that allows it",
+        ),
+        finding(
+            "hardware counters",
+            "cycles per byte",
+            hardware_counters(),
+            "a machine, or a virtual one, with a performance-monitoring unit",
+        ),
+    ]
+}
+
+fn sealed_memory() -> Result<String, String> {
+    // Sealed against shrinking, growing and future writers, as every segment of the message layer is.
+    let made = Mapping::create("bywire-doctor", 4096);
+    made.map(|_| "memfd with all seals".to_owned()).map_err(|error| error.to_string())
+}
+
+fn peer_watch() -> Result<String, String> {
+    let (ours, _theirs) = Socket::pair().map_err(|error| error.to_string())?;
+    ours.watch_process().map(|_| "a peer's end is seen".to_owned()).map_err(|error| error.to_string())
+}
+
+fn futex() -> Result<String, String> {
+    let spec = memory::Spec::new(memory::Test::Futex);
+    let hand_off = || -> Result<f64> {
+        let mut target = memory::Target::create(&spec)?;
+        let mut source = memory::Source::open(&spec, Some(&target.address()))?;
+        std::thread::spawn(move || target.serve());
+        Ok(source.block(Duration::from_millis(1))?.value)
+    };
+    hand_off().map(|_| "hands over between two threads".to_owned()).map_err(|error| format!("{error:#}"))
+}
+
+fn network_namespaces() -> Result<String, String> {
+    match Namespaces::veth_pair(1500) {
+        Ok(pair) if pair.source.is_unprivileged() => Ok("two joined by veth, in a user namespace".to_owned()),
+        Ok(_) => Ok("two joined by veth".to_owned()),
+        Err(reason) => Err(format!("{reason:#}")),
+    }
+}
+
+fn tap() -> Result<String, String> {
+    // Opening makes no device yet.
+    let opened = fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun");
+    opened.map(|_| "/dev/net/tun opens".to_owned()).map_err(|error| format!("/dev/net/tun: {error}"))
+}
+
+fn xdp() -> Result<String, String> {
+    let made = rustix::net::socket(AddressFamily::XDP, SocketType::RAW, None);
+    made.map(|_| "socket made".to_owned()).map_err(|error| error.to_string())
+}
+
+fn io_uring() -> Result<String, String> {
+    let mut parameters = rustix::io_uring::io_uring_params::default();
+    // SAFETY: the parameters are all zero, hence name no other descriptor; the ring is closed again unused.
+    let made = unsafe { rustix::io_uring::io_uring_setup(1, &mut parameters) };
+    made.map(|_| "ring made".to_owned()).map_err(|error| error.to_string())
+}
+
+fn hardware_counters() -> Result<String, String> {
+    let devices = fs::read_dir("/sys/bus/event_source/devices")
+        .map_err(|_| "no perf events in this kernel".to_owned())?;
+    let names = devices.flatten().filter_map(|device| device.file_name().into_string().ok());
+    let counters: Vec<String> = names.filter(|name| name.starts_with("cpu")).collect();
+    if counters.is_empty() {
+        Err("no performance-monitoring unit is visible".to_owned())
+    } else {
+        Ok(counters.join(", "))
+    }
+}
+
+fn resources() -> Vec<Finding> {
+    let descriptors = bywire_sys::limits::descriptor_limit();
+    let enough = if descriptors >= 1024 {
+        Ok(format!("{descriptors} may be open"))
+    } else {
+        Err(format!("only {descriptors} may be open"))
+    };
+    vec![
+        Finding::new(
+            "resources",
+            "runtime directory",
+            "level msg",
+            runtime_directory(),
+            "set BYWIRE_RUNTIME_DIR to a directory that you may write",
+        ),
+        Finding::new("resources", "descriptors", "many connections", enough, "`ulimit -n 4096`"),
+    ]
+}
+
+/// The message layer's own order: the environment's, the system's, the session's, the temporary one.
+fn runtime_directory() -> Result<String, String> {
+    let set = env::var_os("BYWIRE_RUNTIME_DIR").map(PathBuf::from);
+    let user = rustix::process::geteuid().as_raw();
+    let session = env::var_os("XDG_RUNTIME_DIR").map(|directory| Path::new(&directory).join("bywire"));
+    let usual = [Some("/run/bywire".into()), session, Some(format!("/tmp/bywire-{user}").into())];
+    let candidates = if set.is_some() { vec![set] } else { usual.into() };
+    let mut reason = String::new();
+    for directory in candidates.into_iter().flatten() {
+        match takes_sockets(&directory) {
+            Ok(()) => return Ok(directory.display().to_string()),
+            Err(error) => reason = format!("{}: {error}", directory.display()),
+        }
+    }
+    Err(reason)
+}
+
+/// Binds a socket inside and leaves the directory as it was.
+fn takes_sockets(directory: &Path) -> std::io::Result<()> {
+    let made = !directory.exists();
+    if made {
+        fs::create_dir(directory)?;
+    }
+    let path = directory.join(format!(".doctor-{}", std::process::id()));
+    let bound = UnixListener::bind(&path).map(drop);
+    // Neither may be there any more; what matters is whether the socket could be bound.
+    let _ = fs::remove_file(&path);
+    if made {
+        let _ = fs::remove_dir(directory);
+    }
+    bound
+}
+
+/// Programs that are measured or measured with, and the Debian packages that bring them.
+const TOOLS: [(&str, &str, &str); 9] = [
+    ("ip", "iproute2", "--between namespaces"),
+    ("ethtool", "ethtool", "offloads in the record of a run"),
+    ("iperf3", "iperf3", "cross-checks of levels tcp and udp"),
+    ("netperf", "netperf (Debian: in the section non-free)", "cross-checks of levels tcp and udp"),
+    ("mpirun", "openmpi-bin libopenmpi-dev", "level mpi, comparisons with level msg"),
+    ("ucx_info", "ucx-utils", "comparisons with level msg"),
+    ("nginx", "nginx-light", "level web"),
+    ("apache2", "apache2", "level web"),
+    ("valgrind", "valgrind", "instruction counts in ./x test"),
+];
+
+fn tools() -> Vec<Finding> {
+    let found = TOOLS.map(|(program, package, used_by)| {
+        let tried = on_path(program).map(|path| path.display().to_string()).ok_or("not installed".to_owned());
+        Finding::new("tools", program, used_by, tried, &format!("apt-get install {package}"))
+    });
+    found.into()
+}
+
+fn on_path(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    // Some programs live where only root looks.
+    let directories = env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    directories.map(|directory| directory.join(program)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_says_who_needs_it_and_what_to_do() {
+        let findings = [
+            Finding::new("tools", "present", "one", Ok("/bin/present".to_owned()), "unused"),
+            Finding::new(
+                "tools",
+                "absent",
+                "another",
+                Err("not installed".to_owned()),
+                "apt-get install absent",
+            ),
+        ];
+        let text = table(&findings);
+        assert!(text.contains("NO  absent") && text.contains("needed by: another"), "{text}");
+        assert!(text.contains("apt-get install absent") && !text.contains("unused"), "{text}");
+        assert!(text.ends_with("1 of 2 things work here\n"), "{text}");
+    }
+
+    #[test]
+    fn programs_are_found_by_looking() {
+        assert!(on_path("sh").is_some());
+        assert!(on_path("no-such-program-anywhere").is_none());
+    }
+
+    #[test]
+    fn a_runtime_directory_is_left_as_it_was() {
+        let parent = env::temp_dir().join(format!("bywire-doctor-test-{}", std::process::id()));
+        fs::create_dir(&parent).unwrap();
+        assert!(takes_sockets(&parent.join("fresh")).is_ok());
+        assert_eq!(fs::read_dir(&parent).unwrap().count(), 0);
+        assert!(takes_sockets(&parent.join("no/such")).is_err());
+        fs::remove_dir(&parent).unwrap();
+    }
+}
