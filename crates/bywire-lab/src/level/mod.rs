@@ -1,3 +1,91 @@
-//! What is under test: one module per level.
+//! What is under test: one module per level, and the seam for those that carry messages between two ends.
 
+pub mod byte_stream;
 pub mod memory;
+pub mod tcp;
+pub mod udp;
+pub mod unix;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::net::sockopt;
+
+use crate::endpoint::{Endpoint, Interest, NAP};
+use crate::plan::{Details, Plan};
+
+/// A way to join two ends.
+pub trait Level {
+    /// What waits for the source.
+    type Listener;
+    /// One end of one lane.
+    type Endpoint: Endpoint;
+
+    /// Opens the target's side; with its address, in the level's own form, for [`Level::connect`].
+    fn listen(plan: &Plan) -> Result<(Self::Listener, String)>;
+
+    /// Waits for the source that knows the plan's cookie; one endpoint for each of the plan's lanes.
+    fn accept(listener: Self::Listener, plan: &Plan) -> Result<Vec<Self::Endpoint>>;
+
+    /// Opens the source's side towards a listening target; one endpoint for each of the plan's lanes.
+    fn connect(plan: &Plan, address: &str) -> Result<Vec<Self::Endpoint>>;
+}
+
+/// Proves to the target which lane of which pair this is.
+fn greeting(plan: &Plan, lane: usize) -> Vec<u8> {
+    format!("{}{lane}", plan.cookie).into_bytes()
+}
+
+/// Sets what every kind of socket is asked for.
+fn prepare(socket: BorrowedFd, plan: &Plan) -> Result<()> {
+    if let Some(bytes) = plan.socket_buffer_bytes {
+        let bytes = bytes as usize;
+        sockopt::set_socket_send_buffer_size(socket, bytes)
+            .and_then(|()| sockopt::set_socket_recv_buffer_size(socket, bytes))
+            .with_context(|| format!("the kernel refuses socket buffers of {bytes} bytes"))?;
+    }
+    // Blocking calls return now and then, so that a dead peer is noticed.
+    sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(NAP))?;
+    sockopt::set_socket_timeout(socket, sockopt::Timeout::Send, Some(NAP))?;
+    Ok(())
+}
+
+/// The buffers that the kernel granted.
+fn granted(socket: BorrowedFd) -> Details {
+    let mut details = Details::new();
+    if let Ok(bytes) = sockopt::socket_send_buffer_size(socket) {
+        details.insert("send_socket_bytes".into(), bytes.into());
+    }
+    if let Ok(bytes) = sockopt::socket_recv_buffer_size(socket) {
+        details.insert("receive_socket_bytes".into(), bytes.into());
+    }
+    details
+}
+
+/// Waits for a socket by poll(2), or not at all when the plan is to spin.
+fn wait(socket: impl AsFd, spin: bool, interest: Interest, timeout: Duration) -> Result<()> {
+    if spin {
+        std::hint::spin_loop();
+        return Ok(());
+    }
+    let events = match interest {
+        Interest::Send => PollFlags::OUT,
+        Interest::Receive => PollFlags::IN,
+        Interest::Both => PollFlags::IN | PollFlags::OUT,
+    };
+    let timeout = Timespec {
+        tv_sec: timeout.as_secs() as i64,
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    };
+    match poll(&mut [PollFd::new(&socket, events)], Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(anyhow!(errno).context("poll failed")),
+    }
+}
+
+/// One line for a peer that has gone away.
+fn gone() -> anyhow::Error {
+    anyhow!("the peer closed the connection in the middle of the test")
+}

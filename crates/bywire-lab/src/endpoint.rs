@@ -1,0 +1,200 @@
+//! The seam between the tests and the levels: one end of a connected pair that carries whole messages.
+//!
+//! Tests are generic over [`Endpoint`] and monomorphised, so one measuring core serves every level and none pays
+//! for a dynamic call on its data path.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::plan::Details;
+
+/// How long an end waits for its peer to make any progress before it gives up.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long [`Endpoint::receive`] sleeps at most before it returns empty-handed.
+pub const NAP: Duration = Duration::from_millis(500);
+
+/// One end of a connected pair that carries whole messages in order.
+///
+/// An endpoint is opened for one length in each direction, so that levels that are byte streams can tell
+/// messages apart as a program with fixed records would.
+pub trait Endpoint {
+    /// False where messages may be lost or arrive twice: the tests then ask again and count both ends.
+    const RELIABLE: bool = true;
+
+    /// Fills and submits the next message of `length` bytes, at least 1. `Ok(false)`: there is no room now; call
+    /// again with the same arguments (the message is not filled twice).
+    ///
+    /// The payload is really written before it is sent, by [`crate::payload::Writer`]; its first byte carries `mark`.
+    fn try_send(&mut self, length: usize, mark: Mark) -> Result<bool>;
+
+    /// Receives one whole message if one is there, having read every byte of it by [`crate::payload::Reader`].
+    fn try_receive(&mut self) -> Result<Option<Received>>;
+
+    /// Waits until `interest` may make progress or `timeout` has passed: spinning or sleeping, as the endpoint was
+    /// opened. May return early.
+    fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<()>;
+
+    /// Sends one message, waiting for room; fails when the peer takes nothing for [`PATIENCE`].
+    #[inline]
+    fn send(&mut self, length: usize, mark: Mark) -> Result<()> {
+        if self.try_send(length, mark)? {
+            return Ok(());
+        }
+        let started = Instant::now();
+        while !self.try_send(length, mark)? {
+            if started.elapsed() > PATIENCE {
+                bail!("the peer has taken nothing for {} s", PATIENCE.as_secs());
+            }
+            self.wait(Interest::Send, NAP)?;
+        }
+        Ok(())
+    }
+
+    /// Receives one message, waiting up to about [`NAP`] for it; `None` when none came.
+    #[inline]
+    fn receive(&mut self) -> Result<Option<Received>> {
+        if let Some(received) = self.try_receive()? {
+            return Ok(Some(received));
+        }
+        let started = Instant::now();
+        loop {
+            self.wait(Interest::Receive, NAP)?;
+            let received = self.try_receive()?;
+            if received.is_some() || started.elapsed() >= NAP {
+                return Ok(received);
+            }
+        }
+    }
+
+    /// What was really granted, for the cell's details (`send_socket_bytes`, …).
+    fn details(&self) -> Details {
+        Details::new()
+    }
+}
+
+/// Receives one message; fails when none comes for [`PATIENCE`].
+#[inline]
+pub fn receive_patiently<E: Endpoint>(end: &mut E) -> Result<Received> {
+    if let Some(received) = end.receive()? {
+        return Ok(received);
+    }
+    let started = Instant::now();
+    loop {
+        if let Some(received) = end.receive()? {
+            return Ok(received);
+        }
+        if started.elapsed() > PATIENCE {
+            bail!("the peer has sent nothing for {} s", PATIENCE.as_secs());
+        }
+    }
+}
+
+/// A message that has arrived and been read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Its length in bytes.
+    pub length: usize,
+    /// What its first byte carried.
+    pub mark: Mark,
+    /// A value that depends on every byte, so that reading them cannot be optimised away.
+    pub sum: u64,
+}
+
+/// What an end is waiting for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Room for the next message.
+    Send,
+    /// A message.
+    Receive,
+    /// Either.
+    Both,
+}
+
+/// The first byte of every message: what it means to the test and a tag that tells neighbours apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark(u8);
+
+/// What a message means to the test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Payload.
+    Data = 0,
+    /// The source asks to begin a block.
+    Begin = 1,
+    /// The target is ready for the block.
+    Begun = 2,
+    /// The last message of a block.
+    End = 3,
+    /// Everything up to the end of the block has been received.
+    Ended = 4,
+    /// There are no more blocks.
+    Finish = 5,
+    /// The target has seen that there are no more blocks.
+    Finished = 6,
+}
+
+impl Mark {
+    const TAG_BITS: u32 = 5;
+
+    /// A mark with the low five bits of `tag`.
+    #[inline]
+    pub const fn new(kind: Kind, tag: u32) -> Self {
+        Self((kind as u8) << Self::TAG_BITS | (tag as u8 & 0x1f))
+    }
+
+    /// Payload with the tag of nought.
+    pub const DATA: Self = Self::new(Kind::Data, 0);
+
+    /// The byte as it stands in the message.
+    #[inline]
+    pub const fn byte(self) -> u8 {
+        self.0
+    }
+
+    /// Reads a message's first byte; fails on a byte that is no mark.
+    #[inline]
+    pub fn from_byte(byte: u8) -> Result<Self> {
+        if byte >> Self::TAG_BITS > Kind::Finished as u8 {
+            bail!("payload corrupted: a message begins with {byte:#04x}, which is no mark");
+        }
+        Ok(Self(byte))
+    }
+
+    /// What the message means.
+    #[inline]
+    pub const fn kind(self) -> Kind {
+        match self.0 >> Self::TAG_BITS {
+            0 => Kind::Data,
+            1 => Kind::Begin,
+            2 => Kind::Begun,
+            3 => Kind::End,
+            4 => Kind::Ended,
+            5 => Kind::Finish,
+            _ => Kind::Finished,
+        }
+    }
+
+    /// The low five bits of the tag it was made with.
+    #[inline]
+    pub const fn tag(self) -> u32 {
+        (self.0 & 0x1f) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_survive_their_byte_and_others_are_refused() {
+        for kind in [Kind::Data, Kind::Begin, Kind::End, Kind::Finished] {
+            let mark = Mark::from_byte(Mark::new(kind, 37).byte()).unwrap();
+            assert_eq!((mark.kind(), mark.tag()), (kind, 5));
+        }
+        assert!(Mark::from_byte(0xe0).is_err());
+    }
+}

@@ -1,0 +1,350 @@
+//! The far end: `bywire serve` on another machine plays targets, for tests only and within bounds.
+//!
+//! One control connection carries one pair: JSON lines, first the handshake (versions, and a proof of the shared
+//! key where one is set), then the job, then the target's own words. Messages under test take their own sockets.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use hmac::{Hmac, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+
+use crate::pair::{Event, Worker, listen};
+use crate::plan::{End, Job, Level, Order, Plan, Role, SIZE_BYTES_MAX, Test, Word};
+use crate::{level, pin};
+
+/// The port that `bywire serve` listens on.
+pub const DEFAULT_PORT: u16 = 7247;
+
+/// Changes when both ends of the control connection would misread each other.
+const PROTOCOL: u32 = 1;
+
+/// How long either side waits for the other's next line of the handshake.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A line of the control connection is never longer: an outcome with every block and bucket fits.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+
+/// A line of the handshake or a job is never longer.
+const REQUEST_BYTES_MAX: u64 = 64 << 10;
+
+/// How long a client may keep one target.
+const DEADLINE_SECONDS_MAX: u64 = 900;
+
+/// Blocks that one pair may have.
+const BLOCKS_MAX: u32 = 50_000;
+
+/// Targets that run at once.
+const CLIENTS_MAX: usize = 16;
+
+/// Another machine that plays targets.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// As it was given: a name or an address.
+    pub name: String,
+    address: SocketAddr,
+    key: Option<Vec<u8>>,
+}
+
+impl Host {
+    /// Resolves `HOST` or `HOST:PORT`.
+    ///
+    /// # Errors
+    /// A name that does not resolve.
+    pub fn resolve(name: &str, key: Option<Vec<u8>>) -> Result<Self> {
+        let with_port = name.parse::<SocketAddr>().is_ok()
+            || name
+                .rsplit_once(':')
+                .is_some_and(|(host, port)| !host.contains(':') && port.parse::<u16>().is_ok());
+        let resolved =
+            if with_port { name.to_socket_addrs() } else { (name, DEFAULT_PORT).to_socket_addrs() };
+        let address = resolved.ok().and_then(|mut addresses| addresses.next()).with_context(|| {
+            format!(
+                "cannot resolve the host `{name}`: give processes, threads, namespaces, HOST or HOST:PORT"
+            )
+        })?;
+        Ok(Self { name: name.to_owned(), address, key })
+    }
+}
+
+/// A target on another machine. Dropping it ends it.
+pub(crate) struct Far {
+    stream: TcpStream,
+}
+
+impl Far {
+    /// Asks `host` to play the target of `job`; what it says arrives at `sender`.
+    pub(crate) fn start(host: &Host, job: &Job, sender: Sender<Event>) -> Result<Self> {
+        let stream = TcpStream::connect_timeout(&host.address, HANDSHAKE_PATIENCE)
+            .with_context(|| format!("cannot reach {}: is `bywire serve` running there?", host.name))?;
+        let mut line = Line::new(stream.try_clone()?)?;
+        line.greet(host.key.as_deref()).with_context(|| format!("{} refuses", host.name))?;
+        line.say(job)?;
+        line.forever()?;
+        std::thread::spawn(move || {
+            listen(End::Target, line.reader.take(LINE_BYTES_MAX), &sender);
+        });
+        Ok(Self { stream })
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        let _gone = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// The server's first line.
+#[derive(Serialize, Deserialize)]
+struct Challenge {
+    protocol: u32,
+    version: String,
+    nonce: String,
+    key_required: bool,
+}
+
+/// The client's first line.
+#[derive(Serialize, Deserialize)]
+struct Hello {
+    protocol: u32,
+    version: String,
+    nonce: String,
+    /// Hex of HMAC-SHA256 by the shared key.
+    proof: Option<String>,
+}
+
+/// The server's second line.
+#[derive(Serialize, Deserialize)]
+struct Verdict {
+    refused: Option<String>,
+    /// Hex of HMAC-SHA256 by the shared key: the server knows it too.
+    proof: Option<String>,
+}
+
+/// One side of a control connection.
+struct Line {
+    stream: TcpStream,
+    reader: BufReader<TcpStream>,
+}
+
+impl Line {
+    fn new(stream: TcpStream) -> Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(HANDSHAKE_PATIENCE))?;
+        stream.set_write_timeout(Some(HANDSHAKE_PATIENCE))?;
+        let reader = BufReader::new(stream.try_clone()?);
+        Ok(Self { stream, reader })
+    }
+
+    fn forever(&self) -> Result<()> {
+        Ok(self.stream.set_read_timeout(None)?)
+    }
+
+    fn say(&mut self, what: &impl Serialize) -> Result<()> {
+        let mut line = serde_json::to_string(what)?;
+        line.push('\n');
+        Ok(self.stream.write_all(line.as_bytes())?)
+    }
+
+    fn hear<T: for<'a> Deserialize<'a>>(&mut self) -> Result<T> {
+        let mut line = String::new();
+        let limited = &mut (&mut self.reader).take(REQUEST_BYTES_MAX);
+        limited.read_line(&mut line).context("nothing was heard for 5 s")?;
+        ensure!(!line.is_empty(), "the connection was closed");
+        serde_json::from_str(&line).map_err(|_| anyhow!("what it says makes no sense: is it `bywire serve`?"))
+    }
+
+    /// The client's side of the handshake.
+    fn greet(&mut self, key: Option<&[u8]>) -> Result<()> {
+        let challenge: Challenge = self.hear()?;
+        same_version(challenge.protocol, &challenge.version)?;
+        ensure!(key.is_some() || !challenge.key_required, "it requires a key: give it by --key FILE");
+        let nonce = nonce();
+        let proof = key.map(|key| proof(key, "client", &challenge.nonce, &nonce));
+        self.say(&Hello { protocol: PROTOCOL, version: version(), nonce: nonce.clone(), proof })?;
+        let verdict: Verdict = self.hear()?;
+        if let Some(reason) = verdict.refused {
+            bail!(reason);
+        }
+        let proven = |key| {
+            verdict
+                .proof
+                .as_deref()
+                .is_some_and(|claim| is_proof(claim, key, "server", &challenge.nonce, &nonce))
+        };
+        ensure!(key.is_none_or(proven), "it does not know the key that was given by --key");
+        Ok(())
+    }
+
+    /// The server's side of the handshake.
+    fn admit(&mut self, key: Option<&[u8]>, full: bool) -> Result<()> {
+        let server_nonce = nonce();
+        self.say(&Challenge {
+            protocol: PROTOCOL,
+            version: version(),
+            nonce: server_nonce.clone(),
+            key_required: key.is_some(),
+        })?;
+        let hello: Hello = self.hear()?;
+        let verdict = same_version(hello.protocol, &hello.version).and_then(|()| {
+            ensure!(!full, "it serves {CLIENTS_MAX} tests already: try again later");
+            let claim = hello.proof.as_deref().unwrap_or_default();
+            let known = |key| is_proof(claim, key, "client", &server_nonce, &hello.nonce);
+            ensure!(key.is_none_or(known), "the key is wrong");
+            Ok(())
+        });
+        self.say(&Verdict {
+            refused: verdict.as_ref().err().map(|error| error.to_string()),
+            proof: key
+                .map(|key| proof(key, "server", &server_nonce, &hello.nonce))
+                .filter(|_| verdict.is_ok()),
+        })?;
+        verdict
+    }
+}
+
+fn version() -> String {
+    env!("CARGO_PKG_VERSION").to_owned()
+}
+
+fn same_version(protocol: u32, other: &str) -> Result<()> {
+    ensure!(
+        protocol == PROTOCOL && other == version(),
+        "its version is {other} and this one is {}: install the same at both ends",
+        version()
+    );
+    Ok(())
+}
+
+/// 128 random bits in hex.
+pub(crate) fn nonce() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
+fn keyed(key: &[u8], role: &str, server_nonce: &str, client_nonce: &str) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
+    for part in ["bywire serve", role, server_nonce, client_nonce] {
+        mac.update(&(part.len() as u64).to_le_bytes());
+        mac.update(part.as_bytes());
+    }
+    mac
+}
+
+fn proof(key: &[u8], role: &str, server_nonce: &str, client_nonce: &str) -> String {
+    let code = keyed(key, role, server_nonce, client_nonce).finalize();
+    code.into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn is_proof(claim: &str, key: &[u8], role: &str, server_nonce: &str, client_nonce: &str) -> bool {
+    let bytes: Option<Vec<u8>> = (0..claim.len() / 2)
+        .map(|place| u8::from_str_radix(claim.get(2 * place..2 * place + 2)?, 16).ok())
+        .collect();
+    bytes.is_some_and(|bytes| keyed(key, role, server_nonce, client_nonce).verify_slice(&bytes).is_ok())
+}
+
+/// Serves targets on `listener` until the process ends; `log` is told of each client in one line.
+pub fn serve(listener: &TcpListener, key: Option<Vec<u8>>, log: fn(&str)) -> Result<()> {
+    let key: Arc<Option<Vec<u8>>> = Arc::new(key);
+    let clients = Arc::new(AtomicUsize::new(0));
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else { continue };
+        // Twice as many threads as clients: the others are being told that there is no place.
+        if clients.load(Ordering::Relaxed) >= 2 * CLIENTS_MAX {
+            continue;
+        }
+        let (key, clients) = (Arc::clone(&key), Arc::clone(&clients));
+        let place = clients.fetch_add(1, Ordering::Relaxed);
+        std::thread::spawn(move || {
+            let peer = stream.peer_addr().map_or_else(|_| "a client".to_owned(), |peer| peer.to_string());
+            let full = place >= CLIENTS_MAX;
+            if let Err(error) = serve_one(stream, (*key).as_deref(), full, |what| {
+                log(&format!("{peer}: {what}"));
+            }) {
+                log(&format!("{peer}: {error:#}"));
+            }
+            clients.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+    Ok(())
+}
+
+fn serve_one(stream: TcpStream, key: Option<&[u8]>, full: bool, log: impl Fn(&str)) -> Result<()> {
+    let local = stream.local_addr()?.ip();
+    let mut line = Line::new(stream)?;
+    line.admit(key, full)?;
+    let job: Job = line.hear()?;
+    let plan = match bounded(job, local) {
+        Ok(plan) => plan,
+        Err(error) => {
+            line.say(&Word::Failed { end: End::Target, reason: format!("{error:#}") })?;
+            return Err(error);
+        }
+    };
+    log(&format!("{} {} {} bytes", plan.level, plan.test, plan.size_bytes));
+    line.forever()?;
+    relay(plan, line)
+}
+
+/// The plan as this end will play it, if it asks for nothing out of bounds.
+fn bounded(job: Job, local: IpAddr) -> Result<Plan> {
+    let Job::Messages(mut plan) = job else {
+        bail!("level memory measures one machine: run it there");
+    };
+    ensure!(
+        matches!(plan.level, Level::Tcp | Level::Udp),
+        "level {} does not cross machines yet: choose tcp or udp",
+        plan.level
+    );
+    let longest = match plan.level {
+        Level::Udp => level::udp::MESSAGE_BYTES_MAX,
+        _ => SIZE_BYTES_MAX,
+    };
+    let sizes = 1..=longest;
+    ensure!(
+        sizes.contains(&plan.size_bytes) && sizes.contains(&plan.response_bytes),
+        "sizes must be 1 to {longest} bytes"
+    );
+    ensure!(plan.test != Test::Overhead || plan.size_bytes <= level_burst_max(), "the burst is too long");
+    ensure!(
+        plan.deadline_seconds <= DEADLINE_SECONDS_MAX
+            && plan.blocks.saturating_add(plan.warmup_blocks) <= BLOCKS_MAX,
+        "the test is too long: one pair may take {DEADLINE_SECONDS_MAX} s and {BLOCKS_MAX} blocks"
+    );
+    ensure!(
+        plan.socket_buffer_bytes.is_none_or(|bytes| bytes <= SIZE_BYTES_MAX),
+        "socket buffers may have {SIZE_BYTES_MAX} bytes"
+    );
+    ensure!(
+        plan.cookie.len() == 32 && plan.cookie.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        "the cookie is none"
+    );
+    plan.bind = local;
+    Ok(plan)
+}
+
+fn level_burst_max() -> u64 {
+    crate::test::overhead::BURST_BYTES_MAX
+}
+
+/// Runs a target for the client and passes on its words; it ends with the client.
+fn relay(plan: Plan, line: Line) -> Result<()> {
+    let order = Order { job: Job::Messages(plan), role: Role::Target { core: Some(pin::two_cores().1) } };
+    let (target, mut output) = Worker::start(&order, None)?;
+    let mut stream = line.stream.try_clone()?;
+    let mut input = line.reader;
+    std::thread::spawn(move || {
+        // The client says nothing more: an end of its side, however it comes, is the end of the target.
+        let mut byte = [0];
+        let _gone = input.read(&mut byte);
+        drop(target);
+    });
+    std::io::copy(&mut output, &mut stream).context("the client is gone")?;
+    stream.shutdown(Shutdown::Both)?;
+    Ok(())
+}

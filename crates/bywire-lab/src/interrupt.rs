@@ -1,0 +1,60 @@
+//! Ctrl-C: what is running is ended at once, what was measured is kept.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// What a shell expects of a program that was interrupted.
+pub const EXIT_CODE: i32 = 130;
+
+static REQUESTED: AtomicBool = AtomicBool::new(false);
+static GROUPS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+
+/// Makes an interrupt, a hang-up or a request to terminate end the running workers rather than this process.
+pub fn arm() -> Result<()> {
+    ctrlc::set_handler(|| {
+        REQUESTED.store(true, Ordering::Relaxed);
+        for &group in groups().iter() {
+            let _gone = kill_process_group(group, Signal::KILL);
+        }
+    })
+    .context("cannot watch for Ctrl-C")
+}
+
+/// True after an interrupt.
+pub fn requested() -> bool {
+    REQUESTED.load(Ordering::Relaxed)
+}
+
+/// Fails after an interrupt.
+pub fn check() -> Result<()> {
+    if requested() {
+        bail!("interrupted");
+    }
+    Ok(())
+}
+
+/// A process group that an interrupt ends, and so does dropping this.
+pub(crate) struct Group(Pid);
+
+impl Group {
+    /// Watches over the group that `leader` leads.
+    pub(crate) fn of(leader: Pid) -> Self {
+        groups().push(leader);
+        Self(leader)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let mut groups = groups();
+        groups.retain(|&group| group != self.0);
+        let _gone = kill_process_group(self.0, Signal::KILL);
+    }
+}
+
+fn groups() -> std::sync::MutexGuard<'static, Vec<Pid>> {
+    GROUPS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

@@ -1,0 +1,230 @@
+//! Messages of known length over a kernel byte stream, as a program with fixed records would do it: one call for
+//! each send, and reads that take whatever is there.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::{gone, granted, prepare, wait};
+use crate::endpoint::{Endpoint, Interest, Mark, PATIENCE, Received};
+use crate::payload::{Reader, Writer};
+use crate::plan::{Details, End, Plan};
+
+/// Short messages are read through a buffer of this size.
+const BUFFER_BYTES: usize = 128 << 10;
+
+/// From this length on a read stops at the end of the message, so that no byte is moved a second time.
+const EXACT_BYTES_MIN: usize = 64 << 10;
+
+/// One end of a connected byte stream.
+pub struct ByteStream {
+    socket: OwnedFd,
+    spin: bool,
+    writer: Writer,
+    outgoing: Vec<u8>,
+    /// Bytes of the message under way, nought when there is none.
+    filled: usize,
+    sent: usize,
+    reader: Reader,
+    incoming: Vec<u8>,
+    /// Where unread bytes begin and end in `incoming`.
+    start: usize,
+    end: usize,
+    receive_length: usize,
+}
+
+impl ByteStream {
+    /// Takes over a connected, blocking socket as `end` of one of the plan's lanes.
+    pub fn new(socket: OwnedFd, plan: &Plan, end: End, lane: usize) -> Self {
+        let lengths = plan.lengths(lane);
+        let receive_length = lengths.received_by(end);
+        Self {
+            socket,
+            spin: plan.spin,
+            writer: Writer::default(),
+            outgoing: vec![0; lengths.sent_by(end)],
+            filled: 0,
+            sent: 0,
+            reader: Reader::new(plan.verify, true),
+            incoming: vec![0; receive_length.max(BUFFER_BYTES)],
+            start: 0,
+            end: 0,
+            receive_length,
+        }
+    }
+
+    fn fill(&mut self, length: usize, mark: Mark) {
+        if self.filled == 0 {
+            self.writer.fill(&mut self.outgoing[..length], mark);
+            self.filled = length;
+            self.sent = 0;
+        }
+    }
+
+    /// Hands the rest of the message under way to the kernel; true when all of it is.
+    #[inline]
+    fn push(&mut self, flags: SendFlags) -> Result<bool> {
+        while self.sent < self.filled {
+            let rest = &self.outgoing[self.sent..self.filled];
+            match send(&self.socket, rest, flags | SendFlags::NOSIGNAL) {
+                Ok(count) => self.sent += count,
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::INTR) => {}
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(gone()),
+                Err(errno) => return Err(errno).context("send failed"),
+            }
+        }
+        self.filled = 0;
+        Ok(true)
+    }
+
+    #[inline]
+    fn pull(&mut self, flags: RecvFlags) -> Result<Option<Received>> {
+        loop {
+            if let Some(received) = self.take()? {
+                return Ok(Some(received));
+            }
+            let limit = if self.receive_length >= EXACT_BYTES_MIN {
+                self.start + self.receive_length
+            } else {
+                self.incoming.len()
+            };
+            match recv(&self.socket, &mut self.incoming[self.end..limit], flags) {
+                Ok((0, _)) => return Err(gone()),
+                Ok((count, _)) => self.end += count,
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => return Err(gone()),
+                Err(errno) => return Err(errno).context("receive failed"),
+            }
+        }
+    }
+
+    /// The next whole message that has been read already; otherwise makes room for the rest of it.
+    #[inline]
+    fn take(&mut self) -> Result<Option<Received>> {
+        let length = self.receive_length;
+        if self.end - self.start >= length {
+            let message = &self.incoming[self.start..self.start + length];
+            let received = self.reader.read(message)?;
+            self.start += length;
+            if self.start == self.end {
+                (self.start, self.end) = (0, 0);
+            }
+            return Ok(Some(received));
+        }
+        if self.start + length > self.incoming.len() {
+            self.incoming.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        Ok(None)
+    }
+}
+
+impl Endpoint for ByteStream {
+    #[inline]
+    fn try_send(&mut self, length: usize, mark: Mark) -> Result<bool> {
+        self.fill(length, mark);
+        self.push(SendFlags::DONTWAIT)
+    }
+
+    #[inline]
+    fn try_receive(&mut self) -> Result<Option<Received>> {
+        self.pull(RecvFlags::DONTWAIT)
+    }
+
+    fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<()> {
+        wait(&self.socket, self.spin, interest, timeout)
+    }
+
+    /// One blocking call, as a program that sleeps would make.
+    #[inline]
+    fn send(&mut self, length: usize, mark: Mark) -> Result<()> {
+        self.fill(length, mark);
+        let flags = if self.spin { SendFlags::DONTWAIT } else { SendFlags::empty() };
+        if self.push(flags)? {
+            return Ok(());
+        }
+        let started = Instant::now();
+        while !self.push(flags)? {
+            if started.elapsed() > PATIENCE {
+                bail!("the peer has taken nothing for {} s", PATIENCE.as_secs());
+            }
+        }
+        Ok(())
+    }
+
+    /// One blocking call, as a program that sleeps would make.
+    #[inline]
+    fn receive(&mut self) -> Result<Option<Received>> {
+        if !self.spin {
+            return self.pull(RecvFlags::empty());
+        }
+        let started = Instant::now();
+        loop {
+            let received = self.try_receive()?;
+            if received.is_some() || started.elapsed() >= crate::endpoint::NAP {
+                return Ok(received);
+            }
+        }
+    }
+
+    fn details(&self) -> Details {
+        granted(self.socket.as_fd())
+    }
+}
+
+/// How long a connection may take to say which pair it belongs to.
+const GREETING_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Accepts connections by `accept` until every lane of the plan has greeted; strangers are dropped.
+pub(super) fn accept_lanes(
+    plan: &Plan,
+    mut accept: impl FnMut() -> Result<OwnedFd>,
+) -> Result<Vec<ByteStream>> {
+    let mut lanes: Vec<Option<ByteStream>> = (0..plan.lanes()).map(|_| None).collect();
+    while lanes.iter().any(Option::is_none) {
+        let socket = accept()?;
+        let timeout = rustix::net::sockopt::Timeout::Recv;
+        rustix::net::sockopt::set_socket_timeout(&socket, timeout, Some(GREETING_PATIENCE))?;
+        let Some(greeted) = read_greeting(&socket, super::greeting(plan, 0).len()) else {
+            continue;
+        };
+        if let Some(lane) = (0..lanes.len()).find(|&lane| super::greeting(plan, lane) == greeted) {
+            prepare(socket.as_fd(), plan)?;
+            lanes[lane] = Some(ByteStream::new(socket, plan, End::Target, lane));
+        }
+    }
+    Ok(lanes.into_iter().flatten().collect())
+}
+
+fn read_greeting(socket: &OwnedFd, length: usize) -> Option<Vec<u8>> {
+    let mut greeting = vec![0; length];
+    let mut filled = 0;
+    while filled < length {
+        match recv(socket, &mut greeting[filled..], RecvFlags::empty()) {
+            Ok((0, _)) | Err(_) => return None,
+            Ok((count, _)) => filled += count,
+        }
+    }
+    Some(greeting)
+}
+
+/// Greets on every lane over sockets that `connect` opens.
+pub(super) fn connect_lanes(
+    plan: &Plan,
+    mut connect: impl FnMut() -> Result<OwnedFd>,
+) -> Result<Vec<ByteStream>> {
+    (0..plan.lanes())
+        .map(|lane| {
+            let socket = connect()?;
+            prepare(socket.as_fd(), plan)?;
+            send(&socket, &super::greeting(plan, lane), SendFlags::NOSIGNAL)
+                .context("cannot greet the target")?;
+            Ok(ByteStream::new(socket, plan, End::Source, lane))
+        })
+        .collect()
+}

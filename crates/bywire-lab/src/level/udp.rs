@@ -1,0 +1,223 @@
+//! The kernel's UDP: a message is a datagram, and may be lost where the target is too slow.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::{Level, gone, granted, greeting, prepare, wait};
+use crate::endpoint::{Endpoint, Interest, Mark, NAP, PATIENCE, Received};
+use crate::payload::{Reader, Writer};
+use crate::plan::{Details, End, Plan};
+
+/// The longest payload of a datagram over IPv4: 65,535 less the headers.
+pub const MESSAGE_BYTES_MAX: u64 = 65_507;
+
+/// How long the source waits for the answer to its greeting before it greets again.
+const GREET_AGAIN: Duration = Duration::from_millis(50);
+
+/// UDP over connected sockets.
+pub struct Udp;
+
+impl Level for Udp {
+    type Listener = Vec<UdpSocket>;
+    type Endpoint = Datagrams;
+
+    fn listen(plan: &Plan) -> Result<(Vec<UdpSocket>, String)> {
+        let sockets = (0..plan.lanes())
+            .map(|_| open(SocketAddr::new(plan.bind, 0), plan))
+            .collect::<Result<Vec<_>>>()?;
+        let addresses =
+            sockets.iter().map(|socket| Ok(socket.local_addr()?.to_string())).collect::<Result<Vec<_>>>()?;
+        Ok((sockets, addresses.join(",")))
+    }
+
+    fn accept(sockets: Vec<UdpSocket>, plan: &Plan) -> Result<Vec<Datagrams>> {
+        sockets
+            .into_iter()
+            .enumerate()
+            .map(|(lane, socket)| {
+                let greeting = greeting(plan, lane);
+                let mut buffer = [0; 128];
+                loop {
+                    // Timed receives end early; the worker's deadline bounds the whole.
+                    if let Ok((length, peer)) = socket.recv_from(&mut buffer)
+                        && buffer[..length] == greeting
+                    {
+                        socket.connect(peer)?;
+                        socket.send(&greeting)?;
+                        return Ok(Datagrams::new(socket, plan, End::Target, lane));
+                    }
+                }
+            })
+            .collect()
+    }
+
+    fn connect(plan: &Plan, addresses: &str) -> Result<Vec<Datagrams>> {
+        let addresses = addresses.split(',').enumerate();
+        addresses
+            .map(|(lane, address)| {
+                let address: SocketAddr = address.parse().context("the target's address is none")?;
+                let any: SocketAddr =
+                    if address.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+                let socket = open(any, plan)?;
+                socket.connect(address)?;
+                greet(&socket, &greeting(plan, lane), address)?;
+                Ok(Datagrams::new(socket, plan, End::Source, lane))
+            })
+            .collect()
+    }
+}
+
+fn open(address: SocketAddr, plan: &Plan) -> Result<UdpSocket> {
+    let socket =
+        UdpSocket::bind(address).with_context(|| format!("cannot open a UDP socket on {}", address.ip()))?;
+    prepare(socket.as_fd(), plan)?;
+    Ok(socket)
+}
+
+fn greet(socket: &UdpSocket, greeting: &[u8], address: SocketAddr) -> Result<()> {
+    socket.set_read_timeout(Some(GREET_AGAIN))?;
+    let started = Instant::now();
+    let mut buffer = [0; 128];
+    while started.elapsed() < PATIENCE {
+        socket.send(greeting).with_context(|| format!("cannot send to {address}"))?;
+        if let Ok(length) = socket.recv(&mut buffer)
+            && buffer[..length] == *greeting
+        {
+            return Ok(socket.set_read_timeout(Some(NAP))?);
+        }
+    }
+    bail!("the target at {address} does not answer by UDP: is a firewall in between?")
+}
+
+/// One end of a pair of connected UDP sockets.
+pub struct Datagrams {
+    socket: UdpSocket,
+    spin: bool,
+    end: End,
+    greeting: Vec<u8>,
+    writer: Writer,
+    outgoing: Vec<u8>,
+    filled: bool,
+    reader: Reader,
+    incoming: Vec<u8>,
+    receive_length: usize,
+}
+
+impl Datagrams {
+    fn new(socket: UdpSocket, plan: &Plan, end: End, lane: usize) -> Self {
+        let lengths = plan.lengths(lane);
+        Self {
+            socket,
+            spin: plan.spin,
+            end,
+            greeting: greeting(plan, lane),
+            writer: Writer::default(),
+            outgoing: vec![0; lengths.sent_by(end)],
+            filled: false,
+            reader: Reader::new(plan.verify, false),
+            incoming: vec![0; 65_536],
+            receive_length: lengths.received_by(end),
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, length: usize, mark: Mark, flags: SendFlags) -> Result<bool> {
+        if !self.filled {
+            self.writer.fill(&mut self.outgoing[..length], mark);
+            self.filled = true;
+        }
+        loop {
+            match send(&self.socket, &self.outgoing[..length], flags) {
+                Ok(_) => break,
+                Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(false),
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNREFUSED) => return Err(gone()),
+                Err(errno) => return Err(errno).context("send failed"),
+            }
+        }
+        self.filled = false;
+        Ok(true)
+    }
+
+    #[inline]
+    fn pull(&mut self, flags: RecvFlags) -> Result<Option<Received>> {
+        loop {
+            let length = match recv(&self.socket, &mut self.incoming[..], flags) {
+                Ok((length, _)) => length,
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR) => continue,
+                Err(Errno::CONNREFUSED) => return Err(gone()),
+                Err(errno) => return Err(errno).context("receive failed"),
+            };
+            let message = &self.incoming[..length];
+            if length == self.receive_length {
+                return self.reader.read(message).map(Some);
+            }
+            // A greeting that came again, since the source had not seen the answer to it.
+            if message != self.greeting {
+                bail!("a message of {length} bytes arrived where {} were due", self.receive_length);
+            }
+            if self.end == End::Target {
+                self.socket.send(&self.greeting)?;
+            }
+        }
+    }
+}
+
+impl Endpoint for Datagrams {
+    const RELIABLE: bool = false;
+
+    #[inline]
+    fn try_send(&mut self, length: usize, mark: Mark) -> Result<bool> {
+        self.push(length, mark, SendFlags::DONTWAIT)
+    }
+
+    #[inline]
+    fn try_receive(&mut self) -> Result<Option<Received>> {
+        self.pull(RecvFlags::DONTWAIT)
+    }
+
+    fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<()> {
+        wait(&self.socket, self.spin, interest, timeout)
+    }
+
+    /// One blocking call, as a program that sleeps would make.
+    #[inline]
+    fn send(&mut self, length: usize, mark: Mark) -> Result<()> {
+        let flags = if self.spin { SendFlags::DONTWAIT } else { SendFlags::empty() };
+        if self.push(length, mark, flags)? {
+            return Ok(());
+        }
+        let started = Instant::now();
+        while !self.push(length, mark, flags)? {
+            if started.elapsed() > PATIENCE {
+                bail!("no datagram could be sent for {} s", PATIENCE.as_secs());
+            }
+        }
+        Ok(())
+    }
+
+    /// One blocking call, as a program that sleeps would make.
+    #[inline]
+    fn receive(&mut self) -> Result<Option<Received>> {
+        if !self.spin {
+            return self.pull(RecvFlags::empty());
+        }
+        let started = Instant::now();
+        loop {
+            let received = self.try_receive()?;
+            if received.is_some() || started.elapsed() >= NAP {
+                return Ok(received);
+            }
+        }
+    }
+
+    fn details(&self) -> Details {
+        granted(self.socket.as_fd())
+    }
+}

@@ -1,0 +1,264 @@
+//! A pair: two fresh processes, one measurement, nothing left behind.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::IpAddr;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::Pid;
+
+use crate::environment::boot_identity;
+use crate::far::{Far, Host};
+use crate::interrupt::{self, Group};
+use crate::namespaces::{Namespace, Namespaces};
+use crate::plan::{End, Job, Order, Outcome, Role, Word};
+
+/// How much longer than their own deadline the workers are waited for.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Where the two ends of a pair run.
+#[derive(Clone)]
+pub enum Place {
+    /// Two processes of this machine.
+    Processes,
+    /// Two threads of one fresh process.
+    Threads,
+    /// Two processes in namespaces with a cable between them.
+    Namespaces(Rc<Namespaces>),
+    /// The target on another machine.
+    Host(Rc<Host>),
+}
+
+impl Place {
+    /// The address that a target listens on.
+    pub fn target_address(&self) -> IpAddr {
+        match self {
+            Self::Namespaces(namespaces) => namespaces.target.address().into(),
+            _ => [127, 0, 0, 1].into(),
+        }
+    }
+}
+
+/// The cores that the two ends are pinned to; absent: not pinned, or chosen by the other machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cores {
+    /// The source's.
+    pub source: Option<u32>,
+    /// The target's.
+    pub target: Option<u32>,
+}
+
+/// What both ends of a pair measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcomes {
+    /// The source's side.
+    pub source: Outcome,
+    /// The target's side; empty for ceilings.
+    pub target: Option<Outcome>,
+    /// True when both ends ran under one kernel.
+    pub same_machine: bool,
+}
+
+/// Runs one fresh pair through its job.
+///
+/// # Errors
+/// One line from the end that failed first; by then both ends are gone.
+pub fn run(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
+    interrupt::check()?;
+    let (sender, receiver) = channel();
+    let mut conversation =
+        Conversation { receiver, until: Instant::now() + job.deadline() + GRACE, reported: Vec::new() };
+    let outcomes = match place {
+        Place::Threads => run_threads(job, cores, &sender, &mut conversation),
+        _ => run_two(job, place, cores, &sender, &mut conversation),
+    };
+    interrupt::check()?;
+    outcomes
+}
+
+fn run_threads(
+    job: &Job,
+    cores: Cores,
+    sender: &Sender<Event>,
+    conversation: &mut Conversation,
+) -> Result<Outcomes> {
+    let role = Role::Both { source_core: cores.source, target_core: cores.target };
+    let _worker = start(End::Source, job, role, None, sender)?;
+    conversation.listening()?;
+    let (source, target) = conversation.outcomes()?;
+    Ok(Outcomes { source, target: Some(target), same_machine: true })
+}
+
+fn run_two(
+    job: &Job,
+    place: &Place,
+    cores: Cores,
+    sender: &Sender<Event>,
+    conversation: &mut Conversation,
+) -> Result<Outcomes> {
+    let source_role = |address| Role::Source { core: cores.source, address };
+    if !job.needs_target() {
+        let _source = start(End::Source, job, source_role(String::new()), None, sender)?;
+        return Ok(Outcomes { source: conversation.outcome()?, target: None, same_machine: true });
+    }
+    let (source_space, target_space) = match place {
+        Place::Namespaces(namespaces) => (Some(&namespaces.source), Some(&namespaces.target)),
+        _ => (None, None),
+    };
+    let _target = match place {
+        Place::Host(host) => Target::Far(Far::start(host, job, sender.clone())?),
+        _ => {
+            let role = Role::Target { core: cores.target };
+            Target::Near(start(End::Target, job, role, target_space, sender)?)
+        }
+    };
+    let (address, boot) = conversation.listening()?;
+    let _source = start(End::Source, job, source_role(address), source_space, sender)?;
+    let same_machine = boot.is_some() && boot == boot_identity();
+    if matches!(job, Job::Memory(_)) {
+        let source = conversation.outcome()?;
+        return Ok(Outcomes { source, target: None, same_machine });
+    }
+    let (source, target) = conversation.outcomes()?;
+    Ok(Outcomes { source, target: Some(target), same_machine })
+}
+
+/// Held for as long as the target has to live.
+enum Target {
+    Near(#[expect(dead_code, reason = "its drop ends the process")] Worker),
+    Far(#[expect(dead_code, reason = "its drop ends the connection")] Far),
+}
+
+/// What a worker says, or that it says no more.
+pub(crate) struct Event {
+    pub(crate) end: End,
+    /// Absent when the worker is gone.
+    pub(crate) word: Option<Word>,
+}
+
+/// The parent's side of what the workers say.
+struct Conversation {
+    receiver: Receiver<Event>,
+    until: Instant,
+    /// Ends that have told their outcome.
+    reported: Vec<End>,
+}
+
+impl Conversation {
+    /// Where the target listens, and its boot.
+    fn listening(&mut self) -> Result<(String, Option<String>)> {
+        match self.next()? {
+            Word::Listening { address, boot } => Ok((address, boot)),
+            other => bail!("a worker spoke out of turn: {other:?}"),
+        }
+    }
+
+    fn outcome(&mut self) -> Result<Outcome> {
+        match self.next()? {
+            Word::Outcome(outcome) => Ok(outcome),
+            other => bail!("a worker spoke out of turn: {other:?}"),
+        }
+    }
+
+    /// Both ends' outcomes, source first.
+    fn outcomes(&mut self) -> Result<(Outcome, Outcome)> {
+        let (one, other) = (self.outcome()?, self.outcome()?);
+        match (one.end, other.end) {
+            (End::Source, End::Target) => Ok((one, other)),
+            (End::Target, End::Source) => Ok((other, one)),
+            (end, _) => bail!("the {end} reported twice"),
+        }
+    }
+
+    fn next(&mut self) -> Result<Word> {
+        loop {
+            let remaining = self.until.saturating_duration_since(Instant::now());
+            let event = match self.receiver.recv_timeout(remaining) {
+                Ok(event) => event,
+                Err(RecvTimeoutError::Timeout) => bail!("the pair has not finished in time"),
+                Err(RecvTimeoutError::Disconnected) => bail!("both workers are gone"),
+            };
+            let end = event.end;
+            match event.word {
+                Some(Word::Failed { end, reason }) => bail!("the {end} failed: {reason}"),
+                Some(word) => {
+                    if matches!(word, Word::Outcome(_)) {
+                        self.reported.push(end);
+                    }
+                    return Ok(word);
+                }
+                // A worker that has reported its outcome may go; the other one's word is still to come.
+                None if self.reported.contains(&end) => {}
+                None => bail!("the {end} died in the middle of the test"),
+            }
+        }
+    }
+}
+
+/// A worker process in a process group of its own. Dropping it ends the group.
+pub(crate) struct Worker {
+    child: Child,
+    group: Option<Group>,
+}
+
+impl Worker {
+    /// Starts this very program, as it was when it started, as a worker; with what it will say.
+    pub(crate) fn start(order: &Order, namespace: Option<&Namespace>) -> Result<(Self, ChildStdout)> {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("__worker").stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        if let Some(namespace) = namespace {
+            namespace.enter(&mut command)?;
+        }
+        let mut child = command.spawn().context("cannot start a worker process")?;
+        let group = Pid::from_raw(child.id() as i32).map(Group::of);
+        let output = child.stdout.take().context("a worker has no output")?;
+        let worker = Self { child, group };
+        let line = serde_json::to_string(order)? + "\n";
+        let mut input = worker.child.stdin.as_ref().context("a worker has no input")?;
+        input.write_all(line.as_bytes()).context("a worker died before it began")?;
+        Ok((worker, output))
+    }
+}
+
+/// Starts a worker whose words arrive at `sender`.
+fn start(
+    end: End,
+    job: &Job,
+    role: Role,
+    namespace: Option<&Namespace>,
+    sender: &Sender<Event>,
+) -> Result<Worker> {
+    let order = Order { job: job.clone(), role };
+    let (worker, output) = Worker::start(&order, namespace)?;
+    let sender = sender.clone();
+    std::thread::spawn(move || listen(end, BufReader::new(output), &sender));
+    Ok(worker)
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // The group first: once the child has been waited for, its number may belong to somebody else.
+        drop(self.group.take());
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+/// Passes on what a worker says until it is gone.
+pub(crate) fn listen(end: End, output: impl BufRead, sender: &Sender<Event>) {
+    for line in output.lines() {
+        let Ok(line) = line else { break };
+        let word = serde_json::from_str(&line).unwrap_or_else(|error| Word::Failed {
+            end,
+            reason: format!("its report makes no sense: {error}"),
+        });
+        if sender.send(Event { end, word: Some(word) }).is_err() {
+            return;
+        }
+    }
+    let _gone = sender.send(Event { end, word: None });
+}

@@ -1,0 +1,149 @@
+//! Two-way rate: both ends send and receive at once, each in one thread.
+
+use anyhow::Result;
+
+use super::{Course, Patience, Turn, answer_again, stride};
+use crate::endpoint::{Endpoint, Interest, Kind, Mark};
+use crate::plan::{End, Outcome, Part};
+use std::time::{Duration, Instant};
+
+/// Either end: the source stops by the clock, the target when it has seen the source's last message.
+pub fn either<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+    course.run(lanes, |course, lanes, turn| Duplex::new(course, turn).run(&mut lanes[0]))
+}
+
+struct Duplex<'a, 'b> {
+    course: &'a Course<'b>,
+    turn: Turn,
+    length: usize,
+    started_ns: u64,
+    latest_ns: u64,
+    peer_ended: bool,
+    sum: u64,
+    part: Part,
+}
+
+impl<'a, 'b> Duplex<'a, 'b> {
+    fn new(course: &'a Course<'b>, turn: Turn) -> Self {
+        let now = course.clock.now_ns();
+        Self {
+            course,
+            turn,
+            length: course.plan.lengths(0).sent_by(course.end()),
+            started_ns: now,
+            latest_ns: now,
+            peer_ended: false,
+            sum: 0,
+            part: Part::default(),
+        }
+    }
+
+    fn run<E: Endpoint>(mut self, end: &mut E) -> Result<Part> {
+        let stop = self.course.stop_ns();
+        let mut patience = Patience::fresh();
+        // A message that was begun must be finished with its own mark before the last one is begun.
+        let mut begun = false;
+        loop {
+            let over = match self.course.end() {
+                End::Source => self.course.clock.now_ns() >= stop,
+                End::Target => self.peer_ended,
+            };
+            if over && !begun {
+                break;
+            }
+            let sent = self.send_some(end, over)?;
+            begun = !sent.1;
+            let received = self.receive_some(end)?;
+            if sent.0 > 0 || received > 0 {
+                patience = Patience::fresh();
+            } else {
+                patience.idle()?;
+                end.wait(Interest::Both, Duration::from_millis(100))?;
+            }
+        }
+        self.close(end)?;
+        std::hint::black_box(self.sum);
+        self.part.seconds = (self.latest_ns - self.started_ns) as f64 * 1e-9;
+        Ok(self.part)
+    }
+
+    /// Sends up to a stride of messages; (how many, whether none is left half-way).
+    fn send_some<E: Endpoint>(&mut self, end: &mut E, one: bool) -> Result<(u64, bool)> {
+        let stride = if one { 1 } else { stride(self.length) };
+        for sent in 0..stride {
+            if !end.try_send(self.length, Mark::DATA)? {
+                return Ok((sent, false));
+            }
+            self.count_sent();
+        }
+        Ok((stride, true))
+    }
+
+    fn receive_some<E: Endpoint>(&mut self, end: &mut E) -> Result<u64> {
+        let stride = stride(self.length);
+        for received in 0..stride {
+            if !self.receive_one(end)? {
+                return Ok(received);
+            }
+        }
+        Ok(stride)
+    }
+
+    fn receive_one<E: Endpoint>(&mut self, end: &mut E) -> Result<bool> {
+        let Some(received) = end.try_receive()? else {
+            return Ok(false);
+        };
+        match received.mark.kind() {
+            Kind::Data => {}
+            Kind::End if received.mark.tag() == self.turn.tag => self.peer_ended = true,
+            Kind::Ended if !E::RELIABLE => {
+                self.peer_ended = true;
+                return Ok(true);
+            }
+            _ => {
+                answer_again(end, self.length, received.mark, self.turn)?;
+                return Ok(true);
+            }
+        }
+        if E::RELIABLE != (received.mark.kind() == Kind::Data) {
+            self.latest_ns = self.course.clock.now_ns();
+        }
+        self.part.operations += 1;
+        self.part.received_bytes += received.length as u64;
+        self.sum = self.sum.wrapping_add(received.sum);
+        Ok(true)
+    }
+
+    /// Sends the last message and reads the peer's; the source of a lossy level repeats its own until then.
+    fn close<E: Endpoint>(&mut self, end: &mut E) -> Result<()> {
+        let last = Mark::new(Kind::End, self.turn.tag);
+        let mut patience = Patience::fresh();
+        while !end.try_send(self.length, last)? {
+            self.progress(end, &mut patience)?;
+        }
+        self.count_sent();
+        let mut asked = Instant::now();
+        let mut patience = Patience::fresh();
+        while !self.peer_ended {
+            self.progress(end, &mut patience)?;
+            if !E::RELIABLE && asked.elapsed() >= super::ASK_AGAIN {
+                end.send(self.length, last)?;
+                asked = Instant::now();
+            }
+        }
+        Ok(())
+    }
+
+    fn progress<E: Endpoint>(&mut self, end: &mut E, patience: &mut Patience) -> Result<()> {
+        if self.receive_one(end)? {
+            *patience = Patience::fresh();
+            return Ok(());
+        }
+        patience.idle()?;
+        end.wait(Interest::Receive, super::ASK_AGAIN)
+    }
+
+    fn count_sent(&mut self) {
+        self.part.sent_bytes += self.length as u64;
+    }
+}

@@ -1,0 +1,126 @@
+//! Half-RTT of short messages while a long transfer runs beside them. Both ends poll both lanes in one thread.
+
+use anyhow::Result;
+
+use super::{Course, Patience, Turn, answer_again, ask, buckets, histogram};
+use crate::endpoint::{Endpoint, Kind, Mark};
+use crate::plan::{Outcome, Part};
+use hdrhistogram::Histogram;
+
+/// The end that sends the long transfer and asks; `sent_bytes` counts the long transfer.
+pub fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+    let mut all = histogram();
+    let mut block = histogram();
+    let mut outcome = course.run(lanes, |course, lanes, turn| {
+        block.clear();
+        let part = send_both(course, lanes, turn, &mut block)?;
+        if turn.kept {
+            all.add(&block)?;
+        }
+        Ok(part)
+    })?;
+    outcome.round_trips = buckets(&all);
+    Ok(outcome)
+}
+
+/// The end that reads the long transfer and answers; `received_bytes` counts the long transfer.
+pub fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+    course.run(lanes, receive_both)
+}
+
+fn send_both<E: Endpoint>(
+    course: &Course,
+    lanes: &mut [E],
+    turn: Turn,
+    round_trips: &mut Histogram<u64>,
+) -> Result<Part> {
+    let long = course.plan.lengths(0).forward;
+    let short = course.plan.lengths(1).forward;
+    let started = course.clock.now_ns();
+    let stop = course.stop_ns();
+    let mut part = Part::default();
+    let mut patience = Patience::fresh();
+    let mut asked_ns = None;
+    let mut sum = 0u64;
+    loop {
+        let now = course.clock.now_ns();
+        if now >= stop && asked_ns.is_none() {
+            break;
+        }
+        let mut moved = false;
+        if lanes[0].try_send(long, Mark::DATA)? {
+            part.sent_bytes += long as u64;
+            moved = true;
+        }
+        match asked_ns {
+            None => {
+                let now = course.clock.now_ns();
+                if lanes[1].try_send(short, Mark::DATA)? {
+                    asked_ns = Some(now);
+                    moved = true;
+                }
+            }
+            Some(asked) => {
+                if let Some(received) = lanes[1].try_receive()? {
+                    round_trips.saturating_record(course.clock.now_ns() - asked);
+                    sum = sum.wrapping_add(received.sum);
+                    part.operations += 1;
+                    asked_ns = None;
+                    moved = true;
+                }
+            }
+        }
+        if moved {
+            patience = Patience::fresh();
+        } else {
+            patience.idle()?;
+        }
+    }
+    std::hint::black_box(sum);
+    // The transfer's last message may be under way: it goes out whole, then a marked one.
+    lanes[0].send(long, Mark::DATA)?;
+    lanes[0].send(long, Mark::new(Kind::End, turn.tag))?;
+    part.sent_bytes += 2 * long as u64;
+    part.seconds = (course.clock.now_ns() - started) as f64 * 1e-9;
+    part.reading = (part.operations > 0).then(|| round_trips.value_at_quantile(0.5) as f64 / 2.0);
+    ask(&mut lanes[1], short, Kind::End, Kind::Ended, turn.tag)?;
+    Ok(part)
+}
+
+fn receive_both<E: Endpoint>(course: &Course, lanes: &mut [E], turn: Turn) -> Result<Part> {
+    let back = course.plan.lengths(1).back;
+    let started = course.clock.now_ns();
+    let mut part = Part::default();
+    let mut patience = Patience::fresh();
+    let (mut long_ended, mut short_ended) = (!E::RELIABLE, false);
+    let mut sum = 0u64;
+    while !(long_ended && short_ended) {
+        let mut moved = false;
+        if let Some(received) = lanes[0].try_receive()? {
+            long_ended |= received.mark.kind() == Kind::End;
+            part.received_bytes += received.length as u64;
+            sum = sum.wrapping_add(received.sum);
+            moved = true;
+        }
+        if let Some(received) = lanes[1].try_receive()? {
+            match received.mark.kind() {
+                Kind::Data => {
+                    lanes[1].send(back, received.mark)?;
+                    part.operations += 1;
+                }
+                Kind::End => short_ended = true,
+                _ => answer_again(&mut lanes[1], back, received.mark, turn)?,
+            }
+            moved = true;
+        }
+        if moved {
+            patience = Patience::fresh();
+        } else {
+            patience.idle()?;
+        }
+    }
+    std::hint::black_box(sum);
+    part.seconds = (course.clock.now_ns() - started) as f64 * 1e-9;
+    lanes[1].send(back, Mark::new(Kind::Ended, turn.tag))?;
+    Ok(part)
+}

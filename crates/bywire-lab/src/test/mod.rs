@@ -1,0 +1,277 @@
+//! The tests, each written once over [`Endpoint`], and the course that all of them run: blocks that the source
+//! begins and ends in band, with both ends' accounts read between blocks, outside of what is timed.
+
+pub mod bidir;
+pub mod interleave;
+pub mod latency;
+pub mod nhalf;
+pub mod overhead;
+pub mod rr;
+pub mod stream;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use hdrhistogram::Histogram;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::clock::Clock;
+use crate::cpu::Snapshot;
+use crate::endpoint::{Endpoint, Interest, Kind, Mark, PATIENCE, receive_patiently};
+use crate::plan::{Details, End, Outcome, Part, Plan, Test};
+
+/// Plays `end` of the planned test over connected `lanes`, the calling thread being pinned to `core`.
+pub fn run<E: Endpoint>(plan: &Plan, end: End, core: Option<u32>, lanes: &mut [E]) -> Result<Outcome> {
+    let course = Course::new(plan, end, core);
+    match (plan.test, end) {
+        (Test::Latency, End::Source) => latency::source(course, lanes),
+        (Test::Latency, End::Target) => latency::target(course, lanes),
+        (Test::Rr, End::Source) => rr::source(course, lanes),
+        (Test::Rr, End::Target) => rr::target(course, lanes),
+        (Test::Stream | Test::Nhalf, End::Source) => stream::source(course, lanes),
+        (Test::Stream | Test::Nhalf, End::Target) => stream::target(course, lanes),
+        (Test::Bidir, _) => bidir::either(course, lanes),
+        (Test::Overhead, End::Source) => overhead::source(course, lanes),
+        (Test::Overhead, End::Target) => overhead::target(course, lanes),
+        (Test::Interleave, End::Source) => interleave::source(course, lanes),
+        (Test::Interleave, End::Target) => interleave::target(course, lanes),
+    }
+}
+
+/// How long an end of a lossy level waits for an answer before it asks again.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+
+/// One end's way through the blocks of a pair.
+pub struct Course<'a> {
+    /// What was planned.
+    pub plan: &'a Plan,
+    /// The clock that blocks are timed by.
+    pub clock: Clock,
+    end: End,
+    core: Option<u32>,
+}
+
+/// One block on the course.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    /// The tag of this block's `Begin` and `End`.
+    pub tag: u32,
+    /// False while warming up.
+    pub kept: bool,
+}
+
+impl<'a> Course<'a> {
+    fn new(plan: &'a Plan, end: End, core: Option<u32>) -> Self {
+        Self { plan, clock: Clock::shared(), end, core }
+    }
+
+    /// Which end this is.
+    pub fn end(&self) -> End {
+        self.end
+    }
+
+    /// When a block that starts now is to stop, by the course's clock.
+    pub fn stop_ns(&self) -> u64 {
+        self.clock.now_ns() + self.plan.block_us * 1000
+    }
+
+    /// Runs `body` once for each block, in step with the other end, and gathers what it returns.
+    ///
+    /// Begin and end travel on the last lane. A source's body must not return before the target has answered its
+    /// `End`, nor a target's before it has answered.
+    pub fn run<E: Endpoint>(
+        self,
+        lanes: &mut [E],
+        mut body: impl FnMut(&Self, &mut [E], Turn) -> Result<Part>,
+    ) -> Result<Outcome> {
+        let mut parts = Vec::new();
+        let total = self.plan.warmup_blocks + self.plan.blocks;
+        let mut first: Option<(u64, Snapshot)> = None;
+        let mut last = None;
+        for index in 0..total {
+            let turn = Turn { tag: index & 0x1f, kept: index >= self.plan.warmup_blocks };
+            let before = self.begin(lanes, turn)?;
+            let began_ns = self.clock.now_ns();
+            let cpu_before = thread_seconds();
+            let mut part = body(&self, lanes, turn)?;
+            part.cpu_seconds = thread_seconds() - cpu_before;
+            let after = Snapshot::take(self.core);
+            part.disturbed = before.disturbed_since(&after);
+            if turn.kept {
+                first.get_or_insert((began_ns, before));
+                last = Some((self.clock.now_ns(), after));
+            }
+            parts.push(part);
+        }
+        self.finish(lanes)?;
+        let blocks = parts.split_off(self.plan.warmup_blocks as usize);
+        let (cpu, cpu_seconds) = match (first, last) {
+            (Some(first), Some(last)) => (first.1.until(&last.1), (last.0 - first.0) as f64 * 1e-9),
+            _ => Default::default(),
+        };
+        Ok(Outcome {
+            end: self.end,
+            blocks,
+            warmup: parts,
+            round_trips: Vec::new(),
+            cpu,
+            cpu_seconds,
+            details: lanes.first().map_or_else(Details::new, Endpoint::details),
+        })
+    }
+
+    /// Joins the other end at the start of a block; the accounts are read before the source may start its clock.
+    fn begin<E: Endpoint>(&self, lanes: &mut [E], turn: Turn) -> Result<Snapshot> {
+        let (control, lengths) = self.control(lanes);
+        match self.end {
+            End::Source => {
+                ask(control, lengths, Kind::Begin, Kind::Begun, turn.tag)?;
+                Ok(Snapshot::take(self.core))
+            }
+            End::Target => {
+                await_asked(control, lengths, Kind::Begin, turn.tag)?;
+                let before = Snapshot::take(self.core);
+                control.send(lengths, Mark::new(Kind::Begun, turn.tag))?;
+                Ok(before)
+            }
+        }
+    }
+
+    /// Lets the target go: without it a target on a lossy level could not know that its last answer arrived.
+    fn finish<E: Endpoint>(&self, lanes: &mut [E]) -> Result<()> {
+        let (control, length) = self.control(lanes);
+        match self.end {
+            End::Source if E::RELIABLE => ask(control, length, Kind::Finish, Kind::Finished, 0),
+            // The target may be gone already, its last answer lost: its outcome arrives by another way.
+            End::Source => {
+                let _gone = ask(control, length, Kind::Finish, Kind::Finished, 0);
+                Ok(())
+            }
+            End::Target => {
+                await_asked(control, length, Kind::Finish, 0)?;
+                control.send(length, Mark::new(Kind::Finished, 0))
+            }
+        }
+    }
+
+    /// The last lane and the length that this end sends on it.
+    pub fn control<'b, E>(&self, lanes: &'b mut [E]) -> (&'b mut E, usize) {
+        let lane = lanes.len() - 1;
+        let length = self.plan.lengths(lane).sent_by(self.end);
+        (&mut lanes[lane], length)
+    }
+}
+
+/// Sends `question` and waits for `answer` with the same tag; asks again where messages may be lost.
+pub fn ask<E: Endpoint>(end: &mut E, length: usize, question: Kind, answer: Kind, tag: u32) -> Result<()> {
+    let (question, answer) = (Mark::new(question, tag), Mark::new(answer, tag));
+    end.send(length, question)?;
+    if E::RELIABLE {
+        let received = receive_patiently(end)?;
+        if received.mark != answer {
+            bail!(unexpected(received.mark));
+        }
+        return Ok(());
+    }
+    let started = Instant::now();
+    let mut asked = started;
+    while started.elapsed() < PATIENCE {
+        match end.try_receive()? {
+            Some(received) if received.mark == answer => return Ok(()),
+            Some(_) => continue,
+            None => end.wait(Interest::Receive, ASK_AGAIN)?,
+        }
+        if asked.elapsed() >= ASK_AGAIN {
+            end.send(length, question)?;
+            asked = Instant::now();
+        }
+    }
+    bail!("the peer has not answered for {} s", PATIENCE.as_secs())
+}
+
+/// Waits for the source's `question` with `tag`. Late repetitions of the block before are answered again.
+fn await_asked<E: Endpoint>(end: &mut E, length: usize, question: Kind, tag: u32) -> Result<()> {
+    let started = Instant::now();
+    while started.elapsed() < PATIENCE {
+        let Some(received) = end.receive()? else {
+            continue;
+        };
+        let mark = received.mark;
+        if mark == Mark::new(question, tag) {
+            return Ok(());
+        }
+        match mark.kind() {
+            _ if E::RELIABLE => bail!(unexpected(mark)),
+            Kind::End => end.send(length, Mark::new(Kind::Ended, mark.tag()))?,
+            // The source may give up on `Begun` only by asking again, so it has seen every earlier answer.
+            _ => {}
+        }
+    }
+    bail!("the source has not begun a block for {} s", PATIENCE.as_secs())
+}
+
+/// Answers a block's `Begin` again, whose first answer was lost, or refuses a message that has no place here.
+pub fn answer_again<E: Endpoint>(end: &mut E, length: usize, mark: Mark, turn: Turn) -> Result<()> {
+    if E::RELIABLE {
+        bail!(unexpected(mark));
+    }
+    if mark == Mark::new(Kind::Begin, turn.tag) {
+        end.send(length, Mark::new(Kind::Begun, turn.tag))?;
+    }
+    Ok(())
+}
+
+/// Why a message with `mark` cannot be right at this point.
+pub fn unexpected(mark: Mark) -> String {
+    format!(
+        "a message arrived out of step ({:?} {}): both ends must be of one version",
+        mark.kind(),
+        mark.tag()
+    )
+}
+
+/// Fails once nothing has moved for [`PATIENCE`]; for loops that poll.
+pub struct Patience(Option<Instant>);
+
+impl Patience {
+    /// Something has moved just now.
+    pub fn fresh() -> Self {
+        Self(None)
+    }
+
+    /// Nothing moved in this round.
+    pub fn idle(&mut self) -> Result<()> {
+        match self.0 {
+            None => self.0 = Some(Instant::now()),
+            Some(since) if since.elapsed() > PATIENCE => {
+                bail!("nothing has moved for {} s", PATIENCE.as_secs())
+            }
+            Some(_) => std::hint::spin_loop(),
+        }
+        Ok(())
+    }
+}
+
+/// An empty histogram of nanoseconds: 1 ns to a minute at three digits.
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds that the crate documents")
+}
+
+/// The filled buckets of a histogram as (value, count).
+pub fn buckets(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
+    histogram
+        .iter_recorded()
+        .map(|bucket| (bucket.value_iterated_to(), bucket.count_since_last_iteration()))
+        .collect()
+}
+
+/// How many messages of `length` bytes may pass between two looks at the clock.
+pub fn stride(length: usize) -> u64 {
+    if length < 4096 { 16 } else { 1 }
+}
+
+/// The calling thread's own CPU time.
+fn thread_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}

@@ -1,0 +1,123 @@
+//! Host CPU per message, send and receive apart.
+//!
+//! The source times the sending of a burst while there is room for all of it; only then does it tell the target, on
+//! the other lane, which times the receiving of what has arrived already. Neither time contains waiting.
+
+use anyhow::{Result, bail};
+
+use super::{Course, Turn, answer_again, ask};
+use crate::endpoint::{Endpoint, Interest, Kind, Mark, PATIENCE, receive_patiently};
+use crate::plan::{Outcome, Part};
+use std::time::{Duration, Instant};
+
+/// A burst never holds more messages.
+const BURST_MAX: u64 = 64;
+
+/// A burst never holds more bytes: every level's default buffers have room for it.
+pub const BURST_BYTES_MAX: u64 = 64 << 10;
+
+/// Messages of `length` bytes in a burst.
+fn burst(length: u64) -> u64 {
+    (BURST_BYTES_MAX / length).clamp(1, BURST_MAX)
+}
+
+/// The sending end; a block's `reading` is the time for one send.
+pub fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+    course.run(lanes, send_bursts)
+}
+
+/// The receiving end; a block's `reading` is the time for one receive.
+pub fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+    course.run(lanes, receive_bursts)
+}
+
+fn send_bursts<E: Endpoint>(course: &Course, lanes: &mut [E], turn: Turn) -> Result<Part> {
+    let length = course.plan.lengths(0).forward;
+    let burst = burst(course.plan.size_bytes);
+    let started = course.clock.now_ns();
+    let stop = course.stop_ns();
+    let (mut spent_ns, mut operations, mut count) = (0, 0, 0u32);
+    while course.clock.now_ns() < stop {
+        let before = course.clock.now_ns();
+        for _ in 0..burst {
+            if !lanes[0].try_send(length, Mark::DATA)? {
+                bail!("no room for a burst of {burst} messages of {length} bytes: choose a smaller --size");
+            }
+        }
+        spent_ns += course.clock.now_ns() - before;
+        operations += burst;
+        count += 1;
+        let (control, control_length) = course.control(lanes);
+        ask(control, control_length, Kind::Data, Kind::Data, count)?;
+    }
+    let finished = course.clock.now_ns();
+    let (control, control_length) = course.control(lanes);
+    ask(control, control_length, Kind::End, Kind::Ended, turn.tag)?;
+    Ok(Part {
+        seconds: (finished - started) as f64 * 1e-9,
+        operations,
+        sent_bytes: operations * length as u64,
+        reading: Some(spent_ns as f64 / operations as f64),
+        ..Part::default()
+    })
+}
+
+fn receive_bursts<E: Endpoint>(course: &Course, lanes: &mut [E], turn: Turn) -> Result<Part> {
+    let burst = burst(course.plan.size_bytes);
+    let started = course.clock.now_ns();
+    let (mut spent_ns, mut part) = (0, Part::default());
+    let mut answered = 0;
+    loop {
+        let (control, length) = course.control(lanes);
+        let mark = receive_patiently(control)?.mark;
+        match mark.kind() {
+            // The answer to this burst was lost; the burst itself has been read.
+            Kind::Data if !E::RELIABLE && mark.tag() == answered => control.send(length, mark)?,
+            Kind::Data => {
+                answered = mark.tag();
+                spent_ns += receive_burst(course, &mut lanes[0], burst, &mut part)?;
+                let (control, length) = course.control(lanes);
+                control.send(length, mark)?;
+            }
+            Kind::End => {
+                control.send(length, Mark::new(Kind::Ended, turn.tag))?;
+                break;
+            }
+            _ => answer_again(control, length, mark, turn)?,
+        }
+    }
+    part.seconds = (course.clock.now_ns() - started) as f64 * 1e-9;
+    part.reading = (part.operations > 0).then(|| spent_ns as f64 / part.operations as f64);
+    Ok(part)
+}
+
+/// The time in ns for receiving a burst, without the waiting for messages that have not arrived yet.
+fn receive_burst<E: Endpoint>(course: &Course, end: &mut E, burst: u64, part: &mut Part) -> Result<u64> {
+    let (mut spent_ns, mut remaining, mut sum) = (0, burst, 0u64);
+    let waiting = Instant::now();
+    while remaining > 0 {
+        let before = course.clock.now_ns();
+        let mut received_count = 0;
+        while remaining > 0
+            && let Some(received) = end.try_receive()?
+        {
+            remaining -= 1;
+            received_count += 1;
+            part.received_bytes += received.length as u64;
+            sum = sum.wrapping_add(received.sum);
+        }
+        part.operations += received_count;
+        if received_count > 0 {
+            spent_ns += course.clock.now_ns() - before;
+        } else if !E::RELIABLE {
+            break;
+        } else if waiting.elapsed() > PATIENCE {
+            bail!("a burst has not arrived for {} s", PATIENCE.as_secs());
+        }
+        if remaining > 0 {
+            end.wait(Interest::Receive, Duration::from_millis(1))?;
+        }
+    }
+    std::hint::black_box(sum);
+    Ok(spent_ns)
+}

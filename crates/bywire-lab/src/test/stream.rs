@@ -1,0 +1,73 @@
+//! One-way rate: the source sends as fast as the level takes, the target reads.
+
+use anyhow::Result;
+
+use super::{Course, Turn, answer_again, ask, stride};
+use crate::endpoint::{Endpoint, Kind, Mark, receive_patiently};
+use crate::plan::{Outcome, Part};
+
+/// The sending end. A block ends with a marked message; its time covers the delivery of all of it, except where
+/// messages may be lost: there it covers the sending, and the target's own time the receiving.
+pub fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+    course.run(lanes, |course, lanes, turn| send(course, &mut lanes[0], turn))
+}
+
+/// The receiving end.
+pub fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+    course.run(lanes, |course, lanes, turn| receive(course, &mut lanes[0], turn))
+}
+
+fn send<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part> {
+    let length = course.plan.lengths(0).forward;
+    let stride = stride(length);
+    let started = course.clock.now_ns();
+    let stop = course.stop_ns();
+    let mut operations = 0;
+    while course.clock.now_ns() < stop {
+        for _ in 0..stride {
+            end.send(length, Mark::DATA)?;
+        }
+        operations += stride;
+    }
+    let sent = course.clock.now_ns();
+    ask(end, length, Kind::End, Kind::Ended, turn.tag)?;
+    operations += 1;
+    let finished = if E::RELIABLE { course.clock.now_ns() } else { sent };
+    Ok(Part {
+        seconds: (finished - started) as f64 * 1e-9,
+        operations,
+        sent_bytes: operations * length as u64,
+        ..Part::default()
+    })
+}
+
+fn receive<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part> {
+    let answer_length = course.plan.lengths(0).back;
+    let started = course.clock.now_ns();
+    let mut latest = started;
+    let (mut operations, mut received_bytes, mut sum) = (0, 0, 0u64);
+    loop {
+        let received = receive_patiently(end)?;
+        let ended = match received.mark.kind() {
+            Kind::Data => false,
+            Kind::End => true,
+            _ => {
+                answer_again(end, answer_length, received.mark, turn)?;
+                continue;
+            }
+        };
+        operations += 1;
+        received_bytes += received.length as u64;
+        sum = sum.wrapping_add(received.sum);
+        // An end that had to be asked for again comes late: what counts is the last message of the stream itself.
+        if E::RELIABLE == ended {
+            latest = course.clock.now_ns();
+        }
+        if ended {
+            break;
+        }
+    }
+    std::hint::black_box(sum);
+    end.send(answer_length, Mark::new(Kind::Ended, turn.tag))?;
+    Ok(Part { seconds: (latest - started) as f64 * 1e-9, operations, received_bytes, ..Part::default() })
+}

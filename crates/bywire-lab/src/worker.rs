@@ -1,0 +1,205 @@
+//! A worker process: one end of one pair, told what to do by a line of JSON on its standard input.
+//!
+//! It lives no longer than its parent: it is killed with it, and ends itself when its standard input does or when
+//! its deadline has passed.
+
+use std::io::{self, BufRead, Write};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use crate::cpu::Snapshot;
+use crate::environment::boot_identity;
+use crate::level::memory;
+use crate::level::tcp::Tcp;
+use crate::level::udp::Udp;
+use crate::level::unix::Unix;
+use crate::plan::{Details, End, Job, Level, MemoryPlan, Order, Outcome, Part, Plan, Role, Word};
+use crate::{pin, test};
+
+/// Runs this process as a worker: reads one [`Order`], writes [`Word`]s, and returns when its part is done.
+///
+/// # Errors
+/// Only for an order that makes no sense; what fails later is told to the parent.
+pub fn run() -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line)?;
+    let order: Order = serde_json::from_str(&line).context("a worker's order makes no sense")?;
+    let deadline = order.job.deadline();
+    std::thread::spawn(move || end_with_parent(deadline));
+    obey(&order, &say);
+    Ok(())
+}
+
+/// Writes one line to the parent; a parent that is gone needs no answer.
+fn say(word: Word) {
+    if let Ok(line) = serde_json::to_string(&word) {
+        let mut output = io::stdout().lock();
+        let _gone = writeln!(output, "{line}").and_then(|()| output.flush());
+    }
+}
+
+/// Ends this process when standard input ends or the deadline passes.
+fn end_with_parent(deadline: Duration) {
+    let started = Instant::now();
+    let input = io::stdin();
+    loop {
+        let remaining = deadline.saturating_sub(started.elapsed());
+        let timeout =
+            Timespec { tv_sec: remaining.as_secs() as i64, tv_nsec: i64::from(remaining.subsec_nanos()) };
+        let ready = poll(&mut [PollFd::new(&input, PollFlags::IN)], Some(&timeout));
+        if matches!(ready, Err(rustix::io::Errno::INTR)) {
+            continue;
+        }
+        if ready == Ok(0) {
+            say(Word::Failed {
+                end: End::Source,
+                reason: format!("not finished after {} s", deadline.as_secs()),
+            });
+        }
+        // Nothing but the end of the input can come after the order.
+        std::process::exit(3);
+    }
+}
+
+fn obey(order: &Order, say: &(impl Fn(Word) + Sync)) {
+    match (&order.job, &order.role) {
+        (Job::Memory(plan), role) => measure_memory(plan, role, say),
+        (Job::Messages(plan), role) => match plan.level {
+            Level::Msg => say(failed(End::Source, &anyhow!("level msg is not in this build"))),
+            Level::Unix => play::<Unix>(plan, role, say),
+            Level::Tcp => play::<Tcp>(plan, role, say),
+            Level::Udp => play::<Udp>(plan, role, say),
+        },
+    }
+}
+
+fn play<L: crate::level::Level>(plan: &Plan, role: &Role, say: &(impl Fn(Word) + Sync)) {
+    match role {
+        Role::Target { core } => {
+            report(End::Target, say, || play_target::<L>(plan, *core, |address| say(listening(address))));
+        }
+        Role::Source { core, address } => {
+            report(End::Source, say, || play_source::<L>(plan, *core, address));
+        }
+        Role::Both { source_core, target_core } => std::thread::scope(|scope| {
+            let (sender, receiver) = mpsc::channel();
+            scope.spawn(move || {
+                report(End::Target, say, || {
+                    play_target::<L>(plan, *target_core, |address| {
+                        let _gone = sender.send(address);
+                    })
+                });
+            });
+            if let Ok(address) = receiver.recv() {
+                say(listening(address.clone()));
+                report(End::Source, say, || play_source::<L>(plan, *source_core, &address));
+            }
+        }),
+    }
+}
+
+fn report(end: End, say: &impl Fn(Word), part: impl FnOnce() -> Result<Outcome>) {
+    say(match part() {
+        Ok(outcome) => Word::Outcome(outcome),
+        Err(error) => failed(end, &error),
+    });
+}
+
+fn failed(end: End, error: &anyhow::Error) -> Word {
+    Word::Failed { end, reason: format!("{error:#}") }
+}
+
+fn listening(address: String) -> Word {
+    Word::Listening { address, boot: boot_identity() }
+}
+
+fn play_target<L: crate::level::Level>(
+    plan: &Plan,
+    core: Option<u32>,
+    listening: impl FnOnce(String),
+) -> Result<Outcome> {
+    pin(core)?;
+    let (listener, address) = L::listen(plan)?;
+    listening(address);
+    let mut lanes = L::accept(listener, plan)?;
+    test::run(plan, End::Target, core, &mut lanes)
+}
+
+fn play_source<L: crate::level::Level>(plan: &Plan, core: Option<u32>, address: &str) -> Result<Outcome> {
+    pin(core)?;
+    let mut lanes = L::connect(plan, address)?;
+    test::run(plan, End::Source, core, &mut lanes)
+}
+
+fn pin(core: Option<u32>) -> Result<()> {
+    match core {
+        Some(core) => pin::pin_to(core).with_context(|| format!("cannot run on core {core}")),
+        None => Ok(()),
+    }
+}
+
+fn measure_memory(plan: &MemoryPlan, role: &Role, say: &(impl Fn(Word) + Sync)) {
+    match role {
+        Role::Target { core } => report(End::Target, say, || {
+            pin(*core)?;
+            let mut target = memory::Target::create(&plan.spec)?;
+            say(listening(serde_json::to_string(&target.address())?));
+            target.serve()?;
+            Ok(empty_outcome(End::Target))
+        }),
+        Role::Source { core, address } => report(End::Source, say, || {
+            pin(*core)?;
+            memory_blocks(plan, *core, address)
+        }),
+        Role::Both { .. } => {
+            say(failed(End::Source, &anyhow!("level memory measures between processes only")))
+        }
+    }
+}
+
+fn memory_blocks(plan: &MemoryPlan, core: Option<u32>, address: &str) -> Result<Outcome> {
+    let address = match address {
+        "" => None,
+        address => Some(serde_json::from_str(address)?),
+    };
+    let mut source = memory::Source::open(&plan.spec, address.as_ref())?;
+    let mut outcome = empty_outcome(End::Source);
+    let mut first = None;
+    for index in 0..plan.warmup_blocks + plan.blocks {
+        let before = Snapshot::take(core);
+        let reading = source.block(Duration::from_micros(plan.block_us))?;
+        let after = Snapshot::take(core);
+        let part = Part {
+            seconds: reading.seconds,
+            operations: reading.operations,
+            reading: Some(reading.value),
+            disturbed: before.disturbed_since(&after),
+            ..Part::default()
+        };
+        if index < plan.warmup_blocks {
+            outcome.warmup.push(part);
+            continue;
+        }
+        outcome.blocks.push(part);
+        outcome.cpu = first.get_or_insert(before).until(&after);
+        outcome.cpu_seconds += reading.seconds;
+    }
+    Ok(outcome)
+}
+
+fn empty_outcome(end: End) -> Outcome {
+    Outcome {
+        end,
+        blocks: Vec::new(),
+        warmup: Vec::new(),
+        round_trips: Vec::new(),
+        cpu: Default::default(),
+        cpu_seconds: 0.0,
+        details: Details::new(),
+    }
+}
