@@ -1,0 +1,53 @@
+//! Every dependency on others has its line in [`PAGE`], with its reason; and no line is left of one that is gone.
+
+use std::collections::BTreeMap;
+
+use crate::Breach;
+use crate::tree::Tree;
+
+/// A table with a dependency's name, in backquotes, first in each row.
+const PAGE: &str = "docs/dependencies.md";
+
+/// One breach per dependency without a line and per line without a dependency.
+pub fn check(tree: &Tree) -> Vec<Breach> {
+    let listed = listed(tree.files.get(PAGE).map_or("", String::as_str));
+    let mut used = BTreeMap::new();
+    for (name, dependencies) in &tree.crates {
+        for dependency in dependencies.iter().filter(|dependency| !dependency.ours) {
+            used.entry(dependency.name.as_str()).or_insert(name);
+        }
+    }
+    let unexplained = used.iter().filter(|(name, _)| !listed.contains_key(**name)).map(|(name, user)| {
+        (0, format!("{name} ({user} uses it) has no line: say why it is needed and what else was considered"))
+    });
+    let stale = listed.iter().filter(|(name, _)| !used.contains_key(name.as_str()));
+    let stale = stale.map(|(name, line)| (*line, format!("{name} is no longer used: remove its line")));
+    unexplained.chain(stale).map(|(line, reason)| Breach { path: PAGE.to_owned(), line, reason }).collect()
+}
+
+/// The names in the first column, with their lines.
+fn listed(page: &str) -> BTreeMap<String, usize> {
+    let rows = page.lines().enumerate().filter_map(|(index, line)| {
+        let name = line.strip_prefix("| `")?.split('`').next()?;
+        Some((name.to_owned(), index + 1))
+    });
+    rows.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::Dependency;
+
+    #[test]
+    fn the_page_and_the_manifests_agree_both_ways() {
+        let on = |name: &str, ours| Dependency { name: name.to_owned(), ours, development: true };
+        let page = "| name | why |\n| --- | --- |\n| `rustix` | system calls |\n| `gone` | once |\n";
+        let tree = Tree::of(&[(PAGE, page)])
+            .with_crate("bywire-sys", &[on("rustix", false), on("loom", false), on("bywire-ring", true)]);
+        let breaches = check(&tree);
+        assert_eq!(breaches.len(), 2, "{breaches:?}");
+        assert!(breaches[0].reason.starts_with("loom (bywire-sys"));
+        assert!(breaches[1].reason.starts_with("gone") && breaches[1].line == 4);
+    }
+}

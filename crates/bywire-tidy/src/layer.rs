@@ -1,0 +1,67 @@
+//! The tree is the architecture: a crate depends on crates of lower layers only.
+
+use crate::Breach;
+use crate::tree::Tree;
+
+/// From the bottom up; crates of one layer do not know each other.
+const LAYERS: [&[&str]; 7] = [
+    &["bywire-sys"],
+    &["bywire-ring"],
+    &["bywire-wire"],
+    &["bywire"],
+    &["bywire-capi", "bywire-eth", "bywire-sockets", "bywire-ofi"],
+    &["bywire-lab"],
+    &["bywire-cli"],
+];
+
+/// Tools of the tree: they know no crate of ours, or (the simulator) only for tests.
+const ASIDE: [&str; 2] = ["bywire-tidy", "bywire-sim"];
+
+/// One breach per dependency that does not point to a lower layer, and per crate without a layer.
+pub fn check(tree: &Tree) -> Vec<Breach> {
+    let mut breaches = Vec::new();
+    for (name, dependencies) in tree.crates.iter().filter(|(name, _)| !ASIDE.contains(&name.as_str())) {
+        let path = format!("crates/{name}/Cargo.toml");
+        let mut report = |reason| breaches.push(Breach { path: path.clone(), line: 0, reason });
+        let Some(layer) = layer_of(name) else {
+            report(format!("{name} has no layer: give it one in crates/bywire-tidy/src/layer.rs"));
+            continue;
+        };
+        for dependency in dependencies.iter().filter(|dependency| dependency.ours && !dependency.development)
+        {
+            if layer_of(&dependency.name).is_none_or(|below| below >= layer) {
+                report(format!("{name} must not depend on {}, which is not below it", dependency.name));
+            }
+        }
+    }
+    breaches
+}
+
+fn layer_of(name: &str) -> Option<usize> {
+    LAYERS.iter().position(|layer| layer.contains(&name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::Dependency;
+
+    fn on(name: &str) -> Dependency {
+        Dependency { name: name.to_owned(), ours: true, development: false }
+    }
+
+    #[test]
+    fn only_dependencies_on_lower_layers_hold() {
+        let tree = Tree::default()
+            .with_crate("bywire-ring", &[on("bywire-sys")])
+            .with_crate("bywire-wire", &[Dependency { development: true, ..on("bywire-lab") }])
+            .with_crate("bywire-sys", &[on("bywire")])
+            .with_crate("bywire-capi", &[on("bywire-eth")])
+            .with_crate("bywire-new", &[]);
+        let paths: Vec<String> = check(&tree).into_iter().map(|breach| breach.path).collect();
+        assert_eq!(
+            paths,
+            ["bywire-capi", "bywire-new", "bywire-sys"].map(|name| format!("crates/{name}/Cargo.toml"))
+        );
+    }
+}

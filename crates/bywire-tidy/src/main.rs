@@ -1,0 +1,75 @@
+//! Checks the tree's own rules: `./x check` runs it, and it prints one line per breach.
+
+mod atomic;
+mod dependency;
+mod layer;
+mod link;
+mod name;
+mod size;
+mod tree;
+mod word;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use tree::Tree;
+
+/// A rule broken at one place.
+#[derive(Debug, PartialEq, Eq)]
+struct Breach {
+    /// File, relative to the root.
+    path: String,
+    /// Line, from 1; 0 where it is about the whole file.
+    line: usize,
+    /// What is wrong and what to do.
+    reason: String,
+}
+
+type Rule = fn(&Tree) -> Vec<Breach>;
+
+const RULES: [(&str, Rule); 7] = [
+    ("atomics stay in named crates", atomic::check),
+    ("every dependency is explained", dependency::check),
+    ("crates depend upward only", layer::check),
+    ("links resolve", link::check),
+    ("names say what they hold", name::check),
+    ("files fit", size::check),
+    ("words are ours", word::check),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["check"] => match check(Path::new(".")) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => {
+                eprintln!("bywire-tidy: {error:#}");
+                ExitCode::FAILURE
+            }
+        },
+        _ => {
+            eprintln!("usage: bywire-tidy check\nchecks that");
+            RULES.iter().for_each(|(name, _)| eprintln!("  {name}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// True when no rule is broken.
+fn check(root: &Path) -> Result<bool> {
+    let tree = Tree::read(root)?;
+    let mut clean = true;
+    for (name, rule) in RULES {
+        for breach in rule(&tree) {
+            clean = false;
+            println!("{}:{}: {} ({name})", breach.path, breach.line, breach.reason);
+        }
+    }
+    if clean {
+        println!("tidy: {} rules hold in {} files", RULES.len(), tree.files.len());
+    }
+    Ok(clean)
+}
