@@ -13,6 +13,8 @@ use serde::Deserialize;
 pub struct Document {
     /// Short name, also the first part of its figures' rows: `gm-ethernet`, `trapeze`, `gm`, `bip`, `toe`.
     pub document: String,
+    /// A few words for a legend, with the year of the hardware or of the page.
+    pub short: String,
     /// Its title.
     pub title: String,
     /// Its date, as far as printed.

@@ -7,6 +7,7 @@
 pub mod cell;
 pub mod clock;
 pub mod cpu;
+pub mod csv;
 pub mod endpoint;
 pub mod environment;
 pub mod far;
@@ -19,6 +20,8 @@ pub mod pair;
 pub mod payload;
 pub mod pin;
 pub mod plan;
+pub mod report;
 pub mod statistics;
+pub mod store;
 pub mod test;
 pub mod worker;

@@ -118,9 +118,7 @@ pub struct RequestResponse {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetperfError {
     /// Netperf has no such test.
-    #[error(
-        "netperf has no text for `{level} {test}`; it has tcp stream, udp stream, tcp rr and udp rr"
-    )]
+    #[error("netperf has no text for `{level} {test}`; it has tcp stream, udp stream, tcp rr and udp rr")]
     NoCounterpart {
         /// The cell's level.
         level: String,
@@ -151,10 +149,9 @@ impl Netperf {
             ("udp", "stream") => UdpStream::from_cell(cell).map(Self::UdpStream),
             ("tcp", "rr") => RequestResponse::from_cell(cell).map(Self::TcpRequestResponse),
             ("udp", "rr") => RequestResponse::from_cell(cell).map(Self::UdpRequestResponse),
-            (level, test) => Err(NetperfError::NoCounterpart {
-                level: level.to_owned(),
-                test: test.to_owned(),
-            }),
+            (level, test) => {
+                Err(NetperfError::NoCounterpart { level: level.to_owned(), test: test.to_owned() })
+            }
         }
     }
 }
@@ -168,8 +165,7 @@ impl fmt::Display for Netperf {
             Self::TcpRequestResponse(run) => run.text("TCP", "  "),
             Self::UdpRequestResponse(run) => run.text("UDP", "   "),
         };
-        text.lines()
-            .try_for_each(|line| writeln!(out, "{}", line.trim_end()))
+        text.lines().try_for_each(|line| writeln!(out, "{}", line.trim_end()))
     }
 }
 
@@ -221,10 +217,7 @@ impl UdpStream {
         let messages_sent = whole(cell, "messages_sent")?;
         let messages_received = whole(cell, "messages_received")?;
         let bytes_per_second = |messages: u64| messages as f64 * message_bytes as f64 / seconds;
-        let (sent, received) = (
-            bytes_per_second(messages_sent),
-            bytes_per_second(messages_received),
-        );
+        let (sent, received) = (bytes_per_second(messages_sent), bytes_per_second(messages_received));
         Ok(Self {
             host: cell.between.clone(),
             send_socket_bytes: whole(cell, "send_socket_bytes")?,
@@ -276,13 +269,9 @@ impl UdpStream {
 impl RequestResponse {
     fn from_cell(cell: &Cell) -> Result<Self, NetperfError> {
         let request_bytes = size_bytes(cell)?;
-        let local = [
-            whole(cell, "send_socket_bytes")?,
-            whole(cell, "receive_socket_bytes")?,
-        ];
-        let response = ["response-size", "response_size"]
-            .iter()
-            .find_map(|name| cell.parameters.get(*name)?.as_u64());
+        let local = [whole(cell, "send_socket_bytes")?, whole(cell, "receive_socket_bytes")?];
+        let response =
+            ["response-size", "response_size"].iter().find_map(|name| cell.parameters.get(*name)?.as_u64());
         Ok(Self {
             host: cell.between.clone(),
             local_socket_bytes: local,
@@ -337,11 +326,7 @@ impl End {
             (Some(share), _) => (share, 'S'),
             (None, Some(share)) => (share, 'R'),
             (None, None) => {
-                return Self {
-                    utilisation_percent: -1.0,
-                    service_demand_us: -1.0,
-                    method: 'U',
-                };
+                return Self { utilisation_percent: -1.0, service_demand_us: -1.0, method: 'U' };
             }
         };
         let utilisation_percent = share * 100.0;

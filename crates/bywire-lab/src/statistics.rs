@@ -37,17 +37,12 @@ pub fn bootstrap_median_over_pairs(blocks: &[(u32, f64)], seed: u64) -> [f64; 2]
     let mut random = SplitMix(seed);
     let mut medians: Vec<f64> = (0..RESAMPLES)
         .map(|_| {
-            let drawn: Vec<f64> = (0..pairs.len())
-                .map(|_| pairs[random.below(pairs.len())])
-                .collect();
+            let drawn: Vec<f64> = (0..pairs.len()).map(|_| pairs[random.below(pairs.len())]).collect();
             median(&drawn)
         })
         .collect();
     medians.sort_by(f64::total_cmp);
-    [
-        quantile_of_sorted(&medians, 0.025),
-        quantile_of_sorted(&medians, 0.975),
-    ]
+    [quantile_of_sorted(&medians, 0.025), quantile_of_sorted(&medians, 0.975)]
 }
 
 /// Which of `values` lie outside Tukey's fences, 1.5 interquartile ranges beyond the quartiles.
@@ -62,10 +57,7 @@ pub fn tukey_outliers(values: &[f64]) -> Vec<bool> {
     let lower = quantile_of_sorted(&sorted, 0.25);
     let upper = quantile_of_sorted(&sorted, 0.75);
     let reach = 1.5 * (upper - lower);
-    values
-        .iter()
-        .map(|&value| value < lower - reach || value > upper + reach)
-        .collect()
+    values.iter().map(|&value| value < lower - reach || value > upper + reach).collect()
 }
 
 /// N½: the message length in bytes at which the rate first reaches half of `reference`.
@@ -110,14 +102,7 @@ pub fn hockney(points: &[(u64, f64)]) -> Option<(f64, f64)> {
 /// A histogram of round trips in nanoseconds gives half-RTT with a scale of 0.5.
 pub fn percentiles(histogram: &Histogram<u64>, scale: f64) -> Percentiles {
     let at = |quantile| histogram.value_at_quantile(quantile) as f64 * scale;
-    Percentiles {
-        p5: at(0.05),
-        p50: at(0.50),
-        p90: at(0.90),
-        p95: at(0.95),
-        p99: at(0.99),
-        p999: at(0.999),
-    }
+    Percentiles { p5: at(0.05), p50: at(0.50), p90: at(0.90), p95: at(0.95), p99: at(0.99), p999: at(0.999) }
 }
 
 /// One median for each pair, in the order of the pairs' numbers.
@@ -178,9 +163,7 @@ mod tests {
 
     #[test]
     fn bootstrap_is_repeatable_and_holds_the_median() {
-        let blocks: Vec<(u32, f64)> = (0..50)
-            .map(|i| (i / 10, f64::from(i / 10) + 10.0))
-            .collect();
+        let blocks: Vec<(u32, f64)> = (0..50).map(|i| (i / 10, f64::from(i / 10) + 10.0)).collect();
         let interval = bootstrap_median_over_pairs(&blocks, 7);
         assert_eq!(interval, bootstrap_median_over_pairs(&blocks, 7));
         assert!(interval[0] < 12.0 && 12.0 < interval[1], "{interval:?}");
@@ -190,9 +173,8 @@ mod tests {
     #[test]
     fn bootstrap_resamples_pairs_rather_than_blocks() {
         // Within a pair the blocks scatter widely, but the pairs agree: no width is left.
-        let blocks: Vec<(u32, f64)> = (0..5)
-            .flat_map(|pair| [(pair, 1.0), (pair, 5.0), (pair, 9.0)])
-            .collect();
+        let blocks: Vec<(u32, f64)> =
+            (0..5).flat_map(|pair| [(pair, 1.0), (pair, 5.0), (pair, 9.0)]).collect();
         assert_eq!(bootstrap_median_over_pairs(&blocks, 1), [5.0, 5.0]);
         assert!(bootstrap_median_over_pairs(&[], 1)[0].is_nan());
     }
@@ -223,10 +205,8 @@ mod tests {
     fn n_half_of_a_hockney_curve_is_t0_times_r() {
         // rate(n) = n / (t0 + n/r): half of r at n = t0 * r.
         let (t0, r) = (6e-6, 240e6);
-        let points: Vec<(u64, f64)> = (0..24)
-            .map(|exponent| 1u64 << exponent)
-            .map(|n| (n, n as f64 / (t0 + n as f64 / r)))
-            .collect();
+        let points: Vec<(u64, f64)> =
+            (0..24).map(|exponent| 1u64 << exponent).map(|n| (n, n as f64 / (t0 + n as f64 / r))).collect();
         let found = n_half(&points, r).unwrap();
         assert!((found / (t0 * r) - 1.0).abs() < 0.05, "{found}");
         assert_eq!(n_half(&points[12..], r), None);
@@ -237,9 +217,7 @@ mod tests {
 
     #[test]
     fn hockney_recovers_its_own_line() {
-        let points: Vec<(u64, f64)> = [1, 64, 4096, 1 << 20]
-            .map(|n| (n, 6e-6 + n as f64 / 240e6))
-            .to_vec();
+        let points: Vec<(u64, f64)> = [1, 64, 4096, 1 << 20].map(|n| (n, 6e-6 + n as f64 / 240e6)).to_vec();
         let (t0, r) = hockney(&points).unwrap();
         assert!((t0 / 6e-6 - 1.0).abs() < 1e-6 && (r / 240e6 - 1.0).abs() < 1e-6);
         assert_eq!(hockney(&[(8, 1.0), (8, 2.0)]), None);

@@ -32,22 +32,16 @@ fn the_sixteen_service_demands_follow_from_the_printed_utilisation_and_rate() {
 
 #[test]
 fn a_cell_prints_as_netperf_would() {
-    let text = Netperf::from_cell(&generated_cell("tcp", "stream", 125e6))
-        .unwrap()
-        .to_string();
+    let text = Netperf::from_cell(&generated_cell("tcp", "stream", 125e6)).unwrap().to_string();
     let row = text.lines().last().unwrap();
     // 1,000 Mb/s at 50 % of one core: 5,000 µs·10²/s over 122,070.3 KB/s.
-    assert_eq!(
-        row,
-        "212992 425984   8192    10.00      1000.00   50.00    25.00    4.096   2.048"
-    );
+    assert_eq!(row, "212992 425984   8192    10.00      1000.00   50.00    25.00    4.096   2.048");
 }
 
 #[test]
 fn datagrams_lost_count_against_the_receiver_only() {
     let mut cell = generated_cell("udp", "stream", 0.0);
-    cell.details
-        .insert("messages_received".into(), 500_000.into());
+    cell.details.insert("messages_received".into(), 500_000.into());
     let Netperf::UdpStream(run) = Netperf::from_cell(&cell).unwrap() else {
         panic!("not a UDP stream");
     };
@@ -60,13 +54,9 @@ fn datagrams_lost_count_against_the_receiver_only() {
 #[test]
 fn a_response_may_be_longer_than_its_request() {
     let mut cell = generated_cell("udp", "rr", 10_000.0);
-    cell.parameters
-        .insert("response-size".into(), 64_000.into());
+    cell.parameters.insert("response-size".into(), 64_000.into());
     let text = Netperf::from_cell(&cell).unwrap().to_string();
-    assert!(
-        text.contains("\n425984 212992 8192    64000  10.00   10000.00   50.00 "),
-        "{text}"
-    );
+    assert!(text.contains("\n425984 212992 8192    64000  10.00   10000.00   50.00 "), "{text}");
     assert!(text.ends_with("\n425984 212992\n"), "{text}");
 }
 
@@ -75,10 +65,7 @@ fn what_netperf_has_no_text_for_is_said() {
     let latency = generated_cell("msg", "latency", 200.0);
     assert_eq!(
         Netperf::from_cell(&latency),
-        Err(NetperfError::NoCounterpart {
-            level: "msg".into(),
-            test: "latency".into()
-        })
+        Err(NetperfError::NoCounterpart { level: "msg".into(), test: "latency".into() })
     );
     let mut cell = generated_cell("tcp", "stream", 1e9);
     cell.details.remove("elapsed_seconds");
@@ -93,10 +80,7 @@ fn what_netperf_has_no_text_for_is_said() {
 
 /// A cell made up for this test; nothing in it was measured.
 fn generated_cell(level: &str, test: &str, value: f64) -> Cell {
-    let end = |share: f64| CpuEnd {
-        machine_busy: Some(share),
-        ..CpuEnd::default()
-    };
+    let end = |share: f64| CpuEnd { machine_busy: Some(share), ..CpuEnd::default() };
     let details = [
         ("elapsed_seconds", serde_json::json!(10.0)),
         ("receive_socket_bytes", 212_992.into()),
@@ -120,11 +104,7 @@ fn generated_cell(level: &str, test: &str, value: f64) -> Cell {
         percentiles: None,
         histogram: Vec::new(),
         blocks: Vec::new(),
-        cpu: CpuBothEnds {
-            source: end(0.5),
-            target: end(0.25),
-            same_machine: true,
-        },
+        cpu: CpuBothEnds { source: end(0.5), target: end(0.25), same_machine: true },
         details: details.map(|(key, value)| (key.into(), value)).into(),
         environment: serde_json::Value::Null,
     }
@@ -132,10 +112,7 @@ fn generated_cell(level: &str, test: &str, value: f64) -> Cell {
 
 /// A data row is all figures.
 fn is_data(line: &str) -> bool {
-    !line.is_empty()
-        && line
-            .chars()
-            .all(|c| c.is_ascii_digit() || c == '.' || c == ' ')
+    !line.is_empty() && line.chars().all(|c| c.is_ascii_digit() || c == '.' || c == ' ')
 }
 
 /// Both ends with the KB or transactions per second that each handled.
@@ -150,10 +127,9 @@ fn ends(run: &Netperf) -> [(End, f64); 2] {
             (run.local, kilobytes(run.sent_megabits_per_second)),
             (run.remote, kilobytes(run.received_megabits_per_second)),
         ],
-        Netperf::TcpRequestResponse(run) | Netperf::UdpRequestResponse(run) => [
-            (run.local, run.transactions_per_second),
-            (run.remote, run.transactions_per_second),
-        ],
+        Netperf::TcpRequestResponse(run) | Netperf::UdpRequestResponse(run) => {
+            [(run.local, run.transactions_per_second), (run.remote, run.transactions_per_second)]
+        }
     }
 }
 
@@ -162,55 +138,13 @@ fn published_runs() -> Vec<Netperf> {
     let (c, b) = ("10.0.0.9", "10.0.1.9");
     vec![
         tcp_stream(c, 59.99, 1852.66, [50.41, 4.458], [74.36, 6.576]),
-        udp_stream(
-            c,
-            60.00,
-            [1_796_374, 1_796_368],
-            1962.2,
-            [41.94, 3.502],
-            [45.83, 3.826],
-        ),
-        Netperf::TcpRequestResponse(rr(
-            c,
-            TCP,
-            59.99,
-            15499.25,
-            [24.25, 31.287],
-            [22.55, 29.100],
-        )),
-        Netperf::UdpRequestResponse(rr(
-            c,
-            UDP,
-            60.00,
-            16065.29,
-            [27.43, 34.146],
-            [25.66, 31.943],
-        )),
+        udp_stream(c, 60.00, [1_796_374, 1_796_368], 1962.2, [41.94, 3.502], [45.83, 3.826]),
+        Netperf::TcpRequestResponse(rr(c, TCP, 59.99, 15499.25, [24.25, 31.287], [22.55, 29.100])),
+        Netperf::UdpRequestResponse(rr(c, UDP, 60.00, 16065.29, [27.43, 34.146], [25.66, 31.943])),
         tcp_stream(b, 60.00, 1771.09, [47.95, 4.436], [65.53, 6.062]),
-        udp_stream(
-            b,
-            59.99,
-            [1_706_739, 1_706_739],
-            1864.4,
-            [40.30, 3.542],
-            [35.59, 3.128],
-        ),
-        Netperf::TcpRequestResponse(rr(
-            b,
-            TCP,
-            59.99,
-            14687.71,
-            [23.47, 31.952],
-            [20.03, 27.276],
-        )),
-        Netperf::UdpRequestResponse(rr(
-            b,
-            UDP,
-            60.00,
-            15442.63,
-            [26.58, 34.422],
-            [20.11, 26.051],
-        )),
+        udp_stream(b, 59.99, [1_706_739, 1_706_739], 1864.4, [40.30, 3.542], [35.59, 3.128]),
+        Netperf::TcpRequestResponse(rr(b, TCP, 59.99, 14687.71, [23.47, 31.952], [20.03, 27.276])),
+        Netperf::UdpRequestResponse(rr(b, UDP, 60.00, 15442.63, [26.58, 34.422], [20.11, 26.051])),
     ]
 }
 
@@ -218,11 +152,7 @@ const TCP: [u64; 2] = [16384, 87380];
 const UDP: [u64; 2] = [65535, 65535];
 
 fn end([utilisation_percent, service_demand_us]: [f64; 2]) -> End {
-    End {
-        utilisation_percent,
-        service_demand_us,
-        method: 'S',
-    }
+    End { utilisation_percent, service_demand_us, method: 'S' }
 }
 
 fn tcp_stream(host: &str, seconds: f64, rate: f64, local: [f64; 2], remote: [f64; 2]) -> Netperf {

@@ -1,0 +1,108 @@
+//! Cells as comma-separated values (RFC 4180): one line a cell, units in the column names.
+
+use crate::cell::{Cell, CpuEnd};
+
+/// All of `cells` with a heading line; absent values are empty fields.
+pub fn from_cells(cells: &[Cell]) -> String {
+    let heading = [COLUMNS, &end_columns("source"), &end_columns("target")].concat();
+    std::iter::once(heading).chain(cells.iter().map(line)).map(|line| line + "\r\n").collect()
+}
+
+const COLUMNS: &str = "level,test,link,between,size_bytes,parameters,value,unit,ci95_low,ci95_high,mean,\
+                       p5,p50,p90,p95,p99,p999,pairs,blocks,disturbed_blocks,outlier_blocks";
+
+fn end_columns(end: &str) -> String {
+    END_FIELDS.map(|field| format!(",{end}_{field}")).concat()
+}
+
+const END_FIELDS: [&str; 7] = [
+    "core",
+    "machine_busy",
+    "steal",
+    "attributed",
+    "unattributed",
+    "service_demand_us_per_kb",
+    "service_demand_us_per_transaction",
+];
+
+fn line(cell: &Cell) -> String {
+    let percentile = |of: fn(&crate::cell::Percentiles) -> f64| number(cell.percentiles.as_ref().map(of));
+    let pairs: std::collections::BTreeSet<u32> = cell.blocks.iter().map(|block| block.pair).collect();
+    let disturbed = cell.blocks.iter().filter(|block| !block.disturbed.is_empty());
+    let outliers = cell.blocks.iter().filter(|block| block.outlier);
+    let parameters: Vec<String> = cell
+        .parameters
+        .iter()
+        .map(|(name, value)| match value.as_str() {
+            Some(text) => format!("{name}={text}"),
+            None => format!("{name}={value}"),
+        })
+        .collect();
+    let unit = serde_json::to_value(cell.unit).unwrap_or_default();
+    let mut fields = vec![
+        cell.level.clone(),
+        cell.test.clone(),
+        cell.link.clone().unwrap_or_default(),
+        cell.between.clone(),
+        number(cell.size_bytes),
+        parameters.join(";"),
+        cell.value.to_string(),
+        unit.as_str().unwrap_or_default().to_owned(),
+        cell.ci95[0].to_string(),
+        cell.ci95[1].to_string(),
+        number(cell.mean),
+        percentile(|p| p.p5),
+        percentile(|p| p.p50),
+        percentile(|p| p.p90),
+        percentile(|p| p.p95),
+        percentile(|p| p.p99),
+        percentile(|p| p.p999),
+        pairs.len().to_string(),
+        cell.blocks.len().to_string(),
+        disturbed.count().to_string(),
+        outliers.count().to_string(),
+    ];
+    fields.extend(end_fields(&cell.cpu.source));
+    fields.extend(end_fields(&cell.cpu.target));
+    let quoted: Vec<String> = fields.iter().map(|field| quote(field)).collect();
+    quoted.join(",")
+}
+
+fn end_fields(end: &CpuEnd) -> [String; 7] {
+    [
+        number(end.core),
+        number(end.machine_busy),
+        number(end.steal),
+        number(end.attributed),
+        number(end.unattributed),
+        number(end.service_demand_us_per_kb),
+        number(end.service_demand_us_per_transaction),
+    ]
+}
+
+fn number(value: Option<impl ToString>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn quote(field: &str) -> String {
+    match field.contains([',', '"', '\r', '\n']) {
+        true => format!("\"{}\"", field.replace('"', "\"\"")),
+        false => field.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_that_hold_separators_are_quoted() {
+        assert_eq!(quote("plain"), "plain");
+        assert_eq!(quote("a,\"b\""), "\"a,\"\"b\"\"\"");
+    }
+
+    #[test]
+    fn the_heading_counts_the_columns() {
+        assert_eq!(from_cells(&[]).trim_end().split(',').count(), 21 + 2 * 7);
+    }
+}

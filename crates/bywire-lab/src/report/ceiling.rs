@@ -1,0 +1,98 @@
+//! The ceilings: what memory and the kernel allow on this machine, as measured in the same session.
+
+use crate::cell::{Cell, Unit};
+
+/// A ceiling that moved by more than this between its first and its last measurement marks the session unstable.
+const DRIFT_SHARE_MAX: f64 = 0.05;
+
+/// What this machine's memory and kernel allow.
+#[derive(Clone, Debug, Default)]
+pub struct Ceilings<'a> {
+    /// Each `memory` test and size, first and last time it was taken.
+    pub rows: Vec<Ceiling<'a>>,
+}
+
+/// One ceiling.
+#[derive(Clone, Copy, Debug)]
+pub struct Ceiling<'a> {
+    /// As first measured.
+    pub first: &'a Cell,
+    /// As last measured; the same cell when taken once.
+    pub last: &'a Cell,
+}
+
+impl Ceiling<'_> {
+    /// The value that results are set against: the mean of first and last.
+    pub fn value(&self) -> f64 {
+        (self.first.value + self.last.value) / 2.0
+    }
+
+    /// How far the last lies from the first, as a share of the first; absent when taken once.
+    pub fn drift(&self) -> Option<f64> {
+        (!std::ptr::eq(self.first, self.last)).then(|| self.last.value / self.first.value - 1.0)
+    }
+
+    /// Whether it moved too far for the session to count as stable.
+    pub fn unstable(&self) -> bool {
+        self.drift().is_some_and(|drift| drift.abs() > DRIFT_SHARE_MAX)
+    }
+}
+
+impl<'a> Ceilings<'a> {
+    /// From the `memory` cells of a session.
+    pub fn of(cells: &'a [Cell]) -> Self {
+        let mut rows: Vec<Ceiling> = Vec::new();
+        for cell in cells.iter().filter(|cell| cell.level == "memory") {
+            let same = |row: &&mut Ceiling| {
+                let first = row.first;
+                (&first.test, first.size_bytes, &first.between, &first.parameters)
+                    == (&cell.test, cell.size_bytes, &cell.between, &cell.parameters)
+            };
+            match rows.iter_mut().find(same) {
+                Some(row) => row.last = cell,
+                None => rows.push(Ceiling { first: cell, last: cell }),
+            }
+        }
+        Self { rows }
+    }
+
+    /// The floor of every half-RTT: a cache line handed between the two cores, in ns.
+    pub fn half_rtt_floor(&self) -> Option<f64> {
+        self.of_test("cacheline").map(Ceiling::value).next()
+    }
+
+    /// The floor of a half-RTT between sleepers: the cheapest hand-off that the kernel has, in ns.
+    pub fn wake_floor(&self) -> Option<f64> {
+        let floors = self.of_test("futex").chain(self.of_test("pipe"));
+        floors.map(Ceiling::value).min_by(f64::total_cmp)
+    }
+
+    /// The ceiling of a one-way rate: one core's write, copy and sum, at the length nearest to `size_bytes`.
+    pub fn one_way(&self, size_bytes: u64) -> Option<f64> {
+        let distance = |row: &&Ceiling| {
+            let size = row.first.size_bytes.unwrap_or(size_bytes).max(1) as f64;
+            (size / size_bytes.max(1) as f64).ln().abs()
+        };
+        self.of_test("touched").min_by(|a, b| distance(a).total_cmp(&distance(b))).map(Ceiling::value)
+    }
+
+    /// The ceiling of a two-way rate: memory read and written at once, in bytes per second.
+    pub fn two_way(&self) -> Option<f64> {
+        self.of_test("readwrite").map(Ceiling::value).reduce(f64::max)
+    }
+
+    /// Rates by size of one `memory` test, for a curve in the plots.
+    pub fn curve(&self, test: &str) -> Vec<(u64, f64)> {
+        let mut points: Vec<_> = self
+            .of_test(test)
+            .filter(|row| row.first.unit == Unit::BytesPerSecond)
+            .filter_map(|row| Some((row.first.size_bytes?, row.value())))
+            .collect();
+        points.sort_by_key(|point| point.0);
+        points
+    }
+
+    fn of_test(&self, test: &str) -> impl Iterator<Item = &Ceiling<'a>> {
+        self.rows.iter().filter(move |row| row.first.test == test)
+    }
+}

@@ -1,0 +1,405 @@
+//! The plots of a session, each from its cells, its ceilings and the historic figures that belong beside them.
+
+use std::collections::BTreeMap;
+
+use crate::cell::{Cell, CpuEnd, Unit};
+use crate::history;
+use crate::report::answer::n_half_bytes;
+use crate::report::ceiling::Ceilings;
+use crate::report::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
+use crate::report::quantity;
+use crate::report::way::Way;
+
+/// Bins for each factor of ten in the distribution of half-RTT.
+const BINS_PER_DECADE: f64 = 40.0;
+
+/// Every plot that has something measured to show.
+pub fn plots(ways: &[Way], ceilings: &Ceilings) -> Vec<Plot> {
+    let all = [
+        half_rtt(ways, ceilings),
+        one_way(ways, ceilings),
+        two_way(ways, ceilings),
+        cpu_per_kilobyte(ways),
+        cpu_per_message(ways),
+        transactions(ways),
+        cpu_per_transaction(ways),
+        distribution(ways),
+        interleave(ways),
+    ];
+    all.into_iter().filter(|plot| !plot.is_empty()).collect()
+}
+
+const SIZE: Axis = Axis { name: "message length", quantity: Quantity::Size, logarithmic: true };
+
+const HALF_RTT: Axis = Axis { name: "half-RTT", quantity: Quantity::Duration, logarithmic: true };
+
+const RATE: Axis = Axis { name: "rate", quantity: Quantity::Rate, logarithmic: true };
+
+fn half_rtt(ways: &[Way], ceilings: &Ceilings) -> Plot {
+    let mut series =
+        curves(ways, "latency", |cell| cell.percentiles.map(|percentiles| [percentiles.p5, percentiles.p95]));
+    let sizes = extent(&series);
+    series.extend(limit("cache-line floor", ceilings.half_rtt_floor(), sizes));
+    series.extend(limit("futex or pipe hand-off", ceilings.wake_floor(), sizes));
+    series.extend(historic("latency", "ns", None));
+    Plot {
+        id: "half-rtt",
+        title: "Half-RTT by message length",
+        about: "Median of single round trips, halved; the band runs from p5 to p95. Lower is better.".into(),
+        kind: Kind::Curves,
+        x: SIZE,
+        y: HALF_RTT,
+        categories: Vec::new(),
+        series,
+        remarks: Vec::new(),
+    }
+}
+
+fn one_way(ways: &[Way], ceilings: &Ceilings) -> Plot {
+    let mut series = curves(ways, "stream", |cell| Some(cell.ci95));
+    let remarks = holes(&series);
+    let sizes = extent(&series);
+    series.extend(ways.iter().enumerate().filter_map(n_half_mark));
+    series.extend(ceiling_curve("one core: write, copy and sum", ceilings.curve("touched"), sizes));
+    series.extend(ceiling_curve("memcpy", ceilings.curve("memcpy"), sizes));
+    series.extend(historic("stream", "bytes_per_second", sizes));
+    Plot {
+        id: "one-way",
+        title: "One-way rate by message length",
+        about: "Payload received per second; the band is the 95 % interval of the median. A large mark is N½, the \
+                length at half of the highest rate. Higher is better."
+            .into(),
+        kind: Kind::Curves,
+        x: SIZE,
+        y: RATE,
+        categories: Vec::new(),
+        series,
+        remarks,
+    }
+}
+
+fn two_way(ways: &[Way], ceilings: &Ceilings) -> Plot {
+    let mut series = curves(ways, "bidir", |cell| Some(cell.ci95));
+    let remarks = holes(&series);
+    let sizes = extent(&series);
+    series.extend(limit("memory read + write", ceilings.two_way(), sizes));
+    series.extend(historic("bidir", "bytes_per_second", sizes));
+    Plot {
+        id: "two-way",
+        title: "Two-way rate by message length",
+        about: "Both directions at once, added up; the band is the 95 % interval of the median. Higher is better.".into(),
+        kind: Kind::Curves,
+        x: SIZE,
+        y: RATE,
+        categories: Vec::new(),
+        series,
+        remarks,
+    }
+}
+
+fn interleave(ways: &[Way]) -> Plot {
+    Plot {
+        id: "interleave",
+        title: "Half-RTT beside a long transfer",
+        about: "Short messages by length while a long transfer runs in the same pair; the band runs from p5 to p95. \
+                Lower is better."
+            .into(),
+        kind: Kind::Curves,
+        x: SIZE,
+        y: HALF_RTT,
+        categories: Vec::new(),
+        series: curves(ways, "interleave", |cell| {
+            cell.percentiles.map(|percentiles| [percentiles.p5, percentiles.p95])
+        }),
+        remarks: Vec::new(),
+    }
+}
+
+fn transactions(ways: &[Way]) -> Plot {
+    let mut series = curves(ways, "rr", |cell| Some(cell.ci95));
+    series.extend(historic("rr", "transactions_per_second", None));
+    Plot {
+        id: "transactions",
+        title: "Transactions per second by request length",
+        about: "One request and its response at a time; the band is the 95 % interval of the median. Higher is better."
+            .into(),
+        kind: Kind::Curves,
+        x: SIZE,
+        y: Axis {
+            name: "transactions",
+            quantity: Quantity::PerSecond,
+            logarithmic: true,
+        },
+        categories: Vec::new(),
+        series,
+        remarks: Vec::new(),
+    }
+}
+
+/// The distribution of short half-RTTs: samples by logarithmic bins, as a share of all.
+fn distribution(ways: &[Way]) -> Plot {
+    let series = ways.iter().enumerate().filter_map(|(slot, way)| {
+        let cell = way.short("latency")?;
+        let total: u64 = cell.histogram.iter().map(|bucket| bucket.1).sum();
+        let mut bins = BTreeMap::<i64, u64>::new();
+        for &(bound, count) in cell.histogram.iter().filter(|bucket| bucket.0 > 0.0) {
+            *bins.entry((bound.log10() * BINS_PER_DECADE).floor() as i64).or_default() += count;
+        }
+        let middle = |bin: i64| 10f64.powf((bin as f64 + 0.5) / BINS_PER_DECADE);
+        let points =
+            bins.iter().map(|(&bin, &count)| Point::new(middle(bin), count as f64 / total as f64)).collect();
+        Some(measured(&way.label, slot, points))
+    });
+    Plot {
+        id: "distribution",
+        title: "Distribution of short half-RTTs",
+        about: format!("Share of all samples in each bin ({BINS_PER_DECADE} bins for each factor of ten)."),
+        kind: Kind::Curves,
+        x: HALF_RTT,
+        y: Axis { name: "share of samples", quantity: Quantity::Share, logarithmic: true },
+        categories: Vec::new(),
+        series: series.collect(),
+        remarks: Vec::new(),
+    }
+}
+
+fn cpu_per_kilobyte(ways: &[Way]) -> Plot {
+    let rows: Vec<(String, &Cell)> = ways
+        .iter()
+        .filter_map(|way| {
+            let cell = way.highest("stream")?;
+            let size = quantity::size(cell.size_bytes.unwrap_or(0));
+            Some((format!("{}, {size}", way.label), cell))
+        })
+        .collect();
+    bars(
+        "cpu-per-kilobyte",
+        "CPU per KB at the highest one-way rate",
+        "CPU time for each 1,024 bytes sent (source) and received (target): attributed by the threads' own clocks, and \
+         what the machine spent beyond it. Lower is better.",
+        "CPU per KB",
+        &rows,
+        |cell, end| {
+            let unattributed = end.unattributed.map(|share| share * 1e9 / (cell.value / 1024.0));
+            [end.service_demand_us_per_kb.map(|us| us * 1e3), unattributed]
+        },
+    )
+}
+
+fn cpu_per_transaction(ways: &[Way]) -> Plot {
+    let rows: Vec<(String, &Cell)> =
+        ways.iter().filter_map(|way| Some((way.label.clone(), way.short("rr")?))).collect();
+    bars(
+        "cpu-per-transaction",
+        "CPU per short transaction",
+        "CPU time for each request with its response, at both ends. Lower is better.",
+        "CPU per transaction",
+        &rows,
+        |cell, end| {
+            let unattributed = end.unattributed.map(|share| share * 1e9 / cell.value);
+            [end.service_demand_us_per_transaction.map(|us| us * 1e3), unattributed]
+        },
+    )
+}
+
+fn cpu_per_message(ways: &[Way]) -> Plot {
+    let rows: Vec<(String, &Cell)> =
+        ways.iter().filter_map(|way| Some((way.label.clone(), way.short("overhead")?))).collect();
+    let part = |slot: usize, key: &str, name: &str| Series {
+        name: name.into(),
+        look: Look::Part,
+        slot,
+        points: rows
+            .iter()
+            .enumerate()
+            .filter_map(|(index, (_, cell))| Some(Point::new(index as f64, cell.details.get(key)?.as_f64()?)))
+            .collect(),
+    };
+    let mut series = vec![part(0, "send_ns", "send"), part(2, "receive_ns", "receive")];
+    series.retain(|series| !series.points.is_empty());
+    if series.is_empty() {
+        let points = rows.iter().enumerate();
+        series.push(Series {
+            name: "send + receive".into(),
+            look: Look::Part,
+            slot: 0,
+            points: points.map(|(index, (_, cell))| Point::new(index as f64, cell.value)).collect(),
+        });
+    }
+    Plot {
+        id: "cpu-per-message",
+        title: "Host CPU per short message",
+        about: "Time inside the calls, without waiting; send and receive apart. GM published less than 0.5 µs for both \
+                together. Lower is better."
+            .into(),
+        kind: Kind::Bars,
+        x: NAMES,
+        y: Axis {
+            name: "CPU per message",
+            quantity: Quantity::Duration,
+            logarithmic: false,
+        },
+        categories: rows.into_iter().map(|row| row.0).collect(),
+        series,
+        remarks: Vec::new(),
+    }
+}
+
+const NAMES: Axis = Axis { name: "way", quantity: Quantity::Name, logarithmic: false };
+
+/// CPU of both ends, attributed and not, stacked; `of` gives both in ns per unit of work.
+fn bars(
+    id: &'static str,
+    title: &'static str,
+    about: &str,
+    y: &'static str,
+    rows: &[(String, &Cell)],
+    of: impl Fn(&Cell, &CpuEnd) -> [Option<f64>; 2],
+) -> Plot {
+    let part = |name: &str, slot: usize, of: &dyn Fn(&Cell) -> Option<f64>| Series {
+        name: name.into(),
+        look: Look::Part,
+        slot,
+        points: rows
+            .iter()
+            .enumerate()
+            .filter_map(|(index, (_, cell))| Some(Point::new(index as f64, of(cell)?.max(0.0))))
+            .collect(),
+    };
+    let series = vec![
+        part("source, attributed", 0, &|cell| of(cell, &cell.cpu.source)[0]),
+        part("source, beyond", 1, &|cell| of(cell, &cell.cpu.source)[1]),
+        part("target, attributed", 2, &|cell| of(cell, &cell.cpu.target)[0]),
+        part("target, beyond", 3, &|cell| of(cell, &cell.cpu.target)[1]),
+    ];
+    Plot {
+        id,
+        title,
+        about: about.into(),
+        kind: Kind::Bars,
+        x: NAMES,
+        y: Axis { name: y, quantity: Quantity::Duration, logarithmic: false },
+        categories: rows.iter().map(|row| row.0.clone()).collect(),
+        series: series.into_iter().filter(|series| !series.points.is_empty()).collect(),
+        remarks: Vec::new(),
+    }
+}
+
+/// One curve by size for each way that has the test.
+fn curves(ways: &[Way], test: &str, band: impl Fn(&Cell) -> Option<[f64; 2]>) -> Vec<Series> {
+    let curve = |(slot, way): (usize, &Way)| {
+        let points: Vec<Point> = way
+            .by_size(test)
+            .into_iter()
+            .filter_map(|cell| {
+                Some(Point { band: band(cell), ..Point::new(cell.size_bytes?.max(1) as f64, cell.value) })
+            })
+            .collect();
+        (!points.is_empty()).then(|| measured(&way.label, slot, points))
+    };
+    ways.iter().enumerate().filter_map(curve).collect()
+}
+
+fn measured(name: &str, slot: usize, points: Vec<Point>) -> Series {
+    Series { name: name.into(), look: Look::Measured, slot, points }
+}
+
+fn n_half_mark((slot, way): (usize, &Way)) -> Option<Series> {
+    let highest = way.highest("stream").filter(|cell| cell.unit == Unit::BytesPerSecond)?;
+    let length = n_half_bytes(way)?;
+    let mut point = Point::new(length.round(), highest.value / 2.0);
+    point.note = Some(format!("N½ of {}", way.label));
+    Some(Series { name: format!("N½, {}", way.label), look: Look::Mark, slot, points: vec![point] })
+}
+
+/// The shortest and the longest message of the curves.
+fn extent(series: &[Series]) -> Option<[f64; 2]> {
+    let lengths = series.iter().flat_map(|series| &series.points).map(|point| point.x);
+    lengths.fold(None, |extent, x| match extent {
+        None => Some([x, x]),
+        Some([low, high]) => Some([x.min(low), x.max(high)]),
+    })
+}
+
+fn limit(name: &str, value: Option<f64>, sizes: Option<[f64; 2]>) -> Option<Series> {
+    let ([low, high], value) = (sizes?, value?);
+    Some(Series {
+        name: name.into(),
+        look: Look::Limit,
+        slot: 0,
+        points: vec![Point::new(low, value), Point::new(high, value)],
+    })
+}
+
+/// A ceiling that depends on length; one point alone holds for every length.
+fn ceiling_curve(name: &str, points: Vec<(u64, f64)>, sizes: Option<[f64; 2]>) -> Option<Series> {
+    if let [(_, only)] = points[..] {
+        return limit(name, Some(only), sizes);
+    }
+    (points.len() > 1 && sizes.is_some()).then(|| Series {
+        name: name.into(),
+        look: Look::Limit,
+        slot: 0,
+        points: points.into_iter().map(|(size, rate)| Point::new(size as f64, rate)).collect(),
+    })
+}
+
+/// Historic figures of one test that have a length; with `sizes`, "large messages" stand at the longest of today's.
+fn historic(test: &str, unit: &str, sizes: Option<[f64; 2]>) -> Vec<Series> {
+    let mut by_document: Vec<Series> = Vec::new();
+    for (document, figure) in history::figures() {
+        let n_half = test == "stream" && figure.test == "nhalf";
+        let asked = figure.normalised.unit == unit && figure.test == test;
+        if !(n_half || asked) {
+            continue;
+        }
+        let (x, y, printed) = match (figure.size_bytes, sizes) {
+            _ if n_half => {
+                let plateau = history::figures()
+                    .map(|entry| entry.1)
+                    .find(|other| other.hardware == figure.hardware && other.test == "stream");
+                let Some(plateau) = plateau else { continue };
+                let half = plateau.normalised.value / 2.0;
+                (figure.normalised.value, half, format!("N½ {} {}", figure.printed, figure.unit))
+            }
+            (Some(size), _) => {
+                (size as f64, figure.normalised.value, format!("{} {}", figure.printed, figure.unit))
+            }
+            (None, Some(sizes)) if document.document == "gm" => {
+                let printed = format!("{} {}, large messages", figure.printed, figure.unit);
+                (sizes[1], figure.normalised.value, printed)
+            }
+            _ => continue,
+        };
+        let point = Point { note: Some(format!("{printed}; {}", figure.hardware)), ..Point::new(x, y) };
+        match by_document.iter_mut().find(|series| series.name == document.short) {
+            Some(series) => series.points.push(point),
+            None => by_document.push(Series {
+                name: document.short.clone(),
+                look: Look::Historic,
+                slot: history::documents().iter().position(|other| other == document).unwrap_or(0),
+                points: vec![point],
+            }),
+        }
+    }
+    by_document
+}
+
+/// Sizes whose rate is under half of both neighbours': a hole, as BIP found one in Linux 2.0.
+fn holes(series: &[Series]) -> Vec<String> {
+    let mut remarks = Vec::new();
+    for curve in series {
+        for window in curve.points.windows(3) {
+            let [before, here, after] = window else { continue };
+            if here.y < before.y.min(after.y) / 2.0 {
+                remarks.push(format!(
+                    "{} at {}: {} is under half of its neighbours' rate.",
+                    curve.name,
+                    quantity::size(here.x as u64),
+                    quantity::rate(here.y)
+                ));
+            }
+        }
+    }
+    remarks
+}

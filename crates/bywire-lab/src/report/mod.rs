@@ -1,0 +1,17 @@
+//! The report: one self-contained HTML file that opens from disk without a network, and its plain-text sister.
+//!
+//! It begins with the one-page [`answer`], then come plots with a table each, everything beside the historic
+//! figures, what could not be measured, the machine and the commands. Whatever comes from a cell is escaped.
+
+mod answer;
+mod ceiling;
+mod graph;
+mod page;
+mod past;
+mod plot;
+mod quantity;
+mod text;
+mod way;
+
+pub use page::render;
+pub use text::{cell_text, summary_text};

@@ -1,0 +1,441 @@
+//! The HTML page.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::cell::{Cell, Session};
+use crate::report::answer::{Headline, Score, headlines, verdicts};
+use crate::report::ceiling::{Ceiling, Ceilings};
+use crate::report::graph;
+use crate::report::past::{Comparison, comparisons};
+use crate::report::plot::Plot;
+use crate::report::quantity;
+use crate::report::way::{Waiting, ways};
+
+const CHARTS: &str = include_str!("../../assets/echarts.common.min.js");
+const SCRIPT: &str = include_str!("../../assets/report.js");
+const STYLE: &str = include_str!("../../assets/report.css");
+
+/// The whole report of a session as one HTML file.
+///
+/// The page loads nothing: its content security policy allows only its own two scripts, by hash.
+pub fn render(session: &Session) -> String {
+    let ways = ways(&session.cells);
+    let ceilings = Ceilings::of(&session.cells);
+    let scores = Score::of(&ways);
+    let plots = graph::plots(&ways, &ceilings);
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(policy());
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="generator" content=(concat!("bywire ", env!("CARGO_PKG_VERSION")));
+                title { "Bywire · " (session.preset) " · " (session.started) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                a.skip href="#answer" { "Skip to the answer" }
+                (masthead(session))
+                main {
+                    (answer(session, &scores, &ceilings))
+                    @if !plots.is_empty() { h2 #plots { "Plots" } }
+                    @for plot in &plots { (plot.section()) }
+                    (ceiling_table(&ceilings))
+                    (past(&comparisons(&ways, &ceilings)))
+                    (absences(session))
+                    (conduct(session))
+                    (environment(session))
+                    (commands(session))
+                }
+                footer { p { "Measured and written by bywire " (env!("CARGO_PKG_VERSION")) ". This file is complete in itself; its plots are drawn by Apache ECharts, embedded under the Apache Licence 2.0." } }
+                script #data type="application/json" { (PreEscaped(embedded(&plots))) }
+                script { (PreEscaped(CHARTS)) }
+                script { (PreEscaped(SCRIPT)) }
+            }
+        }
+    };
+    page.into_string()
+}
+
+/// Nothing from anywhere but this file, and of scripts only the two that were written into it.
+fn policy() -> String {
+    let hash = |script: &str| STANDARD.encode(Sha256::digest(script.as_bytes()));
+    format!(
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; \
+         script-src 'sha256-{}' 'sha256-{}'",
+        hash(CHARTS),
+        hash(SCRIPT)
+    )
+}
+
+/// The plots as JSON that cannot end its script element.
+fn embedded(plots: &[Plot]) -> String {
+    // Plots hold strings and numbers only; a number that is none becomes null.
+    let json = serde_json::to_string(plots).expect("plots are JSON");
+    json.replace('<', "\\u003c").replace('>', "\\u003e")
+}
+
+fn masthead(session: &Session) -> Markup {
+    let at = |pointer: &str| {
+        let value = session.environment.pointer(pointer)?.as_str()?;
+        Some(value.to_owned())
+    };
+    let facts: Vec<String> = [
+        Some(session.started.clone()),
+        Some(format!("{:.0} s", session.seconds)),
+        Some(format!("{} cells", session.cells.len())),
+        at("/cpu/model"),
+        at("/kernel/release").map(|release| format!("Linux {release}")),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    html! {
+        header {
+            p.brand { "Bywire" }
+            h1 { "What this machine delivers" }
+            p.facts { "Preset " b { (session.preset) } " · " (facts.join(" · ")) }
+            @if !session.complete {
+                p.warning role="note" { "This session was interrupted: it shows what had been measured by then." }
+            }
+        }
+    }
+}
+
+fn answer(session: &Session, scores: &[Score], ceilings: &Ceilings) -> Markup {
+    let unstable: Vec<String> =
+        ceilings.rows.iter().filter(|ceiling| ceiling.unstable()).map(ceiling_name).collect();
+    let verdicts = verdicts(scores);
+    html! {
+        section #answer {
+            div.headlines {
+                @for Headline { title, figure, about } in headlines(scores, ceilings) {
+                    div.headline {
+                        p.title { (title) }
+                        p.value { (figure) }
+                        p.about { (about) }
+                    }
+                }
+            }
+            @if session.cells.is_empty() { p.warning { "Nothing was measured in this session." } }
+            @if !unstable.is_empty() {
+                p.warning role="note" {
+                    "The machine itself changed by more than 5 % during the session (" (unstable.join(", ")) "): take differences of that order with care."
+                }
+            }
+            @if !scores.is_empty() {
+                h2 { "What each level delivers" }
+                (score_table(scores, ceilings))
+            }
+            @if !verdicts.is_empty() {
+                h2 { "Who wins, by how much" }
+                ul.verdicts { @for verdict in &verdicts { li { (verdict) } } }
+                p.about { "Like is compared with like: pollers with pollers, sleepers with sleepers, each level by its best way. Where the 95 % intervals overlap no difference is claimed." }
+            }
+        }
+    }
+}
+
+fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
+    let floor = ceilings.half_rtt_floor();
+    let cell = |cell: Option<&Cell>, ratio: Option<String>| {
+        html! {
+            td.figure {
+                @match cell {
+                    Some(cell) => {
+                        (quantity::value(cell.value, cell.unit))
+                        @let size = cell.size_bytes.map(quantity::size);
+                        @let about: Vec<String> = size.into_iter().chain(ratio).collect();
+                        small { (about.join(", ")) }
+                    }
+                    None => span.none { "–" },
+                }
+            }
+        }
+    };
+    let time = |microseconds: Option<f64>| {
+        html! {
+            td.figure {
+                @match microseconds {
+                    Some(us) => (quantity::duration(us * 1e3)),
+                    None => span.none { "–" },
+                }
+            }
+        }
+    };
+    scroll(
+        "What each level delivers",
+        html! {
+            thead { tr {
+                th scope="col" { "way" }
+                th scope="col" { "waits" }
+                th.figure scope="col" { "half-RTT, short" }
+                th.figure scope="col" { "one-way rate" }
+                th.figure scope="col" { "N½" }
+                th.figure scope="col" { "two-way rate" }
+                th.figure scope="col" { "transactions" }
+                th.figure scope="col" { "CPU / message" }
+                th.figure scope="col" { "CPU / KB" }
+                th.figure scope="col" { "CPU / trans." }
+            } }
+            tbody { @for score in scores { tr {
+                th scope="row" { (score.way.label) }
+                td { (score.way.cells.first().map_or("", |cell| Waiting::of(cell).name())) }
+                (cell(score.half_rtt, score.half_rtt.zip(floor).map(|(cell, floor)| quantity::factor(cell.value / floor) + " floor")))
+                (cell(score.one_way, share_of(score.one_way, |cell| ceilings.one_way(cell.size_bytes.unwrap_or(0)))))
+                td.figure { @match score.n_half_bytes { Some(bytes) => (format!("{bytes:.0} B")), None => span.none { "–" } } }
+                (cell(score.two_way, share_of(score.two_way, |_| ceilings.two_way())))
+                (cell(score.transactions, None))
+                (cell(score.overhead, None))
+                (time(score.cpu_us_per_kb()))
+                (time(score.cpu_us_per_transaction()))
+            } } }
+        },
+    )
+}
+
+fn share_of(cell: Option<&Cell>, ceiling: impl Fn(&Cell) -> Option<f64>) -> Option<String> {
+    let cell = cell?;
+    Some(quantity::percent(cell.value / ceiling(cell)?) + " of ceiling")
+}
+
+fn ceiling_name(ceiling: &Ceiling) -> String {
+    let size = ceiling.first.size_bytes.map(|size| format!(" {}", quantity::size(size)));
+    let parameters = ceiling.first.parameters.iter();
+    let parameters: String = parameters.map(|(name, value)| format!(", {name} {value}")).collect();
+    format!("{}{}{parameters}", ceiling.first.test, size.unwrap_or_default())
+}
+
+fn ceiling_table(ceilings: &Ceilings) -> Markup {
+    html! {
+        @if !ceilings.rows.is_empty() {
+            section.card #ceilings {
+                h3 { "Ceilings of this machine" }
+                p.about { "What memory and the kernel allow between the same two cores, before and after the session." }
+                (scroll("Ceilings of this machine", html! {
+                    thead { tr {
+                        th scope="col" { "memory test" }
+                        th.figure scope="col" { "first" }
+                        th.figure scope="col" { "95 % interval" }
+                        th.figure scope="col" { "last" }
+                        th.figure scope="col" { "drift" }
+                    } }
+                    tbody { @for ceiling in &ceilings.rows { tr {
+                        @let unit = ceiling.first.unit;
+                        th scope="row" { (ceiling_name(ceiling)) }
+                        td.figure { (quantity::value(ceiling.first.value, unit)) }
+                        td.figure { (interval(ceiling.first)) }
+                        @match ceiling.drift() {
+                            Some(drift) => {
+                                td.figure { (quantity::value(ceiling.last.value, unit)) }
+                                td.figure { (format!("{:+.1} %", drift * 100.0)) }
+                            }
+                            None => { td.figure { "taken once" } td.figure { "–" } }
+                        }
+                    } } }
+                }))
+            }
+        }
+    }
+}
+
+fn interval(cell: &Cell) -> String {
+    let [low, high] = cell.ci95.map(|bound| quantity::value(bound, cell.unit));
+    format!("{low} – {high}")
+}
+
+fn past(comparisons: &[Comparison]) -> Markup {
+    html! {
+        section.card #past {
+            h3 { "Then and now" }
+            p.about { "The figures of the five source documents, as printed, beside the nearest result of this session. The machines are decades apart, and today both ends share one: the table shows what a program gets, then and now." }
+            @for comparison in comparisons {
+                details open[comparison.document.document == "gm" && !comparison.rows.is_empty()] {
+                    summary {
+                        (comparison.document.title) " (" (comparison.document.date) "): "
+                        (comparison.rows.len()) " figures beside today's, " (comparison.without) " without a counterpart in this session"
+                    }
+                    @if !comparison.rows.is_empty() { (past_table(comparison)) }
+                }
+            }
+        }
+    }
+}
+
+fn past_table(comparison: &Comparison) -> Markup {
+    scroll(
+        &comparison.document.title,
+        html! {
+            thead { tr {
+                th scope="col" { "then" }
+                th.figure scope="col" { "printed" }
+                th.figure scope="col" { "today" }
+                th scope="col" { "by" }
+                th.figure scope="col" { "better by" }
+                th scope="col" { "note" }
+            } }
+            tbody { @for row in &comparison.rows { tr {
+                th scope="row" {
+                    (row.figure.what) @if let Some(size) = row.figure.size_bytes { ", " (quantity::size(size)) }
+                    small { (row.figure.hardware) }
+                }
+                td.figure { (row.figure.printed) " " (row.figure.unit) }
+                td.figure { (row.today) }
+                td { (row.whose) }
+                td.figure { (quantity::factor(row.gain)) }
+                td { @if let Some(note) = &row.figure.note { (note) } }
+            } } }
+        },
+    )
+}
+
+fn absences(session: &Session) -> Markup {
+    html! {
+        @if !session.absent.is_empty() {
+            section.card #absent {
+                h3 { "Not measured here" }
+                ul { @for absence in &session.absent { li {
+                    b { (absence.level) @if let Some(test) = &absence.test { " " (test) } } ": " (absence.reason)
+                } } }
+            }
+        }
+    }
+}
+
+/// How the session went: every cell with its interval and its marked blocks.
+fn conduct(session: &Session) -> Markup {
+    html! {
+        @if !session.cells.is_empty() {
+            section.card #cells {
+                h3 { "Every cell" }
+                p.about { "Medians over fresh pairs of processes, with 95 % bootstrap intervals over the pairs. Disturbed blocks and outliers are marked, never dropped." }
+                details {
+                    summary { "Table of " (session.cells.len()) " cells" }
+                    (scroll("Every cell", html! {
+                        thead { tr {
+                            th scope="col" { "command" }
+                            th.figure scope="col" { "median" }
+                            th.figure scope="col" { "95 % interval" }
+                            th.figure scope="col" { "mean" }
+                            th.figure scope="col" { "p99" }
+                            th.figure scope="col" { "p99.9" }
+                            th.figure scope="col" { "pairs" }
+                            th.figure scope="col" { "blocks" }
+                            th.figure scope="col" { "disturbed" }
+                            th.figure scope="col" { "outliers" }
+                        } }
+                        tbody { @for cell in &session.cells { (cell_row(cell)) } }
+                    }))
+                }
+            }
+        }
+    }
+}
+
+fn cell_row(cell: &Cell) -> Markup {
+    let value = |value: Option<f64>| value.map(|value| quantity::value(value, cell.unit)).unwrap_or_default();
+    let pairs: std::collections::BTreeSet<u32> = cell.blocks.iter().map(|block| block.pair).collect();
+    let disturbed = cell.blocks.iter().filter(|block| !block.disturbed.is_empty()).count();
+    let outliers = cell.blocks.iter().filter(|block| block.outlier).count();
+    html! {
+        tr {
+            th scope="row" { code { (command_of(cell)) } }
+            td.figure { (value(Some(cell.value))) }
+            td.figure { (interval(cell)) }
+            td.figure { (value(cell.mean)) }
+            td.figure { (value(cell.percentiles.map(|percentiles| percentiles.p99))) }
+            td.figure { (value(cell.percentiles.map(|percentiles| percentiles.p999))) }
+            td.figure { (pairs.len()) }
+            td.figure { (cell.blocks.len()) }
+            td.figure { (disturbed) }
+            td.figure { (outliers) }
+        }
+    }
+}
+
+/// The command that takes a cell again.
+pub fn command_of(cell: &Cell) -> String {
+    let mut words = vec!["bywire measure".to_owned(), cell.level.clone(), cell.test.clone()];
+    let implied = cell.link.as_deref() == Some(&cell.level) || cell.level == "tcp" || cell.level == "udp";
+    words.extend(cell.link.iter().filter(|_| !implied).map(|link| format!("--link {link}")));
+    if !["processes", ""].contains(&cell.between.as_str()) && cell.level != "memory" {
+        words.push(format!("--between {}", cell.between));
+    }
+    words.extend(cell.size_bytes.map(|size| format!("--size {size}")));
+    words.extend(cell.parameters.iter().filter_map(|(name, value)| option(name, value)));
+    words.join(" ")
+}
+
+fn option(name: &str, value: &Value) -> Option<String> {
+    let name = name.replace('_', "-");
+    match (name.as_str(), value) {
+        (_, Value::Null) => None,
+        ("spin", Value::Bool(false)) => Some("--no-spin".into()),
+        ("integrity" | "nagle", Value::Bool(on)) => {
+            Some(format!("--{name} {}", if *on { "on" } else { "off" }))
+        }
+        (_, Value::Bool(on)) => on.then(|| format!("--{name}")),
+        (_, Value::String(text)) => Some(format!("--{name} {text}")),
+        (_, other) => Some(format!("--{name} {other}")),
+    }
+}
+
+fn environment(session: &Session) -> Markup {
+    html! {
+        section.card #environment {
+            h3 { "The machine" }
+            details { summary { "Everything recorded about it" } (tree(&session.environment)) }
+        }
+    }
+}
+
+fn tree(value: &Value) -> Markup {
+    html! {
+        @match value {
+            Value::Object(map) => dl { @for (key, value) in map {
+                div { dt { (key.replace('_', " ")) } dd { (tree(value)) } }
+            } },
+            Value::Array(items) if items.iter().any(|item| item.is_object() || item.is_array()) => ol { @for item in items { li { (tree(item)) } } },
+            Value::Array(items) => { (items.iter().map(plain).collect::<Vec<_>>().join(" ")) }
+            other => (plain(other)),
+        }
+    }
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => "not available".into(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn commands(session: &Session) -> Markup {
+    let quoted: Vec<String> = session.command.iter().map(|word| shell_quoted(word)).collect();
+    html! {
+        section.card #commands {
+            h3 { "The command" }
+            pre tabindex="0" { code { (quoted.join(" ")) } }
+            p.about { "The command that takes each single cell again is in the table of every cell." }
+        }
+    }
+}
+
+fn shell_quoted(word: &str) -> String {
+    let safe = |letter: char| letter.is_ascii_alphanumeric() || "-_./=:,@%+".contains(letter);
+    match !word.is_empty() && word.chars().all(safe) {
+        true => word.into(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+/// A table that scrolls by itself where the page is narrow, by keyboard too.
+fn scroll(label: &str, rows: Markup) -> Markup {
+    html! { div.scroll tabindex="0" role="region" aria-label=(label) { table { (rows) } } }
+}

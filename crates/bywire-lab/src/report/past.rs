@@ -1,0 +1,110 @@
+//! Then and now: each historic figure beside the nearest result of this session.
+
+use crate::cell::{Cell, Unit};
+use crate::history::{self, Document, Figure};
+use crate::report::ceiling::Ceilings;
+use crate::report::quantity;
+use crate::report::way::Way;
+
+/// The historic figures of one document that this session can be set beside.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// The document.
+    pub document: &'static Document,
+    /// Figure by figure.
+    pub rows: Vec<Row>,
+    /// How many of its figures have no counterpart in this session.
+    pub without: usize,
+}
+
+/// One historic figure and today's.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// As printed.
+    pub figure: &'static Figure,
+    /// Today's, with its unit.
+    pub today: String,
+    /// Whose it is.
+    pub whose: String,
+    /// How many times better, above one, or worse, below it; always today's advantage.
+    pub gain: f64,
+}
+
+/// Every document's figures against this session.
+pub fn comparisons(ways: &[Way], ceilings: &Ceilings) -> Vec<Comparison> {
+    history::documents()
+        .iter()
+        .map(|document| {
+            let figures = document.figures.iter();
+            let rows: Vec<Row> = figures.filter_map(|figure| row(figure, ways, ceilings)).collect();
+            let without = document.figures.len() - rows.len();
+            Comparison { document, rows, without }
+        })
+        .collect()
+}
+
+fn row(figure: &'static Figure, ways: &[Way], ceilings: &Ceilings) -> Option<Row> {
+    let unit = match figure.normalised.unit.as_str() {
+        "ns" => Unit::Nanoseconds,
+        "bytes_per_second" => Unit::BytesPerSecond,
+        "transactions_per_second" => Unit::TransactionsPerSecond,
+        "bytes" if figure.test == "nhalf" => Unit::Bytes,
+        _ => return None,
+    };
+    let of_level = |level: &String| match level.as_str() {
+        "memory" => ceiling(figure, unit, ceilings),
+        _ => nearest(figure, unit, ways.iter().filter(|way| way.level == level)),
+    };
+    let (whose, cell) = figure.levels.iter().find_map(of_level)?;
+    let ratio = cell.value / figure.normalised.value;
+    Some(Row {
+        figure,
+        today: quantity::value(cell.value, unit),
+        whose,
+        gain: if less_is_better(unit) { 1.0 / ratio } else { ratio },
+    })
+}
+
+fn less_is_better(unit: Unit) -> bool {
+    matches!(unit, Unit::Nanoseconds | Unit::Bytes)
+}
+
+/// The best way's cell at the figure's length, or within a factor of two of it.
+fn nearest<'a>(
+    figure: &Figure,
+    unit: Unit,
+    ways: impl Iterator<Item = &'a Way<'a>>,
+) -> Option<(String, &'a Cell)> {
+    let distance = |cell: &Cell| match (figure.size_bytes, cell.size_bytes) {
+        (Some(then), Some(now)) => (now.max(1) as f64 / then.max(1) as f64).log2().abs(),
+        _ => 0.0,
+    };
+    let cells = ways.filter_map(|way| {
+        let cells = way.by_size(&figure.test);
+        let cell = match figure.size_bytes {
+            None => way.highest(&figure.test)?,
+            // Short messages of 1 and 8 bytes stand for one another.
+            Some(size) if size <= 8 => way.short(&figure.test)?,
+            Some(_) => cells
+                .into_iter()
+                .filter(|cell| distance(cell) <= 1.0)
+                .min_by(|a, b| distance(a).total_cmp(&distance(b)))?,
+        };
+        let size = cell.size_bytes.map(|size| format!(", {}", quantity::size(size)));
+        let whose = format!("{}{}", way.label, size.unwrap_or_default());
+        (cell.unit == unit).then_some((whose, cell))
+    });
+    cells.reduce(|a, b| match (a.1.value <= b.1.value) == less_is_better(unit) {
+        true => a,
+        false => b,
+    })
+}
+
+fn ceiling<'a>(figure: &Figure, unit: Unit, ceilings: &Ceilings<'a>) -> Option<(String, &'a Cell)> {
+    let rows = ceilings.rows.iter().map(|row| row.first);
+    let cell = rows
+        .filter(|cell| cell.test == figure.test && cell.unit == unit)
+        .max_by(|a, b| a.value.total_cmp(&b.value))?;
+    let size = cell.size_bytes.map(|size| format!(", {}", quantity::size(size)));
+    Some((format!("memory {}{}", cell.test, size.unwrap_or_default()), cell))
+}

@@ -1,0 +1,155 @@
+//! A way to carry messages: a level with its link and whatever else was varied. Cells of one way make one curve.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::cell::Cell;
+
+/// Parameters that say how long or how carefully was measured, not what.
+const NOT_A_WAY: [&str; 9] =
+    ["blocks", "block_us", "cores", "pairs", "response-size", "response_size", "seed", "time", "verify"];
+
+/// One way, with its cells in the order taken.
+#[derive(Clone, Debug)]
+pub struct Way<'a> {
+    /// What the reader is shown: `msg · shm`, `tcp · veth · MTU 9000`.
+    pub label: String,
+    /// The level.
+    pub level: &'a str,
+    /// The part that tells ways of one level apart.
+    key: Key<'a>,
+    /// Its cells.
+    pub cells: Vec<&'a Cell>,
+}
+
+type Key<'a> = (&'a str, Option<&'a str>, &'a str, Vec<(&'a str, String)>);
+
+/// How an end waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Waiting {
+    /// It polls, and keeps its core busy.
+    Polling,
+    /// It sleeps in the kernel until woken.
+    Sleeping,
+}
+
+impl Waiting {
+    /// `polling` or `sleeping`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Polling => "polling",
+            Self::Sleeping => "sleeping",
+        }
+    }
+
+    /// As the cell's parameters say; sleeping where they do not.
+    pub fn of(cell: &Cell) -> Self {
+        match cell.parameters.get("spin") {
+            Some(Value::Bool(true)) => Self::Polling,
+            Some(Value::String(text)) if text == "on" || text == "true" => Self::Polling,
+            _ => Self::Sleeping,
+        }
+    }
+}
+
+/// The ways of every level but `memory`, in the order in which they were first taken.
+pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
+    let varied = varied_parameters(cells);
+    let mut ways: Vec<Way> = Vec::new();
+    for cell in cells.iter().filter(|cell| cell.level != "memory") {
+        let key = key(cell, &varied);
+        match ways.iter_mut().find(|way| way.key == key) {
+            Some(way) => way.cells.push(cell),
+            None => ways.push(Way { label: label(&key), level: &cell.level, key, cells: vec![cell] }),
+        }
+    }
+    ways
+}
+
+impl<'a> Way<'a> {
+    /// Its cells of one test, by size; a repeated cell is shown as last taken.
+    pub fn by_size(&self, test: &str) -> Vec<&'a Cell> {
+        let mut by_size = BTreeMap::new();
+        for &cell in self.cells.iter().filter(|cell| cell.test == test) {
+            by_size.insert(cell.size_bytes, cell);
+        }
+        by_size.into_values().collect()
+    }
+
+    /// The cell of `test` with the highest value.
+    pub fn highest(&self, test: &str) -> Option<&'a Cell> {
+        self.by_size(test).into_iter().max_by(|a, b| a.value.total_cmp(&b.value))
+    }
+
+    /// The cell of `test` that stands for short messages: 8 bytes, else the shortest up to 64.
+    pub fn short(&self, test: &str) -> Option<&'a Cell> {
+        let cells = self.by_size(test);
+        let eight = cells.iter().find(|cell| cell.size_bytes == Some(8));
+        let shortest = cells.iter().find(|cell| cell.size_bytes.is_none_or(|size| size <= 64));
+        eight.or(shortest).copied()
+    }
+}
+
+/// For each level, the parameters of which it has cells with different values at the same test and size.
+fn varied_parameters(cells: &[Cell]) -> BTreeMap<&str, BTreeSet<&str>> {
+    type Point<'a> = (&'a str, &'a str, Option<&'a str>, &'a str, Option<u64>);
+    let mut seen: BTreeMap<(Point, &str), BTreeSet<String>> = BTreeMap::new();
+    let names: BTreeSet<&str> = cells
+        .iter()
+        .flat_map(|cell| cell.parameters.keys())
+        .map(String::as_str)
+        .filter(|name| !NOT_A_WAY.contains(name))
+        .collect();
+    for cell in cells {
+        let link = cell.link.as_deref();
+        let point = (cell.level.as_str(), cell.test.as_str(), link, cell.between.as_str(), cell.size_bytes);
+        for &name in &names {
+            let value = cell.parameters.get(name).map(Value::to_string);
+            let values = seen.entry((point, name)).or_default();
+            values.insert(value.unwrap_or_default());
+        }
+    }
+    let mut varied = BTreeMap::<&str, BTreeSet<&str>>::new();
+    for ((point, name), values) in seen {
+        if values.len() > 1 {
+            varied.entry(point.0).or_default().insert(name);
+        }
+    }
+    varied
+}
+
+fn key<'a>(cell: &'a Cell, varied: &BTreeMap<&str, BTreeSet<&'a str>>) -> Key<'a> {
+    let names = varied.get(cell.level.as_str()).into_iter().flatten();
+    let parameters =
+        names.filter_map(|&name| Some((name, parameter(name, cell.parameters.get(name)?)))).collect();
+    (&cell.level, cell.link.as_deref(), &cell.between, parameters)
+}
+
+fn label((level, link, between, parameters): &Key) -> String {
+    let mut parts = vec![level.to_string()];
+    parts.extend(link.filter(|link| link != level).map(str::to_owned));
+    // A veth link says already that namespaces lie between.
+    let said = ["processes", ""].contains(between) || (*between == "namespaces" && link.is_some());
+    parts.extend((!said).then(|| between.to_string()));
+    parts.extend(parameters.iter().map(|(_, text)| text.clone()));
+    parts.join(" · ")
+}
+
+/// A parameter as a reader would say it.
+fn parameter(name: &str, value: &Value) -> String {
+    let plain = match value {
+        Value::String(text) => text.clone(),
+        Value::Bool(true) => "on".into(),
+        Value::Bool(false) => "off".into(),
+        other => other.to_string(),
+    };
+    match (name, plain.as_str()) {
+        ("spin", "on") => "polling".into(),
+        ("spin", "off") => "sleeping".into(),
+        ("lent", "on") => "lent".into(),
+        ("lent", "off") => "copied".into(),
+        ("mtu", _) => format!("MTU {plain}"),
+        _ => format!("{} {plain}", name.replace(['-', '_'], " ")),
+    }
+}

@@ -1,0 +1,159 @@
+//! A stored session: a directory with `session.json` and `cells.jsonl`, one cell a line.
+//!
+//! Each cell is appended as soon as it is measured, so an interrupted session keeps what it has; a last line that
+//! was torn off in the middle is left out when the session is read again.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::cell::{CELL_SCHEMA, Cell, SESSION_SCHEMA, Session};
+
+const SESSION_FILE: &str = "session.json";
+const CELLS_FILE: &str = "cells.jsonl";
+
+/// Why a session could not be stored or read.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The file system refused.
+    #[error("cannot {action} {path}: {source}")]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A new session would overwrite an old one.
+    #[error("{0} holds a session already; name another directory")]
+    Occupied(PathBuf),
+    /// A file does not hold what it should.
+    #[error("{path}, line {line}: {reason}; it is not a session of this version")]
+    Malformed {
+        /// Which file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A measured value is no number, which JSON cannot hold.
+    #[error("{level} {test} has no value: nothing was measured")]
+    Empty {
+        /// The cell's level.
+        level: String,
+        /// The cell's test.
+        test: String,
+    },
+}
+
+/// A session that is being written.
+#[derive(Debug)]
+pub struct Store {
+    directory: PathBuf,
+    cells: File,
+}
+
+impl Store {
+    /// Makes `directory` (and its parents) and writes `session` without its cells.
+    ///
+    /// # Errors
+    /// When the directory holds a session already or cannot be written.
+    pub fn create(directory: &Path, session: &Session) -> Result<Self, StoreError> {
+        fs::create_dir_all(directory).map_err(|source| file_error("make", directory, source))?;
+        if directory.join(SESSION_FILE).exists() {
+            return Err(StoreError::Occupied(directory.to_owned()));
+        }
+        let path = directory.join(CELLS_FILE);
+        let cells = File::create(&path).map_err(|source| file_error("make", &path, source))?;
+        let store = Self { directory: directory.to_owned(), cells };
+        store.save(session)?;
+        Ok(store)
+    }
+
+    /// Appends one cell.
+    ///
+    /// # Errors
+    /// When the cell has no value, or cannot be written (a full disk, say); what was stored before stays.
+    pub fn append(&mut self, cell: &Cell) -> Result<(), StoreError> {
+        if !(cell.value.is_finite() && cell.ci95.iter().all(|bound| bound.is_finite())) {
+            return Err(StoreError::Empty { level: cell.level.clone(), test: cell.test.clone() });
+        }
+        let mut line = json(cell);
+        line.push('\n');
+        self.cells
+            .write_all(line.as_bytes())
+            .map_err(|source| file_error("write", &self.directory.join(CELLS_FILE), source))
+    }
+
+    /// Writes the session's own facts again, all at once: seconds so far, absences, whether it is complete.
+    ///
+    /// # Errors
+    /// When it cannot be written; the older version then stays.
+    pub fn save(&self, session: &Session) -> Result<(), StoreError> {
+        let path = self.directory.join(SESSION_FILE);
+        let fresh = self.directory.join("session.json.new");
+        let text = json(session);
+        fs::write(&fresh, text + "\n").map_err(|source| file_error("write", &fresh, source))?;
+        fs::rename(&fresh, &path).map_err(|source| file_error("write", &path, source))
+    }
+
+    /// Where it is stored.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+/// Reads a stored session with its cells.
+///
+/// # Errors
+/// When a file is missing, of another version or malformed anywhere but in a torn last line.
+pub fn read(directory: &Path) -> Result<Session, StoreError> {
+    let path = directory.join(SESSION_FILE);
+    let text = read_text(&path)?;
+    let mut session: Session =
+        serde_json::from_str(&text).map_err(|error| malformed(&path, error.line(), error))?;
+    if session.schema != SESSION_SCHEMA {
+        let reason = format!("schema {} rather than {SESSION_SCHEMA}", session.schema);
+        return Err(malformed(&path, 1, reason));
+    }
+    session.cells = read_cells(&directory.join(CELLS_FILE))?;
+    Ok(session)
+}
+
+fn read_cells(path: &Path) -> Result<Vec<Cell>, StoreError> {
+    let bytes = fs::read(path).map_err(|source| file_error("read", path, source))?;
+    // What follows the last line end was torn off while it was written, perhaps within a character.
+    let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+    let mut cells = Vec::new();
+    for (index, line) in bytes[..whole].split(|&byte| byte == b'\n').enumerate() {
+        if line.is_empty() {
+            continue;
+        }
+        let cell: Cell = serde_json::from_slice(line).map_err(|error| malformed(path, index + 1, error))?;
+        if cell.schema != CELL_SCHEMA {
+            let reason = format!("schema {} rather than {CELL_SCHEMA}", cell.schema);
+            return Err(malformed(path, index + 1, reason));
+        }
+        cells.push(cell);
+    }
+    Ok(cells)
+}
+
+fn read_text(path: &Path) -> Result<String, StoreError> {
+    fs::read_to_string(path).map_err(|source| file_error("read", path, source))
+}
+
+fn json(value: &impl serde::Serialize) -> String {
+    // Only maps with keys that are no strings fail, and none of our types has one.
+    serde_json::to_string(value).expect("cells and sessions are JSON")
+}
+
+fn file_error(action: &'static str, path: &Path, source: io::Error) -> StoreError {
+    StoreError::File { action, path: path.to_owned(), source }
+}
+
+fn malformed(path: &Path, line: usize, reason: impl ToString) -> StoreError {
+    StoreError::Malformed { path: path.to_owned(), line, reason: reason.to_string() }
+}

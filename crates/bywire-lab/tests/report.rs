@@ -1,0 +1,354 @@
+//! The report of a session, and the session's way through the store.
+//!
+//! Every cell here is generated: a formula's figures in the shape of a result. None was measured.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bywire_lab::cell::{
+    Absence, Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Percentiles, SESSION_SCHEMA, Session, Unit,
+};
+use bywire_lab::store::{self, Store, StoreError};
+use bywire_lab::{csv, report};
+use sha2::{Digest, Sha256};
+
+#[test]
+fn the_page_is_complete_in_itself() {
+    let page = report::render(&generated_session());
+    // Written where a person can open it.
+    fs::write(concat!(env!("CARGO_TARGET_TMPDIR"), "/report.html"), &page).unwrap();
+    for outside in ["src=\"", "href=\"http", "@import", "url(", "<link", "<iframe"] {
+        let markup = without_scripts(&page);
+        assert!(!markup.contains(outside), "the page loads something: {outside}");
+    }
+}
+
+#[test]
+fn the_policy_admits_the_pages_own_scripts_and_no_other() {
+    let page = report::render(&generated_session());
+    let scripts: Vec<&str> =
+        page.split("<script>").skip(1).map(|rest| rest.split("</script>").next().unwrap()).collect();
+    assert_eq!(scripts.len(), 2);
+    assert_eq!(page.matches("<script").count(), 3, "two scripts and the data");
+    assert!(page.contains("default-src 'none'"));
+    for script in scripts {
+        let hash = STANDARD.encode(Sha256::digest(script));
+        assert!(page.contains(&format!("'sha256-{hash}'")), "a script is not admitted");
+    }
+}
+
+#[test]
+fn hostile_words_in_a_cell_stay_words() {
+    let hostile = "</script><script>alert(1)</script><img src=x onerror=alert(1)>";
+    let mut session = generated_session();
+    for cell in &mut session.cells {
+        cell.link = Some(hostile.into());
+        cell.environment = hostile.into();
+    }
+    session.preset = hostile.into();
+    session.command = vec![hostile.into()];
+    session.environment = serde_json::json!({ hostile: hostile });
+    session.absent[0].reason = hostile.into();
+    let page = report::render(&session);
+    assert_eq!(page.matches("<script").count(), 3);
+    assert_eq!(page.matches("</script").count(), 3);
+    assert!(!without_scripts(&page).contains("<img"));
+    assert!(page.contains("&lt;img src=x onerror=alert(1)&gt;"), "the words are shown");
+}
+
+#[test]
+fn the_answer_comes_first_and_compares_like_with_like() {
+    let page = report::render(&generated_session());
+    let answer = page.find("What each level delivers").unwrap();
+    assert!(answer < page.find("id=\"plots\"").unwrap());
+    let text = report::summary_text(&generated_session());
+    let polling = "Half-RTT of short messages, polling: msg · shm · polling with 200 ns; 10.0× shorter than unix · polling (2.00 µs)";
+    assert!(text.contains(polling), "{text}");
+    let sleeping = "Half-RTT of short messages, sleeping: msg · shm · sleeping with 4.00 µs; \
+                    1.50× shorter than unix · sleeping (6.00 µs), 1.90× shorter than udp · loopback (7.60 µs), \
+                    2.00× shorter than tcp · loopback (8.00 µs).";
+    assert!(text.contains(sleeping), "{text}");
+    assert!(!text.contains("polling: tcp"), "a sleeper among the pollers: {text}");
+}
+
+#[test]
+fn no_difference_is_claimed_where_intervals_overlap() {
+    let mut session = generated_session();
+    for cell in session.cells.iter_mut().filter(|cell| cell.test == "latency") {
+        cell.ci95 = [0.0, 1e9];
+    }
+    let text = report::summary_text(&session);
+    assert!(text.contains("no measurable difference from unix · polling"), "{text}");
+    assert!(!text.contains("shorter than"), "{text}");
+}
+
+#[test]
+fn every_plotted_point_stands_in_a_table() {
+    let session = generated_session();
+    let page = report::render(&session);
+    let data = page.split("type=\"application/json\">").nth(1).unwrap();
+    let data = data.split("</script>").next().unwrap();
+    let plots: Vec<serde_json::Value> = serde_json::from_str(data).unwrap();
+    let named = |name: &str| plots.iter().any(|plot| plot["id"] == name);
+    for id in [
+        "half-rtt",
+        "one-way",
+        "two-way",
+        "cpu-per-kilobyte",
+        "cpu-per-message",
+        "transactions",
+        "distribution",
+    ] {
+        assert!(named(id), "no plot {id}");
+    }
+    assert!(!named("interleave"), "a plot of a test that was not run");
+    for plot in &plots {
+        let id = plot["id"].as_str().unwrap();
+        let section = page.split(&format!("<section class=\"card\" id=\"{id}\">")).nth(1).unwrap();
+        let section = section.split("</section>").next().unwrap();
+        let series = plot["series"].as_array().unwrap();
+        let points: usize = series.iter().map(|series| series["points"].as_array().unwrap().len()).sum();
+        assert_eq!(section.matches("<tr>").count(), points + 1, "the table of {id}");
+        assert!(section.contains(&format!("data-download=\"{id}\"")));
+    }
+}
+
+#[test]
+fn what_is_absent_unstable_or_out_of_line_is_said() {
+    let mut session = generated_session();
+    let hole = session
+        .cells
+        .iter_mut()
+        .find(|cell| cell.level == "tcp" && cell.test == "stream" && cell.size_bytes == Some(4096));
+    hole.unwrap().value /= 10.0;
+    session.complete = false;
+    let page = report::render(&session);
+    assert!(page.contains("tcp · loopback at 4 KiB"), "the hole is flagged");
+    assert!(page.contains("no TUN device: load the tun module"));
+    assert!(page.contains("interrupted"));
+    assert!(!page.contains("changed by more than 5 %"));
+    session.cells.last_mut().unwrap().value *= 1.2;
+    assert!(report::render(&session).contains("changed by more than 5 %"));
+}
+
+#[test]
+fn historic_figures_stand_beside_todays() {
+    let page = report::render(&generated_session());
+    let then = page.split("Then and now").nth(1).unwrap();
+    assert!(then.contains("GM performance measurements"));
+    // GM 2.1's 5.05 µs against the generated 200 ns.
+    assert!(then.contains("5.05 µs") && then.contains("25.2×"), "the factor is worked out");
+}
+
+#[test]
+fn an_empty_session_is_a_page_too() {
+    let session = Session { cells: Vec::new(), absent: Vec::new(), ..generated_session() };
+    assert!(report::render(&session).contains("Nothing was measured"));
+    assert_eq!(report::summary_text(&session), "\n");
+}
+
+#[test]
+fn a_stored_session_reads_back_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let session = generated_session();
+    let store = stored(&session, directory.path());
+    assert!(store::read(store.directory()).unwrap() == session);
+    let again = Store::create(store.directory(), &session);
+    assert!(matches!(again, Err(StoreError::Occupied(_))));
+}
+
+#[test]
+fn a_torn_last_line_costs_that_cell_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let session = generated_session();
+    let store = stored(&session, directory.path());
+    let path = store.directory().join("cells.jsonl");
+    let whole = fs::read(&path).unwrap();
+    let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+    // Torn off within the two bytes of a µ.
+    file.write_all(b"{\"schema\":\"bywire-cell/1\",\"level\":\"\xc2").unwrap();
+    assert!(store::read(store.directory()).unwrap().cells == session.cells);
+    fs::write(&path, [b"{\"torn\n".as_slice(), &whole].concat()).unwrap();
+    let error = store::read(store.directory()).unwrap_err().to_string();
+    assert!(error.contains("cells.jsonl, line 1"), "{error}");
+}
+
+#[test]
+fn what_is_no_session_is_refused_in_one_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let error = store::read(directory.path()).unwrap_err().to_string();
+    assert!(error.starts_with("cannot read ") && !error.contains('\n'), "{error}");
+    let session = Session { schema: "bywire-session/0".into(), ..generated_session() };
+    let store = Store::create(&directory.path().join("old"), &session).unwrap();
+    let error = store::read(store.directory()).unwrap_err().to_string();
+    assert!(error.contains("schema bywire-session/0"), "{error}");
+}
+
+#[test]
+fn a_cell_without_a_value_is_not_stored() {
+    let directory = tempfile::tempdir().unwrap();
+    let session = generated_session();
+    let mut store = Store::create(&directory.path().join("session"), &session).unwrap();
+    let cell = Cell { value: f64::NAN, ..session.cells[0].clone() };
+    assert!(matches!(store.append(&cell), Err(StoreError::Empty { .. })));
+}
+
+#[test]
+fn csv_has_a_line_for_each_cell() {
+    let session = generated_session();
+    let text = csv::from_cells(&session.cells);
+    let lines: Vec<&str> = text.split_terminator("\r\n").collect();
+    assert_eq!(lines.len(), session.cells.len() + 1);
+    assert!(lines[1].starts_with("msg,latency,shm,processes,1,spin=true,"), "{}", lines[1]);
+}
+
+fn stored(session: &Session, parent: &std::path::Path) -> Store {
+    let mut store = Store::create(&parent.join("session"), session).unwrap();
+    for cell in &session.cells {
+        store.append(cell).unwrap();
+    }
+    store
+}
+
+fn without_scripts(page: &str) -> String {
+    page.split("<script").map(|part| part.split("</script>").last().unwrap()).collect()
+}
+
+/// A session of formulas: half-RTT is a start-up time plus length over a rate.
+fn generated_session() -> Session {
+    let ways = [
+        ("msg", "shm", Some(true), 200.0, 9.5),
+        ("msg", "shm", Some(false), 4000.0, 9.5),
+        ("unix", "unix", Some(true), 2000.0, 3.1),
+        ("unix", "unix", Some(false), 6000.0, 3.0),
+        ("tcp", "loopback", None, 8000.0, 2.2),
+        ("udp", "loopback", None, 7600.0, 1.7),
+    ];
+    let mut cells = Vec::new();
+    for way in ways {
+        for exponent in 0..=20 {
+            let size = 1u64 << exponent;
+            if way.0 == "udp" && size > 65_507 {
+                break;
+            }
+            cells.extend(cells_at(way, size));
+        }
+    }
+    cells.extend(ceilings());
+    cells.extend(ceilings());
+    Session {
+        schema: SESSION_SCHEMA.into(),
+        preset: "generated, not measured".into(),
+        started: "2026-01-01T00:00:00Z".into(),
+        seconds: 158.0,
+        command: ["bywire", "bench", "quick"].map(str::to_owned).to_vec(),
+        environment: serde_json::json!({
+            "cpu": { "model": "A formula, not a processor" },
+            "kernel": { "release": "0.0.0" },
+            "cores": [0, 1],
+            "sysctls": { "net.core.rmem_max": 212_992, "net.ipv4.tcp_rmem": "4096 131072 6291456" },
+            "governor": null,
+        }),
+        absent: vec![Absence {
+            level: "eth".into(),
+            test: None,
+            reason: "no TUN device: load the tun module".into(),
+        }],
+        complete: true,
+        cells,
+    }
+}
+
+type Formula = (&'static str, &'static str, Option<bool>, f64, f64);
+
+fn cells_at(way: Formula, size: u64) -> Vec<Cell> {
+    let (_, _, _, start_ns, bytes_per_ns) = way;
+    let ns = start_ns + (size - 1) as f64 / bytes_per_ns;
+    let rate = size as f64 / (start_ns / 8.0 + size as f64 / bytes_per_ns) * 1e9;
+    let mut latency = cell(way, "latency", Some(size), ns, Unit::Nanoseconds);
+    latency.value = if size == 8 { start_ns } else { ns };
+    latency.ci95 = [latency.value * 0.97, latency.value * 1.03];
+    latency.percentiles = Some(Percentiles {
+        p5: ns * 0.93,
+        p50: ns,
+        p90: ns * 1.1,
+        p95: ns * 1.25,
+        p99: ns * 1.8,
+        p999: ns * 4.0,
+    });
+    latency.histogram = (0..60)
+        .map(|step| {
+            let distance = f64::from(step) / 8.0 - 1.0;
+            (ns * (0.9 + f64::from(step) * 0.02), (1e6 * (-distance * distance).exp()) as u64 + 1)
+        })
+        .collect();
+    let stream = cell(way, "stream", Some(size), rate, Unit::BytesPerSecond);
+    let mut cells = vec![latency, stream, cell(way, "bidir", Some(size), rate * 1.7, Unit::BytesPerSecond)];
+    if size == 8 {
+        let mut overhead = cell(way, "overhead", Some(size), start_ns / 4.0, Unit::Nanoseconds);
+        overhead.details = [("send_ns", start_ns / 9.0), ("receive_ns", start_ns * (0.25 - 1.0 / 9.0))]
+            .map(|(key, value)| (key.to_owned(), value.into()))
+            .into();
+        cells.push(overhead);
+        cells.push(cell(way, "rr", Some(size), 0.5e9 / start_ns, Unit::TransactionsPerSecond));
+    }
+    cells
+}
+
+fn ceilings() -> Vec<Cell> {
+    let memory = ("memory", "", None, 0.0, 0.0);
+    let rate = Unit::BytesPerSecond;
+    let mut cells = vec![cell(memory, "cacheline", None, 92.0, Unit::Nanoseconds)];
+    cells.push(cell(memory, "futex", None, 3300.0, Unit::Nanoseconds));
+    for size in [4096, 65_536, 1 << 20] {
+        cells.push(cell(memory, "touched", Some(size), 11e9, rate));
+    }
+    cells.push(cell(memory, "read", Some(1 << 26), 18e9, rate));
+    cells.push(cell(memory, "readwrite", Some(1 << 26), 21e9, rate));
+    cells
+}
+
+fn cell(way: Formula, test: &str, size_bytes: Option<u64>, value: f64, unit: Unit) -> Cell {
+    let (level, link, spin, start_ns, _) = way;
+    let end = |core| CpuEnd {
+        core: Some(core),
+        machine_busy: Some(0.99),
+        steal: Some(0.0),
+        attributed: Some(0.9),
+        unattributed: Some(0.09),
+        service_demand_us_per_kb: Some(0.9e6 / (value / 1024.0)),
+        service_demand_us_per_transaction: Some(start_ns * 1.1e-3),
+    };
+    let spin = spin.map(|spin| ("spin".to_owned(), spin.into()));
+    Cell {
+        schema: CELL_SCHEMA.into(),
+        level: level.into(),
+        test: test.into(),
+        link: (!link.is_empty()).then(|| link.into()),
+        between: "processes".into(),
+        size_bytes,
+        parameters: spin.into_iter().collect(),
+        value,
+        unit,
+        ci95: [value * 0.97, value * 1.03],
+        mean: None,
+        percentiles: None,
+        histogram: Vec::new(),
+        blocks: (0..5)
+            .map(|pair| Block {
+                pair,
+                value,
+                seconds: 0.02,
+                operations: 1000,
+                disturbed: if pair == 3 { vec!["steal".into()] } else { Vec::new() },
+                outlier: false,
+            })
+            .collect(),
+        cpu: CpuBothEnds { source: end(0), target: end(1), same_machine: true },
+        details: BTreeMap::new(),
+        environment: serde_json::Value::Null,
+    }
+}
