@@ -2,6 +2,8 @@
 
 mod doctor;
 mod manual;
+mod measure;
+mod serve;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -19,6 +21,10 @@ struct Bywire {
 
 #[derive(Subcommand, Debug)]
 enum Action {
+    /// Take one measurement
+    Measure(Box<measure::MeasureArgs>),
+    /// Be the far end of measurements from other machines
+    Serve(serve::ServeArgs),
     /// Show what this machine offers to each level, and what to do about the rest
     #[command(after_help = "Examples:\n  bywire doctor\n  bywire doctor --json")]
     Doctor(doctor::DoctorArgs),
@@ -30,6 +36,9 @@ enum Action {
         after_help = "Examples:\n  bywire man | man -l -\n  bywire man --output /usr/local/share/man/man1"
     )]
     Man(manual::ManArgs),
+    /// One end of a pair, started by the commands above
+    #[command(name = "__worker", hide = true)]
+    Worker,
 }
 
 fn main() -> ExitCode {
@@ -49,6 +58,9 @@ fn main() -> ExitCode {
 impl Action {
     fn run(self) -> Result<()> {
         match self {
+            Self::Measure(arguments) => arguments.run(),
+            Self::Serve(arguments) => arguments.run(),
+            Self::Worker => bywire_lab::worker::run(),
             Self::Doctor(arguments) => arguments.run(),
             Self::Completions(arguments) => arguments.run(Bywire::command()),
             Self::Man(arguments) => arguments.run(Bywire::command()),
@@ -87,15 +99,53 @@ fn quiet_on_closed_output() {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
 
+    /// Parses an example up to where the shell takes over, as the shell would pass it.
+    fn accept(example: &str) {
+        let ours = example.split(&['|', '>', '(', '#', '&', ';'][..]).next().unwrap();
+        let words: Vec<&str> = ours.split_whitespace().collect();
+        if let Err(error) = Bywire::try_parse_from(&words) {
+            assert!(!error.use_stderr(), "{example}\n{error}");
+        }
+    }
+
+    fn examples(help: &str) -> impl Iterator<Item = &str> {
+        help.lines().map(str::trim).filter(|line| line.starts_with("bywire "))
+    }
+
     #[test]
-    fn the_command_line_is_consistent_and_every_subcommand_has_examples() {
+    fn every_subcommand_has_examples_and_they_are_accepted() {
         let command = Bywire::command();
         command.clone().debug_assert();
         for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
             let help = subcommand.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(help.contains(&format!("bywire {}", subcommand.get_name())), "{}", subcommand.get_name());
+            let prefix = format!("bywire {}", subcommand.get_name());
+            assert!(examples(&help).any(|example| example.starts_with(&prefix)), "{prefix} has no example");
+            examples(&help).for_each(accept);
         }
+    }
+
+    #[test]
+    fn commands_in_pages_are_accepted() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let directories = [root.clone(), root.join("docs")];
+        let files = directories.iter().flat_map(|directory| fs::read_dir(directory).unwrap().flatten());
+        let pages =
+            files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|end| end == "md"));
+        for page in pages {
+            let text = fs::read_to_string(page).unwrap();
+            // Every second part between fences is a block of code.
+            text.split("```").skip(1).step_by(2).for_each(|block| examples(block).for_each(accept));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "unexpected argument")]
+    fn a_wrong_example_would_be_found() {
+        accept("bywire doctor --frobnicate");
     }
 }

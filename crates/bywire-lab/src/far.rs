@@ -17,7 +17,8 @@ use sha2::Sha256;
 
 use crate::pair::{Event, Worker, listen};
 use crate::plan::{End, Job, Level, Order, Plan, Role, SIZE_BYTES_MAX, Test, Word};
-use crate::{level, pin};
+use crate::pin;
+use crate::test::overhead::BURST_BYTES_MAX;
 
 /// The port that `bywire serve` listens on.
 pub const DEFAULT_PORT: u16 = 7247;
@@ -149,7 +150,8 @@ impl Line {
     fn say(&mut self, what: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_string(what)?;
         line.push('\n');
-        Ok(self.stream.write_all(line.as_bytes())?)
+        let written = self.stream.write_all(line.as_bytes());
+        written.map_err(|error| anyhow!("the connection was lost: {error}"))
     }
 
     fn hear<T: for<'a> Deserialize<'a>>(&mut self) -> Result<T> {
@@ -301,16 +303,13 @@ fn bounded(job: Job, local: IpAddr) -> Result<Plan> {
         "level {} does not cross machines yet: choose tcp or udp",
         plan.level
     );
-    let longest = match plan.level {
-        Level::Udp => level::udp::MESSAGE_BYTES_MAX,
-        _ => SIZE_BYTES_MAX,
-    };
+    let longest = plan.level.longest();
     let sizes = 1..=longest;
     ensure!(
         sizes.contains(&plan.size_bytes) && sizes.contains(&plan.response_bytes),
         "sizes must be 1 to {longest} bytes"
     );
-    ensure!(plan.test != Test::Overhead || plan.size_bytes <= level_burst_max(), "the burst is too long");
+    ensure!(plan.test != Test::Overhead || plan.size_bytes <= BURST_BYTES_MAX, "the burst is too long");
     ensure!(
         plan.deadline_seconds <= DEADLINE_SECONDS_MAX
             && plan.blocks.saturating_add(plan.warmup_blocks) <= BLOCKS_MAX,
@@ -326,10 +325,6 @@ fn bounded(job: Job, local: IpAddr) -> Result<Plan> {
     );
     plan.bind = local;
     Ok(plan)
-}
-
-fn level_burst_max() -> u64 {
-    crate::test::overhead::BURST_BYTES_MAX
 }
 
 /// Runs a target for the client and passes on its words; it ends with the client.

@@ -16,11 +16,24 @@ static GROUPS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 pub fn arm() -> Result<()> {
     ctrlc::set_handler(|| {
         REQUESTED.store(true, Ordering::Relaxed);
-        for &group in groups().iter() {
-            let _gone = kill_process_group(group, Signal::KILL);
-        }
+        end_workers();
     })
     .context("cannot watch for Ctrl-C")
+}
+
+/// Makes the same signals end the running workers and then this process.
+pub fn exit_on_request() -> Result<()> {
+    ctrlc::set_handler(|| {
+        end_workers();
+        std::process::exit(EXIT_CODE);
+    })
+    .context("cannot watch for Ctrl-C")
+}
+
+fn end_workers() {
+    for &group in groups().iter() {
+        let _gone = kill_process_group(group, Signal::KILL);
+    }
 }
 
 /// True after an interrupt.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::Pid;
 
 use crate::environment::boot_identity;
@@ -219,7 +219,9 @@ impl Worker {
         let worker = Self { child, group };
         let line = serde_json::to_string(order)? + "\n";
         let mut input = worker.child.stdin.as_ref().context("a worker has no input")?;
-        input.write_all(line.as_bytes()).context("a worker died before it began")?;
+        input
+            .write_all(line.as_bytes())
+            .map_err(|error| anyhow!("a worker died before it began: {error}"))?;
         Ok((worker, output))
     }
 }

@@ -19,6 +19,9 @@ pub type Details = BTreeMap<String, Value>;
 /// Messages longer than this are refused: both ends keep a few whole ones in memory.
 pub const SIZE_BYTES_MAX: u64 = 64 << 20;
 
+/// The longest payload of a UDP datagram over IPv4: 65,535 less the headers.
+pub const DATAGRAM_BYTES_MAX: u64 = 65_507;
+
 /// Everything that both ends of one pair must know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -75,7 +78,7 @@ impl Plan {
     /// The lengths that travel on `lane`: from source to target and back.
     pub fn lengths(&self, lane: usize) -> Lengths {
         match (self.test, lane) {
-            (Test::Interleave, 0) => Lengths { forward: INTERLEAVE_LONG_BYTES, back: 1 },
+            (Test::Interleave, 0) => Lengths { forward: self.level.longest().min(INTERLEAVE_LONG_BYTES) as usize, back: 1 },
             (Test::Overhead, 1) => Lengths { forward: 1, back: 1 },
             _ => Lengths { forward: self.size_bytes as usize, back: self.response_bytes as usize },
         }
@@ -83,7 +86,7 @@ impl Plan {
 }
 
 /// Length of each message of the long transfer that runs beside the short ones (`interleave`).
-pub const INTERLEAVE_LONG_BYTES: usize = 1 << 20;
+const INTERLEAVE_LONG_BYTES: u64 = 1 << 20;
 
 /// The two lengths of a lane, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -341,5 +344,15 @@ names! {
         Interleave = "interleave",
         /// The length that reaches half of the plateau.
         Nhalf = "nhalf",
+    }
+}
+
+impl Level {
+    /// The longest message that the level carries here, in bytes.
+    pub fn longest(self) -> u64 {
+        match self {
+            Self::Udp => DATAGRAM_BYTES_MAX,
+            Self::Msg | Self::Unix | Self::Tcp => SIZE_BYTES_MAX,
+        }
     }
 }

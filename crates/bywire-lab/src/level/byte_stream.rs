@@ -19,6 +19,10 @@ const BUFFER_BYTES: usize = 128 << 10;
 /// From this length on a read stops at the end of the message, so that no byte is moved a second time.
 const EXACT_BYTES_MIN: usize = 64 << 10;
 
+/// With several lanes in one thread, a long message is moved by this much at a time, as a program that serves several
+/// connections would.
+const TURN_BYTES: usize = 64 << 10;
+
 /// One end of a connected byte stream.
 pub struct ByteStream {
     socket: OwnedFd,
@@ -34,6 +38,8 @@ pub struct ByteStream {
     start: usize,
     end: usize,
     receive_length: usize,
+    /// The most that one call moves before other lanes have their turn.
+    turn_bytes: usize,
 }
 
 impl ByteStream {
@@ -53,6 +59,7 @@ impl ByteStream {
             start: 0,
             end: 0,
             receive_length,
+            turn_bytes: if plan.lanes() > 1 { TURN_BYTES } else { usize::MAX },
         }
     }
 
@@ -68,9 +75,15 @@ impl ByteStream {
     #[inline]
     fn push(&mut self, flags: SendFlags) -> Result<bool> {
         while self.sent < self.filled {
-            let rest = &self.outgoing[self.sent..self.filled];
-            match send(&self.socket, rest, flags | SendFlags::NOSIGNAL) {
-                Ok(count) => self.sent += count,
+            let until = self.filled.min(self.sent.saturating_add(self.turn_bytes));
+            let part = &self.outgoing[self.sent..until];
+            match send(&self.socket, part, flags | SendFlags::NOSIGNAL) {
+                Ok(count) => {
+                    self.sent += count;
+                    if self.sent < self.filled && self.is_turn_over(count) {
+                        return Ok(false);
+                    }
+                }
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(Errno::INTR) => {}
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(gone()),
@@ -92,15 +105,27 @@ impl ByteStream {
             } else {
                 self.incoming.len()
             };
+            let limit = limit.min(self.end.saturating_add(self.turn_bytes));
             match recv(&self.socket, &mut self.incoming[self.end..limit], flags) {
                 Ok((0, _)) => return Err(gone()),
-                Ok((count, _)) => self.end += count,
+                Ok((count, _)) => {
+                    self.end += count;
+                    if self.is_turn_over(count) {
+                        return self.take();
+                    }
+                }
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR) => {}
                 Err(Errno::CONNRESET) => return Err(gone()),
                 Err(errno) => return Err(errno).context("receive failed"),
             }
         }
+    }
+
+    /// True when a call moved all that it may.
+    #[inline]
+    fn is_turn_over(&self, count: usize) -> bool {
+        count >= self.turn_bytes
     }
 
     /// The next whole message that has been read already; otherwise makes room for the rest of it.

@@ -13,9 +13,6 @@ use crate::endpoint::{Endpoint, Interest, Mark, NAP, PATIENCE, Received};
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Plan};
 
-/// The longest payload of a datagram over IPv4: 65,535 less the headers.
-pub const MESSAGE_BYTES_MAX: u64 = 65_507;
-
 /// How long the source waits for the answer to its greeting before it greets again.
 const GREET_AGAIN: Duration = Duration::from_millis(50);
 

@@ -1,0 +1,232 @@
+//! `bywire measure`: one cell.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use bywire_lab::cell::{Cell, CpuEnd, Unit};
+use bywire_lab::measure::{self, Request};
+use bywire_lab::netperf::Netperf;
+use bywire_lab::{interrupt, size};
+use clap::{ArgAction, Args, ValueEnum};
+
+/// What to measure, and how.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  bywire measure tcp latency --size 1
+  bywire measure unix stream --size 64KiB --json
+  bywire measure udp rr --between namespaces --mtu 9000
+  bywire measure tcp stream --between HOST --style netperf
+  bywire measure memory memcpy --size 1MiB
+
+Levels: memory, msg, unix, tcp, udp.
+Tests: latency, stream, bidir, rr, overhead, interleave, nhalf;
+of memory: cacheline, memcpy, touched, read, write, readwrite, syscall, futex, pipe.")]
+pub struct MeasureArgs {
+    /// What is under test
+    level: String,
+    /// What is measured of it
+    test: String,
+    /// How the messages are carried, where the level has a choice
+    #[arg(long, value_name = "LINK")]
+    link: Option<String>,
+    /// Where the ends run: processes, threads, namespaces, or HOST[:PORT] with `bywire serve`
+    #[arg(long, value_name = "WHERE")]
+    between: Option<String>,
+    /// Idle peers that stay connected (msg)
+    #[arg(long, value_name = "N")]
+    nodes: Option<u32>,
+    /// Length of a message or a buffer: 64, 1KiB, 1MiB
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    size: Option<u64>,
+    /// Length of a response (rr); by default as long as the request
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    response_size: Option<u64>,
+    /// MTU of the link, in bytes
+    #[arg(long, value_name = "N")]
+    mtu: Option<u32>,
+    /// End-to-end check (msg)
+    #[arg(long, value_name = "SWITCH")]
+    integrity: Option<Switch>,
+    /// Measuring time of the whole cell, over five fresh pairs
+    #[arg(long, value_name = "SECONDS")]
+    time: Option<f64>,
+    /// Cores of source and target
+    #[arg(long, value_name = "A,B", value_parser = measure::parse_cores)]
+    cores: Option<(u32, u32)>,
+    /// Poll rather than sleep
+    #[arg(long, overrides_with = "no_spin")]
+    spin: bool,
+    /// Sleep rather than poll
+    #[arg(long, overrides_with = "spin")]
+    no_spin: bool,
+    /// Nagle's algorithm (tcp); off by default
+    #[arg(long, value_name = "SWITCH")]
+    nagle: Option<Switch>,
+    /// Compare every byte of every payload
+    #[arg(long)]
+    verify: bool,
+    /// Send lent buffers rather than copies (msg)
+    #[arg(long)]
+    lent: bool,
+    /// Socket buffers to ask for, in both directions at both ends
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    socket_buffer: Option<u64>,
+    /// File with the key of the host's `bywire serve`
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// Lines walked (memory cacheline)
+    #[arg(long, value_name = "N")]
+    lines: Option<u32>,
+    /// Both cores at once (rates of memory)
+    #[arg(long, action = ArgAction::SetTrue)]
+    both_cores: bool,
+    /// Print one JSON object and nothing else
+    #[arg(long, conflicts_with = "style")]
+    json: bool,
+    /// Print in another program's form
+    #[arg(long, value_name = "STYLE")]
+    style: Option<Style>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Style {
+    /// Netperf 2.2's classic text with CPU at both ends
+    Netperf,
+}
+
+impl MeasureArgs {
+    /// Measures and prints.
+    pub fn run(self) -> Result<()> {
+        interrupt::arm()?;
+        let request = self.request()?;
+        let cell = match measure::run(request) {
+            Err(_) if interrupt::requested() => {
+                eprintln!("bywire: interrupted before the cell was complete: nothing is printed");
+                std::process::exit(interrupt::EXIT_CODE);
+            }
+            result => result?,
+        };
+        let text = if self.json {
+            serde_json::to_string(&cell)? + "\n"
+        } else if self.style.is_some() {
+            Netperf::from_cell(&cell)?.to_string()
+        } else {
+            table(&cell)
+        };
+        crate::print(&text)
+    }
+
+    fn request(&self) -> Result<Request> {
+        let on = |switch: Option<Switch>| switch.map(|switch| matches!(switch, Switch::On));
+        let mut request = Request::new(&self.level, &self.test);
+        request.link.clone_from(&self.link);
+        request.between.clone_from(&self.between);
+        request.nodes = self.nodes;
+        request.size_bytes = self.size;
+        request.response_bytes = self.response_size;
+        request.mtu_bytes = self.mtu;
+        request.integrity = on(self.integrity);
+        request.time_seconds = self.time;
+        request.cores = self.cores;
+        request.spin = (self.spin || self.no_spin).then_some(self.spin);
+        request.nagle = on(self.nagle);
+        request.verify = self.verify;
+        request.lent = self.lent;
+        request.socket_buffer_bytes = self.socket_buffer;
+        request.key = self.key.as_deref().map(read_key).transpose()?;
+        request.lines = self.lines;
+        request.both_cores = self.both_cores;
+        Ok(request)
+    }
+}
+
+/// Reads a shared key: the file's contents without white space around them.
+pub fn read_key(path: &Path) -> Result<Vec<u8>> {
+    let bytes = fs::read(path).with_context(|| format!("cannot read the key file {}", path.display()))?;
+    let key = bytes.trim_ascii();
+    anyhow::ensure!(
+        key.len() >= 16,
+        "the key in {} is shorter than 16 bytes: make one by `head -c 32 /dev/urandom | base64`",
+        path.display()
+    );
+    Ok(key.to_vec())
+}
+
+/// A cell for people: a heading, then one line for each figure.
+fn table(cell: &Cell) -> String {
+    let size = cell.size_bytes.map_or_else(String::new, |bytes| format!(", {} bytes", bytes));
+    let link = cell.link.as_ref().map_or_else(String::new, |link| format!(" over {link}"));
+    let mut lines = vec![format!("{} {}{link}, between {}{size}", cell.level, cell.test, cell.between)];
+    let mut row = |name: &str, value: String| lines.push(format!("  {name:<12}  {value}"));
+    row("median", show(cell.value, cell.unit));
+    row("95 %", format!("{} to {}", show(cell.ci95[0], cell.unit), show(cell.ci95[1], cell.unit)));
+    if let Some(mean) = cell.mean {
+        row("mean", show(mean, cell.unit));
+    }
+    if let Some(percentiles) = cell.percentiles {
+        for (name, value) in [("p90", percentiles.p90), ("p99", percentiles.p99), ("p99.9", percentiles.p999)]
+        {
+            row(name, show(value, cell.unit));
+        }
+    }
+    for (name, value) in &cell.details {
+        if let Some(value) = value.as_f64() {
+            let (label, shown) = detail(name, value);
+            row(&label, shown);
+        }
+    }
+    row("source CPU", cpu(&cell.cpu.source));
+    row("target CPU", cpu(&cell.cpu.target));
+    let disturbed = cell.blocks.iter().filter(|block| !block.disturbed.is_empty()).count();
+    let outliers = cell.blocks.iter().filter(|block| block.outlier).count();
+    row("blocks", format!("{}, of which disturbed {disturbed}, outliers {outliers}", cell.blocks.len()));
+    lines.join("\n") + "\n"
+}
+
+fn detail(name: &str, value: f64) -> (String, String) {
+    let units = [
+        ("_bytes_per_second", Some(Unit::BytesPerSecond)),
+        ("_bytes", Some(Unit::Bytes)),
+        ("_ns", Some(Unit::Nanoseconds)),
+        ("_seconds", None),
+    ];
+    let found = units.iter().find_map(|(suffix, unit)| Some((name.strip_suffix(suffix)?, *unit)));
+    match found {
+        Some((stem, Some(unit))) => (stem.replace('_', " "), show(value, unit)),
+        Some((stem, None)) => (stem.replace('_', " "), format!("{value:.3} s")),
+        None => (name.replace('_', " "), format!("{value}")),
+    }
+}
+
+fn show(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::Nanoseconds if value >= 10_000.0 => format!("{:.2} µs", value / 1e3),
+        Unit::Nanoseconds => format!("{value:.1} ns"),
+        Unit::Bytes => format!("{value:.0} bytes"),
+        Unit::BytesPerSecond if value >= 1e9 => format!("{:.3} GB/s", value / 1e9),
+        Unit::BytesPerSecond => format!("{:.2} MB/s", value / 1e6),
+        Unit::MessagesPerSecond => format!("{value:.0} messages/s"),
+        Unit::TransactionsPerSecond => format!("{value:.0} transactions/s"),
+    }
+}
+
+fn cpu(end: &CpuEnd) -> String {
+    let percent = |share: Option<f64>| share.map(|share| format!("{:.1} %", 100.0 * share));
+    let parts = [
+        end.core.map(|core| format!("core {core}")),
+        percent(end.machine_busy).map(|share| format!("machine {share}")),
+        percent(end.attributed).map(|share| format!("own threads {share}")),
+        end.service_demand_us_per_kb.map(|demand| format!("{demand:.3} µs/KB")),
+        end.service_demand_us_per_transaction.map(|demand| format!("{demand:.3} µs/transaction")),
+    ];
+    let known: Vec<String> = parts.into_iter().flatten().collect();
+    if known.is_empty() { "not known".to_owned() } else { known.join(", ") }
+}

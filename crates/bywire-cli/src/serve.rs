@@ -1,0 +1,41 @@
+//! `bywire serve`: the far end of measurements between machines.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use bywire_lab::far;
+use bywire_lab::interrupt;
+use clap::Args;
+
+/// Where to listen, and for whom.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  bywire serve
+  bywire serve --listen 10.0.0.2:7247 --key /etc/bywire/key
+  bywire measure tcp latency --between 10.0.0.2 --key /etc/bywire/key    (at the other machine)")]
+pub struct ServeArgs {
+    /// Address and port to listen on; port 0 takes a free one and prints it
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = format!("0.0.0.0:{}", far::DEFAULT_PORT))]
+    listen: String,
+    /// File with a key that clients must know
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+}
+
+impl ServeArgs {
+    /// Serves until interrupted.
+    pub fn run(self) -> Result<()> {
+        let key = self.key.as_deref().map(crate::measure::read_key).transpose()?;
+        let listener = TcpListener::bind(&self.listen).with_context(|| {
+            format!("cannot listen on {}: choose another address or port by --listen", self.listen)
+        })?;
+        interrupt::exit_on_request()?;
+        let protection = if key.is_some() { "clients need the key" } else { "anyone may measure" };
+        crate::print(&format!("listening on {}, {protection}\n", listener.local_addr()?))?;
+        far::serve(&listener, key, |line| {
+            let _closed = crate::print(&format!("{line}\n"));
+        })
+    }
+}

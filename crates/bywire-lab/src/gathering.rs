@@ -1,0 +1,391 @@
+//! From what the two ends of each pair measured to one cell.
+
+use anyhow::{Context, Result, ensure};
+use hdrhistogram::Histogram;
+use serde_json::json;
+
+use crate::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Unit};
+use crate::level::memory;
+use crate::pair::Outcomes;
+use crate::plan::{Details, Level, Outcome, Part, Plan, Test};
+use crate::statistics::{
+    bootstrap_median_over_pairs, median, median_over_pairs, percentiles, tukey_outliers,
+};
+use crate::test::{histogram, nhalf};
+
+/// Intervals of one stored cell come out the same every time.
+const BOOTSTRAP_SEED: u64 = 0x6279_7769_7265;
+
+/// The share of memcpy that a message layer's plateau is set against for N½, when it is larger.
+const MEMCPY_SHARE: f64 = 0.4;
+
+/// What a cell is about.
+#[derive(Clone, Debug)]
+pub enum Subject {
+    /// A test of a level, at one size.
+    Messages(Plan),
+    /// N½: the plan of its streams, whatever their size.
+    Sweep(Plan),
+    /// A ceiling.
+    Memory(memory::Spec),
+}
+
+/// The pairs of one cell so far.
+pub struct Gathering {
+    subject: Subject,
+    /// For each pair its outcomes: one, or one for each length of a sweep.
+    pairs: Vec<Vec<Outcomes>>,
+    /// Per pair of a sweep, bytes per second.
+    memcpy: Vec<f64>,
+}
+
+impl Gathering {
+    /// Nothing yet.
+    pub fn new(subject: Subject) -> Self {
+        Self {
+            subject,
+            pairs: Vec::new(),
+            memcpy: Vec::new(),
+        }
+    }
+
+    /// Pairs so far.
+    pub fn pairs(&self) -> u32 {
+        self.pairs.len() as u32
+    }
+
+    /// Adds one pair, after checking that its ends agree.
+    ///
+    /// # Errors
+    /// Ends that have not seen the same blocks, or bytes lost where none may be.
+    pub fn add(&mut self, outcomes: Vec<Outcomes>, memcpy: Option<f64>) -> Result<()> {
+        for outcomes in &outcomes {
+            self.check(outcomes)?;
+        }
+        self.pairs.push(outcomes);
+        self.memcpy.extend(memcpy);
+        Ok(())
+    }
+
+    fn check(&self, outcomes: &Outcomes) -> Result<()> {
+        let (Subject::Messages(plan) | Subject::Sweep(plan)) = &self.subject else {
+            return Ok(());
+        };
+        let source = &outcomes.source.blocks;
+        let target = &outcomes.target.as_ref().context("the target has not reported")?.blocks;
+        ensure!(
+            source.len() == target.len(),
+            "the source reports {} blocks and the target {}",
+            source.len(),
+            target.len()
+        );
+        let one_way = matches!(plan.test, Test::Stream | Test::Nhalf);
+        if plan.level != Level::Udp && one_way {
+            for (source, target) in source.iter().zip(target) {
+                ensure!(
+                    source.sent_bytes == target.received_bytes,
+                    "of {} bytes sent {} arrived",
+                    source.sent_bytes,
+                    target.received_bytes
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The cell, but for its link, its place, its parameters and its environment.
+    ///
+    /// # Errors
+    /// No pair so far, or none with a block that has a value.
+    pub fn cell(&self) -> Result<Cell> {
+        let mut details = Details::new();
+        let (level, test, unit, size_bytes, mut blocks) = match &self.subject {
+            Subject::Messages(plan) => {
+                self.message_details(plan, &mut details);
+                let blocks = self.blocks(|outcome| &outcome.blocks, |source, target| value(plan, source, target));
+                (plan.level.name(), plan.test.name(), unit(plan.test), Some(plan.size_bytes), blocks)
+            }
+            Subject::Sweep(plan) => {
+                let blocks = self.sweep_blocks(plan, &mut details);
+                (plan.level.name(), plan.test.name(), Unit::Bytes, None, blocks)
+            }
+            Subject::Memory(spec) => {
+                let name = memory::Test::ALL.iter().find(|(_, test)| *test == spec.test);
+                let blocks = self.blocks(|outcome| &outcome.blocks, |source, _| source.reading);
+                let size_bytes = spec.test.is_rate().then_some(spec.size_bytes);
+                ("memory", name.map_or("", |(name, _)| name), spec.test.unit(), size_bytes, blocks)
+            }
+        };
+        self.warmup_details(&mut details);
+        let values: Vec<f64> = blocks.iter().map(|block| block.value).collect();
+        for (block, outlier) in blocks.iter_mut().zip(tukey_outliers(&values)) {
+            block.outlier = outlier;
+        }
+        let by_pair: Vec<(u32, f64)> = blocks.iter().map(|block| (block.pair, block.value)).collect();
+        ensure!(!by_pair.is_empty(), "{level} {test}: no block has a value");
+        let round_trips = self.round_trips();
+        let timed = matches!(&self.subject, Subject::Messages(plan) if matches!(plan.test, Test::Latency | Test::Interleave));
+        let timed = round_trips.filter(|_| timed);
+        Ok(Cell {
+            schema: CELL_SCHEMA.to_owned(),
+            level: level.to_owned(),
+            test: test.to_owned(),
+            link: None,
+            between: String::new(),
+            size_bytes,
+            parameters: Default::default(),
+            value: median_over_pairs(&by_pair),
+            unit,
+            ci95: bootstrap_median_over_pairs(&by_pair, BOOTSTRAP_SEED),
+            mean: timed.as_ref().map(|histogram| histogram.mean() / 2.0),
+            percentiles: timed.as_ref().map(|histogram| percentiles(histogram, 0.5)),
+            histogram: timed.as_ref().map(half_buckets).unwrap_or_default(),
+            blocks,
+            cpu: self.cpu(),
+            details,
+            environment: json!({}),
+        })
+    }
+
+    fn all(&self) -> impl Iterator<Item = (u32, &Outcomes)> {
+        let numbered = self.pairs.iter().enumerate();
+        numbered.flat_map(|(pair, all)| all.iter().map(move |outcomes| (pair as u32, outcomes)))
+    }
+
+    /// The blocks of every pair, by what `of` takes of each end and the value that `value` makes of both.
+    fn blocks(
+        &self,
+        of: impl Fn(&Outcome) -> &Vec<Part>,
+        value: impl Fn(&Part, &Part) -> Option<f64>,
+    ) -> Vec<Block> {
+        let none = Part::default();
+        let mut blocks = Vec::new();
+        for (pair, outcomes) in self.all() {
+            for (index, source) in of(&outcomes.source).iter().enumerate() {
+                let target = outcomes.target.as_ref().and_then(|target| of(target).get(index));
+                let target = target.unwrap_or(&none);
+                let Some(value) = value(source, target).filter(|value| value.is_finite()) else {
+                    continue;
+                };
+                blocks.push(Block {
+                    pair,
+                    value,
+                    seconds: source.seconds,
+                    operations: source.operations,
+                    disturbed: disturbed(source, target),
+                    outlier: false,
+                });
+            }
+        }
+        blocks
+    }
+
+    /// One block for each pair: the N½ of its sweep.
+    fn sweep_blocks(&self, plan: &Plan, details: &mut Details) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        let mut references = Vec::new();
+        let mut curve = std::collections::BTreeMap::<u64, Vec<f64>>::new();
+        for (pair, sweep) in self.pairs.iter().enumerate() {
+            let points: Vec<(u64, f64)> = sweep.iter().filter_map(|outcomes| point(plan, outcomes)).collect();
+            for &(size, rate) in &points {
+                curve.entry(size).or_default().push(rate);
+            }
+            let floor = self.memcpy.get(pair).map_or(0.0, |memcpy| MEMCPY_SHARE * memcpy);
+            let (n_half, reference) = nhalf::of_sweep(&points, floor);
+            references.push(reference);
+            let parts = || sweep.iter().flat_map(|outcomes| &outcomes.source.blocks);
+            blocks.extend(n_half.map(|value| Block {
+                pair: pair as u32,
+                value,
+                seconds: parts().map(|part| part.seconds).sum(),
+                operations: parts().map(|part| part.operations).sum(),
+                disturbed: Vec::new(),
+                outlier: false,
+            }));
+        }
+        let curve: Vec<_> = curve.iter().map(|(size, rates)| json!([size, median(rates)])).collect();
+        details.insert("bytes_per_second_by_size".into(), curve.into());
+        details.insert("reference_bytes_per_second".into(), median(&references).into());
+        if !self.memcpy.is_empty() {
+            details.insert("memcpy_bytes_per_second".into(), median(&self.memcpy).into());
+        }
+        blocks
+    }
+
+    fn warmup_details(&self, details: &mut Details) {
+        let warmup: Vec<_> = self
+            .all()
+            .flat_map(|(pair, outcomes)| {
+                outcomes.source.warmup.iter().map(move |part| {
+                    json!({ "pair": pair, "seconds": part.seconds, "operations": part.operations })
+                })
+            })
+            .collect();
+        details.insert("warmup_blocks".into(), warmup.into());
+    }
+
+    fn message_details(&self, plan: &Plan, details: &mut Details) {
+        self.granted_details(plan, details);
+        let sum = |of: &dyn Fn(&Part) -> f64, target: bool| -> f64 {
+            let parts = self.all().flat_map(|(_, outcomes)| match target {
+                true => outcomes.target.iter().flat_map(|target| &target.blocks).collect::<Vec<_>>(),
+                false => outcomes.source.blocks.iter().collect(),
+            });
+            parts.map(of).sum()
+        };
+        let seconds = sum(&|part| part.seconds, false);
+        let target_seconds = sum(&|part| part.seconds, true);
+        let mut set = |name: &str, value: f64| {
+            if value.is_finite() {
+                details.insert(name.to_owned(), value.into());
+            }
+        };
+        set("elapsed_seconds", seconds);
+        let sent = sum(&|part| part.sent_bytes as f64, false);
+        let received = sum(&|part| part.received_bytes as f64, true);
+        match plan.test {
+            Test::Stream => {
+                set("sent_bytes_per_second", sent / seconds);
+                set("received_bytes_per_second", received / target_seconds);
+            }
+            Test::Bidir => {
+                set("forward_bytes_per_second", received / target_seconds);
+                set("back_bytes_per_second", sum(&|part| part.received_bytes as f64, false) / seconds);
+            }
+            Test::Overhead => {
+                let reading = |target| sum(&|part| part.reading.unwrap_or(0.0) * part.operations as f64, target);
+                set("send_ns", reading(false) / sum(&|part| part.operations as f64, false));
+                set("receive_ns", reading(true) / sum(&|part| part.operations as f64, true));
+            }
+            Test::Interleave => set("long_transfer_bytes_per_second", received / target_seconds),
+            Test::Latency | Test::Rr | Test::Nhalf => {}
+        }
+        if let (Test::Rr, Some(histogram)) = (plan.test, self.round_trips()) {
+            set("round_trip_p50_ns", histogram.value_at_quantile(0.5) as f64);
+            set("round_trip_p99_ns", histogram.value_at_quantile(0.99) as f64);
+            set("round_trip_p999_ns", histogram.value_at_quantile(0.999) as f64);
+        }
+        let mut count = |name: &str, value: f64| {
+            details.insert(name.to_owned(), (value as u64).into());
+        };
+        if plan.test == Test::Stream {
+            count("messages_sent", sum(&|part| part.operations as f64, false));
+            count("messages_received", sum(&|part| part.operations as f64, true));
+            count("send_errors", 0.0);
+        }
+        if plan.level == Level::Udp && matches!(plan.test, Test::Latency | Test::Rr) {
+            count("round_trips_lost", sum(&|part| part.lost as f64, false));
+        }
+    }
+
+    /// What the kernel granted: the source's own, the target's, and for a stream the receiving side's first.
+    fn granted_details(&self, plan: &Plan, details: &mut Details) {
+        let Some((_, outcomes)) = self.all().next() else {
+            return;
+        };
+        details.extend(outcomes.source.details.clone());
+        let receive = "receive_socket_bytes";
+        for (name, value) in outcomes.target.iter().flat_map(|target| &target.details) {
+            details.insert(format!("target_{name}"), value.clone());
+            if name == receive && plan.test == Test::Stream {
+                let own = details.insert(receive.to_owned(), value.clone());
+                details.extend(own.map(|own| (format!("source_{receive}"), own)));
+            }
+        }
+    }
+
+    /// Every round trip of every pair in ns; absent where none was timed.
+    fn round_trips(&self) -> Option<Histogram<u64>> {
+        let mut all = histogram();
+        for (_, outcomes) in self.all() {
+            for &(value, count) in &outcomes.source.round_trips {
+                all.saturating_record_n(value, count);
+            }
+        }
+        (!all.is_empty()).then_some(all)
+    }
+
+    fn cpu(&self) -> CpuBothEnds {
+        let sources: Vec<&Outcome> = self.all().map(|(_, outcomes)| &outcomes.source).collect();
+        let targets: Vec<&Outcome> = self.all().filter_map(|(_, outcomes)| outcomes.target.as_ref()).collect();
+        let transactions = matches!(&self.subject,
+            Subject::Messages(plan) if matches!(plan.test, Test::Rr | Test::Latency));
+        let bytes = matches!(&self.subject, Subject::Messages(plan) if matches!(plan.test, Test::Stream));
+        CpuBothEnds {
+            source: cpu_end(&sources, transactions, bytes.then_some(|part| part.sent_bytes)),
+            target: cpu_end(&targets, transactions, bytes.then_some(|part| part.received_bytes)),
+            same_machine: self.all().all(|(_, outcomes)| outcomes.same_machine),
+        }
+    }
+}
+
+fn unit(test: Test) -> Unit {
+    match test {
+        Test::Latency | Test::Overhead | Test::Interleave => Unit::Nanoseconds,
+        Test::Stream | Test::Bidir => Unit::BytesPerSecond,
+        Test::Rr => Unit::TransactionsPerSecond,
+        Test::Nhalf => Unit::Bytes,
+    }
+}
+
+/// A block's value out of both ends' parts.
+fn value(plan: &Plan, source: &Part, target: &Part) -> Option<f64> {
+    let lossy = plan.level == Level::Udp;
+    Some(match plan.test {
+        Test::Latency | Test::Interleave => source.reading?,
+        Test::Overhead => source.reading? + target.reading?,
+        Test::Rr => source.operations as f64 / source.seconds,
+        // What arrived counts; where nothing is lost, over the source's time, which covers the delivery of all of it.
+        Test::Stream | Test::Nhalf if lossy => target.received_bytes as f64 / target.seconds,
+        Test::Stream | Test::Nhalf => source.sent_bytes as f64 / source.seconds,
+        Test::Bidir if lossy => {
+            source.received_bytes as f64 / source.seconds + target.received_bytes as f64 / target.seconds
+        }
+        Test::Bidir => (source.received_bytes + target.received_bytes) as f64 / source.seconds,
+    })
+}
+
+/// A sweep's point: its length and the median rate of one pair's blocks.
+fn point(plan: &Plan, outcomes: &Outcomes) -> Option<(u64, f64)> {
+    let target = &outcomes.target.as_ref()?.blocks;
+    let parts = || outcomes.source.blocks.iter().zip(target);
+    let rates: Vec<f64> = parts().filter_map(|(source, target)| value(plan, source, target)).collect();
+    let (source, _) = parts().next()?;
+    Some((source.sent_bytes / source.operations.max(1), median(&rates)))
+}
+
+fn disturbed(source: &Part, target: &Part) -> Vec<String> {
+    let mut reasons: Vec<String> = source.disturbed.iter().chain(&target.disturbed).cloned().collect();
+    reasons.sort();
+    reasons.dedup();
+    reasons
+}
+
+fn half_buckets(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {
+    let buckets = crate::test::buckets(histogram);
+    buckets.into_iter().map(|(value, count)| (value as f64 / 2.0, count)).collect()
+}
+
+/// One end's cost over all pairs, each weighing as much as it lasted.
+fn cpu_end(outcomes: &[&Outcome], transactions: bool, bytes: Option<fn(&Part) -> u64>) -> CpuEnd {
+    let mean = |of: fn(&CpuEnd) -> Option<f64>| {
+        let known = || outcomes.iter().filter_map(|outcome| Some((of(&outcome.cpu)?, outcome.cpu_seconds)));
+        let seconds: f64 = known().map(|(_, seconds)| seconds).sum();
+        (seconds > 0.0).then(|| known().map(|(share, seconds)| share * seconds).sum::<f64>() / seconds)
+    };
+    let parts = || outcomes.iter().flat_map(|outcome| &outcome.blocks);
+    let cpu_us: f64 = parts().map(|part| part.cpu_seconds * 1e6).sum();
+    let per = |work: f64| (work > 0.0).then(|| cpu_us / work);
+    CpuEnd {
+        core: outcomes.first().and_then(|outcome| outcome.cpu.core),
+        machine_busy: mean(|cpu| cpu.machine_busy),
+        steal: mean(|cpu| cpu.steal),
+        attributed: mean(|cpu| cpu.attributed),
+        unattributed: mean(|cpu| cpu.unattributed),
+        service_demand_us_per_kb: bytes
+            .and_then(|bytes| per(parts().map(|part| bytes(part) as f64 / 1024.0).sum())),
+        service_demand_us_per_transaction: transactions
+            .then(|| per(parts().map(|part| part.operations as f64).sum()))
+            .flatten(),
+    }
+}

@@ -1,0 +1,585 @@
+//! One measurement: a request in the words of the command line becomes pairs, and the pairs one cell.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::cell::Cell;
+use crate::far::{self, Host};
+use crate::gathering::{Gathering, Subject};
+use crate::level::memory;
+use crate::namespaces::Namespaces;
+use crate::pair::{self, Cores, Place};
+use crate::plan::{Job, Level, MemoryPlan, Plan, SIZE_BYTES_MAX, Test};
+use crate::test::{nhalf, overhead};
+use crate::{environment, pin, size};
+
+/// Fresh pairs behind every cell.
+pub const PAIRS: u32 = 5;
+
+/// Measuring time of a cell unless asked otherwise.
+const TIME_SECONDS: f64 = 1.0;
+
+/// Blocks are this long, …
+const BLOCK_US: u64 = 20_000;
+
+/// … but this long where a cell takes [`MACHINE_SECONDS_MIN`]: there the machine's CPU is published, which the kernel
+/// counts in ticks of 10 ms.
+const MACHINE_BLOCK_US: u64 = 500_000;
+const MACHINE_SECONDS_MIN: f64 = 10.0;
+
+/// The longest `--time`.
+const TIME_SECONDS_MAX: f64 = 3600.0;
+
+/// The MTU of a veth pair unless asked otherwise.
+const MTU_BYTES: u32 = 1500;
+
+/// Idle peers may not be more.
+const NODES_MAX: u32 = 10_000;
+
+/// What is asked for, in the words of the command line; the same words for every level.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Request {
+    /// `memory`, `msg`, `unix`, `tcp` or `udp`.
+    pub level: String,
+    /// A test of that level.
+    pub test: String,
+    /// How the level is to carry the messages, where it has a choice.
+    pub link: Option<String>,
+    /// `processes` (default), `threads`, `namespaces`, or a host with `bywire serve`.
+    pub between: Option<String>,
+    /// Idle peers that stay connected (`msg`).
+    pub nodes: Option<u32>,
+    /// Length of a message, or of a buffer.
+    pub size_bytes: Option<u64>,
+    /// Length of a response (`rr`); as long as the request by default.
+    pub response_bytes: Option<u64>,
+    /// MTU of the link.
+    pub mtu_bytes: Option<u32>,
+    /// End-to-end check (`msg`).
+    pub integrity: Option<bool>,
+    /// Measuring time of the whole cell.
+    pub time_seconds: Option<f64>,
+    /// Cores of source and target.
+    pub cores: Option<(u32, u32)>,
+    /// Poll rather than sleep, or the reverse.
+    pub spin: Option<bool>,
+    /// Nagle's algorithm (`tcp`); off by default.
+    pub nagle: Option<bool>,
+    /// Compare every byte of every payload.
+    pub verify: bool,
+    /// Send lent buffers rather than copies (`msg`).
+    pub lent: bool,
+    /// Socket buffers asked for in both directions at both ends.
+    pub socket_buffer_bytes: Option<u64>,
+    /// The key of a host's `bywire serve`.
+    pub key: Option<Vec<u8>>,
+    /// Lines walked (`memory cacheline`).
+    pub lines: Option<u32>,
+    /// Both cores at once (rates of `memory`).
+    pub both_cores: bool,
+}
+
+impl Request {
+    /// A request with everything by default.
+    pub fn new(level: &str, test: &str) -> Self {
+        Self {
+            level: level.to_owned(),
+            test: test.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    fn time(&self) -> Result<f64> {
+        let seconds = self.time_seconds.unwrap_or(TIME_SECONDS);
+        ensure!(
+            seconds > 0.0 && seconds <= TIME_SECONDS_MAX,
+            "--time {seconds} is out of bounds: give up to {TIME_SECONDS_MAX} seconds"
+        );
+        Ok(seconds)
+    }
+
+    /// Fails on the first of `given` that means nothing here.
+    fn refuse(&self, given: &[(&str, bool)]) -> Result<()> {
+        match given.iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((flag, _)) => bail!(
+                "--{flag} means nothing for {} {}: leave it out",
+                self.level,
+                self.test
+            ),
+        }
+    }
+}
+
+/// Measures one cell from beginning to end.
+///
+/// # Errors
+/// One line: a request that makes no sense or cannot be met here, or what went wrong on the way.
+pub fn run(request: Request) -> Result<Cell> {
+    let mut measurement = Measurement::prepare(request, &mut Places::default())?;
+    while !measurement.is_complete() {
+        measurement.take_pair()?;
+    }
+    let mut cell = measurement.cell()?;
+    cell.environment = environment::describe(&measurement.cores_used());
+    Ok(cell)
+}
+
+/// A request that has been found to make sense, and the pairs taken for it so far.
+pub struct Measurement {
+    job: Job,
+    place: Place,
+    cores: Cores,
+    parameters: BTreeMap<String, Value>,
+    link: Option<String>,
+    between: String,
+    gathering: Gathering,
+}
+
+impl Measurement {
+    /// Checks `request` and opens what its pairs run in; `places` keeps that for the next ones.
+    ///
+    /// # Errors
+    /// One line: what makes no sense or is not possible here, and what to do.
+    pub fn prepare(request: Request, places: &mut Places) -> Result<Self> {
+        if request.level == "memory" {
+            return Self::of_memory(&request);
+        }
+        let level: Level = request.level.parse().map_err(|_| {
+            let levels: Vec<&str> = Level::ALL.iter().map(|level| level.name()).collect();
+            anyhow::anyhow!("unknown level `{}`: choose one of memory, {}", request.level, levels.join(", "))
+        })?;
+        let test: Test = request.test.parse()?;
+        refuse_what_means_nothing(&request, level, test)?;
+        let between = request.between.clone().unwrap_or_else(|| "processes".to_owned());
+        let place = places.open(&request, level, &between)?;
+        let cores = choose_cores(request.cores, &place)?;
+        let plan = plan(&request, level, test, &place)?;
+        let link = link(&request, level, &place);
+        Ok(Self {
+            parameters: parameters(&request, &plan),
+            gathering: Gathering::new(match test {
+                Test::Nhalf => Subject::Sweep(plan.clone()),
+                _ => Subject::Messages(plan.clone()),
+            }),
+            job: Job::Messages(plan),
+            place,
+            cores,
+            link,
+            between,
+        })
+    }
+
+    fn of_memory(request: &Request) -> Result<Self> {
+        request.refuse(&[
+            ("link", request.link.is_some()),
+            ("between", request.between.as_deref().is_some_and(|between| between != "processes")),
+            ("nodes", request.nodes.is_some()),
+            ("response-size", request.response_bytes.is_some()),
+            ("mtu", request.mtu_bytes.is_some()),
+            ("integrity", request.integrity.is_some()),
+            ("spin", request.spin.is_some()),
+            ("nagle", request.nagle.is_some()),
+            ("verify", request.verify),
+            ("lent", request.lent),
+            ("socket-buffer", request.socket_buffer_bytes.is_some()),
+        ])?;
+        let test: memory::Test = request.test.parse()?;
+        let mut spec = memory::Spec::new(test);
+        request.refuse(&[
+            ("size", request.size_bytes.is_some() && !test.is_rate()),
+            ("both-cores", request.both_cores && !test.is_rate()),
+            ("lines", request.lines.is_some() && test != memory::Test::Cacheline),
+        ])?;
+        spec.size_bytes = request.size_bytes.unwrap_or(spec.size_bytes);
+        spec.lines = request.lines.unwrap_or(spec.lines);
+        spec.both_cores = request.both_cores;
+        spec.check()?;
+        let mut parameters = BTreeMap::new();
+        if test == memory::Test::Cacheline {
+            parameters.insert("lines".to_owned(), spec.lines.into());
+        }
+        if spec.both_cores {
+            parameters.insert("both-cores".to_owned(), true.into());
+        }
+        let time = request.time()?;
+        let blocks = Blocks::within(time);
+        let plan = MemoryPlan {
+            spec,
+            block_us: blocks.block_us,
+            warmup_blocks: blocks.warmup,
+            blocks: blocks.kept,
+            deadline_seconds: blocks.deadline_seconds(),
+        };
+        Ok(Self {
+            gathering: Gathering::new(Subject::Memory(plan.spec.clone())),
+            job: Job::Memory(plan),
+            place: Place::Processes,
+            cores: choose_cores(request.cores, &Place::Processes)?,
+            parameters,
+            link: None,
+            between: "processes".to_owned(),
+        })
+    }
+
+    /// Runs one more fresh pair (for N½ one for each length of the sweep).
+    ///
+    /// # Errors
+    /// One line from the end that failed; the pairs taken before stay.
+    pub fn take_pair(&mut self) -> Result<()> {
+        let Job::Messages(plan) = &self.job else {
+            let outcomes = pair::run(&self.job, &self.place, self.cores)?;
+            return self.gathering.add(vec![outcomes], None);
+        };
+        if plan.test != Test::Nhalf {
+            let outcomes = pair::run(&self.job, &self.place, self.cores)?;
+            return self.gathering.add(vec![outcomes], None);
+        }
+        let mut sweep = Vec::new();
+        for size_bytes in sweep_sizes(plan.level) {
+            let job = Job::Messages(Plan {
+                size_bytes,
+                ..plan.clone()
+            });
+            sweep.push(pair::run(&job, &self.place, self.cores)?);
+        }
+        let memcpy = match plan.level {
+            Level::Msg => Some(self.memcpy(plan)?),
+            _ => None,
+        };
+        self.gathering.add(sweep, memcpy)
+    }
+
+    /// The rate of memcpy now, in bytes per second: the message layer's N½ is set against it.
+    fn memcpy(&self, plan: &Plan) -> Result<f64> {
+        let job = Job::Memory(MemoryPlan {
+            spec: memory::Spec::new(memory::Test::Memcpy),
+            block_us: plan.block_us,
+            warmup_blocks: plan.warmup_blocks,
+            blocks: plan.blocks,
+            deadline_seconds: plan.deadline_seconds,
+        });
+        let outcomes = pair::run(&job, &Place::Processes, self.cores)?;
+        let readings: Vec<f64> = outcomes.source.blocks.iter().filter_map(|part| part.reading).collect();
+        Ok(crate::statistics::median(&readings))
+    }
+
+    /// True once the cell has all its pairs.
+    pub fn is_complete(&self) -> bool {
+        self.pairs_taken() >= PAIRS
+    }
+
+    /// Pairs taken so far.
+    pub fn pairs_taken(&self) -> u32 {
+        self.gathering.pairs()
+    }
+
+    /// About how long one more pair takes.
+    pub fn pair_duration(&self) -> Duration {
+        let (block_us, blocks) = match &self.job {
+            Job::Messages(plan) => {
+                let sweep = match plan.test {
+                    Test::Nhalf => sweep_sizes(plan.level).len() as u32,
+                    _ => 1,
+                };
+                (plan.block_us, sweep * (plan.blocks + plan.warmup_blocks))
+            }
+            Job::Memory(plan) => (plan.block_us, plan.blocks + plan.warmup_blocks),
+        };
+        Duration::from_micros(block_us * u64::from(blocks)) + Duration::from_millis(40)
+    }
+
+    /// The cell of the pairs taken so far, without its environment.
+    ///
+    /// # Errors
+    /// No pair has been taken, or its two ends contradict each other.
+    pub fn cell(&self) -> Result<Cell> {
+        let mut cell = self.gathering.cell()?;
+        cell.parameters.clone_from(&self.parameters);
+        cell.link.clone_from(&self.link);
+        cell.between.clone_from(&self.between);
+        Ok(cell)
+    }
+
+    /// The cores of this machine that it runs on.
+    pub fn cores_used(&self) -> Vec<u32> {
+        [self.cores.source, self.cores.target].into_iter().flatten().collect()
+    }
+}
+
+/// The lengths of an N½ sweep, the longest first at one time and last at another would confound drift with length:
+/// they come in random order.
+fn sweep_sizes(level: Level) -> Vec<u64> {
+    use rand::seq::SliceRandom;
+    let mut sizes = nhalf::sizes(level.longest());
+    sizes.shuffle(&mut rand::rng());
+    sizes
+}
+
+/// What pairs run in, opened once and shared by the measurements of a session.
+#[derive(Default)]
+pub struct Places {
+    namespaces: BTreeMap<u32, Rc<Namespaces>>,
+    hosts: BTreeMap<String, Rc<Host>>,
+}
+
+impl Places {
+    fn open(&mut self, request: &Request, level: Level, between: &str) -> Result<Place> {
+        let one_machine = match level {
+            Level::Unix => true,
+            Level::Msg => request.link.as_deref().is_none_or(|link| link == "shm"),
+            Level::Tcp | Level::Udp => false,
+        };
+        let place = match between {
+            "processes" => Place::Processes,
+            "threads" => Place::Threads,
+            _ if one_machine => bail!(
+                "level {level} joins processes of one machine: give --between processes or threads, or another level or --link"
+            ),
+            "namespaces" => {
+                let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
+                if !self.namespaces.contains_key(&mtu_bytes) {
+                    let pair = Rc::new(Namespaces::veth_pair(mtu_bytes)?);
+                    self.namespaces.insert(mtu_bytes, pair);
+                }
+                Place::Namespaces(Rc::clone(&self.namespaces[&mtu_bytes]))
+            }
+            host => {
+                if !self.hosts.contains_key(host) {
+                    let resolved = Rc::new(Host::resolve(host, request.key.clone())?);
+                    self.hosts.insert(host.to_owned(), resolved);
+                }
+                Place::Host(Rc::clone(&self.hosts[host]))
+            }
+        };
+        request.refuse(&[("key", request.key.is_some() && !matches!(place, Place::Host(_)))])?;
+        ensure!(
+            request.mtu_bytes.is_none() || level == Level::Msg || matches!(place, Place::Namespaces(_)),
+            "--mtu sets the MTU of a veth pair: add --between namespaces"
+        );
+        Ok(place)
+    }
+}
+
+fn refuse_what_means_nothing(request: &Request, level: Level, test: Test) -> Result<()> {
+    let socket = level != Level::Msg;
+    request.refuse(&[
+        ("lines", request.lines.is_some()),
+        ("both-cores", request.both_cores),
+        ("link", request.link.is_some() && socket),
+        ("nodes", request.nodes.is_some() && socket),
+        ("integrity", request.integrity.is_some() && socket),
+        ("lent", request.lent && socket),
+        ("socket-buffer", request.socket_buffer_bytes.is_some() && !socket),
+        ("nagle", request.nagle.is_some() && level != Level::Tcp),
+        ("response-size", request.response_bytes.is_some() && test != Test::Rr),
+        ("size", request.size_bytes.is_some() && test == Test::Nhalf),
+        ("no-spin", request.spin == Some(false) && test == Test::Interleave),
+    ])?;
+    ensure!(
+        request.nodes.is_none_or(|nodes| nodes <= NODES_MAX),
+        "--nodes is out of bounds: give up to {NODES_MAX}"
+    );
+    ensure!(
+        request.socket_buffer_bytes.is_none_or(|bytes| bytes <= SIZE_BYTES_MAX),
+        "--socket-buffer is out of bounds: give up to {}",
+        size::show(SIZE_BYTES_MAX)
+    );
+    Ok(())
+}
+
+fn choose_cores(asked: Option<(u32, u32)>, place: &Place) -> Result<Cores> {
+    let (source, target) = match asked {
+        Some((source, target)) => {
+            let allowed = pin::allowed_cores();
+            for core in [source, target] {
+                ensure!(
+                    allowed.contains(&core),
+                    "core {core} is not among those that this process may use: choose from {allowed:?}"
+                );
+            }
+            (source, target)
+        }
+        None => pin::two_cores(),
+    };
+    Ok(Cores {
+        source: Some(source),
+        target: (!matches!(place, Place::Host(_))).then_some(target),
+    })
+}
+
+fn plan(request: &Request, level: Level, test: Test, place: &Place) -> Result<Plan> {
+    let longest = level.longest();
+    let size_bytes = request.size_bytes.unwrap_or(match (test, level) {
+        (Test::Stream | Test::Bidir, Level::Udp) => 8192,
+        (Test::Stream | Test::Bidir, _) => 64 << 10,
+        (Test::Rr, _) => 1,
+        _ => 8,
+    });
+    let response_bytes = match test {
+        Test::Stream | Test::Nhalf | Test::Overhead => 1,
+        _ => request.response_bytes.unwrap_or(size_bytes),
+    };
+    for bytes in [size_bytes, response_bytes] {
+        ensure!(
+            (1..=longest).contains(&bytes),
+            "a message of {bytes} bytes is out of bounds at level {level}: give 1 to {longest}"
+        );
+    }
+    ensure!(
+        test != Test::Overhead || size_bytes <= overhead::BURST_BYTES_MAX,
+        "overhead is measured up to {}: give a smaller --size",
+        size::show(overhead::BURST_BYTES_MAX)
+    );
+    let blocks = Blocks::within(request.time()?);
+    Ok(Plan {
+        level,
+        test,
+        link: request.link.clone(),
+        size_bytes,
+        response_bytes,
+        block_us: blocks.block_us,
+        warmup_blocks: blocks.warmup,
+        blocks: blocks.kept,
+        spin: request.spin.unwrap_or(test == Test::Interleave),
+        verify: request.verify,
+        nagle: request.nagle.unwrap_or(false),
+        socket_buffer_bytes: request.socket_buffer_bytes,
+        integrity: request.integrity,
+        lent: request.lent,
+        nodes: request.nodes,
+        mtu_bytes: request.mtu_bytes,
+        bind: place.target_address(),
+        cookie: far::nonce(),
+        deadline_seconds: blocks.deadline_seconds(),
+    })
+}
+
+/// The blocks of one pair.
+struct Blocks {
+    block_us: u64,
+    warmup: u32,
+    kept: u32,
+}
+
+impl Blocks {
+    /// The blocks of each of [`PAIRS`] pairs that take `seconds` together.
+    fn within(seconds: f64) -> Self {
+        let pair_us = (seconds * 1e6 / f64::from(PAIRS)).max(1.0) as u64;
+        let longest_us = if seconds >= MACHINE_SECONDS_MIN { MACHINE_BLOCK_US } else { BLOCK_US };
+        let block_us = longest_us.min(pair_us);
+        let kept = (pair_us as f64 / block_us as f64).round().max(1.0) as u32;
+        // A first block of a fresh mapping is slow for reasons of its own.
+        let warmup = if block_us >= MACHINE_BLOCK_US { 1 } else { 2 };
+        Self {
+            block_us,
+            warmup,
+            kept,
+        }
+    }
+
+    fn deadline_seconds(&self) -> u64 {
+        let planned_us = self.block_us * u64::from(self.kept + self.warmup);
+        30 + 2 * planned_us / 1_000_000
+    }
+}
+
+fn link(request: &Request, level: Level, place: &Place) -> Option<String> {
+    let link = match (level, place) {
+        (Level::Msg, _) => request.link.as_deref().unwrap_or("shm"),
+        (Level::Unix, _) => "unix",
+        (_, Place::Processes | Place::Threads) => "loopback",
+        (_, Place::Namespaces(_)) => "veth",
+        (_, Place::Host(_)) => "network",
+    };
+    Some(link.to_owned())
+}
+
+/// What was chosen, in the words of the command line.
+fn parameters(request: &Request, plan: &Plan) -> BTreeMap<String, Value> {
+    let on_off = |on: bool| Value::from(if on { "on" } else { "off" });
+    let mut parameters = BTreeMap::new();
+    let mut set = |name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            parameters.insert(name.to_owned(), value);
+        }
+    };
+    set("spin", Some(plan.spin.into()));
+    set("blocks", Some(plan.blocks.into()));
+    set("block_us", Some(plan.block_us.into()));
+    set("pairs", Some(PAIRS.into()));
+    set("nagle", (plan.level == Level::Tcp).then(|| on_off(plan.nagle)));
+    let mtu_bytes = request
+        .mtu_bytes
+        .or_else(|| (request.between.as_deref() == Some("namespaces")).then_some(MTU_BYTES));
+    set("mtu", mtu_bytes.map(Value::from));
+    set("integrity", request.integrity.map(on_off));
+    set("lent", request.lent.then(|| true.into()));
+    set("verify", request.verify.then(|| true.into()));
+    set("nodes", request.nodes.map(Value::from));
+    set("socket-buffer", request.socket_buffer_bytes.map(Value::from));
+    set("response-size", request.response_bytes.map(Value::from));
+    parameters
+}
+
+/// Reads `A,B` as two cores.
+///
+/// # Errors
+/// One line with the form that is understood.
+pub fn parse_cores(text: &str) -> Result<(u32, u32)> {
+    text.split_once(',')
+        .and_then(|(source, target)| Some((source.trim().parse().ok()?, target.trim().parse().ok()?)))
+        .with_context(|| format!("`{text}` is no pair of cores: write it like 0,1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(change: impl FnOnce(&mut Request)) -> String {
+        let mut request = Request::new("tcp", "latency");
+        change(&mut request);
+        match Measurement::prepare(request, &mut Places::default()) {
+            Ok(_) => panic!("this should have been refused"),
+            Err(error) => format!("{error:#}"),
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_in_one_line_that_says_what_exists() {
+        let refusals = [
+            (refusal(|r| r.level = "tpc".into()), "choose one of memory, msg, unix, tcp, udp"),
+            (refusal(|r| r.test = "lag".into()), "choose one of latency, stream"),
+            (refusal(|r| r.size_bytes = Some(0)), "give 1 to"),
+            (refusal(|r| r.time_seconds = Some(f64::NAN)), "--time"),
+            (refusal(|r| r.integrity = Some(true)), "--integrity means nothing"),
+            (refusal(|r| r.mtu_bytes = Some(9000)), "--between namespaces"),
+            (refusal(|r| r.cores = Some((0, 9999))), "core 9999"),
+            (refusal(|r| (r.level, r.size_bytes) = ("udp".into(), Some(65_508))), "give 1 to 65507"),
+            (
+                refusal(|r| (r.level, r.between) = ("unix".into(), Some("namespaces".into()))),
+                "processes of one machine",
+            ),
+            (refusal(|r| r.between = Some("no such host".into())), "cannot resolve"),
+        ];
+        for (refusal, part) in refusals {
+            assert!(refusal.contains(part), "{refusal}");
+            assert!(!refusal.contains('\n'), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn blocks_fill_the_time_of_a_pair() {
+        let shape = |seconds| {
+            let blocks = Blocks::within(seconds);
+            (blocks.block_us, blocks.kept)
+        };
+        assert_eq!(shape(1.0), (20_000, 10));
+        assert_eq!(shape(60.0), (500_000, 24));
+        assert_eq!(shape(0.01), (2_000, 1));
+    }
+}
