@@ -3,6 +3,7 @@
 mod doctor;
 mod manual;
 mod measure;
+mod report;
 mod serve;
 
 use std::io::{self, Write};
@@ -25,6 +26,11 @@ enum Action {
     Measure(Box<measure::MeasureArgs>),
     /// Be the far end of measurements from other machines
     Serve(serve::ServeArgs),
+    /// Make the report of a stored session again
+    #[command(
+        after_help = "Examples:\n  bywire report SESSION\n  bywire report SESSION --output page.html\n  bywire report SESSION --csv > cells.csv"
+    )]
+    Report(report::ReportArgs),
     /// Show what this machine offers to each level, and what to do about the rest
     #[command(after_help = "Examples:\n  bywire doctor\n  bywire doctor --json")]
     Doctor(doctor::DoctorArgs),
@@ -60,6 +66,7 @@ impl Action {
         match self {
             Self::Measure(arguments) => arguments.run(),
             Self::Serve(arguments) => arguments.run(),
+            Self::Report(arguments) => arguments.run(),
             Self::Worker => bywire_lab::worker::run(),
             Self::Doctor(arguments) => arguments.run(),
             Self::Completions(arguments) => arguments.run(Bywire::command()),
