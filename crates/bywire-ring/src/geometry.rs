@@ -148,8 +148,13 @@ mod tests {
         let mut end = PAGE_BYTES;
         for name in LANES {
             let lane = geometry.lane(name);
-            assert!(lane.slots_offset >= end && lane.bulk_offset >= lane.slots_offset + (LINE_BYTES << lane.slots_log2));
-            assert!(lane.slots_offset.is_multiple_of(PAGE_BYTES) && lane.bulk_offset.is_multiple_of(PAGE_BYTES));
+            assert!(
+                lane.slots_offset >= end
+                    && lane.bulk_offset >= lane.slots_offset + (LINE_BYTES << lane.slots_log2)
+            );
+            assert!(
+                lane.slots_offset.is_multiple_of(PAGE_BYTES) && lane.bulk_offset.is_multiple_of(PAGE_BYTES)
+            );
             end = lane.bulk_offset + lane.bulk_bytes as usize;
         }
         assert_eq!(end, geometry.segment_bytes());

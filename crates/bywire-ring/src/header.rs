@@ -35,13 +35,20 @@ impl Header {
     /// The word that publishes this header in the given lap.
     #[inline(always)]
     pub fn word(self, lap: u8) -> u64 {
-        u64::from(lap) | u64::from(self.kind) << 8 | u64::from(self.length) << 16 | u64::from(self.check) << 32
+        u64::from(lap)
+            | u64::from(self.kind) << 8
+            | u64::from(self.length) << 16
+            | u64::from(self.check) << 32
     }
 
     /// The header in `word`, if it is of the given lap.
     #[inline(always)]
     pub fn of_lap(word: u64, lap: u8) -> Option<Self> {
-        (word as u8 == lap).then_some(Self { kind: (word >> 8) as u8, length: (word >> 16) as u16, check: (word >> 32) as u32 })
+        (word as u8 == lap).then_some(Self {
+            kind: (word >> 8) as u8,
+            length: (word >> 16) as u16,
+            check: (word >> 32) as u32,
+        })
     }
 }
 

@@ -103,7 +103,11 @@ impl Producer {
     /// [`PushError`]; nothing was written then.
     #[inline(always)]
     pub fn push_inline<M: Memory>(
-        &mut self, own: &M, remote: &M, header: Header, words: &[u64],
+        &mut self,
+        own: &M,
+        remote: &M,
+        header: Header,
+        words: &[u64],
     ) -> Result<(), PushError> {
         debug_assert!(header.kind & BULK == 0 && header.length as usize <= INLINE_BYTES);
         if self.tail - self.freed >= self.layout.slots() {
@@ -125,16 +129,18 @@ impl Producer {
     /// On a payload longer than a fragment.
     #[inline]
     pub fn push_bulk<M: Memory>(
-        &mut self, own: &M, remote: &M, header: Header, words: &[u64], payload: &[u8],
+        &mut self,
+        own: &M,
+        remote: &M,
+        header: Header,
+        words: &[u64],
+        payload: &[u8],
     ) -> Result<(), PushError> {
         assert!(payload.len() <= self.layout.fragment_bytes as usize, "a payload longer than a fragment");
         let (start, end) = bulk_place(self.bulk_tail, payload.len(), &self.layout);
-        let room = |this: &Self| {
-            this.tail - this.freed < this.layout.slots() && end - this.bulk_freed <= this.layout.bulk_bytes
-        };
-        if !room(self) {
+        if !self.fits(end) {
             self.refresh(remote)?;
-            if !room(self) {
+            if !self.fits(end) {
                 return Err(PushError::Full);
             }
         }
@@ -142,6 +148,22 @@ impl Producer {
         self.bulk_tail = end;
         self.publish(own, Header { kind: header.kind | BULK, length: payload.len() as u16, ..header }, words);
         Ok(())
+    }
+
+    /// Is there room for a record with `length` bytes in the bulk area (0: none)?
+    ///
+    /// # Errors
+    /// [`Corrupt`] when the peer broke the rules of the ring.
+    pub fn has_room<M: Memory>(&mut self, remote: &M, length: usize) -> Result<bool, Corrupt> {
+        let (_, end) = bulk_place(self.bulk_tail, length, &self.layout);
+        if !self.fits(end) {
+            self.refresh(remote).map_err(|_| Corrupt)?;
+        }
+        Ok(self.fits(end))
+    }
+
+    fn fits(&self, bulk_end: u64) -> bool {
+        self.tail - self.freed < self.layout.slots() && bulk_end - self.bulk_freed <= self.layout.bulk_bytes
     }
 
     /// Records that the consumer has freed, by its own word.

@@ -34,7 +34,9 @@ fn inline_records_arrive_whole_and_in_order_over_several_laps() {
         let thread = loom::thread::spawn(move || {
             let mut producer = Producer::new(LAYOUT);
             for value in 1..=3u64 {
-                while producer.push_inline(&producer_forward, &producer_back, header(8), &[value]) == Err(PushError::Full) {
+                while producer.push_inline(&producer_forward, &producer_back, header(8), &[value])
+                    == Err(PushError::Full)
+                {
                     loom::thread::yield_now();
                 }
             }
@@ -63,7 +65,9 @@ fn bulk_payload_is_never_overwritten_before_it_was_read() {
             let mut producer = Producer::new(LAYOUT);
             for value in 1..=3u64 {
                 let payload = value.to_ne_bytes();
-                while producer.push_bulk(&producer_forward, &producer_back, header(0), &[], &payload) == Err(PushError::Full) {
+                while producer.push_bulk(&producer_forward, &producer_back, header(0), &[], &payload)
+                    == Err(PushError::Full)
+                {
                     loom::thread::yield_now();
                 }
             }

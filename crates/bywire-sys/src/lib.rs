@@ -4,6 +4,7 @@
 //! unsafe blocks are confined to mapping memory and to socket options that `rustix` does not cover.
 
 pub mod clock;
+pub mod directory;
 pub mod fork;
 pub mod limits;
 pub mod memory;

@@ -1,5 +1,8 @@
 //! Descriptor limits.
 
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -22,4 +25,12 @@ pub fn raise_descriptor_limit(needed: u64) -> Result<(), Errno> {
 /// The soft limit of open descriptors now.
 pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// A descriptor held only so that it can be closed when there are no others left.
+///
+/// # Errors
+/// What `open` said.
+pub fn reserve_descriptor() -> Result<OwnedFd, Errno> {
+    rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }

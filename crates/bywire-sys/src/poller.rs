@@ -29,7 +29,12 @@ impl Poller {
     /// # Errors
     /// What `epoll_ctl` said (out of memory, or watched already).
     pub fn add(&self, file: &impl AsFd, tag: u64) -> Result<(), Errno> {
-        epoll::add(&self.file, file, epoll::EventData::new_u64(tag), epoll::EventFlags::IN | epoll::EventFlags::RDHUP)
+        epoll::add(
+            &self.file,
+            file,
+            epoll::EventData::new_u64(tag),
+            epoll::EventFlags::IN | epoll::EventFlags::RDHUP,
+        )
     }
 
     /// Stops watching `file`.

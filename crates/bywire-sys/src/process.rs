@@ -1,6 +1,6 @@
 //! Processes: who they are and when they end.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
@@ -13,6 +13,13 @@ use rustix::process::{Pid, PidfdFlags};
 pub fn watch(pid: i32) -> Result<OwnedFd, Errno> {
     let pid = Pid::from_raw(pid).ok_or(Errno::INVAL)?;
     rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK)
+}
+
+/// Has the process behind a descriptor of [`watch`] ended?
+pub fn has_ended(process: &impl AsFd) -> bool {
+    let mut asked = [rustix::event::PollFd::new(process, rustix::event::PollFlags::IN)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(rustix::event::poll(&mut asked, Some(&now)), Ok(1..))
 }
 
 /// This process's effective user.

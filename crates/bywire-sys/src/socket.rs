@@ -118,7 +118,8 @@ impl Socket {
     pub fn credentials(&self) -> Result<Credentials, Errno> {
         let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
         // SAFETY: `ucred` is plain data of the size that SO_PEERCRED writes.
-        let written = unsafe { self.option(libc::SO_PEERCRED, (&raw mut found).cast(), size_of_val(&found)) }?;
+        let written =
+            unsafe { self.option(libc::SO_PEERCRED, (&raw mut found).cast(), size_of_val(&found)) }?;
         if written != size_of_val(&found) {
             return Err(Errno::INVAL);
         }
@@ -132,7 +133,8 @@ impl Socket {
     pub fn groups(&self) -> Result<Vec<u32>, Errno> {
         let mut groups = [0u32; 256];
         // SAFETY: SO_PEERGROUPS writes an array of gid_t (u32) of at most the given length.
-        let written = unsafe { self.option(libc::SO_PEERGROUPS, groups.as_mut_ptr().cast(), size_of_val(&groups)) }?;
+        let written =
+            unsafe { self.option(libc::SO_PEERGROUPS, groups.as_mut_ptr().cast(), size_of_val(&groups)) }?;
         Ok(groups[..written / size_of::<u32>()].to_vec())
     }
 
@@ -180,12 +182,13 @@ impl Socket {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(buffer)];
-        let message = match rustix::net::recvmsg(&self.file, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Ok(message) => message,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
-            Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Received::Closed),
-            Err(error) => return Err(error),
-        };
+        let message =
+            match rustix::net::recvmsg(&self.file, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Ok(message) => message,
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
+                Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Received::Closed),
+                Err(error) => return Err(error),
+            };
         let descriptors = control
             .drain()
             .filter_map(|item| match item {
@@ -207,8 +210,9 @@ impl Socket {
     unsafe fn option(&self, name: i32, target: *mut libc::c_void, length: usize) -> Result<usize, Errno> {
         let mut written = libc::socklen_t::try_from(length).map_err(|_| Errno::INVAL)?;
         // SAFETY: the caller vouches for `target`; `written` is a valid socklen_t.
-        let status =
-            unsafe { libc::getsockopt(self.file.as_raw_fd(), libc::SOL_SOCKET, name, target, &raw mut written) };
+        let status = unsafe {
+            libc::getsockopt(self.file.as_raw_fd(), libc::SOL_SOCKET, name, target, &raw mut written)
+        };
         if status == 0 {
             return Ok(written as usize);
         }
@@ -233,7 +237,9 @@ mod tests {
         a.send(b"hello", &[writer.as_fd()]).expect("send");
         drop(writer);
         let mut buffer = [0; 16];
-        let Received::Packet(5, descriptors) = b.receive(&mut buffer).expect("receive") else { panic!("no packet") };
+        let Received::Packet(5, descriptors) = b.receive(&mut buffer).expect("receive") else {
+            panic!("no packet")
+        };
         assert_eq!(&buffer[..5], b"hello");
         rustix::io::write(&descriptors[0], b"!").expect("the descriptor works");
         assert_eq!(rustix::io::read(&reader, &mut buffer), Ok(1));

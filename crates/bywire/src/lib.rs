@@ -1,1 +1,89 @@
-//! placeholder
+//! A user-level message fabric: ports, messages, put and get, with no system call on the data path.
+//!
+//! A process opens a [`Port`], connects to other ports by [`Address`], sends messages and polls for
+//! [`Event`]s. Between processes of one machine messages cross through shared memory that neither side
+//! needs to trust.
+//!
+//! ```
+//! use std::time::Duration;
+//! use bywire::{Address, Event, Port, PortOptions, Priority};
+//! # let directory = tempfile::tempdir()?;
+//! # let options = || PortOptions { runtime_directory: Some(directory.path().to_owned()), ..PortOptions::default() };
+//!
+//! // One thread (or process) answers …
+//! let mut server = Port::open(PortOptions { name: Some("echo".parse()?), ..options() })?;
+//! let thread = std::thread::spawn(move || {
+//!     loop {
+//!         match server.wait(None).expect("not forked") {
+//!             Some(Event::Message(message)) => {
+//!                 server.send(message.peer, message.priority, &message.payload).expect("room for one");
+//!             }
+//!             Some(Event::Disconnected { .. }) => break,
+//!             _ => {}
+//!         }
+//!     }
+//! });
+//!
+//! // … another one asks.
+//! let mut client = Port::open(options())?;
+//! let peer = client.connect(&"localhost/echo".parse::<Address>()?, Duration::from_secs(5))?;
+//! client.send(peer, Priority::Low, b"hello")?;
+//! let answer = loop {
+//!     if let Some(Event::Message(message)) = client.wait(None)? {
+//!         break message.payload;
+//!     }
+//! };
+//! assert_eq!(&answer[..], b"hello");
+//! drop(client);
+//! thread.join().expect("the server");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What is promised
+//!
+//! Every message arrives once, whole and in order per (source port, target port, [`Priority`]), or its
+//! sender learns why not. High priority is never blocked by low. Every queue is bounded by tokens and
+//! credits; where one is full the call says so. A dead or mad peer harms only its own connection.
+//!
+//! A port belongs to one thread at a time, and may move between threads.
+
+mod address;
+mod buffer;
+mod connection;
+mod error;
+mod establish;
+mod event;
+#[doc(hidden)]
+pub mod handshake;
+mod heap;
+mod incoming;
+mod options;
+mod outgoing;
+mod port;
+mod record;
+mod region;
+mod resources;
+mod runtime;
+mod slots;
+mod transfer;
+mod waiting;
+
+pub use address::{Address, NAME_BYTES_MAX, PortName};
+pub use buffer::{Buffer, Payload};
+pub use error::{
+    AddressError, ConnectError, Gone, LendError, OpenError, Refusal, SendError, TransferError, WaitError,
+};
+pub use event::{Confirm, Event, Message, Peer, PeerInfo, Priority, TransferId};
+pub use heap::{Heap, LendBuffer, Lent};
+pub use options::{Admit, PortOptions};
+pub use port::{Port, Statistics};
+pub use record::NOTE_BYTES_MAX;
+pub use region::{Key, Rights};
+pub use transfer::Unsent;
+
+pub use bywire_ring::geometry::{Geometry, LaneGeometry};
+pub use bywire_sys::Errno;
+
+/// The longest message that arrives in an event without a posted buffer when the sender uses the
+/// default geometry: one fragment.
+pub const FRAGMENT_BYTES: usize = 4096;

@@ -1,0 +1,77 @@
+//! A directory shared by users who do not trust each other.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+/// Makes sure that `path` is a directory in which we can create sockets and whose entries nobody else
+/// can replace: ours alone, or sticky. A missing one is made: by root for all users, else for ours alone.
+///
+/// # Errors
+/// What the kernel said; [`Errno::PERM`] for a directory that others could tamper with, or of an untrusted owner.
+pub fn prepare(path: &Path) -> Result<(), Errno> {
+    let user = crate::process::user();
+    let mode = if user == 0 { Mode::from_raw_mode(0o1777) } else { Mode::from_raw_mode(0o700) };
+    match rustix::fs::mkdir(path, mode) {
+        // The umask has had its say; ours is the last word on what we have made.
+        Ok(()) => rustix::fs::chmod(path, mode)?,
+        Err(Errno::EXIST) => {}
+        Err(error) => return Err(error),
+    }
+    let found = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?;
+    if !rustix::fs::FileType::from_raw_mode(found.st_mode).is_dir() {
+        return Err(Errno::NOTDIR);
+    }
+    if found.st_uid != user && found.st_uid != 0 {
+        return Err(Errno::PERM);
+    }
+    let (others_write, sticky) = (found.st_mode & 0o022 != 0, found.st_mode & 0o1000 != 0);
+    if others_write && !sticky {
+        return Err(Errno::PERM);
+    }
+    rustix::fs::access(path, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)
+}
+
+/// Sets who may connect to the socket at `path`.
+///
+/// # Errors
+/// What the kernel said; [`Errno::PERM`] for a group that we do not belong to.
+pub fn set_access(path: &Path, mode: u32, group: Option<u32>) -> Result<(), Errno> {
+    if let Some(group) = group {
+        rustix::fs::chown(path, None, Some(Gid::from_raw(group)))?;
+    }
+    rustix::fs::chmod(path, Mode::from_raw_mode(mode))
+}
+
+/// Renames unless the new name is taken.
+///
+/// # Errors
+/// [`Errno::EXIST`] when it is; else what the kernel said.
+pub fn rename_if_free(old: &Path, new: &Path) -> Result<(), Errno> {
+    rustix::fs::renameat_with(CWD, old, CWD, new, RenameFlags::NOREPLACE)
+}
+
+/// Renames over whatever has the new name.
+///
+/// # Errors
+/// [`Errno::PERM`] or [`Errno::ACCESS`] when that belongs to another user.
+pub fn rename(old: &Path, new: &Path) -> Result<(), Errno> {
+    rustix::fs::rename(old, new)
+}
+
+/// Removes a name; one that is gone already is fine.
+pub fn remove(path: &Path) {
+    let _ = rustix::fs::unlink(path);
+}
+
+/// Takes the lock of a directory, held until the descriptor is dropped. Leaves no file.
+///
+/// # Errors
+/// [`Errno::AGAIN`] when another process has it.
+pub fn try_lock(path: &Path) -> Result<OwnedFd, Errno> {
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
+}

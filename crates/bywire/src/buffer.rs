@@ -1,0 +1,164 @@
+//! Memory that changes hands: buffers given to the library, payloads given to the program.
+
+use std::fmt;
+use std::ops::Deref;
+
+use bywire_ring::geometry::INLINE_BYTES;
+
+/// Memory that the library uses until it gives it back in a completion.
+///
+/// Made from a `Vec<u8>` or a boxed slice: the type system keeps the program's hands off it meanwhile.
+/// The C interface makes it from memory that the C program promises to leave alone.
+pub struct Buffer {
+    memory: Memory,
+}
+
+enum Memory {
+    Owned(Vec<u8>),
+    /// The C program's: valid until given back, by the promise of `Buffer::from_raw`.
+    Raw(*mut u8, usize),
+}
+
+// SAFETY: an owned vector is `Send`; for raw memory the maker promised it to be usable from any thread.
+unsafe impl Send for Buffer {}
+
+impl Buffer {
+    /// Borrows foreign memory until this value is given back and dropped.
+    ///
+    /// # Safety
+    /// `base` must be valid for reads and writes of `length` bytes, initialised, and touched by nobody
+    /// else, from any thread, until the returned value has been dropped.
+    pub unsafe fn from_raw(base: *mut u8, length: usize) -> Self {
+        Self { memory: Memory::Raw(base, length) }
+    }
+
+    /// The vector inside; for foreign memory a copy.
+    pub fn into_vec(self) -> Vec<u8> {
+        match self.memory {
+            Memory::Owned(vector) => vector,
+            Memory::Raw(..) => self.as_ref().to_vec(),
+        }
+    }
+
+    /// Where it lies.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.as_ref().as_ptr()
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        match &self.memory {
+            Memory::Owned(vector) => vector,
+            // SAFETY: valid, initialised and ours by the promise of `from_raw`; never null where non-empty.
+            Memory::Raw(base, length) if *length > 0 => unsafe { std::slice::from_raw_parts(*base, *length) },
+            Memory::Raw(..) => &[],
+        }
+    }
+}
+
+impl AsMut<[u8]> for Buffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        match &mut self.memory {
+            Memory::Owned(vector) => vector,
+            // SAFETY: as for `as_ref`, and `&mut self` makes the borrow exclusive.
+            Memory::Raw(base, length) if *length > 0 => unsafe {
+                std::slice::from_raw_parts_mut(*base, *length)
+            },
+            Memory::Raw(..) => &mut [],
+        }
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    fn from(vector: Vec<u8>) -> Self {
+        Self { memory: Memory::Owned(vector) }
+    }
+}
+
+impl From<Box<[u8]>> for Buffer {
+    fn from(boxed: Box<[u8]>) -> Self {
+        Self::from(Vec::from(boxed))
+    }
+}
+
+impl From<&[u8]> for Buffer {
+    fn from(bytes: &[u8]) -> Self {
+        Self::from(bytes.to_vec())
+    }
+}
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self::from(Vec::new())
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Buffer({} bytes)", self.as_ref().len())
+    }
+}
+
+/// A received message's bytes: private memory, which no peer can change any more.
+///
+/// Short ones lie in the value itself. Others lie in a [`Buffer`]; give it back with
+/// [`crate::Port::recycle`] or post it again, and receiving allocates nothing.
+pub struct Payload {
+    place: Place,
+}
+
+#[expect(clippy::large_enum_variant, reason = "short messages are the fast path and must not be boxed")]
+enum Place {
+    Inline { words: [u64; INLINE_BYTES / 8], length: u8 },
+    Buffer { buffer: Buffer, length: usize },
+}
+
+impl Payload {
+    /// # Panics
+    /// When `length` is more than the words hold.
+    #[inline(always)]
+    pub(crate) fn inline(words: [u64; INLINE_BYTES / 8], length: u16) -> Self {
+        assert!(usize::from(length) <= INLINE_BYTES, "a slot holds 56 bytes");
+        Self { place: Place::Inline { words, length: length as u8 } }
+    }
+
+    /// # Panics
+    /// When `length` is more than the buffer holds.
+    pub(crate) fn buffer(buffer: Buffer, length: usize) -> Self {
+        assert!(length <= buffer.as_ref().len(), "a payload ends within its buffer");
+        Self { place: Place::Buffer { buffer, length } }
+    }
+
+    /// The whole buffer behind a longer message; `None` for one that came inline.
+    pub fn into_buffer(self) -> Option<Buffer> {
+        match self.place {
+            Place::Buffer { buffer, .. } => Some(buffer),
+            Place::Inline { .. } => None,
+        }
+    }
+}
+
+impl Deref for Payload {
+    type Target = [u8];
+
+    #[inline(always)]
+    fn deref(&self) -> &[u8] {
+        match &self.place {
+            Place::Inline { words, length } => {
+                // SAFETY: seven words are 56 initialised bytes, borrowed with `self`, and any bit pattern
+                // is a byte.
+                let bytes: &[u8; INLINE_BYTES] = unsafe { &*words.as_ptr().cast() };
+                // `inline` has checked the length; the mask tells the optimiser.
+                &bytes[..usize::from(*length).min(INLINE_BYTES)]
+            }
+            Place::Buffer { buffer, length } => &buffer.as_ref()[..*length],
+        }
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Payload({} bytes)", self.len())
+    }
+}

@@ -1,0 +1,250 @@
+//! One connection: both directions of rings towards one peer, and what is under way on them.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use bywire_ring::doorbell;
+use bywire_ring::geometry::{Geometry, LANES, LaneName};
+use bywire_ring::lane::{Consumer, Corrupt, Producer, PushError};
+use bywire_ring::memory::Shared;
+use bywire_sys::socket::Socket;
+use bywire_sys::wake;
+
+use crate::buffer::Buffer;
+use crate::error::{Gone, TransferError};
+use crate::event::{Event, Peer, PeerInfo, Priority, TransferId};
+use crate::heap::LenderHeap;
+use crate::incoming::Incoming;
+use crate::outgoing::{Outgoing, Reply, Undelivered, Waiting};
+use crate::resources::Resources;
+
+/// Everything that belongs to one peer. A bad peer breaks its own connection and nothing else.
+pub(crate) struct Connection {
+    pub peer: Peer,
+    pub info: PeerInfo,
+    pub socket: Socket,
+    /// Becomes readable when the peer's process ends; absent where the kernel could not name it.
+    pub process: Option<OwnedFd>,
+    /// The segment that we write.
+    pub outbound: Shared,
+    /// The segment that the peer writes.
+    pub inbound: Shared,
+    pub producers: [Producer; 3],
+    pub consumers: [Consumer; 3],
+    pub fragment_bytes: usize,
+    pub integrity: bool,
+    pub incoming: [Incoming; 2],
+    pub outgoing: [VecDeque<Outgoing>; 2],
+    pub undelivered: [VecDeque<Undelivered>; 2],
+    /// Puts and gets that wait for the peer's answer, by transfer number.
+    pub waiting: Vec<Option<Waiting>>,
+    pub replies: VecDeque<Reply>,
+    pub heaps_lent: Vec<LentHeap>,
+    pub heaps_borrowed: Vec<BorrowedHeap>,
+    /// Blocks of ours that the peer holds.
+    pub blocks_out: u32,
+    /// It said good-bye: its end is then a closed port, not a death.
+    pub said_goodbye: bool,
+    page: Shared,
+    bell: wake::Ringer,
+    ringer: doorbell::Ringer,
+}
+
+/// A heap of ours, and which of its blocks the peer holds.
+pub(crate) struct LentHeap {
+    pub shared: Arc<LenderHeap>,
+    pub lent: Vec<bool>,
+}
+
+/// A heap of the peer's, and which of its blocks we hold.
+pub(crate) struct BorrowedHeap {
+    pub memory: Shared,
+    pub block_bytes: usize,
+    pub held: Vec<bool>,
+}
+
+/// What both ends have exchanged when a connection begins.
+pub(crate) struct Meeting {
+    pub info: PeerInfo,
+    pub socket: Socket,
+    pub process: Option<OwnedFd>,
+    pub outbound: Shared,
+    pub inbound: Shared,
+    pub page: Shared,
+    pub bell: wake::Ringer,
+    pub own_geometry: Geometry,
+    pub peer_geometry: Geometry,
+}
+
+/// What one step of a connection came to.
+pub(crate) enum Step {
+    Nothing,
+    /// Something moved, but nothing to report yet.
+    Progress,
+    Event(Event),
+}
+
+pub(crate) fn lane_of(priority: Priority) -> LaneName {
+    match priority {
+        Priority::Low => LaneName::Low,
+        Priority::High => LaneName::High,
+    }
+}
+
+impl From<Corrupt> for Gone {
+    fn from(_: Corrupt) -> Self {
+        Self::Broken
+    }
+}
+
+impl Connection {
+    pub fn new(peer: Peer, meeting: Meeting) -> Self {
+        Self {
+            peer,
+            integrity: meeting.info.integrity,
+            info: meeting.info,
+            socket: meeting.socket,
+            process: meeting.process,
+            outbound: meeting.outbound,
+            inbound: meeting.inbound,
+            producers: LANES.map(|lane| Producer::new(meeting.own_geometry.lane(lane))),
+            consumers: LANES.map(|lane| Consumer::new(meeting.peer_geometry.lane(lane))),
+            fragment_bytes: meeting.own_geometry.fragment_bytes as usize,
+            incoming: Default::default(),
+            outgoing: Default::default(),
+            undelivered: Default::default(),
+            waiting: Vec::new(),
+            replies: VecDeque::new(),
+            heaps_lent: Vec::new(),
+            heaps_borrowed: Vec::new(),
+            blocks_out: 0,
+            said_goodbye: false,
+            page: meeting.page,
+            bell: meeting.bell,
+            ringer: doorbell::Ringer::default(),
+        }
+    }
+
+    /// Is there anything that `advance` may have to do later?
+    pub fn has_work(&self) -> bool {
+        !self.replies.is_empty()
+            || self.outgoing.iter().any(|queue| !queue.is_empty())
+            || self.undelivered.iter().any(|queue| !queue.is_empty())
+    }
+
+    /// Can the reply lane hold anything that is for us?
+    #[inline(always)]
+    pub fn expects_replies(&self) -> bool {
+        self.blocks_out > 0 || !self.waiting.is_empty()
+    }
+
+    /// Would a poll find something to do here? Asked once more between arming and sleeping.
+    pub fn is_ready(&mut self, resources: &Resources) -> bool {
+        self.has_input(resources) || self.can_advance()
+    }
+
+    /// Is there a record that could be taken now? A broken lane counts: the poll finds out.
+    #[inline(always)]
+    pub fn has_input(&self, resources: &Resources) -> bool {
+        [Priority::High, Priority::Low].into_iter().any(|priority| {
+            let record = self.consumers[lane_of(priority) as usize].peek(&self.inbound);
+            !matches!(record, Ok(None)) && !self.is_held_up(priority, resources)
+        }) || (self.expects_replies()
+            && !matches!(self.consumers[LaneName::Reply as usize].peek(&self.inbound), Ok(None)))
+    }
+
+    #[inline(always)]
+    pub fn ring_for_records(&mut self) {
+        if self.ringer.must_ring_for_records(&self.page) {
+            self.ring();
+        }
+    }
+
+    #[inline(always)]
+    pub fn ring_for_credit(&mut self) {
+        if self.ringer.must_ring_for_credit(&self.page) {
+            self.ring();
+        }
+    }
+
+    #[cold]
+    fn ring(&self) {
+        if wake::Bell::is_safe() {
+            self.bell.ring();
+        } else {
+            // A full socket means that the peer has been woken often enough.
+            let _ = self.socket.send(&crate::handshake::Packet::Wake.to_bytes(), &[]);
+        }
+    }
+
+    /// Ends everything that is under way and hands its memory back, as events.
+    pub fn give_up(&mut self, reason: Gone, resources: &mut Resources) {
+        let failed = Err(TransferError::Disconnected(reason));
+        for priority in [Priority::Low, Priority::High] {
+            let undelivered = self.undelivered[priority as usize].drain(..);
+            for entry in undelivered {
+                resources
+                    .complete(Event::Sent { id: entry.id, buffer: entry.buffer, result: failed }, priority);
+            }
+            for entry in self.outgoing[priority as usize].drain(..) {
+                if let Some(event) = entry.failed(failed) {
+                    resources.complete(event, priority);
+                }
+            }
+            if let Some(buffer) = self.incoming[priority as usize].take_buffer() {
+                resources.post(priority, buffer);
+            }
+        }
+        for entry in self.waiting.drain(..).flatten() {
+            let priority = entry.priority;
+            resources.complete(entry.finished(failed), priority);
+        }
+        for heap in &mut self.heaps_lent {
+            for (block, lent) in heap.lent.iter_mut().enumerate() {
+                if std::mem::take(lent) {
+                    heap.shared.give_back(block as u32);
+                }
+            }
+        }
+    }
+}
+
+/// Turns a push that found no room into `false`, and a broken ring into the end of the connection.
+#[inline(always)]
+pub(crate) fn pushed(result: Result<(), PushError>) -> Result<bool, Gone> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(PushError::Full) => Ok(false),
+        Err(PushError::Corrupt) => Err(Gone::Broken),
+    }
+}
+
+/// A transfer's number in the `waiting` table: the first free one.
+pub(crate) fn insert_waiting(table: &mut Vec<Option<Waiting>>, entry: Waiting) -> u32 {
+    let index = table.iter().position(Option::is_none).unwrap_or(table.len());
+    if index == table.len() {
+        table.push(Some(entry));
+    } else {
+        table[index] = Some(entry);
+    }
+    index as u32
+}
+
+/// What a completion is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TransferKind {
+    Get,
+    Put,
+    Send,
+}
+
+impl TransferKind {
+    pub fn event(self, id: TransferId, buffer: Buffer, result: Result<(), TransferError>) -> Event {
+        match self {
+            Self::Get => Event::Got { id, buffer, result },
+            Self::Put => Event::Put { id, buffer, result },
+            Self::Send => Event::Sent { id, buffer, result },
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What can go wrong, one type per operation. Every message says what happened and what to do.
+
+use std::path::PathBuf;
+
+use bywire_sys::Errno;
+
+use crate::address::PortName;
+
+/// A text that is no address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// The part before the slash.
+    #[error("`{0}` is not a node's name: use letters, digits, `-`, `_` and `.`, 48 at most")]
+    Node(String),
+    /// The part after the slash.
+    #[error("`{0}` is not a port: use a number up to 4294967295, or a name that begins with a letter")]
+    Port(String),
+}
+
+/// A port could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another living process has it.
+    #[error("port {0} is open already: choose another one, or close it there")]
+    InUse(PortName),
+    /// A dead socket of another user stands in the way.
+    #[error("port {0} was left behind by another user: that user or root must remove {1}")]
+    Foreign(PortName, PathBuf),
+    /// The options contradict a limit.
+    #[error("{0}")]
+    BadOption(String),
+    /// Where ports are kept cannot be used.
+    #[error(
+        "cannot use the runtime directory {path}: {cause}; set BYWIRE_RUNTIME_DIR to one that you may write"
+    )]
+    RuntimeDirectory {
+        /// The directory that was tried.
+        path: PathBuf,
+        /// What the kernel said.
+        cause: Errno,
+    },
+    /// Somebody holds the runtime directory's lock.
+    #[error("another process has held the lock of the runtime directory for two seconds: try again")]
+    Locked,
+    /// Descriptors or memory have run out, or the kernel lacks something.
+    #[error("the system refused: {0}")]
+    System(Errno),
+}
+
+/// No connection came about, or it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// This fabric has only this node.
+    #[error("no such node in this fabric: only `localhost` and this machine's own name are known")]
+    UnknownNode,
+    /// Nobody has opened that port.
+    #[error("nobody listens there: start the other end first, or check the address")]
+    NoPort,
+    /// The port's owner does not admit this user.
+    #[error("the port does not admit this user: its owner can open it for a group or for everyone")]
+    NotAdmitted,
+    /// The other end would not say yes.
+    #[error("the other end refused: {0}")]
+    Refused(Refusal),
+    /// The other end did not answer in time. It may be stopped or not polling.
+    #[error("no answer in time: the other end may be stopped, or it does not poll")]
+    TimedOut,
+    /// A port cannot be its own peer.
+    #[error("a port cannot connect to itself")]
+    OwnPort,
+    /// This port has as many peers as its options allow.
+    #[error("this port has as many peers as its options allow: raise peers_max")]
+    TooManyPeers,
+    /// This process is a forked child of the one that opened the port.
+    #[error("this port belongs to the parent process: open one here")]
+    Forked,
+    /// Descriptors or memory have run out.
+    #[error("the system refused: {0}")]
+    System(Errno),
+}
+
+/// What a port says to a stranger that it turns away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The two speak different versions.
+    #[error("it speaks another version of the protocol")]
+    Version,
+    /// Its access rule does not admit us.
+    #[error("its access rule does not admit this user")]
+    NotAdmitted,
+    /// It has as many peers as it wants.
+    #[error("it has as many peers as it allows")]
+    TooManyPeers,
+    /// The source is not the port that it says it is.
+    #[error("the source could not be verified")]
+    Unverified,
+    /// Announced sizes or offered memory were not acceptable.
+    #[error("the offered memory was not acceptable")]
+    BadOffer,
+    /// It has run out of descriptors or memory.
+    #[error("it has run out of descriptors or memory")]
+    NoResources,
+    /// It closed the connection without a word.
+    #[error("it closed the connection")]
+    Closed,
+}
+
+/// A message was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// No room towards that peer now: poll, then try again.
+    #[error("no room towards that peer now: poll, then try again")]
+    Full,
+    /// All send tokens of this priority are out: poll until one comes back.
+    #[error("all send tokens of this priority are out: poll until one comes back")]
+    NoToken,
+    /// The target's port takes no message of this length.
+    #[error("longer than the {max} bytes that the target takes")]
+    TooLong {
+        /// The target's stated maximum, or what this call can carry.
+        max: u64,
+    },
+    /// The peer has gone, or the connection was given up.
+    #[error("not connected: {0}")]
+    Disconnected(Gone),
+    /// The handle names a connection that was never made or has been forgotten.
+    #[error("no such peer")]
+    NoPeer,
+    /// The handshake is not over yet: poll until `Event::Connected`.
+    #[error("still connecting: poll until the peer has answered")]
+    Connecting,
+    /// This process is a forked child of the one that opened the port.
+    #[error("this port belongs to the parent process: open one here")]
+    Forked,
+}
+
+/// Why a peer is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Gone {
+    /// It closed its port.
+    #[error("the peer closed its port")]
+    Closed,
+    /// Its process ended without closing.
+    #[error("the peer's process ended")]
+    Died,
+    /// It broke the rules of the protocol.
+    #[error("the peer broke the protocol")]
+    Broken,
+    /// A payload did not match its check.
+    #[error("a payload from the peer was corrupted")]
+    Corrupted,
+    /// This side ended the connection.
+    #[error("disconnected here")]
+    Here,
+    /// The handshake failed.
+    #[error("no connection came about: {0}")]
+    Refused(Refusal),
+}
+
+/// What became of a message, a put or a get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// The peer went away before it was certain.
+    #[error("the peer went away before the transfer was over: {0}")]
+    Disconnected(Gone),
+    /// The key names no region, or one that was revoked.
+    #[error("the key is unknown there or has been revoked")]
+    BadKey,
+    /// The region does not grant this right.
+    #[error("the region does not grant this right")]
+    NoRight,
+    /// The range leaves the region.
+    #[error("the range leaves the region")]
+    OutOfRange,
+}
+
+/// Waiting was not possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// This process is a forked child of the one that opened the port.
+    #[error("this port belongs to the parent process: open one here")]
+    Forked,
+    /// The kernel refused to wait.
+    #[error("the system refused: {0}")]
+    System(Errno),
+}
+
+/// A buffer could not be lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LendError {
+    /// Every block of the heap is lent: poll until one comes back.
+    #[error("every block of the heap is lent: poll until one comes back")]
+    NoBlock,
+    /// The heap belongs to another peer or another port.
+    #[error("the buffer is not from a heap shared with this peer")]
+    OtherPeer,
+    /// Sizes are zero or over the limit.
+    #[error("a heap has 1 to 1024 blocks of 64 bytes to 1 GiB, and a peer at most 16 heaps")]
+    BadSize,
+    /// Not sent, for the reason that any message has.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// Descriptors or memory have run out.
+    #[error("the system refused: {0}")]
+    System(Errno),
+}

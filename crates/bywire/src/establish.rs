@@ -1,0 +1,491 @@
+//! Meeting peers: the handshake over Unix sockets, and everything else that sockets tell.
+//!
+//! The connecting port sends `Hello` with its segment, its page and its bell; the accepting port checks
+//! who that is, answers `Welcome` with its own, and both are connected. Strangers get a bounded table.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use bywire_ring::doorbell::DOORBELL_BYTES;
+use bywire_ring::memory::Shared;
+use bywire_sys::Errno;
+use bywire_sys::memory::{Mapping, OfferError};
+use bywire_sys::socket::{Credentials, Received, Socket};
+use bywire_sys::{limits, process, wake};
+
+use crate::address::Address;
+use crate::connection::{BorrowedHeap, Connection, Meeting};
+use crate::error::{ConnectError, Gone, Refusal};
+use crate::event::{Event, Peer, PeerInfo};
+use crate::handshake::{Introduction, PACKET_BYTES_MAX, Packet, PacketError};
+use crate::heap::{BLOCK_BYTES, BLOCKS_MAX, HEAPS_MAX};
+use crate::options::Admit;
+use crate::port::Port;
+use crate::slots::{Connecting, Slot};
+use crate::transfer::heap_bytes;
+
+/// Connections that have not introduced themselves; the oldest makes room for the next.
+const STRANGERS_MAX: usize = 64;
+/// Strangers accepted at a time, so that a flood of them cannot hold up the data path.
+const ACCEPT_MAX: usize = 16;
+/// Descriptors that a peer costs, and a margin for the program.
+const DESCRIPTORS_PER_PEER: u64 = 3;
+const DESCRIPTORS_SPARE: u64 = 256;
+
+/// Connections on the way in.
+pub(crate) struct Strangers {
+    waiting: Vec<(u64, Socket)>,
+    next: u64,
+    /// Closed to accept, and so turn away, one connection when descriptors have run out.
+    reserve: Option<OwnedFd>,
+}
+
+/// What a ready descriptor stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tag {
+    Bell,
+    Listener,
+    /// A peer's socket or process, by its slot and the low bits of its generation.
+    Peer {
+        index: u32,
+        generation: u32,
+    },
+    Stranger(u64),
+}
+
+impl Tag {
+    pub fn bits(self) -> u64 {
+        match self {
+            Self::Bell => 0,
+            Self::Listener => 1 << 62,
+            Self::Peer { index, generation } => {
+                2 << 62 | u64::from(generation & 0x3fff_ffff) << 32 | u64::from(index)
+            }
+            Self::Stranger(number) => 3 << 62 | (number & !(3 << 62)),
+        }
+    }
+
+    fn from_bits(bits: u64) -> Self {
+        match bits >> 62 {
+            0 => Self::Bell,
+            1 => Self::Listener,
+            2 => Self::Peer { index: bits as u32, generation: (bits >> 32) as u32 & 0x3fff_ffff },
+            _ => Self::Stranger(bits & !(3 << 62)),
+        }
+    }
+}
+
+fn tag_of(peer: Peer) -> u64 {
+    Tag::Peer { index: peer.index, generation: peer.generation }.bits()
+}
+
+impl Strangers {
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Self { waiting: Vec::new(), next: 0, reserve: Some(limits::reserve_descriptor()?) })
+    }
+}
+
+impl Port {
+    /// Connects to a port and waits for its answer, serving other ports meanwhile.
+    ///
+    /// The other end answers when it polls. Two ports of one thread use [`Self::connect_start`].
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn connect(&mut self, address: &Address, timeout: Duration) -> Result<Peer, ConnectError> {
+        let peer = self.begin_connect(address, false)?;
+        let deadline = Instant::now() + timeout;
+        loop {
+            match self.slots.peek(peer) {
+                Some(Slot::Connected(_)) => return Ok(peer),
+                Some(Slot::Connecting(_)) => {}
+                Some(Slot::Free { last: Some(Gone::Refused(refusal)) }) => {
+                    return Err(match refusal {
+                        Refusal::NotAdmitted => ConnectError::NotAdmitted,
+                        other => ConnectError::Refused(*other),
+                    });
+                }
+                _ => return Err(ConnectError::Refused(Refusal::Closed)),
+            }
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                self.end(peer.index, Gone::Here);
+                return Err(ConnectError::TimedOut);
+            }
+            self.look_after_sockets(Some(rest)).map_err(ConnectError::System)?;
+        }
+    }
+
+    /// Begins to connect: [`Event::Connected`] or [`Event::Disconnected`] follows.
+    ///
+    /// # Errors
+    /// [`ConnectError`], when it is clear at once that nothing will come of it.
+    pub fn connect_start(&mut self, address: &Address) -> Result<Peer, ConnectError> {
+        self.begin_connect(address, true)
+    }
+
+    fn begin_connect(&mut self, address: &Address, announce: bool) -> Result<Peer, ConnectError> {
+        if !self.guard.is_owner() {
+            return Err(ConnectError::Forked);
+        }
+        if address.node != "localhost" && address.node != self.node {
+            return Err(ConnectError::UnknownNode);
+        }
+        if address.port == self.claim.name {
+            return Err(ConnectError::OwnPort);
+        }
+        self.make_room().map_err(|refusal| match refusal {
+            Refusal::TooManyPeers => ConnectError::TooManyPeers,
+            _ => ConnectError::System(Errno::MFILE),
+        })?;
+        let socket =
+            Socket::connect(&self.directory.socket_path(&address.port)).map_err(|error| match error {
+                Errno::NOENT | Errno::CONNREFUSED => ConnectError::NoPort,
+                Errno::ACCESS | Errno::PERM => ConnectError::NotAdmitted,
+                Errno::AGAIN => ConnectError::Refused(Refusal::NoResources),
+                other => ConnectError::System(other),
+            })?;
+        let (outbound, file) = self.segment().map_err(ConnectError::System)?;
+        let hello = Packet::Hello(self.introduction()).to_bytes();
+        socket
+            .send(&hello, &[file.as_fd(), self.page_file.as_fd(), self.bell.ringing_end()])
+            .map_err(ConnectError::System)?;
+        let connecting = Connecting { socket, outbound, address: address.clone(), announce };
+        let peer = self.slots.insert(|_| Slot::Connecting(Box::new(connecting)));
+        let watched = match self.slots.peek(peer) {
+            Some(Slot::Connecting(connecting)) => self.poller.add(&connecting.socket, tag_of(peer)),
+            _ => Ok(()),
+        };
+        if let Err(error) = watched {
+            self.slots.remove(peer, Gone::Here);
+            return Err(ConnectError::System(error));
+        }
+        Ok(peer)
+    }
+
+    /// Is there room for one more peer, in our own table and in the kernel's?
+    fn make_room(&self) -> Result<(), Refusal> {
+        let peers = self.slots.len();
+        if peers >= self.options.peers_max as usize {
+            return Err(Refusal::TooManyPeers);
+        }
+        limits::raise_descriptor_limit(DESCRIPTORS_SPARE + DESCRIPTORS_PER_PEER * (peers as u64 + 1))
+            .map_err(|_| Refusal::NoResources)
+    }
+
+    fn segment(&self) -> Result<(Shared, OwnedFd), Errno> {
+        let (mapping, file) = Mapping::create("bywire-ring", self.options.geometry.segment_bytes())?;
+        Ok((Shared::new(mapping), file))
+    }
+
+    fn introduction(&self) -> Introduction {
+        Introduction {
+            port: self.claim.name.clone(),
+            incarnation: self.incarnation,
+            message_bytes_max: self.options.message_bytes_max,
+            integrity: self.options.integrity,
+            geometry: self.options.geometry,
+        }
+    }
+
+    /// Waits until a socket, a bell or a process has something to tell, and deals with it.
+    pub(crate) fn look_after_sockets(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
+        let ready: Vec<u64> = self.poller.wait(timeout)?.collect();
+        for bits in ready {
+            match Tag::from_bits(bits) {
+                Tag::Bell => self.bell.silence(),
+                Tag::Listener => self.accept(),
+                Tag::Stranger(number) => self.hear_stranger(number),
+                Tag::Peer { index, generation } => {
+                    // A tag of an earlier batch may speak of a peer that has gone since.
+                    let is_current = self
+                        .slots
+                        .peer_at(index)
+                        .is_some_and(|peer| peer.generation & 0x3fff_ffff == generation);
+                    if is_current {
+                        self.read_socket(index);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPT_MAX {
+            match self.claim.listener.accept() {
+                Ok(Some(socket)) => {
+                    if self.strangers.waiting.len() >= STRANGERS_MAX {
+                        let (_, oldest) = self.strangers.waiting.remove(0);
+                        self.poller.remove(&oldest);
+                        self.statistics.refused += 1;
+                    }
+                    let number = self.strangers.next;
+                    self.strangers.next += 1;
+                    if self.poller.add(&socket, Tag::Stranger(number).bits()).is_ok() {
+                        self.strangers.waiting.push((number, socket));
+                    }
+                    // Its introduction is often there already.
+                    self.hear_stranger(number);
+                }
+                Ok(None) => return,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    // Without a descriptor the connection would wait for ever and wake us again and again.
+                    self.strangers.reserve = None;
+                    if let Ok(Some(socket)) = self.claim.listener.accept() {
+                        self.turn_away(&socket, Refusal::NoResources);
+                    }
+                    self.strangers.reserve = limits::reserve_descriptor().ok();
+                    return;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn turn_away(&mut self, socket: &Socket, refusal: Refusal) {
+        self.statistics.refused += 1;
+        let _ = socket.send(&Packet::Refuse(refusal).to_bytes(), &[]);
+    }
+
+    /// Reads a stranger's introduction and, if it is in order, makes it a peer.
+    fn hear_stranger(&mut self, number: u64) {
+        let Some(place) = self.strangers.waiting.iter().position(|(known, _)| *known == number) else {
+            return;
+        };
+        let mut bytes = [0; PACKET_BYTES_MAX];
+        let received = self.strangers.waiting[place].1.receive(&mut bytes);
+        if matches!(received, Ok(Received::Nothing)) {
+            return;
+        }
+        let (_, socket) = self.strangers.waiting.remove(place);
+        self.poller.remove(&socket);
+        let Ok(Received::Packet(length, descriptors)) = received else { return };
+        let hello = match Packet::parse(&bytes[..length]) {
+            Ok(Packet::Hello(hello)) => hello,
+            Err(PacketError::Version) => return self.turn_away(&socket, Refusal::Version),
+            _ => return self.turn_away(&socket, Refusal::BadOffer),
+        };
+        let admitted = self.admit_stranger(&socket, &hello).and_then(|credentials| {
+            let offer = Offer::open(&hello, descriptors)?;
+            Ok((credentials, offer))
+        });
+        match admitted {
+            Ok((credentials, offer)) => self.welcome(socket, hello, credentials, offer),
+            Err(refusal) => self.turn_away(&socket, refusal),
+        }
+    }
+
+    /// Checks who a stranger is: by the kernel's word, never by its own.
+    fn admit_stranger(&self, socket: &Socket, hello: &Introduction) -> Result<Credentials, Refusal> {
+        self.make_room()?;
+        let credentials = socket.credentials().map_err(|_| Refusal::Unverified)?;
+        let is_family = credentials.uid == process::user() || credentials.uid == 0;
+        let is_admitted = match self.options.admit {
+            Admit::SameUser => is_family,
+            Admit::Everyone => true,
+            Admit::Group(group) => {
+                is_family
+                    || credentials.gid == group
+                    || socket.groups().is_ok_and(|groups| groups.contains(&group))
+            }
+        };
+        if !is_admitted {
+            return Err(Refusal::NotAdmitted);
+        }
+        if !self.directory.is_owner(&hello.port, credentials) {
+            return Err(Refusal::Unverified);
+        }
+        Ok(credentials)
+    }
+
+    fn welcome(&mut self, socket: Socket, hello: Introduction, credentials: Credentials, offer: Offer) {
+        let Ok((outbound, file)) = self.segment() else {
+            return self.turn_away(&socket, Refusal::NoResources);
+        };
+        let welcome = Packet::Welcome(self.introduction()).to_bytes();
+        let descriptors = [file.as_fd(), self.page_file.as_fd(), self.bell.ringing_end()];
+        if socket.send(&welcome, &descriptors).is_err() {
+            return;
+        }
+        let peer = self.slots.insert(|_| Slot::Free { last: None });
+        self.connected(peer, socket, outbound, hello, credentials, offer, true);
+    }
+
+    /// The last step at both ends: from here on messages flow.
+    #[expect(clippy::too_many_arguments, reason = "everything that a handshake has gathered, used once")]
+    fn connected(
+        &mut self,
+        peer: Peer,
+        socket: Socket,
+        outbound: Shared,
+        theirs: Introduction,
+        credentials: Credentials,
+        offer: Offer,
+        announce: bool,
+    ) {
+        let info = PeerInfo {
+            address: Address { node: self.node.clone(), port: theirs.port },
+            pid: credentials.pid,
+            uid: credentials.uid,
+            incarnation: theirs.incarnation,
+            message_bytes_max: theirs.message_bytes_max,
+            integrity: theirs.integrity || self.options.integrity,
+        };
+        // Without a process descriptor the socket alone tells of the peer's end.
+        let process = socket.watch_process().ok();
+        let tag = tag_of(peer);
+        let watched = self.poller.add(&socket, tag).is_ok();
+        if let Some(process) = &process {
+            let _ = self.poller.add(process, tag);
+        }
+        let meeting = Meeting {
+            info,
+            socket,
+            process,
+            outbound,
+            inbound: offer.segment,
+            page: offer.page,
+            bell: offer.bell,
+            own_geometry: self.options.geometry,
+            peer_geometry: theirs.geometry,
+        };
+        self.slots.replace(peer, Slot::Connected(Box::new(Connection::new(peer, meeting))));
+        if !watched {
+            // A peer whose end we could not notice is none.
+            return self.end(peer.index, Gone::Refused(Refusal::NoResources));
+        }
+        if announce {
+            self.resources.events.push_back(Event::Connected(peer));
+        }
+    }
+
+    /// Deals with what a peer's socket or process tells.
+    pub(crate) fn read_socket(&mut self, index: u32) {
+        let Some(peer) = self.slots.peer_at(index) else { return };
+        // Bounded: a peer that floods its socket is read a little at a time.
+        for _ in 0..64 {
+            let socket = match self.slots.peek(peer) {
+                Some(Slot::Connected(connection)) => &connection.socket,
+                Some(Slot::Connecting(connecting)) => &connecting.socket,
+                _ => return,
+            };
+            let mut bytes = [0; PACKET_BYTES_MAX];
+            match socket.receive(&mut bytes) {
+                Ok(Received::Packet(length, descriptors)) => {
+                    if let Err(reason) = self.hear_peer(peer, &bytes[..length], descriptors) {
+                        return self.end(index, reason);
+                    }
+                }
+                Ok(Received::Nothing) => break,
+                Ok(Received::Closed) => return self.peer_is_gone(peer),
+                Err(_) => return self.end(index, Gone::Broken),
+            }
+        }
+        let is_dead = match self.slots.peek(peer) {
+            Some(Slot::Connected(connection)) => connection.process.as_ref().is_some_and(process::has_ended),
+            _ => false,
+        };
+        if is_dead {
+            self.peer_is_gone(peer);
+        }
+    }
+
+    fn peer_is_gone(&mut self, peer: Peer) {
+        let reason = match self.slots.peek(peer) {
+            Some(Slot::Connected(connection)) if connection.said_goodbye => Gone::Closed,
+            Some(Slot::Connecting(_)) => Gone::Refused(Refusal::Closed),
+            _ => Gone::Died,
+        };
+        self.drain_and_end(peer.index, reason);
+    }
+
+    fn hear_peer(&mut self, peer: Peer, bytes: &[u8], descriptors: Vec<OwnedFd>) -> Result<(), Gone> {
+        let packet = Packet::parse(bytes).map_err(|_| Gone::Broken)?;
+        match (packet, self.slots.connection(peer).ok()) {
+            (Packet::Welcome(theirs), None) => self.take_welcome(peer, theirs, descriptors),
+            (Packet::Refuse(refusal), None) => Err(Gone::Refused(refusal)),
+            (Packet::Goodbye, Some(connection)) => {
+                connection.said_goodbye = true;
+                Ok(())
+            }
+            (Packet::Wake, Some(_)) => Ok(()),
+            (Packet::Heap { id, block_bytes, blocks }, Some(connection)) => {
+                connection.borrow_heap(id, block_bytes, blocks, descriptors)
+            }
+            _ => Err(Gone::Broken),
+        }
+    }
+
+    fn take_welcome(
+        &mut self,
+        peer: Peer,
+        theirs: Introduction,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), Gone> {
+        let offer = Offer::open(&theirs, descriptors).map_err(Gone::Refused)?;
+        let connecting = match self.slots.replace(peer, Slot::Free { last: None }) {
+            Some(Slot::Connecting(connecting)) => *connecting,
+            // Asked only while connecting.
+            _ => return Err(Gone::Broken),
+        };
+        let Connecting { socket, outbound, address, announce } = connecting;
+        self.poller.remove(&socket);
+        let credentials = socket.credentials().ok().filter(|_| theirs.port == address.port);
+        let Some(credentials) = credentials else {
+            self.slots.replace(
+                peer,
+                Slot::Connecting(Box::new(Connecting { socket, outbound, address, announce })),
+            );
+            return Err(Gone::Refused(Refusal::Unverified));
+        };
+        self.connected(peer, socket, outbound, theirs, credentials, offer, announce);
+        Ok(())
+    }
+}
+
+impl Connection {
+    fn borrow_heap(
+        &mut self,
+        id: u32,
+        block_bytes: u64,
+        blocks: u32,
+        mut files: Vec<OwnedFd>,
+    ) -> Result<(), Gone> {
+        let block_bytes = usize::try_from(block_bytes).unwrap_or(usize::MAX);
+        let is_sound = id as usize == self.heaps_borrowed.len()
+            && self.heaps_borrowed.len() < HEAPS_MAX
+            && BLOCK_BYTES.contains(&block_bytes)
+            && block_bytes.is_multiple_of(64)
+            && (1..=BLOCKS_MAX).contains(&blocks);
+        let length = heap_bytes(block_bytes, blocks).filter(|_| is_sound).ok_or(Gone::Broken)?;
+        let file = files.pop().ok_or(Gone::Broken)?;
+        let memory = Shared::new(Mapping::accept(&file, length).map_err(|_| Gone::Broken)?);
+        self.heaps_borrowed.push(BorrowedHeap { memory, block_bytes, held: vec![false; blocks as usize] });
+        Ok(())
+    }
+}
+
+/// The memory and the bell that came with an introduction.
+struct Offer {
+    segment: Shared,
+    page: Shared,
+    bell: wake::Ringer,
+}
+
+impl Offer {
+    fn open(theirs: &Introduction, descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
+        let [segment, page, bell]: [OwnedFd; 3] = descriptors.try_into().map_err(|_| Refusal::BadOffer)?;
+        let map = |file: BorrowedFd<'_>, length| {
+            Mapping::accept(&file, length).map(Shared::new).map_err(|error| match error {
+                OfferError::System(Errno::NOMEM | Errno::NOSPC) => Refusal::NoResources,
+                _ => Refusal::BadOffer,
+            })
+        };
+        Ok(Self {
+            segment: map(segment.as_fd(), theirs.geometry.segment_bytes())?,
+            page: map(page.as_fd(), DOORBELL_BYTES)?,
+            bell: wake::Ringer::accept(bell).map_err(|_| Refusal::BadOffer)?,
+        })
+    }
+}

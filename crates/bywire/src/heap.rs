@@ -1,0 +1,231 @@
+//! Lending: a message written once, in memory shared with its receiver, and read there in place.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bywire_ring::memory::{Memory, Shared};
+use bywire_sys::wake;
+
+use crate::event::{Peer, Priority};
+
+/// Blocks per heap, which is also the quota of its borrower.
+pub(crate) const BLOCKS_MAX: u32 = 1024;
+/// Heaps that one peer may share with us.
+pub(crate) const HEAPS_MAX: usize = 16;
+/// Bytes per block.
+pub(crate) const BLOCK_BYTES: std::ops::RangeInclusive<usize> = 64..=1 << 30;
+
+/// Memory shared with one peer, in equal blocks that can be lent to it.
+#[derive(Clone, Debug)]
+pub struct Heap {
+    pub(crate) shared: Arc<LenderHeap>,
+}
+
+#[derive(Debug)]
+pub(crate) struct LenderHeap {
+    pub peer: Peer,
+    pub id: u32,
+    pub memory: Shared,
+    pub block_bytes: usize,
+    pub free: Mutex<Vec<u32>>,
+}
+
+/// A block to write a message into; dropped without sending, it goes back to its heap.
+pub struct LendBuffer {
+    pub(crate) heap: Arc<LenderHeap>,
+    pub(crate) block: u32,
+    /// Cleared when the block is lent: then the peer gives it back, not `Drop`.
+    pub(crate) ours: bool,
+}
+
+/// A message that a peer lent: read it in place, drop it to give the block back.
+///
+/// The lender may still be writing. [`Self::read`] tolerates that; a plain slice needs trust.
+pub struct Lent {
+    /// Who lent it.
+    pub peer: Peer,
+    /// On which lane it came.
+    pub priority: Priority,
+    pub(crate) memory: Shared,
+    pub(crate) offset: usize,
+    pub(crate) length: usize,
+    /// Gives the block back when dropped.
+    pub(crate) _ticket: Ticket,
+}
+
+/// Where a borrowed block goes back to when its [`Lent`] is dropped, on whatever thread.
+pub(crate) struct Ticket {
+    pub returns: Arc<Returns>,
+    pub entry: Return,
+}
+
+/// One block to give back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Return {
+    pub peer: Peer,
+    pub heap: u32,
+    pub block: u32,
+}
+
+/// Blocks whose borrowers are done with them, waiting for the port's next call.
+#[derive(Debug)]
+pub(crate) struct Returns {
+    any: AtomicBool,
+    list: Mutex<Vec<Return>>,
+    /// The borrower's own port sleeps, and this wakes it.
+    asleep: AtomicBool,
+    bell: OwnedFd,
+}
+
+impl Returns {
+    /// `bell`: the writing end of the port's own bell.
+    pub fn new(bell: OwnedFd) -> Self {
+        Self { any: AtomicBool::new(false), list: Mutex::default(), asleep: AtomicBool::new(false), bell }
+    }
+
+    fn push(&self, entry: Return) {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+        // SeqCst, as for the load below and both accesses in `fall_asleep`: whichever of the two stores
+        // comes second in their common order, its thread sees the other's.
+        self.any.store(true, Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) {
+            wake::ring_own(&self.bell);
+        }
+    }
+
+    /// Announces that the port is about to sleep. `true`: something has come back, do not.
+    pub fn fall_asleep(&self) -> bool {
+        // SeqCst: see `push`.
+        self.asleep.store(true, Ordering::SeqCst);
+        self.any.load(Ordering::SeqCst)
+    }
+
+    /// The port is awake.
+    pub fn wake_up(&self) {
+        // Relaxed: a drop that still sees the sleep rings once for nothing.
+        self.asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// Everything that has come back since the last call.
+    #[inline(always)]
+    pub fn take(&self) -> Vec<Return> {
+        // Relaxed: a hint; what is missed now is seen by the next call.
+        if !self.any.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        // Acquire: pairs with the store in `push`; the list's own lock orders its contents.
+        self.any.swap(false, Ordering::Acquire);
+        std::mem::take(&mut self.list.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Heap {
+    /// A free block, or `None` while all are lent.
+    pub fn block(&self) -> Option<LendBuffer> {
+        let block = self.shared.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        Some(LendBuffer { heap: self.shared.clone(), block, ours: true })
+    }
+
+    /// The size of every block.
+    pub fn block_bytes(&self) -> usize {
+        self.shared.block_bytes
+    }
+
+    /// The peer that it is shared with.
+    pub fn peer(&self) -> Peer {
+        self.shared.peer
+    }
+}
+
+impl LenderHeap {
+    pub fn give_back(&self, block: u32) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(block);
+    }
+}
+
+impl Deref for LendBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let base =
+            self.heap.memory.address(self.block as usize * self.heap.block_bytes, self.heap.block_bytes);
+        // SAFETY: in bounds by `address`; only this process can write there (its peer's mapping is
+        // read-only and sealed so), and this value alone holds the block.
+        unsafe { std::slice::from_raw_parts(base, self.heap.block_bytes) }
+    }
+}
+
+impl DerefMut for LendBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let base =
+            self.heap.memory.address(self.block as usize * self.heap.block_bytes, self.heap.block_bytes);
+        // SAFETY: as for `deref`; a peer that reads meanwhile sees garbage, which is its own affair.
+        unsafe { std::slice::from_raw_parts_mut(base, self.heap.block_bytes) }
+    }
+}
+
+impl Drop for LendBuffer {
+    fn drop(&mut self) {
+        if self.ours {
+            self.heap.give_back(self.block);
+        }
+    }
+}
+
+impl Lent {
+    /// The message's length in bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Is it empty?
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Copies bytes out, from `offset` on; returns how many there were.
+    pub fn read(&self, offset: usize, target: &mut [u8]) -> usize {
+        let count = self.length.saturating_sub(offset).min(target.len());
+        if count > 0 {
+            self.memory.read(self.offset + offset, &mut target[..count]);
+        }
+        count
+    }
+
+    /// Copies the whole message out.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut copy = vec![0; self.length];
+        self.read(0, &mut copy);
+        copy
+    }
+
+    /// The message in place.
+    ///
+    /// # Safety
+    /// The peer must be trusted not to write to the block while the slice lives.
+    pub unsafe fn as_slice(&self) -> &[u8] {
+        // SAFETY: in bounds by `address`, mapped as long as `self`; the caller vouches for the peer.
+        unsafe { std::slice::from_raw_parts(self.memory.address(self.offset, self.length), self.length) }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.returns.push(self.entry);
+    }
+}
+
+impl fmt::Debug for LendBuffer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "LendBuffer({} bytes)", self.heap.block_bytes)
+    }
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Lent({} bytes)", self.length)
+    }
+}

@@ -1,0 +1,411 @@
+//! The receiving side of a connection: every word here was written by a peer that may be hostile.
+
+use bywire_ring::geometry::LaneName;
+use bywire_ring::header::{BULK, CHECKED, Header, KIND_MASK};
+
+use crate::buffer::{Buffer, Payload};
+use crate::connection::{Connection, Step, lane_of};
+use crate::error::{Gone, TransferError};
+use crate::event::{Event, Message, Priority};
+use crate::heap::{Lent, Return, Ticket};
+use crate::outgoing::Reply;
+use crate::record::{
+    DATAGRAM, FIRST, GET, GET_DATA, LENT, MESSAGE, NEXT, NOTE_BYTES_MAX, PUT, PUT_NEXT, PUT_NOTE,
+    REPLIES_MAX, RETURN, STATUS, bytes_of,
+};
+use crate::region::Key;
+use crate::resources::Resources;
+
+/// What is half received on one lane.
+#[derive(Debug, Default)]
+pub(crate) struct Incoming {
+    message: Option<Assembly>,
+    put: Option<Put>,
+    /// The length of the message at the head of the lane for which no buffer is large enough.
+    held_up: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Assembly {
+    buffer: Buffer,
+    total: usize,
+    filled: usize,
+}
+
+/// A put under way; with an error its data goes nowhere.
+#[derive(Debug)]
+struct Put {
+    key: Key,
+    offset: u64,
+    remaining: u64,
+    transfer: u64,
+    has_note: bool,
+    result: Result<(), TransferError>,
+}
+
+impl Incoming {
+    /// The buffer of a message that will never be complete.
+    pub fn take_buffer(&mut self) -> Option<Buffer> {
+        self.message.take().map(|assembly| assembly.buffer)
+    }
+}
+
+impl Connection {
+    /// Is the head of the lane a long message for which no posted buffer is large enough?
+    #[inline(always)]
+    pub fn is_held_up(&self, priority: Priority, resources: &Resources) -> bool {
+        self.incoming[priority as usize].held_up.is_some_and(|length| !resources.fits(priority, length))
+    }
+
+    /// Takes at most one record off a lane.
+    #[inline(always)]
+    pub fn receive(&mut self, priority: Priority, resources: &mut Resources) -> Result<Step, Gone> {
+        let Some(header) = self.consumers[lane_of(priority) as usize].peek(&self.inbound)? else {
+            return Ok(Step::Nothing);
+        };
+        // A short message is the one case that must be fast.
+        if header.kind & (KIND_MASK | BULK | CHECKED) == MESSAGE
+            && self.incoming[priority as usize].message.is_none()
+        {
+            let words = self.consumers[lane_of(priority) as usize].words(&self.inbound);
+            self.free(lane_of(priority), header);
+            let payload = Payload::inline(words, header.length);
+            return Ok(Step::Event(Event::Message(Message { peer: self.peer, priority, payload })));
+        }
+        self.receive_other(priority, header, resources)
+    }
+
+    #[inline(never)]
+    fn receive_other(
+        &mut self,
+        priority: Priority,
+        header: Header,
+        resources: &mut Resources,
+    ) -> Result<Step, Gone> {
+        let lane = lane_of(priority);
+        let words = self.consumers[lane as usize].words(&self.inbound);
+        match header.kind & KIND_MASK {
+            MESSAGE if self.incoming[priority as usize].message.is_none() => {
+                let payload = self.take_payload(lane, header, words, resources)?;
+                Ok(Step::Event(Event::Message(Message { peer: self.peer, priority, payload })))
+            }
+            DATAGRAM => match self.take_payload(lane, header, words, resources) {
+                Ok(payload) => {
+                    Ok(Step::Event(Event::Datagram(Message { peer: self.peer, priority, payload })))
+                }
+                Err(Gone::Corrupted) => {
+                    resources.datagrams_dropped += 1;
+                    Ok(Step::Progress)
+                }
+                Err(gone) => Err(gone),
+            },
+            FIRST => self.begin_message(priority, header, words[0], resources),
+            NEXT => self.continue_message(priority, header),
+            PUT | PUT_NEXT => self.receive_put(priority, header, words, resources),
+            PUT_NOTE => self.receive_note(priority, header, words),
+            GET => {
+                self.free(lane, header);
+                self.receive_get(words, resources)
+            }
+            LENT => self.receive_lent(priority, header, words, resources),
+            _ => Err(Gone::Broken),
+        }
+    }
+
+    /// Frees the record at the head of a lane.
+    #[inline(always)]
+    fn free(&mut self, lane: LaneName, header: Header) {
+        if self.consumers[lane as usize].advance(&self.outbound, header) {
+            self.ring_for_credit();
+        }
+    }
+
+    /// Copies a payload of one record out and frees the record; checked on our copy, which nobody can change.
+    fn take_payload(
+        &mut self,
+        lane: LaneName,
+        header: Header,
+        words: [u64; 7],
+        resources: &mut Resources,
+    ) -> Result<Payload, Gone> {
+        let payload = if header.kind & BULK == 0 {
+            Payload::inline(words, header.length)
+        } else {
+            let length = usize::from(header.length);
+            let mut buffer = resources.spare(length);
+            self.consumers[lane as usize].read_bulk(&self.inbound, &mut buffer[..length]);
+            Payload::buffer(buffer.into(), length)
+        };
+        self.free(lane, header);
+        self.check(header, &payload)?;
+        Ok(payload)
+    }
+
+    fn check(&self, header: Header, bytes: &[u8]) -> Result<(), Gone> {
+        let is_good =
+            if header.kind & CHECKED != 0 { crc32c::crc32c(bytes) == header.check } else { !self.integrity };
+        if is_good { Ok(()) } else { Err(Gone::Corrupted) }
+    }
+
+    fn begin_message(
+        &mut self,
+        priority: Priority,
+        header: Header,
+        total: u64,
+        resources: &mut Resources,
+    ) -> Result<Step, Gone> {
+        let incoming = &mut self.incoming[priority as usize];
+        let is_sound = incoming.message.is_none() && total <= resources.message_bytes_max;
+        if !is_sound || total <= u64::from(header.length) || header.length == 0 {
+            return Err(Gone::Broken);
+        }
+        let Some(buffer) = resources.take_fitting(priority, total) else {
+            let is_news = incoming.held_up.replace(total) != Some(total);
+            let needed = Event::BufferNeeded { peer: self.peer, priority, length_bytes: total };
+            return Ok(if is_news { Step::Event(needed) } else { Step::Nothing });
+        };
+        incoming.held_up = None;
+        incoming.message = Some(Assembly { buffer, total: total as usize, filled: 0 });
+        self.take_fragment(priority, header)
+    }
+
+    fn continue_message(&mut self, priority: Priority, header: Header) -> Result<Step, Gone> {
+        self.take_fragment(priority, header)
+    }
+
+    fn take_fragment(&mut self, priority: Priority, header: Header) -> Result<Step, Gone> {
+        let lane = lane_of(priority);
+        let incoming = &mut self.incoming[priority as usize];
+        let Some(assembly) = &mut incoming.message else { return Err(Gone::Broken) };
+        let length = usize::from(header.length);
+        if length == 0 || length > assembly.total - assembly.filled || header.kind & BULK == 0 {
+            return Err(Gone::Broken);
+        }
+        let place = assembly.filled..assembly.filled + length;
+        self.consumers[lane as usize].read_bulk(&self.inbound, &mut assembly.buffer.as_mut()[place.clone()]);
+        assembly.filled += length;
+        if self.integrity || header.kind & CHECKED != 0 {
+            let is_good = crc32c::crc32c(&assembly.buffer.as_ref()[place]) == header.check
+                && header.kind & CHECKED != 0;
+            if !is_good {
+                return Err(Gone::Corrupted);
+            }
+        }
+        let done = incoming.message.take_if(|assembly| assembly.filled == assembly.total);
+        self.free(lane, header);
+        Ok(match done {
+            Some(whole) => {
+                let payload = Payload::buffer(whole.buffer, whole.total);
+                Step::Event(Event::Message(Message { peer: self.peer, priority, payload }))
+            }
+            None => Step::Progress,
+        })
+    }
+
+    fn receive_put(
+        &mut self,
+        priority: Priority,
+        header: Header,
+        words: [u64; 7],
+        resources: &mut Resources,
+    ) -> Result<Step, Gone> {
+        let lane = lane_of(priority);
+        let incoming = &mut self.incoming[priority as usize];
+        if header.kind & KIND_MASK == PUT {
+            let [key, offset, total, transfer, note, ..] = words;
+            if incoming.put.is_some() || (note != u64::MAX && note > NOTE_BYTES_MAX as u64) {
+                return Err(Gone::Broken);
+            }
+            // Checked as a whole before anything is touched.
+            let result = resources.regions.writable(Key(key), offset, total).map(|_| ());
+            let has_note = note != u64::MAX;
+            incoming.put = Some(Put { key: Key(key), offset, remaining: total, transfer, has_note, result });
+        }
+        let Some(put) = &mut incoming.put else { return Err(Gone::Broken) };
+        let length = u64::from(header.length);
+        if header.kind & BULK == 0 || length > put.remaining || (length == 0 && put.remaining > 0) {
+            return Err(Gone::Broken);
+        }
+        if put.result.is_ok() {
+            // Looked up for every piece: a key revoked meanwhile ends the transfer.
+            match resources.regions.writable(put.key, put.offset, length) {
+                Ok(target) => {
+                    self.consumers[lane as usize].read_bulk(&self.inbound, target);
+                    let is_good = if header.kind & CHECKED != 0 {
+                        crc32c::crc32c(target) == header.check
+                    } else {
+                        !self.integrity
+                    };
+                    if !is_good {
+                        return Err(Gone::Corrupted);
+                    }
+                }
+                Err(error) => put.result = Err(error),
+            }
+        }
+        put.offset = put.offset.wrapping_add(length);
+        put.remaining -= length;
+        self.free(lane, header);
+        self.finish_put(priority)
+    }
+
+    /// Answers a put whose data is complete, unless its note is still to come.
+    fn finish_put(&mut self, priority: Priority) -> Result<Step, Gone> {
+        let finished =
+            self.incoming[priority as usize].put.take_if(|put| put.remaining == 0 && !put.has_note);
+        if let Some(put) = finished {
+            self.reply(Reply::Status { transfer: put.transfer, result: put.result })?;
+        }
+        Ok(Step::Progress)
+    }
+
+    fn receive_note(&mut self, priority: Priority, header: Header, words: [u64; 7]) -> Result<Step, Gone> {
+        let put = self.incoming[priority as usize].put.take_if(|put| put.remaining == 0 && put.has_note);
+        let Some(put) = put else { return Err(Gone::Broken) };
+        if header.kind & BULK != 0 || usize::from(header.length) > NOTE_BYTES_MAX {
+            return Err(Gone::Broken);
+        }
+        self.free(lane_of(priority), header);
+        self.check(header, &bytes_of(&words)[..header.length.into()])?;
+        self.reply(Reply::Status { transfer: put.transfer, result: put.result })?;
+        Ok(match put.result {
+            Ok(()) => {
+                Step::Event(Event::Notified { peer: self.peer, note: Payload::inline(words, header.length) })
+            }
+            Err(_) => Step::Progress,
+        })
+    }
+
+    fn receive_get(
+        &mut self,
+        [key, offset, length, transfer, ..]: [u64; 7],
+        resources: &Resources,
+    ) -> Result<Step, Gone> {
+        let reply = match resources.regions.readable(Key(key), offset, length) {
+            Ok([]) => Reply::Status { transfer, result: Ok(()) },
+            Ok(_) => Reply::Data { transfer, key: Key(key), offset, remaining: length },
+            Err(error) => Reply::Status { transfer, result: Err(error) },
+        };
+        self.reply(reply)?;
+        Ok(Step::Progress)
+    }
+
+    fn receive_lent(
+        &mut self,
+        priority: Priority,
+        header: Header,
+        [heap, block, length, ..]: [u64; 7],
+        resources: &Resources,
+    ) -> Result<Step, Gone> {
+        let Some(place) = usize::try_from(heap).ok().filter(|heap| *heap < self.heaps_borrowed.len()) else {
+            // The heap's memory comes over the socket, sent before this record; the port fetches it.
+            return Err(Gone::Broken);
+        };
+        let heap = &mut self.heaps_borrowed[place];
+        let block = usize::try_from(block).unwrap_or(usize::MAX);
+        // A block that we hold already cannot be lent again: that is the borrower's quota, too.
+        let is_free = heap.held.get(block) == Some(&false);
+        if !is_free || length > heap.block_bytes as u64 {
+            return Err(Gone::Broken);
+        }
+        heap.held[block] = true;
+        let entry = Return { peer: self.peer, heap: place as u32, block: block as u32 };
+        let lent = Lent {
+            peer: self.peer,
+            priority,
+            memory: heap.memory.clone(),
+            offset: block * heap.block_bytes,
+            length: length as usize,
+            _ticket: Ticket { returns: resources.returns.clone(), entry },
+        };
+        self.free(lane_of(priority), header);
+        Ok(Step::Event(Event::Lent(lent)))
+    }
+
+    /// Does the lane's head speak of a heap whose memory we have not fetched from the socket yet?
+    pub fn awaits_heap(&self, priority: Priority) -> bool {
+        let consumer = &self.consumers[lane_of(priority) as usize];
+        matches!(consumer.peek(&self.inbound), Ok(Some(header)) if header.kind & KIND_MASK == LENT)
+            && consumer.words(&self.inbound)[0] >= self.heaps_borrowed.len() as u64
+    }
+
+    fn reply(&mut self, reply: Reply) -> Result<(), Gone> {
+        if self.replies.len() >= REPLIES_MAX {
+            return Err(Gone::Broken);
+        }
+        self.replies.push_back(reply);
+        Ok(())
+    }
+
+    /// A borrowed block is done with: tell the lender.
+    pub fn give_back(&mut self, entry: Return) {
+        let held = self
+            .heaps_borrowed
+            .get_mut(entry.heap as usize)
+            .and_then(|heap| heap.held.get_mut(entry.block as usize));
+        if held.is_some_and(std::mem::take) {
+            // Bounded by the blocks of the heaps, so never over the limit for replies.
+            self.replies.push_back(Reply::Return { heap: entry.heap, block: entry.block });
+        }
+    }
+
+    /// Takes at most one answer off the reply lane.
+    pub fn receive_reply(&mut self, resources: &mut Resources) -> Result<Step, Gone> {
+        let consumer = &self.consumers[LaneName::Reply as usize];
+        let Some(header) = consumer.peek(&self.inbound)? else { return Ok(Step::Nothing) };
+        let words = consumer.words(&self.inbound);
+        let place = usize::try_from(words[0]).unwrap_or(usize::MAX);
+        match header.kind & KIND_MASK {
+            RETURN => self.take_block_back(place, words[1])?,
+            GET_DATA => {
+                let Some(Some(waiting)) = self.waiting.get_mut(place) else { return Err(Gone::Broken) };
+                let length = usize::from(header.length);
+                let target = waiting.buffer.as_mut().get_mut(waiting.filled..).unwrap_or_default();
+                let is_sound = waiting.kind == crate::connection::TransferKind::Get && waiting.asked;
+                let Some(target) = target.get_mut(..length).filter(|_| is_sound && header.kind & BULK != 0)
+                else {
+                    return Err(Gone::Broken);
+                };
+                consumer.read_bulk(&self.inbound, target);
+                waiting.filled += length;
+                if self.integrity && (header.kind & CHECKED == 0 || crc32c::crc32c(target) != header.check) {
+                    return Err(Gone::Corrupted);
+                }
+            }
+            STATUS => self.finish_transfer(place, words[1], resources)?,
+            _ => return Err(Gone::Broken),
+        }
+        self.free(LaneName::Reply, header);
+        Ok(Step::Progress)
+    }
+
+    fn take_block_back(&mut self, heap: usize, block: u64) -> Result<(), Gone> {
+        let Some(heap) = self.heaps_lent.get_mut(heap) else { return Err(Gone::Broken) };
+        let lent = usize::try_from(block).ok().and_then(|block| heap.lent.get_mut(block));
+        if !lent.is_some_and(std::mem::take) {
+            return Err(Gone::Broken);
+        }
+        heap.shared.give_back(block as u32);
+        self.blocks_out -= 1;
+        Ok(())
+    }
+
+    fn finish_transfer(&mut self, place: usize, code: u64, resources: &mut Resources) -> Result<(), Gone> {
+        let entry = self.waiting.get_mut(place).and_then(|entry| entry.take_if(|waiting| waiting.asked));
+        let Some(entry) = entry else { return Err(Gone::Broken) };
+        let result = match code {
+            0 => Ok(()),
+            2 => Err(TransferError::NoRight),
+            3 => Err(TransferError::OutOfRange),
+            _ => Err(TransferError::BadKey),
+        };
+        let is_get = entry.kind == crate::connection::TransferKind::Get;
+        if is_get && result.is_ok() && entry.filled != entry.buffer.as_ref().len() {
+            return Err(Gone::Broken);
+        }
+        while self.waiting.pop_if(|entry| entry.is_none()).is_some() {}
+        let priority = entry.priority;
+        resources.complete(entry.finished(result), priority);
+        Ok(())
+    }
+}

@@ -1,0 +1,365 @@
+//! The sending side of a connection: fragments, puts, gets, answers, and what becomes of them.
+
+use bywire_ring::geometry::{INLINE_BYTES, LaneName};
+use bywire_ring::header::{CHECKED, Header, PROMPT};
+
+use crate::buffer::Buffer;
+use crate::connection::{Connection, TransferKind, lane_of, pushed};
+use crate::error::{Gone, SendError, TransferError};
+use crate::event::{Confirm, Event, Priority, TransferId};
+use crate::record::{
+    DATAGRAM, FIRST, GET, GET_DATA, LENT, MESSAGE, NEXT, NOTE_BYTES_MAX, PUT, PUT_NEXT, PUT_NOTE, RETURN,
+    STATUS, words_of,
+};
+use crate::region::Key;
+use crate::resources::Resources;
+
+/// A transfer of ours that has not been pushed whole.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub id: TransferId,
+    pub buffer: Buffer,
+    /// Bytes pushed so far.
+    pub pushed: usize,
+    /// Has its first record been pushed (which may hold no bytes)?
+    pub is_open: bool,
+    pub what: What,
+}
+
+#[derive(Debug)]
+pub(crate) enum What {
+    Message {
+        confirm: Confirm,
+    },
+    Put {
+        key: Key,
+        offset: u64,
+        note: Note,
+        transfer: u32,
+    },
+    /// The buffer waits in the table already.
+    Get {
+        key: Key,
+        offset: u64,
+        length: u64,
+        transfer: u32,
+    },
+}
+
+/// Up to 32 bytes that follow a put.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Note {
+    pub bytes: [u8; NOTE_BYTES_MAX],
+    pub length: Option<u8>,
+}
+
+/// A message that was pushed and whose delivery is to be confirmed.
+#[derive(Debug)]
+pub(crate) struct Undelivered {
+    /// Delivered when the peer has freed this many records.
+    pub position: u64,
+    pub id: TransferId,
+    pub buffer: Buffer,
+}
+
+/// A put or a get whose answer is awaited.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub id: TransferId,
+    pub kind: TransferKind,
+    pub priority: Priority,
+    /// A put's is empty until it has been pushed whole.
+    pub buffer: Buffer,
+    /// Bytes of a get that have arrived.
+    pub filled: usize,
+    /// The peer owes an answer: everything has been asked.
+    pub asked: bool,
+}
+
+/// An answer of ours that has not been pushed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reply {
+    Data { transfer: u64, key: Key, offset: u64, remaining: u64 },
+    Return { heap: u32, block: u32 },
+    Status { transfer: u64, result: Result<(), TransferError> },
+}
+
+impl Outgoing {
+    /// The completion of a transfer that will never be pushed whole; a get's comes from the table.
+    pub fn failed(self, result: Result<(), TransferError>) -> Option<Event> {
+        match self.what {
+            What::Message { .. } => Some(TransferKind::Send.event(self.id, self.buffer, result)),
+            What::Put { .. } => Some(TransferKind::Put.event(self.id, self.buffer, result)),
+            What::Get { .. } => None,
+        }
+    }
+}
+
+impl Waiting {
+    pub fn finished(self, result: Result<(), TransferError>) -> Event {
+        self.kind.event(self.id, self.buffer, result)
+    }
+}
+
+/// The codes are part of the protocol: written out, so that a new variant cannot shift them.
+pub(crate) fn status_code(result: Result<(), TransferError>) -> u64 {
+    match result {
+        Ok(()) => 0,
+        Err(TransferError::BadKey | TransferError::Disconnected(_)) => 1,
+        Err(TransferError::NoRight) => 2,
+        Err(TransferError::OutOfRange) => 3,
+    }
+}
+
+impl Connection {
+    /// Copies a short message into the ring, at once.
+    #[inline(always)]
+    pub fn send_now(&mut self, priority: Priority, bytes: &[u8]) -> Result<(), SendError> {
+        if !self.outgoing[priority as usize].is_empty() {
+            return Err(SendError::Full);
+        }
+        match self.push(lane_of(priority), MESSAGE, bytes, &[]) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(SendError::Full),
+            Err(gone) => Err(SendError::Disconnected(gone)),
+        }
+    }
+
+    /// Copies a datagram into the ring; `false`: dropped for want of room.
+    pub fn send_datagram(&mut self, priority: Priority, bytes: &[u8]) -> Result<bool, Gone> {
+        self.push(lane_of(priority), DATAGRAM, bytes, &[])
+    }
+
+    /// Announces a lent block.
+    pub fn send_lent(
+        &mut self,
+        priority: Priority,
+        heap: u32,
+        block: u32,
+        length: usize,
+    ) -> Result<bool, Gone> {
+        if !self.outgoing[priority as usize].is_empty() {
+            return Ok(false);
+        }
+        self.push_words(lane_of(priority), LENT, &[heap.into(), block.into(), length as u64])
+    }
+
+    /// Publishes one record with a payload of up to a fragment, inline where it fits and no words are given.
+    #[inline(always)]
+    fn push(&mut self, lane: LaneName, kind: u8, bytes: &[u8], words: &[u64]) -> Result<bool, Gone> {
+        let producer = &mut self.producers[lane as usize];
+        let is_inline = bytes.len() <= INLINE_BYTES && words.is_empty();
+        let (mut kind, mut check) = (kind, 0);
+        if self.integrity {
+            let length = if is_inline { 0 } else { bytes.len() };
+            // Asked first, so that a full ring does not cost a checksum at every try.
+            if !producer.has_room(&self.inbound, length)? {
+                return Ok(false);
+            }
+            (kind, check) = (kind | CHECKED, crc32c::crc32c(bytes));
+        }
+        let header = Header { kind, length: bytes.len() as u16, check };
+        let result = if is_inline {
+            let (words, count) = words_of(bytes);
+            producer.push_inline(&self.outbound, &self.inbound, header, &words[..count])
+        } else {
+            producer.push_bulk(&self.outbound, &self.inbound, header, words, bytes)
+        };
+        let done = pushed(result)?;
+        if done {
+            self.ring_for_records();
+        }
+        Ok(done)
+    }
+
+    /// Publishes one record of words alone.
+    fn push_words(&mut self, lane: LaneName, kind: u8, words: &[u64]) -> Result<bool, Gone> {
+        let header = Header { kind, length: 8 * words.len() as u16, check: 0 };
+        let result = self.producers[lane as usize].push_inline(&self.outbound, &self.inbound, header, words);
+        let done = pushed(result)?;
+        if done {
+            self.ring_for_records();
+        }
+        Ok(done)
+    }
+
+    /// Moves what is under way by at most one fragment per lane. `true`: something moved.
+    pub fn advance(&mut self, resources: &mut Resources) -> Result<bool, Gone> {
+        let mut moved = self.advance_replies(resources)?;
+        for priority in [Priority::High, Priority::Low] {
+            moved |= self.advance_lane(priority, resources)?;
+            moved |= self.confirm_delivered(priority, resources)?;
+        }
+        Ok(moved)
+    }
+
+    /// Could `advance` move something now? A broken lane counts: the poll finds out.
+    pub fn can_advance(&mut self) -> bool {
+        let fragment_bytes = self.fragment_bytes;
+        let (producers, inbound) = (&mut self.producers, &self.inbound);
+        let mut has_room =
+            |lane: LaneName| producers[lane as usize].has_room(inbound, fragment_bytes).unwrap_or(true);
+        let can_push = (!self.replies.is_empty() && has_room(LaneName::Reply))
+            || (!self.outgoing[0].is_empty() && has_room(LaneName::Low))
+            || (!self.outgoing[1].is_empty() && has_room(LaneName::High));
+        can_push
+            || [Priority::High, Priority::Low].into_iter().any(|priority| {
+                let Some(first) = self.undelivered[priority as usize].front() else { return false };
+                let freed = self.producers[lane_of(priority) as usize].freed(&self.inbound);
+                freed.is_ok_and(|freed| freed >= first.position) || freed.is_err()
+            })
+    }
+
+    fn confirm_delivered(&mut self, priority: Priority, resources: &mut Resources) -> Result<bool, Gone> {
+        let queue = &mut self.undelivered[priority as usize];
+        if queue.is_empty() {
+            return Ok(false);
+        }
+        let freed = self.producers[lane_of(priority) as usize].freed(&self.inbound)?;
+        let mut moved = false;
+        while let Some(entry) = queue.pop_front_if(|entry| entry.position <= freed) {
+            resources.complete(Event::Sent { id: entry.id, buffer: entry.buffer, result: Ok(()) }, priority);
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    fn advance_lane(&mut self, priority: Priority, resources: &mut Resources) -> Result<bool, Gone> {
+        let Some(mut entry) = self.outgoing[priority as usize].pop_front() else { return Ok(false) };
+        let before = entry.pushed;
+        let lane = lane_of(priority);
+        let finished = match entry.what {
+            What::Message { confirm } => self.push_message(lane, &mut entry, confirm),
+            What::Put { key, offset, note, transfer } => {
+                self.push_put(lane, &mut entry, [key.0, offset], note, transfer)
+            }
+            What::Get { key, offset, length, transfer } => {
+                self.push_words(lane, GET, &[key.0, offset, length, transfer.into()])
+            }
+        };
+        let moved = entry.pushed > before;
+        match finished {
+            Ok(true) => self.finish(priority, entry, resources),
+            Ok(false) => self.outgoing[priority as usize].push_front(entry),
+            Err(gone) => {
+                self.outgoing[priority as usize].push_front(entry);
+                return Err(gone);
+            }
+        }
+        Ok(moved || matches!(finished, Ok(true)))
+    }
+
+    /// `true`: pushed whole.
+    fn push_message(&mut self, lane: LaneName, entry: &mut Outgoing, confirm: Confirm) -> Result<bool, Gone> {
+        let bytes = entry.buffer.as_ref();
+        let rest = &bytes[entry.pushed..];
+        let piece = &rest[..rest.len().min(self.fragment_bytes)];
+        let (is_first, is_last) = (!entry.is_open, piece.len() == rest.len());
+        let prompt = if is_last && confirm == Confirm::Delivered { PROMPT } else { 0 };
+        let total = [bytes.len() as u64];
+        let done = match (is_first, is_last) {
+            (true, true) => self.push(lane, MESSAGE | prompt, piece, &[])?,
+            (true, false) => self.push(lane, FIRST, piece, &total)?,
+            // The words mark it as bulk even where a last piece would fit inline.
+            (false, _) => self.push(lane, NEXT | prompt, piece, &total)?,
+        };
+        if done {
+            entry.is_open = true;
+            entry.pushed += piece.len();
+        }
+        Ok(done && is_last)
+    }
+
+    /// `true`: pushed whole.
+    fn push_put(
+        &mut self,
+        lane: LaneName,
+        entry: &mut Outgoing,
+        [key, offset]: [u64; 2],
+        note: Note,
+        transfer: u32,
+    ) -> Result<bool, Gone> {
+        let total = entry.buffer.as_ref().len();
+        if !entry.is_open || entry.pushed < total {
+            let rest = &entry.buffer.as_ref()[entry.pushed..];
+            let piece = &rest[..rest.len().min(self.fragment_bytes)];
+            let words = [key, offset, total as u64, transfer.into(), note.length.map_or(u64::MAX, u64::from)];
+            let kind = if entry.is_open { PUT_NEXT } else { PUT };
+            if !self.push(lane, kind, piece, &words)? {
+                return Ok(false);
+            }
+            entry.is_open = true;
+            entry.pushed += piece.len();
+            if entry.pushed < total {
+                return Ok(false);
+            }
+        }
+        let Some(length) = note.length else { return Ok(true) };
+        self.push(lane, PUT_NOTE, &note.bytes[..length.into()], &[])
+    }
+
+    fn finish(&mut self, priority: Priority, entry: Outgoing, resources: &mut Resources) {
+        let Outgoing { id, buffer, what, .. } = entry;
+        match what {
+            What::Message { confirm: Confirm::Copied } => {
+                resources.complete(Event::Sent { id, buffer, result: Ok(()) }, priority);
+            }
+            What::Message { confirm: Confirm::Delivered } => {
+                let position = self.producers[lane_of(priority) as usize].position();
+                self.undelivered[priority as usize].push_back(Undelivered { position, id, buffer });
+            }
+            What::Put { transfer, .. } => {
+                if let Some(Some(waiting)) = self.waiting.get_mut(transfer as usize) {
+                    waiting.buffer = buffer;
+                    waiting.asked = true;
+                }
+            }
+            What::Get { transfer, .. } => {
+                if let Some(Some(waiting)) = self.waiting.get_mut(transfer as usize) {
+                    waiting.asked = true;
+                }
+            }
+        }
+    }
+
+    fn advance_replies(&mut self, resources: &mut Resources) -> Result<bool, Gone> {
+        let Some(reply) = self.replies.pop_front() else { return Ok(false) };
+        let (done, rest) = match reply {
+            Reply::Status { transfer, result } => {
+                (self.push_words(LaneName::Reply, STATUS, &[transfer, status_code(result)])?, Some(reply))
+            }
+            Reply::Return { heap, block } => {
+                (self.push_words(LaneName::Reply, RETURN, &[heap.into(), block.into()])?, Some(reply))
+            }
+            Reply::Data { transfer, key, offset, remaining } => {
+                let length = remaining.min(self.fragment_bytes as u64);
+                // Looked up for every piece: a key revoked meanwhile ends the transfer.
+                let (done, next) = match resources.regions.readable(key, offset, length) {
+                    Ok(piece) => {
+                        let done = self.push(LaneName::Reply, GET_DATA, piece, &[transfer])?;
+                        let (offset, remaining) = (offset + length, remaining - length);
+                        let over = Reply::Status { transfer, result: Ok(()) };
+                        (
+                            done,
+                            if remaining > 0 {
+                                Reply::Data { transfer, key, offset, remaining }
+                            } else {
+                                over
+                            },
+                        )
+                    }
+                    Err(error) => (true, Reply::Status { transfer, result: Err(error) }),
+                };
+                if done {
+                    self.replies.push_front(next);
+                    return Ok(true);
+                }
+                (false, Some(reply))
+            }
+        };
+        if !done && let Some(reply) = rest {
+            self.replies.push_front(reply);
+        }
+        Ok(done)
+    }
+}

@@ -1,0 +1,548 @@
+//! The port: opening, polling, sending short messages, and closing.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use bywire_ring::doorbell::{self, DOORBELL_BYTES};
+use bywire_ring::geometry::INLINE_BYTES;
+use bywire_ring::memory::Shared;
+use bywire_sys::fork::ForkGuard;
+use bywire_sys::memory::Mapping;
+use bywire_sys::poller::Poller;
+use bywire_sys::{Errno, clock, process, wake};
+
+use crate::address::{Address, PortName};
+use crate::buffer::{Buffer, Payload};
+use crate::connection::Step;
+use crate::error::{Gone, OpenError, SendError};
+use crate::establish::{self, Strangers};
+use crate::event::{Event, Peer, PeerInfo, Priority};
+use crate::handshake::Packet;
+use crate::heap::Returns;
+use crate::options::PortOptions;
+use crate::resources::Resources;
+use crate::runtime::{Claim, RuntimeDirectory};
+use crate::slots::{Slot, Slots};
+use crate::waiting::Spin;
+
+/// Peers that are polled at every call; the others take turns.
+const HOT_MAX: usize = 16;
+/// Quiet peers looked at by a poll that found nothing else.
+const SCAN: u32 = 4;
+
+/// A protected message endpoint. It belongs to one thread at a time and may move between threads.
+///
+/// In a forked child an inherited port is inert: it polls nothing, every call that can fail says
+/// `Forked`, and dropping it leaves the parent's port alone.
+pub struct Port {
+    pub(crate) guard: ForkGuard,
+    pub(crate) options: PortOptions,
+    pub(crate) directory: RuntimeDirectory,
+    pub(crate) claim: Claim,
+    pub(crate) node: String,
+    pub(crate) incarnation: u64,
+    pub(crate) slots: Slots,
+    pub(crate) resources: Resources,
+    pub(crate) strangers: Strangers,
+    pub(crate) poller: Poller,
+    pub(crate) bell: wake::Bell,
+    /// Our own page, which every peer may read: it says whether we sleep.
+    pub(crate) page: Shared,
+    pub(crate) page_file: OwnedFd,
+    pub(crate) sleeper: doorbell::Sleeper,
+    pub(crate) spin: Spin,
+    hot: Vec<Hot>,
+    /// Which hot peer is asked first, so that none is always last.
+    turn: usize,
+    /// The next quiet peer to look at.
+    scan_next: u32,
+    /// Connections with something to push or to confirm.
+    pub(crate) busy: Vec<u32>,
+    pub(crate) polls: u32,
+    /// The last poll moved something although it reported nothing.
+    pub(crate) progressed: bool,
+    pub(crate) housekeeping_due: u64,
+    pub(crate) next_transfer: u64,
+    pub(crate) statistics: Statistics,
+}
+
+struct Hot {
+    index: u32,
+    /// Brought something since the last ageing.
+    is_fresh: bool,
+}
+
+/// Counters of a port, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Datagrams that found no room and were dropped at this end.
+    pub datagrams_unsent: u64,
+    /// Datagrams that arrived damaged and were dropped.
+    pub datagrams_damaged: u64,
+    /// Connections of strangers that were turned away.
+    pub refused: u64,
+    /// Times that the port slept.
+    pub sleeps: u64,
+}
+
+impl Port {
+    /// Opens a port on this node.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(options: PortOptions) -> Result<Self, OpenError> {
+        check(&options)?;
+        let directory = RuntimeDirectory::open(options.runtime_directory.as_deref())?;
+        let claim = directory.claim(options.name.as_ref(), options.admit)?;
+        let system = OpenError::System;
+        let assemble = || -> Result<Self, OpenError> {
+            let (page, page_file) = Mapping::create("bywire-port", DOORBELL_BYTES).map_err(system)?;
+            let bell = wake::Bell::new().map_err(system)?;
+            let poller = Poller::new().map_err(system)?;
+            poller.add(&claim.listener, establish::Tag::Listener.bits()).map_err(system)?;
+            poller.add(&bell, establish::Tag::Bell.bits()).map_err(system)?;
+            let own_end = bell
+                .ringing_end()
+                .try_clone_to_owned()
+                .map_err(|error| system(Errno::from_io_error(&error).unwrap_or(Errno::MFILE)))?;
+            let returns = Returns::new(own_end);
+            let mut random = [0; 8];
+            process::random(&mut random).map_err(system)?;
+            Ok(Self {
+                guard: ForkGuard::new().map_err(system)?,
+                node: process::host_name(),
+                incarnation: u64::from_ne_bytes(random),
+                slots: Slots::default(),
+                resources: Resources::new(options.message_bytes_max, options.send_tokens, returns),
+                strangers: Strangers::new().map_err(system)?,
+                poller,
+                bell,
+                page: Shared::new(page),
+                page_file,
+                sleeper: doorbell::Sleeper::default(),
+                spin: Spin::new(options.spin),
+                hot: Vec::with_capacity(HOT_MAX),
+                turn: 0,
+                scan_next: 0,
+                busy: Vec::new(),
+                polls: 0,
+                progressed: false,
+                housekeeping_due: 0,
+                next_transfer: 1,
+                statistics: Statistics::default(),
+                directory,
+                options,
+                claim,
+            })
+        };
+        assemble()
+    }
+
+    /// What this port is called.
+    pub fn name(&self) -> &PortName {
+        &self.claim.name
+    }
+
+    /// Where peers on this node find it.
+    pub fn address(&self) -> Address {
+        Address { node: self.node.clone(), port: self.claim.name.clone() }
+    }
+
+    /// Who a peer is; `None` while it connects and after it has gone.
+    pub fn peer_info(&self, peer: Peer) -> Option<&PeerInfo> {
+        match self.slots.peek(peer) {
+            Some(Slot::Connected(connection)) => Some(&connection.info),
+            _ => None,
+        }
+    }
+
+    /// The connected peers.
+    pub fn peers(&self) -> impl Iterator<Item = Peer> + '_ {
+        self.slots
+            .indices()
+            .filter_map(|index| self.slots.peer_at(index))
+            .filter(|peer| self.peer_info(*peer).is_some())
+    }
+
+    /// The port's counters.
+    pub fn statistics(&self) -> Statistics {
+        Statistics { datagrams_damaged: self.resources.datagrams_dropped, ..self.statistics }
+    }
+
+    /// The options that the port was opened with.
+    pub fn options(&self) -> &PortOptions {
+        &self.options
+    }
+
+    /// Copies a message of up to one fragment ([`crate::FRAGMENT_BYTES`] by default) to a peer, at once.
+    /// It needs no token and no completion. Longer ones go by [`Self::send_buffer`].
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was sent then. [`SendError::Full`] is back-pressure: poll and try again.
+    #[inline(always)]
+    pub fn send(&mut self, peer: Peer, priority: Priority, bytes: &[u8]) -> Result<(), SendError> {
+        if !self.guard.is_owner() {
+            return Err(SendError::Forked);
+        }
+        let connection = self.slots.connection(peer)?;
+        if bytes.len() > INLINE_BYTES {
+            let max = (connection.fragment_bytes as u64).min(connection.info.message_bytes_max);
+            if bytes.len() as u64 > max {
+                return Err(SendError::TooLong { max });
+            }
+        } else if bytes.len() as u64 > connection.info.message_bytes_max {
+            return Err(SendError::TooLong { max: connection.info.message_bytes_max });
+        }
+        connection.send_now(priority, bytes)
+    }
+
+    /// Sends a datagram of up to one fragment: at most once, in no order, never blocking anyone. Returns
+    /// `false` when it was dropped for want of room (and counted).
+    ///
+    /// # Errors
+    /// [`SendError`], never [`SendError::Full`].
+    pub fn send_datagram(&mut self, peer: Peer, priority: Priority, bytes: &[u8]) -> Result<bool, SendError> {
+        if !self.guard.is_owner() {
+            return Err(SendError::Forked);
+        }
+        let connection = self.slots.connection(peer)?;
+        let max = (connection.fragment_bytes as u64).min(connection.info.message_bytes_max);
+        if bytes.len() as u64 > max {
+            return Err(SendError::TooLong { max });
+        }
+        let sent = connection.send_datagram(priority, bytes).map_err(SendError::Disconnected)?;
+        self.statistics.datagrams_unsent += u64::from(!sent);
+        Ok(sent)
+    }
+
+    /// Posts memory to receive one long message of this priority into. A message takes the smallest
+    /// buffer that it fits; messages of one fragment need none.
+    ///
+    /// # Errors
+    /// The buffer itself when the port's receive tokens of this priority are all out.
+    pub fn post_receive(&mut self, priority: Priority, buffer: impl Into<Buffer>) -> Result<(), Buffer> {
+        let buffer = buffer.into();
+        if self.resources.posted(priority) >= self.options.receive_tokens as usize {
+            return Err(buffer);
+        }
+        self.resources.post(priority, buffer);
+        Ok(())
+    }
+
+    /// Takes back the memory of a payload that the program is done with, for messages to come.
+    #[inline]
+    pub fn recycle(&mut self, payload: Payload) {
+        if let Some(buffer) = payload.into_buffer() {
+            self.resources.keep(buffer.into_vec());
+        }
+    }
+
+    /// Takes the next event, if there is one. Never waits, and makes no system call but once in about a
+    /// millisecond to look after sockets and peers that died.
+    #[inline]
+    pub fn poll(&mut self) -> Option<Event> {
+        if !self.guard.is_owner() {
+            return None;
+        }
+        self.progressed = false;
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls.is_multiple_of(64) {
+            self.scan_quiet();
+            self.look_around();
+        }
+        let returns = self.resources.returns.take();
+        if !returns.is_empty() {
+            self.give_back(returns);
+        }
+        if !self.busy.is_empty() {
+            self.advance_busy();
+        }
+        if let Some(event) = self.resources.events.pop_front() {
+            return Some(event);
+        }
+        let event = self.poll_hot();
+        if event.is_none() && !self.progressed {
+            self.scan_quiet();
+        }
+        event
+    }
+
+    /// Asks each hot peer: the high lanes first, but the low ones every eighth time, so that a flood of
+    /// high messages cannot shut the low ones out.
+    #[inline(always)]
+    fn poll_hot(&mut self) -> Option<Event> {
+        let order = if self.polls.is_multiple_of(8) {
+            [Priority::Low, Priority::High]
+        } else {
+            [Priority::High, Priority::Low]
+        };
+        for priority in order {
+            for step in 0..self.hot.len() {
+                let place = (self.turn + step) % self.hot.len();
+                let index = self.hot[place].index;
+                let Some(connection) = self.slots.connection_at(index) else { continue };
+                match connection.receive(priority, &mut self.resources) {
+                    Ok(Step::Nothing) => continue,
+                    Ok(Step::Event(event)) => {
+                        let owes_answers = !connection.replies.is_empty();
+                        self.hot[place].is_fresh = true;
+                        self.turn = place + 1;
+                        if owes_answers {
+                            self.keep_busy(index);
+                        }
+                        return Some(event);
+                    }
+                    Ok(Step::Progress) => {
+                        self.hot[place].is_fresh = true;
+                        self.progressed = true;
+                        self.keep_busy(index);
+                    }
+                    Err(reason) => return self.break_off(index, priority, reason),
+                }
+            }
+        }
+        self.poll_replies();
+        self.resources.events.pop_front()
+    }
+
+    #[inline(always)]
+    fn poll_replies(&mut self) {
+        for place in 0..self.hot.len() {
+            let index = self.hot[place].index;
+            let Some(connection) = self.slots.connection_at(index) else { continue };
+            if !connection.expects_replies() {
+                continue;
+            }
+            match connection.receive_reply(&mut self.resources) {
+                Ok(Step::Nothing) => {}
+                Ok(_) => {
+                    self.hot[place].is_fresh = true;
+                    self.progressed = true;
+                }
+                Err(reason) => self.end(index, reason),
+            }
+        }
+    }
+
+    /// A lane broke; unless all it lacks is a heap whose memory waits in the socket.
+    #[cold]
+    fn break_off(&mut self, index: u32, priority: Priority, reason: Gone) -> Option<Event> {
+        let awaits_heap =
+            self.slots.connection_at(index).is_some_and(|connection| connection.awaits_heap(priority));
+        if awaits_heap {
+            self.read_socket(index);
+            if self.slots.connection_at(index).is_some_and(|connection| !connection.awaits_heap(priority)) {
+                self.progressed = true;
+                return self.resources.events.pop_front();
+            }
+        }
+        self.end(index, reason);
+        self.resources.events.pop_front()
+    }
+
+    /// Looks at a few quiet peers and warms those that have something.
+    #[inline(always)]
+    fn scan_quiet(&mut self) {
+        let range = self.slots.indices();
+        if range.len() <= self.hot.len() {
+            return;
+        }
+        for _ in 0..SCAN.min(range.end) {
+            self.scan_next = if self.scan_next + 1 < range.end { self.scan_next + 1 } else { 0 };
+            let resources = &self.resources;
+            let has_input = |slots: &mut Slots, index| {
+                slots.connection_at(index).is_some_and(|connection| connection.has_input(resources))
+            };
+            if has_input(&mut self.slots, self.scan_next) {
+                self.warm(self.scan_next);
+                self.progressed = true;
+            }
+        }
+    }
+
+    /// Polls a peer at every call from now on; the stalest hot one makes room.
+    pub(crate) fn warm(&mut self, index: u32) {
+        if self.hot.iter().any(|hot| hot.index == index) {
+            return;
+        }
+        if self.hot.len() == HOT_MAX {
+            let stalest = self.hot.iter().position(|hot| !hot.is_fresh).unwrap_or(0);
+            self.hot.remove(stalest);
+        }
+        self.hot.push(Hot { index, is_fresh: true });
+    }
+
+    pub(crate) fn cool(&mut self, index: u32) {
+        self.hot.retain(|hot| hot.index != index);
+        self.busy.retain(|busy| *busy != index);
+    }
+
+    /// Every 64 polls: hot peers age, and about every millisecond sockets are looked after.
+    #[cold]
+    fn look_around(&mut self) {
+        if self.polls.is_multiple_of(64 * 256) {
+            self.hot.retain_mut(|hot| std::mem::take(&mut hot.is_fresh));
+        }
+        let now = clock::cycles();
+        // Wrapping: a counter that went backwards (another core) looks late, which is harmless.
+        if now.wrapping_sub(self.housekeeping_due) < 1 << 63 {
+            self.housekeeping_due = now + clock::cycles_per_millisecond();
+            let _ = self.look_after_sockets(Some(Duration::ZERO));
+        }
+    }
+
+    /// Notes that a connection has something to push.
+    #[inline(always)]
+    pub(crate) fn keep_busy(&mut self, index: u32) {
+        let has_work = self.slots.connection_at(index).is_some_and(|connection| connection.has_work());
+        if has_work && !self.busy.contains(&index) {
+            self.busy.push(index);
+        }
+    }
+
+    #[cold]
+    fn give_back(&mut self, returns: Vec<crate::heap::Return>) {
+        for entry in returns {
+            if let Ok(connection) = self.slots.connection(entry.peer) {
+                connection.give_back(entry);
+                self.keep_busy(entry.peer.index);
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn advance_busy(&mut self) {
+        let mut place = 0;
+        while place < self.busy.len() {
+            let index = self.busy[place];
+            let Some(connection) = self.slots.connection_at(index) else {
+                self.busy.swap_remove(place);
+                continue;
+            };
+            match connection.advance(&mut self.resources) {
+                Ok(moved) => {
+                    self.progressed |= moved;
+                    // An answer is awaited from now on.
+                    if connection.expects_replies() && moved {
+                        self.warm(index);
+                    }
+                    let has_work =
+                        self.slots.connection_at(index).is_some_and(|connection| connection.has_work());
+                    if has_work {
+                        place += 1;
+                    } else {
+                        self.busy.swap_remove(place);
+                    }
+                }
+                // `end` takes it off the list.
+                Err(reason) => self.end(index, reason),
+            }
+        }
+    }
+
+    /// Takes everything that a peer sent before it ended, then ends the connection.
+    pub(crate) fn drain_and_end(&mut self, index: u32, reason: Gone) {
+        for priority in [Priority::High, Priority::Low] {
+            // Bounded by what a ring can hold: the peer writes no more, or would be ignored.
+            for _ in 0..8192 {
+                let Some(connection) = self.slots.connection_at(index) else { return };
+                match connection.receive(priority, &mut self.resources) {
+                    Ok(Step::Nothing) => break,
+                    Ok(Step::Progress) => {}
+                    Ok(Step::Event(event)) => self.resources.events.push_back(event),
+                    Err(reason) => return self.end(index, reason),
+                }
+            }
+        }
+        self.end(index, reason);
+    }
+
+    /// Ends a connection: what was under way fails, and its memory comes back as events.
+    pub(crate) fn end(&mut self, index: u32, reason: Gone) {
+        let Some(peer) = self.slots.peer_at(index) else { return };
+        self.cool(index);
+        match self.slots.remove(peer, reason) {
+            Some(Slot::Connected(mut connection)) => {
+                self.poller.remove(&connection.socket);
+                if let Some(process) = &connection.process {
+                    self.poller.remove(process);
+                }
+                connection.give_up(reason, &mut self.resources);
+                self.resources.events.push_back(Event::Disconnected { peer, reason });
+            }
+            Some(Slot::Connecting(connecting)) => {
+                self.poller.remove(&connecting.socket);
+                if connecting.announce {
+                    self.resources.events.push_back(Event::Disconnected { peer, reason });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends a connection. What the peer has sent already is dropped; it sees [`Gone::Closed`].
+    pub fn disconnect(&mut self, peer: Peer) {
+        if !self.guard.is_owner() {
+            return;
+        }
+        if let Ok(connection) = self.slots.connection(peer) {
+            let _ = connection.socket.send(&Packet::Goodbye.to_bytes(), &[]);
+        }
+        if self.slots.peek(peer).is_some() {
+            self.end(peer.index, Gone::Here);
+        }
+    }
+}
+
+impl AsFd for Port {
+    /// Readable after [`Port::arm`] as soon as there may be an event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        if !self.guard.is_owner() {
+            return;
+        }
+        // The name first, then the listener: whoever finds a name finds somebody listening.
+        self.claim.release();
+        for index in self.slots.indices() {
+            if let Some(connection) = self.slots.connection_at(index) {
+                let _ = connection.socket.send(&Packet::Goodbye.to_bytes(), &[]);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Port {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Port")
+            .field("name", &self.claim.name)
+            .field("peers", &self.slots.len())
+            .finish()
+    }
+}
+
+fn check(options: &PortOptions) -> Result<(), OpenError> {
+    let bad = |what: &str| Err(OpenError::BadOption(what.to_owned()));
+    if options.geometry.check().is_err() {
+        return bad(
+            "geometry: slots are a power of two from 8 to 8192, bulk_bytes one from 4 KiB to 8 MiB that holds four fragments, and fragments 512 to 32768 bytes in steps of 64",
+        );
+    }
+    if !(1..=256).contains(&options.send_tokens) {
+        return bad("send_tokens is 1 to 256");
+    }
+    if options.message_bytes_max > 1 << 40 {
+        return bad("message_bytes_max is at most 2^40");
+    }
+    if let Some(PortName::Name(name)) = &options.name {
+        // A name made by hand may be none.
+        name.parse::<PortName>().map_err(|error| OpenError::BadOption(error.to_string()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! What all connections of a port share: receive buffers, regions, tokens, events to report.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::buffer::Buffer;
+use crate::event::{Event, Priority};
+use crate::heap::Returns;
+use crate::region::Regions;
+
+/// Spare buffers kept for messages of one fragment.
+const SPARE_MAX: usize = 256;
+
+pub(crate) struct Resources {
+    pub events: VecDeque<Event>,
+    pub regions: Regions,
+    pub returns: Arc<Returns>,
+    pub message_bytes_max: u64,
+    /// Datagrams that were dropped because they were damaged.
+    pub datagrams_dropped: u64,
+    /// Asynchronous transfers outstanding, by priority.
+    tokens_out: [u32; 2],
+    tokens_max: u32,
+    /// Posted receive buffers, by priority, shortest first.
+    posted: [VecDeque<Buffer>; 2],
+    /// Buffers for messages of one fragment, so that receiving them allocates nothing.
+    spare: Vec<Vec<u8>>,
+}
+
+impl Resources {
+    pub fn new(message_bytes_max: u64, tokens_max: u32, returns: Returns) -> Self {
+        Self {
+            events: VecDeque::with_capacity(64),
+            regions: Regions::default(),
+            returns: Arc::new(returns),
+            message_bytes_max,
+            datagrams_dropped: 0,
+            tokens_out: [0; 2],
+            tokens_max,
+            posted: Default::default(),
+            spare: Vec::with_capacity(SPARE_MAX),
+        }
+    }
+
+    /// Takes a send token; `false` when all are out.
+    pub fn take_token(&mut self, priority: Priority) -> bool {
+        let out = &mut self.tokens_out[priority as usize];
+        let free = *out < self.tokens_max;
+        *out += u32::from(free);
+        free
+    }
+
+    /// Reports a completion and takes its token back.
+    pub fn complete(&mut self, event: Event, priority: Priority) {
+        self.tokens_out[priority as usize] -= 1;
+        self.events.push_back(event);
+    }
+
+    /// Receive buffers posted for a priority.
+    pub fn posted(&self, priority: Priority) -> usize {
+        self.posted[priority as usize].len()
+    }
+
+    pub fn post(&mut self, priority: Priority, buffer: Buffer) {
+        let queue = &mut self.posted[priority as usize];
+        let length = buffer.as_ref().len();
+        let place = queue.partition_point(|other| other.as_ref().len() <= length);
+        queue.insert(place, buffer);
+    }
+
+    /// Is there a posted buffer of at least `length` bytes?
+    pub fn fits(&self, priority: Priority, length: u64) -> bool {
+        self.posted[priority as usize].back().is_some_and(|largest| largest.as_ref().len() as u64 >= length)
+    }
+
+    /// The shortest posted buffer of at least `length` bytes.
+    pub fn take_fitting(&mut self, priority: Priority, length: u64) -> Option<Buffer> {
+        let queue = &mut self.posted[priority as usize];
+        let place = queue.partition_point(|buffer| (buffer.as_ref().len() as u64) < length);
+        queue.remove(place)
+    }
+
+    /// A buffer of at least `length` bytes for a message of one fragment.
+    #[inline]
+    pub fn spare(&mut self, length: usize) -> Vec<u8> {
+        match self.spare.pop() {
+            Some(buffer) if buffer.len() >= length => buffer,
+            _ => vec![0; length.next_power_of_two().max(4096)],
+        }
+    }
+
+    /// Keeps a buffer for later messages of one fragment.
+    #[inline]
+    pub fn keep(&mut self, buffer: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX && (4096..=32_768).contains(&buffer.len()) {
+            self.spare.push(buffer);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The runtime directory: where ports of this node are found, each as a socket.
+//!
+//! It is shared by all users like `/tmp` is: sticky, so that only a socket's owner can replace it.
+//! A process that dies leaves at most its dead socket, which the next opener replaces.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bywire_sys::Errno;
+use bywire_sys::directory;
+use bywire_sys::socket::{Credentials, Listener, Socket};
+
+use crate::address::PortName;
+use crate::error::OpenError;
+use crate::options::Admit;
+
+/// How long a claim waits for the directory's lock.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// The numbers that unnamed ports get.
+const EPHEMERAL: std::ops::Range<u32> = 1 << 30..1 << 31;
+
+/// The directory in use.
+#[derive(Clone, Debug)]
+pub struct RuntimeDirectory {
+    path: PathBuf,
+}
+
+/// A socket that stands in the directory under a port's name until dropped.
+#[derive(Debug)]
+pub struct Claim {
+    /// The listening socket.
+    pub listener: Listener,
+    /// The name that was claimed.
+    pub name: PortName,
+    path: PathBuf,
+}
+
+impl RuntimeDirectory {
+    /// The directory that was asked for, or the first usable one.
+    ///
+    /// # Errors
+    /// [`OpenError::RuntimeDirectory`] for the one asked for, or for the last one tried.
+    pub fn open(chosen: Option<&Path>) -> Result<Self, OpenError> {
+        let chosen =
+            chosen.map(Path::to_owned).or_else(|| std::env::var_os("BYWIRE_RUNTIME_DIR").map(PathBuf::from));
+        let candidates = match chosen {
+            Some(path) => vec![path],
+            None => default_candidates(),
+        };
+        let mut failure = OpenError::System(Errno::NOENT);
+        for path in candidates {
+            match directory::prepare(&path) {
+                Ok(()) => return Ok(Self { path }),
+                Err(cause) => failure = OpenError::RuntimeDirectory { path, cause },
+            }
+        }
+        Err(failure)
+    }
+
+    /// The socket of a port.
+    pub fn socket_path(&self, port: &PortName) -> PathBuf {
+        self.path.join(format!("{port}.port"))
+    }
+
+    /// Claims a name, or a free number when none is asked for.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn claim(&self, name: Option<&PortName>, admit: Admit) -> Result<Claim, OpenError> {
+        if let Some(name) = name {
+            return self.claim_name(name, admit);
+        }
+        for _ in 0..64 {
+            let mut bytes = [0; 4];
+            bywire_sys::process::random(&mut bytes).map_err(OpenError::System)?;
+            let number = EPHEMERAL.start + u32::from_ne_bytes(bytes) % (EPHEMERAL.end - EPHEMERAL.start);
+            match self.claim_name(&PortName::Number(number), admit) {
+                Err(OpenError::InUse(_)) => {}
+                other => return other,
+            }
+        }
+        Err(OpenError::System(Errno::ADDRINUSE))
+    }
+
+    fn claim_name(&self, name: &PortName, admit: Admit) -> Result<Claim, OpenError> {
+        let unusable = |cause| OpenError::RuntimeDirectory { path: self.path.clone(), cause };
+        let mut random = [0; 8];
+        bywire_sys::process::random(&mut random).map_err(OpenError::System)?;
+        let temporary = self.path.join(format!(".{:016x}.new", u64::from_ne_bytes(random)));
+        let listener = Listener::bind(&temporary).map_err(unusable)?;
+        let path = self.socket_path(name);
+        let (mode, group) = match admit {
+            Admit::SameUser => (0o600, None),
+            Admit::Group(group) => (0o660, Some(group)),
+            Admit::Everyone => (0o666, None),
+        };
+        let placed = directory::set_access(&temporary, mode, group)
+            .map_err(OpenError::System)
+            .and_then(|()| self.place(&temporary, &path, name));
+        match placed {
+            Ok(()) => Ok(Claim { listener, name: name.clone(), path }),
+            Err(error) => {
+                directory::remove(&temporary);
+                Err(error)
+            }
+        }
+    }
+
+    /// Moves a fresh socket to its name: at once where the name is free, else under the directory's
+    /// lock when the socket there turns out to be dead.
+    fn place(&self, temporary: &Path, path: &Path, name: &PortName) -> Result<(), OpenError> {
+        match directory::rename_if_free(temporary, path) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EXIST) => {}
+            Err(cause) => return Err(OpenError::RuntimeDirectory { path: self.path.clone(), cause }),
+        }
+        let _lock = self.lock()?;
+        match Socket::connect(path) {
+            // Refused: nobody has it open. Gone: its owner has just closed it. Both leave the name to us.
+            Err(Errno::CONNREFUSED | Errno::NOENT) => {}
+            _ => return Err(OpenError::InUse(name.clone())),
+        }
+        directory::rename(temporary, path).map_err(|error| match error {
+            Errno::PERM | Errno::ACCESS => OpenError::Foreign(name.clone(), path.to_owned()),
+            cause => OpenError::RuntimeDirectory { path: self.path.clone(), cause },
+        })
+    }
+
+    fn lock(&self) -> Result<OwnedFd, OpenError> {
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        loop {
+            match directory::try_lock(&self.path) {
+                Ok(lock) => return Ok(lock),
+                Err(Errno::AGAIN) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(1))
+                }
+                Err(Errno::AGAIN) => return Err(OpenError::Locked),
+                Err(cause) => return Err(OpenError::RuntimeDirectory { path: self.path.clone(), cause }),
+            }
+        }
+    }
+
+    /// Is the process at the other end of a connection the one that has opened `port`?
+    ///
+    /// The kernel remembers who called `listen`; a connection to that socket tells.
+    pub fn is_owner(&self, port: &PortName, claimant: Credentials) -> bool {
+        let owner = Socket::connect(&self.socket_path(port)).and_then(|socket| socket.credentials());
+        owner.is_ok_and(|owner| owner.pid == claimant.pid && owner.uid == claimant.uid)
+    }
+}
+
+impl Claim {
+    /// Gives the name back. (Not done by `Drop`: a forked child must not.)
+    pub fn release(&self) {
+        directory::remove(&self.path);
+    }
+}
+
+fn default_candidates() -> Vec<PathBuf> {
+    let shared = PathBuf::from("/run/bywire");
+    let session = std::env::var_os("XDG_RUNTIME_DIR").map(|path| PathBuf::from(path).join("bywire"));
+    let own = PathBuf::from(format!("/tmp/bywire-{}", bywire_sys::process::user()));
+    [Some(shared), session, Some(own)].into_iter().flatten().collect()
+}

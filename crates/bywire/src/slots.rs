@@ -1,0 +1,122 @@
+//! The table of a port's peers: handles go stale when their peer has gone.
+
+use bywire_ring::memory::Shared;
+use bywire_sys::socket::Socket;
+
+use crate::address::Address;
+use crate::connection::Connection;
+use crate::error::{Gone, SendError};
+use crate::event::Peer;
+
+#[derive(Default)]
+pub(crate) struct Slots {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+}
+
+struct Entry {
+    generation: u32,
+    state: Slot,
+}
+
+pub(crate) enum Slot {
+    Free {
+        /// Why the last peer here is gone, for sends that come too late.
+        last: Option<Gone>,
+    },
+    Connecting(Box<Connecting>),
+    Connected(Box<Connection>),
+}
+
+/// A connection of which we have sent the introduction.
+pub(crate) struct Connecting {
+    pub socket: Socket,
+    pub outbound: Shared,
+    pub address: Address,
+    /// Report the outcome as an event: nobody waits for it.
+    pub announce: bool,
+}
+
+impl Slots {
+    /// Peers in whatever state.
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// Indices that may be in use.
+    pub fn indices(&self) -> std::ops::Range<u32> {
+        0..self.entries.len() as u32
+    }
+
+    pub fn insert(&mut self, make: impl FnOnce(Peer) -> Slot) -> Peer {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry { generation: 0, state: Slot::Free { last: None } });
+            self.entries.len() as u32 - 1
+        });
+        let entry = &mut self.entries[index as usize];
+        entry.generation = entry.generation.wrapping_add(1);
+        let peer = Peer { index, generation: entry.generation };
+        entry.state = make(peer);
+        peer
+    }
+
+    pub fn remove(&mut self, peer: Peer, reason: Gone) -> Option<Slot> {
+        let entry =
+            self.entries.get_mut(peer.index as usize).filter(|entry| entry.generation == peer.generation)?;
+        if matches!(entry.state, Slot::Free { .. }) {
+            return None;
+        }
+        self.free.push(peer.index);
+        Some(std::mem::replace(&mut entry.state, Slot::Free { last: Some(reason) }))
+    }
+
+    pub fn replace(&mut self, peer: Peer, state: Slot) -> Option<Slot> {
+        let entry =
+            self.entries.get_mut(peer.index as usize).filter(|entry| entry.generation == peer.generation)?;
+        Some(std::mem::replace(&mut entry.state, state))
+    }
+
+    #[inline(always)]
+    pub fn connection_at(&mut self, index: u32) -> Option<&mut Connection> {
+        match self.entries.get_mut(index as usize) {
+            Some(Entry { state: Slot::Connected(connection), .. }) => Some(connection),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    pub fn peek(&self, peer: Peer) -> Option<&Slot> {
+        self.entries
+            .get(peer.index as usize)
+            .filter(|entry| entry.generation == peer.generation)
+            .map(|entry| &entry.state)
+    }
+
+    /// The handle of whatever is at `index` now.
+    pub fn peer_at(&self, index: u32) -> Option<Peer> {
+        let entry = self.entries.get(index as usize)?;
+        (!matches!(entry.state, Slot::Free { .. })).then_some(Peer { index, generation: entry.generation })
+    }
+
+    /// The connection behind a handle.
+    #[inline(always)]
+    pub fn connection(&mut self, peer: Peer) -> Result<&mut Connection, SendError> {
+        if !matches!(self.peek(peer), Some(Slot::Connected(_))) {
+            return Err(self.absence(peer));
+        }
+        match &mut self.entries[peer.index as usize].state {
+            Slot::Connected(connection) => Ok(connection),
+            _ => Err(SendError::NoPeer),
+        }
+    }
+
+    /// Why a handle names no connection.
+    #[cold]
+    fn absence(&self, peer: Peer) -> SendError {
+        match self.peek(peer) {
+            Some(Slot::Connecting(_)) => SendError::Connecting,
+            Some(Slot::Free { last: Some(reason) }) => SendError::Disconnected(*reason),
+            _ => SendError::NoPeer,
+        }
+    }
+}
