@@ -1,4 +1,5 @@
-//! Every dependency on others has its line in [`PAGE`], with its reason; and no line is left of one that is gone.
+//! Every dependency on others has its line in [`PAGE`], with its reason; no line is left of one that is gone; and no
+//! manifest names what its crate does not use.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +9,14 @@ use crate::tree::Tree;
 /// A table with a dependency's name, in backquotes, first in each row.
 const PAGE: &str = "docs/dependencies.md";
 
-/// One breach per dependency without a line and per line without a dependency.
+/// One breach per dependency without a line, per line without a dependency, and per dependency without a use.
 pub fn check(tree: &Tree) -> Vec<Breach> {
+    let mut breaches = explained(tree);
+    breaches.extend(used(tree));
+    breaches
+}
+
+fn explained(tree: &Tree) -> Vec<Breach> {
     let listed = listed(tree.files.get(PAGE).map_or("", String::as_str));
     let mut used = BTreeMap::new();
     for (name, dependencies) in &tree.crates {
@@ -23,6 +30,25 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
     let stale = listed.iter().filter(|(name, _)| !used.contains_key(name.as_str()));
     let stale = stale.map(|(name, line)| (*line, format!("{name} is no longer used: remove its line")));
     unexplained.chain(stale).map(|(line, reason)| Breach { path: PAGE.to_owned(), line, reason }).collect()
+}
+
+fn used(tree: &Tree) -> Vec<Breach> {
+    let mut breaches = Vec::new();
+    for (name, dependencies) in &tree.crates {
+        let directory = format!("crates/{name}/");
+        let sources = || tree.ending_in(&[".rs"]).filter(|(path, _)| path.starts_with(&directory));
+        let unused = dependencies.iter().filter(|dependency| {
+            let module = format!("{}::", dependency.name.replace('-', "_"));
+            let imported = format!("use {};", dependency.name.replace('-', "_"));
+            !sources().any(|(_, text)| text.contains(&module) || text.contains(&imported))
+        });
+        breaches.extend(unused.map(|dependency| Breach {
+            path: format!("{directory}Cargo.toml"),
+            line: 0,
+            reason: format!("{} is not used: remove it", dependency.name),
+        }));
+    }
+    breaches
 }
 
 /// The names in the first column, with their lines.
@@ -45,9 +71,20 @@ mod tests {
         let page = "| name | why |\n| --- | --- |\n| `rustix` | system calls |\n| `gone` | once |\n";
         let tree = Tree::of(&[(PAGE, page)])
             .with_crate("bywire-sys", &[on("rustix", false), on("loom", false), on("bywire-ring", true)]);
-        let breaches = check(&tree);
+        let breaches = explained(&tree);
         assert_eq!(breaches.len(), 2, "{breaches:?}");
         assert!(breaches[0].reason.starts_with("loom (bywire-sys"));
         assert!(breaches[1].reason.starts_with("gone") && breaches[1].line == 4);
+    }
+
+    #[test]
+    fn a_dependency_without_a_use_is_a_breach() {
+        let on = |name: &str| Dependency { name: name.to_owned(), ours: false, development: false };
+        let source = "use clap_complete::Shell;\nuse libc;\n";
+        let tree =
+            Tree::of(&[("crates/one/src/lib.rs", source), ("crates/two/src/lib.rs", "use idle::Thing;\n")])
+                .with_crate("one", &[on("clap_complete"), on("libc"), on("idle")]);
+        let reasons: Vec<String> = used(&tree).into_iter().map(|breach| breach.reason).collect();
+        assert_eq!(reasons, ["idle is not used: remove it"]);
     }
 }

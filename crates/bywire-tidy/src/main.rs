@@ -7,6 +7,7 @@ mod link;
 mod name;
 mod size;
 mod tree;
+mod unchecked;
 mod word;
 
 use std::path::Path;
@@ -29,13 +30,14 @@ struct Breach {
 
 type Rule = fn(&Tree) -> Vec<Breach>;
 
-const RULES: [(&str, Rule); 7] = [
+const RULES: [(&str, Rule); 8] = [
     ("atomics stay in named crates", atomic::check),
-    ("every dependency is explained", dependency::check),
+    ("every dependency is explained and used", dependency::check),
     ("crates depend upward only", layer::check),
     ("links resolve", link::check),
     ("names say what they hold", name::check),
     ("files fit", size::check),
+    ("unsafe stays in named places", unchecked::check),
     ("words are ours", word::check),
 ];
 

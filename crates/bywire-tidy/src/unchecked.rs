@@ -1,0 +1,59 @@
+//! What the compiler does not check stays in few named places, where a reader expects it.
+
+use crate::Breach;
+use crate::tree::Tree;
+
+/// Crates whose purpose it is, then single files with their reason.
+const NAMED: [&str; 12] = [
+    "crates/bywire-sys/",
+    "crates/bywire-ring/",
+    "crates/bywire-capi/",
+    "crates/bywire-sockets/",
+    "crates/bywire-ofi/",
+    // Buffers lent to the program out of shared memory.
+    "crates/bywire/src/buffer.rs",
+    "crates/bywire/src/heap.rs",
+    // The processor's time-stamp counter.
+    "crates/bywire-lab/src/clock.rs",
+    // A mapping shared by the two ends of a ceiling's measurement.
+    "crates/bywire-lab/src/level/memory.rs",
+    // Entering a namespace between fork and exec.
+    "crates/bywire-lab/src/namespaces.rs",
+    // Trying io_uring_setup.
+    "crates/bywire-cli/src/doctor.rs",
+    // This rule's own words.
+    "crates/bywire-tidy/src/unchecked.rs",
+];
+
+const FORMS: [&str; 5] = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe("];
+
+/// One breach per line elsewhere that opens something unsafe.
+pub fn check(tree: &Tree) -> Vec<Breach> {
+    let sources = tree.ending_in(&[".rs"]);
+    let others = sources.filter(|(path, _)| !NAMED.iter().any(|named| path.starts_with(named)));
+    let lines = others.flat_map(|(path, text)| text.lines().enumerate().map(move |line| (path, line)));
+    let opened = lines.filter(|(_, (_, line))| FORMS.iter().any(|form| line.contains(form)));
+    opened
+        .map(|(path, (index, _))| Breach {
+            path: path.to_owned(),
+            line: index + 1,
+            reason: "unsafe outside its named places: move it to bywire-sys, or name the place and why in \
+                     crates/bywire-tidy/src/unchecked.rs"
+                .to_owned(),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsafe_code_outside_the_named_places_is_a_breach() {
+        let text = "fn safe() {}\nlet word = unsafe { *pointer };\n";
+        let tree =
+            Tree::of(&[("crates/bywire-wire/src/frame.rs", text), ("crates/bywire-sys/src/clock.rs", text)]);
+        let found: Vec<_> = check(&tree).into_iter().map(|breach| (breach.path, breach.line)).collect();
+        assert_eq!(found, [("crates/bywire-wire/src/frame.rs".to_owned(), 2)]);
+    }
+}
