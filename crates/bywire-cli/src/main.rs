@@ -1,5 +1,6 @@
 //! The `bywire` command.
 
+mod bench;
 mod doctor;
 mod manual;
 mod measure;
@@ -22,6 +23,8 @@ struct Bywire {
 
 #[derive(Subcommand, Debug)]
 enum Action {
+    /// Measure this machine level by level and write one report
+    Bench(bench::BenchArgs),
     /// Take one measurement
     Measure(Box<measure::MeasureArgs>),
     /// Be the far end of measurements from other machines
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
 impl Action {
     fn run(self) -> Result<()> {
         match self {
+            Self::Bench(arguments) => arguments.run(),
             Self::Measure(arguments) => arguments.run(),
             Self::Serve(arguments) => arguments.run(),
             Self::Report(arguments) => arguments.run(),

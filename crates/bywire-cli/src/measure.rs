@@ -191,6 +191,22 @@ fn table(cell: &Cell) -> String {
     lines.join("\n") + "\n"
 }
 
+/// A cell in one line, for tables that grow.
+pub fn line(cell: &Cell) -> String {
+    let link = cell.link.as_deref().unwrap_or("");
+    let link = if link == cell.level { "" } else { link };
+    format!(
+        "{:<7} {:<10} {:<9} {:>8} {:>22}   {} to {}",
+        cell.level,
+        cell.test,
+        link,
+        cell.size_bytes.map_or_else(String::new, size::show),
+        show(cell.value, cell.unit),
+        show(cell.ci95[0], cell.unit),
+        show(cell.ci95[1], cell.unit),
+    )
+}
+
 fn detail(name: &str, value: f64) -> (String, String) {
     let units = [
         ("_bytes_per_second", Some(Unit::BytesPerSecond)),

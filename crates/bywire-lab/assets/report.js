@@ -14,9 +14,9 @@ const INKS = {
   light: { ink: '#1d1d1b', soft: '#5d5c57', line: '#e3e0d8', limit: '#77756e', historic: '#8b8980', card: '#ffffff' },
   dark: { ink: '#e9e7e1', soft: '#a5a39c', line: '#34363b', limit: '#9b988f', historic: '#8d8b84', card: '#1e2024' },
 };
-const SYMBOLS = ['circle', 'rect', 'triangle', 'diamond', 'emptyCircle', 'emptyRect', 'emptyTriangle', 'emptyDiamond'];
+const SYMBOLS = ['circle', 'rect', 'triangle', 'diamond'];
 const DASHES = ['solid', [7, 3], [2, 2], [9, 3, 2, 3], [4, 2], [12, 4], [1, 3], [6, 2, 1, 2]];
-const HISTORIC_SYMBOLS = ['emptyDiamond', 'emptyTriangle', 'emptyCircle', 'emptyRect', 'pin'];
+const HISTORIC_SYMBOLS = ['diamond', 'triangle', 'circle', 'rect', 'roundRect'];
 
 const FORMATS = {
   duration: v => scaled(v, [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs'], [1, 'ns']]),
@@ -47,11 +47,13 @@ const escaped = text => text.replace(/[&<>"']/g, letter => '&#' + letter.charCod
 function look(series, mode) {
   const inks = INKS[mode], colours = COLOURS[mode];
   switch (series.look) {
-    case 'limit': return { colour: inks.limit, symbol: 'none', dash: [3, 4], width: 1.5 };
-    case 'historic': return { colour: inks.historic, symbol: HISTORIC_SYMBOLS[series.slot % 5], dash: null, width: 0 };
+    case 'limit': return { colour: inks.limit, fill: inks.limit, symbol: 'none', dash: [3, 4], width: 1.5 };
+    case 'historic': return { colour: inks.historic, fill: inks.card, symbol: HISTORIC_SYMBOLS[series.slot % 5], dash: null, width: 0 };
     default: {
       const slot = series.slot % colours.length;
-      return { colour: colours[slot], symbol: SYMBOLS[slot], dash: DASHES[slot], width: 2 };
+      // Four symbols, filled and then hollow.
+      const fill = slot < 4 || series.look !== 'measured' ? colours[slot] : inks.card;
+      return { colour: colours[slot], fill, symbol: SYMBOLS[slot % 4], dash: DASHES[slot], width: 2 };
     }
   }
 }
@@ -60,11 +62,12 @@ function axis(spec, logarithmic, mode, points, horizontal) {
   const inks = INKS[mode], format = FORMATS[spec.quantity];
   const sizes = spec.quantity === 'size';
   const values = points.filter(v => v > 0);
+  // Labels at every fourth power of two; the axis itself ends at any.
   const base = sizes ? 2 : 10;
   const step = v => Math.log(v) / Math.log(base);
   const from = values.length ? Math.min(...values) : 1, to = values.length ? Math.max(...values) : 10;
   return {
-    type: logarithmic ? 'log' : 'value', logBase: base,
+    type: logarithmic ? 'log' : 'value', logBase: sizes ? 16 : base,
     min: logarithmic ? base ** Math.floor(step(from) + 1e-9) : 0,
     max: logarithmic ? base ** Math.ceil(step(to) - 1e-9) : undefined,
     name: spec.name, nameLocation: horizontal ? 'middle' : 'end', nameGap: horizontal ? 30 : 12,
@@ -77,9 +80,16 @@ function axis(spec, logarithmic, mode, points, horizontal) {
   };
 }
 
+// A mark comes and goes with the curve that it is on, which has its slot.
+function visible(plot, state) {
+  const hidden = plot.series.filter(item => state.hidden.has(item.name));
+  return plot.series.filter(item => !hidden.includes(item) &&
+    !(item.look === 'mark' && hidden.some(other => other.look === 'measured' && other.slot === item.slot)));
+}
+
 function curves(plot, state, mode) {
   const inks = INKS[mode], series = [];
-  const shown = plot.series.filter(item => !state.hidden.has(item.name));
+  const shown = visible(plot, state);
   for (const item of shown) {
     const style = look(item, mode), many = item.points.length > 40;
     if (item.look === 'measured' && item.points.some(point => point.band)) series.push(...band(item, style));
@@ -89,7 +99,7 @@ function curves(plot, state, mode) {
       color: style.colour, symbol: item.look === 'mark' ? 'diamond' : style.symbol,
       symbolSize: item.look === 'mark' ? 15 : item.look === 'historic' ? 9 : 7,
       showSymbol: !many && style.symbol !== 'none', showAllSymbol: true,
-      itemStyle: item.look === 'mark' ? { color: style.colour, borderColor: inks.card, borderWidth: 2 } : { color: style.colour, borderWidth: 1.5 },
+      itemStyle: item.look === 'mark' ? { color: style.colour, borderColor: inks.card, borderWidth: 2 } : { color: style.fill, borderColor: style.colour, borderWidth: 1.5 },
       lineStyle: { width: style.width, type: style.dash || 'solid', color: style.colour },
       z: item.look === 'mark' ? 5 : item.look === 'measured' ? 4 : 3, emphasis: { focus: 'none' },
     });
@@ -117,20 +127,24 @@ function band(item, style) {
   ];
 }
 
+// A bar starts at nought, which a logarithmic axis has not: there the value is a dot.
 function bars(plot, state, mode) {
-  const inks = INKS[mode];
-  const shown = plot.series.filter(item => !state.hidden.has(item.name));
+  const inks = INKS[mode], dots = plot.y.logarithmic;
+  const shown = visible(plot, state);
   return {
-    xAxis: { ...axis(plot.y, false, mode, [], true), splitLine: { show: true, lineStyle: { color: inks.line } }, axisLine: { show: false } },
+    xAxis: { ...axis(plot.y, dots, mode, shown.flatMap(item => item.points.map(point => point.y)), true), splitLine: { show: true, lineStyle: { color: inks.line } }, axisLine: { show: false } },
     yAxis: {
       type: 'category', inverse: true, data: plot.categories, axisTick: { show: false },
-      axisLine: { lineStyle: { color: inks.soft } },
-      axisLabel: { color: inks.ink, width: narrow.matches && !state.saving ? 104 : 190, overflow: 'break', interval: 0 },
+      axisLine: { lineStyle: { color: inks.soft } }, splitLine: { show: dots, lineStyle: { color: inks.line } },
+      axisLabel: { color: inks.ink, width: narrow.matches && !state.saving ? 104 : 190, overflow: 'break', lineHeight: 15, interval: 0 },
     },
-    series: shown.map(item => ({
+    series: shown.map(item => dots ? ({
+      type: 'scatter', name: item.name, symbol: item.look === 'historic' ? 'diamond' : 'circle', symbolSize: 12,
+      color: look(item, mode).colour, data: item.points.map(point => ({ value: [point.y, plot.categories[point.x]], point })),
+    }) : ({
       type: 'bar', name: item.name, stack: 'cpu', barMaxWidth: 26, color: look(item, mode).colour,
       // Parts differ in brightness and in their outline too, not in hue alone.
-      itemStyle: { opacity: item.slot % 2 ? 0.45 : 1, borderColor: inks.card, borderWidth: 1 },
+      itemStyle: { opacity: item.look === 'part' && item.slot % 2 ? 0.45 : 1, borderColor: inks.card, borderWidth: 1 },
       data: plot.categories.map((_, index) => {
         const point = item.points.find(point => point.x === index);
         return point ? { value: point.y, point } : null;
@@ -157,7 +171,7 @@ function option(plot, state, mode) {
   return {
     animation: false, textStyle: { fontFamily: 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif' },
     aria: { enabled: false },
-    grid: { left: 8, right: wide ? 22 : 14, top: state.saving ? 92 : 34, bottom: 34, containLabel: true },
+    grid: { left: 8, right: wide ? 22 : 14, top: state.saving ? 92 : plot.kind === 'bars' ? 6 : 34, bottom: 34, containLabel: true },
     tooltip: {
       trigger: 'item', confine: true, formatter: tip(plot), backgroundColor: inks.card, borderColor: inks.line,
       textStyle: { color: inks.ink, fontSize: 13 }, extraCssText: 'max-width:20rem;white-space:normal',
@@ -169,7 +183,7 @@ function option(plot, state, mode) {
 // A legend of real buttons: each shows the line and the symbol, and hides or shows its series.
 function legend(plot, state, redraw) {
   const box = document.querySelector('[data-legend="' + plot.id + '"]');
-  box.replaceChildren(...plot.series.map(item => {
+  box.replaceChildren(...plot.series.filter(item => item.look !== 'mark').map(item => {
     const button = document.createElement('button');
     button.type = 'button';
     button.setAttribute('aria-pressed', String(!state.hidden.has(item.name)));
@@ -192,17 +206,17 @@ function sample(plot, item, mode) {
   };
   const svg = make('svg', { width: 26, height: 12, viewBox: '0 0 26 12', 'aria-hidden': 'true' });
   if (bar) {
-    svg.append(make('rect', { x: 4, y: 1, width: 18, height: 10, fill: style.colour, opacity: item.slot % 2 ? 0.45 : 1 }));
+    svg.append(make('rect', { x: 4, y: 1, width: 18, height: 10, fill: style.colour, opacity: item.look === 'part' && item.slot % 2 ? 0.45 : 1 }));
     return svg;
   }
   if (style.width && item.look !== 'mark') {
     const dash = Array.isArray(style.dash) ? style.dash.join(' ') : 'none';
     svg.append(make('line', { x1: 0, y1: 6, x2: 26, y2: 6, stroke: style.colour, 'stroke-width': style.width, 'stroke-dasharray': dash }));
   }
-  const symbol = item.look === 'mark' ? 'diamond' : style.symbol, empty = symbol.startsWith('empty');
-  const paint = { fill: empty ? INKS[mode].card : style.colour, stroke: style.colour, 'stroke-width': 1.4 };
-  const shape = symbol.replace('empty', '').toLowerCase();
-  if (shape === 'circle' || shape === 'pin') svg.append(make('circle', { cx: 13, cy: 6, r: 3.6, ...paint }));
+  const paint = { fill: style.fill, stroke: style.colour, 'stroke-width': 1.4 };
+  const shape = style.symbol;
+  if (shape === 'circle') svg.append(make('circle', { cx: 13, cy: 6, r: 3.6, ...paint }));
+  if (shape === 'roundRect') svg.append(make('rect', { x: 9.6, y: 2.6, width: 6.8, height: 6.8, rx: 2.2, ...paint }));
   if (shape === 'rect') svg.append(make('rect', { x: 9.6, y: 2.6, width: 6.8, height: 6.8, ...paint }));
   if (shape === 'triangle') svg.append(make('path', { d: 'M13 1.8 17.4 9.8H8.6Z', ...paint }));
   if (shape === 'diamond') svg.append(make('path', { d: 'M13 1.2 17.6 6 13 10.8 8.4 6Z', ...paint }));
@@ -214,13 +228,13 @@ function save(plot, state) {
   const saving = { ...state, saving: true };
   const height = plot.kind === 'bars' ? 160 + 44 * plot.categories.length : 600;
   const chart = echarts.init(null, null, { renderer: 'svg', ssr: true, width: 960, height });
-  const shown = plot.series.filter(item => !state.hidden.has(item.name));
+  const shown = visible(plot, state);
   const icon = item => plot.kind === 'bars' ? 'roundRect' : undefined;
   chart.setOption({
     ...option(plot, saving, 'light'),
     backgroundColor: '#ffffff',
     title: { text: plot.title, left: 8, top: 4, textStyle: { fontSize: 17, fontWeight: 500, color: INKS.light.ink } },
-    legend: { top: 32, left: 4, itemGap: 14, data: shown.map(item => ({ name: item.name, icon: icon(item) })), textStyle: { color: INKS.light.ink } },
+    legend: { top: 32, left: 4, itemGap: 14, data: shown.filter(item => item.look !== 'mark').map(item => ({ name: item.name, icon: icon(item) })), textStyle: { color: INKS.light.ink } },
   });
   const url = URL.createObjectURL(new Blob([chart.renderToSVGString()], { type: 'image/svg+xml' }));
   chart.dispose();

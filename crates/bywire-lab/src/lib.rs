@@ -1,9 +1,10 @@
 //! Bywire's laboratory: measures a machine level by level, with what each level costs in CPU,
 //! and writes one report.
 //!
-//! Data flows one way: a [`preset`](crate::cell) names cells, a pair of fresh processes fills each
-//! cell with blocks, statistics condense the blocks, and the report shows the cells.
+//! Data flows one way: a [`preset`] names cells, a [`pair`] of fresh processes fills each
+//! cell with blocks, [`statistics`] condense the blocks, and the [`report`] shows the cells.
 
+pub mod bench;
 pub mod cell;
 pub mod clock;
 pub mod cpu;
@@ -22,8 +23,9 @@ pub mod pair;
 pub mod payload;
 pub mod pin;
 pub mod plan;
-pub mod size;
+pub mod preset;
 pub mod report;
+pub mod size;
 pub mod statistics;
 pub mod store;
 pub mod test;

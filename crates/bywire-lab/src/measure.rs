@@ -300,6 +300,7 @@ impl Measurement {
     pub fn cell(&self) -> Result<Cell> {
         let mut cell = self.gathering.cell()?;
         cell.parameters.clone_from(&self.parameters);
+        cell.parameters.insert("pairs".to_owned(), self.pairs_taken().into());
         cell.link.clone_from(&self.link);
         cell.between.clone_from(&self.between);
         Ok(cell)
@@ -511,7 +512,6 @@ fn parameters(request: &Request, plan: &Plan) -> BTreeMap<String, Value> {
     set("spin", Some(plan.spin.into()));
     set("blocks", Some(plan.blocks.into()));
     set("block_us", Some(plan.block_us.into()));
-    set("pairs", Some(PAIRS.into()));
     set("nagle", (plan.level == Level::Tcp).then(|| on_off(plan.nagle)));
     let mtu_bytes = request
         .mtu_bytes

@@ -99,7 +99,7 @@ fn every_plotted_point_stands_in_a_table() {
         "two-way",
         "cpu-per-kilobyte",
         "cpu-per-message",
-        "transactions",
+        "short-transactions",
         "distribution",
     ] {
         assert!(named(id), "no plot {id}");

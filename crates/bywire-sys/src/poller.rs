@@ -1,9 +1,9 @@
 //! One epoll instance: what a sleeping port waits on, and the descriptor that async runtimes watch.
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
@@ -11,9 +11,10 @@ use rustix::io::Errno;
 const BATCH: usize = 64;
 
 /// An epoll instance whose entries are told apart by a 64-bit tag.
+#[derive(Debug)]
 pub struct Poller {
     file: OwnedFd,
-    events: Vec<epoll::Event>,
+    ready: Vec<u64>,
 }
 
 impl Poller {
@@ -21,7 +22,7 @@ impl Poller {
     /// What `epoll_create1` said (out of descriptors or memory).
     pub fn new() -> Result<Self, Errno> {
         let file = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Self { file, events: Vec::with_capacity(BATCH) })
+        Ok(Self { file, ready: Vec::with_capacity(BATCH) })
     }
 
     /// Watches `file` for reading and for hang-up.
@@ -48,22 +49,20 @@ impl Poller {
     ///
     /// # Errors
     /// What `epoll_wait` said, which means a broken instance.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<impl Iterator<Item = u64> + '_, Errno> {
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<&[u64], Errno> {
         let limit = timeout.map(|timeout| Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
         });
-        self.events.clear();
-        match epoll::wait(&self.file, spare_capacity(&mut self.events), limit.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(self.events.iter().map(|event| event.data.u64())),
-            Err(error) => Err(error),
-        }
-    }
-}
-
-impl std::fmt::Debug for Poller {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Poller").field("file", &self.file).finish_non_exhaustive()
+        let mut events = [MaybeUninit::uninit(); BATCH];
+        let ready = match epoll::wait(&self.file, &mut events, limit.as_ref()) {
+            Ok((ready, _)) => ready,
+            Err(Errno::INTR) => &mut [],
+            Err(error) => return Err(error),
+        };
+        self.ready.clear();
+        self.ready.extend(ready.iter().map(|event| event.data.u64()));
+        Ok(&self.ready)
     }
 }
 

@@ -190,7 +190,7 @@ impl Port {
 
     /// Waits until a socket, a bell or a process has something to tell, and deals with it.
     pub(crate) fn look_after_sockets(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
-        let ready: Vec<u64> = self.poller.wait(timeout)?.collect();
+        let ready = self.poller.wait(timeout)?.to_vec();
         for bits in ready {
             match Tag::from_bits(bits) {
                 Tag::Bell => self.bell.silence(),

@@ -236,8 +236,8 @@ fn about(score: &Score, cell: Option<&Cell>) -> String {
     let size = cell.and_then(|cell| cell.size_bytes).map(quantity::size);
     let mut parts = vec![score.way.label.clone()];
     parts.extend(size);
-    parts.extend(cell.map(|cell| Waiting::of(cell).name().to_owned()));
-    parts.dedup();
+    let waits = cell.map(|cell| Waiting::of(cell).name());
+    parts.extend(waits.filter(|name| !score.way.label.contains(name)).map(str::to_owned));
     parts.join(", ")
 }
 

@@ -21,6 +21,7 @@ pub fn plots(ways: &[Way], ceilings: &Ceilings) -> Vec<Plot> {
         two_way(ways, ceilings),
         cpu_per_kilobyte(ways),
         cpu_per_message(ways),
+        short_transactions(ways),
         transactions(ways),
         cpu_per_transaction(ways),
         distribution(ways),
@@ -66,7 +67,7 @@ fn one_way(ways: &[Way], ceilings: &Ceilings) -> Plot {
     Plot {
         id: "one-way",
         title: "One-way rate by message length",
-        about: "Payload received per second; the band is the 95 % interval of the median. A large mark is N½, the \
+        about: "Payload received per second; the band is the 95 % interval of the median. A large diamond is N½, the \
                 length at half of the highest rate. Higher is better."
             .into(),
         kind: Kind::Curves,
@@ -115,9 +116,50 @@ fn interleave(ways: &[Way]) -> Plot {
     }
 }
 
+/// Short requests: today's ways and the historic figures as bars, one below the other.
+fn short_transactions(ways: &[Way]) -> Plot {
+    let today = ways.iter().filter_map(|way| Some((way.label.clone(), way.short("rr")?)));
+    let mut categories = Vec::new();
+    let mut measured = Vec::new();
+    for (label, cell) in today {
+        measured.push(Point { band: Some(cell.ci95), ..Point::new(categories.len() as f64, cell.value) });
+        categories.push(label);
+    }
+    let mut past = Vec::new();
+    for (document, figure) in history::figures() {
+        if figure.normalised.unit != "transactions_per_second" {
+            continue;
+        }
+        let protocol = figure.levels.last().map_or("", String::as_str);
+        let note = Some(format!("{} {}; {}", figure.printed, figure.unit, figure.hardware));
+        past.push(Point { note, ..Point::new(categories.len() as f64, figure.normalised.value) });
+        let hardware = figure.hardware.split(", dual").next().unwrap_or(&figure.hardware);
+        categories.push(format!("{protocol}, {hardware} ({})", document.short));
+    }
+    let series = |name: &str, look, slot, points| Series { name: name.into(), look, slot, points };
+    Plot {
+        id: "short-transactions",
+        title: "Transactions per second, short requests",
+        about: "One request and its response at a time, above; what the source documents printed, below. Higher is better."
+            .into(),
+        kind: Kind::Bars,
+        x: NAMES,
+        y: Axis { name: "transactions", quantity: Quantity::PerSecond, logarithmic: true },
+        categories,
+        series: vec![
+            series("today", Look::Part, 0, measured),
+            series("source documents", Look::Historic, 0, past),
+        ],
+        remarks: Vec::new(),
+    }
+}
+
 fn transactions(ways: &[Way]) -> Plot {
     let mut series = curves(ways, "rr", |cell| Some(cell.ci95));
-    series.extend(historic("rr", "transactions_per_second", None));
+    // One length alone makes no curve; the bars show it.
+    if extent(&series).is_some_and(|[low, high]| low == high) {
+        series.clear();
+    }
     Plot {
         id: "transactions",
         title: "Transactions per second by request length",

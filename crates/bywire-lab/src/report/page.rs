@@ -119,7 +119,7 @@ fn answer(session: &Session, scores: &[Score], ceilings: &Ceilings) -> Markup {
                     div.headline {
                         p.title { (title) }
                         p.value { (figure) }
-                        p.about { (about) }
+                        p.about { (unbroken(&about)) }
                     }
                 }
             }
@@ -135,7 +135,10 @@ fn answer(session: &Session, scores: &[Score], ceilings: &Ceilings) -> Markup {
             }
             @if !verdicts.is_empty() {
                 h2 { "Who wins, by how much" }
-                ul.verdicts { @for verdict in &verdicts { li { (verdict) } } }
+                ul.verdicts { @for verdict in &verdicts {
+                    @let (question, answer) = verdict.split_once(": ").unwrap_or(("", verdict));
+                    li { b { (question) } ": " (unbroken(answer)) }
+                } }
                 p.about { "Like is compared with like: pollers with pollers, sleepers with sleepers, each level by its best way. Where the 95 % intervals overlap no difference is claimed." }
             }
         }
@@ -174,7 +177,6 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
         html! {
             thead { tr {
                 th scope="col" { "way" }
-                th scope="col" { "waits" }
                 th.figure scope="col" { "half-RTT, short" }
                 th.figure scope="col" { "one-way rate" }
                 th.figure scope="col" { "N½" }
@@ -185,8 +187,7 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
                 th.figure scope="col" { "CPU / trans." }
             } }
             tbody { @for score in scores { tr {
-                th scope="row" { (score.way.label) }
-                td { (score.way.cells.first().map_or("", |cell| Waiting::of(cell).name())) }
+                th scope="row" { (score.way.label) small { (waiting(score)) } }
                 (cell(score.half_rtt, score.half_rtt.zip(floor).map(|(cell, floor)| quantity::factor(cell.value / floor) + " floor")))
                 (cell(score.one_way, share_of(score.one_way, |cell| ceilings.one_way(cell.size_bytes.unwrap_or(0)))))
                 td.figure { @match score.n_half_bytes { Some(bytes) => (format!("{bytes:.0} B")), None => span.none { "–" } } }
@@ -198,6 +199,25 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
             } } }
         },
     )
+}
+
+/// A figure and its unit stay on one line.
+fn unbroken(text: &str) -> String {
+    let mut before = ' ';
+    let mut letters = text.chars().peekable();
+    let mut whole = String::new();
+    while let Some(letter) = letters.next() {
+        let unit = letters.peek().is_some_and(|next| next.is_alphabetic() || "%/".contains(*next));
+        whole.push(if letter == ' ' && before.is_ascii_digit() && unit { '\u{a0}' } else { letter });
+        before = letter;
+    }
+    whole
+}
+
+/// How a way waits, unless its name says so already.
+fn waiting(score: &Score) -> &'static str {
+    let name = score.way.cells.first().map_or("", |cell| Waiting::of(cell).name());
+    if score.way.label.contains(name) { "" } else { name }
 }
 
 fn share_of(cell: Option<&Cell>, ceiling: impl Fn(&Cell) -> Option<f64>) -> Option<String> {

@@ -160,7 +160,7 @@ impl Plot {
                     button type="button" data-download=(self.id) { "Download SVG" }
                 }
                 details {
-                    summary { "Table of " (self.title.to_lowercase()) }
+                    summary { "Table: " (self.title) }
                     (self.table())
                 }
             }
