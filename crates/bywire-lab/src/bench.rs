@@ -1,0 +1,290 @@
+//! A session: runs a preset, stores every cell as soon as it is complete, and ends with one report.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use rand::seq::SliceRandom;
+use serde_json::{Value, json};
+
+use crate::cell::{Absence, Cell, SESSION_SCHEMA, Session};
+use crate::cpu::Snapshot;
+use crate::measure::{Measurement, PAIRS, Places, Request};
+use crate::preset::Preset;
+use crate::store::Store;
+use crate::{environment, interrupt, pin, report};
+
+/// How long the machine is watched while nothing runs.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// The report's name inside the session's directory.
+const REPORT_FILE: &str = "report.html";
+
+/// What a session tells while it runs.
+pub trait Progress {
+    /// So much of the whole is done, both in expected time.
+    fn advanced(&mut self, done: Duration, total: Duration);
+    /// A cell is complete and stored.
+    fn measured(&mut self, cell: &Cell);
+    /// Something cannot be measured here.
+    fn absent(&mut self, absence: &Absence);
+}
+
+/// A finished or interrupted session.
+pub struct Finished {
+    /// With all its cells.
+    pub session: Session,
+    /// Where it is stored.
+    pub directory: PathBuf,
+    /// Its report.
+    pub report: PathBuf,
+}
+
+/// Runs `preset` and stores it in `directory`. An interrupt ends it early; what was measured is kept.
+///
+/// # Errors
+/// The directory cannot be written (a full disk, say); what was stored before stays.
+pub fn run(preset: Preset, directory: &Path, progress: &mut dyn Progress) -> Result<Finished> {
+    let (source, target) = pin::two_cores();
+    let cores = [source, target];
+    let mut bench = Bench::start(&preset, directory, &cores, progress)?;
+    bench.idle("idle_before", &cores);
+    bench.take_groups(singly(&preset.ceilings))?;
+    bench.take_groups(shuffled(preset.groups))?;
+    bench.take_groups(singly(&preset.ceilings))?;
+    bench.idle("idle_after", &cores);
+    bench.finish()
+}
+
+/// Where a session goes unless asked otherwise: under `sessions`, by preset and moment.
+pub fn default_directory(preset: &str) -> PathBuf {
+    let moment: String = now().chars().filter(|letter| *letter != ':').collect();
+    Path::new("sessions").join(format!("{preset}-{moment}"))
+}
+
+struct Bench<'a> {
+    session: Session,
+    store: Store,
+    places: Places,
+    progress: &'a mut dyn Progress,
+    started: Instant,
+    done: Duration,
+    total: Duration,
+}
+
+impl<'a> Bench<'a> {
+    fn start(
+        preset: &Preset,
+        directory: &Path,
+        cores: &[u32],
+        progress: &'a mut dyn Progress,
+    ) -> Result<Self> {
+        let session = Session {
+            schema: SESSION_SCHEMA.to_owned(),
+            preset: preset.name.to_owned(),
+            started: now(),
+            seconds: 0.0,
+            command: std::env::args().collect(),
+            environment: environment::describe(cores),
+            absent: Vec::new(),
+            complete: false,
+            cells: Vec::new(),
+        };
+        let store = Store::create(directory, &session)?;
+        let ceilings = preset.ceilings.iter().chain(&preset.ceilings);
+        let total: Duration = ceilings.chain(preset.groups.iter().flatten()).map(expected).sum();
+        let mut bench = Self {
+            session,
+            store,
+            places: Places::default(),
+            progress,
+            started: Instant::now(),
+            done: Duration::ZERO,
+            total: total + 2 * IDLE,
+        };
+        for absence in &preset.absent {
+            bench.note_absence(absence.clone());
+        }
+        Ok(bench)
+    }
+
+    /// Watches the cores while nothing of ours runs.
+    fn idle(&mut self, name: &str, cores: &[u32]) {
+        if interrupt::requested() {
+            return;
+        }
+        let take = || cores.iter().map(|&core| Snapshot::take(Some(core))).collect::<Vec<_>>();
+        let before = take();
+        std::thread::sleep(IDLE);
+        let after = take();
+        let watched: Vec<Value> = before
+            .iter()
+            .zip(&after)
+            .map(|(before, after)| {
+                let cpu = before.until(after);
+                json!({ "core": cpu.core, "machine_busy": cpu.machine_busy, "steal": cpu.steal })
+            })
+            .collect();
+        if let Some(environment) = self.session.environment.as_object_mut() {
+            environment.insert(name.to_owned(), watched.into());
+        }
+        self.advance(IDLE);
+    }
+
+    fn take_groups(&mut self, groups: Vec<Vec<Request>>) -> Result<()> {
+        for group in groups {
+            if interrupt::requested() {
+                break;
+            }
+            self.take_group(group)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the cells of one group pair by pair, in random order, so that drift falls on all alike.
+    fn take_group(&mut self, group: Vec<Request>) -> Result<()> {
+        let mut running: Vec<Running> = Vec::new();
+        for request in group {
+            let expected = expected(&request);
+            match Measurement::prepare(request.clone(), &mut self.places) {
+                Ok(measurement) => running.push(Running { request, measurement, expected, failed: false }),
+                Err(error) => self.give_up(&request, &error, expected),
+            }
+        }
+        let mut order: Vec<usize> = (0..running.len()).flat_map(|cell| [cell; PAIRS as usize]).collect();
+        order.shuffle(&mut rand::rng());
+        for cell in order {
+            let running = &mut running[cell];
+            if running.failed || interrupt::requested() {
+                continue;
+            }
+            match running.measurement.take_pair() {
+                Ok(()) => self.advance(running.expected / PAIRS),
+                Err(_) if interrupt::requested() => {}
+                Err(error) => {
+                    running.failed = true;
+                    let remaining = PAIRS - running.measurement.pairs_taken();
+                    self.give_up(&running.request, &error, running.expected * remaining / PAIRS);
+                }
+            }
+        }
+        // A cell that was cut short is kept too: its parameters say how many pairs stand behind it.
+        for running in running.iter().filter(|running| running.measurement.pairs_taken() > 0) {
+            match running.measurement.cell() {
+                Ok(cell) => self.keep(cell)?,
+                Err(error) => self.give_up(&running.request, &error, Duration::ZERO),
+            }
+        }
+        self.session.seconds = self.started.elapsed().as_secs_f64();
+        Ok(self.store.save(&self.session)?)
+    }
+
+    fn keep(&mut self, cell: Cell) -> Result<()> {
+        self.store.append(&cell)?;
+        self.progress.measured(&cell);
+        self.session.cells.push(cell);
+        Ok(())
+    }
+
+    fn give_up(&mut self, request: &Request, error: &anyhow::Error, expected: Duration) {
+        self.advance(expected);
+        self.note_absence(Absence {
+            level: request.level.clone(),
+            test: Some(request.test.clone()),
+            reason: format!("{error:#}"),
+        });
+    }
+
+    /// Notes an absence once; one reason for several tests of a level is told of the level.
+    fn note_absence(&mut self, absence: Absence) {
+        let known = self
+            .session
+            .absent
+            .iter_mut()
+            .find(|known| known.level == absence.level && known.reason == absence.reason);
+        match known {
+            Some(known) if known.test == absence.test => {}
+            Some(known) => known.test = None,
+            None => {
+                self.progress.absent(&absence);
+                self.session.absent.push(absence);
+            }
+        }
+    }
+
+    fn advance(&mut self, by: Duration) {
+        self.done += by;
+        self.progress.advanced(self.done, self.total);
+    }
+
+    fn finish(mut self) -> Result<Finished> {
+        self.session.seconds = self.started.elapsed().as_secs_f64();
+        self.session.complete = !interrupt::requested();
+        self.store.save(&self.session)?;
+        let report = self.store.directory().join(REPORT_FILE);
+        fs::write(&report, report::render(&self.session))
+            .with_context(|| format!("cannot write the report {}", report.display()))?;
+        Ok(Finished {
+            directory: self.store.directory().to_owned(),
+            session: self.session,
+            report,
+        })
+    }
+}
+
+struct Running {
+    request: Request,
+    measurement: Measurement,
+    expected: Duration,
+    failed: bool,
+}
+
+/// About how long a request takes; nothing where it cannot be met anyway.
+fn expected(request: &Request) -> Duration {
+    // What it runs in does not matter for how long it takes, and must not be opened for an estimate.
+    let anywhere = Request { between: None, mtu_bytes: None, key: None, ..request.clone() };
+    Measurement::prepare(anywhere, &mut Places::default())
+        .map_or(Duration::ZERO, |measurement| measurement.pair_duration() * PAIRS)
+}
+
+fn singly(requests: &[Request]) -> Vec<Vec<Request>> {
+    shuffled(requests.iter().map(|request| vec![request.clone()]).collect())
+}
+
+fn shuffled(mut groups: Vec<Vec<Request>>) -> Vec<Vec<Request>> {
+    groups.shuffle(&mut rand::rng());
+    groups
+}
+
+/// This moment by RFC 3339 in UTC, to the second.
+fn now() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    rfc3339(seconds)
+}
+
+/// Howard Hinnant's `civil_from_days`, for moments after 1970.
+fn rfc3339(unix_seconds: u64) -> String {
+    let (days, second) = (unix_seconds / 86_400 + 719_468, unix_seconds % 86_400);
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_written_by_rfc_3339() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
+        assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(rfc3339(1_735_689_599), "2024-12-31T23:59:59Z");
+    }
+}
