@@ -3,11 +3,11 @@
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow, ensure};
+use bywire::{Event, Port, PortOptions, Priority};
 use bywire_lab::level::memory;
 use bywire_lab::namespaces::Namespaces;
 use bywire_lab::{environment, pin};
@@ -255,46 +255,49 @@ fn resources() -> Vec<Finding> {
     vec![
         Finding::new(
             "resources",
-            "runtime directory",
+            "message ports",
             "level msg",
-            runtime_directory(),
-            "set BYWIRE_RUNTIME_DIR to a directory that you may write",
+            message_layer(),
+            "what the reason says; BYWIRE_RUNTIME_DIR chooses where ports are kept",
         ),
         Finding::new("resources", "descriptors", "many connections", enough, "`ulimit -n 4096`"),
     ]
 }
 
-/// The message layer's own order: the environment's, the system's, the session's, the temporary one.
-fn runtime_directory() -> Result<String, String> {
-    let set = env::var_os("BYWIRE_RUNTIME_DIR").map(PathBuf::from);
-    let user = rustix::process::geteuid().as_raw();
-    let session = env::var_os("XDG_RUNTIME_DIR").map(|directory| Path::new(&directory).join("bywire"));
-    let usual = [Some("/run/bywire".into()), session, Some(format!("/tmp/bywire-{user}").into())];
-    let candidates = if set.is_some() { vec![set] } else { usual.into() };
-    let mut reason = String::new();
-    for directory in candidates.into_iter().flatten() {
-        match takes_sockets(&directory) {
-            Ok(()) => return Ok(directory.display().to_string()),
-            Err(error) => reason = format!("{}: {error}", directory.display()),
-        }
-    }
-    Err(reason)
-}
-
-/// Binds a socket inside and leaves the directory as it was.
-fn takes_sockets(directory: &Path) -> std::io::Result<()> {
-    let made = !directory.exists();
-    if made {
-        fs::create_dir(directory)?;
-    }
-    let path = directory.join(format!(".doctor-{}", std::process::id()));
-    let bound = UnixListener::bind(&path).map(drop);
-    // Neither may be there any more; what matters is whether the socket could be bound.
-    let _ = fs::remove_file(&path);
-    if made {
-        let _ = fs::remove_dir(directory);
-    }
-    bound
+/// Sends a message between two ports of this process, and its answer back.
+fn message_layer() -> Result<String, String> {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let echo = || -> Result<()> {
+        let mut server = Port::open(PortOptions::default())?;
+        let mut client = Port::open(PortOptions::default())?;
+        let address = server.address();
+        let serving = std::thread::spawn(move || -> Result<()> {
+            while let Some(event) = server.wait(Some(PATIENCE))? {
+                match event {
+                    Event::Message(message) => {
+                        server.send(message.peer, message.priority, &message.payload)?
+                    }
+                    Event::Disconnected { .. } => break,
+                    _ => {}
+                }
+            }
+            Ok(())
+        });
+        let peer = client.connect(&address, PATIENCE)?;
+        client.send(peer, Priority::Low, b"doctor")?;
+        let answered = loop {
+            match client.wait(Some(PATIENCE))? {
+                Some(Event::Message(message)) => break message.payload[..] == *b"doctor",
+                Some(_) => {}
+                None => break false,
+            }
+        };
+        drop(client);
+        serving.join().map_err(|_| anyhow!("the answering port failed"))??;
+        ensure!(answered, "a message was sent, but no answer came");
+        Ok(())
+    };
+    echo().map(|()| "two ports talk".to_owned()).map_err(|error| format!("{error:#}"))
 }
 
 /// Programs that are measured or measured with, and the Debian packages that bring them.
@@ -351,15 +354,5 @@ mod tests {
     fn programs_are_found_by_looking() {
         assert!(on_path("sh").is_some());
         assert!(on_path("no-such-program-anywhere").is_none());
-    }
-
-    #[test]
-    fn a_runtime_directory_is_left_as_it_was() {
-        let parent = env::temp_dir().join(format!("bywire-doctor-test-{}", std::process::id()));
-        fs::create_dir(&parent).unwrap();
-        assert!(takes_sockets(&parent.join("fresh")).is_ok());
-        assert_eq!(fs::read_dir(&parent).unwrap().count(), 0);
-        assert!(takes_sockets(&parent.join("no/such")).is_err());
-        fs::remove_dir(&parent).unwrap();
     }
 }
