@@ -99,7 +99,7 @@ function curves(plot, state, mode) {
       color: style.colour, symbol: item.look === 'mark' ? 'diamond' : style.symbol,
       symbolSize: item.look === 'mark' ? 15 : item.look === 'historic' ? 9 : 7,
       showSymbol: !many && style.symbol !== 'none', showAllSymbol: true,
-      itemStyle: item.look === 'mark' ? { color: style.colour, borderColor: inks.card, borderWidth: 2 } : { color: style.fill, borderColor: style.colour, borderWidth: 1.5 },
+      itemStyle: item.look === 'mark' ? { opacity: 1, color: style.colour, borderColor: inks.card, borderWidth: 2 } : { opacity: 1, color: style.fill, borderColor: style.colour, borderWidth: 1.5 },
       lineStyle: { width: style.width, type: style.dash || 'solid', color: style.colour },
       z: item.look === 'mark' ? 5 : item.look === 'measured' ? 4 : 3, emphasis: { focus: 'none' },
     });
@@ -117,7 +117,7 @@ function curves(plot, state, mode) {
 function band(item, style) {
   const points = item.points.filter(point => point.band);
   const part = (data, area) => ({
-    type: 'line', name: item.name, silent: true, symbol: 'none', data, stack: 'band ' + item.name, stackStrategy: 'all',
+    type: 'line', name: 'band of ' + item.name, silent: true, symbol: 'none', data, stack: 'band of ' + item.name, stackStrategy: 'all',
     lineStyle: { opacity: 0 }, areaStyle: area ? { color: style.colour, opacity: 0.16 } : undefined,
     tooltip: { show: false }, z: 2,
   });
@@ -139,7 +139,7 @@ function bars(plot, state, mode) {
       axisLabel: { color: inks.ink, width: narrow.matches && !state.saving ? 104 : 190, overflow: 'break', lineHeight: 15, interval: 0 },
     },
     series: shown.map(item => dots ? ({
-      type: 'scatter', name: item.name, symbol: item.look === 'historic' ? 'diamond' : 'circle', symbolSize: 12,
+      type: 'scatter', name: item.name, symbol: item.look === 'historic' ? 'diamond' : 'circle', symbolSize: 12, itemStyle: { opacity: 1 },
       color: look(item, mode).colour, data: item.points.map(point => ({ value: [point.y, plot.categories[point.x]], point })),
     }) : ({
       type: 'bar', name: item.name, stack: 'cpu', barMaxWidth: 26, color: look(item, mode).colour,
@@ -169,9 +169,11 @@ function tip(plot) {
 function option(plot, state, mode) {
   const inks = INKS[mode], wide = !narrow.matches || state.saving;
   return {
-    animation: false, textStyle: { fontFamily: 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif' },
+    animation: false,
+    // Without quotation marks, which would end the attribute in a saved SVG.
+    textStyle: { fontFamily: 'system-ui, -apple-system, Segoe UI, Roboto, Noto Sans, sans-serif' },
     aria: { enabled: false },
-    grid: { left: 8, right: wide ? 22 : 14, top: state.saving ? 92 : plot.kind === 'bars' ? 6 : 34, bottom: 34, containLabel: true },
+    grid: { left: 8, right: wide ? 22 : 14, top: state.saving ? 62 + 24 * state.legendRows : plot.kind === 'bars' ? 6 : 34, bottom: 34, containLabel: true },
     tooltip: {
       trigger: 'item', confine: true, formatter: tip(plot), backgroundColor: inks.card, borderColor: inks.line,
       textStyle: { color: inks.ink, fontSize: 13 }, extraCssText: 'max-width:20rem;white-space:normal',
@@ -225,16 +227,17 @@ function sample(plot, item, mode) {
 
 // For papers and READMEs: light, of fixed size, with title and legend inside.
 function save(plot, state) {
-  const saving = { ...state, saving: true };
-  const height = plot.kind === 'bars' ? 160 + 44 * plot.categories.length : 600;
+  const shown = visible(plot, state).filter(item => item.look !== 'mark');
+  const legendRows = Math.ceil(shown.reduce((width, item) => width + 52 + 7 * item.name.length, 0) / 920);
+  const saving = { ...state, saving: true, legendRows };
+  const height = plot.kind === 'bars' ? 160 + 44 * plot.categories.length : 520 + 24 * legendRows;
   const chart = echarts.init(null, null, { renderer: 'svg', ssr: true, width: 960, height });
-  const shown = visible(plot, state);
   const icon = item => plot.kind === 'bars' ? 'roundRect' : undefined;
   chart.setOption({
     ...option(plot, saving, 'light'),
     backgroundColor: '#ffffff',
     title: { text: plot.title, left: 8, top: 4, textStyle: { fontSize: 17, fontWeight: 500, color: INKS.light.ink } },
-    legend: { top: 32, left: 4, itemGap: 14, data: shown.filter(item => item.look !== 'mark').map(item => ({ name: item.name, icon: icon(item) })), textStyle: { color: INKS.light.ink } },
+    legend: { top: 32, left: 4, itemGap: 14, data: shown.map(item => ({ name: item.name, icon: icon(item) })), textStyle: { color: INKS.light.ink } },
   });
   const url = URL.createObjectURL(new Blob([chart.renderToSVGString()], { type: 'image/svg+xml' }));
   chart.dispose();
