@@ -447,6 +447,7 @@ fn plan(request: &Request, level: Level, test: Test, place: &Place) -> Result<Pl
         warmup_blocks: blocks.warmup,
         blocks: blocks.kept,
         spin: request.spin.unwrap_or(test == Test::Interleave),
+        sleep: request.spin == Some(false),
         verify: request.verify,
         nagle: request.nagle.unwrap_or(false),
         socket_buffer_bytes: request.socket_buffer_bytes,

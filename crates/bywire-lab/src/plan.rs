@@ -43,6 +43,8 @@ pub struct Plan {
     pub blocks: u32,
     /// Poll rather than sleep.
     pub spin: bool,
+    /// Never spin before sleeping (`msg`, which else spins a bounded time).
+    pub sleep: bool,
     /// Compare every byte of every payload with what must have been written.
     pub verify: bool,
     /// Leave Nagle's algorithm on (`tcp`).

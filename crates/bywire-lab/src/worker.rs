@@ -14,6 +14,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use crate::cpu::Snapshot;
 use crate::environment::boot_identity;
 use crate::level::memory;
+use crate::level::msg::Msg;
 use crate::level::tcp::Tcp;
 use crate::level::udp::Udp;
 use crate::level::unix::Unix;
@@ -70,7 +71,7 @@ fn obey(order: &Order, say: &(impl Fn(Word) + Sync)) {
     match (&order.job, &order.role) {
         (Job::Memory(plan), role) => measure_memory(plan, role, say),
         (Job::Messages(plan), role) => match plan.level {
-            Level::Msg => say(failed(End::Source, &anyhow!("level msg is not in this build"))),
+            Level::Msg => play::<Msg>(plan, role, say),
             Level::Unix => play::<Unix>(plan, role, say),
             Level::Tcp => play::<Tcp>(plan, role, say),
             Level::Udp => play::<Udp>(plan, role, say),

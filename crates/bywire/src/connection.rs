@@ -36,6 +36,8 @@ pub(crate) struct Connection {
     pub integrity: bool,
     pub incoming: [Incoming; 2],
     pub outgoing: [VecDeque<Outgoing>; 2],
+    /// A send found no room, and the program is to be told when there is some.
+    pub starved: [bool; 2],
     pub undelivered: [VecDeque<Undelivered>; 2],
     /// Puts and gets that wait for the peer's answer, by transfer number.
     pub waiting: Vec<Option<Waiting>>,
@@ -113,6 +115,7 @@ impl Connection {
             fragment_bytes: meeting.own_geometry.fragment_bytes as usize,
             incoming: Default::default(),
             outgoing: Default::default(),
+            starved: [false; 2],
             undelivered: Default::default(),
             waiting: Vec::new(),
             replies: VecDeque::new(),
@@ -129,6 +132,7 @@ impl Connection {
     /// Is there anything that `advance` may have to do later?
     pub fn has_work(&self) -> bool {
         !self.replies.is_empty()
+            || self.starved != [false; 2]
             || self.outgoing.iter().any(|queue| !queue.is_empty())
             || self.undelivered.iter().any(|queue| !queue.is_empty())
     }

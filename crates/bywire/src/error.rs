@@ -111,8 +111,8 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// No room towards that peer now: poll, then try again.
-    #[error("no room towards that peer now: poll, then try again")]
+    /// No room towards that peer now: poll or wait until [`crate::Event::Room`], then try again.
+    #[error("no room towards that peer now: poll or wait until there is room, then try again")]
     Full,
     /// All send tokens of this priority are out: poll until one comes back.
     #[error("all send tokens of this priority are out: poll until one comes back")]

@@ -143,6 +143,13 @@ pub enum Event {
         /// Up to 32 bytes that came along, visible after the data.
         note: Payload,
     },
+    /// There is room again after a send that found the lane [`crate::SendError::Full`].
+    Room {
+        /// Towards whom.
+        peer: Peer,
+        /// On which lane.
+        priority: Priority,
+    },
     /// A long message waits, and no posted buffer is large enough. It is reported once; the sender is
     /// held back until one is posted.
     BufferNeeded {

@@ -116,11 +116,15 @@ impl Connection {
     #[inline(always)]
     pub fn send_now(&mut self, priority: Priority, bytes: &[u8]) -> Result<(), SendError> {
         if !self.outgoing[priority as usize].is_empty() {
+            self.starved[priority as usize] = true;
             return Err(SendError::Full);
         }
         match self.push(lane_of(priority), MESSAGE, bytes, &[]) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(SendError::Full),
+            Ok(false) => {
+                self.starved[priority as usize] = true;
+                Err(SendError::Full)
+            }
             Err(gone) => Err(SendError::Disconnected(gone)),
         }
     }
@@ -139,9 +143,12 @@ impl Connection {
         length: usize,
     ) -> Result<bool, Gone> {
         if !self.outgoing[priority as usize].is_empty() {
+            self.starved[priority as usize] = true;
             return Ok(false);
         }
-        self.push_words(lane_of(priority), LENT, &[heap.into(), block.into(), length as u64])
+        let sent = self.push_words(lane_of(priority), LENT, &[heap.into(), block.into(), length as u64])?;
+        self.starved[priority as usize] |= !sent;
+        Ok(sent)
     }
 
     /// Publishes one record with a payload of up to a fragment, inline where it fits and no words are given.
@@ -189,6 +196,7 @@ impl Connection {
         for priority in [Priority::High, Priority::Low] {
             moved |= self.advance_lane(priority, resources)?;
             moved |= self.confirm_delivered(priority, resources)?;
+            moved |= self.tell_of_room(priority, resources)?;
         }
         Ok(moved)
     }
@@ -200,14 +208,26 @@ impl Connection {
         let mut has_room =
             |lane: LaneName| producers[lane as usize].has_room(inbound, fragment_bytes).unwrap_or(true);
         let can_push = (!self.replies.is_empty() && has_room(LaneName::Reply))
-            || (!self.outgoing[0].is_empty() && has_room(LaneName::Low))
-            || (!self.outgoing[1].is_empty() && has_room(LaneName::High));
+            || ((self.starved[0] || !self.outgoing[0].is_empty()) && has_room(LaneName::Low))
+            || ((self.starved[1] || !self.outgoing[1].is_empty()) && has_room(LaneName::High));
         can_push
             || [Priority::High, Priority::Low].into_iter().any(|priority| {
                 let Some(first) = self.undelivered[priority as usize].front() else { return false };
                 let freed = self.producers[lane_of(priority) as usize].freed(&self.inbound);
                 freed.is_ok_and(|freed| freed >= first.position) || freed.is_err()
             })
+    }
+
+    fn tell_of_room(&mut self, priority: Priority, resources: &mut Resources) -> Result<bool, Gone> {
+        let lane = lane_of(priority) as usize;
+        let is_over = self.starved[priority as usize]
+            && self.outgoing[priority as usize].is_empty()
+            && self.producers[lane].has_room(&self.inbound, self.fragment_bytes)?;
+        if is_over {
+            self.starved[priority as usize] = false;
+            resources.events.push_back(Event::Room { peer: self.peer, priority });
+        }
+        Ok(is_over)
     }
 
     fn confirm_delivered(&mut self, priority: Priority, resources: &mut Resources) -> Result<bool, Gone> {

@@ -194,7 +194,11 @@ impl Port {
         } else if bytes.len() as u64 > connection.info.message_bytes_max {
             return Err(SendError::TooLong { max: connection.info.message_bytes_max });
         }
-        connection.send_now(priority, bytes)
+        let result = connection.send_now(priority, bytes);
+        if result == Err(SendError::Full) {
+            self.keep_busy(peer.index);
+        }
+        result
     }
 
     /// Sends a datagram of up to one fragment: at most once, in no order, never blocking anyone. Returns

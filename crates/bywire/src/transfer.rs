@@ -244,6 +244,7 @@ impl Port {
         }
         let sent = connection.send_lent(priority, heap, block.block, length);
         if !sent.map_err(SendError::Disconnected)? {
+            self.keep_busy(peer.index);
             return Err(SendError::Full.into());
         }
         connection.heaps_lent[heap as usize].lent[block.block as usize] = true;

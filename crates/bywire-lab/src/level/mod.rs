@@ -2,6 +2,7 @@
 
 pub mod byte_stream;
 pub mod memory;
+pub mod msg;
 pub mod tcp;
 pub mod udp;
 pub mod unix;

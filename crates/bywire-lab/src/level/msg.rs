@@ -1,0 +1,339 @@
+//! The message layer: two ports with their defaults, and idle peers connected to both.
+//!
+//! Lane 0 is low priority, lane 1 high; both belong to one port. Messages of up to a fragment are sent by
+//! `Port::send`, longer ones by `Port::send_buffer`, lent ones from a heap shared with the peer.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use bywire::{
+    Address, Confirm, Event, FRAGMENT_BYTES, Heap, LendBuffer, LendError, Peer, Port, PortName, PortOptions, Priority,
+    SendError,
+};
+
+use super::{Level, gone};
+use crate::endpoint::{Endpoint, Interest, Mark, PATIENCE, Received};
+use crate::payload::{Reader, Writer};
+use crate::plan::{Details, End, Plan};
+
+/// Idle peers that stay connected to either end unless the plan says otherwise.
+const IDLE_PEERS: u32 = 16;
+/// Long messages that an end has under way at a time: one fills while the other travels.
+const BUFFERS: usize = 2;
+/// Blocks of the heap that lent messages come from.
+const BLOCKS: u32 = 4;
+const PRIORITIES: [Priority; 2] = [Priority::Low, Priority::High];
+
+/// The message layer.
+pub struct Msg;
+
+/// One lane of a port.
+pub struct MsgEnd {
+    state: Rc<RefCell<State>>,
+    priority: Priority,
+    writer: Writer,
+    /// What is sent next: written already when `is_filled`.
+    next: Next,
+    is_filled: bool,
+    lent: bool,
+    spin: bool,
+}
+
+enum Next {
+    Short(Vec<u8>),
+    /// Of long messages every one has its own memory; absent while all of it is under way.
+    Long(Option<Vec<u8>>),
+    Lent(Option<LendBuffer>),
+}
+
+struct State {
+    port: Port,
+    peer: Peer,
+    readers: [Reader; 2],
+    /// What has arrived and been read, by lane.
+    inbox: [VecDeque<Received>; 2],
+    /// Memory of long messages that is free again.
+    free: Vec<Vec<u8>>,
+    heap: Option<Heap>,
+    /// Peers that only sit there.
+    _idle: Vec<Port>,
+}
+
+/// Where the ports of a pair meet, so that a measurement sees none but its own.
+pub fn directory(cookie: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("bywire-lab-{cookie}"))
+}
+
+impl Level for Msg {
+    type Listener = Port;
+    type Endpoint = MsgEnd;
+
+    fn listen(plan: &Plan) -> Result<(Port, String)> {
+        Ok((open(plan, Some("target"))?, "localhost/target".to_owned()))
+    }
+
+    fn accept(mut port: Port, plan: &Plan) -> Result<Vec<MsgEnd>> {
+        let peers = await_connected(&mut port, 1 + idle_peers(plan))?;
+        let is_source = |peer: &Peer| {
+            port.peer_info(*peer).is_some_and(|info| *info.port() == PortName::Name("source".to_owned()))
+        };
+        let peer = *peers.iter().find(|peer| is_source(peer)).context("the source has not connected")?;
+        let idle = open_idle(plan, "source")?;
+        ends(plan, End::Target, port, peer, idle)
+    }
+
+    fn connect(plan: &Plan, address: &str) -> Result<Vec<MsgEnd>> {
+        let mut port = open(plan, Some("source"))?;
+        let peer = port.connect(&address.parse()?, PATIENCE).context("cannot connect to the target's port")?;
+        let idle = open_idle(plan, "target")?;
+        await_connected(&mut port, idle_peers(plan))?;
+        ends(plan, End::Source, port, peer, idle)
+    }
+}
+
+fn idle_peers(plan: &Plan) -> u32 {
+    plan.nodes.unwrap_or(IDLE_PEERS)
+}
+
+fn open(plan: &Plan, name: Option<&str>) -> Result<Port> {
+    let defaults = PortOptions::default();
+    let options = PortOptions {
+        name: name.map(str::parse).transpose()?,
+        integrity: plan.integrity.unwrap_or(defaults.integrity),
+        runtime_directory: Some(directory(&plan.cookie)),
+        spin: if plan.sleep { Duration::ZERO } else { defaults.spin },
+        ..defaults
+    };
+    Port::open(options).context("cannot open a port")
+}
+
+fn open_idle(plan: &Plan, target: &str) -> Result<Vec<Port>> {
+    let address = Address::local(target.parse::<PortName>()?);
+    (0..idle_peers(plan))
+        .map(|_| {
+            let mut port = open(plan, None)?;
+            port.connect(&address, PATIENCE).context("an idle peer cannot connect")?;
+            Ok(port)
+        })
+        .collect()
+}
+
+fn await_connected(port: &mut Port, count: u32) -> Result<Vec<Peer>> {
+    let mut peers = Vec::new();
+    let started = Instant::now();
+    while (peers.len() as u32) < count {
+        match port.wait(Some(PATIENCE))? {
+            Some(Event::Connected(peer)) => peers.push(peer),
+            Some(other) => bail!("{other:?} before the pair was complete"),
+            None if started.elapsed() > PATIENCE => bail!("the peers have not connected for {} s", PATIENCE.as_secs()),
+            None => {}
+        }
+    }
+    Ok(peers)
+}
+
+fn ends(plan: &Plan, end: End, mut port: Port, peer: Peer, idle: Vec<Port>) -> Result<Vec<MsgEnd>> {
+    let lanes = plan.lanes();
+    for lane in 0..lanes {
+        let length = plan.lengths(lane).received_by(end);
+        if length > FRAGMENT_BYTES {
+            for _ in 0..2 * BUFFERS {
+                let posted = port.post_receive(PRIORITIES[lane], vec![0; length]);
+                posted.map_err(|_| anyhow!("no receive token for the test's own buffers"))?;
+            }
+        }
+    }
+    let longest = (0..lanes).map(|lane| plan.lengths(lane).sent_by(end)).max().unwrap_or(0);
+    let heap = plan.lent.then(|| port.heap(peer, longest.max(64), BLOCKS)).transpose()?;
+    let state = State {
+        port,
+        peer,
+        readers: [Reader::new(plan.verify, true), Reader::new(plan.verify, true)],
+        inbox: Default::default(),
+        free: Vec::new(),
+        heap,
+        _idle: idle,
+    };
+    let state = Rc::new(RefCell::new(state));
+    Ok((0..lanes)
+        .map(|lane| {
+            let length = plan.lengths(lane).sent_by(end);
+            let next = if plan.lent {
+                Next::Lent(None)
+            } else if length <= FRAGMENT_BYTES {
+                Next::Short(vec![0; length.max(FRAGMENT_BYTES)])
+            } else {
+                state.borrow_mut().free.extend((0..BUFFERS).map(|_| vec![0; length]));
+                Next::Long(None)
+            };
+            MsgEnd {
+                state: state.clone(),
+                priority: PRIORITIES[lane],
+                writer: Writer::default(),
+                next,
+                is_filled: false,
+                lent: plan.lent,
+                spin: plan.spin,
+            }
+        })
+        .collect())
+}
+
+impl State {
+    /// Polls once and takes in what came.
+    #[inline(always)]
+    fn poll(&mut self) -> Result<()> {
+        match self.port.poll() {
+            Some(event) => self.take(event),
+            None => Ok(()),
+        }
+    }
+
+    #[inline(always)]
+    fn take(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::Message(message) => {
+                let lane = message.priority as usize;
+                let received = self.readers[lane].read(&message.payload)?;
+                self.inbox[lane].push_back(received);
+                if message.payload.len() <= FRAGMENT_BYTES {
+                    self.port.recycle(message.payload);
+                } else if let Some(buffer) = message.payload.into_buffer() {
+                    let _surplus = self.port.post_receive(message.priority, buffer);
+                }
+                Ok(())
+            }
+            other => self.take_other(other),
+        }
+    }
+
+    fn take_other(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::Lent(lent) => {
+                let lane = lent.priority as usize;
+                // SAFETY: the peer is the other end of this very measurement, and writes to a block only
+                // after it has come back.
+                let received = self.readers[lane].read(unsafe { lent.as_slice() })?;
+                self.inbox[lane].push_back(received);
+            }
+            Event::Sent { buffer, result, .. } => {
+                result?;
+                self.free.push(buffer.into_vec());
+            }
+            Event::Disconnected { peer, .. } if peer == self.peer => return Err(gone()),
+            Event::BufferNeeded { length_bytes, .. } => bail!("no buffer for a message of {length_bytes} bytes"),
+            // Idle peers come and go.
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl MsgEnd {
+    /// Writes the next message, if there is memory for it.
+    #[inline(always)]
+    fn fill(&mut self, length: usize, mark: Mark, state: &mut State) -> Result<bool> {
+        if self.is_filled {
+            return Ok(true);
+        }
+        match &mut self.next {
+            Next::Short(bytes) => self.writer.fill(&mut bytes[..length], mark),
+            Next::Long(place) => {
+                let free = || state.free.iter().position(|buffer| buffer.len() == length);
+                let Some(index) = free() else { return Ok(false) };
+                let mut buffer = state.free.swap_remove(index);
+                self.writer.fill(&mut buffer, mark);
+                *place = Some(buffer);
+            }
+            Next::Lent(place) => {
+                let Some(mut block) = state.heap.as_ref().and_then(Heap::block) else { return Ok(false) };
+                self.writer.fill(&mut block[..length], mark);
+                *place = Some(block);
+            }
+        }
+        self.is_filled = true;
+        Ok(true)
+    }
+
+    #[inline(always)]
+    fn submit(&mut self, length: usize, state: &mut State) -> Result<bool> {
+        match &mut self.next {
+            Next::Short(bytes) => match state.port.send(state.peer, self.priority, &bytes[..length]) {
+                Ok(()) => Ok(true),
+                Err(SendError::Full) => Ok(false),
+                Err(error) => Err(error.into()),
+            },
+            Next::Long(place) => {
+                let buffer = place.take().context("a long message that was never written")?;
+                match state.port.send_buffer(state.peer, self.priority, buffer, Confirm::Copied) {
+                    Ok(_) => Ok(true),
+                    Err(unsent) if unsent.error == SendError::NoToken => {
+                        *place = Some(unsent.buffer.into_vec());
+                        Ok(false)
+                    }
+                    Err(unsent) => Err(unsent.error.into()),
+                }
+            }
+            Next::Lent(place) => {
+                let block = place.take().context("a lent message that was never written")?;
+                match state.port.send_lent(self.priority, block, length) {
+                    Ok(()) => Ok(true),
+                    Err((LendError::Send(SendError::Full), block)) => {
+                        *place = Some(block);
+                        Ok(false)
+                    }
+                    Err((error, _)) => Err(error.into()),
+                }
+            }
+        }
+    }
+}
+
+impl Endpoint for MsgEnd {
+    #[inline(always)]
+    fn try_send(&mut self, length: usize, mark: Mark) -> Result<bool> {
+        let state = self.state.clone();
+        let state = &mut *state.borrow_mut();
+        if self.fill(length, mark, state)? && self.submit(length, state)? {
+            self.is_filled = false;
+            return Ok(true);
+        }
+        // What is under way moves on by polling.
+        state.poll()?;
+        Ok(false)
+    }
+
+    #[inline(always)]
+    fn try_receive(&mut self) -> Result<Option<Received>> {
+        let state = &mut *self.state.borrow_mut();
+        let lane = self.priority as usize;
+        if state.inbox[lane].is_empty() {
+            state.poll()?;
+        }
+        Ok(state.inbox[lane].pop_front())
+    }
+
+    fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<()> {
+        let state = &mut *self.state.borrow_mut();
+        let has_come = interest != Interest::Send && !state.inbox[self.priority as usize].is_empty();
+        if self.spin || has_come {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        match state.port.wait(Some(timeout))? {
+            Some(event) => state.take(event),
+            None => Ok(()),
+        }
+    }
+
+    fn details(&self) -> Details {
+        let mut details = Details::new();
+        details.insert("idle_peers".into(), self.state.borrow()._idle.len().into());
+        details.insert("lent".into(), self.lent.into());
+        details
+    }
+}
