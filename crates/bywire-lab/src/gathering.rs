@@ -68,6 +68,7 @@ impl Gathering {
     }
 
     fn check(&self, outcomes: &Outcomes) -> Result<()> {
+        ensure!(!outcomes.source.blocks.is_empty(), "the source reports no block");
         let (Subject::Messages(plan) | Subject::Sweep(plan)) = &self.subject else {
             return Ok(());
         };

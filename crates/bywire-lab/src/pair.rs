@@ -120,8 +120,12 @@ fn run_two(
     let _source = start(End::Source, job, source_role(address), source_space, sender)?;
     let same_machine = boot.is_some() && boot == boot_identity();
     if matches!(job, Job::Memory(_)) {
-        let source = conversation.outcome()?;
-        return Ok(Outcomes { source, target: None, same_machine });
+        // The target of a ceiling has nothing to tell but that it is done, before or after the source.
+        let mut outcome = conversation.outcome()?;
+        while outcome.end == End::Target {
+            outcome = conversation.outcome()?;
+        }
+        return Ok(Outcomes { source: outcome, target: None, same_machine });
     }
     let (source, target) = conversation.outcomes()?;
     Ok(Outcomes { source, target: Some(target), same_machine })

@@ -31,11 +31,14 @@ pub const PRESETS: [(&str, &str); 6] = [
 /// The levels that carry messages, in the report's order.
 const LEVELS: [&str; 4] = ["msg", "unix", "tcp", "udp"];
 
+/// Measuring time of a ceiling, at most.
+const CEILING_SECONDS: f64 = 0.2;
+
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// The preset of that name, each of its message cells taking `time_seconds` where given, with only `levels` where
-/// given (ceilings stay).
+/// The preset of that name, each of its message cells taking `time_seconds` where given (and no ceiling longer than
+/// that), with only `levels` where given (ceilings stay).
 ///
 /// # Errors
 /// An unknown preset or level, with those that exist.
@@ -54,6 +57,10 @@ pub fn named(name: &str, time_seconds: Option<f64>, levels: Option<&[String]>) -
     };
     for request in preset.groups.iter_mut().flatten() {
         request.time_seconds = time_seconds.or(request.time_seconds);
+    }
+    for request in &mut preset.ceilings {
+        let shorter = time_seconds.filter(|&time| time < CEILING_SECONDS);
+        request.time_seconds = shorter.or(request.time_seconds);
     }
     if let Some(levels) = levels {
         keep_levels(&mut preset, levels)?;
@@ -248,7 +255,7 @@ fn at_levels(levels: &[&str], test: &str, size_bytes: Option<u64>) -> Vec<Reques
 /// The memory level's tests; rates at each of `sizes`.
 fn ceilings(sizes: &[u64]) -> Vec<Request> {
     let short = |test| Request {
-        time_seconds: Some(0.2),
+        time_seconds: Some(CEILING_SECONDS),
         ..Request::new("memory", test)
     };
     let mut requests = ["cacheline", "syscall", "futex", "pipe"].map(short).to_vec();

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Course, Patience, Turn, answer_again, stride};
+use super::{Course, Patience, Turn, answer_again, stride, whole};
 use crate::endpoint::{Endpoint, Interest, Kind, Mark};
 use crate::plan::{End, Outcome, Part};
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ struct Duplex<'a, 'b> {
     course: &'a Course<'b>,
     turn: Turn,
     length: usize,
+    due: usize,
     started_ns: u64,
     latest_ns: u64,
     peer_ended: bool,
@@ -30,6 +31,7 @@ impl<'a, 'b> Duplex<'a, 'b> {
             course,
             turn,
             length: course.plan.lengths(0).sent_by(course.end()),
+            due: course.plan.lengths(0).received_by(course.end()),
             started_ns: now,
             latest_ns: now,
             peer_ended: false,
@@ -93,6 +95,7 @@ impl<'a, 'b> Duplex<'a, 'b> {
         let Some(received) = end.try_receive()? else {
             return Ok(false);
         };
+        whole(&received, self.due)?;
         match received.mark.kind() {
             Kind::Data => {}
             Kind::End if received.mark.tag() == self.turn.tag => self.peer_ended = true,

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Course, Patience, Turn, answer_again, ask, buckets, histogram};
+use super::{Course, Patience, Turn, answer_again, ask, buckets, histogram, whole};
 use crate::endpoint::{Endpoint, Kind, Mark};
 use crate::plan::{Outcome, Part};
 use hdrhistogram::Histogram;
@@ -88,6 +88,8 @@ fn send_both<E: Endpoint>(
 }
 
 fn receive_both<E: Endpoint>(course: &Course, lanes: &mut [E], turn: Turn) -> Result<Part> {
+    let long = course.plan.lengths(0).forward;
+    let short = course.plan.lengths(1).forward;
     let back = course.plan.lengths(1).back;
     let started = course.clock.now_ns();
     let mut part = Part::default();
@@ -97,12 +99,14 @@ fn receive_both<E: Endpoint>(course: &Course, lanes: &mut [E], turn: Turn) -> Re
     while !(long_ended && short_ended) {
         let mut moved = false;
         if let Some(received) = lanes[0].try_receive()? {
+            whole(&received, long)?;
             long_ended |= received.mark.kind() == Kind::End;
             part.received_bytes += received.length as u64;
             sum = sum.wrapping_add(received.sum);
             moved = true;
         }
         if let Some(received) = lanes[1].try_receive()? {
+            whole(&received, short)?;
             match received.mark.kind() {
                 Kind::Data => {
                     lanes[1].send(back, received.mark)?;

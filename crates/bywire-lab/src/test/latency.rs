@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
 
-use super::{Course, Turn, answer_again, ask, buckets, histogram, unexpected};
+use super::{Course, Turn, answer_again, ask, buckets, histogram, unexpected, whole};
 use crate::endpoint::{Endpoint, Kind, Mark, PATIENCE, Received, receive_patiently};
 use crate::plan::{Outcome, Part};
 
@@ -46,6 +46,7 @@ fn ping<E: Endpoint>(
         end.send(length, mark)?;
         let received = echo(end, length, mark, &mut lost)?;
         let now = clock.now_ns();
+        whole(&received, back)?;
         round_trips.saturating_record(now - sent);
         sum = sum.wrapping_add(received.sum);
         operations += 1;
@@ -91,11 +92,13 @@ fn echo<E: Endpoint>(end: &mut E, length: usize, mark: Mark, lost: &mut u64) -> 
 
 fn pong<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part> {
     let length = course.plan.lengths(0).back;
+    let due = course.plan.lengths(0).forward;
     let started = course.clock.now_ns();
     let mut part = Part::default();
     let mut sum = 0u64;
     loop {
         let received = receive_patiently(end)?;
+        whole(&received, due)?;
         match received.mark.kind() {
             Kind::Data => {
                 end.send(length, received.mark)?;

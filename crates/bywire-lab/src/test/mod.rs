@@ -17,7 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::clock::Clock;
 use crate::cpu::Snapshot;
-use crate::endpoint::{Endpoint, Interest, Kind, Mark, PATIENCE, receive_patiently};
+use crate::endpoint::{Endpoint, Interest, Kind, Mark, PATIENCE, Received, receive_patiently};
 use crate::plan::{Details, End, Outcome, Part, Plan, Test};
 
 /// Plays `end` of the planned test over connected `lanes`, the calling thread being pinned to `core`.
@@ -217,6 +217,15 @@ pub fn answer_again<E: Endpoint>(end: &mut E, length: usize, mark: Mark, turn: T
     }
     if mark == Mark::new(Kind::Begin, turn.tag) {
         end.send(length, Mark::new(Kind::Begun, turn.tag))?;
+    }
+    Ok(())
+}
+
+/// Fails on a message that is not of the length that both ends agreed on.
+#[inline]
+pub fn whole(received: &Received, length: usize) -> Result<()> {
+    if received.length != length {
+        bail!("a message of {} bytes arrived where {length} were due", received.length);
     }
     Ok(())
 }

@@ -5,7 +5,7 @@
 
 use anyhow::{Result, bail};
 
-use super::{Course, Turn, answer_again, ask};
+use super::{Course, Turn, answer_again, ask, whole};
 use crate::endpoint::{Endpoint, Interest, Kind, Mark, PATIENCE, receive_patiently};
 use crate::plan::{Outcome, Part};
 use std::time::{Duration, Instant};
@@ -93,6 +93,7 @@ fn receive_bursts<E: Endpoint>(course: &Course, lanes: &mut [E], turn: Turn) -> 
 
 /// The time in ns for receiving a burst, without the waiting for messages that have not arrived yet.
 fn receive_burst<E: Endpoint>(course: &Course, end: &mut E, burst: u64, part: &mut Part) -> Result<u64> {
+    let length = course.plan.lengths(0).forward;
     let (mut spent_ns, mut remaining, mut sum) = (0, burst, 0u64);
     let waiting = Instant::now();
     while remaining > 0 {
@@ -101,6 +102,7 @@ fn receive_burst<E: Endpoint>(course: &Course, end: &mut E, burst: u64, part: &m
         while remaining > 0
             && let Some(received) = end.try_receive()?
         {
+            whole(&received, length)?;
             remaining -= 1;
             received_count += 1;
             part.received_bytes += received.length as u64;

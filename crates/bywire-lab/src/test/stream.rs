@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Course, Turn, answer_again, ask, stride};
+use super::{Course, Turn, answer_again, ask, stride, whole};
 use crate::endpoint::{Endpoint, Kind, Mark, receive_patiently};
 use crate::plan::{Outcome, Part};
 
@@ -42,12 +42,14 @@ fn send<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part> {
 }
 
 fn receive<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part> {
+    let length = course.plan.lengths(0).forward;
     let answer_length = course.plan.lengths(0).back;
     let started = course.clock.now_ns();
     let mut latest = started;
     let (mut operations, mut received_bytes, mut sum) = (0, 0, 0u64);
     loop {
         let received = receive_patiently(end)?;
+        whole(&received, length)?;
         let ended = match received.mark.kind() {
             Kind::Data => false,
             Kind::End => true,

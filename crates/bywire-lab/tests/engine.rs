@@ -1,0 +1,306 @@
+//! The measuring core against real sockets and against endpoints that corrupt and lose messages.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+use bywire_lab::endpoint::{Endpoint, Interest, Mark, Received};
+use bywire_lab::level::Level as _;
+use bywire_lab::level::tcp::Tcp;
+use bywire_lab::level::udp::Udp;
+use bywire_lab::level::unix::Unix;
+use bywire_lab::payload::{Reader, Writer};
+use bywire_lab::plan::{End, Level, Outcome, Plan, Test};
+use bywire_lab::test;
+
+fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
+    let response_bytes = match test {
+        Test::Stream | Test::Nhalf | Test::Overhead => 1,
+        _ => size_bytes,
+    };
+    Plan {
+        level,
+        test,
+        link: None,
+        size_bytes,
+        response_bytes,
+        block_us: 1000,
+        warmup_blocks: 1,
+        blocks: 3,
+        spin: false,
+        sleep: true,
+        sleep: false,
+        verify: true,
+        nagle: false,
+        socket_buffer_bytes: None,
+        integrity: None,
+        lent: false,
+        nodes: None,
+        mtu_bytes: None,
+        bind: [127, 0, 0, 1].into(),
+        cookie: format!("{:032x}", rand::random::<u128>()),
+        deadline_seconds: 60,
+    }
+}
+
+/// Both ends of one pair, as two threads.
+fn pair<L: bywire_lab::level::Level<Listener: Send>>(plan: &Plan) -> Result<(Outcome, Outcome)> {
+    let (listener, address) = L::listen(plan)?;
+    thread::scope(|scope| {
+        let target = scope.spawn(|| test::run(plan, End::Target, None, &mut L::accept(listener, plan)?));
+        let source = test::run(plan, End::Source, None, &mut L::connect(plan, &address)?);
+        Ok((source?, target.join().expect("the target does not panic")?))
+    })
+}
+
+fn by_level(plan: &Plan) -> Result<(Outcome, Outcome)> {
+    match plan.level {
+        Level::Unix => pair::<Unix>(plan),
+        Level::Tcp => pair::<Tcp>(plan),
+        Level::Udp => pair::<Udp>(plan),
+        Level::Msg => unreachable!("no socket level"),
+    }
+}
+
+#[test]
+fn every_test_runs_over_every_socket_level_and_every_byte_is_right() {
+    for level in [Level::Unix, Level::Tcp, Level::Udp] {
+        for &test in Test::ALL {
+            for size in [1, 8, 1000, 8192] {
+                let plan = plan(level, test, size);
+                let (source, target) =
+                    by_level(&plan).unwrap_or_else(|error| panic!("{level} {test} {size}: {error:#}"));
+                assert_eq!((source.blocks.len(), target.blocks.len()), (3, 3), "{level} {test} {size}");
+                assert_eq!((source.warmup.len(), target.warmup.len()), (1, 1), "{level} {test} {size}");
+                for part in source.blocks.iter().chain(&target.blocks) {
+                    assert!(part.seconds > 0.0, "{level} {test} {size}: {part:?}");
+                }
+                assert!(source.blocks.iter().all(|part| part.operations > 0), "{level} {test} {size}");
+            }
+        }
+    }
+}
+
+#[test]
+fn spinning_ends_measure_too() {
+    for level in [Level::Unix, Level::Tcp, Level::Udp] {
+        for test in [Test::Latency, Test::Stream, Test::Bidir] {
+            let plan = Plan { spin: true, ..plan(level, test, 64) };
+            let (source, target) =
+                by_level(&plan).unwrap_or_else(|error| panic!("{level} {test}: {error:#}"));
+            assert_eq!((source.blocks.len(), target.blocks.len()), (3, 3), "{level} {test}");
+        }
+    }
+}
+
+#[test]
+fn long_messages_cross_small_socket_buffers_whole() {
+    for (level, test) in [(Level::Unix, Test::Stream), (Level::Tcp, Test::Stream), (Level::Tcp, Test::Bidir)]
+    {
+        let plan = Plan { socket_buffer_bytes: Some(4096), ..plan(level, test, 1 << 20) };
+        let (source, target) = by_level(&plan).unwrap_or_else(|error| panic!("{level} {test}: {error:#}"));
+        for (source, target) in source.blocks.iter().zip(&target.blocks) {
+            assert_eq!(source.sent_bytes, target.received_bytes, "{level} {test}");
+        }
+    }
+}
+
+#[test]
+fn granted_socket_buffers_are_reported() {
+    let plan = Plan { socket_buffer_bytes: Some(65_500), ..plan(Level::Tcp, Test::Rr, 1) };
+    let (source, _) = by_level(&plan).unwrap();
+    // The kernel doubles what is asked for, and says so.
+    assert_eq!(source.details["send_socket_bytes"], 131_000);
+}
+
+#[test]
+fn every_round_trip_is_in_the_histogram() {
+    let (source, target) = by_level(&plan(Level::Unix, Test::Latency, 8)).unwrap();
+    let counted: u64 = source.round_trips.iter().map(|(_, count)| count).sum();
+    let kept: u64 = source.blocks.iter().map(|part| part.operations).sum();
+    let answered: u64 = target.blocks.iter().map(|part| part.operations).sum();
+    assert_eq!((counted, answered), (kept, kept));
+}
+
+#[test]
+fn a_stranger_is_not_taken_for_the_source() {
+    let plan = plan(Level::Tcp, Test::Latency, 8);
+    let (listener, address) = Tcp::listen(&plan).unwrap();
+    let stranger = Plan { cookie: "f".repeat(32), ..plan.clone() };
+    thread::scope(|scope| {
+        let target = scope.spawn(|| test::run(&plan, End::Target, None, &mut Tcp::accept(listener, &plan)?));
+        // The stranger is accepted by the kernel, greets wrongly, and is dropped.
+        drop(Tcp::connect(&stranger, &address).unwrap());
+        let source = test::run(&plan, End::Source, None, &mut Tcp::connect(&plan, &address).unwrap());
+        assert_eq!(source.unwrap().blocks.len(), 3);
+        assert_eq!(target.join().unwrap().unwrap().blocks.len(), 3);
+    });
+}
+
+#[test]
+fn a_peer_that_goes_away_is_an_error_at_once() {
+    for level in [Level::Unix, Level::Tcp] {
+        let plan = plan(level, Test::Stream, 1000);
+        let error = match level {
+            Level::Unix => deserted::<Unix>(&plan),
+            _ => deserted::<Tcp>(&plan),
+        };
+        assert!(error.contains("closed the connection"), "{level}: {error}");
+    }
+}
+
+/// What the source says when its target goes away instead of answering.
+fn deserted<L: bywire_lab::level::Level<Listener: Send>>(plan: &Plan) -> String {
+    let (listener, address) = L::listen(plan).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| drop(L::accept(listener, plan).unwrap()));
+        let error = test::run(plan, End::Source, None, &mut L::connect(plan, &address).unwrap());
+        format!("{:#}", error.unwrap_err())
+    })
+}
+
+/// Messages on their way between two ends in one process.
+#[derive(Default)]
+struct Wire {
+    messages: Mutex<VecDeque<Vec<u8>>>,
+    arrived: Condvar,
+}
+
+impl Wire {
+    fn messages(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
+        self.messages.lock().expect("no holder panics")
+    }
+}
+
+/// A test-only endpoint that may flip a byte of its n-th message, or lose every n-th.
+struct Faulty<const RELIABLE: bool> {
+    outgoing: Arc<Wire>,
+    incoming: Arc<Wire>,
+    writer: Writer,
+    reader: Reader,
+    sent: usize,
+    flip_at: Option<usize>,
+    shorten_at: Option<usize>,
+    lose_every: Option<usize>,
+}
+
+impl<const RELIABLE: bool> Faulty<RELIABLE> {
+    fn pair() -> (Self, Self) {
+        let (there, back) = (Arc::new(Wire::default()), Arc::new(Wire::default()));
+        (Self::new(&there, &back), Self::new(&back, &there))
+    }
+
+    fn new(outgoing: &Arc<Wire>, incoming: &Arc<Wire>) -> Self {
+        Self {
+            outgoing: Arc::clone(outgoing),
+            incoming: Arc::clone(incoming),
+            writer: Writer::default(),
+            reader: Reader::new(true, RELIABLE),
+            sent: 0,
+            flip_at: None,
+            shorten_at: None,
+            lose_every: None,
+        }
+    }
+}
+
+impl<const RELIABLE_: bool> Endpoint for Faulty<RELIABLE_> {
+    const RELIABLE: bool = RELIABLE_;
+
+    fn try_send(&mut self, length: usize, mark: Mark) -> Result<bool> {
+        let mut messages = self.outgoing.messages();
+        if messages.len() >= 64 {
+            return Ok(false);
+        }
+        let mut message = vec![0; length];
+        self.writer.fill(&mut message, mark);
+        self.sent += 1;
+        if self.flip_at == Some(self.sent) {
+            message[length / 2] ^= 4;
+        }
+        if self.shorten_at == Some(self.sent) {
+            message.truncate(length - 1);
+        }
+        if self.lose_every.is_none_or(|every| self.sent % every != 0) {
+            messages.push_back(message);
+            self.outgoing.arrived.notify_all();
+        }
+        Ok(true)
+    }
+
+    fn try_receive(&mut self) -> Result<Option<Received>> {
+        let message = self.incoming.messages().pop_front();
+        message.map(|message| self.reader.read(&message)).transpose()
+    }
+
+    fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<()> {
+        if interest == Interest::Send {
+            thread::yield_now();
+            return Ok(());
+        }
+        let messages = self.incoming.messages();
+        let empty = |messages: &mut VecDeque<Vec<u8>>| messages.is_empty();
+        drop(self.incoming.arrived.wait_timeout_while(messages, timeout, empty));
+        Ok(())
+    }
+}
+
+/// Runs `test` between two faulty ends; what the target says, and the source if the target was content.
+fn with_faults<const RELIABLE: bool>(
+    test: Test,
+    fault: impl FnOnce(&mut Faulty<RELIABLE>),
+) -> (Result<Outcome>, Option<Result<Outcome>>) {
+    let plan = plan(Level::Unix, test, 64);
+    let (mut source, mut target) = Faulty::<RELIABLE>::pair();
+    fault(&mut source);
+    let target_plan = plan.clone();
+    // The source is left behind when the target has failed: it would only wait for its patience to end.
+    let source =
+        thread::spawn(move || test::run(&plan, End::Source, None, std::slice::from_mut(&mut source)));
+    let target = test::run(&target_plan, End::Target, None, std::slice::from_mut(&mut target));
+    let source = target.is_ok().then(|| source.join().expect("the source does not panic"));
+    (target, source)
+}
+
+#[test]
+fn without_faults_the_faulty_endpoint_is_sound() {
+    for test in [Test::Latency, Test::Stream, Test::Bidir] {
+        let (target, source) = with_faults::<true>(test, |_| {});
+        assert_eq!(target.unwrap().blocks.len(), 3, "{test}");
+        assert_eq!(source.unwrap().unwrap().blocks.len(), 3, "{test}");
+    }
+}
+
+#[test]
+fn a_corrupted_message_fails_the_test() {
+    for test in [Test::Latency, Test::Stream, Test::Bidir] {
+        let (target, _) = with_faults::<true>(test, |source| source.flip_at = Some(5));
+        let error = target.expect_err("a flipped bit must not pass").to_string();
+        assert!(error.contains("payload corrupted: byte 32"), "{test}: {error}");
+    }
+}
+
+#[test]
+fn a_short_message_fails_the_test() {
+    for test in [Test::Latency, Test::Stream, Test::Bidir] {
+        let (target, _) = with_faults::<true>(test, |source| source.shorten_at = Some(5));
+        let error = target.expect_err("a short message must not pass").to_string();
+        assert!(error.contains("63 bytes arrived where 64 were due"), "{test}: {error}");
+    }
+}
+
+#[test]
+fn lost_messages_are_asked_for_again_where_a_level_may_lose_them() {
+    for test in [Test::Stream, Test::Bidir] {
+        for every in [2, 3, 5] {
+            let (target, source) = with_faults::<false>(test, |source| source.lose_every = Some(every));
+            let (target, source) = (target.unwrap(), source.unwrap().unwrap());
+            assert_eq!((target.blocks.len(), source.blocks.len()), (3, 3), "{test} {every}");
+            let received: u64 = target.blocks.iter().map(|part| part.received_bytes).sum();
+            let sent: u64 = source.blocks.iter().map(|part| part.sent_bytes).sum();
+            assert!(received < sent, "{test} {every}: {received} of {sent}");
+        }
+    }
+}
