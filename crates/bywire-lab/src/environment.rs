@@ -31,7 +31,7 @@ const SYSCTLS: [&str; 12] = [
 pub fn describe(cores: &[u32]) -> Value {
     json!({
         "package": { "version": env!("CARGO_PKG_VERSION"), "revision": option_env!("BYWIRE_REVISION") },
-        "command": std::env::args().collect::<Vec<_>>(),
+        "command": command(std::env::args()),
         "kernel": kernel(),
         "boot": boot_identity(),
         "cpu": cpu(),
@@ -47,6 +47,13 @@ pub fn describe(cores: &[u32]) -> Value {
         "memory_total_bytes": memory_total_bytes(),
         "sysctls": sysctls(),
     })
+}
+
+/// The full command line, the program without its directory, which may name a user.
+fn command(mut arguments: impl Iterator<Item = String>) -> Vec<String> {
+    let program = arguments.next().unwrap_or_default();
+    let name = program.rsplit('/').next().unwrap_or_default().to_owned();
+    std::iter::once(name).chain(arguments).collect()
 }
 
 /// The offloads of a network interface as `ethtool -k` prints them; `null` without `ethtool` or the interface.
@@ -207,6 +214,12 @@ mod tests {
         assert!(environment["memory_total_bytes"].as_u64().unwrap() > 1 << 20);
         assert!(!environment["command"].as_array().unwrap().is_empty());
         assert!(environment.get("host").is_none() && environment["kernel"].get("nodename").is_none());
+    }
+
+    #[test]
+    fn the_command_line_is_whole_but_for_the_programs_directory() {
+        let arguments = ["/home/someone/bin/bywire", "measure", "--key", "/etc/key"].map(str::to_owned);
+        assert_eq!(command(arguments.into_iter()), ["bywire", "measure", "--key", "/etc/key"]);
     }
 
     #[test]
