@@ -1,0 +1,353 @@
+//! The command from outside: one measurement, the far end, sessions, bad input, and interrupts that leave nothing.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+fn bywire(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
+    command.args(arguments).stdin(Stdio::null()).output().expect("bywire runs")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("UTF-8")
+}
+
+/// The cell that `bywire measure … --json` prints, which is all that it prints.
+fn measure(arguments: &[&str]) -> Value {
+    let output = bywire(&[&["measure"], arguments, &["--json", "--time", "0.02"]].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    assert_eq!(text(&output.stdout).lines().count(), 1, "{arguments:?}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// The one line on standard error of a command that fails.
+fn refusal(arguments: &[&str]) -> String {
+    let output = bywire(arguments);
+    assert!(!output.status.success(), "{arguments:?} should fail");
+    assert!(output.stdout.is_empty(), "{arguments:?}: {}", text(&output.stdout));
+    let line = text(&output.stderr).trim_end().to_owned();
+    assert_eq!(line.lines().count(), 1, "{arguments:?}: {line}");
+    line
+}
+
+#[test]
+fn a_cell_has_every_field_at_every_socket_level() {
+    for level in ["unix", "tcp", "udp"] {
+        for (test, unit) in
+            [("latency", "ns"), ("stream", "bytes_per_second"), ("rr", "transactions_per_second"), ("overhead", "ns")]
+        {
+            let cell = measure(&[level, test, "--size", "64", "--verify"]);
+            assert_eq!((&cell["schema"], &cell["level"]), (&json!("bywire-cell/1"), &json!(level)));
+            assert_eq!((&cell["test"], &cell["unit"]), (&json!(test), &json!(unit)));
+            assert_eq!(cell["size_bytes"], 64);
+            assert!(cell["value"].as_f64().unwrap() > 0.0, "{level} {test}");
+            let interval = cell["ci95"].as_array().unwrap();
+            assert!(interval[0].as_f64() <= cell["value"].as_f64(), "{level} {test}");
+            assert!(interval[1].as_f64() >= cell["value"].as_f64(), "{level} {test}");
+            assert_eq!(cell["percentiles"].is_object(), test == "latency", "{level} {test}");
+            let pairs: Vec<u64> =
+                cell["blocks"].as_array().unwrap().iter().map(|block| block["pair"].as_u64().unwrap()).collect();
+            assert_eq!(pairs, [0, 1, 2, 3, 4], "{level} {test}");
+            for end in ["source", "target"] {
+                assert!(cell["cpu"][end]["attributed"].as_f64().unwrap() > 0.0, "{level} {test} {end}");
+            }
+            assert_eq!(cell["cpu"]["same_machine"], true);
+            assert!(cell["environment"]["kernel"]["release"].is_string());
+            assert!(cell["details"]["warmup_blocks"].as_array().unwrap().len() >= 5);
+        }
+    }
+}
+
+#[test]
+fn ceilings_threads_and_sweeps_are_measured() {
+    for test in ["cacheline", "futex", "pipe", "memcpy"] {
+        let cell = measure(&["memory", test]);
+        assert!(cell["value"].as_f64().unwrap() > 0.0, "{test}");
+        assert_eq!(cell["blocks"].as_array().unwrap().len(), 5, "{test}");
+    }
+    assert_eq!(measure(&["tcp", "latency", "--between", "threads"])["between"], "threads");
+    let sweep = measure(&["unix", "nhalf"]);
+    assert_eq!(sweep["unit"], "bytes");
+    assert_eq!(sweep["details"]["bytes_per_second_by_size"].as_array().unwrap().len(), 18);
+}
+
+#[test]
+fn udp_counts_what_was_sent_and_what_arrived() {
+    let details = &measure(&["udp", "stream", "--size", "1KiB"])["details"];
+    let count = |name: &str| details[name].as_u64().unwrap();
+    assert!(count("messages_received") > 0);
+    assert!(count("messages_received") <= count("messages_sent"));
+}
+
+#[test]
+fn netperf_style_has_netperfs_headings() {
+    // Machine CPU needs spans of half a second in each pair.
+    let arguments = ["measure", "tcp", "rr", "--size", "1", "--time", "2.5", "--style", "netperf"];
+    let output = bywire(&arguments);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).starts_with("TCP REQUEST/RESPONSE TEST to "), "{}", text(&output.stdout));
+}
+
+#[test]
+fn namespaces_join_two_stacks_by_a_cable() {
+    let arguments = ["measure", "tcp", "latency", "--between", "namespaces", "--mtu", "9000", "--time", "0.02"];
+    let output = bywire(&[&arguments[..], &["--json"]].concat());
+    let said = text(&output.stderr);
+    if !output.status.success() && said.contains("cannot make a network namespace") {
+        eprintln!("not checked here: {said}");
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    let cell: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&cell["link"], &cell["parameters"]["mtu"]), (&json!("veth"), &json!(9000)));
+}
+
+#[test]
+fn bad_input_is_answered_in_one_line() {
+    let refused = [
+        (&["measure", "tpc", "latency"][..], "choose one of memory, msg, unix, tcp, udp"),
+        (&["measure", "tcp", "lag"], "choose one of latency"),
+        (&["measure", "memory", "lag"], "cacheline"),
+        (&["measure", "udp", "stream", "--size", "65508"], "give 1 to 65507"),
+        (&["measure", "unix", "latency", "--between", "nowhere.invalid"], "one machine"),
+        (&["measure", "tcp", "latency", "--between", "nowhere.invalid"], "cannot resolve"),
+        (&["measure", "tcp", "latency", "--between", "127.0.0.1:1"], "is `bywire serve` running there?"),
+        (&["measure", "tcp", "latency", "--cores", "0,4000"], "core 4000"),
+        (&["measure", "tcp", "latency", "--mtu", "9000"], "--between namespaces"),
+        (&["measure", "unix", "latency", "--nagle", "on"], "--nagle means nothing"),
+        (&["measure", "tcp", "latency", "--between", "x", "--key", "/nowhere"], "cannot read the key"),
+        (&["bench", "fast"], "choose one of quick"),
+        (&["bench", "quick", "--levels", "tpc"], "choose from memory"),
+        (&["serve", "--listen", "203.0.113.1:1"], "cannot listen"),
+    ];
+    for (arguments, part) in refused {
+        let line = refusal(arguments);
+        assert!(line.starts_with("bywire: ") && line.contains(part), "{arguments:?}: {line}");
+    }
+}
+
+/// A running `bywire` whose standard error is shared by all its workers: it ends when the last of them has.
+struct Running {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    errors: ChildStderr,
+}
+
+impl Running {
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("bywire runs");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let errors = child.stderr.take().expect("piped");
+        Self { child, output, errors }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("UTF-8");
+        line
+    }
+
+    fn signal(&self, signal: Signal) {
+        let process = Pid::from_raw(self.child.id() as i32).expect("a process has a number");
+        kill_process(process, signal).expect("it still runs");
+    }
+
+    /// Waits for the command and for the last of its workers; with its exit code and what it said.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut said = String::new();
+        self.errors.read_to_string(&mut said).expect("UTF-8");
+        let status = self.child.wait().expect("it can be waited for");
+        (status.code(), said)
+    }
+}
+
+fn serve(more: &[&str]) -> (Running, String) {
+    let mut server = Running::start(&[&["serve", "--listen", "127.0.0.1:0"], more].concat());
+    let line = server.line();
+    let address = line.strip_prefix("listening on ").and_then(|line| line.split(',').next());
+    let address = address.expect("the server says where it listens").to_owned();
+    (server, address)
+}
+
+#[test]
+fn the_far_end_serves_several_clients_at_once_and_ends_with_its_workers() {
+    let (server, address) = serve(&[]);
+    std::thread::scope(|scope| {
+        for level in ["tcp", "udp", "tcp"] {
+            let address = &address;
+            scope.spawn(move || {
+                let cell = measure(&[level, "latency", "--between", address]);
+                assert_eq!((&cell["link"], &cell["between"]), (&json!("network"), &json!(address)));
+            });
+        }
+    });
+    server.signal(Signal::INT);
+    assert_eq!(server.end().0, Some(130));
+}
+
+#[test]
+fn the_far_end_may_require_a_key() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, contents: &str| {
+        let path = directory.path().join(name);
+        fs::write(&path, contents).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (right, wrong) = (file("right", "sixteen letters or more\n"), file("wrong", "another sixteen letters"));
+    let (server, address) = serve(&["--key", &right]);
+    measure(&["tcp", "latency", "--between", &address, "--key", &right]);
+    let request = ["measure", "tcp", "latency", "--between", &address];
+    assert!(refusal(&request).contains("it requires a key"));
+    assert!(refusal(&[&request[..], &["--key", &wrong]].concat()).contains("the key is wrong"));
+    server.signal(Signal::INT);
+    server.end();
+}
+
+#[test]
+fn a_far_end_that_dies_in_the_middle_of_a_test_is_told_in_one_line() {
+    let (mut server, address) = serve(&[]);
+    let client = Running::start(&["measure", "tcp", "stream", "--between", &address, "--time", "600"]);
+    assert!(server.line().contains("tcp stream"));
+    server.signal(Signal::KILL);
+    let (code, said) = client.end();
+    assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains("the target died") || said.contains("closed the connection"), "{said}");
+    // The server's own workers end with it, though it could not tell them.
+    server.end();
+}
+
+#[test]
+fn the_far_end_refuses_other_versions_and_what_is_out_of_bounds() {
+    let (server, address) = serve(&[]);
+    let mut connection = Raw::open(&address);
+    let version = connection.hear()["version"].as_str().unwrap().to_owned();
+    connection.say(&json!({ "protocol": 1, "version": "0.0.0", "nonce": "", "proof": null }));
+    let refused = connection.hear()["refused"].as_str().unwrap().to_owned();
+    assert!(refused.contains("0.0.0") && refused.contains(&version), "{refused}");
+
+    let mut plan = json!({
+        "level": "tcp", "test": "stream", "link": null, "size_bytes": 64, "response_bytes": 1, "block_us": 1000,
+        "warmup_blocks": 1, "blocks": 1, "spin": false, "sleep": false, "verify": false, "nagle": false,
+        "socket_buffer_bytes": null, "integrity": null, "lent": false, "nodes": null, "mtu_bytes": null,
+        "bind": "127.0.0.1", "cookie": "0".repeat(32), "deadline_seconds": 30,
+    });
+    let bounds = [
+        ("size_bytes", json!(1u64 << 40), "sizes must be"),
+        ("deadline_seconds", json!(1_000_000), "too long"),
+        ("blocks", json!(u32::MAX), "too long"),
+        ("socket_buffer_bytes", json!(1u64 << 40), "socket buffers"),
+        ("level", json!("unix"), "does not cross machines"),
+        ("cookie", json!("short"), "cookie"),
+    ];
+    for (name, value, part) in bounds {
+        let proper = std::mem::replace(&mut plan[name], value);
+        let mut connection = Raw::greeted(&address, &version);
+        connection.say(&json!({ "messages": plan }));
+        let reason = connection.hear()["failed"]["reason"].as_str().unwrap_or_default().to_owned();
+        assert!(reason.contains(part), "{name}: {reason}");
+        plan[name] = proper;
+    }
+
+    let mut connection = Raw::greeted(&address, &version);
+    connection.say(&json!({ "messages": plan }));
+    assert!(connection.hear()["listening"]["address"].is_string(), "the plan itself is sound");
+    // Garbage, and a connection that ends, do the server no harm.
+    Raw::open(&address).say(&json!("garbage"));
+    drop(connection);
+    measure(&["tcp", "latency", "--between", &address]);
+    server.signal(Signal::INT);
+    server.end();
+}
+
+/// A client that may say anything.
+struct Raw(BufReader<TcpStream>);
+
+impl Raw {
+    fn open(address: &str) -> Self {
+        Self(BufReader::new(TcpStream::connect(address).expect("the server listens")))
+    }
+
+    fn greeted(address: &str, version: &str) -> Self {
+        let mut connection = Self::open(address);
+        connection.hear();
+        connection.say(&json!({ "protocol": 1, "version": version, "nonce": "", "proof": null }));
+        assert_eq!(connection.hear()["refused"], Value::Null);
+        connection
+    }
+
+    fn say(&mut self, what: &Value) {
+        writeln!(self.0.get_mut(), "{what}").expect("the server reads");
+    }
+
+    fn hear(&mut self) -> Value {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("the server answers");
+        serde_json::from_str(&line).expect("JSON")
+    }
+}
+
+fn session(directory: &Path) -> (Value, usize) {
+    let session = fs::read_to_string(directory.join("session.json")).expect("a session is stored");
+    let cells = fs::read_to_string(directory.join("cells.jsonl")).expect("cells are stored");
+    (serde_json::from_str(&session).expect("JSON"), cells.lines().count())
+}
+
+#[test]
+fn a_session_is_stored_with_its_report() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("session");
+    let arguments = ["bench", "quick", "--time", "0.01", "--levels", "unix,tcp", "--output", place.to_str().unwrap()];
+    let output = bywire(&[&arguments[..], &["--json"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let printed: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let (session, cells) = session(&place);
+    assert_eq!(session["complete"], true);
+    assert_eq!(session["absent"], json!([]));
+    assert_eq!(printed["cells"].as_array().unwrap().len(), cells);
+    // Two levels at eight points, and every ceiling before and after.
+    let messages = printed["cells"].as_array().unwrap().iter().filter(|cell| cell["level"] != "memory").count();
+    assert_eq!(messages, 16);
+    assert_eq!((cells - messages) % 2, 0);
+    assert!(session["environment"]["idle_before"].is_array() && session["environment"]["idle_after"].is_array());
+    assert!(fs::read_to_string(place.join("report.html")).unwrap().starts_with("<!DOCTYPE html>"));
+    // The directory is taken now, and what it holds is not overwritten.
+    assert!(refusal(&arguments).contains(place.to_str().unwrap()));
+}
+
+#[test]
+fn an_interrupted_session_keeps_its_cells_and_leaves_no_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("session");
+    let place = place.to_str().unwrap();
+    let mut running = Running::start(&["bench", "quick", "--time", "600", "--output", place, "--levels", "tcp"]);
+    assert!(running.line().starts_with("memory"), "the first cell is a ceiling");
+    running.signal(Signal::INT);
+    let mut rest = String::new();
+    running.output.read_to_string(&mut rest).unwrap();
+    let (code, said) = running.end();
+    assert_eq!(code, Some(130), "{said}");
+    assert!(rest.contains("report.html") && said.contains("interrupted"), "{rest}{said}");
+    let (session, cells) = session(Path::new(place));
+    assert_eq!(session["complete"], false);
+    assert!(cells >= 1);
+    assert!(Path::new(place).join("report.html").exists());
+}
+
+#[test]
+fn a_killed_measurement_leaves_no_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("session");
+    let mut running = Running::start(&["bench", "quick", "--time", "600", "--output", place.to_str().unwrap()]);
+    running.line();
+    running.signal(Signal::KILL);
+    // Ends only when no worker holds the shared standard error any more.
+    assert_eq!(running.end().0, None);
+}
