@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 
 use bywire_lab::history;
+use bywire_lab::measure::{Measurement, Places, Request};
+use bywire_lab::plan::{Level, Test};
+use bywire_lab::preset::{self, PRESETS};
 
 const SOURCES: &str = include_str!("../../../docs/sources.md");
 
@@ -46,6 +49,9 @@ fn a_row_with_neither_and_a_bad_command_are_refused() {
         "`bywire measure tcp stream --size many`",
         "`bywire measure tcp stream --size`",
         "`bywire measure tcp stream --warp 9`",
+        "`bywire measure tcp stream --integrity off`",
+        "`bywire measure udp stream --size 1048576`",
+        "`bywire measure tcp stream --mtu 9000`",
         "`bywire measure tcp memcpy`",
         "`bywire measure memory rr`",
         "`bywire bench everything`",
@@ -101,12 +107,6 @@ impl Row {
     }
 }
 
-const LEVELS: [&str; 5] = ["memory", "msg", "unix", "tcp", "udp"];
-const TESTS: [&str; 7] = ["latency", "stream", "bidir", "rr", "overhead", "interleave", "nhalf"];
-const MEMORY_TESTS: [&str; 9] =
-    ["cacheline", "memcpy", "touched", "read", "write", "readwrite", "syscall", "futex", "pipe"];
-const PRESETS: [&str; 6] = ["quick", "full", "gm", "gm-ethernet", "trapeze", "bip"];
-
 /// What is still to come; a row must not promise what is here already.
 const LATER: [&str; 12] = [
     "level eth",
@@ -124,56 +124,91 @@ const LATER: [&str; 12] = [
 ];
 
 fn check_later(step: &str) -> Result<(), String> {
-    match LATER.iter().any(|later| step.starts_with(later)) {
-        true => Ok(()),
-        false => Err(format!("`{step}` is no later step")),
+    if !LATER.iter().any(|later| step.starts_with(later)) {
+        return Err(format!("`{step}` is no later step"));
     }
+    let here = match step.split([' ', ',', ';', '.']).collect::<Vec<_>>()[..] {
+        ["level", level, ..] => level.parse::<Level>().is_ok(),
+        ["test", test, ..] => test.parse::<Test>().is_ok(),
+        ["preset", preset, ..] => PRESETS.iter().any(|(name, _)| *name == preset),
+        _ => false,
+    };
+    if here { Err(format!("`{step}` is here already")) } else { Ok(()) }
 }
 
+/// The engine itself says whether a command makes sense.
 fn parse(command: &str) -> Result<(), String> {
     let words: Vec<&str> = command.split(' ').collect();
     match words[..] {
         ["bywire", "measure", level, test, ..] => {
-            known(&LEVELS, level)?;
-            let tests: &[&str] = match level {
-                "memory" => &MEMORY_TESTS,
-                _ => &TESTS,
-            };
-            known(tests, test)?;
-            options(&words[4..])
+            let mut request = request(Request::new(level, test), &words[4..])?;
+            if request.mtu_bytes.is_some() && request.between.as_deref() != Some("namespaces") {
+                return Err("only a link between namespaces takes an MTU".into());
+            }
+            // Namespaces need privileges to open, not to make sense.
+            if request.between.as_deref() == Some("namespaces") {
+                request.between = None;
+                request.mtu_bytes = None;
+            }
+            let prepared = Measurement::prepare(request, &mut Places::default());
+            prepared.map(drop).map_err(|error| error.to_string())
         }
-        ["bywire", "bench", preset, ..] => {
-            known(&PRESETS, preset)?;
-            options(&words[3..])
-        }
+        ["bywire", "bench", preset] => bench(preset, None),
+        ["bywire", "bench", preset, "--time", seconds] => bench(preset, Some(number(seconds)?)),
         _ => Err("no known command".into()),
     }
 }
 
-fn known(words: &[&str], word: &str) -> Result<(), String> {
-    match words.contains(&word) {
-        true => Ok(()),
-        false => Err(format!("`{word}` is none of {words:?}")),
-    }
+fn bench(preset: &str, time_seconds: Option<f64>) -> Result<(), String> {
+    let named = preset::named(preset, time_seconds, None);
+    named.map(drop).map_err(|error| error.to_string())
 }
 
-fn options(mut words: &[&str]) -> Result<(), String> {
+fn request(mut request: Request, mut words: &[&str]) -> Result<Request, String> {
     while let Some((option, rest)) = words.split_first() {
-        let taken = match *option {
-            "--spin" | "--no-spin" | "--json" | "--verify" | "--lent" => 0,
-            "--link" | "--between" | "--cores" | "--style" | "--direction" => 1,
-            "--size" | "--mtu" | "--nodes" | "--time" | "--socket-buffer" | "--response-size" => {
-                let value = rest.first().ok_or_else(|| format!("{option} has no value"))?;
-                value.parse::<u64>().map_err(|_| format!("{option} {value} is no number"))?;
-                1
+        words = rest;
+        match *option {
+            "--spin" => request.spin = Some(true),
+            "--no-spin" => request.spin = Some(false),
+            "--verify" => request.verify = true,
+            "--lent" => request.lent = true,
+            "--json" => {}
+            _ => {
+                let (value, rest) = rest.split_first().ok_or_else(|| format!("{option} has no value"))?;
+                words = rest;
+                valued(&mut request, option, value)?;
             }
-            "--integrity" | "--nagle" => {
-                known(&["on", "off"], rest.first().unwrap_or(&""))?;
-                1
-            }
-            unknown => return Err(format!("unknown option {unknown}")),
-        };
-        words = rest.get(taken..).ok_or_else(|| format!("{option} has no value"))?;
+        }
+    }
+    Ok(request)
+}
+
+fn valued(request: &mut Request, option: &str, value: &str) -> Result<(), String> {
+    match option {
+        "--link" => request.link = Some(value.into()),
+        "--between" => request.between = Some(value.into()),
+        "--size" => request.size_bytes = Some(number(value)?),
+        "--response-size" => request.response_bytes = Some(number(value)?),
+        "--socket-buffer" => request.socket_buffer_bytes = Some(number(value)?),
+        "--mtu" => request.mtu_bytes = Some(number(value)?),
+        "--nodes" => request.nodes = Some(number(value)?),
+        "--time" => request.time_seconds = Some(number(value)?),
+        "--integrity" => request.integrity = Some(switch(value)?),
+        "--nagle" => request.nagle = Some(switch(value)?),
+        "--style" if value == "netperf" => {}
+        _ => return Err(format!("unknown option {option} {value}")),
     }
     Ok(())
+}
+
+fn number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
+    value.parse().map_err(|_| format!("{value} is no number"))
+}
+
+fn switch(value: &str) -> Result<bool, String> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("{value} is neither on nor off")),
+    }
 }

@@ -85,9 +85,9 @@ pub fn headlines(scores: &[Score], ceilings: &Ceilings) -> Vec<Headline> {
     let highest = |of: fn(&Score) -> Option<f64>| best(scores, of, f64::max);
     let mut headlines = Vec::new();
     if let Some((score, ns)) = lowest(|score| Some(score.half_rtt?.value)) {
-        let floor = ceilings
-            .half_rtt_floor()
-            .map(|floor| format!("; {} the cache-line floor", quantity::factor(ns / floor)));
+        let waiting = score.half_rtt.map(Waiting::of).and_then(|waiting| ceilings.floor_of(waiting));
+        let floor =
+            waiting.map(|(name, floor)| format!("; {} the {name} floor", quantity::factor(ns / floor)));
         headlines.push(Headline {
             title: "shortest half-RTT",
             figure: quantity::duration(ns),

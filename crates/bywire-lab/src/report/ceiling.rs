@@ -1,6 +1,8 @@
 //! The ceilings: what memory and the kernel allow on this machine, as measured in the same session.
 
 use crate::cell::{Cell, Unit};
+use crate::report::quantity;
+use crate::report::way::{NOT_A_WAY, Waiting, parameter};
 
 /// A ceiling that moved by more than this between its first and its last measurement marks the session unstable.
 const DRIFT_SHARE_MAX: f64 = 0.05;
@@ -27,6 +29,14 @@ impl Ceiling<'_> {
         (self.first.value + self.last.value) / 2.0
     }
 
+    /// Its test, size and parameters: `memcpy, 1 MiB, both cores`.
+    pub fn name(&self) -> String {
+        let mut parts = vec![self.first.test.clone()];
+        parts.extend(self.first.size_bytes.map(quantity::size));
+        parts.extend(chosen(self.first));
+        parts.join(", ")
+    }
+
     /// How far the last lies from the first, as a share of the first; absent when taken once.
     pub fn drift(&self) -> Option<f64> {
         (!std::ptr::eq(self.first, self.last)).then(|| self.last.value / self.first.value - 1.0)
@@ -45,14 +55,15 @@ impl<'a> Ceilings<'a> {
         for cell in cells.iter().filter(|cell| cell.level == "memory") {
             let same = |row: &&mut Ceiling| {
                 let first = row.first;
-                (&first.test, first.size_bytes, &first.between, &first.parameters)
-                    == (&cell.test, cell.size_bytes, &cell.between, &cell.parameters)
+                (&first.test, first.size_bytes, &first.between, chosen(first))
+                    == (&cell.test, cell.size_bytes, &cell.between, chosen(cell))
             };
             match rows.iter_mut().find(same) {
                 Some(row) => row.last = cell,
                 None => rows.push(Ceiling { first: cell, last: cell }),
             }
         }
+        rows.sort_by_key(|row| (place(&row.first.test), row.first.size_bytes, chosen(row.first)));
         Self { rows }
     }
 
@@ -65,6 +76,15 @@ impl<'a> Ceilings<'a> {
     pub fn wake_floor(&self) -> Option<f64> {
         let floors = self.of_test("futex").chain(self.of_test("pipe"));
         floors.map(Ceiling::value).min_by(f64::total_cmp)
+    }
+
+    /// The floor that belongs to a way of waiting, with a word for it: pollers cannot beat a cache line, sleepers
+    /// the kernel's hand-off.
+    pub fn floor_of(&self, waiting: Waiting) -> Option<(&'static str, f64)> {
+        match waiting {
+            Waiting::Polling => Some(("cache line", self.half_rtt_floor()?)),
+            Waiting::Sleeping => Some(("hand-off", self.wake_floor()?)),
+        }
     }
 
     /// The ceiling of a one-way rate: one core's write, copy and sum, at the length nearest to `size_bytes`.
@@ -95,4 +115,18 @@ impl<'a> Ceilings<'a> {
     fn of_test(&self, test: &str) -> impl Iterator<Item = &Ceiling<'a>> {
         self.rows.iter().filter(move |row| row.first.test == test)
     }
+}
+
+/// The order of the tests in the table: hand-offs first, then rates.
+const ORDER: [&str; 9] =
+    ["cacheline", "futex", "pipe", "syscall", "touched", "memcpy", "read", "write", "readwrite"];
+
+fn place(test: &str) -> usize {
+    ORDER.iter().position(|name| *name == test).unwrap_or(ORDER.len())
+}
+
+/// What was chosen for a cell, but for how long it was measured.
+fn chosen(cell: &Cell) -> Vec<String> {
+    let parameters = cell.parameters.iter().filter(|(name, _)| !NOT_A_WAY.contains(&name.as_str()));
+    parameters.map(|(name, value)| parameter(name, value)).collect()
 }

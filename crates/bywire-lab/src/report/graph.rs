@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::cell::{Cell, CpuEnd, Unit};
+use serde_json::Value;
+
+use crate::cell::{Cell, CpuEnd};
 use crate::history;
 use crate::report::answer::n_half_bytes;
 use crate::report::ceiling::Ceilings;
@@ -58,6 +60,7 @@ fn half_rtt(ways: &[Way], ceilings: &Ceilings) -> Plot {
 
 fn one_way(ways: &[Way], ceilings: &Ceilings) -> Plot {
     let mut series = curves(ways, "stream", |cell| Some(cell.ci95));
+    series.extend(ways.iter().enumerate().filter_map(sweep));
     let remarks = holes(&series);
     let sizes = extent(&series);
     series.extend(ways.iter().enumerate().filter_map(n_half_mark));
@@ -346,10 +349,26 @@ fn measured(name: &str, slot: usize, points: Vec<Point>) -> Series {
     Series { name: name.into(), look: Look::Measured, slot, points }
 }
 
+/// The curve that N½ was read off, for a way whose rates by size were not measured one by one.
+fn sweep((slot, way): (usize, &Way)) -> Option<Series> {
+    if !way.by_size("stream").is_empty() {
+        return None;
+    }
+    let cell = *way.by_size("nhalf").last()?;
+    let points = cell.details.get("bytes_per_second_by_size")?.as_array()?;
+    let point = |point: &Value| Some(Point::new(point.get(0)?.as_f64()?, point.get(1)?.as_f64()?));
+    Some(measured(&way.label, slot, points.iter().filter_map(point).collect()))
+}
+
+/// N½ stands at half of the rate that it was read off against.
 fn n_half_mark((slot, way): (usize, &Way)) -> Option<Series> {
-    let highest = way.highest("stream").filter(|cell| cell.unit == Unit::BytesPerSecond)?;
-    let length = n_half_bytes(way)?;
-    let mut point = Point::new(length.round(), highest.value / 2.0);
+    let of_sweep = way.by_size("nhalf").last().and_then(|cell| {
+        let reference = cell.details.get("reference_bytes_per_second")?;
+        reference.as_f64()
+    });
+    let highest = way.highest("stream").map(|cell| cell.value);
+    let reference = of_sweep.or(highest)?;
+    let mut point = Point::new(n_half_bytes(way)?.round(), reference / 2.0);
     point.note = Some(format!("N½ of {}", way.label));
     Some(Series { name: format!("N½, {}", way.label), look: Look::Mark, slot, points: vec![point] })
 }

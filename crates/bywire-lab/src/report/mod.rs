@@ -1,6 +1,6 @@
 //! The report: one self-contained HTML file that opens from disk without a network, and its plain-text sister.
 //!
-//! It begins with the one-page [`answer`], then come plots with a table each, everything beside the historic
+//! It begins with the one-page answer, then come plots with a table each, everything beside the historic
 //! figures, what could not be measured, the machine and the commands. Whatever comes from a cell is escaped.
 
 mod answer;
@@ -14,4 +14,4 @@ mod text;
 mod way;
 
 pub use page::render;
-pub use text::{cell_text, summary_text};
+pub use text::summary_text;

@@ -110,7 +110,7 @@ fn masthead(session: &Session) -> Markup {
 
 fn answer(session: &Session, scores: &[Score], ceilings: &Ceilings) -> Markup {
     let unstable: Vec<String> =
-        ceilings.rows.iter().filter(|ceiling| ceiling.unstable()).map(ceiling_name).collect();
+        ceilings.rows.iter().filter(|ceiling| ceiling.unstable()).map(Ceiling::name).collect();
     let verdicts = verdicts(scores);
     html! {
         section #answer {
@@ -146,7 +146,11 @@ fn answer(session: &Session, scores: &[Score], ceilings: &Ceilings) -> Markup {
 }
 
 fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
-    let floor = ceilings.half_rtt_floor();
+    let floor = |cell: Option<&Cell>| {
+        let cell = cell?;
+        let (name, floor) = ceilings.floor_of(Waiting::of(cell))?;
+        Some(format!("{} {name}", quantity::factor(cell.value / floor)))
+    };
     let cell = |cell: Option<&Cell>, ratio: Option<String>| {
         html! {
             td.figure {
@@ -188,7 +192,7 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
             } }
             tbody { @for score in scores { tr {
                 th scope="row" { (score.way.label) small { (waiting(score)) } }
-                (cell(score.half_rtt, score.half_rtt.zip(floor).map(|(cell, floor)| quantity::factor(cell.value / floor) + " floor")))
+                (cell(score.half_rtt, floor(score.half_rtt)))
                 (cell(score.one_way, share_of(score.one_way, |cell| ceilings.one_way(cell.size_bytes.unwrap_or(0)))))
                 td.figure { @match score.n_half_bytes { Some(bytes) => (format!("{bytes:.0} B")), None => span.none { "–" } } }
                 (cell(score.two_way, share_of(score.two_way, |_| ceilings.two_way())))
@@ -225,13 +229,6 @@ fn share_of(cell: Option<&Cell>, ceiling: impl Fn(&Cell) -> Option<f64>) -> Opti
     Some(quantity::percent(cell.value / ceiling(cell)?) + " of ceiling")
 }
 
-fn ceiling_name(ceiling: &Ceiling) -> String {
-    let size = ceiling.first.size_bytes.map(|size| format!(" {}", quantity::size(size)));
-    let parameters = ceiling.first.parameters.iter();
-    let parameters: String = parameters.map(|(name, value)| format!(", {name} {value}")).collect();
-    format!("{}{}{parameters}", ceiling.first.test, size.unwrap_or_default())
-}
-
 fn ceiling_table(ceilings: &Ceilings) -> Markup {
     html! {
         @if !ceilings.rows.is_empty() {
@@ -248,7 +245,7 @@ fn ceiling_table(ceilings: &Ceilings) -> Markup {
                     } }
                     tbody { @for ceiling in &ceilings.rows { tr {
                         @let unit = ceiling.first.unit;
-                        th scope="row" { (ceiling_name(ceiling)) }
+                        th scope="row" { (ceiling.name()) }
                         td.figure { (quantity::value(ceiling.first.value, unit)) }
                         td.figure { (interval(ceiling.first)) }
                         @match ceiling.drift() {
@@ -380,7 +377,7 @@ fn cell_row(cell: &Cell) -> Markup {
 }
 
 /// The command that takes a cell again.
-pub fn command_of(cell: &Cell) -> String {
+fn command_of(cell: &Cell) -> String {
     let mut words = vec!["bywire measure".to_owned(), cell.level.clone(), cell.test.clone()];
     let implied = cell.link.as_deref() == Some(&cell.level) || cell.level == "tcp" || cell.level == "udp";
     words.extend(cell.link.iter().filter(|_| !implied).map(|link| format!("--link {link}")));
@@ -388,9 +385,13 @@ pub fn command_of(cell: &Cell) -> String {
         words.push(format!("--between {}", cell.between));
     }
     words.extend(cell.size_bytes.map(|size| format!("--size {size}")));
-    words.extend(cell.parameters.iter().filter_map(|(name, value)| option(name, value)));
+    let chosen = cell.parameters.iter().filter(|(name, _)| !NOT_AN_OPTION.contains(&name.as_str()));
+    words.extend(chosen.filter_map(|(name, value)| option(name, value)));
     words.join(" ")
 }
+
+/// Parameters that the command works out by itself.
+const NOT_AN_OPTION: [&str; 3] = ["block_us", "blocks", "pairs"];
 
 fn option(name: &str, value: &Value) -> Option<String> {
     let name = name.replace('_', "-");

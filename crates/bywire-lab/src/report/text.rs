@@ -3,7 +3,6 @@
 use crate::cell::{Cell, Session};
 use crate::report::answer::{Score, verdicts};
 use crate::report::ceiling::Ceilings;
-use crate::report::page::command_of;
 use crate::report::quantity;
 use crate::report::way::{Waiting, ways};
 
@@ -17,14 +16,14 @@ pub fn summary_text(session: &Session) -> String {
         text += &score_table(&scores);
     }
     for verdict in verdicts(&scores) {
-        text += &format!("\n{verdict}");
+        text += &format!("\n{verdict}\n");
     }
     if !ceilings.rows.is_empty() {
-        text += "\n\n";
+        text += "\n";
         text += &ceiling_table(&ceilings);
     }
     if !session.absent.is_empty() {
-        text += "\n\nNot measured here\n";
+        text += "\nNot measured here\n";
     }
     for absence in &session.absent {
         let test = absence.test.as_ref().map(|test| format!(" {test}"));
@@ -34,48 +33,6 @@ pub fn summary_text(session: &Session) -> String {
         text += "\nThe session was interrupted: this is what had been measured by then.";
     }
     text.trim_matches('\n').to_owned() + "\n"
-}
-
-/// One cell in a few lines, with the command that takes it again.
-pub fn cell_text(cell: &Cell) -> String {
-    let value = |value: f64| quantity::value(value, cell.unit);
-    let [low, high] = cell.ci95;
-    let mut text = format!(
-        "{}\n  median {}   95 % interval {} – {}\n",
-        command_of(cell),
-        value(cell.value),
-        value(low),
-        value(high)
-    );
-    if let Some(percentiles) = cell.percentiles {
-        let mean = cell.mean.map(|mean| format!("mean {}   ", value(mean)));
-        text += &format!(
-            "  {}p5 {}   p95 {}   p99 {}   p99.9 {}\n",
-            mean.unwrap_or_default(),
-            value(percentiles.p5),
-            value(percentiles.p95),
-            value(percentiles.p99),
-            value(percentiles.p999)
-        );
-    }
-    for (name, end) in [("source", &cell.cpu.source), ("target", &cell.cpu.target)] {
-        let parts: Vec<String> = [
-            end.attributed.map(|share| format!("attributed {}", quantity::percent(share))),
-            end.machine_busy.map(|share| format!("machine {}", quantity::percent(share))),
-            end.service_demand_us_per_kb.map(|us| format!("{} µs/KB", quantity::digits(us))),
-            end.service_demand_us_per_transaction
-                .map(|us| format!("{} µs/transaction", quantity::digits(us))),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
-        if !parts.is_empty() {
-            text += &format!("  CPU, {name}: {}\n", parts.join("   "));
-        }
-    }
-    let disturbed = cell.blocks.iter().filter(|block| !block.disturbed.is_empty()).count();
-    let outliers = cell.blocks.iter().filter(|block| block.outlier).count();
-    text + &format!("  {} blocks, {disturbed} disturbed, {outliers} outliers\n", cell.blocks.len())
 }
 
 fn score_table(scores: &[Score]) -> String {
@@ -102,8 +59,7 @@ fn ceiling_table(ceilings: &Ceilings) -> String {
     let rows = ceilings.rows.iter().map(|ceiling| {
         let cell = ceiling.first;
         [
-            cell.test.clone(),
-            cell.size_bytes.map(quantity::size).unwrap_or_default(),
+            ceiling.name(),
             quantity::value(ceiling.value(), cell.unit),
             match ceiling.drift() {
                 Some(drift) => format!("{:+.1} %", drift * 100.0),
@@ -111,7 +67,7 @@ fn ceiling_table(ceilings: &Ceilings) -> String {
             },
         ]
     });
-    aligned(&["memory", "size", "value", "drift"], rows)
+    aligned(&["memory", "value", "drift"], rows)
 }
 
 /// Columns as wide as their widest entry: the first one to the left, figures to the right; empty columns left out.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::cell::Cell;
 
 /// Parameters that say how long or how carefully was measured, not what.
-const NOT_A_WAY: [&str; 9] =
+pub const NOT_A_WAY: [&str; 9] =
     ["blocks", "block_us", "cores", "pairs", "response-size", "response_size", "seed", "time", "verify"];
 
 /// One way, with its cells in the order taken.
@@ -137,7 +137,7 @@ fn label((level, link, between, parameters): &Key) -> String {
 }
 
 /// A parameter as a reader would say it.
-fn parameter(name: &str, value: &Value) -> String {
+pub fn parameter(name: &str, value: &Value) -> String {
     let plain = match value {
         Value::String(text) => text.clone(),
         Value::Bool(true) => "on".into(),
@@ -149,7 +149,11 @@ fn parameter(name: &str, value: &Value) -> String {
         ("spin", "off") => "sleeping".into(),
         ("lent", "on") => "lent".into(),
         ("lent", "off") => "copied".into(),
+        ("both-cores", "on") => "both cores".into(),
+        ("both-cores", "off") => "one core".into(),
+        ("lines", "1") => "one line".into(),
+        ("lines", _) => format!("{plain} lines"),
         ("mtu", _) => format!("MTU {plain}"),
-        _ => format!("{} {plain}", name.replace(['-', '_'], " ")),
+        _ => format!("{} {plain}", name.replace('-', " ")),
     }
 }
