@@ -16,18 +16,21 @@ const CELLS_FILE: &str = "cells.jsonl";
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The file system refused.
-    #[error("cannot {action} {path}: {source}")]
+    #[error("cannot {action} {path}: {reason}")]
     File {
         /// What was tried.
         action: &'static str,
         /// On which file.
         path: PathBuf,
-        /// What the system said.
-        source: io::Error,
+        /// What the system said; no `source`, or it would be told twice.
+        reason: io::Error,
     },
     /// A new session would overwrite an old one.
     #[error("{0} holds a session already; name another directory")]
     Occupied(PathBuf),
+    /// There is no session to read.
+    #[error("{0} holds no session: name a directory that `bywire bench` wrote")]
+    Absent(PathBuf),
     /// A file does not hold what it should.
     #[error("{path}, line {line}: {reason}; it is not a session of this version")]
     Malformed {
@@ -61,12 +64,12 @@ impl Store {
     /// # Errors
     /// When the directory holds a session already or cannot be written.
     pub fn create(directory: &Path, session: &Session) -> Result<Self, StoreError> {
-        fs::create_dir_all(directory).map_err(|source| file_error("make", directory, source))?;
+        fs::create_dir_all(directory).map_err(|reason| file_error("make", directory, reason))?;
         if directory.join(SESSION_FILE).exists() {
             return Err(StoreError::Occupied(directory.to_owned()));
         }
         let path = directory.join(CELLS_FILE);
-        let cells = File::create(&path).map_err(|source| file_error("make", &path, source))?;
+        let cells = File::create(&path).map_err(|reason| file_error("make", &path, reason))?;
         let store = Self { directory: directory.to_owned(), cells };
         store.save(session)?;
         Ok(store)
@@ -84,7 +87,7 @@ impl Store {
         line.push('\n');
         self.cells
             .write_all(line.as_bytes())
-            .map_err(|source| file_error("write", &self.directory.join(CELLS_FILE), source))
+            .map_err(|reason| file_error("write", &self.directory.join(CELLS_FILE), reason))
     }
 
     /// Writes the session's own facts again, all at once: seconds so far, absences, whether it is complete.
@@ -95,8 +98,8 @@ impl Store {
         let path = self.directory.join(SESSION_FILE);
         let fresh = self.directory.join("session.json.new");
         let text = json(session);
-        fs::write(&fresh, text + "\n").map_err(|source| file_error("write", &fresh, source))?;
-        fs::rename(&fresh, &path).map_err(|source| file_error("write", &path, source))
+        fs::write(&fresh, text + "\n").map_err(|reason| file_error("write", &fresh, reason))?;
+        fs::rename(&fresh, &path).map_err(|reason| file_error("write", &path, reason))
     }
 
     /// Where it is stored.
@@ -111,6 +114,9 @@ impl Store {
 /// When a file is missing, of another version or malformed anywhere but in a torn last line.
 pub fn read(directory: &Path) -> Result<Session, StoreError> {
     let path = directory.join(SESSION_FILE);
+    if !path.exists() {
+        return Err(StoreError::Absent(directory.to_owned()));
+    }
     let text = read_text(&path)?;
     let mut session: Session =
         serde_json::from_str(&text).map_err(|error| malformed(&path, error.line(), error))?;
@@ -123,7 +129,7 @@ pub fn read(directory: &Path) -> Result<Session, StoreError> {
 }
 
 fn read_cells(path: &Path) -> Result<Vec<Cell>, StoreError> {
-    let bytes = fs::read(path).map_err(|source| file_error("read", path, source))?;
+    let bytes = fs::read(path).map_err(|reason| file_error("read", path, reason))?;
     // What follows the last line end was torn off while it was written, perhaps within a character.
     let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
     let mut cells = Vec::new();
@@ -142,7 +148,7 @@ fn read_cells(path: &Path) -> Result<Vec<Cell>, StoreError> {
 }
 
 fn read_text(path: &Path) -> Result<String, StoreError> {
-    fs::read_to_string(path).map_err(|source| file_error("read", path, source))
+    fs::read_to_string(path).map_err(|reason| file_error("read", path, reason))
 }
 
 fn json(value: &impl serde::Serialize) -> String {
@@ -150,8 +156,8 @@ fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("cells and sessions are JSON")
 }
 
-fn file_error(action: &'static str, path: &Path, source: io::Error) -> StoreError {
-    StoreError::File { action, path: path.to_owned(), source }
+fn file_error(action: &'static str, path: &Path, reason: io::Error) -> StoreError {
+    StoreError::File { action, path: path.to_owned(), reason }
 }
 
 fn malformed(path: &Path, line: usize, reason: impl ToString) -> StoreError {

@@ -124,7 +124,7 @@ pub fn headlines(scores: &[Score], ceilings: &Ceilings) -> Vec<Headline> {
 
 /// Who wins by how much: one sentence for each question and way of waiting on which two levels can be compared.
 pub fn verdicts(scores: &[Score]) -> Vec<String> {
-    let questions: [Question; 4] = [
+    let questions: [Question; 5] = [
         Question {
             about: "half-RTT of short messages",
             better: "shorter",
@@ -148,6 +148,12 @@ pub fn verdicts(scores: &[Score]) -> Vec<String> {
             better: "more",
             less_is_better: false,
             cell: |score| score.transactions,
+        },
+        Question {
+            about: "host CPU per short message",
+            better: "less",
+            less_is_better: true,
+            cell: |score| score.overhead,
         },
     ];
     let mut verdicts = Vec::new();
@@ -215,6 +221,7 @@ impl Question {
         let factor = quantity::factor(ratio);
         match self.better {
             "shorter" => format!("{factor} shorter than {} ({told})", way.label),
+            "less" => format!("{factor} less than {} ({told})", way.label),
             "more" => format!("{factor} as many as {} ({told})", way.label),
             _ => format!("{factor} {} ({told})", way.label),
         }
