@@ -1,1 +1,18 @@
-//! placeholder
+//! Bywire for C: `libbywire.so`, `libbywire.a` and `bywire.h`.
+//!
+//! One C function per call of the Rust interface. Every entry checks for null, stops panics, and turns
+//! errors into negative codes by one explicit match; who owns what is in the types ([`handle`]).
+
+#![allow(non_camel_case_types, reason = "these are names of C types")]
+
+pub mod error;
+pub mod event;
+pub mod failure;
+pub mod handle;
+pub mod heap;
+pub mod message;
+pub mod options;
+pub mod port;
+pub mod region;
+pub mod sized;
+pub mod version;

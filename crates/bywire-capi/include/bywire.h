@@ -1,0 +1,570 @@
+/* Bywire for C: ports, messages, put and get, with no system call on the data path.
+ *
+ * Generated from crates/bywire-capi; do not edit. docs/c.md tells how to use it.
+ *
+ * Every function returns BW_OK or a negative bw_error_t unless it says otherwise. A handle belongs to
+ * one thread at a time and may move between threads. Handles must come from this library and not
+ * have been given back to it; null pointers and numbers out of range are errors. */
+
+
+#ifndef BYWIRE_H
+#define BYWIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The version of this interface. A library of another one has another file name (`libbywire.so.N`). */
+#define BW_ABI_VERSION 0
+
+/* The longest message that needs no posted buffer when the sender uses the default geometry. */
+#define BW_FRAGMENT_BYTES 4096
+
+/* As a time-out of bw_wait: wait until something happens. */
+#define BW_FOREVER -1
+
+/* The longest note of a put. */
+#define BW_NOTE_BYTES_MAX 32
+
+/* What functions return. Success is zero or positive, failure negative. */
+typedef enum {
+  /* Done. */
+  BW_OK = 0,
+  /* A pointer was null, a number out of range, or a text not UTF-8; bw_last_error_text says which. */
+  BW_ERROR_ARGUMENT = -1,
+  /* A fault inside the library. The port concerned answers nothing else from now on: close it. */
+  BW_ERROR_PANIC = -2,
+  /* The kernel refused; bw_last_error_text says what it said. */
+  BW_ERROR_SYSTEM = -3,
+  /* The port belongs to the process that forked this one. */
+  BW_ERROR_FORKED = -4,
+  /* Something that this version of the interface has no code for. */
+  BW_ERROR_UNKNOWN = -5,
+  /* The part of an address before the slash is no node's name. */
+  BW_ERROR_ADDRESS_NODE = -10,
+  /* A port's name or number is none. */
+  BW_ERROR_ADDRESS_PORT = -11,
+  /* Another living process has the port. */
+  BW_ERROR_IN_USE = -20,
+  /* A dead socket of another user stands in the way. */
+  BW_ERROR_FOREIGN = -21,
+  /* An option is outside its limits. */
+  BW_ERROR_OPTION = -22,
+  /* Where ports are kept cannot be used. */
+  BW_ERROR_RUNTIME_DIRECTORY = -23,
+  /* Somebody holds the runtime directory's lock. */
+  BW_ERROR_LOCKED = -24,
+  /* No such node in this fabric. */
+  BW_ERROR_UNKNOWN_NODE = -30,
+  /* Nobody has opened that port. */
+  BW_ERROR_NO_PORT = -31,
+  /* The port's owner does not admit this user. */
+  BW_ERROR_NOT_ADMITTED = -32,
+  /* The other end did not answer in time. */
+  BW_ERROR_TIMED_OUT = -33,
+  /* A port cannot be its own peer. */
+  BW_ERROR_OWN_PORT = -34,
+  /* This port has as many peers as its options allow. */
+  BW_ERROR_TOO_MANY_PEERS = -35,
+  /* The other end speaks another version of the protocol. */
+  BW_ERROR_REFUSED_VERSION = -40,
+  /* The other end has as many peers as it allows. */
+  BW_ERROR_REFUSED_TOO_MANY_PEERS = -41,
+  /* The other end could not verify this port. */
+  BW_ERROR_REFUSED_UNVERIFIED = -42,
+  /* The other end did not accept the offered memory. */
+  BW_ERROR_REFUSED_BAD_OFFER = -43,
+  /* The other end has run out of descriptors or memory. */
+  BW_ERROR_REFUSED_NO_RESOURCES = -44,
+  /* The other end closed the connection before it was made. */
+  BW_ERROR_REFUSED_CLOSED = -45,
+  /* No room towards that peer now. */
+  BW_ERROR_FULL = -50,
+  /* All send tokens of this priority are out. */
+  BW_ERROR_NO_TOKEN = -51,
+  /* Longer than the target or this call takes. */
+  BW_ERROR_TOO_LONG = -52,
+  /* The handle names no connection. */
+  BW_ERROR_NO_PEER = -53,
+  /* The handshake is not over yet. */
+  BW_ERROR_CONNECTING = -54,
+  /* A datagram was dropped, and counted, for want of room. */
+  BW_ERROR_DROPPED = -55,
+  /* All receive tokens of this priority are out. */
+  BW_ERROR_NO_RECEIVE_TOKEN = -56,
+  /* The peer closed its port. */
+  BW_ERROR_GONE_CLOSED = -60,
+  /* The peer's process ended. */
+  BW_ERROR_GONE_DIED = -61,
+  /* The peer broke the protocol. */
+  BW_ERROR_GONE_BROKEN = -62,
+  /* A payload from the peer was corrupted. */
+  BW_ERROR_GONE_CORRUPTED = -63,
+  /* The connection was ended on this side. */
+  BW_ERROR_GONE_HERE = -64,
+  /* The key names no region, or one that was revoked. */
+  BW_ERROR_BAD_KEY = -70,
+  /* The region does not grant this right. */
+  BW_ERROR_NO_RIGHT = -71,
+  /* The range leaves the region. */
+  BW_ERROR_OUT_OF_RANGE = -72,
+  /* Every block of the heap is lent. */
+  BW_ERROR_NO_BLOCK = -80,
+  /* The block is not from a heap shared with this peer. */
+  BW_ERROR_OTHER_PEER = -81,
+  /* A heap's sizes are zero or over the limit. */
+  BW_ERROR_HEAP_SIZE = -82,
+} bw_error_t;
+
+/* Who may connect to a port. The kernel says who a stranger is; nobody can pretend. */
+typedef enum {
+  /* Processes of the port owner's user (and root). */
+  BW_ADMIT_SAME_USER = 0,
+  /* These, and members of the group `admit_group`. */
+  BW_ADMIT_GROUP = 1,
+  /* Every user of this machine. */
+  BW_ADMIT_EVERYONE = 2,
+} bw_admit_t;
+
+/* One of two independent lanes; neither can block the other. */
+typedef enum {
+  /* For the bulk of the traffic. */
+  BW_PRIORITY_LOW = 0,
+  /* For what must not wait behind it. */
+  BW_PRIORITY_HIGH = 1,
+} bw_priority_t;
+
+/* When a transfer counts as complete. */
+typedef enum {
+  /* When the buffer may be used again. */
+  BW_CONFIRM_COPIED = 0,
+  /* When the target port has consumed the message. */
+  BW_CONFIRM_DELIVERED = 1,
+} bw_confirm_t;
+
+/* What happened. Programs ignore numbers that they do not know. */
+typedef enum {
+  /* Nothing; the event is all zeros otherwise. */
+  BW_EVENT_NONE = 0,
+  /* A message: `peer`, `priority`, `data`, `length_bytes`, and `buffer` if it lies in posted memory. */
+  BW_EVENT_MESSAGE = 1,
+  /* A datagram: as for a message. */
+  BW_EVENT_DATAGRAM = 2,
+  /* A message that the peer lent: `peer`, `priority`, `length_bytes`, and `lent`, which the program gives back by
+     bw_lent_return. */
+  BW_EVENT_LENT = 3,
+  /* A peer has connected, or the answer to bw_connect_start has come: `peer`. */
+  BW_EVENT_CONNECTED = 4,
+  /* A peer is gone, and its handle dead: `peer`, and in `status` why. */
+  BW_EVENT_DISCONNECTED = 5,
+  /* An asynchronous send is over: `transfer`, `buffer`, `status`. */
+  BW_EVENT_SENT = 6,
+  /* A put is over, and the target has the data unless `status` is an error: `transfer`, `buffer`, `status`. */
+  BW_EVENT_PUT = 7,
+  /* A get is over, and the buffer holds the data unless `status` is an error: `transfer`, `buffer`, `status`. */
+  BW_EVENT_GOT = 8,
+  /* A peer has put data into a region of ours: `peer`, and its note in `data` and `length_bytes`. */
+  BW_EVENT_NOTIFIED = 9,
+  /* A long message waits for a posted buffer: `peer`, `priority`, `length_bytes`. Reported once. */
+  BW_EVENT_BUFFER_NEEDED = 10,
+  /* Something that this version of the interface has no number for. */
+  BW_EVENT_OTHER = 11,
+} bw_event_kind_t;
+
+/* What peers may do with a region; or-ed together. */
+typedef enum {
+  /* They may get. */
+  BW_RIGHT_READ = 1,
+  /* They may put. */
+  BW_RIGHT_WRITE = 2,
+} bw_right_t;
+
+/* A block to write a message into. */
+typedef struct bw_block_t bw_block_t;
+
+/* Memory shared with one peer, in equal blocks that can be lent to it. */
+typedef struct bw_heap_t bw_heap_t;
+
+/* A message that a peer lent. It may be read and returned on any thread. */
+typedef struct bw_lent_t bw_lent_t;
+
+/* A protected message endpoint. It belongs to one thread at a time and may move between threads. */
+typedef struct bw_port_t bw_port_t;
+
+/* The size of one lane of the rings towards a peer. */
+typedef struct {
+  /* Records that can be outstanding; a power of two from 8 to 8192. */
+  uint32_t slots;
+  /* Payload bytes that can be outstanding; a power of two from 4 KiB to 8 MiB. */
+  uint32_t bulk_bytes;
+} bw_lane_t;
+
+/* Everything that can be chosen when a port is opened. Fill it with bw_port_options_init, then change what you
+   like: programs keep working when later versions have more options. */
+typedef struct {
+  /* The size of this structure as the program knows it; bw_port_options_init sets it. */
+  size_t size_bytes;
+  /* The port's number or name as text; NULL: any free number. */
+  const char *name;
+  /* Where ports are kept; NULL: BYWIRE_RUNTIME_DIR, else /run/bywire if it can be used, else
+     XDG_RUNTIME_DIR/bywire, else /tmp/bywire-UID. */
+  const char *runtime_directory;
+  /* The longest message that this port takes, in bytes (up to 2^40). */
+  uint64_t message_bytes_max;
+  /* How long bw_wait spins at most before it sleeps. */
+  uint64_t spin_ns;
+  /* A bw_admit_t. */
+  uint32_t admit;
+  /* The group that BW_ADMIT_GROUP admits. */
+  uint32_t admit_group;
+  /* 1: check every payload end to end with CRC32C, in both directions; on as soon as either end wants it. */
+  uint32_t integrity;
+  /* Asynchronous transfers that may be outstanding, for each priority (1 to 256). */
+  uint32_t send_tokens;
+  /* Receive buffers that may be posted, for each priority. */
+  uint32_t receive_tokens;
+  /* Connections at a time. */
+  uint32_t peers_max;
+  /* The rings towards each peer: for the library's own answers, high priority, low priority. */
+  bw_lane_t lanes[3];
+  /* The most payload that one record carries: 512 to 32768 bytes, in steps of 64. */
+  uint32_t fragment_bytes;
+  /* Zero. */
+  uint32_t reserved;
+} bw_port_options_t;
+
+/* Counters of a port, since it was opened. */
+typedef struct {
+  /* Datagrams that found no room and were dropped at this end. */
+  uint64_t datagrams_unsent;
+  /* Datagrams that arrived damaged and were dropped. */
+  uint64_t datagrams_damaged;
+  /* Connections of strangers that were turned away. */
+  uint64_t refused;
+  /* Times that the port slept. */
+  uint64_t sleeps;
+} bw_statistics_t;
+
+/* One connection of a port; 0 is none. Copies freely; a new incarnation of the same peer gets a new handle. */
+typedef uint64_t bw_peer_t;
+
+/* Who a peer is, as attested by the kernel. */
+typedef struct {
+  /* Its node and port, as text. */
+  char address[128];
+  /* A number that differs between incarnations of the same port. */
+  uint64_t incarnation;
+  /* The longest message that it takes, in bytes. */
+  uint64_t message_bytes_max;
+  /* Its process in our pid namespace, 0 when it lives in one that we cannot see. */
+  int32_t pid;
+  /* Its user. */
+  uint32_t uid;
+  /* 1: payloads are checked end to end. */
+  uint32_t integrity;
+  /* Zero. */
+  uint32_t reserved;
+} bw_peer_info_t;
+
+/* Names an asynchronous transfer until its completion. */
+typedef uint64_t bw_transfer_t;
+
+/* Something that happened at a port. `data` is valid until the next bw_poll, bw_wait or bw_event_release on the port,
+   except in posted memory, which is the program's again at once. */
+typedef struct {
+  /* A bw_event_kind_t. */
+  uint32_t kind;
+  /* BW_OK, or the bw_error_t of a transfer that failed or a peer that has gone. */
+  int32_t status;
+  /* Which peer; 0 where none is meant. */
+  bw_peer_t peer;
+  /* Which transfer; 0 where none is meant. */
+  bw_transfer_t transfer;
+  /* A bw_priority_t. */
+  uint32_t priority;
+  /* Zero. */
+  uint32_t reserved;
+  /* The bytes of a message, a datagram or a note. */
+  const void *data;
+  /* How many they are. */
+  uint64_t length_bytes;
+  /* The program's own memory, which it may use again; NULL where it was empty or none is meant. */
+  void *buffer;
+  /* Its whole length. */
+  uint64_t buffer_bytes;
+  /* A lent message, which belongs to the program. */
+  bw_lent_t *lent;
+  /* Zero; room for later versions. */
+  uint64_t reserved_words[3];
+} bw_event_t;
+
+/* The capability to reach a region: hand it to peers, in a message for example. */
+typedef uint64_t bw_key_t;
+
+/* Every code. */
+#define bw_error_t_ALL { BW_OK, BW_ERROR_ARGUMENT, BW_ERROR_PANIC, BW_ERROR_SYSTEM, BW_ERROR_FORKED, BW_ERROR_UNKNOWN, BW_ERROR_ADDRESS_NODE, BW_ERROR_ADDRESS_PORT, BW_ERROR_IN_USE, BW_ERROR_FOREIGN, BW_ERROR_OPTION, BW_ERROR_RUNTIME_DIRECTORY, BW_ERROR_LOCKED, BW_ERROR_UNKNOWN_NODE, BW_ERROR_NO_PORT, BW_ERROR_NOT_ADMITTED, BW_ERROR_TIMED_OUT, BW_ERROR_OWN_PORT, BW_ERROR_TOO_MANY_PEERS, BW_ERROR_REFUSED_VERSION, BW_ERROR_REFUSED_TOO_MANY_PEERS, BW_ERROR_REFUSED_UNVERIFIED, BW_ERROR_REFUSED_BAD_OFFER, BW_ERROR_REFUSED_NO_RESOURCES, BW_ERROR_REFUSED_CLOSED, BW_ERROR_FULL, BW_ERROR_NO_TOKEN, BW_ERROR_TOO_LONG, BW_ERROR_NO_PEER, BW_ERROR_CONNECTING, BW_ERROR_DROPPED, BW_ERROR_NO_RECEIVE_TOKEN, BW_ERROR_GONE_CLOSED, BW_ERROR_GONE_DIED, BW_ERROR_GONE_BROKEN, BW_ERROR_GONE_CORRUPTED, BW_ERROR_GONE_HERE, BW_ERROR_BAD_KEY, BW_ERROR_NO_RIGHT, BW_ERROR_OUT_OF_RANGE, BW_ERROR_NO_BLOCK, BW_ERROR_OTHER_PEER, BW_ERROR_HEAP_SIZE, }
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/* The version of the interface that the library was built with: compare with BW_ABI_VERSION. */
+uint32_t bw_abi_version(void);
+
+/* The library's own version as text, such as "0.1.0"; valid for ever. */
+const char *bw_version(void);
+
+/* The sentence for a code: what happened and what to do. Never null, valid for ever. */
+const char *bw_error_text(int code);
+
+/* The sentence for the last call of this thread that failed, with particulars such as a path, a limit or what the
+   kernel said. Never null; valid until the next failing call of this thread. */
+const char *bw_last_error_text(void);
+
+/* Fills `options` with the defaults, which suit most programs. `size_bytes` is sizeof *options.
+   The caller promises: `options` is null or valid for writes of `size_bytes`. */
+int bw_port_options_init(bw_port_options_t *options, size_t size_bytes);
+
+/* Opens a port on this node and stores its handle. `options` may be NULL: the defaults.
+   The caller promises: `options` is null or filled by bw_port_options_init, with texts that end in a zero byte. `port` is null or
+   valid for a write. */
+int bw_port_open(const bw_port_options_t *options,
+                 bw_port_t **port);
+
+/* Closes a port: peers see BW_ERROR_GONE_CLOSED. Afterwards the library touches none of the program's memory, and the
+   handle and what events pointed to are no longer valid, except lent messages, heaps and blocks.
+   The caller promises: `port` is null or a port that was not closed before, and no other thread uses it. */
+int bw_port_close(bw_port_t *port);
+
+/* What the port is called: a text that is valid until the port is closed. NULL for a null port.
+   The caller promises: `port` is null or an open port. */
+const char *bw_port_name(const bw_port_t *port);
+
+/* Where peers find the port, as `node/port`: a text that is valid until the port is closed. NULL for a null port.
+   The caller promises: `port` is null or an open port. */
+const char *bw_port_address(const bw_port_t *port);
+
+/* The options that the port was opened with; its texts are valid until the port is closed. `size_bytes` is
+   sizeof *options.
+   The caller promises: `port` is null or an open port; `options` is null or valid for writes of `size_bytes`. */
+int bw_port_options(const bw_port_t *port,
+                    bw_port_options_t *options,
+                    size_t size_bytes);
+
+/* The port's counters. `size_bytes` is sizeof *statistics.
+   The caller promises: `port` is null or an open port; `statistics` is null or valid for writes of `size_bytes`. */
+int bw_port_statistics(const bw_port_t *port, bw_statistics_t *statistics, size_t size_bytes);
+
+/* A descriptor that becomes readable, after bw_arm has returned 1, as soon as there may be an event. It belongs to the
+   port: watch it, but do not read or close it. Negative: a bw_error_t.
+   The caller promises: `port` is null or an open port. */
+int bw_descriptor(const bw_port_t *port);
+
+/* Connects to `node/port` and waits at most `timeout_us` microseconds for the answer, serving other ports meanwhile. The
+   other end answers when it polls. Two ports of one thread use bw_connect_start.
+   The caller promises: `port` is null or an open port, used by this thread alone; `address` is null or a text; `peer` is null or
+   valid for a write. */
+int bw_connect(bw_port_t *port,
+               const char *address,
+               uint64_t timeout_us,
+               bw_peer_t *peer);
+
+/* Begins to connect: BW_EVENT_CONNECTED or BW_EVENT_DISCONNECTED follows.
+   The caller promises: As for bw_connect. */
+int bw_connect_start(bw_port_t *port, const char *address, bw_peer_t *peer);
+
+/* Ends a connection. What the peer has sent already is dropped; it sees BW_ERROR_GONE_CLOSED. An unknown peer is
+   none to disconnect from, and no error.
+   The caller promises: `port` is null or an open port, used by this thread alone. */
+int bw_disconnect(bw_port_t *port,
+                  bw_peer_t peer);
+
+/* Who a peer is; BW_ERROR_NO_PEER while it connects and after it has gone. `size_bytes` is sizeof *info.
+   The caller promises: `port` is null or an open port; `info` is null or valid for writes of `size_bytes`. */
+int bw_peer_info(const bw_port_t *port,
+                 bw_peer_t peer,
+                 bw_peer_info_t *info,
+                 size_t size_bytes);
+
+/* Stores the handles of at most `peers_max` connected peers and returns how many are connected.
+   The caller promises: `port` is null or an open port; `peers` is valid for writes of `peers_max` handles, or null when that is 0. */
+int bw_peers(const bw_port_t *port,
+             bw_peer_t *peers,
+             size_t peers_max);
+
+/* Copies a message of up to one fragment (BW_FRAGMENT_BYTES by default) to a peer, at once. It needs no token and
+   no completion. BW_ERROR_FULL is back-pressure: poll and try again.
+   The caller promises: `port` is null or an open port, used by this thread alone; `data` is valid for reads of `length_bytes`, or
+   null when that is 0. */
+int bw_send(bw_port_t *port,
+            bw_peer_t peer,
+            uint32_t priority,
+            const void *data,
+            size_t length_bytes);
+
+/* Sends a datagram of up to one fragment: at most once, in no order, never blocking anyone. BW_ERROR_DROPPED: it
+   was dropped for want of room, and counted.
+   The caller promises: As for bw_send. */
+int bw_send_datagram(bw_port_t *port,
+                     bw_peer_t peer,
+                     uint32_t priority,
+                     const void *data,
+                     size_t length_bytes);
+
+/* Sends a message of any length from the program's own memory, which stays untouched until BW_EVENT_SENT gives it
+   back. `confirm` is a bw_confirm_t. Takes a send token. `transfer` may be NULL.
+   The caller promises: `port` is null or an open port, used by this thread alone. `data` is valid for reads of `length_bytes`, from
+   any thread, and not written until its event or until the port is closed; on failure at once.
+   `transfer` is null or valid for a write. */
+int bw_send_buffer(bw_port_t *port,
+                   bw_peer_t peer,
+                   uint32_t priority,
+                   const void *data,
+                   size_t length_bytes,
+                   uint32_t confirm,
+                   bw_transfer_t *transfer);
+
+/* Posts memory to receive one long message of this priority into; its event gives the memory back. A message takes
+   the smallest buffer that it fits; messages of one fragment need none.
+   The caller promises: `port` is null or an open port, used by this thread alone. `data` is valid for reads and writes of
+   `length_bytes`, from any thread, and not touched until its event or until the port is closed; on failure at once. */
+int bw_post_receive(bw_port_t *port,
+                    uint32_t priority,
+                    void *data,
+                    size_t length_bytes);
+
+/* Takes the next event, if there is one: 1 when there was. Never waits, and makes no system call but once in about a
+   millisecond to look after sockets and peers that died.
+   The caller promises: `port` is null or an open port, used by this thread alone; `event` is null or valid for a write. */
+int bw_poll(bw_port_t *port,
+            bw_event_t *event);
+
+/* Waits for the next event, at most `timeout_us` microseconds (BW_FOREVER: without end): 1 when there was one, 0 when the
+   time is up. Spins a bounded time, then sleeps.
+   The caller promises: As for bw_poll. */
+int bw_wait(bw_port_t *port,
+            int64_t timeout_us,
+            bw_event_t *event);
+
+/* Gives back early what the last event's `data` points to.
+   The caller promises: `port` is null or an open port, used by this thread alone. */
+int bw_event_release(bw_port_t *port);
+
+/* Prepares to sleep on the port's descriptor: 1 when there is nothing to do, and from then on the descriptor becomes
+   readable with the next event; 0: poll again instead. After waking, poll until nothing comes, then arm again.
+   The caller promises: `port` is null or an open port, used by this thread alone. */
+int bw_arm(bw_port_t *port);
+
+/* Registers a region of `length_bytes` zeros that peers with its key may reach with `rights`. Its memory is the
+   library's, until bw_region_revoke or bw_port_close.
+   The caller promises: `port` is null or an open port, used by this thread alone; `key` is null or valid for a write. */
+int bw_region_register(bw_port_t *port,
+                       size_t length_bytes,
+                       uint32_t rights,
+                       bw_key_t *key);
+
+/* Where a region of ours lies. Between calls on the port the program may read and write there; during calls peers'
+   data arrives. `length_bytes` may be NULL.
+   The caller promises: `port` is null or an open port, used by this thread alone; the others are null or valid for a write. */
+int bw_region_memory(bw_port_t *port,
+                     bw_key_t key,
+                     void **memory,
+                     size_t *length_bytes);
+
+/* Ends a region: from now on its key opens nothing, and its memory is gone.
+   The caller promises: `port` is null or an open port, used by this thread alone. */
+int bw_region_revoke(bw_port_t *port, bw_key_t key);
+
+/* Puts data into a peer's region at `offset`, in order with messages of the same priority. With a note (not NULL) of up to
+   BW_NOTE_BYTES_MAX bytes the peer is told, after the data is visible. The data stays untouched until BW_EVENT_PUT
+   gives it back. Takes a send token. `transfer` may be NULL.
+   The caller promises: As for bw_send_buffer; `note` is null or valid for reads of `note_bytes`. */
+int bw_put(bw_port_t *port,
+           bw_peer_t peer,
+           uint32_t priority,
+           bw_key_t key,
+           uint64_t offset,
+           const void *data,
+           size_t length_bytes,
+           const void *note,
+           size_t note_bytes,
+           bw_transfer_t *transfer);
+
+/* Gets `length_bytes` from a peer's region at `offset` into `data`, which is the library's until BW_EVENT_GOT. Takes a send
+   token. `transfer` may be NULL.
+   The caller promises: As for bw_post_receive; `transfer` is null or valid for a write. */
+int bw_get(bw_port_t *port,
+           bw_peer_t peer,
+           uint32_t priority,
+           bw_key_t key,
+           uint64_t offset,
+           void *data,
+           size_t length_bytes,
+           bw_transfer_t *transfer);
+
+/* Makes memory shared with one peer, from which messages can be lent to it instead of copied: `blocks` (up to 1024) of
+   `block_bytes` each (64 to 2^30, rounded up to whole cache lines).
+   The caller promises: `port` is null or an open port, used by this thread alone; `heap` is null or valid for a write. */
+int bw_heap_open(bw_port_t *port,
+                 bw_peer_t peer,
+                 size_t block_bytes,
+                 uint32_t blocks,
+                 bw_heap_t **heap);
+
+/* Lets go of a heap; blocks taken from it stay valid.
+   The caller promises: `heap` is null or a heap that was not closed before. */
+int bw_heap_close(bw_heap_t *heap);
+
+/* Takes a free block. It goes back by bw_send_lent or bw_block_drop.
+   The caller promises: `heap` is null or an open heap; `block` is null or valid for a write. */
+int bw_heap_block(const bw_heap_t *heap, bw_block_t **block);
+
+/* The size of every block; 0 for a null heap.
+   The caller promises: `heap` is null or an open heap. */
+size_t bw_heap_block_bytes(const bw_heap_t *heap);
+
+/* The peer that a heap is shared with; 0 for a null heap.
+   The caller promises: `heap` is null or an open heap. */
+bw_peer_t bw_heap_peer(const bw_heap_t *heap);
+
+/* Where to write the block's message; NULL for a null block. Valid until the block is lent or dropped.
+   The caller promises: `block` is null or a block of the program's, used by this thread alone. */
+void *bw_block_memory(bw_block_t *block);
+
+/* Gives a block back to its heap without sending it.
+   The caller promises: `block` is null or a block of the program's that was neither lent nor dropped. */
+int bw_block_drop(bw_block_t *block);
+
+/* Lends the first `length_bytes` of a block to the peer that its heap is shared with, as a message. On success the block
+   is the library's, and is back in its heap when the peer is done with it; on failure it stays the program's.
+   The caller promises: `port` is null or an open port, used by this thread alone; `block` as for bw_block_drop. */
+int bw_send_lent(bw_port_t *port,
+                 uint32_t priority,
+                 bw_block_t *block,
+                 size_t length_bytes);
+
+/* Copies bytes of a lent message out, from `offset` on, and returns how many there were. Tolerates a lender that is
+   still writing. 0 for a null message or a null target.
+   The caller promises: `lent` is null or a lent message that was not returned; `target` is null or valid for writes of `target_bytes`. */
+size_t bw_lent_read(const bw_lent_t *lent,
+                    size_t offset,
+                    void *target,
+                    size_t target_bytes);
+
+/* The lent message in place; NULL for a null message. The peer must be trusted not to write there any more: otherwise
+   what was checked may change before it is used. Valid until bw_lent_return.
+   The caller promises: `lent` is null or a lent message that was not returned, of a peer that is trusted. */
+const void *bw_lent_memory(const bw_lent_t *lent);
+
+/* The length of a lent message; 0 for a null one.
+   The caller promises: `lent` is null or a lent message that was not returned. */
+size_t bw_lent_bytes(const bw_lent_t *lent);
+
+/* Gives a lent message back to its lender.
+   The caller promises: `lent` is null or a lent message that was not returned before. */
+int bw_lent_return(bw_lent_t *lent);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* BYWIRE_H */

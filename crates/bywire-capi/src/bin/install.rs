@@ -1,0 +1,93 @@
+//! Puts libbywire, bywire.h and bywire.pc where a compiler finds them.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+
+const HEADER: &str = include_str!("../../include/bywire.h");
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// What the static library needs of the system.
+const LIBRARIES_PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
+
+/// Installs libbywire for C and C++: lib/libbywire.so, lib/libbywire.a, include/bywire.h and
+/// lib/pkgconfig/bywire.pc.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// Where programs will look for it.
+    #[arg(long, default_value = "/usr/local")]
+    prefix: PathBuf,
+    /// A directory to write into instead of the root, for packages.
+    #[arg(long)]
+    destination: Option<PathBuf>,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let prefix = std::path::absolute(&arguments.prefix).context("the prefix is no path")?;
+    let root = match &arguments.destination {
+        Some(destination) => destination.join(prefix.strip_prefix("/").unwrap_or(&prefix)),
+        None => prefix.clone(),
+    };
+    let [include, library] = ["include", "lib"].map(|name| root.join(name));
+    for directory in [&include, &library.join("pkgconfig")] {
+        let why = || format!("cannot make {}: choose another --prefix", directory.display());
+        fs::create_dir_all(directory).with_context(why)?;
+    }
+    let abi = bywire_capi::version::BW_ABI_VERSION;
+    let full = format!("libbywire.so.{abi}.{VERSION}");
+    copy(&built("libbywire_capi.so")?, &library.join(&full))?;
+    link(&full, &library.join(format!("libbywire.so.{abi}")))?;
+    link(&full, &library.join("libbywire.so"))?;
+    copy(&built("libbywire_capi.a")?, &library.join("libbywire.a"))?;
+    write(&include.join("bywire.h"), HEADER)?;
+    write(&library.join("pkgconfig/bywire.pc"), &package(&prefix))?;
+    println!("installed Bywire {VERSION} for C in {}", root.display());
+    Ok(())
+}
+
+/// The description for pkg-config.
+fn package(prefix: &Path) -> String {
+    format!(
+        "prefix={}\nincludedir=${{prefix}}/include\nlibdir=${{prefix}}/lib\n\n\
+         Name: bywire\nDescription: A user-level message fabric\nVersion: {VERSION}\n\
+         Cflags: -I${{includedir}}\nLibs: -L${{libdir}} -lbywire\nLibs.private: {LIBRARIES_PRIVATE}\n",
+        prefix.display()
+    )
+}
+
+/// A library that was built together with this program.
+fn built(name: &str) -> Result<PathBuf> {
+    let program = std::env::current_exe().context("cannot tell where this program lies")?;
+    let directory = program.parent().unwrap_or(Path::new("."));
+    // Cargo keeps what was built for another target in `deps`, and fresher than beside it.
+    let places = [directory.join("deps").join(name), directory.join(name)];
+    places.into_iter().find(|place| place.exists()).with_context(|| {
+        format!("no {name} beside {}: run it by `cargo run -p bywire-capi`", program.display())
+    })
+}
+
+/// A fresh file each time: a program that runs with the old library keeps it.
+fn copy(source: &Path, target: &Path) -> Result<()> {
+    let bytes = fs::read(source).with_context(|| format!("cannot read {}", source.display()))?;
+    replace(target, |fresh| fs::write(fresh, bytes))
+}
+
+fn write(target: &Path, text: &str) -> Result<()> {
+    replace(target, |fresh| fs::write(fresh, text))
+}
+
+fn link(to: &str, target: &Path) -> Result<()> {
+    replace(target, |fresh| symlink(to, fresh))
+}
+
+fn replace(target: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<()> {
+    let mut name = target.as_os_str().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let fresh = PathBuf::from(name);
+    let made = make(&fresh).and_then(|()| fs::rename(&fresh, target));
+    made.with_context(|| format!("cannot write {}: choose another --prefix", target.display()))
+}

@@ -1,0 +1,239 @@
+//! How a port is opened, and the small enumerations of the interface.
+
+use std::ffi::{CString, c_char, c_int};
+use std::time::Duration;
+
+use bywire::{Admit, Confirm, Geometry, LaneGeometry, PortName, PortOptions, Priority};
+
+use crate::failure::{Failure, answer, text_at};
+use crate::sized::{self, Plain};
+
+/// The longest message that needs no posted buffer when the sender uses the default geometry.
+pub const BW_FRAGMENT_BYTES: u32 = 4096;
+const _: () = assert!(BW_FRAGMENT_BYTES as usize == bywire::FRAGMENT_BYTES);
+
+/// Who may connect to a port. The kernel says who a stranger is; nobody can pretend.
+#[repr(C)]
+pub enum bw_admit_t {
+    /// Processes of the port owner's user (and root).
+    BW_ADMIT_SAME_USER = 0,
+    /// These, and members of the group `admit_group`.
+    BW_ADMIT_GROUP = 1,
+    /// Every user of this machine.
+    BW_ADMIT_EVERYONE = 2,
+}
+
+/// One of two independent lanes; neither can block the other.
+#[repr(C)]
+pub enum bw_priority_t {
+    /// For the bulk of the traffic.
+    BW_PRIORITY_LOW = 0,
+    /// For what must not wait behind it.
+    BW_PRIORITY_HIGH = 1,
+}
+
+/// When a transfer counts as complete.
+#[repr(C)]
+pub enum bw_confirm_t {
+    /// When the buffer may be used again.
+    BW_CONFIRM_COPIED = 0,
+    /// When the target port has consumed the message.
+    BW_CONFIRM_DELIVERED = 1,
+}
+
+/// The size of one lane of the rings towards a peer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bw_lane_t {
+    /// Records that can be outstanding; a power of two from 8 to 8192.
+    pub slots: u32,
+    /// Payload bytes that can be outstanding; a power of two from 4 KiB to 8 MiB.
+    pub bulk_bytes: u32,
+}
+
+/// Everything that can be chosen when a port is opened. Fill it with bw_port_options_init, then change what you
+/// like: programs keep working when later versions have more options.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bw_port_options_t {
+    /// The size of this structure as the program knows it; bw_port_options_init sets it.
+    pub size_bytes: usize,
+    /// The port's number or name as text; NULL: any free number.
+    pub name: *const c_char,
+    /// Where ports are kept; NULL: BYWIRE_RUNTIME_DIR, else /run/bywire if it can be used, else
+    /// XDG_RUNTIME_DIR/bywire, else /tmp/bywire-UID.
+    pub runtime_directory: *const c_char,
+    /// The longest message that this port takes, in bytes (up to 2^40).
+    pub message_bytes_max: u64,
+    /// How long bw_wait spins at most before it sleeps.
+    pub spin_ns: u64,
+    /// A bw_admit_t.
+    pub admit: u32,
+    /// The group that BW_ADMIT_GROUP admits.
+    pub admit_group: u32,
+    /// 1: check every payload end to end with CRC32C, in both directions; on as soon as either end wants it.
+    pub integrity: u32,
+    /// Asynchronous transfers that may be outstanding, for each priority (1 to 256).
+    pub send_tokens: u32,
+    /// Receive buffers that may be posted, for each priority.
+    pub receive_tokens: u32,
+    /// Connections at a time.
+    pub peers_max: u32,
+    /// The rings towards each peer: for the library's own answers, high priority, low priority.
+    pub lanes: [bw_lane_t; 3],
+    /// The most payload that one record carries: 512 to 32768 bytes, in steps of 64.
+    pub fragment_bytes: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+// SAFETY: integers and raw pointers, and 112 bytes are the sum of their sizes.
+unsafe impl Plain for bw_port_options_t {}
+const _: () = assert!(size_of::<bw_port_options_t>() == OPTIONS_BYTES_LEAST);
+
+/// The structure as it was in the first version.
+const OPTIONS_BYTES_LEAST: usize = 5 * 8 + 6 * 4 + 6 * 4 + 2 * 4;
+
+/// Fills `options` with the defaults, which suit most programs. `size_bytes` is sizeof *options.
+///
+/// # Safety
+/// `options` is null or valid for writes of `size_bytes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bw_port_options_init(options: *mut bw_port_options_t, size_bytes: usize) -> c_int {
+    answer(|| {
+        let defaults = describe(&PortOptions::default(), [None, None]);
+        // SAFETY: the caller's promise.
+        unsafe { write(defaults, options, size_bytes) }
+    })
+}
+
+/// Writes `options` to C, as far as its structure goes.
+///
+/// # Safety
+/// `target` is null or valid for writes of `size_bytes`.
+///
+/// # Errors
+/// Null, or a size that the structure never had.
+pub unsafe fn write(
+    options: bw_port_options_t,
+    target: *mut bw_port_options_t,
+    size_bytes: usize,
+) -> Result<c_int, Failure> {
+    let options = bw_port_options_t { size_bytes, ..options };
+    // SAFETY: the caller's promise.
+    unsafe { sized::write(&options, target, size_bytes, OPTIONS_BYTES_LEAST)? };
+    Ok(0)
+}
+
+/// Options as C sees them; `texts` are the name and the runtime directory.
+pub fn describe(options: &PortOptions, texts: [Option<&CString>; 2]) -> bw_port_options_t {
+    let [name, runtime_directory] = texts.map(|text| text.map_or(std::ptr::null(), |text| text.as_ptr()));
+    let (admit, admit_group) = match options.admit {
+        Admit::SameUser => (bw_admit_t::BW_ADMIT_SAME_USER, 0),
+        Admit::Group(group) => (bw_admit_t::BW_ADMIT_GROUP, group),
+        Admit::Everyone => (bw_admit_t::BW_ADMIT_EVERYONE, 0),
+    };
+    let lane = |lane: LaneGeometry| bw_lane_t { slots: lane.slots, bulk_bytes: lane.bulk_bytes };
+    bw_port_options_t {
+        size_bytes: size_of::<bw_port_options_t>(),
+        name,
+        runtime_directory,
+        message_bytes_max: options.message_bytes_max,
+        spin_ns: u64::try_from(options.spin.as_nanos()).unwrap_or(u64::MAX),
+        admit: admit as u32,
+        admit_group,
+        integrity: u32::from(options.integrity),
+        send_tokens: options.send_tokens,
+        receive_tokens: options.receive_tokens,
+        peers_max: options.peers_max,
+        lanes: options.geometry.lanes.map(lane),
+        fragment_bytes: options.geometry.fragment_bytes,
+        reserved: 0,
+    }
+}
+
+/// The options that C asks for; null means the defaults.
+///
+/// # Safety
+/// `options` is null, or valid for reads of as many bytes as its first field says, and so are its texts.
+///
+/// # Errors
+/// A structure of no known size, or values that are none.
+pub unsafe fn read(options: *const bw_port_options_t) -> Result<PortOptions, Failure> {
+    if options.is_null() {
+        return Ok(PortOptions::default());
+    }
+    // SAFETY: the first field is there by the caller's promise.
+    let size_bytes = unsafe { (&raw const (*options).size_bytes).read() };
+    let defaults = describe(&PortOptions::default(), [None, None]);
+    // SAFETY: the caller's promise.
+    let asked = unsafe { sized::read(defaults, options, size_bytes, OPTIONS_BYTES_LEAST)? };
+    if asked.reserved != 0 {
+        return Err(Failure::argument(
+            "options: reserved is not zero: fill them with bw_port_options_init first",
+        ));
+    }
+    let text = |text: *const c_char, what: &str| {
+        // SAFETY: a text by the caller's promise, unless it is null.
+        if text.is_null() { Ok(None) } else { unsafe { text_at(text, what) }.map(Some) }
+    };
+    let name = text(asked.name, "options: name")?.map(str::parse::<PortName>).transpose()?;
+    let lane = |lane: bw_lane_t| LaneGeometry { slots: lane.slots, bulk_bytes: lane.bulk_bytes };
+    #[allow(clippy::needless_update, reason = "the message layer may have an option before C does")]
+    let options = PortOptions {
+        name,
+        admit: admit(asked.admit, asked.admit_group)?,
+        integrity: switch(asked.integrity, "options: integrity")?,
+        message_bytes_max: asked.message_bytes_max,
+        send_tokens: asked.send_tokens,
+        receive_tokens: asked.receive_tokens,
+        peers_max: asked.peers_max,
+        spin: Duration::from_nanos(asked.spin_ns),
+        geometry: Geometry { lanes: asked.lanes.map(lane), fragment_bytes: asked.fragment_bytes },
+        runtime_directory: text(asked.runtime_directory, "options: runtime_directory")?.map(Into::into),
+        ..PortOptions::default()
+    };
+    Ok(options)
+}
+
+fn admit(number: u32, group: u32) -> Result<Admit, Failure> {
+    match number {
+        0 => Ok(Admit::SameUser),
+        1 => Ok(Admit::Group(group)),
+        2 => Ok(Admit::Everyone),
+        _ => Err(Failure::argument(format!("options: admit is a bw_admit_t, not {number}"))),
+    }
+}
+
+fn switch(number: u32, what: &str) -> Result<bool, Failure> {
+    match number {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Failure::argument(format!("{what} is 0 or 1, not {number}"))),
+    }
+}
+
+/// The lane that C means.
+///
+/// # Errors
+/// A number that is none.
+#[inline(always)]
+pub fn priority(number: u32) -> Result<Priority, Failure> {
+    match number {
+        0 => Ok(Priority::Low),
+        1 => Ok(Priority::High),
+        _ => Err(Failure::argument(format!("priority is a bw_priority_t, not {number}"))),
+    }
+}
+
+/// The completion that C means.
+///
+/// # Errors
+/// A number that is none.
+pub fn confirm(number: u32) -> Result<Confirm, Failure> {
+    match number {
+        0 => Ok(Confirm::Copied),
+        1 => Ok(Confirm::Delivered),
+        _ => Err(Failure::argument(format!("confirm is a bw_confirm_t, not {number}"))),
+    }
+}

@@ -1,0 +1,364 @@
+//! Ports and their peers.
+
+use std::collections::HashSet;
+use std::ffi::{CString, c_char, c_int};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use bywire::{Address, Peer, PeerInfo, Port};
+
+use crate::error::bw_error_t::BW_ERROR_PANIC;
+use crate::event::Held;
+use crate::failure::{Failure, answer, shielded, text_at};
+use crate::handle::{Handle, place};
+use crate::options::{self, bw_port_options_t};
+use crate::sized::{self, Plain};
+
+/// One connection of a port; 0 is none. Copies freely; a new incarnation of the same peer gets a new handle.
+pub type bw_peer_t = u64;
+
+/// A protected message endpoint. It belongs to one thread at a time and may move between threads.
+pub struct bw_port_t {
+    pub(crate) port: Port,
+    /// What the last event points to.
+    pub(crate) held: Held,
+    /// Where the posted memory of the C program lies.
+    pub(crate) posted: HashSet<usize>,
+    /// Set while a call works on the port, so that a panic leaves it set.
+    is_inside: bool,
+    name: CString,
+    address: CString,
+    runtime_directory: Option<CString>,
+}
+
+impl Handle for bw_port_t {
+    const NAME: &'static str = "port";
+}
+
+/// Counters of a port, since it was opened.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bw_statistics_t {
+    /// Datagrams that found no room and were dropped at this end.
+    pub datagrams_unsent: u64,
+    /// Datagrams that arrived damaged and were dropped.
+    pub datagrams_damaged: u64,
+    /// Connections of strangers that were turned away.
+    pub refused: u64,
+    /// Times that the port slept.
+    pub sleeps: u64,
+}
+
+/// Who a peer is, as attested by the kernel.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bw_peer_info_t {
+    /// Its node and port, as text.
+    pub address: [c_char; 128],
+    /// A number that differs between incarnations of the same port.
+    pub incarnation: u64,
+    /// The longest message that it takes, in bytes.
+    pub message_bytes_max: u64,
+    /// Its process in our pid namespace, 0 when it lives in one that we cannot see.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// 1: payloads are checked end to end.
+    pub integrity: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+// SAFETY: four integers of one size.
+unsafe impl Plain for bw_statistics_t {}
+// SAFETY: integers, and 160 bytes are the sum of their sizes.
+unsafe impl Plain for bw_peer_info_t {}
+const _: () = assert!(size_of::<bw_statistics_t>() == STATISTICS_BYTES_LEAST);
+const _: () = assert!(size_of::<bw_peer_info_t>() == PEER_INFO_BYTES_LEAST);
+
+/// The structures as they were in the first version.
+const STATISTICS_BYTES_LEAST: usize = 32;
+const PEER_INFO_BYTES_LEAST: usize = 128 + 2 * 8 + 4 * 4;
+
+/// Runs the body of a call on a port. After a panic inside, the port answers nothing else.
+///
+/// # Safety
+/// As for [`Handle::borrow_mut`].
+#[inline(always)]
+pub unsafe fn with(
+    port: *mut bw_port_t,
+    body: impl FnOnce(&mut bw_port_t) -> Result<c_int, Failure>,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let port = unsafe { bw_port_t::borrow_mut(port)? };
+        if std::mem::replace(&mut port.is_inside, true) {
+            return Err(BW_ERROR_PANIC.into());
+        }
+        let result = body(port);
+        port.is_inside = false;
+        result
+    })
+}
+
+/// Opens a port on this node and stores its handle. `options` may be NULL: the defaults.
+///
+/// # Safety
+/// `options` is null or filled by bw_port_options_init, with texts that end in a zero byte. `port` is null or
+/// valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bw_port_open(options: *const bw_port_options_t, port: *mut *mut bw_port_t) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promises.
+        let (target, options) = unsafe { (place(port, "port")?, options::read(options)?) };
+        let port = Port::open(options)?;
+        // A path came from C, or holds no zero byte, being one.
+        let directory = port.options().runtime_directory.as_ref();
+        let directory =
+            directory.map(|path| CString::new(path.as_os_str().as_encoded_bytes()).unwrap_or_default());
+        let opened = bw_port_t {
+            name: CString::new(port.name().to_string()).unwrap_or_default(),
+            address: CString::new(port.address().to_string()).unwrap_or_default(),
+            runtime_directory: directory,
+            held: Held::Nothing,
+            posted: HashSet::new(),
+            is_inside: false,
+            port,
+        };
+        target.write(opened.give());
+        Ok(0)
+    })
+}
+
+/// Closes a port: peers see BW_ERROR_GONE_CLOSED. Afterwards the library touches none of the program's memory, and the
+/// handle and what events pointed to are no longer valid, except lent messages, heaps and blocks.
+///
+/// # Safety
+/// `port` is null or a port that was not closed before, and no other thread uses it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bw_port_close(port: *mut bw_port_t) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        drop(unsafe { bw_port_t::take(port)? });
+        Ok(0)
+    })
+}
+
+/// What the port is called: a text that is valid until the port is closed. NULL for a null port.
+///
+/// # Safety
+/// `port` is null or an open port.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bw_port_name(port: *const bw_port_t) -> *const c_char {
+    shielded(std::ptr::null(), || {
+        // SAFETY: the caller's promise.
+        let port = unsafe { bw_port_t::borrow(port) };
+        port.map_or(std::ptr::null(), |port| port.name.as_ptr())
+    })
+}
+
+/// Where peers find the port, as `node/port`: a text that is valid until the port is closed. NULL for a null port.
+///
+/// # Safety
+/// `port` is null or an open port.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bw_port_address(port: *const bw_port_t) -> *const c_char {
+    shielded(std::ptr::null(), || {
+        // SAFETY: the caller's promise.
+        let port = unsafe { bw_port_t::borrow(port) };
+        port.map_or(std::ptr::null(), |port| port.address.as_ptr())
+    })
+}
+
+/// The options that the port was opened with; its texts are valid until the port is closed. `size_bytes` is
+/// sizeof *options.
+///
+/// # Safety
+/// `port` is null or an open port; `options` is null or valid for writes of `size_bytes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bw_port_options(
+    port: *const bw_port_t,
+    options: *mut bw_port_options_t,
+    size_bytes: usize,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let port = unsafe { bw_port_t::borrow(port)? };
+        let name = port.port.options().name.as_ref().map(|_| &port.name);
+        let described = options::describe(port.port.options(), [name, port.runtime_directory.as_ref()]);
+        // SAFETY: the caller's promise.
+        unsafe { options::write(described, options, size_bytes) }
+    })
+}
+
+/// The port's counters. `size_bytes` is sizeof *statistics.
+///
+/// # Safety
+/// `port` is null or an open port; `statistics` is null or valid for writes of `size_bytes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bw_port_statistics(
+    port: *const bw_port_t,
+    statistics: *mut bw_statistics_t,
+    size_bytes: usize,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let counted = unsafe { bw_port_t::borrow(port)? }.port.statistics();
+        let value = bw_statistics_t {
+            datagrams_unsent: counted.datagrams_unsent,
+            datagrams_damaged: counted.datagrams_damaged,
+            refused: counted.refused,
+            sleeps: counted.sleeps,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { sized::write(&value, statistics, size_bytes, STATISTICS_BYTES_LEAST)? };
+        Ok(0)
+    })
+}
+
+/// A descriptor that becomes readable, after bw_arm has returned 1, as soon as there may be an event. It belongs to the
+/// port: watch it, but do not read or close it. Negative: a bw_error_t.
+///
+/// # Safety
+/// `port` is null or an open port.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bw_descriptor(port: *const bw_port_t) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| Ok(unsafe { bw_port_t::borrow(port)? }.port.as_fd().as_raw_fd()))
+}
+
+/// Connects to `node/port` and waits at most `timeout_us` microseconds for the answer, serving other ports meanwhile. The
+/// other end answers when it polls. Two ports of one thread use bw_connect_start.
+///
+/// # Safety
+/// `port` is null or an open port, used by this thread alone; `address` is null or a text; `peer` is null or
+/// valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bw_connect(
+    port: *mut bw_port_t,
+    address: *const c_char,
+    timeout_us: u64,
+    peer: *mut bw_peer_t,
+) -> c_int {
+    let connect = |port: &mut bw_port_t| {
+        // SAFETY: the caller's promises.
+        let (target, address) = unsafe { (place(peer, "peer")?, text_at(address, "address")?) };
+        // A thousand years are for ever, and no clock overflows by them.
+        let timeout = Duration::from_micros(timeout_us).min(Duration::from_secs(1 << 35));
+        let connected = port.port.connect(&address.parse::<Address>()?, timeout)?;
+        target.write(peer_bits(connected));
+        Ok(0)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(port, connect) }
+}
+
+/// Begins to connect: BW_EVENT_CONNECTED or BW_EVENT_DISCONNECTED follows.
+///
+/// # Safety
+/// As for bw_connect.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bw_connect_start(
+    port: *mut bw_port_t,
+    address: *const c_char,
+    peer: *mut bw_peer_t,
+) -> c_int {
+    let connect = |port: &mut bw_port_t| {
+        // SAFETY: the caller's promises.
+        let (target, address) = unsafe { (place(peer, "peer")?, text_at(address, "address")?) };
+        target.write(peer_bits(port.port.connect_start(&address.parse::<Address>()?)?));
+        Ok(0)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(port, connect) }
+}
+
+/// Ends a connection. What the peer has sent already is dropped; it sees BW_ERROR_GONE_CLOSED. An unknown peer is
+/// none to disconnect from, and no error.
+///
+/// # Safety
+/// `port` is null or an open port, used by this thread alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bw_disconnect(port: *mut bw_port_t, peer: bw_peer_t) -> c_int {
+    let disconnect = |port: &mut bw_port_t| {
+        port.port.disconnect(peer_of(peer));
+        Ok(0)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(port, disconnect) }
+}
+
+/// Who a peer is; BW_ERROR_NO_PEER while it connects and after it has gone. `size_bytes` is sizeof *info.
+///
+/// # Safety
+/// `port` is null or an open port; `info` is null or valid for writes of `size_bytes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bw_peer_info(
+    port: *const bw_port_t,
+    peer: bw_peer_t,
+    info: *mut bw_peer_info_t,
+    size_bytes: usize,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let port = unsafe { bw_port_t::borrow(port)? };
+        let known = port.port.peer_info(peer_of(peer)).ok_or(bywire::SendError::NoPeer)?;
+        // SAFETY: the caller's promise.
+        unsafe { sized::write(&describe(known), info, size_bytes, PEER_INFO_BYTES_LEAST)? };
+        Ok(0)
+    })
+}
+
+/// Stores the handles of at most `peers_max` connected peers and returns how many are connected.
+///
+/// # Safety
+/// `port` is null or an open port; `peers` is valid for writes of `peers_max` handles, or null when that is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bw_peers(port: *const bw_port_t, peers: *mut bw_peer_t, peers_max: usize) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let port = unsafe { bw_port_t::borrow(port)? };
+        if peers.is_null() && peers_max > 0 {
+            return Err(Failure::argument("peers is null"));
+        }
+        let mut count = 0;
+        for peer in port.port.peers() {
+            if count < peers_max {
+                // SAFETY: within what the caller promised.
+                unsafe { peers.add(count).write(peer_bits(peer)) };
+            }
+            count += 1;
+        }
+        c_int::try_from(count).map_err(|_| Failure::argument("more peers than an int counts"))
+    })
+}
+
+fn describe(known: &PeerInfo) -> bw_peer_info_t {
+    let mut info = bw_peer_info_t {
+        address: [0; 128],
+        incarnation: known.incarnation,
+        message_bytes_max: known.message_bytes_max,
+        pid: known.pid,
+        uid: known.uid,
+        integrity: u32::from(known.integrity),
+        reserved: 0,
+    };
+    let text = known.address.to_string();
+    // The last byte stays zero.
+    for (target, byte) in info.address[..127].iter_mut().zip(text.bytes()) {
+        *target = byte as c_char;
+    }
+    info
+}
+
+/// A peer as C sees it: never 0, as generations count from 1.
+#[inline(always)]
+pub fn peer_bits(peer: Peer) -> bw_peer_t {
+    peer.to_bits()
+}
+
+/// The peer that C means; one that was never given out names none.
+#[inline(always)]
+pub fn peer_of(bits: bw_peer_t) -> Peer {
+    Peer::from_bits(bits)
+}
