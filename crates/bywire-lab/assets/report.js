@@ -140,7 +140,7 @@ function bars(plot, state, mode) {
     },
     series: shown.map(item => dots ? ({
       type: 'scatter', name: item.name, symbol: item.look === 'historic' ? 'diamond' : 'circle', symbolSize: 12, itemStyle: { opacity: 1 },
-      color: look(item, mode).colour, data: item.points.map(point => ({ value: [point.y, plot.categories[point.x]], point })),
+      color: look(item, mode).colour, data: item.points.map(point => ({ value: [point.y, point.x], point })),
     }) : ({
       type: 'bar', name: item.name, stack: 'cpu', barMaxWidth: 26, color: look(item, mode).colour,
       // Parts differ in brightness and in their outline too, not in hue alone.

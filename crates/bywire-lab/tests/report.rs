@@ -100,7 +100,7 @@ fn every_plotted_point_stands_in_a_table() {
         "two-way",
         "cpu-per-kilobyte",
         "cpu-per-message",
-        "short-transactions",
+        "transactions",
         "distribution",
     ] {
         assert!(named(id), "no plot {id}");

@@ -23,13 +23,12 @@ pub fn plots(ways: &[Way], ceilings: &Ceilings) -> Vec<Plot> {
         two_way(ways, ceilings),
         cpu_per_kilobyte(ways),
         cpu_per_message(ways),
-        short_transactions(ways),
         transactions(ways),
         cpu_per_transaction(ways),
         distribution(ways),
         interleave(ways),
     ];
-    all.into_iter().filter(|plot| !plot.is_empty()).collect()
+    all.into_iter().filter(|plot| !plot.is_empty()).map(at_one_length).collect()
 }
 
 const SIZE: Axis = Axis { name: "message length", quantity: Quantity::Size, logarithmic: true };
@@ -119,50 +118,9 @@ fn interleave(ways: &[Way]) -> Plot {
     }
 }
 
-/// Short requests: today's ways and the historic figures as bars, one below the other.
-fn short_transactions(ways: &[Way]) -> Plot {
-    let today = ways.iter().filter_map(|way| Some((way.label.clone(), way.short("rr")?)));
-    let mut categories = Vec::new();
-    let mut measured = Vec::new();
-    for (label, cell) in today {
-        measured.push(Point { band: Some(cell.ci95), ..Point::new(categories.len() as f64, cell.value) });
-        categories.push(label);
-    }
-    let mut past = Vec::new();
-    for (document, figure) in history::figures() {
-        if figure.normalised.unit != "transactions_per_second" {
-            continue;
-        }
-        let protocol = figure.levels.last().map_or("", String::as_str);
-        let note = Some(format!("{} {}; {}", figure.printed, figure.unit, figure.hardware));
-        past.push(Point { note, ..Point::new(categories.len() as f64, figure.normalised.value) });
-        let hardware = figure.hardware.split(", dual").next().unwrap_or(&figure.hardware);
-        categories.push(format!("{protocol}, {hardware} ({})", document.short));
-    }
-    let series = |name: &str, look, slot, points| Series { name: name.into(), look, slot, points };
-    Plot {
-        id: "short-transactions",
-        title: "Transactions per second, short requests",
-        about: "One request and its response at a time, above; what the source documents printed, below. Higher is better."
-            .into(),
-        kind: Kind::Bars,
-        x: NAMES,
-        y: Axis { name: "transactions", quantity: Quantity::PerSecond, logarithmic: true },
-        categories,
-        series: vec![
-            series("today", Look::Part, 0, measured),
-            series("source documents", Look::Historic, 0, past),
-        ],
-        remarks: Vec::new(),
-    }
-}
-
 fn transactions(ways: &[Way]) -> Plot {
     let mut series = curves(ways, "rr", |cell| Some(cell.ci95));
-    // One length alone makes no curve; the bars show it.
-    if extent(&series).is_some_and(|[low, high]| low == high) {
-        series.clear();
-    }
+    series.extend(historic("rr", "transactions_per_second", None));
     Plot {
         id: "transactions",
         title: "Transactions per second by request length",
@@ -330,6 +288,60 @@ fn bars(
     }
 }
 
+/// One length alone makes no curve: each value then is a dot in a row of its own, with the historic figures of about
+/// that length below.
+fn at_one_length(plot: Plot) -> Plot {
+    let measured: Vec<Series> =
+        plot.series.iter().filter(|series| series.look == Look::Measured).cloned().collect();
+    let Some([length, longest]) = extent(&measured).filter(|_| plot.x.quantity == Quantity::Size) else {
+        return plot;
+    };
+    if length != longest {
+        return plot;
+    }
+    let mut categories = Vec::new();
+    let mut rows = |look: Look, name: &str| {
+        let mut points = Vec::new();
+        for series in plot.series.iter().filter(|series| series.look == look) {
+            let shown = series.points.iter().filter(|point| about_as_long(point.x, length));
+            for point in shown.take(if look == Look::Limit { 1 } else { usize::MAX }) {
+                points.push(Point { x: categories.len() as f64, ..point.clone() });
+                categories.push(row_name(series, point));
+            }
+        }
+        let (look, slot) = match look {
+            Look::Measured => (Look::Part, 0),
+            Look::Limit => (Look::Part, 6),
+            _ => (Look::Historic, 0),
+        };
+        Series { name: name.into(), look, slot, points }
+    };
+    let mut series = vec![
+        rows(Look::Measured, "today"),
+        rows(Look::Limit, "floor or ceiling"),
+        rows(Look::Historic, "source documents"),
+    ];
+    series.retain(|series| !series.points.is_empty());
+    let about = format!("{} All of today's at {}.", plot.about, quantity::size(length as u64));
+    Plot { kind: Kind::Bars, x: NAMES, categories, series, about, ..plot }
+}
+
+/// A way's or a limit's own name; of a historic figure the hardware in short, and the protocol.
+fn row_name(series: &Series, point: &Point) -> String {
+    let hardware = point.note.as_deref().and_then(|note| note.split_once("; "));
+    let Some((_, hardware)) = hardware.filter(|_| series.look == Look::Historic) else {
+        return series.name.clone();
+    };
+    let short = hardware.split([',', ';']).next().unwrap_or(hardware);
+    let protocol = ["TCP", "UDP"].into_iter().find(|name| hardware.ends_with(name)).unwrap_or_default();
+    format!("{short} {protocol}").trim_end().to_owned() + &format!(" ({})", series.name)
+}
+
+/// Within a factor of two, or both as short as messages get.
+fn about_as_long(one: f64, other: f64) -> bool {
+    (one <= 8.0 && other <= 8.0) || (0.5..=2.0).contains(&(one / other))
+}
+
 /// One curve by size for each way that has the test.
 fn curves(ways: &[Way], test: &str, band: impl Fn(&Cell) -> Option<[f64; 2]>) -> Vec<Series> {
     let curve = |(slot, way): (usize, &Way)| {
@@ -432,7 +444,13 @@ fn historic(test: &str, unit: &str, sizes: Option<[f64; 2]>) -> Vec<Series> {
             }
             _ => continue,
         };
-        let point = Point { note: Some(format!("{printed}; {}", figure.hardware)), ..Point::new(x, y) };
+        let protocol = match figure.levels.last().map(String::as_str) {
+            Some("tcp") => ", TCP",
+            Some("udp") => ", UDP",
+            _ => "",
+        };
+        let note = Some(format!("{printed}; {}{protocol}", figure.hardware));
+        let point = Point { note, ..Point::new(x, y) };
         match by_document.iter_mut().find(|series| series.name == document.short) {
             Some(series) => series.points.push(point),
             None => by_document.push(Series {
@@ -446,13 +464,17 @@ fn historic(test: &str, unit: &str, sizes: Option<[f64; 2]>) -> Vec<Series> {
     by_document
 }
 
+/// Lengths further apart than this factor are no neighbours.
+const NEIGHBOUR: f64 = 4.0;
+
 /// Sizes whose rate is under half of both neighbours': a hole, as BIP found one in Linux 2.0.
 fn holes(series: &[Series]) -> Vec<String> {
     let mut remarks = Vec::new();
     for curve in series {
         for window in curve.points.windows(3) {
             let [before, here, after] = window else { continue };
-            if here.y < before.y.min(after.y) / 2.0 {
+            let near = here.x <= before.x * NEIGHBOUR && after.x <= here.x * NEIGHBOUR;
+            if near && here.y < before.y.min(after.y) / 2.0 {
                 remarks.push(format!(
                     "{} at {}: {} is under half of its neighbours' rate.",
                     curve.name,
