@@ -34,7 +34,8 @@ pub struct BenchArgs {
 }
 
 fn after_help() -> String {
-    let presets: Vec<String> = preset::PRESETS.iter().map(|(name, what)| format!("  {name:<12} {what}")).collect();
+    let presets: Vec<String> =
+        preset::PRESETS.iter().map(|(name, what)| format!("  {name:<12} {what}")).collect();
     format!(
         "Presets:\n{}\n\nExamples:\n  bywire bench\n  bywire bench full --levels unix,tcp\n  \
          bywire bench gm-ethernet --time 10 --output sessions/ethernet",

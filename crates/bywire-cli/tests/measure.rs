@@ -18,6 +18,18 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("UTF-8")
 }
 
+#[test]
+fn the_ports_of_a_pair_leave_no_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
+    command
+        .args(["measure", "msg", "bidir", "--size", "1MiB", "--time", "0.02"])
+        .env("TMPDIR", directory.path());
+    let output = command.output().expect("bywire runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
 /// The cell that `bywire measure … --json` prints, which is all that it prints.
 fn measure(arguments: &[&str]) -> Value {
     let output = bywire(&[&["measure"], arguments, &["--json", "--time", "0.02"]].concat());
@@ -37,11 +49,14 @@ fn refusal(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_cell_has_every_field_at_every_socket_level() {
-    for level in ["unix", "tcp", "udp"] {
-        for (test, unit) in
-            [("latency", "ns"), ("stream", "bytes_per_second"), ("rr", "transactions_per_second"), ("overhead", "ns")]
-        {
+fn a_cell_has_every_field_at_every_level() {
+    for level in ["msg", "unix", "tcp", "udp"] {
+        for (test, unit) in [
+            ("latency", "ns"),
+            ("stream", "bytes_per_second"),
+            ("rr", "transactions_per_second"),
+            ("overhead", "ns"),
+        ] {
             let cell = measure(&[level, test, "--size", "64", "--verify"]);
             assert_eq!((&cell["schema"], &cell["level"]), (&json!("bywire-cell/1"), &json!(level)));
             assert_eq!((&cell["test"], &cell["unit"]), (&json!(test), &json!(unit)));
@@ -51,8 +66,12 @@ fn a_cell_has_every_field_at_every_socket_level() {
             assert!(interval[0].as_f64() <= cell["value"].as_f64(), "{level} {test}");
             assert!(interval[1].as_f64() >= cell["value"].as_f64(), "{level} {test}");
             assert_eq!(cell["percentiles"].is_object(), test == "latency", "{level} {test}");
-            let pairs: Vec<u64> =
-                cell["blocks"].as_array().unwrap().iter().map(|block| block["pair"].as_u64().unwrap()).collect();
+            let pairs: Vec<u64> = cell["blocks"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|block| block["pair"].as_u64().unwrap())
+                .collect();
             assert_eq!(pairs, [0, 1, 2, 3, 4], "{level} {test}");
             for end in ["source", "target"] {
                 assert!(cell["cpu"][end]["attributed"].as_f64().unwrap() > 0.0, "{level} {test} {end}");
@@ -96,7 +115,8 @@ fn netperf_style_has_netperfs_headings() {
 
 #[test]
 fn namespaces_join_two_stacks_by_a_cable() {
-    let arguments = ["measure", "tcp", "latency", "--between", "namespaces", "--mtu", "9000", "--time", "0.02"];
+    let arguments =
+        ["measure", "tcp", "latency", "--between", "namespaces", "--mtu", "9000", "--time", "0.02"];
     let output = bywire(&[&arguments[..], &["--json"]].concat());
     let said = text(&output.stderr);
     if !output.status.success() && said.contains("cannot make a network namespace") {
@@ -201,7 +221,8 @@ fn the_far_end_may_require_a_key() {
         fs::write(&path, contents).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let (right, wrong) = (file("right", "sixteen letters or more\n"), file("wrong", "another sixteen letters"));
+    let (right, wrong) =
+        (file("right", "sixteen letters or more\n"), file("wrong", "another sixteen letters"));
     let (server, address) = serve(&["--key", &right]);
     measure(&["tcp", "latency", "--between", &address, "--key", &right]);
     let request = ["measure", "tcp", "latency", "--between", &address];
@@ -304,7 +325,8 @@ fn session(directory: &Path) -> (Value, usize) {
 fn a_session_is_stored_with_its_report() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("session");
-    let arguments = ["bench", "quick", "--time", "0.01", "--levels", "unix,tcp", "--output", place.to_str().unwrap()];
+    let arguments =
+        ["bench", "quick", "--time", "0.01", "--levels", "unix,tcp", "--output", place.to_str().unwrap()];
     let output = bywire(&[&arguments[..], &["--json"]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let printed: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
@@ -313,10 +335,13 @@ fn a_session_is_stored_with_its_report() {
     assert_eq!(session["absent"], json!([]));
     assert_eq!(printed["cells"].as_array().unwrap().len(), cells);
     // Two levels at eight points, and every ceiling before and after.
-    let messages = printed["cells"].as_array().unwrap().iter().filter(|cell| cell["level"] != "memory").count();
+    let messages =
+        printed["cells"].as_array().unwrap().iter().filter(|cell| cell["level"] != "memory").count();
     assert_eq!(messages, 16);
     assert_eq!((cells - messages) % 2, 0);
-    assert!(session["environment"]["idle_before"].is_array() && session["environment"]["idle_after"].is_array());
+    assert!(
+        session["environment"]["idle_before"].is_array() && session["environment"]["idle_after"].is_array()
+    );
     assert!(fs::read_to_string(place.join("report.html")).unwrap().starts_with("<!DOCTYPE html>"));
     // The directory is taken now, and what it holds is not overwritten.
     assert!(refusal(&arguments).contains(place.to_str().unwrap()));
@@ -327,7 +352,8 @@ fn an_interrupted_session_keeps_its_cells_and_leaves_no_process() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("session");
     let place = place.to_str().unwrap();
-    let mut running = Running::start(&["bench", "quick", "--time", "600", "--output", place, "--levels", "tcp"]);
+    let mut running =
+        Running::start(&["bench", "quick", "--time", "600", "--output", place, "--levels", "tcp"]);
     assert!(running.line().starts_with("memory"), "the first cell is a ceiling");
     running.signal(Signal::INT);
     let mut rest = String::new();
@@ -345,7 +371,8 @@ fn an_interrupted_session_keeps_its_cells_and_leaves_no_process() {
 fn a_killed_measurement_leaves_no_process() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("session");
-    let mut running = Running::start(&["bench", "quick", "--time", "600", "--output", place.to_str().unwrap()]);
+    let mut running =
+        Running::start(&["bench", "quick", "--time", "600", "--output", place.to_str().unwrap()]);
     running.line();
     running.signal(Signal::KILL);
     // Ends only when no worker holds the shared standard error any more.

@@ -225,11 +225,7 @@ impl<'a> Bench<'a> {
         let report = self.store.directory().join(REPORT_FILE);
         fs::write(&report, report::render(&self.session))
             .with_context(|| format!("cannot write the report {}", report.display()))?;
-        Ok(Finished {
-            directory: self.store.directory().to_owned(),
-            session: self.session,
-            report,
-        })
+        Ok(Finished { directory: self.store.directory().to_owned(), session: self.session, report })
     }
 }
 

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use crate::pair::{Event, Worker, listen};
-use crate::plan::{End, Job, Level, Order, Plan, Role, SIZE_BYTES_MAX, Test, Word};
 use crate::pin;
+use crate::plan::{End, Job, Level, Order, Plan, Role, SIZE_BYTES_MAX, Test, Word};
 use crate::test::overhead::BURST_BYTES_MAX;
 
 /// The port that `bywire serve` listens on.

@@ -8,6 +8,7 @@ use crate::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Unit};
 use crate::level::memory;
 use crate::pair::Outcomes;
 use crate::plan::{Details, Level, Outcome, Part, Plan, Test};
+use crate::size;
 use crate::statistics::{
     bootstrap_median_over_pairs, median, median_over_pairs, percentiles, tukey_outliers,
 };
@@ -42,11 +43,7 @@ pub struct Gathering {
 impl Gathering {
     /// Nothing yet.
     pub fn new(subject: Subject) -> Self {
-        Self {
-            subject,
-            pairs: Vec::new(),
-            memcpy: Vec::new(),
-        }
+        Self { subject, pairs: Vec::new(), memcpy: Vec::new() }
     }
 
     /// Pairs so far.
@@ -103,11 +100,12 @@ impl Gathering {
         let (level, test, unit, size_bytes, mut blocks) = match &self.subject {
             Subject::Messages(plan) => {
                 self.message_details(plan, &mut details);
-                let blocks = self.blocks(|outcome| &outcome.blocks, |source, target| value(plan, source, target));
+                let blocks =
+                    self.blocks(|outcome| &outcome.blocks, |source, target| value(plan, source, target));
                 (plan.level.name(), plan.test.name(), unit(plan.test), Some(plan.size_bytes), blocks)
             }
             Subject::Sweep(plan) => {
-                let blocks = self.sweep_blocks(plan, &mut details);
+                let blocks = self.sweep_blocks(plan, &mut details)?;
                 (plan.level.name(), plan.test.name(), Unit::Bytes, None, blocks)
             }
             Subject::Memory(spec) => {
@@ -182,7 +180,7 @@ impl Gathering {
     }
 
     /// One block for each pair: the N½ of its sweep.
-    fn sweep_blocks(&self, plan: &Plan, details: &mut Details) -> Vec<Block> {
+    fn sweep_blocks(&self, plan: &Plan, details: &mut Details) -> Result<Vec<Block>> {
         let mut blocks = Vec::new();
         let mut references = Vec::new();
         let mut curve = std::collections::BTreeMap::<u64, Vec<f64>>::new();
@@ -204,13 +202,23 @@ impl Gathering {
                 outlier: false,
             }));
         }
+        ensure!(
+            !blocks.is_empty(),
+            "there is no N½: no length below {} reaches half of {:.3} GB/s for the first time",
+            size::show(curve.keys().next_back().copied().unwrap_or(0)),
+            median(&references) / 1e9
+        );
+        let without = self.pairs.len() - blocks.len();
+        if without > 0 {
+            details.insert("sweeps_without_n_half".into(), without.into());
+        }
         let curve: Vec<_> = curve.iter().map(|(size, rates)| json!([size, median(rates)])).collect();
         details.insert("bytes_per_second_by_size".into(), curve.into());
         details.insert("reference_bytes_per_second".into(), median(&references).into());
         if !self.memcpy.is_empty() {
             details.insert("memcpy_bytes_per_second".into(), median(&self.memcpy).into());
         }
-        blocks
+        Ok(blocks)
     }
 
     fn warmup_details(&self, details: &mut Details) {
@@ -254,7 +262,8 @@ impl Gathering {
                 set("back_bytes_per_second", sum(&|part| part.received_bytes as f64, false) / seconds);
             }
             Test::Overhead => {
-                let reading = |target| sum(&|part| part.reading.unwrap_or(0.0) * part.operations as f64, target);
+                let reading =
+                    |target| sum(&|part| part.reading.unwrap_or(0.0) * part.operations as f64, target);
                 set("send_ns", reading(false) / sum(&|part| part.operations as f64, false));
                 set("receive_ns", reading(true) / sum(&|part| part.operations as f64, true));
             }
@@ -308,7 +317,8 @@ impl Gathering {
 
     fn cpu(&self) -> CpuBothEnds {
         let sources: Vec<&Outcome> = self.all().map(|(_, outcomes)| &outcomes.source).collect();
-        let targets: Vec<&Outcome> = self.all().filter_map(|(_, outcomes)| outcomes.target.as_ref()).collect();
+        let targets: Vec<&Outcome> =
+            self.all().filter_map(|(_, outcomes)| outcomes.target.as_ref()).collect();
         let transactions = matches!(&self.subject,
             Subject::Messages(plan) if matches!(plan.test, Test::Rr | Test::Latency));
         let bytes = matches!(&self.subject, Subject::Messages(plan) if matches!(plan.test, Test::Stream));

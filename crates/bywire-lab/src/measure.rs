@@ -1,6 +1,7 @@
 //! One measurement: a request in the words of the command line becomes pairs, and the pairs one cell.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::cell::Cell;
-use crate::far::{self, Host};
+use crate::far::Host;
 use crate::gathering::{Gathering, Subject};
 use crate::level::memory;
 use crate::namespaces::Namespaces;
@@ -86,11 +87,7 @@ pub struct Request {
 impl Request {
     /// A request with everything by default.
     pub fn new(level: &str, test: &str) -> Self {
-        Self {
-            level: level.to_owned(),
-            test: test.to_owned(),
-            ..Self::default()
-        }
+        Self { level: level.to_owned(), test: test.to_owned(), ..Self::default() }
     }
 
     fn time(&self) -> Result<f64> {
@@ -106,11 +103,7 @@ impl Request {
     fn refuse(&self, given: &[(&str, bool)]) -> Result<()> {
         match given.iter().find(|(_, given)| *given) {
             None => Ok(()),
-            Some((flag, _)) => bail!(
-                "--{flag} means nothing for {} {}: leave it out",
-                self.level,
-                self.test
-            ),
+            Some((flag, _)) => bail!("--{flag} means nothing for {} {}: leave it out", self.level, self.test),
         }
     }
 }
@@ -241,10 +234,7 @@ impl Measurement {
         }
         let mut sweep = Vec::new();
         for size_bytes in sweep_sizes(plan.level) {
-            let job = Job::Messages(Plan {
-                size_bytes,
-                ..plan.clone()
-            });
+            let job = Job::Messages(Plan { size_bytes, ..plan.clone() });
             sweep.push(pair::run(&job, &self.place, self.cores)?);
         }
         let memcpy = match plan.level {
@@ -343,11 +333,11 @@ impl Places {
             ),
             "namespaces" => {
                 let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-                if !self.namespaces.contains_key(&mtu_bytes) {
-                    let pair = Rc::new(Namespaces::veth_pair(mtu_bytes)?);
-                    self.namespaces.insert(mtu_bytes, pair);
-                }
-                Place::Namespaces(Rc::clone(&self.namespaces[&mtu_bytes]))
+                let pair = match self.namespaces.entry(mtu_bytes) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(place) => place.insert(Rc::new(Namespaces::veth_pair(mtu_bytes)?)),
+                };
+                Place::Namespaces(Rc::clone(pair))
             }
             host => {
                 if !self.hosts.contains_key(host) {
@@ -407,10 +397,7 @@ fn choose_cores(asked: Option<(u32, u32)>, place: &Place) -> Result<Cores> {
         }
         None => pin::two_cores(),
     };
-    Ok(Cores {
-        source: Some(source),
-        target: (!matches!(place, Place::Host(_))).then_some(target),
-    })
+    Ok(Cores { source: Some(source), target: (!matches!(place, Place::Host(_))).then_some(target) })
 }
 
 fn plan(request: &Request, level: Level, test: Test, place: &Place) -> Result<Plan> {
@@ -456,7 +443,8 @@ fn plan(request: &Request, level: Level, test: Test, place: &Place) -> Result<Pl
         nodes: request.nodes,
         mtu_bytes: request.mtu_bytes,
         bind: place.target_address(),
-        cookie: far::nonce(),
+        // Each pair gets one of its own.
+        cookie: String::new(),
         deadline_seconds: blocks.deadline_seconds(),
     })
 }
@@ -477,11 +465,7 @@ impl Blocks {
         let kept = (pair_us as f64 / block_us as f64).round().max(1.0) as u32;
         // A first block of a fresh mapping is slow for reasons of its own.
         let warmup = if block_us >= MACHINE_BLOCK_US { 1 } else { 2 };
-        Self {
-            block_us,
-            warmup,
-            kept,
-        }
+        Self { block_us, warmup, kept }
     }
 
     fn deadline_seconds(&self) -> u64 {
@@ -514,9 +498,8 @@ fn parameters(request: &Request, plan: &Plan) -> BTreeMap<String, Value> {
     set("blocks", Some(plan.blocks.into()));
     set("block_us", Some(plan.block_us.into()));
     set("nagle", (plan.level == Level::Tcp).then(|| on_off(plan.nagle)));
-    let mtu_bytes = request
-        .mtu_bytes
-        .or_else(|| (request.between.as_deref() == Some("namespaces")).then_some(MTU_BYTES));
+    let mtu_bytes =
+        request.mtu_bytes.or_else(|| (request.between.as_deref() == Some("namespaces")).then_some(MTU_BYTES));
     set("mtu", mtu_bytes.map(Value::from));
     set("integrity", request.integrity.map(on_off));
     set("lent", request.lent.then(|| true.into()));

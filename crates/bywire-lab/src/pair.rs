@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -12,10 +13,11 @@ use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::Pid;
 
 use crate::environment::boot_identity;
-use crate::far::{Far, Host};
+use crate::far::{self, Far, Host};
 use crate::interrupt::{self, Group};
+use crate::level::msg;
 use crate::namespaces::{Namespace, Namespaces};
-use crate::plan::{End, Job, Order, Outcome, Role, Word};
+use crate::plan::{End, Job, Level, Order, Outcome, Role, Word};
 
 /// How much longer than their own deadline the workers are waited for.
 const GRACE: Duration = Duration::from_secs(5);
@@ -69,6 +71,8 @@ pub struct Outcomes {
 /// One line from the end that failed first; by then both ends are gone.
 pub fn run(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
     interrupt::check()?;
+    let job = &fresh(job);
+    let _meeting_place = MeetingPlace::of(job);
     let (sender, receiver) = channel();
     let mut conversation =
         Conversation { receiver, until: Instant::now() + job.deadline() + GRACE, reported: Vec::new() };
@@ -78,6 +82,37 @@ pub fn run(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
     };
     interrupt::check()?;
     outcomes
+}
+
+/// The same job with a cookie of its own, so that nothing of an earlier pair is taken for part of this one.
+fn fresh(job: &Job) -> Job {
+    let mut job = job.clone();
+    if let Job::Messages(plan) = &mut job {
+        plan.cookie = far::nonce();
+    }
+    job
+}
+
+/// The directory where the ports of a `msg` pair meet. Dropping it, after both ends are gone, removes it with
+/// whatever a killed end has left there.
+struct MeetingPlace(Option<PathBuf>);
+
+impl MeetingPlace {
+    fn of(job: &Job) -> Self {
+        Self(match job {
+            Job::Messages(plan) if plan.level == Level::Msg => Some(msg::directory(&plan.cookie)),
+            _ => None,
+        })
+    }
+}
+
+impl Drop for MeetingPlace {
+    fn drop(&mut self) {
+        if let Some(directory) = &self.0 {
+            // It is not there where neither end came to open a port.
+            let _missing = std::fs::remove_dir_all(directory);
+        }
+    }
 }
 
 fn run_threads(

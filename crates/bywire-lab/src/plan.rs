@@ -80,7 +80,9 @@ impl Plan {
     /// The lengths that travel on `lane`: from source to target and back.
     pub fn lengths(&self, lane: usize) -> Lengths {
         match (self.test, lane) {
-            (Test::Interleave, 0) => Lengths { forward: self.level.longest().min(INTERLEAVE_LONG_BYTES) as usize, back: 1 },
+            (Test::Interleave, 0) => {
+                Lengths { forward: self.level.longest().min(INTERLEAVE_LONG_BYTES) as usize, back: 1 }
+            }
             (Test::Overhead, 1) => Lengths { forward: 1, back: 1 },
             _ => Lengths { forward: self.size_bytes as usize, back: self.response_bytes as usize },
         }

@@ -23,7 +23,10 @@ pub const PRESETS: [(&str, &str); 6] = [
     ("quick", "what each level delivers and costs, in under three minutes"),
     ("full", "every test of every level by size"),
     ("gm", "GM's own measurements: rates and half-RTT by size, N½, host CPU per message, memory"),
-    ("gm-ethernet", "GM's netperf set over Ethernet: TCP and UDP stream and request/response, CPU at both ends"),
+    (
+        "gm-ethernet",
+        "GM's netperf set over Ethernet: TCP and UDP stream and request/response, CPU at both ends",
+    ),
     ("trapeze", "Duke's TCP and UDP rates at sender and receiver, and half-RTT by size"),
     ("bip", "Lyon's ping-pong by size at two MTUs, streams, and transactions per second"),
 ];
@@ -69,7 +72,8 @@ pub fn named(name: &str, time_seconds: Option<f64>, levels: Option<&[String]>) -
 }
 
 fn keep_levels(preset: &mut Preset, levels: &[String]) -> Result<()> {
-    if let Some(unknown) = levels.iter().find(|level| *level != "memory" && !LEVELS.contains(&level.as_str())) {
+    if let Some(unknown) = levels.iter().find(|level| *level != "memory" && !LEVELS.contains(&level.as_str()))
+    {
         bail!("unknown level `{unknown}`: choose from memory, {}", LEVELS.join(", "));
     }
     for group in &mut preset.groups {
@@ -92,12 +96,7 @@ fn quick() -> Preset {
     groups.push(at_levels(&LEVELS, "bidir", Some(64 * KIB)));
     groups.push(at_levels(&LEVELS, "rr", Some(1)));
     groups.push(at_levels(&LEVELS, "overhead", Some(8)));
-    Preset {
-        name: "quick",
-        ceilings: ceilings(&[KIB, 64 * KIB, MIB]),
-        groups,
-        absent: Vec::new(),
-    }
+    Preset { name: "quick", ceilings: ceilings(&[KIB, 64 * KIB, MIB]), groups, absent: Vec::new() }
 }
 
 fn full() -> Preset {
@@ -141,12 +140,7 @@ fn gm() -> Preset {
     }
     groups.push(at_levels(&LEVELS, "nhalf", None));
     groups.push(at_levels(&LEVELS, "overhead", Some(8)));
-    Preset {
-        name: "gm",
-        ceilings: ceilings(&[4 * KIB, 64 * KIB, MIB]),
-        groups,
-        absent: Vec::new(),
-    }
+    Preset { name: "gm", ceilings: ceilings(&[4 * KIB, 64 * KIB, MIB]), groups, absent: Vec::new() }
 }
 
 /// Netperf's four runs; a stream's message is as long as netperf made it, the send buffer that was granted.
@@ -158,10 +152,8 @@ fn gm_ethernet() -> Preset {
         size_bytes: Some(size_bytes),
         ..Request::new(level, test)
     };
-    let tcp_stream = Request {
-        socket_buffer_bytes: Some(131_072),
-        ..over_ethernet("tcp", "stream", 262_142)
-    };
+    let tcp_stream =
+        Request { socket_buffer_bytes: Some(131_072), ..over_ethernet("tcp", "stream", 262_142) };
     Preset {
         name: "gm-ethernet",
         ceilings: ceilings(&[64 * KIB]),
@@ -241,35 +233,21 @@ fn bip() -> Preset {
 
 /// One group: the same test and size at several levels. Sizes that no datagram holds leave `udp` out.
 fn at_levels(levels: &[&str], test: &str, size_bytes: Option<u64>) -> Vec<Request> {
-    let fits = |level: &&&str| **level != "udp" || size_bytes.is_none_or(|size| size <= crate::plan::DATAGRAM_BYTES_MAX);
-    levels
-        .iter()
-        .filter(fits)
-        .map(|level| Request {
-            size_bytes,
-            ..Request::new(level, test)
-        })
-        .collect()
+    let fits = |level: &&&str| {
+        **level != "udp" || size_bytes.is_none_or(|size| size <= crate::plan::DATAGRAM_BYTES_MAX)
+    };
+    levels.iter().filter(fits).map(|level| Request { size_bytes, ..Request::new(level, test) }).collect()
 }
 
 /// The memory level's tests; rates at each of `sizes`.
 fn ceilings(sizes: &[u64]) -> Vec<Request> {
-    let short = |test| Request {
-        time_seconds: Some(CEILING_SECONDS),
-        ..Request::new("memory", test)
-    };
+    let short = |test| Request { time_seconds: Some(CEILING_SECONDS), ..Request::new("memory", test) };
     let mut requests = ["cacheline", "syscall", "futex", "pipe"].map(short).to_vec();
     for &size in sizes {
-        requests.extend(["memcpy", "touched"].map(|test| Request {
-            size_bytes: Some(size),
-            ..short(test)
-        }));
+        requests.extend(["memcpy", "touched"].map(|test| Request { size_bytes: Some(size), ..short(test) }));
     }
     requests.extend(["read", "write", "readwrite"].map(short));
-    requests.push(Request {
-        both_cores: true,
-        ..short("memcpy")
-    });
+    requests.push(Request { both_cores: true, ..short("memcpy") });
     requests
 }
 

@@ -23,7 +23,7 @@ pub fn parse(text: &str) -> Result<u64> {
 
 /// The shortest form that [`parse`] reads back.
 pub fn show(bytes: u64) -> String {
-    let unit = UNITS.iter().rev().find(|(_, unit)| bytes >= *unit && bytes % unit == 0);
+    let unit = UNITS.iter().rev().find(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit));
     unit.map_or_else(|| bytes.to_string(), |(suffix, unit)| format!("{}{suffix}", bytes / unit))
 }
 

@@ -31,7 +31,6 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         blocks: 3,
         spin: false,
         sleep: true,
-        sleep: false,
         verify: true,
         nagle: false,
         socket_buffer_bytes: None,
@@ -223,7 +222,7 @@ impl<const RELIABLE_: bool> Endpoint for Faulty<RELIABLE_> {
         if self.shorten_at == Some(self.sent) {
             message.truncate(length - 1);
         }
-        if self.lose_every.is_none_or(|every| self.sent % every != 0) {
+        if self.lose_every.is_none_or(|every| !self.sent.is_multiple_of(every)) {
             messages.push_back(message);
             self.outgoing.arrived.notify_all();
         }

@@ -149,7 +149,13 @@ impl<'a> Course<'a> {
             }
             End::Target => {
                 await_asked(control, length, Kind::Finish, 0)?;
-                control.send(length, Mark::new(Kind::Finished, 0))
+                control.send(length, Mark::new(Kind::Finished, 0))?;
+                if E::RELIABLE {
+                    // A level may still be carrying the answer, which would end with this process: the source goes
+                    // once it has it.
+                    let _source_gone = control.receive();
+                }
+                Ok(())
             }
         }
     }
