@@ -173,7 +173,7 @@ impl TcpStream {
     fn from_cell(cell: &Cell) -> Result<Self, NetperfError> {
         let kilobytes_per_second = cell.value / 1024.0;
         Ok(Self {
-            host: cell.between.clone(),
+            host: host(cell),
             receive_socket_bytes: whole(cell, "receive_socket_bytes")?,
             send_socket_bytes: whole(cell, "send_socket_bytes")?,
             message_bytes: size_bytes(cell)?,
@@ -219,7 +219,7 @@ impl UdpStream {
         let bytes_per_second = |messages: u64| messages as f64 * message_bytes as f64 / seconds;
         let (sent, received) = (bytes_per_second(messages_sent), bytes_per_second(messages_received));
         Ok(Self {
-            host: cell.between.clone(),
+            host: host(cell),
             send_socket_bytes: whole(cell, "send_socket_bytes")?,
             receive_socket_bytes: whole(cell, "receive_socket_bytes")?,
             message_bytes,
@@ -273,7 +273,7 @@ impl RequestResponse {
         let response =
             ["response-size", "response_size"].iter().find_map(|name| cell.parameters.get(*name)?.as_u64());
         Ok(Self {
-            host: cell.between.clone(),
+            host: host(cell),
             local_socket_bytes: local,
             remote_socket_bytes: [
                 whole(cell, "target_send_socket_bytes").unwrap_or(local[0]),
@@ -335,6 +335,14 @@ impl End {
             service_demand_us: service_demand_us(utilisation_percent, 1, work_per_second),
             method,
         }
+    }
+}
+
+/// Both ends on one machine are `localhost`, however they were kept apart.
+fn host(cell: &Cell) -> String {
+    match cell.between.as_str() {
+        "processes" | "threads" | "namespaces" => "localhost".into(),
+        host => host.into(),
     }
 }
 

@@ -33,9 +33,18 @@ fn the_sixteen_service_demands_follow_from_the_printed_utilisation_and_rate() {
 #[test]
 fn a_cell_prints_as_netperf_would() {
     let text = Netperf::from_cell(&generated_cell("tcp", "stream", 125e6)).unwrap().to_string();
+    assert!(text.starts_with("TCP STREAM TEST to 10.0.0.9\n"), "{text}");
     let row = text.lines().last().unwrap();
     // 1,000 Mb/s at 50 % of one core: 5,000 µs·10²/s over 122,070.3 KB/s.
     assert_eq!(row, "212992 425984   8192    10.00      1000.00   50.00    25.00    4.096   2.048");
+}
+
+#[test]
+fn both_ends_on_one_machine_are_localhost() {
+    let mut cell = generated_cell("tcp", "rr", 10_000.0);
+    cell.between = "namespaces".into();
+    let text = Netperf::from_cell(&cell).unwrap().to_string();
+    assert!(text.starts_with("TCP REQUEST/RESPONSE TEST to localhost\n"), "{text}");
 }
 
 #[test]

@@ -118,6 +118,16 @@ fn every_plotted_point_stands_in_a_table() {
 }
 
 #[test]
+fn every_cell_is_listed_with_its_command() {
+    let session = generated_session();
+    let page = report::render(&session);
+    assert_eq!(page.matches("<code>bywire measure ").count(), session.cells.len());
+    assert!(page.contains("<code>bywire measure msg latency --link shm --size 1 --spin</code>"));
+    assert!(page.contains("<code>bywire measure unix stream --size 1024 --no-spin</code>"));
+    assert!(page.contains("<code>bywire measure memory read --size 67108864</code>"));
+}
+
+#[test]
 fn what_is_absent_unstable_or_out_of_line_is_said() {
     let mut session = generated_session();
     let hole = session
