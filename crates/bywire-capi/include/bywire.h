@@ -164,10 +164,12 @@ typedef enum {
   BW_EVENT_GOT = 8,
   /* A peer has put data into a region of ours: `peer`, and its note in `data` and `length_bytes`. */
   BW_EVENT_NOTIFIED = 9,
+  /* There is room again after a send that was BW_ERROR_FULL: `peer`, `priority`. */
+  BW_EVENT_ROOM = 10,
   /* A long message waits for a posted buffer: `peer`, `priority`, `length_bytes`. Reported once. */
-  BW_EVENT_BUFFER_NEEDED = 10,
+  BW_EVENT_BUFFER_NEEDED = 11,
   /* Something that this version of the interface has no number for. */
-  BW_EVENT_OTHER = 11,
+  BW_EVENT_OTHER = 12,
 } bw_event_kind_t;
 
 /* What peers may do with a region; or-ed together. */
@@ -392,7 +394,7 @@ int bw_peers(const bw_port_t *port,
              size_t peers_max);
 
 /* Copies a message of up to one fragment (BW_FRAGMENT_BYTES by default) to a peer, at once. It needs no token and
-   no completion. BW_ERROR_FULL is back-pressure: poll and try again.
+   no completion. BW_ERROR_FULL is back-pressure: try again after BW_EVENT_ROOM.
    The caller promises: `port` is null or an open port, used by this thread alone; `data` is valid for reads of `length_bytes`, or
    null when that is 0. */
 int bw_send(bw_port_t *port,

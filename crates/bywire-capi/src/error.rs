@@ -197,7 +197,9 @@ impl bw_error_t {
             BW_ERROR_REFUSED_BAD_OFFER => c"the other end refused the offered memory: check the geometry",
             BW_ERROR_REFUSED_NO_RESOURCES => c"the other end has run out of descriptors or memory: try later",
             BW_ERROR_REFUSED_CLOSED => c"the other end closed the connection before it was made: try again",
-            BW_ERROR_FULL => c"no room towards that peer now: poll, then try again",
+            BW_ERROR_FULL => {
+                c"no room towards that peer now: poll or wait until there is room, then try again"
+            }
             BW_ERROR_NO_TOKEN => c"all send tokens of this priority are out: poll until one comes back",
             BW_ERROR_TOO_LONG => c"longer than the target takes, or than this call carries",
             BW_ERROR_NO_PEER => c"no such peer: use a handle that a connection gave",

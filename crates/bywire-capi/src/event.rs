@@ -42,10 +42,12 @@ pub enum bw_event_kind_t {
     BW_EVENT_GOT = 8,
     /// A peer has put data into a region of ours: `peer`, and its note in `data` and `length_bytes`.
     BW_EVENT_NOTIFIED = 9,
+    /// There is room again after a send that was BW_ERROR_FULL: `peer`, `priority`.
+    BW_EVENT_ROOM = 10,
     /// A long message waits for a posted buffer: `peer`, `priority`, `length_bytes`. Reported once.
-    BW_EVENT_BUFFER_NEEDED = 10,
+    BW_EVENT_BUFFER_NEEDED = 11,
     /// Something that this version of the interface has no number for.
-    BW_EVENT_OTHER = 11,
+    BW_EVENT_OTHER = 12,
 }
 
 use bw_event_kind_t::*;
@@ -220,6 +222,11 @@ impl bw_port_t {
                 event.peer = peer_bits(peer);
                 self.hold(note, event);
                 BW_EVENT_NOTIFIED
+            }
+            Event::Room { peer, priority } => {
+                event.peer = peer_bits(peer);
+                event.priority = priority as u32;
+                BW_EVENT_ROOM
             }
             Event::BufferNeeded { peer, priority, length_bytes } => {
                 event.peer = peer_bits(peer);

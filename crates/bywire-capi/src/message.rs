@@ -12,7 +12,7 @@ use crate::port::{bw_peer_t, bw_port_t, peer_of, with};
 pub type bw_transfer_t = u64;
 
 /// Copies a message of up to one fragment (BW_FRAGMENT_BYTES by default) to a peer, at once. It needs no token and
-/// no completion. BW_ERROR_FULL is back-pressure: poll and try again.
+/// no completion. BW_ERROR_FULL is back-pressure: try again after BW_EVENT_ROOM.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone; `data` is valid for reads of `length_bytes`, or

@@ -1,0 +1,194 @@
+//! Everything that Rust programs can do, C programs can: a table of both, held to the sources on either side.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// Each public function of the message layer, and the C functions that stand for it, or why none does.
+const FUNCTIONS: [(&str, &[&str]); 44] = [
+    ("Address::local", &["bw_connect"]),
+    ("Buffer::as_ptr", &["field buffer"]),
+    ("Buffer::from_raw", &["bw_send_buffer", "bw_post_receive", "bw_put", "bw_get"]),
+    ("Buffer::into_vec", &["field buffer"]),
+    ("Heap::block", &["bw_heap_block"]),
+    ("Heap::block_bytes", &["bw_heap_block_bytes"]),
+    ("Heap::peer", &["bw_heap_peer"]),
+    ("Lent::as_slice", &["bw_lent_memory"]),
+    ("Lent::is_empty", &["bw_lent_bytes"]),
+    ("Lent::len", &["bw_lent_bytes"]),
+    ("Lent::read", &["bw_lent_read"]),
+    ("Lent::to_vec", &["bw_lent_read"]),
+    ("Payload::into_buffer", &["field buffer"]),
+    ("Peer::from_bits", &["type bw_peer_t"]),
+    ("Peer::to_bits", &["type bw_peer_t"]),
+    ("PeerInfo::port", &["field address"]),
+    ("Port::address", &["bw_port_address"]),
+    ("Port::arm", &["bw_arm"]),
+    ("Port::connect", &["bw_connect"]),
+    ("Port::connect_start", &["bw_connect_start"]),
+    ("Port::disconnect", &["bw_disconnect"]),
+    ("Port::get", &["bw_get"]),
+    ("Port::heap", &["bw_heap_open"]),
+    ("Port::name", &["bw_port_name"]),
+    ("Port::open", &["bw_port_open"]),
+    ("Port::options", &["bw_port_options"]),
+    ("Port::peer_info", &["bw_peer_info"]),
+    ("Port::peers", &["bw_peers"]),
+    ("Port::poll", &["bw_poll"]),
+    ("Port::post_receive", &["bw_post_receive"]),
+    ("Port::put", &["bw_put"]),
+    ("Port::recycle", &["bw_event_release"]),
+    ("Port::region", &["bw_region_memory"]),
+    ("Port::region_mut", &["bw_region_memory"]),
+    ("Port::register", &["bw_region_register"]),
+    ("Port::revoke", &["bw_region_revoke"]),
+    ("Port::send", &["bw_send"]),
+    ("Port::send_buffer", &["bw_send_buffer"]),
+    ("Port::send_datagram", &["bw_send_datagram"]),
+    ("Port::send_lent", &["bw_send_lent"]),
+    ("Port::statistics", &["bw_port_statistics"]),
+    ("Port::wait", &["bw_wait"]),
+    ("PortOptions::named", &["bw_port_options_init"]),
+    ("PortOptions::numbered", &["bw_port_options_init"]),
+];
+
+/// What C has besides: what Rust does by traits (drop, slices, display, the descriptor) and by itself.
+const C_ONLY: [&str; 10] = [
+    "bw_abi_version",
+    "bw_block_drop",
+    "bw_block_memory",
+    "bw_descriptor",
+    "bw_error_text",
+    "bw_heap_close",
+    "bw_last_error_text",
+    "bw_lent_return",
+    "bw_port_close",
+    "bw_version",
+];
+
+/// What a field is called in Rust and in C.
+type Renamed = &'static [(&'static str, &'static str)];
+
+/// Structures whose every field has one of the same name in C, or the names in C that stand for it.
+const FIELDS: [(&str, &str, Renamed); 4] = [
+    ("options.rs", "PortOptions", &[("geometry", "lanes"), ("spin", "spin_ns")]),
+    ("port.rs", "Statistics", &[]),
+    ("event.rs", "PeerInfo", &[]),
+    ("event.rs", "Message", &[("payload", "data")]),
+];
+
+fn source(file: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bywire/src").join(file);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn header() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/bywire.h");
+    fs::read_to_string(path).expect("the header")
+}
+
+/// `Type::function` for each public function of a type that the crate exports.
+fn public_functions() -> BTreeSet<String> {
+    let library = source("lib.rs");
+    let uses = library.split("\npub use ").skip(1).map(|rest| rest.split(';').next().unwrap_or(rest));
+    let exported: BTreeSet<&str> =
+        uses.flat_map(|list| list.split(|letter: char| !letter.is_alphanumeric())).collect();
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bywire/src");
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(directory).expect("the sources") {
+        let path = entry.expect("an entry").path();
+        let mut owner = None;
+        // Directories are private modules of none of the types.
+        for line in fs::read_to_string(&path).unwrap_or_default().lines() {
+            if let Some(name) = line.strip_prefix("impl ") {
+                let name = name.split([' ', '<']).next().unwrap_or(name);
+                owner = (line.ends_with(&format!("{name} {{")) && exported.contains(name))
+                    .then(|| name.to_owned());
+            } else if line == "}" {
+                owner = None;
+            }
+            let name = ["    pub fn ", "    pub unsafe fn ", "    pub const fn "]
+                .into_iter()
+                .find_map(|start| line.strip_prefix(start)?.split(['(', '<']).next());
+            if let (Some(owner), Some(name)) = (&owner, name) {
+                found.insert(format!("{owner}::{name}"));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_public_function_has_its_row_and_every_row_its_function() {
+    let found = public_functions();
+    assert!(found.len() > 40, "{found:?}");
+    let rows: BTreeSet<String> = FUNCTIONS.iter().map(|(rust, _)| (*rust).to_owned()).collect();
+    assert_eq!(found, rows);
+}
+
+#[test]
+fn every_row_names_what_the_header_has_and_every_function_of_the_header_has_a_row() {
+    let header = header();
+    let words: BTreeSet<&str> =
+        header.split(|letter: char| !letter.is_alphanumeric() && letter != '_').collect();
+    let named = FUNCTIONS.iter().flat_map(|(_, names)| names.iter().copied());
+    let mut covered: BTreeSet<&str> = C_ONLY.into_iter().collect();
+    for name in named {
+        let word = name.split(' ').next_back().expect("a word");
+        assert!(words.contains(word), "{name} is not in bywire.h");
+        covered.insert(name);
+    }
+    let declared: BTreeSet<&str> = header
+        .split(|letter: char| !letter.is_alphanumeric() && letter != '_' && letter != '(')
+        .filter_map(|word| word.split_once('(').map(|(name, _)| name))
+        .filter(|name| name.starts_with("bw_"))
+        .collect();
+    let missing: Vec<&&str> = declared.difference(&covered).collect();
+    assert!(missing.is_empty(), "{missing:?} of bywire.h stand in no row");
+}
+
+#[test]
+fn every_event_and_every_field_crosses() {
+    let header = header();
+    let header = header.replace(" *", " ");
+    let events = source("event.rs");
+    let body =
+        events.split("pub enum Event {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("events");
+    let variants = body
+        .lines()
+        .filter_map(|line| line.strip_prefix("    "))
+        .filter(|line| line.starts_with(|first: char| first.is_ascii_uppercase()));
+    let mut count = 0;
+    for variant in variants {
+        let name: String = variant.chars().take_while(|letter| letter.is_alphanumeric()).collect();
+        let constant = format!("BW_EVENT_{} =", snake(&name).to_uppercase());
+        assert!(header.contains(&constant), "Event::{name}: no {constant} in bywire.h");
+        count += 1;
+    }
+    assert!(count >= 11, "only {count} events found: the file looks different now");
+    for (file, structure, renamed) in FIELDS {
+        let text = source(file);
+        let start = format!("pub struct {structure} {{");
+        let body = text.split(&start).nth(1).and_then(|rest| rest.split("\n}").next()).expect(structure);
+        for field in body.lines().filter_map(|line| line.strip_prefix("    pub ")?.split(':').next()) {
+            let name = renamed.iter().find(|(rust, _)| *rust == field).map_or(field, |(_, c)| c);
+            assert!(
+                header
+                    .lines()
+                    .any(|line| line.ends_with(&format!(" {name};")) || line.contains(&format!("{name}["))),
+                "{structure}::{field}: no field {name} in bywire.h"
+            );
+        }
+    }
+}
+
+fn snake(name: &str) -> String {
+    let mut snake = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !snake.is_empty() {
+            snake.push('_');
+        }
+        snake.extend(letter.to_lowercase());
+    }
+    snake
+}
