@@ -5,6 +5,7 @@
 
 pub mod clock;
 pub mod directory;
+pub mod foreign;
 pub mod fork;
 pub mod limits;
 pub mod memory;

@@ -22,6 +22,8 @@ pub struct Mapping {
     base: NonNull<c_void>,
     length_bytes: usize,
     writable: bool,
+    /// The process that made it: a forked child has nothing there, or something else.
+    owner: u32,
 }
 
 // SAFETY: the mapping is plain memory, valid from any thread until it is dropped; who may touch
@@ -37,6 +39,8 @@ pub enum OfferError {
     Unsealed,
     /// It is smaller or larger than what the peer announced.
     WrongSize,
+    /// Parts of it have no memory behind them.
+    Holes,
     /// The system refused.
     System(Errno),
 }
@@ -74,12 +78,15 @@ impl Mapping {
         if !seals.contains(READER_SEALS) {
             return Err(OfferError::Unsealed);
         }
-        if u64::try_from(rustix::fs::fstat(file)?.st_size) != Ok(length_bytes as u64) {
+        let found = rustix::fs::fstat(file)?;
+        if u64::try_from(found.st_size) != Ok(length_bytes as u64) {
             return Err(OfferError::WrongSize);
         }
-        // Sealed memory may still have holes, whose first read could raise SIGBUS for want of memory.
-        // Filled once they stay filled: the seals forbid punching new ones.
-        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length_bytes as u64)?;
+        // A hole's first read could raise SIGBUS for want of memory, and filling it would be at our cost.
+        // An honest creator has left none, and the seals forbid punching new ones.
+        if u64::try_from(found.st_blocks).unwrap_or(0) * 512 < length_bytes as u64 {
+            return Err(OfferError::Holes);
+        }
         Ok(Self::map(file, length_bytes, false)?)
     }
 
@@ -89,7 +96,12 @@ impl Mapping {
         let base = unsafe {
             rustix::mm::mmap(core::ptr::null_mut(), length_bytes, protection, MapFlags::SHARED, file, 0)?
         };
-        let mapping = Self { base: NonNull::new(base).ok_or(Errno::FAULT)?, length_bytes, writable };
+        let mapping = Self {
+            base: NonNull::new(base).ok_or(Errno::FAULT)?,
+            length_bytes,
+            writable,
+            owner: std::process::id(),
+        };
         // SAFETY: the range is the mapping just made. A forked child never sees it.
         unsafe { rustix::mm::madvise(base, length_bytes, Advice::LinuxDontFork)? };
         Ok(mapping)
@@ -113,6 +125,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.owner != std::process::id() {
+            return;
+        }
         // SAFETY: made by `map` with this length, unmapped only here, and every user borrows or owns
         // `self` for as long as it uses the address.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr(), self.length_bytes) };
@@ -162,6 +177,10 @@ mod tests {
         assert_eq!(Mapping::accept(&file, 4096).err(), Some(OfferError::Unsealed));
         let (_writer, sealed) = Mapping::create("bywire-test", 4096).expect("memfd");
         assert_eq!(Mapping::accept(&sealed, 8192).err(), Some(OfferError::WrongSize));
+        let sparse = memfd("bywire-test").expect("memfd");
+        rustix::fs::ftruncate(&sparse, 1 << 36).expect("ftruncate");
+        rustix::fs::fcntl_add_seals(&sparse, READER_SEALS).expect("seals");
+        assert_eq!(Mapping::accept(&sparse, 1 << 36).err(), Some(OfferError::Holes));
         let (pipe, _other) = rustix::pipe::pipe().expect("pipe");
         assert_eq!(Mapping::accept(&pipe, 4096).err(), Some(OfferError::Unsealed));
     }

@@ -111,6 +111,17 @@ impl Socket {
         Ok((Self { file: a }, Self { file: b }))
     }
 
+    /// Ends the connection for both sides and for every copy of the descriptor.
+    pub fn shut_down(&self) {
+        // One that has ended already is what we want.
+        let _ = rustix::net::shutdown(&self.file, rustix::net::Shutdown::Both);
+    }
+
+    /// The number of the descriptor: about how many are open.
+    pub fn number(&self) -> u64 {
+        self.file.as_raw_fd().unsigned_abs().into()
+    }
+
     /// Who is at the other end.
     ///
     /// # Errors
@@ -157,6 +168,14 @@ impl Socket {
         }
     }
 
+    /// Has the process at the other end ended, as far as the kernel can tell?
+    pub fn peer_has_ended(&self) -> bool {
+        match self.watch_process() {
+            Ok(process) => crate::process::has_ended(&process),
+            Err(error) => error == Errno::SRCH,
+        }
+    }
+
     /// Sends one packet with up to [`DESCRIPTORS_MAX`] descriptors.
     ///
     /// # Errors
@@ -189,7 +208,7 @@ impl Socket {
                 Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Received::Closed),
                 Err(error) => return Err(error),
             };
-        let descriptors = control
+        let descriptors: Vec<OwnedFd> = control
             .drain()
             .filter_map(|item| match item {
                 RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
@@ -198,6 +217,7 @@ impl Socket {
             .flatten()
             .collect();
         if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            crate::foreign::discard(descriptors);
             return Err(Errno::MSGSIZE);
         }
         // Our packets are never empty, so nothing at all is the end.

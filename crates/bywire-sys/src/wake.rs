@@ -7,6 +7,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
+use rustix::event::EventfdFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -45,7 +46,7 @@ impl Bell {
 
     /// Takes what has been rung so far.
     pub fn silence(&self) {
-        let mut rung = [0u8; 256];
+        let mut rung = [0u8; 4096];
         // A full buffer means that more may be there; level-triggered polling comes back for it.
         let _ = rustix::io::read(&self.reader, &mut rung);
     }
@@ -63,11 +64,14 @@ impl Ringer {
     /// # Errors
     /// [`Errno::INVAL`] when it is not the end of a pipe.
     pub fn accept(writer: OwnedFd) -> Result<Self, Errno> {
-        let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&writer)?.st_mode);
-        if kind != rustix::fs::FileType::Fifo {
-            return Err(Errno::INVAL);
+        // Asked by fcntl, which no file system of the peer's can delay.
+        match rustix::pipe::fcntl_getpipe_size(&writer) {
+            Ok(_) => Ok(Self { writer }),
+            Err(_) => {
+                crate::foreign::discard(vec![writer]);
+                Err(Errno::INVAL)
+            }
         }
-        Ok(Self { writer })
     }
 
     /// Rings once, where [`Bell::is_safe`]. A full pipe has been rung already; a closed one has no
@@ -77,10 +81,36 @@ impl Ringer {
     }
 }
 
-/// Rings a bell through a writing end that no other process was ever given the means to close or block.
-pub fn ring_own(writer: &OwnedFd) {
-    // Its reading end lives in this process, so neither signal nor error matters; a full pipe is rung.
-    let _ = rustix::io::write(writer, b"!");
+/// A wake-up for this process's own threads, never handed to another process.
+#[derive(Debug)]
+pub struct Alarm {
+    file: OwnedFd,
+}
+
+impl Alarm {
+    /// # Errors
+    /// What `eventfd` said (out of descriptors).
+    pub fn new() -> Result<Self, Errno> {
+        let file = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { file })
+    }
+
+    /// Wakes whoever waits for it.
+    pub fn raise(&self) {
+        // A counter that is full has been raised often enough.
+        let _ = rustix::io::write(&self.file, &1u64.to_ne_bytes());
+    }
+
+    /// Takes what has been raised so far.
+    pub fn silence(&self) {
+        let _ = rustix::io::read(&self.file, &mut [0; 8]);
+    }
+}
+
+impl AsFd for Alarm {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
 }
 
 /// `RWF_NOSIGNAL` of linux/fs.h: no SIGPIPE.

@@ -27,9 +27,15 @@ impl Buffer {
     ///
     /// # Safety
     /// `base` must be valid for reads and writes of `length` bytes, initialised, and touched by nobody
-    /// else, from any thread, until the returned value has been dropped.
+    /// else, from any thread, until the returned value has been dropped. What is given to be sent or put
+    /// is only read: for that, valid for reads and held still is enough.
     pub unsafe fn from_raw(base: *mut u8, length: usize) -> Self {
         Self { memory: Memory::Raw(base, length) }
+    }
+
+    /// Does it borrow foreign memory ([`Self::from_raw`])?
+    pub fn is_foreign(&self) -> bool {
+        matches!(self.memory, Memory::Raw(..))
     }
 
     /// The vector inside; for foreign memory a copy.
@@ -108,7 +114,6 @@ pub struct Payload {
     place: Place,
 }
 
-#[expect(clippy::large_enum_variant, reason = "short messages are the fast path and must not be boxed")]
 enum Place {
     Inline { words: [u64; INLINE_BYTES / 8], length: u8 },
     Buffer { buffer: Buffer, length: usize },

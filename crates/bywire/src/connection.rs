@@ -16,7 +16,7 @@ use crate::error::{Gone, TransferError};
 use crate::event::{Event, Peer, PeerInfo, Priority, TransferId};
 use crate::heap::LenderHeap;
 use crate::incoming::Incoming;
-use crate::outgoing::{Outgoing, Reply, Undelivered, Waiting};
+use crate::outgoing::{Outgoing, Reply, Undelivered, Waiting, What};
 use crate::resources::Resources;
 
 /// Everything that belongs to one peer. A bad peer breaks its own connection and nothing else.
@@ -46,8 +46,6 @@ pub(crate) struct Connection {
     pub heaps_borrowed: Vec<BorrowedHeap>,
     /// Blocks of ours that the peer holds.
     pub blocks_out: u32,
-    /// It said good-bye: its end is then a closed port, not a death.
-    pub said_goodbye: bool,
     page: Shared,
     bell: wake::Ringer,
     ringer: doorbell::Ringer,
@@ -122,7 +120,6 @@ impl Connection {
             heaps_lent: Vec::new(),
             heaps_borrowed: Vec::new(),
             blocks_out: 0,
-            said_goodbye: false,
             page: meeting.page,
             bell: meeting.bell,
             ringer: doorbell::Ringer::default(),
@@ -174,7 +171,9 @@ impl Connection {
 
     #[cold]
     fn ring(&self) {
-        if wake::Bell::is_safe() {
+        // A bell is faster, but its owner can hold up whoever rings it (by a write from memory whose page
+        // fault never ends). Of our own user that is no worse than what a debugger could do.
+        if self.info.uid == bywire_sys::process::user() && wake::Bell::is_safe() {
             self.bell.ring();
         } else {
             // A full socket means that the peer has been woken often enough.
@@ -192,6 +191,12 @@ impl Connection {
                     .complete(Event::Sent { id: entry.id, buffer: entry.buffer, result: failed }, priority);
             }
             for entry in self.outgoing[priority as usize].drain(..) {
+                // A put under way stands in both tables; it is completed once.
+                if let What::Put { transfer, .. } = entry.what
+                    && let Some(waiting) = self.waiting.get_mut(transfer as usize)
+                {
+                    *waiting = None;
+                }
                 if let Some(event) = entry.failed(failed) {
                     resources.complete(event, priority);
                 }

@@ -3,7 +3,7 @@
 //! The connecting port sends `Hello` with its segment, its page and its bell; the accepting port checks
 //! who that is, answers `Welcome` with its own, and both are connected. Strangers get a bounded table.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use bywire_ring::doorbell::DOORBELL_BYTES;
@@ -11,7 +11,7 @@ use bywire_ring::memory::Shared;
 use bywire_sys::Errno;
 use bywire_sys::memory::{Mapping, OfferError};
 use bywire_sys::socket::{Credentials, Received, Socket};
-use bywire_sys::{limits, process, wake};
+use bywire_sys::{foreign, limits, process, wake};
 
 use crate::address::Address;
 use crate::connection::{BorrowedHeap, Connection, Meeting};
@@ -28,8 +28,7 @@ use crate::transfer::heap_bytes;
 const STRANGERS_MAX: usize = 64;
 /// Strangers accepted at a time, so that a flood of them cannot hold up the data path.
 const ACCEPT_MAX: usize = 16;
-/// Descriptors that a peer costs, and a margin for the program.
-const DESCRIPTORS_PER_PEER: u64 = 3;
+/// Descriptors that should be free for the next peers, and for the program.
 const DESCRIPTORS_SPARE: u64 = 256;
 
 /// Connections on the way in.
@@ -43,6 +42,7 @@ pub(crate) struct Strangers {
 /// What a ready descriptor stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tag {
+    Alarm,
     Bell,
     Listener,
     /// A peer's socket or process, by its slot and the low bits of its generation.
@@ -57,6 +57,7 @@ impl Tag {
     pub fn bits(self) -> u64 {
         match self {
             Self::Bell => 0,
+            Self::Alarm => 1,
             Self::Listener => 1 << 62,
             Self::Peer { index, generation } => {
                 2 << 62 | u64::from(generation & 0x3fff_ffff) << 32 | u64::from(index)
@@ -67,12 +68,20 @@ impl Tag {
 
     fn from_bits(bits: u64) -> Self {
         match bits >> 62 {
-            0 => Self::Bell,
+            0 if bits == 0 => Self::Bell,
+            0 => Self::Alarm,
             1 => Self::Listener,
             2 => Self::Peer { index: bits as u32, generation: (bits >> 32) as u32 & 0x3fff_ffff },
             _ => Self::Stranger(bits & !(3 << 62)),
         }
     }
+}
+
+/// Raises the soft limit of descriptors before they run out, for those that arrive by a socket would be
+/// lost. The lowest free number is what a new descriptor gets, so its own tells how many there are.
+fn ensure_headroom(socket: &Socket) {
+    // A hard limit that is too low shows where a descriptor is really missing.
+    let _ = limits::raise_descriptor_limit(socket.number() + DESCRIPTORS_SPARE);
 }
 
 fn tag_of(peer: Peer) -> u64 {
@@ -134,10 +143,7 @@ impl Port {
         if address.port == self.claim.name {
             return Err(ConnectError::OwnPort);
         }
-        self.make_room().map_err(|refusal| match refusal {
-            Refusal::TooManyPeers => ConnectError::TooManyPeers,
-            _ => ConnectError::System(Errno::MFILE),
-        })?;
+        self.make_room().map_err(|_| ConnectError::TooManyPeers)?;
         let socket =
             Socket::connect(&self.directory.socket_path(&address.port)).map_err(|error| match error {
                 Errno::NOENT | Errno::CONNREFUSED => ConnectError::NoPort,
@@ -145,6 +151,7 @@ impl Port {
                 Errno::AGAIN => ConnectError::Refused(Refusal::NoResources),
                 other => ConnectError::System(other),
             })?;
+        ensure_headroom(&socket);
         let (outbound, file) = self.segment().map_err(ConnectError::System)?;
         let hello = Packet::Hello(self.introduction()).to_bytes();
         socket
@@ -163,14 +170,9 @@ impl Port {
         Ok(peer)
     }
 
-    /// Is there room for one more peer, in our own table and in the kernel's?
+    /// May one more peer be had?
     fn make_room(&self) -> Result<(), Refusal> {
-        let peers = self.slots.len();
-        if peers >= self.options.peers_max as usize {
-            return Err(Refusal::TooManyPeers);
-        }
-        limits::raise_descriptor_limit(DESCRIPTORS_SPARE + DESCRIPTORS_PER_PEER * (peers as u64 + 1))
-            .map_err(|_| Refusal::NoResources)
+        if self.slots.len() >= self.options.peers_max as usize { Err(Refusal::TooManyPeers) } else { Ok(()) }
     }
 
     fn segment(&self) -> Result<(Shared, OwnedFd), Errno> {
@@ -193,6 +195,7 @@ impl Port {
         let ready = self.poller.wait(timeout)?.to_vec();
         for bits in ready {
             match Tag::from_bits(bits) {
+                Tag::Alarm => self.resources.returns.alarm.silence(),
                 Tag::Bell => self.bell.silence(),
                 Tag::Listener => self.accept(),
                 Tag::Stranger(number) => self.hear_stranger(number),
@@ -215,6 +218,7 @@ impl Port {
         for _ in 0..ACCEPT_MAX {
             match self.claim.listener.accept() {
                 Ok(Some(socket)) => {
+                    ensure_headroom(&socket);
                     if self.strangers.waiting.len() >= STRANGERS_MAX {
                         let (_, oldest) = self.strangers.waiting.remove(0);
                         self.poller.remove(&oldest);
@@ -229,6 +233,9 @@ impl Port {
                     self.hear_stranger(number);
                 }
                 Ok(None) => return,
+                Err(Errno::MFILE)
+                    if limits::raise_descriptor_limit(limits::descriptor_limit() + DESCRIPTORS_SPARE)
+                        .is_ok() => {}
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     // Without a descriptor the connection would wait for ever and wake us again and again.
                     self.strangers.reserve = None;
@@ -262,17 +269,19 @@ impl Port {
         self.poller.remove(&socket);
         let Ok(Received::Packet(length, descriptors)) = received else { return };
         let hello = match Packet::parse(&bytes[..length]) {
-            Ok(Packet::Hello(hello)) => hello,
-            Err(PacketError::Version) => return self.turn_away(&socket, Refusal::Version),
-            _ => return self.turn_away(&socket, Refusal::BadOffer),
+            Ok(Packet::Hello(hello)) => Ok(hello),
+            Err(PacketError::Version) => Err(Refusal::Version),
+            _ => Err(Refusal::BadOffer),
         };
-        let admitted = self.admit_stranger(&socket, &hello).and_then(|credentials| {
-            let offer = Offer::open(&hello, descriptors)?;
-            Ok((credentials, offer))
-        });
-        match admitted {
-            Ok((credentials, offer)) => self.welcome(socket, hello, credentials, offer),
-            Err(refusal) => self.turn_away(&socket, refusal),
+        match hello.and_then(|hello| Ok((self.admit_stranger(&socket, &hello)?, hello))) {
+            Ok((credentials, hello)) => match Offer::open(&hello, descriptors) {
+                Ok(offer) => self.welcome(socket, hello, credentials, offer),
+                Err(refusal) => self.turn_away(&socket, refusal),
+            },
+            Err(refusal) => {
+                foreign::discard(descriptors);
+                self.turn_away(&socket, refusal);
+            }
         }
     }
 
@@ -332,8 +341,11 @@ impl Port {
             message_bytes_max: theirs.message_bytes_max,
             integrity: theirs.integrity || self.options.integrity,
         };
-        // Without a process descriptor the socket alone tells of the peer's end.
-        let process = socket.watch_process().ok();
+        let (process, is_dead) = match socket.watch_process() {
+            Ok(process) => (Some(process), false),
+            // Without a process descriptor the socket alone tells of the peer's end.
+            Err(error) => (None, error == Errno::SRCH),
+        };
         let tag = tag_of(peer);
         let watched = self.poller.add(&socket, tag).is_ok();
         if let Some(process) = &process {
@@ -357,6 +369,9 @@ impl Port {
         }
         if announce {
             self.resources.events.push_back(Event::Connected(peer));
+        }
+        if is_dead {
+            self.drain_and_end(peer.index, Gone::Died);
         }
     }
 
@@ -393,28 +408,59 @@ impl Port {
 
     fn peer_is_gone(&mut self, peer: Peer) {
         let reason = match self.slots.peek(peer) {
-            Some(Slot::Connected(connection)) if connection.said_goodbye => Gone::Closed,
             Some(Slot::Connecting(_)) => Gone::Refused(Refusal::Closed),
             _ => Gone::Died,
         };
         self.drain_and_end(peer.index, reason);
     }
 
-    fn hear_peer(&mut self, peer: Peer, bytes: &[u8], descriptors: Vec<OwnedFd>) -> Result<(), Gone> {
-        let packet = Packet::parse(bytes).map_err(|_| Gone::Broken)?;
-        match (packet, self.slots.connection(peer).ok()) {
-            (Packet::Welcome(theirs), None) => self.take_welcome(peer, theirs, descriptors),
-            (Packet::Refuse(refusal), None) => Err(Gone::Refused(refusal)),
-            (Packet::Goodbye, Some(connection)) => {
-                connection.said_goodbye = true;
+    fn hear_peer(&mut self, peer: Peer, bytes: &[u8], mut descriptors: Vec<OwnedFd>) -> Result<(), Gone> {
+        let is_connected = self.slots.connection(peer).is_ok();
+        let result = match (Packet::parse(bytes), is_connected) {
+            (Ok(Packet::Welcome(theirs)), false) => {
+                return self.take_welcome(peer, theirs, descriptors);
+            }
+            (Ok(Packet::Refuse(refusal)), false) => Err(Gone::Refused(refusal)),
+            // A refusal by another version cannot be read further.
+            (Err(PacketError::Version), false) => Err(Gone::Refused(Refusal::Version)),
+            // Its end now, whoever else holds a copy of its socket.
+            (Ok(Packet::Goodbye), true) => {
+                self.drain_and_end(peer.index, Gone::Closed);
                 Ok(())
             }
-            (Packet::Wake, Some(_)) => Ok(()),
-            (Packet::Heap { id, block_bytes, blocks }, Some(connection)) => {
-                connection.borrow_heap(id, block_bytes, blocks, descriptors)
+            (Ok(Packet::Wake), true) => Ok(()),
+            (Ok(Packet::Heap { id, block_bytes, blocks }), true) => {
+                self.borrow_heap(peer, id, (block_bytes, blocks), &mut descriptors)
             }
             _ => Err(Gone::Broken),
-        }
+        };
+        foreign::discard(descriptors);
+        result
+    }
+
+    /// Takes a peer's heap into use, for the messages that it will lend.
+    fn borrow_heap(
+        &mut self,
+        peer: Peer,
+        id: u32,
+        (block_bytes, blocks): (u64, u32),
+        files: &mut Vec<OwnedFd>,
+    ) -> Result<(), Gone> {
+        let connection = self.slots.connection(peer).map_err(|_| Gone::Broken)?;
+        let heaps = &mut connection.heaps_borrowed;
+        let block_bytes = usize::try_from(block_bytes).unwrap_or(usize::MAX);
+        let borrowed: u64 = heaps.iter().map(|heap| heap.memory.length_bytes() as u64).sum();
+        let is_sound = id as usize == heaps.len()
+            && heaps.len() < HEAPS_MAX
+            && BLOCK_BYTES.contains(&block_bytes)
+            && block_bytes.is_multiple_of(64)
+            && (1..=BLOCKS_MAX).contains(&blocks);
+        let length = heap_bytes(block_bytes, blocks)
+            .filter(|length| is_sound && borrowed + *length as u64 <= self.options.borrow_bytes_max)
+            .ok_or(Gone::Broken)?;
+        let memory = map(files.pop().ok_or(Gone::Broken)?, length).map_err(|_| Gone::Broken)?;
+        heaps.push(BorrowedHeap { memory, block_bytes, held: vec![false; blocks as usize] });
+        Ok(())
     }
 
     fn take_welcome(
@@ -444,28 +490,6 @@ impl Port {
     }
 }
 
-impl Connection {
-    fn borrow_heap(
-        &mut self,
-        id: u32,
-        block_bytes: u64,
-        blocks: u32,
-        mut files: Vec<OwnedFd>,
-    ) -> Result<(), Gone> {
-        let block_bytes = usize::try_from(block_bytes).unwrap_or(usize::MAX);
-        let is_sound = id as usize == self.heaps_borrowed.len()
-            && self.heaps_borrowed.len() < HEAPS_MAX
-            && BLOCK_BYTES.contains(&block_bytes)
-            && block_bytes.is_multiple_of(64)
-            && (1..=BLOCKS_MAX).contains(&blocks);
-        let length = heap_bytes(block_bytes, blocks).filter(|_| is_sound).ok_or(Gone::Broken)?;
-        let file = files.pop().ok_or(Gone::Broken)?;
-        let memory = Shared::new(Mapping::accept(&file, length).map_err(|_| Gone::Broken)?);
-        self.heaps_borrowed.push(BorrowedHeap { memory, block_bytes, held: vec![false; blocks as usize] });
-        Ok(())
-    }
-}
-
 /// The memory and the bell that came with an introduction.
 struct Offer {
     segment: Shared,
@@ -475,17 +499,24 @@ struct Offer {
 
 impl Offer {
     fn open(theirs: &Introduction, descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
-        let [segment, page, bell]: [OwnedFd; 3] = descriptors.try_into().map_err(|_| Refusal::BadOffer)?;
-        let map = |file: BorrowedFd<'_>, length| {
-            Mapping::accept(&file, length).map(Shared::new).map_err(|error| match error {
-                OfferError::System(Errno::NOMEM | Errno::NOSPC) => Refusal::NoResources,
-                _ => Refusal::BadOffer,
-            })
-        };
-        Ok(Self {
-            segment: map(segment.as_fd(), theirs.geometry.segment_bytes())?,
-            page: map(page.as_fd(), DOORBELL_BYTES)?,
-            bell: wake::Ringer::accept(bell).map_err(|_| Refusal::BadOffer)?,
-        })
+        let [segment, page, bell]: [OwnedFd; 3] = descriptors.try_into().map_err(|rest| {
+            foreign::discard(rest);
+            Refusal::BadOffer
+        })?;
+        let bell = wake::Ringer::accept(bell).map_err(|_| Refusal::BadOffer);
+        let segment = map(segment, theirs.geometry.segment_bytes());
+        let page = map(page, DOORBELL_BYTES);
+        Ok(Self { segment: segment?, page: page?, bell: bell? })
     }
+}
+
+fn map(file: OwnedFd, length_bytes: usize) -> Result<Shared, Refusal> {
+    let mapped = Mapping::accept(&file, length_bytes).map(Shared::new).map_err(|error| match error {
+        OfferError::System(Errno::NOMEM | Errno::NOSPC) => Refusal::NoResources,
+        _ => Refusal::BadOffer,
+    });
+    if mapped.is_err() {
+        foreign::discard(vec![file]);
+    }
+    mapped
 }

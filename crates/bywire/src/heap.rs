@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bywire_ring::memory::{Memory, Shared};
+use bywire_sys::fork::ForkGuard;
 use bywire_sys::wake;
 
 use crate::event::{Peer, Priority};
@@ -30,10 +30,13 @@ pub(crate) struct LenderHeap {
     pub id: u32,
     pub memory: Shared,
     pub block_bytes: usize,
+    /// A forked child has no such memory.
+    pub guard: Arc<ForkGuard>,
     pub free: Mutex<Vec<u32>>,
 }
 
-/// A block to write a message into; dropped without sending, it goes back to its heap.
+/// A block to write a message into; dropped without sending, it goes back to its heap. Empty in a forked
+/// child of the process that owns it.
 pub struct LendBuffer {
     pub(crate) heap: Arc<LenderHeap>,
     pub(crate) block: u32,
@@ -43,6 +46,7 @@ pub struct LendBuffer {
 
 /// A message that a peer lent: read it in place, drop it to give the block back.
 ///
+/// In a forked child of the process that received it there is nothing to read.
 /// The lender may still be writing. [`Self::read`] tolerates that; a plain slice needs trust.
 pub struct Lent {
     /// Who lent it.
@@ -52,6 +56,7 @@ pub struct Lent {
     pub(crate) memory: Shared,
     pub(crate) offset: usize,
     pub(crate) length: usize,
+    pub(crate) guard: Arc<ForkGuard>,
     /// Gives the block back when dropped.
     pub(crate) _ticket: Ticket,
 }
@@ -75,15 +80,14 @@ pub(crate) struct Return {
 pub(crate) struct Returns {
     any: AtomicBool,
     list: Mutex<Vec<Return>>,
-    /// The borrower's own port sleeps, and this wakes it.
+    /// The borrower's own port sleeps, and the alarm wakes it.
     asleep: AtomicBool,
-    bell: OwnedFd,
+    pub alarm: wake::Alarm,
 }
 
 impl Returns {
-    /// `bell`: the writing end of the port's own bell.
-    pub fn new(bell: OwnedFd) -> Self {
-        Self { any: AtomicBool::new(false), list: Mutex::default(), asleep: AtomicBool::new(false), bell }
+    pub fn new(alarm: wake::Alarm) -> Self {
+        Self { any: AtomicBool::new(false), list: Mutex::default(), asleep: AtomicBool::new(false), alarm }
     }
 
     fn push(&self, entry: Return) {
@@ -92,7 +96,7 @@ impl Returns {
         // comes second in their common order, its thread sees the other's.
         self.any.store(true, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) {
-            wake::ring_own(&self.bell);
+            self.alarm.raise();
         }
     }
 
@@ -150,6 +154,9 @@ impl Deref for LendBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
+        if !self.heap.guard.is_owner() {
+            return &[];
+        }
         let base =
             self.heap.memory.address(self.block as usize * self.heap.block_bytes, self.heap.block_bytes);
         // SAFETY: in bounds by `address`; only this process can write there (its peer's mapping is
@@ -160,6 +167,9 @@ impl Deref for LendBuffer {
 
 impl DerefMut for LendBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
+        if !self.heap.guard.is_owner() {
+            return &mut [];
+        }
         let base =
             self.heap.memory.address(self.block as usize * self.heap.block_bytes, self.heap.block_bytes);
         // SAFETY: as for `deref`; a peer that reads meanwhile sees garbage, which is its own affair.
@@ -188,7 +198,8 @@ impl Lent {
 
     /// Copies bytes out, from `offset` on; returns how many there were.
     pub fn read(&self, offset: usize, target: &mut [u8]) -> usize {
-        let count = self.length.saturating_sub(offset).min(target.len());
+        let length = if self.guard.is_owner() { self.length } else { 0 };
+        let count = length.saturating_sub(offset).min(target.len());
         if count > 0 {
             self.memory.read(self.offset + offset, &mut target[..count]);
         }
@@ -207,6 +218,9 @@ impl Lent {
     /// # Safety
     /// The peer must be trusted not to write to the block while the slice lives.
     pub unsafe fn as_slice(&self) -> &[u8] {
+        if !self.guard.is_owner() {
+            return &[];
+        }
         // SAFETY: in bounds by `address`, mapped as long as `self`; the caller vouches for the peer.
         unsafe { std::slice::from_raw_parts(self.memory.address(self.offset, self.length), self.length) }
     }

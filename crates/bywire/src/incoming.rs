@@ -21,8 +21,17 @@ use crate::resources::Resources;
 pub(crate) struct Incoming {
     message: Option<Assembly>,
     put: Option<Put>,
-    /// The length of the message at the head of the lane for which no buffer is large enough.
-    held_up: Option<u64>,
+    /// The message at the head of the lane for which no buffer is large enough.
+    held_up: Option<HeldUp>,
+}
+
+/// A message that waits for a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct HeldUp {
+    length: u64,
+    /// The count of buffers posted when the program was told: once more has been posted and it still does
+    /// not fit, the program is told again.
+    posts: u64,
 }
 
 #[derive(Debug)]
@@ -54,7 +63,10 @@ impl Connection {
     /// Is the head of the lane a long message for which no posted buffer is large enough?
     #[inline(always)]
     pub fn is_held_up(&self, priority: Priority, resources: &Resources) -> bool {
-        self.incoming[priority as usize].held_up.is_some_and(|length| !resources.fits(priority, length))
+        // Each post makes the lane worth another look, whether or not its buffer is still there.
+        self.incoming[priority as usize]
+            .held_up
+            .is_some_and(|held_up| held_up.posts == resources.posts(priority))
     }
 
     /// Takes at most one record off a lane.
@@ -65,6 +77,7 @@ impl Connection {
         };
         // A short message is the one case that must be fast.
         if header.kind & (KIND_MASK | BULK | CHECKED) == MESSAGE
+            && !self.integrity
             && self.incoming[priority as usize].message.is_none()
         {
             let words = self.consumers[lane_of(priority) as usize].words(&self.inbound);
@@ -160,7 +173,8 @@ impl Connection {
             return Err(Gone::Broken);
         }
         let Some(buffer) = resources.take_fitting(priority, total) else {
-            let is_news = incoming.held_up.replace(total) != Some(total);
+            let now = HeldUp { length: total, posts: resources.posts(priority) };
+            let is_news = incoming.held_up.replace(now) != Some(now);
             let needed = Event::BufferNeeded { peer: self.peer, priority, length_bytes: total };
             return Ok(if is_news { Step::Event(needed) } else { Step::Nothing });
         };
@@ -316,6 +330,7 @@ impl Connection {
             memory: heap.memory.clone(),
             offset: block * heap.block_bytes,
             length: length as usize,
+            guard: resources.guard.clone(),
             _ticket: Ticket { returns: resources.returns.clone(), entry },
         };
         self.free(lane_of(priority), header);
@@ -339,14 +354,8 @@ impl Connection {
 
     /// A borrowed block is done with: tell the lender.
     pub fn give_back(&mut self, entry: Return) {
-        let held = self
-            .heaps_borrowed
-            .get_mut(entry.heap as usize)
-            .and_then(|heap| heap.held.get_mut(entry.block as usize));
-        if held.is_some_and(std::mem::take) {
-            // Bounded by the blocks of the heaps, so never over the limit for replies.
-            self.replies.push_back(Reply::Return { heap: entry.heap, block: entry.block });
-        }
+        // Held until the answer has been pushed, so that each block has at most one under way.
+        self.replies.push_back(Reply::Return { heap: entry.heap, block: entry.block });
     }
 
     /// Takes at most one answer off the reply lane.

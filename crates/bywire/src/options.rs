@@ -40,6 +40,8 @@ pub struct PortOptions {
     pub send_tokens: u32,
     /// Receive buffers that may be posted, for each priority.
     pub receive_tokens: u32,
+    /// Memory that one peer may share with us to lend from, in bytes.
+    pub borrow_bytes_max: u64,
     /// Connections at a time.
     pub peers_max: u32,
     /// How long [`crate::Port::wait`] spins at most before it sleeps; it spins less while that does not pay.
@@ -60,6 +62,7 @@ impl Default for PortOptions {
             message_bytes_max: 1 << 40,
             send_tokens: 64,
             receive_tokens: 1024,
+            borrow_bytes_max: 1 << 30,
             peers_max: 4096,
             spin: Duration::from_micros(20),
             geometry: Geometry::default(),

@@ -230,6 +230,13 @@ impl Connection {
         Ok(is_over)
     }
 
+    /// Confirms whatever the peer had consumed.
+    pub fn confirm_all_delivered(&mut self, resources: &mut Resources) -> Result<(), Gone> {
+        self.confirm_delivered(Priority::High, resources)?;
+        self.confirm_delivered(Priority::Low, resources)?;
+        Ok(())
+    }
+
     fn confirm_delivered(&mut self, priority: Priority, resources: &mut Resources) -> Result<bool, Gone> {
         let queue = &mut self.undelivered[priority as usize];
         if queue.is_empty() {
@@ -237,7 +244,9 @@ impl Connection {
         }
         let freed = self.producers[lane_of(priority) as usize].freed(&self.inbound)?;
         let mut moved = false;
-        while let Some(entry) = queue.pop_front_if(|entry| entry.position <= freed) {
+        while queue.front().is_some_and(|entry| entry.position <= freed)
+            && let Some(entry) = queue.pop_front()
+        {
             resources.complete(Event::Sent { id: entry.id, buffer: entry.buffer, result: Ok(()) }, priority);
             moved = true;
         }
@@ -349,7 +358,11 @@ impl Connection {
                 (self.push_words(LaneName::Reply, STATUS, &[transfer, status_code(result)])?, Some(reply))
             }
             Reply::Return { heap, block } => {
-                (self.push_words(LaneName::Reply, RETURN, &[heap.into(), block.into()])?, Some(reply))
+                let done = self.push_words(LaneName::Reply, RETURN, &[heap.into(), block.into()])?;
+                if done {
+                    self.heaps_borrowed[heap as usize].held[block as usize] = false;
+                }
+                (done, Some(reply))
             }
             Reply::Data { transfer, key, offset, remaining } => {
                 let length = remaining.min(self.fragment_bytes as u64);

@@ -1,6 +1,7 @@
 //! The port: opening, polling, sending short messages, and closing.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bywire_ring::doorbell::{self, DOORBELL_BYTES};
@@ -9,7 +10,7 @@ use bywire_ring::memory::Shared;
 use bywire_sys::fork::ForkGuard;
 use bywire_sys::memory::Mapping;
 use bywire_sys::poller::Poller;
-use bywire_sys::{Errno, clock, process, wake};
+use bywire_sys::{clock, process, wake};
 
 use crate::address::{Address, PortName};
 use crate::buffer::{Buffer, Payload};
@@ -35,7 +36,7 @@ const SCAN: u32 = 4;
 /// In a forked child an inherited port is inert: it polls nothing, every call that can fail says
 /// `Forked`, and dropping it leaves the parent's port alone.
 pub struct Port {
-    pub(crate) guard: ForkGuard,
+    pub(crate) guard: Arc<ForkGuard>,
     pub(crate) options: PortOptions,
     pub(crate) directory: RuntimeDirectory,
     pub(crate) claim: Claim,
@@ -50,6 +51,8 @@ pub struct Port {
     pub(crate) page: Shared,
     pub(crate) page_file: OwnedFd,
     pub(crate) sleeper: doorbell::Sleeper,
+    /// The program may be waiting on the descriptor: the next poll looks at what woke it.
+    pub(crate) is_armed: bool,
     pub(crate) spin: Spin,
     hot: Vec<Hot>,
     /// Which hot peer is asked first, so that none is always last.
@@ -94,49 +97,50 @@ impl Port {
     pub fn open(options: PortOptions) -> Result<Self, OpenError> {
         check(&options)?;
         let directory = RuntimeDirectory::open(options.runtime_directory.as_deref())?;
-        let claim = directory.claim(options.name.as_ref(), options.admit)?;
         let system = OpenError::System;
-        let assemble = || -> Result<Self, OpenError> {
-            let (page, page_file) = Mapping::create("bywire-port", DOORBELL_BYTES).map_err(system)?;
-            let bell = wake::Bell::new().map_err(system)?;
-            let poller = Poller::new().map_err(system)?;
-            poller.add(&claim.listener, establish::Tag::Listener.bits()).map_err(system)?;
-            poller.add(&bell, establish::Tag::Bell.bits()).map_err(system)?;
-            let own_end = bell
-                .ringing_end()
-                .try_clone_to_owned()
-                .map_err(|error| system(Errno::from_io_error(&error).unwrap_or(Errno::MFILE)))?;
-            let returns = Returns::new(own_end);
-            let mut random = [0; 8];
-            process::random(&mut random).map_err(system)?;
-            Ok(Self {
-                guard: ForkGuard::new().map_err(system)?,
-                node: process::host_name(),
-                incarnation: u64::from_ne_bytes(random),
-                slots: Slots::default(),
-                resources: Resources::new(options.message_bytes_max, options.send_tokens, returns),
-                strangers: Strangers::new().map_err(system)?,
-                poller,
-                bell,
-                page: Shared::new(page),
-                page_file,
-                sleeper: doorbell::Sleeper::default(),
-                spin: Spin::new(options.spin),
-                hot: Vec::with_capacity(HOT_MAX),
-                turn: 0,
-                scan_next: 0,
-                busy: Vec::new(),
-                polls: 0,
-                progressed: false,
-                housekeeping_due: 0,
-                next_transfer: 1,
-                statistics: Statistics::default(),
-                directory,
-                options,
-                claim,
-            })
-        };
-        assemble()
+        let (page, page_file) = Mapping::create("bywire-port", DOORBELL_BYTES).map_err(system)?;
+        let (bell, alarm) = (wake::Bell::new().map_err(system)?, wake::Alarm::new().map_err(system)?);
+        let poller = Poller::new().map_err(system)?;
+        poller.add(&bell, establish::Tag::Bell.bits()).map_err(system)?;
+        poller.add(&alarm, establish::Tag::Alarm.bits()).map_err(system)?;
+        let guard = Arc::new(ForkGuard::new().map_err(system)?);
+        let resources = Resources::new(&options, Returns::new(alarm), guard.clone());
+        let strangers = Strangers::new().map_err(system)?;
+        let mut random = [0; 8];
+        process::random(&mut random).map_err(system)?;
+        // The name last: nothing that fails before leaves one behind.
+        let claim = directory.claim(options.name.as_ref(), options.admit)?;
+        if let Err(error) = poller.add(&claim.listener, establish::Tag::Listener.bits()) {
+            claim.release();
+            return Err(system(error));
+        }
+        Ok(Self {
+            guard,
+            node: process::host_name(),
+            incarnation: u64::from_ne_bytes(random),
+            slots: Slots::default(),
+            resources,
+            strangers,
+            poller,
+            bell,
+            page: Shared::new(page),
+            page_file,
+            sleeper: doorbell::Sleeper::default(),
+            is_armed: false,
+            spin: Spin::new(options.spin),
+            hot: Vec::with_capacity(HOT_MAX),
+            turn: 0,
+            scan_next: 0,
+            busy: Vec::new(),
+            polls: 0,
+            progressed: false,
+            housekeeping_due: 0,
+            next_transfer: 1,
+            statistics: Statistics::default(),
+            directory,
+            options,
+            claim,
+        })
     }
 
     /// What this port is called.
@@ -251,9 +255,12 @@ impl Port {
         }
         self.progressed = false;
         self.polls = self.polls.wrapping_add(1);
+        if self.is_armed {
+            self.come_back();
+        }
         if self.polls.is_multiple_of(64) {
             self.scan_quiet();
-            self.look_around();
+            self.age();
         }
         let returns = self.resources.returns.take();
         if !returns.is_empty() {
@@ -268,6 +275,7 @@ impl Port {
         let event = self.poll_hot();
         if event.is_none() && !self.progressed {
             self.scan_quiet();
+            self.keep_house();
         }
         event
     }
@@ -382,12 +390,18 @@ impl Port {
         self.busy.retain(|busy| *busy != index);
     }
 
-    /// Every 64 polls: hot peers age, and about every millisecond sockets are looked after.
+    /// Hot peers age, and sockets are looked after however busy the rings are.
     #[cold]
-    fn look_around(&mut self) {
+    fn age(&mut self) {
         if self.polls.is_multiple_of(64 * 256) {
             self.hot.retain_mut(|hot| std::mem::take(&mut hot.is_fresh));
         }
+        self.keep_house();
+    }
+
+    /// Looks after sockets about every millisecond.
+    #[inline(always)]
+    fn keep_house(&mut self) {
         let now = clock::cycles();
         // Wrapping: a counter that went backwards (another core) looks late, which is harmless.
         if now.wrapping_sub(self.housekeeping_due) < 1 << 63 {
@@ -445,19 +459,28 @@ impl Port {
         }
     }
 
-    /// Takes everything that a peer sent before it ended, then ends the connection.
+    /// Takes everything that a peer sent and answered before it ended, then ends the connection.
     pub(crate) fn drain_and_end(&mut self, index: u32, reason: Gone) {
-        for priority in [Priority::High, Priority::Low] {
-            // Bounded by what a ring can hold: the peer writes no more, or would be ignored.
-            for _ in 0..8192 {
-                let Some(connection) = self.slots.connection_at(index) else { return };
-                match connection.receive(priority, &mut self.resources) {
-                    Ok(Step::Nothing) => break,
-                    Ok(Step::Progress) => {}
-                    Ok(Step::Event(event)) => self.resources.events.push_back(event),
-                    Err(reason) => return self.end(index, reason),
-                }
+        // Bounded by what a ring can hold: the peer writes no more, or would be ignored.
+        for _ in 0..3 * 8192 {
+            let Some(connection) = self.slots.connection_at(index) else { return };
+            let resources = &mut self.resources;
+            let step = match connection.receive(Priority::High, resources) {
+                Ok(Step::Nothing) => match connection.receive(Priority::Low, resources) {
+                    Ok(Step::Nothing) => connection.receive_reply(resources),
+                    other => other,
+                },
+                other => other,
+            };
+            match step {
+                Ok(Step::Nothing) | Err(_) => break,
+                Ok(Step::Progress) => {}
+                Ok(Step::Event(event)) => resources.events.push_back(event),
             }
+        }
+        if let Some(connection) = self.slots.connection_at(index) {
+            // A broken ring confirms nothing more.
+            let _ = connection.confirm_all_delivered(&mut self.resources);
         }
         self.end(index, reason);
     }
@@ -468,6 +491,8 @@ impl Port {
         self.cool(index);
         match self.slots.remove(peer, reason) {
             Some(Slot::Connected(mut connection)) => {
+                // Ended for both sides, even while a forked child holds a copy of the descriptor.
+                connection.socket.shut_down();
                 self.poller.remove(&connection.socket);
                 if let Some(process) = &connection.process {
                     self.poller.remove(process);
@@ -516,6 +541,7 @@ impl Drop for Port {
         for index in self.slots.indices() {
             if let Some(connection) = self.slots.connection_at(index) {
                 let _ = connection.socket.send(&Packet::Goodbye.to_bytes(), &[]);
+                connection.socket.shut_down();
             }
         }
     }

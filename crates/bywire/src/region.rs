@@ -4,6 +4,7 @@
 //! its next call, after checking key, rights and range. So a region needs no shared mapping, revoking it
 //! is immediate, and between calls the program may use it as a plain slice.
 
+use crate::buffer::Buffer;
 use crate::error::TransferError;
 
 /// What peers may do with a region.
@@ -19,6 +20,15 @@ pub struct Rights {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key(pub u64);
 
+/// Regions of one port at a time.
+const REGIONS_MAX: usize = 1 << INDEX_BITS;
+const INDEX_BITS: u32 = 16;
+const EPOCH_MASK: u64 = (1 << (64 - INDEX_BITS)) - 1;
+
+fn index(key: Key) -> usize {
+    key.0 as usize % REGIONS_MAX
+}
+
 /// The regions of one port.
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
@@ -27,38 +37,43 @@ pub(crate) struct Regions {
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// Drawn anew for each region, so that an old key of a reused entry opens nothing.
-    epoch: u32,
-    region: Option<(Vec<u8>, Rights)>,
+    /// 48 bits, drawn anew for each region: nobody guesses them, and an old key of a reused entry opens nothing.
+    epoch: u64,
+    region: Option<(Buffer, Rights)>,
 }
 
 impl Regions {
-    pub fn register(&mut self, memory: Vec<u8>, rights: Rights) -> Result<Key, bywire_sys::Errno> {
-        let mut random = [0; 4];
+    pub fn register(&mut self, memory: Buffer, rights: Rights) -> Result<Key, bywire_sys::Errno> {
+        let mut random = [0; 8];
         bywire_sys::process::random(&mut random)?;
-        let index = self.entries.iter().position(|entry| entry.region.is_none()).unwrap_or_else(|| {
+        let free = self.entries.iter().position(|entry| entry.region.is_none());
+        let index = free.unwrap_or(self.entries.len());
+        if index >= REGIONS_MAX {
+            return Err(bywire_sys::Errno::NOSPC);
+        }
+        if free.is_none() {
             self.entries.push(Entry::default());
-            self.entries.len() - 1
-        });
+        }
         let entry = &mut self.entries[index];
         // Never the epoch before, whatever the generator says.
-        entry.epoch = entry.epoch.wrapping_add(1 | u32::from_ne_bytes(random));
+        let step = 1 | u64::from_ne_bytes(random);
+        entry.epoch = entry.epoch.wrapping_add(step) & EPOCH_MASK;
         entry.region = Some((memory, rights));
-        Ok(Key(u64::from(entry.epoch) << 32 | index as u64))
+        Ok(Key(entry.epoch << INDEX_BITS | index as u64))
     }
 
-    pub fn revoke(&mut self, key: Key) -> Option<Vec<u8>> {
+    pub fn revoke(&mut self, key: Key) -> Option<Buffer> {
         self.entry(key).ok()?;
-        self.entries[key.0 as u32 as usize].region.take().map(|(memory, _)| memory)
+        self.entries[index(key)].region.take().map(|(memory, _)| memory)
     }
 
     pub fn memory(&self, key: Key) -> Option<&[u8]> {
-        self.entry(key).ok().map(|(memory, _)| memory.as_slice())
+        self.entry(key).ok().map(|(memory, _)| memory.as_ref())
     }
 
     pub fn memory_mut(&mut self, key: Key) -> Option<&mut [u8]> {
         self.entry(key).ok()?;
-        self.entries[key.0 as u32 as usize].region.as_mut().map(|(memory, _)| memory.as_mut_slice())
+        self.entries[index(key)].region.as_mut().map(|(memory, _)| memory.as_mut())
     }
 
     /// The bytes that a peer wants to get.
@@ -67,6 +82,7 @@ impl Regions {
         if !rights.read {
             return Err(TransferError::NoRight);
         }
+        let memory = memory.as_ref();
         Ok(&memory[range(memory.len(), offset, length)?])
     }
 
@@ -76,14 +92,14 @@ impl Regions {
         if !rights.write {
             return Err(TransferError::NoRight);
         }
-        let range = range(memory.len(), offset, length)?;
+        let range = range(memory.as_ref().len(), offset, length)?;
         self.memory_mut(key).map(|memory| &mut memory[range]).ok_or(TransferError::BadKey)
     }
 
-    fn entry(&self, key: Key) -> Result<&(Vec<u8>, Rights), TransferError> {
+    fn entry(&self, key: Key) -> Result<&(Buffer, Rights), TransferError> {
         self.entries
-            .get(key.0 as u32 as usize)
-            .filter(|entry| entry.epoch == (key.0 >> 32) as u32)
+            .get(index(key))
+            .filter(|entry| entry.epoch == key.0 >> INDEX_BITS)
             .and_then(|entry| entry.region.as_ref())
             .ok_or(TransferError::BadKey)
     }
@@ -103,16 +119,16 @@ mod tests {
     fn keys_open_what_they_should_and_nothing_after_revocation() {
         let mut regions = Regions::default();
         let rights = Rights { read: true, write: false };
-        let key = regions.register(vec![1, 2, 3], rights).expect("random");
+        let key = regions.register(vec![1, 2, 3].into(), rights).expect("random");
         assert_eq!(regions.readable(key, 1, 2), Ok(&[2, 3][..]));
         assert_eq!(regions.readable(key, 3, 0), Ok(&[][..]));
         assert_eq!(regions.readable(key, 2, 2), Err(TransferError::OutOfRange));
         assert_eq!(regions.readable(key, u64::MAX, 2), Err(TransferError::OutOfRange));
         assert_eq!(regions.writable(key, 0, 1), Err(TransferError::NoRight));
-        assert_eq!(regions.revoke(key), Some(vec![1, 2, 3]));
-        assert_eq!(regions.revoke(key), None);
+        assert_eq!(regions.revoke(key).expect("ours").into_vec(), [1, 2, 3]);
+        assert!(regions.revoke(key).is_none());
         assert_eq!(regions.readable(key, 0, 1), Err(TransferError::BadKey));
-        let next = regions.register(vec![9], Rights { read: true, write: true }).expect("random");
+        let next = regions.register(vec![9].into(), Rights { read: true, write: true }).expect("random");
         assert_ne!(next, key);
         assert_eq!(regions.readable(key, 0, 1), Err(TransferError::BadKey));
         assert_eq!(regions.readable(Key(u64::MAX), 0, 1), Err(TransferError::BadKey));

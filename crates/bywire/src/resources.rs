@@ -3,9 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bywire_sys::fork::ForkGuard;
+
 use crate::buffer::Buffer;
 use crate::event::{Event, Priority};
 use crate::heap::Returns;
+use crate::options::PortOptions;
 use crate::region::Regions;
 
 /// Spare buffers kept for messages of one fragment.
@@ -15,6 +18,7 @@ pub(crate) struct Resources {
     pub events: VecDeque<Event>,
     pub regions: Regions,
     pub returns: Arc<Returns>,
+    pub guard: Arc<ForkGuard>,
     pub message_bytes_max: u64,
     /// Datagrams that were dropped because they were damaged.
     pub datagrams_dropped: u64,
@@ -25,20 +29,24 @@ pub(crate) struct Resources {
     posted: [VecDeque<Buffer>; 2],
     /// Buffers for messages of one fragment, so that receiving them allocates nothing.
     spare: Vec<Vec<u8>>,
+    /// Buffers ever posted, by priority.
+    posts: [u64; 2],
 }
 
 impl Resources {
-    pub fn new(message_bytes_max: u64, tokens_max: u32, returns: Returns) -> Self {
+    pub fn new(options: &PortOptions, returns: Returns, guard: Arc<ForkGuard>) -> Self {
         Self {
             events: VecDeque::with_capacity(64),
             regions: Regions::default(),
             returns: Arc::new(returns),
-            message_bytes_max,
+            guard,
+            message_bytes_max: options.message_bytes_max,
             datagrams_dropped: 0,
             tokens_out: [0; 2],
-            tokens_max,
+            tokens_max: options.send_tokens,
             posted: Default::default(),
             spare: Vec::with_capacity(SPARE_MAX),
+            posts: [0; 2],
         }
     }
 
@@ -62,15 +70,16 @@ impl Resources {
     }
 
     pub fn post(&mut self, priority: Priority, buffer: Buffer) {
+        self.posts[priority as usize] += 1;
         let queue = &mut self.posted[priority as usize];
         let length = buffer.as_ref().len();
         let place = queue.partition_point(|other| other.as_ref().len() <= length);
         queue.insert(place, buffer);
     }
 
-    /// Is there a posted buffer of at least `length` bytes?
-    pub fn fits(&self, priority: Priority, length: u64) -> bool {
-        self.posted[priority as usize].back().is_some_and(|largest| largest.as_ref().len() as u64 >= length)
+    /// How many buffers were ever posted for a priority.
+    pub fn posts(&self, priority: Priority) -> u64 {
+        self.posts[priority as usize]
     }
 
     /// The shortest posted buffer of at least `length` bytes.

@@ -110,20 +110,31 @@ impl RuntimeDirectory {
     /// Moves a fresh socket to its name: at once where the name is free, else under the directory's
     /// lock when the socket there turns out to be dead.
     fn place(&self, temporary: &Path, path: &Path, name: &PortName) -> Result<(), OpenError> {
-        match directory::rename_if_free(temporary, path) {
-            Ok(()) => return Ok(()),
-            Err(Errno::EXIST) => {}
-            Err(cause) => return Err(OpenError::RuntimeDirectory { path: self.path.clone(), cause }),
-        }
-        let _lock = self.lock()?;
-        match Socket::connect(path) {
-            // Refused: nobody has it open. Gone: its owner has just closed it. Both leave the name to us.
-            Err(Errno::CONNREFUSED | Errno::NOENT) => {}
-            _ => return Err(OpenError::InUse(name.clone())),
+        let unusable = |cause| OpenError::RuntimeDirectory { path: self.path.clone(), cause };
+        let mut lock = None;
+        loop {
+            match directory::rename_if_free(temporary, path) {
+                Ok(()) => return Ok(()),
+                Err(Errno::EXIST) => {}
+                Err(cause) => return Err(unusable(cause)),
+            }
+            // Judged and replaced under one lock: nobody replaces a living socket by mistake.
+            if lock.is_none() {
+                lock = Some(self.lock()?);
+            }
+            match Socket::connect(path) {
+                // Nobody has it open.
+                Err(Errno::CONNREFUSED) => break,
+                // Its owner has just closed it: the name is free for whoever comes first.
+                Err(Errno::NOENT) => {}
+                // Only a forked child of its dead owner has.
+                Ok(socket) if socket.peer_has_ended() => break,
+                _ => return Err(OpenError::InUse(name.clone())),
+            }
         }
         directory::rename(temporary, path).map_err(|error| match error {
             Errno::PERM | Errno::ACCESS => OpenError::Foreign(name.clone(), path.to_owned()),
-            cause => OpenError::RuntimeDirectory { path: self.path.clone(), cause },
+            cause => unusable(cause),
         })
     }
 

@@ -42,12 +42,8 @@ impl Port {
     ) -> Result<TransferId, Unsent> {
         let buffer = buffer.into();
         let length = buffer.as_ref().len() as u64;
-        let max = match self.admit(peer, priority) {
-            Ok(max) => max,
-            Err(error) => return Err(Unsent { error, buffer }),
-        };
-        if length > max {
-            return Err(Unsent { error: SendError::TooLong { max }, buffer });
+        if let Err(error) = self.admit(peer, priority, length) {
+            return Err(Unsent { error, buffer });
         }
         Ok(self.begin(peer, priority, buffer, |_, _| What::Message { confirm }))
     }
@@ -74,7 +70,7 @@ impl Port {
             target.copy_from_slice(note);
             noted.length = Some(note.len() as u8);
         }
-        if let Err(error) = self.admit(peer, priority) {
+        if let Err(error) = self.admit(peer, priority, 0) {
             return Err(Unsent { error, buffer });
         }
         Ok(self.begin(peer, priority, buffer, |id, waiting| {
@@ -102,7 +98,7 @@ impl Port {
         buffer: impl Into<Buffer>,
     ) -> Result<TransferId, Unsent> {
         let buffer = buffer.into();
-        if let Err(error) = self.admit(peer, priority) {
+        if let Err(error) = self.admit(peer, priority, 0) {
             return Err(Unsent { error, buffer });
         }
         Ok(self.begin(peer, priority, Buffer::default(), |id, waiting| {
@@ -112,13 +108,16 @@ impl Port {
         }))
     }
 
-    /// Checks that a transfer may begin and takes its token; returns the longest message that the peer takes.
-    fn admit(&mut self, peer: Peer, priority: Priority) -> Result<u64, SendError> {
+    /// Checks that a transfer may begin, with a message of this length, and takes its token last.
+    fn admit(&mut self, peer: Peer, priority: Priority, message_bytes: u64) -> Result<(), SendError> {
         if !self.guard.is_owner() {
             return Err(SendError::Forked);
         }
         let max = self.slots.connection(peer)?.info.message_bytes_max;
-        if self.resources.take_token(priority) { Ok(max) } else { Err(SendError::NoToken) }
+        if message_bytes > max {
+            return Err(SendError::TooLong { max });
+        }
+        if self.resources.take_token(priority) { Ok(()) } else { Err(SendError::NoToken) }
     }
 
     fn begin(
@@ -151,8 +150,8 @@ impl Port {
     ///
     /// # Errors
     /// What the kernel said when asked for random numbers.
-    pub fn register(&mut self, memory: Vec<u8>, rights: Rights) -> Result<Key, crate::Errno> {
-        self.resources.regions.register(memory, rights)
+    pub fn register(&mut self, memory: impl Into<Buffer>, rights: Rights) -> Result<Key, crate::Errno> {
+        self.resources.regions.register(memory.into(), rights)
     }
 
     /// The memory of a region of ours.
@@ -166,7 +165,7 @@ impl Port {
     }
 
     /// Ends a region: from now on its key opens nothing. Returns its memory.
-    pub fn revoke(&mut self, key: Key) -> Option<Vec<u8>> {
+    pub fn revoke(&mut self, key: Key) -> Option<Buffer> {
         self.resources.regions.revoke(key)
     }
 
@@ -195,6 +194,7 @@ impl Port {
             id,
             memory: Shared::new(mapping),
             block_bytes,
+            guard: self.guard.clone(),
             free: Mutex::new((0..blocks).rev().collect()),
         });
         connection.heaps_lent.push(LentHeap { shared: shared.clone(), lent: vec![false; blocks as usize] });

@@ -63,7 +63,7 @@ impl Port {
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
-            if let Some(event) = self.spin_for_event() {
+            if let Some(event) = self.spin_for_event(deadline) {
                 return Ok(Some(event));
             }
             let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -100,10 +100,22 @@ impl Port {
             self.disarm();
             return false;
         }
+        self.is_armed = true;
         true
     }
 
+    /// The first poll after arming: whatever made the descriptor readable is dealt with, whether the
+    /// program watches it by level or by edge.
+    #[cold]
+    pub(crate) fn come_back(&mut self) {
+        self.disarm();
+        // An error here is found again by the next wait, which reports it.
+        let _ = self.look_after_sockets(Some(Duration::ZERO));
+        self.warm_all_ready();
+    }
+
     fn disarm(&mut self) {
+        self.is_armed = false;
         self.sleeper.disarm(&self.page);
         self.resources.returns.wake_up();
     }
@@ -122,16 +134,21 @@ impl Port {
     }
 
     #[inline]
-    fn spin_for_event(&mut self) -> Option<Event> {
+    fn spin_for_event(&mut self, deadline: Option<Instant>) -> Option<Event> {
         let start = clock::cycles();
+        let mut turns = 0u32;
         loop {
             if let Some(event) = self.poll() {
                 self.spin.paid();
                 return Some(event);
             }
-            // What moves is no spinning: a long message goes on as long as it can.
+            // What moves is no spinning: a long message goes on as long as it can, until the time is up.
             if !self.progressed && clock::cycles().wrapping_sub(start) >= self.spin.cycles {
                 break;
+            }
+            turns += 1;
+            if turns.is_multiple_of(64) && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return None;
             }
             std::hint::spin_loop();
         }

@@ -314,6 +314,7 @@ proptest! {
             }
             match a.poll() {
                 Some(Event::Sent { result: Ok(()), .. }) => completions -= 1,
+                Some(Event::Room { .. }) => {}
                 Some(other) => panic!("{other:?}"),
                 None => {}
             }

@@ -1,0 +1,30 @@
+//! Descriptors that strangers send and we do not want.
+//!
+//! Closing the last descriptor of a lingering socket or of a file on a user's file system can take as long
+//! as its sender likes, so it is left to a thread that may wait.
+
+use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+
+/// Sets of descriptors that may wait to be closed; further ones are closed where they are.
+const BACKLOG: usize = 256;
+
+/// Closes descriptors of unknown kind without holding the caller up.
+pub fn discard(descriptors: Vec<OwnedFd>) {
+    static CLOSER: OnceLock<Option<SyncSender<Vec<OwnedFd>>>> = OnceLock::new();
+    if descriptors.is_empty() {
+        return;
+    }
+    let closer = CLOSER.get_or_init(|| {
+        let (sender, receiver) = sync_channel::<Vec<OwnedFd>>(BACKLOG);
+        let thread = std::thread::Builder::new().name("bywire-closer".to_owned());
+        thread.spawn(move || receiver.into_iter().for_each(drop)).ok().map(|_| sender)
+    });
+    if let Some(sender) = closer {
+        match sender.try_send(descriptors) {
+            Ok(()) => {}
+            Err(TrySendError::Full(rest) | TrySendError::Disconnected(rest)) => drop(rest),
+        }
+    }
+}
