@@ -193,18 +193,29 @@ fn table(cell: &Cell) -> String {
 
 /// A cell in one line, for tables that grow.
 pub fn line(cell: &Cell) -> String {
-    let link = cell.link.as_deref().unwrap_or("");
-    let link = if link == cell.level { "" } else { link };
     format!(
-        "{:<7} {:<10} {:<9} {:>8} {:>22}   {} to {}",
+        "{:<7} {:<10} {:<20} {:>8} {:>22}   {} to {}",
         cell.level,
         cell.test,
-        link,
+        way(cell),
         cell.size_bytes.map_or_else(String::new, size::show),
         show(cell.value, cell.unit),
         show(cell.ci95[0], cell.unit),
         show(cell.ci95[1], cell.unit),
     )
+}
+
+/// What tells cells of one level, test and size apart.
+fn way(cell: &Cell) -> String {
+    let link = cell.link.clone().filter(|link| *link != cell.level);
+    let is_set = |name: &str| cell.parameters.get(name) == Some(&true.into());
+    let parts = [
+        link,
+        cell.parameters.get("mtu").map(|mtu| format!("MTU {mtu}")),
+        is_set("spin").then(|| "polling".to_owned()),
+        is_set("both-cores").then(|| "both cores".to_owned()),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
 fn detail(name: &str, value: f64) -> (String, String) {

@@ -38,6 +38,9 @@ const TIME_SECONDS_MAX: f64 = 3600.0;
 /// The MTU of a veth pair unless asked otherwise.
 const MTU_BYTES: u32 = 1500;
 
+/// The message layer's links.
+const LINKS: [&str; 1] = ["shm"];
+
 /// Idle peers may not be more.
 const NODES_MAX: u32 = 10_000;
 
@@ -349,7 +352,7 @@ impl Places {
         };
         request.refuse(&[("key", request.key.is_some() && !matches!(place, Place::Host(_)))])?;
         ensure!(
-            request.mtu_bytes.is_none() || level == Level::Msg || matches!(place, Place::Namespaces(_)),
+            request.mtu_bytes.is_none() || matches!(place, Place::Namespaces(_)),
             "--mtu sets the MTU of a veth pair: add --between namespaces"
         );
         Ok(place)
@@ -371,6 +374,9 @@ fn refuse_what_means_nothing(request: &Request, level: Level, test: Test) -> Res
         ("size", request.size_bytes.is_some() && test == Test::Nhalf),
         ("no-spin", request.spin == Some(false) && test == Test::Interleave),
     ])?;
+    if let Some(link) = request.link.as_deref().filter(|link| !LINKS.contains(link)) {
+        bail!("unknown link `{link}`: level msg has {}", LINKS.join(", "));
+    }
     ensure!(
         request.nodes.is_none_or(|nodes| nodes <= NODES_MAX),
         "--nodes is out of bounds: give up to {NODES_MAX}"
@@ -537,6 +543,10 @@ mod tests {
     fn what_makes_no_sense_is_refused_in_one_line_that_says_what_exists() {
         let refusals = [
             (refusal(|r| r.level = "tpc".into()), "choose one of memory, msg, unix, tcp, udp"),
+            (
+                refusal(|r| (r.level, r.link) = ("msg".into(), Some("udp".into()))),
+                "unknown link `udp`: level msg has shm",
+            ),
             (refusal(|r| r.test = "lag".into()), "choose one of latency, stream"),
             (refusal(|r| r.size_bytes = Some(0)), "give 1 to"),
             (refusal(|r| r.time_seconds = Some(f64::NAN)), "--time"),

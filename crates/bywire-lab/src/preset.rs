@@ -90,6 +90,8 @@ fn quick() -> Preset {
     for size in [8, KIB] {
         groups.push(at_levels(&LEVELS, "latency", Some(size)));
     }
+    // Sleeping is compared with sleeping above, and polling with polling here.
+    groups.push(polling(at_levels(&LEVELS, "latency", Some(8))));
     for size in [KIB, 64 * KIB, MIB] {
         groups.push(at_levels(&LEVELS, "stream", Some(size)));
     }
@@ -103,6 +105,9 @@ fn full() -> Preset {
     let mut groups = Vec::new();
     for size in with_neighbours(0, 16) {
         groups.push(at_levels(&LEVELS, "latency", Some(size)));
+    }
+    for size in [1, 8, 64, KIB, 4 * KIB] {
+        groups.push(polling(at_levels(&LEVELS, "latency", Some(size))));
     }
     for size in with_neighbours(3, 22) {
         groups.push(at_levels(&LEVELS, "stream", Some(size)));
@@ -237,6 +242,11 @@ fn at_levels(levels: &[&str], test: &str, size_bytes: Option<u64>) -> Vec<Reques
         **level != "udp" || size_bytes.is_none_or(|size| size <= crate::plan::DATAGRAM_BYTES_MAX)
     };
     levels.iter().filter(fits).map(|level| Request { size_bytes, ..Request::new(level, test) }).collect()
+}
+
+/// The same requests with ends that poll.
+fn polling(requests: Vec<Request>) -> Vec<Request> {
+    requests.into_iter().map(|request| Request { spin: Some(true), ..request }).collect()
 }
 
 /// The memory level's tests; rates at each of `sizes`.
