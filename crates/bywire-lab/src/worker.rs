@@ -31,7 +31,11 @@ pub fn run() -> Result<()> {
     io::stdin().lock().read_line(&mut line)?;
     let order: Order = serde_json::from_str(&line).context("a worker's order makes no sense")?;
     let deadline = order.job.deadline();
-    std::thread::spawn(move || end_with_parent(deadline));
+    let end = match order.role {
+        Role::Target { .. } => End::Target,
+        Role::Source { .. } | Role::Both { .. } => End::Source,
+    };
+    std::thread::spawn(move || end_with_parent(end, deadline));
     obey(&order, &say);
     Ok(())
 }
@@ -45,7 +49,7 @@ fn say(word: Word) {
 }
 
 /// Ends this process when standard input ends or the deadline passes.
-fn end_with_parent(deadline: Duration) {
+fn end_with_parent(end: End, deadline: Duration) {
     let started = Instant::now();
     let input = io::stdin();
     loop {
@@ -57,10 +61,7 @@ fn end_with_parent(deadline: Duration) {
             continue;
         }
         if ready == Ok(0) {
-            say(Word::Failed {
-                end: End::Source,
-                reason: format!("not finished after {} s", deadline.as_secs()),
-            });
+            say(Word::Failed { end, reason: format!("not finished after {} s", deadline.as_secs()) });
         }
         // Nothing but the end of the input can come after the order.
         std::process::exit(3);
