@@ -1,0 +1,142 @@
+//! Peers in processes of their own: the test program starts itself once more, to play a role.
+//!
+//! A test file lists its roles in one ignored test named `actor`. Both sides talk in lines over a
+//! socket that is the actor's standard input, so that nothing ever waits by the clock.
+
+#![allow(dead_code, reason = "not every test file needs every part")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use bywire::PortOptions;
+use rustix::process::{Pid, Signal};
+
+const ROLE: &str = "BYWIRE_TEST_ROLE";
+
+/// The test's end of an actor; dropping it kills the actor.
+pub struct Actor {
+    child: Child,
+    control: BufReader<UnixStream>,
+}
+
+/// The actor's end.
+pub struct Stage {
+    /// Where ports are kept.
+    pub directory: PathBuf,
+    pub arguments: Vec<String>,
+    control: BufReader<UnixStream>,
+}
+
+impl Actor {
+    pub fn start(role: &str, directory: &Path, arguments: &[&str]) -> Self {
+        let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+        let words = [&[role, directory.to_str().expect("a path of text")], arguments].concat();
+        let child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["actor", "--exact", "--ignored", "--test-threads=1", "--nocapture"])
+            .env(ROLE, words.join("\n"))
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("this program once more");
+        Self { child, control: BufReader::new(ours) }
+    }
+
+    /// The next line from the actor; `None` when it has ended.
+    pub fn hear(&mut self) -> Option<String> {
+        hear(&mut self.control)
+    }
+
+    /// The next line, which must begin with `word`; what follows it.
+    pub fn expect(&mut self, word: &str) -> String {
+        let line = self.hear().unwrap_or_else(|| panic!("the actor ended instead of saying `{word}`"));
+        let rest = line.strip_prefix(word);
+        rest.unwrap_or_else(|| panic!("the actor said `{line}` instead of `{word}`")).trim().to_owned()
+    }
+
+    pub fn tell(&mut self, line: &str) {
+        writeln!(self.control.get_mut(), "{line}").expect("the actor listens");
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(self.pid(), signal).expect("our child");
+    }
+
+    /// Kills it and waits until it is gone.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        self.child.wait().expect("our child");
+    }
+
+    /// Waits for its own end, which must be a good one.
+    pub fn finish(mut self) {
+        let status = self.child.wait().expect("our child");
+        assert!(status.success(), "the actor ended with {status}");
+    }
+
+    /// Waits for its end, however it came.
+    pub fn end(mut self) -> std::process::ExitStatus {
+        self.child.wait().expect("our child")
+    }
+
+    /// Lets a test wait for the actor's next line and for other things at once.
+    pub fn control(&self) -> impl AsFd + '_ {
+        self.control.get_ref()
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Stage {
+    pub fn hear(&mut self) -> Option<String> {
+        hear(&mut self.control)
+    }
+
+    pub fn tell(&mut self, line: impl std::fmt::Display) {
+        // A test that has gone needs no answer.
+        let _ = writeln!(self.control.get_mut(), "{line}");
+    }
+
+    pub fn argument<T: std::str::FromStr>(&self, place: usize) -> T {
+        let text = self.arguments.get(place).unwrap_or_else(|| panic!("argument {place} is missing"));
+        text.parse().unwrap_or_else(|_| panic!("argument {place} is `{text}`"))
+    }
+
+    pub fn options(&self) -> PortOptions {
+        PortOptions { runtime_directory: Some(self.directory.clone()), ..PortOptions::default() }
+    }
+}
+
+fn hear(control: &mut BufReader<UnixStream>) -> Option<String> {
+    let mut line = String::new();
+    let length = control.read_line(&mut line).unwrap_or(0);
+    (length > 0).then(|| line.trim_end().to_owned())
+}
+
+/// Plays the role that this process was started for.
+pub fn play(roles: &[(&str, fn(&mut Stage))]) {
+    let Ok(words) = std::env::var(ROLE) else {
+        eprintln!("not run: a role for the other tests of this file, which start it themselves");
+        return;
+    };
+    // Nobody else is left to end an actor whose test was killed.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("prctl");
+    let mut words = words.lines().map(str::to_owned);
+    let role = words.next().expect("a role");
+    let directory = PathBuf::from(words.next().expect("a directory"));
+    let input = std::io::stdin().as_fd().try_clone_to_owned().expect("standard input");
+    let control = BufReader::new(UnixStream::from(input));
+    let (_, act) = roles.iter().find(|(name, _)| *name == role).unwrap_or_else(|| panic!("no role {role}"));
+    act(&mut Stage { directory, arguments: words.collect(), control });
+}
