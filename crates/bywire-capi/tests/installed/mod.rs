@@ -49,7 +49,7 @@ impl Installed {
         compiler
             .arg(format!("-std={dialect}"))
             .args(WARNINGS)
-            .args(["-D_GNU_SOURCE", "-x", language])
+            .args(["-D_GNU_SOURCE", "-pthread", "-x", language])
             .arg(source);
         succeed(compiler.args(["-x", "none"]).arg("-o").arg(&program).args(flags));
         program
