@@ -1,0 +1,364 @@
+//! Accidents: peers that go at a bad moment, names in dispute, directories and limits that get in the way.
+
+mod actor;
+mod ports;
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use actor::{Actor, Stage, play};
+use bywire::{
+    Address, Confirm, ConnectError, Errno, Event, Gone, LendError, OpenError, Port, PortName, PortOptions,
+    Priority, Refusal, Rights, SendError, TransferError,
+};
+use bywire_sys::socket::Listener;
+use ports::{Place, event, meet, until};
+use rustix::process::{Resource, Rlimit};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+#[ignore = "a role for the other tests of this file, which start it themselves"]
+fn actor() {
+    play(&[("starved", starved)]);
+}
+
+/// A put is known in two places while it is under way: it must not be completed from both.
+#[test]
+fn a_transfer_cut_off_by_the_peers_end_is_completed_once_and_its_token_comes_back() {
+    let place = Place::new();
+    let options = PortOptions { send_tokens: 4, ..place.options() };
+    let (mut a, to_b, mut b, _) = place.pair(&options);
+    let key = b.register(vec![0; 1 << 20], Rights { read: true, write: true }).expect("region");
+    // More than a ring holds, and the peer takes nothing.
+    let mut ids = vec![
+        a.put(to_b, Priority::Low, (key, 0), vec![1; 1 << 20], Some(b"note")).expect("token"),
+        a.put(to_b, Priority::Low, (key, 0), vec![1; 10], None).expect("token"),
+        a.get(to_b, Priority::Low, (key, 0), vec![0; 100]).expect("token"),
+        a.send_buffer(to_b, Priority::Low, vec![2; 10], Confirm::Delivered).expect("token"),
+    ];
+    drop(b);
+    loop {
+        match event(&mut [&mut a]) {
+            Event::Put { id, result, buffer } => {
+                assert!(!buffer.as_ref().is_empty(), "the memory comes back with its completion");
+                assert_eq!(result, Err(TransferError::Disconnected(Gone::Closed)));
+                ids.remove(ids.iter().position(|other| *other == id).expect("completed once"));
+            }
+            Event::Got { id, result, .. } | Event::Sent { id, result, .. } => {
+                assert_eq!(result, Err(TransferError::Disconnected(Gone::Closed)));
+                ids.remove(ids.iter().position(|other| *other == id).expect("completed once"));
+            }
+            Event::Disconnected { .. } => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(ids.is_empty(), "{ids:?} never completed");
+    let mut c = place.open(place.options());
+    let (to_c, _) = meet(&mut a, &mut c);
+    for _ in 0..4 {
+        a.send_buffer(to_c, Priority::Low, vec![0; 1 << 20], Confirm::Copied).expect("all tokens are back");
+    }
+}
+
+#[test]
+fn a_refused_transfer_takes_no_token() {
+    let place = Place::new();
+    let options = PortOptions { send_tokens: 1, message_bytes_max: 100, ..place.options() };
+    let (mut a, to_b, _b, _) = place.pair(&options);
+    let refused = a.send_buffer(to_b, Priority::Low, vec![0; 101], Confirm::Delivered).expect_err("too long");
+    assert_eq!(refused.error, SendError::TooLong { max: 100 });
+    a.send_buffer(to_b, Priority::Low, vec![0; 100], Confirm::Delivered).expect("the only token is there");
+    let refused = a.send_buffer(to_b, Priority::Low, vec![0; 1], Confirm::Delivered).expect_err("it is out");
+    assert_eq!(refused.error, SendError::NoToken);
+}
+
+/// Whatever call happens to notice the peer's end first, what the peer took counts as delivered.
+#[test]
+fn what_a_peer_took_before_it_closed_was_delivered() {
+    let place = Place::new();
+    let pace = Duration::from_millis(2);
+    for polls in 0..64 {
+        let (mut a, to_b, mut b, _) = place.pair(&place.options());
+        let key = b.register(vec![0; 10], Rights { read: false, write: true }).expect("region");
+        a.send_buffer(to_b, Priority::Low, vec![7; 100], Confirm::Delivered).expect("token");
+        a.put(to_b, Priority::High, (key, 0), vec![8; 10], None).expect("token");
+        for _ in 0..polls {
+            assert!(a.poll().is_none());
+        }
+        assert!(matches!(event(&mut [&mut b]), Event::Message(_)));
+        until(|| {
+            b.poll();
+            b.region(key) == Some(&[8; 10])
+        });
+        // So that the answer is on its way.
+        for _ in 0..4 {
+            b.poll();
+        }
+        drop(b);
+        // Long enough for the next look at the sockets to be due.
+        let start = Instant::now();
+        while start.elapsed() < pace {
+            std::hint::spin_loop();
+        }
+        let mut good = 0;
+        loop {
+            match event(&mut [&mut a]) {
+                Event::Sent { result, .. } | Event::Put { result, .. } => {
+                    assert_eq!(result, Ok(()), "after {polls} polls");
+                    good += 1;
+                }
+                Event::Disconnected { reason: Gone::Closed, .. } => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(good, 2);
+    }
+}
+
+/// A buffer posted for one message may be taken by another one: then the first is reported again.
+#[test]
+fn a_message_whose_buffer_was_taken_asks_again() {
+    let place = Place::new();
+    let mut target = place.open(place.options());
+    let (mut slow, mut quick) = (place.open(place.options()), place.open(place.options()));
+    let (to_target, from_slow) = meet(&mut slow, &mut target);
+    let (quick_to_target, from_quick) = meet(&mut quick, &mut target);
+    slow.send_buffer(to_target, Priority::Low, vec![1; 60_000], Confirm::Copied).expect("token");
+    match event(&mut [&mut target, &mut slow]) {
+        Event::BufferNeeded { peer, length_bytes: 60_000, .. } => assert_eq!(peer, from_slow),
+        other => panic!("{other:?}"),
+    }
+    // High goes first: it takes the buffer.
+    quick.send_buffer(quick_to_target, Priority::High, vec![2; 5000], Confirm::Copied).expect("token");
+    target.post_receive(Priority::High, vec![0; 5000]).expect("token");
+    quick.send_buffer(quick_to_target, Priority::Low, vec![2; 5000], Confirm::Copied).expect("token");
+    let (mut received, mut asked) = (Vec::new(), 0);
+    until(|| {
+        for port in [&mut slow, &mut quick] {
+            assert!(matches!(port.poll(), None | Some(Event::Sent { result: Ok(()), .. })));
+        }
+        match target.poll() {
+            Some(Event::Message(message)) => {
+                received.push((message.peer, message.payload.len()));
+                if message.peer == from_quick && asked == 0 {
+                    // Exactly what was asked for; the short one may well come first.
+                    target.post_receive(Priority::Low, vec![0; 60_000]).expect("token");
+                }
+            }
+            Some(Event::BufferNeeded { length_bytes, .. }) => {
+                asked += 1;
+                assert!(asked < 100, "said again only after a post that did not help");
+                target.post_receive(Priority::Low, vec![0; length_bytes as usize]).expect("token");
+            }
+            Some(other) => panic!("{other:?}"),
+            None => {}
+        }
+        received.len() == 3
+    });
+    assert!(received.contains(&(from_slow, 60_000)));
+}
+
+#[test]
+fn a_port_is_opened_once() {
+    let place = Place::new();
+    let name: PortName = "twice".parse().expect("a name");
+    let options = PortOptions { name: Some(name.clone()), ..place.options() };
+    let first = place.open(options.clone());
+    assert_eq!(Port::open(options.clone()).err(), Some(OpenError::InUse(name)));
+    assert_eq!(std::fs::read_dir(place.path()).expect("the directory").count(), 1, "no residue");
+    drop(first);
+    drop(place.open(options));
+    assert_eq!(std::fs::read_dir(place.path()).expect("the directory").count(), 0, "no residue");
+}
+
+/// Many openers of one name that a dead process left behind, or that its owner gives up just now.
+#[test]
+fn of_racing_openers_exactly_one_wins_and_the_name_leads_to_it() {
+    const OPENERS: usize = 4;
+    let place = Place::new();
+    let name: PortName = "race".parse().expect("a name");
+    let options = PortOptions { name: Some(name.clone()), ..place.options() };
+    let mut client = place.open(place.options());
+    for round in 0..200 {
+        let is_alive = round % 2 == 1;
+        let mut owner = is_alive.then(|| place.open(options.clone()));
+        if !is_alive {
+            // A socket that nobody listens on any more, as after SIGKILL.
+            drop(Listener::bind(&place.path().join("race.port")).expect("a free path"));
+        }
+        let start = Barrier::new(OPENERS + 1);
+        let mut won: Vec<Port> = std::thread::scope(|scope| {
+            let race = |_| {
+                scope.spawn(|| {
+                    start.wait();
+                    Port::open(options.clone())
+                })
+            };
+            let threads: Vec<_> = (0..OPENERS).map(race).collect();
+            start.wait();
+            drop(owner.take());
+            let outcomes = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+            let judge = |outcome: Result<Port, OpenError>| match outcome {
+                Ok(port) => Some(port),
+                Err(error) => {
+                    assert_eq!(error, OpenError::InUse(name.clone()));
+                    None
+                }
+            };
+            outcomes.filter_map(judge).collect()
+        });
+        // Against a living owner all may lose.
+        assert!(won.len() == 1 || is_alive && won.is_empty(), "round {round}: {} won", won.len());
+        if let Some(winner) = won.first_mut() {
+            let (peer, _) = meet(&mut client, winner);
+            client.disconnect(peer);
+            while client.poll().is_some() {}
+        }
+        drop(won);
+        assert!(!place.path().join("race.port").exists(), "round {round}: a name without an owner");
+    }
+}
+
+#[test]
+fn a_runtime_directory_that_cannot_be_used_is_named() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = tempfile::tempdir().expect("a directory");
+    let file = place.path().join("file");
+    std::fs::write(&file, "").expect("write");
+    let open = place.path().join("open");
+    std::fs::create_dir(&open).expect("mkdir");
+    // Everybody may replace everybody's sockets here.
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).expect("chmod");
+    let link = place.path().join("link");
+    std::os::unix::fs::symlink(place.path(), &link).expect("symlink");
+    for (path, cause) in [
+        (place.path().join("missing/deep"), Errno::NOENT),
+        (file, Errno::NOTDIR),
+        (open, Errno::PERM),
+        (link, Errno::NOTDIR),
+    ] {
+        let options = PortOptions { runtime_directory: Some(path.clone()), ..PortOptions::default() };
+        let error = Port::open(options).expect_err("unusable");
+        assert!(error.to_string().contains("BYWIRE_RUNTIME_DIR"), "{error}");
+        assert_eq!(error, OpenError::RuntimeDirectory { path, cause });
+    }
+    let long = place.path().join("x".repeat(100));
+    let options = PortOptions { runtime_directory: Some(long), ..PortOptions::default() };
+    assert!(Port::open(options).is_err(), "longer than a socket's path can be");
+}
+
+/// Answers everything; on demand it runs out of descriptors or of address space.
+fn starved(stage: &mut Stage) {
+    let mut port =
+        Port::open(PortOptions { name: Some("starved".parse().expect("a name")), ..stage.options() })
+            .expect("open");
+    let peer =
+        port.connect(&Address::local("rich".parse::<PortName>().expect("a name")), MINUTE).expect("connect");
+    stage.tell("ready");
+    let used = std::fs::read_dir("/proc/self/fd").expect("procfs").count() as u64;
+    let status = std::fs::read_to_string("/proc/self/statm").expect("procfs");
+    let pages: u64 = status.split(' ').next().expect("a number").parse().expect("a number");
+    let what: String = stage.argument(0);
+    let (resource, limit) = match what.as_str() {
+        "descriptors" => (Resource::Nofile, used),
+        "memory" => (Resource::As, pages * 4096 + (1 << 20)),
+        other => panic!("no limit of {other}"),
+    };
+    rustix::process::setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })
+        .expect("lower");
+    // Holes among the numbers are descriptors, too.
+    let _filler: Vec<_> = std::iter::from_fn(|| match what.as_str() {
+        "descriptors" => std::fs::File::open("/dev/null").ok(),
+        _ => None,
+    })
+    .collect();
+    let opened = Port::open(PortOptions {
+        name: Some("more".parse().expect("a name")),
+        geometry: large(),
+        ..stage.options()
+    });
+    stage.tell(format!("{:?}", opened.err()));
+    let connected = port.connect(&Address::local("rich".parse::<PortName>().expect("a name")), MINUTE);
+    stage.tell(format!("{:?}", connected.err()));
+    stage.tell(format!("{:?}", port.heap(peer, 1 << 20, 512).err()));
+    loop {
+        match port.wait(None).expect("wait") {
+            Some(Event::Message(message)) => port.send(peer, Priority::Low, &message.payload).expect("room"),
+            Some(Event::Disconnected { peer: gone, .. }) if gone == peer => return,
+            _ => {}
+        }
+    }
+}
+
+/// Some 16 MiB.
+fn large() -> bywire::Geometry {
+    let lanes = [bywire::LaneGeometry { slots: 8192, bulk_bytes: 4 << 20 }; 3];
+    bywire::Geometry { lanes, fragment_bytes: 4096 }
+}
+
+fn starve(what: &str) -> (Place, Port, bywire::Peer, Actor, Vec<String>) {
+    let place = Place::new();
+    let mut rich = place.open(PortOptions { name: Some("rich".parse().expect("a name")), ..place.options() });
+    let mut actor = Actor::start("starved", place.path(), &[what]);
+    let Some(Event::Connected(peer)) = rich.wait(Some(MINUTE)).expect("wait") else {
+        panic!("no connection")
+    };
+    actor.expect("ready");
+    // It may connect once more if it can.
+    let mut lines = Vec::new();
+    let answers = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            for _ in 0..3 {
+                lines.push(actor.hear().expect("an answer"));
+            }
+        });
+        while !reader.is_finished() {
+            rich.wait(Some(Duration::from_millis(1))).expect("wait");
+        }
+        reader.join()
+    });
+    answers.expect("three answers");
+    (place, rich, peer, actor, lines)
+}
+
+fn still_talks(rich: &mut Port, peer: bywire::Peer) {
+    for round in 0..100u8 {
+        rich.send(peer, Priority::Low, &[round; 20]).expect("room");
+        until(|| match rich.wait(Some(MINUTE)).expect("wait").expect("an answer") {
+            Event::Message(message) => {
+                assert_eq!(&message.payload[..], [round; 20]);
+                true
+            }
+            Event::Disconnected { peer: gone, reason } => {
+                assert_ne!(gone, peer, "{reason}");
+                false
+            }
+            _ => false,
+        });
+    }
+}
+
+#[test]
+fn without_descriptors_calls_say_so_and_connections_go_on() {
+    let (place, mut rich, peer, _actor, lines) = starve("descriptors");
+    let mfile = |error: &dyn std::fmt::Debug| format!("Some({error:?})");
+    assert_eq!(lines[0], mfile(&OpenError::System(Errno::MFILE)));
+    assert_eq!(lines[1], mfile(&ConnectError::System(Errno::MFILE)));
+    assert_eq!(lines[2], mfile(&LendError::System(Errno::MFILE)));
+    still_talks(&mut rich, peer);
+    // A stranger is told why, and does not hold up those who are connected.
+    let mut stranger = place.open(place.options());
+    let refused = stranger.connect(&Address::local("starved".parse::<PortName>().expect("a name")), MINUTE);
+    assert_eq!(refused, Err(ConnectError::Refused(Refusal::NoResources)));
+    still_talks(&mut rich, peer);
+    assert!(!place.path().join("more.port").exists(), "a port that was not opened has no name");
+}
+
+#[test]
+fn without_memory_calls_say_so_and_connections_go_on() {
+    let (place, mut rich, peer, _actor, lines) = starve("memory");
+    assert_eq!(lines[2], format!("Some({:?})", LendError::System(Errno::NOMEM)));
+    still_talks(&mut rich, peer);
+    drop(place);
+}
