@@ -21,7 +21,7 @@ static int check(int code) {
     return code;
 }
 
-/* One node: the one before it reaches its `region`; it reaches its neighbour's by `key`. */
+/* One node: the one before it reaches `seen` by the key `region`; it reaches its neighbour's by `key`. */
 struct node {
     bw_port_t *port;
     const char *next;
@@ -45,19 +45,11 @@ static void pass_on(struct node *node) {
                  "here", 4, NULL));
 }
 
-static void see(struct node *node, long lap) {
-    void *memory;
-    check(bw_region_memory(node->port, node->region, &memory, NULL));
-    memcpy(&node->seen, memory, sizeof node->seen);
-    if (!node->is_first || lap < node->laps)
-        node->unsent = node->seen + 1;
-}
-
 /* Passes the counter on, one higher each time, until it has come by often enough. */
 static void *turn(void *argument) {
     struct node *node = argument;
     long lap = 0;
-    check(bw_region_register(node->port, sizeof node->seen, BW_RIGHT_WRITE, &node->region));
+    check(bw_region_register(node->port, &node->seen, sizeof node->seen, BW_RIGHT_WRITE, &node->region));
     check(bw_connect(node->port, node->next, 30000000, &node->neighbour));
     /* The first node starts the counter. */
     node->unsent = (uint64_t)node->is_first;
@@ -72,7 +64,9 @@ static void *turn(void *argument) {
             memcpy(&node->key, event.data, sizeof node->key);
         } else if (event.kind == BW_EVENT_NOTIFIED) {
             /* The note comes after the data: it is there. */
-            see(node, ++lap);
+            lap++;
+            if (!node->is_first || lap < node->laps)
+                node->unsent = node->seen + 1;
         } else if (event.kind == BW_EVENT_PUT) {
             if (event.status != BW_OK) {
                 fprintf(stderr, "ring: %s\n", bw_error_text(event.status));

@@ -212,6 +212,8 @@ typedef struct {
   const char *runtime_directory;
   /* The longest message that this port takes, in bytes (up to 2^40). */
   uint64_t message_bytes_max;
+  /* Memory that one peer may share with this port to lend from, in bytes. */
+  uint64_t borrow_bytes_max;
   /* How long bw_wait spins at most before it sleeps. */
   uint64_t spin_ns;
   /* A bw_admit_t. */
@@ -361,13 +363,13 @@ int bw_port_statistics(const bw_port_t *port, bw_statistics_t *statistics, size_
    The caller promises: `port` is null or an open port. */
 int bw_descriptor(const bw_port_t *port);
 
-/* Connects to `node/port` and waits at most `timeout_us` microseconds for the answer, serving other ports meanwhile. The
-   other end answers when it polls. Two ports of one thread use bw_connect_start.
+/* Connects to `node/port` and waits at most `timeout_us` microseconds (BW_FOREVER: without end) for the answer, serving other
+   ports meanwhile. The other end answers when it polls. Two ports of one thread use bw_connect_start.
    The caller promises: `port` is null or an open port, used by this thread alone; `address` is null or a text; `peer` is null or
    valid for a write. */
 int bw_connect(bw_port_t *port,
                const char *address,
-               uint64_t timeout_us,
+               int64_t timeout_us,
                bw_peer_t *peer);
 
 /* Begins to connect: BW_EVENT_CONNECTED or BW_EVENT_DISCONNECTED follows.
@@ -456,25 +458,29 @@ int bw_event_release(bw_port_t *port);
    The caller promises: `port` is null or an open port, used by this thread alone. */
 int bw_arm(bw_port_t *port);
 
-/* Registers a region of `length_bytes` zeros that peers with its key may reach with `rights`. Its memory is the
-   library's, until bw_region_revoke or bw_port_close.
-   The caller promises: `port` is null or an open port, used by this thread alone; `key` is null or valid for a write. */
+/* Registers a region of `length_bytes` that peers with its key may reach with `rights`: the program's `memory`, or for
+   NULL as many zeros of the library's. Between calls on the port the program may read and write there; during calls
+   peers' data arrives.
+   The caller promises: `port` is null or an open port, used by this thread alone; `key` is null or valid for a write. `memory` is null or
+   valid for reads and writes of `length_bytes`, and until bw_region_revoke or bw_port_close nobody touches it during
+   a call on the port. */
 int bw_region_register(bw_port_t *port,
+                       void *memory,
                        size_t length_bytes,
                        uint32_t rights,
                        bw_key_t *key);
 
-/* Where a region of ours lies. Between calls on the port the program may read and write there; during calls peers'
-   data arrives. `length_bytes` may be NULL.
+/* Where a region of ours lies; its length too unless `length_bytes` is NULL.
    The caller promises: `port` is null or an open port, used by this thread alone; the others are null or valid for a write. */
 int bw_region_memory(bw_port_t *port,
                      bw_key_t key,
                      void **memory,
                      size_t *length_bytes);
 
-/* Ends a region: from now on its key opens nothing, and its memory is gone.
+/* Ends a region: from now on its key opens nothing. The program's memory is its own again, the library's is gone.
    The caller promises: `port` is null or an open port, used by this thread alone. */
-int bw_region_revoke(bw_port_t *port, bw_key_t key);
+int bw_region_revoke(bw_port_t *port,
+                     bw_key_t key);
 
 /* Puts data into a peer's region at `offset`, in order with messages of the same priority. With a note (not NULL) of up to
    BW_NOTE_BYTES_MAX bytes the peer is told, after the data is visible. The data stays untouched until BW_EVENT_PUT

@@ -65,6 +65,8 @@ pub struct bw_port_options_t {
     pub runtime_directory: *const c_char,
     /// The longest message that this port takes, in bytes (up to 2^40).
     pub message_bytes_max: u64,
+    /// Memory that one peer may share with this port to lend from, in bytes.
+    pub borrow_bytes_max: u64,
     /// How long bw_wait spins at most before it sleeps.
     pub spin_ns: u64,
     /// A bw_admit_t.
@@ -87,12 +89,12 @@ pub struct bw_port_options_t {
     pub reserved: u32,
 }
 
-// SAFETY: integers and raw pointers, and 112 bytes are the sum of their sizes.
+// SAFETY: integers and raw pointers, and 120 bytes are the sum of their sizes.
 unsafe impl Plain for bw_port_options_t {}
 const _: () = assert!(size_of::<bw_port_options_t>() == OPTIONS_BYTES_LEAST);
 
 /// The structure as it was in the first version.
-const OPTIONS_BYTES_LEAST: usize = 5 * 8 + 6 * 4 + 6 * 4 + 2 * 4;
+const OPTIONS_BYTES_LEAST: usize = 6 * 8 + 6 * 4 + 6 * 4 + 2 * 4;
 
 /// Fills `options` with the defaults, which suit most programs. `size_bytes` is sizeof *options.
 ///
@@ -139,6 +141,7 @@ pub fn describe(options: &PortOptions, texts: [Option<&CString>; 2]) -> bw_port_
         name,
         runtime_directory,
         message_bytes_max: options.message_bytes_max,
+        borrow_bytes_max: options.borrow_bytes_max,
         spin_ns: u64::try_from(options.spin.as_nanos()).unwrap_or(u64::MAX),
         admit: admit as u32,
         admit_group,
@@ -185,6 +188,7 @@ pub unsafe fn read(options: *const bw_port_options_t) -> Result<PortOptions, Fai
         admit: admit(asked.admit, asked.admit_group)?,
         integrity: switch(asked.integrity, "options: integrity")?,
         message_bytes_max: asked.message_bytes_max,
+        borrow_bytes_max: asked.borrow_bytes_max,
         send_tokens: asked.send_tokens,
         receive_tokens: asked.receive_tokens,
         peers_max: asked.peers_max,

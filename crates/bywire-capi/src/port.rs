@@ -35,6 +35,23 @@ impl Handle for bw_port_t {
     const NAME: &'static str = "port";
 }
 
+impl bw_port_t {
+    fn of(port: Port) -> Self {
+        // None of these holds a zero byte: names have their alphabet, and a path with one cannot be opened.
+        let text = |bytes: &[u8]| CString::new(bytes).unwrap_or_default();
+        let directory = port.options().runtime_directory.as_ref();
+        Self {
+            name: text(port.name().to_string().as_bytes()),
+            address: text(port.address().to_string().as_bytes()),
+            runtime_directory: directory.map(|path| text(path.as_os_str().as_encoded_bytes())),
+            held: Held::Nothing,
+            posted: HashSet::new(),
+            is_inside: false,
+            port,
+        }
+    }
+}
+
 /// Counters of a port, since it was opened.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -112,20 +129,7 @@ pub unsafe extern "C" fn bw_port_open(options: *const bw_port_options_t, port: *
         // SAFETY: the caller's promises.
         let (target, options) = unsafe { (place(port, "port")?, options::read(options)?) };
         let port = Port::open(options)?;
-        // A path came from C, or holds no zero byte, being one.
-        let directory = port.options().runtime_directory.as_ref();
-        let directory =
-            directory.map(|path| CString::new(path.as_os_str().as_encoded_bytes()).unwrap_or_default());
-        let opened = bw_port_t {
-            name: CString::new(port.name().to_string()).unwrap_or_default(),
-            address: CString::new(port.address().to_string()).unwrap_or_default(),
-            runtime_directory: directory,
-            held: Held::Nothing,
-            posted: HashSet::new(),
-            is_inside: false,
-            port,
-        };
-        target.write(opened.give());
+        target.write(bw_port_t::of(port).give());
         Ok(0)
     })
 }
@@ -227,8 +231,8 @@ pub unsafe extern "C" fn bw_descriptor(port: *const bw_port_t) -> c_int {
     answer(|| Ok(unsafe { bw_port_t::borrow(port)? }.port.as_fd().as_raw_fd()))
 }
 
-/// Connects to `node/port` and waits at most `timeout_us` microseconds for the answer, serving other ports meanwhile. The
-/// other end answers when it polls. Two ports of one thread use bw_connect_start.
+/// Connects to `node/port` and waits at most `timeout_us` microseconds (BW_FOREVER: without end) for the answer, serving other
+/// ports meanwhile. The other end answers when it polls. Two ports of one thread use bw_connect_start.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone; `address` is null or a text; `peer` is null or
@@ -237,14 +241,15 @@ pub unsafe extern "C" fn bw_descriptor(port: *const bw_port_t) -> c_int {
 pub unsafe extern "C" fn bw_connect(
     port: *mut bw_port_t,
     address: *const c_char,
-    timeout_us: u64,
+    timeout_us: i64,
     peer: *mut bw_peer_t,
 ) -> c_int {
     let connect = |port: &mut bw_port_t| {
         // SAFETY: the caller's promises.
         let (target, address) = unsafe { (place(peer, "peer")?, text_at(address, "address")?) };
         // A thousand years are for ever, and no clock overflows by them.
-        let timeout = Duration::from_micros(timeout_us).min(Duration::from_secs(1 << 35));
+        let timeout = u64::try_from(timeout_us).map_or(Duration::MAX, Duration::from_micros);
+        let timeout = timeout.min(Duration::from_secs(1 << 35));
         let connected = port.port.connect(&address.parse::<Address>()?, timeout)?;
         target.write(peer_bits(connected));
         Ok(0)
@@ -361,4 +366,26 @@ pub fn peer_bits(peer: Peer) -> bw_peer_t {
 #[inline(always)]
 pub fn peer_of(bits: bw_peer_t) -> Peer {
     Peer::from_bits(bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_panic_a_port_answers_nothing_else_and_can_be_closed() {
+        let place = tempfile::tempdir().expect("a directory");
+        let options = bywire::PortOptions {
+            runtime_directory: Some(place.path().to_owned()),
+            ..bywire::PortOptions::default()
+        };
+        let port = bw_port_t::of(Port::open(options).expect("open")).give();
+        // SAFETY: an open port, used by this thread alone, and closed once at the end.
+        unsafe {
+            assert_eq!(bw_disconnect(port, 0), 0);
+            assert_eq!(with(port, |_| panic!("on purpose")), BW_ERROR_PANIC.code());
+            assert_eq!(bw_disconnect(port, 0), BW_ERROR_PANIC.code());
+            assert_eq!(bw_port_close(port), 0);
+        }
+    }
 }

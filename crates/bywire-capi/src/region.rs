@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use bywire::{Key, Rights};
+use bywire::{Buffer, Errno, Key, Rights};
 
 use crate::error::bw_error_t::BW_ERROR_BAD_KEY;
 use crate::failure::Failure;
@@ -23,14 +23,18 @@ pub enum bw_right_t {
     BW_RIGHT_WRITE = 2,
 }
 
-/// Registers a region of `length_bytes` zeros that peers with its key may reach with `rights`. Its memory is the
-/// library's, until bw_region_revoke or bw_port_close.
+/// Registers a region of `length_bytes` that peers with its key may reach with `rights`: the program's `memory`, or for
+/// NULL as many zeros of the library's. Between calls on the port the program may read and write there; during calls
+/// peers' data arrives.
 ///
 /// # Safety
-/// `port` is null or an open port, used by this thread alone; `key` is null or valid for a write.
+/// `port` is null or an open port, used by this thread alone; `key` is null or valid for a write. `memory` is null or
+/// valid for reads and writes of `length_bytes`, and until bw_region_revoke or bw_port_close nobody touches it during
+/// a call on the port.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_region_register(
     port: *mut bw_port_t,
+    memory: *mut c_void,
     length_bytes: usize,
     rights: u32,
     key: *mut bw_key_t,
@@ -41,10 +45,13 @@ pub unsafe extern "C" fn bw_region_register(
         if rights > 3 {
             return Err(Failure::argument(format!("rights are bw_right_t or-ed together, not {rights}")));
         }
-        let mut memory = Vec::new();
-        memory.try_reserve_exact(length_bytes).map_err(|_| bywire::Errno::NOMEM)?;
-        memory.resize(length_bytes, 0);
         let rights = Rights { read: rights & 1 != 0, write: rights & 2 != 0 };
+        let memory = if memory.is_null() {
+            zeros(length_bytes)?
+        } else {
+            // SAFETY: lent by the caller's promise, during calls on the port.
+            unsafe { buffer(memory, length_bytes)? }
+        };
         target.write(port.port.register(memory, rights)?.0);
         Ok(0)
     };
@@ -52,8 +59,15 @@ pub unsafe extern "C" fn bw_region_register(
     unsafe { with(port, register) }
 }
 
-/// Where a region of ours lies. Between calls on the port the program may read and write there; during calls peers'
-/// data arrives. `length_bytes` may be NULL.
+/// Memory of the library's; too much of it is an error, not the end of the process.
+fn zeros(length_bytes: usize) -> Result<Buffer, Failure> {
+    let mut memory = Vec::new();
+    memory.try_reserve_exact(length_bytes).map_err(|_| Errno::NOMEM)?;
+    memory.resize(length_bytes, 0);
+    Ok(memory.into())
+}
+
+/// Where a region of ours lies; its length too unless `length_bytes` is NULL.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone; the others are null or valid for a write.
@@ -79,7 +93,7 @@ pub unsafe extern "C" fn bw_region_memory(
     unsafe { with(port, look) }
 }
 
-/// Ends a region: from now on its key opens nothing, and its memory is gone.
+/// Ends a region: from now on its key opens nothing. The program's memory is its own again, the library's is gone.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone.

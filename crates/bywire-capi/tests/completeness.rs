@@ -5,11 +5,12 @@ use std::fs;
 use std::path::Path;
 
 /// Each public function of the message layer, and the C functions that stand for it, or why none does.
-const FUNCTIONS: [(&str, &[&str]); 44] = [
+const FUNCTIONS: [(&str, &[&str]); 45] = [
     ("Address::local", &["bw_connect"]),
     ("Buffer::as_ptr", &["field buffer"]),
     ("Buffer::from_raw", &["bw_send_buffer", "bw_post_receive", "bw_put", "bw_get"]),
     ("Buffer::into_vec", &["field buffer"]),
+    ("Buffer::is_foreign", &["field buffer"]),
     ("Heap::block", &["bw_heap_block"]),
     ("Heap::block_bytes", &["bw_heap_block_bytes"]),
     ("Heap::peer", &["bw_heap_peer"]),
@@ -180,6 +181,41 @@ fn every_event_and_every_field_crosses() {
             );
         }
     }
+}
+
+/// The manual's pages name nothing that does not exist, in C or in Rust.
+#[test]
+fn pages_name_what_is_there() {
+    let header = header();
+    let words = |text: &str| -> BTreeSet<String> {
+        let words = text.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+        words.map(str::to_owned).collect()
+    };
+    let known = words(&header);
+    let functions = public_functions();
+    let sources = ["error.rs", "event.rs", "options.rs", "region.rs"].map(source).join("\n");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let mut count = 0;
+    for page in ["c.md", "gm.md"] {
+        let text = fs::read_to_string(root.join(page)).expect(page);
+        for word in words(&text).into_iter().filter(|word| word.starts_with("bw_") || word.starts_with("BW_"))
+        {
+            assert!(known.contains(&word) || word == "bw_", "{page}: there is no {word} in bywire.h");
+            count += 1;
+        }
+        let quoted = text.split('`').skip(1).step_by(2).filter(|quoted| quoted.contains("::"));
+        for quoted in quoted.map(|quoted| quoted.split(' ').next().unwrap_or(quoted)) {
+            let (owner, name) = quoted.split_once("::").expect("filtered");
+            let body = sources.split(&format!("pub enum {owner} {{")).nth(1);
+            let is_variant = body.and_then(|rest| rest.split("\n}").next()).is_some_and(|body| {
+                body.lines()
+                    .any(|line| words(line).contains(name) && line.starts_with(&format!("    {name}")))
+            });
+            assert!(is_variant || functions.contains(quoted), "{page}: there is no {quoted} in Rust");
+            count += 1;
+        }
+    }
+    assert!(count > 80, "only {count} names found: the pages look different now");
 }
 
 fn snake(name: &str) -> String {

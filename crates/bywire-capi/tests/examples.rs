@@ -124,6 +124,18 @@ fn two_chat_beside_their_keyboards() {
 }
 
 #[test]
+fn the_program_of_the_manual_works_as_it_stands() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/c.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let text = page.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a program");
+    let installed = Installed::new();
+    let source = installed.path().join("hello.c");
+    std::fs::write(&source, text).expect("write");
+    let program = installed.compile(&source, "c11");
+    assert_eq!(installed.run(&program, &[]), "hello\n");
+}
+
+#[test]
 fn what_fails_ends_with_one_line() {
     let example = Example::new("ping-pong.c");
     let output = example.installed.command(&example.program, &["localhost/nobody"]).output().expect("run");

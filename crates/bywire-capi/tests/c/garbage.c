@@ -52,8 +52,8 @@ static void nulls(void) {
     CHECK_BAD(bw_wait(port, 0, NULL));
     CHECK_BAD(bw_event_release(NULL));
     CHECK_BAD(bw_arm(NULL));
-    CHECK_BAD(bw_region_register(NULL, 1, 0, &key));
-    CHECK_BAD(bw_region_register(port, 1, 0, NULL));
+    CHECK_BAD(bw_region_register(NULL, NULL, 1, 0, &key));
+    CHECK_BAD(bw_region_register(port, NULL, 1, 0, NULL));
     CHECK_BAD(bw_region_memory(NULL, 0, &place, NULL));
     CHECK_BAD(bw_region_memory(port, 0, NULL, NULL));
     CHECK_BAD(bw_region_revoke(NULL, 0));
@@ -107,8 +107,9 @@ static void numbers(void) {
     CHECK_BAD(bw_send_buffer(port, peer, BW_PRIORITY_LOW, memory, SIZE_MAX, BW_CONFIRM_COPIED, NULL));
     CHECK_BAD(bw_post_receive(port, 2, memory, 1));
     CHECK_BAD(bw_post_receive(port, BW_PRIORITY_LOW, memory, 0));
-    CHECK_BAD(bw_region_register(port, 1, 4, &key));
-    CHECK_CODE(bw_region_register(port, SIZE_MAX, BW_RIGHT_READ, &key), BW_ERROR_SYSTEM);
+    CHECK_BAD(bw_region_register(port, NULL, 1, 4, &key));
+    CHECK_CODE(bw_region_register(port, NULL, SIZE_MAX, BW_RIGHT_READ, &key), BW_ERROR_SYSTEM);
+    CHECK_BAD(bw_region_register(port, memory, SIZE_MAX, BW_RIGHT_READ, &key));
     CHECK_CODE(bw_region_revoke(port, UINT64_MAX), BW_ERROR_BAD_KEY);
 }
 

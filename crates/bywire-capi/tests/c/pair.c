@@ -42,7 +42,7 @@ static int ask(const char *address) {
     static unsigned char sent[LONG_BYTES], memory[LONG_BYTES];
     bw_port_t *port = open_named(NULL);
     bw_peer_t peer;
-    CHECK_CODE(bw_connect(port, address, 60000000, &peer), BW_OK);
+    CHECK_CODE(bw_connect(port, address, BW_FOREVER, &peer), BW_OK);
     for (uint32_t number = 0; number < 1000; number++) {
         CHECK_CODE(bw_send(port, peer, number % 2, &number, sizeof number), BW_OK);
         bw_event_t event = next(port, BW_EVENT_MESSAGE);

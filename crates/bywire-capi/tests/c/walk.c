@@ -18,6 +18,7 @@ static void opening(void) {
     bw_port_t *twice = NULL;
     CHECK_CODE(bw_port_options_init(&options, sizeof options), BW_OK);
     CHECK(options.size_bytes == sizeof options && options.name == NULL && options.send_tokens == 64);
+    CHECK(options.borrow_bytes_max == 1u << 30);
     CHECK(options.fragment_bytes == BW_FRAGMENT_BYTES && options.admit == BW_ADMIT_SAME_USER);
     options.name = "walk";
     options.send_tokens = 2;
@@ -158,15 +159,19 @@ static void regions(void) {
     bw_transfer_t transfer;
     void *memory = NULL;
     size_t length = 0;
-    CHECK_CODE(bw_region_register(b, 64, BW_RIGHT_READ | BW_RIGHT_WRITE, &both), BW_OK);
-    CHECK_CODE(bw_region_register(b, 64, BW_RIGHT_READ, &readable), BW_OK);
-    CHECK_CODE(bw_region_memory(b, both, &memory, &length), BW_OK);
-    CHECK(memory != NULL && length == 64);
+    static unsigned char region[64];
+    CHECK_CODE(bw_region_register(b, region, sizeof region, BW_RIGHT_READ | BW_RIGHT_WRITE, &both), BW_OK);
+    CHECK_CODE(bw_region_memory(b, both, &memory, NULL), BW_OK);
+    CHECK(memory == region);
+    CHECK_CODE(bw_region_register(b, NULL, 32, BW_RIGHT_READ, &readable), BW_OK);
+    CHECK_CODE(bw_region_memory(b, readable, &memory, &length), BW_OK);
+    CHECK(memory != NULL && length == 32);
+    memcpy(memory, "readable", 8);
 
     CHECK_CODE(bw_put(a, to_b, BW_PRIORITY_LOW, both, 56, data, 8, "note", 4, &transfer), BW_OK);
     bw_event_t event = expect(b, BW_EVENT_NOTIFIED, a);
     CHECK(event.peer == to_a && event.length_bytes == 4 && memcmp(event.data, "note", 4) == 0);
-    CHECK(memcmp((unsigned char *)memory + 56, data, 8) == 0);
+    CHECK(memcmp(region + 56, data, 8) == 0);
     event = expect(a, BW_EVENT_PUT, b);
     CHECK(event.transfer == transfer && event.buffer == data && event.status == BW_OK);
     CHECK_CODE(bw_put(a, to_b, BW_PRIORITY_LOW, both, 0, data, 1, NULL, 0, NULL), BW_OK);
@@ -176,6 +181,8 @@ static void regions(void) {
     event = expect(a, BW_EVENT_GOT, b);
     CHECK(event.transfer == transfer && event.buffer == got && event.status == BW_OK);
     CHECK(memcmp(got, data + 4, 4) == 0);
+    CHECK_CODE(bw_get(a, to_b, BW_PRIORITY_HIGH, readable, 4, got, 4, NULL), BW_OK);
+    CHECK(expect(a, BW_EVENT_GOT, b).status == BW_OK && memcmp(got, "able", 4) == 0);
 
     CHECK_CODE(bw_put(a, to_b, BW_PRIORITY_LOW, both, 57, data, 8, NULL, 0, NULL), BW_OK);
     CHECK(expect(a, BW_EVENT_PUT, b).status == BW_ERROR_OUT_OF_RANGE);
