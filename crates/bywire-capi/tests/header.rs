@@ -92,3 +92,26 @@ fn the_library_exports_the_header_and_nothing_else() {
     assert!(declared.len() > 40, "{declared:?}");
     assert_eq!(listed, declared);
 }
+
+#[test]
+fn an_installer_that_cannot_write_says_so_in_one_line() {
+    let mut install = std::process::Command::new(env!("CARGO_BIN_EXE_bywire-install"));
+    let output = install.args(["--prefix", "/dev/null/none", "--libraries", "."]).output().expect("run");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("bywire-install: cannot make /dev/null/none/include"), "{said}");
+    assert!(said.contains("choose another --prefix") && said.lines().count() == 1, "{said}");
+}
+
+/// A package is made under another root, and says where it will be.
+#[test]
+fn a_destination_stands_before_the_prefix() {
+    let root = tempfile::tempdir().expect("a directory");
+    let libraries = std::env::current_exe().expect("this program");
+    let mut install = std::process::Command::new(env!("CARGO_BIN_EXE_bywire-install"));
+    install.args(["--prefix", "/usr", "--destination"]).arg(root.path());
+    install.arg("--libraries").arg(libraries.parent().expect("a directory"));
+    assert!(install.output().expect("run").status.success());
+    let text = std::fs::read_to_string(root.path().join("usr/lib/pkgconfig/bywire.pc")).expect("installed");
+    assert!(text.starts_with("prefix=/usr\n"), "{text}");
+}

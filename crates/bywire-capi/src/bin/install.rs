@@ -3,8 +3,9 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
 
 const HEADER: &str = include_str!("../../include/bywire.h");
@@ -23,10 +24,22 @@ struct Arguments {
     /// A directory to write into instead of the root, for packages.
     #[arg(long)]
     destination: Option<PathBuf>,
+    /// A directory with both libraries, built before; without it cargo builds them now, for release.
+    #[arg(long)]
+    libraries: Option<PathBuf>,
 }
 
-fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    match install(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bywire-install: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn install(arguments: Arguments) -> Result<()> {
     let prefix = std::path::absolute(&arguments.prefix).context("the prefix is no path")?;
     let root = match &arguments.destination {
         Some(destination) => destination.join(prefix.strip_prefix("/").unwrap_or(&prefix)),
@@ -39,10 +52,11 @@ fn main() -> Result<()> {
     }
     let abi = bywire_capi::version::BW_ABI_VERSION;
     let full = format!("libbywire.so.{abi}.{VERSION}");
-    copy(&built("libbywire_capi.so")?, &library.join(&full))?;
+    let libraries = arguments.libraries.map_or_else(build, Ok)?;
+    copy(&libraries.join("libbywire_capi.so"), &library.join(&full))?;
     link(&full, &library.join(format!("libbywire.so.{abi}")))?;
     link(&full, &library.join("libbywire.so"))?;
-    copy(&built("libbywire_capi.a")?, &library.join("libbywire.a"))?;
+    copy(&libraries.join("libbywire_capi.a"), &library.join("libbywire.a"))?;
     write(&include.join("bywire.h"), HEADER)?;
     write(&library.join("pkgconfig/bywire.pc"), &package(&prefix))?;
     println!("installed Bywire {VERSION} for C in {}", root.display());
@@ -59,15 +73,17 @@ fn package(prefix: &Path) -> String {
     )
 }
 
-/// A library that was built together with this program.
-fn built(name: &str) -> Result<PathBuf> {
+/// Builds both libraries and tells where they lie. The crate's other form, for programs in Rust, is left out: with it
+/// cargo would not optimise across crates.
+fn build() -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot tell where this program lies")?;
-    let directory = program.parent().unwrap_or(Path::new("."));
-    // Cargo keeps what was built for another target in `deps`, and fresher than beside it.
-    let places = [directory.join("deps").join(name), directory.join(name)];
-    places.into_iter().find(|place| place.exists()).with_context(|| {
-        format!("no {name} beside {}: run it by `cargo run -p bywire-capi`", program.display())
-    })
+    let directory = program.with_file_name("libraries");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["rustc", "--release", "--lib", "--crate-type", "cdylib", "--crate-type", "staticlib"]);
+    cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"), "--target-dir"]);
+    let status = cargo.arg(&directory).status().context("cannot run cargo: install Rust")?;
+    ensure!(status.success(), "the libraries could not be built: cargo said why");
+    Ok(directory.join("release"))
 }
 
 /// A fresh file each time: a program that runs with the old library keeps it.

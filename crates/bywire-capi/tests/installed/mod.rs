@@ -18,7 +18,11 @@ const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g"];
 impl Installed {
     pub fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
+        // Built with the tests themselves, which lie beside them.
+        let program = std::env::current_exe().expect("this program");
+        let libraries = program.parent().expect("a directory");
         let mut install = Command::new(env!("CARGO_BIN_EXE_bywire-install"));
+        install.arg("--libraries").arg(libraries);
         succeed(install.arg("--prefix").arg(directory.path()));
         Self { directory }
     }
