@@ -1,0 +1,694 @@
+//! Peers that break the rules: each harms its own connection and nothing else.
+
+mod actor;
+mod ports;
+mod rogue;
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use actor::{Actor, Stage, play};
+use bywire::handshake::Packet;
+use bywire::{
+    Address, Confirm, ConnectError, Event, Gone, Key, Peer, Port, PortName, PortOptions, Priority, Refusal,
+    Rights,
+};
+use bywire_ring::geometry::LaneName;
+use bywire_ring::header::{BULK, CHECKED, Header, PROMPT};
+use bywire_ring::memory::Memory;
+use bywire_sys::memory::Mapping;
+
+use ports::{Place, meet, until};
+use rogue::{Inside, LENT, MESSAGE, Rogue, answer};
+use rustix::fs::{MemfdFlags, SealFlags};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+#[ignore = "a role for the other tests of this file, which start it themselves"]
+fn actor() {
+    play(&[("holder", holder), ("scribbler", scribbler), ("honest", honest)]);
+}
+
+/// Has a port and does nothing.
+fn holder(stage: &mut Stage) {
+    let _port = Port::open(PortOptions { name: Some("held".parse().expect("a name")), ..stage.options() });
+    stage.tell("ready");
+    stage.hear();
+}
+
+fn victim(place: &Place, options: PortOptions) -> Port {
+    place.open(PortOptions { name: Some("victim".parse().expect("a name")), ..options })
+}
+
+/// Lets a victim live while a rogue, on its own thread, does what it likes; what the victim saw.
+fn live<T: Send>(victim: &mut Port, rogue: impl FnOnce() -> T + Send) -> (T, Vec<Event>) {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(rogue);
+        let mut events = Vec::new();
+        until(|| {
+            events.extend(victim.wait(Some(Duration::from_millis(1))).expect("wait"));
+            thread.is_finished()
+        });
+        (thread.join().expect("the rogue"), events)
+    })
+}
+
+fn sealed(length: u64, filled: bool, seals: SealFlags) -> OwnedFd {
+    let file = rustix::fs::memfd_create("rogue", MemfdFlags::ALLOW_SEALING).expect("memfd");
+    rustix::fs::ftruncate(&file, length).expect("ftruncate");
+    if filled {
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, length).expect("fallocate");
+    }
+    rustix::fs::fcntl_add_seals(&file, seals).expect("seal");
+    file
+}
+
+const ALL_SEALS: SealFlags =
+    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
+
+#[test]
+fn bad_introductions_are_refused_for_what_they_are() {
+    let place = Place::new();
+    let mut victim = victim(&place, place.options());
+    let mut other = place.open(place.options());
+    let (to_victim, to_other) = meet(&mut other, &mut victim);
+    let rogue = Rogue::new(place.path(), "rogue");
+    let hello = Packet::Hello(rogue.introduction()).to_bytes();
+    let length = rogue.geometry.segment_bytes() as u64;
+    let (_reader, writer) = rustix::pipe::pipe().expect("pipe");
+    let null = std::fs::File::open("/dev/null").expect("open");
+    let directory = std::fs::File::open("/").expect("open");
+    let [good, page, bell] = rogue.offer();
+    let mut other_version = hello.clone();
+    other_version[4] ^= 0x55;
+    let mut claims = rogue.introduction();
+    let mut holder = Actor::start("holder", place.path(), &[]);
+    holder.expect("ready");
+    claims.port = "held".parse().expect("a name");
+    let mut nobody = rogue.introduction();
+    nobody.port = "nobody".parse().expect("a name");
+    let files = [
+        sealed(length, true, SealFlags::empty()),
+        sealed(length, true, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL),
+        sealed(length, true, ALL_SEALS.difference(SealFlags::SHRINK)),
+        sealed(length, true, ALL_SEALS.difference(SealFlags::FUTURE_WRITE)),
+        sealed(length - 4096, true, ALL_SEALS),
+        sealed(length + 4096, true, ALL_SEALS),
+        sealed(0, false, ALL_SEALS),
+        // Costs the rogue nothing: filling it would be at the victim's cost.
+        sealed(length, false, ALL_SEALS),
+    ];
+    let mut cases: Vec<(&str, Vec<u8>, Vec<BorrowedFd<'_>>, Refusal)> = vec![
+        ("another version", other_version, vec![good, page, bell], Refusal::Version),
+        ("nonsense", b"GET / HTTP/1.1".to_vec(), vec![], Refusal::BadOffer),
+        ("half a packet", hello[..20].to_vec(), vec![good, page, bell], Refusal::BadOffer),
+        ("good-bye first", Packet::Goodbye.to_bytes(), vec![], Refusal::BadOffer),
+        (
+            "a heap first",
+            Packet::Heap { id: 0, block_bytes: 64, blocks: 1 }.to_bytes(),
+            vec![good],
+            Refusal::BadOffer,
+        ),
+        ("no memory", hello.clone(), vec![], Refusal::BadOffer),
+        ("too little memory", hello.clone(), vec![good, page], Refusal::BadOffer),
+        ("no pipe", hello.clone(), vec![good, page, null.as_fd()], Refusal::BadOffer),
+        ("a directory for a page", hello.clone(), vec![good, directory.as_fd(), bell], Refusal::BadOffer),
+        ("a pipe for a segment", hello.clone(), vec![writer.as_fd(), page, bell], Refusal::BadOffer),
+        ("the page as the segment", hello.clone(), vec![page, page, bell], Refusal::BadOffer),
+        ("another's name", Packet::Hello(claims).to_bytes(), vec![good, page, bell], Refusal::Unverified),
+        (
+            "a name that nobody has",
+            Packet::Hello(nobody).to_bytes(),
+            vec![good, page, bell],
+            Refusal::Unverified,
+        ),
+    ];
+    for file in &files {
+        cases.push(("a bad segment", hello.clone(), vec![file.as_fd(), page, bell], Refusal::BadOffer));
+    }
+    for (name, packet, descriptors, refusal) in cases {
+        let socket = rogue.connect("victim");
+        socket.send(&packet, &descriptors).expect("send");
+        let (answered, events) = live(&mut victim, || answer(&socket));
+        assert_eq!(answered.map(|(packet, _)| packet), Some(Packet::Refuse(refusal)), "{name}");
+        assert!(events.is_empty(), "{name}: {events:?}");
+    }
+    let spent = rustix::fs::fstat(&files[7]).expect("stat").st_blocks;
+    assert_eq!(spent, 0, "the victim filled the rogue's memory");
+    // More descriptors than any packet of ours has, and nothing at all.
+    for _ in 0..100 {
+        let socket = rogue.connect("victim");
+        let many = [null.as_fd(); 3];
+        let _ = socket.send(b"x", &many);
+        drop(rogue.connect("victim"));
+    }
+    talk(&mut victim, to_other, &mut other, to_victim);
+    let (inside, _) = live(&mut victim, || rogue.enter("victim").map(|_| ()));
+    assert_eq!(inside, Ok(()), "with good manners it is let in");
+}
+
+fn talk(a: &mut Port, to_b: Peer, b: &mut Port, to_a: Peer) {
+    for round in 0..50u32 {
+        a.send(to_b, Priority::Low, &round.to_ne_bytes()).expect("room");
+        assert_eq!(&message(b, a).payload[..], round.to_ne_bytes());
+        b.send(to_a, Priority::High, &round.to_ne_bytes()).expect("room");
+        assert_eq!(&message(a, b).payload[..], round.to_ne_bytes());
+    }
+}
+
+fn message(at: &mut Port, other: &mut Port) -> bywire::Message {
+    let mut found = None;
+    until(|| {
+        other.poll();
+        if let Some(Event::Message(message)) = at.poll() {
+            found = Some(message);
+        }
+        found.is_some()
+    });
+    found.expect("found")
+}
+
+/// Strangers that connect and say nothing hold a place only until others want it.
+#[test]
+fn frozen_handshakes_keep_nobody_out() {
+    let place = Place::new();
+    let mut victim = victim(&place, place.options());
+    let rogue = Rogue::new(place.path(), "rogue");
+    let frozen: Vec<_> = (0..500).map(|_| rogue.connect("victim")).collect();
+    let mut honest = place.open(place.options());
+    let address = Address::local("victim".parse::<PortName>().expect("a name"));
+    let (peer, _) = live(&mut victim, || honest.connect(&address, MINUTE).expect("served"));
+    let (to_honest, _) = (victim.peers().next().expect("one"), frozen);
+    talk(&mut victim, to_honest, &mut honest, peer);
+}
+
+/// The connecting side is as careful as the accepting one.
+#[test]
+fn bad_answers_to_an_introduction_end_in_a_typed_error() {
+    let place = Place::new();
+    let mut port = place.open(place.options());
+    let rogue = Rogue::new(place.path(), "rogue");
+    let address = Address::local(rogue.name.clone());
+    let welcome = Packet::Welcome(rogue.introduction()).to_bytes();
+    let mut other_version = Packet::Refuse(Refusal::Version).to_bytes();
+    other_version[4] ^= 0x55;
+    let mut other_name = rogue.introduction();
+    other_name.port = "somebody".parse().expect("a name");
+    let other_name = Packet::Welcome(other_name).to_bytes();
+    let closed = ConnectError::Refused(Refusal::Closed);
+    let bad = ConnectError::Refused(Refusal::BadOffer);
+    for (name, packet, with_files, expected) in [
+        ("silence", None, false, ConnectError::TimedOut),
+        ("another version", Some(other_version), false, ConnectError::Refused(Refusal::Version)),
+        (
+            "a refusal",
+            Some(Packet::Refuse(Refusal::TooManyPeers).to_bytes()),
+            false,
+            ConnectError::Refused(Refusal::TooManyPeers),
+        ),
+        (
+            "not admitted",
+            Some(Packet::Refuse(Refusal::NotAdmitted).to_bytes()),
+            false,
+            ConnectError::NotAdmitted,
+        ),
+        ("nonsense", Some(b"nonsense".to_vec()), false, closed),
+        ("a hello", Some(Packet::Hello(rogue.introduction()).to_bytes()), true, closed),
+        ("no memory", Some(welcome.clone()), false, bad),
+        ("another name", Some(other_name), true, ConnectError::Refused(Refusal::Unverified)),
+    ] {
+        let patience = if packet.is_none() { Duration::from_millis(50) } else { MINUTE };
+        let outcome = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| port.connect(&address, patience));
+            let mut socket = None;
+            until(|| {
+                socket = rogue.listener.accept().expect("accept");
+                socket.is_some()
+            });
+            if let (Some(socket), Some(packet)) = (&socket, &packet) {
+                let files = rogue.offer();
+                socket.send(packet, if with_files { &files } else { &[] }).expect("send");
+            }
+            thread.join().expect("no panic")
+        });
+        assert_eq!(outcome, Err(expected), "{name}");
+    }
+}
+
+#[test]
+fn a_heap_of_holes_or_out_of_all_proportion_costs_the_borrower_nothing() {
+    let place = Place::new();
+    let mut victim = victim(&place, place.options());
+    for (block_bytes, blocks) in [(1u64 << 20, 256u32), (1 << 30, 64), (1 << 30, 1024), (u64::MAX, u32::MAX)]
+    {
+        let length = (block_bytes as u128 * u128::from(blocks)).min(1 << 36) as u64;
+        let heap = sealed(length, false, ALL_SEALS);
+        let rogue = Rogue::new(place.path(), "rogue");
+        let (_, events) = live(&mut victim, || {
+            let inside = rogue.enter("victim").expect("let in");
+            let offer = Packet::Heap { id: 0, block_bytes, blocks }.to_bytes();
+            inside.socket.send(&offer, &[heap.as_fd()]).expect("send");
+            until(|| inside.is_over());
+        });
+        assert!(
+            matches!(events.last(), Some(Event::Disconnected { reason: Gone::Broken, .. })),
+            "{events:?}"
+        );
+        assert_eq!(rustix::fs::fstat(&heap).expect("stat").st_blocks, 0, "the victim filled it");
+    }
+}
+
+/// A block may be lent again only when its return has gone out: else answers pile up without a bound.
+#[test]
+fn a_lender_that_takes_no_answers_cannot_make_them_pile_up() {
+    let place = Place::new();
+    let mut victim = victim(&place, place.options());
+    let rogue = Rogue::new(place.path(), "rogue");
+    let mut inside = None;
+    live(&mut victim, || inside = rogue.enter("victim").ok());
+    let mut inside = inside.expect("let in");
+    let (_heap, file) = Mapping::create("rogue", 4096).expect("memory");
+    inside
+        .socket
+        .send(&Packet::Heap { id: 0, block_bytes: 64, blocks: 1 }.to_bytes(), &[file.as_fd()])
+        .expect("send");
+    let (mut lent, mut over) = (0u32, false);
+    // More than fit in the reply lane, one block at a time.
+    while lent < 1000 && !over {
+        rogue.push(&mut inside, LaneName::Low, LENT, &[0, 0, 64]);
+        until(|| match victim.wait(Some(MINUTE)).expect("wait") {
+            Some(Event::Lent(block)) => {
+                drop(block);
+                lent += 1;
+                true
+            }
+            Some(Event::Disconnected { reason, .. }) => {
+                assert_eq!(reason, Gone::Broken);
+                over = true;
+                true
+            }
+            Some(Event::Connected(_)) => false,
+            other => panic!("{other:?}"),
+        });
+    }
+    assert!(over, "{lent} returns of one block wait for a lender that never takes one");
+}
+
+/// The peer owns neither the borrower's threads nor its process: not even through the bell that it may ring.
+#[test]
+fn a_blocked_bell_does_not_hold_up_whoever_returns_a_block() {
+    let place = Place::new();
+    let mut victim = victim(&place, place.options());
+    let rogue = Rogue::new(place.path(), "rogue");
+    let mut inside = None;
+    live(&mut victim, || inside = rogue.enter("victim").ok());
+    let mut inside = inside.expect("let in");
+    let (_heap, file) = Mapping::create("rogue", 4096).expect("memory");
+    inside
+        .socket
+        .send(&Packet::Heap { id: 0, block_bytes: 64, blocks: 1 }.to_bytes(), &[file.as_fd()])
+        .expect("send");
+    rogue.push(&mut inside, LaneName::Low, LENT, &[0, 0, 64]);
+    let mut lent = None;
+    until(|| {
+        if let Some(Event::Lent(block)) = victim.wait(Some(MINUTE)).expect("wait") {
+            lent = Some(block);
+        }
+        lent.is_some()
+    });
+    while !victim.arm() {
+        victim.poll();
+    }
+    // Now the port counts as asleep, and the bell is full and would block.
+    while rustix::io::write(&inside.victim_bell, &[0; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&inside.victim_bell, rustix::fs::OFlags::empty()).expect("fcntl");
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(lent);
+        done.send(()).expect("the test waits");
+    });
+    is_done.recv_timeout(MINUTE).expect("dropping a block does not wait for a peer");
+}
+
+/// A TCP socket that lingers makes close() wait for somebody who never answers. Many of them are handed over
+/// in introductions that are refused.
+#[test]
+fn descriptors_whose_closing_takes_for_ever_hold_nobody_up() {
+    let place = Place::new();
+    let mut victim = victim(&place, place.options());
+    let mut other = place.open(place.options());
+    let (to_victim, to_other) = meet(&mut other, &mut victim);
+    let rogue = Rogue::new(place.path(), "rogue");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        let stream = TcpStream::connect(listener.local_addr().expect("an address")).expect("loopback");
+        silent.push(listener.accept().expect("accept"));
+        linger(&stream);
+        let socket = rogue.connect("victim");
+        let file = OwnedFd::from(stream);
+        socket.send(b"nonsense", &[file.as_fd()]).expect("send");
+        drop(file);
+        let (refused, _) = live(&mut victim, || answer(&socket));
+        assert_eq!(refused.map(|(packet, _)| packet), Some(Packet::Refuse(Refusal::BadOffer)));
+    }
+    talk(&mut victim, to_other, &mut other, to_victim);
+    // Lets the closer go, so that the process ends.
+    drop(silent);
+}
+
+/// Fills a stream whose other end does not read, and asks close() to wait an hour for it.
+fn linger(stream: &TcpStream) {
+    rustix::net::sockopt::set_socket_linger(stream, Some(Duration::from_secs(3600))).expect("setsockopt");
+    stream.set_nonblocking(true).expect("fcntl");
+    while std::io::Write::write(&mut &*stream, &[0; 1 << 16]).is_ok() {}
+    stream.set_nonblocking(false).expect("fcntl");
+}
+
+/// With the check on, what carries none is not taken.
+#[test]
+fn a_message_without_its_check_is_not_taken_where_checks_are_agreed() {
+    let place = Place::new();
+    let mut victim = victim(&place, PortOptions { integrity: true, ..place.options() });
+    let rogue = Rogue::new(place.path(), "rogue");
+    let (_, events) = live(&mut victim, || {
+        let mut inside = rogue.enter("victim").expect("let in");
+        rogue.push(&mut inside, LaneName::Low, MESSAGE, &[7]);
+        until(|| inside.is_over());
+    });
+    assert!(
+        matches!(events[..], [Event::Connected(_), Event::Disconnected { reason: Gone::Corrupted, .. }]),
+        "{events:?}"
+    );
+}
+
+/// Numbers that look random and are the same for the same seed.
+struct Lot(u64);
+
+impl Lot {
+    fn draw(&mut self, below: u64) -> u64 {
+        self.word() % below
+    }
+
+    fn word(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
+/// Writes nonsense, some of it well-formed, into everything that it owns, until told to stop.
+fn scribbler(stage: &mut Stage) {
+    let seed: u64 = stage.argument(0);
+    let key: u64 = stage.argument(1);
+    let directory = stage.directory.clone();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mut lot = Lot(0x9E37_79B9_7F4A_7C15 ^ seed << 32 | 1);
+        let is_over = &is_over;
+        let worker = scope.spawn(move || {
+            let (mut entered, mut records) = (0u64, 0u64);
+            while !is_over.load(Ordering::Relaxed) {
+                let rogue = Rogue::new(&directory, &format!("rogue{seed}"));
+                if lot.draw(4) == 0 {
+                    nonsense(&rogue, &mut lot);
+                }
+                let Ok(mut inside) = rogue.enter("victim") else { continue };
+                entered += 1;
+                let file = sealed(4096, true, ALL_SEALS);
+                let offer = Packet::Heap { id: 0, block_bytes: 64, blocks: 2 }.to_bytes();
+                let _ = inside.socket.send(&offer, &[file.as_fd()]);
+                let wild = lot.draw(4);
+                while !is_over.load(Ordering::Relaxed) && !inside.is_over() {
+                    records += misbehave(&rogue, &mut inside, &mut lot, (wild, key));
+                }
+            }
+            (entered, records)
+        });
+        stage.tell("ready");
+        stage.hear();
+        is_over.store(true, Ordering::Relaxed);
+        let (entered, records) = worker.join().expect("the worker");
+        stage.tell(format!("done {entered} {records}"));
+    });
+}
+
+/// A handshake of garbage.
+fn nonsense(rogue: &Rogue, lot: &mut Lot) {
+    let socket = rogue.connect("victim");
+    let mut packet = Packet::Hello(rogue.introduction()).to_bytes();
+    for _ in 0..lot.draw(4) {
+        let place = lot.draw(packet.len() as u64) as usize;
+        packet[place] = lot.word() as u8;
+    }
+    let _ = socket.send(&packet, &rogue.offer()[..lot.draw(4) as usize]);
+}
+
+/// A few dozen acts; how many records were published in due form.
+fn misbehave(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot, (wild, key): (u64, u64)) -> u64 {
+    let mut records = 0;
+    for _ in 0..64 {
+        if lot.draw(500) > wild * 100 {
+            records += u64::from(courteous(rogue, inside, lot, key));
+            continue;
+        }
+        match lot.draw(8) {
+            // Every byte of every segment, sooner or later: in runs, so that whole records turn to garbage.
+            0 if wild > 0 => scribble(rogue, lot),
+            1 => {
+                let _ = rustix::io::write(&inside.victim_bell, b"!");
+            }
+            2 if lot.draw(50) == 0 => heap(rogue, inside, lot),
+            3 if lot.draw(200) == 0 => {
+                let mut packet = [Packet::Wake, Packet::Goodbye][lot.draw(2) as usize].to_bytes();
+                let place = lot.draw(packet.len() as u64) as usize;
+                packet[place] = lot.word() as u8;
+                let _ = inside.socket.send(&packet, &[]);
+            }
+            4 => rogue.page.store(0, lot.word(), Ordering::Relaxed),
+            5 => take_some(rogue, inside, lot),
+            _ => records += u64::from(record(rogue, inside, lot)),
+        }
+    }
+    records
+}
+
+fn scribble(rogue: &Rogue, lot: &mut Lot) {
+    let length = rogue.segment.length_bytes() as u64;
+    let start = lot.draw(length / 8) * 8;
+    for offset in (start..(start + 8 * (1 + lot.draw(64))).min(length)).step_by(8) {
+        rogue.segment.store(offset as usize, lot.word(), Ordering::Relaxed);
+    }
+}
+
+/// A record of any kind, with small numbers where small numbers lead further.
+fn record(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot) -> bool {
+    let lane = [LaneName::Reply, LaneName::High, LaneName::Low][lot.draw(3) as usize];
+    let flags = [0, CHECKED, PROMPT, CHECKED | PROMPT][lot.draw(4) as usize];
+    let kind = if lane == LaneName::Reply { 10 + lot.draw(3) } else { lot.draw(14) } as u8;
+    let words: [u64; 7] = std::array::from_fn(|_| match lot.draw(4) {
+        0 => lot.word(),
+        1 => u64::MAX,
+        2 => lot.draw(10_000),
+        _ => lot.draw(3),
+    });
+    let count = lot.draw(8) as usize;
+    let producer = &mut inside.producers[lane as usize];
+    let header = Header { kind: kind | flags, length: 8 * count as u16, check: lot.word() as u32 };
+    if lot.draw(2) == 0 {
+        return producer.push_inline(&rogue.segment, &inside.inbound, header, &words[..count]).is_ok();
+    }
+    let payload = [lot.word() as u8; 4096];
+    let payload = &payload[..lot.draw(4097) as usize];
+    let header = Header { kind: (kind | flags) & !BULK, ..header };
+    producer.push_bulk(&rogue.segment, &inside.inbound, header, &words[..count], payload).is_ok()
+}
+
+/// What an honest peer could have sent, in due form, so that what follows meets the victim in the midst of it.
+fn courteous(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot, key: u64) -> bool {
+    let lane = [LaneName::High, LaneName::Low][lot.draw(2) as usize];
+    let length = 1 + lot.draw(4096) as usize;
+    let payload = &[7; 4096][..length];
+    let mut push = |kind: u8, words: &[u64], payload: &[u8]| {
+        let producer = &mut inside.producers[lane as usize];
+        let header = Header { kind, length: 8 * words.len() as u16, check: 0 };
+        let pushed = match payload {
+            [] => producer.push_inline(&rogue.segment, &inside.inbound, header, words),
+            payload => producer.push_bulk(&rogue.segment, &inside.inbound, header, words, payload),
+        };
+        pushed.is_ok()
+    };
+    let done = match lot.draw(12) {
+        0 => push(rogue::FIRST, &[2 * length as u64], payload) && push(rogue::NEXT, &[0], payload),
+        1 => push(rogue::PUT, &[key, 5, length as u64, 9, 8], payload) && push(rogue::PUT_NOTE, &[4], &[]),
+        2 => {
+            push(rogue::PUT, &[key, 5, 2 * length as u64, 9, u64::MAX], payload)
+                && push(rogue::PUT_NEXT, &[0], payload)
+        }
+        3 => push(rogue::GET, &[key, 5, length as u64, 9], &[]),
+        4 => push(LENT, &[0, lot.draw(2), 64], &[]),
+        5 => push(rogue::DATAGRAM, &[], payload),
+        6 => push(MESSAGE, &[], payload),
+        _ => push(MESSAGE, &[1, 2, 3], &[]),
+    };
+    take_some(rogue, inside, lot);
+    let _ = rustix::io::write(&inside.victim_bell, b"!");
+    done
+}
+
+/// Frees some of what the victim sent, or lies about it.
+fn take_some(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot) {
+    for consumer in &mut inside.consumers {
+        for _ in 0..lot.draw(32) {
+            let Ok(Some(header)) = consumer.peek(&inside.inbound) else { break };
+            consumer.advance(&rogue.segment, header);
+        }
+    }
+}
+
+fn heap(_: &Rogue, inside: &Inside, lot: &mut Lot) {
+    let (blocks, block_bytes) = (1 + lot.draw(4), 64 * (1 + lot.draw(64)));
+    let length = (blocks * block_bytes).next_multiple_of(4096) * (1 + lot.draw(8) / 7);
+    let file = sealed(length, lot.draw(8) > 0, ALL_SEALS);
+    let offer = Packet::Heap { id: lot.draw(3) as u32, block_bytes, blocks: blocks as u32 };
+    let _ = inside.socket.send(&offer.to_bytes(), &[file.as_fd()]);
+}
+
+/// Asks and checks the answers, until told to stop.
+fn honest(stage: &mut Stage) {
+    let mut port = Port::open(stage.options()).expect("open");
+    let address = Address::local("victim".parse::<PortName>().expect("a name"));
+    let peer = port.connect(&address, MINUTE).expect("connect");
+    stage.tell("ready");
+    let is_over = AtomicBool::new(false);
+    let mut rounds = 0u64;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            stage.hear();
+            is_over.store(true, Ordering::Relaxed);
+        });
+        while !is_over.load(Ordering::Relaxed) {
+            let length = [8, 40, 300, 4000][rounds as usize % 4];
+            let priority = if rounds % 3 == 0 { Priority::High } else { Priority::Low };
+            let question: Vec<u8> = (0..length).map(|index| (index + rounds) as u8).collect();
+            port.send(peer, priority, &question).expect("room for one");
+            match port.wait(Some(MINUTE)).expect("wait") {
+                Some(Event::Message(answer)) => assert_eq!(&answer.payload[..], question, "round {rounds}"),
+                other => panic!("{other:?} instead of an answer in round {rounds}"),
+            }
+            rounds += 1;
+        }
+    });
+    stage.tell(format!("done {rounds}"));
+}
+
+/// Rogues scribble over all that they own for some seconds (a minute with BYWIRE_SOAK=1), in the midst of everything
+/// that a port can do, while an honest peer goes on.
+#[test]
+fn scribblers_harm_nobody_but_themselves() {
+    let seconds = if std::env::var_os("BYWIRE_SOAK").is_some() { 60 } else { 8 };
+    let place = Place::new();
+    let mut victim =
+        victim(&place, PortOptions { message_bytes_max: 1 << 20, send_tokens: 256, ..place.options() });
+    let key = victim.register(vec![3; 10_000], Rights { read: true, write: true }).expect("region");
+    let mut honest = Actor::start("honest", place.path(), &[]);
+    let text = key.0.to_string();
+    let mut rogues = ["1", "2"].map(|seed| Actor::start("scribbler", place.path(), &[seed, &text]));
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    let mut seen = Seen::default();
+    while Instant::now() < deadline {
+        if let Some(event) = victim.wait(Some(Duration::from_millis(1))).expect("wait") {
+            seen.take(&mut victim, key, event);
+        }
+    }
+    let mut counts = Vec::new();
+    for actor in rogues.iter_mut().chain([&mut honest]) {
+        actor.expect("ready");
+        actor.tell("stop");
+        let reader = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| actor.expect("done"));
+            while !reader.is_finished() {
+                if let Some(event) = victim.wait(Some(Duration::from_millis(1))).expect("wait") {
+                    seen.take(&mut victim, key, event);
+                }
+            }
+            reader.join()
+        });
+        counts.push(reader.expect("it answers"));
+    }
+    eprintln!("rogues (entered, records) {:?}, honest rounds {}, {seen:?}", &counts[..2], counts[2]);
+    let rounds: u64 = counts[2].parse().expect("a number");
+    assert!(rounds > 1000 * seconds / 8, "the honest peer was held up: {rounds} rounds");
+    assert!(seen.ended > 10, "the rogues broke nothing: {seen:?}");
+    assert!(seen.lent > 10 && seen.notes > 10, "the rogues came nowhere: {seen:?}");
+    assert_eq!(victim.region(key).map(<[u8]>::len), Some(10_000));
+    // All that was under way came back: the tokens are there.
+    until(|| {
+        victim.poll();
+        victim.peers().count() == 0
+    });
+    while victim.poll().is_some() {}
+    let mut last = place.open(place.options());
+    let (_, to_last) = meet(&mut last, &mut victim);
+    for _ in 0..256 {
+        victim.send_buffer(to_last, Priority::Low, vec![0; 100_000], Confirm::Copied).expect("a token");
+    }
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    entered: u64,
+    ended: u64,
+    messages: u64,
+    lent: u64,
+    notes: u64,
+    completions: u64,
+}
+
+impl Seen {
+    fn take(&mut self, victim: &mut Port, key: Key, event: Event) {
+        match event {
+            Event::Message(message) => {
+                // Honest or not, everybody gets an echo.
+                let _ = victim.send(message.peer, message.priority, &message.payload);
+                victim.recycle(message.payload);
+                self.messages += 1;
+            }
+            Event::Connected(peer) => {
+                self.entered += 1;
+                if victim.peer_info(peer).is_some_and(|info| info.port().to_string().starts_with("rogue")) {
+                    provoke(victim, peer, key);
+                }
+            }
+            Event::Lent(lent) => {
+                self.lent += 1;
+                assert_eq!(lent.to_vec().len(), lent.len());
+            }
+            Event::BufferNeeded { priority, length_bytes, .. } => {
+                let _ = victim.post_receive(priority, vec![0; length_bytes as usize]);
+            }
+            Event::Disconnected { .. } => self.ended += 1,
+            Event::Notified { .. } => self.notes += 1,
+            Event::Sent { .. } | Event::Put { .. } | Event::Got { .. } => self.completions += 1,
+            _ => {}
+        }
+    }
+}
+
+/// Has something of every kind under way towards a rogue, so that its answers are awaited.
+fn provoke(victim: &mut Port, rogue: Peer, key: Key) {
+    let _ = victim.send_buffer(rogue, Priority::Low, vec![1; 50_000], Confirm::Delivered);
+    let _ = victim.put(rogue, Priority::High, (key, 0), vec![2; 9000], Some(b"note"));
+    let _ = victim.get(rogue, Priority::High, (key, 0), vec![0; 9000]);
+    if let Ok(heap) = victim.heap(rogue, 64, 2) {
+        while let Some(block) = heap.block() {
+            if victim.send_lent(Priority::High, block, 64).is_err() {
+                break;
+            }
+        }
+    }
+}

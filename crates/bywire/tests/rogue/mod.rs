@@ -1,0 +1,163 @@
+//! A peer that speaks the protocol by hand, so that it can break every rule of it.
+
+#![allow(dead_code, reason = "not every test file breaks every rule")]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use bywire::handshake::{Introduction, PACKET_BYTES_MAX, Packet};
+use bywire::{Geometry, PortName, Refusal};
+use bywire_ring::doorbell::DOORBELL_BYTES;
+use bywire_ring::geometry::{LANES, LaneName};
+use bywire_ring::header::Header;
+use bywire_ring::lane::{Consumer, Producer};
+use bywire_ring::memory::{Memory, Shared};
+use bywire_sys::memory::Mapping;
+use bywire_sys::socket::{Listener, Received, Socket};
+use bywire_sys::wake::Bell;
+
+/// The kinds of records, as they stand in the protocol.
+pub const MESSAGE: u8 = 1;
+pub const FIRST: u8 = 2;
+pub const NEXT: u8 = 3;
+pub const DATAGRAM: u8 = 4;
+pub const PUT: u8 = 5;
+pub const PUT_NEXT: u8 = 6;
+pub const PUT_NOTE: u8 = 7;
+pub const GET: u8 = 8;
+pub const LENT: u8 = 9;
+
+/// What a rogue brings to a handshake.
+pub struct Rogue {
+    pub name: PortName,
+    pub directory: PathBuf,
+    pub geometry: Geometry,
+    /// The segment that it writes, and its descriptor.
+    pub segment: Shared,
+    pub segment_file: OwnedFd,
+    pub page: Shared,
+    pub page_file: OwnedFd,
+    pub bell: Bell,
+    pub listener: Listener,
+}
+
+/// A rogue that was let in.
+pub struct Inside {
+    pub socket: Socket,
+    /// The segment of the victim.
+    pub inbound: Shared,
+    pub victim_page: Shared,
+    pub victim_bell: OwnedFd,
+    pub producers: [Producer; 3],
+    pub consumers: [Consumer; 3],
+}
+
+impl Rogue {
+    pub fn new(directory: &Path, name: &str) -> Self {
+        let geometry = Geometry::default();
+        let (segment, segment_file) = Mapping::create("rogue", geometry.segment_bytes()).expect("memory");
+        let (page, page_file) = Mapping::create("rogue", DOORBELL_BYTES).expect("memory");
+        let path = directory.join(format!("{name}.port"));
+        let _ = std::fs::remove_file(&path);
+        Self {
+            name: name.parse().expect("a name"),
+            directory: directory.to_owned(),
+            geometry,
+            segment: Shared::new(segment),
+            segment_file,
+            page: Shared::new(page),
+            page_file,
+            bell: Bell::new().expect("pipe"),
+            listener: Listener::bind(&path).expect("bind"),
+        }
+    }
+
+    pub fn introduction(&self) -> Introduction {
+        Introduction {
+            port: self.name.clone(),
+            incarnation: 1,
+            message_bytes_max: 1 << 20,
+            integrity: false,
+            geometry: self.geometry,
+        }
+    }
+
+    pub fn connect(&self, victim: &str) -> Socket {
+        Socket::connect(&self.directory.join(format!("{victim}.port"))).expect("connect")
+    }
+
+    /// The three descriptors of an honest introduction.
+    pub fn offer(&self) -> [BorrowedFd<'_>; 3] {
+        [self.segment_file.as_fd(), self.page_file.as_fd(), self.bell.ringing_end()]
+    }
+
+    /// An honest handshake, whose answer is waited for.
+    pub fn enter(&self, victim: &str) -> Result<Inside, Refusal> {
+        let socket = self.connect(victim);
+        socket.send(&Packet::Hello(self.introduction()).to_bytes(), &self.offer()).expect("send");
+        self.inside(socket)
+    }
+
+    /// Takes the victim's answer.
+    pub fn inside(&self, socket: Socket) -> Result<Inside, Refusal> {
+        let (packet, files) = answer(&socket).ok_or(Refusal::Closed)?;
+        let theirs = match packet {
+            Packet::Welcome(theirs) => theirs,
+            Packet::Refuse(refusal) => return Err(refusal),
+            other => panic!("{other:?} in answer to an introduction"),
+        };
+        let [segment, page, bell]: [OwnedFd; 3] = files.try_into().expect("three descriptors");
+        let map = |file, length| Shared::new(Mapping::accept(file, length).expect("an honest offer"));
+        Ok(Inside {
+            socket,
+            inbound: map(&segment, theirs.geometry.segment_bytes()),
+            victim_page: map(&page, DOORBELL_BYTES),
+            victim_bell: bell,
+            producers: LANES.map(|lane| Producer::new(self.geometry.lane(lane))),
+            consumers: LANES.map(|lane| Consumer::new(theirs.geometry.lane(lane))),
+        })
+    }
+
+    /// Publishes a record of words; `false`: no room.
+    pub fn push(&self, inside: &mut Inside, lane: LaneName, kind: u8, words: &[u64]) -> bool {
+        let header = Header { kind, length: 8 * words.len() as u16, check: 0 };
+        let producer = &mut inside.producers[lane as usize];
+        let pushed = producer.push_inline(&self.segment, &inside.inbound, header, words).is_ok();
+        self.segment.fence();
+        // Whether it sleeps or not: a ring too many harms nobody.
+        let _ = rustix::io::write(&inside.victim_bell, b"!");
+        pushed
+    }
+}
+
+impl Inside {
+    /// Has the victim ended the connection?
+    pub fn is_over(&self) -> bool {
+        let mut bytes = [0; PACKET_BYTES_MAX];
+        loop {
+            match self.socket.receive(&mut bytes) {
+                Ok(Received::Packet(..)) => {}
+                Ok(Received::Nothing) => return false,
+                Ok(Received::Closed) | Err(_) => return true,
+            }
+        }
+    }
+}
+
+/// Waits for a packet; `None`: closed without a word.
+pub fn answer(socket: &Socket) -> Option<(Packet, Vec<OwnedFd>)> {
+    let mut bytes = [0; PACKET_BYTES_MAX];
+    loop {
+        match socket.receive(&mut bytes) {
+            Ok(Received::Packet(length, files)) => {
+                return Some((Packet::parse(&bytes[..length]).expect("our version"), files));
+            }
+            Ok(Received::Nothing) => {
+                let mut asked = [rustix::event::PollFd::new(socket, rustix::event::PollFlags::IN)];
+                let minute = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+                assert_eq!(rustix::event::poll(&mut asked, Some(&minute)), Ok(1), "no answer in a minute");
+            }
+            Ok(Received::Closed) | Err(_) => return None,
+        }
+    }
+}
