@@ -73,6 +73,18 @@ pub fn claim(address: *const u8) {
     let _ = address;
 }
 
+/// Hints that the line at `address` will be read soon.
+#[inline(always)]
+pub fn expect(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch touches nothing and cannot fault.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// From here on the processor's string move beats a loop of words (measured; see `docs/performance.md`).
 #[cfg(target_arch = "x86_64")]
 const STRING_BYTES_MIN: usize = 512;

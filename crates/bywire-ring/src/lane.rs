@@ -11,7 +11,11 @@ use crate::header::{BULK, Header, PROMPT, lap};
 use crate::memory::{LINE_BYTES, Memory, SLOT_WORDS};
 
 /// How many slots ahead the producer asks for ownership of a line.
-const CLAIM_AHEAD: u64 = 4;
+const CLAIM_AHEAD: u64 = 64;
+
+/// From how many records without a pause on the consumer looks ahead, and how far.
+const STREAK: u32 = 8;
+const LOOK_AHEAD: u64 = 16;
 
 /// The peer broke the rules of the ring; the connection must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +30,33 @@ pub enum PushError {
     Corrupt,
 }
 
+/// A place in a lane's slots, kept beside its count so that no hot path computes it anew.
+#[derive(Debug)]
+struct Cursor {
+    offset: usize,
+    lap: u8,
+}
+
+impl Cursor {
+    fn new(layout: &LaneLayout) -> Self {
+        Self { offset: layout.slots_offset, lap: lap(0, layout.slots_log2) }
+    }
+
+    /// Moves on to the slot of `position`, which is the next one.
+    #[inline(always)]
+    fn advance(&mut self, layout: &LaneLayout, position: u64) {
+        self.offset += LINE_BYTES;
+        if position as usize & layout.slot_mask() == 0 {
+            *self = Self { offset: layout.slots_offset, lap: lap(position, layout.slots_log2) };
+        }
+    }
+}
+
 /// The writing end.
 #[derive(Debug)]
 pub struct Producer {
     layout: LaneLayout,
+    cursor: Cursor,
     /// Records pushed.
     tail: u64,
     /// Records that the consumer had freed when we last looked.
@@ -45,12 +72,15 @@ pub struct Producer {
 #[derive(Debug)]
 pub struct Consumer {
     layout: LaneLayout,
+    cursor: Cursor,
     /// Records freed.
     head: u64,
     /// The `head` that the producer has been told.
     told: u64,
     bulk_head: u64,
     bulk_told: u64,
+    /// Records taken since the lane was last found empty.
+    streak: u32,
 }
 
 /// Where a record's bulk payload begins and ends, counted from the beginning of time.
@@ -87,7 +117,8 @@ impl Producer {
     /// The end that writes the lane at `layout`, from the beginning.
     pub fn new(layout: LaneLayout) -> Self {
         let bulk_ends = vec![0; layout.slots() as usize].into();
-        Self { layout, tail: 0, freed: 0, bulk_tail: 0, bulk_freed: 0, bulk_ends }
+        let cursor = Cursor::new(&layout);
+        Self { layout, cursor, tail: 0, freed: 0, bulk_tail: 0, bulk_freed: 0, bulk_ends }
     }
 
     /// Records pushed so far: the position that the next one takes.
@@ -178,12 +209,13 @@ impl Producer {
 
     #[inline(always)]
     fn publish<M: Memory>(&mut self, own: &M, header: Header, words: &[u64]) {
-        let offset = self.layout.slot_offset(self.tail);
+        let Cursor { offset, lap } = self.cursor;
         own.store_words(offset, words);
         // Release: pairs with the acquire load in `Consumer::peek`; the payload is visible with the header.
-        own.store(offset, header.word(lap(self.tail, self.layout.slots_log2)), Ordering::Release);
+        own.store(offset, header.word(lap), Ordering::Release);
         self.bulk_ends[self.tail as usize & self.layout.slot_mask()] = self.bulk_tail;
         self.tail += 1;
+        self.cursor.advance(&self.layout, self.tail);
         own.claim(self.layout.slot_offset(self.tail + CLAIM_AHEAD));
     }
 
@@ -206,7 +238,8 @@ impl Producer {
 impl Consumer {
     /// The end that reads the lane at `layout`, from the beginning.
     pub fn new(layout: LaneLayout) -> Self {
-        Self { layout, head: 0, told: 0, bulk_head: 0, bulk_told: 0 }
+        let cursor = Cursor::new(&layout);
+        Self { layout, cursor, head: 0, told: 0, bulk_head: 0, bulk_told: 0, streak: 0 }
     }
 
     /// The next record's header, if one has been published; checked to fit the lane.
@@ -216,8 +249,8 @@ impl Consumer {
     #[inline(always)]
     pub fn peek<M: Memory>(&self, remote: &M) -> Result<Option<Header>, Corrupt> {
         // Acquire: pairs with the release store in `Producer::publish`.
-        let word = remote.load(self.layout.slot_offset(self.head), Ordering::Acquire);
-        let Some(header) = Header::of_lap(word, lap(self.head, self.layout.slots_log2)) else {
+        let word = remote.load(self.cursor.offset, Ordering::Acquire);
+        let Some(header) = Header::of_lap(word, self.cursor.lap) else {
             return Ok(None);
         };
         let limit = if header.kind & BULK == 0 { INLINE_BYTES as u32 } else { self.layout.fragment_bytes };
@@ -227,7 +260,7 @@ impl Consumer {
     /// The words of the record that [`Self::peek`] saw.
     #[inline(always)]
     pub fn words<M: Memory>(&self, remote: &M) -> [u64; SLOT_WORDS] {
-        remote.load_words(self.layout.slot_offset(self.head))
+        remote.load_words(self.cursor.offset)
     }
 
     /// Copies the bulk payload of the record that [`Self::peek`] saw.
@@ -244,19 +277,36 @@ impl Consumer {
     /// have to be woken).
     #[inline(always)]
     pub fn advance<M: Memory>(&mut self, own: &M, header: Header) -> bool {
-        if header.kind & BULK != 0 {
-            self.bulk_head = bulk_place(self.bulk_head, header.length.into(), &self.layout).1;
-        }
-        self.head += 1;
         // Credit goes back in quarters: a producer that needs at most a quarter of the lane always
         // finds room once everything has been consumed, and the line moves seldom.
-        let due = header.kind & PROMPT != 0
-            || self.head - self.told >= self.layout.slots() / 4
-            || self.bulk_head - self.bulk_told >= self.layout.bulk_bytes / 4;
-        if due {
+        let mut is_due = header.kind & PROMPT != 0;
+        if header.kind & BULK != 0 {
+            self.bulk_head = bulk_place(self.bulk_head, header.length.into(), &self.layout).1;
+            is_due |= self.bulk_head - self.bulk_told >= self.layout.bulk_bytes / 4;
+        }
+        self.head += 1;
+        self.cursor.advance(&self.layout, self.head);
+        self.streak += 1;
+        is_due |= self.head - self.told >= self.layout.slots() / 4;
+        if is_due {
             self.tell(own);
         }
-        due
+        is_due
+    }
+
+    /// Notes that the lane was found empty.
+    #[inline(always)]
+    pub fn pause(&mut self) {
+        self.streak = 0;
+    }
+
+    /// While records come without a pause, asks for the lines of those to come: many misses then overlap.
+    /// (A line that has not been written yet must be left to its writer.)
+    #[inline(always)]
+    pub fn look_ahead<M: Memory>(&self, remote: &M) {
+        if self.streak >= STREAK {
+            remote.expect(self.layout.slot_offset(self.head + LOOK_AHEAD));
+        }
     }
 
     /// Records consumed so far.
@@ -264,6 +314,7 @@ impl Consumer {
         self.head
     }
 
+    #[inline(never)]
     fn tell<M: Memory>(&mut self, own: &M) {
         self.told = self.head;
         self.bulk_told = self.bulk_head;

@@ -32,6 +32,8 @@ pub trait Memory {
     fn write(&self, offset: usize, source: &[u8]);
     /// Hints that the line at `offset` will be written soon.
     fn claim(&self, offset: usize);
+    /// Hints that the line at `offset` will be read soon.
+    fn expect(&self, offset: usize);
     /// A full fence between a publication and a look at the other side's doorbell.
     fn fence(&self);
 }
@@ -66,10 +68,8 @@ impl Shared {
     /// When they do not.
     #[inline(always)]
     pub fn address(&self, offset: usize, length: usize) -> *mut u8 {
-        assert!(
-            offset <= self.length_bytes && length <= self.length_bytes - offset,
-            "an offset of ours outside the segment"
-        );
+        let is_inside = offset <= self.length_bytes && length <= self.length_bytes - offset;
+        assert!(is_inside, "an offset of ours outside the segment");
         // SAFETY: in bounds of the mapping by the check above.
         unsafe { self.base.add(offset) }
     }
@@ -135,6 +135,11 @@ impl Memory for Shared {
     #[inline(always)]
     fn claim(&self, offset: usize) {
         copy::claim(self.address(offset, 1));
+    }
+
+    #[inline(always)]
+    fn expect(&self, offset: usize) {
+        copy::expect(self.address(offset, 1));
     }
 
     #[inline(always)]

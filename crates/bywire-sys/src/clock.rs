@@ -33,6 +33,12 @@ pub fn cycles_per_millisecond() -> u64 {
     })
 }
 
+/// About how many [`cycles`] a duration has; an age for one that is longer than the counter.
+pub fn cycles_in(duration: Duration) -> u64 {
+    let cycles = duration.as_nanos().saturating_mul(cycles_per_millisecond().into()) / 1_000_000;
+    u64::try_from(cycles).unwrap_or(u64::MAX).min(u64::MAX / 4)
+}
+
 /// CLOCK_MONOTONIC in nanoseconds.
 pub fn nanoseconds() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

@@ -21,6 +21,8 @@ enum Memory {
 
 // SAFETY: an owned vector is `Send`; for raw memory the maker promised it to be usable from any thread.
 unsafe impl Send for Buffer {}
+// SAFETY: through a shared reference the memory is only read.
+unsafe impl Sync for Buffer {}
 
 impl Buffer {
     /// Borrows foreign memory until this value is given back and dropped.
@@ -28,7 +30,8 @@ impl Buffer {
     /// # Safety
     /// `base` must be valid for reads and writes of `length` bytes, initialised, and touched by nobody
     /// else, from any thread, until the returned value has been dropped. What is given to be sent or put
-    /// is only read: for that, valid for reads and held still is enough.
+    /// is only read: for that, valid for reads and held still is enough. A region's may be touched between
+    /// calls on its port, not during them.
     pub unsafe fn from_raw(base: *mut u8, length: usize) -> Self {
         Self { memory: Memory::Raw(base, length) }
     }
@@ -133,6 +136,11 @@ impl Payload {
     pub(crate) fn buffer(buffer: Buffer, length: usize) -> Self {
         assert!(length <= buffer.as_ref().len(), "a payload ends within its buffer");
         Self { place: Place::Buffer { buffer, length } }
+    }
+
+    /// Does it lie in memory that was borrowed ([`Buffer::from_raw`])?
+    pub fn is_foreign(&self) -> bool {
+        matches!(&self.place, Place::Buffer { buffer, .. } if buffer.is_foreign())
     }
 
     /// The whole buffer behind a longer message; `None` for one that came inline.

@@ -181,6 +181,13 @@ impl Connection {
         }
     }
 
+    /// Says good-bye: answers that are owed go first, as far as there is room for them.
+    pub fn take_leave(&mut self, resources: &mut Resources) {
+        while matches!(self.advance_replies(resources), Ok(true)) {}
+        // A peer whose socket is full notices our end all the same.
+        let _ = self.socket.send(&crate::handshake::Packet::Goodbye.to_bytes(), &[]);
+    }
+
     /// Ends everything that is under way and hands its memory back, as events.
     pub fn give_up(&mut self, reason: Gone, resources: &mut Resources) {
         let failed = Err(TransferError::Disconnected(reason));

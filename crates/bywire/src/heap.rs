@@ -113,11 +113,17 @@ impl Returns {
         self.asleep.store(false, Ordering::Relaxed);
     }
 
+    /// Has anything come back?
+    #[inline(always)]
+    pub fn is_any(&self) -> bool {
+        // Relaxed: a hint; what is missed now is seen by the next call.
+        self.any.load(Ordering::Relaxed)
+    }
+
     /// Everything that has come back since the last call.
     #[inline(always)]
     pub fn take(&self) -> Vec<Return> {
-        // Relaxed: a hint; what is missed now is seen by the next call.
-        if !self.any.load(Ordering::Relaxed) {
+        if !self.is_any() {
             return Vec::new();
         }
         // Acquire: pairs with the store in `push`; the list's own lock orders its contents.

@@ -41,6 +41,14 @@ struct Assembly {
     filled: usize,
 }
 
+/// What lies at the head of a lane.
+pub(crate) enum Short {
+    Nothing,
+    Message(Payload),
+    /// Something that takes longer.
+    Other,
+}
+
 /// A put under way; with an error its data goes nowhere.
 #[derive(Debug)]
 struct Put {
@@ -69,27 +77,37 @@ impl Connection {
             .is_some_and(|held_up| held_up.posts == resources.posts(priority))
     }
 
-    /// Takes at most one record off a lane.
+    /// Takes a short message off a lane: the one case that must be fast. For everything else there is
+    /// [`Self::receive`].
     #[inline(always)]
-    pub fn receive(&mut self, priority: Priority, resources: &mut Resources) -> Result<Step, Gone> {
-        let Some(header) = self.consumers[lane_of(priority) as usize].peek(&self.inbound)? else {
-            return Ok(Step::Nothing);
+    pub fn receive_short(&mut self, priority: Priority) -> Short {
+        let lane = lane_of(priority);
+        let header = match self.consumers[lane as usize].peek(&self.inbound) {
+            Ok(None) => {
+                self.consumers[lane as usize].pause();
+                return Short::Nothing;
+            }
+            Ok(Some(header)) if header.kind & (KIND_MASK | BULK | CHECKED) == MESSAGE => header,
+            _ => return Short::Other,
         };
-        // A short message is the one case that must be fast.
-        if header.kind & (KIND_MASK | BULK | CHECKED) == MESSAGE
-            && !self.integrity
-            && self.incoming[priority as usize].message.is_none()
-        {
-            let words = self.consumers[lane_of(priority) as usize].words(&self.inbound);
-            self.free(lane_of(priority), header);
-            let payload = Payload::inline(words, header.length);
-            return Ok(Step::Event(Event::Message(Message { peer: self.peer, priority, payload })));
+        if self.integrity || self.incoming[priority as usize].message.is_some() {
+            return Short::Other;
         }
-        self.receive_other(priority, header, resources)
+        let words = self.consumers[lane as usize].words(&self.inbound);
+        self.free(lane, header);
+        self.consumers[lane as usize].look_ahead(&self.inbound);
+        Short::Message(Payload::inline(words, header.length))
     }
 
-    #[inline(never)]
-    fn receive_other(
+    /// Takes at most one record off a lane.
+    pub fn receive(&mut self, priority: Priority, resources: &mut Resources) -> Result<Step, Gone> {
+        match self.consumers[lane_of(priority) as usize].peek(&self.inbound)? {
+            Some(header) => self.receive_record(priority, header, resources),
+            None => Ok(Step::Nothing),
+        }
+    }
+
+    fn receive_record(
         &mut self,
         priority: Priority,
         header: Header,

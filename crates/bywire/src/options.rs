@@ -46,6 +46,8 @@ pub struct PortOptions {
     pub peers_max: u32,
     /// How long [`crate::Port::wait`] spins at most before it sleeps; it spins less while that does not pay.
     pub spin: Duration,
+    /// How often a port that is polled looks for new peers and for dead ones.
+    pub look_around: Duration,
     /// The rings towards each peer.
     pub geometry: Geometry,
     /// Where ports are kept; `None`: `BYWIRE_RUNTIME_DIR`, else `/run/bywire` if it can be used, else
@@ -65,6 +67,7 @@ impl Default for PortOptions {
             borrow_bytes_max: 1 << 30,
             peers_max: 4096,
             spin: Duration::from_micros(20),
+            look_around: Duration::from_millis(1),
             geometry: Geometry::default(),
             runtime_directory: None,
         }

@@ -351,7 +351,7 @@ impl Connection {
         }
     }
 
-    fn advance_replies(&mut self, resources: &mut Resources) -> Result<bool, Gone> {
+    pub fn advance_replies(&mut self, resources: &mut Resources) -> Result<bool, Gone> {
         let Some(reply) = self.replies.pop_front() else { return Ok(false) };
         let (done, rest) = match reply {
             Reply::Status { transfer, result } => {

@@ -17,9 +17,9 @@ use crate::buffer::{Buffer, Payload};
 use crate::connection::Step;
 use crate::error::{Gone, OpenError, SendError};
 use crate::establish::{self, Strangers};
-use crate::event::{Event, Peer, PeerInfo, Priority};
-use crate::handshake::Packet;
+use crate::event::{Event, Message, Peer, PeerInfo, Priority};
 use crate::heap::Returns;
+use crate::incoming::Short;
 use crate::options::PortOptions;
 use crate::resources::Resources;
 use crate::runtime::{Claim, RuntimeDirectory};
@@ -28,8 +28,15 @@ use crate::waiting::Spin;
 
 /// Peers that are polled at every call; the others take turns.
 const HOT_MAX: usize = 16;
-/// Quiet peers looked at by a poll that found nothing else.
-const SCAN: u32 = 4;
+/// High lanes are asked first, but the low ones every eighth time, so that a flood of high messages
+/// cannot shut them out.
+const HIGH_FIRST: [Priority; 2] = [Priority::High, Priority::Low];
+const LOW_FIRST: [Priority; 2] = [Priority::Low, Priority::High];
+/// Messages taken from one hot peer before another is asked first.
+const TURN: u32 = 8;
+/// Quiet peers looked at by a poll that found nothing else: few, for that poll is what a waiting peer's
+/// message waits for.
+const SCAN: u32 = 1;
 
 /// A protected message endpoint. It belongs to one thread at a time and may move between threads.
 ///
@@ -57,6 +64,7 @@ pub struct Port {
     hot: Vec<Hot>,
     /// Which hot peer is asked first, so that none is always last.
     turn: usize,
+    messages_in_turn: u32,
     /// The next quiet peer to look at.
     scan_next: u32,
     /// Connections with something to push or to confirm.
@@ -65,6 +73,8 @@ pub struct Port {
     /// The last poll moved something although it reported nothing.
     pub(crate) progressed: bool,
     pub(crate) housekeeping_due: u64,
+    /// The option `look_around`.
+    housekeeping_cycles: u64,
     pub(crate) next_transfer: u64,
     pub(crate) statistics: Statistics,
 }
@@ -130,11 +140,13 @@ impl Port {
             spin: Spin::new(options.spin),
             hot: Vec::with_capacity(HOT_MAX),
             turn: 0,
+            messages_in_turn: 0,
             scan_next: 0,
             busy: Vec::new(),
             polls: 0,
             progressed: false,
             housekeeping_due: 0,
+            housekeeping_cycles: clock::cycles_in(options.look_around),
             next_transfer: 1,
             statistics: Statistics::default(),
             directory,
@@ -255,10 +267,54 @@ impl Port {
         }
         self.progressed = false;
         self.polls = self.polls.wrapping_add(1);
+        // One branch for everything that is seldom due.
+        let is_due = self.polls.is_multiple_of(64)
+            | self.is_armed
+            | !self.busy.is_empty()
+            | !self.resources.events.is_empty()
+            | self.resources.returns.is_any();
+        if is_due && let Some(event) = self.attend() {
+            return Some(event);
+        }
+        let order = if self.polls.is_multiple_of(8) { LOW_FIRST } else { HIGH_FIRST };
+        for priority in order {
+            for step in 0..self.hot.len() {
+                let place = self.turn + step;
+                let place = if place < self.hot.len() { place } else { place - self.hot.len() };
+                let Some(hot) = self.hot.get_mut(place) else { break };
+                let Some(connection) = self.slots.connection_at(hot.index) else { continue };
+                match connection.receive_short(priority) {
+                    Short::Nothing => {}
+                    Short::Message(payload) => {
+                        let peer = connection.peer;
+                        hot.is_fresh = true;
+                        self.turn = place;
+                        self.messages_in_turn += 1;
+                        if self.messages_in_turn == TURN {
+                            self.next_turn();
+                        }
+                        return Some(Event::Message(Message { peer, priority, payload }));
+                    }
+                    Short::Other => {
+                        let event = self.receive_other(place, priority);
+                        if event.is_some() {
+                            return event;
+                        }
+                    }
+                }
+            }
+        }
+        self.look_further()
+    }
+
+    /// What is under way besides the hot rings.
+    #[inline(never)]
+    fn attend(&mut self) -> Option<Event> {
         if self.is_armed {
             self.come_back();
         }
         if self.polls.is_multiple_of(64) {
+            self.poll_replies();
             self.scan_quiet();
             self.age();
         }
@@ -269,59 +325,57 @@ impl Port {
         if !self.busy.is_empty() {
             self.advance_busy();
         }
-        if let Some(event) = self.resources.events.pop_front() {
-            return Some(event);
+        self.resources.events.pop_front()
+    }
+
+    /// Another hot peer is asked first from now on.
+    fn next_turn(&mut self) {
+        self.messages_in_turn = 0;
+        self.turn = if self.turn + 1 < self.hot.len() { self.turn + 1 } else { 0 };
+    }
+
+    /// Takes one record that is no short message off a hot peer's lane.
+    #[inline(never)]
+    fn receive_other(&mut self, place: usize, priority: Priority) -> Option<Event> {
+        let hot = &mut self.hot[place];
+        let index = hot.index;
+        let connection = self.slots.connection_at(index)?;
+        let step = connection.receive(priority, &mut self.resources);
+        let owes_answers = !connection.replies.is_empty();
+        hot.is_fresh |= !matches!(step, Ok(Step::Nothing));
+        if owes_answers {
+            self.keep_busy(index);
         }
-        let event = self.poll_hot();
-        if event.is_none() && !self.progressed {
+        match step {
+            Ok(Step::Nothing) => None,
+            Ok(Step::Progress) => {
+                self.progressed = true;
+                None
+            }
+            Ok(Step::Event(event)) => {
+                self.next_turn();
+                Some(event)
+            }
+            Err(reason) => self.break_off(index, priority, reason),
+        }
+    }
+
+    /// No hot peer had a message: answers, quiet peers and sockets have their turn.
+    #[inline(never)]
+    fn look_further(&mut self) -> Option<Event> {
+        self.poll_replies();
+        if !self.progressed {
             self.scan_quiet();
             self.keep_house();
         }
-        event
-    }
-
-    /// Asks each hot peer: the high lanes first, but the low ones every eighth time, so that a flood of
-    /// high messages cannot shut the low ones out.
-    #[inline(always)]
-    fn poll_hot(&mut self) -> Option<Event> {
-        let order = if self.polls.is_multiple_of(8) {
-            [Priority::Low, Priority::High]
-        } else {
-            [Priority::High, Priority::Low]
-        };
-        for priority in order {
-            for step in 0..self.hot.len() {
-                let place = (self.turn + step) % self.hot.len();
-                let index = self.hot[place].index;
-                let Some(connection) = self.slots.connection_at(index) else { continue };
-                match connection.receive(priority, &mut self.resources) {
-                    Ok(Step::Nothing) => continue,
-                    Ok(Step::Event(event)) => {
-                        let owes_answers = !connection.replies.is_empty();
-                        self.hot[place].is_fresh = true;
-                        self.turn = place + 1;
-                        if owes_answers {
-                            self.keep_busy(index);
-                        }
-                        return Some(event);
-                    }
-                    Ok(Step::Progress) => {
-                        self.hot[place].is_fresh = true;
-                        self.progressed = true;
-                        self.keep_busy(index);
-                    }
-                    Err(reason) => return self.break_off(index, priority, reason),
-                }
-            }
-        }
-        self.poll_replies();
         self.resources.events.pop_front()
     }
 
     #[inline(always)]
     fn poll_replies(&mut self) {
         for place in 0..self.hot.len() {
-            let index = self.hot[place].index;
+            let Some(hot) = self.hot.get(place) else { return };
+            let index = hot.index;
             let Some(connection) = self.slots.connection_at(index) else { continue };
             if !connection.expects_replies() {
                 continue;
@@ -381,11 +435,13 @@ impl Port {
         if self.hot.len() == HOT_MAX {
             let stalest = self.hot.iter().position(|hot| !hot.is_fresh).unwrap_or(0);
             self.hot.remove(stalest);
+            self.turn = 0;
         }
         self.hot.push(Hot { index, is_fresh: true });
     }
 
     pub(crate) fn cool(&mut self, index: u32) {
+        self.turn = 0;
         self.hot.retain(|hot| hot.index != index);
         self.busy.retain(|busy| *busy != index);
     }
@@ -395,6 +451,7 @@ impl Port {
     fn age(&mut self) {
         if self.polls.is_multiple_of(64 * 256) {
             self.hot.retain_mut(|hot| std::mem::take(&mut hot.is_fresh));
+            self.turn = 0;
         }
         self.keep_house();
     }
@@ -405,7 +462,7 @@ impl Port {
         let now = clock::cycles();
         // Wrapping: a counter that went backwards (another core) looks late, which is harmless.
         if now.wrapping_sub(self.housekeeping_due) < 1 << 63 {
-            self.housekeeping_due = now + clock::cycles_per_millisecond();
+            self.housekeeping_due = now + self.housekeeping_cycles;
             let _ = self.look_after_sockets(Some(Duration::ZERO));
         }
     }
@@ -516,7 +573,7 @@ impl Port {
             return;
         }
         if let Ok(connection) = self.slots.connection(peer) {
-            let _ = connection.socket.send(&Packet::Goodbye.to_bytes(), &[]);
+            connection.take_leave(&mut self.resources);
         }
         if self.slots.peek(peer).is_some() {
             self.end(peer.index, Gone::Here);
@@ -540,7 +597,7 @@ impl Drop for Port {
         self.claim.release();
         for index in self.slots.indices() {
             if let Some(connection) = self.slots.connection_at(index) {
-                let _ = connection.socket.send(&Packet::Goodbye.to_bytes(), &[]);
+                connection.take_leave(&mut self.resources);
                 connection.socket.shut_down();
             }
         }

@@ -20,9 +20,7 @@ pub(crate) struct Spin {
 
 impl Spin {
     pub fn new(max: Duration) -> Self {
-        let per_ms = u128::from(clock::cycles_per_millisecond());
-        let max_cycles =
-            u64::try_from(max.as_nanos() * per_ms / 1_000_000).unwrap_or(u64::MAX / 4).min(u64::MAX / 4);
+        let max_cycles = clock::cycles_in(max);
         Self { max_cycles, cycles: max_cycles, switches: 0 }
     }
 

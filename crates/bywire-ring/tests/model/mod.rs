@@ -62,6 +62,8 @@ impl Memory for Modelled {
 
     fn claim(&self, _offset: usize) {}
 
+    fn expect(&self, _offset: usize) {}
+
     fn fence(&self) {
         fence(Ordering::SeqCst);
     }
