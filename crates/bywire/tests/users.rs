@@ -1,0 +1,223 @@
+//! Several users on one machine: who is admitted, and what a third one can do. Needs root, to be others.
+
+mod actor;
+#[allow(dead_code, reason = "only the place is needed here")]
+mod ports;
+
+use std::fs::OpenOptions;
+use std::time::Duration;
+
+use actor::{Actor, Stage, play};
+use bywire::{Address, Admit, ConnectError, Event, OpenError, Port, PortName, PortOptions, Priority};
+use ports::Place;
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// Users and groups that need no entry anywhere.
+const ALICE: &str = "54321";
+const BOB: &str = "54322";
+const GROUP: u32 = 54_400;
+
+#[test]
+#[ignore = "a role for the other tests of this file, which start it themselves"]
+fn actor() {
+    play(&[("user", user)]);
+}
+
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("not run: only root can be other users; run this test as root");
+    }
+    is_root
+}
+
+/// A runtime directory for all, as root makes it.
+fn shared() -> Place {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o1777)).expect("chmod");
+    place
+}
+
+/// Becomes another user, then does as it is told: `open RULE`, `connect NAME`, `reach PID`.
+fn user(stage: &mut Stage) {
+    become_user(stage.argument(0), stage.argument(1));
+    stage.tell("ready");
+    let mut port = None;
+    while let Some(line) = stage.hear() {
+        let (command, argument) = line.split_once(' ').expect("two words");
+        match command {
+            "open" => {
+                let admit = match argument {
+                    "group" => Admit::Group(GROUP),
+                    "everyone" => Admit::Everyone,
+                    _ => Admit::SameUser,
+                };
+                let name = Some(PortName::Name("theirs".to_owned()));
+                let opened = Port::open(PortOptions { name, admit, ..stage.options() });
+                stage.tell(format!("{:?}", opened.as_ref().err()));
+                port = opened.ok();
+                serve(port.as_mut());
+            }
+            "connect" => stage.tell(attempt(stage, argument)),
+            "reach" => stage.tell(reach(argument)),
+            "listen" => serve(port.as_mut()),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+fn become_user(user: u32, group: u32) {
+    // SAFETY: these calls take numbers; the raw ones change this thread alone, which is all that acts here.
+    unsafe {
+        assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
+        assert_eq!(libc::setresgid(group, group, group), 0);
+        assert_eq!(libc::setresuid(user, user, user), 0);
+    }
+    // As a program that was started by that user.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable).expect("prctl");
+}
+
+/// Answers one peer, in a thread's place: until it leaves or a moment has gone by without one.
+fn serve(port: Option<&mut Port>) {
+    let Some(port) = port else { return };
+    while let Ok(Some(event)) = port.wait(Some(Duration::from_secs(2))) {
+        match event {
+            Event::Message(message) => {
+                let info = port.peer_info(message.peer).expect("connected");
+                let text = format!("{} {}", info.uid, info.pid);
+                port.send(message.peer, Priority::Low, text.as_bytes()).expect("room");
+            }
+            Event::Disconnected { .. } => return,
+            _ => {}
+        }
+    }
+}
+
+/// Connects, asks who it is for the other end, and says so; or why not.
+fn attempt(stage: &Stage, name: &str) -> String {
+    let mut port = match Port::open(stage.options()) {
+        Ok(port) => port,
+        Err(error) => return format!("{error:?}"),
+    };
+    let peer = match port.connect(&Address::local(name.parse::<PortName>().expect("a name")), MINUTE) {
+        Ok(peer) => peer,
+        Err(error) => return format!("{error:?}"),
+    };
+    port.send(peer, Priority::Low, b"who am I?").expect("room");
+    loop {
+        match port.wait(Some(MINUTE)).expect("wait") {
+            Some(Event::Message(message)) => {
+                return String::from_utf8(message.payload.to_vec()).expect("text");
+            }
+            Some(_) => {}
+            None => return "no answer".to_owned(),
+        }
+    }
+}
+
+/// Tries to open all memory of ours that a process has, for writing: how many pieces were seen and opened.
+fn reach(pid: &str) -> String {
+    let (mut seen, mut opened) = (0, 0);
+    for directory in ["fd", "map_files"] {
+        let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/{directory}")) else { continue };
+        for entry in entries.flatten() {
+            let is_ours = std::fs::read_link(entry.path())
+                .is_ok_and(|target| target.to_string_lossy().contains("/memfd:bywire-"));
+            if !is_ours {
+                continue;
+            }
+            seen += 1;
+            let file = OpenOptions::new().read(true).write(true).open(entry.path());
+            opened += usize::from(file.is_ok_and(|file| is_writable(&file)));
+        }
+    }
+    format!("seen {seen} writable {opened}")
+}
+
+/// Can it be written or mapped for writing?
+fn is_writable(file: &std::fs::File) -> bool {
+    use rustix::mm::{MapFlags, ProtFlags};
+    use std::os::unix::fs::FileExt;
+    if file.write_at(&[0], 0).is_ok() || file.set_len(0).is_ok() {
+        return true;
+    }
+    // SAFETY: a fresh mapping, never touched and removed at once.
+    unsafe {
+        let mapped = rustix::mm::mmap(
+            std::ptr::null_mut(),
+            4096,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED,
+            file,
+            0,
+        );
+        mapped.is_ok_and(|base| rustix::mm::munmap(base, 4096).is_ok())
+    }
+}
+
+fn start(place: &Place, user: &str, group: u32) -> Actor {
+    let mut actor = Actor::start("user", place.path(), &[user, &group.to_string()]);
+    actor.expect("ready");
+    actor
+}
+
+fn ask(actor: &mut Actor, line: &str) -> String {
+    actor.tell(line);
+    actor.hear().expect("an answer")
+}
+
+#[test]
+fn ports_admit_whom_their_owner_names() {
+    if !is_root() {
+        return;
+    }
+    let denied = format!("{:?}", ConnectError::NotAdmitted);
+    for (rule, bob_group, is_admitted) in [
+        ("own", 60_000, false),
+        ("own", GROUP, false),
+        ("group", 60_000, false),
+        ("group", GROUP, true),
+        ("everyone", 60_000, true),
+    ] {
+        let place = shared();
+        // A port for a group must belong to it.
+        let mut alice = start(&place, ALICE, GROUP);
+        let mut bob = start(&place, BOB, bob_group);
+        assert_eq!(ask(&mut alice, &format!("open {rule}")), "None");
+        let answer = ask(&mut bob, "connect theirs");
+        let expected = if is_admitted { format!("{BOB} {}", bob.pid().as_raw_pid()) } else { denied.clone() };
+        assert_eq!(answer, expected, "{rule}, group {bob_group}: the kernel's word on who asks");
+        // Neither can Bob take the name, alive or dead.
+        let taken = ask(&mut bob, "open own");
+        assert!(taken.contains("InUse"), "{taken}");
+        alice.kill();
+        let taken = ask(&mut bob, "open own");
+        let name = PortName::Name("theirs".to_owned());
+        let foreign = OpenError::Foreign(name.clone(), place.path().join("theirs.port"));
+        assert!(
+            [format!("Some({foreign:?})"), format!("Some({:?})", OpenError::InUse(name))].contains(&taken),
+            "{taken}"
+        );
+    }
+}
+
+#[test]
+fn a_third_user_cannot_reach_memory_and_even_the_same_user_cannot_write_it() {
+    if !is_root() {
+        return;
+    }
+    let place = shared();
+    let mut alice = start(&place, ALICE, GROUP);
+    let mut again = start(&place, ALICE, GROUP);
+    let mut bob = start(&place, BOB, 60_000);
+    assert_eq!(ask(&mut alice, "open own"), "None");
+    assert_eq!(ask(&mut again, "connect theirs"), format!("{ALICE} {}", again.pid().as_raw_pid()));
+    let pid = alice.pid().as_raw_pid();
+    assert_eq!(ask(&mut bob, &format!("reach {pid}")), "seen 0 writable 0");
+    let same = ask(&mut again, &format!("reach {pid}"));
+    let (seen, writable) =
+        same.strip_prefix("seen ").and_then(|rest| rest.split_once(" writable ")).expect("two numbers");
+    assert_eq!(writable, "0", "{same}");
+    assert_ne!(seen, "0", "the same user saw nothing: nothing was proved");
+}
