@@ -75,3 +75,11 @@ pub fn try_lock(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     Ok(file)
 }
+
+/// The user that an entry belongs to; links are not followed.
+///
+/// # Errors
+/// What the kernel said.
+pub fn owner(path: &Path) -> Result<u32, Errno> {
+    rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(|found| found.st_uid)
+}

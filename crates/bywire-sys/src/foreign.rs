@@ -5,26 +5,21 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-
-/// Sets of descriptors that may wait to be closed; further ones are closed where they are.
-const BACKLOG: usize = 256;
+use std::sync::mpsc::{Sender, channel};
 
 /// Closes descriptors of unknown kind without holding the caller up.
 pub fn discard(descriptors: Vec<OwnedFd>) {
-    static CLOSER: OnceLock<Option<SyncSender<Vec<OwnedFd>>>> = OnceLock::new();
+    static CLOSER: OnceLock<Option<Sender<Vec<OwnedFd>>>> = OnceLock::new();
     if descriptors.is_empty() {
         return;
     }
     let closer = CLOSER.get_or_init(|| {
-        let (sender, receiver) = sync_channel::<Vec<OwnedFd>>(BACKLOG);
+        let (sender, receiver) = channel::<Vec<OwnedFd>>();
         let thread = std::thread::Builder::new().name("bywire-closer".to_owned());
         thread.spawn(move || receiver.into_iter().for_each(drop)).ok().map(|_| sender)
     });
+    // What waits there is bounded by the limit of descriptors. Without a thread they are closed here.
     if let Some(sender) = closer {
-        match sender.try_send(descriptors) {
-            Ok(()) => {}
-            Err(TrySendError::Full(rest) | TrySendError::Disconnected(rest)) => drop(rest),
-        }
+        let _ = sender.send(descriptors);
     }
 }

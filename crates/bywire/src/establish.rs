@@ -77,6 +77,18 @@ impl Tag {
     }
 }
 
+/// What a port said that turned us away before we could introduce ourselves.
+fn refusal_before_hello(socket: &Socket) -> Refusal {
+    let mut bytes = [0; PACKET_BYTES_MAX];
+    match socket.receive(&mut bytes) {
+        Ok(Received::Packet(length, _)) => match Packet::parse(&bytes[..length]) {
+            Ok(Packet::Refuse(refusal)) => refusal,
+            _ => Refusal::Closed,
+        },
+        _ => Refusal::Closed,
+    }
+}
+
 /// Raises the soft limit of descriptors before they run out, for those that arrive by a socket would be
 /// lost. The lowest free number is what a new descriptor gets, so its own tells how many there are.
 fn ensure_headroom(socket: &Socket) {
@@ -154,9 +166,11 @@ impl Port {
         ensure_headroom(&socket);
         let (outbound, file) = self.segment().map_err(ConnectError::System)?;
         let hello = Packet::Hello(self.introduction()).to_bytes();
-        socket
-            .send(&hello, &[file.as_fd(), self.page_file.as_fd(), self.bell.ringing_end()])
-            .map_err(ConnectError::System)?;
+        let descriptors = [file.as_fd(), self.page_file.as_fd(), self.bell.ringing_end()];
+        socket.send(&hello, &descriptors).map_err(|error| match error {
+            Errno::PIPE | Errno::CONNRESET => ConnectError::Refused(refusal_before_hello(&socket)),
+            other => ConnectError::System(other),
+        })?;
         let connecting = Connecting { socket, outbound, address: address.clone(), announce };
         let peer = self.slots.insert(|_| Slot::Connecting(Box::new(connecting)));
         let watched = match self.slots.peek(peer) {

@@ -373,9 +373,10 @@ impl Port {
 
     #[inline(always)]
     fn poll_replies(&mut self) {
-        for place in 0..self.hot.len() {
-            let Some(hot) = self.hot.get(place) else { return };
+        let mut place = 0;
+        while let Some(hot) = self.hot.get_mut(place) {
             let index = hot.index;
+            place += 1;
             let Some(connection) = self.slots.connection_at(index) else { continue };
             if !connection.expects_replies() {
                 continue;
@@ -383,10 +384,14 @@ impl Port {
             match connection.receive_reply(&mut self.resources) {
                 Ok(Step::Nothing) => {}
                 Ok(_) => {
-                    self.hot[place].is_fresh = true;
+                    hot.is_fresh = true;
                     self.progressed = true;
                 }
-                Err(reason) => self.end(index, reason),
+                Err(reason) => {
+                    // Its place goes to the next one.
+                    self.end(index, reason);
+                    place -= 1;
+                }
             }
         }
     }

@@ -156,8 +156,14 @@ impl RuntimeDirectory {
     ///
     /// The kernel remembers who called `listen`; a connection to that socket tells.
     pub fn is_owner(&self, port: &PortName, claimant: Credentials) -> bool {
-        let owner = Socket::connect(&self.socket_path(port)).and_then(|socket| socket.credentials());
-        owner.is_ok_and(|owner| owner.pid == claimant.pid && owner.uid == claimant.uid)
+        let path = self.socket_path(port);
+        match Socket::connect(&path).and_then(|socket| socket.credentials()) {
+            Ok(owner) => owner.pid == claimant.pid && owner.uid == claimant.uid,
+            // A port that does not admit us. In a sticky directory only its user can have put it there;
+            // which of that user's processes did cannot be known.
+            Err(Errno::ACCESS | Errno::PERM) => directory::owner(&path) == Ok(claimant.uid),
+            Err(_) => false,
+        }
     }
 }
 
