@@ -132,3 +132,59 @@ fn no_credit_wake_up_is_lost() {
         assert!(room || rung, "the producer sleeps with room and nobody rang");
     });
 }
+
+/// One peer both publishes a record and gives credit, and rings for either through the same memory of what
+/// it has rung. However often the sleeper wakes for the one, it does not sleep through the other.
+#[test]
+fn no_wake_up_is_lost_between_a_record_and_credit() {
+    loom::model(|| {
+        // Ours is full; theirs is empty.
+        let (ours, theirs) =
+            (Modelled::new(ring_words()), Modelled::new(ring_words().into_iter().chain([64])));
+        let ours_credit = Modelled::new([64]);
+        let page = Modelled::new([0]);
+        // A lock, for the kernel's pipe: what was silenced before arming was rung before it.
+        let bell = loom::sync::Arc::new(loom::sync::Mutex::new(false));
+        let mut producer = Producer::new(LAYOUT);
+        producer.push_inline(&ours, &theirs, header(8), &[1]).expect("room");
+        producer.push_inline(&ours, &theirs, header(8), &[2]).expect("room");
+        let (peer_ours, peer_theirs, peer_page) = (ours.clone(), theirs.clone(), page.clone());
+        let (peer_credit, peer_bell) = (ours_credit.clone(), bell.clone());
+        let thread = loom::thread::spawn(move || {
+            let mut ringer = Ringer::default();
+            let ring = |is_due: bool| {
+                if is_due {
+                    *peer_bell.lock().expect("no panic") = true;
+                }
+            };
+            let mut consumer = Consumer::new(LAYOUT);
+            let header_seen = consumer.peek(&peer_ours).expect("no corruption").expect("published");
+            assert!(consumer.advance(&peer_theirs, header_seen));
+            ring(ringer.must_ring_for_credit(&peer_page));
+            Producer::new(LAYOUT).push_inline(&peer_theirs, &peer_credit, header(8), &[3]).expect("room");
+            ring(ringer.must_ring_for_records(&peer_page));
+        });
+        let (mut sleeper, mut has_room, mut has_record) = (Sleeper::default(), false, false);
+        let sleeps = loop {
+            // What rang before is silenced, then armed anew.
+            *bell.lock().expect("no panic") = false;
+            sleeper.arm(&page, Wants { records: true, credit: true });
+            let room = !has_room && producer.push_inline(&ours, &theirs, header(8), &[4]).is_ok();
+            let record = !has_record && Consumer::new(LAYOUT).peek(&theirs).expect("no corruption").is_some();
+            (has_room, has_record) = (has_room | room, has_record | record);
+            if has_room && has_record {
+                break false;
+            }
+            if !room && !record {
+                break true;
+            }
+            sleeper.disarm(&page);
+        };
+        thread.join().expect("peer");
+        let is_rung = *bell.lock().expect("no panic");
+        assert!(
+            !sleeps || is_rung,
+            "asleep, with room {has_room} and a record {has_record}, and nobody rang"
+        );
+    });
+}

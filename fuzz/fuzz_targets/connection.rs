@@ -1,0 +1,194 @@
+//! A living port, fed by a hand-written peer.
+#![no_main]
+
+use std::cell::RefCell;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bywire::handshake::Packet;
+use bywire::{Confirm, Event, Key, Peer, Port, PortOptions, Priority, Rights};
+use bywire_ring::geometry::LaneName;
+use bywire_ring::header::Header;
+use bywire_ring::memory::Memory;
+use bywire_sys::memory::Mapping;
+use libfuzzer_sys::fuzz_target;
+use rogue::{Inside, Rogue};
+use tempfile::TempDir;
+
+#[path = "../../crates/bywire/tests/rogue/mod.rs"]
+mod rogue;
+
+/// What lives through all inputs: a port under attack, and an honest peer of it.
+struct World {
+    directory: TempDir,
+    victim: Port,
+    key: Key,
+    honest: Port,
+    to_victim: Peer,
+}
+
+thread_local! {
+    static WORLD: RefCell<World> = RefCell::new(World::new());
+}
+
+impl World {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let options = |name: &str| PortOptions {
+            name: Some(name.parse().expect("a name")),
+            runtime_directory: Some(directory.path().to_owned()),
+            message_bytes_max: 1 << 16,
+            spin: Duration::ZERO,
+            ..PortOptions::default()
+        };
+        let mut victim = Port::open(options("victim")).expect("open");
+        let mut honest = Port::open(options("honest")).expect("open");
+        let key = victim.register(vec![0; 8192], Rights { read: true, write: true }).expect("region");
+        let address = victim.address();
+        let to_victim = honest.connect_start(&address).expect("connect");
+        while !matches!(honest.wait(Some(Duration::ZERO)), Ok(Some(Event::Connected(_)))) {
+            step(&mut victim);
+            honest.arm();
+        }
+        while victim.poll().is_some() {}
+        Self { directory, victim, key, honest, to_victim }
+    }
+}
+
+/// Looks at sockets and rings.
+fn step(port: &mut Port) -> Option<Event> {
+    // Armed, the next poll looks after sockets, too.
+    port.arm();
+    port.poll()
+}
+
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        *first
+    }
+
+    /// Small numbers often, large ones sometimes.
+    fn word(&mut self, key: u64) -> u64 {
+        match self.byte() {
+            255 => u64::MAX,
+            254 => key,
+            253 => u64::from_ne_bytes(std::array::from_fn(|_| self.byte())),
+            252 => u64::from(self.byte()) << 8,
+            small => u64::from(small),
+        }
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    WORLD.with_borrow_mut(|world| run(world, &mut Input(bytes)));
+});
+
+fn run(world: &mut World, input: &mut Input) {
+    let rogue = Rogue::new(world.directory.path(), "rogue");
+    let socket = rogue.connect("victim");
+    socket.send(&Packet::Hello(rogue.introduction()).to_bytes(), &rogue.offer()).expect("send");
+    let peer = loop {
+        if let Some(Event::Connected(peer)) = step(&mut world.victim) {
+            break peer;
+        }
+    };
+    let mut inside = rogue.inside(socket).expect("let in");
+    provoke(&mut world.victim, peer, world.key, input.byte());
+    while !input.0.is_empty() && world.victim.peer_info(peer).is_some() {
+        act(world.key, &rogue, &mut inside, input);
+        live(&mut world.victim);
+    }
+    drop(inside);
+    while world.victim.peers().count() > 1 {
+        live(&mut world.victim);
+    }
+    while world.victim.poll().is_some() {}
+    // The other connection never notices.
+    world.honest.send(world.to_victim, Priority::Low, b"well?").expect("room");
+    let answer = loop {
+        if let Some(Event::Message(message)) = step(&mut world.victim) {
+            break message;
+        }
+    };
+    assert_eq!(&answer.payload[..], b"well?");
+}
+
+fn live(victim: &mut Port) {
+    for _ in 0..4 {
+        match step(victim) {
+            Some(Event::BufferNeeded { priority, length_bytes, .. }) => {
+                let _ = victim.post_receive(priority, vec![0; length_bytes as usize]);
+            }
+            Some(Event::Lent(lent)) => assert_eq!(lent.to_vec().len(), lent.len()),
+            _ => {}
+        }
+    }
+}
+
+/// Has things under way towards the rogue, as the input likes.
+fn provoke(victim: &mut Port, rogue: Peer, key: Key, what: u8) {
+    if what & 1 != 0 {
+        let _ = victim.send_buffer(rogue, Priority::Low, vec![1; 10_000], Confirm::Delivered);
+    }
+    if what & 2 != 0 {
+        let _ = victim.put(rogue, Priority::High, (key, 0), vec![2; 5000], Some(b"note"));
+    }
+    if what & 4 != 0 {
+        let _ = victim.get(rogue, Priority::Low, (key, 0), vec![0; 5000]);
+    }
+    if what & 8 != 0
+        && let Ok(heap) = victim.heap(rogue, 64, 2)
+        && let Some(block) = heap.block()
+    {
+        let _ = victim.send_lent(Priority::Low, block, 64);
+    }
+}
+
+fn act(key: Key, rogue: &Rogue, inside: &mut Inside, input: &mut Input) {
+    let what = input.byte();
+    let lane = [LaneName::Reply, LaneName::High, LaneName::Low][usize::from(what >> 4) % 3];
+    match what & 7 {
+        0 => {
+            // A word anywhere.
+            let offset = usize::from(input.byte()) * 64 % rogue.segment.length_bytes();
+            let offset = offset + usize::from(input.byte() & 7) * 8;
+            rogue.segment.store(offset, input.word(key.0), Ordering::Relaxed);
+        }
+        1 => {
+            let packet: Vec<u8> = (0..input.byte()).map(|_| input.byte()).collect();
+            let _ = inside.socket.send(&packet, &[]);
+        }
+        2 => {
+            let blocks = 1 + u32::from(input.byte()) % 4;
+            let (_heap, file) = Mapping::create("rogue", 4096).expect("memory");
+            let offer = Packet::Heap { id: input.byte().into(), block_bytes: 64, blocks };
+            let _ = inside.socket.send(&offer.to_bytes(), &[file.as_fd()]);
+        }
+        3 => {
+            let consumer = &mut inside.consumers[lane as usize];
+            if let Ok(Some(header)) = consumer.peek(&inside.inbound) {
+                consumer.advance(&rogue.segment, header);
+            }
+        }
+        4 | 5 => {
+            let kind = input.byte();
+            let words: [u64; 5] = std::array::from_fn(|_| input.word(key.0));
+            let payload = vec![input.byte(); input.word(key.0) as usize % 4097];
+            let header = Header { kind: kind & 0x7f, length: 0, check: 0 };
+            let producer = &mut inside.producers[lane as usize];
+            let _ = producer.push_bulk(&rogue.segment, &inside.inbound, header, &words, &payload);
+        }
+        _ => {
+            let kind = input.byte();
+            let words: [u64; 4] = std::array::from_fn(|_| input.word(key.0));
+            let header = Header { kind: kind & 0x7f, length: u16::from(input.byte()) % 57, check: 0 };
+            let producer = &mut inside.producers[lane as usize];
+            let _ = producer.push_inline(&rogue.segment, &inside.inbound, header, &words);
+        }
+    }
+}
