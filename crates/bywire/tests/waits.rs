@@ -286,12 +286,17 @@ fn whoever_watches_the_descriptor_hears_strangers_come_and_go() {
                     late.send(peer, Priority::High, b"late").expect("room");
                 }
             });
-            for _ in 0..ROUNDS / 30 {
-                let mut next = || next_by_descriptor(&mut sleeper, &poller, &mut 0);
-                assert!(matches!(next(), Event::Connected(_)));
-                assert!(matches!(next(), Event::Message(_)));
-                assert!(matches!(next(), Event::Disconnected { .. }));
+            // One may come before the end of the last is told.
+            let (mut came, mut spoke, mut left) = (0, 0, 0);
+            while left < ROUNDS / 30 {
+                match next_by_descriptor(&mut sleeper, &poller, &mut 0) {
+                    Event::Connected(_) => came += 1,
+                    Event::Message(_) => spoke += 1,
+                    Event::Disconnected { .. } => left += 1,
+                    other => panic!("{other:?}"),
+                }
             }
+            assert_eq!((came, spoke), (left, left));
         });
     }
 }
