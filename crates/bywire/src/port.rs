@@ -276,8 +276,8 @@ impl Port {
         if is_due && let Some(event) = self.attend() {
             return Some(event);
         }
-        let order = if self.polls.is_multiple_of(8) { LOW_FIRST } else { HIGH_FIRST };
-        for priority in order {
+        let order = if self.polls.is_multiple_of(8) { &LOW_FIRST } else { &HIGH_FIRST };
+        for &priority in order {
             for step in 0..self.hot.len() {
                 let place = self.turn + step;
                 let place = if place < self.hot.len() { place } else { place - self.hot.len() };
@@ -285,7 +285,7 @@ impl Port {
                 let Some(connection) = self.slots.connection_at(hot.index) else { continue };
                 match connection.receive_short(priority) {
                     Short::Nothing => {}
-                    Short::Message(payload) => {
+                    Short::Message { words, length } => {
                         let peer = connection.peer;
                         hot.is_fresh = true;
                         self.turn = place;
@@ -293,6 +293,7 @@ impl Port {
                         if self.messages_in_turn == TURN {
                             self.next_turn();
                         }
+                        let payload = Payload::inline(words, length);
                         return Some(Event::Message(Message { peer, priority, payload }));
                     }
                     Short::Other => {

@@ -119,8 +119,11 @@ fn run(rounds: u32, directory: &Path) {
     let open = || {
         // Never during the count: under callgrind a millisecond is a handful of polls.
         let look_around = std::time::Duration::from_secs(3600);
-        let options =
-            PortOptions { runtime_directory: Some(directory.to_owned()), look_around, ..PortOptions::default() };
+        let options = PortOptions {
+            runtime_directory: Some(directory.to_owned()),
+            look_around,
+            ..PortOptions::default()
+        };
         Port::open(options).expect("open")
     };
     let (mut a, mut b) = (open(), open());
