@@ -101,9 +101,8 @@ fn child(stage: &mut Stage, mut port: Port, peer: Peer, heap: bywire::Heap, lent
     own.send(to_target, Priority::Low, b"from the child").expect("room");
     // Until told to end, or until nobody is left to tell.
     loop {
-        match own.wait(None).expect("wait") {
-            Some(Event::Message(_) | Event::Disconnected { .. }) => return,
-            _ => {}
+        if let Some(Event::Message(_) | Event::Disconnected { .. }) = own.wait(None).expect("wait") {
+            return;
         }
     }
 }

@@ -573,7 +573,7 @@ fn honest(stage: &mut Stage) {
         });
         while !is_over.load(Ordering::Relaxed) {
             let length = [8, 40, 300, 4000][rounds as usize % 4];
-            let priority = if rounds % 3 == 0 { Priority::High } else { Priority::Low };
+            let priority = if rounds.is_multiple_of(3) { Priority::High } else { Priority::Low };
             let question: Vec<u8> = (0..length).map(|index| (index + rounds) as u8).collect();
             port.send(peer, priority, &question).expect("room for one");
             match port.wait(Some(MINUTE)).expect("wait") {

@@ -22,6 +22,9 @@ pub struct Actor {
     control: BufReader<UnixStream>,
 }
 
+/// What an actor can be, by name.
+pub type Role<'a> = (&'a str, fn(&mut Stage));
+
 /// The actor's end.
 pub struct Stage {
     /// Where ports are kept.
@@ -125,7 +128,7 @@ fn hear(control: &mut BufReader<UnixStream>) -> Option<String> {
 }
 
 /// Plays the role that this process was started for.
-pub fn play(roles: &[(&str, fn(&mut Stage))]) {
+pub fn play(roles: &[Role]) {
     let Ok(words) = std::env::var(ROLE) else {
         eprintln!("not run: a role for the other tests of this file, which start it themselves");
         return;
