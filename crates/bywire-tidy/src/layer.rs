@@ -4,14 +4,16 @@ use crate::Breach;
 use crate::tree::Tree;
 
 /// From the bottom up; crates of one layer do not know each other.
-const LAYERS: [&[&str]; 7] = [
+const LAYERS: [&[&str]; 8] = [
     &["bywire-sys"],
     &["bywire-ring"],
     &["bywire-wire"],
     &["bywire"],
     &["bywire-capi", "bywire-eth", "bywire-sockets", "bywire-ofi"],
     &["bywire-lab"],
-    &["bywire-cli"],
+    &["bywire-cli", "bywire-benches", "bywire-examples"],
+    // Whole programs against whole programs.
+    &["bywire-actors"],
 ];
 
 /// Tools of the tree: they know no crate of ours, or (the simulator) only for tests.

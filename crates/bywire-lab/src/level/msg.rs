@@ -138,11 +138,11 @@ fn await_connected(port: &mut Port, count: u32) -> Result<Vec<Peer>> {
 
 fn ends(plan: &Plan, end: End, mut port: Port, peer: Peer, idle: Vec<Port>) -> Result<Vec<MsgEnd>> {
     let lanes = plan.lanes();
-    for lane in 0..lanes {
+    for (lane, priority) in PRIORITIES.into_iter().enumerate().take(lanes) {
         let length = plan.lengths(lane).received_by(end);
         if length > FRAGMENT_BYTES {
             for _ in 0..2 * BUFFERS {
-                let posted = port.post_receive(PRIORITIES[lane], vec![0; length]);
+                let posted = port.post_receive(priority, vec![0; length]);
                 posted.map_err(|_| anyhow!("no receive token for the test's own buffers"))?;
             }
         }

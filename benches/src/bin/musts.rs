@@ -1,0 +1,264 @@
+//! Takes every figure that Bywire must reach in one run, each beside what it is set against, and prints a table.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use bywire_benches::contest::{Contest, Figure};
+use bywire_benches::death::{self, Way};
+use bywire_benches::table::{self, Show};
+use bywire_benches::{idle, lab, ucx};
+use bywire_lab::interrupt;
+use bywire_lab::measure::Request;
+use clap::Parser;
+
+/// Every figure of docs/performance.md in one run, as a Markdown table
+#[derive(Parser)]
+struct Musts {
+    /// Fresh pairs of everything, in turn
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Measuring time of one pair
+    #[arg(long, default_value_t = 0.4, value_name = "SECONDS")]
+    time: f64,
+    /// Write the tables to a file as well
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// What a figure must be, and what it should.
+#[derive(Clone, Copy)]
+enum Bound {
+    AtMost { must: f64, aim: f64 },
+    AtLeast { must: f64, aim: f64 },
+}
+
+/// Where a figure comes from.
+#[derive(Clone, Copy)]
+enum Basis {
+    /// The median of a series.
+    Median(&'static str),
+    /// The highest round of all these series.
+    Worst(&'static [&'static str]),
+    /// One series over another.
+    Over(&'static str, &'static str),
+}
+
+struct Must {
+    measure: &'static str,
+    bound: Bound,
+    basis: Basis,
+    show: Show,
+}
+
+use Basis::{Median, Over, Worst};
+use Bound::{AtLeast, AtMost};
+
+const RATIO: Show = table::ratio;
+
+#[rustfmt::skip]
+const MUSTS: [Must; 18] = [
+    Must { measure: "8 B half-RTT over the floor", bound: AtMost { must: 1.3, aim: 1.1 }, basis: Over("latency", "floor"), show: RATIO },
+    Must { measure: "the same over UCX tag latency, medians", bound: AtMost { must: 0.7, aim: 0.5 }, basis: Over("latency", "ucx"), show: RATIO },
+    Must { measure: "the same over UCX tag latency, means", bound: AtMost { must: 0.7, aim: 0.5 }, basis: Over("latency mean", "ucx mean"), show: RATIO },
+    Must { measure: "short-message rate, one pair", bound: AtLeast { must: 20e6, aim: 40e6 }, basis: Median("short messages"), show: table::millions },
+    Must { measure: "host CPU per short message, send + receive", bound: AtMost { must: 80.0, aim: 40.0 }, basis: Median("overhead"), show: table::ns },
+    Must { measure: "N½ of the one-way rate", bound: AtMost { must: 1024.0, aim: 384.0 }, basis: Median("N½"), show: table::bytes },
+    Must { measure: "1 MiB, copying, over one core's write + memcpy + sum", bound: AtLeast { must: 0.7, aim: 1.0 }, basis: Over("long", "touched"), show: RATIO },
+    Must { measure: "1 MiB, lent over copying", bound: AtLeast { must: 1.1, aim: 1.4 }, basis: Over("lent", "long"), show: RATIO },
+    Must { measure: "1 MiB, two-way over one-way, copying", bound: AtLeast { must: 0.8, aim: 1.5 }, basis: Over("two-way", "long"), show: RATIO },
+    Must { measure: "integrity on: 8 B half-RTT over the floor", bound: AtMost { must: 1.5, aim: 1.25 }, basis: Over("latency checked", "floor"), show: RATIO },
+    Must { measure: "integrity on: 1 MiB over write + memcpy + sum", bound: AtLeast { must: 0.5, aim: 0.7 }, basis: Over("long checked", "touched"), show: RATIO },
+    Must { measure: "8 B half-RTT during a long transfer, over the same without", bound: AtMost { must: 3.0, aim: 1.5 }, basis: Over("interleaved", "latency polling"), show: RATIO },
+    Must { measure: "sleeping receiver: half-RTT over the futex hand-off", bound: AtMost { must: 1.3, aim: 1.1 }, basis: Over("latency sleeping", "futex"), show: RATIO },
+    Must { measure: "1,000 idle peers: rise of the 8 B half-RTT", bound: AtMost { must: 1.2, aim: 1.05 }, basis: Over("latency crowded", "latency"), show: table::rise },
+    Must { measure: "peer killed: notice after teardown, in `wait`", bound: AtMost { must: 10.0, aim: 2.0 }, basis: Worst(&["notice waiting"]), show: table::ms },
+    Must { measure: "peer killed: notice after teardown, by `poll`", bound: AtMost { must: 10.0, aim: 2.0 }, basis: Worst(&["notice polling"]), show: table::ms },
+    Must { measure: "idle process", bound: AtMost { must: 0.0, aim: 0.0 }, basis: Worst(&["idle"]), show: table::cpu },
+    Must { measure: "8 B half-RTT polling over the floor (not a must)", bound: AtMost { must: 1.3, aim: 1.1 }, basis: Over("latency polling", "floor"), show: RATIO },
+];
+
+fn main() -> Result<()> {
+    match std::env::args().collect::<Vec<_>>()[1..].iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["__worker"] => return bywire_lab::worker::run(),
+        [death::VICTIM, directory] => return death::victim(Path::new(directory)),
+        [idle::IDLER, directory] => return idle::idler(Path::new(directory)),
+        _ => {}
+    }
+    let arguments = Musts::parse();
+    interrupt::arm()?;
+    let mut contest = contestants(arguments.time);
+    contest.run(arguments.rounds);
+    let page = page(&contest);
+    print!("{page}");
+    if let Some(output) = arguments.output {
+        std::fs::write(output, page)?;
+    }
+    Ok(())
+}
+
+fn contestants(pair_seconds: f64) -> Contest {
+    let sized = |test: &str, bytes| Request { size_bytes: Some(bytes), ..Request::new("msg", test) };
+    let latency = || sized("latency", 8);
+    let long = |test| sized(test, 1 << 20);
+    let memory = |test| Request::new("memory", test);
+    // As many lines as the default rings have slots.
+    let slots = bywire::Geometry::default().lanes[2].slots;
+    let requests = [
+        ("floor", Request { lines: Some(slots), ..memory("cacheline") }),
+        ("touched", Request { size_bytes: Some(1 << 20), ..memory("touched") }),
+        ("futex", memory("futex")),
+        ("latency", latency()),
+        ("latency polling", Request { spin: Some(true), ..latency() }),
+        ("latency sleeping", Request { spin: Some(false), ..latency() }),
+        ("latency checked", Request { integrity: Some(true), ..latency() }),
+        ("latency crowded", Request { nodes: Some(1000), ..latency() }),
+        ("interleaved", sized("interleave", 8)),
+        ("short", sized("stream", 8)),
+        ("overhead", sized("overhead", 8)),
+        ("N½", Request::new("msg", "nhalf")),
+        ("long", long("stream")),
+        ("lent", Request { lent: true, ..long("stream") }),
+        ("long checked", Request { integrity: Some(true), ..long("stream") }),
+        ("two-way", long("bidir")),
+    ];
+    let mut contest = Contest::default();
+    for (name, request) in requests {
+        // A sweep has many streams: each of them is shorter.
+        let seconds = if request.test == "nhalf" { pair_seconds / 4.0 } else { pair_seconds };
+        contest.add(name, lab::contestant(name, request, seconds));
+    }
+    contest.add("ucx", ucx::latency("ucx", 8, 1_000_000));
+    contest.add("notice waiting", death::contestant("notice waiting", Way::Waiting));
+    contest.add("notice polling", death::contestant("notice polling", Way::Polling));
+    contest.add("idle", idle::contestant("idle"));
+    contest
+}
+
+fn page(contest: &Contest) -> String {
+    let mut page = table::machine();
+    page.push('\n');
+    page.push_str(&table::heading(&[
+        "measure",
+        "must",
+        "aim",
+        "measured (lowest to highest round)",
+        "reached",
+    ]));
+    for must in &MUSTS {
+        let figure = must.basis.figure(contest);
+        let (measured, reached) = match figure {
+            Some(figure) => (table::figure(figure, must.show), must.bound.verdict(figure.value).to_owned()),
+            None => ("not measured".to_owned(), must.basis.reason(contest)),
+        };
+        let (least, aim) = must.bound.shown(must.show);
+        page.push_str(&table::row(&[must.measure.to_owned(), least, aim, measured, reached]));
+    }
+    page.push_str("\nBehind them:\n\n");
+    page.push_str(&table::contestants(contest, show));
+    page
+}
+
+/// How a series is written, by its name.
+fn show(series: &str) -> Show {
+    match series {
+        "touched" | "short" | "long" | "lent" | "long checked" | "two-way" => table::rate,
+        "N½" => table::bytes,
+        "notice waiting" | "notice polling" => table::ms,
+        "idle" => table::cpu,
+        _ if series.ends_with("messages") => table::millions,
+        _ => table::ns,
+    }
+}
+
+impl Basis {
+    fn figure(self, contest: &Contest) -> Option<Figure> {
+        match self {
+            Median(series) => contest.figure(series),
+            Over(above, below) => contest.ratio(above, below),
+            Worst(series) => {
+                let mut figures = series.iter().map(|series| contest.figure(series));
+                let worst = figures.try_fold(None, |worst: Option<Figure>, figure| {
+                    let figure = figure?;
+                    Some(worst.filter(|worst| worst.high > figure.high).or(Some(figure)))
+                })??;
+                Some(Figure { value: worst.high, ..worst })
+            }
+        }
+    }
+
+    /// Why there is no figure.
+    fn reason(self, contest: &Contest) -> String {
+        let series: Vec<&str> = match self {
+            Median(series) => vec![series],
+            Worst(series) => series.to_vec(),
+            Over(above, below) => vec![above, below],
+        };
+        let names = series.iter().map(|name| name.trim_end_matches(" mean").trim_end_matches(" messages"));
+        names.filter_map(|name| contest.reason(name)).next().unwrap_or("interrupted").to_owned()
+    }
+}
+
+impl Bound {
+    fn verdict(self, value: f64) -> &'static str {
+        let (must, aim) = match self {
+            AtMost { must, aim } => (value <= must, value <= aim),
+            AtLeast { must, aim } => (value >= must, value >= aim),
+        };
+        match (must, aim) {
+            (_, true) => "aim",
+            (true, false) => "must",
+            (false, false) => "**missed**",
+        }
+    }
+
+    fn shown(self, show: Show) -> (String, String) {
+        match self {
+            AtMost { must, aim } => (format!("≤ {}", show(must)), format!("≤ {}", show(aim))),
+            AtLeast { must, aim } => (format!("≥ {}", show(must)), format!("≥ {}", show(aim))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn verdicts_go_by_the_direction() {
+        assert_eq!(AtMost { must: 1.3, aim: 1.1 }.verdict(1.2), "must");
+        assert_eq!(AtMost { must: 1.3, aim: 1.1 }.verdict(1.4), "**missed**");
+        assert_eq!(AtLeast { must: 20.0, aim: 40.0 }.verdict(41.0), "aim");
+        assert_eq!(AtMost { must: 0.0, aim: 0.0 }.verdict(0.0), "aim");
+    }
+
+    #[test]
+    fn every_figure_has_its_contestant() {
+        let contest = contestants(0.1);
+        let names: BTreeSet<&str> =
+            contest.entries().iter().map(|entry| entry.contestant.name.as_str()).collect();
+        for must in &MUSTS {
+            let series = match must.basis {
+                Median(series) => vec![series],
+                Worst(series) => series.to_vec(),
+                Over(above, below) => vec![above, below],
+            };
+            for name in series {
+                let name = name.trim_end_matches(" mean").trim_end_matches(" messages");
+                assert!(names.contains(name), "{}: nobody yields {name}", must.measure);
+            }
+        }
+        let unprepared = contest.entries().iter().filter(|entry| entry.contestant.name != "ucx");
+        for entry in unprepared {
+            assert!(entry.failures.is_empty(), "{}: {:?}", entry.contestant.name, entry.failures);
+        }
+    }
+
+    #[test]
+    fn what_was_not_measured_says_why() {
+        let mut contest = Contest::default();
+        contest.add("ucx", Err(anyhow::anyhow!("not installed")));
+        assert!(page(&contest).contains("| not measured | not installed |"));
+    }
+}

@@ -1,0 +1,131 @@
+//! Measures UCX and Open MPI in turn with Bywire, in one run, and prints ratios.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use bywire_benches::contest::Contest;
+use bywire_benches::table::{self, Show};
+use bywire_benches::{lab, open_mpi, ucx};
+use bywire_lab::interrupt;
+use bywire_lab::measure::Request;
+use clap::Parser;
+
+/// Bywire, UCX and Open MPI between two processes of this machine, in one run, as a Markdown table
+#[derive(Parser)]
+struct Rivals {
+    /// Fresh pairs of everything, in turn
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Measuring time of one pair of Bywire's
+    #[arg(long, default_value_t = 0.4, value_name = "SECONDS")]
+    time: f64,
+    /// Write the tables to a file as well
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// A comparison: what, and the series of Bywire, UCX and Open MPI.
+struct Comparison {
+    what: &'static str,
+    series: [&'static str; 3],
+    show: Show,
+}
+
+#[rustfmt::skip]
+const COMPARISONS: [Comparison; 6] = [
+    Comparison { what: "8 B half-RTT, median (less is better)", series: ["bywire latency", "ucx latency", "mpi latency"], show: table::ns },
+    Comparison { what: "8 B half-RTT, mean (less is better)", series: ["bywire latency mean", "ucx latency mean", "mpi latency mean"], show: table::ns },
+    Comparison { what: "8 B messages (more is better)", series: ["bywire 8 messages", "ucx 8 messages", "mpi stream 8 messages"], show: table::millions },
+    Comparison { what: "1 KiB stream (more is better)", series: ["bywire 1024", "ucx 1024", "mpi stream 1024"], show: table::rate },
+    Comparison { what: "64 KiB stream (more is better)", series: ["bywire 65536", "ucx 65536", "mpi stream 65536"], show: table::rate },
+    Comparison { what: "1 MiB stream (more is better)", series: ["bywire 1048576", "ucx 1048576", "mpi stream 1048576"], show: table::rate },
+];
+
+/// Sizes of the streams with the messages that UCX sends at each.
+const STREAMS: [(u64, u64); 4] = [(8, 4_000_000), (1024, 1_000_000), (65_536, 60_000), (1 << 20, 4_000)];
+
+fn main() -> Result<()> {
+    if std::env::args().nth(1).as_deref() == Some("__worker") {
+        return bywire_lab::worker::run();
+    }
+    let arguments = Rivals::parse();
+    interrupt::arm()?;
+    let directory = tempfile::tempdir()?;
+    let mut contest = Contest::default();
+    let sized = |test, bytes| Request { size_bytes: Some(bytes), ..Request::new("msg", test) };
+    contest.add("bywire latency", lab::contestant("bywire latency", sized("latency", 8), arguments.time));
+    contest.add("ucx latency", ucx::latency("ucx latency", 8, 1_000_000));
+    for (bytes, messages) in STREAMS {
+        let name = format!("bywire {bytes}");
+        contest.add(&name, lab::contestant(&name, sized("stream", bytes), arguments.time));
+        let name = format!("ucx {bytes}");
+        contest.add(&name, ucx::stream(&name, bytes, messages));
+    }
+    contest.add("mpi", open_mpi::contestant("mpi", directory.path()));
+    contest.run(arguments.rounds);
+    let page = page(&contest);
+    print!("{page}");
+    if let Some(output) = arguments.output {
+        std::fs::write(output, page)?;
+    }
+    Ok(())
+}
+
+fn page(contest: &Contest) -> String {
+    let mut page = table::machine();
+    page.push_str(
+        "UCX neither writes nor reads payloads; Bywire and Open MPI write and read every byte.\n\n",
+    );
+    page.push_str(&table::heading(&[
+        "what",
+        "Bywire",
+        "UCX",
+        "Bywire over UCX",
+        "Open MPI",
+        "Bywire over Open MPI",
+    ]));
+    for comparison in &COMPARISONS {
+        let [own, ucx, mpi] = comparison.series;
+        let absolute = |series| match contest.figure(series) {
+            Some(figure) => (comparison.show)(figure.value),
+            None => "not measured".to_owned(),
+        };
+        let over = |rival| match contest.ratio(own, rival) {
+            Some(ratio) => table::figure(ratio, table::ratio),
+            None => "not measured".to_owned(),
+        };
+        page.push_str(&table::row(&[
+            comparison.what.to_owned(),
+            absolute(own),
+            absolute(ucx),
+            over(ucx),
+            absolute(mpi),
+            over(mpi),
+        ]));
+    }
+    page.push_str("\nBehind them:\n\n");
+    page.push_str(&table::contestants(contest, show));
+    page
+}
+
+/// How a series is written, by its name.
+fn show(series: &str) -> Show {
+    match series {
+        _ if series.ends_with("messages") => table::millions,
+        _ if series.contains("latency") => table::ns,
+        _ => table::rate,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rivals_that_are_not_there_are_named_with_the_reason() {
+        let mut contest = Contest::default();
+        contest.add("mpi", Err(anyhow::anyhow!("mpicc is not installed")));
+        let page = page(&contest);
+        assert!(page.contains("not measured") && page.contains("mpicc is not installed"), "{page}");
+    }
+}

@@ -1,0 +1,207 @@
+//! Rounds in which everybody runs once, in random order.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use anyhow::Result;
+use bywire_lab::interrupt;
+use bywire_lab::statistics::median;
+use rand::seq::SliceRandom;
+
+/// A contestant that failed this often is left out of further rounds.
+const FAILURES_MAX: usize = 2;
+
+/// Something that can be measured by one fresh pair of processes at a time.
+pub struct Contestant {
+    /// What it is called in the tables.
+    pub name: String,
+    /// The command that measures it alone.
+    pub command: String,
+    /// Runs one fresh pair.
+    pub take: Box<dyn FnMut() -> Result<Taken>>,
+}
+
+/// What one pair yielded.
+#[derive(Clone, Debug, Default)]
+pub struct Taken {
+    /// By series, each in a unit of its own.
+    pub values: Vec<(String, f64)>,
+    /// Blocks that were disturbed, by others on the same core or by the hypervisor.
+    pub blocks_disturbed: u64,
+    /// All blocks.
+    pub blocks: u64,
+}
+
+impl Taken {
+    /// A single value.
+    pub fn one(series: &str, value: f64) -> Self {
+        Self { values: vec![(series.to_owned(), value)], ..Self::default() }
+    }
+}
+
+/// The contestants and what they did so far.
+#[derive(Default)]
+pub struct Contest {
+    entries: Vec<Entry>,
+    /// By series and round.
+    series: BTreeMap<String, BTreeMap<u32, f64>>,
+}
+
+/// A contestant's record.
+pub struct Entry {
+    /// Who it is.
+    pub contestant: Contestant,
+    /// Why it failed, each time.
+    pub failures: Vec<String>,
+    /// Blocks that were disturbed, of all its blocks.
+    pub blocks_disturbed: u64,
+    /// All its blocks.
+    pub blocks: u64,
+    /// The series it yields.
+    pub series: Vec<String>,
+}
+
+/// A median with the lowest and the highest of its rounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figure {
+    /// The median over rounds, or the ratio of two medians.
+    pub value: f64,
+    /// The lowest round.
+    pub low: f64,
+    /// The highest round.
+    pub high: f64,
+}
+
+impl Contest {
+    /// Adds a contestant, or the reason why there is none.
+    pub fn add(&mut self, name: &str, contestant: Result<Contestant>) {
+        let (contestant, failures) = match contestant {
+            Ok(contestant) => (contestant, Vec::new()),
+            Err(error) => (absent(name), vec![format!("{error:#}"); FAILURES_MAX]),
+        };
+        self.entries.push(Entry { contestant, failures, blocks_disturbed: 0, blocks: 0, series: Vec::new() });
+    }
+
+    /// Runs that many rounds, or fewer when interrupted; says on standard error how far it is.
+    pub fn run(&mut self, rounds: u32) {
+        let started = Instant::now();
+        for round in 0..rounds {
+            let mut order: Vec<usize> = (0..self.entries.len()).collect();
+            order.shuffle(&mut rand::rng());
+            for index in order {
+                if interrupt::requested() {
+                    eprintln!(
+                        "interrupted in round {} of {rounds}: the table holds what there is",
+                        round + 1
+                    );
+                    return;
+                }
+                self.take(index, round);
+            }
+            let left = started.elapsed().as_secs_f64() / f64::from(round + 1) * f64::from(rounds - round - 1);
+            eprintln!("round {} of {rounds} done, {left:.0} s left", round + 1);
+        }
+    }
+
+    fn take(&mut self, index: usize, round: u32) {
+        let entry = &mut self.entries[index];
+        if entry.failures.len() >= FAILURES_MAX {
+            return;
+        }
+        match (entry.contestant.take)() {
+            Ok(taken) => {
+                entry.blocks_disturbed += taken.blocks_disturbed;
+                entry.blocks += taken.blocks;
+                for (series, value) in taken.values {
+                    if !entry.series.contains(&series) {
+                        entry.series.push(series.clone());
+                    }
+                    self.series.entry(series).or_default().insert(round, value);
+                }
+            }
+            Err(error) => {
+                let reason = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+                eprintln!("{}: {reason}", entry.contestant.name);
+                entry.failures.push(reason);
+            }
+        }
+    }
+
+    /// Every contestant's record.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Median, lowest and highest of a series.
+    pub fn figure(&self, series: &str) -> Option<Figure> {
+        let values: Vec<f64> = self.series.get(series)?.values().copied().collect();
+        Some(Figure { value: median(&values), ..spread(&values)? })
+    }
+
+    /// The ratio of two series' medians, with the lowest and the highest of the ratios within a round.
+    pub fn ratio(&self, above: &str, below: &str) -> Option<Figure> {
+        let (above, below) = (self.series.get(above)?, self.series.get(below)?);
+        let ratios: Vec<f64> =
+            above.iter().filter_map(|(round, value)| Some(value / below.get(round)?)).collect();
+        let middle = |series: &BTreeMap<u32, f64>| median(&series.values().copied().collect::<Vec<_>>());
+        Some(Figure { value: middle(above) / middle(below), ..spread(&ratios)? })
+    }
+
+    /// Why there is nothing of a series: the last failure of the contestant of that name.
+    pub fn reason(&self, name: &str) -> Option<&str> {
+        let entry = self.entries.iter().find(|entry| entry.contestant.name == name)?;
+        entry.failures.last().map(String::as_str)
+    }
+}
+
+fn absent(name: &str) -> Contestant {
+    Contestant { name: name.to_owned(), command: String::new(), take: Box::new(|| Ok(Taken::default())) }
+}
+
+fn spread(values: &[f64]) -> Option<Figure> {
+    let low = values.iter().copied().reduce(f64::min)?;
+    let high = values.iter().copied().reduce(f64::max)?;
+    Some(Figure { value: low, low, high })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counting(series: &'static str, mut values: Vec<f64>) -> Result<Contestant> {
+        Ok(Contestant {
+            name: series.to_owned(),
+            command: String::new(),
+            take: Box::new(move || match values.pop() {
+                Some(value) if value > 0.0 => Ok(Taken::one(series, value)),
+                _ => anyhow::bail!("worn\nout"),
+            }),
+        })
+    }
+
+    #[test]
+    fn ratios_compare_medians_and_show_the_rounds() {
+        let mut contest = Contest::default();
+        contest.add("above", counting("above", vec![30.0, 20.0, 10.0]));
+        contest.add("below", counting("below", vec![10.0, 10.0, 20.0]));
+        contest.run(3);
+        assert_eq!(contest.ratio("above", "below"), Some(Figure { value: 2.0, low: 0.5, high: 3.0 }));
+        assert_eq!(contest.figure("above"), Some(Figure { value: 20.0, low: 10.0, high: 30.0 }));
+        assert_eq!(contest.ratio("above", "nobody"), None);
+    }
+
+    #[test]
+    fn who_fails_is_left_out_with_the_reason_and_harms_nobody() {
+        let mut contest = Contest::default();
+        contest.add("weak", counting("weak", vec![1.0, -1.0, 2.0]));
+        contest.add("strong", counting("strong", vec![1.0; 5]));
+        contest.add("nowhere", Err(anyhow::anyhow!("not installed")));
+        contest.run(5);
+        assert_eq!(contest.reason("weak"), Some("worn out"));
+        assert_eq!(contest.reason("nowhere"), Some("not installed"));
+        assert_eq!(contest.figure("weak").map(|figure| figure.value), Some(1.5));
+        // A round without one of the two is no ratio.
+        assert_eq!(contest.ratio("weak", "strong").map(|figure| figure.high), Some(2.0));
+        assert_eq!(contest.figure("nowhere"), None);
+    }
+}

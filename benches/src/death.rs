@@ -1,0 +1,128 @@
+//! How soon a port notices that a peer's process was killed.
+
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bywire::{Address, Event, Port, PortOptions};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::contest::{Contestant, Taken};
+
+/// The first argument of the process that is to be killed.
+pub const VICTIM: &str = "__victim";
+
+/// Kills behind one reading, which is the slowest of them.
+const KILLS: u32 = 5;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How the port that is to notice spends its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Asleep in `Port::wait`.
+    Waiting,
+    /// Calling `Port::poll` again and again.
+    Polling,
+}
+
+/// Milliseconds from the end of the process, as its pidfd tells, to the port's event; never below 0.
+pub fn contestant(name: &str, way: Way) -> Result<Contestant> {
+    let series = name.to_owned();
+    Ok(Contestant {
+        name: name.to_owned(),
+        command: format!("benches/musts ({KILLS} kills a round, the slowest counts)"),
+        take: Box::new(move || Ok(Taken::one(&series, slowest(way)?))),
+    })
+}
+
+/// The process that will be killed: connects to the port `witness` in `directory`, and waits.
+///
+/// # Errors
+/// No such port.
+pub fn victim(directory: &Path) -> Result<()> {
+    let mut port = open(directory, None)?;
+    port.connect(&"localhost/witness".parse::<Address>()?, PATIENCE)?;
+    // A witness that goes first ends this process too.
+    while !matches!(port.wait(None)?, Some(Event::Disconnected { .. })) {}
+    Ok(())
+}
+
+fn slowest(way: Way) -> Result<f64> {
+    let directory = tempfile::tempdir()?;
+    let mut witness = open(directory.path(), Some("witness"))?;
+    let mut slowest_ms = 0.0f64;
+    for _ in 0..KILLS {
+        slowest_ms = slowest_ms.max(1e3 * notice(&mut witness, directory.path(), way)?.as_secs_f64());
+    }
+    Ok(slowest_ms)
+}
+
+fn open(directory: &Path, name: Option<&str>) -> Result<Port> {
+    let name = name.map(str::parse).transpose()?;
+    let runtime_directory = Some(directory.to_owned());
+    Ok(Port::open(PortOptions { name, runtime_directory, ..PortOptions::default() })?)
+}
+
+fn notice(witness: &mut Port, directory: &Path, way: Way) -> Result<Duration> {
+    let child = Command::new("/proc/self/exe").arg(VICTIM).arg(directory).spawn();
+    let mut victim = Victim(child.context("cannot start a process to kill")?);
+    await_event(witness, Way::Waiting, |event| matches!(event, Event::Connected(_)))?;
+    let pid = Pid::from_raw(victim.0.id() as i32).context("a process without an identity")?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    let teardown = std::thread::spawn(move || {
+        poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None).map(|_| Instant::now())
+    });
+    victim.0.kill()?;
+    await_event(witness, way, |event| matches!(event, Event::Disconnected { .. }))?;
+    let noticed = Instant::now();
+    let torn_down = teardown.join().ok().context("the clock's thread died")??;
+    Ok(noticed.saturating_duration_since(torn_down))
+}
+
+fn await_event(port: &mut Port, way: Way, wanted: impl Fn(&Event) -> bool) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        let event = match way {
+            Way::Waiting => port.wait(Some(PATIENCE))?,
+            Way::Polling => port.poll(),
+        };
+        match event {
+            Some(event) if wanted(&event) => return Ok(()),
+            Some(_) => {}
+            None => ensure!(started.elapsed() < PATIENCE, "nothing was noticed for {} s", PATIENCE.as_secs()),
+        }
+    }
+}
+
+/// Ends and reaps the process, whatever happens.
+struct Victim(Child);
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _dead_already = self.0.kill();
+        let _gone = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_port_is_noticed_either_way() {
+        for way in [Way::Waiting, Way::Polling] {
+            let directory = tempfile::tempdir().unwrap();
+            let mut witness = open(directory.path(), Some("witness")).unwrap();
+            let path = directory.path().to_owned();
+            let other = std::thread::spawn(move || {
+                let mut port = open(&path, None).unwrap();
+                port.connect(&"localhost/witness".parse::<Address>().unwrap(), PATIENCE).unwrap();
+            });
+            await_event(&mut witness, way, |event| matches!(event, Event::Disconnected { .. })).unwrap();
+            other.join().unwrap();
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! What `benches/musts` and `benches/rivals` share: a [`contest`] takes fresh pairs of everything in turn, so that
+//! what is compared ran side by side, and a [`table`] shows medians, ratios and how far they were apart.
+
+pub mod contest;
+pub mod death;
+pub mod idle;
+pub mod lab;
+pub mod open_mpi;
+pub mod table;
+pub mod ucx;
