@@ -19,8 +19,8 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
 fn explained(tree: &Tree) -> Vec<Breach> {
     let listed = listed(tree.files.get(PAGE).map_or("", String::as_str));
     let mut used = BTreeMap::new();
-    for (name, dependencies) in &tree.crates {
-        for dependency in dependencies.iter().filter(|dependency| !dependency.ours) {
+    for (name, member) in &tree.crates {
+        for dependency in member.dependencies.iter().filter(|dependency| !dependency.ours) {
             used.entry(dependency.name.as_str()).or_insert(name);
         }
     }
@@ -34,10 +34,10 @@ fn explained(tree: &Tree) -> Vec<Breach> {
 
 fn used(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
-    for (name, dependencies) in &tree.crates {
-        let directory = format!("crates/{name}/");
+    for member in tree.crates.values() {
+        let directory = format!("{}/", member.directory);
         let sources = || tree.ending_in(&[".rs"]).filter(|(path, _)| path.starts_with(&directory));
-        let unused = dependencies.iter().filter(|dependency| {
+        let unused = member.dependencies.iter().filter(|dependency| {
             let module = format!("{}::", dependency.name.replace('-', "_"));
             let imported = format!("use {};", dependency.name.replace('-', "_"));
             !sources().any(|(_, text)| text.contains(&module) || text.contains(&imported))

@@ -4,7 +4,7 @@ use crate::Breach;
 use crate::tree::Tree;
 
 /// From the bottom up; crates of one layer do not know each other.
-const LAYERS: [&[&str]; 8] = [
+const LAYERS: [&[&str]; 7] = [
     &["bywire-sys"],
     &["bywire-ring"],
     &["bywire-wire"],
@@ -12,8 +12,6 @@ const LAYERS: [&[&str]; 8] = [
     &["bywire-capi", "bywire-eth", "bywire-sockets", "bywire-ofi"],
     &["bywire-lab"],
     &["bywire-cli", "bywire-benches", "bywire-examples"],
-    // Whole programs against whole programs.
-    &["bywire-actors"],
 ];
 
 /// Tools of the tree: they know no crate of ours, or (the simulator) only for tests.
@@ -22,15 +20,15 @@ const ASIDE: [&str; 2] = ["bywire-tidy", "bywire-sim"];
 /// One breach per dependency that does not point to a lower layer, and per crate without a layer.
 pub fn check(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
-    for (name, dependencies) in tree.crates.iter().filter(|(name, _)| !ASIDE.contains(&name.as_str())) {
-        let path = format!("crates/{name}/Cargo.toml");
+    for (name, member) in tree.crates.iter().filter(|(name, _)| !ASIDE.contains(&name.as_str())) {
+        let path = format!("{}/Cargo.toml", member.directory);
         let mut report = |reason| breaches.push(Breach { path: path.clone(), line: 0, reason });
         let Some(layer) = layer_of(name) else {
             report(format!("{name} has no layer: give it one in crates/bywire-tidy/src/layer.rs"));
             continue;
         };
-        for dependency in dependencies.iter().filter(|dependency| dependency.ours && !dependency.development)
-        {
+        let firm = member.dependencies.iter().filter(|dependency| dependency.ours && !dependency.development);
+        for dependency in firm {
             if layer_of(&dependency.name).is_none_or(|below| below >= layer) {
                 report(format!("{name} must not depend on {}, which is not below it", dependency.name));
             }

@@ -15,8 +15,17 @@ pub struct Tree {
     pub files: BTreeMap<String, String>,
     /// Names of the files that are not text.
     pub binaries: Vec<String>,
-    /// Every crate of the workspace with its direct dependencies of all kinds.
-    pub crates: BTreeMap<String, Vec<Dependency>>,
+    /// Every crate of the workspace by its name.
+    pub crates: BTreeMap<String, Crate>,
+}
+
+/// A crate of the workspace as Cargo sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Crate {
+    /// The directory of its manifest, from the root.
+    pub directory: String,
+    /// Its direct dependencies of all kinds.
+    pub dependencies: Vec<Dependency>,
 }
 
 /// A direct dependency as a manifest names it.
@@ -63,11 +72,16 @@ impl Tree {
     }
 }
 
-fn crates(root: &Path) -> Result<BTreeMap<String, Vec<Dependency>>> {
+fn crates(root: &Path) -> Result<BTreeMap<String, Crate>> {
     let printed = run(root, "cargo", &["metadata", "--no-deps", "--format-version", "1"])?;
     let metadata: Value = serde_json::from_str(&printed).context("cargo metadata prints no JSON")?;
     let list = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let top = text(&metadata["workspace_root"]);
+    let directory = |manifest: &str| {
+        let inside = manifest.strip_prefix(&top).unwrap_or(manifest);
+        inside.trim_end_matches("/Cargo.toml").trim_start_matches('/').to_owned()
+    };
     let dependency = |value: &Value| Dependency {
         name: text(&value["name"]),
         ours: value["path"].is_string(),
@@ -76,7 +90,9 @@ fn crates(root: &Path) -> Result<BTreeMap<String, Vec<Dependency>>> {
     let packages = list(&metadata, "packages").into_iter();
     Ok(packages
         .map(|package| {
-            (text(&package["name"]), list(&package, "dependencies").iter().map(dependency).collect())
+            let dependencies = list(&package, "dependencies").iter().map(dependency).collect();
+            let directory = directory(&text(&package["manifest_path"]));
+            (text(&package["name"]), Crate { directory, dependencies })
         })
         .collect())
 }
@@ -99,7 +115,8 @@ impl Tree {
 
     /// The same with a crate.
     pub fn with_crate(mut self, name: &str, dependencies: &[Dependency]) -> Self {
-        self.crates.insert(name.to_owned(), dependencies.to_vec());
+        let directory = format!("crates/{name}");
+        self.crates.insert(name.to_owned(), Crate { directory, dependencies: dependencies.to_vec() });
         self
     }
 }

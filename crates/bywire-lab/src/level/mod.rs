@@ -76,10 +76,7 @@ fn wait(socket: impl AsFd, spin: bool, interest: Interest, timeout: Duration) ->
         Interest::Receive => PollFlags::IN,
         Interest::Both => PollFlags::IN | PollFlags::OUT,
     };
-    let timeout = Timespec {
-        tv_sec: timeout.as_secs() as i64,
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    };
+    let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
     match poll(&mut [PollFd::new(&socket, events)], Some(&timeout)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(errno) => Err(anyhow!(errno).context("poll failed")),

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use bywire::{
-    Address, Confirm, Event, FRAGMENT_BYTES, Heap, LendBuffer, LendError, Peer, Port, PortName, PortOptions, Priority,
-    SendError,
+    Address, Confirm, Event, FRAGMENT_BYTES, Heap, LendBuffer, LendError, Peer, Port, PortName, PortOptions,
+    Priority, SendError,
 };
 
 use super::{Level, gone};
@@ -88,7 +88,8 @@ impl Level for Msg {
 
     fn connect(plan: &Plan, address: &str) -> Result<Vec<MsgEnd>> {
         let mut port = open(plan, Some("source"))?;
-        let peer = port.connect(&address.parse()?, PATIENCE).context("cannot connect to the target's port")?;
+        let peer =
+            port.connect(&address.parse()?, PATIENCE).context("cannot connect to the target's port")?;
         let idle = open_idle(plan, "target")?;
         await_connected(&mut port, idle_peers(plan))?;
         ends(plan, End::Source, port, peer, idle)
@@ -129,7 +130,9 @@ fn await_connected(port: &mut Port, count: u32) -> Result<Vec<Peer>> {
         match port.wait(Some(PATIENCE))? {
             Some(Event::Connected(peer)) => peers.push(peer),
             Some(other) => bail!("{other:?} before the pair was complete"),
-            None if started.elapsed() > PATIENCE => bail!("the peers have not connected for {} s", PATIENCE.as_secs()),
+            None if started.elapsed() > PATIENCE => {
+                bail!("the peers have not connected for {} s", PATIENCE.as_secs())
+            }
             None => {}
         }
     }
@@ -225,7 +228,9 @@ impl State {
                 self.free.push(buffer.into_vec());
             }
             Event::Disconnected { peer, .. } if peer == self.peer => return Err(gone()),
-            Event::BufferNeeded { length_bytes, .. } => bail!("no buffer for a message of {length_bytes} bytes"),
+            Event::BufferNeeded { length_bytes, .. } => {
+                bail!("no buffer for a message of {length_bytes} bytes")
+            }
             // Idle peers come and go.
             _ => {}
         }
