@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bywire::handshake::Packet;
@@ -157,7 +156,7 @@ fn act(key: Key, rogue: &Rogue, inside: &mut Inside, input: &mut Input) {
             // A word anywhere.
             let offset = usize::from(input.byte()) * 64 % rogue.segment.length_bytes();
             let offset = offset + usize::from(input.byte() & 7) * 8;
-            rogue.segment.store(offset, input.word(key.0), Ordering::Relaxed);
+            rogue.segment.write(offset, &input.word(key.0).to_ne_bytes());
         }
         1 => {
             let packet: Vec<u8> = (0..input.byte()).map(|_| input.byte()).collect();
