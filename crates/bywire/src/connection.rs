@@ -44,6 +44,8 @@ pub(crate) struct Connection {
     pub replies: VecDeque<Reply>,
     pub heaps_lent: Vec<LentHeap>,
     pub heaps_borrowed: Vec<BorrowedHeap>,
+    /// The peer has ended, and what it left in the rings is being taken.
+    pub is_draining: bool,
     /// Blocks of ours that the peer holds.
     pub blocks_out: u32,
     page: Shared,
@@ -119,6 +121,7 @@ impl Connection {
             replies: VecDeque::new(),
             heaps_lent: Vec::new(),
             heaps_borrowed: Vec::new(),
+            is_draining: false,
             blocks_out: 0,
             page: meeting.page,
             bell: meeting.bell,

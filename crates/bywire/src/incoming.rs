@@ -194,7 +194,10 @@ impl Connection {
         if !is_sound || total <= u64::from(header.length) || header.length == 0 {
             return Err(Gone::Broken);
         }
-        let Some(buffer) = resources.take_fitting(priority, total) else {
+        // Of a peer that has ended, what is whole in the ring is not lost for want of a buffer.
+        let is_whole = self.is_draining && total <= self.inbound.length_bytes() as u64;
+        let fitting = resources.take_fitting(priority, total);
+        let Some(buffer) = fitting.or_else(|| is_whole.then(|| vec![0; total as usize].into())) else {
             let now = HeldUp { length: total, posts: resources.posts(priority) };
             let is_news = incoming.held_up.replace(now) != Some(now);
             let needed = Event::BufferNeeded { peer: self.peer, priority, length_bytes: total };

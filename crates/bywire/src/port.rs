@@ -526,7 +526,8 @@ impl Port {
     pub(crate) fn drain_and_end(&mut self, index: u32, reason: Gone) {
         // Bounded by what a ring can hold: the peer writes no more, or would be ignored.
         for _ in 0..3 * 8192 {
-            let Some(connection) = self.slots.connection_at(index) else { return };
+            let Some(connection) = self.slots.connection_at(index) else { break };
+            connection.is_draining = true;
             let resources = &mut self.resources;
             let step = match connection.receive(Priority::High, resources) {
                 Ok(Step::Nothing) => match connection.receive(Priority::Low, resources) {

@@ -277,6 +277,27 @@ fn what_was_sent_before_closing_arrives_and_handles_die() {
     assert_eq!(b.send(bywire::Peer::from_bits(u64::MAX), Priority::Low, b"x"), Err(SendError::NoPeer));
 }
 
+#[test]
+fn a_long_message_that_was_sent_whole_survives_its_sender_without_a_posted_buffer() {
+    let place = Place::new();
+    let (mut a, to_b, mut b, _) = place.pair(&place.options());
+    a.send_buffer(to_b, Priority::Low, pattern(50_000, 4), Confirm::Copied).expect("token");
+    assert!(matches!(event(&mut [&mut a]), Event::Sent { result: Ok(()), .. }));
+    a.send(to_b, Priority::Low, b"behind it").expect("room");
+    drop(a);
+    let mut received = Vec::new();
+    until(|| match b.poll() {
+        Some(Event::Message(message)) => {
+            received.push(message.payload.to_vec());
+            false
+        }
+        Some(Event::Disconnected { reason: Gone::Closed, .. }) => true,
+        Some(Event::BufferNeeded { .. }) | None => false,
+        Some(other) => panic!("{other:?}"),
+    });
+    assert_eq!(received, [pattern(50_000, 4), b"behind it".to_vec()]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
