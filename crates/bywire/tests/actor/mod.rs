@@ -35,9 +35,18 @@ pub struct Stage {
 
 impl Actor {
     pub fn start(role: &str, directory: &Path, arguments: &[&str]) -> Self {
+        Self::start_under(&[], role, directory, arguments)
+    }
+
+    /// Starts it through another command, which must run the words that follow its own.
+    pub fn start_under(command: &[&str], role: &str, directory: &Path, arguments: &[&str]) -> Self {
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
         let words = [&[role, directory.to_str().expect("a path of text")], arguments].concat();
-        let child = Command::new(std::env::current_exe().expect("this program"))
+        let program = std::env::current_exe().expect("this program");
+        let program = program.to_str().expect("a path of text");
+        let line = [command, &[program]].concat();
+        let child = Command::new(line[0])
+            .args(&line[1..])
             .args(["actor", "--exact", "--ignored", "--test-threads=1", "--nocapture"])
             .env(ROLE, words.join("\n"))
             .stdin(OwnedFd::from(theirs))

@@ -1,0 +1,89 @@
+//! Ports of containers: processes in other pid, network, mount and host-name namespaces that share the
+//! runtime directory.
+
+mod actor;
+mod ports;
+
+use std::process::Command;
+use std::time::Duration;
+
+use actor::{Actor, Stage, play};
+use bywire::{Address, Event, Gone, Port, PortName, PortOptions, Priority};
+use ports::{Place, until};
+use rustix::process::Signal;
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// A container as far as a port can tell: nothing shared but files.
+const CONTAINER: [&str; 9] =
+    ["unshare", "--fork", "--kill-child", "--pid", "--mount-proc", "--net", "--uts", "--ipc", "--mount"];
+
+#[test]
+#[ignore = "a role for the other tests of this file, which start it themselves"]
+fn actor() {
+    play(&[("echo", echo)]);
+}
+
+/// Sends everything back until the other end is gone.
+fn echo(stage: &mut Stage) {
+    let mut port = Port::open(PortOptions { name: Some("echo".parse().expect("a name")), ..stage.options() })
+        .expect("open");
+    stage.tell("ready");
+    loop {
+        match port.wait(Some(MINUTE)).expect("wait").expect("something happens in a minute") {
+            Event::Message(message) => {
+                stage.tell(format!("pid {}", port.peer_info(message.peer).expect("connected").pid));
+                port.send(message.peer, message.priority, &message.payload).expect("room for one");
+            }
+            Event::Disconnected { .. } => return,
+            _ => {}
+        }
+    }
+}
+
+/// A container, or the reason why there is none.
+fn container() -> Option<&'static [&'static str]> {
+    let probe = Command::new(CONTAINER[0]).args(&CONTAINER[1..]).arg("true").output();
+    match probe {
+        Ok(output) if output.status.success() => Some(&CONTAINER),
+        Ok(output) => {
+            eprintln!("not run: namespaces need root ({})", String::from_utf8_lossy(&output.stderr).trim());
+            None
+        }
+        Err(error) => {
+            eprintln!("not run: unshare of util-linux is missing ({error})");
+            None
+        }
+    }
+}
+
+#[test]
+fn containers_that_share_the_directory_exchange_messages_and_notice_deaths() {
+    let Some(container) = container() else { return };
+    let place = Place::new();
+    let mut port = place.open(place.options());
+    let address = Address::local("echo".parse::<PortName>().expect("a name"));
+    // Once it leaves when we close; once it is killed, and another one takes its name.
+    for _ in 0..2 {
+        let mut echo = Actor::start_under(container, "echo", place.path(), &[]);
+        echo.expect("ready");
+        let peer = port.connect(&address, MINUTE).expect("connect");
+        // From outside its process is seen, from inside ours is not.
+        assert!(port.peer_info(peer).expect("connected").pid > 1);
+        for length in [8, 4096] {
+            port.send(peer, Priority::High, &vec![7; length]).expect("room");
+            match port.wait(Some(MINUTE)).expect("wait") {
+                Some(Event::Message(message)) => assert_eq!(&message.payload[..], vec![7; length]),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(echo.expect("pid"), "0");
+        }
+        echo.signal(Signal::KILL);
+        until(|| match port.wait(Some(MINUTE)).expect("wait") {
+            Some(Event::Disconnected { peer: gone, reason }) => {
+                assert_eq!((gone, reason), (peer, Gone::Died));
+                true
+            }
+            other => panic!("{other:?}"),
+        });
+    }
+}
