@@ -216,6 +216,8 @@ typedef struct {
   uint64_t borrow_bytes_max;
   /* How long bw_wait spins at most before it sleeps. */
   uint64_t spin_ns;
+  /* How often a port that is polled looks for new peers and for dead ones. */
+  uint64_t look_around_ns;
   /* A bw_admit_t. */
   uint32_t admit;
   /* The group that BW_ADMIT_GROUP admits. */

@@ -69,6 +69,8 @@ pub struct bw_port_options_t {
     pub borrow_bytes_max: u64,
     /// How long bw_wait spins at most before it sleeps.
     pub spin_ns: u64,
+    /// How often a port that is polled looks for new peers and for dead ones.
+    pub look_around_ns: u64,
     /// A bw_admit_t.
     pub admit: u32,
     /// The group that BW_ADMIT_GROUP admits.
@@ -89,12 +91,12 @@ pub struct bw_port_options_t {
     pub reserved: u32,
 }
 
-// SAFETY: integers and raw pointers, and 120 bytes are the sum of their sizes.
+// SAFETY: integers and raw pointers, and 128 bytes are the sum of their sizes.
 unsafe impl Plain for bw_port_options_t {}
 const _: () = assert!(size_of::<bw_port_options_t>() == OPTIONS_BYTES_LEAST);
 
 /// The structure as it was in the first version.
-const OPTIONS_BYTES_LEAST: usize = 6 * 8 + 6 * 4 + 6 * 4 + 2 * 4;
+const OPTIONS_BYTES_LEAST: usize = 7 * 8 + 6 * 4 + 6 * 4 + 2 * 4;
 
 /// Fills `options` with the defaults, which suit most programs. `size_bytes` is sizeof *options.
 ///
@@ -142,7 +144,8 @@ pub fn describe(options: &PortOptions, texts: [Option<&CString>; 2]) -> bw_port_
         runtime_directory,
         message_bytes_max: options.message_bytes_max,
         borrow_bytes_max: options.borrow_bytes_max,
-        spin_ns: u64::try_from(options.spin.as_nanos()).unwrap_or(u64::MAX),
+        spin_ns: nanoseconds(options.spin),
+        look_around_ns: nanoseconds(options.look_around),
         admit: admit as u32,
         admit_group,
         integrity: u32::from(options.integrity),
@@ -193,11 +196,16 @@ pub unsafe fn read(options: *const bw_port_options_t) -> Result<PortOptions, Fai
         receive_tokens: asked.receive_tokens,
         peers_max: asked.peers_max,
         spin: Duration::from_nanos(asked.spin_ns),
+        look_around: Duration::from_nanos(asked.look_around_ns),
         geometry: Geometry { lanes: asked.lanes.map(lane), fragment_bytes: asked.fragment_bytes },
         runtime_directory: text(asked.runtime_directory, "options: runtime_directory")?.map(Into::into),
         ..PortOptions::default()
     };
     Ok(options)
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn admit(number: u32, group: u32) -> Result<Admit, Failure> {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// Each public function of the message layer, and the C functions that stand for it, or why none does.
-const FUNCTIONS: [(&str, &[&str]); 45] = [
+const FUNCTIONS: [(&str, &[&str]); 46] = [
     ("Address::local", &["bw_connect"]),
     ("Buffer::as_ptr", &["field buffer"]),
     ("Buffer::from_raw", &["bw_send_buffer", "bw_post_receive", "bw_put", "bw_get"]),
@@ -20,6 +20,7 @@ const FUNCTIONS: [(&str, &[&str]); 45] = [
     ("Lent::read", &["bw_lent_read"]),
     ("Lent::to_vec", &["bw_lent_read"]),
     ("Payload::into_buffer", &["field buffer"]),
+    ("Payload::is_foreign", &["field buffer"]),
     ("Peer::from_bits", &["type bw_peer_t"]),
     ("Peer::to_bits", &["type bw_peer_t"]),
     ("PeerInfo::port", &["field address"]),
@@ -72,7 +73,11 @@ type Renamed = &'static [(&'static str, &'static str)];
 
 /// Structures whose every field has one of the same name in C, or the names in C that stand for it.
 const FIELDS: [(&str, &str, Renamed); 4] = [
-    ("options.rs", "PortOptions", &[("geometry", "lanes"), ("spin", "spin_ns")]),
+    (
+        "options.rs",
+        "PortOptions",
+        &[("geometry", "lanes"), ("look_around", "look_around_ns"), ("spin", "spin_ns")],
+    ),
     ("port.rs", "Statistics", &[]),
     ("event.rs", "PeerInfo", &[]),
     ("event.rs", "Message", &[("payload", "data")]),
