@@ -14,34 +14,72 @@ use crate::port::Port;
 pub(crate) struct Spin {
     max_cycles: u64,
     cycles: u64,
-    /// Involuntary switches of this thread at the last sleep: more of them means that others want the core.
+    /// Involuntary switches of this thread when it last failed: more of them means that others want the core.
     switches: u64,
+    /// Waits that do not spin because others want the core.
+    abstain: u32,
 }
+
+/// Waits without spinning after the core was taken from us.
+const ABSTAIN: u32 = 64;
 
 impl Spin {
     pub fn new(max: Duration) -> Self {
         let max_cycles = clock::cycles_in(max);
-        Self { max_cycles, cycles: max_cycles, switches: 0 }
+        Self { max_cycles, cycles: max_cycles, switches: process::involuntary_switches(), abstain: 0 }
+    }
+
+    /// How long this wait may spin.
+    fn budget(&mut self) -> u64 {
+        if self.abstain == 0 {
+            return self.cycles;
+        }
+        self.abstain -= 1;
+        0
     }
 
     /// Something came while spinning.
     fn paid(&mut self) {
-        self.cycles = (self.cycles * 2).clamp(self.max_cycles.min(2_000), self.max_cycles);
+        self.cycles = self.max_cycles.min(self.cycles * 2);
     }
 
-    /// Nothing came: spin half as long next time, and not at all while others want the core.
+    /// Nothing came: spin half as long next time, down to an eighth; and not at all for a while when the
+    /// kernel has taken the core away meanwhile.
     fn failed(&mut self) {
-        self.cycles /= 2;
+        self.cycles = (self.cycles / 2).max(self.max_cycles / 8);
         let switches = process::involuntary_switches();
         if switches != std::mem::replace(&mut self.switches, switches) {
-            self.cycles = 0;
+            self.abstain = ABSTAIN;
         }
     }
 
     /// The sleep was shorter than the longest spin: spinning would have paid.
     fn woken_after(&mut self, slept_cycles: u64) {
         if slept_cycles < self.max_cycles {
-            self.cycles = (self.cycles * 2).clamp(self.max_cycles / 8, self.max_cycles);
+            self.paid();
+        }
+    }
+}
+
+/// The end of a wait, looked up only when it matters: a clock costs as much as a message.
+struct Deadline {
+    timeout: Option<Duration>,
+    instant: Option<Instant>,
+}
+
+impl Deadline {
+    /// What is left; `None`: for ever.
+    fn rest(&mut self) -> Option<Duration> {
+        let timeout = self.timeout?;
+        let now = Instant::now();
+        match self.instant {
+            Some(instant) => Some(instant.saturating_duration_since(now)),
+            None => {
+                // A time-out beyond what the clock can say is for ever.
+                self.instant = now.checked_add(timeout);
+                self.timeout = self.instant.map(|_| timeout);
+                self.timeout
+            }
         }
     }
 }
@@ -59,12 +97,12 @@ impl Port {
         if let Some(event) = self.poll() {
             return Ok(Some(event));
         }
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut deadline = Deadline { timeout, instant: None };
         loop {
-            if let Some(event) = self.spin_for_event(deadline) {
+            if let Some(event) = self.spin_for_event(&mut deadline) {
                 return Ok(Some(event));
             }
-            let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let rest = deadline.rest();
             if rest == Some(Duration::ZERO) {
                 return Ok(self.poll());
             }
@@ -131,8 +169,8 @@ impl Port {
         any
     }
 
-    #[inline]
-    fn spin_for_event(&mut self, deadline: Option<Instant>) -> Option<Event> {
+    fn spin_for_event(&mut self, deadline: &mut Deadline) -> Option<Event> {
+        let budget = self.spin.budget();
         let start = clock::cycles();
         let mut turns = 0u32;
         loop {
@@ -141,16 +179,16 @@ impl Port {
                 return Some(event);
             }
             // What moves is no spinning: a long message goes on as long as it can, until the time is up.
-            if !self.progressed && clock::cycles().wrapping_sub(start) >= self.spin.cycles {
+            if !self.progressed && clock::cycles().wrapping_sub(start) >= budget {
                 break;
             }
             turns += 1;
-            if turns.is_multiple_of(64) && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if turns.is_multiple_of(64) && deadline.rest() == Some(Duration::ZERO) {
                 return None;
             }
             std::hint::spin_loop();
         }
-        if self.spin.cycles > 0 {
+        if budget > 0 {
             self.spin.failed();
         }
         None

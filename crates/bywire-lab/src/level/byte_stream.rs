@@ -197,6 +197,10 @@ impl Endpoint for ByteStream {
         }
     }
 
+    fn spins(&self) -> bool {
+        self.spin
+    }
+
     fn details(&self) -> Details {
         granted(self.socket.as_fd())
     }

@@ -335,6 +335,10 @@ impl Endpoint for MsgEnd {
         }
     }
 
+    fn spins(&self) -> bool {
+        self.spin
+    }
+
     fn details(&self) -> Details {
         let mut details = Details::new();
         details.insert("idle_peers".into(), self.state.borrow()._idle.len().into());

@@ -214,6 +214,10 @@ impl Endpoint for Datagrams {
         }
     }
 
+    fn spins(&self) -> bool {
+        self.spin
+    }
+
     fn details(&self) -> Details {
         granted(self.socket.as_fd())
     }
