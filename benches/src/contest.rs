@@ -9,7 +9,7 @@ use bywire_lab::statistics::median;
 use rand::seq::SliceRandom;
 
 /// A contestant that failed this often is left out of further rounds.
-const FAILURES_MAX: usize = 2;
+const FAILURES_MAX: usize = 3;
 
 /// Something that can be measured by one fresh pair of processes at a time.
 pub struct Contestant {
