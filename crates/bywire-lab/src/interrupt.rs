@@ -56,6 +56,10 @@ impl Group {
     /// Watches over the group that `leader` leads.
     pub(crate) fn of(leader: Pid) -> Self {
         groups().push(leader);
+        // An interrupt that came before it was known has not ended it.
+        if requested() {
+            let _gone = kill_process_group(leader, Signal::KILL);
+        }
         Self(leader)
     }
 }

@@ -500,7 +500,9 @@ fn parameters(request: &Request, plan: &Plan) -> BTreeMap<String, Value> {
             parameters.insert(name.to_owned(), value);
         }
     };
-    set("spin", Some(plan.spin.into()));
+    // Absent where the level waits in its own way: it spins a little, then sleeps.
+    let waits_its_own_way = plan.level == Level::Msg && !plan.spin && !plan.sleep;
+    set("spin", (!waits_its_own_way).then(|| plan.spin.into()));
     set("blocks", Some(plan.blocks.into()));
     set("block_us", Some(plan.block_us.into()));
     set("nagle", (plan.level == Level::Tcp).then(|| on_off(plan.nagle)));

@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use crate::memory::LINE_BYTES;
+
 /// Copies `target.len()` bytes out of shared memory.
 ///
 /// # Safety
@@ -14,8 +16,17 @@ pub unsafe fn from_shared(source: *const u8, target: &mut [u8]) {
     let mut offset = 0;
     #[cfg(target_arch = "x86_64")]
     if target.len() >= LINES_BYTES_MIN {
-        // SAFETY: the caller vouches for the source; the target is a live slice of that length.
-        offset = unsafe { move_lines::<false>(source, target.as_mut_ptr(), target.len()) };
+        let lines = target.len() / LINE_BYTES;
+        // Only what has been published: asking for the lines behind would take them from their writer.
+        (0..lines.min(READ_AHEAD)).for_each(|line| expect(source.wrapping_add(line * LINE_BYTES)));
+        for line in 0..lines {
+            if line + READ_AHEAD < lines {
+                expect(source.wrapping_add((line + READ_AHEAD) * LINE_BYTES));
+            }
+            // SAFETY: the caller vouches for the source; the target is a live slice; both have `lines` lines.
+            unsafe { move_line(source.add(line * LINE_BYTES), target.as_mut_ptr().add(line * LINE_BYTES)) };
+        }
+        offset = lines * LINE_BYTES;
     }
     let mut words = target[offset..].chunks_exact_mut(8);
     for word in &mut words {
@@ -41,8 +52,13 @@ pub unsafe fn to_shared(source: &[u8], target: *mut u8) {
     let mut offset = 0;
     #[cfg(target_arch = "x86_64")]
     if source.len() >= LINES_BYTES_MIN {
-        // SAFETY: the caller vouches for the target; the source is a live slice of that length.
-        offset = unsafe { move_lines::<true>(source.as_ptr(), target, source.len()) };
+        let lines = source.len() / LINE_BYTES;
+        for line in 0..lines {
+            claim(target.wrapping_add(line * LINE_BYTES + WRITE_AHEAD));
+            // SAFETY: the caller vouches for the target; the source is a live slice; both have `lines` lines.
+            unsafe { move_line(source.as_ptr().add(line * LINE_BYTES), target.add(line * LINE_BYTES)) };
+        }
+        offset = lines * LINE_BYTES;
     }
     let words = source[offset..].chunks_exact(8);
     let rest = words.remainder();
@@ -86,49 +102,32 @@ pub fn expect(address: *const u8) {
 /// From here on whole lines are moved with a look ahead (measured; see `docs/performance.md`).
 #[cfg(target_arch = "x86_64")]
 const LINES_BYTES_MIN: usize = 128;
+/// How many lines ahead a reader asks: enough to cover the way to another core's cache.
+#[cfg(target_arch = "x86_64")]
+const READ_AHEAD: usize = 32;
+/// How far ahead a writer claims: the next fragment of the default size.
+#[cfg(target_arch = "x86_64")]
+const WRITE_AHEAD: usize = 4096;
 
-/// Moves whole lines from shared memory, asking for the ones to come, and returns how many bytes that was.
+/// Moves one line.
 ///
 /// # Safety
-/// `source` valid for reads and `target` for writes of `length` bytes, not overlapping.
+/// `source` valid for reads and `target` for writes of 64 bytes.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn move_lines<const WRITE_AHEAD: bool>(source: *const u8, target: *mut u8, length: usize) -> usize {
-    let lines = length / 64;
-    if lines == 0 {
-        return 0;
-    }
-    // SAFETY: the caller vouches for both ranges; prefetches beyond them touch nothing and cannot fault.
+unsafe fn move_line(source: *const u8, target: *mut u8) {
+    // SAFETY: the caller vouches for both lines.
     unsafe {
-        if WRITE_AHEAD {
-            core::arch::asm!(
-                "2:",
-                "prefetchw [{target} + 768]",
-                "movups {a}, [{source}]", "movups {b}, [{source} + 16]",
-                "movups {c}, [{source} + 32]", "movups {d}, [{source} + 48]",
-                "movups [{target}], {a}", "movups [{target} + 16], {b}",
-                "movups [{target} + 32], {c}", "movups [{target} + 48], {d}",
-                "add {source}, 64", "add {target}, 64", "dec {lines}", "jnz 2b",
-                source = inout(reg) source => _, target = inout(reg) target => _, lines = inout(reg) lines => _,
-                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
-                options(nostack),
-            );
-        } else {
-            core::arch::asm!(
-                "2:",
-                "prefetcht0 [{source} + 768]",
-                "movups {a}, [{source}]", "movups {b}, [{source} + 16]",
-                "movups {c}, [{source} + 32]", "movups {d}, [{source} + 48]",
-                "movups [{target}], {a}", "movups [{target} + 16], {b}",
-                "movups [{target} + 32], {c}", "movups [{target} + 48], {d}",
-                "add {source}, 64", "add {target}, 64", "dec {lines}", "jnz 2b",
-                source = inout(reg) source => _, target = inout(reg) target => _, lines = inout(reg) lines => _,
-                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
-                options(nostack),
-            );
-        }
+        core::arch::asm!(
+            "movups {a}, [{source}]", "movups {b}, [{source} + 16]",
+            "movups {c}, [{source} + 32]", "movups {d}, [{source} + 48]",
+            "movups [{target}], {a}", "movups [{target} + 16], {b}",
+            "movups [{target} + 32], {c}", "movups [{target} + 48], {d}",
+            source = in(reg) source, target = in(reg) target,
+            a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+            options(nostack, preserves_flags),
+        );
     }
-    length / 64 * 64
 }
 
 /// # Safety

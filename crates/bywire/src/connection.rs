@@ -186,6 +186,8 @@ impl Connection {
 
     /// Says good-bye: answers that are owed go first, as far as there is room for them.
     pub fn take_leave(&mut self, resources: &mut Resources) {
+        // Short ones, and each once: a get's data could go on for as long as the peer likes.
+        self.replies.retain(|reply| !matches!(reply, Reply::Data { .. }));
         while matches!(self.advance_replies(resources), Ok(true)) {}
         // A peer whose socket is full notices our end all the same.
         let _ = self.socket.send(&crate::handshake::Packet::Goodbye.to_bytes(), &[]);

@@ -26,6 +26,10 @@ use crate::transfer::heap_bytes;
 
 /// Connections that have not introduced themselves; the oldest makes room for the next.
 const STRANGERS_MAX: usize = 64;
+/// Events beyond which nobody new is let in before the program has taken some.
+const EVENTS_MAX: usize = 4096;
+/// Of a port's peers, foreign users may each be one in so many: none can take every place.
+const FOREIGN_SHARE: usize = 8;
 /// Strangers accepted at a time, so that a flood of them cannot hold up the data path.
 const ACCEPT_MAX: usize = 16;
 /// Descriptors that should be free for the next peers, and for the program.
@@ -114,8 +118,17 @@ impl Port {
     /// # Errors
     /// [`ConnectError`].
     pub fn connect(&mut self, address: &Address, timeout: Duration) -> Result<Peer, ConnectError> {
+        let result = self.connect_and_wait(address, timeout);
+        // The wait may have taken what would have woken the program.
+        self.stir();
+        result
+    }
+
+    fn connect_and_wait(&mut self, address: &Address, timeout: Duration) -> Result<Peer, ConnectError> {
         let peer = self.begin_connect(address, false)?;
-        let deadline = Instant::now() + timeout;
+
+        // One beyond what the clock can say is for ever.
+        let deadline = Instant::now().checked_add(timeout);
         loop {
             match self.slots.peek(peer) {
                 Some(Slot::Connected(_)) => return Ok(peer),
@@ -128,12 +141,12 @@ impl Port {
                 }
                 _ => return Err(ConnectError::Refused(Refusal::Closed)),
             }
-            let rest = deadline.saturating_duration_since(Instant::now());
-            if rest.is_zero() {
+            let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if rest == Some(Duration::ZERO) {
                 self.end(peer.index, Gone::Here);
                 return Err(ConnectError::TimedOut);
             }
-            self.look_after_sockets(Some(rest)).map_err(ConnectError::System)?;
+            self.look_after_sockets(rest).map_err(ConnectError::System)?;
         }
     }
 
@@ -211,6 +224,8 @@ impl Port {
             match Tag::from_bits(bits) {
                 Tag::Alarm => self.resources.returns.alarm.silence(),
                 Tag::Bell => self.bell.silence(),
+                // Those who come and go make events; they wait until the program has taken some.
+                Tag::Listener | Tag::Peer { .. } if self.resources.events.len() >= EVENTS_MAX => {}
                 Tag::Listener => self.accept(),
                 Tag::Stranger(number) => self.hear_stranger(number),
                 Tag::Peer { index, generation } => {
@@ -315,6 +330,11 @@ impl Port {
         };
         if !is_admitted {
             return Err(Refusal::NotAdmitted);
+        }
+        let of_user = |index| self.slots.uid_at(index) == Some(credentials.uid);
+        let share_max = (self.options.peers_max as usize / FOREIGN_SHARE).max(1);
+        if !is_family && self.slots.indices().filter(|index| of_user(*index)).count() >= share_max {
+            return Err(Refusal::TooManyPeers);
         }
         if !self.directory.is_owner(&hello.port, credentials) {
             return Err(Refusal::Unverified);

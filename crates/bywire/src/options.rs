@@ -33,6 +33,7 @@ pub struct PortOptions {
     /// Who may connect.
     pub admit: Admit,
     /// Check every payload end to end with CRC32C, in both directions; on as soon as either end wants it.
+    /// A payload that fails ends the connection; of a region that it was put into, the range is then undefined.
     pub integrity: bool,
     /// The longest message that this port takes, in bytes (up to 2^40).
     pub message_bytes_max: u64,
@@ -44,7 +45,8 @@ pub struct PortOptions {
     pub borrow_bytes_max: u64,
     /// Connections at a time.
     pub peers_max: u32,
-    /// How long [`crate::Port::wait`] spins at most before it sleeps; it spins less while that does not pay.
+    /// How long [`crate::Port::wait`] spins at most before it sleeps: about what going to sleep and being
+    /// woken costs. It spins less while that does not pay.
     pub spin: Duration,
     /// How often a port that is polled looks for new peers and for dead ones.
     pub look_around: Duration,
@@ -66,7 +68,7 @@ impl Default for PortOptions {
             receive_tokens: 1024,
             borrow_bytes_max: 1 << 30,
             peers_max: 4096,
-            spin: Duration::from_micros(20),
+            spin: Duration::from_micros(50),
             look_around: Duration::from_millis(1),
             geometry: Geometry::default(),
             runtime_directory: None,

@@ -384,7 +384,8 @@ impl Connection {
                     Err(error) => (true, Reply::Status { transfer, result: Err(error) }),
                 };
                 if done {
-                    self.replies.push_front(next);
+                    // Behind the others: no answer waits for more than a fragment of a long one.
+                    self.replies.push_back(next);
                     return Ok(true);
                 }
                 (false, Some(reply))

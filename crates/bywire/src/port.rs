@@ -34,6 +34,8 @@ const HIGH_FIRST: [Priority; 2] = [Priority::High, Priority::Low];
 const LOW_FIRST: [Priority; 2] = [Priority::Low, Priority::High];
 /// Messages taken from one hot peer before another is asked first.
 const TURN: u32 = 8;
+/// Answers taken from each hot peer while messages keep coming.
+const REPLIES: u32 = 8;
 /// Quiet peers looked at by a poll that found nothing else: few, for that poll is what a waiting peer's
 /// message waits for.
 const SCAN: u32 = 1;
@@ -213,6 +215,7 @@ impl Port {
         let result = connection.send_now(priority, bytes);
         if result == Err(SendError::Full) {
             self.keep_busy(peer.index);
+            self.stir();
         }
         result
     }
@@ -247,6 +250,7 @@ impl Port {
             return Err(buffer);
         }
         self.resources.post(priority, buffer);
+        self.stir();
         Ok(())
     }
 
@@ -315,8 +319,9 @@ impl Port {
             self.come_back();
         }
         if self.polls.is_multiple_of(64) {
-            self.poll_replies();
-            self.scan_quiet();
+            // However busy the hot lanes are: answers, and every quiet peer once in sixteen rounds.
+            (0..REPLIES).for_each(|_| self.poll_replies());
+            self.scan_quiet(self.slots.indices().end / 16 + 1);
             self.age();
         }
         let returns = self.resources.returns.take();
@@ -366,7 +371,7 @@ impl Port {
     fn look_further(&mut self) -> Option<Event> {
         self.poll_replies();
         if !self.progressed {
-            self.scan_quiet();
+            self.scan_quiet(SCAN);
             self.keep_house();
         }
         self.resources.events.pop_front()
@@ -415,12 +420,12 @@ impl Port {
 
     /// Looks at a few quiet peers and warms those that have something.
     #[inline(always)]
-    fn scan_quiet(&mut self) {
+    fn scan_quiet(&mut self, count: u32) {
         let range = self.slots.indices();
         if range.len() <= self.hot.len() {
             return;
         }
-        for _ in 0..SCAN.min(range.end) {
+        for _ in 0..count.min(range.end) {
             self.scan_next = if self.scan_next + 1 < range.end { self.scan_next + 1 } else { 0 };
             let resources = &self.resources;
             let has_input = |slots: &mut Slots, index| {
@@ -584,6 +589,7 @@ impl Port {
         }
         if self.slots.peek(peer).is_some() {
             self.end(peer.index, Gone::Here);
+            self.stir();
         }
     }
 }

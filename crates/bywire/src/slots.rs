@@ -92,6 +92,14 @@ impl Slots {
             .map(|entry| &entry.state)
     }
 
+    /// The user of the peer that is connected at `index`.
+    pub fn uid_at(&self, index: u32) -> Option<u32> {
+        match self.entries.get(index as usize) {
+            Some(Entry { state: Slot::Connected(connection), .. }) => Some(connection.info.uid),
+            _ => None,
+        }
+    }
+
     /// The handle of whatever is at `index` now.
     pub fn peer_at(&self, index: u32) -> Option<Peer> {
         let entry = self.entries.get(index as usize)?;

@@ -142,6 +142,7 @@ impl Port {
         let _ = connection.advance(&mut self.resources);
         self.warm(peer.index);
         self.keep_busy(peer.index);
+        self.stir();
         id
     }
 
@@ -245,6 +246,7 @@ impl Port {
         let sent = connection.send_lent(priority, heap, block.block, length);
         if !sent.map_err(SendError::Disconnected)? {
             self.keep_busy(peer.index);
+            self.stir();
             return Err(SendError::Full.into());
         }
         connection.heaps_lent[heap as usize].lent[block.block as usize] = true;

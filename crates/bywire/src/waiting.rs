@@ -21,7 +21,7 @@ pub(crate) struct Spin {
 }
 
 /// Waits without spinning after the core was taken from us.
-const ABSTAIN: u32 = 64;
+const ABSTAIN: u32 = 8;
 
 impl Spin {
     pub fn new(max: Duration) -> Self {
@@ -53,10 +53,12 @@ impl Spin {
         }
     }
 
-    /// The sleep was shorter than the longest spin: spinning would have paid.
+    /// The sleep was hardly longer than the longest spin: spinning would have paid. This is also the way
+    /// out of a trap: a receiver that sleeps again before its sender has finished waking it is woken for
+    /// every single message.
     fn woken_after(&mut self, slept_cycles: u64) {
-        if slept_cycles < self.max_cycles {
-            self.paid();
+        if slept_cycles / 2 < self.max_cycles {
+            self.cycles = self.max_cycles;
         }
     }
 }
@@ -148,6 +150,15 @@ impl Port {
         // An error here is found again by the next wait, which reports it.
         let _ = self.look_after_sockets(Some(Duration::ZERO));
         self.warm_all_ready();
+    }
+
+    /// A call has made work, or taken what would have woken the program, after it armed: its descriptor
+    /// becomes readable, and the next poll finds out.
+    #[inline(always)]
+    pub(crate) fn stir(&mut self) {
+        if self.is_armed {
+            self.resources.returns.alarm.raise();
+        }
     }
 
     fn disarm(&mut self) {

@@ -158,7 +158,7 @@ pub fn verdicts(scores: &[Score]) -> Vec<String> {
     ];
     let mut verdicts = Vec::new();
     for question in &questions {
-        for waiting in [Waiting::Polling, Waiting::Sleeping] {
+        for waiting in [Waiting::Polling, Waiting::Adaptive, Waiting::Sleeping] {
             verdicts.extend(question.verdict(scores, waiting));
         }
     }

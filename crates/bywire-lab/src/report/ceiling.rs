@@ -78,11 +78,11 @@ impl<'a> Ceilings<'a> {
         floors.map(Ceiling::value).min_by(f64::total_cmp)
     }
 
-    /// The floor that belongs to a way of waiting, with a word for it: pollers cannot beat a cache line, sleepers
+    /// The floor that belongs to a way of waiting, with a word for it: whoever polls, if only for a while, cannot beat a cache line, sleepers
     /// the kernel's hand-off.
     pub fn floor_of(&self, waiting: Waiting) -> Option<(&'static str, f64)> {
         match waiting {
-            Waiting::Polling => Some(("cache line", self.half_rtt_floor()?)),
+            Waiting::Polling | Waiting::Adaptive => Some(("cache line", self.half_rtt_floor()?)),
             Waiting::Sleeping => Some(("hand-off", self.wake_floor()?)),
         }
     }

@@ -30,15 +30,18 @@ type Key<'a> = (&'a str, Option<&'a str>, &'a str, Vec<(&'a str, String)>);
 pub enum Waiting {
     /// It polls, and keeps its core busy.
     Polling,
+    /// It spins a bounded time, then sleeps: the message layer's default.
+    Adaptive,
     /// It sleeps in the kernel until woken.
     Sleeping,
 }
 
 impl Waiting {
-    /// `polling` or `sleeping`.
+    /// `polling`, `adaptive` or `sleeping`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Polling => "polling",
+            Self::Adaptive => "adaptive",
             Self::Sleeping => "sleeping",
         }
     }
@@ -48,6 +51,7 @@ impl Waiting {
         match cell.parameters.get("spin") {
             Some(Value::Bool(true)) => Self::Polling,
             Some(Value::String(text)) if text == "on" || text == "true" => Self::Polling,
+            None if cell.level == "msg" => Self::Adaptive,
             _ => Self::Sleeping,
         }
     }
