@@ -201,13 +201,18 @@ impl Socket {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(buffer)];
-        let message =
-            match rustix::net::recvmsg(&self.file, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Ok(message) => message,
-                Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
-                Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Received::Closed),
-                Err(error) => return Err(error),
-            };
+        // A peer that closed without having read everything is first reported as an error, once; what it
+        // had said before is behind that.
+        let mut result = rustix::net::recvmsg(&self.file, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+        if matches!(result, Err(Errno::CONNRESET)) {
+            result = rustix::net::recvmsg(&self.file, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+        }
+        let message = match result {
+            Ok(message) => message,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
+            Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Received::Closed),
+            Err(error) => return Err(error),
+        };
         let descriptors: Vec<OwnedFd> = control
             .drain()
             .filter_map(|item| match item {
