@@ -59,6 +59,8 @@ struct State {
     /// Memory of long messages that is free again.
     free: Vec<Vec<u8>>,
     heap: Option<Heap>,
+    /// The port has said that there is room, by lane.
+    room: [bool; 2],
     /// Peers that only sit there.
     _idle: Vec<Port>,
 }
@@ -159,6 +161,7 @@ fn ends(plan: &Plan, end: End, mut port: Port, peer: Peer, idle: Vec<Port>) -> R
         inbox: Default::default(),
         free: Vec::new(),
         heap,
+        room: [false; 2],
         _idle: idle,
     };
     let state = Rc::new(RefCell::new(state));
@@ -231,6 +234,7 @@ impl State {
             Event::BufferNeeded { length_bytes, .. } => {
                 bail!("no buffer for a message of {length_bytes} bytes")
             }
+            Event::Room { priority, .. } => self.room[priority as usize] = true,
             // Idle peers come and go.
             _ => {}
         }
@@ -262,6 +266,16 @@ impl MsgEnd {
         }
         self.is_filled = true;
         Ok(true)
+    }
+
+    /// Is another try worth while? What the port has said is not said again.
+    fn has_room(&self, state: &mut State) -> bool {
+        let told = std::mem::take(&mut state.room[self.priority as usize]);
+        match &self.next {
+            Next::Long(None) => !state.free.is_empty(),
+            Next::Lent(None) => told || state.heap.as_ref().and_then(Heap::block).is_some(),
+            _ => told,
+        }
     }
 
     #[inline(always)]
@@ -325,7 +339,8 @@ impl Endpoint for MsgEnd {
     fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<()> {
         let state = &mut *self.state.borrow_mut();
         let has_come = interest != Interest::Send && !state.inbox[self.priority as usize].is_empty();
-        if self.spin || has_come {
+        let has_room = interest != Interest::Receive && self.has_room(state);
+        if self.spin || has_come || has_room {
             std::hint::spin_loop();
             return Ok(());
         }
@@ -341,6 +356,7 @@ impl Endpoint for MsgEnd {
 
     fn details(&self) -> Details {
         let mut details = Details::new();
+        details.insert("sleeps".into(), self.state.borrow().port.statistics().sleeps.into());
         details.insert("idle_peers".into(), self.state.borrow()._idle.len().into());
         details.insert("lent".into(), self.lent.into());
         details
