@@ -143,9 +143,8 @@ pub enum Event {
         /// Up to 32 bytes that came along, visible after the data.
         note: Payload,
     },
-    /// There is room again: after a send that found the lane [`crate::SendError::Full`], or, with low
-    /// priority, because the first block of an exhausted heap has come back. It is said once, so try
-    /// before waiting again.
+    /// There is room again after a send that found the lane [`crate::SendError::Full`]. It is said once,
+    /// so try before waiting again.
     Room {
         /// Towards whom.
         peer: Peer,

@@ -151,11 +151,8 @@ impl Heap {
 }
 
 impl LenderHeap {
-    /// `true`: it is the only free one.
-    pub fn give_back(&self, block: u32) -> bool {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        free.push(block);
-        free.len() == 1
+    pub fn give_back(&self, block: u32) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(block);
     }
 }
 

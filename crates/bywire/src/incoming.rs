@@ -390,7 +390,7 @@ impl Connection {
         let words = consumer.words(&self.inbound);
         let place = usize::try_from(words[0]).unwrap_or(usize::MAX);
         match header.kind & KIND_MASK {
-            RETURN => self.take_block_back(place, words[1], resources)?,
+            RETURN => self.take_block_back(place, words[1])?,
             GET_DATA => {
                 let Some(Some(waiting)) = self.waiting.get_mut(place) else { return Err(Gone::Broken) };
                 let length = usize::from(header.length);
@@ -413,15 +413,13 @@ impl Connection {
         Ok(Step::Progress)
     }
 
-    fn take_block_back(&mut self, heap: usize, block: u64, resources: &mut Resources) -> Result<(), Gone> {
+    fn take_block_back(&mut self, heap: usize, block: u64) -> Result<(), Gone> {
         let Some(heap) = self.heaps_lent.get_mut(heap) else { return Err(Gone::Broken) };
         let lent = usize::try_from(block).ok().and_then(|block| heap.lent.get_mut(block));
         if !lent.is_some_and(std::mem::take) {
             return Err(Gone::Broken);
         }
-        if heap.shared.give_back(block as u32) {
-            resources.events.push_back(Event::Room { peer: self.peer, priority: Priority::Low });
-        }
+        heap.shared.give_back(block as u32);
         self.blocks_out -= 1;
         Ok(())
     }

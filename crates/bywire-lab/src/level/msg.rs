@@ -344,6 +344,9 @@ impl Endpoint for MsgEnd {
             std::hint::spin_loop();
             return Ok(());
         }
+        // A block that comes back makes no event.
+        let is_exhausted = matches!(self.next, Next::Lent(None)) && interest != Interest::Receive;
+        let timeout = if is_exhausted { timeout.min(Duration::from_millis(1)) } else { timeout };
         match state.port.wait(Some(timeout))? {
             Some(event) => state.take(event),
             None => Ok(()),
