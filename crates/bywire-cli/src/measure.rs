@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use bywire_lab::cell::{Cell, CpuEnd, Unit};
+use bywire_lab::cpu::DISTURBED;
 use bywire_lab::measure::{self, Request};
 use bywire_lab::netperf::Netperf;
 use bywire_lab::{interrupt, size};
@@ -185,9 +186,11 @@ fn table(cell: &Cell) -> String {
     }
     row("source CPU", cpu(&cell.cpu.source));
     row("target CPU", cpu(&cell.cpu.target));
-    let disturbed = cell.blocks.iter().filter(|block| !block.disturbed.is_empty()).count();
-    let outliers = cell.blocks.iter().filter(|block| block.outlier).count();
-    row("blocks", format!("{}, of which disturbed {disturbed}, outliers {outliers}", cell.blocks.len()));
+    let (disturbed, outliers) = (cell.disturbed_blocks(), cell.outlier_blocks());
+    row("blocks", format!("{}, of which {disturbed} disturbed, {outliers} outliers", cell.blocks.len()));
+    if disturbed > 0 {
+        lines.push(DISTURBED.to_owned());
+    }
     lines.join("\n") + "\n"
 }
 

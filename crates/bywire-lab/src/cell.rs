@@ -52,6 +52,18 @@ pub struct Cell {
     pub environment: Value,
 }
 
+impl Cell {
+    /// How many of its blocks were disturbed; see [`crate::cpu::DISTURBED`].
+    pub fn disturbed_blocks(&self) -> usize {
+        self.blocks.iter().filter(|block| !block.disturbed.is_empty()).count()
+    }
+
+    /// How many of its blocks lie outside Tukey's fences.
+    pub fn outlier_blocks(&self) -> usize {
+        self.blocks.iter().filter(|block| block.outlier).count()
+    }
+}
+
 /// What a value is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
@@ -100,7 +112,7 @@ pub struct Block {
     pub seconds: f64,
     /// Operations (messages or round trips) in it.
     pub operations: u64,
-    /// Why the block counts as disturbed (`steal`, `involuntary-switches`), empty when clean.
+    /// Why the block counts as disturbed (`steal`, `waited-for-core`), empty when clean; see [`crate::cpu::DISTURBED`].
     #[serde(default)]
     pub disturbed: Vec<String>,
     /// Outside Tukey's fences of its cell: marked, never dropped.

@@ -28,8 +28,6 @@ const END_FIELDS: [&str; 7] = [
 fn line(cell: &Cell) -> String {
     let percentile = |of: fn(&crate::cell::Percentiles) -> f64| number(cell.percentiles.as_ref().map(of));
     let pairs: std::collections::BTreeSet<u32> = cell.blocks.iter().map(|block| block.pair).collect();
-    let disturbed = cell.blocks.iter().filter(|block| !block.disturbed.is_empty());
-    let outliers = cell.blocks.iter().filter(|block| block.outlier);
     let parameters: Vec<String> = cell
         .parameters
         .iter()
@@ -59,8 +57,8 @@ fn line(cell: &Cell) -> String {
         percentile(|p| p.p999),
         pairs.len().to_string(),
         cell.blocks.len().to_string(),
-        disturbed.count().to_string(),
-        outliers.count().to_string(),
+        cell.disturbed_blocks().to_string(),
+        cell.outlier_blocks().to_string(),
     ];
     fields.extend(end_fields(&cell.cpu.source));
     fields.extend(end_fields(&cell.cpu.target));

@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use bywire_lab::cell::{
     Absence, Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Percentiles, SESSION_SCHEMA, Session, Unit,
 };
+use bywire_lab::cpu::DISTURBED;
 use bywire_lab::store::{self, Store, StoreError};
 use bywire_lab::{csv, report};
 use sha2::{Digest, Sha256};
@@ -73,6 +74,9 @@ fn the_answer_comes_first_and_compares_like_with_like() {
     assert!(text.contains(sleeping), "{text}");
     assert!(text.contains("Host CPU per short message, polling: msg · shm · polling with 50.0 ns"), "{text}");
     assert!(!text.contains("polling: tcp"), "a sleeper among the pollers: {text}");
+    let cells = generated_session().cells.len();
+    assert!(text.contains(&format!("{cells} of {} blocks were disturbed. {DISTURBED}", 5 * cells)), "{text}");
+    assert!(page.contains(DISTURBED));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::cell::{Cell, Session};
+use crate::cpu::DISTURBED;
 use crate::report::answer::{Headline, Score, headlines, verdicts};
 use crate::report::ceiling::{Ceiling, Ceilings};
 use crate::report::graph;
@@ -331,7 +332,7 @@ fn conduct(session: &Session) -> Markup {
         @if !session.cells.is_empty() {
             section.card #cells {
                 h3 { "Every cell" }
-                p.about { "Medians over fresh pairs of processes, with 95 % bootstrap intervals over the pairs. Disturbed blocks and outliers are marked, never dropped." }
+                p.about { "Medians over fresh pairs of processes, with 95 % bootstrap intervals over the pairs. Disturbed blocks and outliers are marked, never dropped. " (DISTURBED) }
                 details {
                     summary { "Table of " (session.cells.len()) " cells" }
                     (scroll("Every cell", html! {
@@ -358,8 +359,6 @@ fn conduct(session: &Session) -> Markup {
 fn cell_row(cell: &Cell) -> Markup {
     let value = |value: Option<f64>| value.map(|value| quantity::value(value, cell.unit)).unwrap_or_default();
     let pairs: std::collections::BTreeSet<u32> = cell.blocks.iter().map(|block| block.pair).collect();
-    let disturbed = cell.blocks.iter().filter(|block| !block.disturbed.is_empty()).count();
-    let outliers = cell.blocks.iter().filter(|block| block.outlier).count();
     html! {
         tr {
             th scope="row" { code { (command_of(cell)) } }
@@ -370,8 +369,8 @@ fn cell_row(cell: &Cell) -> Markup {
             td.figure { (value(cell.percentiles.map(|percentiles| percentiles.p999))) }
             td.figure { (pairs.len()) }
             td.figure { (cell.blocks.len()) }
-            td.figure { (disturbed) }
-            td.figure { (outliers) }
+            td.figure { (cell.disturbed_blocks()) }
+            td.figure { (cell.outlier_blocks()) }
         }
     }
 }

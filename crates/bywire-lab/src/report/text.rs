@@ -1,6 +1,7 @@
 //! The tables for a terminal: plain text, aligned.
 
 use crate::cell::{Cell, Session};
+use crate::cpu::DISTURBED;
 use crate::report::answer::{Score, verdicts};
 use crate::report::ceiling::Ceilings;
 use crate::report::quantity;
@@ -28,6 +29,11 @@ pub fn summary_text(session: &Session) -> String {
     for absence in &session.absent {
         let test = absence.test.as_ref().map(|test| format!(" {test}"));
         text += &format!("  {}{}: {}\n", absence.level, test.unwrap_or_default(), absence.reason);
+    }
+    let blocks: usize = session.cells.iter().map(|cell| cell.blocks.len()).sum();
+    if blocks > 0 {
+        let disturbed: usize = session.cells.iter().map(Cell::disturbed_blocks).sum();
+        text += &format!("\n{disturbed} of {blocks} blocks were disturbed. {DISTURBED}\n");
     }
     if !session.complete {
         text += "\nThe session was interrupted: this is what had been measured by then.";
