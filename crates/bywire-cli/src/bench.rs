@@ -50,6 +50,7 @@ impl BenchArgs {
         let preset = preset::named(&self.preset, self.time, self.levels.as_deref())?;
         let directory = self.output.clone().unwrap_or_else(|| bench::default_directory(preset.name));
         let mut lines = Lines::new(self.json);
+        lines.line(&crate::table::line_heading());
         let finished = bench::run(preset, &directory, &mut lines)?;
         lines.bar.finish_and_clear();
         self.print(&finished)?;
@@ -112,7 +113,7 @@ impl Progress for Lines {
     }
 
     fn measured(&mut self, cell: &Cell) {
-        self.line(&crate::measure::line(cell));
+        self.line(&crate::table::line(cell));
     }
 
     fn absent(&mut self, absence: &Absence) {

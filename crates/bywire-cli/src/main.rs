@@ -6,6 +6,7 @@ mod manual;
 mod measure;
 mod report;
 mod serve;
+mod table;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

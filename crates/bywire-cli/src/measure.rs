@@ -4,12 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use bywire_lab::cell::{Cell, CpuEnd, Unit};
-use bywire_lab::cpu::DISTURBED;
 use bywire_lab::measure::{self, Request};
 use bywire_lab::netperf::Netperf;
 use bywire_lab::{interrupt, size};
 use clap::{ArgAction, Args, ValueEnum};
+
+use crate::table;
 
 /// What to measure, and how.
 #[derive(Args, Debug)]
@@ -120,7 +120,7 @@ impl MeasureArgs {
         } else if self.style.is_some() {
             Netperf::from_cell(&cell)?.to_string()
         } else {
-            table(&cell)
+            table::of_cell(&cell)
         };
         crate::print(&text)
     }
@@ -159,104 +159,4 @@ pub fn read_key(path: &Path) -> Result<Vec<u8>> {
         path.display()
     );
     Ok(key.to_vec())
-}
-
-/// A cell for people: a heading, then one line for each figure.
-fn table(cell: &Cell) -> String {
-    let size = cell.size_bytes.map_or_else(String::new, |bytes| format!(", {} bytes", bytes));
-    let link = cell.link.as_ref().map_or_else(String::new, |link| format!(" over {link}"));
-    let mut lines = vec![format!("{} {}{link}, between {}{size}", cell.level, cell.test, cell.between)];
-    let mut row = |name: &str, value: String| lines.push(format!("  {name:<12}  {value}"));
-    row("median", show(cell.value, cell.unit));
-    row("95 %", format!("{} to {}", show(cell.ci95[0], cell.unit), show(cell.ci95[1], cell.unit)));
-    if let Some(mean) = cell.mean {
-        row("mean", show(mean, cell.unit));
-    }
-    if let Some(percentiles) = cell.percentiles {
-        for (name, value) in [("p90", percentiles.p90), ("p99", percentiles.p99), ("p99.9", percentiles.p999)]
-        {
-            row(name, show(value, cell.unit));
-        }
-    }
-    for (name, value) in &cell.details {
-        if let Some(value) = value.as_f64() {
-            let (label, shown) = detail(name, value);
-            row(&label, shown);
-        }
-    }
-    row("source CPU", cpu(&cell.cpu.source));
-    row("target CPU", cpu(&cell.cpu.target));
-    let (disturbed, outliers) = (cell.disturbed_blocks(), cell.outlier_blocks());
-    row("blocks", format!("{}, of which {disturbed} disturbed, {outliers} outliers", cell.blocks.len()));
-    if disturbed > 0 {
-        lines.push(DISTURBED.to_owned());
-    }
-    lines.join("\n") + "\n"
-}
-
-/// A cell in one line, for tables that grow.
-pub fn line(cell: &Cell) -> String {
-    format!(
-        "{:<7} {:<10} {:<20} {:>8} {:>22}   {} to {}",
-        cell.level,
-        cell.test,
-        way(cell),
-        cell.size_bytes.map_or_else(String::new, size::show),
-        show(cell.value, cell.unit),
-        show(cell.ci95[0], cell.unit),
-        show(cell.ci95[1], cell.unit),
-    )
-}
-
-/// What tells cells of one level, test and size apart.
-fn way(cell: &Cell) -> String {
-    let link = cell.link.clone().filter(|link| *link != cell.level);
-    let is_set = |name: &str| cell.parameters.get(name) == Some(&true.into());
-    let parts = [
-        link,
-        cell.parameters.get("mtu").map(|mtu| format!("MTU {mtu}")),
-        is_set("spin").then(|| "polling".to_owned()),
-        is_set("both-cores").then(|| "both cores".to_owned()),
-    ];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
-}
-
-fn detail(name: &str, value: f64) -> (String, String) {
-    let units = [
-        ("_bytes_per_second", Some(Unit::BytesPerSecond)),
-        ("_bytes", Some(Unit::Bytes)),
-        ("_ns", Some(Unit::Nanoseconds)),
-        ("_seconds", None),
-    ];
-    let found = units.iter().find_map(|(suffix, unit)| Some((name.strip_suffix(suffix)?, *unit)));
-    match found {
-        Some((stem, Some(unit))) => (stem.replace('_', " "), show(value, unit)),
-        Some((stem, None)) => (stem.replace('_', " "), format!("{value:.3} s")),
-        None => (name.replace('_', " "), format!("{value}")),
-    }
-}
-
-fn show(value: f64, unit: Unit) -> String {
-    match unit {
-        Unit::Nanoseconds if value >= 10_000.0 => format!("{:.2} µs", value / 1e3),
-        Unit::Nanoseconds => format!("{value:.1} ns"),
-        Unit::Bytes => format!("{value:.0} bytes"),
-        Unit::BytesPerSecond if value >= 1e9 => format!("{:.3} GB/s", value / 1e9),
-        Unit::BytesPerSecond => format!("{:.2} MB/s", value / 1e6),
-        Unit::MessagesPerSecond => format!("{value:.0} messages/s"),
-        Unit::TransactionsPerSecond => format!("{value:.0} transactions/s"),
-    }
-}
-
-fn cpu(end: &CpuEnd) -> String {
-    let percent = |share: Option<f64>| share.map(|share| format!("{:.1} %", 100.0 * share));
-    let parts = [
-        end.core.map(|core| format!("core {core}")),
-        percent(end.machine_busy).map(|share| format!("machine {share}")),
-        percent(end.attributed).map(|share| format!("own threads {share}")),
-        end.service_demand_us_per_kb.map(|demand| format!("{demand:.3} µs/KB")),
-        end.service_demand_us_per_transaction.map(|demand| format!("{demand:.3} µs/transaction")),
-    ];
-    let known: Vec<String> = parts.into_iter().flatten().collect();
-    if known.is_empty() { "not known".to_owned() } else { known.join(", ") }
 }

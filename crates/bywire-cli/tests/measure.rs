@@ -354,6 +354,7 @@ fn an_interrupted_session_keeps_its_cells_and_leaves_no_process() {
     let place = place.to_str().unwrap();
     let mut running =
         Running::start(&["bench", "quick", "--time", "600", "--output", place, "--levels", "tcp"]);
+    assert!(running.line().starts_with("level"), "a heading");
     assert!(running.line().starts_with("memory"), "the first cell is a ceiling");
     running.signal(Signal::INT);
     let mut rest = String::new();
@@ -373,6 +374,7 @@ fn a_killed_measurement_leaves_no_process() {
     let place = directory.path().join("session");
     let mut running =
         Running::start(&["bench", "quick", "--time", "600", "--output", place.to_str().unwrap()]);
+    running.line();
     running.line();
     running.signal(Signal::KILL);
     // Ends only when no worker holds the shared standard error any more.

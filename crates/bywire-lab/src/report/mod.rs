@@ -9,7 +9,7 @@ mod graph;
 mod page;
 mod past;
 mod plot;
-mod quantity;
+pub mod quantity;
 mod text;
 mod way;
 

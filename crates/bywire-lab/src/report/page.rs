@@ -189,7 +189,7 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
                 th.figure scope="col" { "transactions" }
                 th.figure scope="col" { "CPU / message" }
                 th.figure scope="col" { "CPU / KB" }
-                th.figure scope="col" { "CPU / trans." }
+                th.figure scope="col" { "CPU / transaction" }
             } }
             tbody { @for score in scores { tr {
                 th scope="row" { (score.way.label) small { (waiting(score)) } }

@@ -15,6 +15,8 @@ pub fn summary_text(session: &Session) -> String {
     let mut text = String::new();
     if !scores.is_empty() {
         text += &score_table(&scores);
+        text += "\nHalf-RTT: half of a round trip of a short message. Transaction: one request and its response.\n\
+                 One-way and two-way: the highest rate. CPU/KB: both ends together, for 1,024 bytes at that one-way rate.\n";
     }
     for verdict in verdicts(&scores) {
         text += &format!("\n{verdict}\n");
@@ -42,7 +44,8 @@ pub fn summary_text(session: &Session) -> String {
 }
 
 fn score_table(scores: &[Score]) -> String {
-    let heading = ["", "waits", "half-RTT", "one-way", "N½", "two-way", "trans.", "CPU/message", "CPU/KB"];
+    let heading =
+        ["way", "waits", "half-RTT", "one-way", "N½", "two-way", "transactions", "CPU/message", "CPU/KB"];
     let of =
         |cell: Option<&Cell>| cell.map(|cell| quantity::value(cell.value, cell.unit)).unwrap_or_default();
     let rows = scores.iter().map(|score| {
@@ -73,7 +76,7 @@ fn ceiling_table(ceilings: &Ceilings) -> String {
             },
         ]
     });
-    aligned(&["memory", "value", "drift"], rows)
+    aligned(&["memory", "median", "drift"], rows)
 }
 
 /// Columns as wide as their widest entry: the first one to the left, figures to the right; empty columns left out.

@@ -1,0 +1,272 @@
+//! A cell as people read it: whole, or as one line of a table that grows.
+
+use std::collections::BTreeSet;
+
+use bywire_lab::cell::{Cell, CpuEnd, Unit};
+use bywire_lab::cpu::DISTURBED;
+use bywire_lab::report::quantity;
+
+/// A heading, a line for each figure with the result first, and what its words mean.
+pub fn of_cell(cell: &Cell) -> String {
+    let mut rows = vec![
+        (result_name(cell).to_owned(), show(cell.value, cell.unit)),
+        ("95 % interval".to_owned(), interval(cell)),
+    ];
+    rows.extend(distribution(cell));
+    rows.extend(details(cell));
+    rows.push(("CPU, source".to_owned(), cpu(&cell.cpu.source)));
+    rows.push(("CPU, target".to_owned(), cpu(&cell.cpu.target)));
+    rows.push(("blocks".to_owned(), blocks(cell)));
+    let width = rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
+    let rows = rows.iter().map(|(label, value)| format!("  {label:<width$}  {value}\n"));
+    let notes = notes(cell).into_iter().map(|note| format!("{note}\n"));
+    std::iter::once(heading(cell) + "\n").chain(rows).chain(notes).collect()
+}
+
+/// What stands above the lines of [`line`].
+pub fn line_heading() -> String {
+    format!("{:<7} {:<10} {:<20} {:>8} {:>10}   95 % interval", "level", "test", "way", "size", "median")
+}
+
+/// A cell in one line.
+pub fn line(cell: &Cell) -> String {
+    format!(
+        "{:<7} {:<10} {:<20} {:>8} {:>10}   {} to {}",
+        cell.level,
+        cell.test,
+        way(cell),
+        cell.size_bytes.map_or_else(String::new, quantity::size),
+        quantity::value(cell.value, cell.unit),
+        quantity::value(cell.ci95[0], cell.unit),
+        quantity::value(cell.ci95[1], cell.unit),
+    )
+}
+
+fn heading(cell: &Cell) -> String {
+    let size = cell.size_bytes.map_or_else(String::new, |bytes| format!(", {}", count_of(bytes, "byte")));
+    let link = cell.link.as_ref().map_or_else(String::new, |link| format!(" over {link}"));
+    format!("{} {}{link}, between {}{size}", cell.level, cell.test, cell.between)
+}
+
+/// What the cell's value is, as a median over pairs.
+fn result_name(cell: &Cell) -> &'static str {
+    match (cell.test.as_str(), cell.unit) {
+        ("latency" | "interleave" | "cacheline" | "futex" | "pipe", _) => "half-RTT, median",
+        ("overhead", _) => "CPU per message, median",
+        ("bidir", _) => "two-way rate, median",
+        ("rr", _) => "transactions, median",
+        ("nhalf", _) => "N½, median",
+        (_, Unit::BytesPerSecond) => "rate, median",
+        _ => "median",
+    }
+}
+
+fn interval(cell: &Cell) -> String {
+    format!("{} to {}", show(cell.ci95[0], cell.unit), show(cell.ci95[1], cell.unit))
+}
+
+fn distribution(cell: &Cell) -> Vec<(String, String)> {
+    let percentiles = cell.percentiles.as_ref();
+    let figures = [
+        ("mean", cell.mean),
+        ("p90", percentiles.map(|all| all.p90)),
+        ("p99", percentiles.map(|all| all.p99)),
+        ("p99.9", percentiles.map(|all| all.p999)),
+    ];
+    let known = figures.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    known.map(|(name, value)| (name.to_owned(), show(value, cell.unit))).collect()
+}
+
+/// Details by name, in the order in which they are read, with the label of each.
+const DETAILS: [(&str, &str); 16] = [
+    ("sent_bytes_per_second", "rate sent"),
+    ("received_bytes_per_second", "rate received"),
+    ("forward_bytes_per_second", "rate to the target"),
+    ("back_bytes_per_second", "rate to the source"),
+    ("long_transfer_bytes_per_second", "long transfer beside"),
+    ("send_ns", "CPU to send"),
+    ("receive_ns", "CPU to receive"),
+    ("reference_bytes_per_second", "N½ is half of"),
+    ("memcpy_bytes_per_second", "memcpy"),
+    ("round_trip_p50_ns", "round trip, median"),
+    ("round_trip_p99_ns", "round trip, p99"),
+    ("round_trip_p999_ns", "round trip, p99.9"),
+    ("round_trips_lost", "round trips lost"),
+    ("messages_sent", "messages sent"),
+    ("messages_received", "messages received"),
+    ("send_errors", "send errors"),
+];
+
+/// The results among the details, then all others, what was granted and how long it took.
+fn details(cell: &Cell) -> Vec<(String, String)> {
+    let value = |name: &str| cell.details.get(name)?.as_f64();
+    let results =
+        DETAILS.iter().filter_map(|(name, label)| Some(((*label).to_owned(), detail(name, value(name)?).1)));
+    let known = |name: &str| DETAILS.iter().any(|(known, _)| *known == name);
+    let others =
+        cell.details.keys().filter(|name| !known(name)).filter_map(|name| Some(detail(name, value(name)?)));
+    results.chain(others).collect()
+}
+
+/// A detail's own words, and its value in the unit that its name ends with.
+fn detail(name: &str, value: f64) -> (String, String) {
+    let units = [
+        ("_bytes_per_second", Some(Unit::BytesPerSecond)),
+        ("_bytes", Some(Unit::Bytes)),
+        ("_ns", Some(Unit::Nanoseconds)),
+        ("_seconds", None),
+    ];
+    let found = units.iter().find_map(|(suffix, unit)| Some((name.strip_suffix(suffix)?, *unit)));
+    let (stem, shown) = match found {
+        Some((stem, Some(unit))) => (stem, show(value, unit)),
+        Some((stem, None)) => (stem, format!("{value:.3} s")),
+        None => (name, format!("{value}")),
+    };
+    let words = stem.replace("_socket", "_socket_buffer").replace('_', " ");
+    let label = words.strip_prefix("target ").map_or(words.clone(), |what| format!("{what}, target"));
+    (label, shown)
+}
+
+fn cpu(end: &CpuEnd) -> String {
+    let percent = |share: Option<f64>| share.map(|share| format!("{:.1} %", 100.0 * share));
+    let parts = [
+        end.core.map(|core| format!("core {core}")),
+        percent(end.machine_busy).map(|share| format!("busy {share}")),
+        percent(end.attributed).map(|share| format!("own threads {share}")),
+        end.service_demand_us_per_kb.map(|demand| format!("{demand:.3} µs/KB")),
+        end.service_demand_us_per_transaction.map(|demand| format!("{demand:.3} µs/transaction")),
+    ];
+    let known: Vec<String> = parts.into_iter().flatten().collect();
+    if known.is_empty() { "not measured by this test".to_owned() } else { known.join(", ") }
+}
+
+fn blocks(cell: &Cell) -> String {
+    let pairs: BTreeSet<u32> = cell.blocks.iter().map(|block| block.pair).collect();
+    let pairs = count_of(pairs.len() as u64, "pair");
+    let outliers = count_of(cell.outlier_blocks() as u64, "outlier");
+    format!("{} in {pairs}; {} disturbed, {outliers}", cell.blocks.len(), cell.disturbed_blocks())
+}
+
+/// What the words above mean, of those that were used.
+fn notes(cell: &Cell) -> Vec<&'static str> {
+    let transactions = cell.cpu.source.service_demand_us_per_transaction.is_some();
+    let per_kb = cell.cpu.source.service_demand_us_per_kb.is_some();
+    let notes = [
+        (
+            result_name(cell).starts_with("half-RTT"),
+            "Half-RTT is half of a round trip, what the field calls one-way latency.",
+        ),
+        (transactions, "A transaction is one request and its response, a whole round trip."),
+        (per_kb, "1 KB of service demand is 1,024 bytes."),
+        (cell.disturbed_blocks() > 0, DISTURBED),
+    ];
+    notes.into_iter().filter(|(used, _)| *used).map(|(_, note)| note).collect()
+}
+
+/// What tells cells of one level, test and size apart.
+fn way(cell: &Cell) -> String {
+    let link = cell.link.clone().filter(|link| *link != cell.level);
+    let is_set = |name: &str| cell.parameters.get(name) == Some(&true.into());
+    let parts = [
+        link,
+        cell.parameters.get("mtu").map(|mtu| format!("MTU {mtu}")),
+        is_set("spin").then(|| "polling".to_owned()),
+        is_set("both-cores").then(|| "both cores".to_owned()),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
+fn show(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::Nanoseconds if value >= 1e6 => format!("{:.3} ms", value / 1e6),
+        Unit::Nanoseconds if value >= 1e4 => format!("{:.2} µs", value / 1e3),
+        Unit::Nanoseconds if value >= 1e3 => format!("{:.3} µs", value / 1e3),
+        Unit::Nanoseconds => format!("{value:.1} ns"),
+        Unit::Bytes => count_of(value.round() as u64, "byte"),
+        Unit::BytesPerSecond if value >= 1e9 => format!("{:.3} GB/s", value / 1e9),
+        Unit::BytesPerSecond => format!("{:.2} MB/s", value / 1e6),
+        Unit::MessagesPerSecond => format!("{value:.0} messages/s"),
+        Unit::TransactionsPerSecond => format!("{value:.0} transactions/s"),
+    }
+}
+
+fn count_of(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn cell(test: &str, unit: &str, details: serde_json::Value) -> Cell {
+        let end = json!({ "core": 0, "attributed": 0.5, "service_demand_us_per_transaction": 21.0 });
+        let block = |pair: u32| {
+            let disturbed = if pair == 0 { json!(["steal"]) } else { json!([]) };
+            json!({ "pair": pair, "value": 1.0, "seconds": 0.02, "operations": 9, "disturbed": disturbed })
+        };
+        serde_json::from_value(json!({
+            "schema": "bywire-cell/1", "level": "tcp", "test": test, "link": "loopback", "between": "processes",
+            "size_bytes": 1, "value": 18_255.0, "unit": unit, "ci95": [17_000.0, 18_500.0], "details": details,
+            "percentiles": { "p5": 1.0, "p50": 2.0, "p90": 3.0, "p95": 4.0, "p99": 5.0, "p999": 1287.5 },
+            "blocks": [block(0), block(1)], "cpu": { "source": end, "target": {}, "same_machine": true },
+            "environment": {},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn results_come_first_in_their_order_and_stand_below_each_other() {
+        let details = json!({
+            "elapsed_seconds": 1.0, "round_trip_p50_ns": 55_740.0, "round_trip_p99_ns": 83_450.0,
+            "round_trip_p999_ns": 145_020.0, "target_send_socket_bytes": 4096, "send_socket_bytes": 4096,
+        });
+        let text = of_cell(&cell("rr", "transactions_per_second", details));
+        let labels: Vec<&str> =
+            text.lines().skip(1).filter_map(|line| line.strip_prefix("  ")?.split("  ").next()).collect();
+        let expected = [
+            "transactions, median",
+            "95 % interval",
+            "p90",
+            "p99",
+            "p99.9",
+            "round trip, median",
+            "round trip, p99",
+            "round trip, p99.9",
+            "elapsed",
+            "send socket buffer",
+            "send socket buffer, target",
+            "CPU, source",
+            "CPU, target",
+            "blocks",
+        ];
+        assert_eq!(labels, expected, "{text}");
+        let columns: BTreeSet<usize> = text
+            .lines()
+            .filter_map(|line| {
+                let label = line.strip_prefix("  ")?.find("  ")?;
+                Some(2 + label + line[2 + label..].find(|letter| letter != ' ')?)
+            })
+            .collect();
+        assert_eq!(columns.len(), 1, "{text}");
+        assert!(text.starts_with("tcp rr over loopback, between processes, 1 byte\n"), "{text}");
+        assert!(text.contains("2 in 2 pairs; 1 disturbed, 0 outliers\n"), "{text}");
+        assert!(text.contains("A transaction is one request and its response"), "{text}");
+        assert!(text.ends_with(&format!("{DISTURBED}\n")), "{text}");
+    }
+
+    #[test]
+    fn a_latency_says_that_it_is_half_of_a_round_trip() {
+        let text = of_cell(&cell("latency", "ns", json!({})));
+        assert!(text.contains("  half-RTT, median") && text.contains("Half-RTT is half of a round trip"));
+        assert!(text.contains("18.25 µs") && text.contains("1.288 µs") && !text.contains("p50"), "{text}");
+    }
+
+    #[test]
+    fn lines_stand_below_their_heading() {
+        let line = line(&cell("rr", "transactions_per_second", json!({})));
+        let ends = |text: &str, word: &str| text.find(word).map(|at| at + word.len());
+        assert_eq!(ends(&line_heading(), "median"), ends(&line, "18.3 k/s"), "{line}");
+        assert_eq!(ends(&line_heading(), "size"), ends(&line, "1 B"), "{line}");
+    }
+}
