@@ -12,6 +12,8 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
+use crate::table;
+
 /// What to run and where to keep it.
 #[derive(Args, Debug)]
 #[command(after_help = after_help())]
@@ -50,7 +52,6 @@ impl BenchArgs {
         let preset = preset::named(&self.preset, self.time, self.levels.as_deref())?;
         let directory = self.output.clone().unwrap_or_else(|| bench::default_directory(preset.name));
         let mut lines = Lines::new(self.json);
-        lines.line(&crate::table::line_heading());
         let finished = bench::run(preset, &directory, &mut lines)?;
         lines.bar.finish_and_clear();
         self.print(&finished)?;
@@ -78,6 +79,7 @@ impl BenchArgs {
 struct Lines {
     bar: ProgressBar,
     quiet: bool,
+    headed: bool,
     started: Instant,
 }
 
@@ -89,7 +91,7 @@ impl Lines {
         if !stderr().is_terminal() {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
-        Self { bar, quiet, started: Instant::now() }
+        Self { bar, quiet, headed: false, started: Instant::now() }
     }
 
     fn line(&self, text: &str) {
@@ -113,7 +115,10 @@ impl Progress for Lines {
     }
 
     fn measured(&mut self, cell: &Cell) {
-        self.line(&crate::table::line(cell));
+        if !std::mem::replace(&mut self.headed, true) {
+            self.line(&table::line_heading());
+        }
+        self.line(&table::line(cell));
     }
 
     fn absent(&mut self, absence: &Absence) {

@@ -12,11 +12,18 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use bywire_lab::ending;
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 #[derive(Parser, Debug)]
 #[command(name = "bywire", version, about = "A user-level message fabric for Linux, and its laboratory")]
-#[command(subcommand_required = true, arg_required_else_help = true)]
+#[command(
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "Exit codes: 0 success; 1 something failed; 2 the command makes no sense or names what there is not; \
+                  130 interrupted."
+)]
 struct Bywire {
     #[command(subcommand)]
     action: Action,
@@ -53,16 +60,31 @@ enum Action {
 
 fn main() -> ExitCode {
     quiet_on_closed_output();
-    match Bywire::parse().action.run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if is_closed_output(&error) => ExitCode::SUCCESS,
+    match Bywire::try_parse() {
+        Ok(bywire) => ending::of("bywire", bywire.action.run()),
+        Err(error)
+            if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =>
+        {
+            let _closed = error.print();
+            ExitCode::from(error.exit_code() as u8)
+        }
         Err(error) => {
-            // One line, whatever the causes contain.
-            let reason = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
-            let _ = writeln!(io::stderr(), "bywire: {reason}");
-            ExitCode::FAILURE
+            ending::complain("bywire", usage_error(&error.render().to_string()));
+            ExitCode::from(ending::MISUSE)
         }
     }
+}
+
+/// What the parser says over several paragraphs, on one line: what is wrong, what may have been meant, where to look.
+fn usage_error(said: &str) -> String {
+    let paragraphs: Vec<&str> = said.split("\n\n").map(str::trim).collect();
+    let wrong = paragraphs[0].trim_start_matches("error: ").trim_end_matches('.');
+    let tips = paragraphs.iter().filter(|paragraph| paragraph.starts_with("tip: "));
+    let usage = paragraphs.iter().find_map(|paragraph| paragraph.strip_prefix("Usage: ")).unwrap_or("bywire");
+    let words = usage.split_whitespace().take_while(|word| !word.starts_with(['<', '[', '-']));
+    let command = words.collect::<Vec<_>>().join(" ");
+    let tips: String = tips.map(|tip| format!(" ({})", tip.trim_start_matches("tip: "))).collect();
+    format!("{wrong}{tips}; see `{command} --help`")
 }
 
 impl Action {
@@ -85,13 +107,6 @@ pub(crate) fn print(text: &str) -> Result<()> {
     let mut output = io::stdout().lock();
     output.write_all(text.as_bytes())?;
     Ok(output.flush()?)
-}
-
-fn is_closed_output(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// `println!` panics when the reader of a pipe is gone (`bywire … | head`): that is no failure of ours. SIGPIPE stays

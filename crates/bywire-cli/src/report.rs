@@ -1,12 +1,16 @@
 //! `bywire report`: the report of a stored session, made again.
 
 use std::fs;
-use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-use bywire_lab::{csv, report, store};
+use anyhow::{Context, Result, bail};
+use bywire_lab::ending::Misuse;
+use bywire_lab::store::StoreError;
+use bywire_lab::{bench, csv, report, store};
 use clap::Args;
+
+/// Sessions that are named where the one that was asked for is none.
+const SHOWN_MAX: usize = 5;
 
 /// Make the report of a stored session again.
 #[derive(Args, Debug)]
@@ -30,7 +34,10 @@ impl ReportArgs {
     /// # Errors
     /// When the directory holds no session of this version, or the output cannot be written.
     pub fn run(self) -> Result<()> {
-        let session = store::read(&self.session)?;
+        let session = match store::read(&self.session) {
+            Err(absent @ StoreError::Absent(_)) => bail!(Misuse(format!("{absent}{}", self.there_are()))),
+            session => session?,
+        };
         if self.csv || self.json {
             let text = match self.csv {
                 true => csv::from_cells(&session.cells),
@@ -38,17 +45,31 @@ impl ReportArgs {
             };
             return match self.output {
                 Some(path) => {
-                    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+                    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+                    crate::print(&format!("cells: {}\n", path.display()))
                 }
-                None => io::stdout().write_all(text.as_bytes()).context("cannot write to standard output"),
+                None => crate::print(&text),
             };
         }
         let path = self.output.unwrap_or_else(|| self.session.join("report.html"));
         fs::write(&path, report::render(&session))
             .with_context(|| format!("cannot write {}", path.display()))?;
-        let mut out = io::stdout();
-        write!(out, "{}\nReport: {}\n", report::summary_text(&session), path.display())
-            .context("cannot write to standard output")
+        crate::print(&format!("{}\nreport: {}\n", report::summary_text(&session), path.display()))
+    }
+
+    /// The newest sessions in the directory that was named, beside it, and where `bywire bench` puts them.
+    fn there_are(&self) -> String {
+        let beside = self.session.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let places = [Some(self.session.as_path()), beside, Some(Path::new(bench::SESSIONS))];
+        let found = store::newest_first(&places.into_iter().flatten().collect::<Vec<_>>());
+        let shown: Vec<String> =
+            found.iter().take(SHOWN_MAX).map(|session| session.display().to_string()).collect();
+        let more = found.len().saturating_sub(SHOWN_MAX);
+        match (shown.is_empty(), more) {
+            (true, _) => String::new(),
+            (false, 0) => format!("; there are {}", shown.join(", ")),
+            (false, more) => format!("; there are {}, and {more} older", shown.join(", ")),
+        }
     }
 }
 

@@ -134,7 +134,7 @@ fn bad_input_is_answered_in_one_line() {
         (&["measure", "tpc", "latency"][..], "choose one of memory, msg, unix, tcp, udp"),
         (&["measure", "tcp", "lag"], "choose one of latency"),
         (&["measure", "memory", "lag"], "cacheline"),
-        (&["measure", "udp", "stream", "--size", "65508"], "give 1 to 65507"),
+        (&["measure", "udp", "stream", "--size", "65508"], "1 to 65507"),
         (&["measure", "unix", "latency", "--between", "nowhere.invalid"], "one machine"),
         (&["measure", "tcp", "latency", "--between", "nowhere.invalid"], "cannot resolve"),
         (&["measure", "tcp", "latency", "--between", "127.0.0.1:1"], "is `bywire serve` running there?"),

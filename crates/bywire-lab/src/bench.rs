@@ -18,6 +18,9 @@ use crate::{environment, interrupt, pin, report};
 /// How long the machine is watched while nothing runs.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// Where sessions go unless asked otherwise.
+pub const SESSIONS: &str = "sessions";
+
 /// The report's name inside the session's directory.
 const REPORT_FILE: &str = "report.html";
 
@@ -57,10 +60,10 @@ pub fn run(preset: Preset, directory: &Path, progress: &mut dyn Progress) -> Res
     bench.finish()
 }
 
-/// Where a session goes unless asked otherwise: under `sessions`, by preset and moment.
+/// Where a session goes unless asked otherwise: under [`SESSIONS`], by preset and moment.
 pub fn default_directory(preset: &str) -> PathBuf {
     let moment: String = now().chars().filter(|letter| *letter != ':').collect();
-    Path::new("sessions").join(format!("{preset}-{moment}"))
+    Path::new(SESSIONS).join(format!("{preset}-{moment}"))
 }
 
 struct Bench<'a> {

@@ -9,6 +9,7 @@ pub mod cell;
 pub mod clock;
 pub mod cpu;
 pub mod csv;
+pub mod ending;
 pub mod endpoint;
 pub mod environment;
 pub mod far;

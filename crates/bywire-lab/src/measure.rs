@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::cell::Cell;
+use crate::ending::Misuse;
 use crate::far::Host;
 use crate::gathering::{Gathering, Subject};
 use crate::level::memory;
@@ -93,22 +94,29 @@ impl Request {
         Self { level: level.to_owned(), test: test.to_owned(), ..Self::default() }
     }
 
-    fn time(&self) -> Result<f64> {
-        let seconds = self.time_seconds.unwrap_or(TIME_SECONDS);
-        ensure!(
-            seconds > 0.0 && seconds <= TIME_SECONDS_MAX,
-            "--time {seconds} is out of bounds: give up to {TIME_SECONDS_MAX} seconds"
-        );
-        Ok(seconds)
-    }
-
     /// Fails on the first of `given` that means nothing here.
-    fn refuse(&self, given: &[(&str, bool)]) -> Result<()> {
+    fn refuse(&self, given: &[(&str, bool)]) -> Result<(), Misuse> {
         match given.iter().find(|(_, given)| *given) {
             None => Ok(()),
-            Some((flag, _)) => bail!("--{flag} means nothing for {} {}: leave it out", self.level, self.test),
+            Some((flag, _)) => {
+                Err(Misuse(format!("--{flag} means nothing for {} {}: leave it out", self.level, self.test)))
+            }
         }
     }
+}
+
+/// The measuring time in seconds that was asked for, or the usual one.
+///
+/// # Errors
+/// A time that is none, or too long.
+pub fn time(asked: Option<f64>) -> Result<f64, Misuse> {
+    let seconds = asked.unwrap_or(TIME_SECONDS);
+    if seconds > 0.0 && seconds <= TIME_SECONDS_MAX {
+        return Ok(seconds);
+    }
+    Err(Misuse(format!(
+        "--time {seconds} is out of bounds: give more than 0 and up to {TIME_SECONDS_MAX} seconds"
+    )))
 }
 
 /// Measures one cell from beginning to end.
@@ -147,14 +155,14 @@ impl Measurement {
         }
         let level: Level = request.level.parse().map_err(|_| {
             let levels: Vec<&str> = Level::ALL.iter().map(|level| level.name()).collect();
-            anyhow::anyhow!("unknown level `{}`: choose one of memory, {}", request.level, levels.join(", "))
+            Misuse(format!("unknown level `{}`: choose one of memory, {}", request.level, levels.join(", ")))
         })?;
-        let test: Test = request.test.parse()?;
-        refuse_what_means_nothing(&request, level, test)?;
+        let test: Test = request.test.parse().map_err(Misuse::of)?;
+        refuse_what_means_nothing(&request, level, test).map_err(Misuse::of)?;
         let between = request.between.clone().unwrap_or_else(|| "processes".to_owned());
         let place = places.open(&request, level, &between)?;
-        let cores = choose_cores(request.cores, &place)?;
-        let plan = plan(&request, level, test, &place)?;
+        let cores = choose_cores(request.cores, &place).map_err(Misuse::of)?;
+        let plan = plan(&request, level, test, &place).map_err(Misuse::of)?;
         let link = link(&request, level, &place);
         Ok(Self {
             parameters: parameters(&request, &plan),
@@ -184,7 +192,7 @@ impl Measurement {
             ("lent", request.lent),
             ("socket-buffer", request.socket_buffer_bytes.is_some()),
         ])?;
-        let test: memory::Test = request.test.parse()?;
+        let test: memory::Test = request.test.parse().map_err(Misuse::of)?;
         let mut spec = memory::Spec::new(test);
         request.refuse(&[
             ("size", request.size_bytes.is_some() && !test.is_rate()),
@@ -194,7 +202,7 @@ impl Measurement {
         spec.size_bytes = request.size_bytes.unwrap_or(spec.size_bytes);
         spec.lines = request.lines.unwrap_or(spec.lines);
         spec.both_cores = request.both_cores;
-        spec.check()?;
+        spec.check().map_err(Misuse::of)?;
         let mut parameters = BTreeMap::new();
         if test == memory::Test::Cacheline {
             parameters.insert("lines".to_owned(), spec.lines.into());
@@ -202,8 +210,7 @@ impl Measurement {
         if spec.both_cores {
             parameters.insert("both-cores".to_owned(), true.into());
         }
-        let time = request.time()?;
-        let blocks = Blocks::within(time);
+        let blocks = Blocks::within(time(request.time_seconds)?);
         let plan = MemoryPlan {
             spec,
             block_us: blocks.block_us,
@@ -215,7 +222,7 @@ impl Measurement {
             gathering: Gathering::new(Subject::Memory(plan.spec.clone())),
             job: Job::Memory(plan),
             place: Place::Processes,
-            cores: choose_cores(request.cores, &Place::Processes)?,
+            cores: choose_cores(request.cores, &Place::Processes).map_err(Misuse::of)?,
             parameters,
             link: None,
             between: "processes".to_owned(),
@@ -331,9 +338,9 @@ impl Places {
         let place = match between {
             "processes" => Place::Processes,
             "threads" => Place::Threads,
-            _ if one_machine => bail!(
+            _ if one_machine => bail!(Misuse(format!(
                 "level {level} joins processes of one machine: give --between processes or threads, or another level or --link"
-            ),
+            ))),
             "namespaces" => {
                 let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
                 let pair = match self.namespaces.entry(mtu_bytes) {
@@ -353,7 +360,7 @@ impl Places {
         request.refuse(&[("key", request.key.is_some() && !matches!(place, Place::Host(_)))])?;
         ensure!(
             request.mtu_bytes.is_none() || matches!(place, Place::Namespaces(_)),
-            "--mtu sets the MTU of a veth pair: add --between namespaces"
+            Misuse("--mtu sets the MTU of a veth pair: add --between namespaces".to_owned())
         );
         Ok(place)
     }
@@ -421,15 +428,15 @@ fn plan(request: &Request, level: Level, test: Test, place: &Place) -> Result<Pl
     for bytes in [size_bytes, response_bytes] {
         ensure!(
             (1..=longest).contains(&bytes),
-            "a message of {bytes} bytes is out of bounds at level {level}: give 1 to {longest}"
+            "a message of {bytes} bytes is out of bounds at level {level}: give a --size of 1 to {longest} bytes"
         );
     }
     ensure!(
         test != Test::Overhead || size_bytes <= overhead::BURST_BYTES_MAX,
-        "overhead is measured up to {}: give a smaller --size",
+        "overhead is measured up to {}: give a --size within that",
         size::show(overhead::BURST_BYTES_MAX)
     );
-    let blocks = Blocks::within(request.time()?);
+    let blocks = Blocks::within(time(request.time_seconds)?);
     Ok(Plan {
         level,
         test,
@@ -550,12 +557,12 @@ mod tests {
                 "unknown link `udp`: level msg has shm",
             ),
             (refusal(|r| r.test = "lag".into()), "choose one of latency, stream"),
-            (refusal(|r| r.size_bytes = Some(0)), "give 1 to"),
+            (refusal(|r| r.size_bytes = Some(0)), "a --size of 1 to"),
             (refusal(|r| r.time_seconds = Some(f64::NAN)), "--time"),
             (refusal(|r| r.integrity = Some(true)), "--integrity means nothing"),
             (refusal(|r| r.mtu_bytes = Some(9000)), "--between namespaces"),
             (refusal(|r| r.cores = Some((0, 9999))), "core 9999"),
-            (refusal(|r| (r.level, r.size_bytes) = ("udp".into(), Some(65_508))), "give 1 to 65507"),
+            (refusal(|r| (r.level, r.size_bytes) = ("udp".into(), Some(65_508))), "1 to 65507"),
             (
                 refusal(|r| (r.level, r.between) = ("unix".into(), Some("namespaces".into()))),
                 "processes of one machine",

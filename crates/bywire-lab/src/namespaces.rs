@@ -14,6 +14,8 @@ use std::process::{Child, Command, Output, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
+use crate::ending::Misuse;
+
 /// The bounds of a veth device's MTU, in bytes.
 pub const MTU_BYTES: std::ops::RangeInclusive<u32> = 68..=65_535;
 
@@ -45,9 +47,11 @@ impl Namespaces {
     pub fn veth_pair(mtu_bytes: u32) -> Result<Self> {
         ensure!(
             MTU_BYTES.contains(&mtu_bytes),
-            "an MTU of {mtu_bytes} is out of bounds: give {} to {} bytes",
-            MTU_BYTES.start(),
-            MTU_BYTES.end()
+            Misuse(format!(
+                "an MTU of {mtu_bytes} is out of bounds: give {} to {} bytes",
+                MTU_BYTES.start(),
+                MTU_BYTES.end()
+            ))
         );
         let first = Holder::with_new_network(None)?;
         let source = first.namespace(Ipv4Addr::new(10, 77, 0, 1))?;

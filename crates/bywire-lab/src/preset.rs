@@ -3,7 +3,8 @@
 use anyhow::{Result, bail};
 
 use crate::cell::Absence;
-use crate::measure::Request;
+use crate::ending::Misuse;
+use crate::measure::{self, Request};
 
 /// What a session takes.
 #[derive(Clone, Debug)]
@@ -44,7 +45,7 @@ const MIB: u64 = 1 << 20;
 /// that), with only `levels` where given (ceilings stay).
 ///
 /// # Errors
-/// An unknown preset or level, with those that exist.
+/// An unknown preset or level, with those that exist; a time out of bounds.
 pub fn named(name: &str, time_seconds: Option<f64>, levels: Option<&[String]>) -> Result<Preset> {
     let mut preset = match name {
         "quick" => quick(),
@@ -55,9 +56,10 @@ pub fn named(name: &str, time_seconds: Option<f64>, levels: Option<&[String]>) -
         "bip" => bip(),
         _ => {
             let names = PRESETS.map(|(name, _)| name).join(", ");
-            bail!("unknown preset `{name}`: choose one of {names}")
+            bail!(Misuse(format!("unknown preset `{name}`: choose one of {names}")))
         }
     };
+    measure::time(time_seconds)?;
     for request in preset.groups.iter_mut().flatten() {
         request.time_seconds = time_seconds.or(request.time_seconds);
     }
@@ -74,7 +76,7 @@ pub fn named(name: &str, time_seconds: Option<f64>, levels: Option<&[String]>) -
 fn keep_levels(preset: &mut Preset, levels: &[String]) -> Result<()> {
     if let Some(unknown) = levels.iter().find(|level| *level != "memory" && !LEVELS.contains(&level.as_str()))
     {
-        bail!("unknown level `{unknown}`: choose from memory, {}", LEVELS.join(", "));
+        bail!(Misuse(format!("unknown level `{unknown}`: choose from memory, {}", LEVELS.join(", "))));
     }
     for group in &mut preset.groups {
         group.retain(|request| levels.contains(&request.level));

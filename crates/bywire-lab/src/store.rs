@@ -128,6 +128,20 @@ pub fn read(directory: &Path) -> Result<Session, StoreError> {
     Ok(session)
 }
 
+/// The directories directly below `places` that hold a session, the newest first; each once.
+pub fn newest_first(places: &[&Path]) -> Vec<PathBuf> {
+    let entries = places.iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();
+    let mut sessions: Vec<_> = entries
+        .filter_map(|entry| {
+            let written = fs::metadata(entry.path().join(SESSION_FILE)).ok()?.modified().ok()?;
+            Some((std::cmp::Reverse(written), entry.path()))
+        })
+        .collect();
+    sessions.sort();
+    sessions.dedup();
+    sessions.into_iter().map(|(_, path)| path).collect()
+}
+
 fn read_cells(path: &Path) -> Result<Vec<Cell>, StoreError> {
     let bytes = fs::read(path).map_err(|reason| file_error("read", path, reason))?;
     // What follows the last line end was torn off while it was written, perhaps within a character.

@@ -84,7 +84,9 @@ impl FromStr for Test {
     fn from_str(name: &str) -> Result<Self> {
         let found = Self::ALL.iter().find(|(known, _)| *known == name);
         let names = || Self::ALL.map(|(known, _)| known).join(", ");
-        Ok(found.with_context(|| format!("no test {name:?} at level memory; there are {}", names()))?.1)
+        Ok(found
+            .with_context(|| format!("unknown test `{name}` of level memory: choose one of {}", names()))?
+            .1)
     }
 }
 
@@ -120,12 +122,12 @@ impl Spec {
     pub fn check(&self) -> Result<()> {
         ensure!(
             !self.test.is_rate() || (1..=SIZE_BYTES_MAX).contains(&self.size_bytes),
-            "size {} is out of bounds: give 1 to {SIZE_BYTES_MAX} bytes",
+            "a buffer of {} bytes is out of bounds: give a --size of 1 to {SIZE_BYTES_MAX} bytes",
             self.size_bytes
         );
         ensure!(
             self.test != Test::Cacheline || (1..=LINES_MAX).contains(&self.lines),
-            "{} lines are out of bounds: give 1 to {LINES_MAX}",
+            "{} lines are out of bounds: give --lines 1 to {LINES_MAX}",
             self.lines
         );
         Ok(())
