@@ -1,7 +1,6 @@
 //! How soon a port notices that a peer's process was killed.
 
 use std::path::Path;
-use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -10,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::contest::{Contestant, Taken};
+use crate::offspring::Offspring;
 
 /// The first argument of the process that is to be killed.
 pub const VICTIM: &str = "__victim";
@@ -67,8 +67,7 @@ fn open(directory: &Path, name: Option<&str>) -> Result<Port> {
 }
 
 fn notice(witness: &mut Port, directory: &Path, way: Way) -> Result<Duration> {
-    let child = Command::new("/proc/self/exe").arg(VICTIM).arg(directory).spawn();
-    let mut victim = Victim(child.context("cannot start a process to kill")?);
+    let mut victim = Offspring::start(VICTIM, directory)?;
     await_event(witness, Way::Waiting, |event| matches!(event, Event::Connected(_)))?;
     let pid = Pid::from_raw(victim.0.id() as i32).context("a process without an identity")?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
@@ -94,16 +93,6 @@ fn await_event(port: &mut Port, way: Way, wanted: impl Fn(&Event) -> bool) -> Re
             Some(_) => {}
             None => ensure!(started.elapsed() < PATIENCE, "nothing was noticed for {} s", PATIENCE.as_secs()),
         }
-    }
-}
-
-/// Ends and reaps the process, whatever happens.
-struct Victim(Child);
-
-impl Drop for Victim {
-    fn drop(&mut self) {
-        let _dead_already = self.0.kill();
-        let _gone = self.0.wait();
     }
 }
 

@@ -3,13 +3,13 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bywire::{Address, Event, Port, PortOptions};
 
 use crate::contest::{Contestant, Taken};
+use crate::offspring::Offspring;
 
 /// The first argument of the process that idles.
 pub const IDLER: &str = "__idle";
@@ -62,9 +62,7 @@ pub fn idler(directory: &Path) -> Result<()> {
 
 fn watch() -> Result<f64> {
     let directory = tempfile::tempdir()?;
-    let child =
-        Command::new("/proc/self/exe").arg(IDLER).arg(directory.path()).stdout(Stdio::piped()).spawn();
-    let mut idler = Idler(child.context("cannot start a process that idles")?);
+    let mut idler = Offspring::start(IDLER, directory.path())?;
     let output = idler.0.stdout.take().context("a process without output")?;
     let mut line = String::new();
     BufReader::new(output).read_line(&mut line)?;
@@ -86,24 +84,16 @@ fn cpu_ns(process: u32) -> Result<u64> {
     Ok(total)
 }
 
-/// Ends and reaps the process, whatever happens.
-struct Idler(Child);
-
-impl Drop for Idler {
-    fn drop(&mut self) {
-        let _dead_already = self.0.kill();
-        let _gone = self.0.wait();
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
     fn the_account_grows_with_work() {
         let busy = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        let busy = Idler(busy);
+        let busy = Offspring(busy);
         // The account is brought up to date at ticks.
         while cpu_ns(busy.0.id()).unwrap() == 0 {
             std::thread::yield_now();

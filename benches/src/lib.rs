@@ -5,6 +5,8 @@ pub mod contest;
 pub mod death;
 pub mod idle;
 pub mod lab;
+pub mod offspring;
 pub mod open_mpi;
+pub mod program;
 pub mod table;
 pub mod ucx;

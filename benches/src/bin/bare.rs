@@ -5,17 +5,22 @@
 //! bare [MESSAGE_BYTES [MESSAGES]]
 //! ```
 
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bywire::{Address, Event, Message, Port, PortName, PortOptions, Priority, SendError};
-use bywire_lab::pin;
+use bywire_lab::{ending, pin};
 
 /// Round trips of the ping-pong.
 const ROUND_TRIPS: u32 = 1_000_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    ending::of("bare", measure())
+}
+
+fn measure() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let length = arguments.next().map_or(Ok(8), |text| text.parse()).context("MESSAGE_BYTES is a number")?;
     let messages =

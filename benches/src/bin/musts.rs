@@ -1,28 +1,22 @@
 //! Takes every figure that Bywire must reach in one run, each beside what it is set against, and prints a table.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::ExitCode;
 
-use anyhow::Result;
 use bywire_benches::contest::{Contest, Figure};
 use bywire_benches::death::{self, Way};
+use bywire_benches::program::Arguments;
 use bywire_benches::table::{self, Show};
 use bywire_benches::{idle, lab, ucx};
-use bywire_lab::interrupt;
+use bywire_lab::ending;
 use bywire_lab::measure::Request;
 use clap::Parser;
 
 /// Every figure of docs/performance.md in one run, as a Markdown table
 #[derive(Parser)]
 struct Musts {
-    /// Fresh pairs of everything, in turn
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-    /// Measuring time of one pair
-    #[arg(long, default_value_t = 0.4, value_name = "SECONDS")]
-    time: f64,
-    /// Write the tables to a file as well
-    #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    arguments: Arguments,
 }
 
 /// What a figure must be, and what it should.
@@ -77,23 +71,17 @@ const MUSTS: [Must; 18] = [
     Must { measure: "8 B half-RTT polling over the floor (not a must)", bound: AtMost { must: 1.3, aim: 1.1 }, basis: Over("latency polling mean", "floor"), show: RATIO },
 ];
 
-fn main() -> Result<()> {
-    match std::env::args().collect::<Vec<_>>()[1..].iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["__worker"] => return bywire_lab::worker::run(),
-        [death::VICTIM, directory] => return death::victim(Path::new(directory)),
-        [idle::IDLER, directory] => return idle::idler(Path::new(directory)),
-        _ => {}
-    }
-    let arguments = Musts::parse();
-    interrupt::arm()?;
-    let mut contest = contestants(arguments.time);
-    contest.run(arguments.rounds);
-    let page = page(&contest);
-    print!("{page}");
-    if let Some(output) = arguments.output {
-        std::fs::write(output, page)?;
-    }
-    Ok(())
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    ending::of(
+        "musts",
+        match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            ["__worker"] => bywire_lab::worker::run(),
+            [death::VICTIM, directory] => death::victim(Path::new(directory)),
+            [idle::IDLER, directory] => idle::idler(Path::new(directory)),
+            _ => Musts::parse().arguments.run(contestants, page),
+        },
+    )
 }
 
 fn contestants(pair_seconds: f64) -> Contest {

@@ -1,27 +1,21 @@
 //! Measures UCX and Open MPI in turn with Bywire, in one run, and prints ratios.
 
-use std::path::PathBuf;
+use std::path::Path;
+use std::process::ExitCode;
 
-use anyhow::Result;
 use bywire_benches::contest::Contest;
+use bywire_benches::program::Arguments;
 use bywire_benches::table::{self, Show};
 use bywire_benches::{lab, open_mpi, ucx};
-use bywire_lab::interrupt;
+use bywire_lab::ending;
 use bywire_lab::measure::Request;
 use clap::Parser;
 
 /// Bywire, UCX and Open MPI between two processes of this machine, in one run, as a Markdown table
 #[derive(Parser)]
 struct Rivals {
-    /// Fresh pairs of everything, in turn
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-    /// Measuring time of one pair of Bywire's
-    #[arg(long, default_value_t = 0.4, value_name = "SECONDS")]
-    time: f64,
-    /// Write the tables to a file as well
-    #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    arguments: Arguments,
 }
 
 /// A comparison: what, and the series of Bywire, UCX and Open MPI.
@@ -44,31 +38,33 @@ const COMPARISONS: [Comparison; 6] = [
 /// Sizes of the streams with the messages that UCX sends at each.
 const STREAMS: [(u64, u64); 4] = [(8, 4_000_000), (1024, 1_000_000), (65_536, 60_000), (1 << 20, 4_000)];
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("__worker") {
-        return bywire_lab::worker::run();
+        return ending::of("rivals", bywire_lab::worker::run());
     }
-    let arguments = Rivals::parse();
-    interrupt::arm()?;
-    let directory = tempfile::tempdir()?;
+    let arguments = Rivals::parse().arguments;
+    ending::of(
+        "rivals",
+        tempfile::tempdir().map_err(Into::into).and_then(|directory| {
+            arguments.run(|pair_seconds| contestants(pair_seconds, directory.path()), page)
+        }),
+    )
+}
+
+/// Everybody; `directory` is for what has to be compiled.
+fn contestants(pair_seconds: f64, directory: &Path) -> Contest {
     let mut contest = Contest::default();
     let sized = |test, bytes| Request { size_bytes: Some(bytes), ..Request::new("msg", test) };
-    contest.add("bywire latency", lab::contestant("bywire latency", sized("latency", 8), arguments.time));
+    contest.add("bywire latency", lab::contestant("bywire latency", sized("latency", 8), pair_seconds));
     contest.add("ucx latency", ucx::latency("ucx latency", 8, 1_000_000));
     for (bytes, messages) in STREAMS {
         let name = format!("bywire {bytes}");
-        contest.add(&name, lab::contestant(&name, sized("stream", bytes), arguments.time));
+        contest.add(&name, lab::contestant(&name, sized("stream", bytes), pair_seconds));
         let name = format!("ucx {bytes}");
         contest.add(&name, ucx::stream(&name, bytes, messages));
     }
-    contest.add("mpi", open_mpi::contestant("mpi", directory.path()));
-    contest.run(arguments.rounds);
-    let page = page(&contest);
-    print!("{page}");
-    if let Some(output) = arguments.output {
-        std::fs::write(output, page)?;
-    }
-    Ok(())
+    contest.add("mpi", open_mpi::contestant("mpi", directory));
+    contest
 }
 
 fn page(contest: &Contest) -> String {

@@ -52,7 +52,10 @@ fn a_command_that_makes_no_sense_is_told_in_one_line_and_ends_with_2() {
         (&["frobnicate"][..], "unrecognized subcommand 'frobnicate'; see `bywire --help`"),
         (&["measure"], "<LEVEL> <TEST>; see `bywire measure --help`"),
         (&["measure", "tcp"], "<TEST>; see `bywire measure --help`"),
-        (&["measure", "tcp", "latency", "--sise", "8"], "(a similar argument exists: '--size'); see `bywire measure --help`"),
+        (
+            &["measure", "tcp", "latency", "--sise", "8"],
+            "(a similar argument exists: '--size'); see `bywire measure --help`",
+        ),
         (&["measure", "tcp", "latency", "--size", "1k"], "write it like 64, 1KiB or 1MiB"),
         (&["measure", "tcp", "latency", "--style", "nestat"], "[possible values: netperf]"),
         (&["measure", "tcp", "latency", "--size", "1GiB"], "give a --size of 1 to 67108864 bytes"),

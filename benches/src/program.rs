@@ -1,0 +1,46 @@
+//! What the programs that run a contest have in common: their arguments, and what becomes of the page.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use bywire_lab::interrupt;
+
+use crate::contest::Contest;
+
+/// How long a contest goes on, and where its tables go.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Fresh pairs of everything, in turn
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Measuring time of one pair of Bywire's
+    #[arg(long, default_value_t = 0.4, value_name = "SECONDS")]
+    time: f64,
+    /// Write the tables to a file as well
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+impl Arguments {
+    /// Runs the contest of `contestants`, which are given the measuring time of a pair, and prints its `page`.
+    ///
+    /// # Errors
+    /// A file that cannot be written; contestants that fail stand in the page with their reason.
+    pub fn run(
+        self,
+        contestants: impl FnOnce(f64) -> Contest,
+        page: impl FnOnce(&Contest) -> String,
+    ) -> Result<()> {
+        interrupt::arm()?;
+        let mut contest = contestants(self.time);
+        contest.run(self.rounds);
+        let page = page(&contest);
+        print!("{page}");
+        match self.output {
+            Some(path) => {
+                std::fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))
+            }
+            None => Ok(()),
+        }
+    }
+}
