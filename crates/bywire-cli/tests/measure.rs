@@ -30,6 +30,29 @@ fn the_ports_of_a_pair_leave_no_file() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
+#[test]
+fn what_a_killed_measurement_left_is_removed_by_the_next() {
+    let directory = tempfile::tempdir().unwrap();
+    let left = || fs::read_dir(directory.path()).unwrap().count();
+    let bywire = |time: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
+        command.args(["measure", "msg", "latency", "--time", time]).env("TMPDIR", directory.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    let mut killed = bywire("600").spawn().expect("bywire runs");
+    while left() == 0 {
+        std::thread::yield_now();
+    }
+    assert!(bywire("0.02").status().expect("bywire runs").success());
+    assert_eq!(left(), 1, "what another program still uses stays");
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert_eq!(left(), 1, "a killed program cannot tidy up");
+    assert!(bywire("0.02").status().expect("bywire runs").success());
+    assert_eq!(left(), 0);
+}
+
 /// The cell that `bywire measure … --json` prints, which is all that it prints.
 fn measure(arguments: &[&str]) -> Value {
     let output = bywire(&[&["measure"], arguments, &["--json", "--time", "0.02"]].concat());

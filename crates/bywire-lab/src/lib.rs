@@ -18,6 +18,7 @@ pub mod history;
 pub mod interrupt;
 pub mod level;
 pub mod measure;
+pub mod meeting;
 pub mod namespaces;
 pub mod netperf;
 pub mod pair;

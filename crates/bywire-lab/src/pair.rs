@@ -3,7 +3,6 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -16,8 +15,9 @@ use crate::environment::boot_identity;
 use crate::far::{self, Far, Host};
 use crate::interrupt::{self, Group};
 use crate::level::msg;
+use crate::meeting::MeetingPlace;
 use crate::namespaces::{Namespace, Namespaces};
-use crate::plan::{End, Job, Level, Order, Outcome, Role, Word};
+use crate::plan::{End, Job, Level, Order, Outcome, Plan, Role, Word};
 
 /// How much longer than their own deadline the workers are waited for.
 const GRACE: Duration = Duration::from_secs(5);
@@ -72,7 +72,7 @@ pub struct Outcomes {
 pub fn run(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
     interrupt::check()?;
     let job = &fresh(job);
-    let _meeting_place = MeetingPlace::of(job);
+    let _meeting_place = meeting_place(job)?;
     let (sender, receiver) = channel();
     let mut conversation =
         Conversation { receiver, until: Instant::now() + job.deadline() + GRACE, reported: Vec::new() };
@@ -93,26 +93,14 @@ fn fresh(job: &Job) -> Job {
     job
 }
 
-/// The directory where the ports of a `msg` pair meet. Dropping it, after both ends are gone, removes it with
-/// whatever a killed end has left there.
-struct MeetingPlace(Option<PathBuf>);
-
-impl MeetingPlace {
-    fn of(job: &Job) -> Self {
-        Self(match job {
-            Job::Messages(plan) if plan.level == Level::Msg => Some(msg::directory(&plan.cookie)),
-            _ => None,
-        })
-    }
-}
-
-impl Drop for MeetingPlace {
-    fn drop(&mut self) {
-        if let Some(directory) = &self.0 {
-            // It is not there where neither end came to open a port.
-            let _missing = std::fs::remove_dir_all(directory);
-        }
-    }
+/// Where the ports of a `msg` pair meet.
+fn meeting_place(job: &Job) -> Result<Option<MeetingPlace>> {
+    let Job::Messages(Plan { level: Level::Msg, cookie, .. }) = job else {
+        return Ok(None);
+    };
+    let prefix = msg::directory("");
+    let prefix = prefix.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    MeetingPlace::make(msg::directory(cookie), prefix).map(Some)
 }
 
 fn run_threads(

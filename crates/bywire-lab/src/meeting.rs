@@ -1,0 +1,134 @@
+//! The directory where the ports of a `msg` pair meet, and what becomes of those whose owner was killed.
+//!
+//! Whoever makes one holds a lock inside for as long as it lives. A lock ends with its process, so a directory that
+//! nobody holds is a left-over, and the next program that makes one removes it.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use anyhow::{Context, Result};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+
+/// Inside each directory; the directory itself is what ports lock among themselves.
+const LOCK_FILE: &str = "lock";
+
+/// A directory that is ours. Dropping it, after both ends are gone, removes it with whatever a killed end has left.
+#[derive(Debug)]
+pub struct MeetingPlace {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl MeetingPlace {
+    /// Makes the directory at `path` and holds it. The first one of a process also removes those of its user, of the
+    /// same name up to `prefix`, that nobody holds any more.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn make(path: PathBuf, prefix: &str) -> Result<Self> {
+        static TIDIED: Once = Once::new();
+        if let Some(parent) = path.parent() {
+            TIDIED.call_once(|| remove_left_over(parent, prefix));
+        }
+        // Another program may take it for a left-over before the lock is held, and only then.
+        loop {
+            DirBuilder::new()
+                .mode(0o700)
+                .create(&path)
+                .with_context(|| format!("cannot make {}", path.display()))?;
+            if let Some(lock) = hold(&path)? {
+                return Ok(Self { path, _lock: lock });
+            }
+            // Where it is not gone yet, it is about to be.
+            let _gone_already = fs::remove_dir_all(&path);
+        }
+    }
+}
+
+impl Drop for MeetingPlace {
+    fn drop(&mut self) {
+        let _gone_already = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// The lock inside `directory`, unless somebody else holds it or is removing it.
+fn hold(directory: &Path) -> Result<Option<File>> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = match open(directory.join(LOCK_FILE), flags, Mode::from_raw_mode(0o600)) {
+        Ok(file) => File::from(file),
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot write in {}", directory.display()));
+        }
+    };
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok((file.metadata()?.nlink() > 0).then_some(file)),
+        Err(Errno::AGAIN) => Ok(None),
+        Err(error) => Err(error).context("cannot take a lock"),
+    }
+}
+
+/// Removes this user's directories in `parent`, of names that begin with `prefix`, that nobody holds.
+fn remove_left_over(parent: &Path, prefix: &str) {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(prefix.as_bytes())) {
+        // What cannot be removed stays: it is somebody else's, or the next program's.
+        let _kept = remove_unheld(&entry.path());
+    }
+}
+
+fn remove_unheld(path: &Path) -> io::Result<()> {
+    // Links are not followed, and nobody else can replace what is ours in a sticky directory.
+    let found = fs::symlink_metadata(path)?;
+    let is_ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+    if is_ours && let Ok(Some(_lock)) = hold(path) {
+        fs::remove_dir_all(path)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_holds_is_removed_and_nothing_else() {
+        let parent = tempfile::tempdir().unwrap();
+        let at = |name: &str| parent.path().join(name);
+        let held = MeetingPlace::make(at("pair-held"), "none").unwrap();
+        fs::write(at("pair-held").join("target"), "").unwrap();
+        for left in ["pair-killed", "pair-older", "other"] {
+            fs::create_dir(at(left)).unwrap();
+        }
+        fs::write(at("pair-killed").join(LOCK_FILE), "").unwrap();
+        fs::write(at("pair-killed").join("target"), "").unwrap();
+        std::os::unix::fs::symlink(at("other"), at("pair-link")).unwrap();
+        fs::write(at("pair-file"), "").unwrap();
+        remove_left_over(parent.path(), "pair-");
+        let mut names: Vec<_> = fs::read_dir(parent.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["other", "pair-file", "pair-held", "pair-link"]);
+        assert!(at("pair-held").join("target").exists());
+        drop(held);
+        assert!(!at("pair-held").exists());
+    }
+
+    #[test]
+    fn a_directory_that_is_being_removed_is_not_taken() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("pair");
+        fs::create_dir(&path).unwrap();
+        let first = hold(&path).unwrap();
+        assert!(first.is_some());
+        assert!(hold(&path).unwrap().is_none(), "somebody holds it");
+        fs::remove_dir_all(&path).unwrap();
+        assert!(hold(&path).unwrap().is_none(), "it is gone");
+    }
+}
