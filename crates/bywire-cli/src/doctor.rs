@@ -199,7 +199,7 @@ fn peer_watch() -> Result<String, String> {
 fn futex() -> Result<String, String> {
     let spec = memory::Spec::new(memory::Test::Futex);
     let hand_off = || -> Result<f64> {
-        let mut target = memory::Target::create(&spec)?;
+        let mut target = memory::Target::create(&spec, None)?;
         let mut source = memory::Source::open(&spec, Some(&target.address()))?;
         std::thread::spawn(move || target.serve());
         Ok(source.block(Duration::from_millis(1))?.value)

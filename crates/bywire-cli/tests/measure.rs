@@ -120,6 +120,35 @@ fn ceilings_threads_and_sweeps_are_measured() {
 }
 
 #[test]
+fn a_neighbour_of_the_target_disturbs_a_ceiling() {
+    let (source, target) = bywire_lab::pin::two_cores();
+    if source == target {
+        eprintln!("not run: one core is all that there is");
+        return;
+    }
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    // Relaxed: a flag alone, nothing else hangs on it.
+    let relaxed = std::sync::atomic::Ordering::Relaxed;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            bywire_lab::pin::pin_to(target).unwrap();
+            while !stop.load(relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        let cores = format!("{source},{target}");
+        let output =
+            bywire(&["measure", "memory", "cacheline", "--cores", &cores, "--time", "0.5", "--json"]);
+        stop.store(true, relaxed);
+        let cell: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let waited =
+            |block: &Value| block["disturbed"].as_array().unwrap().contains(&json!("waited-for-core"));
+        let blocks = cell["blocks"].as_array().unwrap();
+        assert!(blocks.iter().any(waited), "{blocks:?}");
+    });
+}
+
+#[test]
 fn udp_counts_what_was_sent_and_what_arrived() {
     let details = &measure(&["udp", "stream", "--size", "1KiB"])["details"];
     let count = |name: &str| details[name].as_u64().unwrap();

@@ -36,8 +36,8 @@ pub struct Gathering {
     subject: Subject,
     /// For each pair its outcomes: one, or one for each length of a sweep.
     pairs: Vec<Vec<Outcomes>>,
-    /// Per pair of a sweep, bytes per second.
-    memcpy: Vec<f64>,
+    /// Per pair of a sweep: memcpy at the same time.
+    memcpy: Vec<Outcome>,
 }
 
 impl Gathering {
@@ -51,11 +51,11 @@ impl Gathering {
         self.pairs.len() as u32
     }
 
-    /// Adds one pair, after checking that its ends agree.
+    /// Adds one pair, after checking that its ends agree; a sweep of the message layer with memcpy at the same time.
     ///
     /// # Errors
     /// Ends that have not seen the same blocks, or bytes lost where none may be.
-    pub fn add(&mut self, outcomes: Vec<Outcomes>, memcpy: Option<f64>) -> Result<()> {
+    pub fn add(&mut self, outcomes: Vec<Outcomes>, memcpy: Option<Outcome>) -> Result<()> {
         for outcomes in &outcomes {
             self.check(outcomes)?;
         }
@@ -189,7 +189,8 @@ impl Gathering {
             for &(size, rate) in &points {
                 curve.entry(size).or_default().push(rate);
             }
-            let floor = self.memcpy.get(pair).map_or(0.0, |memcpy| MEMCPY_SHARE * memcpy);
+            let memcpy = self.memcpy.get(pair);
+            let floor = memcpy.map_or(0.0, |memcpy| MEMCPY_SHARE * median_reading(memcpy));
             let (n_half, reference) = nhalf::of_sweep(&points, floor);
             references.push(reference);
             let parts = || sweep.iter().flat_map(|outcomes| &outcomes.source.blocks);
@@ -198,7 +199,7 @@ impl Gathering {
                 value,
                 seconds: parts().map(|part| part.seconds).sum(),
                 operations: parts().map(|part| part.operations).sum(),
-                disturbed: Vec::new(),
+                disturbed: sweep_disturbed(sweep, memcpy),
                 outlier: false,
             }));
         }
@@ -212,11 +213,16 @@ impl Gathering {
         if without > 0 {
             details.insert("sweeps_without_n_half".into(), without.into());
         }
+        let parts: Vec<Vec<String>> = self.pairs.iter().flatten().flat_map(reasons_by_block).collect();
+        details.insert("blocks_of_streams".into(), parts.len().into());
+        let disturbed = parts.iter().filter(|reasons| !reasons.is_empty()).count();
+        details.insert("blocks_of_streams_disturbed".into(), disturbed.into());
         let curve: Vec<_> = curve.iter().map(|(size, rates)| json!([size, median(rates)])).collect();
         details.insert("bytes_per_second_by_size".into(), curve.into());
         details.insert("reference_bytes_per_second".into(), median(&references).into());
         if !self.memcpy.is_empty() {
-            details.insert("memcpy_bytes_per_second".into(), median(&self.memcpy).into());
+            let rates: Vec<f64> = self.memcpy.iter().map(median_reading).collect();
+            details.insert("memcpy_bytes_per_second".into(), median(&rates).into());
         }
         Ok(blocks)
     }
@@ -366,10 +372,38 @@ fn point(plan: &Plan, outcomes: &Outcomes) -> Option<(u64, f64)> {
 }
 
 fn disturbed(source: &Part, target: &Part) -> Vec<String> {
-    let mut reasons: Vec<String> = source.disturbed.iter().chain(&target.disturbed).cloned().collect();
-    reasons.sort();
-    reasons.dedup();
-    reasons
+    once_each(source.disturbed.iter().chain(&target.disturbed))
+}
+
+fn once_each<'a>(reasons: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let reasons: std::collections::BTreeSet<&String> = reasons.collect();
+    reasons.into_iter().cloned().collect()
+}
+
+/// Why each block of a pair counts as disturbed.
+fn reasons_by_block(outcomes: &Outcomes) -> Vec<Vec<String>> {
+    let none = Part::default();
+    let target = |index| outcomes.target.as_ref().and_then(|target| target.blocks.get(index));
+    let sources = outcomes.source.blocks.iter().enumerate();
+    sources.map(|(index, source)| disturbed(source, target(index).unwrap_or(&none))).collect()
+}
+
+/// Why the N½ of a sweep counts as disturbed. Each of its points is a median of blocks, and so is memcpy: it stands
+/// while fewer than half of them are disturbed.
+fn sweep_disturbed(sweep: &[Outcomes], memcpy: Option<&Outcome>) -> Vec<String> {
+    let memcpy =
+        memcpy.map(|memcpy| memcpy.blocks.iter().map(|part| part.disturbed.clone()).collect::<Vec<_>>());
+    let points: Vec<_> = sweep.iter().map(reasons_by_block).chain(memcpy).collect();
+    let shaken = points.iter().filter(|blocks| {
+        let disturbed = blocks.iter().filter(|reasons| !reasons.is_empty()).count();
+        disturbed > 0 && 2 * disturbed >= blocks.len()
+    });
+    once_each(shaken.flatten().flatten())
+}
+
+/// A `memory` test's rate, in bytes per second.
+fn median_reading(outcome: &Outcome) -> f64 {
+    median(&outcome.blocks.iter().filter_map(|part| part.reading).collect::<Vec<_>>())
 }
 
 fn half_buckets(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {
@@ -398,5 +432,46 @@ fn cpu_end(outcomes: &[&Outcome], transactions: bool, bytes: Option<fn(&Part) ->
         service_demand_us_per_transaction: transactions
             .then(|| per(parts().map(|part| part.operations as f64).sum()))
             .flatten(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::End;
+
+    fn outcome(end: End, disturbed: &[bool]) -> Outcome {
+        let part = |&disturbed: &bool| Part {
+            disturbed: if disturbed { vec![format!("{end}")] } else { Vec::new() },
+            ..Part::default()
+        };
+        Outcome {
+            end,
+            blocks: disturbed.iter().map(part).collect(),
+            warmup: Vec::new(),
+            round_trips: Vec::new(),
+            cpu: CpuEnd::default(),
+            cpu_seconds: 0.0,
+            details: Details::new(),
+        }
+    }
+
+    fn outcomes(source: &[bool], target: &[bool]) -> Outcomes {
+        let (source, target) = (outcome(End::Source, source), Some(outcome(End::Target, target)));
+        Outcomes { source, target, same_machine: true }
+    }
+
+    #[test]
+    fn a_sweep_is_disturbed_where_a_median_of_it_is() {
+        let clean = outcomes(&[false; 4], &[false; 4]);
+        let once = outcomes(&[true, false, false, false], &[true, false, false, false]);
+        let half = outcomes(&[true, false, false, false], &[false, true, false, false]);
+        let none: Vec<String> = Vec::new();
+        assert_eq!(sweep_disturbed(&[clean.clone(), once.clone()], None), none);
+        assert_eq!(sweep_disturbed(&[once.clone(), half], None), ["source", "target"]);
+        let memcpy = outcome(End::Source, &[true, true, false]);
+        assert_eq!(sweep_disturbed(&[clean.clone(), once], Some(&memcpy)), ["source"]);
+        let alone = Outcomes { target: None, ..outcomes(&[true], &[]) };
+        assert_eq!(reasons_by_block(&alone), [["source"]]);
     }
 }

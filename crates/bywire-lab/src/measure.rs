@@ -15,7 +15,7 @@ use crate::gathering::{Gathering, Subject};
 use crate::level::memory;
 use crate::namespaces::Namespaces;
 use crate::pair::{self, Cores, Place};
-use crate::plan::{Job, Level, MemoryPlan, Plan, SIZE_BYTES_MAX, Test};
+use crate::plan::{Job, Level, MemoryPlan, Outcome, Plan, SIZE_BYTES_MAX, Test};
 use crate::test::{nhalf, overhead};
 use crate::{environment, pin, size};
 
@@ -254,8 +254,8 @@ impl Measurement {
         self.gathering.add(sweep, memcpy)
     }
 
-    /// The rate of memcpy now, in bytes per second: the message layer's N½ is set against it.
-    fn memcpy(&self, plan: &Plan) -> Result<f64> {
+    /// Memcpy now: the message layer's N½ is set against its rate.
+    fn memcpy(&self, plan: &Plan) -> Result<Outcome> {
         let job = Job::Memory(MemoryPlan {
             spec: memory::Spec::new(memory::Test::Memcpy),
             block_us: plan.block_us,
@@ -263,9 +263,7 @@ impl Measurement {
             blocks: plan.blocks,
             deadline_seconds: plan.deadline_seconds,
         });
-        let outcomes = pair::run(&job, &Place::Processes, self.cores)?;
-        let readings: Vec<f64> = outcomes.source.blocks.iter().filter_map(|part| part.reading).collect();
-        Ok(crate::statistics::median(&readings))
+        Ok(pair::run(&job, &Place::Processes, self.cores)?.source)
     }
 
     /// True once the cell has all its pairs.

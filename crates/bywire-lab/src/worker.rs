@@ -149,7 +149,7 @@ fn measure_memory(plan: &MemoryPlan, role: &Role, say: &(impl Fn(Word) + Sync)) 
     match role {
         Role::Target { core } => report(End::Target, say, || {
             pin(*core)?;
-            let mut target = memory::Target::create(&plan.spec)?;
+            let mut target = memory::Target::create(&plan.spec, *core)?;
             say(listening(serde_json::to_string(&target.address())?));
             target.serve()?;
             Ok(empty_outcome(End::Target))
@@ -165,22 +165,27 @@ fn measure_memory(plan: &MemoryPlan, role: &Role, say: &(impl Fn(Word) + Sync)) 
 }
 
 fn memory_blocks(plan: &MemoryPlan, core: Option<u32>, address: &str) -> Result<Outcome> {
-    let address = match address {
+    let address: Option<memory::Address> = match address {
         "" => None,
         address => Some(serde_json::from_str(address)?),
+    };
+    // The target serves without a notion of blocks: its accounts are read from here.
+    let take = || {
+        let target = address.as_ref().map(|target| Snapshot::of_thread(&target.thread, target.core));
+        (Snapshot::take(core), target)
     };
     let mut source = memory::Source::open(&plan.spec, address.as_ref())?;
     let mut outcome = empty_outcome(End::Source);
     let mut first = None;
     for index in 0..plan.warmup_blocks + plan.blocks {
-        let before = Snapshot::take(core);
+        let before = take();
         let reading = source.block(Duration::from_micros(plan.block_us))?;
-        let after = Snapshot::take(core);
+        let after = take();
         let part = Part {
             seconds: reading.seconds,
             operations: reading.operations,
             reading: Some(reading.value),
-            disturbed: before.disturbed_since(&after),
+            disturbed: disturbed_at_either(&before, &after),
             ..Part::default()
         };
         if index < plan.warmup_blocks {
@@ -188,10 +193,24 @@ fn memory_blocks(plan: &MemoryPlan, core: Option<u32>, address: &str) -> Result<
             continue;
         }
         outcome.blocks.push(part);
-        outcome.cpu = first.get_or_insert(before).until(&after);
+        outcome.cpu = first.get_or_insert(before.0).until(&after.0);
         outcome.cpu_seconds += reading.seconds;
     }
     Ok(outcome)
+}
+
+/// Why a block counts as disturbed at its source, or at its target where it has one.
+fn disturbed_at_either(
+    before: &(Snapshot, Option<Snapshot>),
+    after: &(Snapshot, Option<Snapshot>),
+) -> Vec<String> {
+    let mut reasons = before.0.disturbed_since(&after.0);
+    if let (Some(before), Some(after)) = (&before.1, &after.1) {
+        reasons.extend(before.disturbed_since(after));
+    }
+    reasons.sort();
+    reasons.dedup();
+    reasons
 }
 
 fn empty_outcome(end: End) -> Outcome {

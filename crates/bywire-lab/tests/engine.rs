@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use bywire_lab::endpoint::{Endpoint, Interest, Mark, Received};
+use bywire_lab::endpoint::{Endpoint, Interest, Kind, Mark, Received};
 use bywire_lab::level::Level as _;
 use bywire_lab::level::tcp::Tcp;
 use bywire_lab::level::udp::Udp;
@@ -183,6 +183,9 @@ struct Faulty<const RELIABLE: bool> {
     flip_at: Option<usize>,
     shorten_at: Option<usize>,
     lose_every: Option<usize>,
+    /// Sleeps this long before the payload after any other message.
+    late: Option<Duration>,
+    in_payload: bool,
 }
 
 impl<const RELIABLE: bool> Faulty<RELIABLE> {
@@ -201,6 +204,8 @@ impl<const RELIABLE: bool> Faulty<RELIABLE> {
             flip_at: None,
             shorten_at: None,
             lose_every: None,
+            late: None,
+            in_payload: false,
         }
     }
 }
@@ -209,6 +214,10 @@ impl<const RELIABLE_: bool> Endpoint for Faulty<RELIABLE_> {
     const RELIABLE: bool = RELIABLE_;
 
     fn try_send(&mut self, length: usize, mark: Mark) -> Result<bool> {
+        let was_in_payload = std::mem::replace(&mut self.in_payload, mark.kind() == Kind::Data);
+        if let Some(late) = self.late.filter(|_| self.in_payload && !was_in_payload) {
+            thread::sleep(late);
+        }
         let mut messages = self.outgoing.messages();
         if messages.len() >= 64 {
             return Ok(false);
@@ -287,6 +296,17 @@ fn a_short_message_fails_the_test() {
         let (target, _) = with_faults::<true>(test, |source| source.shorten_at = Some(5));
         let error = target.expect_err("a short message must not pass").to_string();
         assert!(error.contains("63 bytes arrived where 64 were due"), "{test}: {error}");
+    }
+}
+
+#[test]
+fn where_messages_may_be_lost_each_end_times_its_own_receiving() {
+    let late = Duration::from_millis(30);
+    for test in [Test::Stream, Test::Bidir] {
+        let (target, _) = with_faults::<false>(test, |source| source.late = Some(late));
+        for part in target.unwrap().blocks {
+            assert!(part.seconds > 0.0 && part.seconds < late.as_secs_f64() / 2.0, "{test}: {part:?}");
+        }
     }
 }
 

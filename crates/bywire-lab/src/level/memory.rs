@@ -151,6 +151,10 @@ pub struct Address {
     arena: String,
     pipe_to_target: String,
     pipe_to_source: String,
+    /// The directory of its thread.
+    pub thread: String,
+    /// The core that it is pinned to.
+    pub core: Option<u32>,
 }
 
 /// The measuring end. Dropping it ends the target's [`Target::serve`].
@@ -217,22 +221,23 @@ impl Source {
 /// The answering end of the tests between two cores.
 pub struct Target {
     spec: Spec,
+    core: Option<u32>,
     arena: Arena,
     pipes: Option<(Pipe, Pipe)>,
 }
 
 impl Target {
-    /// Makes the shared memory and the pipes.
+    /// Makes the shared memory and the pipes, for the calling thread, which is pinned to `core`, to serve.
     ///
     /// # Errors
     /// Parameters out of bounds, a test without a target, or no memory.
-    pub fn create(spec: &Spec) -> Result<Self> {
+    pub fn create(spec: &Spec, core: Option<u32>) -> Result<Self> {
         spec.check()?;
         ensure!(spec.needs_target(), "this test has no target: it runs on one core");
         let lines =
             if spec.test == Test::Cacheline { FIRST_WALKED + 2 * spec.lines as usize } else { FIRST_WALKED };
         let pipes = if spec.test == Test::Pipe { Some((Pipe::new()?, Pipe::new()?)) } else { None };
-        Ok(Self { spec: spec.clone(), arena: Arena::create(lines)?, pipes })
+        Ok(Self { spec: spec.clone(), core, arena: Arena::create(lines)?, pipes })
     }
 
     /// What the source needs to open its end.
@@ -242,6 +247,8 @@ impl Target {
             arena: self.arena.path(),
             pipe_to_target: pipes.map_or_else(String::new, |(to_target, _)| path_of(&to_target.writer)),
             pipe_to_source: pipes.map_or_else(String::new, |(_, to_source)| path_of(&to_source.reader)),
+            thread: format!("/proc/{}/task/{}", std::process::id(), rustix::thread::gettid()),
+            core: self.core,
         }
     }
 
@@ -669,7 +676,7 @@ mod tests {
 
     /// Source and target on two threads, which share nothing but the address.
     fn two_readings(spec: &Spec) -> [Reading; 2] {
-        let mut target = spec.needs_target().then(|| Target::create(spec).unwrap());
+        let mut target = spec.needs_target().then(|| Target::create(spec, None).unwrap());
         let address = target.as_ref().map(Target::address);
         let serving = target.take().map(|mut target| std::thread::spawn(move || target.serve()));
         let mut source = Source::open(spec, address.as_ref()).unwrap();

@@ -7,7 +7,8 @@ use crate::endpoint::{Endpoint, Interest, Kind, Mark};
 use crate::plan::{End, Outcome, Part};
 use std::time::{Duration, Instant};
 
-/// Either end: the source stops by the clock, the target when it has seen the source's last message.
+/// Either end: the source stops by the clock, the target when it has seen the source's last message. A block's time is
+/// that of its receiving: up to the peer's last message, and where messages may be lost only from its first one on.
 pub fn either<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
     course.run(lanes, |course, lanes, turn| Duplex::new(course, turn).run(&mut lanes[0]))
 }
@@ -110,6 +111,10 @@ impl<'a, 'b> Duplex<'a, 'b> {
         }
         if E::RELIABLE != (received.mark.kind() == Kind::Data) {
             self.latest_ns = self.course.clock.now_ns();
+        }
+        if self.part.operations == 0 && !E::RELIABLE {
+            // Each end times its own receiving, which begins when the peer's messages do.
+            self.started_ns = self.latest_ns;
         }
         self.part.operations += 1;
         self.part.received_bytes += received.length as u64;
