@@ -1,48 +1,13 @@
 //! Every C example compiles without a warning and runs.
 
 mod installed;
+#[path = "../../../examples/rust/tests/running/mod.rs"]
+mod running;
 
-use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use installed::Installed;
-
-/// A program that is ended with the test, and what it prints.
-struct Running {
-    child: Child,
-    output: BufReader<ChildStdout>,
-    input: Option<ChildStdin>,
-}
-
-impl Running {
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("read");
-        line.trim_end().to_owned()
-    }
-
-    fn say(&mut self, line: &str) {
-        self.input.as_mut().expect("input").write_all(line.as_bytes()).expect("write");
-    }
-
-    /// The rest of what it prints, once its input is over and it has ended well.
-    fn finish(mut self) -> String {
-        self.input = None;
-        let mut rest = String::new();
-        self.output.read_to_string(&mut rest).expect("read");
-        assert!(self.child.wait().expect("wait").success(), "{rest}");
-        rest
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Fails for those that have ended by themselves.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use running::Running;
 
 struct Example {
     installed: Installed,
@@ -58,53 +23,26 @@ impl Example {
     }
 
     fn start(&self, arguments: &[&str]) -> Running {
-        let mut command = self.installed.command(&self.program, arguments);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start");
-        let output = BufReader::new(child.stdout.take().expect("piped"));
-        let input = child.stdin.take();
-        Running { child, output, input }
+        Running::start(self.installed.command(&self.program, arguments))
     }
 }
 
 #[test]
 fn ping_pong_measures_and_its_other_end_leaves_with_it() {
     let example = Example::new("ping-pong.c");
-    let mut answering = example.start(&[]);
-    let address = answering.line();
-    let printed = example.start(&[&address, "200"]).finish();
-    assert!(printed.starts_with("200 round trips, half of one takes "), "{printed}");
-    answering.finish();
+    running::check_ping_pong(|arguments| example.start(arguments));
 }
 
 #[test]
 fn requests_of_many_clients_are_answered_each_in_order() {
     let example = Example::new("requests.c");
-    let mut server = example.start(&[]);
-    let address = server.line();
-    let words: Vec<String> = (0..500).map(|number| format!("word{number}")).collect();
-    let clients: Vec<Running> = (0..4)
-        .map(|client| {
-            let mut arguments = vec![address.as_str()];
-            arguments.extend(words.iter().skip(client).map(String::as_str));
-            example.start(&arguments)
-        })
-        .collect();
-    for (client, running) in clients.into_iter().enumerate() {
-        let answers = running.finish();
-        let expected: Vec<String> = words.iter().skip(client).map(|word| word.to_uppercase()).collect();
-        assert_eq!(answers.lines().collect::<Vec<_>>(), expected);
-    }
-    let lines: Vec<String> = (0..8).map(|_| server.line()).collect();
-    assert_eq!(lines.iter().filter(|line| line.starts_with("serving ")).count(), 4, "{lines:?}");
-    assert_eq!(lines.iter().filter(|line| line.starts_with("a client has gone: ")).count(), 4, "{lines:?}");
+    running::check_requests(|arguments| example.start(arguments));
 }
 
 #[test]
 fn the_ring_passes_its_counter_round() {
-    let printed = Example::new("ring.c").start(&["3", "20"]).finish();
-    let lines: Vec<&str> = printed.lines().collect();
-    // Three puts a lap: the first node sees the last of them.
-    assert_eq!(lines, ["node 0 last saw 60", "node 1 last saw 58", "node 2 last saw 59"]);
+    let example = Example::new("ring.c");
+    running::check_ring(|arguments| example.start(arguments));
 }
 
 #[test]

@@ -1,15 +1,15 @@
 //! Messages of known length over a kernel byte stream, as a program with fixed records would do it: one call for
 //! each send, and reads that take whatever is there.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::{gone, granted, prepare, wait};
-use crate::endpoint::{Endpoint, Interest, Mark, PATIENCE, Received};
+use super::{gone, granted, prepare, receive_by, send_by, wait};
+use crate::endpoint::{Endpoint, Interest, Mark, Received};
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Plan};
 
@@ -165,36 +165,15 @@ impl Endpoint for ByteStream {
         wait(&self.socket, self.spin, interest, timeout)
     }
 
-    /// One blocking call, as a program that sleeps would make.
     #[inline]
     fn send(&mut self, length: usize, mark: Mark) -> Result<()> {
         self.fill(length, mark);
-        let flags = if self.spin { SendFlags::DONTWAIT } else { SendFlags::empty() };
-        if self.push(flags)? {
-            return Ok(());
-        }
-        let started = Instant::now();
-        while !self.push(flags)? {
-            if started.elapsed() > PATIENCE {
-                bail!("the peer has taken nothing for {} s", PATIENCE.as_secs());
-            }
-        }
-        Ok(())
+        send_by(self.spin, |flags| self.push(flags))
     }
 
-    /// One blocking call, as a program that sleeps would make.
     #[inline]
     fn receive(&mut self) -> Result<Option<Received>> {
-        if !self.spin {
-            return self.pull(RecvFlags::empty());
-        }
-        let started = Instant::now();
-        loop {
-            let received = self.try_receive()?;
-            if received.is_some() || started.elapsed() >= crate::endpoint::NAP {
-                return Ok(received);
-            }
-        }
+        receive_by(self.spin, |flags| self.pull(flags))
     }
 
     fn spins(&self) -> bool {

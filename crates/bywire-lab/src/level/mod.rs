@@ -7,14 +7,14 @@ pub mod tcp;
 pub mod udp;
 pub mod unix;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::net::sockopt;
+use rustix::net::{RecvFlags, SendFlags, sockopt};
 
-use crate::endpoint::{Endpoint, Interest, NAP};
+use crate::endpoint::{Endpoint, Interest, NAP, PATIENCE, Received};
 use crate::plan::{Details, Plan};
 
 /// A way to join two ends.
@@ -80,6 +80,42 @@ fn wait(socket: impl AsFd, spin: bool, interest: Interest, timeout: Duration) ->
     match poll(&mut [PollFd::new(&socket, events)], Some(&timeout)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(errno) => Err(anyhow!(errno).context("poll failed")),
+    }
+}
+
+/// Sends by `push`, which returns false while the message is not all gone: one blocking call, as a program that sleeps
+/// would make, or calls that do not block where the plan is to `spin`.
+#[inline]
+fn send_by(spin: bool, mut push: impl FnMut(SendFlags) -> Result<bool>) -> Result<()> {
+    let flags = if spin { SendFlags::DONTWAIT } else { SendFlags::empty() };
+    if push(flags)? {
+        return Ok(());
+    }
+    let started = Instant::now();
+    while !push(flags)? {
+        if started.elapsed() > PATIENCE {
+            bail!("the peer has taken nothing for {} s", PATIENCE.as_secs());
+        }
+    }
+    Ok(())
+}
+
+/// Receives by `pull`, for about [`NAP`] at most: one blocking call, which the socket's time-out ends, or calls that do
+/// not block where the plan is to `spin`.
+#[inline]
+fn receive_by(
+    spin: bool,
+    mut pull: impl FnMut(RecvFlags) -> Result<Option<Received>>,
+) -> Result<Option<Received>> {
+    if !spin {
+        return pull(RecvFlags::empty());
+    }
+    let started = Instant::now();
+    loop {
+        let received = pull(RecvFlags::DONTWAIT)?;
+        if received.is_some() || started.elapsed() >= NAP {
+            return Ok(received);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::{Level, gone, granted, greeting, prepare, wait};
+use super::{Level, gone, granted, greeting, prepare, receive_by, send_by, wait};
 use crate::endpoint::{Endpoint, Interest, Mark, NAP, PATIENCE, Received};
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Plan};
@@ -183,35 +183,14 @@ impl Endpoint for Datagrams {
         wait(&self.socket, self.spin, interest, timeout)
     }
 
-    /// One blocking call, as a program that sleeps would make.
     #[inline]
     fn send(&mut self, length: usize, mark: Mark) -> Result<()> {
-        let flags = if self.spin { SendFlags::DONTWAIT } else { SendFlags::empty() };
-        if self.push(length, mark, flags)? {
-            return Ok(());
-        }
-        let started = Instant::now();
-        while !self.push(length, mark, flags)? {
-            if started.elapsed() > PATIENCE {
-                bail!("no datagram could be sent for {} s", PATIENCE.as_secs());
-            }
-        }
-        Ok(())
+        send_by(self.spin, |flags| self.push(length, mark, flags))
     }
 
-    /// One blocking call, as a program that sleeps would make.
     #[inline]
     fn receive(&mut self) -> Result<Option<Received>> {
-        if !self.spin {
-            return self.pull(RecvFlags::empty());
-        }
-        let started = Instant::now();
-        loop {
-            let received = self.try_receive()?;
-            if received.is_some() || started.elapsed() >= NAP {
-                return Ok(received);
-            }
-        }
+        receive_by(self.spin, |flags| self.pull(flags))
     }
 
     fn spins(&self) -> bool {
