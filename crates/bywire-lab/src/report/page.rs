@@ -16,6 +16,8 @@ use crate::report::plot::Plot;
 use crate::report::quantity;
 use crate::report::way::{Waiting, ways};
 
+use Column::{Figures, Words};
+
 const CHARTS: &str = include_str!("../../assets/echarts.common.min.js");
 const SCRIPT: &str = include_str!("../../assets/report.js");
 const STYLE: &str = include_str!("../../assets/report.css");
@@ -179,19 +181,19 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
     };
     scroll(
         "What each level delivers",
+        &[
+            Words("way"),
+            Figures("half-RTT, short"),
+            Figures("one-way rate"),
+            Figures("N½"),
+            Figures("two-way rate"),
+            Figures("transactions"),
+            Figures("CPU / message"),
+            Figures("CPU / KB"),
+            Figures("CPU / transaction"),
+        ],
         html! {
-            thead { tr {
-                th scope="col" { "way" }
-                th.figure scope="col" { "half-RTT, short" }
-                th.figure scope="col" { "one-way rate" }
-                th.figure scope="col" { "N½" }
-                th.figure scope="col" { "two-way rate" }
-                th.figure scope="col" { "transactions" }
-                th.figure scope="col" { "CPU / message" }
-                th.figure scope="col" { "CPU / KB" }
-                th.figure scope="col" { "CPU / transaction" }
-            } }
-            tbody { @for score in scores { tr {
+            @for score in scores { tr {
                 th scope="row" { (score.way.label) small { (waiting(score)) } }
                 (cell(score.half_rtt, floor(score.half_rtt)))
                 (cell(score.one_way, share_of(score.one_way, |cell| ceilings.one_way(cell.size_bytes.unwrap_or(0)))))
@@ -201,7 +203,7 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
                 (cell(score.overhead, None))
                 (time(score.cpu_us_per_kb()))
                 (time(score.cpu_us_per_transaction()))
-            } } }
+            } }
         },
     )
 }
@@ -230,21 +232,17 @@ fn share_of(cell: Option<&Cell>, ceiling: impl Fn(&Cell) -> Option<f64>) -> Opti
     Some(quantity::percent(cell.value / ceiling(cell)?) + " of ceiling")
 }
 
+const CEILING_COLUMNS: [Column; 5] =
+    [Words("memory test"), Figures("first"), Figures("95 % interval"), Figures("last"), Figures("drift")];
+
 fn ceiling_table(ceilings: &Ceilings) -> Markup {
     html! {
         @if !ceilings.rows.is_empty() {
             section.card #ceilings {
                 h3 { "Ceilings of this machine" }
                 p.about { "What memory and the kernel allow between the same two cores, before and after the session." }
-                (scroll("Ceilings of this machine", html! {
-                    thead { tr {
-                        th scope="col" { "memory test" }
-                        th.figure scope="col" { "first" }
-                        th.figure scope="col" { "95 % interval" }
-                        th.figure scope="col" { "last" }
-                        th.figure scope="col" { "drift" }
-                    } }
-                    tbody { @for ceiling in &ceilings.rows { tr {
+                (scroll("Ceilings of this machine", &CEILING_COLUMNS, html! {
+                    @for ceiling in &ceilings.rows { tr {
                         @let unit = ceiling.first.unit;
                         th scope="row" { (ceiling.name()) }
                         td.figure { (quantity::value(ceiling.first.value, unit)) }
@@ -256,7 +254,7 @@ fn ceiling_table(ceilings: &Ceilings) -> Markup {
                             }
                             None => { td.figure { "taken once" } td.figure { "–" } }
                         }
-                    } } }
+                    } }
                 }))
             }
         }
@@ -289,16 +287,16 @@ fn past(comparisons: &[Comparison]) -> Markup {
 fn past_table(comparison: &Comparison) -> Markup {
     scroll(
         &comparison.document.title,
+        &[
+            Words("then"),
+            Figures("printed"),
+            Figures("today"),
+            Words("by"),
+            Figures("better by"),
+            Words("note"),
+        ],
         html! {
-            thead { tr {
-                th scope="col" { "then" }
-                th.figure scope="col" { "printed" }
-                th.figure scope="col" { "today" }
-                th scope="col" { "by" }
-                th.figure scope="col" { "better by" }
-                th scope="col" { "note" }
-            } }
-            tbody { @for row in &comparison.rows { tr {
+            @for row in &comparison.rows { tr {
                 th scope="row" {
                     (row.figure.what) @if let Some(size) = row.figure.size_bytes { ", " (quantity::size(size)) }
                     small { (row.figure.hardware) }
@@ -308,7 +306,7 @@ fn past_table(comparison: &Comparison) -> Markup {
                 td { (row.whose) }
                 td.figure { (quantity::factor(row.gain)) }
                 td { @if let Some(note) = &row.figure.note { (note) } }
-            } } }
+            } }
         },
     )
 }
@@ -326,6 +324,19 @@ fn absences(session: &Session) -> Markup {
     }
 }
 
+const CELL_COLUMNS: [Column; 10] = [
+    Words("command"),
+    Figures("median"),
+    Figures("95 % interval"),
+    Figures("mean"),
+    Figures("p99"),
+    Figures("p99.9"),
+    Figures("pairs"),
+    Figures("blocks"),
+    Figures("disturbed"),
+    Figures("outliers"),
+];
+
 /// How the session went: every cell with its interval and its marked blocks.
 fn conduct(session: &Session) -> Markup {
     html! {
@@ -335,20 +346,8 @@ fn conduct(session: &Session) -> Markup {
                 p.about { "Medians over fresh pairs of processes, with 95 % bootstrap intervals over the pairs. Disturbed blocks and outliers are marked, never dropped. " (DISTURBED) }
                 details {
                     summary { "Table of " (session.cells.len()) " cells" }
-                    (scroll("Every cell", html! {
-                        thead { tr {
-                            th scope="col" { "command" }
-                            th.figure scope="col" { "median" }
-                            th.figure scope="col" { "95 % interval" }
-                            th.figure scope="col" { "mean" }
-                            th.figure scope="col" { "p99" }
-                            th.figure scope="col" { "p99.9" }
-                            th.figure scope="col" { "pairs" }
-                            th.figure scope="col" { "blocks" }
-                            th.figure scope="col" { "disturbed" }
-                            th.figure scope="col" { "outliers" }
-                        } }
-                        tbody { @for cell in &session.cells { (cell_row(cell)) } }
+                    (scroll("Every cell", &CELL_COLUMNS, html! {
+                        @for cell in &session.cells { (cell_row(cell)) }
                     }))
                 }
             }
@@ -455,7 +454,25 @@ fn shell_quoted(word: &str) -> String {
     }
 }
 
+/// What stands in a column, under its heading.
+enum Column {
+    /// Text, to the left.
+    Words(&'static str),
+    /// Figures, to the right.
+    Figures(&'static str),
+}
+
 /// A table that scrolls by itself where the page is narrow, by keyboard too.
-fn scroll(label: &str, rows: Markup) -> Markup {
-    html! { div.scroll tabindex="0" role="region" aria-label=(label) { table { (rows) } } }
+fn scroll(label: &str, columns: &[Column], rows: Markup) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label=(label) {
+            table {
+                thead { tr { @for column in columns { @match column {
+                    Words(name) => th scope="col" { (name) },
+                    Figures(name) => th.figure scope="col" { (name) },
+                } } } }
+                tbody { (rows) }
+            }
+        }
+    }
 }
