@@ -2,6 +2,7 @@
 
 mod bench;
 mod doctor;
+mod key;
 mod manual;
 mod measure;
 mod report;

@@ -1,15 +1,14 @@
 //! `bywire measure`: one cell.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use bywire_lab::measure::{self, Request};
 use bywire_lab::netperf::Netperf;
 use bywire_lab::{interrupt, size};
 use clap::{ArgAction, Args, ValueEnum};
 
-use crate::table;
+use crate::{key, table};
 
 /// What to measure, and how.
 #[derive(Args, Debug)]
@@ -74,7 +73,7 @@ pub struct MeasureArgs {
     /// Socket buffers to ask for, in both directions at both ends
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     socket_buffer: Option<u64>,
-    /// File with the key of the host's `bywire serve`
+    /// File with the key of the host's `bywire serve`, which tells in its help how to make one
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Lines walked (memory cacheline)
@@ -142,21 +141,9 @@ impl MeasureArgs {
         request.verify = self.verify;
         request.lent = self.lent;
         request.socket_buffer_bytes = self.socket_buffer;
-        request.key = self.key.as_deref().map(read_key).transpose()?;
+        request.key = self.key.as_deref().map(key::read).transpose()?;
         request.lines = self.lines;
         request.both_cores = self.both_cores;
         Ok(request)
     }
-}
-
-/// Reads a shared key: the file's contents without white space around them.
-pub fn read_key(path: &Path) -> Result<Vec<u8>> {
-    let bytes = fs::read(path).with_context(|| format!("cannot read the key file {}", path.display()))?;
-    let key = bytes.trim_ascii();
-    anyhow::ensure!(
-        key.len() >= 16,
-        "the key in {} is shorter than 16 bytes: make one by `head -c 32 /dev/urandom | base64`",
-        path.display()
-    );
-    Ok(key.to_vec())
 }

@@ -10,16 +10,18 @@ use clap::Args;
 
 /// Where to listen, and for whom.
 #[derive(Args, Debug)]
-#[command(after_help = "\
+#[command(after_help = format!("\
 Examples:
   bywire serve
   bywire serve --listen 10.0.0.2:7247 --key /etc/bywire/key
-  bywire measure tcp latency --between 10.0.0.2 --key /etc/bywire/key    (at the other machine)")]
+  bywire measure tcp latency --between 10.0.0.2 --key /etc/bywire/key    (at the other machine)
+
+{}", crate::key::HELP))]
 pub struct ServeArgs {
     /// Address and port to listen on; port 0 takes a free one and prints it
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = format!("0.0.0.0:{}", far::DEFAULT_PORT))]
     listen: String,
-    /// File with a key that clients must know
+    /// File with a key that clients must know; see below for how to make one
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 }
@@ -27,7 +29,7 @@ pub struct ServeArgs {
 impl ServeArgs {
     /// Serves until interrupted.
     pub fn run(self) -> Result<()> {
-        let key = self.key.as_deref().map(crate::measure::read_key).transpose()?;
+        let key = self.key.as_deref().map(crate::key::read).transpose()?;
         let listener = TcpListener::bind(&self.listen).with_context(|| {
             format!("cannot listen on {}: choose another address or port by --listen", self.listen)
         })?;

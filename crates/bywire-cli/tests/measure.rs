@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 
@@ -271,6 +272,7 @@ fn the_far_end_may_require_a_key() {
     let file = |name: &str, contents: &str| {
         let path = directory.path().join(name);
         fs::write(&path, contents).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         path.to_str().unwrap().to_owned()
     };
     let (right, wrong) =

@@ -1,0 +1,61 @@
+//! The key that `bywire serve` and those who measure with it share, in a file at either end.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+/// How a key comes to be, for the help of both commands.
+pub const HELP: &str = "\
+A key is any 16 bytes or more that nobody guesses. Make it once, and copy the file to the other machine:
+  (umask 077; head -c 32 /dev/urandom | base64 > key)
+  scp key HOST:
+Nobody but its owner (or a group of your choice) may have access to the file. The key itself never crosses the network.";
+
+/// Without white space around them, a key has at least so many bytes.
+const LENGTH_BYTES_MIN: usize = 16;
+
+/// Reads a shared key: the file's contents without white space around them.
+///
+/// # Errors
+/// A file that cannot be read or that everybody can, or too short a key.
+pub fn read(path: &Path) -> Result<Vec<u8>> {
+    let file = path.display();
+    let bytes = fs::read(path).with_context(|| {
+        format!("cannot read the key file {file}: `bywire serve --help` tells how to make one")
+    })?;
+    let is_file = fs::metadata(path).is_ok_and(|found| found.is_file() && found.mode() & 0o007 != 0);
+    ensure!(
+        !is_file,
+        "everybody has access to the key in {file}: `chmod 600 {file}`, and make a new one if it was read"
+    );
+    let key = bytes.trim_ascii();
+    ensure!(
+        key.len() >= LENGTH_BYTES_MIN,
+        "the key in {file} is shorter than {LENGTH_BYTES_MIN} bytes: make one by `head -c 32 /dev/urandom | base64`"
+    );
+    Ok(key.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_long_enough_and_kept_from_others() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let read_as = |mode, contents: &str| {
+            fs::write(file.path(), contents).unwrap();
+            fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).unwrap();
+            read(file.path()).map_err(|error| format!("{error:#}"))
+        };
+        assert_eq!(read_as(0o600, " sixteen letters!\n").unwrap(), b"sixteen letters!");
+        assert!(read_as(0o640, "sixteen letters!").is_ok(), "a group of the owner's choice");
+        assert!(read_as(0o644, "sixteen letters!").unwrap_err().contains("chmod 600"));
+        assert!(read_as(0o600, "fifteen letters").unwrap_err().contains("shorter than 16 bytes"));
+        assert!(format!("{:#}", read(Path::new("/nowhere")).unwrap_err()).contains("tells how to make one"));
+    }
+}
