@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
+use std::sync::mpsc::TryRecvError;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -127,20 +128,16 @@ fn a_neighbour_of_the_target_disturbs_a_ceiling() {
         eprintln!("not run: one core is all that there is");
         return;
     }
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    // Relaxed: a flag alone, nothing else hangs on it.
-    let relaxed = std::sync::atomic::Ordering::Relaxed;
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        scope.spawn(move || {
             bywire_lab::pin::pin_to(target).unwrap();
-            while !stop.load(relaxed) {
-                std::hint::spin_loop();
-            }
+            while stopped.try_recv() == Err(TryRecvError::Empty) {}
         });
         let cores = format!("{source},{target}");
         let output =
             bywire(&["measure", "memory", "cacheline", "--cores", &cores, "--time", "0.5", "--json"]);
-        stop.store(true, relaxed);
+        drop(stop);
         let cell: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let waited =
             |block: &Value| block["disturbed"].as_array().unwrap().contains(&json!("waited-for-core"));
