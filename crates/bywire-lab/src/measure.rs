@@ -322,7 +322,8 @@ fn sweep_sizes(level: Level) -> Vec<u64> {
 /// What pairs run in, opened once and shared by the measurements of a session.
 #[derive(Default)]
 pub struct Places {
-    namespaces: BTreeMap<u32, Rc<Namespaces>>,
+    /// By what joins them and its MTU.
+    namespaces: BTreeMap<(&'static str, u32), Rc<Namespaces>>,
     hosts: BTreeMap<String, Rc<Host>>,
 }
 
@@ -341,11 +342,7 @@ impl Places {
             ))),
             "namespaces" => {
                 let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-                let pair = match self.namespaces.entry(mtu_bytes) {
-                    Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(place) => place.insert(Rc::new(Namespaces::veth_pair(mtu_bytes)?)),
-                };
-                Place::Namespaces(Rc::clone(pair))
+                Place::Namespaces(self.namespaces("veth", mtu_bytes, Namespaces::veth_pair)?)
             }
             host => {
                 if !self.hosts.contains_key(host) {
@@ -361,6 +358,20 @@ impl Places {
             Misuse("--mtu sets the MTU of a veth pair: add --between namespaces".to_owned())
         );
         Ok(place)
+    }
+
+    /// The namespaces that `link` joins with this MTU, made by `join` where they are not there yet.
+    fn namespaces(
+        &mut self,
+        link: &'static str,
+        mtu_bytes: u32,
+        join: impl FnOnce(u32) -> Result<Namespaces>,
+    ) -> Result<Rc<Namespaces>> {
+        let pair = match self.namespaces.entry((link, mtu_bytes)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(Rc::new(join(mtu_bytes)?)),
+        };
+        Ok(Rc::clone(pair))
     }
 }
 
@@ -490,7 +501,7 @@ fn link(request: &Request, level: Level, place: &Place) -> Option<String> {
         (Level::Msg, _) => request.link.as_deref().unwrap_or("shm"),
         (Level::Unix, _) => "unix",
         (_, Place::Processes | Place::Threads) => "loopback",
-        (_, Place::Namespaces(_)) => "veth",
+        (_, Place::Namespaces(namespaces)) => namespaces.link(),
         (_, Place::Host(_)) => "network",
     };
     Some(link.to_owned())

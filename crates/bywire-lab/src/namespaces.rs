@@ -1,14 +1,17 @@
-//! Two network namespaces joined by a veth pair: two hosts on one machine, as the kernel's own network sees them.
+//! Two network namespaces joined by a veth pair, or by whatever else leads an interface into each of them: two hosts on
+//! one machine, as the kernel's own network sees them.
 //!
 //! The namespaces have no names. They live by descriptors of this process and by the processes inside them, so they
 //! are gone with this program however it ends, by SIGKILL too. With CAP_SYS_ADMIN they are made directly; without,
 //! inside an unprivileged user namespace where the system allows it.
 
+use std::any::Any;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -22,13 +25,36 @@ pub const MTU_BYTES: std::ops::RangeInclusive<u32> = 68..=65_535;
 /// What the veth device is called in either namespace.
 pub const INTERFACE: &str = "veth0";
 
+/// Both addresses are in one network of this prefix.
+pub const PREFIX_LENGTH: u32 = 24;
+
 /// A source and a target namespace with a cable between them.
 #[derive(Debug)]
 pub struct Namespaces {
+    /// What joins them; it goes first.
+    joint: Joint,
     /// Where the measuring end runs.
     pub source: Namespace,
     /// Where the answering end runs.
     pub target: Namespace,
+}
+
+/// What joins two namespaces.
+#[derive(Debug)]
+pub struct Joint {
+    /// What cells call it: `veth`.
+    pub link: &'static str,
+    /// Dropped before the namespaces are: a running process, say, that its drop ends.
+    pub kept: Box<dyn Any>,
+}
+
+/// A namespace that is about to be joined, with its loopback up.
+#[derive(Clone, Copy, Debug)]
+pub struct Side<'a> {
+    /// It is to have an interface with [`Namespace::address`] in a network of [`PREFIX_LENGTH`].
+    pub namespace: &'a Namespace,
+    /// The identity of a process inside that lives until the two are joined, and no longer.
+    pub process: u32,
 }
 
 /// One network namespace, alive while this value or a process inside lives.
@@ -53,23 +79,50 @@ impl Namespaces {
                 MTU_BYTES.end()
             ))
         );
+        Self::joined(|source, target| {
+            let set_up = || -> Result<()> {
+                source.namespace.configure(&format!(
+                    "link add {INTERFACE} mtu {mtu_bytes} type veth peer name {INTERFACE} mtu {mtu_bytes} netns {}\n",
+                    target.process
+                ))?;
+                for namespace in [source.namespace, target.namespace] {
+                    let address = namespace.address;
+                    namespace.configure(&format!(
+                        "address add {address}/{PREFIX_LENGTH} dev {INTERFACE}\nlink set {INTERFACE} up\n"
+                    ))?;
+                }
+                Ok(())
+            };
+            set_up().context("cannot set up a veth pair (does this kernel have veth?)")?;
+            Ok(Joint { link: "veth", kept: Box::new(()) })
+        })
+    }
+
+    /// Makes both namespaces and has them joined by `join`, which is given the source and the target: it leads an
+    /// interface with the namespace's address into each, and has it up when it returns.
+    ///
+    /// # Errors
+    /// One line with the reason why this machine or this user cannot, and what to do; or what `join` said.
+    pub fn joined(join: impl FnOnce(Side, Side) -> Result<Joint>) -> Result<Self> {
         let first = Holder::with_new_network(None)?;
         let source = first.namespace(Ipv4Addr::new(10, 77, 0, 1))?;
-        // The cable may only lead to a namespace of the same owner, hence inside the first one's user namespace.
+        // A cable may only lead to a namespace of the same owner, hence inside the first one's user namespace.
         let second = Holder::with_new_network(Some(&source))?;
         let mut target = second.namespace(Ipv4Addr::new(10, 77, 0, 2))?;
         target.user = source.user.as_ref().map(OwnedFd::try_clone).transpose()?;
-        source.configure(&format!(
-            "link add {INTERFACE} mtu {mtu_bytes} type veth peer name {INTERFACE} mtu {mtu_bytes} netns {}\n",
-            second.child.id()
-        ))?;
         for end in [&source, &target] {
-            let address = end.address;
-            end.configure(&format!(
-                "link set lo up\naddress add {address}/24 dev {INTERFACE}\nlink set {INTERFACE} up\n"
-            ))?;
+            end.configure("link set lo up\n").context("cannot set up a network namespace")?;
         }
-        Ok(Self { source, target })
+        let joint = join(
+            Side { namespace: &source, process: first.child.id() },
+            Side { namespace: &target, process: second.child.id() },
+        )?;
+        Ok(Self { joint, source, target })
+    }
+
+    /// What joins them, in the word of a cell.
+    pub fn link(&self) -> &'static str {
+        self.joint.link
     }
 }
 
@@ -100,19 +153,23 @@ impl Namespace {
         self.user.is_some()
     }
 
-    /// Runs a batch of `ip` commands inside.
-    fn configure(&self, batch: &str) -> Result<()> {
+    /// A path by which this user's programs find it for as long as this value lives.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.network.as_raw_fd()).into()
+    }
+
+    /// Runs a batch of `ip` commands inside, one a line.
+    ///
+    /// # Errors
+    /// There is no `ip` here, or the first line of what it said.
+    pub fn configure(&self, batch: &str) -> Result<()> {
         let mut ip = Command::new("ip");
         ip.args(["-batch", "-"]);
         self.enter(&mut ip)?;
         let output = fed_with(&mut ip, batch)
             .context("cannot run `ip`: install it with `apt-get install iproute2`")?;
         let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(
-            output.status.success(),
-            "cannot set up a veth pair (does this kernel have veth?): ip said: {}",
-            said.lines().next().unwrap_or("nothing")
-        );
+        ensure!(output.status.success(), "ip said: {}", said.lines().next().unwrap_or("nothing"));
         Ok(())
     }
 }
@@ -209,13 +266,11 @@ mod tests {
 
     /// The pair, or nothing where this machine cannot, with the reason said.
     fn pair(mtu_bytes: u32) -> Option<Namespaces> {
-        match Namespaces::veth_pair(mtu_bytes) {
-            Ok(pair) => Some(pair),
-            Err(reason) => {
-                eprintln!("not checked here: {reason:#}");
-                None
-            }
-        }
+        possible(Namespaces::veth_pair(mtu_bytes))
+    }
+
+    fn possible(pair: Result<Namespaces>) -> Option<Namespaces> {
+        pair.inspect_err(|reason| eprintln!("not run: {reason:#}")).ok()
     }
 
     fn ip_inside(namespace: &Namespace, arguments: &[&str]) -> String {
@@ -241,7 +296,7 @@ mod tests {
     fn data_crosses_the_cable() {
         let Some(pair) = pair(1500) else { return };
         if pair.source.is_unprivileged() {
-            eprintln!("not checked here: a thread cannot enter a user namespace; run as root");
+            eprintln!("not run: a thread cannot enter a user namespace; run as root");
             return;
         }
         let (told, address) = std::sync::mpsc::channel();
@@ -263,6 +318,54 @@ mod tests {
                 assert_eq!(said, "across");
             });
         });
+    }
+
+    /// A process that joins two namespaces for as long as it runs, here with nothing to do.
+    struct Carrier(Child);
+
+    impl Drop for Carrier {
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_closure_may_join_them_and_what_it_keeps_goes_with_them() {
+        let joined = Namespaces::joined(|source, target| {
+            // Other names than veth_pair's, and a process beside: as a network in user space would.
+            let cable = format!("link add by0 type veth peer name by0 netns {}\n", target.process);
+            source.namespace.configure(&cable)?;
+            for Side { namespace, .. } in [source, target] {
+                let address = namespace.address();
+                namespace.configure(&format!(
+                    "address add {address}/{PREFIX_LENGTH} dev by0\nlink set by0 up\n"
+                ))?;
+                assert!(namespace.path().exists());
+            }
+            let mut carrier = Command::new("sleep");
+            source.namespace.enter(&mut carrier)?;
+            let carrier = Carrier(carrier.arg("600").spawn()?);
+            Ok(Joint { link: "sleep", kept: Box::new(carrier) })
+        });
+        let Some(pair) = possible(joined) else { return };
+        assert_eq!(pair.link(), "sleep");
+        let process = pair.joint.kept.downcast_ref::<Carrier>().unwrap().0.id();
+        let inside = fs::read_link(format!("/proc/{process}/ns/net")).unwrap();
+        assert_eq!(fs::read_link(pair.source.path()).unwrap(), inside);
+        assert!(ip_inside(&pair.target, &["address", "show", "dev", "by0"]).contains("10.77.0.2/24"));
+        drop(pair);
+        assert!(fs::metadata(format!("/proc/{process}")).is_err(), "its process is gone");
+    }
+
+    #[test]
+    fn what_a_closure_says_is_told() {
+        let refused = Namespaces::joined(|_, _| bail!("no such fabric"));
+        let said = format!("{:#}", refused.unwrap_err());
+        assert!(
+            said.contains("no such fabric") || said.contains("cannot make a network namespace"),
+            "{said}"
+        );
     }
 
     #[test]
