@@ -8,6 +8,7 @@ use bywire_benches::death::{self, Way};
 use bywire_benches::program::Arguments;
 use bywire_benches::table::{self, Show};
 use bywire_benches::{idle, lab, ucx};
+use bywire_lab::cpu::DISTURBED;
 use bywire_lab::ending;
 use bywire_lab::measure::Request;
 use clap::Parser;
@@ -141,7 +142,7 @@ fn page(contest: &Contest) -> String {
         let (least, aim) = must.bound.shown(must.show);
         page.push_str(&table::row(&[must.measure.to_owned(), least, aim, measured, reached]));
     }
-    page.push_str("\nBehind them:\n\n");
+    page.push_str(&format!("\nBehind them. {DISTURBED}\n\n"));
     page.push_str(&table::contestants(contest, show));
     page
 }

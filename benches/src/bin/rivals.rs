@@ -7,6 +7,7 @@ use bywire_benches::contest::Contest;
 use bywire_benches::program::Arguments;
 use bywire_benches::table::{self, Show};
 use bywire_benches::{lab, open_mpi, ucx};
+use bywire_lab::cpu::DISTURBED;
 use bywire_lab::ending;
 use bywire_lab::measure::Request;
 use clap::Parser;
@@ -99,7 +100,7 @@ fn page(contest: &Contest) -> String {
             over(mpi),
         ]));
     }
-    page.push_str("\nBehind them:\n\n");
+    page.push_str(&format!("\nBehind them. {DISTURBED}\n\n"));
     page.push_str(&table::contestants(contest, show));
     page
 }

@@ -60,8 +60,8 @@ impl ReportArgs {
     /// The newest sessions in the directory that was named, beside it, and where `bywire bench` puts them.
     fn there_are(&self) -> String {
         let beside = self.session.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let places = [Some(self.session.as_path()), beside, Some(Path::new(bench::SESSIONS))];
-        let found = store::newest_first(&places.into_iter().flatten().collect::<Vec<_>>());
+        let beside = beside.unwrap_or(Path::new("."));
+        let found = store::newest_first(&[&self.session, beside, Path::new(bench::SESSIONS)]);
         let shown: Vec<String> =
             found.iter().take(SHOWN_MAX).map(|session| session.display().to_string()).collect();
         let more = found.len().saturating_sub(SHOWN_MAX);
