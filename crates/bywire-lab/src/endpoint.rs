@@ -125,8 +125,11 @@ pub enum Interest {
 }
 
 /// The first byte of every message: what it means to the test and a tag that tells neighbours apart.
+///
+/// A whole word, so that what holds it is moved in whole words: a byte that is copied with its padding stalls the
+/// processor for longer than a short message takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark(u8);
+pub struct Mark(u64);
 
 /// What a message means to the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +157,7 @@ impl Mark {
     /// A mark with the low five bits of `tag`.
     #[inline]
     pub const fn new(kind: Kind, tag: u32) -> Self {
-        Self((kind as u8) << Self::TAG_BITS | (tag as u8 & 0x1f))
+        Self((kind as u64) << Self::TAG_BITS | (tag as u64 & 0x1f))
     }
 
     /// Payload with the tag of nought.
@@ -163,7 +166,7 @@ impl Mark {
     /// The byte as it stands in the message.
     #[inline]
     pub const fn byte(self) -> u8 {
-        self.0
+        self.0 as u8
     }
 
     /// Reads a message's first byte; fails on a byte that is no mark.
@@ -172,7 +175,7 @@ impl Mark {
         if byte >> Self::TAG_BITS > Kind::Finished as u8 {
             bail!("payload corrupted: a message begins with {byte:#04x}, which is no mark");
         }
-        Ok(Self(byte))
+        Ok(Self(byte.into()))
     }
 
     /// What the message means.

@@ -23,10 +23,13 @@ impl Writer {
     pub fn fill(&mut self, buffer: &mut [u8], mark: Mark) {
         if buffer.len() < 8 {
             buffer.fill(SHORT);
+            buffer[0] = mark.byte();
         } else {
             let base = self.sequence.wrapping_mul(STRIDE);
             let (head, rest) = buffer.split_at_mut(8);
-            head.copy_from_slice(&(self.sequence << 8).to_le_bytes());
+            // One store: a byte put in afterwards would make the level's first load of the word wait until every
+            // store before it has left for the cache.
+            head.copy_from_slice(&(self.sequence << 8 | u64::from(mark.byte())).to_le_bytes());
             let mut words = rest.chunks_exact_mut(8);
             let mut word = base;
             for chunk in &mut words {
@@ -37,7 +40,6 @@ impl Writer {
             let last = word.wrapping_add(1).to_le_bytes();
             tail.copy_from_slice(&last[..tail.len()]);
         }
-        buffer[0] = mark.byte();
         self.sequence = (self.sequence + 1) & SEQUENCE_MASK;
     }
 }

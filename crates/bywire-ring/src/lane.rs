@@ -141,13 +141,42 @@ impl Producer {
         words: &[u64],
     ) -> Result<(), PushError> {
         debug_assert!(header.kind & BULK == 0 && header.length as usize <= INLINE_BYTES);
+        self.claim_slot(remote)?;
+        own.store_words(self.cursor.offset, words);
+        self.publish(own, header);
+        Ok(())
+    }
+
+    /// Publishes a record whose payload is `bytes`, up to [`INLINE_BYTES`] of them.
+    ///
+    /// # Errors
+    /// [`PushError`]; nothing was written then.
+    ///
+    /// # Panics
+    /// On more bytes than a slot holds.
+    #[inline(always)]
+    pub fn push_short<M: Memory>(
+        &mut self,
+        own: &M,
+        remote: &M,
+        header: Header,
+        bytes: &[u8],
+    ) -> Result<(), PushError> {
+        self.claim_slot(remote)?;
+        own.store_bytes(self.cursor.offset, bytes);
+        self.publish(own, Header { length: bytes.len() as u16, ..header });
+        Ok(())
+    }
+
+    /// Makes sure that the slot at the cursor is free.
+    #[inline(always)]
+    fn claim_slot<M: Memory>(&mut self, remote: &M) -> Result<(), PushError> {
         if self.tail - self.freed >= self.layout.slots() {
             self.refresh(remote)?;
             if self.tail - self.freed >= self.layout.slots() {
                 return Err(PushError::Full);
             }
         }
-        self.publish(own, header, words);
         Ok(())
     }
 
@@ -177,7 +206,8 @@ impl Producer {
         }
         own.write(self.layout.bulk_address(start), payload);
         self.bulk_tail = end;
-        self.publish(own, Header { kind: header.kind | BULK, length: payload.len() as u16, ..header }, words);
+        own.store_words(self.cursor.offset, words);
+        self.publish(own, Header { kind: header.kind | BULK, length: payload.len() as u16, ..header });
         Ok(())
     }
 
@@ -208,9 +238,8 @@ impl Producer {
     }
 
     #[inline(always)]
-    fn publish<M: Memory>(&mut self, own: &M, header: Header, words: &[u64]) {
+    fn publish<M: Memory>(&mut self, own: &M, header: Header) {
         let Cursor { offset, lap } = self.cursor;
-        own.store_words(offset, words);
         // Release: pairs with the acquire load in `Consumer::peek`; the payload is visible with the header.
         own.store(offset, header.word(lap), Ordering::Release);
         self.bulk_ends[self.tail as usize & self.layout.slot_mask()] = self.bulk_tail;

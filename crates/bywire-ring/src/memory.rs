@@ -26,6 +26,22 @@ pub trait Memory {
     fn load_words(&self, offset: usize) -> [u64; SLOT_WORDS];
     /// Stores words behind the header of the slot at `offset`, at most [`SLOT_WORDS`].
     fn store_words(&self, offset: usize, words: &[u64]);
+    /// Stores bytes behind the header of the slot at `offset`, at most 56, the last word filled up with noughts.
+    #[inline(always)]
+    fn store_bytes(&self, offset: usize, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        assert!(bytes.len() <= 8 * SLOT_WORDS, "more bytes than a slot holds");
+        // Straight from the program's memory: a detour by the stack would cost as much as all the rest.
+        // Relaxed: the header's release store comes after.
+        for (index, word) in words.iter().enumerate() {
+            self.store(offset + 8 + 8 * index, u64::from_ne_bytes(*word), Ordering::Relaxed);
+        }
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            self.store(offset + 8 + 8 * words.len(), u64::from_ne_bytes(last), Ordering::Relaxed);
+        }
+    }
     /// Copies out of the memory; what races with the writer is garbage.
     fn read(&self, offset: usize, target: &mut [u8]);
     /// Copies into the memory.

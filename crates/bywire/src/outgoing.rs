@@ -9,7 +9,7 @@ use crate::error::{Gone, SendError, TransferError};
 use crate::event::{Confirm, Event, Priority, TransferId};
 use crate::record::{
     DATAGRAM, FIRST, GET, GET_DATA, LENT, MESSAGE, NEXT, NOTE_BYTES_MAX, PUT, PUT_NEXT, PUT_NOTE, RETURN,
-    STATUS, words_of,
+    STATUS,
 };
 use crate::region::Key;
 use crate::resources::Resources;
@@ -167,8 +167,7 @@ impl Connection {
         }
         let header = Header { kind, length: bytes.len() as u16, check };
         let result = if is_inline {
-            let (words, count) = words_of(bytes);
-            producer.push_inline(&self.outbound, &self.inbound, header, &words[..count])
+            producer.push_short(&self.outbound, &self.inbound, header, bytes)
         } else {
             producer.push_bulk(&self.outbound, &self.inbound, header, words, bytes)
         };

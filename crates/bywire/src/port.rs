@@ -269,24 +269,40 @@ impl Port {
         if !self.guard.is_owner() {
             return None;
         }
+        if let Some(event) = self.attend_when_due() {
+            return Some(event);
+        }
+        if let Some(event) = self.poll_hot() {
+            return Some(event);
+        }
+        self.look_further()
+    }
+
+    /// Begins a poll with what is seldom due: one branch for all of it.
+    #[inline(always)]
+    pub(crate) fn attend_when_due(&mut self) -> Option<Event> {
         self.progressed = false;
         self.polls = self.polls.wrapping_add(1);
-        // One branch for everything that is seldom due.
         let is_due = self.polls.is_multiple_of(64)
             | self.is_armed
             | !self.busy.is_empty()
             | !self.resources.events.is_empty()
             | self.resources.returns.is_any();
-        if is_due && let Some(event) = self.attend() {
-            return Some(event);
-        }
-        let order = if self.polls.is_multiple_of(8) { &LOW_FIRST } else { &HIGH_FIRST };
-        for &priority in order {
-            for step in 0..self.hot.len() {
-                let place = self.turn + step;
-                let place = if place < self.hot.len() { place } else { place - self.hot.len() };
+        if is_due { self.attend() } else { None }
+    }
+
+    /// Takes what the hot peers have published: they are asked in turn, each one's high lane first as a rule.
+    #[inline(always)]
+    pub(crate) fn poll_hot(&mut self) -> Option<Event> {
+        let order = if self.polls.is_multiple_of(8) { LOW_FIRST } else { HIGH_FIRST };
+        let mut place = self.turn;
+        for _ in 0..self.hot.len() {
+            if place >= self.hot.len() {
+                place = 0;
+            }
+            for priority in order {
                 let Some(hot) = self.hot.get_mut(place) else { break };
-                let Some(connection) = self.slots.connection_at(hot.index) else { continue };
+                let Some(connection) = self.slots.connection_at(hot.index) else { break };
                 match connection.receive_short(priority) {
                     Short::Nothing => {}
                     Short::Message { words, length } => {
@@ -308,8 +324,9 @@ impl Port {
                     }
                 }
             }
+            place += 1;
         }
-        self.look_further()
+        None
     }
 
     /// What is under way besides the hot rings.

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use bywire::{
-    Address, Confirm, Event, FRAGMENT_BYTES, Heap, LendBuffer, LendError, Peer, Port, PortName, PortOptions,
-    Priority, SendError,
+    Address, Confirm, Event, FRAGMENT_BYTES, Heap, LendBuffer, LendError, Message, Peer, Port, PortName,
+    PortOptions, Priority, SendError,
 };
 
 use super::{Level, gone};
-use crate::endpoint::{Endpoint, Interest, Mark, PATIENCE, Received};
+use crate::endpoint::{Endpoint, Interest, Mark, NAP, PATIENCE, Received};
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Plan};
 
@@ -34,13 +34,18 @@ pub struct Msg;
 /// One lane of a port.
 pub struct MsgEnd {
     state: Rc<RefCell<State>>,
-    priority: Priority,
-    writer: Writer,
-    /// What is sent next: written already when `is_filled`.
-    next: Next,
-    is_filled: bool,
+    outbox: Outbox,
     lent: bool,
     spin: bool,
+}
+
+/// What is sent next on a lane.
+struct Outbox {
+    priority: Priority,
+    writer: Writer,
+    next: Next,
+    /// Has `next` been written?
+    is_filled: bool,
 }
 
 enum Next {
@@ -176,44 +181,65 @@ fn ends(plan: &Plan, end: End, mut port: Port, peer: Peer, idle: Vec<Port>) -> R
                 state.borrow_mut().free.extend((0..BUFFERS).map(|_| vec![0; length]));
                 Next::Long(None)
             };
-            MsgEnd {
-                state: state.clone(),
-                priority: PRIORITIES[lane],
-                writer: Writer::default(),
-                next,
-                is_filled: false,
-                lent: plan.lent,
-                spin: plan.spin,
-            }
+            let priority = PRIORITIES[lane];
+            let outbox = Outbox { priority, writer: Writer::default(), next, is_filled: false };
+            MsgEnd { state: state.clone(), outbox, lent: plan.lent, spin: plan.spin }
         })
         .collect())
 }
 
 impl State {
-    /// Polls once and takes in what came.
+    /// Takes in one event; what it brought for `lane` is returned, where nothing of that lane came before.
     #[inline(always)]
-    fn poll(&mut self) -> Result<()> {
-        match self.port.poll() {
-            Some(event) => self.take(event),
-            None => Ok(()),
+    fn take(&mut self, event: Event, lane: usize) -> Result<Option<Received>> {
+        match event {
+            Event::Message(message) => {
+                let came_on = message.priority as usize;
+                let received = self.readers[came_on].read(&message.payload)?;
+                self.give_back(message);
+                if came_on == lane && self.inbox[lane].is_empty() {
+                    return Ok(Some(received));
+                }
+                self.inbox[came_on].push_back(received);
+            }
+            other => self.take_other(other)?,
         }
+        Ok(self.inbox[lane].pop_front())
     }
 
     #[inline(always)]
-    fn take(&mut self, event: Event) -> Result<()> {
-        match event {
-            Event::Message(message) => {
-                let lane = message.priority as usize;
-                let received = self.readers[lane].read(&message.payload)?;
-                self.inbox[lane].push_back(received);
-                if message.payload.len() <= FRAGMENT_BYTES {
-                    self.port.recycle(message.payload);
-                } else if let Some(buffer) = message.payload.into_buffer() {
-                    let _surplus = self.port.post_receive(message.priority, buffer);
+    fn give_back(&mut self, message: Message) {
+        if message.payload.len() <= FRAGMENT_BYTES {
+            self.port.recycle(message.payload);
+        } else if let Some(buffer) = message.payload.into_buffer() {
+            let _surplus = self.port.post_receive(message.priority, buffer);
+        }
+    }
+
+    /// Keeps what came for when it is asked for.
+    fn keep(&mut self, event: Event, lane: usize) -> Result<()> {
+        if let Some(received) = self.take(event, lane)? {
+            self.inbox[lane].push_front(received);
+        }
+        Ok(())
+    }
+
+    /// Polls for what comes for `lane`, about [`NAP`] long.
+    #[inline(always)]
+    fn poll_for(&mut self, lane: usize) -> Result<Option<Received>> {
+        let mut started = None;
+        loop {
+            // Looking at the clock costs about as much as a message.
+            for _ in 0..1_000_000 {
+                let Some(event) = self.port.poll() else { continue };
+                let received = self.take(event, lane)?;
+                if received.is_some() {
+                    return Ok(received);
                 }
-                Ok(())
             }
-            other => self.take_other(other),
+            if started.get_or_insert_with(Instant::now).elapsed() >= NAP {
+                return Ok(None);
+            }
         }
     }
 
@@ -242,7 +268,7 @@ impl State {
     }
 }
 
-impl MsgEnd {
+impl Outbox {
     /// Writes the next message, if there is memory for it.
     #[inline(always)]
     fn fill(&mut self, length: usize, mark: Mark, state: &mut State) -> Result<bool> {
@@ -315,40 +341,65 @@ impl MsgEnd {
 impl Endpoint for MsgEnd {
     #[inline(always)]
     fn try_send(&mut self, length: usize, mark: Mark) -> Result<bool> {
-        let state = self.state.clone();
+        let Self { state, outbox, .. } = self;
         let state = &mut *state.borrow_mut();
-        if self.fill(length, mark, state)? && self.submit(length, state)? {
-            self.is_filled = false;
+        if outbox.fill(length, mark, state)? && outbox.submit(length, state)? {
+            outbox.is_filled = false;
             return Ok(true);
         }
         // What is under way moves on by polling.
-        state.poll()?;
+        if let Some(event) = state.port.poll() {
+            state.keep(event, outbox.priority as usize)?;
+        }
         Ok(false)
     }
 
     #[inline(always)]
     fn try_receive(&mut self) -> Result<Option<Received>> {
         let state = &mut *self.state.borrow_mut();
-        let lane = self.priority as usize;
-        if state.inbox[lane].is_empty() {
-            state.poll()?;
+        let lane = self.outbox.priority as usize;
+        if let Some(received) = state.inbox[lane].pop_front() {
+            return Ok(Some(received));
         }
-        Ok(state.inbox[lane].pop_front())
+        match state.port.poll() {
+            Some(event) => state.take(event, lane),
+            None => Ok(None),
+        }
+    }
+
+    #[inline(always)]
+    fn receive(&mut self) -> Result<Option<Received>> {
+        let state = &mut *self.state.borrow_mut();
+        let lane = self.outbox.priority as usize;
+        if let Some(received) = state.inbox[lane].pop_front() {
+            return Ok(Some(received));
+        }
+        if self.spin {
+            return state.poll_for(lane);
+        }
+        while let Some(event) = state.port.wait(Some(NAP))? {
+            let received = state.take(event, lane)?;
+            if received.is_some() {
+                return Ok(received);
+            }
+        }
+        Ok(None)
     }
 
     fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<()> {
         let state = &mut *self.state.borrow_mut();
-        let has_come = interest != Interest::Send && !state.inbox[self.priority as usize].is_empty();
-        let has_room = interest != Interest::Receive && self.has_room(state);
+        let lane = self.outbox.priority as usize;
+        let has_come = interest != Interest::Send && !state.inbox[lane].is_empty();
+        let has_room = interest != Interest::Receive && self.outbox.has_room(state);
         if self.spin || has_come || has_room {
             std::hint::spin_loop();
             return Ok(());
         }
         // A block that comes back makes no event.
-        let is_exhausted = matches!(self.next, Next::Lent(None)) && interest != Interest::Receive;
+        let is_exhausted = matches!(self.outbox.next, Next::Lent(None)) && interest != Interest::Receive;
         let timeout = if is_exhausted { timeout.min(Duration::from_millis(1)) } else { timeout };
         match state.port.wait(Some(timeout))? {
-            Some(event) => state.take(event),
+            Some(event) => state.keep(event, lane),
             None => Ok(()),
         }
     }
