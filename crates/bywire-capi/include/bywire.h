@@ -232,10 +232,10 @@ typedef struct {
   uint32_t peers_max;
   /* The rings towards each peer: for the library's own answers, high priority, low priority. */
   bw_lane_t lanes[3];
-  /* The most payload that one record carries: 512 to 32768 bytes, in steps of 64. */
+  /* The most payload that one record carries: 512 to 65472 bytes, in steps of 64. */
   uint32_t fragment_bytes;
-  /* Zero. */
-  uint32_t reserved;
+  /* Peers that have a bulk area of 4 MiB of their own once they are sent much; 0: none. */
+  uint32_t busy_peers_max;
 } bw_port_options_t;
 
 /* Counters of a port, since it was opened. */

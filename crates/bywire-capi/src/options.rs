@@ -85,10 +85,10 @@ pub struct bw_port_options_t {
     pub peers_max: u32,
     /// The rings towards each peer: for the library's own answers, high priority, low priority.
     pub lanes: [bw_lane_t; 3],
-    /// The most payload that one record carries: 512 to 32768 bytes, in steps of 64.
+    /// The most payload that one record carries: 512 to 65472 bytes, in steps of 64.
     pub fragment_bytes: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Peers that have a bulk area of 4 MiB of their own once they are sent much; 0: none.
+    pub busy_peers_max: u32,
 }
 
 // SAFETY: integers and raw pointers, and 128 bytes are the sum of their sizes.
@@ -154,7 +154,7 @@ pub fn describe(options: &PortOptions, texts: [Option<&CString>; 2]) -> bw_port_
         peers_max: options.peers_max,
         lanes: options.geometry.lanes.map(lane),
         fragment_bytes: options.geometry.fragment_bytes,
-        reserved: 0,
+        busy_peers_max: options.busy_peers_max,
     }
 }
 
@@ -174,11 +174,6 @@ pub unsafe fn read(options: *const bw_port_options_t) -> Result<PortOptions, Fai
     let defaults = describe(&PortOptions::default(), [None, None]);
     // SAFETY: the caller's promise.
     let asked = unsafe { sized::read(defaults, options, size_bytes, OPTIONS_BYTES_LEAST)? };
-    if asked.reserved != 0 {
-        return Err(Failure::argument(
-            "options: reserved is not zero: fill them with bw_port_options_init first",
-        ));
-    }
     let text = |text: *const c_char, what: &str| {
         // SAFETY: a text by the caller's promise, unless it is null.
         if text.is_null() { Ok(None) } else { unsafe { text_at(text, what) }.map(Some) }
@@ -195,6 +190,7 @@ pub unsafe fn read(options: *const bw_port_options_t) -> Result<PortOptions, Fai
         send_tokens: asked.send_tokens,
         receive_tokens: asked.receive_tokens,
         peers_max: asked.peers_max,
+        busy_peers_max: asked.busy_peers_max,
         spin: Duration::from_nanos(asked.spin_ns),
         look_around: Duration::from_nanos(asked.look_around_ns),
         geometry: Geometry { lanes: asked.lanes.map(lane), fragment_bytes: asked.fragment_bytes },

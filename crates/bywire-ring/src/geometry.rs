@@ -15,7 +15,13 @@ pub const INLINE_BYTES: usize = 56;
 /// The bounds within which a peer may choose.
 const SLOTS: std::ops::RangeInclusive<u32> = 8..=8192;
 const BULK_BYTES: std::ops::RangeInclusive<u32> = 4096..=8 << 20;
-const FRAGMENT_BYTES: std::ops::RangeInclusive<u32> = 512..=32_768;
+const FRAGMENT_BYTES: std::ops::RangeInclusive<u32> = 512..=65_472;
+
+/// The bulk area of a lane that has moved to memory of its own, and the most payload of a record there: sizes
+/// for which every copy runs at the pace of the caches, too much for the many connections that are quiet.
+pub const BUSY_BULK_BYTES: usize = 4 << 20;
+/// See [`BUSY_BULK_BYTES`].
+pub const BUSY_FRAGMENT_BYTES: u32 = 32 << 10;
 
 /// One of the three independent rings of a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +87,18 @@ pub struct LaneLayout {
     pub fragment_bytes: u32,
     /// In the consumer's own segment: the word that says how many records it has freed.
     pub credit_offset: usize,
+}
+
+impl LaneLayout {
+    /// The same slots, with the busy bulk area at `offset`.
+    pub fn busy(self, offset: usize) -> Self {
+        Self {
+            bulk_bytes: BUSY_BULK_BYTES as u64,
+            bulk_offset: offset,
+            fragment_bytes: self.fragment_bytes.max(BUSY_FRAGMENT_BYTES),
+            ..self
+        }
+    }
 }
 
 impl Geometry {
@@ -171,6 +189,6 @@ mod tests {
         assert_eq!(bad(&|geometry| geometry.lanes[1].slots = 100), Err(BadGeometry));
         assert_eq!(bad(&|geometry| geometry.lanes[2].bulk_bytes = u32::MAX), Err(BadGeometry));
         assert_eq!(bad(&|geometry| geometry.fragment_bytes = 0), Err(BadGeometry));
-        assert_eq!(bad(&|geometry| geometry.fragment_bytes = 32_768), Err(BadGeometry));
+        assert_eq!(bad(&|geometry| geometry.fragment_bytes = 65_536), Err(BadGeometry));
     }
 }

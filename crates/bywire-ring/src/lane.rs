@@ -64,6 +64,8 @@ pub struct Producer {
     /// Bulk bytes handed out, counted from the beginning of time, gaps at the wrap included.
     bulk_tail: u64,
     bulk_freed: u64,
+    /// Payload bytes of the next record that lie in the bulk area already.
+    staged: usize,
     /// By slot: `bulk_tail` after its record.
     bulk_ends: Box<[u64]>,
 }
@@ -118,12 +120,32 @@ impl Producer {
     pub fn new(layout: LaneLayout) -> Self {
         let bulk_ends = vec![0; layout.slots() as usize].into();
         let cursor = Cursor::new(&layout);
-        Self { layout, cursor, tail: 0, freed: 0, bulk_tail: 0, bulk_freed: 0, bulk_ends }
+        Self { layout, cursor, tail: 0, freed: 0, bulk_tail: 0, bulk_freed: 0, staged: 0, bulk_ends }
     }
 
     /// Records pushed so far: the position that the next one takes.
     pub fn position(&self) -> u64 {
         self.tail
+    }
+
+    /// The most payload that one record carries.
+    pub fn fragment_bytes(&self) -> usize {
+        self.layout.fragment_bytes as usize
+    }
+
+    /// How often the bulk area has been written from end to end.
+    pub fn laps(&self) -> u64 {
+        self.bulk_tail / self.layout.bulk_bytes
+    }
+
+    /// From the next record on, payloads lie in the busy bulk area at `offset`. The consumer does the same at
+    /// the same record.
+    pub fn move_bulk(&mut self, offset: usize) {
+        self.layout = self.layout.busy(offset);
+        // Counting goes on, so that what is still to be freed of the old area keeps its meaning: it counts as
+        // used room until it is.
+        self.bulk_tail = self.bulk_tail.next_multiple_of(self.layout.bulk_bytes);
+        self.staged = 0;
     }
 
     /// Publishes a record whose payload is the first `length` bytes of `words`.
@@ -196,6 +218,29 @@ impl Producer {
         words: &[u64],
         payload: &[u8],
     ) -> Result<(), PushError> {
+        self.staged = 0;
+        self.stage(own, remote, payload, payload.len())?;
+        self.push_staged(own, header, words, payload.len());
+        Ok(())
+    }
+
+    /// Writes the next `step_bytes` of the payload of the next record, which is not published yet. `true`: it
+    /// is all there, for [`Self::push_staged`]. Whatever else is pushed meanwhile takes its place, and staging
+    /// begins anew.
+    ///
+    /// # Errors
+    /// [`PushError`]; nothing was written then.
+    ///
+    /// # Panics
+    /// On a payload longer than a fragment.
+    #[inline]
+    pub fn stage<M: Memory>(
+        &mut self,
+        own: &M,
+        remote: &M,
+        payload: &[u8],
+        step_bytes: usize,
+    ) -> Result<bool, PushError> {
         assert!(payload.len() <= self.layout.fragment_bytes as usize, "a payload longer than a fragment");
         let (start, end) = bulk_place(self.bulk_tail, payload.len(), &self.layout);
         if !self.fits(end) {
@@ -204,11 +249,22 @@ impl Producer {
                 return Err(PushError::Full);
             }
         }
-        own.write(self.layout.bulk_address(start), payload);
-        self.bulk_tail = end;
+        let until = payload.len().min(self.staged + step_bytes);
+        own.write(self.layout.bulk_address(start) + self.staged, &payload[self.staged..until]);
+        self.staged = until;
+        Ok(until == payload.len())
+    }
+
+    /// Publishes a record with the staged payload, which has `length` bytes, and `words` in its slot.
+    ///
+    /// # Panics
+    /// When another number of bytes is staged.
+    #[inline]
+    pub fn push_staged<M: Memory>(&mut self, own: &M, header: Header, words: &[u64], length: usize) {
+        assert!(self.staged == length, "a payload is staged whole before it is published");
+        self.bulk_tail = bulk_place(self.bulk_tail, length, &self.layout).1;
         own.store_words(self.cursor.offset, words);
-        self.publish(own, Header { kind: header.kind | BULK, length: payload.len() as u16, ..header });
-        Ok(())
+        self.publish(own, Header { kind: header.kind | BULK, length: length as u16, ..header });
     }
 
     /// Is there room for a record with `length` bytes in the bulk area (0: none)?
@@ -239,6 +295,7 @@ impl Producer {
 
     #[inline(always)]
     fn publish<M: Memory>(&mut self, own: &M, header: Header) {
+        self.staged = 0;
         let Cursor { offset, lap } = self.cursor;
         // Release: pairs with the acquire load in `Consumer::peek`; the payload is visible with the header.
         own.store(offset, header.word(lap), Ordering::Release);
@@ -298,8 +355,23 @@ impl Consumer {
     /// When `target` is longer than a fragment.
     #[inline]
     pub fn read_bulk<M: Memory>(&self, remote: &M, target: &mut [u8]) {
-        let (start, _) = bulk_place(self.bulk_head, target.len(), &self.layout);
-        remote.read(self.layout.bulk_address(start), target);
+        self.read_bulk_part(remote, target.len(), 0, target);
+    }
+
+    /// Copies a part, from `offset` on, of the bulk payload of `length` bytes that [`Self::peek`] saw.
+    ///
+    /// # Panics
+    /// When the part ends behind the bulk area.
+    #[inline]
+    pub fn read_bulk_part<M: Memory>(&self, remote: &M, length: usize, offset: usize, target: &mut [u8]) {
+        let (start, _) = bulk_place(self.bulk_head, length, &self.layout);
+        remote.read(self.layout.bulk_address(start) + offset, target);
+    }
+
+    /// See [`Producer::move_bulk`].
+    pub fn move_bulk(&mut self, offset: usize) {
+        self.layout = self.layout.busy(offset);
+        self.bulk_head = self.bulk_head.next_multiple_of(self.layout.bulk_bytes);
     }
 
     /// Frees the record that [`Self::peek`] saw. `true`: the producer has been told just now (and may

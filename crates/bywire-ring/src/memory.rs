@@ -60,6 +60,8 @@ pub struct Shared {
     base: *mut u8,
     length_bytes: usize,
     mapping: Arc<Mapping>,
+    /// More memory for payloads, addressed from `length_bytes` on.
+    extension: Option<Box<Shared>>,
 }
 
 // SAFETY: `base` points into `mapping`, which is `Send + Sync` and lives as long as `self`.
@@ -70,7 +72,38 @@ unsafe impl Sync for Shared {}
 impl Shared {
     /// Takes a mapping into use. Its page alignment makes every offset that is a multiple of 8 aligned.
     pub fn new(mapping: Mapping) -> Self {
-        Self { base: mapping.base(), length_bytes: mapping.length_bytes(), mapping: Arc::new(mapping) }
+        Self {
+            base: mapping.base(),
+            length_bytes: mapping.length_bytes(),
+            mapping: Arc::new(mapping),
+            extension: None,
+        }
+    }
+
+    /// Adds memory for payloads behind the end, once; words cannot lie there. Returns its offset.
+    ///
+    /// # Panics
+    /// The second time.
+    pub fn extend(&mut self, extension: Self) -> usize {
+        assert!(self.extension.is_none(), "memory is extended once");
+        self.extension = Some(Box::new(extension));
+        self.length_bytes
+    }
+
+    /// Has it been extended?
+    pub fn is_extended(&self) -> bool {
+        self.extension.is_some()
+    }
+
+    /// The address of a payload, which may lie in the extension.
+    #[inline(always)]
+    fn payload_address(&self, offset: usize, length: usize) -> *mut u8 {
+        match &self.extension {
+            Some(extension) if offset >= self.length_bytes => {
+                extension.address(offset - self.length_bytes, length)
+            }
+            _ => self.address(offset, length),
+        }
     }
 
     /// How many bytes there are.
@@ -138,14 +171,14 @@ impl Memory for Shared {
     #[inline]
     fn read(&self, offset: usize, target: &mut [u8]) {
         // SAFETY: the source is mapped and in bounds by `address`; the target is ours alone.
-        unsafe { copy::from_shared(self.address(offset, target.len()), target) }
+        unsafe { copy::from_shared(self.payload_address(offset, target.len()), target) }
     }
 
     #[inline]
     fn write(&self, offset: usize, source: &[u8]) {
         self.assert_writable();
         // SAFETY: the target is mapped writable and in bounds by `address`.
-        unsafe { copy::to_shared(source, self.address(offset, source.len())) }
+        unsafe { copy::to_shared(source, self.payload_address(offset, source.len())) }
     }
 
     #[inline(always)]

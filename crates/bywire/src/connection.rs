@@ -42,6 +42,9 @@ pub(crate) struct Connection {
     /// Puts and gets that wait for the peer's answer, by transfer number.
     pub waiting: Vec<Option<Waiting>>,
     pub replies: VecDeque<Reply>,
+    pub busy: Busy,
+    /// The peer's busy bulk area, until the record that moves there.
+    pub bulk_offered: Option<Shared>,
     pub heaps_lent: Vec<LentHeap>,
     pub heaps_borrowed: Vec<BorrowedHeap>,
     /// The peer has ended, and what it left in the rings is being taken.
@@ -77,6 +80,20 @@ pub(crate) struct Meeting {
     pub bell: wake::Ringer,
     pub own_geometry: Geometry,
     pub peer_geometry: Geometry,
+}
+
+/// Where the lane of low priority that we write has its payloads.
+#[derive(Debug, Default)]
+pub(crate) enum Busy {
+    /// In the segment, as at the beginning.
+    #[default]
+    No,
+    /// The peer has been sent the descriptor of this; the record that moves there is still to be pushed.
+    Offered(Shared),
+    /// In a bulk area of its own.
+    Yes,
+    /// In the segment for good: there was no memory, or no room in the socket.
+    Never,
 }
 
 /// What one step of a connection came to.
@@ -119,6 +136,8 @@ impl Connection {
             undelivered: Default::default(),
             waiting: Vec::new(),
             replies: VecDeque::new(),
+            busy: Busy::default(),
+            bulk_offered: None,
             heaps_lent: Vec::new(),
             heaps_borrowed: Vec::new(),
             is_draining: false,
@@ -229,6 +248,12 @@ impl Connection {
             }
         }
     }
+}
+
+/// Is there a message of high priority to take, while `lane` is being copied?
+#[inline(always)]
+pub(crate) fn has_urgent_input(lane: LaneName, consumers: &[Consumer; 3], inbound: &Shared) -> bool {
+    lane == LaneName::Low && !matches!(consumers[LaneName::High as usize].peek(inbound), Ok(None))
 }
 
 /// Turns a push that found no room into `false`, and a broken ring into the end of the connection.

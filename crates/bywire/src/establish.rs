@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use bywire_ring::doorbell::DOORBELL_BYTES;
+use bywire_ring::geometry::BUSY_BULK_BYTES;
 use bywire_ring::memory::Shared;
 use bywire_sys::Errno;
 use bywire_sys::memory::{Mapping, OfferError};
@@ -466,10 +467,22 @@ impl Port {
             (Ok(Packet::Heap { id, block_bytes, blocks }), true) => {
                 self.borrow_heap(peer, id, (block_bytes, blocks), &mut descriptors)
             }
+            (Ok(Packet::Bulk), true) => self.accept_bulk(peer, &mut descriptors),
             _ => Err(Gone::Broken),
         };
         foreign::discard(descriptors);
         result
+    }
+
+    /// Keeps a peer's bulk area until the record that moves there.
+    fn accept_bulk(&mut self, peer: Peer, files: &mut Vec<OwnedFd>) -> Result<(), Gone> {
+        let connection = self.slots.connection(peer).map_err(|_| Gone::Broken)?;
+        if connection.bulk_offered.is_some() || connection.inbound.is_extended() {
+            return Err(Gone::Broken);
+        }
+        let file = files.pop().ok_or(Gone::Broken)?;
+        connection.bulk_offered = Some(map(file, BUSY_BULK_BYTES).map_err(|_| Gone::Broken)?);
+        Ok(())
     }
 
     /// Takes a peer's heap into use, for the messages that it will lend.

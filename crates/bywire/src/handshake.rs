@@ -7,7 +7,7 @@ use crate::address::{NAME_BYTES_MAX, PortName};
 use crate::error::Refusal;
 
 /// The version of this protocol and of the segment's layout.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const MAGIC: [u8; 4] = *b"BYWR";
 /// No packet is longer.
 pub const PACKET_BYTES_MAX: usize = 256;
@@ -32,6 +32,8 @@ pub enum Packet {
     },
     /// The port is closed in good order; everything sent before is in the rings.
     Goodbye,
+    /// A busy bulk area for the lane of low priority; with it comes its memory.
+    Bulk,
     /// A wake-up, from a kernel on which the bell cannot be rung safely.
     Wake,
 }
@@ -81,6 +83,7 @@ impl Packet {
             }
             Self::Goodbye => bytes.push(5),
             Self::Wake => bytes.push(6),
+            Self::Bulk => bytes.push(7),
         }
         bytes
     }
@@ -104,6 +107,7 @@ impl Packet {
             4 => Self::Heap { id: reader.u32()?, block_bytes: reader.u64()?, blocks: reader.u32()? },
             5 => Self::Goodbye,
             6 => Self::Wake,
+            7 => Self::Bulk,
             _ => return Err(PacketError::Malformed),
         };
         if reader.bytes.is_empty() { Ok(packet) } else { Err(PacketError::Malformed) }

@@ -4,14 +4,14 @@ use bywire_ring::geometry::LaneName;
 use bywire_ring::header::{BULK, CHECKED, Header, KIND_MASK};
 
 use crate::buffer::{Buffer, Payload};
-use crate::connection::{Connection, Step, lane_of};
+use crate::connection::{Connection, Step, has_urgent_input, lane_of};
 use crate::error::{Gone, TransferError};
 use crate::event::{Event, Message, Priority};
 use crate::heap::{Lent, Return, Ticket};
 use crate::outgoing::Reply;
 use crate::record::{
-    DATAGRAM, FIRST, GET, GET_DATA, LENT, MESSAGE, NEXT, NOTE_BYTES_MAX, PUT, PUT_NEXT, PUT_NOTE,
-    REPLIES_MAX, RETURN, STATUS, bytes_of,
+    DATAGRAM, FIRST, GET, GET_DATA, LENT, MESSAGE, MOVE_BULK, NEXT, NOTE_BYTES_MAX, PUT, PUT_NEXT, PUT_NOTE,
+    REPLIES_MAX, RETURN, STATUS, STEP_BYTES, bytes_of, checksum,
 };
 use crate::region::Key;
 use crate::resources::Resources;
@@ -39,6 +39,8 @@ struct Assembly {
     buffer: Buffer,
     total: usize,
     filled: usize,
+    /// Bytes of the next fragment that have been copied already.
+    copied: usize,
 }
 
 /// What lies at the head of a lane. Plain words: nothing to drop on the fast path.
@@ -62,6 +64,13 @@ struct Put {
     transfer: u64,
     has_note: bool,
     result: Result<(), TransferError>,
+}
+
+/// Compares our copy of a payload with its check, which must be there where `integrity` is agreed.
+#[inline(always)]
+fn check(header: Header, bytes: &[u8], integrity: bool) -> Result<(), Gone> {
+    let is_good = if header.kind & CHECKED != 0 { checksum(bytes) == header.check } else { !integrity };
+    if is_good { Ok(()) } else { Err(Gone::Corrupted) }
 }
 
 impl Incoming {
@@ -91,13 +100,18 @@ impl Connection {
                 self.consumers[lane as usize].pause();
                 return Short::Nothing;
             }
-            Ok(Some(header)) if header.kind & (KIND_MASK | BULK | CHECKED) == MESSAGE => header,
+            Ok(Some(header)) if header.kind & (KIND_MASK | BULK) == MESSAGE => header,
             _ => return Short::Other,
         };
-        if self.integrity || self.incoming[priority as usize].message.is_some() {
+        if self.incoming[priority as usize].message.is_some() {
             return Short::Other;
         }
         let words = self.consumers[lane as usize].words(&self.inbound);
+        let is_checked = self.integrity || header.kind & CHECKED != 0;
+        if is_checked && check(header, &bytes_of(&words)[..header.length.into()], self.integrity).is_err() {
+            // Its end is for the other path.
+            return Short::Other;
+        }
         self.free(lane, header);
         self.consumers[lane as usize].look_ahead(&self.inbound);
         Short::Message { words, length: header.length }
@@ -134,8 +148,12 @@ impl Connection {
                 }
                 Err(gone) => Err(gone),
             },
+            // Begun already, and put aside for something urgent.
+            FIRST if self.incoming[priority as usize].message.as_ref().is_some_and(|all| all.copied > 0) => {
+                self.take_fragment(priority, header)
+            }
             FIRST => self.begin_message(priority, header, words[0], resources),
-            NEXT => self.continue_message(priority, header),
+            NEXT => self.take_fragment(priority, header),
             PUT | PUT_NEXT => self.receive_put(priority, header, words, resources),
             PUT_NOTE => self.receive_note(priority, header, words),
             GET => {
@@ -143,6 +161,7 @@ impl Connection {
                 self.receive_get(words, resources)
             }
             LENT => self.receive_lent(priority, header, words, resources),
+            MOVE_BULK => self.move_bulk(priority, header),
             _ => Err(Gone::Broken),
         }
     }
@@ -172,14 +191,8 @@ impl Connection {
             Payload::buffer(buffer.into(), length)
         };
         self.free(lane, header);
-        self.check(header, &payload)?;
+        check(header, &payload, self.integrity)?;
         Ok(payload)
-    }
-
-    fn check(&self, header: Header, bytes: &[u8]) -> Result<(), Gone> {
-        let is_good =
-            if header.kind & CHECKED != 0 { crc32c::crc32c(bytes) == header.check } else { !self.integrity };
-        if is_good { Ok(()) } else { Err(Gone::Corrupted) }
     }
 
     fn begin_message(
@@ -204,35 +217,35 @@ impl Connection {
             return Ok(if is_news { Step::Event(needed) } else { Step::Nothing });
         };
         incoming.held_up = None;
-        incoming.message = Some(Assembly { buffer, total: total as usize, filled: 0 });
+        incoming.message = Some(Assembly { buffer, total: total as usize, filled: 0, copied: 0 });
         self.take_fragment(priority, header)
     }
 
-    fn continue_message(&mut self, priority: Priority, header: Header) -> Result<Step, Gone> {
-        self.take_fragment(priority, header)
-    }
-
+    /// Copies one fragment, in steps between which a message of high priority may come first.
     fn take_fragment(&mut self, priority: Priority, header: Header) -> Result<Step, Gone> {
         let lane = lane_of(priority);
-        let incoming = &mut self.incoming[priority as usize];
-        let Some(assembly) = &mut incoming.message else { return Err(Gone::Broken) };
+        let Some(assembly) = &mut self.incoming[priority as usize].message else { return Err(Gone::Broken) };
         let length = usize::from(header.length);
-        if length == 0 || length > assembly.total - assembly.filled || header.kind & BULK == 0 {
+        // Before every step anew: the header is the peer's, and may have changed.
+        if length <= assembly.copied || length > assembly.total - assembly.filled || header.kind & BULK == 0 {
             return Err(Gone::Broken);
         }
-        let place = assembly.filled..assembly.filled + length;
-        self.consumers[lane as usize].read_bulk(&self.inbound, &mut assembly.buffer.as_mut()[place.clone()]);
-        assembly.filled += length;
-        if self.integrity || header.kind & CHECKED != 0 {
-            let is_good = crc32c::crc32c(&assembly.buffer.as_ref()[place]) == header.check
-                && header.kind & CHECKED != 0;
-            if !is_good {
-                return Err(Gone::Corrupted);
+        let fragment = &mut assembly.buffer.as_mut()[assembly.filled..assembly.filled + length];
+        while assembly.copied < length {
+            let until = length.min(assembly.copied + STEP_BYTES);
+            let part = &mut fragment[assembly.copied..until];
+            self.consumers[lane as usize].read_bulk_part(&self.inbound, length, assembly.copied, part);
+            assembly.copied = until;
+            if until < length && has_urgent_input(lane, &self.consumers, &self.inbound) {
+                return Ok(Step::Progress);
             }
         }
-        let done = incoming.message.take_if(|assembly| assembly.filled == assembly.total);
+        check(header, fragment, self.integrity)?;
+        assembly.filled += length;
+        assembly.copied = 0;
+        let whole = self.incoming[priority as usize].message.take_if(|all| all.filled == all.total);
         self.free(lane, header);
-        Ok(match done {
+        Ok(match whole {
             Some(whole) => {
                 let payload = Payload::buffer(whole.buffer, whole.total);
                 Step::Event(Event::Message(Message { peer: self.peer, priority, payload }))
@@ -270,14 +283,7 @@ impl Connection {
             match resources.regions.writable(put.key, put.offset, length) {
                 Ok(target) => {
                     self.consumers[lane as usize].read_bulk(&self.inbound, target);
-                    let is_good = if header.kind & CHECKED != 0 {
-                        crc32c::crc32c(target) == header.check
-                    } else {
-                        !self.integrity
-                    };
-                    if !is_good {
-                        return Err(Gone::Corrupted);
-                    }
+                    check(header, target, self.integrity)?;
                 }
                 Err(error) => put.result = Err(error),
             }
@@ -305,7 +311,7 @@ impl Connection {
             return Err(Gone::Broken);
         }
         self.free(lane_of(priority), header);
-        self.check(header, &bytes_of(&words)[..header.length.into()])?;
+        check(header, &bytes_of(&words)[..header.length.into()], self.integrity)?;
         self.reply(Reply::Status { transfer: put.transfer, result: put.result })?;
         Ok(match put.result {
             Ok(()) => {
@@ -326,6 +332,18 @@ impl Connection {
             Err(error) => Reply::Status { transfer, result: Err(error) },
         };
         self.reply(reply)?;
+        Ok(Step::Progress)
+    }
+
+    /// The peer's payloads lie elsewhere from the next record on.
+    fn move_bulk(&mut self, priority: Priority, header: Header) -> Result<Step, Gone> {
+        let extension = self.bulk_offered.take_if(|_| priority == Priority::Low).ok_or(Gone::Broken)?;
+        if header.kind & BULK != 0 {
+            return Err(Gone::Broken);
+        }
+        self.free(LaneName::Low, header);
+        let offset = self.inbound.extend(extension);
+        self.consumers[LaneName::Low as usize].move_bulk(offset);
         Ok(Step::Progress)
     }
 
@@ -362,11 +380,15 @@ impl Connection {
         Ok(Step::Event(Event::Lent(lent)))
     }
 
-    /// Does the lane's head speak of a heap whose memory we have not fetched from the socket yet?
-    pub fn awaits_heap(&self, priority: Priority) -> bool {
+    /// Does the lane's head speak of memory that we have not fetched from the socket yet?
+    pub fn awaits_memory(&self, priority: Priority) -> bool {
         let consumer = &self.consumers[lane_of(priority) as usize];
-        matches!(consumer.peek(&self.inbound), Ok(Some(header)) if header.kind & KIND_MASK == LENT)
-            && consumer.words(&self.inbound)[0] >= self.heaps_borrowed.len() as u64
+        let Ok(Some(header)) = consumer.peek(&self.inbound) else { return false };
+        match header.kind & KIND_MASK {
+            LENT => consumer.words(&self.inbound)[0] >= self.heaps_borrowed.len() as u64,
+            MOVE_BULK => self.bulk_offered.is_none() && !self.inbound.is_extended(),
+            _ => false,
+        }
     }
 
     fn reply(&mut self, reply: Reply) -> Result<(), Gone> {
@@ -402,7 +424,7 @@ impl Connection {
                 };
                 consumer.read_bulk(&self.inbound, target);
                 waiting.filled += length;
-                if self.integrity && (header.kind & CHECKED == 0 || crc32c::crc32c(target) != header.check) {
+                if self.integrity && (header.kind & CHECKED == 0 || checksum(target) != header.check) {
                     return Err(Gone::Corrupted);
                 }
             }

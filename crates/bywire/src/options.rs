@@ -45,6 +45,9 @@ pub struct PortOptions {
     pub borrow_bytes_max: u64,
     /// Connections at a time.
     pub peers_max: u32,
+    /// Peers that have a bulk area of 4 MiB of their own while they are connected, once they are sent so much
+    /// that the small one stands in the way; 0: none.
+    pub busy_peers_max: u32,
     /// How long [`crate::Port::wait`] spins at most before it sleeps: about what going to sleep and being
     /// woken costs. It spins less while that does not pay.
     pub spin: Duration,
@@ -68,6 +71,7 @@ impl Default for PortOptions {
             receive_tokens: 1024,
             borrow_bytes_max: 1 << 30,
             peers_max: 4096,
+            busy_peers_max: 16,
             spin: Duration::from_micros(50),
             look_around: Duration::from_millis(1),
             geometry: Geometry::default(),

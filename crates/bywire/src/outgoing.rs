@@ -1,18 +1,26 @@
 //! The sending side of a connection: fragments, puts, gets, answers, and what becomes of them.
 
-use bywire_ring::geometry::{INLINE_BYTES, LaneName};
+use std::os::fd::AsFd;
+
+use bywire_ring::geometry::{BUSY_BULK_BYTES, INLINE_BYTES, LaneName};
 use bywire_ring::header::{CHECKED, Header, PROMPT};
+use bywire_ring::memory::Shared;
+use bywire_sys::memory::Mapping;
 
 use crate::buffer::Buffer;
-use crate::connection::{Connection, TransferKind, lane_of, pushed};
+use crate::connection::{Busy, Connection, TransferKind, has_urgent_input, lane_of, pushed};
 use crate::error::{Gone, SendError, TransferError};
 use crate::event::{Confirm, Event, Priority, TransferId};
+use crate::handshake::Packet;
 use crate::record::{
-    DATAGRAM, FIRST, GET, GET_DATA, LENT, MESSAGE, NEXT, NOTE_BYTES_MAX, PUT, PUT_NEXT, PUT_NOTE, RETURN,
-    STATUS,
+    DATAGRAM, FIRST, GET, GET_DATA, LENT, MESSAGE, MOVE_BULK, NEXT, NOTE_BYTES_MAX, PUT, PUT_NEXT, PUT_NOTE,
+    RETURN, STATUS, STEP_BYTES, checksum,
 };
 use crate::region::Key;
 use crate::resources::Resources;
+
+/// Times that the small bulk area was filled, before a large one pays.
+const BUSY_LAPS: u64 = 8;
 
 /// A transfer of ours that has not been pushed whole.
 #[derive(Debug)]
@@ -163,7 +171,7 @@ impl Connection {
             if !producer.has_room(&self.inbound, length)? {
                 return Ok(false);
             }
-            (kind, check) = (kind | CHECKED, crc32c::crc32c(bytes));
+            (kind, check) = (kind | CHECKED, checksum(bytes));
         }
         let header = Header { kind, length: bytes.len() as u16, check };
         let result = if is_inline {
@@ -192,12 +200,42 @@ impl Connection {
     /// Moves what is under way by at most one fragment per lane. `true`: something moved.
     pub fn advance(&mut self, resources: &mut Resources) -> Result<bool, Gone> {
         let mut moved = self.advance_replies(resources)?;
+        moved |= self.become_busy(resources)?;
         for priority in [Priority::High, Priority::Low] {
             moved |= self.advance_lane(priority, resources)?;
             moved |= self.confirm_delivered(priority, resources)?;
             moved |= self.tell_of_room(priority, resources)?;
         }
         Ok(moved)
+    }
+
+    /// Moves the bulk area of the low lane to larger memory, once so much was sent that it pays.
+    fn become_busy(&mut self, resources: &mut Resources) -> Result<bool, Gone> {
+        if matches!(self.busy, Busy::No) && self.is_busy() && resources.busy_peers_left > 0 {
+            self.busy = self.offer_bulk().map_or(Busy::Never, Busy::Offered);
+            resources.busy_peers_left -= u32::from(matches!(self.busy, Busy::Offered(_)));
+        }
+        let Busy::Offered(extension) = &self.busy else { return Ok(false) };
+        let extension = extension.clone();
+        if !self.push_words(LaneName::Low, MOVE_BULK | PROMPT, &[])? {
+            return Ok(false);
+        }
+        let offset = self.outbound.extend(extension);
+        self.producers[LaneName::Low as usize].move_bulk(offset);
+        self.busy = Busy::Yes;
+        Ok(true)
+    }
+
+    fn is_busy(&self) -> bool {
+        let waits = self.starved[Priority::Low as usize] || !self.outgoing[Priority::Low as usize].is_empty();
+        waits && self.producers[LaneName::Low as usize].laps() >= BUSY_LAPS
+    }
+
+    /// Shares a bulk area with the peer; without one, things go on as they are.
+    fn offer_bulk(&self) -> Option<Shared> {
+        let (mapping, file) = Mapping::create("bywire-bulk", BUSY_BULK_BYTES).ok()?;
+        self.socket.send(&Packet::Bulk.to_bytes(), &[file.as_fd()]).ok()?;
+        Some(Shared::new(mapping))
     }
 
     /// Could `advance` move something now? A broken lane counts: the poll finds out.
@@ -281,21 +319,40 @@ impl Connection {
     fn push_message(&mut self, lane: LaneName, entry: &mut Outgoing, confirm: Confirm) -> Result<bool, Gone> {
         let bytes = entry.buffer.as_ref();
         let rest = &bytes[entry.pushed..];
-        let piece = &rest[..rest.len().min(self.fragment_bytes)];
+        let piece = &rest[..rest.len().min(self.producers[lane as usize].fragment_bytes())];
         let (is_first, is_last) = (!entry.is_open, piece.len() == rest.len());
         let prompt = if is_last && confirm == Confirm::Delivered { PROMPT } else { 0 };
         let total = [bytes.len() as u64];
         let done = match (is_first, is_last) {
             (true, true) => self.push(lane, MESSAGE | prompt, piece, &[])?,
-            (true, false) => self.push(lane, FIRST, piece, &total)?,
+            (true, false) => self.push_fragment(lane, FIRST, piece, &total)?,
             // The words mark it as bulk even where a last piece would fit inline.
-            (false, _) => self.push(lane, NEXT | prompt, piece, &total)?,
+            (false, _) => self.push_fragment(lane, NEXT | prompt, piece, &total)?,
         };
         if done {
             entry.is_open = true;
             entry.pushed += piece.len();
         }
         Ok(done && is_last)
+    }
+
+    /// Pushes one fragment, in steps between which a message of high priority may come first: `false` means
+    /// that the rest is for the next call.
+    fn push_fragment(&mut self, lane: LaneName, kind: u8, piece: &[u8], words: &[u64]) -> Result<bool, Gone> {
+        loop {
+            let producer = &mut self.producers[lane as usize];
+            match producer.stage(&self.outbound, &self.inbound, piece, STEP_BYTES) {
+                Ok(true) => break,
+                Ok(false) if has_urgent_input(lane, &self.consumers, &self.inbound) => return Ok(false),
+                Ok(false) => {}
+                Err(error) => return pushed(Err(error)),
+            }
+        }
+        let (kind, check) = if self.integrity { (kind | CHECKED, checksum(piece)) } else { (kind, 0) };
+        let header = Header { kind, length: piece.len() as u16, check };
+        self.producers[lane as usize].push_staged(&self.outbound, header, words, piece.len());
+        self.ring_for_records();
+        Ok(true)
     }
 
     /// `true`: pushed whole.
@@ -310,7 +367,7 @@ impl Connection {
         let total = entry.buffer.as_ref().len();
         if !entry.is_open || entry.pushed < total {
             let rest = &entry.buffer.as_ref()[entry.pushed..];
-            let piece = &rest[..rest.len().min(self.fragment_bytes)];
+            let piece = &rest[..rest.len().min(self.producers[lane as usize].fragment_bytes())];
             let words = [key, offset, total as u64, transfer.into(), note.length.map_or(u64::MAX, u64::from)];
             let kind = if entry.is_open { PUT_NEXT } else { PUT };
             if !self.push(lane, kind, piece, &words)? {

@@ -14,7 +14,7 @@ use bywire_sys::{clock, process, wake};
 
 use crate::address::{Address, PortName};
 use crate::buffer::{Buffer, Payload};
-use crate::connection::Step;
+use crate::connection::{Busy, Step};
 use crate::error::{Gone, OpenError, SendError};
 use crate::establish::{self, Strangers};
 use crate::event::{Event, Message, Peer, PeerInfo, Priority};
@@ -419,14 +419,14 @@ impl Port {
         }
     }
 
-    /// A lane broke; unless all it lacks is a heap whose memory waits in the socket.
+    /// A lane broke; unless all it lacks is memory that waits in the socket.
     #[cold]
     fn break_off(&mut self, index: u32, priority: Priority, reason: Gone) -> Option<Event> {
-        let awaits_heap =
-            self.slots.connection_at(index).is_some_and(|connection| connection.awaits_heap(priority));
-        if awaits_heap {
+        let awaits_memory =
+            self.slots.connection_at(index).is_some_and(|connection| connection.awaits_memory(priority));
+        if awaits_memory {
             self.read_socket(index);
-            if self.slots.connection_at(index).is_some_and(|connection| !connection.awaits_heap(priority)) {
+            if self.slots.connection_at(index).is_some_and(|connection| !connection.awaits_memory(priority)) {
                 self.progressed = true;
                 return self.resources.events.pop_front();
             }
@@ -584,6 +584,8 @@ impl Port {
                     self.poller.remove(process);
                 }
                 connection.give_up(reason, &mut self.resources);
+                self.resources.busy_peers_left +=
+                    u32::from(matches!(connection.busy, Busy::Offered(_) | Busy::Yes));
                 self.resources.events.push_back(Event::Disconnected { peer, reason });
             }
             Some(Slot::Connecting(connecting)) => {
@@ -648,7 +650,7 @@ fn check(options: &PortOptions) -> Result<(), OpenError> {
     let bad = |what: &str| Err(OpenError::BadOption(what.to_owned()));
     if options.geometry.check().is_err() {
         return bad(
-            "geometry: slots are a power of two from 8 to 8192, bulk_bytes one from 4 KiB to 8 MiB that holds four fragments, and fragments 512 to 32768 bytes in steps of 64",
+            "geometry: slots are a power of two from 8 to 8192, bulk_bytes one from 4 KiB to 8 MiB that holds four fragments, and fragments 512 to 65472 bytes in steps of 64",
         );
     }
     if !(1..=256).contains(&options.send_tokens) {

@@ -25,26 +25,22 @@ pub const GET_DATA: u8 = 11;
 /// On the reply lane: a lent block comes back. Words: heap, block.
 pub const RETURN: u8 = 12;
 
+/// From the next record on, this lane's payloads lie in the bulk area that came over the socket.
+pub const MOVE_BULK: u8 = 13;
+
+/// Long payloads are copied in steps of this size; between them, what is urgent goes first.
+pub const STEP_BYTES: usize = 2048;
+
+/// The check of a payload: CRC32C.
+#[inline(always)]
+pub fn checksum(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
+}
+
 /// The longest note of a put.
 pub const NOTE_BYTES_MAX: usize = 32;
 /// Answers that a peer may have outstanding with us; more means that it ignores its tokens.
 pub const REPLIES_MAX: usize = 2 * crate::heap::BLOCKS_MAX as usize * crate::heap::HEAPS_MAX;
-
-/// A slot's words from up to 56 bytes, and how many of them are needed.
-#[inline(always)]
-pub fn words_of(bytes: &[u8]) -> ([u64; 7], usize) {
-    let mut words = [0; 7];
-    if let Ok(one) = bytes.try_into() {
-        words[0] = u64::from_ne_bytes(one);
-        return (words, 1);
-    }
-    for (word, chunk) in words.iter_mut().zip(bytes.chunks(8)) {
-        let mut whole = [0; 8];
-        whole[..chunk.len()].copy_from_slice(chunk);
-        *word = u64::from_ne_bytes(whole);
-    }
-    (words, bytes.len().div_ceil(8))
-}
 
 /// The bytes of a slot's words.
 #[inline(always)]

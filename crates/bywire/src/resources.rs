@@ -20,6 +20,8 @@ pub(crate) struct Resources {
     pub returns: Arc<Returns>,
     pub guard: Arc<ForkGuard>,
     pub message_bytes_max: u64,
+    /// Peers that may still become busy ones.
+    pub busy_peers_left: u32,
     /// Datagrams that were dropped because they were damaged.
     pub datagrams_dropped: u64,
     /// Asynchronous transfers outstanding, by priority.
@@ -41,6 +43,7 @@ impl Resources {
             returns: Arc::new(returns),
             guard,
             message_bytes_max: options.message_bytes_max,
+            busy_peers_left: options.busy_peers_max,
             datagrams_dropped: 0,
             tokens_out: [0; 2],
             tokens_max: options.send_tokens,

@@ -117,7 +117,10 @@ impl Port {
             if let Some(event) = self.poll_hot() {
                 return Some(event);
             }
-            std::hint::spin_loop();
+            // What is under way moves on by whole polls.
+            if !self.busy.is_empty() {
+                break;
+            }
         }
         None
     }

@@ -90,7 +90,7 @@ static void numbers(void) {
     CHECK_BAD(bw_port_open(&none, &made));
     none = options, none.integrity = 2;
     CHECK_BAD(bw_port_open(&none, &made));
-    none = options, none.reserved = 1;
+    none = options, none.fragment_bytes = 1;
     CHECK_BAD(bw_port_open(&none, &made));
     none = options, none.name = "\xff\xfe";
     CHECK_BAD(bw_port_open(&none, &made));
