@@ -269,13 +269,20 @@ impl Port {
         if !self.guard.is_owner() {
             return None;
         }
+        // The shorter most polls are, the sooner a hot peer's message is seen.
+        self.poll_then(|polls| polls.is_multiple_of(8))
+    }
+
+    /// Polls the hot peers, then whatever else there is; quiet ones if `is_their_turn`.
+    #[inline(always)]
+    pub(crate) fn poll_then(&mut self, is_their_turn: impl Fn(u32) -> bool) -> Option<Event> {
         if let Some(event) = self.attend_when_due() {
             return Some(event);
         }
         if let Some(event) = self.poll_hot() {
             return Some(event);
         }
-        self.look_further()
+        self.look_further(is_their_turn(self.polls))
     }
 
     /// Begins a poll with what is seldom due: one branch for all of it.
@@ -383,11 +390,11 @@ impl Port {
         }
     }
 
-    /// No hot peer had a message: answers, quiet peers and sockets have their turn.
-    #[inline(never)]
-    fn look_further(&mut self) -> Option<Event> {
+    /// No hot peer had a message: answers have their turn, and at times quiet peers and sockets.
+    #[inline(always)]
+    fn look_further(&mut self, with_quiet: bool) -> Option<Event> {
         self.poll_replies();
-        if !self.progressed {
+        if with_quiet && !self.progressed {
             self.scan_quiet(SCAN);
             self.keep_house();
         }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use bywire::{
-    Address, Confirm, Event, FRAGMENT_BYTES, Heap, LendBuffer, LendError, Message, Peer, Port, PortName,
-    PortOptions, Priority, SendError,
+    Address, Confirm, Event, FRAGMENT_BYTES, Heap, LendBuffer, LendError, Peer, Port, PortName, PortOptions,
+    Priority, SendError,
 };
 
 use super::{Level, gone};
@@ -24,6 +24,8 @@ use crate::plan::{Details, End, Plan};
 const IDLE_PEERS: u32 = 16;
 /// Long messages that an end has under way at a time: one fills while the other travels.
 const BUFFERS: usize = 2;
+/// Up to here a payload lies in the event itself, and there is no memory to give back.
+const INLINE_BYTES: usize = 56;
 /// Blocks of the heap that lent messages come from.
 const BLOCKS: u32 = 4;
 const PRIORITIES: [Priority; 2] = [Priority::Low, Priority::High];
@@ -192,23 +194,23 @@ impl State {
     /// Takes in one event; what it brought for `lane` is returned, where nothing of that lane came before.
     #[inline(always)]
     fn take(&mut self, event: Event, lane: usize) -> Result<Option<Received>> {
-        match event {
-            Event::Message(message) => {
-                let came_on = message.priority as usize;
-                let received = self.readers[came_on].read(&message.payload)?;
-                self.give_back(message);
-                if came_on == lane && self.inbox[lane].is_empty() {
-                    return Ok(Some(received));
-                }
-                self.inbox[came_on].push_back(received);
-            }
-            other => self.take_other(other)?,
+        // Read where it is: to move a message that has just been stored costs more than to read it.
+        let Event::Message(message) = &event else { return self.take_other(event, lane) };
+        let came_on = message.priority as usize;
+        let received = self.readers[came_on].read(&message.payload)?;
+        if message.payload.len() > INLINE_BYTES {
+            self.give_back(event);
         }
+        if came_on == lane && self.inbox[lane].is_empty() {
+            return Ok(Some(received));
+        }
+        self.inbox[came_on].push_back(received);
         Ok(self.inbox[lane].pop_front())
     }
 
-    #[inline(always)]
-    fn give_back(&mut self, message: Message) {
+    #[inline(never)]
+    fn give_back(&mut self, event: Event) {
+        let Event::Message(message) = event else { return };
         if message.payload.len() <= FRAGMENT_BYTES {
             self.port.recycle(message.payload);
         } else if let Some(buffer) = message.payload.into_buffer() {
@@ -243,7 +245,8 @@ impl State {
         }
     }
 
-    fn take_other(&mut self, event: Event) -> Result<()> {
+    #[inline(never)]
+    fn take_other(&mut self, event: Event, lane: usize) -> Result<Option<Received>> {
         match event {
             Event::Lent(lent) => {
                 let lane = lent.priority as usize;
@@ -264,7 +267,7 @@ impl State {
             // Idle peers come and go.
             _ => {}
         }
-        Ok(())
+        Ok(self.inbox[lane].pop_front())
     }
 }
 
