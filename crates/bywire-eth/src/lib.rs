@@ -1,0 +1,27 @@
+//! Ethernet over the fabric: what a frame is, what its sender left undone, and how a peer's frame is made safe.
+//!
+//! The kernel hands over *superframes*: one set of headers over up to 64 KiB of payload, which some device is to cut
+//! into segments, and a checksum that some device is to complete. They cross the fabric whole. With a frame travels a
+//! [`Descriptor`](offload::Descriptor) of eight bytes that says what is left to do; the receiving end believes none
+//! of it, parses the frame itself and [derives](offload::derive) the header that its own kernel is given.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`frame`] | where the headers of a frame lie |
+//! | [`offload`] | the kernel's header, the fabric's descriptor, and the way between |
+//! | [`checksum`] | the internet checksum: whole, partial, completed, verified |
+//! | [`segment`] | superframes cut into segments, or into smaller superframes |
+//! | [`coalesce`] | consecutive frames of a flow merged into superframes |
+//! | [`address`] | hardware addresses, and the one that follows from a node's name |
+//! | [`rejection`] | why a frame was refused, to be counted by cause |
+//!
+//! Nothing here does I/O, reads a clock or allocates for a frame, and no bytes whatever make it panic.
+#![forbid(unsafe_code)]
+
+pub mod address;
+pub mod checksum;
+pub mod coalesce;
+pub mod frame;
+pub mod offload;
+pub mod rejection;
+pub mod segment;
