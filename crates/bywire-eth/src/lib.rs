@@ -19,9 +19,18 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod carrier;
 pub mod checksum;
 pub mod coalesce;
+pub mod drops;
 pub mod frame;
+pub mod interface;
+pub mod lane;
+pub mod network;
 pub mod offload;
+pub mod order;
 pub mod rejection;
 pub mod segment;
+pub mod spin;
+pub mod station;
+pub mod switch;

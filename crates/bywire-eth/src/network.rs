@@ -1,0 +1,253 @@
+//! All interfaces of this process, and the loops that carry their frames.
+//!
+//! This is the part with privileges: it makes devices and hands their queues over. One carrying process serves one
+//! queue of every interface; frames of one flow stay with one of them, since the kernel answers a flow on the queue
+//! that it came by.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use bywire_sys::Errno;
+use bywire_sys::namespace::Namespace;
+use bywire_sys::socket::Socket;
+
+use crate::address::MacAddress;
+use crate::carrier::{self, LANES_MAX};
+use crate::order::{self, Adoption, Answer, Counts, ExchangeError, Manner, Order};
+use crate::station::{Plan, Station, StationError};
+use crate::switch::LaneId;
+
+/// How long a carrying process may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a carrying loop is started.
+#[derive(Clone, Debug)]
+pub enum Launch {
+    /// As a thread of this process, with its privileges: for tests.
+    Thread,
+    /// As a process of its own: this program with these arguments, which calls [`carrier::run`] on its standard input.
+    Program(std::path::PathBuf, Vec<String>),
+}
+
+/// Why the network could not be changed or asked.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// An interface could not be made.
+    #[error(transparent)]
+    Station(#[from] StationError),
+    /// Two interfaces would have one hardware address.
+    #[error("{0} and {1} would both have the address {2}: give one of them another name, or a `mac` of its own")]
+    SameAddress(String, String, MacAddress),
+    /// There are too many.
+    #[error("more than {LANES_MAX} interfaces in one process: start a second one")]
+    TooMany,
+    /// A carrying loop did not start.
+    #[error("cannot start the part that carries frames: {0}")]
+    Launch(io::Error),
+    /// No empty namespace could be made.
+    #[error("cannot make a network namespace to work in: {0}; this needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)")]
+    Workshop(Errno),
+    /// The carrying part has failed.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    /// The carrying part could not do what it was told.
+    #[error("the part that carries frames refused: {0}")]
+    Refused(String),
+}
+
+/// Every interface with its loops. Dropping it ends them all.
+#[derive(Debug)]
+pub struct Network {
+    workshop: Namespace,
+    stations: Vec<Option<Station>>,
+    loops: Vec<Loop>,
+    vanished: Vec<LaneId>,
+}
+
+/// One carrying loop.
+#[derive(Debug)]
+struct Loop {
+    orders: Socket,
+    process: Option<Child>,
+}
+
+impl Network {
+    /// Starts `loops_count` carrying loops that work in this manner, without interfaces.
+    ///
+    /// # Errors
+    /// [`NetworkError`].
+    pub fn start(launch: &Launch, loops_count: usize, manner: Manner) -> Result<Self, NetworkError> {
+        let workshop = Namespace::fresh().map_err(NetworkError::Workshop)?;
+        let loops = (0..loops_count.max(1)).map(|_| Loop::start(launch)).collect::<Result<Vec<_>, _>>()?;
+        let network = Self { workshop, stations: Vec::new(), loops, vanished: Vec::new() };
+        network.work(manner)?;
+        Ok(network)
+    }
+
+    /// Changes how frames are carried.
+    ///
+    /// # Errors
+    /// [`NetworkError::Exchange`].
+    pub fn work(&self, manner: Manner) -> Result<(), NetworkError> {
+        for each in &self.loops {
+            order::send(&each.orders, &Order::Work(manner), None)?;
+        }
+        Ok(())
+    }
+
+    /// How many queues each interface has.
+    pub fn loops_count(&self) -> usize {
+        self.loops.len()
+    }
+
+    /// Every interface that stands, with its lane.
+    pub fn stations(&self) -> impl Iterator<Item = (LaneId, &Station)> {
+        self.stations.iter().enumerate().filter_map(|(lane, station)| Some((lane, station.as_ref()?)))
+    }
+
+    /// Makes an interface, and carries its frames from now on.
+    ///
+    /// # Errors
+    /// [`NetworkError`].
+    pub fn add(&mut self, plan: Plan) -> Result<LaneId, NetworkError> {
+        if let Some((_, other)) = self.stations().find(|(_, station)| station.plan.mac == plan.mac) {
+            return Err(NetworkError::SameAddress(other.plan.label(), plan.label(), plan.mac));
+        }
+        let lane = self.stations.iter().position(Option::is_none).unwrap_or(self.stations.len());
+        if lane >= LANES_MAX {
+            return Err(NetworkError::TooMany);
+        }
+        let plan = Plan { queues_count: self.loops.len(), ..plan };
+        let (station, queues) = Station::build(plan, &self.workshop)?;
+        let adoption = Adoption {
+            lane,
+            mac: station.plan.mac.0,
+            is_bridge: station.plan.bridge.is_some(),
+            takes_tcp: station.offloads.tcp_segmentation,
+            takes_udp: station.offloads.udp_segmentation,
+        };
+        for (each, queue) in self.loops.iter().zip(queues) {
+            order::send(&each.orders, &Order::Adopt(adoption.clone()), Some(&OwnedFd::from(queue)))?;
+        }
+        if lane == self.stations.len() {
+            self.stations.push(None);
+        }
+        self.stations[lane] = Some(station);
+        self.settle()?;
+        Ok(lane)
+    }
+
+    /// Takes an interface away.
+    ///
+    /// # Errors
+    /// [`NetworkError::Exchange`].
+    pub fn remove(&mut self, lane: LaneId) -> Result<Option<Station>, NetworkError> {
+        for each in &self.loops {
+            order::send(&each.orders, &Order::Release(lane), None)?;
+        }
+        self.settle()?;
+        Ok(self.stations.get_mut(lane).and_then(Option::take))
+    }
+
+    /// The interface of a lane, to be adapted.
+    pub fn station_mut(&mut self, lane: LaneId) -> Option<&mut Station> {
+        self.stations.get_mut(lane)?.as_mut()
+    }
+
+    /// What an interface's queues have done, together.
+    ///
+    /// # Errors
+    /// [`NetworkError`].
+    pub fn counts(&mut self, lane: LaneId) -> Result<Counts, NetworkError> {
+        let mut sum = Counts { lane, ..Counts::default() };
+        for index in 0..self.loops.len() {
+            match self.ask(index, &Order::Count(lane))? {
+                Answer::Counts(counts) => sum.add(&counts),
+                Answer::Refused(reason) => return Err(NetworkError::Refused(reason)),
+                _ => {}
+            }
+        }
+        Ok(sum)
+    }
+
+    /// What to watch: something can be read there when [`Network::vanished`] has something to say.
+    pub fn watched(&self) -> impl Iterator<Item = &Socket> {
+        self.loops.iter().map(|each| &each.orders)
+    }
+
+    /// Lanes whose device somebody else has removed since the last call. They are free again.
+    ///
+    /// # Errors
+    /// [`NetworkError::Exchange`] when a carrying loop has ended.
+    pub fn vanished(&mut self) -> Result<Vec<Station>, NetworkError> {
+        for each in &self.loops {
+            while let Some((answer, _)) = order::receive::<Answer>(&each.orders)? {
+                if let Answer::Vanished(lane) = answer {
+                    self.vanished.push(lane);
+                }
+            }
+        }
+        let lanes: HashSet<LaneId> = self.vanished.drain(..).collect();
+        for lane in &lanes {
+            for each in &self.loops {
+                order::send(&each.orders, &Order::Release(*lane), None)?;
+            }
+        }
+        Ok(lanes.into_iter().filter_map(|lane| self.stations.get_mut(lane)?.take()).collect())
+    }
+
+    /// Waits until every order has been carried out.
+    fn settle(&mut self) -> Result<(), NetworkError> {
+        for index in 0..self.loops.len() {
+            if let Answer::Refused(reason) = self.ask(index, &Order::Settle)? {
+                // The answer to the question itself is still under way.
+                order::await_next::<Answer>(&self.loops[index].orders, PATIENCE)?;
+                return Err(NetworkError::Refused(reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, index: usize, question: &Order) -> Result<Answer, NetworkError> {
+        let each = &self.loops[index];
+        order::send(&each.orders, question, None)?;
+        loop {
+            match order::await_next(&each.orders, PATIENCE)? {
+                Answer::Vanished(lane) => self.vanished.push(lane),
+                answer => return Ok(answer),
+            }
+        }
+    }
+}
+
+impl Loop {
+    fn start(launch: &Launch) -> Result<Self, NetworkError> {
+        let (orders, theirs) = Socket::pair().map_err(|error| NetworkError::Launch(error.into()))?;
+        let process = match launch {
+            Launch::Thread => {
+                let thread = std::thread::Builder::new().name("carrier".to_owned());
+                thread.spawn(move || carrier::run(theirs)).map_err(NetworkError::Launch)?;
+                None
+            }
+            Launch::Program(program, arguments) => {
+                let mut command = Command::new(program);
+                command.args(arguments).stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
+                Some(command.spawn().map_err(NetworkError::Launch)?)
+            }
+        };
+        Ok(Self { orders, process })
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        self.orders.shut_down();
+        if let Some(process) = &mut self.process {
+            // It ends by itself, as its orders have; waiting makes sure that its devices are gone.
+            let _ = process.wait();
+        }
+    }
+}

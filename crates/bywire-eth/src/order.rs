@@ -1,0 +1,189 @@
+//! What the part that carries frames is told, and what it tells.
+//!
+//! The two parts are processes joined by a packet socket. The carrying one has no privilege: whatever needs one,
+//! a device, an address, a file, is done by the other, and only what is listed here can be asked for.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use bywire_sys::Errno;
+use bywire_sys::socket::{Received, Socket};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::drops::Drops;
+use crate::switch::LaneId;
+
+/// The longest order or answer.
+pub const BYTES_MAX: usize = 16 * 1024;
+
+/// What the carrying part is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// How to work; comes first, and again when something changes.
+    Work(Manner),
+    /// Carry frames for an interface. The queue of its TAP comes along.
+    Adopt(Adoption),
+    /// Stop doing so, and close the queue.
+    Release(LaneId),
+    /// Answer with [`Answer::Counts`] of this lane.
+    Count(LaneId),
+    /// Answer with [`Answer::Done`]: all orders before have been carried out.
+    Settle,
+}
+
+/// What the carrying part tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Asked for by [`Order::Count`].
+    Counts(Box<Counts>),
+    /// Asked for by [`Order::Settle`].
+    Done,
+    /// The TAP of this lane is gone; it is released already.
+    Vanished(LaneId),
+    /// An order could not be carried out.
+    Refused(String),
+}
+
+/// How frames are carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manner {
+    /// Take as many frames at each wake as there are, rather than one.
+    pub coalesce: bool,
+    /// How long to look for the next frame before sleeping, in microseconds.
+    pub spin_us: u32,
+    /// Broadcasts and multicasts taken from each interface a second.
+    pub storm_frames_per_second: u64,
+}
+
+/// An interface to carry frames for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adoption {
+    /// The place it takes.
+    pub lane: LaneId,
+    /// Its address.
+    pub mac: [u8; 6],
+    /// True when others may stand behind it.
+    pub is_bridge: bool,
+    /// The TCP superframes that its kernel takes.
+    pub takes_tcp: bool,
+    /// The UDP superframes that its kernel takes.
+    pub takes_udp: bool,
+}
+
+/// Frames in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Frames, a superframe counting as one.
+    pub frames: u64,
+    /// Superframes among them.
+    pub superframes: u64,
+    /// Bytes of frames.
+    pub bytes: u64,
+}
+
+/// What a lane has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Which lane.
+    pub lane: LaneId,
+    /// Frames that the interface's namespace has sent.
+    pub sent: Traffic,
+    /// Frames that were delivered to it.
+    pub received: Traffic,
+    /// Superframes that were cut here for it.
+    pub cut: u64,
+    /// Frames dropped, by cause: sent by it against the rules, or not deliverable to it.
+    pub drops: Drops,
+    /// Why superframes are cut for it, where the kernel has refused one while running.
+    pub refusal: Option<String>,
+}
+
+impl Counts {
+    /// Adds what another queue of the same interface has done.
+    pub fn add(&mut self, other: &Counts) {
+        self.sent.add(other.sent);
+        self.received.add(other.received);
+        self.cut += other.cut;
+        self.drops += &other.drops;
+        if self.refusal.is_none() {
+            self.refusal.clone_from(&other.refusal);
+        }
+    }
+}
+
+impl Traffic {
+    fn add(&mut self, other: Traffic) {
+        self.frames += other.frames;
+        self.superframes += other.superframes;
+        self.bytes += other.bytes;
+    }
+}
+
+/// Why no order or answer came.
+#[derive(Debug, thiserror::Error)]
+pub enum ExchangeError {
+    /// The other part has ended.
+    #[error("the other part of this program has ended")]
+    Ended,
+    /// It takes too long.
+    #[error("the other part of this program does not answer")]
+    Late,
+    /// What came is none.
+    #[error("the other part of this program says what cannot be understood: {0}")]
+    Unreadable(String),
+    /// What the kernel said.
+    #[error("cannot talk to the other part of this program: {0}")]
+    System(#[from] Errno),
+}
+
+/// Sends an order or an answer, with at most one descriptor.
+///
+/// # Errors
+/// [`ExchangeError`].
+pub fn send<T: Serialize>(socket: &Socket, what: &T, file: Option<&OwnedFd>) -> Result<(), ExchangeError> {
+    let packet = serde_json::to_vec(what).map_err(|error| ExchangeError::Unreadable(error.to_string()))?;
+    let files: Vec<_> = file.iter().map(|file| file.as_fd()).collect();
+    socket.send(&packet, &files).map_err(|error| match error {
+        Errno::PIPE | Errno::CONNRESET => ExchangeError::Ended,
+        Errno::AGAIN => ExchangeError::Late,
+        error => ExchangeError::System(error),
+    })
+}
+
+/// Takes the next order or answer, if there is one.
+///
+/// # Errors
+/// [`ExchangeError`].
+pub fn receive<T: DeserializeOwned>(socket: &Socket) -> Result<Option<(T, Option<OwnedFd>)>, ExchangeError> {
+    let mut buffer = [0; BYTES_MAX];
+    match socket.receive(&mut buffer)? {
+        Received::Packet(length, files) => {
+            let what = serde_json::from_slice(&buffer[..length])
+                .map_err(|error| ExchangeError::Unreadable(error.to_string()))?;
+            Ok(Some((what, files.into_iter().next())))
+        }
+        Received::Nothing => Ok(None),
+        Received::Closed => Err(ExchangeError::Ended),
+    }
+}
+
+/// Waits for the next order or answer.
+///
+/// # Errors
+/// [`ExchangeError::Late`] when none comes within `patience`.
+pub fn await_next<T: DeserializeOwned>(socket: &Socket, patience: Duration) -> Result<T, ExchangeError> {
+    let deadline = Instant::now() + patience;
+    let mut poller = bywire_sys::poller::Poller::new()?;
+    poller.add(socket, 0)?;
+    loop {
+        if let Some((what, _)) = receive(socket)? {
+            return Ok(what);
+        }
+        let rest = deadline.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            return Err(ExchangeError::Late);
+        }
+        poller.wait(Some(rest))?;
+    }
+}
