@@ -2,6 +2,7 @@
 
 mod bench;
 mod doctor;
+mod eth;
 mod manual;
 mod measure;
 mod report;
@@ -45,6 +46,11 @@ enum Action {
         after_help = "Examples:\n  bywire man | man -l -\n  bywire man --output /usr/local/share/man/man1"
     )]
     Man(manual::ManArgs),
+    /// Give namespaces and containers Ethernet interfaces whose frames cross the fabric
+    Eth(eth::EthArgs),
+    /// Carries frames, started by `eth up`
+    #[command(name = eth::CARRIER, hide = true)]
+    Carrier,
     /// One end of a pair, started by the commands above
     #[command(name = "__worker", hide = true)]
     Worker,
@@ -71,6 +77,8 @@ impl Action {
             Self::Measure(arguments) => arguments.run(),
             Self::Serve(arguments) => arguments.run(),
             Self::Report(arguments) => arguments.run(),
+            Self::Eth(arguments) => arguments.run(),
+            Self::Carrier => eth::carry(),
             Self::Worker => bywire_lab::worker::run(),
             Self::Doctor(arguments) => arguments.run(),
             Self::Completions(arguments) => arguments.run(Bywire::command()),

@@ -83,8 +83,9 @@ impl Lane {
         *refusals += 1;
         if *refusals >= REFUSALS_MAX {
             *takes = false;
-            self.counts.refusal =
-                Some(format!("the kernel refused {REFUSALS_MAX} {what} superframes with \"invalid argument\""));
+            self.counts.refusal = Some(format!(
+                "the kernel refused {REFUSALS_MAX} {what} superframes with \"invalid argument\""
+            ));
         }
     }
 

@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -39,7 +40,9 @@ pub enum NetworkError {
     #[error(transparent)]
     Station(#[from] StationError),
     /// Two interfaces would have one hardware address.
-    #[error("{0} and {1} would both have the address {2}: give one of them another name, or a `mac` of its own")]
+    #[error(
+        "{0} and {1} would both have the address {2}: give one of them another name, or a `mac` of its own"
+    )]
     SameAddress(String, String, MacAddress),
     /// There are too many.
     #[error("more than {LANES_MAX} interfaces in one process: start a second one")]
@@ -48,7 +51,9 @@ pub enum NetworkError {
     #[error("cannot start the part that carries frames: {0}")]
     Launch(io::Error),
     /// No empty namespace could be made.
-    #[error("cannot make a network namespace to work in: {0}; this needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)")]
+    #[error(
+        "cannot make a network namespace to work in: {0}; this needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)"
+    )]
     Workshop(Errno),
     /// The carrying part has failed.
     #[error(transparent)]
@@ -235,6 +240,8 @@ impl Loop {
             Launch::Program(program, arguments) => {
                 let mut command = Command::new(program);
                 command.args(arguments).stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
+                // An interrupt from the terminal is for us, who then end it in order.
+                command.process_group(0);
                 Some(command.spawn().map_err(NetworkError::Launch)?)
             }
         };

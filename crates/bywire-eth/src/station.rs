@@ -42,7 +42,9 @@ pub struct Plan {
 #[derive(Debug, thiserror::Error)]
 pub enum StationError {
     /// There is no such namespace.
-    #[error("there is no network namespace {0}: `ip netns list` shows the named ones, `pid:N` takes a process's")]
+    #[error(
+        "there is no network namespace {0}: `ip netns list` shows the named ones, `pid:N` takes a process's"
+    )]
     NoNamespace(Place),
     /// It cannot be entered.
     #[error("cannot enter the network namespace {0}: {1}; this needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)")]
@@ -57,7 +59,9 @@ pub enum StationError {
     #[error("the name {0} is taken already: choose another name, or end what holds it by `bywire eth down`")]
     NameTaken(String),
     /// There is no such bridge.
-    #[error("there is no bridge {bridge} in the namespace of {interface}: `ip link add {bridge} type bridge` makes one")]
+    #[error(
+        "there is no bridge {bridge} in the namespace of {interface}: `ip link add {bridge} type bridge` makes one"
+    )]
     NoBridge {
         /// The bridge that was asked for.
         bridge: String,
@@ -166,10 +170,12 @@ impl Plan {
         })?;
         let mut links = Links::open().map_err(|cause| self.failed("make", cause))?;
         let index = links.find(&self.name).map_err(|cause| self.failed("make", cause))?.index;
-        links.hand_over(index, target.as_fd()).map_err(|cause| match cause.raw_os_error().map(Errno::from_raw_os_error) {
-            Some(Errno::EXIST) => StationError::NameTaken(self.label()),
-            Some(Errno::PERM) => StationError::NotPermitted(self.label()),
-            _ => self.failed("hand over", cause),
+        links.hand_over(index, target.as_fd()).map_err(|cause| {
+            match cause.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::EXIST) => StationError::NameTaken(self.label()),
+                Some(Errno::PERM) => StationError::NotPermitted(self.label()),
+                _ => self.failed("hand over", cause),
+            }
         })?;
         Ok(tap)
     }
@@ -180,10 +186,11 @@ impl Plan {
         let mut links = Links::open().map_err(failed)?;
         let index = links.find(&self.name).map_err(failed)?.index;
         let bridge = match &self.bridge {
-            Some(name) => Some(links.find(name).map_err(|_| StationError::NoBridge {
-                bridge: name.clone(),
-                interface: self.label(),
-            })?),
+            Some(name) => Some(
+                links
+                    .find(name)
+                    .map_err(|_| StationError::NoBridge { bridge: name.clone(), interface: self.label() })?,
+            ),
             None => None,
         };
         let change = Change {
@@ -215,7 +222,8 @@ impl Plan {
 
 /// Is this a name that the kernel takes for an interface?
 pub fn is_name(text: &str) -> bool {
-    let good = |letter: char| !letter.is_whitespace() && !letter.is_control() && !matches!(letter, '/' | ':' | '%');
+    let good =
+        |letter: char| !letter.is_whitespace() && !letter.is_control() && !matches!(letter, '/' | ':' | '%');
     (1..=tap::NAME_BYTES_MAX).contains(&text.len()) && text != "." && text != ".." && text.chars().all(good)
 }
 

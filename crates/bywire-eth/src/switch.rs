@@ -125,7 +125,8 @@ impl Switch {
 
     /// Decides about a frame that came from lane `from`, by its first bytes, at `now_ms` of any steady clock.
     pub fn judge(&mut self, from: LaneId, frame: &[u8], now_ms: u64) -> Verdict {
-        let (Some(target), Some(source)) = (MacAddress::target_of(frame), MacAddress::source_of(frame)) else {
+        let (Some(target), Some(source)) = (MacAddress::target_of(frame), MacAddress::source_of(frame))
+        else {
             return Verdict::Drop(Cause::Short);
         };
         if let Some(cause) = self.object(from, source, now_ms) {
@@ -196,7 +197,11 @@ impl Switch {
         if target.is_link_local_control() {
             return Verdict::Drop(Cause::LinkControl);
         }
-        if self.spend(from, now_ms) { Verdict::Flood { is_unknown: false } } else { Verdict::Drop(Cause::Storm) }
+        if self.spend(from, now_ms) {
+            Verdict::Flood { is_unknown: false }
+        } else {
+            Verdict::Drop(Cause::Storm)
+        }
     }
 
     fn judge_unknown(&mut self, from: LaneId, now_ms: u64) -> Verdict {

@@ -50,7 +50,11 @@ impl FromStr for Place {
             return Ok(Self::Path(text.into()));
         }
         let is_name = !text.is_empty() && text.len() <= NAME_BYTES_MAX && text != "." && text != "..";
-        if is_name && !text.contains(['/', '\0']) { Ok(Self::Named(text.to_owned())) } else { Err(Errno::INVAL) }
+        if is_name && !text.contains(['/', '\0']) {
+            Ok(Self::Named(text.to_owned()))
+        } else {
+            Err(Errno::INVAL)
+        }
     }
 }
 
