@@ -23,12 +23,21 @@ const TYPE_IPV6: u16 = 0x86DD;
 const TYPE_VLAN: u16 = 0x8100;
 const TYPE_SERVICE_VLAN: u16 = 0x88A8;
 
-const IPV6_HEADER_BYTES: usize = 40;
+pub(crate) const IPV6_HEADER_BYTES: usize = 40;
 const UDP_HEADER_BYTES: usize = 8;
 const TCP_HEADER_BYTES: usize = 20;
 
 pub(crate) const PROTOCOL_TCP: u8 = 6;
 pub(crate) const PROTOCOL_UDP: u8 = 17;
+/// Bits of the TCP header's byte 13.
+pub(crate) const TCP_FIN: u8 = 0x01;
+pub(crate) const TCP_SYN: u8 = 0x02;
+pub(crate) const TCP_RST: u8 = 0x04;
+pub(crate) const TCP_PSH: u8 = 0x08;
+pub(crate) const TCP_ACK: u8 = 0x10;
+pub(crate) const TCP_URG: u8 = 0x20;
+pub(crate) const TCP_CWR: u8 = 0x80;
+
 const EXTENSION_HOP_BY_HOP: u8 = 0;
 const EXTENSION_ROUTING: u8 = 43;
 const EXTENSION_DESTINATION: u8 = 60;
@@ -87,19 +96,22 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// Of a frame about which nothing is known.
+    pub(crate) const EMPTY: Layout = Layout {
+        network: Network::Other,
+        transport: Transport::Other,
+        network_offset: ETHERNET_HEADER_BYTES,
+        transport_offset: 0,
+        payload_offset: 0,
+        packet_end: 0,
+        extended: false,
+    };
+
     /// Parses what `headers` begins with: a whole frame or its first [`HEADER_BYTES_MAX`] bytes, for no more is looked
     /// at. Fails only where there is no Ethernet header.
     pub fn parse(headers: &[u8]) -> Result<Layout, BadFrame> {
         let headers = &headers[..headers.len().min(HEADER_BYTES_MAX)];
-        let mut layout = Layout {
-            network: Network::Other,
-            transport: Transport::Other,
-            network_offset: ETHERNET_HEADER_BYTES,
-            transport_offset: 0,
-            payload_offset: 0,
-            packet_end: 0,
-            extended: false,
-        };
+        let mut layout = Layout::EMPTY;
         let mut kind = word(headers, 12).ok_or(BadFrame::Runt)?;
         for _ in 0..VLAN_TAGS_MAX {
             if kind != TYPE_VLAN && kind != TYPE_SERVICE_VLAN {

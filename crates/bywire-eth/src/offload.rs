@@ -3,7 +3,9 @@
 //! The rules are those of Linux's `virtio_net_hdr_to_skb` and `tun_get_user`, and stricter where Linux is lenient:
 //! there is exactly one descriptor for a frame and what is left to do, and one header for both.
 
-use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES_MAX, Layout, Network, Transport, word};
+use crate::frame::{
+    ETHERNET_HEADER_BYTES, FRAME_BYTES_MAX, HEADER_BYTES_MAX, Layout, Network, TCP_CWR, Transport, word,
+};
 use crate::rejection::BadFrame;
 
 /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum's field holds the sum of the pseudo-header alone.
@@ -298,7 +300,7 @@ pub fn derive(
 }
 
 fn check_length(headers: &[u8], frame_bytes: usize) -> Result<(), BadFrame> {
-    if frame_bytes < crate::frame::ETHERNET_HEADER_BYTES {
+    if frame_bytes < ETHERNET_HEADER_BYTES {
         return Err(BadFrame::Runt);
     }
     if frame_bytes > FRAME_BYTES_MAX {
@@ -311,5 +313,5 @@ fn check_length(headers: &[u8], frame_bytes: usize) -> Result<(), BadFrame> {
 
 fn has_cwr(headers: &[u8], layout: &Layout) -> bool {
     layout.transport == Transport::Tcp
-        && headers.get(layout.transport_offset + 13).is_some_and(|flags| flags & 0x80 != 0)
+        && headers.get(layout.transport_offset + 13).is_some_and(|flags| flags & TCP_CWR != 0)
 }
