@@ -29,8 +29,6 @@ pub const DATAGRAMS_MAX: usize = 128;
 /// TCP segments may not be shorter: Linux's least MSS of 48 without 40 bytes of options. A frame of bytes would become
 /// a storm of packets in its receiver.
 pub const TCP_SEGMENT_BYTES_MIN: u16 = 8;
-/// The kernel gives this size a meaning of its own (`GSO_BY_FRAGS`).
-const SEGMENT_BYTES_RESERVED: u16 = 0xFFFF;
 
 /// The kernel's `virtio_net_hdr`, ten bytes before each frame that is read from or written to a TAP. Numbers are in
 /// the machine's byte order; `checksum_start` counts from the Ethernet header.
@@ -212,7 +210,8 @@ impl Descriptor {
         }
         let (payload, segment) = (frame_bytes - layout.payload_offset, usize::from(self.segment_bytes));
         let least = if self.kind == Kind::Datagrams { 1 } else { TCP_SEGMENT_BYTES_MIN };
-        if self.segment_bytes < least || self.segment_bytes == SEGMENT_BYTES_RESERVED || payload <= segment {
+        // This refuses 0xFFFF too, to which the kernel gives a meaning of its own: no payload is longer.
+        if self.segment_bytes < least || payload <= segment {
             return Err(BadFrame::SegmentSize);
         }
         if self.kind == Kind::Datagrams {

@@ -154,7 +154,9 @@ fn traffic(steps: &[Step]) -> Vec<(Descriptor, Vec<u8>)> {
             80..100 => flow.window ^= 1,
             100..120 => flow.tags = if flow.tags.is_empty() { vec![0x8100] } else { Vec::new() },
             120..140 => flow.extension_words ^= 1,
-            140..150 => flow.option_words ^= 1,
+            140..145 => flow.option_words ^= 1,
+            145..150 => flow.option ^= 2,
+            180..190 => flow.acknowledgement += 1,
             _ => {}
         }
         let partial = (150..170).contains(&step.event);
@@ -218,6 +220,8 @@ fn only_exact_successors_are_merged() {
     assert_eq!(out_of_ten(|packet| packet.identification += 1), 3);
     assert_eq!(out_of_ten(|packet| packet.dont_fragment = false), 3);
     assert_eq!(out_of_ten(|packet| packet.option_words += 1), 3);
+    assert_eq!(out_of_ten(|packet| packet.option = 2), 3);
+    assert_eq!(out_of_ten(|packet| packet.acknowledgement += 1), 3);
     assert_eq!(out_of_ten(|packet| packet.tags.push(0x8100)), 3);
     assert_eq!(out_of_ten(|packet| packet.payload.truncate(99)), 2);
     assert_eq!(out_of_ten(|packet| packet.payload.clear()), 3);
@@ -225,14 +229,91 @@ fn only_exact_successors_are_merged() {
     assert_eq!(out_of_ten(|packet| packet.port += 1), 3);
 }
 
+/// How many frames come out when the packets' identifications are these.
+fn out_of_identified(dont_fragment: bool, identifications: &[u16]) -> usize {
+    let all = Packet { dont_fragment, ..Packet::tcp(vec![5; identifications.len() * 100]) };
+    let mut packets = all.segments(100);
+    packets.iter_mut().zip(identifications).for_each(|(packet, number)| packet.identification = *number);
+    coalesced(&plain(packets.iter().map(Packet::whole).collect()), 65_549).len()
+}
+
 #[test]
 fn identifications_may_stand_still_only_where_they_mean_nothing() {
-    let out = |dont_fragment| {
-        let mut segments = Packet { dont_fragment, ..Packet::tcp(vec![5; 1000]) }.segments(100);
-        segments.iter_mut().for_each(|packet| packet.identification = 0);
+    assert_eq!(out_of_identified(true, &[0, 0, 0, 0]), 1);
+    assert_eq!(out_of_identified(false, &[0, 0, 0, 0]), 4);
+    assert_eq!(out_of_identified(true, &[0xFFFF, 0, 1, 2]), 1);
+    assert_eq!(out_of_identified(false, &[0xFFFF, 0, 1, 2]), 1);
+    // One way or the other, not both.
+    assert_eq!(out_of_identified(true, &[5, 6, 5, 5]), 2);
+    assert_eq!(out_of_identified(true, &[5, 5, 7, 8]), 2);
+    // The identifications of a superframe's segments rise.
+    let packets = Packet::tcp(vec![5; 400]).segments(200);
+    let frame = |packet: &Packet| (packet.descriptor(100), packet.partial());
+    let standing = Packet { identification: packets[0].identification, ..packets[1].clone() };
+    let rising = Packet { identification: packets[0].identification + 2, ..packets[1].clone() };
+    assert_eq!(coalesced(&[frame(&packets[0]), frame(&standing)], 65_549).len(), 2);
+    assert_eq!(coalesced(&[frame(&packets[0]), frame(&rising)], 65_549).len(), 1);
+    let single = Packet::tcp(vec![5; 300]).segments(100).remove(0);
+    let next =
+        |identification| Packet { sequence: single.sequence + 100, identification, ..packets[1].clone() };
+    let first = (single.descriptor(0), single.partial());
+    assert_eq!(coalesced(&[first.clone(), frame(&next(single.identification))], 65_549).len(), 2);
+    assert_eq!(coalesced(&[first, frame(&next(single.identification + 1))], 65_549).len(), 1);
+}
+
+#[test]
+fn flows_that_share_their_ports_are_merged_apart() {
+    let one = Packet::tcp(vec![5; 500]).segments(100);
+    let frames =
+        one.iter().flat_map(|packet| [packet.whole(), Packet { source: 7, ..packet.clone() }.whole()]);
+    let out = coalesced(&plain(frames.collect()), 65_549);
+    let numbers: Vec<_> = out.into_iter().map(|(.., numbers)| numbers).collect();
+    assert_eq!(numbers, [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]);
+}
+
+#[test]
+fn segments_too_short_for_a_kernel_are_not_merged() {
+    let out = |bytes: usize| {
+        let segments = Packet::tcp(vec![5; bytes * 4]).segments(bytes);
         coalesced(&plain(segments.iter().map(Packet::whole).collect()), 65_549).len()
     };
-    assert_eq!((out(true), out(false)), (1, 10));
+    assert_eq!((out(7), out(8)), (4, 1));
+}
+
+/// Without the mark, CWR is for all segments, which is not ours to decide.
+#[test]
+fn a_superframe_s_congestion_mark_is_kept_as_it_was() {
+    let mut packets = Packet { flags: ACK | CWR, ..Packet::tcp(vec![5; 400]) }.segments(200);
+    packets[1].identification = packets[0].identification + 2;
+    let mut frames: Vec<_> =
+        packets.iter().map(|packet| (packet.descriptor(100), packet.partial())).collect();
+    assert!(coalesced(&frames, 65_549)[0].0.congestion);
+    frames[0].0.congestion = false;
+    let out = coalesced(&frames, 65_549);
+    assert_eq!((out.len(), out[0].0.congestion), (1, false));
+}
+
+#[test]
+fn frames_without_payload_are_one_segment() {
+    let empty = Packet::tcp(Vec::new());
+    assert_eq!(segments(empty.descriptor(0), &empty.partial()), [empty.whole()]);
+    assert_eq!(segments(Descriptor::PLAIN, &[3; 14]), [[3; 14]]);
+    assert_eq!(pieces(Descriptor::PLAIN, &[3; 14], 14), Ok(vec![(Descriptor::PLAIN, vec![3; 14])]));
+    assert_eq!(pieces(Descriptor::PLAIN, &[3; 14], 13), Err(BadFrame::Uncuttable));
+}
+
+/// The one payload in 65,536 whose checksum is zero: "none" in UDP, a number as any other in TCP.
+#[test]
+fn a_zero_checksum_is_written_as_ones_in_datagrams_alone() {
+    for (packet, expected) in [(Packet::udp(vec![0; 4]), 0xFFFF), (Packet::tcp(vec![0; 16]), 0)] {
+        let segment_bytes = packet.payload.len() / 2;
+        let field = packet.transport_offset() + packet.checksum_offset();
+        let first = packet.segments(segment_bytes)[0].whole();
+        let mut packet = packet;
+        packet.payload[..2].copy_from_slice(&first[field..field + 2]);
+        let segment = &segments(packet.descriptor(segment_bytes as u16), &packet.partial())[0];
+        assert_eq!(u16::from_be_bytes([segment[field], segment[field + 1]]), expected);
+    }
 }
 
 #[test]
@@ -250,6 +331,12 @@ fn a_wrong_checksum_is_never_mended() {
     assert_eq!(coalesced(&frames, 65_549).len(), 1);
     frames[1].1[34 + 16] ^= 1;
     assert_eq!(coalesced(&frames, 65_549).len(), 3);
+    // A datagram that ends before its packet, its checksum to match.
+    let mut frames: Vec<_> = Packet::udp(vec![5; 300]).segments(100).iter().map(Packet::whole).collect();
+    frames[1][34 + 5] -= 1;
+    let checksum = u16::from_be_bytes([frames[1][40], frames[1][41]]);
+    frames[1][40..42].copy_from_slice(&checksum.wrapping_add(1).to_be_bytes());
+    assert_eq!(coalesced(&plain(frames), 65_549).len(), 3);
 }
 
 #[test]
@@ -282,6 +369,14 @@ fn bounds_of_a_merged_frame_are_kept() {
     let frames = plain(tcp.segments(100).iter().map(Packet::whole).collect());
     let lengths: Vec<_> = coalesced(&frames, 65_549).iter().map(|(.., numbers)| numbers.len()).collect();
     assert_eq!((lengths[0], lengths.len()), (64, 10));
+    // What an IP header can state, whatever is asked for.
+    let frames = plain(Packet::tcp(vec![5; 65_000]).segments(1400).iter().map(Packet::whole).collect());
+    let mut more = Packet { payload: vec![5; 1400], ..Packet::tcp(Vec::new()) };
+    more.sequence = more.sequence.wrapping_add(46 * 1400);
+    more.identification = more.identification.wrapping_add(46);
+    let frames = [&frames[..46], &plain(vec![more.whole()])].concat();
+    let lengths: Vec<_> = coalesced(&frames, usize::MAX).iter().map(|(.., numbers)| numbers.len()).collect();
+    assert_eq!(lengths, [46, 1]);
     // Superframes of 32 datagrams each: four of them are as many as a kernel takes.
     let udp = Packet { identification: 0, ..Packet::udp(vec![5; 32 * 9 * 10]) };
     let frames = pieces(udp.descriptor(0), &udp.partial(), 65_549).expect("short");

@@ -135,6 +135,7 @@ fn headers_shorter_than_the_frame_s_are_not_enough() {
     let descriptor = packet.descriptor(segment_bytes).to_bytes();
     assert_eq!(derive(descriptor, &frame[..HEADER_BYTES_MAX - 1], frame.len()), Err(BadFrame::Length));
     assert_eq!(derive(descriptor, &frame, frame.len() - 1), Err(BadFrame::Length));
+    assert_eq!(derive([0; 8], &frame, frame.len() - 1), Err(BadFrame::Length));
 }
 
 /// Every cause that a peer can bring about, each by one change.
@@ -171,7 +172,7 @@ fn each_lie_is_refused_for_its_own_cause() {
     assert_eq!(lie(&|_, frame, _| frame[34 + 12] = 0x40), BadFrame::Transport);
     assert_eq!(lie(&|_, frame, _| frame.push(0)), BadFrame::Length);
     let many = |packet: &mut Packet, frame: &mut Vec<u8>, descriptor: &mut [u8; 8]| {
-        *packet = Packet::udp(vec![7; 1290]);
+        *packet = Packet::udp(vec![7; 1281]);
         *frame = packet.partial();
         *descriptor = packet.descriptor(10).to_bytes();
     };
@@ -199,8 +200,13 @@ fn offloads_that_were_never_asked_for_are_refused() {
     // What the kernel's hints say is not believed, and not needed.
     let vague = VnetHeader { header_bytes: 9999, flags: 3, ..told };
     assert_eq!(describe(vague, &frame), Ok(packet.descriptor(1000)));
-    // One segment is a plain frame.
+    // One segment is a plain frame, with no mark for segments either.
     assert_eq!(describe(VnetHeader { segment_bytes: 3000, ..told }, &frame), Ok(packet.descriptor(0)));
+    let marked = Packet { flags: packet::ACK | packet::CWR, ..Packet::tcp(vec![7; 3000]) };
+    assert_eq!(describe(marked.vnet(3000), &marked.partial()), Ok(marked.descriptor(0)));
+    // As many datagrams as a kernel takes.
+    let full = Packet::udp(vec![7; 1280]);
+    assert!(hold_to_kernel(full.descriptor(10).to_bytes(), &full.partial()));
 }
 
 #[test]

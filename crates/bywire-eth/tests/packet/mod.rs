@@ -28,10 +28,13 @@ pub struct Packet {
     /// Words of four bytes behind IPv4's header, or of eight in one IPv6 destination-options header.
     pub extension_words: u8,
     pub sequence: u32,
+    pub acknowledgement: u32,
     pub flags: u8,
     pub window: u16,
     /// Words of four bytes, 10 at most.
     pub option_words: u8,
+    /// What the options are filled with.
+    pub option: u8,
     pub payload: Vec<u8>,
 }
 
@@ -49,9 +52,11 @@ impl Packet {
             identification: 0xFFF0,
             extension_words: 0,
             sequence: 0xFFFF_F000,
+            acknowledgement: 0x0102_0304,
             flags: ACK,
             window: 501,
             option_words: 3,
+            option: 1,
             payload,
         }
     }
@@ -149,11 +154,11 @@ impl Packet {
         let mut bytes = [self.port.to_be_bytes(), 443u16.to_be_bytes()].concat();
         if self.tcp {
             bytes.extend(self.sequence.to_be_bytes());
-            bytes.extend(0x0102_0304u32.to_be_bytes());
+            bytes.extend(self.acknowledgement.to_be_bytes());
             bytes.extend([(5 + self.option_words) << 4, self.flags]);
             bytes.extend(self.window.to_be_bytes());
             bytes.extend([0; 4]);
-            bytes.resize(20 + usize::from(self.option_words) * 4, 1);
+            bytes.resize(20 + usize::from(self.option_words) * 4, self.option);
         } else {
             bytes.extend((8 + self.payload.len() as u16).to_be_bytes());
             bytes.extend([0; 2]);
