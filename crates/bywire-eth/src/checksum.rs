@@ -1,7 +1,7 @@
 //! The internet checksum (RFC 1071): of any bytes, of packets with their pseudo-header, half done and whole.
 
 use crate::frame::{Layout, Network, PROTOCOL_TCP, PROTOCOL_UDP, Transport};
-use crate::offload::VnetHeader;
+use crate::offload::{FLAG_NEEDS_CHECKSUM, GSO_NONE, VnetHeader};
 use crate::rejection::BadFrame;
 
 /// A ones' complement sum that is not folded yet. It is kept in the machine's byte order, which the sum does not mind,
@@ -101,27 +101,19 @@ pub fn verify(frame: &[u8], layout: &Layout) -> bool {
 /// Does what the kernel left to do on a frame that is no superframe, whatever protocol it is of, so that it is a plain
 /// one. Frames that already are stay as they are.
 pub fn complete(header: VnetHeader, frame: &mut [u8]) -> Result<(), BadFrame> {
-    if header.gso_type != crate::offload::GSO_NONE {
+    if header.gso_type != GSO_NONE {
         return Err(BadFrame::Kind);
     }
-    if header.flags & crate::offload::FLAG_NEEDS_CHECKSUM == 0 {
+    if header.flags & FLAG_NEEDS_CHECKSUM == 0 {
         return Ok(());
     }
-    complete_at(frame, usize::from(header.checksum_start), usize::from(header.checksum_offset))
-}
-
-/// Completes a checksum whose field, `offset` behind `start`, holds the sum of the pseudo-header.
-pub(crate) fn complete_at(frame: &mut [u8], start: usize, offset: usize) -> Result<(), BadFrame> {
-    let summed = frame.get_mut(start..).ok_or(BadFrame::Offsets)?;
-    let sum = whole(Sum::of(summed));
-    *summed.get_mut(offset..).and_then(<[u8]>::first_chunk_mut).ok_or(BadFrame::Offsets)? = sum.to_be_bytes();
-    Ok(())
-}
-
-/// What stands in the field for a sum: zero would say "none" in UDP, and the other zero means the same elsewhere.
-pub(crate) fn whole(sum: Sum) -> u16 {
-    match !sum.folded() {
+    let summed = frame.get_mut(usize::from(header.checksum_start)..).ok_or(BadFrame::Offsets)?;
+    // Zero would say "none" in UDP; the other zero means the same elsewhere.
+    let checksum = match checksum(summed) {
         0 => 0xFFFF,
         checksum => checksum,
-    }
+    };
+    let rest = summed.get_mut(usize::from(header.checksum_offset)..).ok_or(BadFrame::Offsets)?;
+    *rest.first_chunk_mut().ok_or(BadFrame::Offsets)? = checksum.to_be_bytes();
+    Ok(())
 }

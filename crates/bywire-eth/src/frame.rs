@@ -23,12 +23,21 @@ const TYPE_IPV6: u16 = 0x86DD;
 const TYPE_VLAN: u16 = 0x8100;
 const TYPE_SERVICE_VLAN: u16 = 0x88A8;
 
-const IPV6_HEADER_BYTES: usize = 40;
+pub(crate) const IPV6_HEADER_BYTES: usize = 40;
 const UDP_HEADER_BYTES: usize = 8;
 const TCP_HEADER_BYTES: usize = 20;
 
 pub(crate) const PROTOCOL_TCP: u8 = 6;
 pub(crate) const PROTOCOL_UDP: u8 = 17;
+/// Bits of the TCP header's byte 13.
+pub(crate) const TCP_FIN: u8 = 0x01;
+pub(crate) const TCP_SYN: u8 = 0x02;
+pub(crate) const TCP_RST: u8 = 0x04;
+pub(crate) const TCP_PSH: u8 = 0x08;
+pub(crate) const TCP_ACK: u8 = 0x10;
+pub(crate) const TCP_URG: u8 = 0x20;
+pub(crate) const TCP_CWR: u8 = 0x80;
+
 const EXTENSION_HOP_BY_HOP: u8 = 0;
 const EXTENSION_ROUTING: u8 = 43;
 const EXTENSION_DESTINATION: u8 = 60;
@@ -87,19 +96,22 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// Of a frame about which nothing is known.
+    pub(crate) const EMPTY: Layout = Layout {
+        network: Network::Other,
+        transport: Transport::Other,
+        network_offset: ETHERNET_HEADER_BYTES,
+        transport_offset: 0,
+        payload_offset: 0,
+        packet_end: 0,
+        extended: false,
+    };
+
     /// Parses what `headers` begins with: a whole frame or its first [`HEADER_BYTES_MAX`] bytes, for no more is looked
     /// at. Fails only where there is no Ethernet header.
     pub fn parse(headers: &[u8]) -> Result<Layout, BadFrame> {
         let headers = &headers[..headers.len().min(HEADER_BYTES_MAX)];
-        let mut layout = Layout {
-            network: Network::Other,
-            transport: Transport::Other,
-            network_offset: ETHERNET_HEADER_BYTES,
-            transport_offset: 0,
-            payload_offset: 0,
-            packet_end: 0,
-            extended: false,
-        };
+        let mut layout = Layout::EMPTY;
         let mut kind = word(headers, 12).ok_or(BadFrame::Runt)?;
         for _ in 0..VLAN_TAGS_MAX {
             if kind != TYPE_VLAN && kind != TYPE_SERVICE_VLAN {
@@ -183,4 +195,100 @@ impl Layout {
 /// The 16-bit word at `offset`, in the order of the wire.
 pub(crate) fn word(bytes: &[u8], offset: usize) -> Option<u16> {
     bytes.get(offset..)?.first_chunk().copied().map(u16::from_be_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A TCP segment of four bytes over IPv4, 58 bytes in all.
+    fn ipv4() -> Vec<u8> {
+        let ethernet = [&[2; 12][..], &[8, 0]].concat();
+        let network = [0x45, 0, 0, 44, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        let mut transport = [0; 24];
+        transport[12] = 0x50;
+        [&ethernet[..], &network, &transport].concat()
+    }
+
+    fn parsed(change: impl Fn(&mut Vec<u8>)) -> Layout {
+        let mut frame = ipv4();
+        change(&mut frame);
+        Layout::parse(&frame).expect("an Ethernet header")
+    }
+
+    #[test]
+    fn headers_are_found_behind_each_other() {
+        let expected = Layout {
+            network: Network::Ipv4,
+            transport: Transport::Tcp,
+            network_offset: 14,
+            transport_offset: 34,
+            payload_offset: 54,
+            packet_end: 58,
+            extended: false,
+        };
+        assert_eq!(parsed(|_| ()), expected);
+        assert_eq!(parsed(|_| ()).transport_header_bytes(), 20);
+        let tagged = parsed(|frame| drop(frame.splice(12..12, [0x88, 0xA8, 0, 1, 0x81, 0, 0, 2])));
+        assert_eq!((tagged.network_offset, tagged.transport_offset, tagged.packet_end), (22, 42, 66));
+        // Padding does not belong to the packet.
+        assert_eq!(parsed(|frame| frame.resize(64, 0)), expected);
+        // Three tags are more than two.
+        let thrice =
+            parsed(|frame| drop(frame.splice(12..12, [0x81, 0, 0, 1, 0x81, 0, 0, 2, 0x81, 0, 0, 3])));
+        assert_eq!((thrice.network, thrice.network_offset), (Network::Other, 22));
+    }
+
+    #[test]
+    fn unsound_network_headers_are_something_else() {
+        let other = |change: &dyn Fn(&mut Vec<u8>)| assert_eq!(parsed(change).network, Network::Other);
+        other(&|frame| frame[12..14].copy_from_slice(&[8, 6]));
+        other(&|frame| frame[12..14].copy_from_slice(&[0, 46]));
+        other(&|frame| frame[14] = 0x65);
+        other(&|frame| frame[14] = 0x44);
+        other(&|frame| frame[17] = 19);
+        other(&|frame| frame.truncate(33));
+        other(&|frame| frame[12..14].copy_from_slice(&[0x86, 0xDD]));
+    }
+
+    #[test]
+    fn unsound_transport_headers_are_something_else() {
+        let other = |change: &dyn Fn(&mut Vec<u8>)| {
+            let layout = parsed(change);
+            let offsets = (layout.transport_offset, layout.payload_offset);
+            assert_eq!(
+                (layout.network, layout.transport, offsets),
+                (Network::Ipv4, Transport::Other, (0, 0))
+            );
+        };
+        other(&|frame| frame[23] = 1);
+        other(&|frame| frame[46] = 0x40);
+        other(&|frame| frame[46] = 0x70);
+        other(&|frame| frame[17] = 39);
+        other(&|frame| frame[21] = 1);
+        other(&|frame| frame[20] = 0x20);
+        other(&|frame| frame.truncate(53));
+    }
+
+    #[test]
+    fn only_extensions_that_a_transport_may_follow_are_passed() {
+        let frame = |extensions: &[[u8; 8]], first: u8| {
+            let mut frame = [&[2; 12][..], &[0x86, 0xDD, 0x60, 0, 0, 0, 1, 0, first, 64]].concat();
+            frame.extend([0xFD; 32]);
+            frame.extend(extensions.concat());
+            frame.extend([0; 200]);
+            Layout::parse(&frame).expect("an Ethernet header")
+        };
+        assert_eq!((frame(&[], 17).transport_offset, frame(&[], 17).extended), (54, false));
+        let three =
+            frame(&[[43, 0, 0, 0, 0, 0, 0, 0], [60, 0, 0, 0, 0, 0, 0, 0], [17, 0, 0, 0, 0, 0, 0, 0]], 0);
+        assert_eq!((three.transport, three.transport_offset, three.extended), (Transport::Udp, 78, true));
+        assert_eq!(frame(&[[17, 4, 0, 0, 0, 0, 0, 0]], 60).transport_offset, 54 + 40);
+        // A fragment's; one that leads out of the headers; a chain without end.
+        for (extension, first) in
+            [([17, 0, 0, 0, 0, 0, 0, 0], 44), ([17, 255, 0, 0, 0, 0, 0, 0], 60), ([0; 8], 0)]
+        {
+            assert_eq!(frame(&[extension; 12], first).transport, Transport::Other);
+        }
+    }
 }

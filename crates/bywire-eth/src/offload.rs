@@ -3,7 +3,9 @@
 //! The rules are those of Linux's `virtio_net_hdr_to_skb` and `tun_get_user`, and stricter where Linux is lenient:
 //! there is exactly one descriptor for a frame and what is left to do, and one header for both.
 
-use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES_MAX, Layout, Network, Transport, word};
+use crate::frame::{
+    ETHERNET_HEADER_BYTES, FRAME_BYTES_MAX, HEADER_BYTES_MAX, Layout, Network, TCP_CWR, Transport, word,
+};
 use crate::rejection::BadFrame;
 
 /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum's field holds the sum of the pseudo-header alone.
@@ -27,8 +29,6 @@ pub const DATAGRAMS_MAX: usize = 128;
 /// TCP segments may not be shorter: Linux's least MSS of 48 without 40 bytes of options. A frame of bytes would become
 /// a storm of packets in its receiver.
 pub const TCP_SEGMENT_BYTES_MIN: u16 = 8;
-/// The kernel gives this size a meaning of its own (`GSO_BY_FRAGS`).
-const SEGMENT_BYTES_RESERVED: u16 = 0xFFFF;
 
 /// The kernel's `virtio_net_hdr`, ten bytes before each frame that is read from or written to a TAP. Numbers are in
 /// the machine's byte order; `checksum_start` counts from the Ethernet header.
@@ -210,7 +210,8 @@ impl Descriptor {
         }
         let (payload, segment) = (frame_bytes - layout.payload_offset, usize::from(self.segment_bytes));
         let least = if self.kind == Kind::Datagrams { 1 } else { TCP_SEGMENT_BYTES_MIN };
-        if self.segment_bytes < least || self.segment_bytes == SEGMENT_BYTES_RESERVED || payload <= segment {
+        // This refuses 0xFFFF too, to which the kernel gives a meaning of its own: no payload is longer.
+        if self.segment_bytes < least || payload <= segment {
             return Err(BadFrame::SegmentSize);
         }
         if self.kind == Kind::Datagrams {
@@ -298,7 +299,7 @@ pub fn derive(
 }
 
 fn check_length(headers: &[u8], frame_bytes: usize) -> Result<(), BadFrame> {
-    if frame_bytes < crate::frame::ETHERNET_HEADER_BYTES {
+    if frame_bytes < ETHERNET_HEADER_BYTES {
         return Err(BadFrame::Runt);
     }
     if frame_bytes > FRAME_BYTES_MAX {
@@ -311,5 +312,5 @@ fn check_length(headers: &[u8], frame_bytes: usize) -> Result<(), BadFrame> {
 
 fn has_cwr(headers: &[u8], layout: &Layout) -> bool {
     layout.transport == Transport::Tcp
-        && headers.get(layout.transport_offset + 13).is_some_and(|flags| flags & 0x80 != 0)
+        && headers.get(layout.transport_offset + 13).is_some_and(|flags| flags & TCP_CWR != 0)
 }

@@ -2,14 +2,13 @@
 
 use std::ops::Range;
 
-use crate::checksum::Sum;
-use crate::frame::{HEADER_BYTES_MAX, Layout, Network, Transport};
+use crate::checksum::{Sum, checksum};
+use crate::frame::{
+    ETHERNET_HEADER_BYTES, HEADER_BYTES_MAX, IPV6_HEADER_BYTES, Layout, Network, TCP_CWR, TCP_FIN, TCP_PSH,
+    Transport,
+};
 use crate::offload::{Descriptor, Kind};
 use crate::rejection::BadFrame;
-
-const TCP_FIN: u8 = 0x01;
-const TCP_PSH: u8 = 0x08;
-const TCP_CWR: u8 = 0x80;
 
 /// Makes of a frame the frames that the wire carries, each with a complete checksum.
 ///
@@ -165,10 +164,7 @@ struct Original {
 impl Template {
     fn new(descriptor: Descriptor, headers: &[u8], frame_bytes: usize) -> Result<Template, BadFrame> {
         let layout = descriptor.check(headers, frame_bytes)?;
-        let headers_bytes = match &layout {
-            Some(layout) => layout.payload_offset,
-            None => crate::frame::ETHERNET_HEADER_BYTES,
-        };
+        let headers_bytes = layout.map_or(ETHERNET_HEADER_BYTES, |layout| layout.payload_offset);
         let payload_bytes = frame_bytes - headers_bytes;
         let superframe = descriptor.kind.is_superframe();
         let segment_bytes =
@@ -210,35 +206,22 @@ impl Template {
     }
 
     fn rewrite(&mut self, layout: &Layout, start: usize, end: usize) {
-        let (original, frame_bytes) = (self.original, self.headers_bytes + end - start);
-        let segments_before = start / self.segment_bytes;
-        let packet = &mut self.bytes[layout.network_offset..];
-        let packet_bytes = frame_bytes - layout.network_offset;
-        match layout.network {
-            Network::Ipv4 => {
-                let identification = original.identification.wrapping_add(segments_before as u16);
-                packet[2..4].copy_from_slice(&(packet_bytes as u16).to_be_bytes());
-                packet[4..6].copy_from_slice(&identification.to_be_bytes());
-                write_ipv4_checksum(&mut packet[..layout.transport_offset - layout.network_offset]);
-            }
-            Network::Ipv6 => packet[4..6].copy_from_slice(&((packet_bytes - 40) as u16).to_be_bytes()),
-            Network::Other => {}
+        let original = self.original;
+        if layout.network == Network::Ipv4 {
+            let segments_before = (start / self.segment_bytes) as u16;
+            let identification = original.identification.wrapping_add(segments_before);
+            let at = layout.network_offset + 4;
+            self.bytes[at..at + 2].copy_from_slice(&identification.to_be_bytes());
         }
-        let transport = &mut self.bytes[layout.transport_offset..];
-        let transport_bytes = (frame_bytes - layout.transport_offset) as u16;
         if layout.transport == Transport::Tcp {
             let mut flags = original.tcp_flags;
             flags &= if start > 0 { !TCP_CWR } else { 0xFF };
             flags &= if end < self.payload_bytes { !(TCP_FIN | TCP_PSH) } else { 0xFF };
-            transport[4..8].copy_from_slice(&original.sequence.wrapping_add(start as u32).to_be_bytes());
-            transport[13] = flags;
-        } else {
-            transport[4..6].copy_from_slice(&transport_bytes.to_be_bytes());
+            let header = &mut self.bytes[layout.transport_offset..];
+            header[4..8].copy_from_slice(&original.sequence.wrapping_add(start as u32).to_be_bytes());
+            header[13] = flags;
         }
-        let partial = original.partial.plus_word(transport_bytes).folded();
-        if let Some(field) = layout.transport.checksum_offset() {
-            transport[field..field + 2].copy_from_slice(&partial.to_be_bytes());
-        }
+        write_lengths(&mut self.bytes, layout, self.headers_bytes + end - start, original.partial);
     }
 
     /// Completes the checksum of the piece in place, whose payload is `payload`.
@@ -298,8 +281,30 @@ fn filled(transport: Transport, sum: Sum) -> u16 {
     }
 }
 
-fn write_ipv4_checksum(header: &mut [u8]) {
-    header[10..12].fill(0);
-    let checksum = crate::checksum::checksum(header);
-    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+/// Writes into sound headers what depends on the frame's length: the lengths themselves, IPv4's own checksum, and the
+/// partial one, of which `partial` is the sum of the pseudo-header without its length.
+pub(crate) fn write_lengths(headers: &mut [u8], layout: &Layout, frame_bytes: usize, partial: Sum) {
+    let (packet, transport) = headers.split_at_mut(layout.transport_offset);
+    let packet = &mut packet[layout.network_offset..];
+    let packet_bytes = (frame_bytes - layout.network_offset) as u16;
+    match layout.network {
+        Network::Ipv4 => {
+            packet[2..4].copy_from_slice(&packet_bytes.to_be_bytes());
+            packet[10..12].fill(0);
+            let checksum = checksum(packet);
+            packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+        }
+        Network::Ipv6 => {
+            packet[4..6].copy_from_slice(&(packet_bytes - IPV6_HEADER_BYTES as u16).to_be_bytes())
+        }
+        Network::Other => {}
+    }
+    let transport_bytes = (frame_bytes - layout.transport_offset) as u16;
+    if layout.transport == Transport::Udp {
+        transport[4..6].copy_from_slice(&transport_bytes.to_be_bytes());
+    }
+    if let Some(field) = layout.transport.checksum_offset() {
+        let partial = partial.plus_word(transport_bytes).folded();
+        transport[field..field + 2].copy_from_slice(&partial.to_be_bytes());
+    }
 }
