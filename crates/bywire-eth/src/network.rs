@@ -76,7 +76,15 @@ pub struct Network {
 #[derive(Debug)]
 struct Loop {
     orders: Socket,
-    process: Option<Child>,
+    /// Taken when it is waited for.
+    work: Option<Work>,
+}
+
+/// What a carrying loop runs as.
+#[derive(Debug)]
+enum Work {
+    Thread(std::thread::JoinHandle<Result<(), ExchangeError>>),
+    Process(Child),
 }
 
 impl Network {
@@ -231,30 +239,31 @@ impl Network {
 impl Loop {
     fn start(launch: &Launch) -> Result<Self, NetworkError> {
         let (orders, theirs) = Socket::pair().map_err(|error| NetworkError::Launch(error.into()))?;
-        let process = match launch {
+        let work = match launch {
             Launch::Thread => {
                 let thread = std::thread::Builder::new().name("carrier".to_owned());
-                thread.spawn(move || carrier::run(theirs)).map_err(NetworkError::Launch)?;
-                None
+                Work::Thread(thread.spawn(move || carrier::run(theirs)).map_err(NetworkError::Launch)?)
             }
             Launch::Program(program, arguments) => {
                 let mut command = Command::new(program);
                 command.args(arguments).stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
                 // An interrupt from the terminal is for us, who then end it in order.
                 command.process_group(0);
-                Some(command.spawn().map_err(NetworkError::Launch)?)
+                Work::Process(command.spawn().map_err(NetworkError::Launch)?)
             }
         };
-        Ok(Self { orders, process })
+        Ok(Self { orders, work: Some(work) })
     }
 }
 
 impl Drop for Loop {
     fn drop(&mut self) {
         self.orders.shut_down();
-        if let Some(process) = &mut self.process {
-            // It ends by itself, as its orders have; waiting makes sure that its devices are gone.
-            let _ = process.wait();
+        // It ends by itself, as its orders have; waiting makes sure that its devices are gone.
+        match self.work.take() {
+            Some(Work::Thread(thread)) => drop(thread.join()),
+            Some(Work::Process(mut process)) => drop(process.wait()),
+            None => {}
         }
     }
 }
