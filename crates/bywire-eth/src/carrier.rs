@@ -211,6 +211,7 @@ impl Paths {
     fn carry_next(&mut self, from: LaneId, now_ms: u64) -> Taken {
         let Some(Some(lane)) = self.lanes.get_mut(from) else { return Taken::All };
         let length = match lane.queue.read(&mut self.buffer) {
+            Ok(0) => return Taken::Vanished,
             Ok(length) => length,
             Err(Errno::AGAIN | Errno::INTR) => return Taken::All,
             Err(_) => return Taken::Vanished,
