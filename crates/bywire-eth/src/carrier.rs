@@ -11,11 +11,14 @@ use bywire_sys::tap::Queue;
 use bywire_sys::{Errno, clock};
 
 use crate::address::MacAddress;
+use crate::checksum;
 use crate::drops::Cause;
-use crate::frame::FRAME_BYTES_MAX;
+use crate::fabric::{Arrival, Fabric};
+use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES_MAX};
 use crate::lane::Lane;
-use crate::offload::VnetHeader;
-use crate::order::{self, Adoption, Answer, ExchangeError, Manner, Order};
+use crate::offload::{self, Descriptor, VnetHeader};
+use crate::order::{self, Adoption, Answer, ExchangeError, Join, Manner, Order};
+use crate::rejection::BadFrame;
 use crate::spin::Spin;
 use crate::switch::{LaneId, Side, Switch, Verdict};
 
@@ -25,6 +28,8 @@ pub const LANES_MAX: usize = 1024;
 const BATCH_FRAMES: usize = 64;
 /// The tag of the socket on which orders come; lanes have their number.
 const ORDERS: u64 = u64::MAX;
+/// The tag of the port.
+const PORT: u64 = u64::MAX - 1;
 
 /// One loop, with one queue of every interface.
 pub struct Carrier {
@@ -40,7 +45,9 @@ pub struct Carrier {
 /// Everything a frame touches.
 struct Paths {
     switch: Switch,
+    /// By half their numbers: those of the fabric have the odd ones.
     lanes: Vec<Option<Lane>>,
+    fabric: Option<Fabric>,
     /// One header and frame.
     buffer: Box<[u8]>,
     /// One frame that was cut out of it.
@@ -79,6 +86,7 @@ impl Carrier {
         let paths = Paths {
             switch: Switch::new(0),
             lanes: Vec::with_capacity(LANES_MAX),
+            fabric: None,
             buffer: vec![0; VnetHeader::BYTES + FRAME_BYTES_MAX].into(),
             segment: vec![0; VnetHeader::BYTES + FRAME_BYTES_MAX].into(),
         };
@@ -95,26 +103,31 @@ impl Carrier {
 
     /// Sleeps until there is something to do, and does it.
     fn turn(&mut self) -> Result<(), ExchangeError> {
-        self.wait()?;
+        let mut arrival = self.wait()?;
         let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        for _ in 0..self.batch_frames {
+            let Some(arrived) = arrival.take().or_else(|| self.paths.next_arrival()) else { break };
+            self.paths.carry_arrival(arrived, now_ms);
+        }
         for index in 0..self.ready.len() {
             match self.ready[index] {
                 ORDERS => self.obey()?,
+                // The port was asked already.
+                PORT => {}
                 lane => self.take(lane as LaneId, now_ms)?,
             }
         }
         Ok(())
     }
 
-    fn wait(&mut self) -> Result<(), ExchangeError> {
-        self.ready.clear();
+    /// Waits until something can be read, or a frame has come from the fabric, which is returned.
+    fn wait(&mut self) -> Result<Option<Arrival>, ExchangeError> {
         let budget = self.spin.budget_cycles();
         let start = clock::cycles();
         loop {
-            self.ready.extend(self.poller.wait(Some(Duration::ZERO))?);
-            if !self.ready.is_empty() {
+            if let Some(found) = self.look()? {
                 self.spin.paid();
-                return Ok(());
+                return Ok(found);
             }
             if clock::cycles().wrapping_sub(start) >= budget {
                 break;
@@ -124,10 +137,24 @@ impl Carrier {
         if budget > 0 {
             self.spin.failed();
         }
+        if let Some(fabric) = &mut self.paths.fabric
+            && !fabric.is_alone()
+            && !fabric.port.arm()
+        {
+            return Ok(self.paths.next_arrival());
+        }
         let asleep = clock::cycles();
         self.ready.extend(self.poller.wait(None)?);
         self.spin.woken_after(clock::cycles().wrapping_sub(asleep));
-        Ok(())
+        Ok(None)
+    }
+
+    /// Looks once at everything: `None` when there is nothing to do.
+    fn look(&mut self) -> Result<Option<Option<Arrival>>, ExchangeError> {
+        self.ready.clear();
+        let arrival = self.paths.next_arrival();
+        self.ready.extend(self.poller.wait(Some(Duration::ZERO))?);
+        Ok((arrival.is_some() || !self.ready.is_empty()).then_some(arrival))
     }
 
     fn take(&mut self, lane: LaneId, now_ms: u64) -> Result<(), ExchangeError> {
@@ -136,8 +163,8 @@ impl Carrier {
                 Taken::Some => {}
                 Taken::All => return Ok(()),
                 Taken::Vanished => {
-                    self.release(lane);
-                    return order::send(&self.orders, &Answer::Vanished(lane), None);
+                    self.release(lane / 2);
+                    return order::send(&self.orders, &Answer::Vanished(lane / 2), None);
                 }
             }
         }
@@ -154,6 +181,13 @@ impl Carrier {
                 },
                 Order::Release(lane) => self.release(lane),
                 Order::Count(lane) => Some(self.count(lane)),
+                Order::Resize(lane, mtu_bytes) => self.resize(lane, mtu_bytes),
+                Order::Join(join) => self.join(&join),
+                Order::Peer(place) => {
+                    let fabric = self.paths.fabric.as_ref();
+                    let (report, places) = fabric.map_or((None, 0), |fabric| fabric.report(place));
+                    Some(Answer::Peer(report.map(Box::new), places))
+                }
                 Order::Settle => Some(Answer::Done),
             };
             if let Some(answer) = answer {
@@ -177,25 +211,54 @@ impl Carrier {
             return Some(Answer::Refused(format!("more than {LANES_MAX} interfaces in one process")));
         }
         self.release(id);
-        if !self.paths.switch.insert(id, side) {
+        if !self.paths.switch.insert(2 * id, side) {
             return Some(Answer::Refused(format!("the address {} is taken", MacAddress(adoption.mac))));
         }
-        if let Err(error) = self.poller.add(&queue, id as u64) {
+        if let Err(error) = self.poller.add(&queue, 2 * id as u64) {
             return Some(Answer::Refused(format!("a queue cannot be watched: {error}")));
         }
         if self.paths.lanes.len() <= id {
             self.paths.lanes.resize_with(id + 1, || None);
         }
         self.paths.lanes[id] = Some(Lane::new(queue, adoption));
+        self.announce();
         None
     }
 
     fn release(&mut self, id: LaneId) -> Option<Answer> {
         if let Some(lane) = self.paths.lanes.get_mut(id).and_then(Option::take) {
             self.poller.remove(&lane.queue);
-            self.paths.switch.remove(id);
+            self.paths.switch.remove(2 * id);
+            self.announce();
         }
         None
+    }
+
+    fn resize(&mut self, id: LaneId, mtu_bytes: u32) -> Option<Answer> {
+        if let Some(Some(lane)) = self.paths.lanes.get_mut(id) {
+            lane.announced.mtu_bytes = mtu_bytes;
+            self.announce();
+        }
+        None
+    }
+
+    fn join(&mut self, join: &Join) -> Option<Answer> {
+        let fabric = match Fabric::join(join, &join.directory) {
+            Ok(fabric) => fabric,
+            Err(error) => return Some(Answer::Refused(error.to_string())),
+        };
+        if let Err(error) = self.poller.add(&fabric.port, PORT) {
+            return Some(Answer::Refused(format!("a port cannot be watched: {error}")));
+        }
+        self.paths.fabric = Some(fabric);
+        self.announce();
+        None
+    }
+
+    fn announce(&mut self) {
+        if let Some(fabric) = &mut self.paths.fabric {
+            fabric.announce(self.paths.lanes.iter().flatten().map(|lane| lane.announced.clone()).collect());
+        }
     }
 
     fn count(&self, id: LaneId) -> Answer {
@@ -207,9 +270,9 @@ impl Carrier {
 }
 
 impl Paths {
-    /// Takes one frame from a lane, and delivers or drops it.
+    /// Takes one frame from an interface, and delivers or drops it.
     fn carry_next(&mut self, from: LaneId, now_ms: u64) -> Taken {
-        let Some(Some(lane)) = self.lanes.get_mut(from) else { return Taken::All };
+        let Some(Some(lane)) = self.lanes.get_mut(from / 2) else { return Taken::All };
         let length = match lane.queue.read(&mut self.buffer) {
             Ok(0) => return Taken::Vanished,
             Ok(length) => length,
@@ -223,28 +286,100 @@ impl Paths {
             return Taken::Some;
         }
         match self.switch.judge(from, frame, now_ms) {
+            Verdict::To(target) if is_fabric(target) => self.send(from, target, length),
             Verdict::To(target) => self.deliver(target, length),
-            Verdict::Flood { is_unknown } => {
-                for target in 0..self.lanes.len() {
-                    if self.switch.floods(from, target, is_unknown) {
-                        self.deliver(target, length);
-                    }
-                }
-            }
-            Verdict::Drop(cause) => self.drop_from(from, cause),
+            Verdict::Flood { is_unknown } => self.flood(from, is_unknown, length),
+            Verdict::Drop(cause) => lane.counts.drops.count(cause),
         }
         Taken::Some
     }
 
-    fn deliver(&mut self, target: LaneId, length: usize) {
-        if let Some(Some(lane)) = self.lanes.get_mut(target) {
-            lane.deliver(&self.buffer[..length], &mut self.segment);
+    fn flood(&mut self, from: LaneId, is_unknown: bool, length: usize) {
+        // Interfaces first: what goes to the fabric gets another header in the same place.
+        for target in (0..self.switch.lanes_count()).step_by(2) {
+            if self.switch.floods(from, target, is_unknown) {
+                self.deliver(target, length);
+            }
+        }
+        for target in (1..self.switch.lanes_count()).step_by(2) {
+            if self.switch.floods(from, target, is_unknown) {
+                self.send(from, target, length);
+            }
         }
     }
 
-    fn drop_from(&mut self, from: LaneId, cause: Cause) {
-        if let Some(Some(lane)) = self.lanes.get_mut(from) {
-            lane.counts.drops.count(cause);
+    fn deliver(&mut self, target: LaneId, length: usize) {
+        if let Some(Some(lane)) = self.lanes.get_mut(target / 2)
+            && let Some((header, frame)) = self.buffer[..length].split_first_chunk()
+        {
+            lane.deliver(*header, frame, &mut self.segment);
         }
     }
+
+    /// Sends the frame in the buffer to another process. Its descriptor takes the place of the kernel's header, which
+    /// is made to say the same for whoever comes next.
+    fn send(&mut self, from: LaneId, target: LaneId, length: usize) {
+        let Some(fabric) = &mut self.fabric else { return };
+        let Some((kernels, frame)) = self.buffer[..length].split_first_chunk_mut() else { return };
+        let header = VnetHeader::from_bytes(*kernels);
+        let described = offload::describe(header, frame).or_else(|_| {
+            // A protocol that we do not know: what is left to do is done here.
+            checksum::complete(header, frame).map(|()| Descriptor::PLAIN)
+        });
+        let Ok(descriptor) = described else {
+            if let Some(Some(lane)) = self.lanes.get_mut(from / 2) {
+                lane.counts.drops.count(Cause::Illegal);
+            }
+            return;
+        };
+        if descriptor == Descriptor::PLAIN {
+            *kernels = [0; VnetHeader::BYTES];
+        }
+        let kept = *kernels;
+        const GAP: usize = VnetHeader::BYTES - Descriptor::BYTES;
+        kernels[GAP..].copy_from_slice(&descriptor.to_bytes());
+        fabric.send(target, descriptor, &self.buffer[GAP..length]);
+        self.buffer[..VnetHeader::BYTES].copy_from_slice(&kept);
+    }
+
+    fn next_arrival(&mut self) -> Option<Arrival> {
+        self.fabric.as_mut()?.poll(&mut self.switch)
+    }
+
+    /// Delivers or drops a frame that came from another process: nothing it says of itself is believed.
+    fn carry_arrival(&mut self, arrival: Arrival, now_ms: u64) {
+        let Some(fabric) = &mut self.fabric else { return };
+        match arrived(&arrival.payload) {
+            Ok((header, frame)) => match self.switch.judge(arrival.lane, frame, now_ms) {
+                Verdict::To(target) => {
+                    if let Some(Some(lane)) = self.lanes.get_mut(target / 2) {
+                        lane.deliver(header, frame, &mut self.segment);
+                    }
+                }
+                Verdict::Flood { is_unknown } => {
+                    for (place, lane) in self.lanes.iter_mut().enumerate() {
+                        if let Some(lane) = lane
+                            && self.switch.floods(arrival.lane, 2 * place, is_unknown)
+                        {
+                            lane.deliver(header, frame, &mut self.segment);
+                        }
+                    }
+                }
+                Verdict::Drop(cause) => fabric.drop_from(arrival.lane, cause),
+            },
+            Err(_) => fabric.drop_from(arrival.lane, Cause::Illegal),
+        }
+        fabric.port.recycle(arrival.payload);
+    }
+}
+
+/// The header that makes a peer's frame safe for the kernel, and the frame.
+fn arrived(payload: &[u8]) -> Result<([u8; VnetHeader::BYTES], &[u8]), BadFrame> {
+    let (descriptor, frame) = payload.split_first_chunk().ok_or(BadFrame::Runt)?;
+    let headers = &frame[..frame.len().min(HEADER_BYTES_MAX)];
+    Ok((offload::derive(*descriptor, headers, frame.len())?.to_bytes(), frame))
+}
+
+const fn is_fabric(lane: LaneId) -> bool {
+    lane % 2 == 1
 }

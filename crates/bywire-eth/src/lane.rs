@@ -1,9 +1,12 @@
 //! An interface as the carrying loop sees it: where frames come from and go to.
 
+use std::io::IoSlice;
+
 use bywire_sys::Errno;
 use bywire_sys::tap::Queue;
 
 use crate::drops::Cause;
+use crate::fabric::Announced;
 use crate::offload::{self, VnetHeader};
 use crate::order::{Adoption, Counts};
 use crate::segment::Segmenter;
@@ -18,6 +21,8 @@ pub struct Lane {
     pub queue: Queue,
     /// What has happened here.
     pub counts: Counts,
+    /// How it is told to others.
+    pub announced: Announced,
     takes_tcp: bool,
     takes_udp: bool,
     tcp_refusals: u32,
@@ -29,6 +34,11 @@ impl Lane {
     pub fn new(queue: Queue, adoption: &Adoption) -> Self {
         Self {
             queue,
+            announced: Announced {
+                label: adoption.label.clone(),
+                mac: adoption.mac,
+                mtu_bytes: adoption.mtu_bytes,
+            },
             counts: Counts { lane: adoption.lane, ..Counts::default() },
             takes_tcp: adoption.takes_tcp,
             takes_udp: adoption.takes_udp,
@@ -45,19 +55,19 @@ impl Lane {
         self.counts.sent.bytes += length_bytes as u64;
     }
 
-    /// Hands a header and frame, which a kernel of this machine has written, to the interface; whole where its
-    /// kernel takes that, else in segments, for which `scratch` has room.
+    /// Hands a header and frame to the interface, both in memory of ours; whole where its kernel takes that, else in
+    /// segments, for which `scratch` has room.
     #[inline]
-    pub fn deliver(&mut self, packet: &[u8], scratch: &mut [u8]) {
-        let gso_type = packet[1] & !offload::GSO_ECN;
+    pub fn deliver(&mut self, header: [u8; VnetHeader::BYTES], frame: &[u8], scratch: &mut [u8]) {
+        let gso_type = header[1] & !offload::GSO_ECN;
         if gso_type != offload::GSO_NONE && !self.takes(gso_type) {
-            return self.deliver_cut(packet, scratch);
+            return self.deliver_cut(header, frame, scratch);
         }
-        match self.queue.write(packet) {
-            Ok(()) => self.receives(packet.len() - VnetHeader::BYTES, gso_type != offload::GSO_NONE),
+        match self.queue.write_pieces(&[IoSlice::new(&header), IoSlice::new(frame)]) {
+            Ok(()) => self.receives(frame.len(), gso_type != offload::GSO_NONE),
             Err(Errno::INVAL) if gso_type != offload::GSO_NONE => {
                 self.note_refusal(gso_type);
-                self.deliver_cut(packet, scratch);
+                self.deliver_cut(header, frame, scratch);
             }
             Err(error) => self.counts.drops.count(cause_of(error)),
         }
@@ -91,9 +101,8 @@ impl Lane {
 
     /// Cuts a superframe into what a wire would carry.
     #[cold]
-    fn deliver_cut(&mut self, packet: &[u8], scratch: &mut [u8]) {
-        let Some((header, frame)) = packet.split_first_chunk() else { return };
-        let described = offload::describe(VnetHeader::from_bytes(*header), frame);
+    fn deliver_cut(&mut self, header: [u8; VnetHeader::BYTES], frame: &[u8], scratch: &mut [u8]) {
+        let described = offload::describe(VnetHeader::from_bytes(header), frame);
         let segments = described.and_then(|descriptor| Segmenter::new(descriptor, frame));
         let Ok(mut segments) = segments else { return self.counts.drops.count(Cause::TargetRefused) };
         self.counts.cut += 1;

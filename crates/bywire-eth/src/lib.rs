@@ -24,6 +24,7 @@ pub mod checksum;
 pub mod coalesce;
 pub mod control;
 pub mod drops;
+pub mod fabric;
 pub mod frame;
 pub mod interface;
 pub mod lane;

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use bywire_sys::socket::Socket;
 
 use crate::address::MacAddress;
 use crate::carrier::{self, LANES_MAX};
-use crate::order::{self, Adoption, Answer, Counts, ExchangeError, Manner, Order};
+use crate::order::{self, Adoption, Answer, Counts, ExchangeError, Join, Manner, Order, PeerReport};
 use crate::station::{Plan, Station, StationError};
 use crate::switch::LaneId;
 
@@ -137,7 +138,9 @@ impl Network {
         let (station, queues) = Station::build(plan, &self.workshop)?;
         let adoption = Adoption {
             lane,
+            label: station.plan.label(),
             mac: station.plan.mac.0,
+            mtu_bytes: station.plan.mtu_bytes,
             is_bridge: station.plan.bridge.is_some(),
             takes_tcp: station.offloads.tcp_segmentation,
             takes_udp: station.offloads.udp_segmentation,
@@ -165,9 +168,57 @@ impl Network {
         Ok(self.stations.get_mut(lane).and_then(Option::take))
     }
 
-    /// The interface of a lane, to be adapted.
-    pub fn station_mut(&mut self, lane: LaneId) -> Option<&mut Station> {
-        self.stations.get_mut(lane)?.as_mut()
+    /// The interface of a lane.
+    pub fn station(&self, lane: LaneId) -> Option<&Station> {
+        self.stations.get(lane)?.as_ref()
+    }
+
+    /// Changes what can be changed of an interface that stands: see [`Station::adapt`].
+    ///
+    /// # Errors
+    /// [`NetworkError`].
+    pub fn adapt(&mut self, lane: LaneId, wanted: Plan) -> Result<(), NetworkError> {
+        let Some(station) = self.stations.get_mut(lane).and_then(Option::as_mut) else { return Ok(()) };
+        station.adapt(wanted)?;
+        let order = Order::Resize(lane, station.plan.mtu_bytes);
+        for each in &self.loops {
+            order::send(&each.orders, &order, None)?;
+        }
+        Ok(())
+    }
+
+    /// Meets the other processes of the network.
+    ///
+    /// # Errors
+    /// [`NetworkError::Refused`] with the reason.
+    pub fn join(&mut self, network: &str, node: &str, directory: &Path) -> Result<(), NetworkError> {
+        for (queue, each) in self.loops.iter().enumerate() {
+            let (network, node, directory) = (network.to_owned(), node.to_owned(), directory.to_owned());
+            order::send(&each.orders, &Order::Join(Join { network, node, queue, directory }), None)?;
+        }
+        self.settle()
+    }
+
+    /// The other processes that were met, by their nodes; what went over several queues is added up.
+    ///
+    /// # Errors
+    /// [`NetworkError::Exchange`].
+    pub fn peers(&mut self) -> Result<Vec<PeerReport>, NetworkError> {
+        let mut peers: Vec<PeerReport> = Vec::new();
+        for index in 0..self.loops.len() {
+            let (mut place, mut places) = (0, 1);
+            while place < places {
+                let Answer::Peer(report, count) = self.ask(index, &Order::Peer(place))? else { break };
+                (place, places) = (place + 1, count);
+                let Some(report) = report else { continue };
+                match peers.iter_mut().find(|known| known.node == report.node) {
+                    Some(known) => known.add(&report),
+                    None => peers.push(*report),
+                }
+            }
+        }
+        peers.sort_by(|one, other| one.node.cmp(&other.node));
+        Ok(peers)
     }
 
     /// What an interface's queues have done, together.

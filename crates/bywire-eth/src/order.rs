@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::drops::Drops;
+use crate::fabric::Announced;
 use crate::switch::LaneId;
 
 /// The longest order or answer.
@@ -28,6 +29,12 @@ pub enum Order {
     Release(LaneId),
     /// Answer with [`Answer::Counts`] of this lane.
     Count(LaneId),
+    /// The MTU of this lane is another now.
+    Resize(LaneId, u32),
+    /// Meet the other processes of the network.
+    Join(Join),
+    /// Answer with [`Answer::Peer`] of this place among the processes that were met.
+    Peer(usize),
     /// Answer with [`Answer::Done`]: all orders before have been carried out.
     Settle,
 }
@@ -37,6 +44,8 @@ pub enum Order {
 pub enum Answer {
     /// Asked for by [`Order::Count`].
     Counts(Box<Counts>),
+    /// Asked for by [`Order::Peer`]: who is there, if anybody, and how many places there are.
+    Peer(Option<Box<PeerReport>>, usize),
     /// Asked for by [`Order::Settle`].
     Done,
     /// The TAP of this lane is gone; it is released already.
@@ -61,14 +70,52 @@ pub struct Manner {
 pub struct Adoption {
     /// The place it takes.
     pub lane: LaneId,
+    /// Its name, for people.
+    pub label: String,
     /// Its address.
     pub mac: [u8; 6],
+    /// Its MTU.
+    pub mtu_bytes: u32,
     /// True when others may stand behind it.
     pub is_bridge: bool,
     /// The TCP superframes that its kernel takes.
     pub takes_tcp: bool,
     /// The UDP superframes that its kernel takes.
     pub takes_udp: bool,
+}
+
+/// How the other processes of a network are met.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Join {
+    /// The network's name.
+    pub network: String,
+    /// What this process is called in it.
+    pub node: String,
+    /// Which of its loops this is; each meets its like.
+    pub queue: usize,
+    /// Where ports are kept.
+    pub directory: std::path::PathBuf,
+}
+
+/// What is known of another process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerReport {
+    /// What it is called; empty while it has not said so.
+    pub node: String,
+    /// Its process, 0 where that cannot be known.
+    pub process: i32,
+    /// Its first interfaces.
+    pub interfaces: Vec<Announced>,
+    /// How many it has.
+    pub interfaces_count: usize,
+    /// Addresses that it claims and somebody else has.
+    pub conflicts: Vec<String>,
+    /// Frames that went to it.
+    pub sent: Traffic,
+    /// Frames that came from it.
+    pub received: Traffic,
+    /// Frames dropped on the way to it, or sent by it against the rules.
+    pub drops: Drops,
 }
 
 /// Frames in one direction.
@@ -109,6 +156,15 @@ impl Counts {
         if self.refusal.is_none() {
             self.refusal.clone_from(&other.refusal);
         }
+    }
+}
+
+impl PeerReport {
+    /// Adds what went between other loops of the same two processes.
+    pub fn add(&mut self, other: &PeerReport) {
+        self.sent.add(other.sent);
+        self.received.add(other.received);
+        self.drops += &other.drops;
     }
 }
 

@@ -12,11 +12,11 @@ use bywire_sys::poller::Poller;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::control::{ControlError, Door, Request};
+use crate::control::{ControlError, Door, Request, runtime_directory};
 use crate::network::{Launch, Network, NetworkError};
 use crate::order::Counts;
 use crate::settings::{Settings, SettingsError};
-use crate::station::{Plan, Station};
+use crate::station::Plan;
 use crate::status;
 
 /// How often an interface that is missing is tried again: its namespace may come back, as a restarted container's.
@@ -82,6 +82,7 @@ impl<'a> Service<'a> {
         for plan in plans {
             network.add(plan)?;
         }
+        network.join(&settings.network, &settings.node, &runtime_directory()?)?;
         let poller = Poller::new().map_err(|error| ServiceError::System(error.into()))?;
         let watched = [(door.listener().as_fd(), DOOR), (stop.as_fd(), STOP), (reload.as_fd(), RELOAD)];
         for (file, tag) in watched {
@@ -189,8 +190,8 @@ impl<'a> Service<'a> {
             let fits = wanted.is_some_and(|wanted| wanted.mac == plan.mac && wanted.bridge == plan.bridge);
             if !fits {
                 self.network.remove(*lane)?;
-            } else if let (Some(wanted), Some(station)) = (wanted, self.network.station_mut(*lane))
-                && let Err(error) = station.adapt(wanted.clone())
+            } else if let Some(wanted) = wanted
+                && let Err(error) = self.network.adapt(*lane, wanted.clone())
             {
                 (self.say)(&error.to_string());
             }
@@ -233,9 +234,10 @@ impl<'a> Service<'a> {
                 Err(NetworkError::Refused(_)) => Counts { lane, ..Counts::default() },
                 Err(error) => return Err(error.into()),
             };
-            let station: Option<&Station> = self.network.station_mut(lane).map(|station| &*station);
+            let station = self.network.station(lane);
             interfaces.extend(station.map(|station| status::interface(station, &counts)));
         }
+        let peers: Vec<_> = self.network.peers()?.iter().map(status::peer).collect();
         Ok(json!({
             "schema": status::SCHEMA,
             "network": self.settings.network,
@@ -245,7 +247,8 @@ impl<'a> Service<'a> {
             "coalesce": self.settings.coalesce,
             "spin_us": self.settings.manner().spin_us,
             "queues": self.network.loops_count(),
-            "warnings": status::warnings(&interfaces),
+            "warnings": status::warnings(&interfaces, &peers),
+            "peers": peers,
             "interfaces": interfaces,
             "missing": self.missing.iter().map(Plan::label).collect::<Vec<_>>(),
         }))

@@ -35,8 +35,10 @@ pub const QUEUES_MAX: usize = 64;
 pub const SPIN_US_MAX: u32 = 1000;
 /// Addresses of one interface.
 const ADDRESSES_MAX: usize = 64;
-/// A name becomes part of a file's name.
-const NAME_BYTES_MAX: usize = 64;
+/// A node's name becomes part of a file's name.
+const NODE_BYTES_MAX: usize = 64;
+/// A network's name becomes part of a port's name.
+const NETWORK_BYTES_MAX: usize = 24;
 
 /// A configuration file as a whole: other parts of Bywire may have tables of their own in it.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -110,8 +112,8 @@ pub enum SettingsError {
     #[error("{0:?} is no name for an interface: 1 to 15 letters without spaces, /, : and %")]
     Name(String),
     /// A network or node is not named as it should be.
-    #[error("{0:?} is no name for a network or a node: 1 to {NAME_BYTES_MAX} letters, digits, - and _")]
-    Label(String),
+    #[error("{0:?} is no name for a network or a node: 1 to {1} letters, digits, - and _")]
+    Label(String, usize),
     /// No address.
     #[error("{0}")]
     Address(String),
@@ -178,10 +180,10 @@ impl Settings {
     /// # Errors
     /// [`SettingsError`].
     pub fn plans(&self) -> Result<Vec<Plan>, SettingsError> {
-        for name in [&self.network, &self.node] {
+        for (name, bytes_max) in [(&self.network, NETWORK_BYTES_MAX), (&self.node, NODE_BYTES_MAX)] {
             let good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-            if !(1..=NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(good) {
-                return Err(SettingsError::Label(name.clone()));
+            if !(1..=bytes_max).contains(&name.len()) || !name.bytes().all(good) {
+                return Err(SettingsError::Label(name.clone(), bytes_max));
             }
         }
         within("a number of queues", self.queues as u64, 1, QUEUES_MAX as u64)?;
@@ -278,7 +280,7 @@ fn default_node() -> String {
     let name = bywire_sys::process::host_name();
     let short = name.split('.').next().unwrap_or_default();
     let good = |letter: char| if letter.is_ascii_alphanumeric() || letter == '_' { letter } else { '-' };
-    let node: String = short.chars().map(good).take(NAME_BYTES_MAX).collect();
+    let node: String = short.chars().map(good).take(NODE_BYTES_MAX).collect();
     if node.is_empty() { "localhost".to_owned() } else { node }
 }
 

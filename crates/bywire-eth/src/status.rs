@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::order::{Counts, Traffic};
+use crate::address::MacAddress;
+use crate::drops::Drops;
+use crate::order::{Counts, PeerReport, Traffic};
 use crate::station::{Plan, Station};
 
 /// The form of the JSON; the number changes when a reader of the old form would misread the new one.
@@ -30,8 +32,6 @@ pub fn interface(station: &Station, counts: &Counts) -> Value {
         Ok(link) => (link.mtu_bytes, if link.is_up { "up" } else { "down" }.to_owned()),
         Err(error) => (plan.mtu_bytes, format!("unknown: {error}")),
     };
-    let drops: serde_json::Map<String, Value> =
-        counts.drops.by_name().map(|(name, count)| (name.to_owned(), count.into())).collect();
     json!({
         "interface": plan.label(),
         "namespace": plan.place.to_string(),
@@ -45,24 +45,53 @@ pub fn interface(station: &Station, counts: &Counts) -> Value {
         "sent": traffic(counts.sent),
         "received": traffic(counts.received),
         "cut": counts.cut,
-        "drops": drops,
+        "drops": drops(&counts.drops),
     })
 }
 
-/// What differs between interfaces that should agree.
-pub fn warnings(interfaces: &[Value]) -> Vec<String> {
+/// Another process of the network.
+pub fn peer(report: &PeerReport) -> Value {
+    json!({
+        "node": report.node,
+        "process": report.process,
+        "interfaces_count": report.interfaces_count,
+        "interfaces": report.interfaces.iter().map(|interface| json!({
+            "interface": interface.label,
+            "mac": MacAddress(interface.mac).to_string(),
+            "mtu": interface.mtu_bytes,
+        })).collect::<Vec<_>>(),
+        "conflicts": report.conflicts,
+        "sent": traffic(report.sent),
+        "received": traffic(report.received),
+        "drops": drops(&report.drops),
+    })
+}
+
+/// What differs between interfaces that should agree, and addresses that several claim.
+pub fn warnings(interfaces: &[Value], peers: &[Value]) -> Vec<String> {
     let Some(first) = interfaces.first() else { return Vec::new() };
-    let others = interfaces.iter().filter(|other| other["mtu"] != first["mtu"]);
-    let mtus = others.map(|other| {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let far = peers.iter().flat_map(|peer| {
+        let node = text(&peer["node"]).to_owned();
+        list(&peer["interfaces"]).into_iter().map(move |interface| (format!("{node}'s "), interface))
+    });
+    let near = interfaces.iter().map(|interface| (String::new(), interface.clone()));
+    let others = near.chain(far).filter(|(_, other)| other["mtu"] != first["mtu"]);
+    let mtus = others.map(|(whose, other)| {
         format!(
-            "{} has an MTU of {}, {} one of {}: long packets between them are lost",
+            "{} has an MTU of {}, {whose}{} one of {}: long packets between them are lost",
             text(&first["interface"]),
             first["mtu"],
             text(&other["interface"]),
             other["mtu"]
         )
     });
-    mtus.collect()
+    let conflicts = peers.iter().flat_map(|peer| {
+        let node = text(&peer["node"]).to_owned();
+        let said = list(&peer["conflicts"]).into_iter();
+        said.map(move |said| format!("{node}'s {}: none of its frames are taken", text(&said)))
+    });
+    mtus.chain(conflicts).collect()
 }
 
 /// A status for people.
@@ -80,6 +109,9 @@ pub fn table(status: &Value) -> String {
     for interface in status["interfaces"].as_array().into_iter().flatten() {
         lines.extend(interface_lines(interface));
     }
+    for peer in status["peers"].as_array().into_iter().flatten() {
+        lines.extend(peer_lines(peer));
+    }
     for label in status["missing"].as_array().into_iter().flatten() {
         lines.push(format!("  {}  missing: it is tried again every second", text(label)));
     }
@@ -87,6 +119,19 @@ pub fn table(status: &Value) -> String {
         lines.push(format!("  warning: {}", text(warning)));
     }
     lines.join("\n") + "\n"
+}
+
+fn peer_lines(peer: &Value) -> Vec<String> {
+    let interfaces = peer["interfaces"].as_array().into_iter().flatten();
+    let names: Vec<&str> = interfaces.map(|interface| text(&interface["interface"])).collect();
+    let heading = format!(
+        "  node {}, process {}: {} interface(s) {}",
+        text(&peer["node"]),
+        peer["process"],
+        peer["interfaces_count"],
+        names.join(" ")
+    );
+    [vec![heading], traffic_lines(peer), drops_line(peer)].concat()
 }
 
 fn interface_lines(interface: &Value) -> Vec<String> {
@@ -99,12 +144,7 @@ fn interface_lines(interface: &Value) -> Vec<String> {
         text(&interface["state"]),
         addresses.join(" ")
     )];
-    for (name, direction) in [("sent", &interface["sent"]), ("received", &interface["received"])] {
-        lines.push(format!(
-            "    {name:<9} {} frames, {} of them superframes, {} bytes",
-            direction["frames"], direction["superframes"], direction["bytes"]
-        ));
-    }
+    lines.extend(traffic_lines(interface));
     let offloads = &interface["offloads"];
     let whole = |name: &str| if offloads[name] == true { "whole" } else { "cut" };
     let mut line = format!("    superframes: TCP {}, UDP {}", whole("tcp"), whole("udp"));
@@ -112,16 +152,25 @@ fn interface_lines(interface: &Value) -> Vec<String> {
         let _ = write!(line, "; {}", text(reason));
     }
     lines.push(line);
-    let drops: Vec<String> = interface["drops"]
-        .as_object()
-        .into_iter()
-        .flatten()
-        .map(|(name, count)| format!("{name} {count}"))
-        .collect();
-    if !drops.is_empty() {
-        lines.push(format!("    dropped: {}", drops.join(", ")));
-    }
+    lines.extend(drops_line(interface));
     lines
+}
+
+fn traffic_lines(of: &Value) -> Vec<String> {
+    let directions = ["sent", "received"].into_iter();
+    let line = |name: &str| {
+        let direction = &of[name];
+        let (frames, superframes, bytes) =
+            (&direction["frames"], &direction["superframes"], &direction["bytes"]);
+        format!("    {name:<9} {frames} frames, {superframes} of them superframes, {bytes} bytes")
+    };
+    directions.map(line).collect()
+}
+
+fn drops_line(of: &Value) -> Vec<String> {
+    let drops = of["drops"].as_object().into_iter().flatten();
+    let drops: Vec<String> = drops.map(|(name, count)| format!("{name} {count}")).collect();
+    if drops.is_empty() { Vec::new() } else { vec![format!("    dropped: {}", drops.join(", "))] }
 }
 
 fn offloads(station: &Station, counts: &Counts) -> Value {
@@ -140,6 +189,10 @@ fn offloads(station: &Station, counts: &Counts) -> Value {
         "udp": kernel.udp_segmentation && !refused("UDP"),
         "reasons": reasons,
     })
+}
+
+fn drops(drops: &Drops) -> Value {
+    drops.by_name().map(|(name, count)| (name.to_owned(), Value::from(count))).collect()
 }
 
 fn traffic(traffic: Traffic) -> Value {

@@ -145,6 +145,11 @@ impl Switch {
         }
     }
 
+    /// Every lane has a number below this.
+    pub fn lanes_count(&self) -> usize {
+        self.lanes.len()
+    }
+
     /// Does a flooded frame from lane `from` go to lane `to`? With `is_unknown`, its target is a single address
     /// that nobody is known to have: then only bridges can lead there.
     pub fn floods(&self, from: LaneId, to: LaneId, is_unknown: bool) -> bool {

@@ -66,7 +66,15 @@ fn bench(lanes: usize, bridges: &[usize], storm_frames_per_second: u64) -> Bench
     for lane in 0..lanes {
         let (end, queue) = Socket::pair().expect("a pair");
         let is_bridge = bridges.contains(&lane);
-        let adoption = Adoption { lane, mac: mac(lane), is_bridge, takes_tcp: true, takes_udp: true };
+        let adoption = Adoption {
+            lane,
+            label: lane.to_string(),
+            mac: mac(lane),
+            mtu_bytes: 1500,
+            is_bridge,
+            takes_tcp: true,
+            takes_udp: true,
+        };
         order::send(&bench.orders, &Order::Adopt(adoption), Some(&OwnedFd::from(queue))).expect("sent");
         bench.ends.push(end);
     }

@@ -228,8 +228,8 @@ fn an_interface_goes_down_and_up_and_changes_its_mtu_and_is_removed() {
     exchange(&near, &far, 1 << 20);
 
     let wanted = rooms[0].plan(9000);
-    network.station_mut(0).expect("a station").adapt(wanted).expect("adapted");
-    assert_eq!(network.station_mut(0).expect("a station").look().expect("a link").mtu_bytes, 9000);
+    network.adapt(0, wanted).expect("adapted");
+    assert_eq!(network.station(0).expect("a station").look().expect("a link").mtu_bytes, 9000);
     exchange(&near, &far, 1 << 20);
 
     rooms[0].ip(&format!("link delete {INTERFACE}"));
