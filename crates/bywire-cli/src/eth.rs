@@ -46,7 +46,7 @@ enum EthAction {
 struct UpArgs {
     /// An interface: where, under which name, with which addresses (none: DHCP or the system gives them).
     /// NETNS is a name, pid:N, a path, or - for the present one
-    #[arg(long = "interface", value_name = "NETNS:NAME[=ADDRESS/PREFIX,...]")]
+    #[arg(long = "interface", value_name = "NETNS:NAME[=ADDRESS/PREFIX,...]", allow_hyphen_values = true)]
     interfaces: Vec<Interface>,
     /// MTU in bytes [default: 1500]
     #[arg(long, value_name = "N")]
