@@ -91,7 +91,9 @@ pub fn pseudo_header(headers: &[u8], layout: &Layout, transport_bytes: usize) ->
 pub fn verify(frame: &[u8], layout: &Layout) -> bool {
     let Some(offset) = layout.transport.checksum_offset() else { return false };
     let Some(segment) = frame.get(layout.transport_offset..layout.packet_end) else { return false };
-    if layout.extended || (layout.transport == Transport::Udp && segment[offset..offset + 2] == [0, 0]) {
+    if layout.extended
+        || (layout.transport == Transport::Udp && segment.get(offset..offset + 2) == Some(&[0, 0]))
+    {
         return false;
     }
     pseudo_header(frame, layout, segment.len())

@@ -181,8 +181,9 @@ impl<'frame> Candidate<'frame> {
 
     /// True when something may follow in the same superframe, and segments of this size are legal.
     fn begins(&self) -> bool {
-        let tiny = self.segment_bytes < usize::from(TCP_SEGMENT_BYTES_MIN);
-        !self.closes(self.segment_bytes) && !(tiny && self.layout.transport == Transport::Tcp)
+        let tcp = self.layout.transport == Transport::Tcp;
+        let least = if tcp { usize::from(TCP_SEGMENT_BYTES_MIN) } else { 1 };
+        self.segment_bytes >= least && !self.closes(self.segment_bytes)
     }
 
     /// True when nothing may follow in the same superframe.

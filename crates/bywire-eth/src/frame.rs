@@ -128,11 +128,6 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Bytes of the transport's header.
-    pub const fn transport_header_bytes(&self) -> usize {
-        self.payload_offset - self.transport_offset
-    }
-
     // None means that parsing ended early; what was found by then stands in the layout.
     fn parse_ipv4(&mut self, headers: &[u8]) -> Option<()> {
         let start = self.network_offset;
@@ -228,7 +223,6 @@ mod tests {
             extended: false,
         };
         assert_eq!(parsed(|_| ()), expected);
-        assert_eq!(parsed(|_| ()).transport_header_bytes(), 20);
         let tagged = parsed(|frame| drop(frame.splice(12..12, [0x88, 0xA8, 0, 1, 0x81, 0, 0, 2])));
         assert_eq!((tagged.network_offset, tagged.transport_offset, tagged.packet_end), (22, 42, 66));
         // Padding does not belong to the packet.

@@ -138,10 +138,13 @@ fn headers_shorter_than_the_frame_s_are_not_enough() {
     assert_eq!(derive([0; 8], &frame, frame.len() - 1), Err(BadFrame::Length));
 }
 
+/// What a liar does to a good superframe and its descriptor.
+type Change<'a> = &'a dyn Fn(&mut Packet, &mut Vec<u8>, &mut [u8; 8]);
+
 /// Every cause that a peer can bring about, each by one change.
 #[test]
 fn each_lie_is_refused_for_its_own_cause() {
-    let lie = |change: &dyn Fn(&mut Packet, &mut Vec<u8>, &mut [u8; 8])| {
+    let lie = |change: Change<'_>| {
         let mut packet = Packet::tcp(vec![7; 3000]);
         let mut descriptor = packet.descriptor(1000).to_bytes();
         let mut frame = packet.partial();
