@@ -15,7 +15,24 @@
 //! | [`address`] | hardware addresses, and the one that follows from a node's name |
 //! | [`rejection`] | why a frame was refused, to be counted by cause |
 //!
-//! Nothing here does I/O, reads a clock or allocates for a frame, and no bytes whatever make it panic.
+//! Nothing of these does I/O, reads a clock or allocates for a frame, and no bytes whatever make them panic. Around
+//! them stands what moves frames, in two parts that are processes of their own:
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`carrier`] | the loop that carries frames; it needs no privilege |
+//! | [`switch`] | where a frame goes |
+//! | [`lane`] | an interface as the loop sees it |
+//! | [`fabric`] | other processes as the loop sees them |
+//! | [`spin`] | how long the loop looks before it sleeps |
+//! | [`drops`] | why frames were dropped, counted |
+//! | [`order`] | what the loop is told, and tells |
+//! | [`network`] | all interfaces and loops of a process |
+//! | [`station`] | an interface in its namespace |
+//! | [`interface`] | links and addresses, by rtnetlink |
+//! | [`settings`] | what the command line and the file say |
+//! | [`service`] | a network that runs, is asked, and follows its settings |
+//! | [`control`], [`status`] | how it is asked, and what it answers |
 #![forbid(unsafe_code)]
 
 pub mod address;
