@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use bywire_eth::control::{self, Request};
 use bywire_eth::network::Launch;
+use bywire_eth::order::Confinement;
 use bywire_eth::service::Service;
 use bywire_eth::settings::{Interface, Settings, SettingsError};
-use bywire_eth::{carrier, status};
+use bywire_eth::{carrier, confinement, status};
 use bywire_sys::socket::Socket;
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -116,7 +117,7 @@ impl EthArgs {
 impl UpArgs {
     fn run(self) -> Result<()> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
-        let launch = Launch::Program(program, vec![CARRIER.to_owned()]);
+        let launch = Launch::Program(program, vec![CARRIER.into(), control::runtime_directory()?.into()]);
         // Whoever watches may go away; the network stays.
         let say = |line: &str| drop(crate::print(&format!("{line}\n")));
         let read = || self.settings();
@@ -183,14 +184,24 @@ impl StatusArgs {
     }
 }
 
-/// Carries frames for the process at the other end of standard input.
-///
-/// # Errors
-/// Standard input is no such thing, or says what cannot be understood.
-pub fn carry() -> Result<()> {
-    let orders = std::io::stdin().as_fd().try_clone_to_owned()?;
-    let orders = Socket::from_descriptor(orders)
-        .ok()
-        .context("this is a part of `bywire eth up`, which starts it: nothing to do otherwise")?;
-    Ok(carrier::run(orders)?)
+/// Arguments of the part that carries frames.
+#[derive(Args, Debug)]
+pub struct CarrierArgs {
+    /// Where ports are kept
+    directory: PathBuf,
+}
+
+impl CarrierArgs {
+    /// Carries frames for the process at the other end of standard input, without any privilege.
+    ///
+    /// # Errors
+    /// Standard input is no such thing, or says what cannot be understood.
+    pub fn run(self) -> Result<()> {
+        let orders = std::io::stdin().as_fd().try_clone_to_owned()?;
+        let orders = Socket::from_descriptor(orders)
+            .ok()
+            .context("this is a part of `bywire eth up`, which starts it: nothing to do otherwise")?;
+        let unenforced = confinement::confine(&self.directory)?;
+        Ok(carrier::run(orders, Confinement::Enforced { but: unenforced })?)
+    }
 }

@@ -50,7 +50,7 @@ enum Action {
     Eth(eth::EthArgs),
     /// Carries frames, started by `eth up`
     #[command(name = eth::CARRIER, hide = true)]
-    Carrier,
+    Carrier(eth::CarrierArgs),
     /// One end of a pair, started by the commands above
     #[command(name = "__worker", hide = true)]
     Worker,
@@ -78,7 +78,7 @@ impl Action {
             Self::Serve(arguments) => arguments.run(),
             Self::Report(arguments) => arguments.run(),
             Self::Eth(arguments) => arguments.run(),
-            Self::Carrier => eth::carry(),
+            Self::Carrier(arguments) => arguments.run(),
             Self::Worker => bywire_lab::worker::run(),
             Self::Doctor(arguments) => arguments.run(),
             Self::Completions(arguments) => arguments.run(Bywire::command()),

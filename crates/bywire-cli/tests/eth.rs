@@ -140,6 +140,16 @@ fn two_namespaces_are_joined_shown_and_left_as_they_were() {
     let interfaces = shown[0]["interfaces"].as_array().expect("a list");
     assert_eq!((interfaces.len(), &interfaces[0]["mtu"]), (2, &Value::from(9000)));
     assert!(interfaces[0]["sent"]["frames"].as_u64() > Some(0), "{interfaces:?}");
+    let carrier = &shown[0]["carriers"][0];
+    assert_eq!(carrier["capabilities"], "0000000000000000", "{carrier}");
+    assert_eq!(carrier["capabilities_bound"], "0000000000000000", "{carrier}");
+    assert_eq!(
+        (&carrier["seccomp"], &carrier["no_new_privileges"]),
+        (&Value::Bool(true), &Value::Bool(true))
+    );
+    if carrier["files"] != "the directory of ports only" {
+        println!("not run: the hold on files: {}", carrier["files"]);
+    }
     let text = output(directory, &["eth", "status"]).stdout;
     assert!(String::from_utf8_lossy(&text).contains("superframes: TCP whole"));
 
@@ -240,6 +250,6 @@ fn what_cannot_be_is_refused_in_one_line() {
         assert!(!refused.status.success() && !said.is_empty(), "{arguments:?}");
         assert!(said.lines().count() == 1 || said.starts_with("error: invalid value"), "{said}");
     }
-    let strange = output(directory.path(), &["__carrier"]);
+    let strange = output(directory.path(), &["__carrier", "/tmp"]);
     assert!(!strange.status.success() && String::from_utf8_lossy(&strange.stderr).lines().count() == 1);
 }

@@ -17,7 +17,7 @@ use crate::fabric::{Arrival, Fabric};
 use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES_MAX};
 use crate::lane::Lane;
 use crate::offload::{self, Descriptor, VnetHeader};
-use crate::order::{self, Adoption, Answer, ExchangeError, Join, Manner, Order};
+use crate::order::{self, Adoption, Answer, Confinement, ExchangeError, Join, Manner, Order};
 use crate::rejection::BadFrame;
 use crate::spin::Spin;
 use crate::switch::{LaneId, Side, Switch, Verdict};
@@ -34,6 +34,7 @@ const PORT: u64 = u64::MAX - 1;
 /// One loop, with one queue of every interface.
 pub struct Carrier {
     orders: Socket,
+    confinement: Confinement,
     poller: Poller,
     ready: Vec<u64>,
     paths: Paths,
@@ -64,12 +65,12 @@ enum Taken {
     Vanished,
 }
 
-/// Carries frames until the other end of `orders` is closed.
+/// Carries frames until the other end of `orders` is closed; what was given up before is told to whoever asks.
 ///
 /// # Errors
 /// [`ExchangeError`], when orders cannot be understood or the kernel refuses what the loop needs.
-pub fn run(orders: Socket) -> Result<(), ExchangeError> {
-    let mut carrier = Carrier::new(orders)?;
+pub fn run(orders: Socket, confinement: Confinement) -> Result<(), ExchangeError> {
+    let mut carrier = Carrier::new(orders, confinement)?;
     loop {
         match carrier.turn() {
             Ok(()) => {}
@@ -80,7 +81,7 @@ pub fn run(orders: Socket) -> Result<(), ExchangeError> {
 }
 
 impl Carrier {
-    fn new(orders: Socket) -> Result<Self, ExchangeError> {
+    fn new(orders: Socket, confinement: Confinement) -> Result<Self, ExchangeError> {
         let poller = Poller::new()?;
         poller.add(&orders, ORDERS)?;
         let paths = Paths {
@@ -92,6 +93,7 @@ impl Carrier {
         };
         Ok(Self {
             orders,
+            confinement,
             poller,
             ready: Vec::with_capacity(LANES_MAX),
             paths,
@@ -188,6 +190,7 @@ impl Carrier {
                     let (report, places) = fabric.map_or((None, 0), |fabric| fabric.report(place));
                     Some(Answer::Peer(report.map(Box::new), places))
                 }
+                Order::Confess => Some(Answer::Confined(self.confinement.clone())),
                 Order::Settle => Some(Answer::Done),
             };
             if let Some(answer) = answer {

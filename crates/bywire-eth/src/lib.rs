@@ -21,6 +21,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`carrier`] | the loop that carries frames; it needs no privilege |
+//! | [`confinement`] | how it gives up what it does not need |
 //! | [`switch`] | where a frame goes |
 //! | [`lane`] | an interface as the loop sees it |
 //! | [`fabric`] | other processes as the loop sees them |
@@ -39,6 +40,7 @@ pub mod address;
 pub mod carrier;
 pub mod checksum;
 pub mod coalesce;
+pub mod confinement;
 pub mod control;
 pub mod drops;
 pub mod fabric;

@@ -5,6 +5,7 @@
 //! that it came by.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -18,7 +19,9 @@ use bywire_sys::socket::Socket;
 
 use crate::address::MacAddress;
 use crate::carrier::{self, LANES_MAX};
-use crate::order::{self, Adoption, Answer, Counts, ExchangeError, Join, Manner, Order, PeerReport};
+use crate::order::{
+    self, Adoption, Answer, Confinement, Counts, ExchangeError, Join, Manner, Order, PeerReport,
+};
 use crate::station::{Plan, Station, StationError};
 use crate::switch::LaneId;
 
@@ -31,7 +34,7 @@ pub enum Launch {
     /// As a thread of this process, with its privileges: for tests.
     Thread,
     /// As a process of its own: this program with these arguments, which calls [`carrier::run`] on its standard input.
-    Program(std::path::PathBuf, Vec<String>),
+    Program(std::path::PathBuf, Vec<OsString>),
 }
 
 /// Why the network could not be changed or asked.
@@ -263,6 +266,24 @@ impl Network {
         Ok(lanes.into_iter().filter_map(|lane| self.stations.get_mut(lane)?.take()).collect())
     }
 
+    /// What each loop has given up, and the process it is.
+    ///
+    /// # Errors
+    /// [`NetworkError::Exchange`].
+    pub fn confinements(&mut self) -> Result<Vec<(u32, Confinement)>, NetworkError> {
+        let mut confinements = Vec::with_capacity(self.loops.len());
+        for index in 0..self.loops.len() {
+            let process = match &self.loops[index].work {
+                Some(Work::Process(process)) => process.id(),
+                _ => std::process::id(),
+            };
+            if let Answer::Confined(confinement) = self.ask(index, &Order::Confess)? {
+                confinements.push((process, confinement));
+            }
+        }
+        Ok(confinements)
+    }
+
     /// Waits until every order has been carried out.
     fn settle(&mut self) -> Result<(), NetworkError> {
         for index in 0..self.loops.len() {
@@ -293,7 +314,11 @@ impl Loop {
         let work = match launch {
             Launch::Thread => {
                 let thread = std::thread::Builder::new().name("carrier".to_owned());
-                Work::Thread(thread.spawn(move || carrier::run(theirs)).map_err(NetworkError::Launch)?)
+                Work::Thread(
+                    thread
+                        .spawn(move || carrier::run(theirs, Confinement::Absent))
+                        .map_err(NetworkError::Launch)?,
+                )
             }
             Launch::Program(program, arguments) => {
                 let mut command = Command::new(program);

@@ -35,6 +35,8 @@ pub enum Order {
     Join(Join),
     /// Answer with [`Answer::Peer`] of this place among the processes that were met.
     Peer(usize),
+    /// Answer with [`Answer::Confined`].
+    Confess,
     /// Answer with [`Answer::Done`]: all orders before have been carried out.
     Settle,
 }
@@ -46,12 +48,26 @@ pub enum Answer {
     Counts(Box<Counts>),
     /// Asked for by [`Order::Peer`]: who is there, if anybody, and how many places there are.
     Peer(Option<Box<PeerReport>>, usize),
+    /// Asked for by [`Order::Confess`].
+    Confined(Confinement),
     /// Asked for by [`Order::Settle`].
     Done,
     /// The TAP of this lane is gone; it is released already.
     Vanished(LaneId),
     /// An order could not be carried out.
     Refused(String),
+}
+
+/// What a loop has given up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Confinement {
+    /// Nothing: it runs as a thread.
+    Absent,
+    /// Capabilities, files and system calls.
+    Enforced {
+        /// What this kernel could not enforce.
+        but: Option<String>,
+    },
 }
 
 /// How frames are carried.

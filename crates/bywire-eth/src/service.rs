@@ -237,6 +237,7 @@ impl<'a> Service<'a> {
             let station = self.network.station(lane);
             interfaces.extend(station.map(|station| status::interface(station, &counts)));
         }
+        let loops = self.network.confinements()?;
         let peers: Vec<_> = self.network.peers()?.iter().map(status::peer).collect();
         Ok(json!({
             "schema": status::SCHEMA,
@@ -246,7 +247,7 @@ impl<'a> Service<'a> {
             "uptime_s": self.began.elapsed().as_secs(),
             "coalesce": self.settings.coalesce,
             "spin_us": self.settings.manner().spin_us,
-            "queues": self.network.loops_count(),
+            "carriers": loops.iter().map(|(process, given_up)| status::carrier(*process, given_up)).collect::<Vec<_>>(),
             "warnings": status::warnings(&interfaces, &peers),
             "peers": peers,
             "interfaces": interfaces,

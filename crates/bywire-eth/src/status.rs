@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::address::MacAddress;
 use crate::drops::Drops;
-use crate::order::{Counts, PeerReport, Traffic};
+use crate::order::{Confinement, Counts, PeerReport, Traffic};
 use crate::station::{Plan, Station};
 
 /// The form of the JSON; the number changes when a reader of the old form would misread the new one.
@@ -46,6 +46,28 @@ pub fn interface(station: &Station, counts: &Counts) -> Value {
         "received": traffic(counts.received),
         "cut": counts.cut,
         "drops": drops(&counts.drops),
+    })
+}
+
+/// A process that carries frames, with what the kernel says that it may still do.
+pub fn carrier(process: u32, confinement: &Confinement) -> Value {
+    let told = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let field = |name: &str| {
+        let mut lines = told.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        lines.next().map(str::trim).map(str::to_owned)
+    };
+    let files = match confinement {
+        Confinement::Absent => "unconfined",
+        Confinement::Enforced { but: Some(reason) } => reason,
+        Confinement::Enforced { but: None } => "the directory of ports only",
+    };
+    json!({
+        "process": process,
+        "capabilities": field("CapEff"),
+        "capabilities_bound": field("CapBnd"),
+        "no_new_privileges": field("NoNewPrivs").map(|value| value == "1"),
+        "seccomp": field("Seccomp").map(|value| value == "2"),
+        "files": files,
     })
 }
 
@@ -97,15 +119,23 @@ pub fn warnings(interfaces: &[Value], peers: &[Value]) -> Vec<String> {
 /// A status for people.
 pub fn table(status: &Value) -> String {
     let mut lines = vec![format!(
-        "network {}, node {}: process {}, up {} s, coalescing {}, spinning {} µs at most, {} queue(s)",
+        "network {}, node {}: process {}, up {} s, coalescing {}, spinning {} µs at most",
         text(&status["network"]),
         text(&status["node"]),
         status["process"],
         status["uptime_s"],
         if status["coalesce"] == true { "on" } else { "off" },
-        status["spin_us"],
-        status["queues"]
+        status["spin_us"]
     )];
+    for carrier in status["carriers"].as_array().into_iter().flatten() {
+        lines.push(format!(
+            "  carried by process {}: capabilities {}, system calls {}, files: {}",
+            carrier["process"],
+            text(&carrier["capabilities"]),
+            if carrier["seccomp"] == true { "filtered" } else { "all" },
+            text(&carrier["files"])
+        ));
+    }
     for interface in status["interfaces"].as_array().into_iter().flatten() {
         lines.extend(interface_lines(interface));
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bywire_eth::carrier;
 use bywire_eth::drops::Cause;
-use bywire_eth::order::{self, Adoption, Answer, Counts, ExchangeError, Manner, Order};
+use bywire_eth::order::{self, Adoption, Answer, Confinement, Counts, ExchangeError, Manner, Order};
 use bywire_sys::socket::{Received, Socket};
 
 /// Counts what one thread allocates.
@@ -62,7 +62,7 @@ fn bench(lanes: usize, bridges: &[usize], storm_frames_per_second: u64) -> Bench
     let (orders, theirs) = Socket::pair().expect("a pair");
     let carrier = std::thread::spawn(move || {
         COUNTED.set(true);
-        carrier::run(theirs)
+        carrier::run(theirs, Confinement::Absent)
     });
     let manner = Manner { coalesce: true, spin_us: 0, storm_frames_per_second };
     order::send(&orders, &Order::Work(manner), None).expect("sent");
