@@ -85,17 +85,15 @@ impl Lane {
 
     #[cold]
     fn note_refusal(&mut self, gso_type: u8) {
-        let (refusals, takes, what) = if gso_type == offload::GSO_UDP_L4 {
-            (&mut self.udp_refusals, &mut self.takes_udp, "UDP")
+        let counts = &mut self.counts;
+        let (refusals, takes, refused) = if gso_type == offload::GSO_UDP_L4 {
+            (&mut self.udp_refusals, &mut self.takes_udp, &mut counts.refused_udp)
         } else {
-            (&mut self.tcp_refusals, &mut self.takes_tcp, "TCP")
+            (&mut self.tcp_refusals, &mut self.takes_tcp, &mut counts.refused_tcp)
         };
         *refusals += 1;
         if *refusals >= REFUSALS_MAX {
-            *takes = false;
-            self.counts.refusal = Some(format!(
-                "the kernel refused {REFUSALS_MAX} {what} superframes with \"invalid argument\""
-            ));
+            (*takes, *refused) = (false, true);
         }
     }
 

@@ -30,6 +30,7 @@
 //! | [`order`] | what the loop is told, and tells |
 //! | [`network`] | all interfaces and loops of a process |
 //! | [`station`] | an interface in its namespace |
+//! | [`probe`] | what this kernel takes, found by trying |
 //! | [`interface`] | links and addresses, by rtnetlink |
 //! | [`settings`] | what the command line and the file say |
 //! | [`service`] | a network that runs, is asked, and follows its settings |
@@ -50,6 +51,7 @@ pub mod lane;
 pub mod network;
 pub mod offload;
 pub mod order;
+pub mod probe;
 pub mod rejection;
 pub mod segment;
 pub mod service;

@@ -4,7 +4,7 @@
 //! queue of every interface; frames of one flow stay with one of them, since the kernel answers a flow on the queue
 //! that it came by.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,6 +22,7 @@ use crate::carrier::{self, LANES_MAX};
 use crate::order::{
     self, Adoption, Answer, Confinement, Counts, ExchangeError, Join, Manner, Order, PeerReport,
 };
+use crate::probe::{self, Probe};
 use crate::station::{Plan, Station, StationError};
 use crate::switch::LaneId;
 
@@ -71,9 +72,10 @@ pub enum NetworkError {
 #[derive(Debug)]
 pub struct Network {
     workshop: Namespace,
+    probe: Probe,
     stations: Vec<Option<Station>>,
     loops: Vec<Loop>,
-    vanished: Vec<LaneId>,
+    vanished: BTreeSet<LaneId>,
 }
 
 /// One carrying loop.
@@ -98,8 +100,9 @@ impl Network {
     /// [`NetworkError`].
     pub fn start(launch: &Launch, loops_count: usize, manner: Manner) -> Result<Self, NetworkError> {
         let workshop = Namespace::fresh().map_err(NetworkError::Workshop)?;
+        let probe = probe::probe(&workshop);
         let loops = (0..loops_count.max(1)).map(|_| Loop::start(launch)).collect::<Result<Vec<_>, _>>()?;
-        let network = Self { workshop, stations: Vec::new(), loops, vanished: Vec::new() };
+        let network = Self { workshop, probe, stations: Vec::new(), loops, vanished: BTreeSet::new() };
         network.work(manner)?;
         Ok(network)
     }
@@ -113,6 +116,11 @@ impl Network {
             order::send(&each.orders, &Order::Work(manner), None)?;
         }
         Ok(())
+    }
+
+    /// What this kernel takes.
+    pub fn probe(&self) -> &Probe {
+        &self.probe
     }
 
     /// How many queues each interface has.
@@ -145,8 +153,8 @@ impl Network {
             mac: station.plan.mac.0,
             mtu_bytes: station.plan.mtu_bytes,
             is_bridge: station.plan.bridge.is_some(),
-            takes_tcp: station.offloads.tcp_segmentation,
-            takes_udp: station.offloads.udp_segmentation,
+            takes_tcp: self.probe.takes_tcp,
+            takes_udp: self.probe.takes_udp,
         };
         for (each, queue) in self.loops.iter().zip(queues) {
             order::send(&each.orders, &Order::Adopt(adoption.clone()), Some(&OwnedFd::from(queue)))?;
@@ -252,12 +260,14 @@ impl Network {
     pub fn vanished(&mut self) -> Result<Vec<Station>, NetworkError> {
         for each in &self.loops {
             while let Some((answer, _)) = order::receive::<Answer>(&each.orders)? {
-                if let Answer::Vanished(lane) = answer {
-                    self.vanished.push(lane);
+                if let Answer::Vanished(lane) = answer
+                    && lane < LANES_MAX
+                {
+                    self.vanished.insert(lane);
                 }
             }
         }
-        let lanes: HashSet<LaneId> = self.vanished.drain(..).collect();
+        let lanes = std::mem::take(&mut self.vanished);
         for lane in &lanes {
             for each in &self.loops {
                 order::send(&each.orders, &Order::Release(*lane), None)?;
@@ -301,7 +311,7 @@ impl Network {
         order::send(&each.orders, question, None)?;
         loop {
             match order::await_next(&each.orders, PATIENCE)? {
-                Answer::Vanished(lane) => self.vanished.push(lane),
+                Answer::Vanished(lane) if lane < LANES_MAX => drop(self.vanished.insert(lane)),
                 answer => return Ok(answer),
             }
         }

@@ -158,8 +158,10 @@ pub struct Counts {
     pub cut: u64,
     /// Frames dropped, by cause: sent by it against the rules, or not deliverable to it.
     pub drops: Drops,
-    /// Why superframes are cut for it, where the kernel has refused one while running.
-    pub refusal: Option<String>,
+    /// The kernel has refused several TCP superframes while running: they are cut from then on.
+    pub refused_tcp: bool,
+    /// The same for UDP.
+    pub refused_udp: bool,
 }
 
 impl Counts {
@@ -169,9 +171,8 @@ impl Counts {
         self.received.add(other.received);
         self.cut += other.cut;
         self.drops += &other.drops;
-        if self.refusal.is_none() {
-            self.refusal.clone_from(&other.refusal);
-        }
+        self.refused_tcp |= other.refused_tcp;
+        self.refused_udp |= other.refused_udp;
     }
 }
 

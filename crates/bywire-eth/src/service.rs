@@ -235,7 +235,8 @@ impl<'a> Service<'a> {
                 Err(error) => return Err(error.into()),
             };
             let station = self.network.station(lane);
-            interfaces.extend(station.map(|station| status::interface(station, &counts)));
+            interfaces
+                .extend(station.map(|station| status::interface(station, self.network.probe(), &counts)));
         }
         let loops = self.network.confinements()?;
         let peers: Vec<_> = self.network.peers()?.iter().map(status::peer).collect();

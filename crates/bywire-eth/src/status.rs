@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::address::MacAddress;
 use crate::drops::Drops;
 use crate::order::{Confinement, Counts, PeerReport, Traffic};
+use crate::probe::Probe;
 use crate::station::{Plan, Station};
 
 /// The form of the JSON; the number changes when a reader of the old form would misread the new one.
@@ -25,7 +26,7 @@ pub fn heading(plan: &Plan) -> String {
 }
 
 /// One interface with everything that is known of it.
-pub fn interface(station: &Station, counts: &Counts) -> Value {
+pub fn interface(station: &Station, probe: &Probe, counts: &Counts) -> Value {
     let plan = &station.plan;
     let found = station.look();
     let (mtu_bytes, state) = match &found {
@@ -41,7 +42,7 @@ pub fn interface(station: &Station, counts: &Counts) -> Value {
         "state": state,
         "addresses": plan.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "bridge": plan.bridge,
-        "offloads": offloads(station, counts),
+        "offloads": offloads(station, probe, counts),
         "sent": traffic(counts.sent),
         "received": traffic(counts.received),
         "cut": counts.cut,
@@ -203,20 +204,17 @@ fn drops_line(of: &Value) -> Vec<String> {
     if drops.is_empty() { Vec::new() } else { vec![format!("    dropped: {}", drops.join(", "))] }
 }
 
-fn offloads(station: &Station, counts: &Counts) -> Value {
-    let kernel = station.offloads;
-    let mut reasons: Vec<String> = counts.refusal.iter().cloned().collect();
-    if !kernel.tcp_segmentation {
-        reasons.push("this kernel does not offer TCP segmentation on a TAP".to_owned());
+fn offloads(station: &Station, probe: &Probe, counts: &Counts) -> Value {
+    let mut reasons = probe.reasons.clone();
+    for (name, refused) in [("TCP", counts.refused_tcp), ("UDP", counts.refused_udp)] {
+        if refused {
+            reasons.push(format!("the kernel refused {name} superframes while running"));
+        }
     }
-    if !kernel.udp_segmentation {
-        reasons.push("this kernel does not offer UDP segmentation on a TAP: Linux 6.2 does".to_owned());
-    }
-    let refused = |what: &str| counts.refusal.as_ref().is_some_and(|reason| reason.contains(what));
     json!({
-        "checksum": kernel.checksum,
-        "tcp": kernel.tcp_segmentation && !refused("TCP"),
-        "udp": kernel.udp_segmentation && !refused("UDP"),
+        "checksum": station.offloads.checksum,
+        "tcp": probe.takes_tcp && !counts.refused_tcp,
+        "udp": probe.takes_udp && !counts.refused_udp,
         "reasons": reasons,
     })
 }

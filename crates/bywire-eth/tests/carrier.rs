@@ -201,6 +201,50 @@ fn a_full_target_loses_its_own_frames_only() {
 }
 
 #[test]
+fn superframes_are_cut_for_a_kernel_that_takes_none() {
+    let bench = bench(3, &[], 100);
+    // Lane 1 takes none, lane 2 does.
+    let (end, queue) = Socket::pair().expect("a pair");
+    let adoption = Adoption {
+        lane: 1,
+        label: String::new(),
+        mac: mac(1),
+        mtu_bytes: 1500,
+        is_bridge: false,
+        takes_tcp: false,
+        takes_udp: false,
+    };
+    order::send(&bench.orders, &Order::Adopt(adoption), Some(&OwnedFd::from(queue))).expect("sent");
+    bench.settle();
+    let superframe = |target| {
+        let mut frame = [&mac(target)[..], &mac(0), &[8, 0, 0x45, 0]].concat();
+        frame.extend((20 + 20 + 250u16).to_be_bytes());
+        frame.extend([0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.extend([0, 9, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+        frame.extend([7; 250]);
+        // Flags, kind, and sizes as the kernel writes them: TCP over IPv4 in segments of 100 bytes.
+        let sizes = [54u16, 100, 34, 16].map(u16::to_ne_bytes).concat();
+        [&[1, 1][..], &sizes, &frame].concat()
+    };
+    bench.send(0, &superframe(2));
+    assert_eq!(bench.receive(2), Some(superframe(2)), "whole, and unchanged");
+    bench.send(0, &superframe(1));
+    let mut buffer = [0; 2048];
+    for payload_bytes in [100, 100, 50] {
+        let received = (0..200).find_map(|_| match end.receive(&mut buffer).expect("received") {
+            Received::Packet(length, _) => Some(length),
+            _ => {
+                std::thread::sleep(Duration::from_micros(500));
+                None
+            }
+        });
+        assert_eq!(received, Some(10 + 54 + payload_bytes));
+        assert_eq!(buffer[..10], [0; 10], "nothing is left to do");
+    }
+    assert_eq!((bench.counts(1).cut, bench.counts(2).cut), (1, 0));
+}
+
+#[test]
 fn behind_a_bridge_addresses_are_learned() {
     let bench = bench(3, &[1], 100);
     let behind = [2, 9, 9, 9, 9, 9];
