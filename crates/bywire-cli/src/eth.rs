@@ -70,6 +70,9 @@ struct UpArgs {
     /// What this end is called in the network [default: the host's name]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
+    /// Answer Prometheus at this address [default: nowhere]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<std::net::SocketAddr>,
     /// Settings in a file, read again on SIGHUP; options given here go before it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -131,6 +134,7 @@ impl UpArgs {
         let mut settings = self.config.as_deref().map(Settings::read).transpose()?.unwrap_or_default();
         settings.interfaces.extend(self.interfaces.iter().cloned());
         settings.mtu = self.mtu.unwrap_or(settings.mtu);
+        settings.metrics = self.metrics.or(settings.metrics);
         settings.queues = self.queues.unwrap_or(settings.queues);
         settings.spin_us = self.spin_us.unwrap_or(settings.spin_us);
         settings.coalesce = self.coalesce.map_or(settings.coalesce, |switch| matches!(switch, Switch::On));

@@ -169,6 +169,22 @@ fn two_namespaces_are_joined_shown_and_left_as_they_were() {
 }
 
 #[test]
+fn prometheus_is_answered_where_that_was_asked_for() {
+    let Some((one, _, directory)) = stage() else { return };
+    let free = TcpListener::bind("127.0.0.1:0").expect("bound").local_addr().expect("an address").to_string();
+    let first = interface(&one, "10.77.0.1/24");
+    let _running = up(directory.path(), &["--interface", &first, "--metrics", &free], 1);
+    let mut stream = TcpStream::connect(&free).expect("connected");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("asked");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("answered");
+    assert!(
+        page.starts_with("HTTP/1.1 200 OK") && page.contains("bywire_eth_frames_total{interface="),
+        "{page}"
+    );
+}
+
+#[test]
 fn an_interrupt_removes_everything() {
     let Some((one, _, directory)) = stage() else { return };
     for signal in [libc::SIGINT, libc::SIGTERM] {

@@ -34,7 +34,7 @@
 //! | [`interface`] | links and addresses, by rtnetlink |
 //! | [`settings`] | what the command line and the file say |
 //! | [`service`] | a network that runs, is asked, and follows its settings |
-//! | [`control`], [`status`] | how it is asked, and what it answers |
+//! | [`control`], [`status`], [`metrics`] | how it is asked, and what it answers |
 #![forbid(unsafe_code)]
 
 pub mod address;
@@ -48,6 +48,7 @@ pub mod fabric;
 pub mod frame;
 pub mod interface;
 pub mod lane;
+pub mod metrics;
 pub mod network;
 pub mod offload;
 pub mod order;

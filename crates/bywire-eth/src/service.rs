@@ -4,6 +4,7 @@
 //! somebody has removed, and follows its settings when they are read again.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::control::{ControlError, Door, Request, runtime_directory};
+use crate::metrics::{self, Metrics};
 use crate::network::{Launch, Network, NetworkError};
 use crate::order::Counts;
 use crate::settings::{Settings, SettingsError};
@@ -34,6 +36,9 @@ pub enum ServiceError {
     /// The network failed.
     #[error(transparent)]
     Network(#[from] NetworkError),
+    /// Prometheus cannot be answered there.
+    #[error("cannot listen on {0} for Prometheus: {1}; choose another address")]
+    Metrics(SocketAddr, std::io::Error),
     /// The kernel refused what the service itself needs.
     #[error("cannot watch for signals and requests: {0}")]
     System(std::io::Error),
@@ -44,12 +49,14 @@ const DOOR: u64 = 0;
 const STOP: u64 = 1;
 const RELOAD: u64 = 2;
 const CARRIERS: u64 = 3;
+const METRICS: u64 = 4;
 
 /// A network with its door.
 pub struct Service<'a> {
     settings: Settings,
     network: Network,
     door: Door,
+    metrics: Option<Metrics>,
     missing: Vec<Plan>,
     poller: Poller,
     /// Watched only: a byte there is the end.
@@ -78,6 +85,9 @@ impl<'a> Service<'a> {
         }
         let (stop, reload) = watch_signals().map_err(ServiceError::System)?;
         let door = Door::open(&settings.network, &settings.node)?;
+        let listen =
+            |address| Metrics::listen(address).map_err(|error| ServiceError::Metrics(address, error));
+        let metrics = settings.metrics.map(listen).transpose()?;
         let mut network = Network::start(launch, settings.queues, settings.manner())?;
         for plan in plans {
             network.add(plan)?;
@@ -85,6 +95,7 @@ impl<'a> Service<'a> {
         network.join(&settings.network, &settings.node, &runtime_directory()?)?;
         let poller = Poller::new().map_err(|error| ServiceError::System(error.into()))?;
         let watched = [(door.listener().as_fd(), DOOR), (stop.as_fd(), STOP), (reload.as_fd(), RELOAD)];
+        let watched = watched.into_iter().chain(metrics.iter().map(|metrics| (metrics.as_fd(), METRICS)));
         for (file, tag) in watched {
             poller.add(&file, tag).map_err(|error| ServiceError::System(error.into()))?;
         }
@@ -96,6 +107,7 @@ impl<'a> Service<'a> {
             settings,
             network,
             door,
+            metrics,
             missing: Vec::new(),
             poller,
             _stop: stop,
@@ -131,6 +143,13 @@ impl<'a> Service<'a> {
             }
             if ready.contains(&CARRIERS) {
                 self.mourn()?;
+            }
+            if ready.contains(&METRICS)
+                && let Some(mut caller) = self.metrics.as_ref().and_then(Metrics::caller)
+            {
+                let status = self.status()?;
+                // A caller that has gone away has its reasons.
+                let _ = metrics::answer(&mut caller, &status);
             }
             if ready.contains(&DOOR)
                 && let Some(caller) = self.answer()?
@@ -176,9 +195,13 @@ impl<'a> Service<'a> {
                 return Ok(());
             }
         };
-        let fixed = |settings: &Settings| (settings.network.clone(), settings.node.clone(), settings.queues);
+        let fixed = |settings: &Settings| {
+            (settings.network.clone(), settings.node.clone(), settings.queues, settings.metrics)
+        };
         if fixed(&settings) != fixed(&self.settings) {
-            (self.say)("everything stays as it was: network, node and queues change with a restart only");
+            (self.say)(
+                "everything stays as it was: network, node, queues and metrics change with a restart only",
+            );
             return Ok(());
         }
         self.network.work(settings.manner())?;

@@ -15,6 +15,7 @@
 //! ```
 
 use std::collections::HashSet;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -66,6 +67,8 @@ pub struct Settings {
     pub spin_us: u32,
     /// Broadcasts and multicasts taken from each interface a second.
     pub storm_frames_per_second: u64,
+    /// Where Prometheus is answered, as in `127.0.0.1:9477`; by default nowhere.
+    pub metrics: Option<SocketAddr>,
     /// The interfaces.
     #[serde(rename = "interface")]
     pub interfaces: Vec<Interface>,
@@ -158,6 +161,7 @@ impl Default for Settings {
             coalesce: true,
             spin_us: 50,
             storm_frames_per_second: 50_000,
+            metrics: None,
             interfaces: Vec::new(),
         }
     }
