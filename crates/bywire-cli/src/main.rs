@@ -1,6 +1,7 @@
 //! The `bywire` command.
 
 mod bench;
+mod capture;
 mod doctor;
 mod eth;
 mod manual;
@@ -48,6 +49,8 @@ enum Action {
     Man(manual::ManArgs),
     /// Give namespaces and containers Ethernet interfaces whose frames cross the fabric
     Eth(eth::EthArgs),
+    /// Record the frames of a running `bywire eth up`
+    Capture(capture::CaptureArgs),
     /// Carries frames, started by `eth up`
     #[command(name = eth::CARRIER, hide = true)]
     Carrier(eth::CarrierArgs),
@@ -78,6 +81,7 @@ impl Action {
             Self::Serve(arguments) => arguments.run(),
             Self::Report(arguments) => arguments.run(),
             Self::Eth(arguments) => arguments.run(),
+            Self::Capture(arguments) => arguments.run(),
             Self::Carrier(arguments) => arguments.run(),
             Self::Worker => bywire_lab::worker::run(),
             Self::Doctor(arguments) => arguments.run(),

@@ -185,6 +185,30 @@ fn prometheus_is_answered_where_that_was_asked_for() {
 }
 
 #[test]
+fn frames_are_recorded_for_whoever_asks() {
+    let Some((one, other, directory)) = stage() else { return };
+    let directory = directory.path();
+    let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
+    let _running = up(directory, &["--interface", &first, "--interface", &second], 2);
+    let file = directory.join("frames.pcapng");
+    let label = first.split('=').next().expect("a label");
+    let arguments =
+        ["capture", "--interface", label, "--count", "5", "--output", file.to_str().expect("a path")];
+    let mut recording = bywire(directory, &arguments).stderr(Stdio::piped()).spawn().expect("it runs");
+    eventually("the file is begun", || std::fs::metadata(&file).is_ok_and(|file| file.len() > 0));
+    let (near, far) = connect(&one, &other, "10.77.0.2:7000".parse().expect("an address"));
+    eventually("five frames were recorded", || {
+        say(&near, &far, b"a frame to be recognised");
+        recording.try_wait().expect("waited for").is_some()
+    });
+    let bytes = std::fs::read(&file).expect("a file");
+    assert_eq!(bytes[..4], [0x0A, 0x0D, 0x0D, 0x0A]);
+    let holds = |wanted: &[u8]| bytes.windows(wanted.len()).any(|window| window == wanted);
+    assert!(holds(b"a frame to be recognised") && holds(label.as_bytes()));
+    say(&near, &far, b"and life goes on");
+}
+
+#[test]
 fn an_interrupt_removes_everything() {
     let Some((one, _, directory)) = stage() else { return };
     for signal in [libc::SIGINT, libc::SIGTERM] {

@@ -11,6 +11,7 @@ use bywire_sys::tap::Queue;
 use bywire_sys::{Errno, clock};
 
 use crate::address::MacAddress;
+use crate::capture::Watch;
 use crate::checksum;
 use crate::drops::Cause;
 use crate::fabric::{Arrival, Fabric};
@@ -49,6 +50,8 @@ struct Paths {
     /// By half their numbers: those of the fabric have the odd ones.
     lanes: Vec<Option<Lane>>,
     fabric: Option<Fabric>,
+    /// Somebody who looks.
+    watch: Option<Watch>,
     /// One header and frame.
     buffer: Box<[u8]>,
     /// One frame that was cut out of it.
@@ -88,6 +91,7 @@ impl Carrier {
             switch: Switch::new(0),
             lanes: Vec::with_capacity(LANES_MAX),
             fabric: None,
+            watch: None,
             buffer: vec![0; VnetHeader::BYTES + FRAME_BYTES_MAX].into(),
             segment: vec![0; VnetHeader::BYTES + FRAME_BYTES_MAX].into(),
         };
@@ -190,6 +194,11 @@ impl Carrier {
                     let (report, places) = fabric.map_or((None, 0), |fabric| fabric.report(place));
                     Some(Answer::Peer(report.map(Box::new), places))
                 }
+                Order::Watch => {
+                    let socket = file.and_then(|file| Socket::from_descriptor(file).ok());
+                    self.paths.watch = socket.map(Watch::new);
+                    None
+                }
                 Order::Confess => Some(Answer::Confined(self.confinement.clone())),
                 Order::Settle => Some(Answer::Done),
             };
@@ -288,6 +297,11 @@ impl Paths {
             lane.counts.drops.count(Cause::Long);
             return Taken::Some;
         }
+        if let Some(watch) = &mut self.watch
+            && !watch.show(from, frame)
+        {
+            self.watch = None;
+        }
         match self.switch.judge(from, frame, now_ms) {
             Verdict::To(target) if is_fabric(target) => self.send(from, target, length),
             Verdict::To(target) => self.deliver(target, length),
@@ -352,6 +366,11 @@ impl Paths {
     /// Delivers or drops a frame that came from another process: nothing it says of itself is believed.
     fn carry_arrival(&mut self, arrival: Arrival, now_ms: u64) {
         let Some(fabric) = &mut self.fabric else { return };
+        if let Some(watch) = &mut self.watch
+            && !watch.show(arrival.lane, arrival.payload.get(Descriptor::BYTES..).unwrap_or_default())
+        {
+            self.watch = None;
+        }
         match arrived(&arrival.payload) {
             Ok((header, frame)) => match self.switch.judge(arrival.lane, frame, now_ms) {
                 Verdict::To(target) => {

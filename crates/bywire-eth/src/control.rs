@@ -6,7 +6,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bywire_sys::directory;
+use bywire_sys::socket::{Listener, Socket};
+use bywire_sys::{Errno, directory};
 use serde::{Deserialize, Serialize};
 
 /// What the sockets are called: `NETWORK.NODE.eth`.
@@ -33,6 +34,8 @@ pub enum Request {
 pub struct Door {
     listener: UnixListener,
     path: PathBuf,
+    window: Listener,
+    window_path: PathBuf,
 }
 
 /// Why there is no door, or nobody behind one.
@@ -52,8 +55,8 @@ pub enum ControlError {
         node: String,
     },
     /// Nobody answers at the door.
-    #[error("no `bywire eth up` runs here{0}")]
-    Nobody(String),
+    #[error("no `bywire eth up` runs here: start one, see `bywire eth --help`")]
+    Nobody,
     /// What the kernel said.
     #[error("cannot use the socket {0}: {1}")]
     System(PathBuf, io::Error),
@@ -80,12 +83,21 @@ impl Door {
         let listener = UnixListener::bind(&path).map_err(system)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(system)?;
         listener.set_nonblocking(true).map_err(system)?;
-        Ok(Self { listener, path })
+        let window_path = window_of(&path);
+        directory::remove(&window_path);
+        let window = Listener::bind(&window_path).map_err(|error| system(error.into()))?;
+        directory::set_access(&window_path, 0o600, None).map_err(|error| system(error.into()))?;
+        Ok(Self { listener, path, window, window_path })
     }
 
     /// What to watch for callers.
     pub fn listener(&self) -> &UnixListener {
         &self.listener
+    }
+
+    /// Where those who want to see frames knock.
+    pub fn window(&self) -> &Listener {
+        &self.window
     }
 
     /// The next caller and its request, if there is one that can be understood.
@@ -104,7 +116,24 @@ impl Door {
 impl Drop for Door {
     fn drop(&mut self) {
         directory::remove(&self.path);
+        directory::remove(&self.window_path);
     }
+}
+
+/// Asks a running network for copies of its frames.
+///
+/// # Errors
+/// [`ControlError::Nobody`], [`ControlError::System`].
+pub fn watch(door: &Path) -> Result<Socket, ControlError> {
+    let path = window_of(door);
+    Socket::connect(&path).map_err(|error| match error {
+        Errno::NOENT | Errno::CONNREFUSED => ControlError::Nobody,
+        error => ControlError::System(path, error.into()),
+    })
+}
+
+fn window_of(door: &Path) -> PathBuf {
+    door.with_extension("capture")
 }
 
 /// The doors of all running networks, or of one network or node.
@@ -169,7 +198,7 @@ fn lock(path: &Path) -> io::Result<std::os::fd::OwnedFd> {
     for _ in 0..2000 {
         match directory::try_lock(path) {
             Ok(lock) => return Ok(lock),
-            Err(bywire_sys::Errno::AGAIN) => std::thread::sleep(Duration::from_millis(1)),
+            Err(Errno::AGAIN) => std::thread::sleep(Duration::from_millis(1)),
             Err(error) => return Err(error.into()),
         }
     }

@@ -34,10 +34,12 @@
 //! | [`interface`] | links and addresses, by rtnetlink |
 //! | [`settings`] | what the command line and the file say |
 //! | [`service`] | a network that runs, is asked, and follows its settings |
+//! | [`capture`] | copies of frames for whoever wants to look |
 //! | [`control`], [`status`], [`metrics`] | how it is asked, and what it answers |
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod capture;
 pub mod carrier;
 pub mod checksum;
 pub mod coalesce;

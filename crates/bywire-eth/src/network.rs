@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -274,6 +274,18 @@ impl Network {
             }
         }
         Ok(lanes.into_iter().filter_map(|lane| self.stations.get_mut(lane)?.take()).collect())
+    }
+
+    /// Shows copies of all frames that enter to whoever is at the other end.
+    ///
+    /// # Errors
+    /// [`NetworkError::Exchange`].
+    pub fn show(&self, watcher: &Socket) -> Result<(), NetworkError> {
+        for each in &self.loops {
+            let copy = watcher.as_fd().try_clone_to_owned().map_err(NetworkError::Launch)?;
+            order::send(&each.orders, &Order::Watch, Some(&copy))?;
+        }
+        Ok(())
     }
 
     /// What each loop has given up, and the process it is.

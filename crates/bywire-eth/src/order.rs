@@ -35,6 +35,8 @@ pub enum Order {
     Join(Join),
     /// Answer with [`Answer::Peer`] of this place among the processes that were met.
     Peer(usize),
+    /// Send copies of frames to the socket that comes along, instead of whoever got them before.
+    Watch,
     /// Answer with [`Answer::Confined`].
     Confess,
     /// Answer with [`Answer::Done`]: all orders before have been carried out.

@@ -50,6 +50,7 @@ const STOP: u64 = 1;
 const RELOAD: u64 = 2;
 const CARRIERS: u64 = 3;
 const METRICS: u64 = 4;
+const WINDOW: u64 = 5;
 
 /// A network with its door.
 pub struct Service<'a> {
@@ -94,7 +95,12 @@ impl<'a> Service<'a> {
         }
         network.join(&settings.network, &settings.node, &runtime_directory()?)?;
         let poller = Poller::new().map_err(|error| ServiceError::System(error.into()))?;
-        let watched = [(door.listener().as_fd(), DOOR), (stop.as_fd(), STOP), (reload.as_fd(), RELOAD)];
+        let watched = [
+            (door.listener().as_fd(), DOOR),
+            (door.window().as_fd(), WINDOW),
+            (stop.as_fd(), STOP),
+            (reload.as_fd(), RELOAD),
+        ];
         let watched = watched.into_iter().chain(metrics.iter().map(|metrics| (metrics.as_fd(), METRICS)));
         for (file, tag) in watched {
             poller.add(&file, tag).map_err(|error| ServiceError::System(error.into()))?;
@@ -143,6 +149,11 @@ impl<'a> Service<'a> {
             }
             if ready.contains(&CARRIERS) {
                 self.mourn()?;
+            }
+            if ready.contains(&WINDOW)
+                && let Ok(Some(watcher)) = self.door.window().accept()
+            {
+                self.network.show(&watcher)?;
             }
             if ready.contains(&METRICS)
                 && let Some(mut caller) = self.metrics.as_ref().and_then(Metrics::caller)

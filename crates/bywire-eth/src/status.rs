@@ -35,6 +35,7 @@ pub fn interface(station: &Station, probe: &Probe, counts: &Counts) -> Value {
     };
     json!({
         "interface": plan.label(),
+        "lane": 2 * counts.lane,
         "namespace": plan.place.to_string(),
         "name": plan.name,
         "mac": plan.mac.to_string(),
