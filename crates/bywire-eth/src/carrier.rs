@@ -355,7 +355,7 @@ impl Paths {
         let kept = *kernels;
         const GAP: usize = VnetHeader::BYTES - Descriptor::BYTES;
         kernels[GAP..].copy_from_slice(&descriptor.to_bytes());
-        fabric.send(target, descriptor, &self.buffer[GAP..length]);
+        fabric.send(target, descriptor, &mut self.buffer[GAP..length]);
         self.buffer[..VnetHeader::BYTES].copy_from_slice(&kept);
     }
 

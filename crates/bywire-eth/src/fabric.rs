@@ -72,7 +72,6 @@ pub struct Fabric {
     lanes: Vec<Option<Peer>>,
     interfaces: Vec<Announced>,
     datagram_bytes_max: usize,
-    scratch: Vec<u8>,
 }
 
 /// A process that was met.
@@ -119,7 +118,6 @@ impl Fabric {
             lanes: Vec::with_capacity(PEERS_MAX),
             interfaces: Vec::new(),
             datagram_bytes_max: geometry.fragment_bytes as usize,
-            scratch: vec![0; geometry.fragment_bytes as usize],
         };
         for name in others(join, directory) {
             // Whoever is gone already is not missed; whoever comes back looks for us.
@@ -169,8 +167,8 @@ impl Fabric {
     }
 
     /// Sends what stands in `packet`, a descriptor and a frame, to a lane's process; a superframe too long for one
-    /// datagram goes in several, cut where its segments end.
-    pub fn send(&mut self, lane: LaneId, descriptor: Descriptor, packet: &[u8]) {
+    /// datagram goes in several, cut where its segments end. The packet is used for that, and afterwards as it was.
+    pub fn send(&mut self, lane: LaneId, descriptor: Descriptor, packet: &mut [u8]) {
         let Some(peer) = self.lanes.get(lane / 2).copied().flatten() else { return };
         let Some(met) = self.peers.get_mut(&peer) else { return };
         if packet.len() <= self.datagram_bytes_max {
@@ -188,13 +186,18 @@ impl Fabric {
             return met.drops.count(Cause::Long);
         };
         while let Some(piece) = pieces.next_piece() {
-            self.scratch.clear();
-            self.scratch.extend_from_slice(&piece.descriptor.to_bytes());
-            self.scratch.extend_from_slice(piece.headers);
-            self.scratch.extend_from_slice(&frame[piece.payload.clone()]);
+            // A piece's headers go right before its payload, where the end of the piece before is, which was sent.
+            let payload = piece.payload.start + Descriptor::BYTES..piece.payload.end + Descriptor::BYTES;
+            let start = payload.start - piece.headers.len() - Descriptor::BYTES;
+            let mut kept = [0; HEADER_BYTES_MAX + Descriptor::BYTES];
+            let kept = &mut kept[..payload.start - start];
+            kept.copy_from_slice(&packet[start..payload.start]);
+            packet[start..start + Descriptor::BYTES].copy_from_slice(&piece.descriptor.to_bytes());
+            packet[start + Descriptor::BYTES..payload.start].copy_from_slice(piece.headers);
             let is_superframe = piece.descriptor.kind.is_superframe();
-            let sent = self.port.send_datagram(peer, Priority::Low, &self.scratch);
-            met.note(sent, self.scratch.len(), is_superframe);
+            let sent = self.port.send_datagram(peer, Priority::Low, &packet[start..payload.end]);
+            met.note(sent, payload.end - start, is_superframe);
+            packet[start..payload.start].copy_from_slice(kept);
         }
     }
 
