@@ -130,18 +130,27 @@ impl Carrier {
     fn wait(&mut self) -> Result<Option<Arrival>, ExchangeError> {
         let budget = self.spin.budget_cycles();
         let start = clock::cycles();
+        let mut looked = start;
         loop {
             if let Some(found) = self.look()? {
                 self.spin.paid();
                 return Ok(found);
             }
-            if clock::cycles().wrapping_sub(start) >= budget {
+            if budget == 0 {
                 break;
             }
-            std::hint::spin_loop();
-        }
-        if budget > 0 {
-            self.spin.failed();
+            // Whoever else wants this core has it at once, the very ends of our conversations among them.
+            std::thread::yield_now();
+            let now = clock::cycles();
+            if now.wrapping_sub(looked) > budget / 2 {
+                self.spin.give_way();
+                break;
+            }
+            if now.wrapping_sub(start) >= budget {
+                self.spin.failed();
+                break;
+            }
+            looked = now;
         }
         if let Some(fabric) = &mut self.paths.fabric
             && !fabric.is_alone()

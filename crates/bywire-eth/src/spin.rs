@@ -1,14 +1,14 @@
 //! How long to look for the next frame before going to sleep.
 //!
 //! Sleeping and being woken costs several microseconds at each frame of a conversation; looking costs the core, which
-//! somebody else may want. So the time is bounded, shrinks while nothing comes of it, and falls to nothing for a
-//! while whenever the kernel had to take the core away.
+//! somebody else may want. So the loop yields between two looks, the time is bounded and not spent where nothing came
+//! of it several times, and for a while nobody looks once a yield has shown that somebody wants the core for long.
 
 use std::time::Duration;
 
-use bywire_sys::{clock, process};
+use bywire_sys::clock;
 
-/// Waits without spinning after the core was taken from us.
+/// Waits without spinning after somebody else has wanted the core.
 const ABSTAIN: u32 = 64;
 /// Fruitless spins in a row after which only a quick answer starts it again.
 const FRUITLESS_MAX: u32 = 4;
@@ -17,7 +17,6 @@ const FRUITLESS_MAX: u32 = 4;
 #[derive(Debug)]
 pub struct Spin {
     max_cycles: u64,
-    switches: u64,
     abstain: u32,
     fruitless: u32,
 }
@@ -25,8 +24,7 @@ pub struct Spin {
 impl Spin {
     /// At most `max` at a time; zero never spins.
     pub fn new(max: Duration) -> Self {
-        let switches = process::involuntary_switches();
-        Self { max_cycles: clock::cycles_in(max), switches, abstain: 0, fruitless: 0 }
+        Self { max_cycles: clock::cycles_in(max), abstain: 0, fruitless: 0 }
     }
 
     /// How many cycles this wait may spin.
@@ -49,10 +47,11 @@ impl Spin {
     /// None came.
     pub fn failed(&mut self) {
         self.fruitless += 1;
-        let switches = process::involuntary_switches();
-        if switches != std::mem::replace(&mut self.switches, switches) {
-            self.abstain = ABSTAIN;
-        }
+    }
+
+    /// Somebody else wanted the core, and for long.
+    pub fn give_way(&mut self) {
+        self.abstain = ABSTAIN;
     }
 
     /// The sleep that followed lasted so long: hardly longer than a spin means that spinning would have paid.
@@ -60,5 +59,28 @@ impl Spin {
         if slept_cycles / 2 < self.max_cycles {
             self.fruitless = 0;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spinning_stops_where_it_does_not_pay_and_starts_again_where_it_would() {
+        let mut spin = Spin::new(Duration::from_micros(50));
+        for _ in 0..FRUITLESS_MAX {
+            assert!(spin.budget_cycles() > 0);
+            spin.failed();
+        }
+        assert_eq!(spin.budget_cycles(), 0);
+        spin.woken_after(clock::cycles_in(Duration::from_millis(1)));
+        assert_eq!(spin.budget_cycles(), 0, "an idle network");
+        spin.woken_after(clock::cycles_in(Duration::from_micros(20)));
+        assert!(spin.budget_cycles() > 0, "a conversation");
+        spin.give_way();
+        let abstained = (0..1000).take_while(|_| spin.budget_cycles() == 0).count();
+        assert_eq!(abstained, ABSTAIN as usize);
+        assert_eq!(Spin::new(Duration::ZERO).budget_cycles(), 0);
     }
 }
