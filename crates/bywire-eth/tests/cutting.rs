@@ -192,3 +192,53 @@ fn compare(bench: &Bench, recipe: Recipe) {
         }
     }
 }
+
+/// A sequence of numbers without pattern, from a seed.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        (mixed ^ (mixed >> 27)) as usize % bound
+    }
+}
+
+#[test]
+fn whatever_a_peer_says_the_kernel_takes_what_we_derive_from_it() {
+    let Some(bench) = bench() else { return };
+    let mut numbers = Numbers(20);
+    let (mut taken, mut refused) = (0, 0);
+    for _ in 0..20_000 {
+        let recipe = Recipe {
+            ipv6: numbers.below(2) == 0,
+            udp: numbers.below(2) == 0,
+            payload_bytes: numbers.below(5000),
+            segment_bytes: 1 + numbers.below(3000) as u16,
+            tcp_flags: numbers.below(256) as u8,
+            tag: numbers.below(2) == 0,
+        };
+        let Superframe { header, mut frame } = superframe(recipe);
+        let described = offload::describe(header, &frame).map(offload::Descriptor::to_bytes);
+        let mut descriptor = described.unwrap_or_default();
+        for _ in 0..numbers.below(4) {
+            let headers_bytes = frame.len().min(90);
+            frame[numbers.below(headers_bytes)] = numbers.below(256) as u8;
+            if numbers.below(2) == 0 {
+                descriptor[numbers.below(8)] = numbers.below(256) as u8;
+            }
+        }
+        if numbers.below(4) == 0 {
+            frame.truncate(14 + numbers.below(frame.len()));
+        }
+        match offload::derive(descriptor, &frame[..frame.len().min(256)], frame.len()) {
+            Ok(derived) => {
+                let given = bench.whole.queues[0].write(&packet(derived.to_bytes(), &frame));
+                assert_eq!(given, Ok(()), "{derived:?} {:02x?}", &frame[..frame.len().min(90)]);
+                taken += 1;
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(taken > 5000 && refused > 2000, "{taken} taken, {refused} refused");
+}
