@@ -1,7 +1,9 @@
 //! The `bywire` command.
 
 mod bench;
+mod capture;
 mod doctor;
+mod eth;
 mod key;
 mod manual;
 mod measure;
@@ -54,6 +56,13 @@ enum Action {
         after_help = "Examples:\n  bywire man | man -l -\n  bywire man --output /usr/local/share/man/man1"
     )]
     Man(manual::ManArgs),
+    /// Give namespaces and containers Ethernet interfaces whose frames cross the fabric
+    Eth(eth::EthArgs),
+    /// Record the frames of a running `bywire eth up`
+    Capture(capture::CaptureArgs),
+    /// Carries frames, started by `eth up`
+    #[command(name = eth::CARRIER, hide = true)]
+    Carrier(eth::CarrierArgs),
     /// One end of a pair, started by the commands above
     #[command(name = "__worker", hide = true)]
     Worker,
@@ -95,6 +104,9 @@ impl Action {
             Self::Measure(arguments) => arguments.run(),
             Self::Serve(arguments) => arguments.run(),
             Self::Report(arguments) => arguments.run(),
+            Self::Eth(arguments) => arguments.run(),
+            Self::Capture(arguments) => arguments.run(),
+            Self::Carrier(arguments) => arguments.run(),
             Self::Worker => bywire_lab::worker::run(),
             Self::Doctor(arguments) => arguments.run(),
             Self::Completions(arguments) => arguments.run(Bywire::command()),

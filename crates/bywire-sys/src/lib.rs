@@ -9,9 +9,11 @@ pub mod foreign;
 pub mod fork;
 pub mod limits;
 pub mod memory;
+pub mod namespace;
 pub mod poller;
 pub mod process;
 pub mod socket;
+pub mod tap;
 pub mod wake;
 
 pub use rustix::io::Errno;

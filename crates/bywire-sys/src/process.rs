@@ -56,3 +56,29 @@ pub fn random(mut bytes: &mut [u8]) -> Result<(), Errno> {
     }
     Ok(())
 }
+
+/// Gives up every capability of this thread for good: none is left, and no program that it executes can gain one.
+///
+/// # Errors
+/// What the kernel said.
+pub fn give_up_privileges() -> Result<(), Errno> {
+    use rustix::thread::{CapabilitySet, CapabilitySets};
+    rustix::thread::set_no_new_privs(true)?;
+    // Capabilities of kernels to come have numbers that we do not know; the kernel refuses those that it lacks.
+    for number in 0..64 {
+        match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(
+            1 << number,
+        )) {
+            Ok(()) => {}
+            // Whoever may not lower its bounds has none to lower; whoever is past the last one has finished.
+            Err(Errno::PERM | Errno::INVAL) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    rustix::thread::clear_ambient_capability_set()?;
+    let none = CapabilitySet::empty();
+    rustix::thread::set_capabilities(
+        None,
+        CapabilitySets { effective: none, permitted: none, inheritable: none },
+    )
+}

@@ -111,6 +111,18 @@ impl Socket {
         Ok((Self { file: a }, Self { file: b }))
     }
 
+    /// The socket that another process has made and passed on, as standard input for one.
+    ///
+    /// # Errors
+    /// What the kernel said; [`Errno::PROTOTYPE`] when it is no packet socket.
+    pub fn from_descriptor(file: OwnedFd) -> Result<Self, Errno> {
+        if rustix::net::sockopt::socket_type(&file)? != SocketType::SEQPACKET {
+            return Err(Errno::PROTOTYPE);
+        }
+        rustix::io::ioctl_fionbio(&file, true)?;
+        Ok(Self { file })
+    }
+
     /// Ends the connection for both sides and for every copy of the descriptor.
     pub fn shut_down(&self) {
         // One that has ended already is what we want.
@@ -242,6 +254,12 @@ impl Socket {
             return Ok(written as usize);
         }
         Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+    }
+}
+
+impl From<Socket> for OwnedFd {
+    fn from(socket: Socket) -> Self {
+        socket.file
     }
 }
 

@@ -1,0 +1,211 @@
+//! `bywire eth`: Ethernet interfaces whose frames cross the fabric.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use bywire_eth::control::{self, Request};
+use bywire_eth::network::Launch;
+use bywire_eth::order::Confinement;
+use bywire_eth::service::Service;
+use bywire_eth::settings::{Interface, Settings, SettingsError};
+use bywire_eth::{carrier, confinement, status};
+use bywire_sys::socket::Socket;
+use clap::{Args, Subcommand, ValueEnum};
+
+/// The name of the hidden subcommand that carries frames.
+pub const CARRIER: &str = "__carrier";
+
+/// Arguments of `bywire eth`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples (two containers in three commands):
+  ip netns add blue; ip netns add red
+  bywire eth up --interface blue:by0=10.77.0.1/24 --interface red:by0=10.77.0.2/24
+  ip netns exec blue ping 10.77.0.2
+More:
+  bywire eth up --interface pid:4711:by0=10.77.0.1/24 --interface -:by0=10.77.0.254/24 --mtu 9000
+  bywire eth up --config /etc/bywire.toml
+  bywire eth status --json
+  bywire eth down")]
+pub struct EthArgs {
+    #[command(subcommand)]
+    action: EthAction,
+}
+
+#[derive(Subcommand, Debug)]
+enum EthAction {
+    /// Make interfaces and carry their frames, until Ctrl-C or `bywire eth down`
+    Up(Box<UpArgs>),
+    /// End running networks
+    Down(ChosenArgs),
+    /// Show what runs: interfaces, traffic, what was dropped and why
+    Status(StatusArgs),
+}
+
+#[derive(Args, Debug)]
+struct UpArgs {
+    /// An interface: where, under which name, with which addresses (none: DHCP or the system gives them).
+    /// NETNS is a name, pid:N, a path, or - for the present one
+    #[arg(long = "interface", value_name = "NETNS:NAME[=ADDRESS/PREFIX,...]", allow_hyphen_values = true)]
+    interfaces: Vec<Interface>,
+    /// MTU in bytes [default: 1500]
+    #[arg(long, value_name = "N")]
+    mtu: Option<u32>,
+    /// Processes that carry frames, each with a queue of every interface [default: 1]
+    #[arg(long, value_name = "N")]
+    queues: Option<usize>,
+    /// Take all frames there are at each wake, rather than one [default: on]
+    #[arg(long, value_name = "SWITCH")]
+    coalesce: Option<Switch>,
+    /// How long to look for the next frame before sleeping, in microseconds [default: 50]
+    #[arg(long, value_name = "N")]
+    spin_us: Option<u32>,
+    /// Attach the interfaces to this bridge of their namespace
+    #[arg(long, value_name = "BRIDGE")]
+    bridge: Option<String>,
+    /// Interfaces of one network see each other [default: default]
+    #[arg(long, value_name = "NAME")]
+    network: Option<String>,
+    /// What this end is called in the network [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// Answer Prometheus at this address [default: nowhere]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<std::net::SocketAddr>,
+    /// Settings in a file, read again on SIGHUP; options given here go before it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+struct ChosenArgs {
+    /// Only this network
+    #[arg(long, value_name = "NAME")]
+    network: Option<String>,
+    /// Only this node
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+}
+
+#[derive(Args, Debug)]
+struct StatusArgs {
+    #[command(flatten)]
+    chosen: ChosenArgs,
+    /// Print one JSON array instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+impl EthArgs {
+    /// Does what was asked for.
+    ///
+    /// # Errors
+    /// One line that says what to do.
+    pub fn run(self) -> Result<()> {
+        match self.action {
+            EthAction::Up(arguments) => arguments.run(),
+            EthAction::Down(arguments) => arguments.down(),
+            EthAction::Status(arguments) => arguments.run(),
+        }
+    }
+}
+
+impl UpArgs {
+    fn run(self) -> Result<()> {
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let launch = Launch::Program(program, vec![CARRIER.into(), control::runtime_directory()?.into()]);
+        // Whoever watches may go away; the network stays.
+        let say = |line: &str| drop(crate::print(&format!("{line}\n")));
+        let read = || self.settings();
+        let service = Service::start(&read, &launch, &say)?;
+        service.lines().iter().for_each(|line| say(line));
+        Ok(service.run()?)
+    }
+
+    /// What the file says, and what was said here before it.
+    fn settings(&self) -> Result<Settings, SettingsError> {
+        let mut settings = self.config.as_deref().map(Settings::read).transpose()?.unwrap_or_default();
+        settings.interfaces.extend(self.interfaces.iter().cloned());
+        settings.mtu = self.mtu.unwrap_or(settings.mtu);
+        settings.metrics = self.metrics.or(settings.metrics);
+        settings.queues = self.queues.unwrap_or(settings.queues);
+        settings.spin_us = self.spin_us.unwrap_or(settings.spin_us);
+        settings.coalesce = self.coalesce.map_or(settings.coalesce, |switch| matches!(switch, Switch::On));
+        if let Some(bridge) = &self.bridge {
+            settings.interfaces.iter_mut().for_each(|interface| interface.bridge = Some(bridge.clone()));
+        }
+        for (ours, given) in [(&mut settings.network, &self.network), (&mut settings.node, &self.node)] {
+            if let Some(given) = given {
+                ours.clone_from(given);
+            }
+        }
+        Ok(settings)
+    }
+}
+
+impl ChosenArgs {
+    fn doors(&self) -> Result<Vec<PathBuf>> {
+        Ok(control::doors(self.network.as_deref(), self.node.as_deref())?)
+    }
+
+    /// Asks every chosen network.
+    fn ask(&self, request: Request) -> Result<Vec<serde_json::Value>> {
+        let answers: Result<Vec<_>, _> =
+            self.doors()?.iter().map(|door| control::ask(door, request)).collect();
+        Ok(answers?.into_iter().flatten().collect())
+    }
+
+    fn down(self) -> Result<()> {
+        let ended = self.ask(Request::Down)?;
+        if ended.is_empty() {
+            bail!("no `bywire eth up` runs here: there is nothing to end");
+        }
+        let names = ended.iter().map(|answer| {
+            let name = |field: &str| answer[field].as_str().unwrap_or_default().to_owned();
+            format!("ended network {}, node {}\n", name("network"), name("node"))
+        });
+        crate::print(&names.collect::<String>())
+    }
+}
+
+impl StatusArgs {
+    fn run(self) -> Result<()> {
+        let found = self.chosen.ask(Request::Status)?;
+        if self.json {
+            return crate::print(&(serde_json::to_string_pretty(&found)? + "\n"));
+        }
+        if found.is_empty() {
+            bail!("no `bywire eth up` runs here: start one, see `bywire eth --help`");
+        }
+        crate::print(&found.iter().map(status::table).collect::<String>())
+    }
+}
+
+/// Arguments of the part that carries frames.
+#[derive(Args, Debug)]
+pub struct CarrierArgs {
+    /// Where ports are kept
+    directory: PathBuf,
+}
+
+impl CarrierArgs {
+    /// Carries frames for the process at the other end of standard input, without any privilege.
+    ///
+    /// # Errors
+    /// Standard input is no such thing, or says what cannot be understood.
+    pub fn run(self) -> Result<()> {
+        let orders = std::io::stdin().as_fd().try_clone_to_owned()?;
+        let orders = Socket::from_descriptor(orders)
+            .ok()
+            .context("this is a part of `bywire eth up`, which starts it: nothing to do otherwise")?;
+        let unenforced = confinement::confine(&self.directory)?;
+        Ok(carrier::run(orders, Confinement::Enforced { but: unenforced })?)
+    }
+}

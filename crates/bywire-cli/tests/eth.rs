@@ -1,0 +1,295 @@
+//! `bywire eth` from outside: up, status, down, errors in one line, signals, and a process that is killed.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use bywire_sys::namespace::Namespace;
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Two namespaces and a runtime directory, or nothing where this machine cannot.
+fn stage() -> Option<(Namespace, Namespace, tempfile::TempDir)> {
+    if let Err(error) = std::fs::metadata("/dev/net/tun") {
+        println!("not run: no TAP device can be made here (/dev/net/tun: {error}): `modprobe tun`");
+        return None;
+    }
+    match (Namespace::fresh(), Namespace::fresh()) {
+        (Ok(one), Ok(other)) => Some((one, other, tempfile::tempdir().expect("a directory"))),
+        (Err(error), _) | (_, Err(error)) => {
+            println!("not run: no network namespace can be made here ({error}): run as root");
+            None
+        }
+    }
+}
+
+fn bywire(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
+    command.args(arguments).env("BYWIRE_RUNTIME_DIR", directory).stdin(Stdio::null());
+    command
+}
+
+fn output(directory: &Path, arguments: &[&str]) -> Output {
+    bywire(directory, arguments).output().expect("it runs")
+}
+
+/// How an interface in a namespace of ours is told.
+fn interface(namespace: &Namespace, address: &str) -> String {
+    format!("/proc/{}/fd/{}:by0={address}", std::process::id(), namespace.as_fd().as_raw_fd())
+}
+
+/// `bywire eth up`, killed when dropped.
+struct Up {
+    child: Child,
+}
+
+/// Starts it, and waits until it has told its interfaces.
+fn up(directory: &Path, arguments: &[&str], interfaces: usize) -> Up {
+    let mut child = bywire(directory, &[&["eth", "up"], arguments].concat())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut said = BufReader::new(child.stdout.take().expect("piped")).lines();
+    for _ in 0..interfaces {
+        let line = said.next().expect("a line").expect("a line");
+        assert!(line.contains(":by0 02:"), "{line}");
+    }
+    // Whatever it says later must not meet a closed pipe.
+    std::thread::spawn(move || said.for_each(drop));
+    Up { child }
+}
+
+impl Up {
+    fn signal(&self, signal: i32) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let signal = rustix::process::Signal::from_named_raw(signal).expect("a signal");
+        rustix::process::kill_process(pid, signal).expect("signalled");
+    }
+
+    /// Its exit, which must come soon.
+    fn end(&mut self) -> std::process::ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("waited for") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn status(directory: &Path) -> Vec<Value> {
+    let output = output(directory, &["eth", "status", "--json"]);
+    assert!(output.status.success());
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn has_interface(namespace: &Namespace) -> bool {
+    let listing = namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/dev")).expect("inside");
+    listing.expect("a list").contains("by0:")
+}
+
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn connect(from: &Namespace, to: &Namespace, address: SocketAddr) -> (TcpStream, TcpStream) {
+    let listener = to.run(|| TcpListener::bind(address)).expect("inside").expect("bound");
+    let near =
+        from.run(|| TcpStream::connect_timeout(&address, PATIENCE)).expect("inside").expect("connected");
+    let (far, _) = listener.accept().expect("accepted");
+    for end in [&near, &far] {
+        end.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    }
+    (near, far)
+}
+
+fn say(mut from: &TcpStream, mut to: &TcpStream, text: &[u8]) {
+    from.write_all(text).expect("sent");
+    let mut heard = vec![0; text.len()];
+    to.read_exact(&mut heard).expect("received");
+    assert_eq!(heard, text);
+}
+
+#[test]
+fn two_namespaces_are_joined_shown_and_left_as_they_were() {
+    let Some((one, other, directory)) = stage() else { return };
+    let directory = directory.path();
+    let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
+    let mut running = up(directory, &["--interface", &first, "--interface", &second, "--mtu", "9000"], 2);
+    let (near, far) = connect(&one, &other, "10.77.0.2:7000".parse().expect("an address"));
+    say(&near, &far, b"across");
+    let shown = status(directory);
+    assert_eq!(shown[0]["schema"], "bywire-eth-status/1");
+    let interfaces = shown[0]["interfaces"].as_array().expect("a list");
+    assert_eq!((interfaces.len(), &interfaces[0]["mtu"]), (2, &Value::from(9000)));
+    assert!(interfaces[0]["sent"]["frames"].as_u64() > Some(0), "{interfaces:?}");
+    let carrier = &shown[0]["carriers"][0];
+    assert_eq!(carrier["capabilities"], "0000000000000000", "{carrier}");
+    assert_eq!(carrier["capabilities_bound"], "0000000000000000", "{carrier}");
+    assert_eq!(
+        (&carrier["seccomp"], &carrier["no_new_privileges"]),
+        (&Value::Bool(true), &Value::Bool(true))
+    );
+    if carrier["files"] != "the directory of ports only" {
+        println!("not run: the hold on files: {}", carrier["files"]);
+    }
+    let text = output(directory, &["eth", "status"]).stdout;
+    assert!(String::from_utf8_lossy(&text).contains("superframes: TCP whole"));
+
+    let again = output(directory, &["eth", "up", "--interface", &first]);
+    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(
+        !again.status.success() && said.lines().count() == 1 && said.contains("bywire eth down"),
+        "{said}"
+    );
+
+    assert!(output(directory, &["eth", "down"]).status.success());
+    assert!(running.end().success());
+    assert!(!has_interface(&one) && !has_interface(&other));
+    let nothing = output(directory, &["eth", "down"]);
+    assert!(!nothing.status.success());
+    assert_eq!(std::fs::read_dir(directory).expect("a directory").count(), 0, "no socket is left");
+}
+
+#[test]
+fn prometheus_is_answered_where_that_was_asked_for() {
+    let Some((one, _, directory)) = stage() else { return };
+    let free = TcpListener::bind("127.0.0.1:0").expect("bound").local_addr().expect("an address").to_string();
+    let first = interface(&one, "10.77.0.1/24");
+    let _running = up(directory.path(), &["--interface", &first, "--metrics", &free], 1);
+    let mut stream = TcpStream::connect(&free).expect("connected");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("asked");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("answered");
+    assert!(
+        page.starts_with("HTTP/1.1 200 OK") && page.contains("bywire_eth_frames_total{interface="),
+        "{page}"
+    );
+}
+
+#[test]
+fn frames_are_recorded_for_whoever_asks() {
+    let Some((one, other, directory)) = stage() else { return };
+    let directory = directory.path();
+    let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
+    let _running = up(directory, &["--interface", &first, "--interface", &second], 2);
+    let file = directory.join("frames.pcapng");
+    let label = first.split('=').next().expect("a label");
+    let arguments =
+        ["capture", "--interface", label, "--count", "5", "--output", file.to_str().expect("a path")];
+    let mut recording = bywire(directory, &arguments).stderr(Stdio::piped()).spawn().expect("it runs");
+    eventually("the file is begun", || std::fs::metadata(&file).is_ok_and(|file| file.len() > 0));
+    let (near, far) = connect(&one, &other, "10.77.0.2:7000".parse().expect("an address"));
+    eventually("five frames were recorded", || {
+        say(&near, &far, b"a frame to be recognised");
+        recording.try_wait().expect("waited for").is_some()
+    });
+    let bytes = std::fs::read(&file).expect("a file");
+    assert_eq!(bytes[..4], [0x0A, 0x0D, 0x0D, 0x0A]);
+    let holds = |wanted: &[u8]| bytes.windows(wanted.len()).any(|window| window == wanted);
+    assert!(holds(b"a frame to be recognised") && holds(label.as_bytes()));
+    say(&near, &far, b"and life goes on");
+}
+
+#[test]
+fn an_interrupt_removes_everything() {
+    let Some((one, _, directory)) = stage() else { return };
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let first = interface(&one, "10.77.0.1/24");
+        let mut running = up(directory.path(), &["--interface", &first, "--queues", "2"], 1);
+        assert!(has_interface(&one));
+        running.signal(signal);
+        assert!(running.end().success());
+        assert!(!has_interface(&one));
+    }
+}
+
+#[test]
+fn a_killed_process_leaves_nothing_and_comes_back_under_an_open_connection() {
+    let Some((one, other, directory)) = stage() else { return };
+    let directory = directory.path();
+    let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
+    let _near = up(directory, &["--node", "near", "--interface", &first], 1);
+    let mut killed = up(directory, &["--node", "far", "--interface", &second], 1);
+    let (near, far) = connect(&one, &other, "10.77.0.2:7000".parse().expect("an address"));
+    say(&near, &far, b"before");
+    killed.signal(libc::SIGKILL);
+    killed.end();
+    eventually("the device of a killed process is gone", || !has_interface(&other));
+    (&near).write_all(b"meanwhile").expect("taken");
+    let _again = up(directory, &["--node", "far", "--interface", &second], 1);
+    let mut heard = [0; 9];
+    (&far).read_exact(&mut heard).expect("what was sent meanwhile");
+    assert_eq!(&heard, b"meanwhile");
+    say(&far, &near, b"after");
+}
+
+#[test]
+fn the_file_is_read_again_on_request() {
+    let Some((one, other, directory)) = stage() else { return };
+    let directory = directory.path();
+    let file = directory.join("bywire.toml");
+    let path = |namespace: &Namespace| interface(namespace, "").trim_end_matches(":by0=").to_owned();
+    let write = |text: String| std::fs::write(&file, text).expect("written");
+    let table = |namespace: &Namespace, rest: &str| {
+        format!("[[ethernet.interface]]\nnamespace = {:?}\nname = \"by0\"\n{rest}\n", path(namespace))
+    };
+    write(table(&one, "mtu = 1400"));
+    let running = up(directory, &["--config", file.to_str().expect("a path")], 1);
+    write(
+        table(&one, "mtu = 9000\naddresses = [\"10.77.0.1/24\"]")
+            + &table(&other, "addresses = [\"10.77.0.2/24\"]"),
+    );
+    running.signal(libc::SIGHUP);
+    eventually("a new interface stands", || has_interface(&other));
+    let (near, far) = connect(&one, &other, "10.77.0.2:7000".parse().expect("an address"));
+    say(&near, &far, b"across");
+    let shown = status(directory);
+    assert_eq!(shown[0]["interfaces"][0]["mtu"], 9000);
+    assert_eq!(shown[0]["warnings"].as_array().map(Vec::len), Some(1), "the MTUs differ");
+
+    write("[ethernet]\nmut = 9000\n".to_owned());
+    running.signal(libc::SIGHUP);
+    write(table(&other, "mtu = 1400"));
+    running.signal(libc::SIGHUP);
+    eventually("an interface that is told no more is gone", || !has_interface(&one));
+    assert!(has_interface(&other), "a file that cannot be read changes nothing");
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_one_line() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for arguments in [
+        &["--interface", "by0"][..],
+        &["--interface", "-:by0=10.0.0.1"],
+        &["--interface", "-:by0", "--mtu", "67"],
+        &["--interface", "-:by0", "--queues", "0"],
+        &["--interface", "-:by0", "--node", "a.b"],
+        &["--config", "/no/such/file"],
+        &[],
+    ] {
+        let refused = output(directory.path(), &[&["eth", "up"], arguments].concat());
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && !said.is_empty(), "{arguments:?}");
+        assert!(said.lines().count() == 1 || said.starts_with("error: invalid value"), "{said}");
+    }
+    let strange = output(directory.path(), &["__carrier", "/tmp"]);
+    assert!(!strange.status.success() && String::from_utf8_lossy(&strange.stderr).lines().count() == 1);
+}

@@ -1,0 +1,127 @@
+//! Hardware addresses. A node's own follows from its name, so that nobody has to learn it and nobody can claim it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use sha2::{Digest, Sha256};
+
+/// The address of an Ethernet interface, in the order of the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MacAddress(pub [u8; 6]);
+
+impl MacAddress {
+    /// Everybody.
+    pub const BROADCAST: MacAddress = MacAddress([0xFF; 6]);
+
+    /// The address of the node called `name`: `02`, which means unicast and locally administered, and the first 40
+    /// bits of the name's SHA-256. Among a thousand nodes, two share one with a chance of 1 in 2 million.
+    pub fn of_node(name: &str) -> MacAddress {
+        let hash = Sha256::digest(name.as_bytes());
+        MacAddress([0x02, hash[0], hash[1], hash[2], hash[3], hash[4]])
+    }
+
+    /// The address that a frame goes to; none in fewer than six bytes.
+    pub fn target_of(frame: &[u8]) -> Option<MacAddress> {
+        frame.first_chunk().copied().map(MacAddress)
+    }
+
+    /// The address that a frame says it comes from; none in fewer than twelve bytes.
+    pub fn source_of(frame: &[u8]) -> Option<MacAddress> {
+        frame.get(6..)?.first_chunk().copied().map(MacAddress)
+    }
+
+    /// True for groups, broadcast included. No interface may send *from* such an address.
+    pub const fn is_multicast(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+
+    /// True for `ff:ff:ff:ff:ff:ff`.
+    pub fn is_broadcast(self) -> bool {
+        self == MacAddress::BROADCAST
+    }
+
+    /// True for addresses that somebody made up, as here, rather than bought.
+    pub const fn is_local(self) -> bool {
+        self.0[0] & 2 != 0
+    }
+
+    /// True for `01-80-C2-00-00-00` to `-0F`, which no bridge may forward (IEEE 802.1Q, table 8-1): spanning trees,
+    /// pause frames, link aggregation, LLDP. They concern one wire, and the fabric is none.
+    pub const fn is_link_local_control(self) -> bool {
+        matches!(self.0, [0x01, 0x80, 0xC2, 0, 0, 0..=0x0F])
+    }
+}
+
+impl fmt::Display for MacAddress {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, f] = self.0;
+        write!(out, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
+    }
+}
+
+/// A text that is no hardware address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a hardware address: write six pairs of hexadecimal digits, as in 02:1f:3a:00:5b:c7")]
+pub struct MacAddressError(String);
+
+impl FromStr for MacAddress {
+    type Err = MacAddressError;
+
+    /// Six pairs of hexadecimal digits, between them `:` or `-` throughout.
+    fn from_str(text: &str) -> Result<MacAddress, MacAddressError> {
+        let wrong = || MacAddressError(text.chars().take(40).collect());
+        let separator = if text.contains('-') { '-' } else { ':' };
+        let mut address = [0; 6];
+        let mut pairs = text.split(separator);
+        for byte in &mut address {
+            let pair = pairs.next().filter(|pair| pair.len() == 2).ok_or_else(wrong)?;
+            if !pair.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+                return Err(wrong());
+            }
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
+        }
+        pairs.next().is_none().then_some(MacAddress(address)).ok_or_else(wrong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_s_address_is_unicast_local_and_its_own() {
+        let one = MacAddress::of_node("one");
+        // printf one | sha256sum
+        assert_eq!(one.to_string(), "02:76:92:c3:ad:35");
+        assert!(one.is_local() && !one.is_multicast() && !one.is_link_local_control());
+        assert_ne!(one, MacAddress::of_node("two"));
+    }
+
+    #[test]
+    fn texts_and_addresses_go_both_ways() {
+        let address = MacAddress([0x02, 0xAB, 0, 9, 0xFF, 0x10]);
+        assert_eq!(address.to_string().parse(), Ok(address));
+        assert_eq!("02-ab-00-09-FF-10".parse(), Ok(address));
+        let wrong = ["", "02:ab:00:09:ff", "02:ab:00:09:ff:10:00", "2:ab:00:09:ff:10", "02:ab:00:09:ff:1g"];
+        let wronger = ["02:ab-00:09:ff:10", "+2:ab:00:09:ff:10", "é:ab:00:09:ff:10", "02ab0009ff10"];
+        for text in wrong.into_iter().chain(wronger) {
+            assert!(text.parse::<MacAddress>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn groups_and_the_wire_s_own_addresses_are_known() {
+        assert!(MacAddress::BROADCAST.is_multicast() && MacAddress::BROADCAST.is_broadcast());
+        let control = |last| MacAddress([0x01, 0x80, 0xC2, 0, 0, last]);
+        assert!(control(0).is_link_local_control() && control(0x0F).is_link_local_control());
+        assert!(!control(0x10).is_link_local_control() && control(0x10).is_multicast());
+    }
+
+    #[test]
+    fn a_frame_s_addresses_are_read_or_missing() {
+        let frame: Vec<u8> = (0..14).collect();
+        assert_eq!(MacAddress::target_of(&frame), Some(MacAddress([0, 1, 2, 3, 4, 5])));
+        assert_eq!(MacAddress::source_of(&frame), Some(MacAddress([6, 7, 8, 9, 10, 11])));
+        assert_eq!((MacAddress::target_of(&frame[..5]), MacAddress::source_of(&frame[..11])), (None, None));
+    }
+}

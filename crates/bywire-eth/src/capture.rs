@@ -1,0 +1,211 @@
+//! Frames for somebody who wants to look at them: as they enter, from an interface or from the fabric, in pcapng.
+//!
+//! The loops send copies to whoever asked, and never wait for that: what does not fit is lost, and counted.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bywire_sys::Errno;
+use bywire_sys::poller::Poller;
+use bywire_sys::socket::{Received, Socket};
+
+use crate::frame::FRAME_BYTES_MAX;
+use crate::switch::LaneId;
+
+/// Before each frame: time, lane, length, and how many were lost so far.
+const HEAD_BYTES: usize = 24;
+/// Blocks of a pcapng file.
+const SECTION_HEADER: u32 = 0x0A0D_0D0A;
+const INTERFACE: u32 = 1;
+const ENHANCED_PACKET: u32 = 6;
+/// The link type of Ethernet.
+const ETHERNET: u32 = 1;
+/// Options of an interface's block: its name, and the resolution of its times.
+const NAME_OPTION: u16 = 2;
+const RESOLUTION_OPTION: u16 = 9;
+/// Times are in units of 10 to the minus this.
+const NANOSECONDS: u8 = 9;
+
+/// The sending side, in a loop.
+#[derive(Debug)]
+pub struct Watch {
+    socket: Socket,
+    lost: u64,
+    packet: Vec<u8>,
+}
+
+impl Watch {
+    /// Sends to `socket` from now on.
+    pub fn new(socket: Socket) -> Self {
+        Self { socket, lost: 0, packet: Vec::with_capacity(HEAD_BYTES + FRAME_BYTES_MAX) }
+    }
+
+    /// Sends a copy of a frame. `false`: nobody looks any more.
+    pub fn show(&mut self, lane: LaneId, frame: &[u8]) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.packet.clear();
+        self.packet.extend_from_slice(&(now.as_nanos() as u64).to_le_bytes());
+        self.packet.extend_from_slice(&(lane as u32).to_le_bytes());
+        self.packet.extend_from_slice(&(frame.len() as u32).to_le_bytes());
+        self.packet.extend_from_slice(&self.lost.to_le_bytes());
+        self.packet.extend_from_slice(frame);
+        match self.socket.send(&self.packet, &[]) {
+            Ok(()) => true,
+            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => false,
+            Err(_) => {
+                self.lost += 1;
+                true
+            }
+        }
+    }
+}
+
+/// What to record.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    /// What lanes are called.
+    pub names: HashMap<LaneId, String>,
+    /// Only frames that enter by this interface.
+    pub interface: Option<String>,
+    /// No more frames than this.
+    pub count: Option<u64>,
+}
+
+/// Writes frames that come by `socket` to `output`, until there are enough or the network ends. Every block is written
+/// at once, so that what is interrupted is a good file. Returns how many were written, and how many were lost.
+///
+/// # Errors
+/// What `output` or the kernel said.
+pub fn record(socket: &Socket, wish: &Wish, mut output: impl Write) -> io::Result<(u64, u64)> {
+    let mut poller = Poller::new()?;
+    poller.add(socket, 0)?;
+    let mut buffer = vec![0; HEAD_BYTES + FRAME_BYTES_MAX];
+    let mut interfaces: HashMap<LaneId, u32> = HashMap::new();
+    let (mut written, mut lost) = (0, 0);
+    output.write_all(&section_header())?;
+    output.flush()?;
+    while wish.count.is_none_or(|count| written < count) {
+        let length = match socket.receive(&mut buffer)? {
+            Received::Packet(length, _) => length,
+            Received::Nothing => {
+                poller.wait(Some(Duration::from_secs(3600)))?;
+                continue;
+            }
+            Received::Closed => break,
+        };
+        let Some((head, frame)) = buffer[..length].split_first_chunk::<HEAD_BYTES>() else { continue };
+        let [time, place, rest] =
+            [0, 8, 16].map(|at| u64::from_le_bytes(std::array::from_fn(|index| head[at + index])));
+        let lane = (place as u32) as LaneId;
+        lost = rest;
+        let name =
+            wish.names.get(&lane).map_or(if lane % 2 == 1 { "fabric" } else { "interface" }, String::as_str);
+        if wish.interface.as_ref().is_some_and(|wanted| wanted != name) {
+            continue;
+        }
+        let known = interfaces.len() as u32;
+        let number = *interfaces.entry(lane).or_insert(known);
+        if number == known {
+            output.write_all(&interface(name))?;
+        }
+        output.write_all(&packet(number, time, frame))?;
+        output.flush()?;
+        written += 1;
+    }
+    Ok((written, lost))
+}
+
+fn section_header() -> Vec<u8> {
+    // Byte order, version 1.0, and a length that is not known.
+    let body =
+        [&0x1A2B_3C4Du32.to_le_bytes()[..], &1u16.to_le_bytes(), &0u16.to_le_bytes(), &[0xFF; 8]].concat();
+    block(SECTION_HEADER, &body)
+}
+
+fn interface(name: &str) -> Vec<u8> {
+    let mut body = ETHERNET.to_le_bytes().to_vec();
+    // No bound on the length.
+    body.extend(0u32.to_le_bytes());
+    body.extend(option(NAME_OPTION, name.as_bytes()));
+    body.extend(option(RESOLUTION_OPTION, &[NANOSECONDS]));
+    body.extend([0; 4]);
+    block(INTERFACE, &body)
+}
+
+fn packet(number: u32, time: u64, frame: &[u8]) -> Vec<u8> {
+    let length = frame.len() as u32;
+    let words = [number, (time >> 32) as u32, time as u32, length, length];
+    let mut body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    body.extend_from_slice(frame);
+    block(ENHANCED_PACKET, &body)
+}
+
+fn option(code: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = [code.to_le_bytes(), (value.len() as u16).to_le_bytes()].concat();
+    bytes.extend_from_slice(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+/// A block: its kind, its length before and behind, and its body filled up to words.
+fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+    let length = (12 + body.len().next_multiple_of(4)) as u32;
+    let mut bytes = [kind.to_le_bytes(), length.to_le_bytes()].concat();
+    bytes.extend_from_slice(body);
+    bytes.resize(length as usize - 4, 0);
+    bytes.extend_from_slice(&length.to_le_bytes());
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every block of a file, by its kind.
+    fn blocks(mut file: &[u8]) -> Vec<(u32, Vec<u8>)> {
+        let word = |bytes: &[u8]| u32::from_le_bytes(bytes[..4].try_into().expect("a word"));
+        let mut blocks = Vec::new();
+        while !file.is_empty() {
+            let length = word(&file[4..]) as usize;
+            assert!(length.is_multiple_of(4) && word(&file[length - 4..]) as usize == length);
+            blocks.push((word(file), file[8..length - 4].to_vec()));
+            file = &file[length..];
+        }
+        blocks
+    }
+
+    #[test]
+    fn frames_become_a_file_with_an_interface_for_each_lane() {
+        let (ours, theirs) = Socket::pair().expect("a pair");
+        let mut watch = Watch::new(theirs);
+        assert!(watch.show(0, &[1; 61]) && watch.show(2, &[2; 60]) && watch.show(0, &[3; 14]));
+        drop(watch);
+        let wish = Wish { names: HashMap::from([(0, "blue:by0".to_owned())]), ..Wish::default() };
+        let mut file = Vec::new();
+        assert_eq!(record(&ours, &wish, &mut file).expect("recorded"), (3, 0));
+        let blocks = blocks(&file);
+        let kinds: Vec<u32> = blocks.iter().map(|(kind, _)| *kind).collect();
+        assert_eq!(
+            kinds,
+            [SECTION_HEADER, INTERFACE, ENHANCED_PACKET, INTERFACE, ENHANCED_PACKET, ENHANCED_PACKET]
+        );
+        assert_eq!(&blocks[1].1[12..20], b"blue:by0");
+        assert_eq!((blocks[2].1[12], &blocks[2].1[20..81]), (61, &[1; 61][..]));
+        assert_eq!((blocks[4].1[0], blocks[5].1[0]), (1, 0), "numbers of their interfaces");
+    }
+
+    #[test]
+    fn whoever_does_not_read_loses_frames_and_holds_up_nobody() {
+        let (ours, theirs) = Socket::pair().expect("a pair");
+        let mut watch = Watch::new(theirs);
+        for _ in 0..1000 {
+            assert!(watch.show(0, &[1; 9000]));
+        }
+        assert!(watch.lost > 0);
+        let wish = Wish { count: Some(3), ..Wish::default() };
+        assert_eq!(record(&ours, &wish, io::sink()).expect("recorded").0, 3);
+        drop(ours);
+        assert!(!watch.show(0, &[1; 60]));
+    }
+}

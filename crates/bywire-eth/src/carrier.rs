@@ -1,0 +1,416 @@
+//! The loop that carries frames: from one TAP's queue straight into another's.
+//!
+//! It sleeps until something can be read, takes what there is, up to a bound for each interface, and sleeps again
+//! when nothing is left. There is no timer, so the first frame of a burst waits for nobody, and a burst costs one wake.
+
+use std::time::{Duration, Instant};
+
+use bywire_sys::poller::Poller;
+use bywire_sys::socket::Socket;
+use bywire_sys::tap::Queue;
+use bywire_sys::{Errno, clock};
+
+use crate::address::MacAddress;
+use crate::capture::Watch;
+use crate::checksum;
+use crate::drops::Cause;
+use crate::fabric::{Arrival, Fabric};
+use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES_MAX};
+use crate::lane::Lane;
+use crate::offload::{self, Descriptor, VnetHeader};
+use crate::order::{self, Adoption, Answer, Confinement, ExchangeError, Join, Manner, Order};
+use crate::rejection::BadFrame;
+use crate::spin::Spin;
+use crate::switch::{LaneId, Side, Switch, Verdict};
+
+/// Lanes of one process.
+pub const LANES_MAX: usize = 1024;
+/// Frames taken from one interface before the others have their turn.
+const BATCH_FRAMES: usize = 64;
+/// The tag of the socket on which orders come; lanes have their number.
+const ORDERS: u64 = u64::MAX;
+/// The tag of the port.
+const PORT: u64 = u64::MAX - 1;
+
+/// One loop, with one queue of every interface.
+pub struct Carrier {
+    orders: Socket,
+    confinement: Confinement,
+    poller: Poller,
+    ready: Vec<u64>,
+    paths: Paths,
+    spin: Spin,
+    batch_frames: usize,
+    began: Instant,
+}
+
+/// Everything a frame touches.
+struct Paths {
+    switch: Switch,
+    /// By half their numbers: those of the fabric have the odd ones.
+    lanes: Vec<Option<Lane>>,
+    fabric: Option<Fabric>,
+    /// Somebody who looks.
+    watch: Option<Watch>,
+    /// One header and frame.
+    buffer: Box<[u8]>,
+    /// One frame that was cut out of it.
+    segment: Box<[u8]>,
+}
+
+/// How the taking of frames from a lane ended.
+enum Taken {
+    /// There may be more.
+    Some,
+    /// There is no more.
+    All,
+    /// The device is gone.
+    Vanished,
+}
+
+/// Carries frames until the other end of `orders` is closed; what was given up before is told to whoever asks.
+///
+/// # Errors
+/// [`ExchangeError`], when orders cannot be understood or the kernel refuses what the loop needs.
+pub fn run(orders: Socket, confinement: Confinement) -> Result<(), ExchangeError> {
+    let mut carrier = Carrier::new(orders, confinement)?;
+    loop {
+        match carrier.turn() {
+            Ok(()) => {}
+            Err(ExchangeError::Ended) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl Carrier {
+    fn new(orders: Socket, confinement: Confinement) -> Result<Self, ExchangeError> {
+        let poller = Poller::new()?;
+        poller.add(&orders, ORDERS)?;
+        let paths = Paths {
+            switch: Switch::new(0),
+            lanes: Vec::with_capacity(LANES_MAX),
+            fabric: None,
+            watch: None,
+            buffer: vec![0; VnetHeader::BYTES + FRAME_BYTES_MAX].into(),
+            segment: vec![0; VnetHeader::BYTES + FRAME_BYTES_MAX].into(),
+        };
+        Ok(Self {
+            orders,
+            confinement,
+            poller,
+            ready: Vec::with_capacity(LANES_MAX),
+            paths,
+            spin: Spin::new(Duration::ZERO),
+            batch_frames: BATCH_FRAMES,
+            began: Instant::now(),
+        })
+    }
+
+    /// Sleeps until there is something to do, and does it.
+    fn turn(&mut self) -> Result<(), ExchangeError> {
+        let mut arrival = self.wait()?;
+        let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        for _ in 0..self.batch_frames {
+            let Some(arrived) = arrival.take().or_else(|| self.paths.next_arrival()) else { break };
+            self.paths.carry_arrival(arrived, now_ms);
+        }
+        for index in 0..self.ready.len() {
+            match self.ready[index] {
+                ORDERS => self.obey()?,
+                // The port was asked already.
+                PORT => {}
+                lane => self.take(lane as LaneId, now_ms)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until something can be read, or a frame has come from the fabric, which is returned.
+    fn wait(&mut self) -> Result<Option<Arrival>, ExchangeError> {
+        let budget = self.spin.budget_cycles();
+        let start = clock::cycles();
+        let mut looked = start;
+        loop {
+            if let Some(found) = self.look()? {
+                self.spin.paid();
+                return Ok(found);
+            }
+            if budget == 0 {
+                break;
+            }
+            // Whoever else wants this core has it at once, the very ends of our conversations among them.
+            std::thread::yield_now();
+            let now = clock::cycles();
+            if now.wrapping_sub(looked) > budget / 2 {
+                self.spin.give_way();
+                break;
+            }
+            if now.wrapping_sub(start) >= budget {
+                self.spin.failed();
+                break;
+            }
+            looked = now;
+        }
+        if let Some(fabric) = &mut self.paths.fabric
+            && !fabric.is_alone()
+            && !fabric.port.arm()
+        {
+            return Ok(self.paths.next_arrival());
+        }
+        let asleep = clock::cycles();
+        self.ready.extend(self.poller.wait(None)?);
+        self.spin.woken_after(clock::cycles().wrapping_sub(asleep));
+        Ok(None)
+    }
+
+    /// Looks once at everything: `None` when there is nothing to do.
+    fn look(&mut self) -> Result<Option<Option<Arrival>>, ExchangeError> {
+        self.ready.clear();
+        let arrival = self.paths.next_arrival();
+        self.ready.extend(self.poller.wait(Some(Duration::ZERO))?);
+        Ok((arrival.is_some() || !self.ready.is_empty()).then_some(arrival))
+    }
+
+    fn take(&mut self, lane: LaneId, now_ms: u64) -> Result<(), ExchangeError> {
+        for _ in 0..self.batch_frames {
+            match self.paths.carry_next(lane, now_ms) {
+                Taken::Some => {}
+                Taken::All => return Ok(()),
+                Taken::Vanished => {
+                    self.release(lane / 2);
+                    return order::send(&self.orders, &Answer::Vanished(lane / 2), None);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self) -> Result<(), ExchangeError> {
+        while let Some((order, file)) = order::receive::<Order>(&self.orders)? {
+            let answer = match order {
+                Order::Work(manner) => self.work(manner),
+                Order::Adopt(adoption) => match file {
+                    Some(file) => self.adopt(&adoption, Queue::from_descriptor(file)),
+                    None => Some(Answer::Refused("an interface came without its queue".to_owned())),
+                },
+                Order::Release(lane) => self.release(lane),
+                Order::Count(lane) => Some(self.count(lane)),
+                Order::Resize(lane, mtu_bytes) => self.resize(lane, mtu_bytes),
+                Order::Join(join) => self.join(&join),
+                Order::Peer(place) => {
+                    let fabric = self.paths.fabric.as_ref();
+                    let (report, places) = fabric.map_or((None, 0), |fabric| fabric.report(place));
+                    Some(Answer::Peer(report.map(Box::new), places))
+                }
+                Order::Watch => {
+                    let socket = file.and_then(|file| Socket::from_descriptor(file).ok());
+                    self.paths.watch = socket.map(Watch::new);
+                    None
+                }
+                Order::Confess => Some(Answer::Confined(self.confinement.clone())),
+                Order::Settle => Some(Answer::Done),
+            };
+            if let Some(answer) = answer {
+                order::send(&self.orders, &answer, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn work(&mut self, manner: Manner) -> Option<Answer> {
+        self.spin = Spin::new(Duration::from_micros(manner.spin_us.into()));
+        self.batch_frames = if manner.coalesce { BATCH_FRAMES } else { 1 };
+        self.paths.switch.allow_storms_of(manner.storm_frames_per_second);
+        None
+    }
+
+    fn adopt(&mut self, adoption: &Adoption, queue: Queue) -> Option<Answer> {
+        let id = adoption.lane;
+        let side = Side::Here { mac: MacAddress(adoption.mac), is_bridge: adoption.is_bridge };
+        if id >= LANES_MAX {
+            return Some(Answer::Refused(format!("more than {LANES_MAX} interfaces in one process")));
+        }
+        self.release(id);
+        if !self.paths.switch.insert(2 * id, side) {
+            return Some(Answer::Refused(format!("the address {} is taken", MacAddress(adoption.mac))));
+        }
+        if let Err(error) = self.poller.add(&queue, 2 * id as u64) {
+            return Some(Answer::Refused(format!("a queue cannot be watched: {error}")));
+        }
+        if self.paths.lanes.len() <= id {
+            self.paths.lanes.resize_with(id + 1, || None);
+        }
+        self.paths.lanes[id] = Some(Lane::new(queue, adoption));
+        self.announce();
+        None
+    }
+
+    fn release(&mut self, id: LaneId) -> Option<Answer> {
+        if let Some(lane) = self.paths.lanes.get_mut(id).and_then(Option::take) {
+            self.poller.remove(&lane.queue);
+            self.paths.switch.remove(2 * id);
+            self.announce();
+        }
+        None
+    }
+
+    fn resize(&mut self, id: LaneId, mtu_bytes: u32) -> Option<Answer> {
+        if let Some(Some(lane)) = self.paths.lanes.get_mut(id) {
+            lane.announced.mtu_bytes = mtu_bytes;
+            self.announce();
+        }
+        None
+    }
+
+    fn join(&mut self, join: &Join) -> Option<Answer> {
+        let fabric = match Fabric::join(join, &join.directory) {
+            Ok(fabric) => fabric,
+            Err(error) => return Some(Answer::Refused(error.to_string())),
+        };
+        if let Err(error) = self.poller.add(&fabric.port, PORT) {
+            return Some(Answer::Refused(format!("a port cannot be watched: {error}")));
+        }
+        self.paths.fabric = Some(fabric);
+        self.announce();
+        None
+    }
+
+    fn announce(&mut self) {
+        if let Some(fabric) = &mut self.paths.fabric {
+            fabric.announce(self.paths.lanes.iter().flatten().map(|lane| lane.announced.clone()).collect());
+        }
+    }
+
+    fn count(&self, id: LaneId) -> Answer {
+        match self.paths.lanes.get(id) {
+            Some(Some(lane)) => Answer::Counts(Box::new(lane.counts.clone())),
+            _ => Answer::Refused(format!("there is no lane {id}")),
+        }
+    }
+}
+
+impl Paths {
+    /// Takes one frame from an interface, and delivers or drops it.
+    fn carry_next(&mut self, from: LaneId, now_ms: u64) -> Taken {
+        let Some(Some(lane)) = self.lanes.get_mut(from / 2) else { return Taken::All };
+        let length = match lane.queue.read(&mut self.buffer) {
+            Ok(0) => return Taken::Vanished,
+            Ok(length) => length,
+            Err(Errno::AGAIN | Errno::INTR) => return Taken::All,
+            Err(_) => return Taken::Vanished,
+        };
+        let frame = self.buffer.get(VnetHeader::BYTES..length).unwrap_or_default();
+        lane.sends(frame.len(), self.buffer[1] != 0);
+        if length == self.buffer.len() {
+            lane.counts.drops.count(Cause::Long);
+            return Taken::Some;
+        }
+        if let Some(watch) = &mut self.watch
+            && !watch.show(from, frame)
+        {
+            self.watch = None;
+        }
+        match self.switch.judge(from, frame, now_ms) {
+            Verdict::To(target) if is_fabric(target) => self.send(from, target, length),
+            Verdict::To(target) => self.deliver(target, length),
+            Verdict::Flood { is_unknown } => self.flood(from, is_unknown, length),
+            Verdict::Drop(cause) => lane.counts.drops.count(cause),
+        }
+        Taken::Some
+    }
+
+    fn flood(&mut self, from: LaneId, is_unknown: bool, length: usize) {
+        // Interfaces first: what goes to the fabric gets another header in the same place.
+        for target in (0..self.switch.lanes_count()).step_by(2) {
+            if self.switch.floods(from, target, is_unknown) {
+                self.deliver(target, length);
+            }
+        }
+        for target in (1..self.switch.lanes_count()).step_by(2) {
+            if self.switch.floods(from, target, is_unknown) {
+                self.send(from, target, length);
+            }
+        }
+    }
+
+    fn deliver(&mut self, target: LaneId, length: usize) {
+        if let Some(Some(lane)) = self.lanes.get_mut(target / 2)
+            && let Some((header, frame)) = self.buffer[..length].split_first_chunk()
+        {
+            lane.deliver(*header, frame, &mut self.segment);
+        }
+    }
+
+    /// Sends the frame in the buffer to another process. Its descriptor takes the place of the kernel's header, which
+    /// is made to say the same for whoever comes next.
+    fn send(&mut self, from: LaneId, target: LaneId, length: usize) {
+        let Some(fabric) = &mut self.fabric else { return };
+        let Some((kernels, frame)) = self.buffer[..length].split_first_chunk_mut() else { return };
+        let header = VnetHeader::from_bytes(*kernels);
+        let described = offload::describe(header, frame).or_else(|_| {
+            // A protocol that we do not know: what is left to do is done here.
+            checksum::complete(header, frame).map(|()| Descriptor::PLAIN)
+        });
+        let Ok(descriptor) = described else {
+            if let Some(Some(lane)) = self.lanes.get_mut(from / 2) {
+                lane.counts.drops.count(Cause::Illegal);
+            }
+            return;
+        };
+        if descriptor == Descriptor::PLAIN {
+            *kernels = [0; VnetHeader::BYTES];
+        }
+        let kept = *kernels;
+        const GAP: usize = VnetHeader::BYTES - Descriptor::BYTES;
+        kernels[GAP..].copy_from_slice(&descriptor.to_bytes());
+        fabric.send(target, descriptor, &mut self.buffer[GAP..length]);
+        self.buffer[..VnetHeader::BYTES].copy_from_slice(&kept);
+    }
+
+    fn next_arrival(&mut self) -> Option<Arrival> {
+        self.fabric.as_mut()?.poll(&mut self.switch)
+    }
+
+    /// Delivers or drops a frame that came from another process: nothing it says of itself is believed.
+    fn carry_arrival(&mut self, arrival: Arrival, now_ms: u64) {
+        let Some(fabric) = &mut self.fabric else { return };
+        if let Some(watch) = &mut self.watch
+            && !watch.show(arrival.lane, arrival.payload.get(Descriptor::BYTES..).unwrap_or_default())
+        {
+            self.watch = None;
+        }
+        match arrived(&arrival.payload) {
+            Ok((header, frame)) => match self.switch.judge(arrival.lane, frame, now_ms) {
+                Verdict::To(target) => {
+                    if let Some(Some(lane)) = self.lanes.get_mut(target / 2) {
+                        lane.deliver(header, frame, &mut self.segment);
+                    }
+                }
+                Verdict::Flood { is_unknown } => {
+                    for (place, lane) in self.lanes.iter_mut().enumerate() {
+                        if let Some(lane) = lane
+                            && self.switch.floods(arrival.lane, 2 * place, is_unknown)
+                        {
+                            lane.deliver(header, frame, &mut self.segment);
+                        }
+                    }
+                }
+                Verdict::Drop(cause) => fabric.drop_from(arrival.lane, cause),
+            },
+            Err(_) => fabric.drop_from(arrival.lane, Cause::Illegal),
+        }
+        fabric.port.recycle(arrival.payload);
+    }
+}
+
+/// The header that makes a peer's frame safe for the kernel, and the frame.
+fn arrived(payload: &[u8]) -> Result<([u8; VnetHeader::BYTES], &[u8]), BadFrame> {
+    let (descriptor, frame) = payload.split_first_chunk().ok_or(BadFrame::Runt)?;
+    let headers = &frame[..frame.len().min(HEADER_BYTES_MAX)];
+    Ok((offload::derive(*descriptor, headers, frame.len())?.to_bytes(), frame))
+}
+
+const fn is_fabric(lane: LaneId) -> bool {
+    lane % 2 == 1
+}

@@ -1,0 +1,160 @@
+//! The part that carries frames handles bytes of strangers, so it gives up whatever it could do harm with before the
+//! first one comes: every capability, every file outside the directory of ports, every network socket, and every
+//! system call that its work does not need.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use bywire_sys::Errno;
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
+};
+use seccompiler::{
+    SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+};
+
+/// The newest form of Landlock that is asked for; older kernels enforce as much of it as they know.
+const LANDLOCK: ABI = ABI::V6;
+
+/// Why a process could not be confined.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfinementError {
+    /// Capabilities stayed.
+    #[error("cannot give up capabilities: {0}")]
+    Capabilities(Errno),
+    /// Files stayed within reach.
+    #[error("cannot give up files: {0}")]
+    Files(#[from] landlock::RulesetError),
+    /// The directory of ports cannot be opened.
+    #[error("cannot open the directory of ports: {0}")]
+    Directory(#[from] landlock::PathFdError),
+    /// System calls stayed.
+    #[error("cannot give up system calls: {0}")]
+    Calls(String),
+}
+
+/// Gives everything up but what carrying frames needs, and the ports in `directory`. Returns what this kernel could
+/// not enforce, in words.
+///
+/// # Errors
+/// [`ConfinementError`]; the process must not go on then.
+pub fn confine(directory: &Path) -> Result<Option<String>, ConfinementError> {
+    bywire_sys::process::give_up_privileges().map_err(ConfinementError::Capabilities)?;
+    let unenforced = give_up_files(directory)?;
+    give_up_calls()?;
+    Ok(unenforced)
+}
+
+fn give_up_files(directory: &Path) -> Result<Option<String>, ConfinementError> {
+    let sockets: BitFlags<AccessFs> =
+        AccessFs::ReadDir | AccessFs::MakeSock | AccessFs::RemoveFile | AccessFs::ReadFile;
+    let rules = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(LANDLOCK))?
+        .handle_access(AccessNet::from_all(LANDLOCK))?
+        .scope(Scope::from_all(LANDLOCK))?;
+    let rules = rules.create()?.add_rule(PathBeneath::new(PathFd::new(directory)?, sockets))?;
+    Ok(match rules.restrict_self()?.ruleset {
+        RulesetStatus::FullyEnforced => None,
+        RulesetStatus::PartiallyEnforced => Some("this kernel's Landlock enforces a part only".to_owned()),
+        RulesetStatus::NotEnforced => {
+            Some("this kernel has no Landlock: files are guarded by their modes only".to_owned())
+        }
+    })
+}
+
+fn give_up_calls() -> Result<(), ConfinementError> {
+    let failed = |error: String| ConfinementError::Calls(error);
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = CALLS.iter().map(|call| (*call, Vec::new())).collect();
+    rules.extend(OLDER_CALLS.iter().map(|call| (*call, Vec::new())));
+    let equals = |argument, value: u64| {
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
+            .and_then(|condition| SeccompRule::new(vec![condition]))
+            .map_err(|error| failed(error.to_string()))
+    };
+    rules.insert(libc::SYS_socket, vec![equals(0, libc::AF_UNIX as u64)?]);
+    rules.insert(libc::SYS_ioctl, vec![equals(1, libc::FIONBIO)?]);
+    let architecture =
+        TargetArch::try_from(std::env::consts::ARCH).map_err(|error| failed(error.to_string()))?;
+    let refuse = SeccompAction::Errno(libc::EPERM as u32);
+    let filter = SeccompFilter::new(rules, refuse, SeccompAction::Allow, architecture)
+        .map_err(|error| failed(error.to_string()))?;
+    let program: seccompiler::BpfProgram = filter.try_into().map_err(|error| failed(format!("{error}")))?;
+    seccompiler::apply_filter(&program).map_err(|error| failed(error.to_string()))
+}
+
+/// What carrying frames and meeting other ports takes.
+const CALLS: [i64; 60] = [
+    // Frames.
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_write,
+    libc::SYS_writev,
+    // Waiting, and waking others.
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_eventfd2,
+    libc::SYS_futex,
+    libc::SYS_getrusage,
+    libc::SYS_nanosleep,
+    libc::SYS_pipe2,
+    libc::SYS_ppoll,
+    libc::SYS_pwritev2,
+    libc::SYS_restart_syscall,
+    libc::SYS_sched_yield,
+    // Meeting others.
+    libc::SYS_accept4,
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_fchmodat,
+    libc::SYS_flock,
+    libc::SYS_getdents64,
+    libc::SYS_getpid,
+    libc::SYS_getsockopt,
+    libc::SYS_geteuid,
+    libc::SYS_gettid,
+    libc::SYS_listen,
+    libc::SYS_mkdirat,
+    libc::SYS_newfstatat,
+    libc::SYS_openat,
+    libc::SYS_pidfd_open,
+    libc::SYS_prlimit64,
+    libc::SYS_recvmsg,
+    libc::SYS_renameat2,
+    libc::SYS_sendmsg,
+    libc::SYS_shutdown,
+    libc::SYS_statx,
+    libc::SYS_uname,
+    libc::SYS_unlinkat,
+    // Memory, ours and shared.
+    libc::SYS_brk,
+    libc::SYS_fallocate,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_ftruncate,
+    libc::SYS_getrandom,
+    libc::SYS_madvise,
+    libc::SYS_memfd_create,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    // Ending.
+    libc::SYS_close,
+    libc::SYS_exit_group,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+];
+
+/// Older forms of some of them, which only older architectures have.
+#[cfg(target_arch = "x86_64")]
+const OLDER_CALLS: [i64; 4] = [libc::SYS_access, libc::SYS_open, libc::SYS_poll, libc::SYS_epoll_wait];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER_CALLS: [i64; 0] = [];

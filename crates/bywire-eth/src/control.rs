@@ -1,0 +1,206 @@
+//! How a running network is asked and ended: a socket in the runtime directory, for its own user alone.
+
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bywire_sys::socket::{Listener, Socket};
+use bywire_sys::{Errno, directory};
+use serde::{Deserialize, Serialize};
+
+/// What the sockets are called: `NETWORK.NODE.eth`.
+const ENDING: &str = "eth";
+/// How long one side waits for the other.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest answer: a thousand interfaces with all their causes of drops.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+/// A request is one word.
+const REQUEST_BYTES_MAX: u64 = 256;
+
+/// What can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Request {
+    /// Everything about the network, in JSON.
+    Status,
+    /// Its end. Answered when everything is gone.
+    Down,
+}
+
+/// The door of a running network; gone when dropped.
+#[derive(Debug)]
+pub struct Door {
+    listener: UnixListener,
+    path: PathBuf,
+    window: Listener,
+    window_path: PathBuf,
+}
+
+/// Why there is no door, or nobody behind one.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// There is no directory for it.
+    #[error("there is no usable directory for sockets: set BYWIRE_RUNTIME_DIR to one of your own")]
+    NoDirectory,
+    /// One runs already.
+    #[error(
+        "network {network} has a node {node} on this machine already: end it by `bywire eth down`, or give this one another --node"
+    )]
+    Running {
+        /// The network.
+        network: String,
+        /// The node.
+        node: String,
+    },
+    /// Nobody answers at the door.
+    #[error("no `bywire eth up` runs here: start one, see `bywire eth --help`")]
+    Nobody,
+    /// What the kernel said.
+    #[error("cannot use the socket {0}: {1}")]
+    System(PathBuf, io::Error),
+    /// What was answered is no JSON.
+    #[error("what `bywire eth up` answered cannot be understood: {0}")]
+    Unreadable(String),
+}
+
+impl Door {
+    /// Opens the door of a node.
+    ///
+    /// # Errors
+    /// [`ControlError::Running`] when its door is open already, or [`ControlError::NoDirectory`].
+    pub fn open(network: &str, node: &str) -> Result<Self, ControlError> {
+        let directory = runtime_directory()?;
+        let path = directory.join(format!("{network}.{node}.{ENDING}"));
+        let system = |error| ControlError::System(path.clone(), error);
+        // One at a time: else two could both find the door of a third one dead, and replace each other's.
+        let _lock = lock(&directory).map_err(system)?;
+        if UnixStream::connect(&path).is_ok() {
+            return Err(ControlError::Running { network: network.to_owned(), node: node.to_owned() });
+        }
+        directory::remove(&path);
+        let listener = UnixListener::bind(&path).map_err(system)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(system)?;
+        listener.set_nonblocking(true).map_err(system)?;
+        let window_path = window_of(&path);
+        directory::remove(&window_path);
+        let window = Listener::bind(&window_path).map_err(|error| system(error.into()))?;
+        directory::set_access(&window_path, 0o600, None).map_err(|error| system(error.into()))?;
+        Ok(Self { listener, path, window, window_path })
+    }
+
+    /// What to watch for callers.
+    pub fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+
+    /// Where those who want to see frames knock.
+    pub fn window(&self) -> &Listener {
+        &self.window
+    }
+
+    /// The next caller and its request, if there is one that can be understood.
+    pub fn answer_next(&self) -> Option<(Request, UnixStream)> {
+        let (mut caller, _) = self.listener.accept().ok()?;
+        caller.set_nonblocking(false).ok()?;
+        // A caller that says nothing must not hold up the others for long.
+        caller.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
+        caller.set_write_timeout(Some(Duration::from_secs(1))).ok()?;
+        let mut word = Vec::new();
+        (&mut caller).take(REQUEST_BYTES_MAX).read_to_end(&mut word).ok()?;
+        Some((serde_json::from_slice(&word).ok()?, caller))
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        directory::remove(&self.path);
+        directory::remove(&self.window_path);
+    }
+}
+
+/// Asks a running network for copies of its frames.
+///
+/// # Errors
+/// [`ControlError::Nobody`], [`ControlError::System`].
+pub fn watch(door: &Path) -> Result<Socket, ControlError> {
+    let path = window_of(door);
+    Socket::connect(&path).map_err(|error| match error {
+        Errno::NOENT | Errno::CONNREFUSED => ControlError::Nobody,
+        error => ControlError::System(path, error.into()),
+    })
+}
+
+fn window_of(door: &Path) -> PathBuf {
+    door.with_extension("capture")
+}
+
+/// The doors of all running networks, or of one network or node.
+///
+/// # Errors
+/// [`ControlError::NoDirectory`].
+pub fn doors(network: Option<&str>, node: Option<&str>) -> Result<Vec<PathBuf>, ControlError> {
+    let directory = runtime_directory()?;
+    let entries = std::fs::read_dir(&directory).map_err(|error| ControlError::System(directory, error))?;
+    let mut found: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    found.retain(|path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let parts: Vec<&str> = name.split('.').collect();
+        let [its_network, its_node, ENDING] = parts[..] else { return false };
+        network.is_none_or(|network| network == its_network) && node.is_none_or(|node| node == its_node)
+    });
+    found.sort();
+    Ok(found)
+}
+
+/// Asks at a door. `None`: nobody lives there any more.
+///
+/// # Errors
+/// [`ControlError::System`], [`ControlError::Unreadable`].
+pub fn ask(door: &Path, request: Request) -> Result<Option<serde_json::Value>, ControlError> {
+    let system = |error| ControlError::System(door.to_owned(), error);
+    let mut stream = match UnixStream::connect(door) {
+        Ok(stream) => stream,
+        Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(system(error)),
+    };
+    stream.set_read_timeout(Some(PATIENCE)).map_err(system)?;
+    let word = serde_json::to_vec(&request).map_err(|error| ControlError::Unreadable(error.to_string()))?;
+    stream.write_all(&word).map_err(system)?;
+    stream.shutdown(std::net::Shutdown::Write).map_err(system)?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(system)?;
+    let answer = serde_json::from_slice(&answer);
+    answer.map(Some).map_err(|error| ControlError::Unreadable(error.to_string()))
+}
+
+/// Where the sockets are: the directory that ports use too.
+///
+/// # Errors
+/// [`ControlError::NoDirectory`].
+pub fn runtime_directory() -> Result<PathBuf, ControlError> {
+    let chosen = std::env::var_os("BYWIRE_RUNTIME_DIR").map(PathBuf::from);
+    let candidates = match chosen {
+        Some(path) => vec![path],
+        None => {
+            let session = std::env::var_os("XDG_RUNTIME_DIR").map(|path| PathBuf::from(path).join("bywire"));
+            let own = PathBuf::from(format!("/tmp/bywire-{}", bywire_sys::process::user()));
+            [Some(PathBuf::from("/run/bywire")), session, Some(own)].into_iter().flatten().collect()
+        }
+    };
+    candidates.into_iter().find(|path| directory::prepare(path).is_ok()).ok_or(ControlError::NoDirectory)
+}
+
+fn lock(path: &Path) -> io::Result<std::os::fd::OwnedFd> {
+    for _ in 0..2000 {
+        match directory::try_lock(path) {
+            Ok(lock) => return Ok(lock),
+            Err(Errno::AGAIN) => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(io::Error::other("another process has locked its directory for two seconds"))
+}

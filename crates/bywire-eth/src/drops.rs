@@ -1,0 +1,105 @@
+//! Why frames were dropped, counted.
+
+use std::ops::AddAssign;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a frame was dropped. Ethernet may drop any frame; here each is counted by its cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Shorter than an Ethernet header.
+    Short,
+    /// Longer than any frame that can be carried.
+    Long,
+    /// Its source address is not the interface's, and the interface is no bridge's.
+    ForeignSource,
+    /// Meant for one wire only (`01-80-C2-00-00-0x`).
+    LinkControl,
+    /// Nobody here has its target address.
+    UnknownTarget,
+    /// It would go back to where it came from.
+    SentBack,
+    /// Too many broadcasts and multicasts from this interface.
+    Storm,
+    /// The target had no room.
+    TargetFull,
+    /// The target interface is down or gone.
+    TargetDown,
+    /// The target's kernel refused the frame.
+    TargetRefused,
+    /// A peer's frame or descriptor is against the rules.
+    Illegal,
+}
+
+impl Cause {
+    /// Every cause with the name under which it is reported.
+    pub const ALL: [(Cause, &'static str); 11] = [
+        (Cause::Short, "short"),
+        (Cause::Long, "long"),
+        (Cause::ForeignSource, "foreign_source"),
+        (Cause::LinkControl, "link_control"),
+        (Cause::UnknownTarget, "unknown_target"),
+        (Cause::SentBack, "sent_back"),
+        (Cause::Storm, "storm"),
+        (Cause::TargetFull, "target_full"),
+        (Cause::TargetDown, "target_down"),
+        (Cause::TargetRefused, "target_refused"),
+        (Cause::Illegal, "illegal"),
+    ];
+}
+
+/// How many frames were dropped for each cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drops([u64; Cause::ALL.len()]);
+
+impl Drops {
+    /// Counts one more.
+    #[inline]
+    pub fn count(&mut self, cause: Cause) {
+        self.0[cause as usize] += 1;
+    }
+
+    /// How many for this cause.
+    pub fn of(&self, cause: Cause) -> u64 {
+        self.0[cause as usize]
+    }
+
+    /// How many in all.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Every cause that has happened, by name.
+    pub fn by_name(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let counts = Cause::ALL.iter().map(|(cause, name)| (*name, self.of(*cause)));
+        counts.filter(|(_, count)| *count > 0)
+    }
+}
+
+impl AddAssign<&Drops> for Drops {
+    fn add_assign(&mut self, other: &Drops) {
+        for (ours, theirs) in self.0.iter_mut().zip(other.0) {
+            *ours += theirs;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_counted_apart_under_their_names() {
+        for (index, (cause, _)) in Cause::ALL.iter().enumerate() {
+            assert_eq!(*cause as usize, index);
+        }
+        let mut drops = Drops::default();
+        drops.count(Cause::Storm);
+        drops.count(Cause::Storm);
+        drops.count(Cause::Short);
+        assert_eq!(drops.by_name().collect::<Vec<_>>(), [("short", 1), ("storm", 2)]);
+        let mut sum = drops;
+        sum += &drops;
+        assert_eq!((sum.total(), sum.of(Cause::Storm)), (6, 4));
+    }
+}

@@ -1,0 +1,398 @@
+//! Frames between processes: one port of the message layer, and a lane for each process that is met there.
+//!
+//! Frames travel as datagrams, a descriptor of eight bytes before each. What they are meant for travels as messages:
+//! each side tells which interfaces it has, and tells again when that changes. Who starts later looks for the others,
+//! so nobody has to watch for newcomers.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use bywire::{
+    Address, Event, Geometry, LaneGeometry, OpenError, Payload, Peer, Port, PortName, PortOptions, Priority,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::address::MacAddress;
+use crate::drops::{Cause, Drops};
+use crate::frame::HEADER_BYTES_MAX;
+use crate::offload::Descriptor;
+use crate::order::{Join, PeerReport, Traffic};
+use crate::segment::Cutter;
+use crate::switch::{LaneId, Side, Switch};
+
+/// Processes that one meets.
+const PEERS_MAX: usize = 256;
+/// Interfaces that one of them may have.
+const INTERFACES_MAX: usize = 1024;
+/// The longest name of an interface or a node that is believed.
+const LABEL_BYTES_MAX: usize = 320;
+/// What is tried for the longest datagram, best first: a superframe whole, then what a smaller ring can carry.
+const DATAGRAM_BYTES: [u32; 2] = [65_472, 32_768];
+/// What may be under way to one process. A fourth of it halved the rate of two processes and two programs on two cores.
+const LANE_BYTES: u32 = 2 << 20;
+/// The form of what the sides tell each other.
+const VERSION: u32 = 1;
+
+/// An interface as it is told to others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Announced {
+    /// Its name, for people.
+    pub label: String,
+    /// Its address.
+    pub mac: [u8; 6],
+    /// Its MTU.
+    pub mtu_bytes: u32,
+}
+
+/// What one side tells the other.
+#[derive(Debug, Serialize, Deserialize)]
+struct Introduction {
+    version: u32,
+    node: String,
+    interfaces: Vec<Announced>,
+}
+
+/// A frame that has come, behind its descriptor, in memory that nobody else can change.
+#[derive(Debug)]
+pub struct Arrival {
+    /// From which lane.
+    pub lane: LaneId,
+    /// Descriptor and frame.
+    pub payload: Payload,
+}
+
+/// The fabric as one carrying loop sees it.
+#[derive(Debug)]
+pub struct Fabric {
+    /// Where the others are met.
+    pub port: Port,
+    node: String,
+    own: PortName,
+    peers: HashMap<Peer, Met>,
+    lanes: Vec<Option<Peer>>,
+    interfaces: Vec<Announced>,
+    datagram_bytes_max: usize,
+}
+
+/// A process that was met.
+#[derive(Debug)]
+struct Met {
+    lane: LaneId,
+    began_here: bool,
+    is_connected: bool,
+    name: PortName,
+    node: String,
+    interfaces: Vec<Announced>,
+    conflicts: Vec<String>,
+    sent: Traffic,
+    received: Traffic,
+    drops: Drops,
+}
+
+/// Lanes to the fabric have odd numbers.
+const fn lane_of(place: usize) -> LaneId {
+    2 * place + 1
+}
+
+impl Fabric {
+    /// Opens a port under the name that others of the network look for, and begins to connect to those that are there.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn join(join: &Join, directory: &Path) -> Result<Self, OpenError> {
+        let geometry = geometry();
+        let own = PortName::Name(port_name(&join.network, &join.node, join.queue));
+        let port = Port::open(PortOptions {
+            name: Some(own.clone()),
+            message_bytes_max: geometry.fragment_bytes.into(),
+            peers_max: PEERS_MAX as u32,
+            geometry,
+            runtime_directory: Some(directory.to_owned()),
+            ..PortOptions::default()
+        })?;
+        let mut fabric = Self {
+            port,
+            node: join.node.clone(),
+            own,
+            peers: HashMap::with_capacity(PEERS_MAX),
+            lanes: Vec::with_capacity(PEERS_MAX),
+            interfaces: Vec::new(),
+            datagram_bytes_max: geometry.fragment_bytes as usize,
+        };
+        for name in others(join, directory) {
+            // Whoever is gone already is not missed; whoever comes back looks for us.
+            if let Ok(peer) = fabric.port.connect_start(&Address::local(name)) {
+                fabric.meet(peer, true);
+            }
+        }
+        Ok(fabric)
+    }
+
+    /// Has anybody been met?
+    pub fn is_alone(&self) -> bool {
+        self.peers.is_empty()
+    }
+
+    /// Tells everybody which interfaces there are now.
+    pub fn announce(&mut self, interfaces: Vec<Announced>) {
+        self.interfaces = interfaces;
+        let connected: Vec<Peer> =
+            self.peers.iter().filter(|(_, met)| met.is_connected).map(|(peer, _)| *peer).collect();
+        connected.into_iter().for_each(|peer| self.introduce(peer));
+    }
+
+    /// The next frame that has come, if any. What else has happened meanwhile is seen to.
+    pub fn poll(&mut self, switch: &mut Switch) -> Option<Arrival> {
+        loop {
+            match self.port.poll()? {
+                Event::Datagram(message) => {
+                    if let Some(arrival) = self.arrive(message.peer, message.payload) {
+                        return Some(arrival);
+                    }
+                }
+                Event::Message(message) => {
+                    if !self.hear(message.peer, &message.payload, switch) {
+                        self.port.disconnect(message.peer);
+                    }
+                    self.port.recycle(message.payload);
+                }
+                Event::Connected(peer) => {
+                    self.meet(peer, false);
+                    self.introduce(peer);
+                }
+                Event::Disconnected { peer, .. } => self.part(peer, switch),
+                _ => {}
+            }
+        }
+    }
+
+    /// Sends what stands in `packet`, a descriptor and a frame, to a lane's process; a superframe too long for one
+    /// datagram goes in several, cut where its segments end. The packet is used for that, and afterwards as it was.
+    pub fn send(&mut self, lane: LaneId, descriptor: Descriptor, packet: &mut [u8]) {
+        let Some(peer) = self.lanes.get(lane / 2).copied().flatten() else { return };
+        let Some(met) = self.peers.get_mut(&peer) else { return };
+        if packet.len() <= self.datagram_bytes_max {
+            let is_superframe = descriptor.kind.is_superframe();
+            return met.note(
+                self.port.send_datagram(peer, Priority::Low, packet),
+                packet.len(),
+                is_superframe,
+            );
+        }
+        let frame = &packet[Descriptor::BYTES..];
+        let headers = &frame[..frame.len().min(HEADER_BYTES_MAX)];
+        let room = self.datagram_bytes_max - Descriptor::BYTES;
+        let Ok(mut pieces) = Cutter::new(descriptor, headers, frame.len(), room) else {
+            return met.drops.count(Cause::Long);
+        };
+        while let Some(piece) = pieces.next_piece() {
+            // A piece's headers go right before its payload, where the end of the piece before is, which was sent.
+            let payload = piece.payload.start + Descriptor::BYTES..piece.payload.end + Descriptor::BYTES;
+            let start = payload.start - piece.headers.len() - Descriptor::BYTES;
+            let mut kept = [0; HEADER_BYTES_MAX + Descriptor::BYTES];
+            let kept = &mut kept[..payload.start - start];
+            kept.copy_from_slice(&packet[start..payload.start]);
+            packet[start..start + Descriptor::BYTES].copy_from_slice(&piece.descriptor.to_bytes());
+            packet[start + Descriptor::BYTES..payload.start].copy_from_slice(piece.headers);
+            let is_superframe = piece.descriptor.kind.is_superframe();
+            let sent = self.port.send_datagram(peer, Priority::Low, &packet[start..payload.end]);
+            met.note(sent, payload.end - start, is_superframe);
+            packet[start..payload.start].copy_from_slice(kept);
+        }
+    }
+
+    /// Counts a frame that came by a lane and was dropped.
+    pub fn drop_from(&mut self, lane: LaneId, cause: Cause) {
+        let peer = self.lanes.get(lane / 2).copied().flatten();
+        if let Some(met) = peer.and_then(|peer| self.peers.get_mut(&peer)) {
+            met.drops.count(cause);
+        }
+    }
+
+    /// What is known of the process in this place, and how many places there are.
+    pub fn report(&self, place: usize) -> (Option<PeerReport>, usize) {
+        let met =
+            self.lanes.get(place).copied().flatten().and_then(|peer| Some((peer, self.peers.get(&peer)?)));
+        let report = met.map(|(peer, met)| PeerReport {
+            node: met.node.clone(),
+            process: self.port.peer_info(peer).map_or(0, |info| info.pid),
+            // An answer has a bounded length.
+            interfaces: met.interfaces.iter().take(16).cloned().collect(),
+            interfaces_count: met.interfaces.len(),
+            conflicts: met.conflicts.iter().take(4).cloned().collect(),
+            sent: met.sent,
+            received: met.received,
+            drops: met.drops,
+        });
+        (report, self.lanes.len())
+    }
+
+    fn arrive(&mut self, peer: Peer, payload: Payload) -> Option<Arrival> {
+        match self.peers.get_mut(&peer) {
+            Some(met) if !met.interfaces.is_empty() => {
+                met.received.frames += 1;
+                met.received.superframes += u64::from(payload.first().is_some_and(|kind| *kind > 1));
+                met.received.bytes += payload.len() as u64;
+                Some(Arrival { lane: met.lane, payload })
+            }
+            // It has not said who it is, or has nothing that could send.
+            Some(met) => {
+                met.drops.count(Cause::ForeignSource);
+                self.port.recycle(payload);
+                None
+            }
+            None => None,
+        }
+    }
+
+    /// Makes a lane for a process.
+    fn meet(&mut self, peer: Peer, began_here: bool) {
+        if let Some(met) = self.peers.get_mut(&peer) {
+            met.is_connected = true;
+            return;
+        }
+        let place = self.lanes.iter().position(Option::is_none).unwrap_or(self.lanes.len());
+        if place == self.lanes.len() {
+            self.lanes.push(None);
+        }
+        self.lanes[place] = Some(peer);
+        let name = self.port.peer_info(peer).map_or(PortName::Number(0), |info| info.port().clone());
+        let met = Met {
+            lane: lane_of(place),
+            began_here,
+            is_connected: !began_here,
+            name,
+            node: String::new(),
+            interfaces: Vec::new(),
+            conflicts: Vec::new(),
+            sent: Traffic::default(),
+            received: Traffic::default(),
+            drops: Drops::default(),
+        };
+        self.peers.insert(peer, met);
+    }
+
+    fn part(&mut self, peer: Peer, switch: &mut Switch) {
+        if let Some(met) = self.peers.remove(&peer) {
+            switch.remove(met.lane);
+            self.lanes[met.lane / 2] = None;
+        }
+    }
+
+    fn introduce(&mut self, peer: Peer) {
+        let introduction =
+            Introduction { version: VERSION, node: self.node.clone(), interfaces: self.interfaces.clone() };
+        let sent = serde_json::to_vec(&introduction)
+            .is_ok_and(|bytes| self.port.send(peer, Priority::High, &bytes).is_ok());
+        if !sent {
+            // Better none than one who knows us wrongly; it looks for us when it starts anew.
+            self.port.disconnect(peer);
+        }
+    }
+
+    /// Takes what a process says of itself. `false`: it is nothing that one of us would say.
+    fn hear(&mut self, peer: Peer, bytes: &[u8], switch: &mut Switch) -> bool {
+        let Ok(said) = serde_json::from_slice::<Introduction>(bytes) else { return false };
+        let labels = said.interfaces.iter().map(|interface| interface.label.len());
+        if said.version != VERSION
+            || said.interfaces.len() > INTERFACES_MAX
+            || said.node.len() > LABEL_BYTES_MAX
+            || labels.max().is_some_and(|length| length > LABEL_BYTES_MAX)
+        {
+            return false;
+        }
+        if let Some(info) = self.port.peer_info(peer)
+            && let Some(met) = self.peers.get_mut(&peer)
+        {
+            met.name = info.port().clone();
+        }
+        if !self.keep_one_of_two(peer, switch) {
+            return true;
+        }
+        let Some(met) = self.peers.get_mut(&peer) else { return true };
+        // Lanes to the fabric have no address of their own, so this cannot be refused.
+        let _ = switch.insert(met.lane, Side::Fabric);
+        met.conflicts.clear();
+        for interface in &said.interfaces {
+            let mac = MacAddress(interface.mac);
+            if mac.is_multicast() || !switch.announce(met.lane, mac) {
+                met.conflicts
+                    .push(format!("{} has the address {mac}, which is somebody else's", interface.label));
+            }
+        }
+        met.node = said.node;
+        met.interfaces = said.interfaces;
+        true
+    }
+
+    /// Two that started at once have looked for each other, and met twice. Both keep the connection that the one
+    /// with the smaller name began. `false`: this one was given up.
+    fn keep_one_of_two(&mut self, peer: Peer, switch: &mut Switch) -> bool {
+        let Some(met) = self.peers.get(&peer) else { return false };
+        let same = |(other, its): &(&Peer, &Met)| **other != peer && its.name == met.name && its.is_connected;
+        let Some((twin, its)) = self.peers.iter().find(same).map(|(twin, its)| (*twin, its)) else {
+            return true;
+        };
+        if its.began_here == met.began_here {
+            // One that came back before its end was known.
+            self.port.disconnect(twin);
+            self.part(twin, switch);
+            return true;
+        }
+        let ours_counts = self.own.to_string() < met.name.to_string();
+        let loser = if met.began_here == ours_counts { twin } else { peer };
+        self.port.disconnect(loser);
+        self.part(loser, switch);
+        loser != peer
+    }
+}
+
+impl Met {
+    fn note(&mut self, sent: Result<bool, bywire::SendError>, length_bytes: usize, is_superframe: bool) {
+        match sent {
+            Ok(true) => {
+                self.sent.frames += 1;
+                self.sent.superframes += u64::from(is_superframe);
+                self.sent.bytes += length_bytes as u64;
+            }
+            Ok(false) => {
+                self.drops.count(Cause::TargetFull);
+                // Nothing helps but that the other end has its turn, perhaps on this core: this doubles what arrives
+                // of a stream that nothing holds back. It is no wait: with nobody else there, it returns at once.
+                std::thread::yield_now();
+            }
+            Err(_) => self.drops.count(Cause::TargetDown),
+        }
+    }
+}
+
+/// Rings that hold about as much as a core moves while the other end waits for its turn on one.
+fn geometry() -> Geometry {
+    let mut geometry = Geometry::default();
+    for fragment_bytes in DATAGRAM_BYTES {
+        let lane = LaneGeometry { slots: 1024, bulk_bytes: LANE_BYTES };
+        let small = LaneGeometry { slots: 64, bulk_bytes: (4 * fragment_bytes).next_power_of_two() };
+        geometry = Geometry { lanes: [small, small, lane], fragment_bytes };
+        if geometry.check().is_ok() {
+            break;
+        }
+    }
+    geometry
+}
+
+/// The name of a loop's port. Names of ports are short, so a node is told by its hash there.
+fn port_name(network: &str, node: &str, queue: usize) -> String {
+    let hash = MacAddress::of_node(node).to_string().replace(':', "");
+    format!("eth.{network}.{hash}.{queue}")
+}
+
+/// Ports of the same network and queue that stand in the directory.
+fn others(join: &Join, directory: &Path) -> Vec<PortName> {
+    let (prefix, suffix) = (format!("eth.{}.", join.network), format!(".{}.port", join.queue));
+    let own = port_name(&join.network, &join.node, join.queue);
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let names = names.filter(|name| name.starts_with(&prefix) && name.ends_with(&suffix));
+    let names = names.map(|name| name.trim_end_matches(".port").to_owned());
+    names.filter(|name| *name != own).filter_map(|name| name.parse().ok()).take(PEERS_MAX).collect()
+}

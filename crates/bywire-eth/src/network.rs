@@ -1,0 +1,367 @@
+//! All interfaces of this process, and the loops that carry their frames.
+//!
+//! This is the part with privileges: it makes devices and hands their queues over. One carrying process serves one
+//! queue of every interface; frames of one flow stay with one of them, since the kernel answers a flow on the queue
+//! that it came by.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use bywire_sys::Errno;
+use bywire_sys::namespace::Namespace;
+use bywire_sys::socket::Socket;
+
+use crate::address::MacAddress;
+use crate::carrier::{self, LANES_MAX};
+use crate::order::{
+    self, Adoption, Answer, Confinement, Counts, ExchangeError, Join, Manner, Order, PeerReport,
+};
+use crate::probe::{self, Probe};
+use crate::station::{Plan, Station, StationError};
+use crate::switch::LaneId;
+
+/// How long a carrying process may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a carrying loop is started.
+#[derive(Clone, Debug)]
+pub enum Launch {
+    /// As a thread of this process, with its privileges: for tests.
+    Thread,
+    /// As a process of its own: this program with these arguments, which calls [`carrier::run`] on its standard input.
+    Program(std::path::PathBuf, Vec<OsString>),
+}
+
+/// Why the network could not be changed or asked.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// An interface could not be made.
+    #[error(transparent)]
+    Station(#[from] StationError),
+    /// Two interfaces would have one hardware address.
+    #[error(
+        "{0} and {1} would both have the address {2}: give one of them another name, or a `mac` of its own"
+    )]
+    SameAddress(String, String, MacAddress),
+    /// There are too many.
+    #[error("more than {LANES_MAX} interfaces in one process: start a second one")]
+    TooMany,
+    /// A carrying loop did not start.
+    #[error("cannot start the part that carries frames: {0}")]
+    Launch(io::Error),
+    /// No empty namespace could be made.
+    #[error(
+        "cannot make a network namespace to work in: {0}; this needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)"
+    )]
+    Workshop(Errno),
+    /// The carrying part has failed.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    /// The carrying part could not do what it was told.
+    #[error("the part that carries frames refused: {0}")]
+    Refused(String),
+}
+
+/// Every interface with its loops. Dropping it ends them all.
+#[derive(Debug)]
+pub struct Network {
+    workshop: Namespace,
+    probe: Probe,
+    stations: Vec<Option<Station>>,
+    loops: Vec<Loop>,
+    vanished: BTreeSet<LaneId>,
+}
+
+/// One carrying loop.
+#[derive(Debug)]
+struct Loop {
+    orders: Socket,
+    /// Taken when it is waited for.
+    work: Option<Work>,
+}
+
+/// What a carrying loop runs as.
+#[derive(Debug)]
+enum Work {
+    Thread(std::thread::JoinHandle<Result<(), ExchangeError>>),
+    Process(Child),
+}
+
+impl Network {
+    /// Starts `loops_count` carrying loops that work in this manner, without interfaces.
+    ///
+    /// # Errors
+    /// [`NetworkError`].
+    pub fn start(launch: &Launch, loops_count: usize, manner: Manner) -> Result<Self, NetworkError> {
+        let workshop = Namespace::fresh().map_err(NetworkError::Workshop)?;
+        let probe = probe::probe(&workshop);
+        let loops = (0..loops_count.max(1)).map(|_| Loop::start(launch)).collect::<Result<Vec<_>, _>>()?;
+        let network = Self { workshop, probe, stations: Vec::new(), loops, vanished: BTreeSet::new() };
+        network.work(manner)?;
+        Ok(network)
+    }
+
+    /// Changes how frames are carried.
+    ///
+    /// # Errors
+    /// [`NetworkError::Exchange`].
+    pub fn work(&self, manner: Manner) -> Result<(), NetworkError> {
+        for each in &self.loops {
+            order::send(&each.orders, &Order::Work(manner), None)?;
+        }
+        Ok(())
+    }
+
+    /// What this kernel takes.
+    pub fn probe(&self) -> &Probe {
+        &self.probe
+    }
+
+    /// How many queues each interface has.
+    pub fn loops_count(&self) -> usize {
+        self.loops.len()
+    }
+
+    /// Every interface that stands, with its lane.
+    pub fn stations(&self) -> impl Iterator<Item = (LaneId, &Station)> {
+        self.stations.iter().enumerate().filter_map(|(lane, station)| Some((lane, station.as_ref()?)))
+    }
+
+    /// Makes an interface, and carries its frames from now on.
+    ///
+    /// # Errors
+    /// [`NetworkError`].
+    pub fn add(&mut self, plan: Plan) -> Result<LaneId, NetworkError> {
+        if let Some((_, other)) = self.stations().find(|(_, station)| station.plan.mac == plan.mac) {
+            return Err(NetworkError::SameAddress(other.plan.label(), plan.label(), plan.mac));
+        }
+        let lane = self.stations.iter().position(Option::is_none).unwrap_or(self.stations.len());
+        if lane >= LANES_MAX {
+            return Err(NetworkError::TooMany);
+        }
+        let plan = Plan { queues_count: self.loops.len(), ..plan };
+        let (station, queues) = Station::build(plan, &self.workshop)?;
+        let adoption = Adoption {
+            lane,
+            label: station.plan.label(),
+            mac: station.plan.mac.0,
+            mtu_bytes: station.plan.mtu_bytes,
+            is_bridge: station.plan.bridge.is_some(),
+            takes_tcp: self.probe.takes_tcp,
+            takes_udp: self.probe.takes_udp,
+        };
+        for (each, queue) in self.loops.iter().zip(queues) {
+            order::send(&each.orders, &Order::Adopt(adoption.clone()), Some(&OwnedFd::from(queue)))?;
+        }
+        if lane == self.stations.len() {
+            self.stations.push(None);
+        }
+        self.stations[lane] = Some(station);
+        self.settle()?;
+        Ok(lane)
+    }
+
+    /// Takes an interface away.
+    ///
+    /// # Errors
+    /// [`NetworkError::Exchange`].
+    pub fn remove(&mut self, lane: LaneId) -> Result<Option<Station>, NetworkError> {
+        for each in &self.loops {
+            order::send(&each.orders, &Order::Release(lane), None)?;
+        }
+        self.settle()?;
+        Ok(self.stations.get_mut(lane).and_then(Option::take))
+    }
+
+    /// The interface of a lane.
+    pub fn station(&self, lane: LaneId) -> Option<&Station> {
+        self.stations.get(lane)?.as_ref()
+    }
+
+    /// Changes what can be changed of an interface that stands: see [`Station::adapt`].
+    ///
+    /// # Errors
+    /// [`NetworkError`].
+    pub fn adapt(&mut self, lane: LaneId, wanted: Plan) -> Result<(), NetworkError> {
+        let Some(station) = self.stations.get_mut(lane).and_then(Option::as_mut) else { return Ok(()) };
+        station.adapt(wanted)?;
+        let order = Order::Resize(lane, station.plan.mtu_bytes);
+        for each in &self.loops {
+            order::send(&each.orders, &order, None)?;
+        }
+        Ok(())
+    }
+
+    /// Meets the other processes of the network.
+    ///
+    /// # Errors
+    /// [`NetworkError::Refused`] with the reason.
+    pub fn join(&mut self, network: &str, node: &str, directory: &Path) -> Result<(), NetworkError> {
+        for (queue, each) in self.loops.iter().enumerate() {
+            let (network, node, directory) = (network.to_owned(), node.to_owned(), directory.to_owned());
+            order::send(&each.orders, &Order::Join(Join { network, node, queue, directory }), None)?;
+        }
+        self.settle()
+    }
+
+    /// The other processes that were met, by their nodes; what went over several queues is added up.
+    ///
+    /// # Errors
+    /// [`NetworkError::Exchange`].
+    pub fn peers(&mut self) -> Result<Vec<PeerReport>, NetworkError> {
+        let mut peers: Vec<PeerReport> = Vec::new();
+        for index in 0..self.loops.len() {
+            let (mut place, mut places) = (0, 1);
+            while place < places {
+                let Answer::Peer(report, count) = self.ask(index, &Order::Peer(place))? else { break };
+                (place, places) = (place + 1, count);
+                let Some(report) = report else { continue };
+                match peers.iter_mut().find(|known| known.node == report.node) {
+                    Some(known) => known.add(&report),
+                    None => peers.push(*report),
+                }
+            }
+        }
+        peers.sort_by(|one, other| one.node.cmp(&other.node));
+        Ok(peers)
+    }
+
+    /// What an interface's queues have done, together.
+    ///
+    /// # Errors
+    /// [`NetworkError`].
+    pub fn counts(&mut self, lane: LaneId) -> Result<Counts, NetworkError> {
+        let mut sum = Counts { lane, ..Counts::default() };
+        for index in 0..self.loops.len() {
+            match self.ask(index, &Order::Count(lane))? {
+                Answer::Counts(counts) => sum.add(&counts),
+                Answer::Refused(reason) => return Err(NetworkError::Refused(reason)),
+                _ => {}
+            }
+        }
+        Ok(sum)
+    }
+
+    /// What to watch: something can be read there when [`Network::vanished`] has something to say.
+    pub fn watched(&self) -> impl Iterator<Item = &Socket> {
+        self.loops.iter().map(|each| &each.orders)
+    }
+
+    /// Lanes whose device somebody else has removed since the last call. They are free again.
+    ///
+    /// # Errors
+    /// [`NetworkError::Exchange`] when a carrying loop has ended.
+    pub fn vanished(&mut self) -> Result<Vec<Station>, NetworkError> {
+        for each in &self.loops {
+            while let Some((answer, _)) = order::receive::<Answer>(&each.orders)? {
+                if let Answer::Vanished(lane) = answer
+                    && lane < LANES_MAX
+                {
+                    self.vanished.insert(lane);
+                }
+            }
+        }
+        let lanes = std::mem::take(&mut self.vanished);
+        for lane in &lanes {
+            for each in &self.loops {
+                order::send(&each.orders, &Order::Release(*lane), None)?;
+            }
+        }
+        Ok(lanes.into_iter().filter_map(|lane| self.stations.get_mut(lane)?.take()).collect())
+    }
+
+    /// Shows copies of all frames that enter to whoever is at the other end.
+    ///
+    /// # Errors
+    /// [`NetworkError::Exchange`].
+    pub fn show(&self, watcher: &Socket) -> Result<(), NetworkError> {
+        for each in &self.loops {
+            let copy = watcher.as_fd().try_clone_to_owned().map_err(NetworkError::Launch)?;
+            order::send(&each.orders, &Order::Watch, Some(&copy))?;
+        }
+        Ok(())
+    }
+
+    /// What each loop has given up, and the process it is.
+    ///
+    /// # Errors
+    /// [`NetworkError::Exchange`].
+    pub fn confinements(&mut self) -> Result<Vec<(u32, Confinement)>, NetworkError> {
+        let mut confinements = Vec::with_capacity(self.loops.len());
+        for index in 0..self.loops.len() {
+            let process = match &self.loops[index].work {
+                Some(Work::Process(process)) => process.id(),
+                _ => std::process::id(),
+            };
+            if let Answer::Confined(confinement) = self.ask(index, &Order::Confess)? {
+                confinements.push((process, confinement));
+            }
+        }
+        Ok(confinements)
+    }
+
+    /// Waits until every order has been carried out.
+    fn settle(&mut self) -> Result<(), NetworkError> {
+        for index in 0..self.loops.len() {
+            if let Answer::Refused(reason) = self.ask(index, &Order::Settle)? {
+                // The answer to the question itself is still under way.
+                order::await_next::<Answer>(&self.loops[index].orders, PATIENCE)?;
+                return Err(NetworkError::Refused(reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, index: usize, question: &Order) -> Result<Answer, NetworkError> {
+        let each = &self.loops[index];
+        order::send(&each.orders, question, None)?;
+        loop {
+            match order::await_next(&each.orders, PATIENCE)? {
+                Answer::Vanished(lane) if lane < LANES_MAX => drop(self.vanished.insert(lane)),
+                answer => return Ok(answer),
+            }
+        }
+    }
+}
+
+impl Loop {
+    fn start(launch: &Launch) -> Result<Self, NetworkError> {
+        let (orders, theirs) = Socket::pair().map_err(|error| NetworkError::Launch(error.into()))?;
+        let work = match launch {
+            Launch::Thread => {
+                let thread = std::thread::Builder::new().name("carrier".to_owned());
+                Work::Thread(
+                    thread
+                        .spawn(move || carrier::run(theirs, Confinement::Absent))
+                        .map_err(NetworkError::Launch)?,
+                )
+            }
+            Launch::Program(program, arguments) => {
+                let mut command = Command::new(program);
+                command.args(arguments).stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
+                // An interrupt from the terminal is for us, who then end it in order.
+                command.process_group(0);
+                Work::Process(command.spawn().map_err(NetworkError::Launch)?)
+            }
+        };
+        Ok(Self { orders, work: Some(work) })
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        self.orders.shut_down();
+        // It ends by itself, as its orders have; waiting makes sure that its devices are gone.
+        match self.work.take() {
+            Some(Work::Thread(thread)) => drop(thread.join()),
+            Some(Work::Process(mut process)) => drop(process.wait()),
+            None => {}
+        }
+    }
+}

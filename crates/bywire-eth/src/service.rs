@@ -1,0 +1,318 @@
+//! A running network: the part with privileges, which makes the interfaces of its settings and looks after them.
+//!
+//! It never sees a frame. What it does while running is short: it answers at its door, makes an interface anew that
+//! somebody has removed, and follows its settings when they are read again.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use bywire_sys::poller::Poller;
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::control::{ControlError, Door, Request, runtime_directory};
+use crate::metrics::{self, Metrics};
+use crate::network::{Launch, Network, NetworkError};
+use crate::order::Counts;
+use crate::settings::{Settings, SettingsError};
+use crate::station::Plan;
+use crate::status;
+
+/// How often an interface that is missing is tried again: its namespace may come back, as a restarted container's.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Why a service did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// The settings are no good.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// There is no door.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The network failed.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// Prometheus cannot be answered there.
+    #[error("cannot listen on {0} for Prometheus: {1}; choose another address")]
+    Metrics(SocketAddr, std::io::Error),
+    /// The kernel refused what the service itself needs.
+    #[error("cannot watch for signals and requests: {0}")]
+    System(std::io::Error),
+}
+
+/// What woke the service.
+const DOOR: u64 = 0;
+const STOP: u64 = 1;
+const RELOAD: u64 = 2;
+const CARRIERS: u64 = 3;
+const METRICS: u64 = 4;
+const WINDOW: u64 = 5;
+
+/// A network with its door.
+pub struct Service<'a> {
+    settings: Settings,
+    network: Network,
+    door: Door,
+    metrics: Option<Metrics>,
+    missing: Vec<Plan>,
+    poller: Poller,
+    /// Watched only: a byte there is the end.
+    _stop: UnixStream,
+    reload: UnixStream,
+    began: Instant,
+    read: &'a dyn Fn() -> Result<Settings, SettingsError>,
+    say: &'a dyn Fn(&str),
+}
+
+impl<'a> Service<'a> {
+    /// Starts everything that the settings say, which `read` yields now and whenever SIGHUP comes; `say` takes a line
+    /// for whoever watches.
+    ///
+    /// # Errors
+    /// [`ServiceError`]; nothing is left then.
+    pub fn start(
+        read: &'a dyn Fn() -> Result<Settings, SettingsError>,
+        launch: &Launch,
+        say: &'a dyn Fn(&str),
+    ) -> Result<Self, ServiceError> {
+        let settings = read()?;
+        let plans = settings.plans()?;
+        if plans.is_empty() {
+            return Err(SettingsError::Nothing.into());
+        }
+        let (stop, reload) = watch_signals().map_err(ServiceError::System)?;
+        let door = Door::open(&settings.network, &settings.node)?;
+        let listen =
+            |address| Metrics::listen(address).map_err(|error| ServiceError::Metrics(address, error));
+        let metrics = settings.metrics.map(listen).transpose()?;
+        let mut network = Network::start(launch, settings.queues, settings.manner())?;
+        for plan in plans {
+            network.add(plan)?;
+        }
+        network.join(&settings.network, &settings.node, &runtime_directory()?)?;
+        let poller = Poller::new().map_err(|error| ServiceError::System(error.into()))?;
+        let watched = [
+            (door.listener().as_fd(), DOOR),
+            (door.window().as_fd(), WINDOW),
+            (stop.as_fd(), STOP),
+            (reload.as_fd(), RELOAD),
+        ];
+        let watched = watched.into_iter().chain(metrics.iter().map(|metrics| (metrics.as_fd(), METRICS)));
+        for (file, tag) in watched {
+            poller.add(&file, tag).map_err(|error| ServiceError::System(error.into()))?;
+        }
+        for socket in network.watched() {
+            poller.add(socket, CARRIERS).map_err(|error| ServiceError::System(error.into()))?;
+        }
+        let began = Instant::now();
+        Ok(Self {
+            settings,
+            network,
+            door,
+            metrics,
+            missing: Vec::new(),
+            poller,
+            _stop: stop,
+            reload,
+            began,
+            read,
+            say,
+        })
+    }
+
+    /// The interfaces that stand, one line for each.
+    pub fn lines(&self) -> Vec<String> {
+        let stations = self.network.stations();
+        stations.map(|(_, station)| status::heading(&station.plan)).collect()
+    }
+
+    /// Works until it is told to end, by a signal or at its door. Everything is gone then.
+    ///
+    /// # Errors
+    /// [`ServiceError::Network`] when the part that carries frames has ended.
+    pub fn run(mut self) -> Result<(), ServiceError> {
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        loop {
+            let timeout = (!self.missing.is_empty()).then_some(RETRY);
+            let ready = self.poller.wait(timeout).map_err(|error| ServiceError::System(error.into()))?;
+            let ready = ready.to_vec();
+            if ready.contains(&STOP) {
+                return Ok(());
+            }
+            if ready.contains(&RELOAD) {
+                drain(&self.reload);
+                self.follow()?;
+            }
+            if ready.contains(&CARRIERS) {
+                self.mourn()?;
+            }
+            if ready.contains(&WINDOW)
+                && let Ok(Some(watcher)) = self.door.window().accept()
+            {
+                self.network.show(&watcher)?;
+            }
+            if ready.contains(&METRICS)
+                && let Some(mut caller) = self.metrics.as_ref().and_then(Metrics::caller)
+            {
+                let status = self.status()?;
+                // A caller that has gone away has its reasons.
+                let _ = metrics::answer(&mut caller, &status);
+            }
+            if ready.contains(&DOOR)
+                && let Some(caller) = self.answer()?
+            {
+                self.end(caller);
+                return Ok(());
+            }
+            self.retry()?;
+        }
+    }
+
+    /// Takes note of interfaces that somebody has removed.
+    fn mourn(&mut self) -> Result<(), ServiceError> {
+        for station in self.network.vanished()? {
+            (self.say)(&format!(
+                "{} was removed by somebody: it is made anew as soon as that is possible",
+                station.plan.label()
+            ));
+            self.missing.push(station.plan);
+        }
+        Ok(())
+    }
+
+    /// Makes missing interfaces where that is possible by now.
+    fn retry(&mut self) -> Result<(), ServiceError> {
+        for plan in std::mem::take(&mut self.missing) {
+            match self.network.add(plan.clone()) {
+                Ok(_) => (self.say)(&format!("{} stands again", plan.label())),
+                Err(NetworkError::Exchange(error)) => return Err(NetworkError::Exchange(error).into()),
+                Err(_) => self.missing.push(plan),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the settings again and does what differs.
+    fn follow(&mut self) -> Result<(), ServiceError> {
+        let read = (self.read)().and_then(|settings| Ok((settings.plans()?, settings)));
+        let (plans, settings) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                (self.say)(&format!("everything stays as it was: {error}"));
+                return Ok(());
+            }
+        };
+        let fixed = |settings: &Settings| {
+            (settings.network.clone(), settings.node.clone(), settings.queues, settings.metrics)
+        };
+        if fixed(&settings) != fixed(&self.settings) {
+            (self.say)(
+                "everything stays as it was: network, node, queues and metrics change with a restart only",
+            );
+            return Ok(());
+        }
+        self.network.work(settings.manner())?;
+        self.missing.retain(|plan| plans.iter().any(|wanted| wanted.label() == plan.label()));
+        let standing: Vec<_> =
+            self.network.stations().map(|(lane, station)| (lane, station.plan.clone())).collect();
+        for (lane, plan) in &standing {
+            let wanted = plans.iter().find(|wanted| wanted.label() == plan.label());
+            let fits = wanted.is_some_and(|wanted| wanted.mac == plan.mac && wanted.bridge == plan.bridge);
+            if !fits {
+                self.network.remove(*lane)?;
+            } else if let Some(wanted) = wanted
+                && let Err(error) = self.network.adapt(*lane, wanted.clone())
+            {
+                (self.say)(&error.to_string());
+            }
+        }
+        for plan in plans {
+            let label = plan.label();
+            let stands = self.network.stations().any(|(_, station)| station.plan.label() == label);
+            if stands || self.missing.iter().any(|plan| plan.label() == label) {
+                continue;
+            }
+            if let Err(error) = self.network.add(plan.clone()) {
+                (self.say)(&error.to_string());
+                self.missing.push(plan);
+            }
+        }
+        self.settings = settings;
+        (self.say)("the settings were read again");
+        Ok(())
+    }
+
+    /// Answers whoever calls at the door; returns the caller who asks for the end.
+    fn answer(&mut self) -> Result<Option<UnixStream>, ServiceError> {
+        let Some((request, mut caller)) = self.door.answer_next() else { return Ok(None) };
+        if request == Request::Down {
+            return Ok(Some(caller));
+        }
+        let answer = self.status()?;
+        // A caller that has gone away has its reasons.
+        let _ = caller.write_all(answer.to_string().as_bytes());
+        Ok(None)
+    }
+
+    fn status(&mut self) -> Result<serde_json::Value, ServiceError> {
+        let lanes: Vec<_> = self.network.stations().map(|(lane, _)| lane).collect();
+        let mut interfaces = Vec::new();
+        for lane in lanes {
+            // One that vanishes meanwhile is reported as soon as it is known to be gone.
+            let counts = match self.network.counts(lane) {
+                Ok(counts) => counts,
+                Err(NetworkError::Refused(_)) => Counts { lane, ..Counts::default() },
+                Err(error) => return Err(error.into()),
+            };
+            let station = self.network.station(lane);
+            interfaces
+                .extend(station.map(|station| status::interface(station, self.network.probe(), &counts)));
+        }
+        let loops = self.network.confinements()?;
+        let peers: Vec<_> = self.network.peers()?.iter().map(status::peer).collect();
+        Ok(json!({
+            "schema": status::SCHEMA,
+            "network": self.settings.network,
+            "node": self.settings.node,
+            "process": std::process::id(),
+            "uptime_s": self.began.elapsed().as_secs(),
+            "coalesce": self.settings.coalesce,
+            "spin_us": self.settings.manner().spin_us,
+            "carriers": loops.iter().map(|(process, given_up)| status::carrier(*process, given_up)).collect::<Vec<_>>(),
+            "warnings": status::warnings(&interfaces, &peers),
+            "peers": peers,
+            "interfaces": interfaces,
+            "missing": self.missing.iter().map(Plan::label).collect::<Vec<_>>(),
+        }))
+    }
+
+    /// Takes everything away, then says so.
+    fn end(self, mut caller: UnixStream) {
+        let Self { network, door, settings, .. } = self;
+        drop(network);
+        drop(door);
+        let answer = json!({ "network": settings.network, "node": settings.node, "ended": true });
+        let _ = caller.write_all(answer.to_string().as_bytes());
+    }
+}
+
+/// Streams that become readable when this process is told to end, and when it is told to read its settings again.
+fn watch_signals() -> std::io::Result<(UnixStream, UnixStream)> {
+    let (stop, stopped) = UnixStream::pair()?;
+    let (reload, reloaded) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, stopped.try_clone()?)?;
+    }
+    signal_hook::low_level::pipe::register(SIGHUP, reloaded)?;
+    reload.set_nonblocking(true)?;
+    Ok((stop, reload))
+}
+
+fn drain(mut stream: &UnixStream) {
+    let mut bytes = [0; 64];
+    while matches!(std::io::Read::read(&mut stream, &mut bytes), Ok(1..)) {}
+}

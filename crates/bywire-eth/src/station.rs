@@ -1,0 +1,235 @@
+//! An interface that stands in a network namespace: made, addressed, set up, and looked after.
+//!
+//! The device is made in an empty namespace of our own and handed over: so it carries its final name from the
+//! start, nothing on the machine takes it for hardware to configure, and our descriptors do not keep the
+//! namespace alive when its container ends.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use bywire_sys::Errno;
+use bywire_sys::namespace::{Namespace, Place};
+use bywire_sys::tap::{self, Offloads, Queue, Tap};
+
+use crate::address::MacAddress;
+use crate::interface::{Change, Cidr, Link, Links, SUPERFRAME_BYTES_MAX};
+
+/// The MTUs that a TAP takes, in bytes: Linux's own minimum, and what an Ethernet header leaves of 64 KiB.
+pub const MTU_BYTES: std::ops::RangeInclusive<u32> = 68..=65_521;
+/// Under this there is no IPv6 (RFC 8200).
+const IPV6_MTU_BYTES: u32 = 1280;
+
+/// An interface as it is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Where.
+    pub place: Place,
+    /// Under which name.
+    pub name: String,
+    /// Its hardware address.
+    pub mac: MacAddress,
+    /// Its IP addresses; none leaves that to DHCP or to the system.
+    pub addresses: Vec<Cidr>,
+    /// The longest packet.
+    pub mtu_bytes: u32,
+    /// A bridge in that namespace to attach it to.
+    pub bridge: Option<String>,
+    /// How many queues, one for each carrying process.
+    pub queues_count: usize,
+}
+
+/// Why an interface could not be made or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StationError {
+    /// There is no such namespace.
+    #[error(
+        "there is no network namespace {0}: `ip netns list` shows the named ones, `pid:N` takes a process's"
+    )]
+    NoNamespace(Place),
+    /// It cannot be entered.
+    #[error("cannot enter the network namespace {0}: {1}; this needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)")]
+    Entry(Place, Errno),
+    /// The kernel has no TAP devices.
+    #[error("there is no /dev/net/tun: `modprobe tun`, or give the container that device")]
+    NoTap,
+    /// We may not.
+    #[error("making {0} is not permitted: run as root, or with CAP_NET_ADMIN")]
+    NotPermitted(String),
+    /// The name is taken.
+    #[error("the name {0} is taken already: choose another name, or end what holds it by `bywire eth down`")]
+    NameTaken(String),
+    /// There is no such bridge.
+    #[error(
+        "there is no bridge {bridge} in the namespace of {interface}: `ip link add {bridge} type bridge` makes one"
+    )]
+    NoBridge {
+        /// The bridge that was asked for.
+        bridge: String,
+        /// For which interface.
+        interface: String,
+    },
+    /// IPv6 over an MTU that is too small for it.
+    #[error("{0} cannot have an IPv6 address at an MTU of {1} bytes: IPv6 needs at least {IPV6_MTU_BYTES}")]
+    MtuForIpv6(String, u32),
+    /// Anything else that the kernel said.
+    #[error("cannot {action} {interface}: {cause}")]
+    Kernel {
+        /// What was being done.
+        action: &'static str,
+        /// To which interface.
+        interface: String,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+}
+
+/// An interface that stands.
+#[derive(Debug)]
+pub struct Station {
+    /// What was asked for.
+    pub plan: Plan,
+    /// What the device's kernel end agreed to.
+    pub offloads: Offloads,
+}
+
+impl Station {
+    /// Makes the interface of `plan` out of a device made in `workshop`, an empty namespace. It is gone when the
+    /// returned queues are.
+    ///
+    /// # Errors
+    /// [`StationError`].
+    pub fn build(plan: Plan, workshop: &Namespace) -> Result<(Self, Vec<Queue>), StationError> {
+        if let Some(cidr) = plan.addresses.iter().find(|cidr| cidr.address.is_ipv6())
+            && plan.mtu_bytes < IPV6_MTU_BYTES
+        {
+            return Err(StationError::MtuForIpv6(format!("{} ({cidr})", plan.label()), plan.mtu_bytes));
+        }
+        let namespace = open(&plan.place)?;
+        let made = workshop.run(|| plan.make_device(&namespace));
+        let tap = made.map_err(|cause| StationError::Entry(Place::Current, cause))??;
+        plan.inside(&namespace, || plan.configure())??;
+        Ok((Self { plan, offloads: tap.offloads }, tap.queues))
+    }
+
+    /// What the kernel says of the interface now.
+    ///
+    /// # Errors
+    /// [`StationError`].
+    pub fn look(&self) -> Result<Link, StationError> {
+        let namespace = open(&self.plan.place)?;
+        self.plan.inside(&namespace, || {
+            let found = Links::open().and_then(|mut links| links.find(&self.plan.name));
+            found.map_err(|cause| self.plan.failed("look at", cause))
+        })?
+    }
+
+    /// Makes the interface what `wanted` says, as far as that can be done to one that stands: its MTU and its
+    /// addresses.
+    ///
+    /// # Errors
+    /// [`StationError`].
+    pub fn adapt(&mut self, wanted: Plan) -> Result<(), StationError> {
+        let namespace = open(&self.plan.place)?;
+        let before = &self.plan;
+        wanted.inside(&namespace, || {
+            let failed = |cause| wanted.failed("change", cause);
+            let mut links = Links::open().map_err(failed)?;
+            let index = links.find(&wanted.name).map_err(failed)?.index;
+            if wanted.mtu_bytes != before.mtu_bytes {
+                let change = Change { mtu_bytes: Some(wanted.mtu_bytes), ..Change::default() };
+                links.change(index, change).map_err(failed)?;
+            }
+            for old in before.addresses.iter().filter(|cidr| !wanted.addresses.contains(cidr)) {
+                // Somebody may have taken it away before us.
+                let _ = links.remove_address(index, *old);
+            }
+            for new in wanted.addresses.iter().filter(|cidr| !before.addresses.contains(cidr)) {
+                links.add_address(index, *new).map_err(failed)?;
+            }
+            Ok(())
+        })??;
+        self.plan = wanted;
+        Ok(())
+    }
+}
+
+impl Plan {
+    /// How the interface is told: `NETNS:NAME`.
+    pub fn label(&self) -> String {
+        format!("{}:{}", self.place, self.name)
+    }
+
+    /// Makes the device in this thread's namespace and moves it to where it belongs.
+    fn make_device(&self, target: &Namespace) -> Result<Tap, StationError> {
+        let wanted = Offloads { checksum: true, tcp_segmentation: true, udp_segmentation: true };
+        let tap = Tap::create(&self.name, self.queues_count, wanted).map_err(|error| match error {
+            Errno::NOENT | Errno::NODEV | Errno::NXIO => StationError::NoTap,
+            Errno::PERM | Errno::ACCESS => StationError::NotPermitted(self.label()),
+            Errno::BUSY | Errno::EXIST => StationError::NameTaken(self.label()),
+            error => self.failed("make", error.into()),
+        })?;
+        let mut links = Links::open().map_err(|cause| self.failed("make", cause))?;
+        let index = links.find(&self.name).map_err(|cause| self.failed("make", cause))?.index;
+        links.hand_over(index, target.as_fd()).map_err(|cause| {
+            match cause.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::EXIST) => StationError::NameTaken(self.label()),
+                Some(Errno::PERM) => StationError::NotPermitted(self.label()),
+                _ => self.failed("hand over", cause),
+            }
+        })?;
+        Ok(tap)
+    }
+
+    /// Gives the device its addresses and sets it up, in this thread's namespace.
+    fn configure(&self) -> Result<(), StationError> {
+        let failed = |cause| self.failed("set up", cause);
+        let mut links = Links::open().map_err(failed)?;
+        let index = links.find(&self.name).map_err(failed)?.index;
+        let bridge = match &self.bridge {
+            Some(name) => Some(
+                links
+                    .find(name)
+                    .map_err(|_| StationError::NoBridge { bridge: name.clone(), interface: self.label() })?,
+            ),
+            None => None,
+        };
+        let change = Change {
+            mac: Some(self.mac),
+            mtu_bytes: Some(self.mtu_bytes),
+            superframe_bytes_max: Some(SUPERFRAME_BYTES_MAX),
+            bridge: bridge.map(|link| link.index),
+            up: Some(true),
+        };
+        links.change(index, change).map_err(failed)?;
+        for cidr in &self.addresses {
+            links.add_address(index, *cidr).map_err(|cause| self.failed("give an address to", cause))?;
+        }
+        Ok(())
+    }
+
+    fn inside<T: Send>(
+        &self,
+        namespace: &Namespace,
+        action: impl FnOnce() -> T + Send,
+    ) -> Result<T, StationError> {
+        namespace.run(action).map_err(|cause| StationError::Entry(self.place.clone(), cause))
+    }
+
+    fn failed(&self, action: &'static str, cause: io::Error) -> StationError {
+        StationError::Kernel { action, interface: self.label(), cause }
+    }
+}
+
+/// Is this a name that the kernel takes for an interface?
+pub fn is_name(text: &str) -> bool {
+    let good =
+        |letter: char| !letter.is_whitespace() && !letter.is_control() && !matches!(letter, '/' | ':' | '%');
+    (1..=tap::NAME_BYTES_MAX).contains(&text.len()) && text != "." && text != ".." && text.chars().all(good)
+}
+
+fn open(place: &Place) -> Result<Namespace, StationError> {
+    Namespace::open(place).map_err(|error| match error {
+        Errno::NOENT | Errno::SRCH => StationError::NoNamespace(place.clone()),
+        error => StationError::Entry(place.clone(), error),
+    })
+}

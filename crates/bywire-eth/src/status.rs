@@ -1,0 +1,233 @@
+//! What a running network says of itself: JSON for programs, and text for people made of the same.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::address::MacAddress;
+use crate::drops::Drops;
+use crate::order::{Confinement, Counts, PeerReport, Traffic};
+use crate::probe::Probe;
+use crate::station::{Plan, Station};
+
+/// The form of the JSON; the number changes when a reader of the old form would misread the new one.
+pub const SCHEMA: &str = "bywire-eth-status/1";
+
+/// One interface in one line.
+pub fn heading(plan: &Plan) -> String {
+    let mut line = format!("{} {} mtu {}", plan.label(), plan.mac, plan.mtu_bytes);
+    for cidr in &plan.addresses {
+        let _ = write!(line, " {cidr}");
+    }
+    if let Some(bridge) = &plan.bridge {
+        let _ = write!(line, " in bridge {bridge}");
+    }
+    line
+}
+
+/// One interface with everything that is known of it.
+pub fn interface(station: &Station, probe: &Probe, counts: &Counts) -> Value {
+    let plan = &station.plan;
+    let found = station.look();
+    let (mtu_bytes, state) = match &found {
+        Ok(link) => (link.mtu_bytes, if link.is_up { "up" } else { "down" }.to_owned()),
+        Err(error) => (plan.mtu_bytes, format!("unknown: {error}")),
+    };
+    json!({
+        "interface": plan.label(),
+        "lane": 2 * counts.lane,
+        "namespace": plan.place.to_string(),
+        "name": plan.name,
+        "mac": plan.mac.to_string(),
+        "mtu": mtu_bytes,
+        "state": state,
+        "addresses": plan.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "bridge": plan.bridge,
+        "offloads": offloads(station, probe, counts),
+        "sent": traffic(counts.sent),
+        "received": traffic(counts.received),
+        "cut": counts.cut,
+        "drops": drops(&counts.drops),
+    })
+}
+
+/// A process that carries frames, with what the kernel says that it may still do.
+pub fn carrier(process: u32, confinement: &Confinement) -> Value {
+    let told = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let field = |name: &str| {
+        let mut lines = told.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        lines.next().map(str::trim).map(str::to_owned)
+    };
+    let files = match confinement {
+        Confinement::Absent => "unconfined",
+        Confinement::Enforced { but: Some(reason) } => reason,
+        Confinement::Enforced { but: None } => "the directory of ports only",
+    };
+    json!({
+        "process": process,
+        "capabilities": field("CapEff"),
+        "capabilities_bound": field("CapBnd"),
+        "no_new_privileges": field("NoNewPrivs").map(|value| value == "1"),
+        "seccomp": field("Seccomp").map(|value| value == "2"),
+        "files": files,
+    })
+}
+
+/// Another process of the network.
+pub fn peer(report: &PeerReport) -> Value {
+    json!({
+        "node": report.node,
+        "process": report.process,
+        "interfaces_count": report.interfaces_count,
+        "interfaces": report.interfaces.iter().map(|interface| json!({
+            "interface": interface.label,
+            "mac": MacAddress(interface.mac).to_string(),
+            "mtu": interface.mtu_bytes,
+        })).collect::<Vec<_>>(),
+        "conflicts": report.conflicts,
+        "sent": traffic(report.sent),
+        "received": traffic(report.received),
+        "drops": drops(&report.drops),
+    })
+}
+
+/// What differs between interfaces that should agree, and addresses that several claim.
+pub fn warnings(interfaces: &[Value], peers: &[Value]) -> Vec<String> {
+    let Some(first) = interfaces.first() else { return Vec::new() };
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let far = peers.iter().flat_map(|peer| {
+        let node = text(&peer["node"]).to_owned();
+        list(&peer["interfaces"]).into_iter().map(move |interface| (format!("{node}'s "), interface))
+    });
+    let near = interfaces.iter().map(|interface| (String::new(), interface.clone()));
+    let others = near.chain(far).filter(|(_, other)| other["mtu"] != first["mtu"]);
+    let mtus = others.map(|(whose, other)| {
+        format!(
+            "{} has an MTU of {}, {whose}{} one of {}: long packets between them are lost",
+            text(&first["interface"]),
+            first["mtu"],
+            text(&other["interface"]),
+            other["mtu"]
+        )
+    });
+    let conflicts = peers.iter().flat_map(|peer| {
+        let node = text(&peer["node"]).to_owned();
+        let said = list(&peer["conflicts"]).into_iter();
+        said.map(move |said| format!("{node}'s {}: none of its frames are taken", text(&said)))
+    });
+    mtus.chain(conflicts).collect()
+}
+
+/// A status for people.
+pub fn table(status: &Value) -> String {
+    let mut lines = vec![format!(
+        "network {}, node {}: process {}, up {} s, coalescing {}, spinning {} µs at most",
+        text(&status["network"]),
+        text(&status["node"]),
+        status["process"],
+        status["uptime_s"],
+        if status["coalesce"] == true { "on" } else { "off" },
+        status["spin_us"]
+    )];
+    for carrier in status["carriers"].as_array().into_iter().flatten() {
+        lines.push(format!(
+            "  carried by process {}: capabilities {}, system calls {}, files: {}",
+            carrier["process"],
+            text(&carrier["capabilities"]),
+            if carrier["seccomp"] == true { "filtered" } else { "all" },
+            text(&carrier["files"])
+        ));
+    }
+    for interface in status["interfaces"].as_array().into_iter().flatten() {
+        lines.extend(interface_lines(interface));
+    }
+    for peer in status["peers"].as_array().into_iter().flatten() {
+        lines.extend(peer_lines(peer));
+    }
+    for label in status["missing"].as_array().into_iter().flatten() {
+        lines.push(format!("  {}  missing: it is tried again every second", text(label)));
+    }
+    for warning in status["warnings"].as_array().into_iter().flatten() {
+        lines.push(format!("  warning: {}", text(warning)));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn peer_lines(peer: &Value) -> Vec<String> {
+    let interfaces = peer["interfaces"].as_array().into_iter().flatten();
+    let names: Vec<&str> = interfaces.map(|interface| text(&interface["interface"])).collect();
+    let heading = format!(
+        "  node {}, process {}: {} interface(s) {}",
+        text(&peer["node"]),
+        peer["process"],
+        peer["interfaces_count"],
+        names.join(" ")
+    );
+    [vec![heading], traffic_lines(peer), drops_line(peer)].concat()
+}
+
+fn interface_lines(interface: &Value) -> Vec<String> {
+    let addresses: Vec<&str> = interface["addresses"].as_array().into_iter().flatten().map(text).collect();
+    let mut lines = vec![format!(
+        "  {}  {}  mtu {}  {}  {}",
+        text(&interface["interface"]),
+        text(&interface["mac"]),
+        interface["mtu"],
+        text(&interface["state"]),
+        addresses.join(" ")
+    )];
+    lines.extend(traffic_lines(interface));
+    let offloads = &interface["offloads"];
+    let whole = |name: &str| if offloads[name] == true { "whole" } else { "cut" };
+    let mut line = format!("    superframes: TCP {}, UDP {}", whole("tcp"), whole("udp"));
+    for reason in offloads["reasons"].as_array().into_iter().flatten() {
+        let _ = write!(line, "; {}", text(reason));
+    }
+    lines.push(line);
+    lines.extend(drops_line(interface));
+    lines
+}
+
+fn traffic_lines(of: &Value) -> Vec<String> {
+    let directions = ["sent", "received"].into_iter();
+    let line = |name: &str| {
+        let direction = &of[name];
+        let (frames, superframes, bytes) =
+            (&direction["frames"], &direction["superframes"], &direction["bytes"]);
+        format!("    {name:<9} {frames} frames, {superframes} of them superframes, {bytes} bytes")
+    };
+    directions.map(line).collect()
+}
+
+fn drops_line(of: &Value) -> Vec<String> {
+    let drops = of["drops"].as_object().into_iter().flatten();
+    let drops: Vec<String> = drops.map(|(name, count)| format!("{name} {count}")).collect();
+    if drops.is_empty() { Vec::new() } else { vec![format!("    dropped: {}", drops.join(", "))] }
+}
+
+fn offloads(station: &Station, probe: &Probe, counts: &Counts) -> Value {
+    let mut reasons = probe.reasons.clone();
+    for (name, refused) in [("TCP", counts.refused_tcp), ("UDP", counts.refused_udp)] {
+        if refused {
+            reasons.push(format!("the kernel refused {name} superframes while running"));
+        }
+    }
+    json!({
+        "checksum": station.offloads.checksum,
+        "tcp": probe.takes_tcp && !counts.refused_tcp,
+        "udp": probe.takes_udp && !counts.refused_udp,
+        "reasons": reasons,
+    })
+}
+
+fn drops(drops: &Drops) -> Value {
+    drops.by_name().map(|(name, count)| (name.to_owned(), Value::from(count))).collect()
+}
+
+fn traffic(traffic: Traffic) -> Value {
+    json!({ "frames": traffic.frames, "superframes": traffic.superframes, "bytes": traffic.bytes })
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}

@@ -1,0 +1,350 @@
+//! Where a frame goes.
+//!
+//! Every interface has the address that follows from its identity, so nothing is learned and nothing can be
+//! poisoned. Only behind an interface that belongs to a bridge may there be others: those addresses are learned,
+//! forgotten after five minutes, and bounded in number. A frame from the fabric never goes back to the fabric, and
+//! none goes back to where it came from: there are no loops, by construction.
+
+use std::collections::HashMap;
+
+use crate::address::MacAddress;
+use crate::drops::Cause;
+
+/// What the switch sends to: a place in its table of lanes.
+pub type LaneId = usize;
+
+/// Addresses remembered behind all bridges together; beyond that, new ones are not learned and reached by flooding.
+pub const LEARNED_MAX: usize = 4096;
+/// How long an address is remembered after its last frame.
+pub const LEARNED_MS: u64 = 300_000;
+/// The bytes of a frame that decide.
+pub const ADDRESSES_BYTES: usize = 12;
+
+/// What stands at the end of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// An interface of this process.
+    Here {
+        /// Its address.
+        mac: MacAddress,
+        /// True when others may stand behind it.
+        is_bridge: bool,
+    },
+    /// The fabric, towards another process and all its interfaces.
+    Fabric,
+}
+
+/// What is to be done with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes to this lane.
+    To(LaneId),
+    /// It goes to every lane for which [`Switch::floods`] says so.
+    Flood {
+        /// Its target is a single address that nobody is known to have.
+        is_unknown: bool,
+    },
+    /// It goes nowhere.
+    Drop(Cause),
+}
+
+/// The table of lanes and addresses.
+#[derive(Debug)]
+pub struct Switch {
+    lanes: Vec<Option<Lane>>,
+    /// Addresses that are known to be the only ones of their owner.
+    stations: HashMap<MacAddress, LaneId>,
+    learned: HashMap<MacAddress, Learned>,
+    storm_frames_per_second: u64,
+}
+
+#[derive(Debug)]
+struct Lane {
+    side: Side,
+    /// Broadcasts that may still come from it.
+    allowance: u64,
+    refilled_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Learned {
+    lane: LaneId,
+    seen_ms: u64,
+}
+
+impl Switch {
+    /// An empty switch that takes so many broadcasts and multicasts a second from each lane.
+    pub fn new(storm_frames_per_second: u64) -> Self {
+        Self {
+            lanes: Vec::new(),
+            stations: HashMap::new(),
+            learned: HashMap::with_capacity(LEARNED_MAX),
+            storm_frames_per_second,
+        }
+    }
+
+    /// Changes how many broadcasts and multicasts a second are taken from each lane.
+    pub fn allow_storms_of(&mut self, frames_per_second: u64) {
+        self.storm_frames_per_second = frames_per_second;
+    }
+
+    /// Adds or replaces a lane. `false`: its address belongs to another lane, and nothing has changed.
+    #[must_use]
+    pub fn insert(&mut self, id: LaneId, side: Side) -> bool {
+        if let Side::Here { mac, .. } = side
+            && self.stations.get(&mac).is_some_and(|owner| *owner != id)
+        {
+            return false;
+        }
+        self.remove(id);
+        if self.lanes.len() <= id {
+            self.lanes.resize_with(id + 1, || None);
+        }
+        self.lanes[id] = Some(Lane { side, allowance: self.storm_frames_per_second, refilled_ms: 0 });
+        if let Side::Here { mac, .. } = side {
+            self.stations.insert(mac, id);
+        }
+        true
+    }
+
+    /// Makes `mac` reachable through a lane to the fabric. `false`: it belongs to another lane.
+    #[must_use]
+    pub fn announce(&mut self, id: LaneId, mac: MacAddress) -> bool {
+        let owner = *self.stations.entry(mac).or_insert(id);
+        owner == id
+    }
+
+    /// Removes a lane with all its addresses.
+    pub fn remove(&mut self, id: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(id) {
+            *lane = None;
+        }
+        self.stations.retain(|_, lane| *lane != id);
+        self.learned.retain(|_, learned| learned.lane != id);
+    }
+
+    /// Decides about a frame that came from lane `from`, by its first bytes, at `now_ms` of any steady clock.
+    pub fn judge(&mut self, from: LaneId, frame: &[u8], now_ms: u64) -> Verdict {
+        let (Some(target), Some(source)) = (MacAddress::target_of(frame), MacAddress::source_of(frame))
+        else {
+            return Verdict::Drop(Cause::Short);
+        };
+        if let Some(cause) = self.object(from, source, now_ms) {
+            return Verdict::Drop(cause);
+        }
+        if target.is_multicast() {
+            return self.judge_group(from, target, now_ms);
+        }
+        let lane = self.stations.get(&target).copied().or_else(|| self.learned_at(target, now_ms));
+        match lane {
+            Some(lane) if lane == from => Verdict::Drop(Cause::SentBack),
+            // From the fabric to the fabric.
+            Some(lane) if self.is_fabric(from) && self.is_fabric(lane) => Verdict::Drop(Cause::SentBack),
+            Some(lane) => Verdict::To(lane),
+            None => self.judge_unknown(from, now_ms),
+        }
+    }
+
+    /// Every lane has a number below this.
+    pub fn lanes_count(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Does a flooded frame from lane `from` go to lane `to`? With `is_unknown`, its target is a single address
+    /// that nobody is known to have: then only bridges can lead there.
+    pub fn floods(&self, from: LaneId, to: LaneId, is_unknown: bool) -> bool {
+        let Some(Some(lane)) = self.lanes.get(to) else { return false };
+        match lane.side {
+            Side::Here { is_bridge, .. } => from != to && (is_bridge || !is_unknown),
+            Side::Fabric => from != to && !self.is_fabric(from),
+        }
+    }
+
+    /// What speaks against a frame's source; learns it where that is allowed.
+    fn object(&mut self, from: LaneId, source: MacAddress, now_ms: u64) -> Option<Cause> {
+        let Some(Some(lane)) = self.lanes.get(from) else { return Some(Cause::ForeignSource) };
+        if self.stations.get(&source) == Some(&from) {
+            return None;
+        }
+        let may_be_foreign = match lane.side {
+            Side::Here { is_bridge, .. } => is_bridge,
+            // What the far end has behind its bridge is checked there and cannot be known here.
+            Side::Fabric => true,
+        };
+        // Nobody behind a bridge may pretend to be one of the interfaces.
+        if !may_be_foreign || source.is_multicast() || self.stations.contains_key(&source) {
+            return Some(Cause::ForeignSource);
+        }
+        self.learn(from, source, now_ms);
+        None
+    }
+
+    fn learn(&mut self, lane: LaneId, mac: MacAddress, now_ms: u64) {
+        let learned = Learned { lane, seen_ms: now_ms };
+        if let Some(known) = self.learned.get_mut(&mac) {
+            *known = learned;
+            return;
+        }
+        if self.learned.len() >= LEARNED_MAX {
+            self.learned.retain(|_, known| now_ms.saturating_sub(known.seen_ms) < LEARNED_MS);
+        }
+        if self.learned.len() < LEARNED_MAX {
+            self.learned.insert(mac, learned);
+        }
+    }
+
+    fn learned_at(&self, mac: MacAddress, now_ms: u64) -> Option<LaneId> {
+        let known = self.learned.get(&mac)?;
+        (now_ms.saturating_sub(known.seen_ms) < LEARNED_MS).then_some(known.lane)
+    }
+
+    fn judge_group(&mut self, from: LaneId, target: MacAddress, now_ms: u64) -> Verdict {
+        if target.is_link_local_control() {
+            return Verdict::Drop(Cause::LinkControl);
+        }
+        if self.spend(from, now_ms) {
+            Verdict::Flood { is_unknown: false }
+        } else {
+            Verdict::Drop(Cause::Storm)
+        }
+    }
+
+    fn judge_unknown(&mut self, from: LaneId, now_ms: u64) -> Verdict {
+        let leads_somewhere = (0..self.lanes.len()).any(|to| self.floods(from, to, true));
+        match (leads_somewhere, leads_somewhere && self.spend(from, now_ms)) {
+            (false, _) => Verdict::Drop(Cause::UnknownTarget),
+            (true, true) => Verdict::Flood { is_unknown: true },
+            (true, false) => Verdict::Drop(Cause::Storm),
+        }
+    }
+
+    /// Takes one frame out of a lane's allowance, which a second fills.
+    fn spend(&mut self, from: LaneId, now_ms: u64) -> bool {
+        let rate = self.storm_frames_per_second;
+        let Some(Some(lane)) = self.lanes.get_mut(from) else { return false };
+        let earned = now_ms.saturating_sub(lane.refilled_ms).saturating_mul(rate) / 1000;
+        if earned > 0 {
+            lane.allowance = lane.allowance.saturating_add(earned).min(rate);
+            lane.refilled_ms = now_ms;
+        }
+        let may = lane.allowance > 0;
+        lane.allowance -= u64::from(may);
+        may
+    }
+
+    fn is_fabric(&self, id: LaneId) -> bool {
+        matches!(self.lanes.get(id), Some(Some(Lane { side: Side::Fabric, .. })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GROUP: Verdict = Verdict::Flood { is_unknown: false };
+    const UNKNOWN: Verdict = Verdict::Flood { is_unknown: true };
+
+    const fn mac(last: u8) -> MacAddress {
+        MacAddress([2, 0, 0, 0, 0, last])
+    }
+
+    fn frame(target: MacAddress, source: MacAddress) -> Vec<u8> {
+        [&target.0[..], &source.0[..], &[8, 0]].concat()
+    }
+
+    /// Lanes 0 and 1 are interfaces, 2 is a bridge's, 3 and 4 lead to the fabric, where 13 lives behind lane 3.
+    fn switch() -> Switch {
+        let mut switch = Switch::new(10);
+        for lane in 0..3 {
+            assert!(switch.insert(lane, Side::Here { mac: mac(lane as u8), is_bridge: lane == 2 }));
+        }
+        assert!(switch.insert(3, Side::Fabric) && switch.insert(4, Side::Fabric));
+        assert!(switch.announce(3, mac(13)));
+        switch
+    }
+
+    #[test]
+    fn single_addresses_go_to_their_owner() {
+        let mut switch = switch();
+        assert_eq!(switch.judge(0, &frame(mac(1), mac(0)), 0), Verdict::To(1));
+        assert_eq!(switch.judge(0, &frame(mac(13), mac(0)), 0), Verdict::To(3));
+        assert_eq!(switch.judge(3, &frame(mac(0), mac(13)), 0), Verdict::To(0));
+        assert_eq!(switch.judge(0, &frame(mac(0), mac(0)), 0), Verdict::Drop(Cause::SentBack));
+        assert_eq!(switch.judge(4, &frame(mac(13), mac(99)), 0), Verdict::Drop(Cause::SentBack));
+        assert_eq!(switch.judge(0, &[0; 11], 0), Verdict::Drop(Cause::Short));
+    }
+
+    #[test]
+    fn nobody_sends_under_a_foreign_address() {
+        let mut switch = switch();
+        let foreign = Verdict::Drop(Cause::ForeignSource);
+        assert_eq!(switch.judge(0, &frame(mac(1), mac(77)), 0), foreign);
+        assert_eq!(switch.judge(0, &frame(mac(1), mac(1)), 0), foreign);
+        assert_eq!(switch.judge(2, &frame(mac(1), mac(0)), 0), foreign, "not even behind a bridge");
+        assert_eq!(switch.judge(4, &frame(mac(1), mac(13)), 0), foreign, "nor from the fabric");
+        assert_eq!(switch.judge(2, &frame(mac(1), MacAddress::BROADCAST), 0), foreign);
+        assert_eq!(switch.judge(9, &frame(mac(1), mac(9)), 0), foreign, "there is no such lane");
+        assert!(!switch.insert(5, Side::Here { mac: mac(1), is_bridge: false }), "an address has one owner");
+        assert!(!switch.announce(4, mac(13)));
+    }
+
+    #[test]
+    fn broadcasts_go_everywhere_but_back() {
+        let mut switch = switch();
+        let targets = |switch: &Switch, from| {
+            (0..6).filter(|to| switch.floods(from, *to, false)).collect::<Vec<LaneId>>()
+        };
+        assert_eq!(switch.judge(0, &frame(MacAddress::BROADCAST, mac(0)), 0), GROUP);
+        assert_eq!(targets(&switch, 0), [1, 2, 3, 4]);
+        assert_eq!(switch.judge(3, &frame(MacAddress::BROADCAST, mac(13)), 0), GROUP);
+        assert_eq!(targets(&switch, 3), [0, 1, 2], "from the fabric never to the fabric");
+    }
+
+    #[test]
+    fn what_concerns_one_wire_stays_there() {
+        let stp = MacAddress([1, 0x80, 0xC2, 0, 0, 0]);
+        assert_eq!(switch().judge(2, &frame(stp, mac(2)), 0), Verdict::Drop(Cause::LinkControl));
+    }
+
+    #[test]
+    fn storms_are_bounded_for_each_lane_and_end() {
+        let mut switch = switch();
+        let broadcast = |switch: &mut Switch, lane: u8, now_ms| {
+            switch.judge(lane.into(), &frame(MacAddress::BROADCAST, mac(lane)), now_ms)
+        };
+        let taken = (0..100).filter(|_| broadcast(&mut switch, 0, 1000) == GROUP).count();
+        assert_eq!(taken, 10);
+        assert_eq!(broadcast(&mut switch, 0, 1000), Verdict::Drop(Cause::Storm));
+        assert_eq!(broadcast(&mut switch, 1, 1000), GROUP, "the others are not held to it");
+        assert_eq!(broadcast(&mut switch, 0, 1100), GROUP);
+        assert_eq!(broadcast(&mut switch, 0, 1150), Verdict::Drop(Cause::Storm));
+    }
+
+    #[test]
+    fn addresses_behind_a_bridge_are_learned_and_forgotten() {
+        let mut switch = switch();
+        let behind = mac(50);
+        assert_eq!(switch.judge(0, &frame(behind, mac(0)), 0), UNKNOWN);
+        let asked: Vec<LaneId> = (0..6).filter(|to| switch.floods(0, *to, true)).collect();
+        assert_eq!(asked, [2, 3, 4], "only where somebody unknown can be");
+        assert_eq!(switch.judge(2, &frame(mac(0), behind), 5), Verdict::To(0));
+        assert_eq!(switch.judge(0, &frame(behind, mac(0)), 6), Verdict::To(2));
+        assert_eq!(switch.judge(0, &frame(behind, mac(0)), 5 + LEARNED_MS), UNKNOWN);
+        switch.remove(2);
+        assert_eq!(switch.judge(3, &frame(behind, mac(13)), 7), Verdict::Drop(Cause::UnknownTarget));
+    }
+
+    #[test]
+    fn what_is_learned_is_bounded() {
+        let mut switch = Switch::new(10);
+        assert!(switch.insert(0, Side::Here { mac: mac(0), is_bridge: true }));
+        for index in 0..2 * LEARNED_MAX as u32 {
+            let [_, a, b, c] = index.to_be_bytes();
+            let _ = switch.judge(0, &frame(mac(1), MacAddress([2, 1, 1, a, b, c])), 0);
+        }
+        assert_eq!(switch.learned.len(), LEARNED_MAX);
+        let late = MacAddress([2, 2, 0, 0, 0, 0]);
+        let _ = switch.judge(0, &frame(mac(1), late), LEARNED_MS);
+        assert_eq!(switch.learned_at(late, LEARNED_MS), Some(0), "what has aged makes room");
+    }
+}

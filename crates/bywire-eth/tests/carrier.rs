@@ -1,0 +1,298 @@
+//! The carrying loop by itself, without privileges: packet sockets stand for the queues of TAPs.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bywire_eth::carrier;
+use bywire_eth::drops::Cause;
+use bywire_eth::order::{self, Adoption, Answer, Confinement, Counts, ExchangeError, Manner, Order};
+use bywire_sys::socket::{Received, Socket};
+
+/// Counts what one thread allocates.
+struct Counting;
+
+thread_local! {
+    static COUNTED: Cell<bool> = const { Cell::new(false) };
+}
+static ALLOCATIONS: Mutex<u64> = Mutex::new(0);
+
+// SAFETY: everything is the system's allocator; counting touches no memory of its callers.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if COUNTED.try_with(Cell::get).unwrap_or(false) {
+            *allocations() += 1;
+        }
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+fn allocations() -> MutexGuard<'static, u64> {
+    ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Allocations are counted for the whole program, so one test runs at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A loop with the kernel's ends of its queues in our hands.
+struct Bench {
+    orders: Socket,
+    ends: Vec<Socket>,
+    carrier: Option<JoinHandle<Result<(), ExchangeError>>>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// `bridges` are the lanes behind which others may stand.
+fn bench(lanes: usize, bridges: &[usize], storm_frames_per_second: u64) -> Bench {
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (orders, theirs) = Socket::pair().expect("a pair");
+    let carrier = std::thread::spawn(move || {
+        COUNTED.set(true);
+        carrier::run(theirs, Confinement::Absent)
+    });
+    let manner = Manner { coalesce: true, spin_us: 0, storm_frames_per_second };
+    order::send(&orders, &Order::Work(manner), None).expect("sent");
+    let mut bench = Bench { orders, ends: Vec::new(), carrier: Some(carrier), _turn: turn };
+    for lane in 0..lanes {
+        let (end, queue) = Socket::pair().expect("a pair");
+        let is_bridge = bridges.contains(&lane);
+        let adoption = Adoption {
+            lane,
+            label: lane.to_string(),
+            mac: mac(lane),
+            mtu_bytes: 1500,
+            is_bridge,
+            takes_tcp: true,
+            takes_udp: true,
+        };
+        order::send(&bench.orders, &Order::Adopt(adoption), Some(&OwnedFd::from(queue))).expect("sent");
+        bench.ends.push(end);
+    }
+    bench.settle();
+    bench
+}
+
+fn mac(lane: usize) -> [u8; 6] {
+    [2, 0, 0, 0, 0, lane as u8]
+}
+
+/// An ordinary frame behind a header that says so.
+fn frame(target: [u8; 6], source: [u8; 6], rest: &[u8]) -> Vec<u8> {
+    [&[0; 10], &target[..], &source[..], rest].concat()
+}
+
+impl Bench {
+    fn settle(&self) {
+        order::send(&self.orders, &Order::Settle, None).expect("sent");
+        assert_eq!(order::await_next::<Answer>(&self.orders, PATIENCE).expect("an answer"), Answer::Done);
+    }
+
+    fn counts(&self, lane: usize) -> Counts {
+        order::send(&self.orders, &Order::Count(lane), None).expect("sent");
+        match order::await_next(&self.orders, PATIENCE).expect("an answer") {
+            Answer::Counts(counts) => *counts,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn send(&self, lane: usize, packet: &[u8]) {
+        while let Err(error) = self.ends[lane].send(packet, &[]) {
+            assert_eq!(error, bywire_sys::Errno::AGAIN);
+            std::thread::yield_now();
+        }
+    }
+
+    /// What comes out at a lane within a moment.
+    fn receive(&self, lane: usize) -> Option<Vec<u8>> {
+        let mut buffer = [0; 2048];
+        for _ in 0..200 {
+            match self.ends[lane].receive(&mut buffer).expect("received") {
+                Received::Packet(length, _) => return Some(buffer[..length].to_vec()),
+                _ => std::thread::sleep(Duration::from_micros(500)),
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.orders.shut_down();
+        let ended = self.carrier.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            assert!(matches!(ended, Some(Ok(Ok(())))), "{ended:?}");
+        }
+    }
+}
+
+#[test]
+fn frames_cross_unchanged_with_tags_and_headers() {
+    let bench = bench(3, &[], 100);
+    for rest in
+        [&[8, 0, 1, 2, 3][..], &[0x81, 0, 0, 7, 8, 0, 9], &[0x88, 0xA8, 0, 1, 0x81, 0, 0, 2, 0x86, 0xDD]]
+    {
+        let packet = frame(mac(1), mac(0), rest);
+        bench.send(0, &packet);
+        assert_eq!(bench.receive(1), Some(packet));
+    }
+    assert_eq!(bench.receive(2), None);
+}
+
+#[test]
+fn every_drop_is_counted_by_its_cause() {
+    let bench = bench(2, &[], 3);
+    let broadcast = frame([0xFF; 6], mac(0), &[8, 6]);
+    let control = frame([1, 0x80, 0xC2, 0, 0, 3], mac(0), &[0x88, 0x8E]);
+    bench.send(0, &control);
+    bench.send(0, &frame(mac(9), mac(0), &[8, 0]));
+    bench.send(0, &frame(mac(1), mac(9), &[8, 0]));
+    bench.send(0, &frame(mac(0), mac(0), &[8, 0]));
+    bench.send(0, &[0; 10 + 11]);
+    bench.send(0, &[0; 3]);
+    for _ in 0..6 {
+        bench.send(0, &broadcast);
+    }
+    for _ in 0..3 {
+        assert_eq!(bench.receive(1).as_ref(), Some(&broadcast));
+    }
+    assert_eq!(bench.receive(1), None);
+    let counts = bench.counts(0);
+    let expected = [
+        (Cause::LinkControl, 1),
+        (Cause::UnknownTarget, 1),
+        (Cause::ForeignSource, 1),
+        (Cause::SentBack, 1),
+        (Cause::Short, 2),
+        (Cause::Storm, 3),
+    ];
+    for (cause, count) in expected {
+        assert_eq!(counts.drops.of(cause), count, "{cause:?}");
+    }
+    assert_eq!(counts.sent.frames, 12);
+    assert_eq!(counts.drops.total(), 9);
+}
+
+#[test]
+fn a_full_target_loses_its_own_frames_only() {
+    let bench = bench(3, &[], 100);
+    let (full, free) = (frame(mac(1), mac(0), &[7; 1000]), frame(mac(2), mac(0), &[8; 1000]));
+    for _ in 0..2000 {
+        bench.send(0, &full);
+    }
+    bench.send(0, &free);
+    assert_eq!(bench.receive(2), Some(free));
+    let counts = bench.counts(1);
+    assert!(counts.drops.of(Cause::TargetFull) > 0);
+    assert_eq!(counts.received.frames + counts.drops.total(), 2000);
+}
+
+#[test]
+fn superframes_are_cut_for_a_kernel_that_takes_none() {
+    let bench = bench(3, &[], 100);
+    // Lane 1 takes none, lane 2 does.
+    let (end, queue) = Socket::pair().expect("a pair");
+    let adoption = Adoption {
+        lane: 1,
+        label: String::new(),
+        mac: mac(1),
+        mtu_bytes: 1500,
+        is_bridge: false,
+        takes_tcp: false,
+        takes_udp: false,
+    };
+    order::send(&bench.orders, &Order::Adopt(adoption), Some(&OwnedFd::from(queue))).expect("sent");
+    bench.settle();
+    let superframe = |target| {
+        let mut frame = [&mac(target)[..], &mac(0), &[8, 0, 0x45, 0]].concat();
+        frame.extend((20 + 20 + 250u16).to_be_bytes());
+        frame.extend([0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.extend([0, 9, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+        frame.extend([7; 250]);
+        // Flags, kind, and sizes as the kernel writes them: TCP over IPv4 in segments of 100 bytes.
+        let sizes = [54u16, 100, 34, 16].map(u16::to_ne_bytes).concat();
+        [&[1, 1][..], &sizes, &frame].concat()
+    };
+    bench.send(0, &superframe(2));
+    assert_eq!(bench.receive(2), Some(superframe(2)), "whole, and unchanged");
+    bench.send(0, &superframe(1));
+    let mut buffer = [0; 2048];
+    for payload_bytes in [100, 100, 50] {
+        let received = (0..200).find_map(|_| match end.receive(&mut buffer).expect("received") {
+            Received::Packet(length, _) => Some(length),
+            _ => {
+                std::thread::sleep(Duration::from_micros(500));
+                None
+            }
+        });
+        assert_eq!(received, Some(10 + 54 + payload_bytes));
+        assert_eq!(buffer[..10], [0; 10], "nothing is left to do");
+    }
+    assert_eq!((bench.counts(1).cut, bench.counts(2).cut), (1, 0));
+}
+
+#[test]
+fn behind_a_bridge_addresses_are_learned() {
+    let bench = bench(3, &[1], 100);
+    let behind = [2, 9, 9, 9, 9, 9];
+    let question = frame(behind, mac(0), &[8, 0]);
+    bench.send(0, &question);
+    assert_eq!(bench.receive(1), Some(question));
+    let answer = frame(mac(0), behind, &[8, 0]);
+    bench.send(1, &answer);
+    assert_eq!(bench.receive(0), Some(answer));
+    assert_eq!(bench.receive(2), None, "only a bridge can lead to somebody unknown");
+}
+
+#[test]
+fn a_device_that_vanishes_is_told_and_its_place_is_free() {
+    let mut bench = bench(2, &[], 100);
+    bench.ends.remove(1);
+    // A closed socket reads as a frame of no bytes; a removed TAP as an error. Both end a lane.
+    let vanished = order::await_next::<Answer>(&bench.orders, PATIENCE).expect("an answer");
+    assert_eq!(vanished, Answer::Vanished(1));
+    bench.send(0, &frame(mac(1), mac(0), &[8, 0]));
+    bench.settle();
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(bench.counts(0).drops.of(Cause::UnknownTarget), 1);
+}
+
+#[test]
+fn frames_allocate_nothing_once_it_is_warm() {
+    let bench = bench(3, &[2], 1 << 40);
+    let kinds = [
+        frame(mac(1), mac(0), &[8; 1400]),
+        frame([0xFF; 6], mac(0), &[8; 60]),
+        frame(mac(9), mac(0), &[8; 60]),
+        frame(mac(0), mac(0), &[8; 60]),
+    ];
+    let run = |count: usize| {
+        for index in 0..count {
+            bench.send(0, &kinds[index % kinds.len()]);
+            for lane in 1..3 {
+                while matches!(bench.ends[lane].receive(&mut [0; 2048]), Ok(Received::Packet(..))) {}
+            }
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    run(100);
+    let before = *allocations();
+    run(10_000);
+    let after = *allocations();
+    assert_eq!(after - before, 0);
+    assert_eq!(bench.counts(0).sent.frames, 10_100);
+    assert!(*allocations() > after, "an answer does allocate, and is counted");
+}

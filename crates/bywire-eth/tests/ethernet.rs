@@ -1,0 +1,266 @@
+//! What speaks Ethernet runs unmodified: sockets in namespaces whose only interface is one of the fabric.
+
+mod rooms;
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use bywire_eth::drops::Cause;
+use bywire_eth::network::{Launch, Network};
+use bywire_eth::order::Manner;
+use rooms::{INTERFACE, MANNER, Room, connect, exchange, persist, rooms, tcp, udp};
+
+/// Enough for windows to open and superframes to fill.
+const STREAM_BYTES: usize = 8 << 20;
+
+#[test]
+fn tcp_streams_cross_whole_at_any_mtu() {
+    for mtu_bytes in [576, 1280, 1499, 1500, 9000, 65_521] {
+        let Some(rooms) = rooms(2) else { return };
+        let mut network = connect(&rooms, mtu_bytes, MANNER);
+        let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7000));
+        exchange(&near, &far, STREAM_BYTES);
+        let counts = network.counts(0).expect("counts");
+        assert!(counts.sent.bytes as usize > STREAM_BYTES);
+        if mtu_bytes <= 9000 {
+            assert!(counts.sent.superframes > 0, "superframes travel whole at an MTU of {mtu_bytes}");
+        }
+    }
+}
+
+#[test]
+fn tcp_streams_cross_over_ipv6_after_neighbour_discovery() {
+    for mtu_bytes in [1280, 9000] {
+        let Some(rooms) = rooms(2) else { return };
+        let _network = connect(&rooms, mtu_bytes, MANNER);
+        let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv6(7000));
+        exchange(&near, &far, STREAM_BYTES);
+    }
+}
+
+#[test]
+fn one_frame_per_wake_carries_the_same() {
+    let Some(rooms) = rooms(2) else { return };
+    let _network = connect(&rooms, 1500, Manner { coalesce: false, spin_us: 0, ..MANNER });
+    let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7000));
+    exchange(&near, &far, STREAM_BYTES);
+}
+
+#[test]
+fn several_queues_carry_several_streams() {
+    let Some(rooms) = rooms(2) else { return };
+    let mut network = Network::start(&Launch::Thread, 3, MANNER).expect("a network");
+    for room in &rooms {
+        network.add(room.plan(1500)).expect("an interface");
+    }
+    let streams: Vec<_> = (7000..7004).map(|port| tcp(&rooms[0], &rooms[1], rooms[1].ipv4(port))).collect();
+    std::thread::scope(|scope| {
+        for (near, far) in &streams {
+            scope.spawn(move || exchange(near, far, STREAM_BYTES / 4));
+        }
+    });
+    assert!(network.counts(0).expect("counts").sent.bytes as usize > STREAM_BYTES);
+}
+
+/// One datagram there and back, tried a few times, as a datagram may be lost.
+fn echo(near: &UdpSocket, far: &UdpSocket, to: SocketAddr, bytes: &[u8]) {
+    let mut buffer = vec![0; 65_536];
+    for _ in 0..5 {
+        near.send_to(bytes, to).expect("sent");
+        let Ok((length, from)) = far.recv_from(&mut buffer) else { continue };
+        assert_eq!(&buffer[..length], bytes);
+        far.send_to(bytes, from).expect("sent back");
+        let Ok((length, _)) = near.recv_from(&mut buffer) else { continue };
+        return assert_eq!(&buffer[..length], bytes);
+    }
+    panic!("a datagram of {} bytes never came back", bytes.len());
+}
+
+#[test]
+fn datagrams_of_every_length_cross_at_the_least_mtu_and_at_a_large_one() {
+    for mtu_bytes in [68, 1500, 9000] {
+        let Some(rooms) = rooms(2) else { return };
+        let _network = connect(&rooms, mtu_bytes, MANNER);
+        let (near, far) = (udp(&rooms[0], rooms[0].ipv4(7001)), udp(&rooms[1], rooms[1].ipv4(7001)));
+        for length in [1, 18, 40, 41, 1000, 1472, 8000] {
+            let bytes: Vec<u8> = (0..length).map(|index| rooms::byte_at(3, index)).collect();
+            echo(&near, &far, rooms[1].ipv4(7001), &bytes);
+        }
+    }
+}
+
+#[test]
+fn multicast_reaches_every_member_and_nobody_twice() {
+    let Some(rooms) = rooms(3) else { return };
+    let mut network = connect(&rooms, 1500, MANNER);
+    let group = Ipv4Addr::new(239, 1, 2, 3);
+    let join = |room: &Room| {
+        let socket = udp(room, SocketAddr::from(([0, 0, 0, 0], 7002)));
+        let own = Ipv4Addr::new(10, 77, 0, room.number);
+        room.inside(|| socket.join_multicast_v4(&group, &own)).expect("joined");
+        socket
+    };
+    let (second, third) = (join(&rooms[1]), join(&rooms[2]));
+    let sender = udp(&rooms[0], rooms[0].ipv4(7002));
+    rooms[0].ip(&format!("route add 224.0.0.0/4 dev {INTERFACE}"));
+    sender.send_to(b"to all of you", (group, 7002)).expect("sent");
+    for member in [&second, &third] {
+        let mut buffer = [0; 64];
+        let (length, _) = member.recv_from(&mut buffer).expect("received");
+        assert_eq!(&buffer[..length], b"to all of you");
+        member.set_read_timeout(Some(Duration::from_millis(100))).expect("a time-out");
+        assert!(member.recv_from(&mut buffer).is_err(), "it came twice");
+    }
+    assert_eq!(network.counts(0).expect("counts").drops.total(), 0);
+}
+
+#[test]
+fn all_nodes_of_ipv6_hear_each_other() {
+    let Some(rooms) = rooms(2) else { return };
+    let _network = connect(&rooms, 1500, MANNER);
+    let all_nodes: Ipv6Addr = "ff02::1".parse().expect("an address");
+    let listener = udp(&rooms[1], SocketAddr::from((Ipv6Addr::UNSPECIFIED, 7003)));
+    let sender = udp(&rooms[0], rooms[0].ipv6(7003));
+    // The kernel is a member of this group on every interface; the first interface of a namespace after lo is 2 or more.
+    let index =
+        rooms[0].inside(|| bywire_eth::interface::Links::open()?.find(INTERFACE)).expect("a link").index;
+    let target = std::net::SocketAddrV6::new(all_nodes, 7003, 0, index);
+    persist(|| sender.send_to(b"all", target));
+    assert_eq!(listener.recv_from(&mut [0; 8]).expect("received").0, 3);
+}
+
+#[test]
+fn a_connection_survives_the_end_and_return_of_the_network() {
+    let Some(rooms) = rooms(2) else { return };
+    let network = connect(&rooms, 1500, MANNER);
+    let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7000));
+    exchange(&near, &far, 1 << 20);
+    drop(network);
+    std::thread::scope(|scope| {
+        // What is under way now is lost, and sent again later.
+        scope.spawn(|| exchange(&near, &far, 1 << 20));
+        std::thread::sleep(Duration::from_millis(300));
+        let _again = scope.spawn(|| {
+            let network = connect(&rooms, 1500, MANNER);
+            std::thread::sleep(Duration::from_secs(8));
+            drop(network);
+        });
+    });
+}
+
+#[test]
+fn nobody_sends_under_another_address() {
+    let Some(rooms) = rooms(2) else { return };
+    let mut network = connect(&rooms, 1500, MANNER);
+    let (near, far) = (udp(&rooms[0], rooms[0].ipv4(7001)), udp(&rooms[1], rooms[1].ipv4(7001)));
+    echo(&near, &far, rooms[1].ipv4(7001), b"as ourselves");
+    rooms[0].ip(&format!("link set {INTERFACE} address 02:00:00:00:00:99"));
+    let before = network.counts(1).expect("counts").received.frames;
+    near.send_to(b"as somebody else", rooms[1].ipv4(7001)).expect("sent");
+    far.set_read_timeout(Some(Duration::from_millis(200))).expect("a time-out");
+    assert!(far.recv_from(&mut [0; 64]).is_err(), "it arrived");
+    assert!(network.counts(0).expect("counts").drops.of(Cause::ForeignSource) > 0);
+    assert_eq!(network.counts(1).expect("counts").received.frames, before);
+}
+
+#[test]
+fn vlan_tags_pass() {
+    let Some(rooms) = rooms(2) else { return };
+    let _network = connect(&rooms, 1500, MANNER);
+    for room in &rooms {
+        if let Err(said) = room.try_ip(&format!("link add link {INTERFACE} name tagged type vlan id 7")) {
+            println!("not run: this kernel has no VLAN devices ({}): `modprobe 8021q`", said.trim());
+            return;
+        }
+        room.ip(&format!("address add 10.78.0.{}/24 dev tagged", room.number));
+        room.ip("link set tagged up");
+    }
+    let address = SocketAddr::from(([10, 78, 0, 2], 7000));
+    let (near, far) = tcp(&rooms[0], &rooms[1], address);
+    exchange(&near, &far, STREAM_BYTES);
+}
+
+#[test]
+fn behind_a_bridge_others_are_reached() {
+    let Some(rooms) = rooms(3) else { return };
+    // Room 3 has no interface of the fabric: a cable leads from it to a bridge in room 2.
+    rooms[1].ip("link add br0 type bridge");
+    rooms[1].ip("link set br0 up");
+    rooms[1].inside(|| {
+        let holder = &rooms[2].namespace;
+        let mut links = bywire_eth::interface::Links::open().expect("netlink");
+        let output = std::process::Command::new("ip")
+            .args(["link", "add", "cable", "type", "veth", "peer", "name", INTERFACE])
+            .output()
+            .expect("`ip` of iproute2");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let index = links.find(INTERFACE).expect("the cable's other end").index;
+        links.hand_over(index, std::os::fd::AsFd::as_fd(holder)).expect("handed over");
+    });
+    rooms[1].ip("link set cable master br0");
+    rooms[1].ip("link set cable up");
+    rooms[2].ip(&format!("address add 10.77.0.3/24 dev {INTERFACE}"));
+    rooms[2].ip(&format!("link set {INTERFACE} up"));
+    let mut network = Network::start(&Launch::Thread, 1, MANNER).expect("a network");
+    network.add(rooms[0].plan(1500)).expect("an interface");
+    let mut bridged = rooms[1].plan(1500);
+    bridged.addresses.clear();
+    bridged.bridge = Some("br0".to_owned());
+    network.add(bridged).expect("an interface at the bridge");
+    let (near, far) = tcp(&rooms[0], &rooms[2], rooms[2].ipv4(7000));
+    exchange(&near, &far, STREAM_BYTES);
+    let (near, far) = tcp(&rooms[2], &rooms[0], rooms[0].ipv4(7000));
+    exchange(&near, &far, STREAM_BYTES);
+}
+
+#[test]
+fn an_interface_goes_down_and_up_and_changes_its_mtu_and_is_removed() {
+    let Some(rooms) = rooms(2) else { return };
+    let mut network = connect(&rooms, 1500, MANNER);
+    let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7000));
+    exchange(&near, &far, 1 << 20);
+    rooms[1].ip(&format!("link set {INTERFACE} down"));
+    let sender = udp(&rooms[0], rooms[0].ipv4(7001));
+    sender.send_to(b"into the dark", rooms[1].ipv4(7001)).expect("sent");
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(network.counts(1).expect("counts").drops.of(Cause::TargetDown) > 0);
+    rooms[1].ip(&format!("link set {INTERFACE} up"));
+    exchange(&near, &far, 1 << 20);
+
+    let wanted = rooms[0].plan(9000);
+    network.adapt(0, wanted).expect("adapted");
+    assert_eq!(network.station(0).expect("a station").look().expect("a link").mtu_bytes, 9000);
+    exchange(&near, &far, 1 << 20);
+
+    rooms[0].ip(&format!("link delete {INTERFACE}"));
+    let gone = persist(|| match network.vanished() {
+        Ok(gone) if !gone.is_empty() => Ok(gone),
+        _ => Err(std::io::ErrorKind::WouldBlock.into()),
+    });
+    assert_eq!(gone.len(), 1);
+    network.add(gone[0].plan.clone()).expect("it can be made again");
+    let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7005));
+    exchange(&near, &far, 1 << 20);
+}
+
+#[test]
+fn what_cannot_be_made_is_refused_in_one_line() {
+    let Some(rooms) = rooms(1) else { return };
+    let mut network = connect(&rooms, 1500, MANNER);
+    let mut refused = |change: &dyn Fn(&mut bywire_eth::station::Plan), expected: &str| {
+        let mut plan = rooms[0].plan(1500);
+        plan.mac.0[5] ^= 1;
+        change(&mut plan);
+        let error = network.add(plan).expect_err(expected).to_string();
+        assert!(error.contains(expected) && !error.contains('\n'), "{error}");
+    };
+    refused(&|_| (), "is taken already");
+    refused(&|plan| plan.mac.0[5] ^= 1, "would both have the address");
+    refused(&|plan| plan.mtu_bytes = 1279, "IPv6 needs at least 1280");
+    refused(&|plan| plan.place = "no-such-namespace".parse().expect("a place"), "no network namespace");
+    let unbridged = |plan: &mut bywire_eth::station::Plan| {
+        plan.name = "by1".to_owned();
+        plan.bridge = Some("br9".to_owned());
+    };
+    refused(&unbridged, "there is no bridge br9");
+}

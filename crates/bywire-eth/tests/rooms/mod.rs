@@ -1,0 +1,174 @@
+//! Rooms: network namespaces without names, each with one interface of the fabric, gone with the test.
+#![allow(dead_code, reason = "each test uses its part")]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use bywire_eth::address::MacAddress;
+use bywire_eth::network::{Launch, Network};
+use bywire_eth::order::Manner;
+use bywire_eth::station::Plan;
+use bywire_sys::namespace::{Namespace, Place};
+
+/// What every interface is called.
+pub const INTERFACE: &str = "by0";
+/// How long anything may take.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// The ordinary way.
+pub const MANNER: Manner = Manner { coalesce: true, spin_us: 50, storm_frames_per_second: 50_000 };
+
+/// A namespace of its own.
+pub struct Room {
+    /// Hold of it.
+    pub namespace: Namespace,
+    /// Its place among the rooms, from 1.
+    pub number: u8,
+}
+
+/// So many rooms, or nothing where this machine cannot, with the reason said.
+pub fn rooms(count: u8) -> Option<Vec<Room>> {
+    if let Err(error) = std::fs::metadata("/dev/net/tun") {
+        println!("not run: no TAP device can be made here (/dev/net/tun: {error}): `modprobe tun`");
+        return None;
+    }
+    let rooms: Result<Vec<Room>, _> =
+        (1..=count).map(|number| Namespace::fresh().map(|namespace| Room { namespace, number })).collect();
+    match rooms {
+        Ok(rooms) => Some(rooms),
+        Err(error) => {
+            println!("not run: no network namespace can be made here ({error}): run as root");
+            None
+        }
+    }
+}
+
+/// Interfaces in all rooms, in one process.
+pub fn connect(rooms: &[Room], mtu_bytes: u32, manner: Manner) -> Network {
+    let mut network = Network::start(&Launch::Thread, 1, manner).expect("a network");
+    for room in rooms {
+        network.add(room.plan(mtu_bytes)).expect("an interface");
+    }
+    network
+}
+
+impl Room {
+    /// Its interface, with an IPv4 address, and an IPv6 one where the MTU allows.
+    pub fn plan(&self, mtu_bytes: u32) -> Plan {
+        let addresses = [format!("10.77.0.{}/24", self.number), format!("fd77::{}/64", self.number)];
+        let usable = if mtu_bytes < 1280 { &addresses[..1] } else { &addresses[..] };
+        Plan {
+            place: Place::Path(format!("/proc/self/fd/{}", self.namespace.as_fd().as_raw_fd()).into()),
+            name: INTERFACE.to_owned(),
+            mac: MacAddress::of_node(&format!("room {}", self.number)),
+            addresses: usable.iter().map(|text| text.parse().expect("a cidr")).collect(),
+            mtu_bytes,
+            bridge: None,
+            queues_count: 1,
+        }
+    }
+
+    /// Its IPv4 address with a port.
+    pub fn ipv4(&self, port: u16) -> SocketAddr {
+        SocketAddr::from(([10, 77, 0, self.number], port))
+    }
+
+    /// Its IPv6 address with a port.
+    pub fn ipv6(&self, port: u16) -> SocketAddr {
+        SocketAddr::from(([0xfd77, 0, 0, 0, 0, 0, 0, self.number.into()], port))
+    }
+
+    /// Runs something inside.
+    pub fn inside<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {
+        self.namespace.run(action).expect("a thread inside")
+    }
+
+    /// Runs `ip` inside.
+    pub fn ip(&self, arguments: &str) {
+        if let Err(said) = self.try_ip(arguments) {
+            panic!("ip {arguments}: {said}");
+        }
+    }
+
+    /// The same, where it may fail; with what it said then.
+    pub fn try_ip(&self, arguments: &str) -> Result<(), String> {
+        let output = self.inside(|| Command::new("ip").args(arguments.split(' ')).output());
+        let output = output.expect("`ip` of iproute2");
+        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into()) }
+    }
+}
+
+/// A TCP connection between two rooms: its ends in `from` and in `to`.
+pub fn tcp(from: &Room, to: &Room, address: SocketAddr) -> (TcpStream, TcpStream) {
+    let listener = to.inside(|| {
+        // An IPv6 address is tentative for a second or two.
+        persist(|| TcpListener::bind(address))
+    });
+    let near = from.inside(|| persist(|| TcpStream::connect_timeout(&address, Duration::from_secs(5))));
+    let (far, _) = listener.accept().expect("accepted");
+    for end in [&near, &far] {
+        end.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        end.set_write_timeout(Some(PATIENCE)).expect("a time-out");
+    }
+    (near, far)
+}
+
+/// A UDP socket in a room.
+pub fn udp(room: &Room, address: SocketAddr) -> UdpSocket {
+    let socket = room.inside(|| persist(|| UdpSocket::bind(address)));
+    socket.set_read_timeout(Some(Duration::from_secs(5))).expect("a time-out");
+    socket
+}
+
+/// Tries until it works.
+pub fn persist<T>(mut action: impl FnMut() -> std::io::Result<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match action() {
+            Ok(value) => return value,
+            Err(error) if Instant::now() > deadline => panic!("it never worked: {error}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// Byte `index` of a stream that is told apart by `seed`.
+pub fn byte_at(seed: u64, index: usize) -> u8 {
+    let word = (index as u64 ^ seed.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (word >> 56) as u8
+}
+
+/// Sends `length` bytes each way at once, and compares every one.
+pub fn exchange(near: &TcpStream, far: &TcpStream, length: usize) {
+    std::thread::scope(|scope| {
+        for (seed, from, to) in [(1, near, far), (2, far, near)] {
+            scope.spawn(move || send(from, seed, length));
+            scope.spawn(move || receive(to, seed, length));
+        }
+    });
+}
+
+/// Sends a stream.
+pub fn send(mut stream: &TcpStream, seed: u64, length: usize) {
+    let bytes: Vec<u8> = (0..length).map(|index| byte_at(seed, index)).collect();
+    stream.write_all(&bytes).expect("sent");
+}
+
+/// Receives a stream, and compares every byte.
+pub fn receive(mut stream: &TcpStream, seed: u64, length: usize) {
+    let mut buffer = vec![0; 256 * 1024];
+    let mut received = 0;
+    while received < length {
+        let count = match stream.read(&mut buffer) {
+            Ok(0) => panic!("the stream ended after {received} bytes of {length}"),
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => panic!("{error} after {received} bytes of {length}"),
+        };
+        let wrong = (0..count).find(|index| buffer[*index] != byte_at(seed, received + index));
+        assert_eq!(wrong.map(|index| received + index), None, "a byte is wrong");
+        received += count;
+    }
+}

@@ -1,0 +1,177 @@
+//! Network namespaces: found by name, by process or by path, and entered by threads of their own.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+/// Where `ip netns` keeps its namespaces.
+const NAMED: &str = "/run/netns";
+/// A name of a namespace is a file name.
+const NAME_BYTES_MAX: usize = 255;
+
+/// How a network namespace is told.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// The one that we are in: `-`.
+    Current,
+    /// One that `ip netns add` made.
+    Named(String),
+    /// That of a process: `pid:N`.
+    Process(u32),
+    /// A file such as `/proc/N/ns/net`.
+    Path(PathBuf),
+}
+
+/// Hold of a network namespace: it lives at least as long as this.
+#[derive(Debug)]
+pub struct Namespace {
+    file: OwnedFd,
+}
+
+impl FromStr for Place {
+    type Err = Errno;
+
+    /// # Errors
+    /// [`Errno::INVAL`] for what is none of the forms.
+    fn from_str(text: &str) -> Result<Self, Errno> {
+        if text == "-" {
+            return Ok(Self::Current);
+        }
+        if let Some(number) = text.strip_prefix("pid:") {
+            let process = number.parse().ok().filter(|process| *process > 0);
+            return process.map(Self::Process).ok_or(Errno::INVAL);
+        }
+        if text.starts_with('/') {
+            return Ok(Self::Path(text.into()));
+        }
+        let is_name = !text.is_empty() && text.len() <= NAME_BYTES_MAX && text != "." && text != "..";
+        if is_name && !text.contains(['/', '\0']) {
+            Ok(Self::Named(text.to_owned()))
+        } else {
+            Err(Errno::INVAL)
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Current => formatter.write_str("-"),
+            Self::Named(name) => formatter.write_str(name),
+            Self::Process(process) => write!(formatter, "pid:{process}"),
+            Self::Path(path) => write!(formatter, "{}", path.display()),
+        }
+    }
+}
+
+impl Place {
+    /// The file that stands for it.
+    pub fn path(&self) -> PathBuf {
+        match self {
+            Self::Current => "/proc/thread-self/ns/net".into(),
+            Self::Named(name) => PathBuf::from(NAMED).join(name),
+            Self::Process(process) => format!("/proc/{process}/ns/net").into(),
+            Self::Path(path) => path.clone(),
+        }
+    }
+}
+
+impl Namespace {
+    /// Takes hold of the namespace at `place`.
+    ///
+    /// # Errors
+    /// [`Errno::NOENT`] when there is none, [`Errno::ACCESS`] for a process that is not ours to look at.
+    pub fn open(place: &Place) -> Result<Self, Errno> {
+        let file = rustix::fs::open(place.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { file })
+    }
+
+    /// Makes an empty one, which is gone when nothing holds it any more.
+    ///
+    /// # Errors
+    /// [`Errno::PERM`] without CAP_SYS_ADMIN.
+    pub fn fresh() -> Result<Self, Errno> {
+        on_own_thread(|| {
+            // SAFETY: FILES is not among the flags: this thread goes on sharing its table of descriptors.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+            Self::open(&Place::Current)
+        })?
+    }
+
+    /// Runs `action` inside, on a thread of its own that ends with it.
+    ///
+    /// # Errors
+    /// [`Errno::PERM`] without CAP_SYS_ADMIN, [`Errno::INVAL`] for a file that is no network namespace.
+    pub fn run<T: Send>(&self, action: impl FnOnce() -> T + Send) -> Result<T, Errno> {
+        on_own_thread(|| {
+            move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network))?;
+            Ok(action())
+        })?
+    }
+
+    /// Is it the one that this thread is in?
+    pub fn is_current(&self) -> bool {
+        let Ok(current) = Self::open(&Place::Current) else { return false };
+        let identity = |file: &OwnedFd| rustix::fs::fstat(file).map(|found| (found.st_dev, found.st_ino));
+        identity(&self.file).is_ok_and(|ours| identity(&current.file) == Ok(ours))
+    }
+}
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// A thread that has changed its namespace must not be used for anything else.
+fn on_own_thread<T: Send>(action: impl FnOnce() -> T + Send) -> Result<T, Errno> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("namespace".to_owned());
+        let thread = thread.spawn_scoped(scope, action).map_err(|_| Errno::AGAIN)?;
+        match thread.join() {
+            Ok(value) => Ok(value),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_told_apart_and_print_as_they_were_told() {
+        for text in ["-", "blue", "pid:17", "/proc/1/ns/net"] {
+            assert_eq!(text.parse::<Place>().expect("a place").to_string(), text);
+        }
+        for text in ["", "pid:", "pid:0", "pid:x", "a/b", ".."] {
+            assert_eq!(text.parse::<Place>(), Err(Errno::INVAL), "{text:?}");
+        }
+        assert_eq!(Place::Named("blue".to_owned()).path(), PathBuf::from("/run/netns/blue"));
+    }
+
+    #[test]
+    fn the_current_namespace_is_found_and_a_fresh_one_is_another() {
+        assert!(Namespace::open(&Place::Current).expect("ours").is_current());
+        match Namespace::fresh() {
+            Ok(fresh) => {
+                assert!(!fresh.is_current());
+                assert!(fresh.run(|| Namespace::open(&Place::Current)).expect("entered").is_ok());
+            }
+            Err(error) => println!("not run: no network namespace can be made here ({error}): run as root"),
+        }
+    }
+
+    #[test]
+    fn what_is_no_namespace_is_refused() {
+        let none = Namespace::open(&Place::Named("there-is-none-of-this-name".to_owned()));
+        assert_eq!(none.err(), Some(Errno::NOENT));
+        let wrong = Namespace::open(&Place::Path("/dev/null".into())).expect("a file");
+        assert_eq!(wrong.run(|| ()), Err(Errno::INVAL));
+    }
+}
