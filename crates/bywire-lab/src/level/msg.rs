@@ -191,10 +191,24 @@ fn ends(plan: &Plan, end: End, mut port: Port, peer: Peer, idle: Vec<Port>) -> R
 }
 
 impl State {
+    /// Reads a short message for `lane` where it is: to move what has just been stored costs more than to read it.
+    #[inline(always)]
+    fn glance(&mut self, event: &Option<Event>, lane: usize) -> Result<Option<Received>> {
+        match event {
+            Some(Event::Message(message))
+                if message.payload.len() <= INLINE_BYTES
+                    && message.priority as usize == lane
+                    && self.inbox[lane].is_empty() =>
+            {
+                self.readers[lane].read(&message.payload).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Takes in one event; what it brought for `lane` is returned, where nothing of that lane came before.
     #[inline(always)]
     fn take(&mut self, event: Event, lane: usize) -> Result<Option<Received>> {
-        // Read where it is: to move a message that has just been stored costs more than to read it.
         let Event::Message(message) = &event else { return self.take_other(event, lane) };
         let came_on = message.priority as usize;
         let received = self.readers[came_on].read(&message.payload)?;
@@ -233,10 +247,17 @@ impl State {
         loop {
             // Looking at the clock costs about as much as a message.
             for _ in 0..1_000_000 {
-                let Some(event) = self.port.poll() else { continue };
-                let received = self.take(event, lane)?;
-                if received.is_some() {
-                    return Ok(received);
+                let event = self.port.poll();
+                if event.is_none() {
+                    continue;
+                }
+                if let Some(received) = self.glance(&event, lane)? {
+                    return Ok(Some(received));
+                }
+                if let Some(event) = event
+                    && let Some(received) = self.take(event, lane)?
+                {
+                    return Ok(Some(received));
                 }
             }
             if started.get_or_insert_with(Instant::now).elapsed() >= NAP {
@@ -380,13 +401,16 @@ impl Endpoint for MsgEnd {
         if self.spin {
             return state.poll_for(lane);
         }
-        while let Some(event) = state.port.wait(Some(NAP))? {
-            let received = state.take(event, lane)?;
-            if received.is_some() {
-                return Ok(received);
+        loop {
+            let event = state.port.wait(Some(NAP))?;
+            if let Some(received) = state.glance(&event, lane)? {
+                return Ok(Some(received));
+            }
+            let Some(event) = event else { return Ok(None) };
+            if let Some(received) = state.take(event, lane)? {
+                return Ok(Some(received));
             }
         }
-        Ok(None)
     }
 
     fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<()> {
