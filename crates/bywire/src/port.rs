@@ -264,7 +264,7 @@ impl Port {
 
     /// Takes the next event, if there is one. Never waits, and makes no system call but once in about a
     /// millisecond to look after sockets and peers that died.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self) -> Option<Event> {
         if !self.guard.is_owner() {
             return None;
@@ -391,7 +391,7 @@ impl Port {
     }
 
     /// No hot peer had a message: answers have their turn, and at times quiet peers and sockets.
-    #[inline(always)]
+    #[inline(never)]
     fn look_further(&mut self, with_quiet: bool) -> Option<Event> {
         self.poll_replies();
         if with_quiet && !self.progressed {
