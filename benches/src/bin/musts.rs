@@ -51,25 +51,26 @@ use Bound::{AtLeast, AtMost};
 const RATIO: Show = table::ratio;
 
 #[rustfmt::skip]
-const MUSTS: [Must; 18] = [
-    Must { measure: "8 B half-RTT over the floor", bound: AtMost { must: 1.3, aim: 1.1 }, basis: Over("latency mean", "floor"), show: RATIO },
-    Must { measure: "the same over UCX tag latency, medians", bound: AtMost { must: 0.7, aim: 0.5 }, basis: Over("latency", "ucx"), show: RATIO },
-    Must { measure: "the same over UCX tag latency, means", bound: AtMost { must: 0.7, aim: 0.5 }, basis: Over("latency mean", "ucx mean"), show: RATIO },
+const MUSTS: [Must; 19] = [
+    Must { measure: "8 B half-RTT, polling, over the floor", bound: AtMost { must: 1.3, aim: 1.1 }, basis: Over("latency polling", "floor"), show: RATIO },
+    Must { measure: "the same over UCX tag latency, medians", bound: AtMost { must: 0.7, aim: 0.5 }, basis: Over("latency polling", "ucx"), show: RATIO },
+    Must { measure: "the same over UCX tag latency, means", bound: AtMost { must: 0.7, aim: 0.5 }, basis: Over("latency polling mean", "ucx mean"), show: RATIO },
     Must { measure: "short-message rate, one pair", bound: AtLeast { must: 20e6, aim: 40e6 }, basis: Median("short messages"), show: table::millions },
     Must { measure: "host CPU per short message, send + receive", bound: AtMost { must: 80.0, aim: 40.0 }, basis: Median("overhead"), show: table::ns },
     Must { measure: "N½ of the one-way rate", bound: AtMost { must: 1024.0, aim: 384.0 }, basis: Median("N½"), show: table::bytes },
     Must { measure: "1 MiB, copying, over one core's write + memcpy + sum", bound: AtLeast { must: 0.7, aim: 1.0 }, basis: Over("long", "touched"), show: RATIO },
     Must { measure: "1 MiB, lent over copying", bound: AtLeast { must: 1.1, aim: 1.4 }, basis: Over("lent", "long"), show: RATIO },
     Must { measure: "1 MiB, two-way over one-way, copying", bound: AtLeast { must: 0.8, aim: 1.5 }, basis: Over("two-way", "long"), show: RATIO },
-    Must { measure: "integrity on: 8 B half-RTT over the floor", bound: AtMost { must: 1.5, aim: 1.25 }, basis: Over("latency checked mean", "floor"), show: RATIO },
+    Must { measure: "integrity on: 8 B half-RTT over the floor", bound: AtMost { must: 1.5, aim: 1.25 }, basis: Over("latency checked", "floor"), show: RATIO },
     Must { measure: "integrity on: 1 MiB over write + memcpy + sum", bound: AtLeast { must: 0.5, aim: 0.7 }, basis: Over("long checked", "touched"), show: RATIO },
     Must { measure: "8 B half-RTT during a long transfer, over the same without", bound: AtMost { must: 3.0, aim: 1.5 }, basis: Over("interleaved", "latency polling"), show: RATIO },
     Must { measure: "sleeping receiver: half-RTT over the futex hand-off", bound: AtMost { must: 1.3, aim: 1.1 }, basis: Over("latency sleeping mean", "futex"), show: RATIO },
-    Must { measure: "1,000 idle peers: rise of the 8 B half-RTT", bound: AtMost { must: 1.2, aim: 1.05 }, basis: Over("latency crowded", "latency"), show: table::rise },
+    Must { measure: "1,000 idle peers: rise of the 8 B half-RTT", bound: AtMost { must: 1.2, aim: 1.05 }, basis: Over("latency crowded", "latency polling"), show: table::rise },
     Must { measure: "peer killed: notice after teardown, in `wait`", bound: AtMost { must: 10.0, aim: 2.0 }, basis: Worst(&["notice waiting"]), show: table::ms },
     Must { measure: "peer killed: notice after teardown, by `poll`", bound: AtMost { must: 10.0, aim: 2.0 }, basis: Worst(&["notice polling"]), show: table::ms },
     Must { measure: "idle process", bound: AtMost { must: 0.0, aim: 0.0 }, basis: Worst(&["idle"]), show: table::cpu },
-    Must { measure: "8 B half-RTT polling over the floor (not a must)", bound: AtMost { must: 1.3, aim: 1.1 }, basis: Over("latency polling mean", "floor"), show: RATIO },
+    Must { measure: "the first figure by its mean (not a must)", bound: AtMost { must: 1.3, aim: 1.1 }, basis: Over("latency polling mean", "floor"), show: RATIO },
+    Must { measure: "the first figure in `wait` instead of `poll` (not a must)", bound: AtMost { must: 1.3, aim: 1.1 }, basis: Over("latency", "floor"), show: RATIO },
 ];
 
 fn main() -> ExitCode {
@@ -99,12 +100,12 @@ fn contestants(pair_seconds: f64) -> Contest {
         ("latency", latency()),
         ("latency polling", Request { spin: Some(true), ..latency() }),
         ("latency sleeping", Request { spin: Some(false), ..latency() }),
-        ("latency checked", Request { integrity: Some(true), ..latency() }),
-        ("latency crowded", Request { nodes: Some(1000), ..latency() }),
+        ("latency checked", Request { integrity: Some(true), spin: Some(true), ..latency() }),
+        ("latency crowded", Request { nodes: Some(1000), spin: Some(true), ..latency() }),
         ("interleaved", sized("interleave", 8)),
         ("short", sized("stream", 8)),
         ("overhead", sized("overhead", 8)),
-        ("N½", Request::new("msg", "nhalf")),
+        ("N½", Request { spin: Some(true), ..Request::new("msg", "nhalf") }),
         ("long", long("stream")),
         ("lent", Request { lent: true, ..long("stream") }),
         ("long checked", Request { integrity: Some(true), ..long("stream") }),

@@ -343,9 +343,9 @@ impl Port {
             self.come_back();
         }
         if self.polls.is_multiple_of(64) {
-            // However busy the hot lanes are: answers, and every quiet peer once in sixteen rounds.
+            // However busy the hot lanes are: answers, and every quiet peer once in 256 rounds.
             (0..REPLIES).for_each(|_| self.poll_replies());
-            self.scan_quiet(self.slots.indices().end / 16 + 1);
+            self.scan_quiet(self.slots.indices().end / 256 + 1);
             self.age();
         }
         let returns = self.resources.returns.take();
