@@ -104,7 +104,7 @@ impl Resources {
     /// Keeps a buffer for later messages of one fragment.
     #[inline]
     pub fn keep(&mut self, buffer: Vec<u8>) {
-        if self.spare.len() < SPARE_MAX && (4096..=32_768).contains(&buffer.len()) {
+        if self.spare.len() < SPARE_MAX && (4096..=65_536).contains(&buffer.len()) {
             self.spare.push(buffer);
         }
     }
