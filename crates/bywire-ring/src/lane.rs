@@ -138,13 +138,22 @@ impl Producer {
         self.bulk_tail / self.layout.bulk_bytes
     }
 
+    /// Payload bytes of the next record that have been staged.
+    pub fn staged(&self) -> usize {
+        self.staged
+    }
+
     /// From the next record on, payloads lie in the busy bulk area at `offset`. The consumer does the same at
-    /// the same record.
+    /// the same record: the last one that was pushed, which tells it so.
     pub fn move_bulk(&mut self, offset: usize) {
         self.layout = self.layout.busy(offset);
         // Counting goes on, so that what is still to be freed of the old area keeps its meaning: it counts as
-        // used room until it is.
+        // used room until it is. The gap before the new area is freed with the record that moves there, or no
+        // payload might ever fit behind it.
         self.bulk_tail = self.bulk_tail.next_multiple_of(self.layout.bulk_bytes);
+        if let Some(last) = self.tail.checked_sub(1) {
+            self.bulk_ends[last as usize & self.layout.slot_mask()] = self.bulk_tail;
+        }
         self.staged = 0;
     }
 

@@ -106,9 +106,14 @@ impl Shared {
         }
     }
 
-    /// How many bytes there are.
+    /// How many bytes there are, without an extension.
     pub fn length_bytes(&self) -> usize {
         self.length_bytes
+    }
+
+    /// How many bytes there are, with the extension.
+    pub fn extended_bytes(&self) -> usize {
+        self.length_bytes + self.extension.as_ref().map_or(0, |extension| extension.length_bytes)
     }
 
     /// The address of the `length` bytes at `offset`, after checking that they exist.
