@@ -98,12 +98,12 @@ impl Shared {
     /// The address of a payload, which may lie in the extension.
     #[inline(always)]
     fn payload_address(&self, offset: usize, length: usize) -> *mut u8 {
-        match &self.extension {
-            Some(extension) if offset >= self.length_bytes => {
-                extension.address(offset - self.length_bytes, length)
-            }
-            _ => self.address(offset, length),
+        if offset >= self.length_bytes
+            && let Some(extension) = &self.extension
+        {
+            return extension.address(offset - self.length_bytes, length);
         }
+        self.address(offset, length)
     }
 
     /// How many bytes there are, without an extension.

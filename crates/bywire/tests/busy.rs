@@ -366,12 +366,9 @@ fn a_sender_whose_busy_peer_stands_still_can_sleep() {
     b.post_receive(Priority::Low, vec![0; 100_000]).expect("token");
     let mut received = 0;
     until(|| {
-        match b.poll() {
-            Some(Event::Message(message)) => {
-                b.post_receive(Priority::Low, message.payload.into_buffer().expect("posted")).expect("token");
-                received += 1;
-            }
-            _ => {}
+        if let Some(Event::Message(message)) = b.poll() {
+            b.post_receive(Priority::Low, message.payload.into_buffer().expect("posted")).expect("token");
+            received += 1;
         }
         // Asleep until the bell rings.
         while let Some(event) = a.wait(Some(std::time::Duration::from_micros(10))).expect("wait") {
