@@ -304,11 +304,10 @@ mod tests {
         for (name, _) in PRESETS {
             let preset = named(name, None, None).unwrap();
             assert_eq!(preset.name, name);
-            for mut request in preset.groups.into_iter().flatten().chain(preset.ceilings) {
-                // Namespaces need privileges, which a request's sense does not.
-                request.between = None;
-                request.mtu_bytes = None;
+            for request in preset.groups.into_iter().flatten().chain(preset.ceilings) {
                 let described = format!("{request:?}");
+                // Namespaces need privileges, which a request's sense does not.
+                let request = request.anywhere().expect(&described);
                 assert!(Measurement::prepare(request, &mut Places::default()).is_ok(), "{described}");
             }
         }
