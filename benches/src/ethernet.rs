@@ -21,8 +21,11 @@ use crate::offspring::Offspring;
 /// A program that has not ended by then is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a way of carrying may take until the first packet crosses.
+/// For so long attempts are repeated.
 const CROSSING: Duration = Duration::from_secs(15);
+
+/// A server listens by then, else the attempt fails and is repeated.
+const LISTENING: Duration = Duration::from_millis(150);
 
 /// What is offered to a way of carrying in datagrams, in Gb/s; 0 is as much as the sender can.
 const OFFERED: [u32; 4] = [3, 6, 12, 0];
@@ -60,8 +63,8 @@ pub fn laboratory(name: &str, request: Request, pair_seconds: f64) -> Contestant
 /// One TCP connection of iperf3: series `name`, received bytes per second.
 pub fn iperf3_stream(name: &str, join: Join) -> Contestant {
     witness(name, "iperf3 -c TARGET -t 1", "iperf3", join, |namespaces| {
-        let _server = serve(namespaces, &["iperf3", "-s"])?;
-        received(&ask(namespaces, &["iperf3", "-c", &target(namespaces), "-t", "1", "-J"])?)
+        let client = ["iperf3", "-c", &target(namespaces), "-t", "1", "-J"];
+        received(&converse(namespaces, &["iperf3", "-s"], &client)?)
     })
 }
 
@@ -70,12 +73,11 @@ pub fn iperf3_datagrams(name: &str, join: Join) -> Contestant {
     let rates = OFFERED.map(|rate| format!("{rate}G")).join(", ");
     let command = format!("iperf3 -c TARGET -u -l 8192 -t 1 -b each of {rates} (0G: no limit)");
     witness(name, &command, "iperf3", join, |namespaces| {
-        let _server = serve(namespaces, &["iperf3", "-s"])?;
         let mut best: f64 = 0.0;
         for rate in OFFERED {
             let (target, rate) = (target(namespaces), format!("{rate}G"));
-            let arguments = ["iperf3", "-c", &target, "-u", "-l", "8192", "-t", "1", "-b", &rate, "-J"];
-            best = best.max(received(&ask(namespaces, &arguments)?)?);
+            let client = ["iperf3", "-c", &target, "-u", "-l", "8192", "-t", "1", "-b", &rate, "-J"];
+            best = best.max(received(&converse(namespaces, &["iperf3", "-s"], &client)?)?);
         }
         Ok(best)
     })
@@ -86,9 +88,8 @@ pub fn sockperf(name: &str, join: Join) -> Contestant {
     witness(name, "sockperf pp --tcp -i TARGET -t 1 -m 14", "sockperf", join, |namespaces| {
         let target = target(namespaces);
         let server = ["sockperf", "sr", "--tcp", "-i", &target, "-p", "5201"];
-        let _server = serve(namespaces, &server)?;
         let client = ["sockperf", "pp", "--tcp", "-i", &target, "-p", "5201", "-t", "1", "-m", "14"];
-        half_rtt_ns(&ask(namespaces, &client)?)
+        half_rtt_ns(&converse(namespaces, &server, &client)?)
     })
 }
 
@@ -102,7 +103,8 @@ pub fn idle(name: &str, carriage: Carriage) -> Contestant {
         }
         let (namespaces, since) = opened.as_ref().context("just opened")?;
         std::thread::sleep(SETTLE.saturating_sub(since.elapsed()));
-        let spent = || namespaces.carriers().iter().map(|&process| cpu::process_seconds(process)).sum::<f64>();
+        let spent =
+            || namespaces.carriers().iter().map(|&process| cpu::process_seconds(process)).sum::<f64>();
         let before = spent();
         std::thread::sleep(WATCH);
         Ok(Taken::one(&series, 1e9 * (spent() - before) / WATCH.as_secs_f64()))
@@ -120,7 +122,8 @@ fn witness(
 ) -> Contestant {
     let series = name.to_owned();
     let take = move || {
-        let looked = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let looked =
+            Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         looked.with_context(|| format!("{program} is not installed: apt-get install {program}"))?;
         Ok(Taken::one(&series, measure(&join()?)?))
     };
@@ -131,23 +134,23 @@ fn target(namespaces: &Namespaces) -> String {
     namespaces.target.address().to_string()
 }
 
-fn serve(namespaces: &Namespaces, words: &[&str]) -> Result<Offspring> {
-    let mut command = inside(&namespaces.target, Some(pin::two_cores().1), words)?;
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    Ok(Offspring(command.spawn().with_context(|| format!("cannot start {}", words[0]))?))
-}
-
-/// Until the server listens, and until the way there is open.
-fn ask(namespaces: &Namespaces, words: &[&str]) -> Result<String> {
+/// What the client prints. The server is new for each attempt: some end by themselves, and the way to it may still
+/// be closed.
+fn converse(namespaces: &Namespaces, server: &[&str], client: &[&str]) -> Result<String> {
+    let (source_core, target_core) = pin::two_cores();
     let started = Instant::now();
     loop {
-        let mut command = inside(&namespaces.source, Some(pin::two_cores().0), words)?;
+        let mut command = inside(&namespaces.target, Some(target_core), server)?;
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let _server = Offspring(command.spawn().with_context(|| format!("cannot start {}", server[0]))?);
+        std::thread::sleep(LISTENING);
+        let mut command = inside(&namespaces.source, Some(source_core), client)?;
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let client = Offspring(command.spawn().with_context(|| format!("cannot start {}", words[0]))?);
-        match client.printed(words[0], PATIENCE) {
+        let asking = Offspring(command.spawn().with_context(|| format!("cannot start {}", client[0]))?);
+        match asking.printed(client[0], PATIENCE) {
             Ok(printed) => return Ok(printed),
             Err(error) if started.elapsed() > CROSSING => return Err(error),
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            Err(_) => {}
         }
     }
 }
@@ -199,14 +202,20 @@ mod tests {
         assert_eq!(received(printed).unwrap(), 1e9);
         let lossy = r#"{"end":{"sum":{"bits_per_second":16e9,"lost_percent":50}}}"#;
         assert_eq!(received(lossy).unwrap(), 1e9);
-        for other in ["", "{}", r#"{"error":"unable to connect"}"#, r#"{"end":{"sum_received":{"bits_per_second":0}}}"#] {
+        for other in [
+            "",
+            "{}",
+            r#"{"error":"unable to connect"}"#,
+            r#"{"end":{"sum_received":{"bits_per_second":0}}}"#,
+        ] {
             assert!(received(other).is_err(), "{other}");
         }
     }
 
     #[test]
     fn the_median_is_read_and_not_the_mean() {
-        let printed = "sockperf: Summary: Latency is 7.436 usec\nsockperf: ---> percentile 50.000 =    6.870\n";
+        let printed =
+            "sockperf: Summary: Latency is 7.436 usec\nsockperf: ---> percentile 50.000 =    6.870\n";
         assert_eq!(half_rtt_ns(printed).unwrap(), 6870.0);
         assert!(half_rtt_ns("sockperf: Summary: Latency is 7.436 usec").is_err());
     }

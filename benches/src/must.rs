@@ -50,13 +50,8 @@ pub struct Must {
 
 /// Each of `musts` with its bounds, what was measured, and which bound that reaches.
 pub fn table(musts: &[Must], contest: &Contest) -> String {
-    let mut page = table::heading(&[
-        "measure",
-        "must",
-        "aim",
-        "measured (lowest to highest round)",
-        "reached",
-    ]);
+    let mut page =
+        table::heading(&["measure", "must", "aim", "measured (lowest to highest round)", "reached"]);
     for must in musts {
         let figure = must.basis.figure(contest);
         let (measured, reached) = match figure {

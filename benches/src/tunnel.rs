@@ -149,7 +149,8 @@ fn tinc(sides: &[Side; 2], directory: &Path) -> Result<Vec<Offspring>> {
     for (name, address) in names.iter().zip(UNDERLAY) {
         fs::create_dir_all(home(name).join("hosts"))?;
         let other = if *name == names[0] { "ConnectTo = target\n" } else { "" };
-        let configuration = format!("Name = {name}\nMode = switch\nDeviceType = tap\nInterface = {INTERFACE}\n{other}");
+        let configuration =
+            format!("Name = {name}\nMode = switch\nDeviceType = tap\nInterface = {INTERFACE}\n{other}");
         fs::write(home(name).join("tinc.conf"), configuration)?;
         let host = format!("Address = {address}\nCipher = none\nDigest = none\nCompression = 0\n");
         fs::write(home(name).join("hosts").join(name), host)?;

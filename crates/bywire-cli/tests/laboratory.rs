@@ -23,7 +23,8 @@ fn stage() -> Option<tempfile::TempDir> {
     let directory = tempfile::tempdir().expect("a directory");
     let output = measure(directory.path(), &["latency", "--time", "0.01"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let reasons = ["cannot make a network namespace", "level eth makes interfaces of its own", "cannot run `ip`"];
+    let reasons =
+        ["cannot make a network namespace", "level eth makes interfaces of its own", "cannot run `ip`"];
     if !output.status.success() && reasons.iter().any(|reason| said.contains(reason)) {
         assert_eq!(said.lines().count(), 1, "{said}");
         println!("not run: {said}");

@@ -155,7 +155,9 @@ impl Carrier {
         for _ in 0..expected {
             match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(_) => {}
-                Err(RecvTimeoutError::Timeout) => bail!("`bywire eth up` has not made its interfaces in time"),
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("`bywire eth up` has not made its interfaces in time")
+                }
                 Err(RecvTimeoutError::Disconnected) => {
                     let mut said = String::new();
                     complaints.read_to_string(&mut said)?;
@@ -195,7 +197,10 @@ fn await_peers(directory: &Path, nodes: usize) -> Result<Vec<u32>> {
         let known = status.as_array().map_or(&[][..], Vec::as_slice);
         if known.len() == nodes && known.iter().all(|node| knows(node, nodes - 1)) {
             let carriers = known.iter().filter_map(|node| node["carriers"].as_array()).flatten();
-            return Ok(carriers.filter_map(|carrier| carrier["process"].as_u64()).map(|id| id as u32).collect());
+            return Ok(carriers
+                .filter_map(|carrier| carrier["process"].as_u64())
+                .map(|id| id as u32)
+                .collect());
         }
         ensure!(Instant::now() < until, "the processes of `bywire eth up` have not found each other in time");
         std::thread::sleep(LOOK_AGAIN);

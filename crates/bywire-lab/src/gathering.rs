@@ -328,8 +328,7 @@ impl Gathering {
         let transactions = matches!(&self.subject,
             Subject::Messages(plan) if matches!(plan.test, Test::Rr | Test::Latency));
         let bytes = matches!(&self.subject, Subject::Messages(plan) if matches!(plan.test, Test::Stream));
-        let carried =
-            matches!(&self.subject, Subject::Messages(plan) if !plan.carriers.is_empty());
+        let carried = matches!(&self.subject, Subject::Messages(plan) if !plan.carriers.is_empty());
         let received = targets.iter().flat_map(|target| &target.blocks).map(|part| part.received_bytes).sum();
         CpuBothEnds {
             carriers: carried.then(|| carriers_end(&sources, transactions, bytes.then_some(received))),
@@ -441,9 +440,8 @@ fn cpu_end(outcomes: &[&Outcome], transactions: bool, bytes: Option<fn(&Part) ->
 
 /// The cost of those who carry the messages, over the blocks of all pairs; a stream's by what arrived.
 fn carriers_end(sources: &[&Outcome], transactions: bool, received_bytes: Option<u64>) -> CpuEnd {
-    let sum = |of: fn(&Part) -> f64| -> f64 {
-        sources.iter().flat_map(|outcome| &outcome.blocks).map(of).sum()
-    };
+    let sum =
+        |of: fn(&Part) -> f64| -> f64 { sources.iter().flat_map(|outcome| &outcome.blocks).map(of).sum() };
     let cpu_seconds = sum(|part| part.carriers_cpu_seconds);
     let per = |work: f64| (work > 0.0).then(|| cpu_seconds * 1e6 / work);
     let seconds = sum(|part| part.seconds);

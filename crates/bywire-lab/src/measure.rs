@@ -433,7 +433,11 @@ impl Places {
 
 fn unknown_level(name: &str) -> Misuse {
     let levels: Vec<&str> = Level::ALL.iter().map(|level| level.name()).collect();
-    Misuse(format!("unknown level `{name}`: choose one of memory, {}, {}", levels.join(", "), ethernet::LEVEL))
+    Misuse(format!(
+        "unknown level `{name}`: choose one of memory, {}, {}",
+        levels.join(", "),
+        ethernet::LEVEL
+    ))
 }
 
 fn refuse_what_means_nothing(request: &Request, level: Level, test: Test) -> Result<()> {
@@ -586,8 +590,7 @@ fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTreeMap<String,
     set("blocks", Some(plan.blocks.into()));
     set("block_us", Some(plan.block_us.into()));
     set("nagle", (plan.level == Level::Tcp).then(|| on_off(plan.nagle)));
-    let mtu_bytes =
-        request.mtu_bytes.or_else(|| matches!(place, Place::Namespaces(_)).then_some(MTU_BYTES));
+    let mtu_bytes = request.mtu_bytes.or_else(|| matches!(place, Place::Namespaces(_)).then_some(MTU_BYTES));
     set("protocol", (request.level == ethernet::LEVEL).then(|| plan.level.name().into()));
     set("coalesce", request.coalesce.map(on_off));
     set("mtu", mtu_bytes.map(Value::from));
@@ -631,7 +634,10 @@ mod tests {
                 refusal(|r| (r.level, r.link) = ("eth".into(), Some("shm".into()))),
                 "choose one of one-process, two-processes, veth",
             ),
-            (refusal(|r| (r.level, r.protocol) = ("eth".into(), Some("ip".into()))), "choose one of tcp, udp"),
+            (
+                refusal(|r| (r.level, r.protocol) = ("eth".into(), Some("ip".into()))),
+                "choose one of tcp, udp",
+            ),
             (
                 refusal(|r| (r.level, r.between) = ("eth".into(), Some("threads".into()))),
                 "leave out --between",
