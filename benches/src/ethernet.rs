@@ -109,7 +109,7 @@ pub fn idle(name: &str, carriage: Carriage) -> Contestant {
         std::thread::sleep(WATCH);
         Ok(Taken::one(&series, 1e9 * (spent() - before) / WATCH.as_secs_f64()))
     };
-    let command = format!("`bywire eth up` without traffic, watched for {} s", WATCH.as_secs());
+    let command = format!("bywire eth up, without traffic, watched for {} s", WATCH.as_secs());
     Contestant { name: name.to_owned(), command, take: Box::new(take) }
 }
 
