@@ -120,7 +120,7 @@ impl EthArgs {
 impl UpArgs {
     fn run(self) -> Result<()> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
-        let launch = Launch::Program(program, vec![CARRIER.into(), control::runtime_directory()?.into()]);
+        let launch = Launch::Program(program, vec![CARRIER.into(), control::ports_directory()?.into()]);
         // Whoever watches may go away; the network stays.
         let say = |line: &str| drop(crate::print(&format!("{line}\n")));
         let read = || self.settings();

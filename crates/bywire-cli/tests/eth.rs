@@ -150,6 +150,15 @@ fn two_namespaces_are_joined_shown_and_left_as_they_were() {
     if carrier["files"] != "the directory of ports only" {
         println!("not run: the hold on files: {}", carrier["files"]);
     }
+    let root = std::fs::read_link(format!("/proc/{}/root", carrier["process"])).expect("its root");
+    assert_eq!(
+        root,
+        directory.canonicalize().expect("a directory").join("eth"),
+        "no socket of others is in reach"
+    );
+    let mode =
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&root).expect("its root").permissions());
+    assert_eq!(mode & 0o777, 0o700, "nobody else can put a port there");
     let text = output(directory, &["eth", "status"]).stdout;
     assert!(String::from_utf8_lossy(&text).contains("superframes: TCP whole"));
 
@@ -165,7 +174,9 @@ fn two_namespaces_are_joined_shown_and_left_as_they_were() {
     assert!(!has_interface(&one) && !has_interface(&other));
     let nothing = output(directory, &["eth", "down"]);
     assert!(!nothing.status.success());
-    assert_eq!(std::fs::read_dir(directory).expect("a directory").count(), 0, "no socket is left");
+    let left: Vec<_> = std::fs::read_dir(directory).expect("a directory").flatten().collect();
+    assert!(left.len() == 1 && left[0].file_name() == "eth", "no door is left: {left:?}");
+    assert_eq!(std::fs::read_dir(left[0].path()).expect("a directory").count(), 0, "no port is left");
 }
 
 #[test]

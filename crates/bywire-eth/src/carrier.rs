@@ -3,6 +3,7 @@
 //! It sleeps until something can be read, takes what there is, up to a bound for each interface, and sleeps again
 //! when nothing is left. There is no timer, so the first frame of a burst waits for nobody, and a burst costs one wake.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bywire_sys::poller::Poller;
@@ -13,6 +14,7 @@ use bywire_sys::{Errno, clock};
 use crate::address::MacAddress;
 use crate::capture::Watch;
 use crate::checksum;
+use crate::confinement;
 use crate::drops::Cause;
 use crate::fabric::{Arrival, Fabric};
 use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES_MAX};
@@ -264,7 +266,11 @@ impl Carrier {
     }
 
     fn join(&mut self, join: &Join) -> Option<Answer> {
-        let fabric = match Fabric::join(join, &join.directory) {
+        let directory = match self.confinement {
+            Confinement::Absent => &join.directory,
+            Confinement::Enforced { .. } => Path::new(confinement::ROOT),
+        };
+        let fabric = match Fabric::join(join, directory) {
             Ok(fabric) => fabric,
             Err(error) => return Some(Answer::Refused(error.to_string())),
         };

@@ -1,6 +1,6 @@
 //! The part that carries frames handles bytes of strangers, so it gives up whatever it could do harm with before the
-//! first one comes: every capability, every file outside the directory of ports, every network socket, and every
-//! system call that its work does not need.
+//! first one comes: every capability, every file and socket outside the directory of ports, every network socket, and
+//! every system call that its work does not need.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,12 +17,18 @@ use seccompiler::{
 /// The newest form of Landlock that is asked for; older kernels enforce as much of it as they know.
 const LANDLOCK: ABI = ABI::V6;
 
+/// Where the directory of ports is once a process is confined.
+pub const ROOT: &str = "/";
+
 /// Why a process could not be confined.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfinementError {
     /// Capabilities stayed.
     #[error("cannot give up capabilities: {0}")]
     Capabilities(Errno),
+    /// Sockets of others stayed within reach.
+    #[error("cannot shut itself into the directory of ports: {0}; this needs CAP_SYS_CHROOT")]
+    Root(Errno),
     /// Files stayed within reach.
     #[error("cannot give up files: {0}")]
     Files(#[from] landlock::RulesetError),
@@ -34,12 +40,16 @@ pub enum ConfinementError {
     Calls(String),
 }
 
-/// Gives everything up but what carrying frames needs, and the ports in `directory`. Returns what this kernel could
-/// not enforce, in words.
+/// Gives everything up but what carrying frames needs, and the ports in `directory`, which is the root of the file
+/// system from then on: this process still runs as root, and neither Landlock nor a missing capability keeps root from
+/// connecting to the socket of whoever trusts it, a container engine's for one. Returns what this kernel could not
+/// enforce, in words.
 ///
 /// # Errors
 /// [`ConfinementError`]; the process must not go on then.
 pub fn confine(directory: &Path) -> Result<Option<String>, ConfinementError> {
+    bywire_sys::process::make_root(directory).map_err(ConfinementError::Root)?;
+    let directory = Path::new(ROOT);
     bywire_sys::process::give_up_privileges().map_err(ConfinementError::Capabilities)?;
     let unenforced = give_up_files(directory)?;
     give_up_calls()?;
@@ -75,6 +85,11 @@ fn give_up_calls() -> Result<(), ConfinementError> {
     };
     rules.insert(libc::SYS_socket, vec![equals(0, libc::AF_UNIX as u64)?]);
     rules.insert(libc::SYS_ioctl, vec![equals(1, libc::FIONBIO)?]);
+    // Of itself only: root may lower the limits of all other processes of root.
+    rules.insert(libc::SYS_prlimit64, vec![equals(0, 0)?]);
+    // Not F_SETOWN and F_SETSIG, with which a descriptor kills whoever is named.
+    let commands = DESCRIPTOR_COMMANDS.iter().map(|command| equals(1, u64::from(command.cast_unsigned())));
+    rules.insert(libc::SYS_fcntl, commands.collect::<Result<_, _>>()?);
     let architecture =
         TargetArch::try_from(std::env::consts::ARCH).map_err(|error| failed(error.to_string()))?;
     let refuse = SeccompAction::Errno(libc::EPERM as u32);
@@ -84,8 +99,19 @@ fn give_up_calls() -> Result<(), ConfinementError> {
     seccompiler::apply_filter(&program).map_err(|error| failed(error.to_string()))
 }
 
+/// What is done to descriptors: copies, flags, sizes of pipes, seals.
+const DESCRIPTOR_COMMANDS: [i32; 7] = [
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETPIPE_SZ,
+    libc::F_ADD_SEALS,
+    libc::F_GET_SEALS,
+];
+
 /// What carrying frames and meeting other ports takes.
-const CALLS: [i64; 60] = [
+const CALLS: [i64; 58] = [
     // Frames.
     libc::SYS_read,
     libc::SYS_readv,
@@ -124,7 +150,6 @@ const CALLS: [i64; 60] = [
     libc::SYS_newfstatat,
     libc::SYS_openat,
     libc::SYS_pidfd_open,
-    libc::SYS_prlimit64,
     libc::SYS_recvmsg,
     libc::SYS_renameat2,
     libc::SYS_sendmsg,
@@ -135,7 +160,6 @@ const CALLS: [i64; 60] = [
     // Memory, ours and shared.
     libc::SYS_brk,
     libc::SYS_fallocate,
-    libc::SYS_fcntl,
     libc::SYS_fstat,
     libc::SYS_ftruncate,
     libc::SYS_getrandom,

@@ -1,7 +1,7 @@
 //! How a running network is asked and ended: a socket in the runtime directory, for its own user alone.
 
 use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -177,7 +177,7 @@ pub fn ask(door: &Path, request: Request) -> Result<Option<serde_json::Value>, C
     answer.map(Some).map_err(|error| ControlError::Unreadable(error.to_string()))
 }
 
-/// Where the sockets are: the directory that ports use too.
+/// Where doors are: the directory that other programs' ports use too.
 ///
 /// # Errors
 /// [`ControlError::NoDirectory`].
@@ -192,6 +192,25 @@ pub fn runtime_directory() -> Result<PathBuf, ControlError> {
         }
     };
     candidates.into_iter().find(|path| directory::prepare(path).is_ok()).ok_or(ControlError::NoDirectory)
+}
+
+/// Where ports of networks are: a directory of their own, into which nobody but their user can put one, and in which
+/// those who carry frames find nothing else.
+///
+/// # Errors
+/// [`ControlError::NoDirectory`].
+pub fn ports_directory() -> Result<PathBuf, ControlError> {
+    let path = runtime_directory()?.join("eth");
+    match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(ControlError::System(path, error));
+        }
+        _ => {}
+    }
+    directory::prepare(&path).map_err(|error| ControlError::System(path.clone(), error.into()))?;
+    directory::set_access(&path, 0o700, None)
+        .map_err(|error| ControlError::System(path.clone(), error.into()))?;
+    Ok(path)
 }
 
 fn lock(path: &Path) -> io::Result<std::os::fd::OwnedFd> {

@@ -13,7 +13,7 @@ use bywire_sys::poller::Poller;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::control::{ControlError, Door, Request, runtime_directory};
+use crate::control::{ControlError, Door, Request, ports_directory};
 use crate::metrics::{self, Metrics};
 use crate::network::{Launch, Network, NetworkError};
 use crate::order::Counts;
@@ -93,7 +93,7 @@ impl<'a> Service<'a> {
         for plan in plans {
             network.add(plan)?;
         }
-        network.join(&settings.network, &settings.node, &runtime_directory()?)?;
+        network.join(&settings.network, &settings.node, &ports_directory()?)?;
         let poller = Poller::new().map_err(|error| ServiceError::System(error.into()))?;
         let watched = [
             (door.listener().as_fd(), DOOR),

@@ -57,6 +57,16 @@ pub fn random(mut bytes: &mut [u8]) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Makes `directory` the root of the file system for this process, and its working directory. Nobody without
+/// CAP_SYS_CHROOT gets out of it again, as long as no descriptor of a directory outside is held.
+///
+/// # Errors
+/// [`Errno::PERM`] without CAP_SYS_CHROOT; else what the kernel said.
+pub fn make_root(directory: &std::path::Path) -> Result<(), Errno> {
+    rustix::process::chroot(directory)?;
+    rustix::process::chdir("/")
+}
+
 /// Gives up every capability of this thread for good: none is left, and no program that it executes can gain one.
 ///
 /// # Errors
