@@ -44,12 +44,16 @@ const MAGIC: u64 = 0x4279_7769_7265_0001;
 /// This end's mappings are made: its peer may change over.
 const PREPARED: u64 = 1 << 63;
 
-/// In [`ASLEEP`]: one more sleeper on the event word, and one more that waits for the bell.
-const FUTEX_SLEEPER: u64 = 1;
-const BELL_SLEEPER: u64 = 1 << 32;
+/// In [`ASLEEP`]: one more that sleeps for bytes, and for room.
+const FOR_BYTES: u64 = 1;
+const FOR_ROOM: u64 = 1 << 16;
+/// In [`ASLEEP`]: room was asked for by somebody who does not sleep on the event word, but may by the bell.
+const WANTS_ROOM: u64 = 1 << 32;
 
 /// Has shut down its sending, and goes on receiving.
 pub const HALF: u64 = 1;
+/// Its process is about to end.
+pub const LEAVING: u64 = 4;
 /// Wants its receiving direction back in the kernel, and takes nothing more out of the ring.
 pub const ASKS_BACK: u64 = 2;
 
@@ -171,24 +175,35 @@ const BACK: u64 = 3;
 pub struct Wake {
     /// Sleepers on the event word.
     pub futex: bool,
-    /// Sleepers that wait for the bell of their process.
+    /// Sleepers on the bell of their process, if there are any: that stands in a page of the process.
     pub bell: bool,
 }
 
-/// How a sleeper wants to be woken.
+/// What was published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// Bytes, for whoever reads them.
+    Bytes,
+    /// Room, for whoever writes.
+    Room,
+    /// A course or a flag, for everybody.
+    Course,
+}
+
+/// What a sleeper on the event word waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
-    /// By the event word.
-    Futex,
-    /// By the bell of its process.
-    Bell,
+    /// Bytes.
+    Bytes,
+    /// Room.
+    Room,
 }
 
 impl Sleep {
     fn unit(self) -> u64 {
         match self {
-            Self::Futex => FUTEX_SLEEPER,
-            Self::Bell => BELL_SLEEPER,
+            Self::Bytes => FOR_BYTES,
+            Self::Room => FOR_ROOM,
         }
     }
 }
@@ -231,6 +246,14 @@ impl Stream {
             own.store(SHIFT, tail.wrapping_neg(), Ordering::Relaxed);
         }
         Ok(self.ring_bytes - unread)
+    }
+
+    /// As [`Self::room`], for whoever is not the writer now.
+    ///
+    /// # Errors
+    /// [`Corrupt`], as above.
+    pub fn room_hint<S: Segment>(&self, own: &S, remote: &S) -> Result<usize, Corrupt> {
+        self.unread_by_peer(own, remote).map(|unread| self.ring_bytes - unread)
     }
 
     /// How many bytes of ours the peer has not taken.
@@ -297,7 +320,9 @@ impl Stream {
         own.fence();
         let readers = remote.load(READERS, Ordering::Relaxed);
         // One sleeper is woken by the piece; a second one might sleep on.
-        let may = readers & PREPARED != 0 && readers & !PREPARED <= 1;
+        let may = readers & PREPARED != 0
+            && readers & !PREPARED <= 1
+            && remote.load(FLAGS, Ordering::Relaxed) & ASKS_BACK == 0;
         if !may {
             self.abandon(own);
         }
@@ -432,23 +457,47 @@ impl Stream {
         remote.load(EVENT, Ordering::Acquire) as u32
     }
 
-    /// After any publication of ours: who sleeps at the other end? Its sleepers on the event word see a new one.
+    /// After a publication of ours: who may sleep at the other end? Its sleepers on the event word see a new one.
     #[inline(always)]
-    pub fn wake<S: Segment>(&self, own: &S, remote: &S) -> Wake {
+    pub fn wake<S: Segment>(&self, own: &S, remote: &S, news: News) -> Wake {
         // Pairs with the fence in `arm`: either we see the sleeper, or it sees what we have published.
         own.fence();
         let asleep = remote.load(ASLEEP, Ordering::Relaxed);
-        if asleep != 0 {
+        let (futex, bell) = match news {
+            News::Bytes => (asleep & (FOR_ROOM - 1) != 0, true),
+            News::Room => (asleep & (WANTS_ROOM - 1) >= FOR_ROOM, asleep & WANTS_ROOM != 0),
+            News::Course => (asleep & (WANTS_ROOM - 1) != 0, true),
+        };
+        if futex {
             own.add(EVENT, 1, Ordering::Release);
         }
-        Wake { futex: asleep & (BELL_SLEEPER - 1) != 0, bell: asleep >= BELL_SLEEPER }
+        Wake { futex, bell }
     }
 
-    /// Sets flags of this end.
+    /// Asks to have the bell rung for room, until [`Self::has_room`]. The caller looks for room once more.
+    pub fn want_room<S: Segment>(&self, own: &S) {
+        if own.load(ASLEEP, Ordering::Relaxed) & WANTS_ROOM == 0 {
+            // One thread at a time changes this bit, so it is added once.
+            own.add(ASLEEP, WANTS_ROOM, Ordering::Relaxed);
+        }
+        // Pairs with the fence in `wake`.
+        own.fence();
+    }
+
+    /// Takes [`Self::want_room`] back.
+    pub fn has_room<S: Segment>(&self, own: &S) {
+        if own.load(ASLEEP, Ordering::Relaxed) & WANTS_ROOM != 0 {
+            own.add(ASLEEP, WANTS_ROOM.wrapping_neg(), Ordering::Relaxed);
+        }
+    }
+
+    /// Sets flags of this end; called by one thread at a time.
     pub fn raise<S: Segment>(&self, own: &S, flags: u64) {
         let present = own.load(FLAGS, Ordering::Relaxed);
         // Release: what the flag speaks of comes before; pairs with the acquire load in `flags`.
         own.store(FLAGS, present | flags, Ordering::Release);
+        // Pairs with the fence in `begin`, for whoever looks at the peer's course next.
+        own.fence();
     }
 
     /// The flags of an end.

@@ -14,6 +14,7 @@ pub mod poller;
 pub mod process;
 pub mod socket;
 pub mod tap;
+pub mod tcp;
 pub mod wake;
 
 pub use rustix::io::Errno;

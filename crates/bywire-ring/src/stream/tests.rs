@@ -110,17 +110,31 @@ fn nobody_changes_over_before_the_reader_has_prepared_or_while_two_sleep() {
 }
 
 #[test]
-fn sleepers_are_seen_by_kind_and_the_event_moves_for_them_alone() {
+fn sleepers_are_seen_by_what_they_wait_for() {
     let mut ends = Ends::new();
     let (writer, reader) = ends.windows();
-    assert_eq!(SMALL.wake(&writer, &reader), Wake { futex: false, bell: false });
+    assert_eq!(SMALL.wake(&writer, &reader, News::Bytes), Wake { futex: false, bell: true });
     assert_eq!(SMALL.event(&writer), 0);
-    SMALL.arm(&reader, Sleep::Bell);
-    assert_eq!(SMALL.wake(&writer, &reader), Wake { futex: false, bell: true });
-    SMALL.arm(&reader, Sleep::Futex);
-    SMALL.disarm(&reader, Sleep::Bell);
-    assert_eq!(SMALL.wake(&writer, &reader), Wake { futex: true, bell: false });
-    assert_eq!(SMALL.event(&writer), 2);
-    SMALL.disarm(&reader, Sleep::Futex);
-    assert_eq!(reader.load(ASLEEP, Ordering::Relaxed), 0);
+    SMALL.arm(&reader, Sleep::Bytes);
+    assert_eq!(SMALL.wake(&writer, &reader, News::Room), Wake { futex: false, bell: false });
+    assert_eq!(SMALL.wake(&writer, &reader, News::Bytes), Wake { futex: true, bell: true });
+    SMALL.disarm(&reader, Sleep::Bytes);
+    SMALL.arm(&reader, Sleep::Room);
+    assert!(!SMALL.wake(&writer, &reader, News::Bytes).futex);
+    assert!(SMALL.wake(&writer, &reader, News::Room).futex && SMALL.wake(&writer, &reader, News::Course).futex);
+    SMALL.disarm(&reader, Sleep::Room);
+    (0..2).for_each(|_| SMALL.want_room(&reader));
+    assert_eq!(SMALL.wake(&writer, &reader, News::Room), Wake { futex: false, bell: true });
+    (0..2).for_each(|_| SMALL.has_room(&reader));
+    assert_eq!((SMALL.event(&writer), reader.load(ASLEEP, Ordering::Relaxed)), (3, 0));
+}
+
+#[test]
+fn who_asks_for_the_kernel_is_not_taken_out_of_it() {
+    let mut ends = Ends::new();
+    let (writer, reader) = ends.windows();
+    SMALL.prepare(&reader);
+    SMALL.raise(&reader, ASKS_BACK);
+    assert!(!SMALL.begin(&writer, &reader));
+    assert_eq!(SMALL.course(&writer), Ok(Course::Kernel));
 }

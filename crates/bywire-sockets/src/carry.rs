@@ -1,0 +1,353 @@
+//! A carried connection: where its bytes are now, and what moves it between the kernel and the rings.
+
+use core::sync::atomic::Ordering;
+
+use bywire_pairing::reason::Reason;
+use bywire_ring::lane::Corrupt;
+use bywire_ring::stream::{ASKS_BACK, Course, HALF, LEAVING, News, RING_BYTES, Sleep};
+
+use crate::table::{Connection, STREAM};
+use crate::{bell, errno, kernel, real};
+
+/// Bits of `Record::ended`, as poll gives them.
+pub const FINISHED: u8 = 1;
+/// Hung up: both directions are over.
+pub const HUNG_UP: u8 = 2;
+/// The kernel has an error for us, or had.
+pub const FAILED: u8 = 4;
+/// We have shut down our receiving ourselves: the kernel says [`FINISHED`] for that, too.
+pub const SHUT: u8 = 8;
+/// We have shut down our sending ourselves.
+pub const SHUT_SENDING: u8 = 16;
+
+/// Room from which on a socket is writable, as in the kernel: a third.
+pub const WRITABLE_BYTES: usize = RING_BYTES / 3;
+/// Memory is put behind the ring in steps of this.
+const STEP_BYTES: usize = 64 << 10;
+/// Sleepers look at the kernel's state at least so often: a killed peer wakes nobody.
+const LOOK_MS: [u64; 6] = [5, 20, 50, 100, 200, 500];
+/// How long a program that has to leave the rings waits for the other end.
+const BACK_PATIENCE_NS: u64 = 5_000_000_000;
+
+/// Where the next byte to be received is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// In the kernel, with no end in sight.
+    Kernel,
+    /// In the kernel, up to so many bytes.
+    KernelUntil(u64),
+    /// In the ring: so many bytes are there.
+    Ring(usize),
+    /// Undecided for a moment.
+    Moment,
+}
+
+/// Why a sleep ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// Something may have changed.
+    Look,
+    /// A signal came: the call ends with `EINTR`.
+    Signal,
+    /// The socket's own time-out has passed.
+    TimeOut,
+}
+
+impl Connection {
+    /// Where the next byte to be received is. Called with the receiving lock held, or for a hint.
+    pub fn source(&self) -> Result<Source, Corrupt> {
+        let course = STREAM.course(&self.remote)?;
+        match course {
+            Course::Kernel => return Ok(Source::Kernel),
+            Course::Pending => return Ok(Source::Moment),
+            Course::Ring | Course::Back(_) => {}
+        }
+        if self.record.drained.load(Ordering::Acquire) == 0 {
+            // A call that sleeps in the kernel is woken by the last bytes there: nobody takes them from it.
+            if self.kernel_readers() != 0 {
+                return Ok(Source::Moment);
+            }
+            let cut = STREAM.cut_offset(&self.remote);
+            let received = self.record.received.load(Ordering::SeqCst);
+            match cut.checked_sub(received) {
+                Some(0) => self.record.drained.store(1, Ordering::Release),
+                Some(left) => return Ok(Source::KernelUntil(left)),
+                None => return Err(Corrupt),
+            }
+        }
+        let available = STREAM.available(&self.own, &self.remote)?;
+        match course {
+            Course::Back(until) => {
+                // Bytes behind the end of the ring come through the kernel.
+                let left = until.checked_sub(STREAM.head(&self.own)).ok_or(Corrupt)?;
+                if left == 0 { Ok(Source::Kernel) } else { Ok(Source::Ring(available.min(left as usize))) }
+            }
+            _ => Ok(Source::Ring(available)),
+        }
+    }
+
+    fn kernel_readers(&self) -> u64 {
+        STREAM.readers(&self.own) + u64::from(self.record.kernel_readers.load(Ordering::SeqCst))
+    }
+
+    /// Wakes whoever sleeps at the other end for such news.
+    pub fn tell(&self, news: News) {
+        let wake = STREAM.wake(&self.own, &self.remote, news);
+        if wake.futex {
+            // SAFETY: a word of a mapped segment.
+            errno::keep(|| unsafe {
+                libc::syscall(libc::SYS_futex, self.own.event_address(), libc::FUTEX_WAKE, i32::MAX)
+            });
+        }
+        if wake.bell {
+            bell::ring(self.hold.peer.load(Ordering::Acquire));
+        }
+    }
+
+    /// Makes sure that the next `length` bytes of the ring have memory behind them; without, nothing is written.
+    pub fn back_with_memory(&self, length: usize) -> bool {
+        let reach = STREAM.reach(&self.own, length);
+        let backed = self.record.backed.load(Ordering::Relaxed) as usize;
+        if reach <= backed {
+            return true;
+        }
+        let until = if backed == 0 && reach <= 4096 {
+            // Small messages of an idle connection stay within one page.
+            4096
+        } else {
+            reach.next_multiple_of(STEP_BYTES).min(RING_BYTES)
+        };
+        // SAFETY: within the mapped ring.
+        let status = unsafe {
+            let start = self.own.base().add(bywire_ring::stream::HEADER_BYTES + backed);
+            libc::madvise(start.cast(), until - backed, libc::MADV_POPULATE_WRITE)
+        };
+        let done = status == 0 || errno::last() == libc::EINVAL;
+        if done {
+            self.record.backed.store(until as u32, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// Has the other end gone altogether, as far as the kernel was heard?
+    pub fn peer_is_gone(&self) -> bool {
+        let ended = self.record.ended.load(Ordering::Relaxed);
+        ended & (HUNG_UP | FAILED) != 0
+            || (ended & (FINISHED | SHUT) == FINISHED && STREAM.flags(&self.remote) & HALF == 0)
+    }
+
+    /// Asks the kernel what has come to an end.
+    pub fn ask_kernel(&self) {
+        let found = kernel::ready(self.fd, libc::POLLRDHUP);
+        self.heard(found);
+    }
+
+    /// Keeps what the kernel has said: such things do not change again.
+    pub fn heard(&self, found: i16) {
+        let pairs = [
+            (libc::POLLRDHUP, FINISHED),
+            (libc::POLLHUP, HUNG_UP),
+            (libc::POLLERR, FAILED),
+        ];
+        for (bit, kept) in pairs {
+            if found & bit != 0 && self.record.ended.load(Ordering::Relaxed) & kept == 0 {
+                self.record.ended.fetch_or(kept, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Sleeps until there may be news, with no lock held. `fruitless` counts sleeps in a row.
+    pub fn sleep(&self, sleep: Sleep, fruitless: usize, deadline_ns: Option<u64>, again: impl FnOnce() -> bool) -> Woken {
+        STREAM.arm(&self.own, sleep);
+        let expected = STREAM.event(&self.remote);
+        let woken = if again() { Woken::Look } else { self.sleep_on(expected, fruitless, deadline_ns) };
+        STREAM.disarm(&self.own, sleep);
+        woken
+    }
+
+    fn sleep_on(&self, expected: u32, fruitless: usize, deadline_ns: Option<u64>) -> Woken {
+        let leaving = STREAM.flags(&self.remote) & LEAVING != 0;
+        let look_ms = if leaving { 1 } else { LOOK_MS.get(fruitless).copied().unwrap_or(1000) };
+        let now = kernel::now_ns();
+        if deadline_ns.is_some_and(|deadline| deadline <= now) {
+            return Woken::TimeOut;
+        }
+        let until = deadline_ns.unwrap_or(u64::MAX).min(now + look_ms * 1_000_000);
+        match wait_for(self.remote.event_address(), expected, until, deadline_ns.is_some()) {
+            libc::EINTR => Woken::Signal,
+            _ => Woken::Look,
+        }
+    }
+
+    /// What the other end asks of us: to have its bytes in the kernel again.
+    pub fn serve(&self) {
+        if STREAM.flags(&self.remote) & ASKS_BACK == 0 {
+            return;
+        }
+        let _held = self.record.sending.hold();
+        if STREAM.course(&self.own) == Ok(Course::Ring) {
+            self.send_back();
+        }
+    }
+
+    /// Ends our ring where the reader has stopped, and gives the rest of it to the kernel.
+    fn send_back(&self) {
+        let Ok(unread) = STREAM.unread_by_peer(&self.own, &self.remote) else {
+            return self.break_off();
+        };
+        let tail = STREAM.tail(&self.own);
+        let mut position = tail.wrapping_sub(unread as u64);
+        STREAM.back(&self.own, position);
+        // A death in the middle of it must not look like an end.
+        if unread > 0 {
+            kernel::linger(self.fd, Some(0));
+        }
+        let end_ns = kernel::now_ns() + 2 * BACK_PATIENCE_NS;
+        let mut buffer = [0u8; 8192];
+        while position != tail {
+            let length = tail.wrapping_sub(position).min(buffer.len() as u64) as usize;
+            // SAFETY: a live buffer; what is recalled lies before the tail.
+            let sent = unsafe {
+                STREAM.recall(&self.own, position, buffer.as_mut_ptr(), length);
+                real::send(
+                    self.fd,
+                    buffer.as_ptr().cast(),
+                    length,
+                    libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
+                )
+            };
+            match sent {
+                1.. => position = position.wrapping_add(sent as u64),
+                _ if errno::last() == libc::EAGAIN && kernel::now_ns() < end_ns => {
+                    let _ = kernel::wait(self.fd, libc::POLLOUT, 100);
+                }
+                _ => return self.break_off(),
+            }
+        }
+        if unread > 0 {
+            kernel::linger(self.fd, None);
+        }
+        self.tell(News::Course);
+    }
+
+    /// Returns both directions to the kernel, for good: what comes next is nothing that rings can do.
+    ///
+    /// `false`: the other end did not answer in time, and the connection was reset.
+    pub fn bring_back(&self, reason: Reason) -> bool {
+        let is_back = self.try_bring_back(reason, BACK_PATIENCE_NS);
+        if !is_back {
+            self.break_off();
+        }
+        is_back
+    }
+
+    /// The same; `false`: the other end has not answered, and the direction from it is still to come back.
+    pub fn try_bring_back(&self, reason: Reason, patience_ns: u64) -> bool {
+        self.stay(reason);
+        {
+            let _held = self.record.sending.hold();
+            if STREAM.course(&self.own) == Ok(Course::Ring) {
+                STREAM.back(&self.own, STREAM.tail(&self.own));
+            }
+            STREAM.raise(&self.own, ASKS_BACK);
+        }
+        self.tell(News::Course);
+        let end_ns = kernel::now_ns() + patience_ns;
+        loop {
+            match STREAM.course(&self.remote) {
+                // It asks for nothing before it has seen our flag.
+                Ok(Course::Kernel) => return true,
+                Ok(Course::Back(until)) if until == STREAM.head(&self.own) => return true,
+                Ok(Course::Back(_) | Course::Ring | Course::Pending) => {}
+                Err(Corrupt) => {
+                    self.break_off();
+                    return true;
+                }
+            }
+            self.ask_kernel();
+            if self.peer_is_gone() && STREAM.available(&self.own, &self.remote) == Ok(0) {
+                return true;
+            }
+            if kernel::now_ns() > end_ns {
+                return false;
+            }
+            self.serve();
+            self.sleep(Sleep::Bytes, 0, None, || {
+                !matches!(STREAM.course(&self.remote), Ok(Course::Ring | Course::Pending))
+            });
+        }
+    }
+
+    /// The peer broke the rules: the connection is reset, and nothing else is harmed.
+    pub fn break_off(&self) {
+        self.record.broken.store(1, Ordering::Release);
+        kernel::linger(self.fd, Some(0));
+        let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+        // SAFETY: a live address; AF_UNSPEC resets a TCP connection and leaves the descriptor.
+        errno::keep(|| unsafe {
+            real::connect(self.fd, &raw const nobody, size_of_val(&nobody) as u32)
+        });
+        self.tell(News::Course);
+    }
+
+    /// Was it broken off?
+    pub fn is_broken(&self) -> bool {
+        self.record.broken.load(Ordering::Acquire) != 0
+    }
+}
+
+/// `struct futex_waitv` of linux/futex.h.
+#[repr(C)]
+struct Waiter {
+    value: u64,
+    address: u64,
+    flags: u32,
+    reserved: u32,
+}
+
+const SYS_FUTEX_WAITV: i64 = 449;
+const FUTEX2_SIZE_U32: u32 = 2;
+
+/// Sleeps while the word at `address` is `expected`; the error number, 0 after a wake.
+///
+/// Without a time-out of the socket's own, a handler with `SA_RESTART` must not end the call: the kernel restarts
+/// `futex_waitv`, as it restarts `recv`. With one, `recv` ends in any case, and so does `futex` with a time-out.
+fn wait_for(address: *const u32, expected: u32, until_ns: u64, has_deadline: bool) -> i32 {
+    let until = libc::timespec {
+        tv_sec: (until_ns / 1_000_000_000) as i64,
+        tv_nsec: (until_ns % 1_000_000_000) as i64,
+    };
+    // SAFETY: a word of a mapped segment, and structures that live until the calls are over.
+    let status = unsafe {
+        let mut status = -1;
+        if !has_deadline {
+            let waiter = Waiter {
+                value: expected.into(),
+                address: address as u64,
+                flags: FUTEX2_SIZE_U32,
+                reserved: 0,
+            };
+            status = libc::syscall(
+                SYS_FUTEX_WAITV,
+                &raw const waiter,
+                1,
+                0,
+                &raw const until,
+                libc::CLOCK_MONOTONIC,
+            );
+        }
+        if has_deadline || (status < 0 && errno::last() == libc::ENOSYS) {
+            status = libc::syscall(
+                libc::SYS_futex,
+                address,
+                libc::FUTEX_WAIT_BITSET,
+                expected,
+                &raw const until,
+                core::ptr::null::<u32>(),
+                u32::MAX,
+            );
+        }
+        status
+    };
+    if status < 0 { errno::last() } else { 0 }
+}
