@@ -6,7 +6,7 @@ use bywire_pairing::reason::Reason;
 use bywire_ring::lane::Corrupt;
 use bywire_ring::stream::{ASKS_BACK, Course, HALF, LEAVING, News, RING_BYTES, Sleep};
 
-use crate::table::{Connection, STREAM};
+use crate::table::{self, Connection, STREAM, Socket};
 use crate::{bell, errno, kernel, real};
 
 /// Bits of `Record::ended`, as poll gives them.
@@ -271,7 +271,12 @@ impl Connection {
             if kernel::now_ns() > end_ns {
                 return false;
             }
-            self.serve();
+            // The other end may be in this very program.
+            table::each_held(|socket, fd| {
+                if let Some(Ok(other)) = table::by_index(fd, socket.index).map(Socket::mapped) {
+                    other.serve();
+                }
+            });
             self.sleep(Sleep::Bytes, 0, None, || {
                 !matches!(STREAM.course(&self.remote), Ok(Course::Ring | Course::Pending))
             });

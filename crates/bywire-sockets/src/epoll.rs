@@ -297,6 +297,10 @@ pub fn make_ready(socket: &Socket) -> bool {
         socket.stay(Reason::Epoll);
         return false;
     }
+    // Whether the kernel has reported one of these, and disarmed it, is not known.
+    if of_socket(socket).any(|(_, item)| item.events.load(Ordering::Relaxed) & ONCE != 0) {
+        return false;
+    }
     for (_, item) in of_socket(socket) {
         let index = item.set.load(Ordering::Relaxed);
         let Some(set_fd) = descriptor_of(index) else { return false };
@@ -539,7 +543,12 @@ impl Place {
         let full = connection.record.full.load(Ordering::Acquire);
         let ready = connection.ready(wanted & !(EDGE | ONCE));
         ask_again(self.set_fd, &connection, at, item);
-        let bits = (ready.bits | heard) & (wanted | ALWAYS);
+        let mut bits = (ready.bits | heard) & (wanted | ALWAYS);
+        // One report says everything, wherever it is known.
+        let elsewhere = ready.ask & wanted & (IN | OUT | libc::EPOLLPRI as u32);
+        if bits != 0 && elsewhere != 0 {
+            bits |= u32::from(kernel::ready(connection.fd, elsewhere as i16) as u16) & (wanted | ALWAYS);
+        }
         let is_due = if wanted & EDGE == 0 { bits != 0 } else { edge(item, bits, heard, tail, full, &connection) };
         if !is_due {
             return None;

@@ -1,8 +1,10 @@
 //! What a carried connection is ready for, as `poll` and `epoll` would say of the kernel's.
 
-use bywire_ring::stream::{Course, News};
+use core::sync::atomic::Ordering;
 
-use crate::carry::{FAILED, FINISHED, HUNG_UP, Source, WRITABLE_BYTES};
+use bywire_ring::stream::{Course, HALF, LEAVING, News};
+
+use crate::carry::{FAILED, FINISHED, HUNG_UP, SHUT_SENDING, Source, WRITABLE_BYTES};
 use crate::table::{Connection, STREAM};
 
 /// `EPOLLIN` and its twin for ordinary data.
@@ -27,7 +29,7 @@ impl Connection {
     /// Looks at it for somebody who wants to know about `wanted`.
     pub fn ready(&self, wanted: u32) -> Ready {
         self.serve();
-        let ended = self.record.ended.load(core::sync::atomic::Ordering::Acquire);
+        let ended = self.ended();
         if self.is_broken() {
             return Ready { bits: IN | OUT | RDHUP | ALWAYS, ask: 0 };
         }
@@ -54,12 +56,24 @@ impl Connection {
             ready.ask |= RDHUP;
         }
         if ended & HUNG_UP != 0 {
-            ready.bits |= IN | OUT | RDHUP;
+            ready.bits |= IN | OUT | RDHUP | libc::EPOLLHUP as u32;
         }
         if ended & FAILED != 0 {
             ready.bits |= IN | OUT;
         }
         ready
+    }
+
+    /// What has come to an end, asked of the kernel where either side has done something about it.
+    fn ended(&self) -> u8 {
+        let ended = self.record.ended.load(Ordering::Acquire);
+        let is_told = STREAM.flags(&self.remote) & (HALF | LEAVING) != 0 && ended & FINISHED == 0;
+        let is_both = ended & (SHUT_SENDING | FINISHED) == SHUT_SENDING | FINISHED && ended & HUNG_UP == 0;
+        if !is_told && !is_both {
+            return ended;
+        }
+        self.ask_kernel();
+        self.record.ended.load(Ordering::Acquire)
     }
 
     fn is_writable(&self) -> bool {

@@ -90,7 +90,8 @@ fn receive_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dy
         match step {
             Step::Received(received) => {
                 done += received;
-                if done >= total || !is_patient {
+                let goes_on = is_patient || (flags & libc::MSG_PEEK == 0 && has_more(connection));
+                if done >= total || !goes_on {
                     return done as isize;
                 }
                 fruitless = 0;
@@ -130,6 +131,17 @@ fn receive_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dy
     }
 }
 
+/// A stream has no seams: a call that has come to the end of what one place holds goes on in the next.
+fn has_more(connection: &Connection) -> bool {
+    match connection.source() {
+        Ok(Source::Ring(available)) => available > 0,
+        Ok(Source::Kernel) if STREAM.course(&connection.remote) != Ok(Course::Kernel) => {
+            kernel::queued(connection.fd).is_some_and(|queued| queued > 0)
+        }
+        _ => false,
+    }
+}
+
 /// Takes what is there, without sleeping but for bytes that the kernel has promised.
 fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Result<Step, Corrupt> {
     if connection.is_broken() {
@@ -150,7 +162,16 @@ fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Resu
         Source::Kernel if STREAM.course(&connection.remote)? == Course::Kernel => Ok(Step::Again),
         Source::Kernel => Ok(back_in_kernel(connection, parts, done, flags)),
         Source::KernelUntil(left) => {
-            let step = take_from_kernel(connection, parts, done, flags, left);
+            let mut step = take_from_kernel(connection, parts, done, flags, left);
+            if flags & libc::MSG_PEEK != 0
+                && let Step::Received(seen) = step
+                && seen as u64 == left
+            {
+                let available = STREAM.available(&connection.own, &connection.remote)?;
+                let more = available.min(parts.total().saturating_sub(done + seen));
+                take_from_ring(connection, parts, done + seen, flags, more);
+                step = Step::Received(seen + more);
+            }
             drop(held);
             match step {
                 // They are on their way: the kernel, too, sleeps for them.

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use bywire_ring::memory::{Memory, SLOT_WORDS};
+use bywire_ring::stream::Segment;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, fence};
 
@@ -63,6 +64,34 @@ impl Memory for Modelled {
     fn claim(&self, _offset: usize) {}
 
     fn expect(&self, _offset: usize) {}
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl Segment for Modelled {
+    fn load(&self, offset: usize, order: Ordering) -> u64 {
+        self.word(offset).load(order)
+    }
+
+    fn store(&self, offset: usize, value: u64, order: Ordering) {
+        self.word(offset).store(value, order);
+    }
+
+    fn add(&self, offset: usize, value: u64, order: Ordering) {
+        self.word(offset).fetch_add(value, order);
+    }
+
+    unsafe fn read(&self, offset: usize, target: *mut u8, length: usize) {
+        // SAFETY: the caller vouches for the target.
+        Memory::read(self, offset, unsafe { std::slice::from_raw_parts_mut(target, length) });
+    }
+
+    unsafe fn write(&self, offset: usize, source: *const u8, length: usize) {
+        // SAFETY: the caller vouches for the source.
+        Memory::write(self, offset, unsafe { std::slice::from_raw_parts(source, length) });
+    }
 
     fn fence(&self) {
         fence(Ordering::SeqCst);

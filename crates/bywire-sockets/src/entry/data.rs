@@ -173,23 +173,20 @@ fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
         return real();
     };
     // What goes along is written anew by the kernel, if it is the kernel that receives.
-    let (parts, count, room) = (given.msg_iov, given.msg_iovlen, given.msg_controllen);
+    let (parts, count) = (given.msg_iov, given.msg_iovlen);
     given.msg_flags = 0;
-    let (mut is_real, name_room) = (false, given.msg_namelen);
     let asked = core::cell::Cell::new(false);
     let received = receive(fd, || Parts::list(parts, count), flags, || {
         asked.set(true);
         real()
     });
-    is_real |= asked.get();
-    if !is_real && received >= 0 {
+    if !asked.get() && received >= 0 {
         // SAFETY: as above.
         unsafe {
             (*message).msg_namelen = 0;
             (*message).msg_controllen = 0;
         }
     }
-    let _ = (room, name_room);
     received
 }
 
@@ -313,9 +310,6 @@ fn copy_file(target: c_int, source: c_int, start: off_t, count: size_t) -> ssize
 pub fn waiting_bytes(socket: Socket) -> Option<c_int> {
     let fd = socket.fd;
     let connection = socket.carried().ok()?;
-    let in_ring = match connection.source() {
-        Ok(crate::carry::Source::Ring(available)) => available,
-        _ => 0,
-    };
+    let in_ring = table::STREAM.available(&connection.own, &connection.remote).unwrap_or(0);
     Some(kernel::queued(fd).unwrap_or(0).saturating_add(in_ring as c_int))
 }
