@@ -150,9 +150,7 @@ fn find_library() -> Result<PathBuf> {
     let directory = command.parent().unwrap_or(Path::new("/"));
     let places = [directory.join(LIBRARY), directory.join("../lib/bywire").join(LIBRARY)];
     let found = places.iter().find_map(|place| fs::canonicalize(place).ok());
-    found.with_context(|| {
-        format!("{LIBRARY} is not beside {}: name it by --library", command.display())
-    })
+    found.with_context(|| format!("{LIBRARY} is not beside {}: name it by --library", command.display()))
 }
 
 /// A path with `$LIB` in it: only the GNU C library knows what it stands for, so programs of other C libraries find
@@ -175,8 +173,8 @@ fn preload(directory: &Path, library: &Path) -> Result<PathBuf> {
 /// Tells libraries of different places apart, so that links never have to be replaced.
 fn fingerprint(library: &Path) -> Result<u64> {
     use std::hash::{DefaultHasher, Hash, Hasher};
-    let library = fs::canonicalize(library)
-        .with_context(|| format!("there is no library {}", library.display()))?;
+    let library =
+        fs::canonicalize(library).with_context(|| format!("there is no library {}", library.display()))?;
     let mut hasher = DefaultHasher::new();
     library.hash(&mut hasher);
     Ok(hasher.finish())

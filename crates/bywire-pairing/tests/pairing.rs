@@ -38,7 +38,10 @@ impl Program {
             let mut buffer = [0; PACKET_BYTES];
             match self.socket.receive(&mut buffer).expect("a packet") {
                 Received::Packet(length, descriptors) => {
-                    return Some((Packet::decode(&buffer[..length]).expect("one of ours"), descriptors.len()));
+                    return Some((
+                        Packet::decode(&buffer[..length]).expect("one of ours"),
+                        descriptors.len(),
+                    ));
                 }
                 Received::Nothing => std::thread::sleep(Duration::from_millis(1)),
                 Received::Closed => return None,
@@ -131,8 +134,11 @@ fn the_service_keeps_no_descriptor_that_would_hold_up_an_end() {
 fn who_breaks_the_rules_is_dropped_and_nobody_else() {
     let (_directory, path) = service();
     let honest = Program::new(&path);
-    for packet in [Packet::new(Kind::Go, 0), Packet::new(Kind::Offer, 0), Packet { first: 1, ..Packet::new(Kind::Hello, 0) }]
-    {
+    for packet in [
+        Packet::new(Kind::Go, 0),
+        Packet::new(Kind::Offer, 0),
+        Packet { first: 1, ..Packet::new(Kind::Hello, 0) },
+    ] {
         let program = Program::new(&path);
         program.socket.send(&packet.encode(), &[]).expect("a packet");
         assert!(program.hear().is_none(), "{packet:?}");

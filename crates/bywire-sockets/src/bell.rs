@@ -115,8 +115,7 @@ pub fn accept(file: i32, length_bytes: usize) -> *mut u8 {
         {
             return ptr::null_mut();
         }
-        let address =
-            libc::mmap(ptr::null_mut(), length_bytes, libc::PROT_READ, libc::MAP_SHARED, file, 0);
+        let address = libc::mmap(ptr::null_mut(), length_bytes, libc::PROT_READ, libc::MAP_SHARED, file, 0);
         if address == libc::MAP_FAILED { ptr::null_mut() } else { address.cast() }
     }
 }
@@ -183,8 +182,7 @@ fn inode(fd: i32) -> Option<(u64, u64)> {
 /// Puts the bell into an epoll set of the program's.
 pub fn add_to(set: i32) -> bool {
     let Some((bell, _)) = own() else { return false };
-    let mut event =
-        libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: BELL_DATA };
+    let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: BELL_DATA };
     // SAFETY: a live event.
     let status = unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_ADD, bell, &raw mut event) };
     status == 0 || crate::errno::last() == libc::EEXIST

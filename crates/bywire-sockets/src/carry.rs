@@ -75,15 +75,23 @@ impl Connection {
                 None => return Err(Corrupt),
             }
         }
-        let available = STREAM.available(&self.own, &self.remote)?;
         match course {
-            Course::Back(until) => {
-                // Bytes behind the end of the ring come through the kernel.
-                let left = until.checked_sub(STREAM.head(&self.own)).ok_or(Corrupt)?;
-                if left == 0 { Ok(Source::Kernel) } else { Ok(Source::Ring(available.min(left as usize))) }
-            }
-            _ => Ok(Source::Ring(available)),
+            // Bytes behind the end of the ring come through the kernel.
+            Course::Back(until) if until == STREAM.head(&self.own) => Ok(Source::Kernel),
+            _ => self.in_ring().map(Source::Ring),
         }
+    }
+
+    /// Bytes that are to be read from the ring, before or after what the kernel has.
+    pub fn in_ring(&self) -> Result<usize, Corrupt> {
+        let available = STREAM.available(&self.own, &self.remote)?;
+        Ok(match STREAM.course(&self.remote)? {
+            Course::Kernel | Course::Pending => 0,
+            Course::Ring => available,
+            Course::Back(until) => {
+                available.min(until.checked_sub(STREAM.head(&self.own)).ok_or(Corrupt)? as usize)
+            }
+        })
     }
 
     fn kernel_readers(&self) -> u64 {
@@ -144,11 +152,7 @@ impl Connection {
 
     /// Keeps what the kernel has said: such things do not change again.
     pub fn heard(&self, found: i16) {
-        let pairs = [
-            (libc::POLLRDHUP, FINISHED),
-            (libc::POLLHUP, HUNG_UP),
-            (libc::POLLERR, FAILED),
-        ];
+        let pairs = [(libc::POLLRDHUP, FINISHED), (libc::POLLHUP, HUNG_UP), (libc::POLLERR, FAILED)];
         for (bit, kept) in pairs {
             if found & bit != 0 && self.record.ended.load(Ordering::Relaxed) & kept == 0 {
                 self.record.ended.fetch_or(kept, Ordering::AcqRel);
@@ -157,7 +161,13 @@ impl Connection {
     }
 
     /// Sleeps until there may be news, with no lock held. `fruitless` counts sleeps in a row.
-    pub fn sleep(&self, sleep: Sleep, fruitless: usize, deadline_ns: Option<u64>, again: impl FnOnce() -> bool) -> Woken {
+    pub fn sleep(
+        &self,
+        sleep: Sleep,
+        fruitless: usize,
+        deadline_ns: Option<u64>,
+        again: impl FnOnce() -> bool,
+    ) -> Woken {
         STREAM.arm(&self.own, sleep);
         let expected = STREAM.event(&self.remote);
         let woken = if again() { Woken::Look } else { self.sleep_on(expected, fruitless, deadline_ns) };
@@ -209,12 +219,7 @@ impl Connection {
             // SAFETY: a live buffer; what is recalled lies before the tail.
             let sent = unsafe {
                 STREAM.recall(&self.own, position, buffer.as_mut_ptr(), length);
-                real::send(
-                    self.fd,
-                    buffer.as_ptr().cast(),
-                    length,
-                    libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
-                )
+                real::send(self.fd, buffer.as_ptr().cast(), length, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
             };
             match sent {
                 1.. => position = position.wrapping_add(sent as u64),
@@ -289,9 +294,7 @@ impl Connection {
         kernel::linger(self.fd, Some(0));
         let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
         // SAFETY: a live address; AF_UNSPEC resets a TCP connection and leaves the descriptor.
-        errno::keep(|| unsafe {
-            real::connect(self.fd, &raw const nobody, size_of_val(&nobody) as u32)
-        });
+        errno::keep(|| unsafe { real::connect(self.fd, &raw const nobody, size_of_val(&nobody) as u32) });
         self.tell(News::Course);
     }
 

@@ -109,13 +109,7 @@ impl Place {
         })
     }
 
-    fn register(
-        &self,
-        socket: Socket,
-        operation: i32,
-        event: epoll_event,
-        real: &dyn Fn() -> i32,
-    ) -> i32 {
+    fn register(&self, socket: Socket, operation: i32, event: epoll_event, real: &dyn Fn() -> i32) -> i32 {
         let known = self.find(&socket);
         let connection = match socket.carried() {
             Err(plain) => return self.register_plainly(&plain, operation, event, known, real),
@@ -360,7 +354,9 @@ pub fn clear(index: u32, set: &Set) {
     let _held = set.lock.hold();
     // Registrations of sockets that are not carried are in no list of the set's: they are found through sockets.
     table::each_held(|socket, _| {
-        while let Some((at, item)) = of_socket(socket).find(|(_, item)| item.set.load(Ordering::Relaxed) == index) {
+        while let Some((at, item)) =
+            of_socket(socket).find(|(_, item)| item.set.load(Ordering::Relaxed) == index)
+        {
             unlink_from_socket(socket, at);
             free(set, at, item);
         }
@@ -440,7 +436,8 @@ impl Wait<'_> {
             found
         } else {
             // Without a page nobody would ring: then sleeps are short.
-            let left_ns = if asleep.is_some() { left_ns } else { Some(left_ns.unwrap_or(u64::MAX).min(10_000_000)) };
+            let left_ns =
+                if asleep.is_some() { left_ns } else { Some(left_ns.unwrap_or(u64::MAX).min(10_000_000)) };
             let heard = (self.real)(self.events, self.count, left_ns);
             drop(asleep);
             return self.result(place, heard);
@@ -549,7 +546,8 @@ impl Place {
         if bits != 0 && elsewhere != 0 {
             bits |= u32::from(kernel::ready(connection.fd, elsewhere as i16) as u16) & (wanted | ALWAYS);
         }
-        let is_due = if wanted & EDGE == 0 { bits != 0 } else { edge(item, bits, heard, tail, full, &connection) };
+        let is_due =
+            if wanted & EDGE == 0 { bits != 0 } else { edge(item, bits, heard, tail, full, &connection) };
         if !is_due {
             return None;
         }

@@ -52,8 +52,7 @@ pub fn queued(fd: i32) -> Option<i32> {
 pub fn option(fd: i32, level: i32, name: i32, value: &mut [u8]) -> Option<usize> {
     let mut length = value.len() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes.
-    let status =
-        unsafe { real::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &raw mut length) };
+    let status = unsafe { real::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &raw mut length) };
     (status == 0).then_some(length as usize)
 }
 

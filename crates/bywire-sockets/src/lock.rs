@@ -74,7 +74,10 @@ impl Lock {
         let contended = found | CONTENDED;
         if found == 0
             || (found != contended
-                && self.word.compare_exchange(found, contended, Ordering::Relaxed, Ordering::Relaxed).is_err())
+                && self
+                    .word
+                    .compare_exchange(found, contended, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_err())
         {
             return false;
         }

@@ -93,7 +93,8 @@ fn offer(socket: &Socket) {
         return;
     }
     let question = QUESTIONS.fetch_add(1, Ordering::Relaxed) + 1;
-    if !say(&Packet::new(Kind::Ask, question), &[]) || !listen_for(|packet| packet.kind == Kind::Go && packet.token == question)
+    if !say(&Packet::new(Kind::Ask, question), &[])
+        || !listen_for(|packet| packet.kind == Kind::Go && packet.token == question)
     {
         return rest();
     }
@@ -149,7 +150,10 @@ fn listen_for(mut wanted: impl FnMut(&Packet) -> bool) -> bool {
         let service = SERVICE.load(Ordering::Acquire);
         let left_ns = end.saturating_sub(kernel::now_ns());
         // Rounded up, so that the last wait is not one of nothing, over and over.
-        if service < 0 || left_ns == 0 || kernel::wait(service, libc::POLLIN, left_ns.div_ceil(1_000_000) as i32).is_err() {
+        if service < 0
+            || left_ns == 0
+            || kernel::wait(service, libc::POLLIN, left_ns.div_ceil(1_000_000) as i32).is_err()
+        {
             return false;
         }
     }
@@ -268,8 +272,7 @@ fn hear() -> Option<Packet> {
         message.msg_iovlen = 1;
         message.msg_control = (&raw mut control).cast();
         message.msg_controllen = libc::CMSG_SPACE(size_of_val(&descriptors) as u32) as usize;
-        let received =
-            real::recvmsg(service, &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC);
+        let received = real::recvmsg(service, &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC);
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         if received >= 0
             && !header.is_null()
@@ -278,11 +281,7 @@ fn hear() -> Option<Packet> {
         {
             let payload = (*header).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
             let payload = payload.min(size_of_val(&descriptors));
-            ptr::copy_nonoverlapping(
-                libc::CMSG_DATA(header),
-                descriptors.as_mut_ptr().cast::<u8>(),
-                payload,
-            );
+            ptr::copy_nonoverlapping(libc::CMSG_DATA(header), descriptors.as_mut_ptr().cast::<u8>(), payload);
         }
         received
     };
@@ -356,7 +355,8 @@ fn prepare(socket: &Socket) {
         return;
     }
     // One that is never waited for through calls of ours would wait in vain.
-    let is_waited_for = record.items.load(Ordering::Acquire) != 0 || record.polled.load(Ordering::Relaxed) != 0;
+    let is_waited_for =
+        record.items.load(Ordering::Acquire) != 0 || record.polled.load(Ordering::Relaxed) != 0;
     if kernel::is_nonblocking(socket.fd) && !is_waited_for {
         return;
     }
@@ -380,7 +380,8 @@ fn prepare(socket: &Socket) {
         }
         return;
     }
-    if let Some(connection) = table::by_index(socket.fd, socket.index).and_then(|socket| socket.mapped().ok()) {
+    if let Some(connection) = table::by_index(socket.fd, socket.index).and_then(|socket| socket.mapped().ok())
+    {
         epoll::convert(&connection);
         STREAM.prepare(&connection.own);
     }

@@ -238,7 +238,11 @@ fn merge(file: &pollfd, place: &pollfd) -> i16 {
 pub unsafe fn nanoseconds(timeout: *const timespec) -> Option<u64> {
     // SAFETY: the caller's.
     let timeout = unsafe { timeout.as_ref() }?;
-    Some((timeout.tv_sec.max(0) as u64).saturating_mul(1_000_000_000).saturating_add(timeout.tv_nsec.max(0) as u64))
+    Some(
+        (timeout.tv_sec.max(0) as u64)
+            .saturating_mul(1_000_000_000)
+            .saturating_add(timeout.tv_nsec.max(0) as u64),
+    )
 }
 
 /// The kernel's wait with a signal mask.

@@ -114,9 +114,7 @@ fn receive_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dy
         let woken = if matches!(step, Step::Real) {
             wait_in_kernel(connection)
         } else {
-            connection.sleep(Sleep::Bytes, fruitless, deadline, || {
-                connection.source() != Ok(Source::Ring(0))
-            })
+            connection.sleep(Sleep::Bytes, fruitless, deadline, || connection.source() != Ok(Source::Ring(0)))
         };
         fruitless += 1;
         match woken {
@@ -167,17 +165,14 @@ fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Resu
                 && let Step::Received(seen) = step
                 && seen as u64 == left
             {
-                let available = STREAM.available(&connection.own, &connection.remote)?;
-                let more = available.min(parts.total().saturating_sub(done + seen));
+                let more = connection.in_ring()?.min(parts.total().saturating_sub(done + seen));
                 take_from_ring(connection, parts, done + seen, flags, more);
                 step = Step::Received(seen + more);
             }
             drop(held);
             match step {
                 // They are on their way: the kernel, too, sleeps for them.
-                Step::Empty
-                    if flags & libc::MSG_DONTWAIT == 0 && !kernel::is_nonblocking(connection.fd) =>
-                {
+                Step::Empty if flags & libc::MSG_DONTWAIT == 0 && !kernel::is_nonblocking(connection.fd) => {
                     match kernel::wait(connection.fd, libc::POLLIN, UNDER_WAY_MS) {
                         Err(libc::EINTR) => Ok(Step::Failed(libc::EINTR)),
                         _ => Ok(Step::Again),
@@ -191,6 +186,13 @@ fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Resu
             let length = available.min(parts.total().saturating_sub(done));
             take_from_ring(connection, parts, done, flags, length);
             let is_taken = flags & libc::MSG_PEEK == 0;
+            let is_last = matches!(STREAM.course(&connection.remote)?, Course::Back(_));
+            if !is_taken && is_last && length == available {
+                // What follows is in the kernel again.
+                let flags = flags | libc::MSG_DONTWAIT;
+                let more = receive_now(connection, parts, done + length, flags, usize::MAX).max(0);
+                return Ok(Step::Received(length + more as usize));
+            }
             drop(held);
             if is_taken
                 && length > 0
@@ -214,12 +216,7 @@ impl Step {
 }
 
 /// The writer is in the kernel: so we sleep there, counted, and are woken by its last piece at the latest.
-fn sleep_in_kernel(
-    connection: &Connection,
-    parts: &Parts,
-    done: usize,
-    flags: i32,
-) -> Result<Step, Corrupt> {
+fn sleep_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Result<Step, Corrupt> {
     let course = STREAM.enter(&connection.own, &connection.remote);
     let step = if course == Ok(Course::Kernel) {
         let received = receive_now(connection, parts, done, flags & !libc::MSG_WAITALL, usize::MAX);
@@ -258,8 +255,7 @@ fn wait_in_kernel(connection: &Connection) -> Woken {
 
 fn take_from_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32, left: u64) -> Step {
     let flags = (flags | libc::MSG_DONTWAIT) & !libc::MSG_WAITALL;
-    let received =
-        receive_now(connection, parts, done, flags, usize::try_from(left).unwrap_or(usize::MAX));
+    let received = receive_now(connection, parts, done, flags, usize::try_from(left).unwrap_or(usize::MAX));
     count(connection, flags, received);
     of_kernel(received)
 }

@@ -51,7 +51,8 @@ pub fn select(
     let mut used = 0;
     for fd in 0..count {
         let wanted = [READABLE, WRITABLE, URGENT];
-        let events = bits.iter().zip(wanted).filter(|(set, _)| set.has(fd)).fold(0, |sum, (_, bits)| sum | bits);
+        let events =
+            bits.iter().zip(wanted).filter(|(set, _)| set.has(fd)).fold(0, |sum, (_, bits)| sum | bits);
         if events != 0 {
             *files.get_mut(used)? = pollfd { fd, events, revents: 0 };
             used += 1;

@@ -215,7 +215,11 @@ fn change_over(connection: &Connection, parts: &Parts, done: usize, flags: i32) 
         || connection.record.ended.load(Ordering::Acquire) & SHUT_SENDING != 0
         || !STREAM.begin(&connection.own, &connection.remote)
     {
-        return if STREAM.course(&connection.own) == Ok(Course::Kernel) { Step::Kernel } else { Step::Sent(0) };
+        return if STREAM.course(&connection.own) == Ok(Course::Kernel) {
+            Step::Kernel
+        } else {
+            Step::Sent(0)
+        };
     }
     let step = give_the_last(connection, parts, done, flags);
     connection.tell(News::Course);
@@ -227,8 +231,7 @@ fn give_the_last(connection: &Connection, parts: &Parts, done: usize, flags: i32
     let record = connection.record;
     let sent = record.sent.load(Ordering::SeqCst);
     let agrees = || {
-        kernel::account(connection.fd)
-            .is_some_and(|account| account.is_established && account.given == sent)
+        kernel::account(connection.fd).is_some_and(|account| account.is_established && account.given == sent)
     };
     if record.kernel_writers.load(Ordering::SeqCst) != 0 || !agrees() {
         STREAM.abandon(&connection.own);
@@ -276,10 +279,7 @@ fn through_kernel_or_sleep(
             return Ok(sent as usize);
         }
         let error = errno::last();
-        if error != libc::EAGAIN
-            || flags & libc::MSG_DONTWAIT != 0
-            || kernel::is_nonblocking(connection.fd)
-        {
+        if error != libc::EAGAIN || flags & libc::MSG_DONTWAIT != 0 || kernel::is_nonblocking(connection.fd) {
             return Err(error);
         }
         kernel::wait(connection.fd, libc::POLLOUT, -1)?;

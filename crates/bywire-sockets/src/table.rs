@@ -115,8 +115,7 @@ impl Socket {
 
     /// Its segments, if this process has them.
     pub fn mapped(self) -> Result<Connection, Self> {
-        let (own, remote) =
-            (self.hold.own.load(Ordering::Acquire), self.hold.remote.load(Ordering::Acquire));
+        let (own, remote) = (self.hold.own.load(Ordering::Acquire), self.hold.remote.load(Ordering::Acquire));
         if own.is_null() || remote.is_null() {
             return Err(self);
         }
@@ -127,12 +126,7 @@ impl Socket {
 
     /// It stays in the kernel for this reason, unless it has left it already.
     pub fn stay(&self, reason: Reason) {
-        let _ = self.record.never.compare_exchange(
-            0,
-            reason as u8 + 1,
-            Ordering::Relaxed,
-            Ordering::Relaxed,
-        );
+        let _ = self.record.never.compare_exchange(0, reason as u8 + 1, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Does `fd` still mean this socket?
@@ -192,7 +186,8 @@ fn begin(record: &Record) {
     record.generation.fetch_add(1, Ordering::Relaxed);
     record.stage.store(stage::PLAIN, Ordering::Relaxed);
     record.processes.store(1, Ordering::Relaxed);
-    for field in [&record.never, &record.ended, &record.drained, &record.polled, &record.broken, &record.lingers]
+    for field in
+        [&record.never, &record.ended, &record.drained, &record.polled, &record.broken, &record.lingers]
     {
         field.store(0, Ordering::Relaxed);
     }

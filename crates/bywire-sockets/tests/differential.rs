@@ -31,7 +31,10 @@ fn carried_sockets_do_what_the_kernels_do() {
     }
     let status = world.status();
     println!("{} of {count} seeds were carried", status.carried_ever);
-    assert!(status.carried_ever * 2 >= count, "too few connections were carried for this to prove anything: {status:?}");
+    assert!(
+        status.carried_ever * 2 >= count,
+        "too few connections were carried for this to prove anything: {status:?}"
+    );
 }
 
 fn compare(seed: u64, plain: &str, carried: &str) {
@@ -92,7 +95,8 @@ impl Driver {
     }
 
     fn events(&mut self) -> u32 {
-        let base = [libc::EPOLLIN, libc::EPOLLOUT, libc::EPOLLIN | libc::EPOLLOUT, libc::EPOLLIN | libc::EPOLLRDHUP];
+        let base =
+            [libc::EPOLLIN, libc::EPOLLOUT, libc::EPOLLIN | libc::EPOLLOUT, libc::EPOLLIN | libc::EPOLLRDHUP];
         let kinds = [0, 0, 0, 0, 0, libc::EPOLLONESHOT];
         (base[self.draw.below(4) as usize] | kinds[self.draw.below(6) as usize]) as u32
     }
@@ -155,7 +159,8 @@ impl Driver {
     }
 
     fn poll(&mut self, end: usize) {
-        let events = [libc::POLLIN, libc::POLLOUT, libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP, 0][self.draw.below(4) as usize];
+        let events = [libc::POLLIN, libc::POLLOUT, libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP, 0]
+            [self.draw.below(4) as usize];
         if self.draw.below(3) == 0 {
             let (status, sets) = world::select(self.ends[end]);
             return self.say(&format!("select {end} {sets:?}"), status);
@@ -170,7 +175,8 @@ impl Driver {
     }
 
     fn change(&mut self, end: usize) {
-        let operation = [libc::EPOLL_CTL_MOD, libc::EPOLL_CTL_MOD, libc::EPOLL_CTL_DEL, libc::EPOLL_CTL_ADD][self.draw.below(4) as usize];
+        let operation = [libc::EPOLL_CTL_MOD, libc::EPOLL_CTL_MOD, libc::EPOLL_CTL_DEL, libc::EPOLL_CTL_ADD]
+            [self.draw.below(4) as usize];
         let events = self.events();
         let status = world::control(self.sets[end], operation, self.ends[end], events);
         self.say(&format!("control {end} {operation} {events:#x}"), status);
@@ -240,7 +246,8 @@ impl Driver {
         for end in 0..2 {
             while !self.is_closed[end] {
                 let (received, bytes) = world::receive(self.ends[end], 100_000, 0);
-                let sum = bytes.iter().fold(7u32, |sum, byte| sum.wrapping_mul(31).wrapping_add((*byte).into()));
+                let sum =
+                    bytes.iter().fold(7u32, |sum, byte| sum.wrapping_mul(31).wrapping_add((*byte).into()));
                 self.say(&format!("drain {end} sum {sum}"), received);
                 if received <= 0 {
                     break;

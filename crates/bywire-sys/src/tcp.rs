@@ -75,13 +75,7 @@ fn option<T: Plain>(file: &impl AsFd, level: i32, name: i32) -> Result<T, Errno>
     let mut length = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes into `value`, for which any bytes will do.
     let status = unsafe {
-        libc::getsockopt(
-            file.as_fd().as_raw_fd(),
-            level,
-            name,
-            (&raw mut value).cast(),
-            &raw mut length,
-        )
+        libc::getsockopt(file.as_fd().as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut length)
     };
     if status == 0 {
         return Ok(value);

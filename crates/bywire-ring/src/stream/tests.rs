@@ -121,7 +121,9 @@ fn sleepers_are_seen_by_what_they_wait_for() {
     SMALL.disarm(&reader, Sleep::Bytes);
     SMALL.arm(&reader, Sleep::Room);
     assert!(!SMALL.wake(&writer, &reader, News::Bytes).futex);
-    assert!(SMALL.wake(&writer, &reader, News::Room).futex && SMALL.wake(&writer, &reader, News::Course).futex);
+    assert!(
+        SMALL.wake(&writer, &reader, News::Room).futex && SMALL.wake(&writer, &reader, News::Course).futex
+    );
     SMALL.disarm(&reader, Sleep::Room);
     (0..2).for_each(|_| SMALL.want_room(&reader));
     assert_eq!(SMALL.wake(&writer, &reader, News::Room), Wake { futex: false, bell: true });

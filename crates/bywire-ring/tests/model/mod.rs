@@ -36,19 +36,19 @@ impl Memory for Modelled {
 
     fn load_words(&self, offset: usize) -> [u64; SLOT_WORDS] {
         let mut words = [0; SLOT_WORDS];
-        words[0] = self.load(offset + 8, Ordering::Relaxed);
+        words[0] = Memory::load(self, offset + 8, Ordering::Relaxed);
         words
     }
 
     fn store_words(&self, offset: usize, words: &[u64]) {
         for (index, word) in words.iter().enumerate() {
-            self.store(offset + 8 * (index + 1), *word, Ordering::Relaxed);
+            Memory::store(self, offset + 8 * (index + 1), *word, Ordering::Relaxed);
         }
     }
 
     fn read(&self, offset: usize, target: &mut [u8]) {
         for (index, bytes) in target.chunks_mut(8).enumerate() {
-            let word = self.load(offset + 8 * index, Ordering::Relaxed).to_ne_bytes();
+            let word = Memory::load(self, offset + 8 * index, Ordering::Relaxed).to_ne_bytes();
             bytes.copy_from_slice(&word[..bytes.len()]);
         }
     }
@@ -57,7 +57,7 @@ impl Memory for Modelled {
         for (index, bytes) in source.chunks(8).enumerate() {
             let mut word = [0; 8];
             word[..bytes.len()].copy_from_slice(bytes);
-            self.store(offset + 8 * index, u64::from_ne_bytes(word), Ordering::Relaxed);
+            Memory::store(self, offset + 8 * index, u64::from_ne_bytes(word), Ordering::Relaxed);
         }
     }
 

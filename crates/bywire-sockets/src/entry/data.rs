@@ -176,10 +176,15 @@ fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let (parts, count) = (given.msg_iov, given.msg_iovlen);
     given.msg_flags = 0;
     let asked = core::cell::Cell::new(false);
-    let received = receive(fd, || Parts::list(parts, count), flags, || {
-        asked.set(true);
-        real()
-    });
+    let received = receive(
+        fd,
+        || Parts::list(parts, count),
+        flags,
+        || {
+            asked.set(true);
+            real()
+        },
+    );
     if !asked.get() && received >= 0 {
         // SAFETY: as above.
         unsafe {
@@ -224,7 +229,8 @@ fn before_control(message: *const msghdr) {
 fn each_control(messages: *mut mmsghdr, count: c_uint) {
     if !messages.is_null() {
         // SAFETY: the program's own array.
-        (0..count as usize).for_each(|index| before_control(unsafe { &raw const (*messages.add(index)).msg_hdr }));
+        (0..count as usize)
+            .for_each(|index| before_control(unsafe { &raw const (*messages.add(index)).msg_hdr }));
     }
 }
 
@@ -256,9 +262,8 @@ fn send_file(target: c_int, source: c_int, offset: *mut off_t, count: size_t) ->
         return send_parts(target, || Parts::one(core::ptr::null(), 0), 0, false, real);
     }
     // SAFETY: null, or the program's own; lseek takes no pointer.
-    let start = unsafe {
-        if offset.is_null() { libc::lseek(source, 0, libc::SEEK_CUR) } else { offset.read() }
-    };
+    let start =
+        unsafe { if offset.is_null() { libc::lseek(source, 0, libc::SEEK_CUR) } else { offset.read() } };
     if start < 0 {
         to_kernel(target, Reason::Option);
         return real();
@@ -310,6 +315,6 @@ fn copy_file(target: c_int, source: c_int, start: off_t, count: size_t) -> ssize
 pub fn waiting_bytes(socket: Socket) -> Option<c_int> {
     let fd = socket.fd;
     let connection = socket.carried().ok()?;
-    let in_ring = table::STREAM.available(&connection.own, &connection.remote).unwrap_or(0);
+    let in_ring = connection.in_ring().unwrap_or(0);
     Some(kernel::queued(fd).unwrap_or(0).saturating_add(in_ring as c_int))
 }

@@ -103,12 +103,13 @@ pub fn wait(set: RawFd) -> (i64, Vec<u32>) {
     // SAFETY: room for four.
     let status = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 4, 0) };
     let found = events.iter().take(status.max(0) as usize);
-    (status.into(), found.map(|event| { event.events }).collect())
+    (status.into(), found.map(|event| event.events).collect())
 }
 
 pub fn send(fd: RawFd, bytes: &[u8], kind: u64) -> i64 {
     let (first, rest) = bytes.split_at(bytes.len() / 3);
-    let mut parts = [first, rest].map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
+    let mut parts = [first, rest]
+        .map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
     // SAFETY: slices and structures that live until the call is over.
     let sent = unsafe {
         match kind {
@@ -131,7 +132,8 @@ pub const PEEK: u64 = 4;
 pub fn receive(fd: RawFd, length: usize, kind: u64) -> (i64, Vec<u8>) {
     let mut bytes = vec![0u8; length];
     let (first, rest) = bytes.split_at_mut(length / 3);
-    let mut parts = [first, rest].map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
+    let mut parts =
+        [first, rest].map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
     // SAFETY: buffers and structures that live until the call is over.
     let received = unsafe {
         match kind {
