@@ -51,7 +51,7 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
     }
     let _held = set.lock.hold();
     let place = Place { set_fd, index, set };
-    let status = match operation {
+    match operation {
         libc::EPOLL_CTL_DEL => {
             let status = real();
             if status == 0
@@ -67,8 +67,7 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
             place.register(socket, operation, unsafe { event.read_unaligned() }, &real)
         }
         _ => real(),
-    };
-    status
+    }
 }
 
 /// A registration that is not followed: such a socket stays in the kernel, or goes back there.
@@ -424,7 +423,7 @@ impl Wait<'_> {
         let found = place.look(self.events, self.count);
         if found > 0 {
             let turn = place.set.turn.fetch_add(1, Ordering::Relaxed);
-            if turn % KERNEL_EVERY != 0 || found == self.count {
+            if !turn.is_multiple_of(KERNEL_EVERY) || found == self.count {
                 return Some(found);
             }
             let more = (self.real)(self.at(found), self.count - found, Some(0));

@@ -60,8 +60,8 @@ pub fn consider(socket: &Socket) {
     let calls = socket.record.calls.fetch_add(1, Ordering::Relaxed);
     match socket.record.stage.load(Ordering::Acquire) {
         stage::PLAIN if calls >= CALLS_MIN.load(Ordering::Relaxed) => errno::keep(|| offer(socket)),
-        stage::WAITING if calls.is_power_of_two() || calls % LOOK_EVERY == 0 => errno::keep(look),
-        stage::PAIRED if calls % 4 == 0 => errno::keep(|| prepare(socket)),
+        stage::WAITING if calls.is_power_of_two() || calls.is_multiple_of(LOOK_EVERY) => errno::keep(look),
+        stage::PAIRED if calls.is_multiple_of(4) => errno::keep(|| prepare(socket)),
         _ => {}
     }
 }

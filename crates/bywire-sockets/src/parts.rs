@@ -80,6 +80,14 @@ impl Parts {
     }
 }
 
+/// The first `count` parts of one list, then another list.
+pub fn join(first: &[iovec; REST_MAX], count: usize, second: &[iovec; REST_MAX]) -> [iovec; 2 * REST_MAX] {
+    let mut both = [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 2 * REST_MAX];
+    let parts = first.iter().take(count).chain(second);
+    both.iter_mut().zip(parts).for_each(|(place, part)| *place = *part);
+    both
+}
+
 /// A message of the first `count` parts and nothing else.
 pub fn message(parts: &mut [iovec], count: usize) -> msghdr {
     // SAFETY: noughts are a valid message.

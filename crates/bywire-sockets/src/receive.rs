@@ -165,9 +165,12 @@ fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Resu
                 && let Step::Received(seen) = step
                 && seen as u64 == left
             {
-                let more = connection.in_ring()?.min(parts.total().saturating_sub(done + seen));
+                let in_ring = connection.in_ring()?;
+                let more = in_ring.min(parts.total().saturating_sub(done + seen));
                 take_from_ring(connection, parts, done + seen, flags, more);
-                step = Step::Received(seen + more);
+                let behind =
+                    if more == in_ring { peek_behind(connection, parts, seen, more, flags) } else { 0 };
+                step = Step::Received(seen + more + behind);
             }
             drop(held);
             match step {
@@ -258,6 +261,21 @@ fn take_from_kernel(connection: &Connection, parts: &Parts, done: usize, flags: 
     let received = receive_now(connection, parts, done, flags, usize::try_from(left).unwrap_or(usize::MAX));
     count(connection, flags, received);
     of_kernel(received)
+}
+
+/// Looks at what came through the kernel after the ring, when bytes from before it wait there as well: those are
+/// read once more, to where they are already.
+fn peek_behind(connection: &Connection, parts: &Parts, seen: usize, in_ring: usize, flags: i32) -> usize {
+    if !matches!(STREAM.course(&connection.remote), Ok(Course::Back(_))) {
+        return 0;
+    }
+    let (before, first) = parts.window(0, seen);
+    let (after, second) = parts.rest(seen + in_ring);
+    let mut both = crate::parts::join(&before, first, &after);
+    let mut message = crate::parts::message(&mut both, first + second);
+    // SAFETY: the program's own buffers, as it handed them to us.
+    let found = unsafe { real::recvmsg(connection.fd, &raw mut message, flags | libc::MSG_DONTWAIT) };
+    usize::try_from(found).unwrap_or(0).saturating_sub(seen)
 }
 
 fn receive_now(connection: &Connection, parts: &Parts, done: usize, flags: i32, limit: usize) -> isize {

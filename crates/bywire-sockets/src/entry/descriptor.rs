@@ -58,7 +58,9 @@ take_over! {
 
     /// Connects; a second time only to part.
     fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int, else -1; {
-        if let Some(Ok(connection)) = table::socket(fd).map(Socket::carried) {
+        // SAFETY: null, or the program's own address, of which a family is the least.
+        let parts = length >= 2 && unsafe { address.as_ref() }.is_some_and(|given| given.sa_family == libc::AF_UNSPEC as u16);
+        if parts && let Some(Ok(connection)) = table::socket(fd).map(Socket::carried) {
             errno::keep(|| connection.break_off());
         }
         // SAFETY: as above.
