@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::cell::{Cell, CpuEnd};
 use crate::history;
-use crate::report::answer::n_half_bytes;
+use crate::report::answer::n_half;
 use crate::report::ceiling::Ceilings;
 use crate::report::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
 use crate::report::quantity;
@@ -380,7 +380,7 @@ fn n_half_mark((slot, way): (usize, &Way)) -> Option<Series> {
     });
     let highest = way.highest("stream").map(|cell| cell.value);
     let reference = of_sweep.or(highest)?;
-    let mut point = Point::new(n_half_bytes(way)?.round(), reference / 2.0);
+    let mut point = Point::new(n_half(way)?.bytes.round(), reference / 2.0);
     point.note = Some(format!("N½ of {}", way.label));
     Some(Series { name: format!("N½, {}", way.label), look: Look::Mark, slot, points: vec![point] })
 }

@@ -135,6 +135,7 @@ fn answer(session: &Session, scores: &[Score], ceilings: &Ceilings) -> Markup {
             @if !scores.is_empty() {
                 h2 { "What each level delivers" }
                 (score_table(scores, ceilings))
+                p.about { "Shares are of what memory allows here: one way of " i { "touched" } " (one core writes, copies and sums, at the nearest length), two ways of " i { "readwrite" } " (memory read and written, both added up). N½ is measured by a sweep of its own, or read off the curve of the rates below. CPU is that of both ends and of whoever carries between them." }
             }
             @if !verdicts.is_empty() {
                 h2 { "Who wins, by how much" }
@@ -142,7 +143,7 @@ fn answer(session: &Session, scores: &[Score], ceilings: &Ceilings) -> Markup {
                     @let (question, answer) = verdict.split_once(": ").unwrap_or(("", verdict));
                     li { b { (question) } ": " (unbroken(answer)) }
                 } }
-                p.about { "Like is compared with like: pollers with pollers, sleepers with sleepers, each level by its best way. Where the 95 % intervals overlap no difference is claimed." }
+                p.about { "Like is compared with like: pollers with pollers, sleepers with sleepers, and the default of the message layer, which spins a little before it sleeps, with the default of the others, which sleep; each level by its best way, and every way of carrying Ethernet for itself. Where the 95 % intervals overlap no difference is claimed. CPU is that of all ends together; 1 KB is 1,024 bytes." }
             }
         }
     }
@@ -196,9 +197,15 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
             @for score in scores { tr {
                 th scope="row" { (score.way.label) small { (waiting(score)) } }
                 (cell(score.half_rtt, floor(score.half_rtt)))
-                (cell(score.one_way, share_of(score.one_way, |cell| ceilings.one_way(cell.size_bytes.unwrap_or(0)))))
-                td.figure { @match score.n_half_bytes { Some(bytes) => (format!("{bytes:.0} B")), None => span.none { "–" } } }
-                (cell(score.two_way, share_of(score.two_way, |_| ceilings.two_way())))
+                (cell(score.one_way, share_of(score.one_way, "touched", |cell| ceilings.one_way(cell.size_bytes.unwrap_or(0)))))
+                td.figure { @match score.n_half {
+                    Some(n_half) => {
+                        (format!("{:.0} B", n_half.bytes))
+                        small { (if n_half.swept { "by its sweep" } else { "off the curve" }) }
+                    }
+                    None => span.none { "–" },
+                } }
+                (cell(score.two_way, share_of(score.two_way, "readwrite", |_| ceilings.two_way())))
                 (cell(score.transactions, None))
                 (cell(score.overhead, None))
                 (time(score.cpu_us_per_kb()))
@@ -223,13 +230,13 @@ fn unbroken(text: &str) -> String {
 
 /// How a way waits, unless its name says so already.
 fn waiting(score: &Score) -> &'static str {
-    let name = score.way.cells.first().map_or("", |cell| Waiting::of(cell).name());
+    let name = score.way.waiting.name();
     if score.way.label.contains(name) { "" } else { name }
 }
 
-fn share_of(cell: Option<&Cell>, ceiling: impl Fn(&Cell) -> Option<f64>) -> Option<String> {
+fn share_of(cell: Option<&Cell>, name: &str, ceiling: impl Fn(&Cell) -> Option<f64>) -> Option<String> {
     let cell = cell?;
-    Some(quantity::percent(cell.value / ceiling(cell)?) + " of ceiling")
+    Some(format!("{} of {name}", quantity::percent(cell.value / ceiling(cell)?)))
 }
 
 const CEILING_COLUMNS: [Column; 5] =
@@ -396,6 +403,8 @@ fn option(name: &str, value: &Value) -> Option<String> {
     match (name.as_str(), value) {
         (_, Value::Null) => None,
         ("spin", Value::Bool(false)) => Some("--no-spin".into()),
+        // The default of the one level that waits so.
+        ("spin", Value::String(_)) => None,
         ("integrity" | "nagle", Value::Bool(on)) => {
             Some(format!("--{name} {}", if *on { "on" } else { "off" }))
         }

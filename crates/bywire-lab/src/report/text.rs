@@ -2,10 +2,10 @@
 
 use crate::cell::{Cell, Session};
 use crate::cpu::DISTURBED;
-use crate::report::answer::{Score, verdicts};
+use crate::report::answer::{NHalf, Score, verdicts};
 use crate::report::ceiling::Ceilings;
 use crate::report::quantity;
-use crate::report::way::{Waiting, ways};
+use crate::report::way::ways;
 
 /// The answer of a session in plain text: what each level delivers, who wins, the ceilings, what is absent.
 pub fn summary_text(session: &Session) -> String {
@@ -14,9 +14,11 @@ pub fn summary_text(session: &Session) -> String {
     let scores = Score::of(&ways);
     let mut text = String::new();
     if !scores.is_empty() {
-        text += &score_table(&scores);
+        text += &score_table(&scores, &ceilings);
         text += "\nHalf-RTT: half of a round trip of a short message. Transaction: one request and its response.\n\
-                 One-way and two-way: the highest rate. CPU/KB: both ends together, for 1,024 bytes at that one-way rate.\n";
+                 One-way and two-way: the highest rate, with its share of what memory allows where that was measured: one core's\n\
+                 write, copy and sum (touched) one way, read + write (readwrite) two ways. N½: by a sweep (nhalf), with ~ read\n\
+                 off the rates of this table. CPU/KB: all ends together, for 1,024 bytes at that one-way rate.\n";
     }
     for verdict in verdicts(&scores) {
         text += &format!("\n{verdict}\n");
@@ -43,25 +45,33 @@ pub fn summary_text(session: &Session) -> String {
     text.trim_matches('\n').to_owned() + "\n"
 }
 
-fn score_table(scores: &[Score]) -> String {
+fn score_table(scores: &[Score], ceilings: &Ceilings) -> String {
     let heading =
         ["way", "waits", "half-RTT", "one-way", "N½", "two-way", "transactions", "CPU/message", "CPU/KB"];
     let of =
         |cell: Option<&Cell>| cell.map(|cell| quantity::value(cell.value, cell.unit)).unwrap_or_default();
+    let share = |cell: Option<&Cell>, ceiling: &dyn Fn(u64) -> Option<f64>| {
+        let share = cell.and_then(|cell| Some(cell.value / ceiling(cell.size_bytes.unwrap_or(0))?));
+        share.map(|share| format!(" ({})", quantity::percent(share))).unwrap_or_default()
+    };
     let rows = scores.iter().map(|score| {
         [
             score.way.label.clone(),
-            score.way.cells.first().map_or("", |cell| Waiting::of(cell).name()).into(),
+            score.way.waiting.name().into(),
             of(score.half_rtt),
-            of(score.one_way),
-            score.n_half_bytes.map(|bytes| format!("{bytes:.0} B")).unwrap_or_default(),
-            of(score.two_way),
+            of(score.one_way) + &share(score.one_way, &|size| ceilings.one_way(size)),
+            score.n_half.map(n_half_told).unwrap_or_default(),
+            of(score.two_way) + &share(score.two_way, &|_| ceilings.two_way()),
             of(score.transactions),
             of(score.overhead),
             score.cpu_us_per_kb().map(|us| quantity::duration(us * 1e3)).unwrap_or_default(),
         ]
     });
     aligned(&heading, rows)
+}
+
+fn n_half_told(n_half: NHalf) -> String {
+    format!("{}{:.0} B", if n_half.swept { "" } else { "~" }, n_half.bytes)
 }
 
 fn ceiling_table(ceilings: &Ceilings) -> String {
