@@ -165,6 +165,48 @@ fn shares_and_n_half_say_what_they_are_of() {
 }
 
 #[test]
+fn ethernet_stands_in_the_tables_of_the_documents() {
+    let mut session = generated_session();
+    assert!(!report::render(&session).contains("id=\"ethernet\""));
+    session.cells.clear();
+    for (link, demand) in [("veth", None), ("one-process", Some(0.5)), ("two-processes", Some(0.75))] {
+        for mut cell in cells_at(("eth", link, None, 8000.0, 2.0), 8192) {
+            cell.between = "namespaces".into();
+            for (name, value) in [("protocol", "udp".into()), ("mtu", 9000.into()), ("spin", false.into())] {
+                cell.parameters.insert(name.into(), value);
+            }
+            cell.details.insert("sent_bytes_per_second".into(), 5e8.into());
+            cell.cpu.carriers = demand.map(|us| CpuEnd {
+                attributed: Some(1.25),
+                service_demand_us_per_kb: Some(us),
+                ..CpuEnd::default()
+            });
+            session.cells.push(cell);
+        }
+    }
+    let text = report::summary_text(&session);
+    let line = |start: &str| {
+        let line = text.lines().find(|line| line.starts_with(start)).expect(start);
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let ours = line("Ethernet, two processes  UDP");
+    assert!(ours.contains("UDP 9000 8 KiB ") && ours.contains(" 4000 ") && ours.ends_with(" 0.75"), "{ours}");
+    assert!(ours.contains("125 %"), "{ours}");
+    // The kernel's own cable stands last and has nobody between.
+    let veth = line("veth, the kernel's own");
+    assert!(
+        !veth.contains("125 %") && text.find("veth, the kernel's own") > text.find("Ethernet, two processes"),
+        "{veth}"
+    );
+    let verdict = text.lines().find(|line| line.starts_with("Highest one-way rate, sleeping")).unwrap();
+    for link in ["eth · veth", "eth · one-process", "eth · two-processes"] {
+        assert!(verdict.contains(link), "{verdict}");
+    }
+    let page = report::render(&session);
+    assert!(page.contains("id=\"ethernet\"") && page.contains("µs/KB carriers"));
+}
+
+#[test]
 fn no_difference_is_claimed_where_intervals_overlap() {
     let mut session = generated_session();
     for cell in session.cells.iter_mut().filter(|cell| cell.test == "latency") {

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::cell::{Cell, Session};
 use crate::cpu::DISTURBED;
 use crate::report::answer::{Headline, Score, headlines, verdicts};
+use crate::report::carried;
 use crate::report::ceiling::{Ceiling, Ceilings};
 use crate::report::graph;
 use crate::report::past::{Comparison, comparisons};
@@ -47,6 +48,7 @@ pub fn render(session: &Session) -> String {
                 (masthead(session))
                 main {
                     (answer(session, &scores, &ceilings))
+                    (carried_over_ethernet(session))
                     @if !plots.is_empty() { h2 #plots { "Plots" } }
                     @for plot in &plots { (plot.section()) }
                     (ceiling_table(&ceilings))
@@ -215,6 +217,36 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
     )
 }
 
+/// The tables of the documents on Ethernet, with today's rows.
+fn carried_over_ethernet(session: &Session) -> Markup {
+    let tables = carried::tables(&session.cells);
+    html! {
+        @if !tables.is_empty() {
+            section.card #ethernet {
+                h3 { "Ethernet of the fabric beside the kernel's own" }
+                @for table in &tables {
+                    h4 { (table.title) }
+                    p.about { (table.about) }
+                    @let columns: Vec<Column> = table.columns.iter().enumerate().map(|(index, name)| match index < carried::NAMING {
+                        true => Words(name),
+                        false => Figures(name),
+                    }).collect();
+                    (scroll(table.title, &columns, html! {
+                        @for row in &table.rows { tr {
+                            @for (index, entry) in row.iter().enumerate() { @match index {
+                                0 => th scope="row" { (entry) },
+                                1..carried::NAMING => td { (entry) },
+                                _ if entry.is_empty() => td.figure { span.none { "–" } },
+                                _ => td.figure { (entry) },
+                            } }
+                        } }
+                    }))
+                }
+            }
+        }
+    }
+}
+
 /// A figure and its unit stay on one line.
 fn unbroken(text: &str) -> String {
     let mut before = ' ';
@@ -239,7 +271,7 @@ fn share_of(cell: Option<&Cell>, name: &str, ceiling: impl Fn(&Cell) -> Option<f
     Some(format!("{} of {name}", quantity::percent(cell.value / ceiling(cell)?)))
 }
 
-const CEILING_COLUMNS: [Column; 5] =
+const CEILING_COLUMNS: [Column<'static>; 5] =
     [Words("memory test"), Figures("first"), Figures("95 % interval"), Figures("last"), Figures("drift")];
 
 fn ceiling_table(ceilings: &Ceilings) -> Markup {
@@ -331,7 +363,7 @@ fn absences(session: &Session) -> Markup {
     }
 }
 
-const CELL_COLUMNS: [Column; 10] = [
+const CELL_COLUMNS: [Column<'static>; 10] = [
     Words("command"),
     Figures("median"),
     Figures("95 % interval"),
@@ -464,11 +496,11 @@ fn shell_quoted(word: &str) -> String {
 }
 
 /// What stands in a column, under its heading.
-enum Column {
+enum Column<'a> {
     /// Text, to the left.
-    Words(&'static str),
+    Words(&'a str),
     /// Figures, to the right.
-    Figures(&'static str),
+    Figures(&'a str),
 }
 
 /// A table that scrolls by itself where the page is narrow, by keyboard too.

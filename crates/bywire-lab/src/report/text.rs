@@ -3,6 +3,7 @@
 use crate::cell::{Cell, Session};
 use crate::cpu::DISTURBED;
 use crate::report::answer::{NHalf, Score, verdicts};
+use crate::report::carried;
 use crate::report::ceiling::Ceilings;
 use crate::report::quantity;
 use crate::report::way::ways;
@@ -22,6 +23,10 @@ pub fn summary_text(session: &Session) -> String {
     }
     for verdict in verdicts(&scores) {
         text += &format!("\n{verdict}\n");
+    }
+    for table in carried::tables(&session.cells) {
+        let rows = aligned(&table.columns, carried::NAMING, &table.rows);
+        text += &format!("\n{}\n{rows}{}\n", table.title, table.about);
     }
     if !ceilings.rows.is_empty() {
         text += "\n";
@@ -55,7 +60,7 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> String {
         share.map(|share| format!(" ({})", quantity::percent(share))).unwrap_or_default()
     };
     let rows = scores.iter().map(|score| {
-        [
+        vec![
             score.way.label.clone(),
             score.way.waiting.name().into(),
             of(score.half_rtt),
@@ -67,7 +72,7 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> String {
             score.cpu_us_per_kb().map(|us| quantity::duration(us * 1e3)).unwrap_or_default(),
         ]
     });
-    aligned(&heading, rows)
+    aligned(&heading.map(str::to_owned), 1, &rows.collect::<Vec<_>>())
 }
 
 fn n_half_told(n_half: NHalf) -> String {
@@ -77,7 +82,7 @@ fn n_half_told(n_half: NHalf) -> String {
 fn ceiling_table(ceilings: &Ceilings) -> String {
     let rows = ceilings.rows.iter().map(|ceiling| {
         let cell = ceiling.first;
-        [
+        vec![
             ceiling.name(),
             quantity::value(ceiling.value(), cell.unit),
             match ceiling.drift() {
@@ -86,27 +91,27 @@ fn ceiling_table(ceilings: &Ceilings) -> String {
             },
         ]
     });
-    aligned(&["memory", "median", "drift"], rows)
+    let heading = ["memory", "median", "drift"].map(str::to_owned);
+    aligned(&heading, 1, &rows.collect::<Vec<_>>())
 }
 
-/// Columns as wide as their widest entry: the first one to the left, figures to the right; empty columns left out.
-fn aligned<const N: usize>(heading: &[&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
-    let rows: Vec<[String; N]> = rows.collect();
-    let heading = heading.map(str::to_owned);
-    let shown: Vec<usize> = (0..N).filter(|&column| rows.iter().any(|row| !row[column].is_empty())).collect();
+/// Columns as wide as their widest entry: names to the left, figures to the right; empty columns left out.
+fn aligned(heading: &[String], names: usize, rows: &[Vec<String>]) -> String {
+    let filled = |column: &usize| rows.iter().any(|row| !row[*column].is_empty());
+    let shown: Vec<usize> = (0..heading.len()).filter(filled).collect();
     let width = |column: usize| {
-        let all = std::iter::once(&heading).chain(&rows);
+        let all = std::iter::once(heading).chain(rows.iter().map(Vec::as_slice));
         all.map(|row| row[column].chars().count()).max().unwrap_or(0)
     };
-    let line = |row: &[String; N]| {
+    let line = |row: &[String]| {
         let columns: Vec<String> = shown
             .iter()
-            .map(|&column| match column {
-                0 => format!("{:<1$}", row[0], width(0)),
-                _ => format!("{:>1$}", row[column], width(column)),
+            .map(|&column| match column < names {
+                true => format!("{:<1$}", row[column], width(column)),
+                false => format!("{:>1$}", row[column], width(column)),
             })
             .collect();
         columns.join("  ").trim_end().to_owned() + "\n"
     };
-    std::iter::once(&heading).chain(&rows).map(line).collect()
+    std::iter::once(heading).chain(rows.iter().map(Vec::as_slice)).map(line).collect()
 }
