@@ -9,7 +9,8 @@ use std::io::Write;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bywire_lab::cell::{
-    Absence, Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Percentiles, SESSION_SCHEMA, Session, Unit,
+    Absence, Block, CELL_SCHEMA, Cacheline, Cell, CpuBothEnds, CpuEnd, Percentiles, SESSION_SCHEMA, Session,
+    Unit,
 };
 use bywire_lab::cpu::DISTURBED;
 use bywire_lab::store::{self, Store, StoreError};
@@ -345,6 +346,11 @@ fn csv_has_a_line_for_each_cell() {
     let lines: Vec<&str> = text.split_terminator("\r\n").collect();
     assert_eq!(lines.len(), session.cells.len() + 1);
     assert!(lines[1].starts_with("msg,latency,shm,processes,1,spin=true,"), "{}", lines[1]);
+    let mut cell = session.cells[0].clone();
+    cell.parameters.insert("spin".into(), "adaptive".into());
+    cell.cacheline = Some(Cacheline { before_ns: 67.0, after_ns: Some(250.0) });
+    let text = csv::from_cells(&[cell]);
+    assert!(text.contains(",spin=adaptive,") && text.contains(",67,250,"), "{text}");
 }
 
 fn stored(session: &Session, parent: &std::path::Path) -> Store {

@@ -6,7 +6,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::cell::{Cell, Session};
+use crate::cell::{Cacheline, Cell, Session};
 use crate::cpu::DISTURBED;
 use crate::report::answer::{Headline, Score, headlines, verdicts};
 use crate::report::carried;
@@ -363,7 +363,7 @@ fn absences(session: &Session) -> Markup {
     }
 }
 
-const CELL_COLUMNS: [Column<'static>; 10] = [
+const CELL_COLUMNS: [Column<'static>; 11] = [
     Words("command"),
     Figures("median"),
     Figures("95 % interval"),
@@ -374,6 +374,7 @@ const CELL_COLUMNS: [Column<'static>; 10] = [
     Figures("blocks"),
     Figures("disturbed"),
     Figures("outliers"),
+    Figures("cache line"),
 ];
 
 /// How the session went: every cell with its interval and its marked blocks.
@@ -382,7 +383,7 @@ fn conduct(session: &Session) -> Markup {
         @if !session.cells.is_empty() {
             section.card #cells {
                 h3 { "Every cell" }
-                p.about { "Medians over fresh pairs of processes, with 95 % bootstrap intervals over the pairs. Disturbed blocks and outliers are marked, never dropped. " (DISTURBED) }
+                p.about { "Medians over fresh pairs of processes, with 95 % bootstrap intervals over the pairs. Disturbed blocks and outliers are marked, never dropped. " (DISTURBED) " The cache line's half-RTT between the same cores, just before and after a cell of msg or unix, tells the state of the machine, which a virtual one may change by the second." }
                 details {
                     summary { "Table of " (session.cells.len()) " cells" }
                     (scroll("Every cell", &CELL_COLUMNS, html! {
@@ -409,8 +410,15 @@ fn cell_row(cell: &Cell) -> Markup {
             td.figure { (cell.blocks.len()) }
             td.figure { (cell.disturbed_blocks()) }
             td.figure { (cell.outlier_blocks()) }
+            td.figure { (cell.cacheline.map(cacheline).unwrap_or_default()) }
         }
     }
+}
+
+/// The machine's own state before and after a cell.
+fn cacheline(cacheline: Cacheline) -> String {
+    let spans = [Some(cacheline.before_ns), cacheline.after_ns].into_iter().flatten();
+    spans.map(quantity::duration).collect::<Vec<_>>().join(" – ")
 }
 
 /// The command that takes a cell again.
