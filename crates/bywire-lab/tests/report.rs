@@ -177,6 +177,7 @@ fn ethernet_stands_in_the_tables_of_the_documents() {
                 cell.parameters.insert(name.into(), value);
             }
             cell.details.insert("sent_bytes_per_second".into(), 5e8.into());
+            cell.details.insert("received_bytes_per_second".into(), 4e8.into());
             cell.cpu.carriers = demand.map(|us| CpuEnd {
                 attributed: Some(1.25),
                 service_demand_us_per_kb: Some(us),
@@ -191,7 +192,10 @@ fn ethernet_stands_in_the_tables_of_the_documents() {
         line.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     let ours = line("Ethernet, two processes  UDP");
-    assert!(ours.contains("UDP 9000 8 KiB ") && ours.contains(" 4000 ") && ours.ends_with(" 0.75"), "{ours}");
+    assert!(
+        ours.contains("UDP 9000 8 KiB ") && ours.contains(" 3200 4000 ") && ours.ends_with(" 0.75"),
+        "{ours}"
+    );
     assert!(ours.contains("125 %"), "{ours}");
     // The kernel's own cable stands last and has nobody between.
     let veth = line("veth, the kernel's own");
@@ -205,6 +209,7 @@ fn ethernet_stands_in_the_tables_of_the_documents() {
     }
     let page = report::render(&session);
     assert!(page.contains("id=\"ethernet\"") && page.contains("µs/KB carriers"));
+    assert!(page.contains("carriers between them"), "the plot of CPU per KB shows them too");
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub fn tables(cells: &[Cell]) -> Vec<Table> {
     };
     let streams = Table {
         title: "Streams over Ethernet",
-        about: "Received and sent in 10⁶ bits per second. CPU: share of a core that each end's own threads took, and whoever \
+        about: "Received and sent in 10⁶ bits per second, over all blocks together, as netperf counts. CPU: share of a core that each end's own threads took, and whoever \
                 carries between them. Demand: their CPU time for each KB of 1,024 bytes, sent at the source, received at the \
                 target.",
         columns: columns(&["message", "received", "sent"], "µs/KB"),
@@ -100,7 +100,7 @@ fn stream(cell: &Cell) -> Vec<String> {
     };
     let own = [
         cell.size_bytes.map(quantity::size).unwrap_or_default(),
-        format!("{:.0}", cell.value * 8e-6),
+        megabits("received_bytes_per_second"),
         megabits("sent_bytes_per_second"),
     ];
     row(cell, own, |end| end.service_demand_us_per_kb)

@@ -179,7 +179,7 @@ fn cpu_per_kilobyte(ways: &[Way]) -> Plot {
         "cpu-per-kilobyte",
         "CPU per KB at the highest one-way rate",
         "CPU time for each 1,024 bytes sent (source) and received (target): attributed by the threads' own clocks, and \
-         what the machine spent beyond it. Lower is better.",
+         what the machine spent beyond it; of Ethernet also those who carry it. Lower is better.",
         "CPU per KB",
         &rows,
         |cell, end| {
@@ -195,7 +195,7 @@ fn cpu_per_transaction(ways: &[Way]) -> Plot {
     bars(
         "cpu-per-transaction",
         "CPU per short transaction",
-        "CPU time for each request with its response, at both ends. Lower is better.",
+        "CPU time for each request with its response, at both ends and of those who carry between them. Lower is better.",
         "CPU per transaction",
         &rows,
         |cell, end| {
@@ -269,11 +269,13 @@ fn bars(
             .filter_map(|(index, (_, cell))| Some(Point::new(index as f64, of(cell)?.max(0.0))))
             .collect(),
     };
+    let carriers = |cell: &Cell| cell.cpu.carriers.as_ref().and_then(|end| of(cell, end)[0]);
     let series = vec![
         part("source, attributed", 0, &|cell| of(cell, &cell.cpu.source)[0]),
         part("source, beyond", 1, &|cell| of(cell, &cell.cpu.source)[1]),
         part("target, attributed", 2, &|cell| of(cell, &cell.cpu.target)[0]),
         part("target, beyond", 3, &|cell| of(cell, &cell.cpu.target)[1]),
+        part("carriers between them", 4, &carriers),
     ];
     Plot {
         id,

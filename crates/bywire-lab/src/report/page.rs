@@ -163,9 +163,8 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
                 @match cell {
                     Some(cell) => {
                         (quantity::value(cell.value, cell.unit))
-                        @let size = cell.size_bytes.map(quantity::size);
-                        @let about: Vec<String> = size.into_iter().chain(ratio).collect();
-                        small { (about.join(", ")) }
+                        @if let Some(size) = cell.size_bytes { small { (quantity::size(size)) } }
+                        @if let Some(ratio) = ratio { small { (ratio) } }
                     }
                     None => span.none { "–" },
                 }

@@ -19,7 +19,7 @@ pub fn summary_text(session: &Session) -> String {
         text += "\nHalf-RTT: half of a round trip of a short message. Transaction: one request and its response.\n\
                  One-way and two-way: the highest rate, with its share of what memory allows where that was measured: one core's\n\
                  write, copy and sum (touched) one way, read + write (readwrite) two ways. N½: by a sweep (nhalf), with ~ read\n\
-                 off the rates of this table. CPU/KB: all ends together, for 1,024 bytes at that one-way rate.\n";
+                 off the rates by length. CPU/KB: all ends together, for 1,024 bytes at that one-way rate.\n";
     }
     for verdict in verdicts(&scores) {
         text += &format!("\n{verdict}\n");
