@@ -89,7 +89,7 @@ fn left_out(preset: &Preset) -> Vec<Absence> {
     let others = |level: &&str| !requests().any(|request| request.level == **level);
     let mut left_out: Vec<Absence> = ALL_LEVELS
         .into_iter()
-        .filter(|level| others(&level))
+        .filter(|level| others(level))
         .map(|level| {
             let instead = if level == ethernet::LEVEL {
                 "quick, gm-ethernet, trapeze and bip"
