@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn revoked_keys_are_known_for_long_and_memory_is_bounded() {
         let mut regions = Regions::default();
-        let mut make = |regions: &mut Regions| {
+        let make = |regions: &mut Regions| {
             let key = regions.register(Buffer::default(), Rights::default()).expect("random");
             regions.revoke(key).expect("ours");
             key

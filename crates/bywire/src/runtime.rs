@@ -103,9 +103,9 @@ impl RuntimeDirectory {
         loop {
             match self.try_claim_name(name, admit) {
                 // Somebody took our fresh socket for what a dead process left: stopped for long, or a clock jumped.
-                Err(OpenError::RuntimeDirectory { cause: Errno::NOENT, .. } | OpenError::System(Errno::NOENT))
-                    if vanished < VANISHED_MAX =>
-                {
+                Err(
+                    OpenError::RuntimeDirectory { cause: Errno::NOENT, .. } | OpenError::System(Errno::NOENT),
+                ) if vanished < VANISHED_MAX => {
                     vanished += 1;
                 }
                 other => return other,
@@ -170,7 +170,8 @@ impl RuntimeDirectory {
         // Another one sweeps, or will next time.
         let Ok(_lock) = directory::try_lock(&self.path) else { return };
         let Ok(names) = directory::names(&self.path, SWEEP_NAMES_MAX) else { return };
-        let mut left: Vec<String> = names.into_iter().filter(|name| is_number(name) || is_nameless(name)).collect();
+        let mut left: Vec<String> =
+            names.into_iter().filter(|name| is_number(name) || is_nameless(name)).collect();
         // From anywhere, so that living ones in front hide nothing.
         let mut random = [0; 8];
         if left.is_empty() || bywire_sys::process::random(&mut random).is_err() {
