@@ -240,7 +240,8 @@ impl Port {
     }
 
     /// Posts memory to receive one long message of this priority into. A message takes the smallest
-    /// buffer that it fits; messages of one fragment need none.
+    /// buffer that it fits; messages of one fragment need none. Where foreign users are admitted, post several:
+    /// each of them fills at most one in eight at a time, but always one.
     ///
     /// # Errors
     /// The buffer itself when the port's receive tokens of this priority are all out.
