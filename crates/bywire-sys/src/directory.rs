@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -94,12 +94,11 @@ pub struct Entry {
 /// What the kernel said.
 pub fn entry(path: &Path) -> Result<Entry, Errno> {
     let found = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?;
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    let age = now.tv_sec.saturating_sub(found.st_ctime as i64);
+    let made = SystemTime::UNIX_EPOCH + Duration::from_secs(found.st_ctime.try_into().unwrap_or(0));
     Ok(Entry {
         owner: found.st_uid,
         is_socket: rustix::fs::FileType::from_raw_mode(found.st_mode).is_socket(),
-        age: Duration::from_secs(age.try_into().unwrap_or(0)),
+        age: made.elapsed().unwrap_or_default(),
     })
 }
 
