@@ -94,11 +94,12 @@ pub struct Entry {
 /// What the kernel said.
 pub fn entry(path: &Path) -> Result<Entry, Errno> {
     let found = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?;
-    let made = SystemTime::UNIX_EPOCH + Duration::from_secs(found.st_ctime.try_into().unwrap_or(0));
+    let made =
+        SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(found.st_ctime.try_into().unwrap_or(0)));
     Ok(Entry {
         owner: found.st_uid,
         is_socket: rustix::fs::FileType::from_raw_mode(found.st_mode).is_socket(),
-        age: made.elapsed().unwrap_or_default(),
+        age: made.and_then(|made| made.elapsed().ok()).unwrap_or_default(),
     })
 }
 
