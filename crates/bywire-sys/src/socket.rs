@@ -13,10 +13,10 @@ use rustix::net::{
 
 /// The most descriptors in one packet.
 pub const DESCRIPTORS_MAX: usize = 3;
-/// What a sender's packets may take of the kernel's memory before they are read. The kernel doubles it, and counts
-/// at least 512 bytes for the administration of each packet: so many can wait.
+/// What packets may take of the kernel's memory before they are read, where the queue is limited. The kernel doubles
+/// it, and counts at least 512 bytes for the administration of each packet.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
-/// The most packets that wait in a socket whose other end was made here, on whatever machine.
+/// The most packets that wait where the sender called [`Socket::limit_queue`].
 pub const PACKETS_QUEUED_MAX: usize = 2 * SEND_BUFFER_BYTES / 512;
 
 /// Who is at the other end, as the kernel attests it: for an accepted socket the process that
@@ -59,12 +59,6 @@ fn packet_socket() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Sees to it that no more than [`PACKETS_QUEUED_MAX`] packets wait.
-fn limit_queue(file: &OwnedFd) {
-    // Any socket takes this; one that did not would only hold more.
-    let _ = rustix::net::sockopt::set_socket_send_buffer_size(file, SEND_BUFFER_BYTES);
-}
-
 impl Listener {
     /// Binds and listens at `path`, which must not exist.
     ///
@@ -84,10 +78,7 @@ impl Listener {
     pub fn accept(&self) -> Result<Option<Socket>, Errno> {
         loop {
             match rustix::net::accept_with(&self.file, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(file) => {
-                    limit_queue(&file);
-                    return Ok(Some(Socket { file }));
-                }
+                Ok(file) => return Ok(Some(Socket { file })),
                 Err(Errno::AGAIN) => return Ok(None),
                 // The stranger gave up before we came.
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
@@ -111,7 +102,6 @@ impl Socket {
     /// path's owner does not admit us, [`Errno::AGAIN`] when too many wait there already.
     pub fn connect(path: &Path) -> Result<Self, Errno> {
         let file = packet_socket()?;
-        limit_queue(&file);
         rustix::net::connect(&file, &SocketAddrUnix::new(path)?)?;
         Ok(Self { file })
     }
@@ -123,7 +113,6 @@ impl Socket {
     pub fn pair() -> Result<(Self, Self), Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (a, b) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        [&a, &b].into_iter().for_each(limit_queue);
         Ok((Self { file: a }, Self { file: b }))
     }
 
@@ -143,6 +132,13 @@ impl Socket {
     pub fn shut_down(&self) {
         // One that has ended already is what we want.
         let _ = rustix::net::shutdown(&self.file, rustix::net::Shutdown::Both);
+    }
+
+    /// Sees to it that no more than [`PACKETS_QUEUED_MAX`] packets of ours wait at the other end, on whatever
+    /// machine.
+    pub fn limit_queue(&self) {
+        // Any socket takes this; one that did not would only hold more.
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&self.file, SEND_BUFFER_BYTES);
     }
 
     /// The number of the descriptor: about how many are open.
@@ -320,6 +316,7 @@ mod tests {
     #[test]
     fn no_more_packets_wait_than_are_read_in_the_end() {
         let (a, b) = Socket::pair().expect("socketpair");
+        a.limit_queue();
         let sent = std::iter::repeat_with(|| a.send(b"!", &[])).take_while(Result::is_ok).count();
         assert!((16..=PACKETS_QUEUED_MAX).contains(&sent), "{sent} packets");
         drop(a);

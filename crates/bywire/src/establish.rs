@@ -178,6 +178,7 @@ impl Port {
                 Errno::AGAIN => ConnectError::Refused(Refusal::NoResources),
                 other => ConnectError::System(other),
             })?;
+        socket.limit_queue();
         ensure_headroom(&socket);
         let (outbound, file) = self.segment().map_err(ConnectError::System)?;
         let hello = Packet::Hello(self.introduction()).to_bytes();
@@ -249,6 +250,7 @@ impl Port {
         for _ in 0..ACCEPT_MAX {
             match self.claim.listener.accept() {
                 Ok(Some(socket)) => {
+                    socket.limit_queue();
                     ensure_headroom(&socket);
                     if self.strangers.waiting.len() >= STRANGERS_MAX {
                         let (_, oldest) = self.strangers.waiting.remove(0);
@@ -426,7 +428,7 @@ impl Port {
         }
     }
 
-    /// Reads all that a peer can have sent by now: what its rings speak of came before.
+    /// Reads all that an honest peer can have sent by now: what its rings speak of came before.
     pub(crate) fn read_whole_socket(&mut self, index: u32) {
         if let Some(peer) = self.slots.peer_at(index) {
             self.read_packets(peer, PACKETS_QUEUED_MAX);

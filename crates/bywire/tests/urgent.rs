@@ -186,7 +186,7 @@ fn a_region_revoked_between_two_steps_is_not_touched_again() {
     }
     let memory = b.revoke(key).expect("ours").into_vec();
     let copied = memory.iter().filter(|byte| **byte == 7).count();
-    assert!(copied >= STEP && copied <= 6 * STEP && copied % STEP == 0, "{copied} bytes");
+    assert!((STEP..=6 * STEP).contains(&copied) && copied.is_multiple_of(STEP), "{copied} bytes");
     let mut result = None;
     until(|| {
         b.poll();
