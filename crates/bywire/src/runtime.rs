@@ -23,7 +23,7 @@ const VANISHED_MAX: u32 = 8;
 /// that counts, however many are open.
 const SWEEP_NAMES_MAX: usize = 4096;
 /// See [`SWEEP_NAMES_MAX`].
-const SWEEP_TESTS_MAX: usize = 8;
+const SWEEP_TESTS_MAX: usize = 4;
 /// A socket without its name for so long belongs to nobody who is about to give it one.
 const NAMELESS_AGE: Duration = Duration::from_secs(10);
 /// The numbers that unnamed ports get.
