@@ -78,7 +78,7 @@ impl RuntimeDirectory {
     /// [`OpenError`].
     pub fn claim(&self, name: Option<&PortName>, admit: Admit) -> Result<Claim, OpenError> {
         let claim = self.claim_free(name, admit)?;
-        self.sweep();
+        self.sweep(&claim.name);
         Ok(claim)
     }
 
@@ -166,12 +166,14 @@ impl RuntimeDirectory {
 
     /// Removes a few sockets that killed processes of this user left: under numbers, which seldom come again, or
     /// without a name yet. A name is left to its next opener.
-    fn sweep(&self) {
+    fn sweep(&self, own: &PortName) {
         // Another one sweeps, or will next time.
         let Ok(_lock) = directory::try_lock(&self.path) else { return };
         let Ok(names) = directory::names(&self.path, SWEEP_NAMES_MAX) else { return };
         let mut left: Vec<String> =
             names.into_iter().filter(|name| is_number(name) || is_nameless(name)).collect();
+        let own = format!("{own}.port");
+        left.retain(|name| *name != own);
         // From anywhere, so that living ones in front hide nothing.
         let mut random = [0; 8];
         if left.is_empty() || bywire_sys::process::random(&mut random).is_err() {
