@@ -85,6 +85,13 @@ pub struct Consumer {
     streak: u32,
 }
 
+/// How far a consumer had come when its producer ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Horizon {
+    head: u64,
+    bulk_head: u64,
+}
+
 /// Where a record's bulk payload begins and ends, counted from the beginning of time.
 fn bulk_place(position: u64, length: usize, layout: &LaneLayout) -> (u64, u64) {
     let length = (length as u64).next_multiple_of(LINE_BYTES as u64);
@@ -430,6 +437,26 @@ impl Consumer {
         if self.streak >= STREAK {
             remote.expect(self.layout.slot_offset(self.head + LOOK_AHEAD));
         }
+    }
+
+    /// Taken when the producer has ended, for [`Self::was_published`].
+    pub fn horizon(&self) -> Horizon {
+        Horizon { head: self.head, bulk_head: self.bulk_head }
+    }
+
+    /// Can the record that [`Self::peek`] saw have been published before `horizon` was taken?
+    ///
+    /// A producer that keeps the rules has never more than the lane's slots outstanding, nor more payload than
+    /// its bulk area, both counted from what the consumer has freed; and by the horizon that was at most what
+    /// it had consumed. Whatever lies behind was published later. (A bulk area that moves counts from the same
+    /// place, and what it leaves behind as used.)
+    pub fn was_published(&self, horizon: Horizon, header: Header) -> bool {
+        let bulk_end = match header.kind & BULK {
+            0 => horizon.bulk_head,
+            _ => bulk_place(self.bulk_head, header.length.into(), &self.layout).1,
+        };
+        self.head - horizon.head < self.layout.slots()
+            && bulk_end - horizon.bulk_head <= self.layout.bulk_bytes
     }
 
     /// Records consumed so far.
