@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use bywire_sys::namespace::Namespace;
@@ -260,10 +260,10 @@ fn byte_at(place: u64) -> u8 {
 }
 
 /// Sends until it is to end, and says how much that was.
-fn pour(mut stream: &TcpStream, ends: &AtomicBool) -> u64 {
+fn pour(mut stream: &TcpStream, ends: &Mutex<bool>) -> u64 {
     let pattern: Vec<u8> = (0..2 * 65_521).map(byte_at).collect();
     let mut sent = 0;
-    while !ends.load(Ordering::Relaxed) {
+    while !*ends.lock().expect("nobody failed with it") {
         let from = (sent % 65_521) as usize;
         stream.write_all(&pattern[from..from + 30_000]).expect("the connection stands");
         sent += 30_000;
@@ -273,13 +273,14 @@ fn pour(mut stream: &TcpStream, ends: &AtomicBool) -> u64 {
 }
 
 /// Compares what comes, byte for byte, counts it, and returns at the orderly end of it.
-fn drain(mut stream: &TcpStream, received: &AtomicU64) {
+fn drain(mut stream: &TcpStream, received: &Mutex<u64>) {
     let mut buffer = vec![0; 256 * 1024];
     loop {
         let length = stream.read(&mut buffer).expect("the connection stands");
-        let place = received.fetch_add(length as u64, Ordering::Relaxed);
+        let place = *received.lock().expect("nobody failed with it");
         let wrong = (place..).zip(&buffer[..length]).find(|(place, byte)| byte_at(*place) != **byte);
         assert_eq!(wrong, None, "a byte is wrong");
+        *received.lock().expect("nobody failed with it") += length as u64;
         if length == 0 {
             return;
         }
@@ -290,11 +291,12 @@ fn drain(mut stream: &TcpStream, received: &AtomicU64) {
 fn flows_on(one: &Namespace, other: &Namespace, accidents: usize, mut accident: impl FnMut()) {
     const FLOWING_BYTES: u64 = 8 << 20;
     let (near, far) = connect(one, other, "10.77.0.2:7000".parse().expect("an address"));
-    let (ends, there, back) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let (ends, there, back) = (Mutex::new(false), Mutex::new(0), Mutex::new(0));
+    let count = |received: &Mutex<u64>| *received.lock().expect("nobody failed with it");
     let flowing = |what: &str| {
-        let before = [&there, &back].map(|received| received.load(Ordering::Relaxed));
+        let before = [&there, &back].map(count);
         eventually(what, || {
-            let now = [&there, &back].map(|received| received.load(Ordering::Relaxed));
+            let now = [&there, &back].map(count);
             now.iter().zip(before).all(|(now, before)| now - before > FLOWING_BYTES)
         });
     };
@@ -310,12 +312,10 @@ fn flows_on(one: &Namespace, other: &Namespace, accidents: usize, mut accident: 
             }
             flowing("data flows again");
         }));
-        ends.store(true, Ordering::Relaxed);
+        *ends.lock().expect("nobody failed with it") = true;
         let sent = sending.map(|sending| sending.join().expect("it ended well"));
         told.expect("as above");
-        eventually("everything came", || {
-            [&there, &back].map(|received| received.load(Ordering::Relaxed)) == sent
-        });
+        eventually("everything came", || [&there, &back].map(count) == sent);
     });
 }
 
