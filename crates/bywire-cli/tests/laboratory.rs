@@ -92,6 +92,13 @@ fn streams_round_trips_and_latencies_are_measured_at_a_usual_mtu_and_a_large_one
 }
 
 #[test]
+fn datagrams_longer_than_the_mtu_go_on_arriving_after_losses() {
+    let Some(directory) = stage() else { return };
+    let arguments = ["stream", "--protocol", "udp", "--size", "8KiB", "--mtu", "1500", "--time", "0.5"];
+    assert!(cell(directory.path(), &arguments)["value"].as_f64() > Some(0.0));
+}
+
+#[test]
 fn plain_veth_stands_beside_it_and_nobody_else_carries() {
     let Some(directory) = stage() else { return };
     let cell = cell(directory.path(), &["stream", "--link", "veth", "--time", "0.05"]);
