@@ -261,11 +261,14 @@ fn message_layer() -> Result<String, String> {
 }
 
 /// Programs that are measured or measured with, and the Debian packages that bring them.
-const TOOLS: [(&str, &str, &str); 9] = [
+const TOOLS: [(&str, &str, &str); 12] = [
     ("ip", "iproute2", "--between namespaces, level eth"),
     ("valgrind", "valgrind", "./x test: instruction counts"),
     ("dnsmasq", "dnsmasq-base", "./x test: DHCP over emulated Ethernet"),
     ("busybox", "busybox", "./x test: DHCP over emulated Ethernet"),
+    ("nc", "netcat-openbsd", "./x test: streams over emulated Ethernet"),
+    ("ssh", "openssh-client", "./x test: ssh over emulated Ethernet"),
+    ("sshd", "openssh-server", "./x test: ssh over emulated Ethernet"),
     ("iperf3", "iperf3", "benches/ethernet"),
     ("sockperf", "sockperf", "benches/ethernet"),
     ("ucx_perftest", "ucx-utils", "benches/musts, benches/rivals"),
