@@ -205,6 +205,8 @@ impl CarrierArgs {
         let orders = Socket::from_descriptor(orders)
             .ok()
             .context("this is a part of `bywire eth up`, which starts it: nothing to do otherwise")?;
+        // A queue of each interface, and what meeting others takes; where the limit is low, fewer fit.
+        let _ = bywire_sys::limits::raise_descriptor_limit(4 * carrier::LANES_MAX as u64);
         let unenforced = confinement::confine(&self.directory)?;
         Ok(carrier::run(orders, Confinement::Enforced { but: unenforced })?)
     }

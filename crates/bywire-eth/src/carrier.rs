@@ -29,6 +29,8 @@ use crate::switch::{LaneId, Side, Switch, Verdict};
 pub const LANES_MAX: usize = 1024;
 /// Frames taken from one interface before the others have their turn.
 const BATCH_FRAMES: usize = 64;
+/// Interfaces that are told to have vanished before somebody answers.
+const TOLD_MAX: usize = 32;
 /// The tag of the socket on which orders come; lanes have their number.
 const ORDERS: u64 = u64::MAX;
 /// The tag of the port.
@@ -44,6 +46,12 @@ pub struct Carrier {
     spin: Spin,
     batch_frames: usize,
     began: Instant,
+    /// Interfaces are others than those that were announced.
+    is_changed: bool,
+    /// Interfaces that have vanished, which nobody was told yet.
+    untold: Vec<LaneId>,
+    /// How many were told since the last order.
+    told: usize,
 }
 
 /// Everything a frame touches.
@@ -106,6 +114,9 @@ impl Carrier {
             spin: Spin::new(Duration::ZERO),
             batch_frames: BATCH_FRAMES,
             began: Instant::now(),
+            is_changed: false,
+            untold: Vec::new(),
+            told: 0,
         })
     }
 
@@ -125,7 +136,8 @@ impl Carrier {
                 lane => self.take(lane as LaneId, now_ms)?,
             }
         }
-        Ok(())
+        self.announce();
+        self.tell()
     }
 
     /// Waits until something can be read, or a frame has come from the fabric, which is returned.
@@ -181,14 +193,28 @@ impl Carrier {
                 Taken::All => return Ok(()),
                 Taken::Vanished => {
                     self.release(lane / 2);
-                    return order::send(&self.orders, &Answer::Vanished(lane / 2), None);
+                    self.untold.push(lane / 2);
+                    return Ok(());
                 }
             }
         }
         Ok(())
     }
 
+    /// Tells which interfaces have vanished, a few at a time: whoever is told answers with orders, after which comes the
+    /// rest. More at once would not fit, and there is nobody who could wait here.
+    fn tell(&mut self) -> Result<(), ExchangeError> {
+        while self.told < TOLD_MAX
+            && let Some(lane) = self.untold.pop()
+        {
+            self.told += 1;
+            order::send(&self.orders, &Answer::Vanished(lane), None)?;
+        }
+        Ok(())
+    }
+
     fn obey(&mut self) -> Result<(), ExchangeError> {
+        self.told = 0;
         while let Some((order, file)) = order::receive::<Order>(&self.orders)? {
             let answer = match order {
                 Order::Work(manner) => self.work(manner),
@@ -238,13 +264,14 @@ impl Carrier {
             return Some(Answer::Refused(format!("the address {} is taken", MacAddress(adoption.mac))));
         }
         if let Err(error) = self.poller.add(&queue, 2 * id as u64) {
+            self.paths.switch.remove(2 * id);
             return Some(Answer::Refused(format!("a queue cannot be watched: {error}")));
         }
         if self.paths.lanes.len() <= id {
             self.paths.lanes.resize_with(id + 1, || None);
         }
         self.paths.lanes[id] = Some(Lane::new(queue, adoption));
-        self.announce();
+        self.is_changed = true;
         None
     }
 
@@ -252,7 +279,7 @@ impl Carrier {
         if let Some(lane) = self.paths.lanes.get_mut(id).and_then(Option::take) {
             self.poller.remove(&lane.queue);
             self.paths.switch.remove(2 * id);
-            self.announce();
+            self.is_changed = true;
         }
         None
     }
@@ -260,7 +287,7 @@ impl Carrier {
     fn resize(&mut self, id: LaneId, mtu_bytes: u32) -> Option<Answer> {
         if let Some(Some(lane)) = self.paths.lanes.get_mut(id) {
             lane.announced.mtu_bytes = mtu_bytes;
-            self.announce();
+            self.is_changed = true;
         }
         None
     }
@@ -278,11 +305,15 @@ impl Carrier {
             return Some(Answer::Refused(format!("a port cannot be watched: {error}")));
         }
         self.paths.fabric = Some(fabric);
-        self.announce();
+        self.is_changed = true;
         None
     }
 
+    /// Tells the others what has changed, once for all orders that came together.
     fn announce(&mut self) {
+        if !std::mem::take(&mut self.is_changed) {
+            return;
+        }
         if let Some(fabric) = &mut self.paths.fabric {
             fabric.announce(self.paths.lanes.iter().flatten().map(|lane| lane.announced.clone()).collect());
         }

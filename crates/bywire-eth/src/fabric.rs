@@ -9,6 +9,7 @@ use std::path::Path;
 
 use bywire::{
     Address, Event, Geometry, LaneGeometry, OpenError, Payload, Peer, Port, PortName, PortOptions, Priority,
+    SendError,
 };
 use serde::{Deserialize, Serialize};
 
@@ -18,20 +19,24 @@ use crate::frame::HEADER_BYTES_MAX;
 use crate::offload::Descriptor;
 use crate::order::{Join, PeerReport, Traffic};
 use crate::segment::Cutter;
-use crate::switch::{LaneId, Side, Switch};
+use crate::switch::{LaneId, Switch};
 
 /// Processes that one meets.
-const PEERS_MAX: usize = 256;
+pub const PEERS_MAX: usize = 256;
 /// Interfaces that one of them may have.
 const INTERFACES_MAX: usize = 1024;
+/// Events without a frame that are seen to before others have their turn.
+const EVENTS: usize = 64;
 /// The longest name of an interface or a node that is believed.
 const LABEL_BYTES_MAX: usize = 320;
 /// What is tried for the longest datagram, best first: a superframe whole, then what a smaller ring can carry.
 const DATAGRAM_BYTES: [u32; 2] = [65_472, 32_768];
 /// What may be under way to one process. A fourth of it halved the rate of two processes and two programs on two cores.
 const LANE_BYTES: u32 = 2 << 20;
+/// Interfaces in one introduction: with the longest names they fit into the shortest datagram.
+const INTRODUCED: usize = 32;
 /// The form of what the sides tell each other.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// An interface as it is told to others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,12 +49,14 @@ pub struct Announced {
     pub mtu_bytes: u32,
 }
 
-/// What one side tells the other.
+/// What one side tells the other, in as many parts as it takes: a message has a bounded length.
 #[derive(Debug, Serialize, Deserialize)]
 struct Introduction {
     version: u32,
     node: String,
     interfaces: Vec<Announced>,
+    is_first: bool,
+    is_last: bool,
 }
 
 /// A frame that has come, behind its descriptor, in memory that nobody else can change.
@@ -83,6 +90,10 @@ struct Met {
     name: PortName,
     node: String,
     interfaces: Vec<Announced>,
+    /// What it has said of itself so far, until that is complete.
+    heard: Vec<Announced>,
+    /// Which of our interfaces it is to be told next, unless it knows them all.
+    untold: Option<usize>,
     conflicts: Vec<String>,
     sent: Traffic,
     received: Traffic,
@@ -141,9 +152,11 @@ impl Fabric {
         connected.into_iter().for_each(|peer| self.introduce(peer));
     }
 
-    /// The next frame that has come, if any. What else has happened meanwhile is seen to.
+    /// The next frame that has come, if any. What else has happened meanwhile is seen to, one thing of each call:
+    /// `None` does not mean that nothing is left, so that nobody who talks of himself all the time keeps frames
+    /// waiting.
     pub fn poll(&mut self, switch: &mut Switch) -> Option<Arrival> {
-        loop {
+        for _ in 0..EVENTS {
             match self.port.poll()? {
                 Event::Datagram(message) => {
                     if let Some(arrival) = self.arrive(message.peer, message.payload) {
@@ -155,15 +168,18 @@ impl Fabric {
                         self.port.disconnect(message.peer);
                     }
                     self.port.recycle(message.payload);
+                    return None;
                 }
                 Event::Connected(peer) => {
                     self.meet(peer, false);
                     self.introduce(peer);
                 }
                 Event::Disconnected { peer, .. } => self.part(peer, switch),
+                Event::Room { peer, .. } => self.tell(peer),
                 _ => {}
             }
         }
+        None
     }
 
     /// Sends what stands in `packet`, a descriptor and a frame, to a lane's process; a superframe too long for one
@@ -264,6 +280,8 @@ impl Fabric {
             name,
             node: String::new(),
             interfaces: Vec::new(),
+            heard: Vec::new(),
+            untold: None,
             conflicts: Vec::new(),
             sent: Traffic::default(),
             received: Traffic::default(),
@@ -279,26 +297,43 @@ impl Fabric {
         }
     }
 
+    /// Begins to tell a process of all interfaces.
     fn introduce(&mut self, peer: Peer) {
-        let introduction =
-            Introduction { version: VERSION, node: self.node.clone(), interfaces: self.interfaces.clone() };
-        let sent = serde_json::to_vec(&introduction)
-            .is_ok_and(|bytes| self.port.send(peer, Priority::High, &bytes).is_ok());
-        if !sent {
-            // Better none than one who knows us wrongly; it looks for us when it starts anew.
-            self.port.disconnect(peer);
+        if let Some(met) = self.peers.get_mut(&peer) {
+            met.untold = Some(0);
+        }
+        self.tell(peer);
+    }
+
+    /// Goes on telling, as long as there is room: whoever reads slowly is told the rest as soon as there is again.
+    fn tell(&mut self, peer: Peer) {
+        let Some(met) = self.peers.get_mut(&peer) else { return };
+        while let Some(start) = met.untold {
+            let rest = &self.interfaces[start.min(self.interfaces.len())..];
+            let part = &rest[..rest.len().min(INTRODUCED)];
+            let introduction = Introduction {
+                version: VERSION,
+                node: self.node.clone(),
+                interfaces: part.to_vec(),
+                is_first: start == 0,
+                is_last: part.len() == rest.len(),
+            };
+            let bytes = serde_json::to_vec(&introduction).unwrap_or_default();
+            match self.port.send(peer, Priority::High, &bytes) {
+                Ok(()) => met.untold = (!introduction.is_last).then_some(start + part.len()),
+                Err(SendError::Full) => return,
+                // Better none than one who knows us wrongly; it looks for us when it starts anew.
+                Err(_) => return self.port.disconnect(peer),
+            }
         }
     }
 
     /// Takes what a process says of itself. `false`: it is nothing that one of us would say.
     fn hear(&mut self, peer: Peer, bytes: &[u8], switch: &mut Switch) -> bool {
         let Ok(said) = serde_json::from_slice::<Introduction>(bytes) else { return false };
-        let labels = said.interfaces.iter().map(|interface| interface.label.len());
-        if said.version != VERSION
-            || said.interfaces.len() > INTERFACES_MAX
-            || said.node.len() > LABEL_BYTES_MAX
-            || labels.max().is_some_and(|length| length > LABEL_BYTES_MAX)
-        {
+        let is_label = |text: &str| text.len() <= LABEL_BYTES_MAX && !text.contains(char::is_control);
+        let labels_are_good = said.interfaces.iter().all(|interface| is_label(&interface.label));
+        if said.version != VERSION || !is_label(&said.node) || !labels_are_good {
             return false;
         }
         if let Some(info) = self.port.peer_info(peer)
@@ -310,18 +345,18 @@ impl Fabric {
             return true;
         }
         let Some(met) = self.peers.get_mut(&peer) else { return true };
-        // Lanes to the fabric have no address of their own, so this cannot be refused.
-        let _ = switch.insert(met.lane, Side::Fabric);
-        met.conflicts.clear();
-        for interface in &said.interfaces {
-            let mac = MacAddress(interface.mac);
-            if mac.is_multicast() || !switch.announce(met.lane, mac) {
-                met.conflicts
-                    .push(format!("{} has the address {mac}, which is somebody else's", interface.label));
-            }
+        if said.is_first {
+            met.heard.clear();
         }
-        met.node = said.node;
-        met.interfaces = said.interfaces;
+        if met.heard.len() + said.interfaces.len() > INTERFACES_MAX {
+            return false;
+        }
+        met.heard.extend(said.interfaces);
+        if said.is_last {
+            met.node = said.node;
+            met.interfaces = std::mem::take(&mut met.heard);
+            met.know(switch);
+        }
         true
     }
 
@@ -348,7 +383,20 @@ impl Fabric {
 }
 
 impl Met {
-    fn note(&mut self, sent: Result<bool, bywire::SendError>, length_bytes: usize, is_superframe: bool) {
+    /// Makes its interfaces, and no others, reachable.
+    fn know(&mut self, switch: &mut Switch) {
+        switch.lead_to_fabric(self.lane);
+        self.conflicts.clear();
+        for interface in &self.interfaces {
+            let mac = MacAddress(interface.mac);
+            if mac.is_multicast() || !switch.announce(self.lane, mac) {
+                self.conflicts
+                    .push(format!("{} has the address {mac}, which is somebody else's", interface.label));
+            }
+        }
+    }
+
+    fn note(&mut self, sent: Result<bool, SendError>, length_bytes: usize, is_superframe: bool) {
         match sent {
             Ok(true) => {
                 self.sent.frames += 1;

@@ -54,6 +54,7 @@ pub mod metrics;
 pub mod network;
 pub mod offload;
 pub mod order;
+mod patience;
 pub mod probe;
 pub mod rejection;
 pub mod segment;

@@ -167,11 +167,11 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Adds what another queue of the same interface has done.
+    /// Adds what another queue of the same interface has done. Whoever counted is not trusted: nothing panics.
     pub fn add(&mut self, other: &Counts) {
         self.sent.add(other.sent);
         self.received.add(other.received);
-        self.cut += other.cut;
+        self.cut = self.cut.wrapping_add(other.cut);
         self.drops += &other.drops;
         self.refused_tcp |= other.refused_tcp;
         self.refused_udp |= other.refused_udp;
@@ -189,9 +189,9 @@ impl PeerReport {
 
 impl Traffic {
     fn add(&mut self, other: Traffic) {
-        self.frames += other.frames;
-        self.superframes += other.superframes;
-        self.bytes += other.bytes;
+        self.frames = self.frames.wrapping_add(other.frames);
+        self.superframes = self.superframes.wrapping_add(other.superframes);
+        self.bytes = self.bytes.wrapping_add(other.bytes);
     }
 }
 
@@ -199,7 +199,7 @@ impl Traffic {
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
     /// The other part has ended.
-    #[error("the other part of this program has ended")]
+    #[error("the other part of this program has ended; why, it says above: run `bywire eth up` again")]
     Ended,
     /// It takes too long.
     #[error("the other part of this program does not answer")]
@@ -252,12 +252,12 @@ pub fn await_next<T: DeserializeOwned>(socket: &Socket, patience: Duration) -> R
     let mut poller = bywire_sys::poller::Poller::new()?;
     poller.add(socket, 0)?;
     loop {
-        if let Some((what, _)) = receive(socket)? {
-            return Ok(what);
-        }
         let rest = deadline.saturating_duration_since(Instant::now());
         if rest.is_zero() {
             return Err(ExchangeError::Late);
+        }
+        if let Some((what, _)) = receive(socket)? {
+            return Ok(what);
         }
         poller.wait(Some(rest))?;
     }

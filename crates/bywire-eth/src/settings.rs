@@ -38,6 +38,8 @@ pub const SPIN_US_MAX: u32 = 1000;
 const ADDRESSES_MAX: usize = 64;
 /// A node's name becomes part of a file's name.
 const NODE_BYTES_MAX: usize = 64;
+/// The longest way to tell a namespace.
+const NAMESPACE_BYTES_MAX: usize = 255;
 /// A network's name becomes part of a port's name.
 const NETWORK_BYTES_MAX: usize = 24;
 
@@ -213,6 +215,10 @@ impl Settings {
 
 impl Interface {
     fn plan(&self, settings: &Settings) -> Result<Plan, SettingsError> {
+        // It becomes a part of the interface's label, which others are told.
+        if self.namespace.len() > NAMESPACE_BYTES_MAX || self.namespace.contains(char::is_control) {
+            return Err(SettingsError::Namespace(self.namespace.chars().take(40).collect()));
+        }
         let place: Place =
             self.namespace.parse().map_err(|_| SettingsError::Namespace(self.namespace.clone()))?;
         for name in [Some(&self.name), self.bridge.as_ref()].into_iter().flatten() {
@@ -319,6 +325,8 @@ mod tests {
             "blue:by0=10.0.0.1/33",
             "blue:by0=",
             "blue:sixteen-letters-",
+            "/run/\u{1b}[2J:by0",
+            &format!("/{}:by0", "long/".repeat(60)),
         ] {
             let error = plan(wrong).expect_err(wrong).to_string();
             assert!(!error.contains('\n') && error.len() > 20, "{error}");

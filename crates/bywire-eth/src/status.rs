@@ -76,15 +76,15 @@ pub fn carrier(process: u32, confinement: &Confinement) -> Value {
 /// Another process of the network.
 pub fn peer(report: &PeerReport) -> Value {
     json!({
-        "node": report.node,
+        "node": clean(&report.node),
         "process": report.process,
         "interfaces_count": report.interfaces_count,
         "interfaces": report.interfaces.iter().map(|interface| json!({
-            "interface": interface.label,
+            "interface": clean(&interface.label),
             "mac": MacAddress(interface.mac).to_string(),
             "mtu": interface.mtu_bytes,
         })).collect::<Vec<_>>(),
-        "conflicts": report.conflicts,
+        "conflicts": report.conflicts.iter().map(|text| clean(text)).collect::<Vec<_>>(),
         "sent": traffic(report.sent),
         "received": traffic(report.received),
         "drops": drops(&report.drops),
@@ -230,4 +230,33 @@ fn traffic(traffic: Traffic) -> Value {
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
+}
+
+/// What others have said, without what a terminal would obey.
+fn clean(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_say_does_not_rule_the_terminal() {
+        let report = PeerReport {
+            node: "\u{1b}[2Jme\nnode".to_owned(),
+            interfaces: vec![crate::fabric::Announced {
+                label: "\u{9b}2Jby0".to_owned(),
+                mac: [2, 0, 0, 0, 0, 1],
+                mtu_bytes: 1500,
+            }],
+            conflicts: vec!["\u{7}by0".to_owned()],
+            ..PeerReport::default()
+        };
+        let peer = peer(&report);
+        let text =
+            table(&json!({ "peers": [peer], "warnings": warnings(&[json!({ "mtu": 9000 })], &[peer]) }));
+        assert!(text.contains("?[2Jme?node") && text.contains("?by0"), "{text}");
+        assert!(!text.contains(|letter: char| letter.is_control() && letter != '\n'), "{text:?}");
+    }
 }

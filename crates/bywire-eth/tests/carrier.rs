@@ -81,13 +81,13 @@ fn bench(lanes: usize, bridges: &[usize], storm_frames_per_second: u64) -> Bench
         };
         order::send(&bench.orders, &Order::Adopt(adoption), Some(&OwnedFd::from(queue))).expect("sent");
         bench.ends.push(end);
+        bench.settle();
     }
-    bench.settle();
     bench
 }
 
 fn mac(lane: usize) -> [u8; 6] {
-    [2, 0, 0, 0, 0, lane as u8]
+    [2, 0, 0, 0, (lane >> 8) as u8, lane as u8]
 }
 
 /// An ordinary frame behind a header that says so.
@@ -268,6 +268,26 @@ fn a_device_that_vanishes_is_told_and_its_place_is_free() {
     bench.settle();
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(bench.counts(0).drops.of(Cause::UnknownTarget), 1);
+}
+
+#[test]
+fn devices_that_vanish_all_at_once_are_told_by_and_by() {
+    const MANY: usize = 900;
+    let mut bench = bench(MANY, &[], 100);
+    bench.ends.clear();
+    // Nobody listens for a while: what is told must not pile up until there is no room, and the loop must not end.
+    std::thread::sleep(Duration::from_millis(200));
+    let mut told = std::collections::BTreeSet::new();
+    while told.len() < MANY {
+        match order::await_next::<Answer>(&bench.orders, PATIENCE).expect("the loop lives") {
+            Answer::Vanished(lane) => {
+                assert!(told.insert(lane), "{lane} twice");
+                order::send(&bench.orders, &Order::Release(lane), None).expect("sent");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    bench.settle();
 }
 
 #[test]
