@@ -50,7 +50,7 @@ pub struct Carrier {
     is_changed: bool,
     /// Interfaces that have vanished, which nobody was told yet.
     untold: Vec<LaneId>,
-    /// How many were told since the last order.
+    /// How many were told and not yet answered.
     told: usize,
 }
 
@@ -201,8 +201,8 @@ impl Carrier {
         Ok(())
     }
 
-    /// Tells which interfaces have vanished, a few at a time: whoever is told answers with orders, after which comes the
-    /// rest. More at once would not fit, and there is nobody who could wait here.
+    /// Tells which interfaces have vanished, a few at a time: whoever is told answers with a release, after which comes
+    /// another. More at once would not fit, and there is nobody who could wait here.
     fn tell(&mut self) -> Result<(), ExchangeError> {
         while self.told < TOLD_MAX
             && let Some(lane) = self.untold.pop()
@@ -214,7 +214,6 @@ impl Carrier {
     }
 
     fn obey(&mut self) -> Result<(), ExchangeError> {
-        self.told = 0;
         while let Some((order, file)) = order::receive::<Order>(&self.orders)? {
             let answer = match order {
                 Order::Work(manner) => self.work(manner),
@@ -222,7 +221,10 @@ impl Carrier {
                     Some(file) => self.adopt(&adoption, Queue::from_descriptor(file)),
                     None => Some(Answer::Refused("an interface came without its queue".to_owned())),
                 },
-                Order::Release(lane) => self.release(lane),
+                Order::Release(lane) => {
+                    self.told = self.told.saturating_sub(1);
+                    self.release(lane)
+                }
                 Order::Count(lane) => Some(self.count(lane)),
                 Order::Resize(lane, mtu_bytes) => self.resize(lane, mtu_bytes),
                 Order::Join(join) => self.join(&join),
