@@ -195,7 +195,10 @@ fn as_many_interfaces_as_there_may_be_are_told_to_the_others() {
             let answer = order::await_next(orders, Duration::from_secs(20)).expect("an answer");
             match answer {
                 Answer::Peer(Some(report), _) if report.interfaces_count == count => Ok(()),
-                _ => Err(std::io::ErrorKind::WouldBlock.into()),
+                other => {
+                    let told = format!("{count} wanted: {other:?}");
+                    Err(std::io::Error::other(told.chars().take(300).collect::<String>()))
+                }
             }
         });
         orders.shut_down();
