@@ -51,11 +51,14 @@ fn take(measurement: &mut Measurement, series: &str) -> Result<Taken> {
 }
 
 /// The command line that measures the same.
-fn command(request: &Request) -> String {
+pub fn command(request: &Request) -> String {
     let mut words = vec![format!("bywire measure {} {}", request.level, request.test)];
     let mut say = |flag: &str, value: Option<String>| {
         words.extend(value.map(|value| format!("--{flag} {value}").trim_end().to_owned()));
     };
+    say("link", request.link.clone());
+    say("protocol", request.protocol.clone());
+    say("mtu", request.mtu_bytes.map(|bytes| bytes.to_string()));
     say("size", request.size_bytes.map(|bytes| bytes.to_string()));
     say("lines", request.lines.map(|lines| lines.to_string()));
     say("nodes", request.nodes.map(|nodes| nodes.to_string()));

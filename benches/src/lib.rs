@@ -1,12 +1,15 @@
-//! What `benches/musts` and `benches/rivals` share: a [`contest`] takes fresh pairs of everything in turn, so that
+//! What `benches/musts`, `benches/rivals` and `benches/ethernet` share: a [`contest`] takes fresh pairs of everything in turn, so that
 //! what is compared ran side by side, and a [`table`] shows medians, ratios and how far they were apart.
 
 pub mod contest;
 pub mod death;
+pub mod ethernet;
 pub mod idle;
 pub mod lab;
+pub mod must;
 pub mod offspring;
 pub mod open_mpi;
 pub mod program;
 pub mod table;
+pub mod tunnel;
 pub mod ucx;

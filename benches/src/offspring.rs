@@ -1,9 +1,10 @@
-//! This program once more, as a process that plays a part in a measurement.
+//! Processes that play a part in a measurement, this program once more among them.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 
 /// A running process. Dropping it ends and reaps it, whatever happens.
 pub struct Offspring(pub Child);
@@ -17,6 +18,30 @@ impl Offspring {
         let mut command = Command::new("/proc/self/exe");
         command.arg(part).arg(directory).stdout(Stdio::piped());
         Ok(Self(command.spawn().with_context(|| format!("cannot start a process as {part}"))?))
+    }
+}
+
+impl Offspring {
+    /// What it has printed by the time it ends; both its outputs are piped and neither is long.
+    ///
+    /// # Errors
+    /// It does not end within `patience`, or fails: then with the last line that it said.
+    pub fn printed(mut self, program: &str, patience: Duration) -> Result<String> {
+        let started = Instant::now();
+        let status = loop {
+            if let Some(status) = self.0.try_wait()? {
+                break status;
+            }
+            ensure!(started.elapsed() < patience, "{program} has not ended after {} s", patience.as_secs());
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let output = self.0.stdout.take().map(std::io::read_to_string).transpose()?.unwrap_or_default();
+        let said = self.0.stderr.take().map(std::io::read_to_string).transpose()?.unwrap_or_default();
+        if !status.success() {
+            let last = said.lines().last().or(output.lines().last());
+            bail!("{program}: {status}: {}", last.unwrap_or("it said nothing"));
+        }
+        Ok(output)
     }
 }
 

@@ -56,6 +56,11 @@ pub fn rate(value: f64) -> String {
     format!("{:.2} GB/s", value / 1e9)
 }
 
+/// Microseconds of CPU per 1,024 bytes.
+pub fn us_per_kb(value: f64) -> String {
+    format!("{value:.3} µs/KB")
+}
+
 /// Nanoseconds of CPU per second.
 pub fn cpu(value: f64) -> String {
     format!("{value:.0} ns/s")

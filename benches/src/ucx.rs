@@ -2,14 +2,15 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use bywire_lab::pin;
 
 use crate::contest::{Contestant, Taken};
 use crate::lab::SHORT_BYTES;
+use crate::offspring::Offspring;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -76,17 +77,17 @@ fn run(test: &str, size_bytes: u64, iterations: u64, source: u32, target: u32) -
         command.arg("-c").arg(core.to_string()).arg("ucx_perftest").args(arguments);
         command.args(["-p", &port.to_string()]).env("UCX_TLS", "posix,cma").env("UCX_LOG_LEVEL", "error");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().map(End).context("cannot start ucx_perftest by taskset (util-linux)")
+        command.spawn().map(Offspring).context("cannot start ucx_perftest by taskset (util-linux)")
     };
     let mut server = start(target, &[])?;
     await_listener(port, &mut server)?;
     let (size, iterations) = (size_bytes.to_string(), iterations.to_string());
     let client = start(source, &["127.0.0.1", "-t", test, "-s", &size, "-n", &iterations, "-v"])?;
-    client.printed()
+    client.printed("ucx_perftest", PATIENCE)
 }
 
 /// Until the server listens: an attempt to connect would be its only client.
-fn await_listener(port: u16, server: &mut End) -> Result<()> {
+fn await_listener(port: u16, server: &mut Offspring) -> Result<()> {
     let started = Instant::now();
     let is_listening = |table: &str| {
         // "sl local_address rem_address st …", the address as hexadecimal IP:PORT; 0A is LISTEN.
@@ -103,42 +104,6 @@ fn await_listener(port: u16, server: &mut End) -> Result<()> {
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
-}
-
-/// One of the two processes, ended and reaped whatever happens.
-struct End(Child);
-
-impl End {
-    fn printed(mut self) -> Result<String> {
-        let started = Instant::now();
-        let status = loop {
-            if let Some(status) = self.0.try_wait()? {
-                break status;
-            }
-            ensure!(
-                started.elapsed() < PATIENCE,
-                "ucx_perftest has not ended after {} s",
-                PATIENCE.as_secs()
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        let read = |pipe: Option<Box<dyn std::io::Read>>| {
-            pipe.map(std::io::read_to_string).transpose().map(Option::unwrap_or_default)
-        };
-        let output = read(self.0.stdout.take().map(|pipe| Box::new(pipe) as _))?;
-        let said = read(self.0.stderr.take().map(|pipe| Box::new(pipe) as _))?;
-        if !status.success() {
-            bail!("ucx_perftest: {status}: {}", said.lines().last().unwrap_or("it said nothing"));
-        }
-        Ok(output)
-    }
-}
-
-impl Drop for End {
-    fn drop(&mut self) {
-        let _dead_already = self.0.kill();
-        let _gone = self.0.wait();
-    }
 }
 
 /// Its CSV: a heading, and the last line that fits it.

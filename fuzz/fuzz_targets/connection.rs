@@ -9,7 +9,7 @@ use bywire::handshake::Packet;
 use bywire::{Confirm, Event, Key, Peer, Port, PortOptions, Priority, Rights};
 use bywire_ring::geometry::LaneName;
 use bywire_ring::header::Header;
-use bywire_ring::memory::Memory;
+use bywire_ring::memory::{Memory, Shared};
 use bywire_sys::memory::Mapping;
 use libfuzzer_sys::fuzz_target;
 use rogue::{Inside, Rogue};
@@ -88,7 +88,7 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 fn run(world: &mut World, input: &mut Input) {
-    let rogue = Rogue::new(world.directory.path(), "rogue");
+    let mut rogue = Rogue::new(world.directory.path(), "rogue");
     let socket = rogue.connect("victim");
     socket.send(&Packet::Hello(rogue.introduction()).to_bytes(), &rogue.offer()).expect("send");
     let peer = loop {
@@ -98,8 +98,9 @@ fn run(world: &mut World, input: &mut Input) {
     };
     let mut inside = rogue.inside(socket).expect("let in");
     provoke(&mut world.victim, peer, world.key, input.byte());
+    let mut area = None;
     while !input.0.is_empty() && world.victim.peer_info(peer).is_some() {
-        act(world.key, &rogue, &mut inside, input);
+        act(world.key, &mut rogue, &mut inside, &mut area, input);
         live(&mut world.victim);
     }
     drop(inside);
@@ -148,7 +149,7 @@ fn provoke(victim: &mut Port, rogue: Peer, key: Key, what: u8) {
     }
 }
 
-fn act(key: Key, rogue: &Rogue, inside: &mut Inside, input: &mut Input) {
+fn act(key: Key, rogue: &mut Rogue, inside: &mut Inside, area: &mut Option<Shared>, input: &mut Input) {
     let what = input.byte();
     let lane = [LaneName::Reply, LaneName::High, LaneName::Low][usize::from(what >> 4) % 3];
     match what & 7 {
@@ -159,6 +160,11 @@ fn act(key: Key, rogue: &Rogue, inside: &mut Inside, input: &mut Input) {
             rogue.segment.write(offset, &input.word(key.0).to_ne_bytes());
         }
         1 => {
+            // The bulk area in due form, or a packet of whatever.
+            if input.byte() & 1 == 0 {
+                *area = Some(Rogue::offer_bulk(inside));
+                return;
+            }
             let packet: Vec<u8> = (0..input.byte()).map(|_| input.byte()).collect();
             let _ = inside.socket.send(&packet, &[]);
         }
@@ -167,6 +173,11 @@ fn act(key: Key, rogue: &Rogue, inside: &mut Inside, input: &mut Input) {
             let (_heap, file) = Mapping::create("rogue", 4096).expect("memory");
             let offer = Packet::Heap { id: input.byte().into(), block_bytes: 64, blocks };
             let _ = inside.socket.send(&offer.to_bytes(), &[file.as_fd()]);
+        }
+        3 if what & 8 != 0 && !rogue.segment.is_extended() => {
+            if let Some(area) = area.take() {
+                rogue.move_bulk(inside, area);
+            }
         }
         3 => {
             let consumer = &mut inside.consumers[lane as usize];
@@ -177,7 +188,8 @@ fn act(key: Key, rogue: &Rogue, inside: &mut Inside, input: &mut Input) {
         4 | 5 => {
             let kind = input.byte();
             let words: [u64; 5] = std::array::from_fn(|_| input.word(key.0));
-            let payload = vec![input.byte(); input.word(key.0) as usize % 4097];
+            let longest = inside.producers[lane as usize].fragment_bytes();
+            let payload = vec![input.byte(); input.word(key.0) as usize % (longest + 1)];
             let header = Header { kind: kind & 0x7f, length: 0, check: 0 };
             let producer = &mut inside.producers[lane as usize];
             let _ = producer.push_bulk(&rogue.segment, &inside.inbound, header, &words, &payload);

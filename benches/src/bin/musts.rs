@@ -3,8 +3,11 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use bywire_benches::contest::{Contest, Figure};
+use bywire_benches::contest::Contest;
 use bywire_benches::death::{self, Way};
+use bywire_benches::must::Basis::{Median, Over, Worst};
+use bywire_benches::must::Bound::{AtLeast, AtMost};
+use bywire_benches::must::{self, Must};
 use bywire_benches::program::Arguments;
 use bywire_benches::table::{self, Show};
 use bywire_benches::{idle, lab, ucx};
@@ -19,34 +22,6 @@ struct Musts {
     #[command(flatten)]
     arguments: Arguments,
 }
-
-/// What a figure must be, and what it should.
-#[derive(Clone, Copy)]
-enum Bound {
-    AtMost { must: f64, aim: f64 },
-    AtLeast { must: f64, aim: f64 },
-}
-
-/// Where a figure comes from.
-#[derive(Clone, Copy)]
-enum Basis {
-    /// The median of a series.
-    Median(&'static str),
-    /// The highest round of all these series.
-    Worst(&'static [&'static str]),
-    /// One series over another.
-    Over(&'static str, &'static str),
-}
-
-struct Must {
-    measure: &'static str,
-    bound: Bound,
-    basis: Basis,
-    show: Show,
-}
-
-use Basis::{Median, Over, Worst};
-use Bound::{AtLeast, AtMost};
 
 const RATIO: Show = table::ratio;
 
@@ -127,22 +102,7 @@ fn contestants(pair_seconds: f64) -> Contest {
 fn page(contest: &Contest) -> String {
     let mut page = table::machine();
     page.push('\n');
-    page.push_str(&table::heading(&[
-        "measure",
-        "must",
-        "aim",
-        "measured (lowest to highest round)",
-        "reached",
-    ]));
-    for must in &MUSTS {
-        let figure = must.basis.figure(contest);
-        let (measured, reached) = match figure {
-            Some(figure) => (table::figure(figure, must.show), must.bound.verdict(figure.value).to_owned()),
-            None => ("not measured".to_owned(), must.basis.reason(contest)),
-        };
-        let (least, aim) = must.bound.shown(must.show);
-        page.push_str(&table::row(&[must.measure.to_owned(), least, aim, measured, reached]));
-    }
+    page.push_str(&must::table(&MUSTS, contest));
     page.push_str(&format!("\nBehind them. {DISTURBED}\n\n"));
     page.push_str(&table::contestants(contest, show));
     page
@@ -160,55 +120,6 @@ fn show(series: &str) -> Show {
     }
 }
 
-impl Basis {
-    fn figure(self, contest: &Contest) -> Option<Figure> {
-        match self {
-            Median(series) => contest.figure(series),
-            Over(above, below) => contest.ratio(above, below),
-            Worst(series) => {
-                let mut figures = series.iter().map(|series| contest.figure(series));
-                let worst = figures.try_fold(None, |worst: Option<Figure>, figure| {
-                    let figure = figure?;
-                    Some(worst.filter(|worst| worst.high > figure.high).or(Some(figure)))
-                })??;
-                Some(Figure { value: worst.high, ..worst })
-            }
-        }
-    }
-
-    /// Why there is no figure.
-    fn reason(self, contest: &Contest) -> String {
-        let series: Vec<&str> = match self {
-            Median(series) => vec![series],
-            Worst(series) => series.to_vec(),
-            Over(above, below) => vec![above, below],
-        };
-        let names = series.iter().map(|name| name.trim_end_matches(" mean").trim_end_matches(" messages"));
-        names.filter_map(|name| contest.reason(name)).next().unwrap_or("interrupted").to_owned()
-    }
-}
-
-impl Bound {
-    fn verdict(self, value: f64) -> &'static str {
-        let (must, aim) = match self {
-            AtMost { must, aim } => (value <= must, value <= aim),
-            AtLeast { must, aim } => (value >= must, value >= aim),
-        };
-        match (must, aim) {
-            (_, true) => "aim",
-            (true, false) => "must",
-            (false, false) => "**missed**",
-        }
-    }
-
-    fn shown(self, show: Show) -> (String, String) {
-        match self {
-            AtMost { must, aim } => (format!("≤ {}", show(must)), format!("≤ {}", show(aim))),
-            AtLeast { must, aim } => (format!("≥ {}", show(must)), format!("≥ {}", show(aim))),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -216,26 +127,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verdicts_go_by_the_direction() {
-        assert_eq!(AtMost { must: 1.3, aim: 1.1 }.verdict(1.2), "must");
-        assert_eq!(AtMost { must: 1.3, aim: 1.1 }.verdict(1.4), "**missed**");
-        assert_eq!(AtLeast { must: 20.0, aim: 40.0 }.verdict(41.0), "aim");
-        assert_eq!(AtMost { must: 0.0, aim: 0.0 }.verdict(0.0), "aim");
-    }
-
-    #[test]
     fn every_figure_has_its_contestant() {
         let contest = contestants(0.1);
         let names: BTreeSet<&str> =
             contest.entries().iter().map(|entry| entry.contestant.name.as_str()).collect();
         for must in &MUSTS {
-            let series = match must.basis {
-                Median(series) => vec![series],
-                Worst(series) => series.to_vec(),
-                Over(above, below) => vec![above, below],
-            };
-            for name in series {
-                let name = name.trim_end_matches(" mean").trim_end_matches(" messages");
+            for name in must.basis.contestants() {
                 assert!(names.contains(name), "{}: nobody yields {name}", must.measure);
             }
         }

@@ -91,7 +91,7 @@ pub struct bw_port_options_t {
     pub busy_peers_max: u32,
 }
 
-// SAFETY: integers and raw pointers, and 128 bytes are the sum of their sizes.
+// SAFETY: integers and raw pointers, whose sizes add up to the whole, as the next line checks.
 unsafe impl Plain for bw_port_options_t {}
 const _: () = assert!(size_of::<bw_port_options_t>() == OPTIONS_BYTES_LEAST);
 

@@ -18,9 +18,10 @@ Examples:
   bywire measure unix stream --size 64KiB --json
   bywire measure udp rr --between namespaces --mtu 9000
   bywire measure tcp stream --between HOST --style netperf
+  bywire measure eth stream --mtu 9000 --link two-processes
   bywire measure memory memcpy --size 1MiB
 
-Levels: memory, msg, unix, tcp, udp.
+Levels: memory, msg, unix, tcp, udp, eth (needs root).
 Tests: latency, stream, bidir, rr, overhead, interleave, nhalf;
 of memory: cacheline, memcpy, touched, read, write, readwrite, syscall, futex, pipe.")]
 pub struct MeasureArgs {
@@ -28,12 +29,18 @@ pub struct MeasureArgs {
     level: String,
     /// What is measured of it
     test: String,
-    /// How the messages are carried, where the level has a choice
+    /// How the messages are carried, where the level has a choice: shm (msg); one-process, two-processes or veth (eth)
     #[arg(long, value_name = "LINK")]
     link: Option<String>,
     /// Where the ends run: processes, threads, namespaces, or HOST[:PORT] with `bywire serve`
     #[arg(long, value_name = "WHERE")]
     between: Option<String>,
+    /// What the ends speak over emulated Ethernet: tcp or udp (eth) [default: tcp]
+    #[arg(long, value_name = "PROTOCOL")]
+    protocol: Option<String>,
+    /// Take all frames there are at each wake of a process that carries them (eth) [default: on]
+    #[arg(long, value_name = "SWITCH")]
+    coalesce: Option<Switch>,
     /// Idle peers that stay connected (msg)
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
@@ -129,6 +136,8 @@ impl MeasureArgs {
         let mut request = Request::new(&self.level, &self.test);
         request.link.clone_from(&self.link);
         request.between.clone_from(&self.between);
+        request.protocol.clone_from(&self.protocol);
+        request.coalesce = on(self.coalesce);
         request.nodes = self.nodes;
         request.size_bytes = self.size;
         request.response_bytes = self.response_size;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use bywire_lab::cell::{Cell, CpuEnd, Unit};
+use bywire_lab::cell::{Cell, CpuBothEnds, CpuEnd, Unit};
 use bywire_lab::cpu::DISTURBED;
 use bywire_lab::report::quantity;
 
@@ -16,6 +16,10 @@ pub fn of_cell(cell: &Cell) -> String {
     rows.extend(details(cell));
     rows.push(("CPU, source".to_owned(), cpu(&cell.cpu.source)));
     rows.push(("CPU, target".to_owned(), cpu(&cell.cpu.target)));
+    if let Some(carriers) = &cell.cpu.carriers {
+        rows.push(("CPU, carriers".to_owned(), cpu(carriers)));
+        rows.extend(all_demand(&cell.cpu).map(|demand| ("CPU, all".to_owned(), demand)));
+    }
     rows.push(("blocks".to_owned(), blocks(cell)));
     let width = rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
     let rows = rows.iter().map(|(label, value)| format!("  {label:<width$}  {value}\n"));
@@ -140,6 +144,13 @@ fn cpu(end: &CpuEnd) -> String {
     if known.is_empty() { "not measured by this test".to_owned() } else { known.join(", ") }
 }
 
+/// Service demand of both ends and of those who carry between them.
+fn all_demand(cpu: &CpuBothEnds) -> Option<String> {
+    let per_kb = cpu.service_demand_us_per_kb().map(|demand| format!("{demand:.3} µs/KB"));
+    let transaction = || Some(format!("{:.3} µs/transaction", cpu.service_demand_us_per_transaction()?));
+    per_kb.or_else(transaction)
+}
+
 fn blocks(cell: &Cell) -> String {
     let pairs: BTreeSet<u32> = cell.blocks.iter().map(|block| block.pair).collect();
     let pairs = count_of(pairs.len() as u64, "pair");
@@ -169,6 +180,7 @@ fn way(cell: &Cell) -> String {
     let is_set = |name: &str| cell.parameters.get(name) == Some(&true.into());
     let parts = [
         link,
+        cell.parameters.get("protocol").and_then(|protocol| protocol.as_str()).map(str::to_uppercase),
         cell.parameters.get("mtu").map(|mtu| format!("MTU {mtu}")),
         is_set("spin").then(|| "polling".to_owned()),
         is_set("both-cores").then(|| "both cores".to_owned()),

@@ -242,8 +242,9 @@ struct Running {
 /// About how long a request takes; nothing where it cannot be met anyway.
 fn expected(request: &Request) -> Duration {
     // What it runs in does not matter for how long it takes, and must not be opened for an estimate.
-    let anywhere = Request { between: None, mtu_bytes: None, key: None, ..request.clone() };
-    Measurement::prepare(anywhere, &mut Places::default())
+    let anywhere = request.anywhere();
+    anywhere
+        .and_then(|request| Measurement::prepare(request, &mut Places::default()))
         .map_or(Duration::ZERO, |measurement| measurement.pair_duration() * PAIRS)
 }
 

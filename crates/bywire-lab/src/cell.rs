@@ -15,17 +15,17 @@ pub const CELL_SCHEMA: &str = "bywire-cell/1";
 pub struct Cell {
     /// Always [`CELL_SCHEMA`] when written by this version.
     pub schema: String,
-    /// `memory`, `msg`, `unix`, `tcp`, `udp`, and later levels.
+    /// `memory`, `msg`, `unix`, `tcp`, `udp`, `eth`, and later levels.
     pub level: String,
     /// `latency`, `stream`, `bidir`, `rr`, `overhead`, `interleave`, `nhalf`, or a `memory` test.
     pub test: String,
-    /// How it was carried: `shm`, `loopback`, `veth`, `unix`, or absent for `memory`.
+    /// How it was carried: `shm`, `loopback`, `veth`, `unix`, `one-process`, `two-processes`, or absent for `memory`.
     pub link: Option<String>,
     /// `processes`, `threads`, `namespaces`, or a host's name.
     pub between: String,
     /// Message length; absent where the test has none (`nhalf`).
     pub size_bytes: Option<u64>,
-    /// Everything else that was chosen, in the words of the command line (`mtu`, `integrity`, `spin`, `lent`).
+    /// Everything else that was chosen, in the words of the command line (`mtu`, `protocol`, `integrity`, `spin`, `lent`).
     #[serde(default)]
     pub parameters: BTreeMap<String, Value>,
     /// The median over pairs, in `unit`.
@@ -127,8 +127,28 @@ pub struct CpuBothEnds {
     pub source: CpuEnd,
     /// The receiving (answering) end.
     pub target: CpuEnd,
+    /// The processes between the two that carry the messages, where it is not the kernel alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carriers: Option<CpuEnd>,
     /// True when both ends ran on one machine, so that machine figures must not be added up twice.
     pub same_machine: bool,
+}
+
+impl CpuBothEnds {
+    /// Service demand of everybody together, in µs per KB: both ends and whoever carries between them.
+    pub fn service_demand_us_per_kb(&self) -> Option<f64> {
+        self.together(|end| end.service_demand_us_per_kb)
+    }
+
+    /// The same in µs per transaction.
+    pub fn service_demand_us_per_transaction(&self) -> Option<f64> {
+        self.together(|end| end.service_demand_us_per_transaction)
+    }
+
+    fn together(&self, of: fn(&CpuEnd) -> Option<f64>) -> Option<f64> {
+        let carriers = self.carriers.as_ref().map_or(Some(0.0), of)?;
+        Some(of(&self.source)? + of(&self.target)? + carriers)
+    }
 }
 
 /// CPU of one end in the three numbers that belong together; every field is absent where it could not be had.

@@ -92,6 +92,13 @@ impl Snapshot {
     }
 }
 
+/// The CPU time of all threads of a process so far, as of the last tick where one is running; 0 once it is gone.
+pub fn process_seconds(process: u32) -> f64 {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let accounts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok());
+    accounts.filter_map(|account| thread_account(&account)).map(|(ran, _)| ran).sum()
+}
+
 /// One core's times out of `/proc/stat`, in seconds. Busy is what remains of wall time without the first three:
 /// the idle counter is precise under NO_HZ while the busy ones are sampled, and `guest` is already inside `user`.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -324,6 +324,8 @@ fn bounded(job: Job, local: IpAddr) -> Result<Plan> {
         "the cookie is none"
     );
     plan.bind = local;
+    // Processes of the client's machine, at most.
+    plan.carriers.clear();
     Ok(plan)
 }
 

@@ -328,7 +328,10 @@ impl Gathering {
         let transactions = matches!(&self.subject,
             Subject::Messages(plan) if matches!(plan.test, Test::Rr | Test::Latency));
         let bytes = matches!(&self.subject, Subject::Messages(plan) if matches!(plan.test, Test::Stream));
+        let carried = matches!(&self.subject, Subject::Messages(plan) if !plan.carriers.is_empty());
+        let received = targets.iter().flat_map(|target| &target.blocks).map(|part| part.received_bytes).sum();
         CpuBothEnds {
+            carriers: carried.then(|| carriers_end(&sources, transactions, bytes.then_some(received))),
             source: cpu_end(&sources, transactions, bytes.then_some(|part| part.sent_bytes)),
             target: cpu_end(&targets, transactions, bytes.then_some(|part| part.received_bytes)),
             same_machine: self.all().all(|(_, outcomes)| outcomes.same_machine),
@@ -432,6 +435,23 @@ fn cpu_end(outcomes: &[&Outcome], transactions: bool, bytes: Option<fn(&Part) ->
         service_demand_us_per_transaction: transactions
             .then(|| per(parts().map(|part| part.operations as f64).sum()))
             .flatten(),
+    }
+}
+
+/// The cost of those who carry the messages, over the blocks of all pairs; a stream's by what arrived.
+fn carriers_end(sources: &[&Outcome], transactions: bool, received_bytes: Option<u64>) -> CpuEnd {
+    let sum =
+        |of: fn(&Part) -> f64| -> f64 { sources.iter().flat_map(|outcome| &outcome.blocks).map(of).sum() };
+    let cpu_seconds = sum(|part| part.carriers_cpu_seconds);
+    let per = |work: f64| (work > 0.0).then(|| cpu_seconds * 1e6 / work);
+    let seconds = sum(|part| part.seconds);
+    CpuEnd {
+        attributed: (seconds > 0.0).then(|| cpu_seconds / seconds),
+        service_demand_us_per_kb: received_bytes.and_then(|bytes| per(bytes as f64 / 1024.0)),
+        service_demand_us_per_transaction: transactions
+            .then(|| per(sum(|part| part.operations as f64)))
+            .flatten(),
+        ..CpuEnd::default()
     }
 }
 

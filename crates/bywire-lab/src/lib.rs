@@ -12,6 +12,7 @@ pub mod csv;
 pub mod ending;
 pub mod endpoint;
 pub mod environment;
+pub mod ethernet;
 pub mod far;
 pub mod gathering;
 pub mod history;

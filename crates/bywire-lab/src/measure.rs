@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::cell::Cell;
 use crate::ending::Misuse;
+use crate::ethernet::{self, Carriage, Link, Protocol};
 use crate::far::Host;
 use crate::gathering::{Gathering, Subject};
 use crate::level::memory;
@@ -40,7 +41,7 @@ const TIME_SECONDS_MAX: f64 = 3600.0;
 const MTU_BYTES: u32 = 1500;
 
 /// The message layer's links.
-const LINKS: [&str; 1] = ["shm"];
+const MSG_LINKS: [&str; 1] = ["shm"];
 
 /// Idle peers may not be more.
 const NODES_MAX: u32 = 10_000;
@@ -48,7 +49,7 @@ const NODES_MAX: u32 = 10_000;
 /// What is asked for, in the words of the command line; the same words for every level.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// `memory`, `msg`, `unix`, `tcp` or `udp`.
+    /// `memory`, `msg`, `unix`, `tcp`, `udp` or `eth`.
     pub level: String,
     /// A test of that level.
     pub test: String,
@@ -56,6 +57,10 @@ pub struct Request {
     pub link: Option<String>,
     /// `processes` (default), `threads`, `namespaces`, or a host with `bywire serve`.
     pub between: Option<String>,
+    /// What the ends speak (`eth`): `tcp` (default) or `udp`.
+    pub protocol: Option<String>,
+    /// Take all frames there are at each wake of a carrying process (`eth`); on by default.
+    pub coalesce: Option<bool>,
     /// Idle peers that stay connected (`msg`).
     pub nodes: Option<u32>,
     /// Length of a message, or of a buffer.
@@ -94,6 +99,20 @@ impl Request {
         Self { level: level.to_owned(), test: test.to_owned(), ..Self::default() }
     }
 
+    /// The same messages between two processes without anything between them that would have to be made first.
+    ///
+    /// # Errors
+    /// A link or a protocol that the level `eth` has not.
+    pub fn anywhere(&self) -> Result<Self> {
+        let level = match Ethernet::asked(self)? {
+            Some(ethernet) => ethernet.protocol.name().to_owned(),
+            None => self.level.clone(),
+        };
+        let link = self.link.clone().filter(|_| self.level == level);
+        let (between, mtu_bytes, key) = (None, None, None);
+        Ok(Self { level, link, between, mtu_bytes, key, protocol: None, coalesce: None, ..self.clone() })
+    }
+
     /// Fails on the first of `given` that means nothing here.
     fn refuse(&self, given: &[(&str, bool)]) -> Result<(), Misuse> {
         match given.iter().find(|(_, given)| *given) {
@@ -102,6 +121,32 @@ impl Request {
                 Err(Misuse(format!("--{flag} means nothing for {} {}: leave it out", self.level, self.test)))
             }
         }
+    }
+}
+
+/// What is asked of the level `eth`.
+#[derive(Clone, Copy, Debug)]
+struct Ethernet {
+    protocol: Protocol,
+    carriage: Carriage,
+}
+
+impl Ethernet {
+    /// Nothing where `request` is for another level.
+    fn asked(request: &Request) -> Result<Option<Self>> {
+        if request.level != ethernet::LEVEL {
+            return Ok(None);
+        }
+        let link: Link = request.link.as_deref().map_or(Ok(Link::OneProcess), str::parse)?;
+        let protocol: Protocol = request.protocol.as_deref().map_or(Ok(Protocol::Tcp), str::parse)?;
+        request.refuse(&[("coalesce", request.coalesce.is_some() && link == Link::Veth)])?;
+        ensure!(
+            request.between.as_deref().is_none_or(|between| between == "namespaces"),
+            "level eth joins two namespaces that it makes: leave out --between"
+        );
+        let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
+        let carriage = Carriage { link, mtu_bytes, coalesce: request.coalesce.unwrap_or(true) };
+        Ok(Some(Self { protocol, carriage }))
     }
 }
 
@@ -141,6 +186,8 @@ pub struct Measurement {
     parameters: BTreeMap<String, Value>,
     link: Option<String>,
     between: String,
+    /// Of the level `eth`, whose messages are those of another level.
+    ethernet: bool,
     gathering: Gathering,
 }
 
@@ -153,19 +200,25 @@ impl Measurement {
         if request.level == "memory" {
             return Self::of_memory(&request);
         }
-        let level: Level = request.level.parse().map_err(|_| {
-            let levels: Vec<&str> = Level::ALL.iter().map(|level| level.name()).collect();
-            Misuse(format!("unknown level `{}`: choose one of memory, {}", request.level, levels.join(", ")))
-        })?;
+        let ethernet = Ethernet::asked(&request).map_err(Misuse::of)?;
+        let level: Level = match &ethernet {
+            Some(ethernet) => ethernet.protocol.level(),
+            None => request.level.parse().map_err(|_| unknown_level(&request.level))?,
+        };
         let test: Test = request.test.parse().map_err(Misuse::of)?;
         refuse_what_means_nothing(&request, level, test).map_err(Misuse::of)?;
-        let between = request.between.clone().unwrap_or_else(|| "processes".to_owned());
-        let place = places.open(&request, level, &between)?;
+        let usually = if ethernet.is_some() { "namespaces" } else { "processes" };
+        let between = request.between.clone().unwrap_or_else(|| usually.to_owned());
+        let place = match &ethernet {
+            Some(ethernet) => places.ethernet(&request, ethernet.carriage)?,
+            None => places.open(&request, level, &between)?,
+        };
         let cores = choose_cores(request.cores, &place).map_err(Misuse::of)?;
         let plan = plan(&request, level, test, &place).map_err(Misuse::of)?;
         let link = link(&request, level, &place);
         Ok(Self {
-            parameters: parameters(&request, &plan),
+            parameters: parameters(&request, &plan, &place),
+            ethernet: ethernet.is_some(),
             gathering: Gathering::new(match test {
                 Test::Nhalf => Subject::Sweep(plan.clone()),
                 _ => Subject::Messages(plan.clone()),
@@ -226,6 +279,7 @@ impl Measurement {
             parameters,
             link: None,
             between: "processes".to_owned(),
+            ethernet: false,
         })
     }
 
@@ -297,6 +351,9 @@ impl Measurement {
     /// No pair has been taken, or its two ends contradict each other.
     pub fn cell(&self) -> Result<Cell> {
         let mut cell = self.gathering.cell()?;
+        if self.ethernet {
+            cell.level = ethernet::LEVEL.to_owned();
+        }
         cell.parameters.clone_from(&self.parameters);
         cell.parameters.insert("pairs".to_owned(), self.pairs_taken().into());
         cell.link.clone_from(&self.link);
@@ -322,8 +379,7 @@ fn sweep_sizes(level: Level) -> Vec<u64> {
 /// What pairs run in, opened once and shared by the measurements of a session.
 #[derive(Default)]
 pub struct Places {
-    /// By what joins them and its MTU.
-    namespaces: BTreeMap<(&'static str, u32), Rc<Namespaces>>,
+    namespaces: BTreeMap<Carriage, Rc<Namespaces>>,
     hosts: BTreeMap<String, Rc<Host>>,
 }
 
@@ -342,7 +398,7 @@ impl Places {
             ))),
             "namespaces" => {
                 let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-                Place::Namespaces(self.namespaces("veth", mtu_bytes, Namespaces::veth_pair)?)
+                self.namespaces(Carriage { link: Link::Veth, mtu_bytes, coalesce: true })?
             }
             host => {
                 if !self.hosts.contains_key(host) {
@@ -360,19 +416,28 @@ impl Places {
         Ok(place)
     }
 
-    /// The namespaces that `link` joins with this MTU, made by `join` where they are not there yet.
-    fn namespaces(
-        &mut self,
-        link: &'static str,
-        mtu_bytes: u32,
-        join: impl FnOnce(u32) -> Result<Namespaces>,
-    ) -> Result<Rc<Namespaces>> {
-        let pair = match self.namespaces.entry((link, mtu_bytes)) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => place.insert(Rc::new(join(mtu_bytes)?)),
-        };
-        Ok(Rc::clone(pair))
+    fn ethernet(&mut self, request: &Request, carriage: Carriage) -> Result<Place> {
+        request.refuse(&[("key", request.key.is_some())])?;
+        self.namespaces(carriage)
     }
+
+    /// The namespaces that are joined this way, made where they are not there yet.
+    fn namespaces(&mut self, carriage: Carriage) -> Result<Place> {
+        let pair = match self.namespaces.entry(carriage) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(Rc::new(carriage.open()?)),
+        };
+        Ok(Place::Namespaces(Rc::clone(pair)))
+    }
+}
+
+fn unknown_level(name: &str) -> Misuse {
+    let levels: Vec<&str> = Level::ALL.iter().map(|level| level.name()).collect();
+    Misuse(format!(
+        "unknown level `{name}`: choose one of memory, {}, {}",
+        levels.join(", "),
+        ethernet::LEVEL
+    ))
 }
 
 fn refuse_what_means_nothing(request: &Request, level: Level, test: Test) -> Result<()> {
@@ -380,7 +445,9 @@ fn refuse_what_means_nothing(request: &Request, level: Level, test: Test) -> Res
     request.refuse(&[
         ("lines", request.lines.is_some()),
         ("both-cores", request.both_cores),
-        ("link", request.link.is_some() && socket),
+        ("link", request.link.is_some() && socket && request.level != ethernet::LEVEL),
+        ("protocol", request.protocol.is_some() && request.level != ethernet::LEVEL),
+        ("coalesce", request.coalesce.is_some() && request.level != ethernet::LEVEL),
         ("nodes", request.nodes.is_some() && socket),
         ("integrity", request.integrity.is_some() && socket),
         ("lent", request.lent && socket),
@@ -390,8 +457,8 @@ fn refuse_what_means_nothing(request: &Request, level: Level, test: Test) -> Res
         ("size", request.size_bytes.is_some() && test == Test::Nhalf),
         ("no-spin", request.spin == Some(false) && test == Test::Interleave),
     ])?;
-    if let Some(link) = request.link.as_deref().filter(|link| !LINKS.contains(link)) {
-        bail!("unknown link `{link}`: level msg has {}", LINKS.join(", "));
+    if let Some(link) = request.link.as_deref().filter(|link| !socket && !MSG_LINKS.contains(link)) {
+        bail!("unknown link `{link}`: level msg has {}", MSG_LINKS.join(", "));
     }
     ensure!(
         request.nodes.is_none_or(|nodes| nodes <= NODES_MAX),
@@ -464,6 +531,7 @@ fn plan(request: &Request, level: Level, test: Test, place: &Place) -> Result<Pl
         lent: request.lent,
         nodes: request.nodes,
         mtu_bytes: request.mtu_bytes,
+        carriers: place.carriers().to_vec(),
         bind: place.target_address(),
         // Each pair gets one of its own.
         cookie: String::new(),
@@ -508,7 +576,7 @@ fn link(request: &Request, level: Level, place: &Place) -> Option<String> {
 }
 
 /// What was chosen, in the words of the command line.
-fn parameters(request: &Request, plan: &Plan) -> BTreeMap<String, Value> {
+fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTreeMap<String, Value> {
     let on_off = |on: bool| Value::from(if on { "on" } else { "off" });
     let mut parameters = BTreeMap::new();
     let mut set = |name: &str, value: Option<Value>| {
@@ -522,8 +590,9 @@ fn parameters(request: &Request, plan: &Plan) -> BTreeMap<String, Value> {
     set("blocks", Some(plan.blocks.into()));
     set("block_us", Some(plan.block_us.into()));
     set("nagle", (plan.level == Level::Tcp).then(|| on_off(plan.nagle)));
-    let mtu_bytes =
-        request.mtu_bytes.or_else(|| (request.between.as_deref() == Some("namespaces")).then_some(MTU_BYTES));
+    let mtu_bytes = request.mtu_bytes.or_else(|| matches!(place, Place::Namespaces(_)).then_some(MTU_BYTES));
+    set("protocol", (request.level == ethernet::LEVEL).then(|| plan.level.name().into()));
+    set("coalesce", request.coalesce.map(on_off));
     set("mtu", mtu_bytes.map(Value::from));
     set("integrity", request.integrity.map(on_off));
     set("lent", request.lent.then(|| true.into()));
@@ -560,7 +629,20 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_in_one_line_that_says_what_exists() {
         let refusals = [
-            (refusal(|r| r.level = "tpc".into()), "choose one of memory, msg, unix, tcp, udp"),
+            (refusal(|r| r.level = "tpc".into()), "choose one of memory, msg, unix, tcp, udp, eth"),
+            (
+                refusal(|r| (r.level, r.link) = ("eth".into(), Some("shm".into()))),
+                "choose one of one-process, two-processes, veth",
+            ),
+            (
+                refusal(|r| (r.level, r.protocol) = ("eth".into(), Some("ip".into()))),
+                "choose one of tcp, udp",
+            ),
+            (
+                refusal(|r| (r.level, r.between) = ("eth".into(), Some("threads".into()))),
+                "leave out --between",
+            ),
+            (refusal(|r| r.coalesce = Some(false)), "--coalesce means nothing"),
             (
                 refusal(|r| (r.level, r.link) = ("msg".into(), Some("udp".into()))),
                 "unknown link `udp`: level msg has shm",

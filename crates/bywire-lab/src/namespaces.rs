@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use crate::ending::Misuse;
@@ -44,6 +45,8 @@ pub struct Namespaces {
 pub struct Joint {
     /// What cells call it: `veth`.
     pub link: &'static str,
+    /// Processes of this machine that carry what crosses; none where the kernel does.
+    pub processes: Vec<u32>,
     /// Dropped before the namespaces are: a running process, say, that its drop ends.
     pub kept: Box<dyn Any>,
 }
@@ -94,7 +97,7 @@ impl Namespaces {
                 Ok(())
             };
             set_up().context("cannot set up a veth pair (does this kernel have veth?)")?;
-            Ok(Joint { link: "veth", kept: Box::new(()) })
+            Ok(Joint { link: "veth", processes: Vec::new(), kept: Box::new(()) })
         })
     }
 
@@ -123,6 +126,11 @@ impl Namespaces {
     /// What joins them, in the word of a cell.
     pub fn link(&self) -> &'static str {
         self.joint.link
+    }
+
+    /// The processes that carry what crosses, where it is not the kernel alone.
+    pub fn carriers(&self) -> &[u32] {
+        &self.joint.processes
     }
 }
 
@@ -243,6 +251,16 @@ impl Drop for Holder {
     }
 }
 
+/// Makes whatever `command` starts be killed with the calling thread, should that end without ending it.
+pub(crate) fn end_with_this_thread(command: &mut Command) {
+    let parent = Pid::from_raw(std::process::id() as i32);
+    before_exec(command, move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // A parent that was gone before can send no signal any more.
+        if getppid() == parent { Ok(()) } else { Err(rustix::io::Errno::SRCH) }
+    });
+}
+
 /// Runs `action` in the forked child of `command`, just before it becomes the program.
 fn before_exec(command: &mut Command, action: impl Fn() -> rustix::io::Result<()> + Send + Sync + 'static) {
     // SAFETY: between fork and exec only async-signal-safe calls are sound. Every action of this module makes
@@ -346,7 +364,7 @@ mod tests {
             let mut carrier = Command::new("sleep");
             source.namespace.enter(&mut carrier)?;
             let carrier = Carrier(carrier.arg("600").spawn()?);
-            Ok(Joint { link: "sleep", kept: Box::new(carrier) })
+            Ok(Joint { link: "sleep", processes: vec![carrier.0.id()], kept: Box::new(carrier) })
         });
         let Some(pair) = possible(joined) else { return };
         assert_eq!(pair.link(), "sleep");

@@ -144,7 +144,9 @@ impl Netperf {
     /// # Errors
     /// When netperf has no such test, or the cell lacks one of these.
     pub fn from_cell(cell: &Cell) -> Result<Self, NetperfError> {
-        match (cell.level.as_str(), cell.test.as_str()) {
+        // Over emulated Ethernet the ends speak one of the two.
+        let spoken = cell.parameters.get("protocol").and_then(|protocol| protocol.as_str());
+        match (spoken.unwrap_or(&cell.level), cell.test.as_str()) {
             ("tcp", "stream") => TcpStream::from_cell(cell).map(Self::TcpStream),
             ("udp", "stream") => UdpStream::from_cell(cell).map(Self::UdpStream),
             ("tcp", "rr") => RequestResponse::from_cell(cell).map(Self::TcpRequestResponse),

@@ -43,6 +43,14 @@ impl Place {
             _ => [127, 0, 0, 1].into(),
         }
     }
+
+    /// The processes that carry what the two ends exchange, where it is not the kernel alone.
+    pub fn carriers(&self) -> &[u32] {
+        match self {
+            Self::Namespaces(namespaces) => namespaces.carriers(),
+            _ => &[],
+        }
+    }
 }
 
 /// The cores that the two ends are pinned to; absent: not pinned, or chosen by the other machine.

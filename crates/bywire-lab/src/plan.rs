@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -59,6 +57,9 @@ pub struct Plan {
     pub nodes: Option<u32>,
     /// MTU of the link, where the pair may choose it.
     pub mtu_bytes: Option<u32>,
+    /// Processes of the source's machine that carry the messages besides the two ends: their CPU is counted too.
+    #[serde(default)]
+    pub carriers: Vec<u32>,
     /// The address that the target listens on.
     pub bind: IpAddr,
     /// Known to the two ends only, so that a stranger's connection is not taken for the source's.
@@ -270,6 +271,9 @@ pub struct Part {
     pub received_bytes: u64,
     /// The thread's own CPU time over the block.
     pub cpu_seconds: f64,
+    /// The CPU time of the plan's carriers over the block, at the source.
+    #[serde(default)]
+    pub carriers_cpu_seconds: f64,
     /// What the block yields by itself: median half-RTT or time per message in ns, or a `memory` test's own value.
     pub reading: Option<f64>,
     /// Round trips that were given up and asked again.
@@ -282,7 +286,7 @@ pub struct Part {
 macro_rules! names {
     ($(#[$doc:meta])* $type:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
         pub enum $type { $($(#[$variant_doc])* #[serde(rename = $name)] $variant,)+ }
 
         impl $type {
@@ -295,27 +299,29 @@ macro_rules! names {
             }
         }
 
-        impl fmt::Display for $type {
-            fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        impl std::fmt::Display for $type {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
                 formatter.write_str(self.name())
             }
         }
 
-        impl FromStr for $type {
+        impl std::str::FromStr for $type {
             type Err = anyhow::Error;
 
-            fn from_str(name: &str) -> Result<Self> {
+            fn from_str(name: &str) -> anyhow::Result<Self> {
                 match Self::ALL.iter().find(|known| known.name() == name) {
                     Some(known) => Ok(*known),
                     None => {
                         let all: Vec<&str> = Self::ALL.iter().map(|known| known.name()).collect();
-                        bail!("unknown {} `{name}`: choose one of {}", $what, all.join(", "))
+                        anyhow::bail!("unknown {} `{name}`: choose one of {}", $what, all.join(", "))
                     }
                 }
             }
         }
     };
 }
+
+pub(crate) use names;
 
 names! {
     /// A row of the ladder that carries messages between two ends.

@@ -4,6 +4,7 @@ use anyhow::{Result, bail};
 
 use crate::cell::Absence;
 use crate::ending::Misuse;
+use crate::ethernet::{self, Link, Protocol};
 use crate::measure::{self, Request};
 
 /// What a session takes.
@@ -32,8 +33,11 @@ pub const PRESETS: [(&str, &str); 6] = [
     ("bip", "Lyon's ping-pong by size at two MTUs, streams, and transactions per second"),
 ];
 
-/// The levels that carry messages, in the report's order.
+/// The levels that carry messages between any two processes, in the report's order.
 const LEVELS: [&str; 4] = ["msg", "unix", "tcp", "udp"];
+
+/// All that `--levels` may name besides `memory`.
+const ALL_LEVELS: [&str; 5] = ["msg", "unix", "tcp", "udp", ethernet::LEVEL];
 
 /// Measuring time of a ceiling, at most.
 const CEILING_SECONDS: f64 = 0.2;
@@ -74,9 +78,10 @@ pub fn named(name: &str, time_seconds: Option<f64>, levels: Option<&[String]>) -
 }
 
 fn keep_levels(preset: &mut Preset, levels: &[String]) -> Result<()> {
-    if let Some(unknown) = levels.iter().find(|level| *level != "memory" && !LEVELS.contains(&level.as_str()))
+    if let Some(unknown) =
+        levels.iter().find(|level| *level != "memory" && !ALL_LEVELS.contains(&level.as_str()))
     {
-        bail!(Misuse(format!("unknown level `{unknown}`: choose from memory, {}", LEVELS.join(", "))));
+        bail!(Misuse(format!("unknown level `{unknown}`: choose from memory, {}", ALL_LEVELS.join(", "))));
     }
     for group in &mut preset.groups {
         group.retain(|request| levels.contains(&request.level));
@@ -100,6 +105,8 @@ fn quick() -> Preset {
     groups.push(at_levels(&LEVELS, "bidir", Some(64 * KIB)));
     groups.push(at_levels(&LEVELS, "rr", Some(1)));
     groups.push(at_levels(&LEVELS, "overhead", Some(8)));
+    groups.push(Link::ALL.iter().map(|&link| over(link, "stream", 64 * KIB)).collect());
+    groups.push(Link::ALL.iter().map(|&link| over(link, "rr", 1)).collect());
     Preset { name: "quick", ceilings: ceilings(&[KIB, 64 * KIB, MIB]), groups, absent: Vec::new() }
 }
 
@@ -150,91 +157,105 @@ fn gm() -> Preset {
     Preset { name: "gm", ceilings: ceilings(&[4 * KIB, 64 * KIB, MIB]), groups, absent: Vec::new() }
 }
 
-/// Netperf's four runs; a stream's message is as long as netperf made it, the send buffer that was granted.
+/// Netperf's four runs; a stream's message is as long as netperf made it, the send buffer that was granted. Once
+/// more without coalescing, which GM-1 had not.
 fn gm_ethernet() -> Preset {
-    let over_ethernet = |level, test, size_bytes| Request {
-        between: Some("namespaces".to_owned()),
-        mtu_bytes: Some(9000),
-        time_seconds: Some(60.0),
-        size_bytes: Some(size_bytes),
-        ..Request::new(level, test)
-    };
-    let tcp_stream =
-        Request { socket_buffer_bytes: Some(131_072), ..over_ethernet("tcp", "stream", 262_142) };
-    Preset {
-        name: "gm-ethernet",
-        ceilings: ceilings(&[64 * KIB]),
-        groups: vec![
-            vec![tcp_stream],
-            vec![over_ethernet("udp", "stream", 8192)],
-            vec![over_ethernet("tcp", "rr", 1), over_ethernet("udp", "rr", 1)],
-        ],
-        absent: vec![emulated_ethernet("coalescing off (as GM-1) and on (as GM-2)")],
+    let minute = |request| Request { time_seconds: Some(60.0), ..request };
+    let mut groups = Vec::new();
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        let (stream_bytes, buffer_bytes) = match protocol {
+            Protocol::Tcp => (262_142, Some(131_072)),
+            Protocol::Udp => (8192, None),
+        };
+        let stream = ways(protocol, "stream", stream_bytes).into_iter();
+        groups.push(
+            stream
+                .map(|way| Request { socket_buffer_bytes: buffer_bytes, ..minute(way) })
+                .collect::<Vec<_>>(),
+        );
+        groups.push(ways(protocol, "rr", 1).into_iter().map(minute).collect());
     }
+    for group in &mut groups {
+        let carried = group.clone().into_iter().filter(|way| way.link.as_deref() != Some(Link::Veth.name()));
+        group.extend(carried.map(|way| Request { coalesce: Some(false), ..way }));
+    }
+    Preset { name: "gm-ethernet", ceilings: ceilings(&[64 * KIB]), groups, absent: Vec::new() }
 }
 
 fn trapeze() -> Preset {
-    let over_ethernet = |level, test, size_bytes| Request {
-        between: Some("namespaces".to_owned()),
-        mtu_bytes: Some(9000),
-        size_bytes: Some(size_bytes),
-        ..Request::new(level, test)
-    };
-    let buffered = |level, size_bytes| Request {
-        socket_buffer_bytes: Some(65_536),
-        ..over_ethernet(level, "stream", size_bytes)
+    let buffered = |protocol, size| -> Vec<Request> {
+        let ways = ways(protocol, "stream", size).into_iter();
+        ways.map(|way| Request { socket_buffer_bytes: Some(65_536), ..way }).collect()
     };
     let mut groups = Vec::new();
     for size in [KIB, 2 * KIB, 4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB] {
-        groups.push(vec![buffered("tcp", size), buffered("udp", size)]);
+        groups.push([buffered(Protocol::Tcp, size), buffered(Protocol::Udp, size)].concat());
     }
-    groups.push(vec![buffered("tcp", 64 * KIB)]);
+    groups.push(buffered(Protocol::Tcp, 64 * KIB));
     for size in [1, 64, KIB, 2 * KIB, 4 * KIB, 8 * KIB] {
-        groups.push(["tcp", "udp"].map(|level| over_ethernet(level, "latency", size)).to_vec());
+        groups.push([Protocol::Tcp, Protocol::Udp].map(|protocol| ways(protocol, "latency", size)).concat());
     }
+    let absent = |test: Option<&str>, reason: &str| Absence {
+        level: ethernet::LEVEL.to_owned(),
+        test: test.map(str::to_owned),
+        reason: reason.to_owned(),
+    };
     Preset {
         name: "trapeze",
         ceilings: ceilings(&[64 * KIB]),
         groups,
         absent: vec![
-            emulated_ethernet("checksums on and off, copying and zero-copy"),
-            Absence {
-                level: "tcp".to_owned(),
-                test: Some("streams".to_owned()),
-                reason: "three senders at once come with a later version".to_owned(),
-            },
+            absent(
+                None,
+                "checksums on and off: they stay partial, and neither end of one machine computes them",
+            ),
+            absent(None, "copying and zero-copy: zero-copy sends come with a later version"),
+            absent(Some("streams"), "three senders at once come with a later version"),
         ],
     }
 }
 
 /// BIP asked for 65,500-byte buffers; what was granted stands in the details.
 fn bip() -> Preset {
-    let over_ethernet = |level, test, mtu_bytes, size_bytes| Request {
-        between: Some("namespaces".to_owned()),
-        mtu_bytes: Some(mtu_bytes),
-        socket_buffer_bytes: Some(65_500),
-        size_bytes: Some(size_bytes),
-        ..Request::new(level, test)
-    };
-    let both = |level: &'static str, test: &'static str, size| {
-        [1500, 9000].map(|mtu| over_ethernet(level, test, mtu, size)).to_vec()
+    let both = |protocol, test: &str, size| -> Vec<Request> {
+        let at = |mtu_bytes| {
+            let ways = ways(protocol, test, size).into_iter();
+            ways.map(move |way| Request {
+                mtu_bytes: Some(mtu_bytes),
+                socket_buffer_bytes: Some(65_500),
+                ..way
+            })
+        };
+        at(1500).chain(at(9000)).collect()
     };
     let mut groups = Vec::new();
     for power in 0..=20 {
-        groups.push(both("tcp", "latency", 1 << power));
+        groups.push(both(Protocol::Tcp, "latency", 1 << power));
     }
     for size in [7872, 8192, 16_384, 65_536, 1_048_576] {
-        groups.push(both("tcp", "stream", size));
+        groups.push(both(Protocol::Tcp, "stream", size));
     }
     for size in [7872, 8192, 16_384] {
-        groups.push(both("udp", "stream", size));
+        groups.push(both(Protocol::Udp, "stream", size));
     }
-    groups.push([both("tcp", "rr", 1), both("udp", "rr", 1)].concat());
-    Preset {
-        name: "bip",
-        ceilings: ceilings(&[64 * KIB]),
-        groups,
-        absent: vec![emulated_ethernet("the second way of carrying")],
+    groups.push([both(Protocol::Tcp, "rr", 1), both(Protocol::Udp, "rr", 1)].concat());
+    Preset { name: "bip", ceilings: ceilings(&[64 * KIB]), groups, absent: Vec::new() }
+}
+
+/// The same messages over every way of carrying Ethernet, at MTU 9000.
+fn ways(protocol: Protocol, test: &str, size_bytes: u64) -> Vec<Request> {
+    let spoken =
+        |link| Request { protocol: Some(protocol.name().to_owned()), ..over(link, test, size_bytes) };
+    Link::ALL.iter().map(|&link| spoken(link)).collect()
+}
+
+/// TCP over one way of carrying Ethernet, at MTU 9000.
+fn over(link: Link, test: &str, size_bytes: u64) -> Request {
+    Request {
+        link: Some(link.name().to_owned()),
+        mtu_bytes: Some(9000),
+        size_bytes: Some(size_bytes),
+        ..Request::new(ethernet::LEVEL, test)
     }
 }
 
@@ -286,14 +307,6 @@ fn with_fragment_edges(from: u32, to: u32) -> Vec<u64> {
     sizes
 }
 
-fn emulated_ethernet(what: &str) -> Absence {
-    Absence {
-        level: "eth".to_owned(),
-        test: None,
-        reason: format!("{what}: the level comes with emulated Ethernet, in a later version"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -304,11 +317,10 @@ mod tests {
         for (name, _) in PRESETS {
             let preset = named(name, None, None).unwrap();
             assert_eq!(preset.name, name);
-            for mut request in preset.groups.into_iter().flatten().chain(preset.ceilings) {
-                // Namespaces need privileges, which a request's sense does not.
-                request.between = None;
-                request.mtu_bytes = None;
+            for request in preset.groups.into_iter().flatten().chain(preset.ceilings) {
                 let described = format!("{request:?}");
+                // Namespaces need privileges, which a request's sense does not.
+                let request = request.anywhere().expect(&described);
                 assert!(Measurement::prepare(request, &mut Places::default()).is_ok(), "{described}");
             }
         }
@@ -319,15 +331,18 @@ mod tests {
         let refused = named("fast", None, None).unwrap_err().to_string();
         assert!(refused.contains("quick, full, gm, gm-ethernet, trapeze, bip"), "{refused}");
         let levels = ["tpc".to_owned()];
-        assert!(named("quick", None, Some(&levels)).unwrap_err().to_string().contains("msg, unix, tcp, udp"));
+        assert!(
+            named("quick", None, Some(&levels)).unwrap_err().to_string().contains("msg, unix, tcp, udp, eth")
+        );
     }
 
     #[test]
     fn chosen_levels_are_kept_and_time_is_set() {
-        let levels = ["tcp".to_owned()];
+        let levels = ["eth".to_owned()];
         let preset = named("gm-ethernet", Some(2.0), Some(&levels)).unwrap();
         let cells: Vec<_> = preset.groups.iter().flatten().collect();
-        assert_eq!(cells.len(), 2);
-        assert!(cells.iter().all(|cell| cell.level == "tcp" && cell.time_seconds == Some(2.0)));
+        // Four runs over three ways, and over two of them without coalescing.
+        assert_eq!(cells.len(), 20);
+        assert!(cells.iter().all(|cell| cell.level == "eth" && cell.time_seconds == Some(2.0)));
     }
 }

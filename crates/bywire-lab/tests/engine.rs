@@ -38,6 +38,7 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         lent: false,
         nodes: None,
         mtu_bytes: None,
+        carriers: Vec::new(),
         bind: [127, 0, 0, 1].into(),
         cookie: format!("{:032x}", rand::random::<u128>()),
         deadline_seconds: 60,

@@ -113,7 +113,12 @@ fn generated_cell(level: &str, test: &str, value: f64) -> Cell {
         percentiles: None,
         histogram: Vec::new(),
         blocks: Vec::new(),
-        cpu: CpuBothEnds { source: end(0.5), target: end(0.25), same_machine: true },
+        cpu: CpuBothEnds {
+            source: end(0.5),
+            target: end(0.25),
+            same_machine: true,
+            ..CpuBothEnds::default()
+        },
         details: details.map(|(key, value)| (key.into(), value)).into(),
         environment: serde_json::Value::Null,
     }

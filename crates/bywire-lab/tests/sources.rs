@@ -108,8 +108,7 @@ impl Row {
 }
 
 /// What is still to come; a row must not promise what is here already.
-const LATER: [&str; 12] = [
-    "level eth",
+const LATER: [&str; 11] = [
     "level sock",
     "level mpi",
     "level web",
@@ -141,16 +140,16 @@ fn parse(command: &str) -> Result<(), String> {
     let words: Vec<&str> = command.split(' ').collect();
     match words[..] {
         ["bywire", "measure", level, test, ..] => {
-            let mut request = request(Request::new(level, test), &words[4..])?;
-            if request.mtu_bytes.is_some() && request.between.as_deref() != Some("namespaces") {
+            let request = request(Request::new(level, test), &words[4..])?;
+            if level != "eth"
+                && request.mtu_bytes.is_some()
+                && request.between.as_deref() != Some("namespaces")
+            {
                 return Err("only a link between namespaces takes an MTU".into());
             }
             // Namespaces need privileges to open, not to make sense.
-            if request.between.as_deref() == Some("namespaces") {
-                request.between = None;
-                request.mtu_bytes = None;
-            }
-            let prepared = Measurement::prepare(request, &mut Places::default());
+            let prepared =
+                request.anywhere().and_then(|request| Measurement::prepare(request, &mut Places::default()));
             prepared.map(drop).map_err(|error| error.to_string())
         }
         ["bywire", "bench", preset] => bench(preset, None),
@@ -186,6 +185,8 @@ fn request(mut request: Request, mut words: &[&str]) -> Result<Request, String> 
 fn valued(request: &mut Request, option: &str, value: &str) -> Result<(), String> {
     match option {
         "--link" => request.link = Some(value.into()),
+        "--protocol" => request.protocol = Some(value.into()),
+        "--coalesce" => request.coalesce = Some(switch(value)?),
         "--between" => request.between = Some(value.into()),
         "--size" => request.size_bytes = Some(number(value)?),
         "--response-size" => request.response_bytes = Some(number(value)?),

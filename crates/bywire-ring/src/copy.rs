@@ -99,7 +99,8 @@ pub fn expect(address: *const u8) {
     let _ = address;
 }
 
-/// From here on whole lines are moved with a look ahead (measured; see `docs/performance.md`).
+/// From here on whole lines are moved with a look ahead. What is known of it: no gain was measured for fragments
+/// of 4 KiB and above, where the processor's own look-ahead does as well; it is for the short ones.
 #[cfg(target_arch = "x86_64")]
 const LINES_BYTES_MIN: usize = 128;
 /// How many lines ahead a reader asks: enough to cover the way to another core's cache.

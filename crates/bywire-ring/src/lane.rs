@@ -138,13 +138,22 @@ impl Producer {
         self.bulk_tail / self.layout.bulk_bytes
     }
 
+    /// Payload bytes of the next record that have been staged.
+    pub fn staged(&self) -> usize {
+        self.staged
+    }
+
     /// From the next record on, payloads lie in the busy bulk area at `offset`. The consumer does the same at
-    /// the same record.
+    /// the same record: the last one that was pushed, which tells it so.
     pub fn move_bulk(&mut self, offset: usize) {
         self.layout = self.layout.busy(offset);
         // Counting goes on, so that what is still to be freed of the old area keeps its meaning: it counts as
-        // used room until it is.
+        // used room until it is. The gap before the new area is freed with the record that moves there, or no
+        // payload might ever fit behind it.
         self.bulk_tail = self.bulk_tail.next_multiple_of(self.layout.bulk_bytes);
+        if let Some(last) = self.tail.checked_sub(1) {
+            self.bulk_ends[last as usize & self.layout.slot_mask()] = self.bulk_tail;
+        }
         self.staged = 0;
     }
 
@@ -218,10 +227,31 @@ impl Producer {
         words: &[u64],
         payload: &[u8],
     ) -> Result<(), PushError> {
-        self.staged = 0;
-        self.stage(own, remote, payload, payload.len())?;
-        self.push_staged(own, header, words, payload.len());
+        let (start, end) = self.claim_bulk(remote, payload.len())?;
+        own.write(self.layout.bulk_address(start), payload);
+        self.publish_bulk(own, header, words, payload.len(), end);
         Ok(())
+    }
+
+    /// Makes sure that there is room for a record with this payload: where it begins and ends.
+    #[inline(always)]
+    fn claim_bulk<M: Memory>(&mut self, remote: &M, length: usize) -> Result<(u64, u64), PushError> {
+        assert!(length <= self.layout.fragment_bytes as usize, "a payload longer than a fragment");
+        let (start, end) = bulk_place(self.bulk_tail, length, &self.layout);
+        if !self.fits(end) {
+            self.refresh(remote)?;
+            if !self.fits(end) {
+                return Err(PushError::Full);
+            }
+        }
+        Ok((start, end))
+    }
+
+    #[inline(always)]
+    fn publish_bulk<M: Memory>(&mut self, own: &M, header: Header, words: &[u64], length: usize, end: u64) {
+        self.bulk_tail = end;
+        own.store_words(self.cursor.offset, words);
+        self.publish(own, Header { kind: header.kind | BULK, length: length as u16, ..header });
     }
 
     /// Writes the next `step_bytes` of the payload of the next record, which is not published yet. `true`: it
@@ -241,14 +271,7 @@ impl Producer {
         payload: &[u8],
         step_bytes: usize,
     ) -> Result<bool, PushError> {
-        assert!(payload.len() <= self.layout.fragment_bytes as usize, "a payload longer than a fragment");
-        let (start, end) = bulk_place(self.bulk_tail, payload.len(), &self.layout);
-        if !self.fits(end) {
-            self.refresh(remote)?;
-            if !self.fits(end) {
-                return Err(PushError::Full);
-            }
-        }
+        let (start, _) = self.claim_bulk(remote, payload.len())?;
         let until = payload.len().min(self.staged + step_bytes);
         own.write(self.layout.bulk_address(start) + self.staged, &payload[self.staged..until]);
         self.staged = until;
@@ -262,9 +285,8 @@ impl Producer {
     #[inline]
     pub fn push_staged<M: Memory>(&mut self, own: &M, header: Header, words: &[u64], length: usize) {
         assert!(self.staged == length, "a payload is staged whole before it is published");
-        self.bulk_tail = bulk_place(self.bulk_tail, length, &self.layout).1;
-        own.store_words(self.cursor.offset, words);
-        self.publish(own, Header { kind: header.kind | BULK, length: length as u16, ..header });
+        let (_, end) = bulk_place(self.bulk_tail, length, &self.layout);
+        self.publish_bulk(own, header, words, length, end);
     }
 
     /// Is there room for a record with `length` bytes in the bulk area (0: none)?

@@ -98,17 +98,22 @@ impl Shared {
     /// The address of a payload, which may lie in the extension.
     #[inline(always)]
     fn payload_address(&self, offset: usize, length: usize) -> *mut u8 {
-        match &self.extension {
-            Some(extension) if offset >= self.length_bytes => {
-                extension.address(offset - self.length_bytes, length)
-            }
-            _ => self.address(offset, length),
+        if offset >= self.length_bytes
+            && let Some(extension) = &self.extension
+        {
+            return extension.address(offset - self.length_bytes, length);
         }
+        self.address(offset, length)
     }
 
-    /// How many bytes there are.
+    /// How many bytes there are, without an extension.
     pub fn length_bytes(&self) -> usize {
         self.length_bytes
+    }
+
+    /// How many bytes there are, with the extension.
+    pub fn extended_bytes(&self) -> usize {
+        self.length_bytes + self.extension.as_ref().map_or(0, |extension| extension.length_bytes)
     }
 
     /// The address of the `length` bytes at `offset`, after checking that they exist.

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use bywire_ring::geometry::{Geometry, LANES, LaneGeometry, LaneName};
+use bywire_ring::geometry::{BUSY_BULK_BYTES, BUSY_FRAGMENT_BYTES, Geometry, LANES, LaneGeometry, LaneName};
 use bywire_ring::header::{BULK, Header, PROMPT};
 use bywire_ring::lane::{Consumer, Corrupt, Producer, PushError};
 use bywire_ring::memory::{Memory, Shared};
@@ -53,7 +53,173 @@ fn words(payload: &[u8]) -> Vec<u64> {
         .collect()
 }
 
+/// What the two ends of a lane do by steps.
+#[derive(Clone, Debug)]
+enum Act {
+    /// Goes on with the payload that is being staged, or begins one of this length (as far as allowed).
+    Stage { length: usize, step_bytes: usize },
+    /// A whole record comes between.
+    Push { length: usize },
+    /// Reads on in the record at the head, or begins.
+    Read { step_bytes: usize },
+    /// Announces the busy bulk area, and moves there; the second time nothing.
+    Move,
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let length = || prop_oneof![57..=512usize, 513..=BUSY_FRAGMENT_BYTES as usize, Just(1 << 20)];
+    let stage =
+        (length(), 64..20_000usize).prop_map(|(length, step_bytes)| Act::Stage { length, step_bytes });
+    let push = prop_oneof![0..=56usize, 57..=512usize].prop_map(|length| Act::Push { length });
+    let read = || prop_oneof![64..20_000usize, Just(1 << 20)].prop_map(|step_bytes| Act::Read { step_bytes });
+    prop::collection::vec(prop_oneof![4 => stage, 2 => push, 4 => read(), 1 => Just(Act::Move)], 0..300)
+}
+
+const MOVE: u8 = 13;
+
+/// Both ends of a lane, and what must be in it.
+struct Steps {
+    ends: Ends,
+    producer: Producer,
+    consumer: Consumer,
+    /// The busy bulk area as its writer and as its reader see it, until each end moves there.
+    areas: [Option<Shared>; 2],
+    /// Payloads of the records in the lane; `None`: the move.
+    oracle: VecDeque<Option<Vec<u8>>>,
+    staged: Option<Vec<u8>>,
+    /// Of the record at the head, what has been read.
+    read: Vec<u8>,
+    made: usize,
+}
+
+impl Steps {
+    fn new() -> Self {
+        let layout = SMALL.lane(LaneName::Low);
+        let (own, file) = Mapping::create("oracle", BUSY_BULK_BYTES).expect("memfd");
+        let read = Mapping::accept(&file, BUSY_BULK_BYTES).expect("sealed");
+        Self {
+            ends: ends(&SMALL),
+            producer: Producer::new(layout),
+            consumer: Consumer::new(layout),
+            areas: [own, read].map(|mapping| Some(Shared::new(mapping))),
+            oracle: VecDeque::new(),
+            staged: None,
+            read: Vec::new(),
+            made: 0,
+        }
+    }
+
+    fn payload(&mut self, length: usize) -> Vec<u8> {
+        self.made += 1;
+        (0..length).map(|index| (index * 7 + self.made * 31 + (index >> 8)) as u8).collect()
+    }
+
+    /// `false`: no room.
+    fn stage(&mut self, length: usize, step_bytes: usize) -> bool {
+        let length = length.min(self.producer.fragment_bytes());
+        let payload = self.staged.take().unwrap_or_else(|| self.payload(length));
+        match self.producer.stage(&self.ends.forward[0], &self.ends.back[1], &payload, step_bytes) {
+            Ok(true) => {
+                let header = Header { kind: 2, length: 0, check: 0 };
+                self.producer.push_staged(&self.ends.forward[0], header, &[], payload.len());
+                self.oracle.push_back(Some(payload));
+            }
+            Ok(false) => self.staged = Some(payload),
+            Err(error) => {
+                assert_eq!(error, PushError::Full, "an honest peer");
+                self.staged = Some(payload);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn push(&mut self, length: usize) -> bool {
+        let payload = self.payload(length);
+        let header = Header { kind: 1, length: length as u16, check: 0 };
+        let (own, remote) = (&self.ends.forward[0], &self.ends.back[1]);
+        let pushed = if length <= 56 {
+            self.producer.push_short(own, remote, header, &payload)
+        } else {
+            self.producer.push_bulk(own, remote, header, &[], &payload)
+        };
+        if pushed.is_ok() {
+            self.oracle.push_back(Some(payload));
+        }
+        pushed.is_ok()
+    }
+
+    fn move_bulk(&mut self) {
+        if self.areas[0].is_none() {
+            return;
+        }
+        let header = Header { kind: MOVE | PROMPT, length: 0, check: 0 };
+        if self.producer.push_inline(&self.ends.forward[0], &self.ends.back[1], header, &[]).is_ok()
+            && let Some(area) = self.areas[0].take()
+        {
+            let offset = self.ends.forward[0].extend(area);
+            self.producer.move_bulk(offset);
+            self.oracle.push_back(None);
+        }
+    }
+
+    fn read(&mut self, step_bytes: usize) {
+        let header = self.consumer.peek(&self.ends.forward[1]).expect("an honest peer");
+        assert_eq!(header.is_some(), !self.oracle.is_empty());
+        let Some(header) = header else { return };
+        if header.kind == MOVE | PROMPT {
+            assert_eq!(self.oracle.pop_front(), Some(None));
+            self.consumer.advance(&self.ends.back[0], header);
+            let offset = self.ends.forward[1].extend(self.areas[1].take().expect("one move"));
+            return self.consumer.move_bulk(offset);
+        }
+        let (length, begun) = (usize::from(header.length), self.read.len());
+        if header.kind & BULK == 0 {
+            let words = self.consumer.words(&self.ends.forward[1]);
+            self.read = words.iter().flat_map(|word| word.to_ne_bytes()).take(length).collect();
+        } else {
+            self.read.resize(length.min(begun + step_bytes), 0);
+            let part = &mut self.read[begun..];
+            self.consumer.read_bulk_part(&self.ends.forward[1], length, begun, part);
+        }
+        if self.read.len() == length {
+            assert_eq!(self.oracle.pop_front(), Some(Some(std::mem::take(&mut self.read))));
+            self.consumer.advance(&self.ends.back[0], header);
+        }
+    }
+}
+
 proptest! {
+    /// Payloads that are written and read in steps, with whole records between, before and after the move.
+    #[test]
+    fn steps_and_the_move_change_nothing_that_arrives(acts in acts()) {
+        let mut steps = Steps::new();
+        for act in acts {
+            match act {
+                Act::Stage { length, step_bytes } => {
+                    let was_empty = steps.oracle.is_empty();
+                    prop_assert!(steps.stage(length, step_bytes) || !was_empty, "no room in an empty lane");
+                }
+                Act::Push { length } => {
+                    let was_empty = steps.oracle.is_empty();
+                    prop_assert!(steps.push(length) || !was_empty, "no room in an empty lane");
+                }
+                Act::Read { step_bytes } => steps.read(step_bytes),
+                Act::Move => {
+                    // What was staged was of the old area's size.
+                    steps.move_bulk();
+                }
+            }
+        }
+        // However it came: once all is read, there is room for the longest payload, again and again.
+        for _ in 0..40 {
+            while !steps.oracle.is_empty() {
+                steps.read(1 << 20);
+            }
+            prop_assert!(steps.stage(1 << 20, 1 << 20), "no room in an empty lane");
+        }
+    }
+
     #[test]
     fn behaves_as_a_bounded_queue(operations in operations()) {
         let ends = ends(&SMALL);

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bywire_ring::doorbell;
-use bywire_ring::geometry::{Geometry, LANES, LaneName};
+use bywire_ring::geometry::{BUSY_BULK_BYTES, Geometry, LANES, LaneName};
 use bywire_ring::lane::{Consumer, Corrupt, Producer, PushError};
 use bywire_ring::memory::Shared;
 use bywire_sys::socket::Socket;
@@ -83,17 +83,23 @@ pub(crate) struct Meeting {
 }
 
 /// Where the lane of low priority that we write has its payloads.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) enum Busy {
     /// In the segment, as at the beginning.
-    #[default]
     No,
     /// The peer has been sent the descriptor of this; the record that moves there is still to be pushed.
     Offered(Shared),
     /// In a bulk area of its own.
     Yes,
-    /// In the segment for good: there was no memory, or no room in the socket.
+    /// In the segment for good: there was no memory, no room in the socket, or as much in the segment already.
     Never,
+}
+
+impl Busy {
+    fn new(geometry: Geometry) -> Self {
+        let segment_bytes = geometry.lanes[LaneName::Low as usize].bulk_bytes as usize;
+        if segment_bytes < BUSY_BULK_BYTES { Self::No } else { Self::Never }
+    }
 }
 
 /// What one step of a connection came to.
@@ -136,7 +142,7 @@ impl Connection {
             undelivered: Default::default(),
             waiting: Vec::new(),
             replies: VecDeque::new(),
-            busy: Busy::default(),
+            busy: Busy::new(meeting.own_geometry),
             bulk_offered: None,
             heaps_lent: Vec::new(),
             heaps_borrowed: Vec::new(),
@@ -250,10 +256,10 @@ impl Connection {
     }
 }
 
-/// Is there a message of high priority to take, while `lane` is being copied?
+/// Is there a message of high priority?
 #[inline(always)]
-pub(crate) fn has_urgent_input(lane: LaneName, consumers: &[Consumer; 3], inbound: &Shared) -> bool {
-    lane == LaneName::Low && !matches!(consumers[LaneName::High as usize].peek(inbound), Ok(None))
+pub(crate) fn has_urgent_input(consumers: &[Consumer; 3], inbound: &Shared) -> bool {
+    !matches!(consumers[LaneName::High as usize].peek(inbound), Ok(None))
 }
 
 /// Turns a push that found no room into `false`, and a broken ring into the end of the connection.

@@ -37,10 +37,14 @@ struct HeldUp {
 #[derive(Debug)]
 struct Assembly {
     buffer: Buffer,
+    /// Whose memory it is: the program's, or ours for want of any.
+    is_posted: bool,
     total: usize,
     filled: usize,
     /// Bytes of the next fragment that have been copied already.
     copied: usize,
+    /// That fragment's header, which may not change between two steps.
+    header: Header,
 }
 
 /// What lies at the head of a lane. Plain words: nothing to drop on the fast path.
@@ -74,9 +78,14 @@ fn check(header: Header, bytes: &[u8], integrity: bool) -> Result<(), Gone> {
 }
 
 impl Incoming {
-    /// The buffer of a message that will never be complete.
+    /// The posted buffer of a message that will never be complete.
     pub fn take_buffer(&mut self) -> Option<Buffer> {
-        self.message.take().map(|assembly| assembly.buffer)
+        self.message.take().filter(|assembly| assembly.is_posted).map(|assembly| assembly.buffer)
+    }
+
+    /// The header of a fragment that was begun, and put aside for something urgent.
+    fn put_aside(&self) -> Option<Header> {
+        self.message.as_ref().filter(|assembly| assembly.copied > 0).map(|assembly| assembly.header)
     }
 }
 
@@ -88,6 +97,12 @@ impl Connection {
         self.incoming[priority as usize]
             .held_up
             .is_some_and(|held_up| held_up.posts == resources.posts(priority))
+    }
+
+    /// May a copy on this lane wait for a message of high priority? Not for one that itself waits for a buffer.
+    #[inline(always)]
+    pub fn may_pause(&self, lane: LaneName, resources: &Resources) -> bool {
+        lane == LaneName::Low && !self.is_held_up(Priority::High, resources)
     }
 
     /// Takes a short message off a lane: the one case that must be fast. For everything else there is
@@ -131,6 +146,14 @@ impl Connection {
         header: Header,
         resources: &mut Resources,
     ) -> Result<Step, Gone> {
+        if let Some(begun) = self.incoming[priority as usize].put_aside() {
+            // The header is the peer's, and only an honest peer leaves it alone.
+            return if header == begun {
+                self.take_fragment(priority, header, resources)
+            } else {
+                Err(Gone::Broken)
+            };
+        }
         let lane = lane_of(priority);
         let words = self.consumers[lane as usize].words(&self.inbound);
         match header.kind & KIND_MASK {
@@ -148,12 +171,8 @@ impl Connection {
                 }
                 Err(gone) => Err(gone),
             },
-            // Begun already, and put aside for something urgent.
-            FIRST if self.incoming[priority as usize].message.as_ref().is_some_and(|all| all.copied > 0) => {
-                self.take_fragment(priority, header)
-            }
             FIRST => self.begin_message(priority, header, words[0], resources),
-            NEXT => self.take_fragment(priority, header),
+            NEXT => self.take_fragment(priority, header, resources),
             PUT | PUT_NEXT => self.receive_put(priority, header, words, resources),
             PUT_NOTE => self.receive_note(priority, header, words),
             GET => {
@@ -204,12 +223,13 @@ impl Connection {
     ) -> Result<Step, Gone> {
         let incoming = &mut self.incoming[priority as usize];
         let is_sound = incoming.message.is_none() && total <= resources.message_bytes_max;
-        if !is_sound || total <= u64::from(header.length) || header.length == 0 {
+        if !is_sound || total < u64::from(header.length) || header.length == 0 {
             return Err(Gone::Broken);
         }
         // Of a peer that has ended, what is whole in the ring is not lost for want of a buffer.
-        let is_whole = self.is_draining && total <= self.inbound.length_bytes() as u64;
+        let is_whole = self.is_draining && total <= self.inbound.extended_bytes() as u64;
         let fitting = resources.take_fitting(priority, total);
+        let is_posted = fitting.is_some();
         let Some(buffer) = fitting.or_else(|| is_whole.then(|| vec![0; total as usize].into())) else {
             let now = HeldUp { length: total, posts: resources.posts(priority) };
             let is_news = incoming.held_up.replace(now) != Some(now);
@@ -217,26 +237,33 @@ impl Connection {
             return Ok(if is_news { Step::Event(needed) } else { Step::Nothing });
         };
         incoming.held_up = None;
-        incoming.message = Some(Assembly { buffer, total: total as usize, filled: 0, copied: 0 });
-        self.take_fragment(priority, header)
+        let total = total as usize;
+        incoming.message = Some(Assembly { buffer, is_posted, total, filled: 0, copied: 0, header });
+        self.take_fragment(priority, header, resources)
     }
 
     /// Copies one fragment, in steps between which a message of high priority may come first.
-    fn take_fragment(&mut self, priority: Priority, header: Header) -> Result<Step, Gone> {
+    fn take_fragment(
+        &mut self,
+        priority: Priority,
+        header: Header,
+        resources: &Resources,
+    ) -> Result<Step, Gone> {
         let lane = lane_of(priority);
+        let may_pause = self.may_pause(lane, resources);
         let Some(assembly) = &mut self.incoming[priority as usize].message else { return Err(Gone::Broken) };
         let length = usize::from(header.length);
-        // Before every step anew: the header is the peer's, and may have changed.
         if length <= assembly.copied || length > assembly.total - assembly.filled || header.kind & BULK == 0 {
             return Err(Gone::Broken);
         }
+        assembly.header = header;
         let fragment = &mut assembly.buffer.as_mut()[assembly.filled..assembly.filled + length];
         while assembly.copied < length {
             let until = length.min(assembly.copied + STEP_BYTES);
             let part = &mut fragment[assembly.copied..until];
             self.consumers[lane as usize].read_bulk_part(&self.inbound, length, assembly.copied, part);
             assembly.copied = until;
-            if until < length && has_urgent_input(lane, &self.consumers, &self.inbound) {
+            if until < length && may_pause && has_urgent_input(&self.consumers, &self.inbound) {
                 return Ok(Step::Progress);
             }
         }

@@ -31,6 +31,8 @@ pub(crate) struct Outgoing {
     pub pushed: usize,
     /// Has its first record been pushed (which may hold no bytes)?
     pub is_open: bool,
+    /// Was its next fragment begun, and put aside for something urgent?
+    pub is_put_aside: bool,
     pub what: What,
 }
 
@@ -240,19 +242,32 @@ impl Connection {
 
     /// Could `advance` move something now? A broken lane counts: the poll finds out.
     pub fn can_advance(&mut self) -> bool {
-        let fragment_bytes = self.fragment_bytes;
-        let (producers, inbound) = (&mut self.producers, &self.inbound);
-        let mut has_room =
-            |lane: LaneName| producers[lane as usize].has_room(inbound, fragment_bytes).unwrap_or(true);
-        let can_push = (!self.replies.is_empty() && has_room(LaneName::Reply))
-            || ((self.starved[0] || !self.outgoing[0].is_empty()) && has_room(LaneName::Low))
-            || ((self.starved[1] || !self.outgoing[1].is_empty()) && has_room(LaneName::High));
+        let wanted = [
+            (LaneName::Reply, (!self.replies.is_empty()).then_some(self.fragment_bytes)),
+            (LaneName::High, self.wanted_room(Priority::High)),
+            (LaneName::Low, self.wanted_room(Priority::Low)),
+        ];
+        let can_push = wanted.into_iter().any(|(lane, length)| {
+            let mut has_room = |length| self.producers[lane as usize].has_room(&self.inbound, length);
+            length.is_some_and(|length| has_room(length).unwrap_or(true))
+        });
         can_push
             || [Priority::High, Priority::Low].into_iter().any(|priority| {
                 let Some(first) = self.undelivered[priority as usize].front() else { return false };
                 let freed = self.producers[lane_of(priority) as usize].freed(&self.inbound);
                 freed.is_ok_and(|freed| freed >= first.position) || freed.is_err()
             })
+    }
+
+    /// The room without which `advance` moves nothing on a lane; `None`: it has nothing to move.
+    fn wanted_room(&self, priority: Priority) -> Option<usize> {
+        match self.outgoing[priority as usize].front() {
+            Some(entry) => {
+                let rest = entry.buffer.as_ref().len() - entry.pushed;
+                Some(rest.min(self.producers[lane_of(priority) as usize].fragment_bytes()))
+            }
+            None => self.starved[priority as usize].then_some(self.fragment_bytes),
+        }
     }
 
     fn tell_of_room(&mut self, priority: Priority, resources: &mut Resources) -> Result<bool, Gone> {
@@ -292,10 +307,10 @@ impl Connection {
 
     fn advance_lane(&mut self, priority: Priority, resources: &mut Resources) -> Result<bool, Gone> {
         let Some(mut entry) = self.outgoing[priority as usize].pop_front() else { return Ok(false) };
-        let before = entry.pushed;
         let lane = lane_of(priority);
+        let before = (entry.pushed, self.producers[lane as usize].staged());
         let finished = match entry.what {
-            What::Message { confirm } => self.push_message(lane, &mut entry, confirm),
+            What::Message { confirm } => self.push_message(lane, &mut entry, confirm, resources),
             What::Put { key, offset, note, transfer } => {
                 self.push_put(lane, &mut entry, [key.0, offset], note, transfer)
             }
@@ -303,7 +318,7 @@ impl Connection {
                 self.push_words(lane, GET, &[key.0, offset, length, transfer.into()])
             }
         };
-        let moved = entry.pushed > before;
+        let moved = (entry.pushed, self.producers[lane as usize].staged()) != before;
         match finished {
             Ok(true) => self.finish(priority, entry, resources),
             Ok(false) => self.outgoing[priority as usize].push_front(entry),
@@ -316,7 +331,17 @@ impl Connection {
     }
 
     /// `true`: pushed whole.
-    fn push_message(&mut self, lane: LaneName, entry: &mut Outgoing, confirm: Confirm) -> Result<bool, Gone> {
+    fn push_message(
+        &mut self,
+        lane: LaneName,
+        entry: &mut Outgoing,
+        confirm: Confirm,
+        resources: &Resources,
+    ) -> Result<bool, Gone> {
+        let staged = self.producers[lane as usize].staged();
+        // Once a datagram has taken the place of what was staged, it is copied again without a pause: else a
+        // flood of both could keep it from ever being whole.
+        let may_pause = self.may_pause(lane, resources) && (staged > 0 || !entry.is_put_aside);
         let bytes = entry.buffer.as_ref();
         let rest = &bytes[entry.pushed..];
         let piece = &rest[..rest.len().min(self.producers[lane as usize].fragment_bytes())];
@@ -324,26 +349,39 @@ impl Connection {
         let prompt = if is_last && confirm == Confirm::Delivered { PROMPT } else { 0 };
         let total = [bytes.len() as u64];
         let done = match (is_first, is_last) {
-            (true, true) => self.push(lane, MESSAGE | prompt, piece, &[])?,
-            (true, false) => self.push_fragment(lane, FIRST, piece, &total)?,
+            // Never longer, however busy the peer: which messages need a posted buffer does not depend on that.
+            (true, true) if piece.len() <= self.fragment_bytes => {
+                self.push(lane, MESSAGE | prompt, piece, &[])?
+            }
+            (true, _) => self.push_fragment(lane, FIRST | prompt, piece, &total, may_pause)?,
             // The words mark it as bulk even where a last piece would fit inline.
-            (false, _) => self.push_fragment(lane, NEXT | prompt, piece, &total)?,
+            (false, _) => self.push_fragment(lane, NEXT | prompt, piece, &total, may_pause)?,
         };
         if done {
             entry.is_open = true;
             entry.pushed += piece.len();
         }
+        entry.is_put_aside = !done && (entry.is_put_aside || self.producers[lane as usize].staged() > 0);
         Ok(done && is_last)
     }
 
     /// Pushes one fragment, in steps between which a message of high priority may come first: `false` means
     /// that the rest is for the next call.
-    fn push_fragment(&mut self, lane: LaneName, kind: u8, piece: &[u8], words: &[u64]) -> Result<bool, Gone> {
+    fn push_fragment(
+        &mut self,
+        lane: LaneName,
+        kind: u8,
+        piece: &[u8],
+        words: &[u64],
+        may_pause: bool,
+    ) -> Result<bool, Gone> {
         loop {
             let producer = &mut self.producers[lane as usize];
             match producer.stage(&self.outbound, &self.inbound, piece, STEP_BYTES) {
                 Ok(true) => break,
-                Ok(false) if has_urgent_input(lane, &self.consumers, &self.inbound) => return Ok(false),
+                Ok(false) if may_pause && has_urgent_input(&self.consumers, &self.inbound) => {
+                    return Ok(false);
+                }
                 Ok(false) => {}
                 Err(error) => return pushed(Err(error)),
             }

@@ -533,8 +533,8 @@ impl Port {
             match connection.advance(&mut self.resources) {
                 Ok(moved) => {
                     self.progressed |= moved;
-                    // An answer is awaited from now on.
-                    if connection.expects_replies() && moved {
+                    // An answer is awaited from now on; or something urgent, for which a copy has paused.
+                    if connection.expects_replies() && moved || connection.has_input(&self.resources) {
                         self.warm(index);
                     }
                     let has_work =

@@ -136,6 +136,7 @@ impl Port {
             buffer,
             pushed: 0,
             is_open: false,
+            is_put_aside: false,
             what,
         });
         // The first fragment goes at once; a broken ring is found again, and reported, by the next poll.

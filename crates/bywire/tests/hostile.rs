@@ -21,8 +21,8 @@ use bywire_ring::memory::Memory;
 use bywire_sys::memory::Mapping;
 
 use ports::{Place, meet, until};
-use rogue::{Inside, LENT, MESSAGE, Rogue, answer};
-use rustix::fs::{MemfdFlags, SealFlags};
+use rogue::{ALL_SEALS, Inside, LENT, MESSAGE, Rogue, answer, sealed};
+use rustix::fs::SealFlags;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -55,19 +55,6 @@ fn live<T: Send>(victim: &mut Port, rogue: impl FnOnce() -> T + Send) -> (T, Vec
         (thread.join().expect("the rogue"), events)
     })
 }
-
-fn sealed(length: u64, filled: bool, seals: SealFlags) -> OwnedFd {
-    let file = rustix::fs::memfd_create("rogue", MemfdFlags::ALLOW_SEALING).expect("memfd");
-    rustix::fs::ftruncate(&file, length).expect("ftruncate");
-    if filled {
-        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, length).expect("fallocate");
-    }
-    rustix::fs::fcntl_add_seals(&file, seals).expect("seal");
-    file
-}
-
-const ALL_SEALS: SealFlags =
-    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
 #[test]
 fn bad_introductions_are_refused_for_what_they_are() {
@@ -413,12 +400,16 @@ fn scribbler(stage: &mut Stage) {
         let worker = scope.spawn(move || {
             let (mut entered, mut records) = (0u64, 0u64);
             while !is_over.load(Ordering::Relaxed) {
-                let rogue = Rogue::new(&directory, &format!("rogue{seed}"));
+                let mut rogue = Rogue::new(&directory, &format!("rogue{seed}"));
                 if lot.draw(4) == 0 {
                     nonsense(&rogue, &mut lot);
                 }
                 let Ok(mut inside) = rogue.enter("victim") else { continue };
                 entered += 1;
+                if lot.draw(2) == 0 {
+                    let area = Rogue::offer_bulk(&inside);
+                    rogue.move_bulk(&mut inside, area);
+                }
                 let file = sealed(4096, true, ALL_SEALS);
                 let offer = Packet::Heap { id: 0, block_bytes: 64, blocks: 2 }.to_bytes();
                 let _ = inside.socket.send(&offer, &[file.as_fd()]);
@@ -463,6 +454,7 @@ fn misbehave(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot, (wild, key): (u6
                 let _ = rustix::io::write(&inside.victim_bell, b"!");
             }
             2 if lot.draw(50) == 0 => heap(rogue, inside, lot),
+            2 if lot.draw(50) == 0 => drop(Rogue::offer_bulk(inside)),
             3 if lot.draw(200) == 0 => {
                 let mut packet = [Packet::Wake, Packet::Goodbye][lot.draw(2) as usize].to_bytes();
                 let place = lot.draw(packet.len() as u64) as usize;
@@ -502,10 +494,9 @@ fn record(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot) -> bool {
     if lot.draw(2) == 0 {
         return producer.push_inline(&rogue.segment, &inside.inbound, header, &words[..count]).is_ok();
     }
-    let payload = [lot.word() as u8; 4096];
-    let payload = &payload[..lot.draw(4097) as usize];
+    let payload = vec![lot.word() as u8; lot.draw(producer.fragment_bytes() as u64 + 1) as usize];
     let header = Header { kind: (kind | flags) & !BULK, ..header };
-    producer.push_bulk(&rogue.segment, &inside.inbound, header, &words[..count], payload).is_ok()
+    producer.push_bulk(&rogue.segment, &inside.inbound, header, &words[..count], &payload).is_ok()
 }
 
 /// What an honest peer could have sent, in due form, so that what follows meets the victim in the midst of it.

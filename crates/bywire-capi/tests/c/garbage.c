@@ -91,7 +91,7 @@ static void numbers(void) {
     none = options, none.integrity = 2;
     CHECK_BAD(bw_port_open(&none, &made));
     none = options, none.fragment_bytes = 1;
-    CHECK_BAD(bw_port_open(&none, &made));
+    CHECK_CODE(bw_port_open(&none, &made), BW_ERROR_OPTION);
     none = options, none.name = "\xff\xfe";
     CHECK_BAD(bw_port_open(&none, &made));
     none = options, none.lanes[1].slots = 100;

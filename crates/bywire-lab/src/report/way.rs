@@ -157,6 +157,7 @@ pub fn parameter(name: &str, value: &Value) -> String {
         ("both-cores", "off") => "one core".into(),
         ("lines", "1") => "one line".into(),
         ("lines", _) => format!("{plain} lines"),
+        ("protocol", _) => plain.to_uppercase(),
         ("mtu", _) => format!("MTU {plain}"),
         _ => format!("{} {plain}", name.replace('-', " ")),
     }

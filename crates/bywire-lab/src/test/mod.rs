@@ -16,7 +16,7 @@ use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::clock::Clock;
-use crate::cpu::Snapshot;
+use crate::cpu::{Snapshot, process_seconds};
 use crate::endpoint::{Endpoint, Interest, Kind, Mark, PATIENCE, Received, receive_patiently};
 use crate::plan::{Details, End, Outcome, Part, Plan, Test};
 
@@ -91,10 +91,12 @@ impl<'a> Course<'a> {
         for index in 0..total {
             let turn = Turn { tag: index & 0x1f, kept: index >= self.plan.warmup_blocks };
             let before = self.begin(lanes, turn)?;
+            let carriers_before = self.carriers_seconds();
             let began_ns = self.clock.now_ns();
             let cpu_before = thread_seconds();
             let mut part = body(&self, lanes, turn)?;
             part.cpu_seconds = thread_seconds() - cpu_before;
+            part.carriers_cpu_seconds = self.carriers_seconds() - carriers_before;
             let after = Snapshot::take(self.core);
             part.disturbed = before.disturbed_since(&after);
             if turn.kept {
@@ -134,6 +136,14 @@ impl<'a> Course<'a> {
                 control.send(lengths, Mark::new(Kind::Begun, turn.tag))?;
                 Ok(before)
             }
+        }
+    }
+
+    /// The CPU time so far of those who carry the messages; the source reads it for both ends.
+    fn carriers_seconds(&self) -> f64 {
+        match self.end {
+            End::Source => self.plan.carriers.iter().map(|&process| process_seconds(process)).sum(),
+            End::Target => 0.0,
         }
     }
 

@@ -4,17 +4,19 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use bywire::handshake::{Introduction, PACKET_BYTES_MAX, Packet};
 use bywire::{Geometry, PortName, Refusal};
 use bywire_ring::doorbell::DOORBELL_BYTES;
-use bywire_ring::geometry::{LANES, LaneName};
-use bywire_ring::header::Header;
+use bywire_ring::geometry::{BUSY_BULK_BYTES, LANES, LaneName};
+use bywire_ring::header::{Header, PROMPT, lap};
 use bywire_ring::lane::{Consumer, Producer};
-use bywire_ring::memory::{Memory, Shared};
+use bywire_ring::memory::{LINE_BYTES, Memory, Shared};
 use bywire_sys::memory::Mapping;
 use bywire_sys::socket::{Listener, Received, Socket};
 use bywire_sys::wake::Bell;
+use rustix::fs::{MemfdFlags, SealFlags};
 
 /// The kinds of records, as they stand in the protocol.
 pub const MESSAGE: u8 = 1;
@@ -26,6 +28,22 @@ pub const PUT_NEXT: u8 = 6;
 pub const PUT_NOTE: u8 = 7;
 pub const GET: u8 = 8;
 pub const LENT: u8 = 9;
+pub const MOVE_BULK: u8 = 13;
+
+/// The seals without which no memory is mapped.
+pub const ALL_SEALS: SealFlags =
+    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
+
+/// Memory of a length, allocated or all holes, with these seals.
+pub fn sealed(length: u64, filled: bool, seals: SealFlags) -> OwnedFd {
+    let file = rustix::fs::memfd_create("rogue", MemfdFlags::ALLOW_SEALING).expect("memfd");
+    rustix::fs::ftruncate(&file, length).expect("ftruncate");
+    if filled {
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, length).expect("fallocate");
+    }
+    rustix::fs::fcntl_add_seals(&file, seals).expect("seal");
+    file
+}
 
 /// What a rogue brings to a handshake.
 pub struct Rogue {
@@ -118,6 +136,23 @@ impl Rogue {
         })
     }
 
+    /// Offers a busy bulk area, in due form.
+    pub fn offer_bulk(inside: &Inside) -> Shared {
+        let (mapping, file) = Mapping::create("rogue", BUSY_BULK_BYTES).expect("memory");
+        let _ = inside.socket.send(&Packet::Bulk.to_bytes(), &[file.as_fd()]);
+        Shared::new(mapping)
+    }
+
+    /// Moves to an area that was offered; once. `false`: no room.
+    pub fn move_bulk(&mut self, inside: &mut Inside, area: Shared) -> bool {
+        let moved = self.push(inside, LaneName::Low, MOVE_BULK | PROMPT, &[]);
+        if moved {
+            let offset = self.segment.extend(area);
+            inside.producers[LaneName::Low as usize].move_bulk(offset);
+        }
+        moved
+    }
+
     /// Publishes a record of words; `false`: no room.
     pub fn push(&self, inside: &mut Inside, lane: LaneName, kind: u8, words: &[u64]) -> bool {
         let header = Header { kind, length: 8 * words.len() as u16, check: 0 };
@@ -127,6 +162,34 @@ impl Rogue {
         // Whether it sleeps or not: a ring too many harms nobody.
         let _ = rustix::io::write(&inside.victim_bell, b"!");
         pushed
+    }
+}
+
+impl Rogue {
+    /// Publishes a record of low priority with a payload in the bulk area.
+    ///
+    /// # Panics
+    /// Without room.
+    pub fn push_low(&self, inside: &mut Inside, kind: u8, words: &[u64], payload: &[u8]) {
+        let producer = &mut inside.producers[LaneName::Low as usize];
+        let header = Header { kind, length: 0, check: 0 };
+        producer.push_bulk(&self.segment, &inside.inbound, header, words, payload).expect("room");
+        self.segment.fence();
+        let _ = rustix::io::write(&inside.victim_bell, b"!");
+    }
+
+    /// Where the header of the last record of low priority stands.
+    pub fn last_slot(&self, inside: &Inside) -> usize {
+        let last = inside.producers[LaneName::Low as usize].position() - 1;
+        let layout = self.geometry.lane(LaneName::Low);
+        layout.slots_offset + (last as usize % (1 << layout.slots_log2)) * LINE_BYTES
+    }
+
+    /// Changes the header of the last record of low priority.
+    pub fn rewrite(&self, inside: &Inside, header: Header) {
+        let last = inside.producers[LaneName::Low as usize].position() - 1;
+        let word = header.word(lap(last, self.geometry.lane(LaneName::Low).slots_log2));
+        self.segment.store(self.last_slot(inside), word, Ordering::Release);
     }
 }
 

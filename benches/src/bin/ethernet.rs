@@ -1,0 +1,172 @@
+//! Takes every figure that Ethernet over the fabric must reach in one run, beside plain veth and other programs that
+//! carry Ethernet, and prints tables.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::rc::Rc;
+
+use anyhow::Context;
+use bywire_benches::contest::Contest;
+use bywire_benches::ethernet::{self, Join};
+use bywire_benches::must::Basis::{Median, Over};
+use bywire_benches::must::Bound::{AtLeast, AtMost};
+use bywire_benches::must::{self, Must};
+use bywire_benches::program::Arguments;
+use bywire_benches::table::{self, Show};
+use bywire_benches::tunnel::RIVALS;
+use bywire_lab::ending;
+use bywire_lab::ethernet::{Carriage, Link};
+use bywire_lab::measure::Request;
+use clap::Parser;
+
+/// Every figure of docs/performance.md on Ethernet in one run, as Markdown tables
+#[derive(Parser)]
+struct Ethernet {
+    #[command(flatten)]
+    arguments: Arguments,
+}
+
+const RATIO: Show = table::ratio;
+
+#[rustfmt::skip]
+const MUSTS: [Must; 15] = [
+    Must { measure: "TCP stream over veth, one process", bound: AtLeast { must: 0.5, aim: 0.6 }, basis: Over("stream one-process", "stream veth"), show: RATIO },
+    Must { measure: "the same by iperf3", bound: AtLeast { must: 0.5, aim: 0.6 }, basis: Over("iperf3 one-process", "iperf3 veth"), show: RATIO },
+    Must { measure: "TCP stream over veth, two processes", bound: AtLeast { must: 0.5, aim: 0.6 }, basis: Over("stream two-processes", "stream veth"), show: RATIO },
+    Must { measure: "the same by iperf3", bound: AtLeast { must: 0.5, aim: 0.6 }, basis: Over("iperf3 two-processes", "iperf3 veth"), show: RATIO },
+    Must { measure: "TCP_RR half-RTT over veth, one process", bound: AtMost { must: 1.6, aim: 1.2 }, basis: Over("rr one-process", "rr veth"), show: RATIO },
+    Must { measure: "the same by sockperf", bound: AtMost { must: 1.6, aim: 1.2 }, basis: Over("sockperf one-process", "sockperf veth"), show: RATIO },
+    Must { measure: "TCP_RR half-RTT over veth, two processes", bound: AtMost { must: 2.5, aim: 1.6 }, basis: Over("rr two-processes", "rr veth"), show: RATIO },
+    Must { measure: "the same by sockperf", bound: AtMost { must: 2.5, aim: 1.6 }, basis: Over("sockperf two-processes", "sockperf veth"), show: RATIO },
+    Must { measure: "UDP at 8 KiB received at the best offered rate, over veth, one process (iperf3)", bound: AtLeast { must: 0.25, aim: 0.35 }, basis: Over("udp one-process", "udp veth"), show: RATIO },
+    Must { measure: "the same, two processes", bound: AtLeast { must: 0.25, aim: 0.35 }, basis: Over("udp two-processes", "udp veth"), show: RATIO },
+    Must { measure: "service demand of a TCP stream over veth, one process", bound: AtMost { must: 1.9, aim: 1.6 }, basis: Over("stream one-process demand", "stream veth demand"), show: RATIO },
+    Must { measure: "the same, two processes", bound: AtMost { must: 1.9, aim: 1.6 }, basis: Over("stream two-processes demand", "stream veth demand"), show: RATIO },
+    Must { measure: "TCP stream at MTU 1500 over MTU 9000, one process", bound: AtLeast { must: 0.9, aim: 0.97 }, basis: Over("stream one-process 1500", "stream one-process"), show: RATIO },
+    Must { measure: "idle, one process", bound: AtMost { must: 0.0, aim: 0.0 }, basis: Median("idle one-process"), show: table::cpu },
+    Must { measure: "idle, two processes", bound: AtMost { must: 0.0, aim: 0.0 }, basis: Median("idle two-processes"), show: table::cpu },
+];
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    ending::of(
+        "ethernet",
+        match words.first().map(String::as_str) {
+            Some("__worker") => bywire_lab::worker::run(),
+            Some("eth") => become_bywire(&words),
+            _ => Ethernet::parse().arguments.run(contestants, page),
+        },
+    )
+}
+
+/// The laboratory carries frames by the program that it is part of, here by the one beside it.
+fn become_bywire(words: &[String]) -> anyhow::Result<()> {
+    let bywire = std::env::current_exe()?.with_file_name("bywire");
+    Err(Command::new(&bywire).args(words).exec()).with_context(|| format!("cannot run {}", bywire.display()))
+}
+
+fn contestants(pair_seconds: f64) -> Contest {
+    let mut contest = Contest::default();
+    let over = |link: Link, test: &str, mtu_bytes| Request {
+        link: Some(link.name().to_owned()),
+        mtu_bytes: Some(mtu_bytes),
+        ..Request::new("eth", test)
+    };
+    for &link in Link::ALL {
+        let carriage = Carriage { link, mtu_bytes: 9000, coalesce: true };
+        let join: Join = Rc::new(move || carriage.open());
+        let name = |what: &str| format!("{what} {link}");
+        let laboratory = [
+            (name("stream"), over(link, "stream", 9000)),
+            (name("stream") + " 1500", over(link, "stream", 1500)),
+            (name("rr"), over(link, "rr", 9000)),
+            (name("udp rr"), Request { protocol: Some("udp".to_owned()), ..over(link, "rr", 9000) }),
+        ];
+        for (name, request) in laboratory {
+            contest.add(&name, Ok(ethernet::laboratory(&name, request, pair_seconds)));
+        }
+        contest.add(&name("iperf3"), Ok(ethernet::iperf3_stream(&name("iperf3"), Rc::clone(&join))));
+        contest.add(&name("udp"), Ok(ethernet::iperf3_datagrams(&name("udp"), Rc::clone(&join))));
+        contest.add(&name("sockperf"), Ok(ethernet::sockperf(&name("sockperf"), join)));
+        if link != Link::Veth {
+            contest.add(&name("idle"), Ok(ethernet::idle(&name("idle"), carriage)));
+        }
+    }
+    for rival in &RIVALS {
+        let name = |what: &str| format!("{what} {}", rival.name);
+        contest.add(&name("iperf3"), Ok(ethernet::iperf3_stream(&name("iperf3"), rival.join())));
+        contest.add(&name("sockperf"), Ok(ethernet::sockperf(&name("sockperf"), rival.join())));
+    }
+    contest
+}
+
+fn page(contest: &Contest) -> String {
+    let mut page = table::machine();
+    page.push('\n');
+    page.push_str(&must::table(&MUSTS, contest));
+    page.push_str("\nBeside other programs, none of which encrypts:\n\n");
+    page.push_str(&rivals(contest));
+    page.push_str("\nBehind them. Who carries frames shares the two cores with both ends, which makes their blocks count as disturbed.\n\n");
+    page.push_str(&table::contestants(contest, show));
+    page
+}
+
+/// TCP by iperf3 and sockperf over everybody.
+fn rivals(contest: &Contest) -> String {
+    let mut rows = table::heading(&["carried by", "MTU", "iperf3, TCP", "sockperf, TCP half-RTT"]);
+    let ours = Link::ALL.iter().map(|link| (link.name(), 9000));
+    for (name, mtu_bytes) in ours.chain(RIVALS.iter().map(|rival| (rival.name, rival.mtu_bytes))) {
+        let shown = |what: &str| {
+            let series = format!("{what} {name}");
+            match contest.figure(&series) {
+                Some(figure) => table::figure(figure, show(&series)),
+                None => format!("not run: {}", contest.reason(&series).unwrap_or("interrupted")),
+            }
+        };
+        rows.push_str(&table::row(&[
+            name.to_owned(),
+            mtu_bytes.to_string(),
+            shown("iperf3"),
+            shown("sockperf"),
+        ]));
+    }
+    rows
+}
+
+/// How a series is written, by its name.
+fn show(series: &str) -> Show {
+    match series {
+        _ if series.ends_with("demand") => table::us_per_kb,
+        _ if series.starts_with("idle") => table::cpu,
+        _ if series.starts_with("rr") || series.starts_with("sockperf") || series.starts_with("udp rr") => {
+            table::ns
+        }
+        _ => table::rate,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_figure_has_its_contestant() {
+        let contest = contestants(0.1);
+        let names: BTreeSet<&str> =
+            contest.entries().iter().map(|entry| entry.contestant.name.as_str()).collect();
+        for must in &MUSTS {
+            for name in must.basis.contestants() {
+                assert!(names.contains(name), "{}: nobody yields {name}", must.measure);
+            }
+        }
+    }
+
+    #[test]
+    fn who_did_not_run_says_why() {
+        let mut contest = Contest::default();
+        contest.add("iperf3 vde", Err(anyhow::anyhow!("not installed")));
+        assert!(page(&contest).contains("| vde | 1500 | not run: not installed | not run: interrupted |"));
+    }
+}

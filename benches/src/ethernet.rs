@@ -1,0 +1,222 @@
+//! Ways of carrying Ethernet between two namespaces, measured by the laboratory and, as outside witnesses, by iperf3
+//! and sockperf.
+
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bywire_lab::cpu;
+use bywire_lab::ethernet::Carriage;
+use bywire_lab::measure::{Measurement, PAIRS, Places, Request};
+use bywire_lab::namespaces::{Namespace, Namespaces};
+use bywire_lab::pin;
+use bywire_lab::statistics::median;
+use serde_json::Value;
+
+use crate::contest::{Contestant, Taken};
+use crate::lab;
+use crate::offspring::Offspring;
+
+/// A program that has not ended by then is given up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// For so long attempts are repeated.
+const CROSSING: Duration = Duration::from_secs(15);
+
+/// A server listens by then, else the attempt fails and is repeated.
+const LISTENING: Duration = Duration::from_millis(150);
+
+/// What is offered to a way of carrying in datagrams, in Gb/s; 0 is as much as the sender can.
+const OFFERED: [u32; 4] = [3, 6, 12, 0];
+
+/// After this a network has ended its own greetings, such as those of neighbour discovery.
+const SETTLE: Duration = Duration::from_secs(15);
+
+/// How long an idle network is watched.
+const WATCH: Duration = Duration::from_secs(2);
+
+/// How two namespaces become joined.
+pub type Join = Rc<dyn Fn() -> Result<Namespaces>>;
+
+/// The laboratory's `request`, over a fresh carrier each time: series `name` (half-RTT in ns for `rr`), and for a
+/// stream `name demand`, µs of CPU per KB at both ends and between.
+pub fn laboratory(name: &str, request: Request, pair_seconds: f64) -> Contestant {
+    let request = Request { time_seconds: Some(pair_seconds * f64::from(PAIRS)), ..request };
+    let (series, command) = (name.to_owned(), lab::command(&request));
+    let take = move || {
+        let mut measurement = Measurement::prepare(request.clone(), &mut Places::default())?;
+        measurement.take_pair()?;
+        let cell = measurement.cell()?;
+        let value = median(&cell.blocks.iter().map(|block| block.value).collect::<Vec<_>>());
+        let value = if cell.test == "rr" { 0.5e9 / value } else { value };
+        let demand = cell.cpu.service_demand_us_per_kb().map(|demand| (format!("{series} demand"), demand));
+        Ok(Taken {
+            values: std::iter::once((series.clone(), value)).chain(demand).collect(),
+            blocks: cell.blocks.len() as u64,
+            blocks_disturbed: cell.disturbed_blocks() as u64,
+        })
+    };
+    Contestant { name: name.to_owned(), command, take: Box::new(take) }
+}
+
+/// One TCP connection of iperf3: series `name`, received bytes per second.
+pub fn iperf3_stream(name: &str, join: Join) -> Contestant {
+    witness(name, "iperf3 -c TARGET -t 1", "iperf3", join, |namespaces| {
+        let client = ["iperf3", "-c", &target(namespaces), "-t", "1", "-J"];
+        received(&converse(namespaces, &["iperf3", "-s"], &client)?)
+    })
+}
+
+/// Datagrams of 8 KiB by iperf3, received at the best of several offered rates: series `name`, bytes per second.
+pub fn iperf3_datagrams(name: &str, join: Join) -> Contestant {
+    let rates = OFFERED.map(|rate| format!("{rate}G")).join(", ");
+    let command = format!("iperf3 -c TARGET -u -l 8192 -t 1 -b each of {rates} (0G: no limit)");
+    witness(name, &command, "iperf3", join, |namespaces| {
+        let mut best: f64 = 0.0;
+        for rate in OFFERED {
+            let (target, rate) = (target(namespaces), format!("{rate}G"));
+            let client = ["iperf3", "-c", &target, "-u", "-l", "8192", "-t", "1", "-b", &rate, "-J"];
+            best = best.max(received(&converse(namespaces, &["iperf3", "-s"], &client)?)?);
+        }
+        Ok(best)
+    })
+}
+
+/// A ping-pong of sockperf over TCP: series `name`, half-RTT in ns.
+pub fn sockperf(name: &str, join: Join) -> Contestant {
+    witness(name, "sockperf pp --tcp -i TARGET -t 1 -m 14", "sockperf", join, |namespaces| {
+        let target = target(namespaces);
+        let server = ["sockperf", "sr", "--tcp", "-i", &target, "-p", "5201"];
+        let client = ["sockperf", "pp", "--tcp", "-i", &target, "-p", "5201", "-t", "1", "-m", "14"];
+        half_rtt_ns(&converse(namespaces, &server, &client)?)
+    })
+}
+
+/// What the carrying processes cost that have nothing to carry: series `name`, ns of CPU per second.
+pub fn idle(name: &str, carriage: Carriage) -> Contestant {
+    let series = name.to_owned();
+    let mut opened: Option<(Namespaces, Instant)> = None;
+    let take = move || {
+        if opened.is_none() {
+            opened = Some((carriage.open()?, Instant::now()));
+        }
+        let (namespaces, since) = opened.as_ref().context("just opened")?;
+        std::thread::sleep(SETTLE.saturating_sub(since.elapsed()));
+        let spent =
+            || namespaces.carriers().iter().map(|&process| cpu::process_seconds(process)).sum::<f64>();
+        let before = spent();
+        std::thread::sleep(WATCH);
+        Ok(Taken::one(&series, 1e9 * (spent() - before) / WATCH.as_secs_f64()))
+    };
+    let command = format!("bywire eth up, without traffic, watched for {} s", WATCH.as_secs());
+    Contestant { name: name.to_owned(), command, take: Box::new(take) }
+}
+
+fn witness(
+    name: &str,
+    command: &str,
+    program: &'static str,
+    join: Join,
+    measure: impl Fn(&Namespaces) -> Result<f64> + 'static,
+) -> Contestant {
+    let series = name.to_owned();
+    let take = move || {
+        let looked =
+            Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        looked.with_context(|| format!("{program} is not installed: apt-get install {program}"))?;
+        Ok(Taken::one(&series, measure(&join()?)?))
+    };
+    Contestant { name: name.to_owned(), command: command.to_owned(), take: Box::new(take) }
+}
+
+fn target(namespaces: &Namespaces) -> String {
+    namespaces.target.address().to_string()
+}
+
+/// What the client prints. The server is new for each attempt: some end by themselves, and the way to it may still
+/// be closed.
+fn converse(namespaces: &Namespaces, server: &[&str], client: &[&str]) -> Result<String> {
+    let (source_core, target_core) = pin::two_cores();
+    let started = Instant::now();
+    loop {
+        let mut command = inside(&namespaces.target, Some(target_core), server)?;
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let _server = Offspring(command.spawn().with_context(|| format!("cannot start {}", server[0]))?);
+        std::thread::sleep(LISTENING);
+        let mut command = inside(&namespaces.source, Some(source_core), client)?;
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let asking = Offspring(command.spawn().with_context(|| format!("cannot start {}", client[0]))?);
+        match asking.printed(client[0], PATIENCE) {
+            Ok(printed) => return Ok(printed),
+            Err(error) if started.elapsed() > CROSSING => return Err(error),
+            Err(_) => {}
+        }
+    }
+}
+
+/// A command that runs inside, on that core, and is killed with this program.
+///
+/// # Errors
+/// No descriptors left.
+pub fn inside(namespace: &Namespace, core: Option<u32>, words: &[&str]) -> Result<Command> {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]);
+    if let Some(core) = core {
+        command.args(["taskset", "-c", &core.to_string()]);
+    }
+    command.args(words).stdin(Stdio::null());
+    namespace.enter(&mut command)?;
+    Ok(command)
+}
+
+/// What arrived, in bytes per second, by iperf3's JSON.
+fn received(printed: &str) -> Result<f64> {
+    let said: Value = serde_json::from_str(printed).context("iperf3 prints no JSON")?;
+    let number = |pointer: &str| said.pointer(pointer).and_then(Value::as_f64);
+    let bits = number("/end/sum_received/bits_per_second").or_else(|| {
+        let arrived = 1.0 - number("/end/sum/lost_percent")? / 100.0;
+        Some(number("/end/sum/bits_per_second")? * arrived)
+    });
+    let bits = bits.with_context(|| format!("iperf3: {}", said["error"]))?;
+    ensure!(bits.is_finite() && bits > 0.0, "iperf3 says that {bits} bits a second arrived");
+    Ok(bits / 8.0)
+}
+
+/// Sockperf's median half-RTT, in ns.
+fn half_rtt_ns(printed: &str) -> Result<f64> {
+    let line = printed.lines().find_map(|line| line.split_once("percentile 50.000 ="));
+    let (_, figure) = line.context("sockperf prints no median")?;
+    let us: f64 = figure.trim().parse().context("sockperf's median is no number")?;
+    ensure!(us.is_finite() && us > 0.0, "sockperf says {us} µs");
+    Ok(1e3 * us)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_arrived_is_read_and_nothing_else() {
+        let printed = r#"{"end":{"sum":{"bits_per_second":9e9},"sum_received":{"bits_per_second":8e9}}}"#;
+        assert_eq!(received(printed).unwrap(), 1e9);
+        let lossy = r#"{"end":{"sum":{"bits_per_second":16e9,"lost_percent":50}}}"#;
+        assert_eq!(received(lossy).unwrap(), 1e9);
+        for other in [
+            "",
+            "{}",
+            r#"{"error":"unable to connect"}"#,
+            r#"{"end":{"sum_received":{"bits_per_second":0}}}"#,
+        ] {
+            assert!(received(other).is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_median_is_read_and_not_the_mean() {
+        let printed =
+            "sockperf: Summary: Latency is 7.436 usec\nsockperf: ---> percentile 50.000 =    6.870\n";
+        assert_eq!(half_rtt_ns(printed).unwrap(), 6870.0);
+        assert!(half_rtt_ns("sockperf: Summary: Latency is 7.436 usec").is_err());
+    }
+}

@@ -1,0 +1,135 @@
+//! Figures that must be reached, and the table that tells which are.
+
+use Basis::{Median, Over, Worst};
+use Bound::{AtLeast, AtMost};
+
+use crate::contest::{Contest, Figure};
+use crate::table::{self, Show};
+
+/// What a figure must be, and what it should.
+#[derive(Clone, Copy)]
+pub enum Bound {
+    /// Less is better.
+    AtMost {
+        /// The bound.
+        must: f64,
+        /// Better still.
+        aim: f64,
+    },
+    /// More is better.
+    AtLeast {
+        /// The bound.
+        must: f64,
+        /// Better still.
+        aim: f64,
+    },
+}
+
+/// Where a figure comes from.
+#[derive(Clone, Copy)]
+pub enum Basis {
+    /// The median of a series.
+    Median(&'static str),
+    /// The highest round of all these series.
+    Worst(&'static [&'static str]),
+    /// One series over another.
+    Over(&'static str, &'static str),
+}
+
+/// A figure that must be reached.
+pub struct Must {
+    /// What is measured, in a table's words.
+    pub measure: &'static str,
+    /// What it must be.
+    pub bound: Bound,
+    /// Where it comes from.
+    pub basis: Basis,
+    /// How it is written.
+    pub show: Show,
+}
+
+/// Each of `musts` with its bounds, what was measured, and which bound that reaches.
+pub fn table(musts: &[Must], contest: &Contest) -> String {
+    let mut page =
+        table::heading(&["measure", "must", "aim", "measured (lowest to highest round)", "reached"]);
+    for must in musts {
+        let figure = must.basis.figure(contest);
+        let (measured, reached) = match figure {
+            Some(figure) => (table::figure(figure, must.show), must.bound.verdict(figure.value).to_owned()),
+            None => ("not measured".to_owned(), must.basis.reason(contest)),
+        };
+        let (least, aim) = must.bound.shown(must.show);
+        page.push_str(&table::row(&[must.measure.to_owned(), least, aim, measured, reached]));
+    }
+    page
+}
+
+impl Basis {
+    fn figure(self, contest: &Contest) -> Option<Figure> {
+        match self {
+            Median(series) => contest.figure(series),
+            Over(above, below) => contest.ratio(above, below),
+            Worst(series) => {
+                let mut figures = series.iter().map(|series| contest.figure(series));
+                let worst = figures.try_fold(None, |worst: Option<Figure>, figure| {
+                    let figure = figure?;
+                    Some(worst.filter(|worst| worst.high > figure.high).or(Some(figure)))
+                })??;
+                Some(Figure { value: worst.high, ..worst })
+            }
+        }
+    }
+
+    /// Why there is no figure.
+    fn reason(self, contest: &Contest) -> String {
+        self.contestants().iter().find_map(|name| contest.reason(name)).unwrap_or("interrupted").to_owned()
+    }
+
+    /// Those whose series it is made of.
+    pub fn contestants(self) -> Vec<&'static str> {
+        let series = match self {
+            Median(series) => vec![series],
+            Worst(series) => series.to_vec(),
+            Over(above, below) => vec![above, below],
+        };
+        let endings = [" mean", " messages", " demand"];
+        let name = |series: &'static str| {
+            endings.iter().find_map(|ending| series.strip_suffix(ending)).unwrap_or(series)
+        };
+        series.into_iter().map(name).collect()
+    }
+}
+
+impl Bound {
+    fn verdict(self, value: f64) -> &'static str {
+        let (must, aim) = match self {
+            AtMost { must, aim } => (value <= must, value <= aim),
+            AtLeast { must, aim } => (value >= must, value >= aim),
+        };
+        match (must, aim) {
+            (_, true) => "aim",
+            (true, false) => "must",
+            (false, false) => "**missed**",
+        }
+    }
+
+    fn shown(self, show: Show) -> (String, String) {
+        match self {
+            AtMost { must, aim } => (format!("≤ {}", show(must)), format!("≤ {}", show(aim))),
+            AtLeast { must, aim } => (format!("≥ {}", show(must)), format!("≥ {}", show(aim))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_go_by_the_direction() {
+        assert_eq!(AtMost { must: 1.3, aim: 1.1 }.verdict(1.2), "must");
+        assert_eq!(AtMost { must: 1.3, aim: 1.1 }.verdict(1.4), "**missed**");
+        assert_eq!(AtLeast { must: 20.0, aim: 40.0 }.verdict(41.0), "aim");
+        assert_eq!(AtMost { must: 0.0, aim: 0.0 }.verdict(0.0), "aim");
+    }
+}

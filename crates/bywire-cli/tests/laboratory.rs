@@ -1,0 +1,155 @@
+//! `bywire measure eth` from outside: what a cell says, every way of carrying, and what an end at any moment leaves.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn bywire(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
+    // Every process of it carries the directory in its environment: that is how the left-over ones are found.
+    command.args(arguments).env("TMPDIR", directory).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A directory to measure in, or nothing where this machine cannot.
+fn stage() -> Option<tempfile::TempDir> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let output = measure(directory.path(), &["latency", "--time", "0.01"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let reasons =
+        ["cannot make a network namespace", "level eth makes interfaces of its own", "cannot run `ip`"];
+    if !output.status.success() && reasons.iter().any(|reason| said.contains(reason)) {
+        assert_eq!(said.lines().count(), 1, "{said}");
+        println!("not run: {said}");
+        return None;
+    }
+    assert!(output.status.success(), "{said}");
+    Some(directory)
+}
+
+fn measure(directory: &Path, arguments: &[&str]) -> Output {
+    let all = [&["measure", "eth"], arguments, &["--json"]].concat();
+    bywire(directory, &all).output().expect("it runs")
+}
+
+fn cell(directory: &Path, arguments: &[&str]) -> Value {
+    let output = measure(directory, arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+#[test]
+fn a_cell_says_how_its_frames_were_carried_and_what_that_cost() {
+    let Some(directory) = stage() else { return };
+    for link in ["one-process", "two-processes"] {
+        for (test, protocol) in [("stream", "tcp"), ("rr", "tcp"), ("latency", "udp")] {
+            let arguments =
+                [test, "--link", link, "--protocol", protocol, "--mtu", "9000", "--time", "0.05", "--verify"];
+            let cell = cell(directory.path(), &arguments);
+            assert_eq!((&cell["level"], &cell["link"]), (&json!("eth"), &json!(link)));
+            assert_eq!(cell["between"], "namespaces");
+            let parameters = &cell["parameters"];
+            assert_eq!((&parameters["mtu"], &parameters["protocol"]), (&json!(9000), &json!(protocol)));
+            assert!(cell["value"].as_f64() > Some(0.0));
+            for end in ["source", "target", "carriers"] {
+                assert!(cell["cpu"][end]["attributed"].as_f64() > Some(0.0), "{end}: {}", cell["cpu"]);
+            }
+            let per = if test == "stream" { "kb" } else { "transaction" };
+            let demand = &cell["cpu"]["carriers"][format!("service_demand_us_per_{per}")];
+            assert!(demand.as_f64() > Some(0.0), "{}", cell["cpu"]);
+        }
+    }
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn plain_veth_stands_beside_it_and_nobody_else_carries() {
+    let Some(directory) = stage() else { return };
+    let cell = cell(directory.path(), &["stream", "--link", "veth", "--time", "0.05"]);
+    assert_eq!((&cell["level"], &cell["link"]), (&json!("eth"), &json!("veth")));
+    assert_eq!(cell["parameters"]["mtu"], 1500);
+    assert_eq!(cell["cpu"]["carriers"], Value::Null);
+}
+
+#[test]
+fn every_test_of_tcp_runs_over_it() {
+    let Some(directory) = stage() else { return };
+    for test in ["bidir", "overhead", "interleave", "nhalf"] {
+        let cell = cell(directory.path(), &[test, "--time", "0.02"]);
+        assert_eq!((&cell["test"], &cell["level"]), (&json!(test), &json!("eth")));
+    }
+}
+
+#[test]
+fn netperf_prints_what_the_ends_speak() {
+    let Some(directory) = stage() else { return };
+    let all = ["measure", "eth", "rr", "--size", "1", "--time", "2.5", "--style", "netperf"];
+    let output = bywire(directory.path(), &all).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.starts_with("TCP REQUEST/RESPONSE TEST to "), "{said}{output:?}");
+}
+
+/// Processes that were started by, or for, a measurement in `directory`.
+fn processes_of(directory: &Path) -> Vec<String> {
+    let mark = format!("TMPDIR={}", directory.display()).into_bytes();
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    entries
+        .filter(|entry| {
+            let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|variable| variable == mark)
+        })
+        .map(|entry| fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default().replace('\0', " "))
+        .collect()
+}
+
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A long measurement, carried by two processes, with its ends already at work.
+fn long_measurement(directory: &Path) -> Child {
+    let all = ["measure", "eth", "stream", "--link", "two-processes", "--time", "600"];
+    let running = bywire(directory, &all).spawn().expect("it runs");
+    eventually("two carriers and two workers", || {
+        let processes = processes_of(directory);
+        let count = |part: &str| processes.iter().filter(|command| command.contains(part)).count();
+        count("__carrier") == 2 && count("__worker") == 2
+    });
+    running
+}
+
+fn signal(running: &Child, signal: Signal) {
+    kill_process(Pid::from_child(running), signal).unwrap();
+}
+
+#[test]
+fn an_interrupt_leaves_nothing() {
+    let Some(directory) = stage() else { return };
+    let mut running = long_measurement(directory.path());
+    signal(&running, Signal::INT);
+    assert_eq!(running.wait().unwrap().code(), Some(130));
+    eventually("no process is left", || processes_of(directory.path()).is_empty());
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "no directory either");
+}
+
+#[test]
+fn a_killed_measurement_leaves_no_process_and_its_files_go_with_the_next() {
+    let Some(directory) = stage() else { return };
+    let mut running = long_measurement(directory.path());
+    signal(&running, Signal::KILL);
+    running.wait().unwrap();
+    eventually("no process is left", || processes_of(directory.path()).is_empty());
+    cell(directory.path(), &["latency", "--time", "0.01"]);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "the next one removed them");
+}

@@ -1,0 +1,229 @@
+//! The level `eth`: the kernel's own TCP and UDP over whatever carries Ethernet frames between two namespaces.
+//!
+//! The carrying process is `bywire eth up`, this very program. It is killed with this one, however that ends, and the
+//! interfaces go with it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Pid;
+use serde_json::Value;
+
+use crate::far;
+use crate::interrupt::Group;
+use crate::level::msg;
+use crate::meeting::MeetingPlace;
+use crate::namespaces::{Joint, Namespace, Namespaces, PREFIX_LENGTH, Side};
+use crate::plan::{Level, names};
+
+/// The level's name, on the command line and in cells.
+pub const LEVEL: &str = "eth";
+
+/// What the interfaces are called.
+const INTERFACE: &str = "by0";
+
+/// How long a carrying process may take until its interfaces stand and the other one is known.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A look at the status takes a few milliseconds.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+names! {
+    /// A way to carry frames between the two namespaces.
+    Link, "link of level eth" {
+        /// Both interfaces belong to one process: from one TAP's read straight into the other's write.
+        OneProcess = "one-process",
+        /// A process for each interface; frames cross by the message layer.
+        TwoProcesses = "two-processes",
+        /// The kernel's own cable, to compare with.
+        Veth = "veth",
+    }
+}
+
+names! {
+    /// What the ends speak.
+    Protocol, "protocol" {
+        /// The kernel's TCP.
+        Tcp = "tcp",
+        /// The kernel's UDP.
+        Udp = "udp",
+    }
+}
+
+impl Protocol {
+    /// The level whose messages the ends exchange.
+    pub fn level(self) -> Level {
+        match self {
+            Self::Tcp => Level::Tcp,
+            Self::Udp => Level::Udp,
+        }
+    }
+}
+
+/// How frames are to be carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Carriage {
+    /// By what.
+    pub link: Link,
+    /// MTU of both interfaces.
+    pub mtu_bytes: u32,
+    /// Take all frames there are at each wake, rather than one.
+    pub coalesce: bool,
+}
+
+impl Carriage {
+    /// Two namespaces joined this way.
+    ///
+    /// # Errors
+    /// One line with the reason why this machine or this user cannot, and what to do.
+    pub fn open(self) -> Result<Namespaces> {
+        match self.link {
+            Link::Veth => Namespaces::veth_pair(self.mtu_bytes),
+            Link::OneProcess | Link::TwoProcesses => {
+                Namespaces::joined(|source, target| self.join(source, target))
+            }
+        }
+    }
+
+    fn join(self, source: Side, target: Side) -> Result<Joint> {
+        let Side { namespace: source, .. } = source;
+        let Side { namespace: target, .. } = target;
+        ensure!(
+            !source.is_unprivileged() && Path::new("/dev/net/tun").exists(),
+            "level eth makes interfaces of its own: run as root, with /dev/net/tun (`modprobe tun`)"
+        );
+        let place = msg::directory(&far::nonce());
+        let prefix = msg::directory("");
+        let prefix = prefix.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let meeting_place = MeetingPlace::make(place.clone(), prefix)?;
+        let carriers = match self.link {
+            Link::TwoProcesses => vec![
+                Carrier::start(self, &place, "source", &[source])?,
+                Carrier::start(self, &place, "target", &[target])?,
+            ],
+            _ => vec![Carrier::start(self, &place, "both", &[source, target])?],
+        };
+        let processes = await_peers(&place, carriers.len())?;
+        // The processes first: they remove their sockets from the directory.
+        Ok(Joint { link: self.link.name(), processes, kept: Box::new((carriers, meeting_place)) })
+    }
+}
+
+/// A running `bywire eth up` in a process group of its own. Dropping it ends the group, and the interfaces with it.
+struct Carrier {
+    child: Child,
+    group: Option<Group>,
+}
+
+impl Carrier {
+    /// Starts one with an interface in each of `namespaces`, which stand when this returns.
+    fn start(carriage: Carriage, directory: &Path, node: &str, namespaces: &[&Namespace]) -> Result<Self> {
+        let mut command = bywire(directory, &["eth", "up", "--network", "laboratory", "--node", node]);
+        command.args(["--mtu", &carriage.mtu_bytes.to_string()]);
+        command.args(["--coalesce", if carriage.coalesce { "on" } else { "off" }]);
+        for namespace in namespaces {
+            let (path, address) = (namespace.path(), namespace.address());
+            let interface = format!("{}:{INTERFACE}={address}/{PREFIX_LENGTH}", path.display());
+            command.args(["--interface", &interface]);
+        }
+        command.stderr(Stdio::piped()).process_group(0);
+        crate::namespaces::end_with_this_thread(&mut command);
+        let child = command.spawn().context("cannot start `bywire eth up`")?;
+        let group = Pid::from_raw(child.id() as i32).map(Group::of);
+        let mut carrier = Self { child, group };
+        carrier.await_interfaces(namespaces.len())?;
+        Ok(carrier)
+    }
+
+    /// It tells each interface in a line of its own.
+    fn await_interfaces(&mut self, expected: usize) -> Result<()> {
+        let said = self.child.stdout.take().context("`bywire eth up` has no output")?;
+        let mut complaints = self.child.stderr.take().context("`bywire eth up` has no errors")?;
+        let (sender, lines) = channel();
+        // Whatever it says later is read too, so that it never waits for a reader.
+        std::thread::spawn(move || {
+            for line in BufReader::new(said).lines().map_while(Result::ok) {
+                let _nobody_listens = sender.send(line);
+            }
+        });
+        let until = Instant::now() + PATIENCE;
+        for _ in 0..expected {
+            match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("`bywire eth up` has not made its interfaces in time")
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let mut said = String::new();
+                    complaints.read_to_string(&mut said)?;
+                    let reason = said.lines().next().unwrap_or("nothing");
+                    bail!("`bywire eth up` ended: {}", reason.trim_start_matches("bywire: "));
+                }
+            }
+        }
+        std::thread::spawn(move || std::io::copy(&mut complaints, &mut std::io::sink()));
+        Ok(())
+    }
+}
+
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        // The group first: once the child has been waited for, its number may belong to somebody else.
+        drop(self.group.take());
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+/// This very program, with its sockets in `directory`.
+fn bywire(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(arguments).env("BYWIRE_RUNTIME_DIR", directory);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+}
+
+/// Waits until each of so many nodes knows the interfaces of the others; with the processes that carry frames.
+fn await_peers(directory: &Path, nodes: usize) -> Result<Vec<u32>> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let output = bywire(directory, &["eth", "status", "--json"]).stderr(Stdio::null()).output()?;
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let known = status.as_array().map_or(&[][..], Vec::as_slice);
+        if known.len() == nodes && known.iter().all(|node| knows(node, nodes - 1)) {
+            let carriers = known.iter().filter_map(|node| node["carriers"].as_array()).flatten();
+            return Ok(carriers
+                .filter_map(|carrier| carrier["process"].as_u64())
+                .map(|id| id as u32)
+                .collect());
+        }
+        ensure!(Instant::now() < until, "the processes of `bywire eth up` have not found each other in time");
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// Does a node, by its status, know that many others with their interfaces?
+fn knows(node: &Value, others: usize) -> bool {
+    let peers = node["peers"].as_array().map_or(&[][..], Vec::as_slice);
+    peers.iter().filter(|peer| peer["interfaces_count"].as_u64() > Some(0)).count() >= others
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_node_that_knows_nothing_of_the_other_is_waited_for() {
+        let alone = json!({ "peers": [] });
+        let greeted = json!({ "peers": [{ "interfaces_count": 0 }] });
+        let ready = json!({ "peers": [{ "interfaces_count": 1 }] });
+        assert!(knows(&alone, 0) && !knows(&alone, 1));
+        assert!(!knows(&greeted, 1) && knows(&ready, 1));
+    }
+}

@@ -1,0 +1,234 @@
+//! Hostile peers and the busy bulk area: each rule that they break ends their own connection, and nothing else.
+
+mod ports;
+mod rogue;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bywire::handshake::Packet;
+use bywire::{Event, Gone, Key, Peer, Port, PortOptions, Priority};
+use bywire_ring::geometry::{BUSY_BULK_BYTES, Geometry, LaneName};
+use bywire_ring::header::{BULK, CHECKED, Header, PROMPT};
+use bywire_ring::memory::Memory;
+use rustix::fs::SealFlags;
+
+use ports::{Place, meet, until};
+use rogue::{ALL_SEALS, DATAGRAM, FIRST, Inside, MESSAGE, MOVE_BULK, NEXT, Rogue, sealed};
+
+/// A port under attack, and an honest peer of it.
+struct Scene {
+    place: Place,
+    victim: Port,
+    other: Port,
+    to_victim: Peer,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let place = Place::new();
+        // One buffer: whether it is posted shows in whether another may be.
+        let name = Some("victim".parse().expect("a name"));
+        let mut victim = place.open(PortOptions { name, receive_tokens: 1, ..place.options() });
+        let mut other = place.open(place.options());
+        let (to_victim, _) = meet(&mut other, &mut victim);
+        victim.post_receive(Priority::Low, vec![0; LONG]).expect("a token");
+        Self { place, victim, other, to_victim }
+    }
+
+    fn rogue(&mut self) -> (Rogue, Inside) {
+        let rogue = Rogue::new(self.place.path(), "rogue");
+        let inside = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| rogue.enter("victim").expect("let in"));
+            until(|| {
+                let event = self.victim.wait(Some(Duration::from_millis(1))).expect("wait");
+                assert!(matches!(event, None | Some(Event::Connected(_))));
+                thread.is_finished()
+            });
+            thread.join().expect("let in")
+        });
+        // Its arrival may still be an event.
+        self.victim.poll();
+        (rogue, inside)
+    }
+
+    /// Lets the victim live until the rogue is gone; the honest peer and the buffer are still there.
+    fn assert_broken(&mut self, name: &str) {
+        until(|| match self.victim.wait(Some(Duration::from_millis(1))).expect("wait") {
+            Some(Event::Disconnected { reason, .. }) => {
+                assert_eq!(reason, Gone::Broken, "{name}");
+                true
+            }
+            Some(Event::Message(_) | Event::Got { result: Err(_), .. }) | None => false,
+            Some(other) => panic!("{name}: {other:?}"),
+        });
+        self.victim.post_receive(Priority::Low, vec![0]).expect_err("the posted buffer came back");
+        self.other.send(self.to_victim, Priority::Low, b"well?").expect("room");
+        let mut heard = false;
+        until(|| {
+            if let Some(Event::Message(message)) = self.victim.poll() {
+                heard = &message.payload[..] == b"well?";
+            }
+            heard
+        });
+    }
+}
+
+#[test]
+fn bad_offers_of_a_bulk_area_end_their_connection() {
+    let mut scene = Scene::new();
+    let length = BUSY_BULK_BYTES as u64;
+    let good = sealed(length, true, ALL_SEALS);
+    let files = [
+        ("too short", sealed(length - 4096, true, ALL_SEALS)),
+        ("too long", sealed(length + 4096, true, ALL_SEALS)),
+        ("empty", sealed(0, false, ALL_SEALS)),
+        ("unsealed", sealed(length, true, SealFlags::empty())),
+        ("writable later", sealed(length, true, ALL_SEALS.difference(SealFlags::FUTURE_WRITE))),
+        ("to be pulled away", sealed(length, true, ALL_SEALS.difference(SealFlags::SHRINK))),
+        ("all holes", sealed(length, false, ALL_SEALS)),
+    ];
+    let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
+    let mut cases: Vec<(&str, Vec<Vec<BorrowedFd<'_>>>)> =
+        files.iter().map(|(name, file)| (*name, vec![vec![file.as_fd()]])).collect();
+    cases.push(("nothing", vec![vec![]]));
+    cases.push(("a pipe", vec![vec![reader.as_fd()]]));
+    cases.push(("twice", vec![vec![good.as_fd()], vec![good.as_fd()]]));
+    for (name, packets) in cases {
+        let (_rogue, inside) = scene.rogue();
+        for descriptors in packets {
+            inside.socket.send(&Packet::Bulk.to_bytes(), &descriptors).expect("send");
+        }
+        scene.assert_broken(name);
+    }
+    assert_eq!(rustix::fs::fstat(&files[6].1).expect("stat").st_blocks, 0, "the victim filled it");
+    // Twice, with a move between.
+    let (mut rogue, mut inside) = scene.rogue();
+    let area = Rogue::offer_bulk(&inside);
+    assert!(rogue.move_bulk(&mut inside, area));
+    rogue.push(&mut inside, LaneName::Low, MESSAGE, &[7]);
+    until(|| matches!(scene.victim.poll(), Some(Event::Message(_))));
+    drop(Rogue::offer_bulk(&inside));
+    scene.assert_broken("twice, with a move between");
+}
+
+#[test]
+fn moves_out_of_place_end_their_connection() {
+    let mut scene = Scene::new();
+    let (rogue, mut inside) = scene.rogue();
+    rogue.push(&mut inside, LaneName::Low, MOVE_BULK, &[]);
+    scene.assert_broken("without an offer");
+
+    let (rogue, mut inside) = scene.rogue();
+    let _area = Rogue::offer_bulk(&inside);
+    rogue.push(&mut inside, LaneName::High, MOVE_BULK, &[]);
+    scene.assert_broken("on the high lane");
+
+    let (rogue, mut inside) = scene.rogue();
+    // Looked at only while an answer is awaited.
+    let peer = scene.victim.peers().last().expect("the rogue");
+    scene.victim.get(peer, Priority::High, (Key(1), 0), vec![0; 8]).expect("a token");
+    let _area = Rogue::offer_bulk(&inside);
+    rogue.push(&mut inside, LaneName::Reply, MOVE_BULK, &[]);
+    scene.assert_broken("on the reply lane");
+
+    let (mut rogue, mut inside) = scene.rogue();
+    let area = Rogue::offer_bulk(&inside);
+    assert!(rogue.move_bulk(&mut inside, area));
+    rogue.push(&mut inside, LaneName::Low, MOVE_BULK, &[]);
+    scene.assert_broken("twice");
+
+    let (rogue, mut inside) = scene.rogue();
+    let _area = Rogue::offer_bulk(&inside);
+    rogue.push_low(&mut inside, MOVE_BULK, &[], &[1; 100]);
+    scene.assert_broken("with a payload in the bulk area");
+}
+
+#[test]
+fn fragments_longer_than_their_area_allows_end_their_connection() {
+    let mut scene = Scene::new();
+    for has_moved in [false, true] {
+        let (mut rogue, mut inside) = scene.rogue();
+        if has_moved {
+            let area = Rogue::offer_bulk(&inside);
+            assert!(rogue.move_bulk(&mut inside, area));
+        }
+        rogue.push_low(&mut inside, MESSAGE, &[], &[5; 4000]);
+        let longest = if has_moved { 32 << 10 } else { Geometry::default().fragment_bytes };
+        let header = Header { kind: MESSAGE | BULK, length: longest as u16 + 1, check: 0 };
+        rogue.rewrite(&inside, header);
+        scene.assert_broken("longer than a fragment");
+    }
+}
+
+const LONG: usize = 60_000;
+const FRAGMENT: u16 = 20_000;
+
+/// A fragment is copied in steps; between them the peer changes what it has said about it.
+#[test]
+fn a_header_that_changes_between_two_steps_ends_its_connection() {
+    let good = Header { kind: FIRST | BULK, length: FRAGMENT, check: 0 };
+    let mut scene = Scene::new();
+    for (name, header) in [
+        ("longer", Header { length: 30_000, ..good }),
+        ("a little longer", Header { length: FRAGMENT + 1, ..good }),
+        ("a little shorter", Header { length: FRAGMENT - 1, ..good }),
+        ("shorter than what was copied", Header { length: 1000, ..good }),
+        ("nothing", Header { length: 0, ..good }),
+        ("too long", Header { length: u16::MAX, ..good }),
+        ("the next fragment", Header { kind: NEXT | BULK, ..good }),
+        ("a datagram", Header { kind: DATAGRAM | BULK, ..good }),
+        ("a message", Header { kind: MESSAGE | BULK, ..good }),
+        ("a short message", Header { kind: MESSAGE, length: 8, ..good }),
+        ("a move", Header { kind: MOVE_BULK, length: 0, ..good }),
+        ("in the slot", Header { kind: FIRST, ..good }),
+        ("checked", Header { kind: good.kind | CHECKED, ..good }),
+        ("prompt", Header { kind: good.kind | PROMPT, ..good }),
+        ("another check", Header { check: 1, ..good }),
+    ] {
+        let (rogue, inside) = scene.in_the_midst();
+        rogue.rewrite(&inside, header);
+        scene.assert_broken(name);
+    }
+    // The same again, and nothing at all for a while: that is a peer like any other.
+    let (rogue, mut inside) = scene.in_the_midst();
+    let offset = rogue.last_slot(&inside);
+    let word = rogue.segment.load(offset, Ordering::Relaxed);
+    rogue.segment.store(offset, 0, Ordering::Release);
+    (0..100).for_each(|_| drop(scene.victim.poll()));
+    rogue.segment.store(offset, word, Ordering::Release);
+    for _ in 0..2 {
+        rogue.push_low(&mut inside, NEXT, &[0], &[9; FRAGMENT as usize]);
+    }
+    until(|| match scene.victim.poll() {
+        Some(Event::Message(message)) if message.priority == Priority::Low => {
+            assert!(message.payload.len() == LONG && message.payload.iter().all(|byte| *byte == 9));
+            true
+        }
+        Some(Event::Message(_)) | None => false,
+        Some(other) => panic!("{other:?}"),
+    });
+}
+
+impl Scene {
+    /// A rogue whose long fragment has been copied in part, and not whole.
+    fn in_the_midst(&mut self) -> (Rogue, Inside) {
+        let (mut rogue, mut inside) = self.rogue();
+        let area = Rogue::offer_bulk(&inside);
+        assert!(rogue.move_bulk(&mut inside, area));
+        rogue.push(&mut inside, LaneName::Low, MESSAGE, &[7]);
+        until(|| matches!(self.victim.poll(), Some(Event::Message(_))));
+        for number in 0..30 {
+            rogue.push(&mut inside, LaneName::High, MESSAGE, &[number]);
+        }
+        rogue.push_low(&mut inside, FIRST, &[LONG as u64], &[9; FRAGMENT as usize]);
+        // One poll in eight looks at the low lane first, and makes a step there: two of ten.
+        for _ in 0..16 {
+            assert!(
+                matches!(self.victim.poll(), Some(Event::Message(message)) if message.priority == Priority::High)
+            );
+        }
+        (rogue, inside)
+    }
+}

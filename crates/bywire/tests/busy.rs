@@ -1,0 +1,470 @@
+//! Peers that are sent much: their payloads move to a bulk area of their own, and nothing else changes.
+
+mod ports;
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bywire::{
+    Confirm, Event, Geometry, Gone, Key, LaneGeometry, Peer, Port, PortOptions, Priority, Rights, SendError,
+};
+use ports::{Place, meet, until};
+
+/// These tests count the mappings of the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Mappings of busy bulk areas: one at the writer, one at the reader.
+fn areas() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("procfs");
+    maps.lines().filter(|line| line.contains("bywire-bulk")).count()
+}
+
+fn pattern(length: usize, seed: usize) -> Vec<u8> {
+    (0..length).map(|index| (index * 31 + seed * 7 + (index >> 8)) as u8).collect()
+}
+
+/// Sends one long message of low priority and takes it at the other end.
+fn carry(from: &mut Port, peer: Peer, to: &mut Port, length: usize) {
+    from.send_buffer(peer, Priority::Low, pattern(length, 1), Confirm::Delivered).expect("token");
+    let (mut sent, mut received) = (false, false);
+    until(|| {
+        match from.poll() {
+            Some(Event::Sent { result: Ok(()), .. }) => sent = true,
+            None => {}
+            Some(other) => panic!("{other:?}"),
+        }
+        match to.poll() {
+            Some(Event::Message(message)) => {
+                assert_eq!(&message.payload[..], pattern(length, 1));
+                received = true;
+            }
+            Some(Event::BufferNeeded { priority, length_bytes, .. }) => {
+                to.post_receive(priority, vec![0; length_bytes as usize]).expect("token");
+            }
+            None => {}
+            Some(other) => panic!("{other:?}"),
+        }
+        sent && received
+    });
+}
+
+/// Enough to fill a lane of the default size more than eight times.
+const MUCH: usize = 2 << 20;
+
+/// Two ports of which the first writes to a busy bulk area.
+fn busy_pair(place: &Place, options: &PortOptions) -> (Port, Peer, Port, Peer) {
+    let before = areas();
+    let (mut a, to_b, mut b, to_a) = place.pair(options);
+    carry(&mut a, to_b, &mut b, MUCH);
+    assert_eq!(areas() - before, 2, "busy by now");
+    (a, to_b, b, to_a)
+}
+
+/// Numbers that look random and are the same in every run.
+struct Lot(u64);
+
+impl Lot {
+    fn draw(&mut self, below: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % below
+    }
+}
+
+/// One direction of mixed traffic, and what must come of it.
+struct Traffic {
+    lot: Lot,
+    key: Key,
+    made: usize,
+    left: usize,
+    /// By priority, what was sent and has not arrived.
+    messages: [VecDeque<Vec<u8>>; 2],
+    /// Low ones: any of them may be lost.
+    datagrams: VecDeque<Vec<u8>>,
+    notes: VecDeque<Vec<u8>>,
+    gets: usize,
+    completions: usize,
+}
+
+const REGION: usize = 50_000;
+
+impl Traffic {
+    fn new(seed: u64, key: Key) -> Self {
+        Self {
+            lot: Lot(seed),
+            key,
+            made: 0,
+            left: 400,
+            messages: Default::default(),
+            datagrams: VecDeque::new(),
+            notes: VecDeque::new(),
+            gets: 0,
+            completions: 0,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.left == 0
+            && self.messages.iter().all(VecDeque::is_empty)
+            && self.notes.is_empty()
+            && (self.gets, self.completions) == (0, 0)
+    }
+
+    fn send(&mut self, port: &mut Port, peer: Peer) {
+        if self.left == 0 {
+            return;
+        }
+        self.made += 1;
+        let priority = [Priority::Low, Priority::Low, Priority::High][self.lot.draw(3)];
+        let outcome = match self.lot.draw(10) {
+            0..4 => {
+                let length = [self.lot.draw(57), self.lot.draw(4097)][self.lot.draw(2)];
+                let bytes = pattern(length, self.made);
+                port.send(peer, priority, &bytes).map(|()| self.messages[priority as usize].push_back(bytes))
+            }
+            4..7 => {
+                let length = [4096, 40_000, 300_000][self.lot.draw(3)];
+                let bytes = pattern(self.lot.draw(length), self.made);
+                let sent = port.send_buffer(peer, priority, bytes.clone(), Confirm::Delivered);
+                sent.map_err(|unsent| unsent.error).map(|_| {
+                    self.messages[priority as usize].push_back(bytes);
+                    self.completions += 1;
+                })
+            }
+            7 => {
+                let bytes = pattern(self.lot.draw(4097), self.made);
+                port.send_datagram(peer, Priority::Low, &bytes).map(|sent| {
+                    self.datagrams.extend(sent.then_some(bytes));
+                })
+            }
+            // One note at a time, so that its data is still there when it is seen.
+            8 if self.notes.is_empty() => {
+                let length = self.lot.draw(REGION);
+                let mut note = pattern(8, self.made);
+                note[..4].copy_from_slice(&(length as u32).to_ne_bytes());
+                let put = port.put(peer, priority, (self.key, 0), pattern(length, self.made), Some(&note));
+                put.map_err(|unsent| unsent.error).map(|_| {
+                    note.extend((self.made as u64).to_ne_bytes());
+                    self.notes.push_back(note);
+                    self.completions += 1;
+                })
+            }
+            _ => {
+                let got = port.get(peer, priority, (self.key, 0), vec![0; self.lot.draw(REGION)]);
+                got.map_err(|unsent| unsent.error).map(|_| self.gets += 1)
+            }
+        };
+        match outcome {
+            Ok(()) => self.left -= 1,
+            Err(SendError::Full | SendError::NoToken) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// An event at the sending end.
+    fn completed(&mut self, event: Event) {
+        match event {
+            Event::Sent { result: Ok(()), .. } | Event::Put { result: Ok(()), .. } => self.completions -= 1,
+            Event::Got { result: Ok(()), .. } => self.gets -= 1,
+            Event::Room { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// An event at the receiving end.
+    fn arrived(&mut self, port: &mut Port, event: Event) {
+        match event {
+            Event::Message(message) => {
+                let expected = self.messages[message.priority as usize].pop_front();
+                assert!(expected.is_some_and(|expected| expected == message.payload[..]));
+                port.recycle(message.payload);
+            }
+            Event::Datagram(datagram) => {
+                while self.datagrams.pop_front().expect("one of ours, in order") != datagram.payload[..] {}
+            }
+            Event::Notified { note, .. } => {
+                let expected = self.notes.pop_front().expect("one of ours");
+                assert_eq!(&expected[..8], &note[..]);
+                let length = u32::from_ne_bytes(note[..4].try_into().expect("four")) as usize;
+                let seed = u64::from_ne_bytes(expected[8..].try_into().expect("eight")) as usize;
+                assert_eq!(port.region(self.key).expect("ours")[..length], pattern(length, seed));
+            }
+            Event::BufferNeeded { priority, length_bytes, .. } => {
+                port.post_receive(priority, vec![0; length_bytes as usize]).expect("token");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn all_that_can_be_sent_stays_right_across_the_move() {
+    let _alone = alone();
+    for (seed, integrity) in [(1, false), (2, true), (3, false), (4, true), (5, false), (6, false)] {
+        let place = Place::new();
+        let before = areas();
+        let (mut a, to_b, mut b, _) = place.pair(&PortOptions { integrity, ..place.options() });
+        let key = b.register(vec![0; REGION], Rights { read: true, write: true }).expect("region");
+        let mut traffic = Traffic::new(seed, key);
+        until(|| {
+            // Neither end is always ahead.
+            for _ in 0..traffic.lot.draw(4) {
+                traffic.send(&mut a, to_b);
+            }
+            for _ in 0..traffic.lot.draw(4) {
+                if let Some(event) = a.poll() {
+                    traffic.completed(event);
+                }
+            }
+            for _ in 0..traffic.lot.draw(8) {
+                if let Some(event) = b.poll() {
+                    traffic.arrived(&mut b, event);
+                }
+            }
+            traffic.is_over()
+        });
+        assert_eq!(areas() - before, 2, "seed {seed}: it became busy");
+    }
+}
+
+#[test]
+fn nobody_becomes_busy_where_that_is_forbidden_or_useless() {
+    let _alone = alone();
+    let place = Place::new();
+    let large = LaneGeometry { slots: 256, bulk_bytes: 4 << 20 };
+    let mut geometry = Geometry::default();
+    geometry.lanes[2] = large;
+    let forbidden = PortOptions { busy_peers_max: 0, ..place.options() };
+    let useless = PortOptions { geometry, ..place.options() };
+    for options in [forbidden, useless] {
+        let before = areas();
+        let (mut a, to_b, mut b, _) = place.pair(&options);
+        for _ in 0..3 {
+            carry(&mut a, to_b, &mut b, 40 << 20);
+        }
+        assert_eq!(areas(), before);
+    }
+}
+
+#[test]
+fn sixteen_peers_are_busy_at_most_and_the_next_takes_the_place_of_one_that_ended() {
+    let _alone = alone();
+    let place = Place::new();
+    let before = areas();
+    let mut hub = place.open(place.options());
+    let mut peers: VecDeque<(Port, Peer)> = (0..18)
+        .map(|_| {
+            let mut port = place.open(place.options());
+            let (to_port, _) = meet(&mut hub, &mut port);
+            (port, to_port)
+        })
+        .collect();
+    for (port, to_port) in &mut peers {
+        carry(&mut hub, *to_port, port, MUCH);
+    }
+    assert_eq!(areas() - before, 2 * 16);
+    for ended in 0..2 {
+        let (port, to_port) = peers.pop_front().expect("sixteen of them are busy");
+        if ended == 0 {
+            drop(port);
+            until(|| matches!(hub.poll(), Some(Event::Disconnected { peer, .. }) if peer == to_port));
+        } else {
+            hub.disconnect(to_port);
+            assert!(matches!(hub.poll(), Some(Event::Disconnected { .. })));
+            drop(port);
+        }
+        assert_eq!(areas() - before, 2 * 15);
+        let (port, to_port) = peers.back_mut().expect("not busy yet");
+        carry(&mut hub, *to_port, port, MUCH);
+        assert_eq!(areas() - before, 2 * 16);
+        peers.rotate_right(1);
+    }
+}
+
+/// The area was shared, and then there was no room for the record that moves there.
+#[test]
+fn a_peer_that_ends_before_it_has_moved_gives_its_place_back() {
+    let _alone = alone();
+    let place = Place::new();
+    let geometry = Geometry { lanes: [LaneGeometry { slots: 8, bulk_bytes: 4096 }; 3], fragment_bytes: 512 };
+    let options = PortOptions { geometry, busy_peers_max: 1, ..place.options() };
+    let before = areas();
+    let (mut a, to_b, mut b, _) = place.pair(&options);
+    // Never in the way: it moves only when a send finds no room.
+    for round in 0..100 {
+        a.send(to_b, Priority::Low, &pattern(500, round)).expect("room");
+        assert!(matches!(ports::event(&mut [&mut b, &mut a]), Event::Message(_)));
+    }
+    assert_eq!(areas(), before);
+    while a.send(to_b, Priority::Low, b"x").is_ok() {}
+    a.poll();
+    assert_eq!(areas() - before, 1, "shared, and not taken yet");
+    let mut c = place.open(options.clone());
+    let (to_c, _) = meet(&mut a, &mut c);
+    let outgoing = |a: &mut Port, c: &mut Port| carry(a, to_c, c, 100_000);
+    outgoing(&mut a, &mut c);
+    assert_eq!(areas() - before, 1, "the only place is taken");
+    a.disconnect(to_b);
+    until(|| matches!(a.poll(), Some(Event::Disconnected { .. })));
+    outgoing(&mut a, &mut c);
+    assert_eq!(areas() - before, 2, "and given back");
+}
+
+/// Which messages need a posted buffer, and which buffer they take, is the same for busy peers.
+#[test]
+fn a_message_to_a_busy_peer_takes_a_posted_buffer_like_any_other() {
+    let _alone = alone();
+    let place = Place::new();
+    let (mut a, to_b, mut b, _) = busy_pair(&place, &place.options());
+    for length in [4097, 8000, 32_768, 32_769] {
+        a.send_buffer(to_b, Priority::Low, pattern(length, 2), Confirm::Copied).expect("token");
+        let mut needed = false;
+        until(|| {
+            a.poll();
+            match b.poll() {
+                Some(Event::BufferNeeded { length_bytes, .. }) => {
+                    assert_eq!(length_bytes, length as u64);
+                    needed = true;
+                    b.post_receive(Priority::Low, vec![0; 40_001]).expect("token");
+                }
+                Some(Event::Message(message)) => {
+                    assert_eq!(&message.payload[..], pattern(length, 2));
+                    let buffer = message.payload.into_buffer().expect("a long one");
+                    assert_eq!(buffer.as_ref().len(), 40_001, "the posted one");
+                    return true;
+                }
+                None => {}
+                Some(other) => panic!("{other:?}"),
+            }
+            false
+        });
+        assert!(needed);
+    }
+}
+
+/// Room for a small fragment is no reason to stay awake for a large one.
+#[test]
+fn a_sender_whose_busy_peer_stands_still_can_sleep() {
+    let _alone = alone();
+    let place = Place::new();
+    let (mut a, to_b, mut b, _) = busy_pair(&place, &place.options());
+    // Its first message waits for a buffer that nobody posts.
+    for _ in 0..60 {
+        a.send_buffer(to_b, Priority::Low, pattern(100_000, 3), Confirm::Copied).expect("token");
+    }
+    let mut sent = 0;
+    for _ in 0..2000 {
+        sent += u32::from(matches!(a.poll(), Some(Event::Sent { .. })));
+        assert!(matches!(b.poll(), None | Some(Event::BufferNeeded { .. })));
+    }
+    assert!(sent > 30 && sent < 60, "as many as fit: {sent}");
+    assert!(a.arm(), "there is nothing to do");
+    // And it wakes when there is.
+    b.post_receive(Priority::Low, vec![0; 100_000]).expect("token");
+    let mut received = 0;
+    until(|| {
+        if let Some(Event::Message(message)) = b.poll() {
+            b.post_receive(Priority::Low, message.payload.into_buffer().expect("posted")).expect("token");
+            received += 1;
+        }
+        // Asleep until the bell rings.
+        while let Some(event) = a.wait(Some(std::time::Duration::from_micros(10))).expect("wait") {
+            assert!(matches!(event, Event::Sent { .. }));
+        }
+        received == 60
+    });
+}
+
+#[test]
+fn a_whole_message_in_the_bulk_area_survives_its_sender() {
+    let _alone = alone();
+    let place = Place::new();
+    let (mut a, to_b, mut b, _) = busy_pair(&place, &place.options());
+    a.send_buffer(to_b, Priority::Low, pattern(1 << 20, 4), Confirm::Copied).expect("token");
+    until(|| matches!(a.poll(), Some(Event::Sent { .. })));
+    a.send(to_b, Priority::Low, b"behind it").expect("room");
+    drop(a);
+    let mut received = Vec::new();
+    until(|| match b.poll() {
+        Some(Event::Message(message)) => {
+            received.push(message.payload.to_vec());
+            false
+        }
+        Some(Event::Disconnected { reason: Gone::Closed, .. }) => true,
+        Some(Event::BufferNeeded { .. }) | None => false,
+        Some(other) => panic!("{other:?}"),
+    });
+    assert_eq!(received.len(), 2);
+    assert!(received[0] == pattern(1 << 20, 4) && received[1] == b"behind it");
+}
+
+/// The record that moves, and the packet with the memory, are still on the way when the sender closes.
+#[test]
+fn what_was_sent_across_the_move_arrives_although_its_sender_has_closed() {
+    let _alone = alone();
+    let place = Place::new();
+    let (mut a, to_b, mut b, _) = place.pair(&place.options());
+    let before = areas();
+    // All that the small area takes, again and again, until the sender has moved.
+    let mut sent = 0;
+    let mut expected = 0;
+    while areas() == before {
+        while a.send(to_b, Priority::Low, &pattern(4000, sent)).is_ok() {
+            sent += 1;
+        }
+        a.poll();
+        if areas() == before {
+            for _ in 0..12 {
+                let Event::Message(message) = ports::event(&mut [&mut b]) else { panic!("a message") };
+                assert_eq!(&message.payload[..], pattern(4000, expected));
+                b.recycle(message.payload);
+                expected += 1;
+            }
+        }
+    }
+    for _ in 0..50 {
+        a.send(to_b, Priority::Low, &pattern(4000, sent)).expect("room in the new area");
+        sent += 1;
+    }
+    assert_eq!(areas() - before, 1, "the other end has not heard of it");
+    drop(a);
+    until(|| match b.poll() {
+        Some(Event::Message(message)) => {
+            assert_eq!(&message.payload[..], pattern(4000, expected));
+            expected += 1;
+            false
+        }
+        Some(Event::Disconnected { reason: Gone::Closed, .. }) => true,
+        None => false,
+        Some(other) => panic!("{other:?}"),
+    });
+    assert_eq!(expected, sent);
+}
+
+/// Memory of the library's own, for messages of peers that have ended, does not become a posted buffer.
+#[test]
+fn half_a_message_of_a_peer_that_ended_leaves_no_buffer_behind() {
+    let _alone = alone();
+    let place = Place::new();
+    let mut b = place.open(place.options());
+    for round in 0..2 {
+        let mut a = place.open(place.options());
+        let (to_b, _) = meet(&mut a, &mut b);
+        a.send_buffer(to_b, Priority::Low, pattern(100_000, round), Confirm::Copied).expect("token");
+        (0..100).for_each(|_| assert!(a.poll().is_none(), "more than the lane takes"));
+        let mut needed = 0;
+        until(|| {
+            needed += u32::from(matches!(b.poll(), Some(Event::BufferNeeded { .. })));
+            needed == 1
+        });
+        drop(a);
+        until(|| match b.poll() {
+            Some(Event::Disconnected { .. }) => true,
+            None => false,
+            Some(other) => panic!("{other:?}"),
+        });
+    }
+}

@@ -1,0 +1,189 @@
+//! Long messages that give way to messages of high priority, step by step: two ports of one thread, polled by hand.
+
+mod ports;
+
+use bywire::{Confirm, Event, Peer, Port, PortOptions, Priority};
+use ports::{Place, until};
+
+/// A step of a copy.
+const STEP: usize = 2048;
+const LONG: usize = 300_000;
+
+fn pattern(length: usize, seed: usize) -> Vec<u8> {
+    (0..length).map(|index| (index * 31 + seed * 7 + (index >> 8)) as u8).collect()
+}
+
+/// Two ports; with `busy`, the first one's fragments of low priority are large.
+fn pair(place: &Place, integrity: bool, busy: bool) -> (Port, Peer, Port, Peer) {
+    let (mut a, to_b, mut b, to_a) = place.pair(&PortOptions { integrity, ..place.options() });
+    if busy {
+        for port in [&mut a, &mut b] {
+            port.post_receive(Priority::Low, vec![0; 2 << 20]).expect("token");
+        }
+        a.send_buffer(to_b, Priority::Low, vec![7; 2 << 20], Confirm::Copied).expect("token");
+        let (mut sent, mut received) = (false, false);
+        until(|| {
+            sent |= matches!(a.poll(), Some(Event::Sent { .. }));
+            received |= matches!(b.poll(), Some(Event::Message(_)));
+            sent && received
+        });
+    }
+    (a, to_b, b, to_a)
+}
+
+fn high(event: Option<Event>) -> Vec<u8> {
+    match event {
+        Some(Event::Message(message)) if message.priority == Priority::High => message.payload.to_vec(),
+        other => panic!("{other:?} instead of a message of high priority"),
+    }
+}
+
+fn take_long(port: &mut Port, other: &mut Port, seed: usize) {
+    until(|| {
+        other.poll();
+        match port.poll() {
+            Some(Event::Message(message)) => {
+                assert_eq!(message.priority, Priority::Low);
+                assert!(message.payload[..] == pattern(LONG, seed), "the long one is intact");
+                true
+            }
+            None => false,
+            Some(other) => panic!("{other:?}"),
+        }
+    });
+}
+
+#[test]
+fn a_sender_takes_what_is_urgent_between_any_two_steps() {
+    let place = Place::new();
+    for (seed, (integrity, busy)) in
+        [(false, false), (false, true), (true, true), (true, false)].into_iter().enumerate()
+    {
+        let (mut a, to_b, mut b, to_a) = pair(&place, integrity, busy);
+        b.post_receive(Priority::Low, vec![0; LONG]).expect("token");
+        a.send_buffer(to_b, Priority::Low, pattern(LONG, seed), Confirm::Copied).expect("token");
+        // One step at a time, and before each of them a message for the sender. (The first fragment has gone.)
+        let (mut rounds, mut received) = (0usize, None);
+        loop {
+            b.send(to_a, Priority::High, &rounds.to_ne_bytes()).expect("room");
+            match a.poll() {
+                Some(Event::Sent { result: Ok(()), .. }) => break,
+                event => assert_eq!(high(event), rounds.to_ne_bytes(), "at once"),
+            }
+            rounds += 1;
+            // The small area must be emptied on the way.
+            if let Some(Event::Message(message)) = b.poll() {
+                received = Some(message.payload);
+            }
+        }
+        let first = if busy { 32 << 10 } else { 4096 };
+        let steps = (LONG - first).div_ceil(STEP);
+        assert!(rounds >= steps - 2 && rounds < steps + 10, "{rounds} rounds for {steps} steps");
+        assert_eq!(high(a.poll()), rounds.to_ne_bytes(), "the last one");
+        match received {
+            Some(payload) => assert!(payload[..] == pattern(LONG, seed), "the long one is intact"),
+            None => take_long(&mut b, &mut a, seed),
+        }
+    }
+}
+
+#[test]
+fn a_receiver_takes_what_is_urgent_between_any_two_steps() {
+    let place = Place::new();
+    for (seed, integrity) in [(1, false), (2, true)] {
+        let (mut a, to_b, mut b, _) = pair(&place, integrity, true);
+        b.post_receive(Priority::Low, vec![0; LONG]).expect("token");
+        a.send_buffer(to_b, Priority::Low, pattern(LONG, seed), Confirm::Copied).expect("token");
+        until(|| matches!(a.poll(), Some(Event::Sent { .. })));
+        // All of it is there; yet each message of high priority comes before the rest.
+        let (mut rounds, mut expected) = (0usize, 0usize);
+        loop {
+            a.send(to_b, Priority::High, &rounds.to_ne_bytes()).expect("room");
+            rounds += 1;
+            match b.poll() {
+                Some(Event::Message(message)) if message.priority == Priority::Low => {
+                    assert!(message.payload[..] == pattern(LONG, seed), "the long one is intact");
+                    break;
+                }
+                event => assert_eq!(high(event), expected.to_ne_bytes(), "in order"),
+            }
+            expected += 1;
+        }
+        // Every eighth poll begins with the low lane, and makes one step there.
+        let polls = 8 * LONG.div_ceil(STEP);
+        assert!(rounds > polls - 16 && rounds < polls + 100, "{rounds} rounds for {polls} polls");
+        assert_eq!(high(b.poll()), expected.to_ne_bytes(), "the last one");
+    }
+}
+
+/// A datagram takes the place of what was staged; the fragment behind it is then not interrupted again.
+#[test]
+fn datagrams_and_urgent_messages_together_do_not_shut_a_long_one_out() {
+    let place = Place::new();
+    for busy in [false, true] {
+        let (mut a, to_b, mut b, to_a) = pair(&place, false, busy);
+        b.post_receive(Priority::Low, vec![0; LONG]).expect("token");
+        a.send_buffer(to_b, Priority::Low, pattern(LONG, 5), Confirm::Copied).expect("token");
+        let (mut sent, mut received) = (false, false);
+        let mut datagrams = 0;
+        for round in 0..400usize {
+            b.send(to_a, Priority::High, &round.to_ne_bytes()).expect("room");
+            datagrams +=
+                usize::from(a.send_datagram(to_b, Priority::Low, &[round as u8; 100]).expect("connected"));
+            match a.poll() {
+                Some(Event::Sent { .. }) => sent = true,
+                event => drop(high(event)),
+            }
+            for _ in 0..4 {
+                match b.poll() {
+                    Some(Event::Datagram(datagram)) => {
+                        assert_eq!(&datagram.payload[..], [datagram.payload[0]; 100]);
+                        datagrams -= 1;
+                    }
+                    Some(Event::Message(message)) => {
+                        assert!(message.payload[..] == pattern(LONG, 5), "the long one is intact");
+                        received = true;
+                    }
+                    None => {}
+                    Some(other) => panic!("{other:?}"),
+                }
+            }
+            if sent && received && datagrams == 0 {
+                break;
+            }
+        }
+        assert!(sent && received, "the long message was shut out");
+    }
+}
+
+/// What cannot be taken for want of a buffer is not urgent.
+#[test]
+fn a_message_that_waits_for_a_buffer_delays_no_other() {
+    let place = Place::new();
+    let (mut a, to_b, mut b, to_a) = pair(&place, false, false);
+    // At both ends a long message of high priority stands still.
+    a.send_buffer(to_b, Priority::High, pattern(10_000, 0), Confirm::Copied).expect("token");
+    b.send_buffer(to_a, Priority::High, pattern(10_000, 0), Confirm::Copied).expect("token");
+    let mut needed = 0;
+    until(|| {
+        for port in [&mut a, &mut b] {
+            needed += u32::from(matches!(port.poll(), Some(Event::BufferNeeded { .. })));
+        }
+        needed == 2
+    });
+    for port in [&mut a, &mut b] {
+        (0..20).for_each(|_| drop(port.poll()));
+    }
+    b.post_receive(Priority::Low, vec![0; 10 * 4096]).expect("token");
+    a.send_buffer(to_b, Priority::Low, pattern(10 * 4096, 1), Confirm::Copied).expect("token");
+    let mut polls = 0;
+    while !matches!(a.poll(), Some(Event::Sent { .. })) {
+        polls += 1;
+        assert!(polls < 15, "a whole fragment at a time");
+    }
+    polls = 0;
+    while !matches!(b.poll(), Some(Event::Message(_))) {
+        polls += 1;
+        assert!(polls < 15, "a whole fragment at a time");
+    }
+}
