@@ -64,6 +64,19 @@ pub fn table(musts: &[Must], contest: &Contest) -> String {
     page
 }
 
+/// Holds a contest to its table, for tests.
+///
+/// # Panics
+/// When nobody in it yields a series that one of `musts` is made of.
+pub fn assert_contestants(musts: &[Must], contest: &Contest) {
+    let names: Vec<&str> = contest.entries().iter().map(|entry| entry.contestant.name.as_str()).collect();
+    for must in musts {
+        for name in must.basis.contestants() {
+            assert!(names.contains(&name), "{}: nobody yields {name}", must.measure);
+        }
+    }
+}
+
 impl Basis {
     fn figure(self, contest: &Contest) -> Option<Figure> {
         match self {
@@ -86,7 +99,7 @@ impl Basis {
     }
 
     /// Those whose series it is made of.
-    pub fn contestants(self) -> Vec<&'static str> {
+    fn contestants(self) -> Vec<&'static str> {
         let series = match self {
             Median(series) => vec![series],
             Worst(series) => series.to_vec(),

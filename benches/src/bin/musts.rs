@@ -122,20 +122,12 @@ fn show(series: &str) -> Show {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     #[test]
     fn every_figure_has_its_contestant() {
         let contest = contestants(0.1);
-        let names: BTreeSet<&str> =
-            contest.entries().iter().map(|entry| entry.contestant.name.as_str()).collect();
-        for must in &MUSTS {
-            for name in must.basis.contestants() {
-                assert!(names.contains(name), "{}: nobody yields {name}", must.measure);
-            }
-        }
+        must::assert_contestants(&MUSTS, &contest);
         let unprepared = contest.entries().iter().filter(|entry| entry.contestant.name != "ucx");
         for entry in unprepared {
             assert!(entry.failures.is_empty(), "{}: {:?}", entry.contestant.name, entry.failures);

@@ -270,19 +270,19 @@ impl Port {
             return None;
         }
         // The shorter most polls are, the sooner a hot peer's message is seen.
-        self.poll_then(|polls| polls.is_multiple_of(8))
+        self.poll_with_quiet(8)
     }
 
-    /// Polls the hot peers, then whatever else there is; quiet ones if `is_their_turn`.
+    /// Polls the hot peers, then whatever else there is; quiet ones at every so many polls.
     #[inline(always)]
-    pub(crate) fn poll_then(&mut self, is_their_turn: impl Fn(u32) -> bool) -> Option<Event> {
+    pub(crate) fn poll_with_quiet(&mut self, every: u32) -> Option<Event> {
         if let Some(event) = self.attend_when_due() {
             return Some(event);
         }
         if let Some(event) = self.poll_hot() {
             return Some(event);
         }
-        self.look_further(is_their_turn(self.polls))
+        self.look_further(self.polls.is_multiple_of(every))
     }
 
     /// Begins a poll with what is seldom due: one branch for all of it.

@@ -213,7 +213,7 @@ impl Port {
         let start = clock::cycles();
         let mut turns = 0u32;
         loop {
-            if let Some(event) = self.poll_then(|_| true) {
+            if let Some(event) = self.poll_with_quiet(1) {
                 self.spin.paid();
                 return Some(event);
             }

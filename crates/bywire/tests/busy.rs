@@ -387,16 +387,7 @@ fn a_whole_message_in_the_bulk_area_survives_its_sender() {
     until(|| matches!(a.poll(), Some(Event::Sent { .. })));
     a.send(to_b, Priority::Low, b"behind it").expect("room");
     drop(a);
-    let mut received = Vec::new();
-    until(|| match b.poll() {
-        Some(Event::Message(message)) => {
-            received.push(message.payload.to_vec());
-            false
-        }
-        Some(Event::Disconnected { reason: Gone::Closed, .. }) => true,
-        Some(Event::BufferNeeded { .. }) | None => false,
-        Some(other) => panic!("{other:?}"),
-    });
+    let received = ports::messages_until_closed(&mut b);
     assert_eq!(received.len(), 2);
     assert!(received[0] == pattern(1 << 20, 4) && received[1] == b"behind it");
 }

@@ -285,16 +285,7 @@ fn a_long_message_that_was_sent_whole_survives_its_sender_without_a_posted_buffe
     assert!(matches!(event(&mut [&mut a]), Event::Sent { result: Ok(()), .. }));
     a.send(to_b, Priority::Low, b"behind it").expect("room");
     drop(a);
-    let mut received = Vec::new();
-    until(|| match b.poll() {
-        Some(Event::Message(message)) => {
-            received.push(message.payload.to_vec());
-            false
-        }
-        Some(Event::Disconnected { reason: Gone::Closed, .. }) => true,
-        Some(Event::BufferNeeded { .. }) | None => false,
-        Some(other) => panic!("{other:?}"),
-    });
+    let received = ports::messages_until_closed(&mut b);
     assert_eq!(received, [pattern(50_000, 4), b"behind it".to_vec()]);
 }
 

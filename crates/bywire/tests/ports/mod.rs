@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bywire::{Address, Event, Peer, Port, PortOptions};
+use bywire::{Address, Event, Gone, Peer, Port, PortOptions};
 use tempfile::TempDir;
 
 /// A runtime directory that is removed with the test.
@@ -90,4 +90,20 @@ pub fn event(ports: &mut [&mut Port]) -> Event {
         found.is_some()
     });
     found.expect("found")
+}
+
+/// What comes, message by message, until the peer has closed. No buffer is posted for any of it.
+#[allow(dead_code, reason = "not every test file has peers that close")]
+pub fn messages_until_closed(port: &mut Port) -> Vec<Vec<u8>> {
+    let mut received = Vec::new();
+    until(|| match port.poll() {
+        Some(Event::Message(message)) => {
+            received.push(message.payload.to_vec());
+            false
+        }
+        Some(Event::Disconnected { reason: Gone::Closed, .. }) => true,
+        Some(Event::BufferNeeded { .. }) | None => false,
+        Some(other) => panic!("{other:?}"),
+    });
+    received
 }
