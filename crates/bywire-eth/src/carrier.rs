@@ -137,6 +137,8 @@ impl Carrier {
             }
         }
         self.announce();
+        // Here too: who has much to do may never sleep.
+        self.paths.seek_lost();
         self.tell()
     }
 
@@ -172,8 +174,9 @@ impl Carrier {
         {
             return Ok(self.paths.next_arrival());
         }
+        let limit = self.paths.seek_lost();
         let asleep = clock::cycles();
-        self.ready.extend(self.poller.wait(None)?);
+        self.ready.extend(self.poller.wait(limit)?);
         self.spin.woken_after(clock::cycles().wrapping_sub(asleep));
         Ok(None)
     }
@@ -405,6 +408,11 @@ impl Paths {
         kernels[GAP..].copy_from_slice(&descriptor.to_bytes());
         fabric.send(target, descriptor, &mut self.buffer[GAP..length]);
         self.buffer[..VnetHeader::BYTES].copy_from_slice(&kept);
+    }
+
+    /// Meets those again who were lost, where it is time for that; tells how long one may sleep until then.
+    fn seek_lost(&mut self) -> Option<Duration> {
+        self.fabric.as_mut()?.seek_lost()
     }
 
     fn next_arrival(&mut self) -> Option<Arrival> {

@@ -2,14 +2,15 @@
 //!
 //! Frames travel as datagrams, a descriptor of eight bytes before each. What they are meant for travels as messages:
 //! each side tells which interfaces it has, and tells again when that changes. Who starts later looks for the others,
-//! so nobody has to watch for newcomers.
+//! so nobody has to watch for newcomers; who loses somebody that has not ended looks again, ever more rarely.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use bywire::{
-    Address, Event, Geometry, LaneGeometry, OpenError, Payload, Peer, Port, PortName, PortOptions, Priority,
-    SendError,
+    Address, ConnectError, Event, Geometry, Gone, LaneGeometry, OpenError, Payload, Peer, Port, PortName,
+    PortOptions, Priority, SendError,
 };
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +36,8 @@ const DATAGRAM_BYTES: [u32; 2] = [65_472, 32_768];
 const LANE_BYTES: u32 = 2 << 20;
 /// Interfaces in one introduction: with the longest names they fit into the shortest datagram.
 const INTRODUCED: usize = 32;
+/// After how long somebody who was lost is looked for, at first and at last; each time it is doubled.
+const SEEK_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(64)];
 /// The form of what the sides tell each other.
 const VERSION: u32 = 2;
 
@@ -73,12 +76,16 @@ pub struct Arrival {
 pub struct Fabric {
     /// Where the others are met.
     pub port: Port,
-    node: String,
+    join: Join,
+    directory: PathBuf,
     own: PortName,
     peers: HashMap<Peer, Met>,
     lanes: Vec<Option<Peer>>,
     interfaces: Vec<Announced>,
     datagram_bytes_max: usize,
+    /// When those who were lost are looked for, if there are any.
+    seek_at: Option<Instant>,
+    seek_after: Duration,
 }
 
 /// A process that was met.
@@ -123,20 +130,50 @@ impl Fabric {
         })?;
         let mut fabric = Self {
             port,
-            node: join.node.clone(),
+            join: join.clone(),
+            directory: directory.to_owned(),
             own,
             peers: HashMap::with_capacity(PEERS_MAX),
             lanes: Vec::with_capacity(PEERS_MAX),
             interfaces: Vec::new(),
             datagram_bytes_max: geometry.fragment_bytes as usize,
+            seek_at: None,
+            seek_after: SEEK_AFTER[0],
         };
-        for name in others(join, directory) {
-            // Whoever is gone already is not missed; whoever comes back looks for us.
-            if let Ok(peer) = fabric.port.connect_start(&Address::local(name)) {
-                fabric.meet(peer, true);
+        fabric.seek();
+        Ok(fabric)
+    }
+
+    /// Begins to connect to everybody in the directory who is not known.
+    fn seek(&mut self) {
+        for name in others(&self.join, &self.directory) {
+            if self.peers.values().any(|met| met.name == name) {
+                continue;
+            }
+            match self.port.connect_start(&Address::local(name.clone())) {
+                Ok(peer) => self.meet(peer, Some(name)),
+                // Whoever is gone already is not missed; whoever comes back looks for us.
+                Err(ConnectError::NoPort) => {}
+                Err(_) => self.seek_later(),
             }
         }
-        Ok(fabric)
+    }
+
+    fn seek_later(&mut self) {
+        if self.seek_at.is_none() {
+            self.seek_at = Some(Instant::now() + self.seek_after);
+            self.seek_after = (2 * self.seek_after).min(SEEK_AFTER[1]);
+        }
+    }
+
+    /// Looks for those who were lost, where it is time for that; tells how long one may sleep until then.
+    pub fn seek_lost(&mut self) -> Option<Duration> {
+        let rest = self.seek_at?.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            self.seek_at = None;
+            self.seek();
+        }
+        Some(rest)
     }
 
     /// Has anybody been met?
@@ -171,10 +208,15 @@ impl Fabric {
                     return None;
                 }
                 Event::Connected(peer) => {
-                    self.meet(peer, false);
+                    self.meet(peer, None);
                     self.introduce(peer);
                 }
-                Event::Disconnected { peer, .. } => self.part(peer, switch),
+                Event::Disconnected { peer, reason } => {
+                    self.part(peer, switch);
+                    if !matches!(reason, Gone::Closed | Gone::Died) {
+                        self.seek_later();
+                    }
+                }
                 Event::Room { peer, .. } => self.tell(peer),
                 _ => {}
             }
@@ -261,8 +303,8 @@ impl Fabric {
         }
     }
 
-    /// Makes a lane for a process.
-    fn meet(&mut self, peer: Peer, began_here: bool) {
+    /// Makes a lane for a process, of this name where it was looked for.
+    fn meet(&mut self, peer: Peer, sought: Option<PortName>) {
         if let Some(met) = self.peers.get_mut(&peer) {
             met.is_connected = true;
             return;
@@ -272,12 +314,13 @@ impl Fabric {
             self.lanes.push(None);
         }
         self.lanes[place] = Some(peer);
-        let name = self.port.peer_info(peer).map_or(PortName::Number(0), |info| info.port().clone());
+        let began_here = sought.is_some();
+        let told = || self.port.peer_info(peer).map_or(PortName::Number(0), |info| info.port().clone());
         let met = Met {
             lane: lane_of(place),
             began_here,
             is_connected: !began_here,
-            name,
+            name: sought.unwrap_or_else(told),
             node: String::new(),
             interfaces: Vec::new(),
             heard: Vec::new(),
@@ -313,7 +356,7 @@ impl Fabric {
             let part = &rest[..rest.len().min(INTRODUCED)];
             let introduction = Introduction {
                 version: VERSION,
-                node: self.node.clone(),
+                node: self.join.node.clone(),
                 interfaces: part.to_vec(),
                 is_first: start == 0,
                 is_last: part.len() == rest.len(),
@@ -322,7 +365,7 @@ impl Fabric {
             match self.port.send(peer, Priority::High, &bytes) {
                 Ok(()) => met.untold = (!introduction.is_last).then_some(start + part.len()),
                 Err(SendError::Full) => return,
-                // Better none than one who knows us wrongly; it looks for us when it starts anew.
+                // Better none than one who knows us wrongly: we meet again.
                 Err(_) => return self.port.disconnect(peer),
             }
         }
@@ -356,6 +399,7 @@ impl Fabric {
             met.node = said.node;
             met.interfaces = std::mem::take(&mut met.heard);
             met.know(switch);
+            self.seek_after = SEEK_AFTER[0];
         }
         true
     }

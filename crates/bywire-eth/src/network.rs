@@ -21,7 +21,7 @@ use crate::address::MacAddress;
 use crate::carrier::{self, LANES_MAX};
 use crate::fabric::PEERS_MAX;
 use crate::order::{
-    self, Adoption, Answer, Confinement, Counts, ExchangeError, Join, Manner, Order, PeerReport,
+    self, Adoption, Answer, Confinement, Counts, ExchangeError, Join, Manner, Order, PeerReport, printable,
 };
 use crate::probe::{self, Probe};
 use crate::station::{Plan, Station, StationError};
@@ -340,6 +340,7 @@ impl Network {
             let rest = deadline.saturating_duration_since(Instant::now());
             match order::await_next(&each.orders, rest)? {
                 Answer::Vanished(lane) if lane < LANES_MAX => drop(self.vanished.insert(lane)),
+                Answer::Refused(reason) => return Ok(Answer::Refused(printable(&reason))),
                 answer => return Ok(answer),
             }
         }
@@ -379,5 +380,38 @@ impl Drop for Loop {
             Some(Work::Process(mut process)) => drop(process.wait()),
             None => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A network of one loop, which says what a test lets it say.
+    fn network() -> (Network, Socket) {
+        let (orders, theirs) = Socket::pair().expect("a pair");
+        let workshop = Namespace::open(&bywire_sys::namespace::Place::Current).expect("ours");
+        let loops = vec![Loop { orders, work: None }];
+        let (probe, stations, vanished) = (Probe::default(), Vec::new(), BTreeSet::new());
+        (Network { workshop, probe, stations, loops, vanished }, theirs)
+    }
+
+    #[test]
+    fn a_refusal_does_not_rule_the_terminal() {
+        let (mut network, theirs) = network();
+        order::send(&theirs, &Answer::Refused("\u{1b}[2Jno\n".to_owned()), None).expect("sent");
+        let said = network.counts(0).expect_err("refused").to_string();
+        assert!(said.ends_with("?[2Jno?"), "{said:?}");
+    }
+
+    #[test]
+    fn an_end_of_what_never_was_is_not_believed() {
+        let (mut network, theirs) = network();
+        for lane in [LANES_MAX, usize::MAX] {
+            order::send(&theirs, &Answer::Vanished(lane), None).expect("sent");
+        }
+        order::send(&theirs, &Answer::Done, None).expect("sent");
+        assert!(network.vanished().expect("an answer").is_empty());
+        assert!(!network.has_news());
     }
 }

@@ -235,12 +235,17 @@ pub fn receive<T: DeserializeOwned>(socket: &Socket) -> Result<Option<(T, Option
     match socket.receive(&mut buffer)? {
         Received::Packet(length, files) => {
             let what = serde_json::from_slice(&buffer[..length])
-                .map_err(|error| ExchangeError::Unreadable(error.to_string()))?;
+                .map_err(|error| ExchangeError::Unreadable(printable(&error.to_string())))?;
             Ok(Some((what, files.into_iter().next())))
         }
         Received::Nothing => Ok(None),
         Received::Closed => Err(ExchangeError::Ended),
     }
+}
+
+/// What others have said, without what a terminal would obey.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
 /// Waits for the next order or answer.
@@ -260,5 +265,20 @@ pub fn await_next<T: DeserializeOwned>(socket: &Socket, patience: Duration) -> R
             return Ok(what);
         }
         poller.wait(Some(rest))?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_understood_does_not_rule_the_terminal() {
+        let (ours, theirs) = Socket::pair().expect("a pair");
+        for said in ["\"\\u001b[2J\"", "\u{1b}[2J", "{\"\\u009b2J\\n\":1}"] {
+            theirs.send(said.as_bytes(), &[]).expect("sent");
+            let error = receive::<Answer>(&ours).expect_err("no answer").to_string();
+            assert!(!error.contains(char::is_control), "{error:?}");
+        }
     }
 }

@@ -19,7 +19,7 @@ use crate::network::{Launch, Network, NetworkError};
 use crate::order::Counts;
 use crate::patience::write_within;
 use crate::settings::{Settings, SettingsError};
-use crate::station::Plan;
+use crate::station::{Plan, StationError};
 use crate::status;
 
 /// How often an interface that is missing is tried again: its namespace may come back, as a restarted container's.
@@ -182,10 +182,8 @@ impl<'a> Service<'a> {
     /// Takes note of interfaces that somebody has removed.
     fn mourn(&mut self) -> Result<(), ServiceError> {
         for station in self.network.vanished()? {
-            (self.say)(&format!(
-                "{} was removed by somebody: it is made anew as soon as that is possible",
-                station.plan.label()
-            ));
+            let label = station.plan.label();
+            (self.say)(&format!("{label} was removed: it is made anew as soon as that is possible"));
             self.missing.push(station.plan);
         }
         Ok(())
@@ -197,10 +195,20 @@ impl<'a> Service<'a> {
             match self.network.add(plan.clone()) {
                 Ok(_) => (self.say)(&format!("{} stands again", plan.label())),
                 Err(NetworkError::Exchange(error)) => return Err(NetworkError::Exchange(error).into()),
-                Err(_) => self.missing.push(plan),
+                Err(error) => self.miss(plan, &error),
             }
         }
         Ok(())
+    }
+
+    /// Keeps in mind what could not be made, unless it never can be.
+    fn miss(&mut self, plan: Plan, error: &NetworkError) {
+        match error {
+            NetworkError::Station(StationError::NoProcess(_)) => {
+                (self.say)(&format!("{} is given up: {error}", plan.label()));
+            }
+            _ => self.missing.push(plan),
+        }
     }
 
     /// Reads the settings again and does what differs.
@@ -245,7 +253,7 @@ impl<'a> Service<'a> {
             }
             if let Err(error) = self.network.add(plan.clone()) {
                 (self.say)(&error.to_string());
-                self.missing.push(plan);
+                self.miss(plan, &error);
             }
         }
         self.settings = settings;

@@ -307,7 +307,7 @@ mod tests {
     fn interfaces_are_told_in_one_word() {
         let blue = plan("blue:by0=10.77.0.1/24,fd00::1/64").expect("a plan");
         assert_eq!((blue.label().as_str(), blue.addresses.len(), blue.mtu_bytes), ("blue:by0", 2, 1500));
-        assert_eq!(plan("pid:17:by0").expect("a plan").place, Place::Process(17));
+        assert_eq!(plan("pid:17:by0").expect("a plan").place.to_string(), "pid:17");
         assert_eq!(plan("-:by0").expect("a plan").place, Place::Current);
         let path = plan("/run/b:c:by0=10.0.0.1/8").expect("a plan");
         assert_eq!(path.place, Place::Path("/run/b:c".into()));

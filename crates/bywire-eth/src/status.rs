@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::address::MacAddress;
 use crate::drops::Drops;
-use crate::order::{Confinement, Counts, PeerReport, Traffic};
+use crate::order::{Confinement, Counts, PeerReport, Traffic, printable};
 use crate::probe::Probe;
 use crate::station::{Plan, Station};
 
@@ -59,9 +59,9 @@ pub fn carrier(process: u32, confinement: &Confinement) -> Value {
         lines.next().map(str::trim).map(str::to_owned)
     };
     let files = match confinement {
-        Confinement::Absent => "unconfined",
-        Confinement::Enforced { but: Some(reason) } => reason,
-        Confinement::Enforced { but: None } => "the directory of ports only",
+        Confinement::Absent => "unconfined".to_owned(),
+        Confinement::Enforced { but: Some(reason) } => printable(reason),
+        Confinement::Enforced { but: None } => "the directory of ports only".to_owned(),
     };
     json!({
         "process": process,
@@ -76,15 +76,15 @@ pub fn carrier(process: u32, confinement: &Confinement) -> Value {
 /// Another process of the network.
 pub fn peer(report: &PeerReport) -> Value {
     json!({
-        "node": clean(&report.node),
+        "node": printable(&report.node),
         "process": report.process,
         "interfaces_count": report.interfaces_count,
         "interfaces": report.interfaces.iter().map(|interface| json!({
-            "interface": clean(&interface.label),
+            "interface": printable(&interface.label),
             "mac": MacAddress(interface.mac).to_string(),
             "mtu": interface.mtu_bytes,
         })).collect::<Vec<_>>(),
-        "conflicts": report.conflicts.iter().map(|text| clean(text)).collect::<Vec<_>>(),
+        "conflicts": report.conflicts.iter().map(|text| printable(text)).collect::<Vec<_>>(),
         "sent": traffic(report.sent),
         "received": traffic(report.received),
         "drops": drops(&report.drops),
@@ -232,11 +232,6 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// What others have said, without what a terminal would obey.
-fn clean(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,8 +249,9 @@ mod tests {
             ..PeerReport::default()
         };
         let peer = peer(&report);
-        let text =
-            table(&json!({ "peers": [peer], "warnings": warnings(&[json!({ "mtu": 9000 })], &[peer]) }));
+        let carrier = carrier(0, &Confinement::Enforced { but: Some("\u{1b}c".to_owned()) });
+        let warnings = warnings(&[json!({ "mtu": 9000 })], std::slice::from_ref(&peer));
+        let text = table(&json!({ "carriers": [carrier], "peers": [peer], "warnings": warnings }));
         assert!(text.contains("?[2Jme?node") && text.contains("?by0"), "{text}");
         assert!(!text.contains(|letter: char| letter.is_control() && letter != '\n'), "{text:?}");
     }
