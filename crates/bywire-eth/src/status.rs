@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use bywire_sys::tap::Offloads;
 use serde_json::{Value, json};
 
 use crate::address::MacAddress;
@@ -43,7 +44,7 @@ pub fn interface(station: &Station, probe: &Probe, counts: &Counts) -> Value {
         "state": state,
         "addresses": plan.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "bridge": plan.bridge,
-        "offloads": offloads(station, probe, counts),
+        "offloads": offloads(station.offloads, probe, counts),
         "sent": traffic(counts.sent),
         "received": traffic(counts.received),
         "cut": counts.cut,
@@ -205,7 +206,7 @@ fn drops_line(of: &Value) -> Vec<String> {
     if drops.is_empty() { Vec::new() } else { vec![format!("    dropped: {}", drops.join(", "))] }
 }
 
-fn offloads(station: &Station, probe: &Probe, counts: &Counts) -> Value {
+fn offloads(device: Offloads, probe: &Probe, counts: &Counts) -> Value {
     let mut reasons = probe.reasons.clone();
     for (name, refused) in [("TCP", counts.refused_tcp), ("UDP", counts.refused_udp)] {
         if refused {
@@ -213,7 +214,7 @@ fn offloads(station: &Station, probe: &Probe, counts: &Counts) -> Value {
         }
     }
     json!({
-        "checksum": station.offloads.checksum,
+        "checksum": device.checksum,
         "tcp": probe.takes_tcp && !counts.refused_tcp,
         "udp": probe.takes_udp && !counts.refused_udp,
         "reasons": reasons,
@@ -235,6 +236,16 @@ fn text(value: &Value) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_kernel_has_refused_while_running_is_told_with_its_reason() {
+        let probe = Probe { takes_tcp: true, takes_udp: true, reasons: Vec::new() };
+        let counts = Counts { refused_udp: true, ..Counts::default() };
+        let offloads = offloads(Offloads::default(), &probe, &counts);
+        let text = table(&json!({ "interfaces": [{ "offloads": offloads }] }));
+        let expected = "superframes: TCP whole, UDP cut; the kernel refused UDP superframes while running";
+        assert!(text.contains(expected), "{text}");
+    }
 
     #[test]
     fn what_others_say_does_not_rule_the_terminal() {
