@@ -298,8 +298,7 @@ fn the_namespace_of_a_process_is_not_that_of_whoever_gets_its_number() {
     let elsewhere = std::fs::read_link("/proc/self/ns/net").expect("ours");
     let place = format!("/proc/{}/ns/net", resident.id());
     eventually("it has a namespace", || std::fs::read_link(&place).is_ok_and(|its| its != elsewhere));
-    let _running =
-        up(directory, &["--interface", &interface(&one, "10.77.0.1/24"), "--interface", &its], 2);
+    let _running = up(directory, &["--interface", &interface(&one, "10.77.0.1/24"), "--interface", &its], 2);
     resident.kill().expect("killed");
     resident.wait().expect("waited for");
     eventually("it is given up", || {
@@ -330,8 +329,7 @@ fn callers_who_take_their_time_hold_up_nobody_for_long() {
     let Some((one, _, directory)) = stage() else { return };
     let first = interface(&one, "10.77.0.1/24");
     let free = TcpListener::bind("127.0.0.1:0").expect("bound").local_addr().expect("an address").to_string();
-    let _running =
-        up(directory.path(), &["--node", "near", "--metrics", &free, "--interface", &first], 1);
+    let _running = up(directory.path(), &["--node", "near", "--metrics", &free, "--interface", &first], 1);
     let door = directory.path().join("eth/default.near.eth");
     let mut silent = UnixStream::connect(&door).expect("a door");
     silent.write_all(b"\"").expect("the first letter");

@@ -234,7 +234,9 @@ pub fn is_name(text: &str) -> bool {
 
 fn open(place: &Place) -> Result<Namespace, StationError> {
     Namespace::open(place).map_err(|error| match error {
-        Errno::SRCH | Errno::NOENT if matches!(place, Place::Process(_)) => StationError::NoProcess(place.clone()),
+        Errno::SRCH | Errno::NOENT if matches!(place, Place::Process(_)) => {
+            StationError::NoProcess(place.clone())
+        }
         Errno::NOENT | Errno::SRCH => StationError::NoNamespace(place.clone()),
         error => StationError::Entry(place.clone(), error),
     })

@@ -201,8 +201,10 @@ fn as_many_interfaces_as_there_may_be_are_told_to_the_others() {
                 }
             }
         });
-        orders.shut_down();
     }
+    // Not before both were asked: whoever has ended is forgotten.
+    one.shut_down();
+    other.shut_down();
 }
 
 #[test]
