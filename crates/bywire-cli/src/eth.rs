@@ -55,7 +55,7 @@ struct UpArgs {
     /// Processes that carry frames, each with a queue of every interface [default: 1]
     #[arg(long, value_name = "N")]
     queues: Option<usize>,
-    /// Take all frames there are at each wake, rather than one [default: on]
+    /// Take all frames there are at each wake and merge those of a flow, rather than one by one [default: on]
     #[arg(long, value_name = "SWITCH")]
     coalesce: Option<Switch>,
     /// How long to look for the next frame before sleeping, in microseconds [default: 50]

@@ -75,7 +75,7 @@ pub enum Confinement {
 /// How frames are carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manner {
-    /// Take as many frames at each wake as there are, rather than one.
+    /// Take as many frames at each wake as there are and merge those of a flow, rather than one by one.
     pub coalesce: bool,
     /// How long to look for the next frame before sleeping, in microseconds.
     pub spin_us: u32,

@@ -63,7 +63,7 @@ pub struct Settings {
     pub mtu: u32,
     /// How many processes carry frames, each with one queue of every interface.
     pub queues: usize,
-    /// Take as many frames at each wake as there are.
+    /// Take as many frames at each wake as there are, and merge those of a flow.
     pub coalesce: bool,
     /// How long to look for the next frame before sleeping, in microseconds.
     pub spin_us: u32,
