@@ -61,7 +61,9 @@ impl Gatherer {
     pub fn take(&mut self, queue: &Queue, frames_max: usize, mut carry: impl FnMut(&mut [u8])) -> Taken {
         let Self { coalescer, burst, whole } = self;
         let mut taken = Taken::Some;
-        for number in 0..frames_max.min(BATCH_FRAMES) {
+        // As long as nothing is held, the first place is used again and again: it stays in the processor's cache.
+        let mut number = 0;
+        for _ in 0..frames_max.min(BATCH_FRAMES) {
             let length = match queue.read(&mut burst.places[number]) {
                 Ok(length) if length > 0 => length,
                 Err(Errno::AGAIN | Errno::INTR) => {
@@ -85,6 +87,7 @@ impl Gatherer {
                     carry(&mut burst.places[number][..length]);
                 }
             }
+            number = if coalescer.is_empty() { 0 } else { number + 1 };
         }
         coalescer.flush(|ready| burst.give(ready, whole, &mut carry));
         taken
