@@ -95,13 +95,13 @@ impl Gatherer {
 }
 
 impl Burst {
-    fn get(&self, number: usize) -> &[u8] {
+    fn packet(&self, number: usize) -> &[u8] {
         &self.places[number][..self.lengths[number]]
     }
 
     /// A frame that is no superframe and may become a part of one, with its descriptor.
     fn mergeable(&self, number: usize) -> Option<(Descriptor, &[u8])> {
-        let (header, frame) = self.get(number).split_first_chunk()?;
+        let (header, frame) = self.packet(number).split_first_chunk()?;
         let header = VnetHeader::from_bytes(*header);
         let is_single = header.gso_type == offload::GSO_NONE && frame.len() <= MERGED_BYTES_MAX;
         let descriptor = is_single.then(|| offload::describe(header, frame))?.ok()?;
@@ -112,7 +112,7 @@ impl Burst {
     fn give(&self, ready: Ready<'_>, whole: &mut [u8], carry: &mut impl FnMut(&mut [u8])) {
         match ready {
             Ready::Whole(number, _) => {
-                let packet = self.get(number as usize);
+                let packet = self.packet(number as usize);
                 whole[..packet.len()].copy_from_slice(packet);
                 carry(&mut whole[..packet.len()]);
             }
@@ -120,7 +120,7 @@ impl Burst {
                 let mut length = VnetHeader::BYTES + headers.len();
                 whole[VnetHeader::BYTES..length].copy_from_slice(headers);
                 for part in parts {
-                    let frame = &self.get(part.frame as usize)[VnetHeader::BYTES..];
+                    let frame = &self.packet(part.frame as usize)[VnetHeader::BYTES..];
                     let payload = &frame[part.payload.clone()];
                     whole[length..length + payload.len()].copy_from_slice(payload);
                     length += payload.len();
