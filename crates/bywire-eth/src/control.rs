@@ -153,7 +153,7 @@ fn window_of(door: &Path) -> PathBuf {
 /// [`ControlError::NoDirectory`], [`ControlError::Foreign`].
 pub fn doors(network: Option<&str>, node: Option<&str>) -> Result<Vec<PathBuf>, ControlError> {
     let directory = runtime_directory()?.join(DIRECTORY);
-    match directory::owner(&directory) {
+    match directory::entry(&directory).map(|entry| entry.owner) {
         // None has run yet.
         Err(Errno::NOENT) => return Ok(Vec::new()),
         Ok(owner) if owner != bywire_sys::process::user() => return Err(ControlError::Foreign(directory)),
@@ -229,7 +229,7 @@ fn private(path: PathBuf) -> Result<PathBuf, ControlError> {
         }
         _ => {}
     }
-    if directory::owner(&path) != Ok(bywire_sys::process::user()) {
+    if directory::entry(&path).map(|entry| entry.owner) != Ok(bywire_sys::process::user()) {
         return Err(ControlError::Foreign(path));
     }
     match directory::prepare(&path).and_then(|()| directory::set_access(&path, 0o700, None)) {
