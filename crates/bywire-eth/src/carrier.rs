@@ -100,7 +100,7 @@ impl Carrier {
             poller,
             ready: Vec::with_capacity(LANES_MAX),
             paths,
-            gatherer: Gatherer::new(),
+            gatherer: Gatherer::default(),
             spin: Spin::new(Duration::ZERO),
             batch_frames: BATCH_FRAMES,
             began: Instant::now(),

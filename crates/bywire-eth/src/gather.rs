@@ -47,15 +47,17 @@ struct Burst {
     lengths: [usize; BATCH_FRAMES],
 }
 
-impl Gatherer {
+impl Default for Gatherer {
     /// Allocates all that is ever needed.
-    pub fn new() -> Self {
+    fn default() -> Self {
         let place = || -> Box<[u8]> { vec![0; PLACE_BYTES].into() };
         let places = (0..BATCH_FRAMES).map(|_| place()).collect();
         let burst = Burst { places, lengths: [0; BATCH_FRAMES] };
         Self { coalescer: Coalescer::new(SUPERFRAME_BYTES_MAX as usize), burst, whole: place() }
     }
+}
 
+impl Gatherer {
     /// Takes at most `frames_max` frames from a queue, and hands each header and frame, merged or not, to `carry`.
     /// A frame that was cut off for want of room comes with all the room there is.
     pub fn take(&mut self, queue: &Queue, frames_max: usize, mut carry: impl FnMut(&mut [u8])) -> Taken {
@@ -190,7 +192,7 @@ mod tests {
         packets.iter().for_each(|packet| kernels.send(packet, &[]).expect("sent"));
         let queue = Queue::from_descriptor(ours.into());
         let mut carried = Vec::new();
-        let taken = Gatherer::new().take(&queue, frames_max, |packet| carried.push(packet.to_vec()));
+        let taken = Gatherer::default().take(&queue, frames_max, |packet| carried.push(packet.to_vec()));
         (taken, carried)
     }
 
@@ -230,7 +232,7 @@ mod tests {
         kernels.send(&segments()[0], &[]).expect("sent");
         drop(kernels);
         let mut carried = 0;
-        let taken = Gatherer::new().take(&Queue::from_descriptor(ours.into()), 64, |_| carried += 1);
+        let taken = Gatherer::default().take(&Queue::from_descriptor(ours.into()), 64, |_| carried += 1);
         assert_eq!((taken, carried), (Taken::Vanished, 1));
     }
 }
