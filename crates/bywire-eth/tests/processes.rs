@@ -3,17 +3,14 @@
 mod rooms;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use bywire_eth::drops::Cause;
 use bywire_eth::network::{Launch, Network};
-<<<<<<< HEAD
-use bywire_eth::order::{self, Adoption, Answer, Confinement, Join, Order, PeerReport};
+use bywire_eth::order::{self, Adoption, Answer, Confinement, Join, Order};
 use bywire_sys::socket::Socket;
-use rooms::{INTERFACE, MANNER, Room, exchange, persist, rooms, tcp, udp};
-=======
 use rooms::{INTERFACE, MANNER, exchange, met, node, persist, rooms, tcp, udp};
->>>>>>> main
 
 const STREAM_BYTES: usize = 8 << 20;
 
