@@ -141,6 +141,7 @@ impl Gathering {
             histogram: timed.as_ref().map(half_buckets).unwrap_or_default(),
             blocks,
             cpu: self.cpu(),
+            cacheline: None,
             details,
             environment: json!({}),
         })

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::cell::{Cell, CpuEnd};
 use crate::history;
-use crate::report::answer::n_half_bytes;
+use crate::report::answer::n_half;
 use crate::report::ceiling::Ceilings;
 use crate::report::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
 use crate::report::quantity;
@@ -179,7 +179,7 @@ fn cpu_per_kilobyte(ways: &[Way]) -> Plot {
         "cpu-per-kilobyte",
         "CPU per KB at the highest one-way rate",
         "CPU time for each 1,024 bytes sent (source) and received (target): attributed by the threads' own clocks, and \
-         what the machine spent beyond it. Lower is better.",
+         what the machine spent beyond it; of Ethernet also those who carry it. Lower is better.",
         "CPU per KB",
         &rows,
         |cell, end| {
@@ -195,7 +195,7 @@ fn cpu_per_transaction(ways: &[Way]) -> Plot {
     bars(
         "cpu-per-transaction",
         "CPU per short transaction",
-        "CPU time for each request with its response, at both ends. Lower is better.",
+        "CPU time for each request with its response, at both ends and of those who carry between them. Lower is better.",
         "CPU per transaction",
         &rows,
         |cell, end| {
@@ -269,11 +269,13 @@ fn bars(
             .filter_map(|(index, (_, cell))| Some(Point::new(index as f64, of(cell)?.max(0.0))))
             .collect(),
     };
+    let carriers = |cell: &Cell| cell.cpu.carriers.as_ref().and_then(|end| of(cell, end)[0]);
     let series = vec![
         part("source, attributed", 0, &|cell| of(cell, &cell.cpu.source)[0]),
         part("source, beyond", 1, &|cell| of(cell, &cell.cpu.source)[1]),
         part("target, attributed", 2, &|cell| of(cell, &cell.cpu.target)[0]),
         part("target, beyond", 3, &|cell| of(cell, &cell.cpu.target)[1]),
+        part("carriers between them", 4, &carriers),
     ];
     Plot {
         id,
@@ -380,7 +382,7 @@ fn n_half_mark((slot, way): (usize, &Way)) -> Option<Series> {
     });
     let highest = way.highest("stream").map(|cell| cell.value);
     let reference = of_sweep.or(highest)?;
-    let mut point = Point::new(n_half_bytes(way)?.round(), reference / 2.0);
+    let mut point = Point::new(n_half(way)?.bytes.round(), reference / 2.0);
     point.note = Some(format!("N½ of {}", way.label));
     Some(Series { name: format!("N½, {}", way.label), look: Look::Mark, slot, points: vec![point] })
 }

@@ -4,6 +4,7 @@
 //! figures, what could not be measured, the machine and the commands. Whatever comes from a cell is escaped.
 
 mod answer;
+mod carried;
 mod ceiling;
 mod graph;
 mod page;
