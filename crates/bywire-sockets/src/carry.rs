@@ -205,6 +205,10 @@ impl Connection {
         let Ok(unread) = STREAM.unread_by_peer(&self.own, &self.remote) else {
             return self.break_off();
         };
+        if unread > 0 && self.record.ended.load(Ordering::Acquire) & SHUT_SENDING != 0 {
+            // The kernel takes nothing behind the end that it has been told: they stay where they are.
+            return;
+        }
         let tail = STREAM.tail(&self.own);
         let mut position = tail.wrapping_sub(unread as u64);
         STREAM.back(&self.own, position);
@@ -270,8 +274,13 @@ impl Connection {
                 }
             }
             self.ask_kernel();
-            if self.peer_is_gone() && STREAM.available(&self.own, &self.remote) == Ok(0) {
-                return true;
+            let is_over = self.peer_is_gone() || STREAM.flags(&self.remote) & HALF != 0;
+            if is_over {
+                // The last bytes of a stream that has ended cannot be given to the kernel any more.
+                let is_empty = STREAM.available(&self.own, &self.remote) == Ok(0);
+                if !is_empty || self.peer_is_gone() {
+                    return is_empty;
+                }
             }
             if kernel::now_ns() > end_ns {
                 return false;

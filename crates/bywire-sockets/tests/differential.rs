@@ -66,6 +66,8 @@ struct Driver {
     under_way: [u64; 2],
     next: [u8; 2],
     is_closed: [bool; 2],
+    /// Sends no more.
+    is_shut: [bool; 2],
     text: String,
 }
 
@@ -84,6 +86,7 @@ impl Driver {
             under_way: [0; 2],
             next: [0; 2],
             is_closed: [false; 2],
+            is_shut: [false; 2],
             text: String::new(),
         };
         for end in 0..2 {
@@ -218,6 +221,10 @@ impl Driver {
 
     /// Passes the descriptor through a Unix socket and takes it out again: it has to be in the kernel meanwhile.
     fn pass(&mut self, end: usize) {
+        // The last bytes of a stream that has ended cannot go back: docs/sockets.md says so.
+        if self.is_shut[1 - end] {
+            return;
+        }
         let status = world::pass(self.ends[end]);
         self.say(&format!("pass {end}"), status);
     }
@@ -228,6 +235,7 @@ impl Driver {
         }
         // SAFETY: a descriptor of this driver.
         let status = unsafe { libc::shutdown(self.ends[end], libc::SHUT_WR) };
+        self.is_shut[end] = true;
         self.say(&format!("shut {end}"), status.into());
     }
 
@@ -237,7 +245,7 @@ impl Driver {
         }
         // SAFETY: as above.
         let status = unsafe { libc::close(self.ends[end]) };
-        self.is_closed[end] = true;
+        (self.is_closed[end], self.is_shut[end]) = (true, true);
         self.say(&format!("close {end}"), status.into());
     }
 
