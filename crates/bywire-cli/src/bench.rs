@@ -24,6 +24,9 @@ pub struct BenchArgs {
     /// Measuring time of each cell, over five fresh pairs
     #[arg(long, value_name = "SECONDS")]
     time: Option<f64>,
+    /// Take one pair of every cell in each of so many rounds, for `bywire compare`, rather than cell after cell
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(bench::ROUNDS_MAX)))]
+    rounds: Option<u32>,
     /// Directory for the session and its report; by default a new one under `sessions`
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
@@ -52,7 +55,7 @@ impl BenchArgs {
         let preset = preset::named(&self.preset, self.time, self.levels.as_deref())?;
         let directory = self.output.clone().unwrap_or_else(|| bench::default_directory(preset.name));
         let mut lines = Lines::new(self.json);
-        let finished = bench::run(preset, &directory, &mut lines)?;
+        let finished = bench::run(preset, self.rounds, &directory, &mut lines)?;
         lines.bar.finish_and_clear();
         self.print(&finished)?;
         if !finished.session.complete {

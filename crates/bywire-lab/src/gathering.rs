@@ -140,6 +140,7 @@ impl Gathering {
             percentiles: timed.as_ref().map(|histogram| percentiles(histogram, 0.5)),
             histogram: timed.as_ref().map(half_buckets).unwrap_or_default(),
             blocks,
+            moments: Vec::new(),
             cpu: self.cpu(),
             details,
             environment: json!({}),

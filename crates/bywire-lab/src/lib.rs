@@ -15,6 +15,7 @@ pub mod environment;
 pub mod ethernet;
 pub mod far;
 pub mod gathering;
+pub mod gauge;
 pub mod history;
 pub mod interrupt;
 pub mod level;

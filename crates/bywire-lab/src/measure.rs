@@ -13,6 +13,7 @@ use crate::ending::Misuse;
 use crate::ethernet::{self, Carriage, Link, Protocol};
 use crate::far::Host;
 use crate::gathering::{Gathering, Subject};
+use crate::gauge::{Gauge, Moment, now_unix_seconds};
 use crate::level::memory;
 use crate::namespaces::Namespaces;
 use crate::pair::{self, Cores, Place};
@@ -189,6 +190,8 @@ pub struct Measurement {
     /// Of the level `eth`, whose messages are those of another level.
     ethernet: bool,
     gathering: Gathering,
+    /// Of each pair taken so far.
+    moments: Vec<Moment>,
 }
 
 impl Measurement {
@@ -228,6 +231,7 @@ impl Measurement {
             cores,
             link,
             between,
+            moments: Vec::new(),
         })
     }
 
@@ -280,6 +284,7 @@ impl Measurement {
             link: None,
             between: "processes".to_owned(),
             ethernet: false,
+            moments: Vec::new(),
         })
     }
 
@@ -288,6 +293,15 @@ impl Measurement {
     /// # Errors
     /// One line from the end that failed; the pairs taken before stay.
     pub fn take_pair(&mut self) -> Result<()> {
+        let gauge = |cores: Cores| Gauge::read(cores.source, cores.target);
+        let (pair, before) = (self.pairs_taken(), gauge(self.cores));
+        let began_unix_seconds = now_unix_seconds();
+        self.take_outcomes()?;
+        self.moments.push(Moment { pair, began_unix_seconds, before, after: gauge(self.cores) });
+        Ok(())
+    }
+
+    fn take_outcomes(&mut self) -> Result<()> {
         let Job::Messages(plan) = &self.job else {
             let outcomes = pair::run(&self.job, &self.place, self.cores)?;
             return self.gathering.add(vec![outcomes], None);
@@ -342,7 +356,7 @@ impl Measurement {
             }
             Job::Memory(plan) => (plan.block_us, plan.blocks + plan.warmup_blocks),
         };
-        Duration::from_micros(block_us * u64::from(blocks)) + Duration::from_millis(40)
+        Duration::from_micros(block_us * u64::from(blocks)) + Duration::from_millis(50)
     }
 
     /// The cell of the pairs taken so far, without its environment.
@@ -358,6 +372,7 @@ impl Measurement {
         cell.parameters.insert("pairs".to_owned(), self.pairs_taken().into());
         cell.link.clone_from(&self.link);
         cell.between.clone_from(&self.between);
+        cell.moments.clone_from(&self.moments);
         Ok(cell)
     }
 
