@@ -7,6 +7,7 @@
 pub mod bench;
 pub mod cell;
 pub mod clock;
+pub mod compare;
 pub mod cpu;
 pub mod csv;
 pub mod ending;

@@ -11,7 +11,7 @@ mod past;
 mod plot;
 pub mod quantity;
 mod text;
-mod way;
+pub(crate) mod way;
 
 pub use page::render;
 pub use text::summary_text;
