@@ -5,6 +5,7 @@
 //! cell with blocks, [`statistics`] condense the blocks, and the [`report`] shows the cells.
 
 pub mod bench;
+pub mod burden;
 pub mod cell;
 pub mod clock;
 pub mod compare;

@@ -19,7 +19,7 @@ use crate::namespaces::Namespaces;
 use crate::pair::{self, Cores, Place};
 use crate::plan::{Job, Level, MemoryPlan, Outcome, Plan, SIZE_BYTES_MAX, Test};
 use crate::test::{nhalf, overhead};
-use crate::{environment, pin, size};
+use crate::{burden, environment, pin, size};
 
 /// Fresh pairs behind every cell.
 pub const PAIRS: u32 = 5;
@@ -92,6 +92,8 @@ pub struct Request {
     pub lines: Option<u32>,
     /// Both cores at once (rates of `memory`).
     pub both_cores: bool,
+    /// Slow the source down by so many percent, to see what a comparison finds.
+    pub burden_percent: Option<u32>,
 }
 
 impl Request {
@@ -248,6 +250,7 @@ impl Measurement {
             ("verify", request.verify),
             ("lent", request.lent),
             ("socket-buffer", request.socket_buffer_bytes.is_some()),
+            ("burden", request.burden_percent.is_some()),
         ])?;
         let test: memory::Test = request.test.parse().map_err(Misuse::of)?;
         let mut spec = memory::Spec::new(test);
@@ -547,6 +550,7 @@ fn plan(request: &Request, level: Level, test: Test, place: &Place) -> Result<Pl
         nodes: request.nodes,
         mtu_bytes: request.mtu_bytes,
         carriers: place.carriers().to_vec(),
+        burden_percent: request.burden_percent.unwrap_or(0).min(burden::PERCENT_MAX),
         bind: place.target_address(),
         // Each pair gets one of its own.
         cookie: String::new(),
@@ -614,6 +618,7 @@ fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTreeMap<String,
     set("verify", request.verify.then(|| true.into()));
     set("nodes", request.nodes.map(Value::from));
     set("socket-buffer", request.socket_buffer_bytes.map(Value::from));
+    set("burden", request.burden_percent.map(Value::from));
     set("response-size", request.response_bytes.map(Value::from));
     parameters
 }

@@ -60,6 +60,9 @@ pub struct Plan {
     /// Processes of the source's machine that carry the messages besides the two ends: their CPU is counted too.
     #[serde(default)]
     pub carriers: Vec<u32>,
+    /// By how many percent the source is slowed down on purpose.
+    #[serde(default)]
+    pub burden_percent: u32,
     /// The address that the target listens on.
     pub bind: IpAddr,
     /// Known to the two ends only, so that a stranger's connection is not taken for the source's.

@@ -240,7 +240,7 @@ type Key = (String, String, Option<String>, String, Option<u64>, Vec<(String, St
 type Cells<'a> = Vec<(usize, &'a Cell)>;
 
 /// Parameters that say how long was measured, not what.
-const NOT_CHOSEN: [&str; 6] = ["blocks", "block_us", "pairs", "cores", "seed", "time"];
+const NOT_CHOSEN: [&str; 7] = ["blocks", "block_us", "burden", "pairs", "cores", "seed", "time"];
 
 fn chosen(cell: &Cell) -> Vec<(String, Value)> {
     let chosen = cell.parameters.iter().filter(|(name, _)| !NOT_CHOSEN.contains(&name.as_str()));
