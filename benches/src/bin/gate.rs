@@ -63,6 +63,11 @@ impl Gate {
 
     fn take(&self, repetition: u32, kind: usize) -> Result<()> {
         let directory = self.output.join(format!("{repetition:03}-{}", KINDS[kind]));
+        // A session that was interrupted says nothing here.
+        if directory.exists() {
+            std::fs::remove_dir_all(&directory)
+                .with_context(|| format!("cannot remove {}", directory.display()))?;
+        }
         let burden_percent = (KINDS[kind] == "slowed").then_some(self.burden);
         let groups = requests().map(|request| vec![Request { burden_percent, ..request }]).to_vec();
         let preset = Preset { name: "gate", ceilings: Vec::new(), groups, absent: Vec::new() };

@@ -19,10 +19,12 @@ Examples:
   bywire measure udp rr --between namespaces --mtu 9000
   bywire measure tcp stream --between HOST --style netperf
   bywire measure eth stream --mtu 9000 --link two-processes
+  bywire measure tcp fanin --connections 12 --nodes 4
   bywire measure memory memcpy --size 1MiB
 
 Levels: memory, msg, unix, tcp, udp, eth (needs root).
 Tests: latency, stream, bidir, rr, overhead, interleave, nhalf;
+with several connections: streams, hotspot, fanin, fanout;
 of memory: cacheline, memcpy, touched, read, write, readwrite, syscall, futex, pipe.")]
 pub struct MeasureArgs {
     /// What is under test
@@ -41,9 +43,12 @@ pub struct MeasureArgs {
     /// Take all frames there are at each wake of a process that carries them (eth) [default: on]
     #[arg(long, value_name = "SWITCH")]
     coalesce: Option<Switch>,
-    /// Idle peers that stay connected (msg)
+    /// Idle peers that stay connected (msg); of tests with several connections, namespaces around a switch (tcp, udp, eth)
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
+    /// How many connections at once, up to 64 (streams, hotspot, fanin, fanout) [default: 4]
+    #[arg(long, value_name = "N")]
+    connections: Option<u32>,
     /// Length of a message or a buffer: 64, 1KiB, 1MiB
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
@@ -139,6 +144,7 @@ impl MeasureArgs {
         request.protocol.clone_from(&self.protocol);
         request.coalesce = on(self.coalesce);
         request.nodes = self.nodes;
+        request.connections = self.connections;
         request.size_bytes = self.size;
         request.response_bytes = self.response_size;
         request.mtu_bytes = self.mtu;

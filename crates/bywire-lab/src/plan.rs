@@ -60,6 +60,9 @@ pub struct Plan {
     /// Processes of the source's machine that carry the messages besides the two ends: their CPU is counted too.
     #[serde(default)]
     pub carriers: Vec<u32>,
+    /// When the source begins its first block, by the machine's monotonic clock: several connections begin at once.
+    #[serde(default)]
+    pub begin_ns: Option<u64>,
     /// By how many percent the source is slowed down on purpose.
     #[serde(default)]
     pub burden_percent: u32,
@@ -264,6 +267,9 @@ pub struct Outcome {
 /// One end's part of one block.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Part {
+    /// When this end began it, by the machine's monotonic clock.
+    #[serde(default)]
+    pub began_ns: u64,
     /// How long this end was at it.
     pub seconds: f64,
     /// Messages or round trips completed.
@@ -357,6 +363,26 @@ names! {
         Interleave = "interleave",
         /// The length that reaches half of the plateau.
         Nhalf = "nhalf",
+        /// Summed rate of several connections at once.
+        Streams = "streams",
+        /// Half-RTT of each of several clients of one server.
+        Hotspot = "hotspot",
+        /// Summed rate of several senders to one receiver.
+        Fanin = "fanin",
+        /// Summed rate of one sender to several receivers.
+        Fanout = "fanout",
+    }
+}
+
+impl Test {
+    /// Several connections at once?
+    pub fn is_crowd(self) -> bool {
+        matches!(self, Self::Streams | Self::Hotspot | Self::Fanin | Self::Fanout)
+    }
+
+    /// Does the source send all it can, and the target but read?
+    pub fn is_one_way(self) -> bool {
+        matches!(self, Self::Stream | Self::Nhalf | Self::Streams | Self::Fanin | Self::Fanout)
     }
 }
 

@@ -100,10 +100,23 @@ impl Conditions {
                 }
             }
         }
-        let (matched, unmatched): (Vec<_>, Vec<_>) = strata
-            .into_values()
-            .partition(|stratum| !stratum.before.is_empty() && !stratum.after.is_empty());
-        alone += unmatched.iter().map(|stratum| stratum.before.len() + stratum.after.len()).sum::<usize>();
+        let mut matched = Vec::new();
+        let mut left_over = BTreeMap::<State, Stratum>::new();
+        for ((_, state), stratum) in strata {
+            if stratum.has_both() {
+                matched.push(stratum);
+            } else {
+                // The state changed within the round: the pair is set against those of other rounds in its state.
+                left_over.entry(state).or_default().extend(stratum);
+            }
+        }
+        for stratum in left_over.into_values() {
+            if stratum.has_both() {
+                matched.push(stratum);
+            } else {
+                alone += stratum.before.len() + stratum.after.len();
+            }
+        }
         (matched, alone)
     }
 
@@ -151,7 +164,7 @@ fn pairs(cell: &Cell) -> impl Iterator<Item = (f64, Option<&Moment>)> {
     for block in &cell.blocks {
         values.entry(block.pair).or_default().push(block.value);
     }
-    values.into_iter().map(|(pair, values)| {
-        (median(&values), cell.moments.iter().find(|moment| moment.pair == pair))
-    })
+    values
+        .into_iter()
+        .map(|(pair, values)| (median(&values), cell.moments.iter().find(|moment| moment.pair == pair)))
 }

@@ -268,7 +268,9 @@ fn by_key(side: &Side) -> BTreeMap<Key, Cells<'_>> {
 fn name(cell: &Cell) -> String {
     let mut words = vec![cell.level.clone(), cell.test.clone()];
     words.extend(cell.link.iter().filter(|link| **link != cell.level).cloned());
-    words.extend((!["processes", "namespaces"].contains(&cell.between.as_str())).then(|| cell.between.clone()));
+    words.extend(
+        (!["processes", "namespaces"].contains(&cell.between.as_str())).then(|| cell.between.clone()),
+    );
     words.extend(cell.size_bytes.map(crate::report::quantity::size));
     words.extend(chosen(cell).iter().map(|(name, value)| parameter(name, value)));
     words.join(" ")
@@ -301,9 +303,7 @@ fn row<'a>(
         before: before[0].1,
         after: after[after.len() - 1].1,
         values: [middle(before), middle(after)],
-        ratio: shift.map(|shift| {
-            (shift.estimate.exp(), widened(shift).map(|bounds| bounds.map(f64::exp)))
-        }),
+        ratio: shift.map(|shift| (shift.estimate.exp(), widened(shift).map(|bounds| bounds.map(f64::exp)))),
         pairs: [count(|stratum| stratum.before.len()), count(|stratum| stratum.after.len())],
         pairs_alone,
         verdict: match shift.and_then(|shift| Some((shift.estimate, widened(shift)?))) {

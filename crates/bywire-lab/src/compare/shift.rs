@@ -21,6 +21,19 @@ pub struct Stratum {
     pub after: Vec<f64>,
 }
 
+impl Stratum {
+    /// Only then is there anything to compare.
+    pub fn has_both(&self) -> bool {
+        !self.before.is_empty() && !self.after.is_empty()
+    }
+
+    /// Takes in what was found under the same conditions.
+    pub fn extend(&mut self, other: Self) {
+        self.before.extend(other.before);
+        self.after.extend(other.after);
+    }
+}
+
 /// How far `after` lies from `before`, in natural logarithms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shift {
@@ -52,8 +65,7 @@ impl Tables {
         }
         let estimate = (differences[(count - 1) / 2] + differences[count / 2]) / 2.0;
         let outside = self.outside(strata, error / 2.0);
-        let interval =
-            outside.map(|outside| [differences[outside], differences[count - 1 - outside]]);
+        let interval = outside.map(|outside| [differences[outside], differences[count - 1 - outside]]);
         Some(Shift { estimate, interval })
     }
 
@@ -144,7 +156,10 @@ mod tests {
         // All 20 orders of three and three: 1, 1, 2, 3, 3, 3, 3, 2, 1, 1 of them for 0 to 9.
         let orders: Vec<f64> = mann_whitney(3, 3).iter().map(|probability| probability * 20.0).collect();
         let expected = [1.0, 1.0, 2.0, 3.0, 3.0, 3.0, 3.0, 2.0, 1.0, 1.0];
-        assert!(orders.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-9), "{orders:?}");
+        assert!(
+            orders.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-9),
+            "{orders:?}"
+        );
         let two_and_four = mann_whitney(2, 4);
         assert_eq!(two_and_four.len(), 9);
         assert!((two_and_four[0] - 1.0 / 15.0).abs() < 1e-12);

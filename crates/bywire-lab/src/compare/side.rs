@@ -31,9 +31,7 @@ impl Side {
 
     /// Every pair's moment, by session.
     pub fn moments_by_session(&self) -> impl Iterator<Item = Vec<&Moment>> {
-        self.sessions
-            .iter()
-            .map(|session| session.cells.iter().flat_map(|cell| &cell.moments).collect())
+        self.sessions.iter().map(|session| session.cells.iter().flat_map(|cell| &cell.moments).collect())
     }
 
     /// Every cell with the place of its session.
@@ -56,6 +54,8 @@ impl Side {
             let [earlier, later] = [rounds[0], rounds[1]];
             earlier[0].max(earlier[1]) < later[0].min(later[1])
         };
-        count > 1 && count == other.sessions.len() && rounds.is_some_and(|rounds| rounds.windows(2).all(is_after))
+        count > 1
+            && count == other.sessions.len()
+            && rounds.is_some_and(|rounds| rounds.windows(2).all(is_after))
     }
 }

@@ -14,13 +14,7 @@ pub fn of(comparison: &Comparison) -> String {
         "{:<width$}  {:>10}  {:>10}  {:>6}  {:<17}  verdict\n",
         "cell", "before", "after", "ratio", "interval"
     );
-    let order = [
-        Verdict::Worse,
-        Verdict::Better,
-        Verdict::NoDifference,
-        Verdict::Same,
-        Verdict::TooFewPairs,
-    ];
+    let order = [Verdict::Worse, Verdict::Better, Verdict::NoDifference, Verdict::Same, Verdict::TooFewPairs];
     for verdict in order {
         for row in comparison.rows.iter().filter(|row| row.verdict == verdict) {
             text += &line(row, width);
@@ -71,7 +65,9 @@ fn environment(comparison: &Comparison) -> String {
     };
     let shown = comparison.changes.iter().take(CHANGES_SHOWN);
     let lines: String = shown
-        .map(|change| format!("changed {}: {} → {}\n", change.fact, plain(&change.before), plain(&change.after)))
+        .map(|change| {
+            format!("changed {}: {} → {}\n", change.fact, plain(&change.before), plain(&change.after))
+        })
         .collect();
     match comparison.changes.len().saturating_sub(CHANGES_SHOWN) {
         0 => lines,
