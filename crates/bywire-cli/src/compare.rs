@@ -19,10 +19,10 @@ Examples:
   bywire compare before after --threshold 3 --junit compare.xml
   bywire compare before after --json
 
-Take both sessions with `bywire bench --rounds 12`: five pairs a cell are too few to tell a difference among many cells
+Take both sessions with `bywire bench --rounds 20`: five pairs a cell are too few to tell a difference among many cells
 from chance. Best is to take short sessions of both in turn, and to compare the two directories that hold them:
 
-  for round in 1 2 3 4 5 6; do
+  for round in 1 2 3 4 5 6 7 8 9 10; do
     ./old/bywire bench --rounds 2 --output before/$round
     ./new/bywire bench --rounds 2 --output after/$round
   done

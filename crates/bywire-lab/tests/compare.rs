@@ -13,7 +13,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::json;
 
 const CELLS: usize = 12;
-const ROUNDS: u32 = 12;
+const ROUNDS: u32 = 20;
 /// One pair with all that belongs to it.
 const PAIR_SECONDS: f64 = 0.12;
 /// The cell that is slowed down where one is; its pairs scatter by 3 %.

@@ -17,6 +17,9 @@ const FAR_FACTOR: f64 = 1.8;
 /// Where the state changed within more than this share of a side's pairs, …
 const FAR_QUANTILE: f64 = 0.1;
 
+/// A median of fewer readings says more of chance than of the machine.
+const READINGS_MIN: usize = 6;
+
 /// What the two cores were to each other while a pair was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
@@ -134,7 +137,7 @@ impl Conditions {
                             .filter_map(|moment| reading(&moment.before))
                             .collect();
                         // One median for each session and state: its readings are of one stretch of time.
-                        if values.is_empty() {
+                        if values.len() < READINGS_MIN {
                             continue;
                         }
                         let stratum = strata.entry((round, state)).or_default();

@@ -105,7 +105,7 @@ fn conclusion(comparison: &Comparison) -> String {
     let few = match few {
         0 => String::new(),
         few => format!(
-            " {few} had too few pairs for a verdict at that confidence: take both sessions by `bywire bench --rounds 12`."
+            " {few} had too few pairs for a verdict at that confidence: take both sessions by `bywire bench --rounds 20`."
         ),
     };
     format!(
