@@ -115,7 +115,9 @@ fn page(directory: &Path, burden: u32) -> Result<String> {
         Ok(Side { name: kind.to_owned(), sessions: sessions.collect::<Result<_>>()? })
     };
     let mut page = "| comparison | of | no difference | worse | cells that are worse |\n| --- | --- | --- | --- | --- |\n".to_owned();
-    for (after, what) in [("other", "the same build".to_owned()), ("slowed", format!("slowed down by {burden} %"))] {
+    for (after, what) in
+        [("other", "the same build".to_owned()), ("slowed", format!("slowed down by {burden} %"))]
+    {
         for joined in [1, JOINED] {
             let (mut same, mut worse, mut cells_worse, mut cells) = (0, 0, 0, 0);
             let comparisons = count / joined;
@@ -129,8 +131,14 @@ fn page(directory: &Path, burden: u32) -> Result<String> {
                 cells_worse += comparison.count(Verdict::Worse);
                 cells += comparison.rows.len();
             }
-            let sessions = if joined == 1 { "two sessions".to_owned() } else { format!("{joined} and {joined} sessions in turn") };
-            page += &format!("| {what}, {sessions} | {comparisons} | {same} | {worse} | {cells_worse} of {cells} |\n");
+            let sessions = if joined == 1 {
+                "two sessions".to_owned()
+            } else {
+                format!("{joined} and {joined} sessions in turn")
+            };
+            page += &format!(
+                "| {what}, {sessions} | {comparisons} | {same} | {worse} | {cells_worse} of {cells} |\n"
+            );
         }
     }
     Ok(page)

@@ -53,7 +53,11 @@ pub struct CompareArgs {
 
 fn percent(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
-    if value > 0.0 && value < 100.0 { Ok(value) } else { Err("give more than 0 and less than 100".to_owned()) }
+    if value > 0.0 && value < 100.0 {
+        Ok(value)
+    } else {
+        Err("give more than 0 and less than 100".to_owned())
+    }
 }
 
 impl CompareArgs {

@@ -13,7 +13,6 @@ use bywire_lab::namespaces::Namespaces;
 use bywire_lab::{environment, pin};
 use bywire_sys::memory::Mapping;
 use bywire_sys::socket::Socket;
-use rustix::net::{AddressFamily, SocketType};
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::Serialize;
 
@@ -130,10 +129,8 @@ fn privileges() -> Vec<Finding> {
     let root = rustix::process::geteuid().is_root();
     let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     let wanted = [
-        ("CAP_NET_ADMIN", CapabilitySet::NET_ADMIN, "real network cards, TAP devices"),
-        ("CAP_NET_RAW", CapabilitySet::NET_RAW, "AF_XDP"),
-        ("CAP_BPF", CapabilitySet::BPF, "AF_XDP"),
-        ("CAP_PERFMON", CapabilitySet::PERFMON, "hardware counters"),
+        ("CAP_NET_ADMIN", CapabilitySet::NET_ADMIN, "bywire eth, level eth"),
+        ("CAP_SYS_ADMIN", CapabilitySet::SYS_ADMIN, "bywire eth, level eth: entering namespaces"),
     ];
     let user = if root { "root" } else { "not root: fine for memory, msg, unix, tcp and udp" };
     let mut findings =
@@ -165,22 +162,9 @@ fn kernel() -> Vec<Finding> {
         ),
         finding(
             "TUN/TAP device",
-            "emulated Ethernet",
+            "bywire eth, level eth",
             tap(),
             "run as root; `modprobe tun`; in a container pass --device /dev/net/tun",
-        ),
-        finding("AF_XDP socket", "link xdp", xdp(), "run as root, on a kernel with CONFIG_XDP_SOCKETS"),
-        finding(
-            "io_uring",
-            "comparisons",
-            io_uring(),
-            "`sysctl kernel.io_uring_disabled=0`, or a sandbox that allows it",
-        ),
-        finding(
-            "hardware counters",
-            "cycles per byte",
-            hardware_counters(),
-            "a machine, or a virtual one, with a performance-monitoring unit",
         ),
     ]
 }
@@ -219,30 +203,6 @@ fn tap() -> Result<String, String> {
     // Opening makes no device yet.
     let opened = fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun");
     opened.map(|_| "/dev/net/tun opens".to_owned()).map_err(|error| format!("/dev/net/tun: {error}"))
-}
-
-fn xdp() -> Result<String, String> {
-    let made = rustix::net::socket(AddressFamily::XDP, SocketType::RAW, None);
-    made.map(|_| "socket made".to_owned()).map_err(|error| error.to_string())
-}
-
-fn io_uring() -> Result<String, String> {
-    let mut parameters = rustix::io_uring::io_uring_params::default();
-    // SAFETY: the parameters are all zero, hence name no other descriptor; the ring is closed again unused.
-    let made = unsafe { rustix::io_uring::io_uring_setup(1, &mut parameters) };
-    made.map(|_| "ring made".to_owned()).map_err(|error| error.to_string())
-}
-
-fn hardware_counters() -> Result<String, String> {
-    let devices = fs::read_dir("/sys/bus/event_source/devices")
-        .map_err(|_| "no perf events in this kernel".to_owned())?;
-    let names = devices.flatten().filter_map(|device| device.file_name().into_string().ok());
-    let counters: Vec<String> = names.filter(|name| name.starts_with("cpu")).collect();
-    if counters.is_empty() {
-        Err("no performance-monitoring unit is visible".to_owned())
-    } else {
-        Ok(counters.join(", "))
-    }
 }
 
 fn resources() -> Vec<Finding> {
@@ -301,16 +261,19 @@ fn message_layer() -> Result<String, String> {
 }
 
 /// Programs that are measured or measured with, and the Debian packages that bring them.
-const TOOLS: [(&str, &str, &str); 9] = [
-    ("ip", "iproute2", "--between namespaces"),
-    ("ethtool", "ethtool", "offloads in the record of a run"),
-    ("iperf3", "iperf3", "cross-checks of levels tcp and udp"),
-    ("netperf", "netperf (Debian: in the section non-free)", "cross-checks of levels tcp and udp"),
-    ("mpirun", "openmpi-bin libopenmpi-dev", "level mpi, comparisons with level msg"),
-    ("ucx_info", "ucx-utils", "comparisons with level msg"),
-    ("nginx", "nginx-light", "level web"),
-    ("apache2", "apache2", "level web"),
-    ("valgrind", "valgrind", "instruction counts in ./x test"),
+const TOOLS: [(&str, &str, &str); 12] = [
+    ("ip", "iproute2", "--between namespaces, level eth"),
+    ("valgrind", "valgrind", "./x test: instruction counts"),
+    ("dnsmasq", "dnsmasq-base", "./x test: DHCP over emulated Ethernet"),
+    ("busybox", "busybox", "./x test: DHCP over emulated Ethernet"),
+    ("nc", "netcat-openbsd", "./x test: streams over emulated Ethernet"),
+    ("ssh", "openssh-client", "./x test: ssh over emulated Ethernet"),
+    ("sshd", "openssh-server", "./x test: ssh over emulated Ethernet"),
+    ("iperf3", "iperf3", "benches/ethernet"),
+    ("sockperf", "sockperf", "benches/ethernet"),
+    ("ucx_perftest", "ucx-utils", "benches/musts, benches/rivals"),
+    ("mpicc", "libopenmpi-dev", "benches/rivals"),
+    ("mpirun", "openmpi-bin", "benches/rivals"),
 ];
 
 fn tools() -> Vec<Finding> {

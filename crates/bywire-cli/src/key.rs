@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use bywire_lab::ending::Misuse;
 
 /// How a key comes to be, for the help of both commands.
 pub const HELP: &str = "\
@@ -19,8 +20,12 @@ const LENGTH_BYTES_MIN: usize = 16;
 /// Reads a shared key: the file's contents without white space around them.
 ///
 /// # Errors
-/// A file that cannot be read or that everybody can, or too short a key.
+/// A file that cannot be read or that everybody can, or too short a key: all of them misuse.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
+    read_checked(path).map_err(Misuse::of)
+}
+
+fn read_checked(path: &Path) -> Result<Vec<u8>> {
     let file = path.display();
     let bytes = fs::read(path).with_context(|| {
         format!("cannot read the key file {file}: `bywire serve --help` tells how to make one")

@@ -8,6 +8,7 @@ mod eth;
 mod key;
 mod manual;
 mod measure;
+mod progress;
 mod report;
 mod serve;
 mod table;
@@ -43,7 +44,7 @@ enum Action {
     Serve(serve::ServeArgs),
     /// Make the report of a stored session again
     #[command(
-        after_help = "Examples:\n  bywire report SESSION\n  bywire report SESSION --output page.html\n  bywire report SESSION --csv > cells.csv"
+        after_help = "Examples:\n  bywire report SESSION\n  bywire report SESSION --output page.html\n  bywire report SESSION --csv > cells.csv\n  bywire report sessions/one sessions/two --output both.html --svg plots --tables tables"
     )]
     Report(report::ReportArgs),
     /// Set two sessions against each other: what became better or worse, and how sure that is
@@ -82,22 +83,30 @@ fn main() -> ExitCode {
             ExitCode::from(error.exit_code() as u8)
         }
         Err(error) => {
-            ending::complain("bywire", usage_error(&error.render().to_string()));
+            let words: Vec<String> = std::env::args().skip(1).collect();
+            let said = usage_error(&error.render().to_string(), &named(&Bywire::command(), &words));
+            ending::complain("bywire", said);
             ExitCode::from(ending::MISUSE)
         }
     }
 }
 
 /// What the parser says over several paragraphs, on one line: what is wrong, what may have been meant, where to look.
-fn usage_error(said: &str) -> String {
+fn usage_error(said: &str, command: &str) -> String {
     let paragraphs: Vec<&str> = said.split("\n\n").map(str::trim).collect();
     let wrong = paragraphs[0].trim_start_matches("error: ").trim_end_matches('.');
     let tips = paragraphs.iter().filter(|paragraph| paragraph.starts_with("tip: "));
-    let usage = paragraphs.iter().find_map(|paragraph| paragraph.strip_prefix("Usage: ")).unwrap_or("bywire");
-    let words = usage.split_whitespace().take_while(|word| !word.starts_with(['<', '[', '-']));
-    let command = words.collect::<Vec<_>>().join(" ");
     let tips: String = tips.map(|tip| format!(" ({})", tip.trim_start_matches("tip: "))).collect();
     format!("{wrong}{tips}; see `{command} --help`")
+}
+
+/// The command and the subcommands that `words` begin with.
+fn named(command: &clap::Command, words: &[String]) -> String {
+    let inner = words.split_first().and_then(|(word, rest)| Some((command.find_subcommand(word)?, rest)));
+    match inner {
+        Some((inner, rest)) => format!("{} {}", command.get_name(), named(inner, rest)),
+        None => command.get_name().to_owned(),
+    }
 }
 
 impl Action {

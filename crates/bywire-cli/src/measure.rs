@@ -2,39 +2,33 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
+use bywire_lab::ending::Misuse;
+use bywire_lab::ethernet::Link;
+use bywire_lab::level::memory;
 use bywire_lab::measure::{self, Request};
 use bywire_lab::netperf::Netperf;
+use bywire_lab::plan::Test;
 use bywire_lab::{interrupt, size};
 use clap::{ArgAction, Args, ValueEnum};
 
+use crate::progress::Progress;
 use crate::{key, table};
 
 /// What to measure, and how.
 #[derive(Args, Debug)]
-#[command(after_help = "\
-Examples:
-  bywire measure tcp latency --size 1
-  bywire measure unix stream --size 64KiB --json
-  bywire measure udp rr --between namespaces --mtu 9000
-  bywire measure tcp stream --between HOST --style netperf
-  bywire measure eth stream --mtu 9000 --link two-processes
-  bywire measure tcp fanin --connections 12 --nodes 4
-  bywire measure memory memcpy --size 1MiB
-
-Levels: memory, msg, unix, tcp, udp, eth (needs root).
-Tests: latency, stream, bidir, rr, overhead, interleave, nhalf;
-with several connections: streams, hotspot, fanin, fanout;
-of memory: cacheline, memcpy, touched, read, write, readwrite, syscall, futex, pipe.")]
+#[command(after_help = after_help())]
 pub struct MeasureArgs {
-    /// What is under test
+    /// What is under test: memory, msg, unix, tcp, udp, eth; see below
     level: String,
-    /// What is measured of it
+    /// What is measured of it; see below
     test: String,
-    /// How the messages are carried, where the level has a choice: shm (msg); one-process, two-processes or veth (eth)
+    /// How the messages are carried, where the level has a choice: shm (msg) [default: shm]; one-process, two-processes
+    /// or veth (eth) [default: one-process]
     #[arg(long, value_name = "LINK")]
     link: Option<String>,
-    /// Where the ends run: processes, threads, namespaces, or HOST[:PORT] with `bywire serve`
+    /// Where the ends run: processes, threads, namespaces, or HOST[:PORT] with `bywire serve` (tcp, udp) [default:
+    /// processes; of eth always namespaces]
     #[arg(long, value_name = "WHERE")]
     between: Option<String>,
     /// What the ends speak over emulated Ethernet: tcp or udp (eth) [default: tcp]
@@ -43,37 +37,43 @@ pub struct MeasureArgs {
     /// Take all frames there are at each wake of a process that carries them (eth) [default: on]
     #[arg(long, value_name = "SWITCH")]
     coalesce: Option<Switch>,
-    /// Idle peers that stay connected (msg); of tests with several connections, namespaces around a switch (tcp, udp, eth)
+    /// Idle peers that stay connected to either end (msg), up to 10000 [default: 16]; with several connections the
+    /// namespaces around a switch that they run in (tcp, udp, eth), 2 to 64
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
-    /// How many connections at once, up to 64 (streams, hotspot, fanin, fanout) [default: 4]
+    /// Connections at once (streams, hotspot, fanin, fanout), 1 to 64 [default: 4]
     #[arg(long, value_name = "N")]
     connections: Option<u32>,
-    /// Length of a message or a buffer: 64, 1KiB, 1MiB
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    /// Length of a message or a buffer, 1 to 64MiB (udp: to 65507; memory: to 1GiB), like 64, 8K or 1MiB; K, M and G are
+    /// 1,024, 1,024² and 1,024³, and KB and KiB are the same, in capitals or not [default: 8; rr and hotspot 1; stream,
+    /// bidir, streams, fanin and fanout 64KiB, over UDP 8KiB; memory 1MiB]
+    #[arg(long, value_name = "SIZE", value_parser = length, allow_negative_numbers = true)]
     size: Option<u64>,
-    /// Length of a response (rr); by default as long as the request
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    /// Length of a response (rr) [default: that of the request]
+    #[arg(long, value_name = "SIZE", value_parser = length, allow_negative_numbers = true)]
     response_size: Option<u64>,
-    /// MTU of the link, in bytes
+    /// MTU of the link between namespaces, in bytes [default: 1500]
     #[arg(long, value_name = "N")]
     mtu: Option<u32>,
-    /// End-to-end check (msg)
+    /// End-to-end check of every message (msg) [default: off]
     #[arg(long, value_name = "SWITCH")]
     integrity: Option<Switch>,
-    /// Measuring time of the whole cell, over five fresh pairs
-    #[arg(long, value_name = "SECONDS")]
+    /// Measuring time of the whole cell: all blocks of all five fresh pairs, and of all 18 lengths of nhalf, together.
+    /// Starting the pairs and a warm-up of two blocks in each come on top. At least 0.005 (nhalf: 0.09) [default: 1;
+    /// nhalf 5]
+    #[arg(long, value_name = "SECONDS", value_parser = measure::parse_time, allow_negative_numbers = true)]
     time: Option<f64>,
-    /// Cores of source and target
+    /// Cores of source and target, two different ones [default: two that this process may use, close to each other but
+    /// not threads of one]
     #[arg(long, value_name = "A,B", value_parser = measure::parse_cores)]
     cores: Option<(u32, u32)>,
-    /// Poll rather than sleep
-    #[arg(long, overrides_with = "no_spin")]
+    /// Both ends poll [default: msg spins a bounded time, then sleeps; sockets sleep; interleave polls]
+    #[arg(long, conflicts_with = "no_spin")]
     spin: bool,
-    /// Sleep rather than poll
-    #[arg(long, overrides_with = "spin")]
+    /// Both ends sleep at once until they are woken
+    #[arg(long)]
     no_spin: bool,
-    /// Nagle's algorithm (tcp); off by default
+    /// Nagle's algorithm (tcp) [default: off]
     #[arg(long, value_name = "SWITCH")]
     nagle: Option<Switch>,
     /// Compare every byte of every payload
@@ -82,13 +82,14 @@ pub struct MeasureArgs {
     /// Send lent buffers rather than copies (msg)
     #[arg(long)]
     lent: bool,
-    /// Socket buffers to ask for, in both directions at both ends
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    /// Socket buffers to ask for, up to 64MiB, in both directions at both ends (unix, tcp, udp, eth) [default: the
+    /// kernel's]
+    #[arg(long, value_name = "SIZE", value_parser = length, allow_negative_numbers = true)]
     socket_buffer: Option<u64>,
-    /// File with the key of the host's `bywire serve`, which tells in its help how to make one
+    /// File with the key of the host's `bywire serve`, which tells in its help how to make one [default: no key]
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// Lines walked (memory cacheline)
+    /// Lines walked in each direction (memory cacheline), up to 1048576 [default: 256]
     #[arg(long, value_name = "N")]
     lines: Option<u32>,
     /// Both cores at once (rates of memory)
@@ -97,9 +98,54 @@ pub struct MeasureArgs {
     /// Print one JSON object and nothing else
     #[arg(long, conflicts_with = "style")]
     json: bool,
-    /// Print in another program's form
+    /// Print in another program's form: netperf (stream and rr of tcp, udp, eth) [default: our own text]
     #[arg(long, value_name = "STYLE")]
     style: Option<Style>,
+}
+
+/// Every level, test and link in a line of its own.
+fn after_help() -> String {
+    let table = |rows: &[(&str, &str)]| -> String {
+        rows.iter().map(|(name, about)| format!("  {name:<13} {about}\n")).collect()
+    };
+    let memory = memory::Test::ALL.map(|(name, test)| (name, test.about()));
+    let tests: Vec<_> = Test::ALL.iter().map(|test| (test.name(), test.about())).collect();
+    let links: Vec<_> = Link::ALL.iter().map(|link| (link.name(), link.about())).collect();
+    format!(
+        "Levels:\n{}\nTests of every level but memory:\n{}\nTests of memory, the ceilings:\n{}\n\
+         Links of msg:\n{}\nLinks of eth:\n{}\n{EXAMPLES}",
+        table(&LEVELS),
+        table(&tests),
+        table(&memory),
+        table(&[("shm", "rings in sealed shared memory")]),
+        table(&links),
+    )
+}
+
+const LEVELS: [(&str, &str); 6] = [
+    ("memory", "the machine itself: what no way of sending can beat"),
+    ("msg", "the message layer"),
+    ("unix", "the kernel's Unix-domain sockets"),
+    ("tcp", "the kernel's TCP"),
+    ("udp", "the kernel's UDP"),
+    ("eth", "the kernel's TCP or UDP over Ethernet of the fabric, or over plain veth (needs root)"),
+];
+
+const EXAMPLES: &str = "\
+Examples:
+  bywire measure tcp latency --size 1
+  bywire measure unix stream --size 64KiB --json
+  bywire measure udp rr --between namespaces --mtu 9000
+  bywire measure tcp stream --between HOST --style netperf
+  bywire measure eth stream --mtu 9000 --link two-processes
+  bywire measure tcp fanin --connections 12 --nodes 4
+  bywire measure memory memcpy --size 1MiB";
+
+/// A length as the engine may take it; which bounds a level has says the engine.
+fn length(text: &str) -> Result<u64> {
+    size::parse(text).map_err(|error| {
+        anyhow!("{error}, 1 to 64MiB (65507 over UDP, 1GiB of memory); K, KB and KiB are 1,024")
+    })
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -119,7 +165,13 @@ impl MeasureArgs {
     pub fn run(self) -> Result<()> {
         interrupt::arm()?;
         let request = self.request()?;
-        let cell = match measure::run(request) {
+        if self.style.is_some() {
+            Netperf::check(&request.level, &request.test).map_err(Misuse::of)?;
+        }
+        let bar = Progress::new();
+        let measured = measure::run(request, &mut |share| bar.advance(share));
+        bar.clear();
+        let cell = match measured {
             Err(_) if interrupt::requested() => {
                 eprintln!("bywire: interrupted before the cell was complete: nothing is printed");
                 std::process::exit(interrupt::EXIT_CODE);

@@ -1,9 +1,11 @@
 //! `bywire serve`: the far end of measurements between machines.
 
-use std::net::TcpListener;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use bywire_lab::ending::Misuse;
 use bywire_lab::far;
 use bywire_lab::interrupt;
 use clap::Args;
@@ -30,14 +32,25 @@ impl ServeArgs {
     /// Serves until interrupted.
     pub fn run(self) -> Result<()> {
         let key = self.key.as_deref().map(crate::key::read).transpose()?;
-        let listener = TcpListener::bind(&self.listen).with_context(|| {
-            format!("cannot listen on {}: choose another address or port by --listen", self.listen)
-        })?;
+        let listener = self.bind()?;
         interrupt::exit_on_request()?;
         let protection = if key.is_some() { "clients need the key" } else { "anyone may measure" };
         crate::print(&format!("listening on {}, {protection}\n", listener.local_addr()?))?;
         far::serve(&listener, key, |line| {
             let _closed = crate::print(&format!("{line}\n"));
+        })
+    }
+
+    /// What is no address, or none of this machine's, is misuse; a port that is taken is not.
+    fn bind(&self) -> Result<TcpListener> {
+        let asked = &self.listen;
+        let addresses: Vec<SocketAddr> = asked.to_socket_addrs().map(Iterator::collect).map_err(|error| {
+            Misuse(format!("`{asked}` is no address to listen on ({error}): give --listen ADDRESS:PORT, like 0.0.0.0:7247"))
+        })?;
+        let refused = format!("cannot listen on {asked}: choose another address or port by --listen");
+        TcpListener::bind(&addresses[..]).map_err(|error| match error.kind() {
+            ErrorKind::AddrNotAvailable => Misuse(format!("{refused}: {error}")).into(),
+            _ => anyhow::Error::new(error).context(refused),
         })
     }
 }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use bywire_lab::cell::{Cell, CpuBothEnds, CpuEnd, Unit};
+use bywire_lab::cell::{Cacheline, Cell, CpuBothEnds, CpuEnd, Unit};
 use bywire_lab::cpu::DISTURBED;
+use bywire_lab::measure::PAIRS;
 use bywire_lab::report::quantity;
 
 /// A heading, a line for each figure with the result first, and what its words mean.
@@ -14,6 +15,7 @@ pub fn of_cell(cell: &Cell) -> String {
     ];
     rows.extend(distribution(cell));
     rows.extend(details(cell));
+    rows.extend(cell.cacheline.map(|cacheline| ("cache line".to_owned(), machine(cacheline))));
     rows.push(("CPU, source".to_owned(), cpu(&cell.cpu.source)));
     rows.push(("CPU, target".to_owned(), cpu(&cell.cpu.target)));
     if let Some(carriers) = &cell.cpu.carriers {
@@ -29,13 +31,13 @@ pub fn of_cell(cell: &Cell) -> String {
 
 /// What stands above the lines of [`line`].
 pub fn line_heading() -> String {
-    format!("{:<7} {:<10} {:<20} {:>8} {:>10}   95 % interval", "level", "test", "way", "size", "median")
+    format!("{:<7} {:<10} {:<28} {:>8} {:>10}   95 % interval", "level", "test", "way", "size", "median")
 }
 
 /// A cell in one line.
 pub fn line(cell: &Cell) -> String {
     format!(
-        "{:<7} {:<10} {:<20} {:>8} {:>10}   {} to {}",
+        "{:<7} {:<10} {:<28} {:>8} {:>10}   {} to {}{}",
         cell.level,
         cell.test,
         way(cell),
@@ -43,19 +45,37 @@ pub fn line(cell: &Cell) -> String {
         quantity::value(cell.value, cell.unit),
         quantity::value(cell.ci95[0], cell.unit),
         quantity::value(cell.ci95[1], cell.unit),
+        short_of_pairs(cell),
     )
 }
 
 fn heading(cell: &Cell) -> String {
     let size = cell.size_bytes.map_or_else(String::new, |bytes| format!(", {}", count_of(bytes, "byte")));
     let link = cell.link.as_ref().map_or_else(String::new, |link| format!(" over {link}"));
-    format!("{} {}{link}, between {}{size}", cell.level, cell.test, cell.between)
+    let between = match cell.between.as_str() {
+        "" => String::new(),
+        between => format!(", between {between}"),
+    };
+    format!("{} {}{link}{between}{size}", cell.level, cell.test)
 }
+
+/// The machine's own state around the cell, in one line.
+fn machine(cacheline: Cacheline) -> String {
+    let [before, after] =
+        [Some(cacheline.before_ns), cacheline.after_ns].map(|ns| ns.map(|ns| show(ns, Unit::Nanoseconds)));
+    let spans = [before.map(|ns| format!("{ns} before")), after.map(|ns| format!("{ns} after"))];
+    spans.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// A cache line whose half-RTT differs by this factor between two looks tells of two states of the machine.
+const STATES_APART: f64 = 1.5;
 
 /// What the cell's value is, as a median over pairs.
 fn result_name(cell: &Cell) -> &'static str {
     match (cell.test.as_str(), cell.unit) {
         ("latency" | "interleave" | "cacheline" | "futex" | "pipe", _) => "half-RTT, median",
+        ("hotspot", _) => "half-RTT, mean of each client",
+        ("streams" | "fanin" | "fanout", _) => "summed rate, median",
         ("overhead", _) => "CPU per message, median",
         ("bidir", _) => "two-way rate, median",
         ("rr", _) => "transactions, median",
@@ -82,7 +102,7 @@ fn distribution(cell: &Cell) -> Vec<(String, String)> {
 }
 
 /// Details by name, in the order in which they are read, with the label of each.
-const DETAILS: [(&str, &str); 16] = [
+const DETAILS: [(&str, &str); 22] = [
     ("sent_bytes_per_second", "rate sent"),
     ("received_bytes_per_second", "rate received"),
     ("forward_bytes_per_second", "rate to the target"),
@@ -99,6 +119,12 @@ const DETAILS: [(&str, &str); 16] = [
     ("messages_sent", "messages sent"),
     ("messages_received", "messages received"),
     ("send_errors", "send errors"),
+    ("fairness_jain", "fairness, Jain's index"),
+    ("least_bytes_per_second", "slowest connection"),
+    ("most_bytes_per_second", "fastest connection"),
+    ("least_ns", "luckiest client"),
+    ("most_ns", "unluckiest client"),
+    ("summed_transactions_per_second", "transactions/s of all"),
 ];
 
 /// The results among the details, then all others, what was granted and how long it took.
@@ -109,7 +135,34 @@ fn details(cell: &Cell) -> Vec<(String, String)> {
     let known = |name: &str| DETAILS.iter().any(|(known, _)| *known == name);
     let others =
         cell.details.keys().filter(|name| !known(name)).filter_map(|name| Some(detail(name, value(name)?)));
-    results.chain(others).collect()
+    results.chain(others).chain(crowd(cell)).collect()
+}
+
+/// Connections that are shown one by one; all stand in the JSON.
+const CONNECTIONS_SHOWN: usize = 12;
+
+/// What each of several connections did, and what limited all of them.
+fn crowd(cell: &Cell) -> Vec<(String, String)> {
+    let lists =
+        [("connections_ns", Unit::Nanoseconds), ("connections_bytes_per_second", Unit::BytesPerSecond)];
+    let mut rows = Vec::new();
+    for (name, unit) in lists {
+        let each = cell.details.get(name).and_then(|values| values.as_array());
+        let each: Vec<f64> = each.into_iter().flatten().filter_map(|value| value.as_f64()).collect();
+        if each.is_empty() {
+            continue;
+        }
+        let shown: Vec<String> =
+            each.iter().take(CONNECTIONS_SHOWN).map(|value| show(*value, unit)).collect();
+        let more = match each.len().saturating_sub(CONNECTIONS_SHOWN) {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        rows.push(("each".to_owned(), shown.join(", ") + &more));
+    }
+    let limit = cell.details.get("limited_by").and_then(|limit| limit.as_str());
+    rows.extend(limit.map(|limit| ("limit".to_owned(), limit.to_owned())));
+    rows
 }
 
 /// A detail's own words, and its value in the unit that its name ends with.
@@ -151,9 +204,18 @@ fn all_demand(cpu: &CpuBothEnds) -> Option<String> {
     per_kb.or_else(transaction)
 }
 
+/// Said of a cell that was cut short.
+fn short_of_pairs(cell: &Cell) -> String {
+    let pairs = pairs(cell);
+    if pairs < u64::from(PAIRS) { format!("   of {} only", count_of(pairs, "pair")) } else { String::new() }
+}
+
+fn pairs(cell: &Cell) -> u64 {
+    cell.blocks.iter().map(|block| block.pair).collect::<BTreeSet<_>>().len() as u64
+}
+
 fn blocks(cell: &Cell) -> String {
-    let pairs: BTreeSet<u32> = cell.blocks.iter().map(|block| block.pair).collect();
-    let pairs = count_of(pairs.len() as u64, "pair");
+    let pairs = count_of(pairs(cell), "pair");
     let outliers = count_of(cell.outlier_blocks() as u64, "outlier");
     format!("{} in {pairs}; {} disturbed, {outliers}", cell.blocks.len(), cell.disturbed_blocks())
 }
@@ -162,6 +224,10 @@ fn blocks(cell: &Cell) -> String {
 fn notes(cell: &Cell) -> Vec<&'static str> {
     let transactions = cell.cpu.source.service_demand_us_per_transaction.is_some();
     let per_kb = cell.cpu.source.service_demand_us_per_kb.is_some();
+    let apart = |cacheline: Cacheline| {
+        let ratio = cacheline.after_ns.map_or(1.0, |after| after / cacheline.before_ns);
+        !(1.0 / STATES_APART..=STATES_APART).contains(&ratio)
+    };
     let notes = [
         (
             result_name(cell).starts_with("half-RTT"),
@@ -169,6 +235,15 @@ fn notes(cell: &Cell) -> Vec<&'static str> {
         ),
         (transactions, "A transaction is one request and its response, a whole round trip."),
         (per_kb, "1 KB of service demand is 1,024 bytes."),
+        (
+            cell.cacheline.is_some(),
+            "Cache line: its half-RTT between the same cores just before and after. A virtual machine may change it three-fold by \
+             the second, and results with it: compare runs of one state.",
+        ),
+        (
+            cell.cacheline.is_some_and(apart),
+            "The machine changed its state during this cell: its blocks belong to both.",
+        ),
         (cell.disturbed_blocks() > 0, DISTURBED),
     ];
     notes.into_iter().filter(|(used, _)| *used).map(|(_, note)| note).collect()
@@ -183,6 +258,7 @@ fn way(cell: &Cell) -> String {
         cell.parameters.get("protocol").and_then(|protocol| protocol.as_str()).map(str::to_uppercase),
         cell.parameters.get("mtu").map(|mtu| format!("MTU {mtu}")),
         is_set("spin").then(|| "polling".to_owned()),
+        (cell.parameters.get("coalesce") == Some(&"off".into())).then(|| "not coalesced".to_owned()),
         is_set("both-cores").then(|| "both cores".to_owned()),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(" ")

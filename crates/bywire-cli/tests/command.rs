@@ -56,12 +56,35 @@ fn a_command_that_makes_no_sense_is_told_in_one_line_and_ends_with_2() {
             &["measure", "tcp", "latency", "--sise", "8"],
             "(a similar argument exists: '--size'); see `bywire measure --help`",
         ),
-        (&["measure", "tcp", "latency", "--size", "1k"], "write it like 64, 1KiB or 1MiB"),
+        (&["measure", "tcp", "latency", "--size", "1q"], "write it like 64, 8K or 1MiB, 1 to 64MiB"),
+        (&["measure", "tcp", "latency", "--size", "-1"], "1 to 64MiB (65507 over UDP, 1GiB of memory)"),
+        (&["measure", "tcp", "latency", "--size", "-1"], "see `bywire measure --help`"),
+        (
+            &["measure", "tcp", "latency", "--time", "-3"],
+            "give 0.005 to 3600 seconds, like 0.5; see `bywire measure --help`",
+        ),
+        (
+            &["measure", "tcp", "latency", "--time", "abc"],
+            "give 0.005 to 3600 seconds, like 0.5; see `bywire measure --help`",
+        ),
+        (&["measure", "tcp", "latency", "--time", "0.001"], "give 0.005 to 3600 seconds"),
+        (&["measure", "msg", "nhalf", "--time", "0.05"], "give 0.09 to 3600 seconds, so that 18 lengths"),
+        (&["measure", "msg", "latency", "--spin", "--no-spin"], "cannot be used with '--no-spin'"),
+        (&["measure", "msg", "latency", "--cores", "0,0"], "take turns on core 0"),
+        (&["measure", "msg", "latency", "--style", "netperf"], "netperf has no text for `msg latency`"),
+        (&["measure", "tcp", "nhalf", "--style", "netperf"], "measure stream or rr of tcp, udp or eth"),
+        (&["measure", "tcp", "latency", "--between", "nowhere.invalid"], "cannot resolve"),
+        (&["measure", "tcp", "latency", "--between", "x", "--key", "/nowhere"], "cannot read the key file"),
+        (&["serve", "--listen", "bad"], "`bad` is no address to listen on"),
+        (&["serve", "--listen", "203.0.113.1:1"], "cannot listen on 203.0.113.1:1"),
+        (&["serve", "--key", "/nowhere"], "cannot read the key file"),
+        (&["bench", "--time", "abc"], "see `bywire bench --help`"),
+        (&["eth", "up", "--mtu", "x"], "see `bywire eth up --help`"),
         (&["measure", "tcp", "latency", "--style", "nestat"], "[possible values: netperf]"),
         (&["measure", "tcp", "latency", "--size", "1GiB"], "give a --size of 1 to 67108864 bytes"),
         (&["measure", "memory", "memcpy", "--size", "100GiB"], "give a --size of 1 to 1073741824 bytes"),
-        (&["measure", "tcp", "latency", "--time", "0"], "give more than 0 and up to 3600 seconds"),
-        (&["measure", "tcp", "latency", "--time", "nan"], "give more than 0 and up to 3600 seconds"),
+        (&["measure", "tcp", "latency", "--time", "0"], "give 0.005 to 3600 seconds"),
+        (&["measure", "tcp", "latency", "--time", "nan"], "give 0.005 to 3600 seconds"),
         (&["measure", "tcp", "latency", "--cores", "0,4000"], "choose from ["),
         (&["measure", "web", "latency"], "choose one of memory, msg, unix, tcp, udp"),
         (&["measure", "memory", "lag"], "choose one of cacheline"),
@@ -69,7 +92,7 @@ fn a_command_that_makes_no_sense_is_told_in_one_line_and_ends_with_2() {
         (&["measure", "unix", "latency", "--nagle", "on"], "--nagle means nothing"),
         (&["measure", "tcp", "latency", "--between", "namespaces", "--mtu", "1"], "give 68 to 65535"),
         (&["bench", "fast"], "choose one of quick"),
-        (&["bench", "--time", "0"], "give more than 0"),
+        (&["bench", "--time", "0"], "give 0.005 to 3600 seconds"),
         (&["bench", "--levels", "web"], "choose from memory, msg, unix, tcp, udp"),
         (&["report", "/nowhere"], "holds no session"),
     ];
@@ -129,4 +152,56 @@ fn completions_and_manual_name_the_subcommands() {
         let output = bywire(arguments);
         assert!(output.status.success() && String::from_utf8(output.stdout).unwrap().contains("doctor"));
     }
+}
+
+#[test]
+fn the_help_of_measure_tells_defaults_tests_and_links() {
+    let help = String::from_utf8(bywire(&["measure", "--help"]).stdout).unwrap();
+    let plain = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let tests = bywire_lab::plan::Test::ALL.iter().map(|test| test.name());
+    let ceilings = bywire_lab::level::memory::Test::ALL.iter().map(|(name, _)| *name);
+    let links = bywire_lab::ethernet::Link::ALL.iter().map(|link| link.name());
+    for name in tests.chain(ceilings).chain(links).chain(["shm"]) {
+        assert!(help.lines().any(|line| line.starts_with(&format!("  {name} "))), "{name}: {help}");
+    }
+    for option in plain.split(" --").skip(1).filter(|option| {
+        let mut words = option.split(' ');
+        words.next();
+        words.next().is_some_and(|word| word.starts_with('<'))
+    }) {
+        assert!(option.contains("[default: "), "--{option}");
+    }
+    for (asked, default) in [("cores", "two that"), ("time", "1; nhalf 5"), ("size", "8; rr 1")] {
+        assert!(plain.contains(&format!("[default: {default}")), "{asked}: {plain}");
+    }
+}
+
+#[test]
+fn doctor_asks_only_for_what_something_here_uses() {
+    let said: serde_json::Value = serde_json::from_slice(&bywire(&["doctor", "--json"]).stdout).unwrap();
+    for finding in said["findings"].as_array().unwrap() {
+        let (name, used_by) = (finding["name"].as_str().unwrap(), finding["used_by"].as_str().unwrap());
+        for later in ["web", "mpi", "sock", "xdp"] {
+            let words: Vec<&str> = used_by.split(|letter: char| !letter.is_alphanumeric()).collect();
+            assert!(!words.contains(&later), "{name} is used by {used_by}, which does not exist yet");
+        }
+        assert!(!["nginx", "apache2"].contains(&name), "{name}");
+    }
+}
+
+/// A terminal by `script`, for what is written to one alone.
+#[test]
+fn progress_is_shown_on_a_terminal_and_nowhere_else() {
+    let arguments = "measure unix nhalf --time 0.2";
+    let output = bywire(&arguments.split(' ').collect::<Vec<_>>());
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let line = format!("{} {arguments} >/dev/null", env!("CARGO_BIN_EXE_bywire"));
+    let Ok(output) = Command::new("script").args(["-qec", &line, "/dev/null"]).stdin(Stdio::null()).output()
+    else {
+        println!("not run: there is no `script` of util-linux here");
+        return;
+    };
+    let seen = String::from_utf8_lossy(&output.stdout);
+    assert!(seen.contains(" left") && seen.contains('%'), "{seen:?}");
+    assert!(!seen.contains('\n') || seen.matches('\n').count() <= 1, "one line that is rewritten: {seen:?}");
 }

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use bywire_sys::namespace::Namespace;
@@ -116,6 +117,7 @@ fn connect(from: &Namespace, to: &Namespace, address: SocketAddr) -> (TcpStream,
     let (far, _) = listener.accept().expect("accepted");
     for end in [&near, &far] {
         end.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        end.set_write_timeout(Some(PATIENCE)).expect("a time-out");
     }
     (near, far)
 }
@@ -250,6 +252,102 @@ fn a_killed_process_leaves_nothing_and_comes_back_under_an_open_connection() {
     (&far).read_exact(&mut heard).expect("what was sent meanwhile");
     assert_eq!(&heard, b"meanwhile");
     say(&far, &near, b"after");
+}
+
+/// Byte `place` of a stream; streams repeat themselves after a prime number of bytes.
+fn byte_at(place: u64) -> u8 {
+    ((place % 65_521).wrapping_mul(0x9E37_79B9) >> 13) as u8
+}
+
+/// Sends until it is to end, and says how much that was.
+fn pour(mut stream: &TcpStream, ends: &Mutex<bool>) -> u64 {
+    let pattern: Vec<u8> = (0..2 * 65_521).map(byte_at).collect();
+    let mut sent = 0;
+    while !*ends.lock().expect("nobody failed with it") {
+        let from = (sent % 65_521) as usize;
+        stream.write_all(&pattern[from..from + 30_000]).expect("the connection stands");
+        sent += 30_000;
+    }
+    stream.shutdown(std::net::Shutdown::Write).expect("ended");
+    sent
+}
+
+/// Compares what comes, byte for byte, counts it, and returns at the orderly end of it.
+fn drain(mut stream: &TcpStream, received: &Mutex<u64>) {
+    let mut buffer = vec![0; 256 * 1024];
+    loop {
+        let length = stream.read(&mut buffer).expect("the connection stands");
+        let place = *received.lock().expect("nobody failed with it");
+        let wrong = (place..).zip(&buffer[..length]).find(|(place, byte)| byte_at(*place) != **byte);
+        assert_eq!(wrong, None, "a byte is wrong");
+        *received.lock().expect("nobody failed with it") += length as u64;
+        if length == 0 {
+            return;
+        }
+    }
+}
+
+/// Data flows both ways over one connection while `accident` happens, so often; what one end sent the other has then.
+fn flows_on(one: &Namespace, other: &Namespace, accidents: usize, mut accident: impl FnMut()) {
+    const FLOWING_BYTES: u64 = 8 << 20;
+    let (near, far) = connect(one, other, "10.77.0.2:7000".parse().expect("an address"));
+    let (ends, there, back) = (Mutex::new(false), Mutex::new(0), Mutex::new(0));
+    let count = |received: &Mutex<u64>| *received.lock().expect("nobody failed with it");
+    let flowing = |what: &str| {
+        let before = [&there, &back].map(count);
+        eventually(what, || {
+            let now = [&there, &back].map(count);
+            now.iter().zip(before).all(|(now, before)| now - before > FLOWING_BYTES)
+        });
+    };
+    std::thread::scope(|scope| {
+        let sending = [&near, &far].map(|stream| scope.spawn(|| pour(stream, &ends)));
+        scope.spawn(|| drain(&far, &there));
+        scope.spawn(|| drain(&near, &back));
+        // Whatever fails here, the senders end, so that it is told.
+        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..accidents {
+                flowing("data flows");
+                accident();
+            }
+            flowing("data flows again");
+        }));
+        *ends.lock().expect("nobody failed with it") = true;
+        let sent = sending.map(|sending| sending.join().expect("it ended well"));
+        told.expect("as above");
+        eventually("everything came", || [&there, &back].map(count) == sent);
+    });
+}
+
+#[test]
+fn a_stream_under_way_goes_on_after_every_kill_of_the_far_process() {
+    let Some((one, other, directory)) = stage() else { return };
+    let directory = directory.path();
+    let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
+    let _near = up(directory, &["--node", "near", "--interface", &first], 1);
+    let again = || up(directory, &["--node", "far", "--interface", &second], 1);
+    let mut far = again();
+    flows_on(&one, &other, 3, || {
+        far.signal(libc::SIGKILL);
+        far.end();
+        eventually("the device of a killed process is gone", || !has_interface(&other));
+        far = again();
+    });
+}
+
+#[test]
+fn a_stream_under_way_goes_on_after_a_kill_of_the_only_process() {
+    let Some((one, other, directory)) = stage() else { return };
+    let directory = directory.path();
+    let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
+    let again = || up(directory, &["--interface", &first, "--interface", &second], 2);
+    let mut both = again();
+    flows_on(&one, &other, 2, || {
+        both.signal(libc::SIGKILL);
+        both.end();
+        eventually("its devices are gone", || !has_interface(&one) && !has_interface(&other));
+        both = again();
+    });
 }
 
 #[test]

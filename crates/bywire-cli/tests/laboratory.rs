@@ -1,6 +1,8 @@
 //! `bywire measure eth` from outside: what a cell says, every way of carrying, and what an end at any moment leaves.
 
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -70,6 +72,33 @@ fn a_cell_says_how_its_frames_were_carried_and_what_that_cost() {
 }
 
 #[test]
+fn streams_round_trips_and_latencies_are_measured_at_a_usual_mtu_and_a_large_one() {
+    let Some(directory) = stage() else { return };
+    let before = interfaces();
+    for test in [&["stream"][..], &["rr", "--size", "1"], &["latency"]] {
+        for mtu in ["1500", "9000"] {
+            let cell = cell(directory.path(), &[test, &["--mtu", mtu, "--time", "0.05"]].concat());
+            assert_eq!((&cell["test"], &cell["level"]), (&json!(test[0]), &json!("eth")));
+            assert_eq!(cell["parameters"]["mtu"].to_string(), mtu);
+            if test.len() > 1 {
+                assert_eq!(cell["size_bytes"], 1, "{cell}");
+            }
+            assert!(cell["value"].as_f64() > Some(0.0));
+            eventually("no process is left", || processes_of(directory.path()).is_empty());
+            assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+        }
+    }
+    assert_eq!(interfaces(), before);
+}
+
+#[test]
+fn datagrams_longer_than_the_mtu_go_on_arriving_after_losses() {
+    let Some(directory) = stage() else { return };
+    let arguments = ["stream", "--protocol", "udp", "--size", "8KiB", "--mtu", "1500", "--time", "0.5"];
+    assert!(cell(directory.path(), &arguments)["value"].as_f64() > Some(0.0));
+}
+
+#[test]
 fn plain_veth_stands_beside_it_and_nobody_else_carries() {
     let Some(directory) = stage() else { return };
     let cell = cell(directory.path(), &["stream", "--link", "veth", "--time", "0.05"]);
@@ -81,8 +110,9 @@ fn plain_veth_stands_beside_it_and_nobody_else_carries() {
 #[test]
 fn every_test_of_tcp_runs_over_it() {
     let Some(directory) = stage() else { return };
-    for test in ["bidir", "overhead", "interleave", "nhalf"] {
-        let cell = cell(directory.path(), &[test, "--time", "0.02"]);
+    for (test, seconds) in [("bidir", "0.02"), ("overhead", "0.02"), ("interleave", "0.02"), ("nhalf", "0.1")]
+    {
+        let cell = cell(directory.path(), &[test, "--time", seconds]);
         assert_eq!((&cell["test"], &cell["level"]), (&json!(test), &json!("eth")));
     }
 }
@@ -107,6 +137,12 @@ fn processes_of(directory: &Path) -> Vec<String> {
         })
         .map(|entry| fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default().replace('\0', " "))
         .collect()
+}
+
+/// The interfaces of the machine's own namespace, without what they have counted.
+fn interfaces() -> Vec<String> {
+    let listing = fs::read_to_string("/proc/net/dev").unwrap();
+    listing.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
 }
 
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
@@ -152,4 +188,57 @@ fn a_killed_measurement_leaves_no_process_and_its_files_go_with_the_next() {
     eventually("no process is left", || processes_of(directory.path()).is_empty());
     cell(directory.path(), &["latency", "--time", "0.01"]);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "the next one removed them");
+}
+
+/// One measurement that was ended at some moment by some signal.
+struct Ended {
+    arguments: [&'static str; 6],
+    signal: Signal,
+    moment: Duration,
+}
+
+/// As many as there are moments, one in each stretch, with everything else in turn.
+fn ends(moments: u32) -> impl Iterator<Item = Ended> {
+    const STRETCH: Duration = Duration::from_millis(40);
+    let rr = ["rr", "--size", "1"];
+    let tests = [["stream", "--size", "8KiB"], ["latency", "--size", "64"], rr, ["stream", "--size", "1"]];
+    (0..moments).map(move |number| {
+        let [test, size, bytes] = tests[number as usize % 4];
+        let mtu = if number % 3 == 0 { "9000" } else { "1500" };
+        let link = if number % 5 < 2 { "--link=two-processes" } else { "--json" };
+        let share = RandomState::new().hash_one(number) as f64 / u64::MAX as f64;
+        Ended {
+            arguments: [test, size, bytes, "--mtu", mtu, link],
+            signal: [Signal::INT, Signal::TERM, Signal::KILL][number as usize % 3],
+            moment: STRETCH * number + STRETCH.mul_f64(share),
+        }
+    })
+}
+
+#[test]
+fn an_end_at_any_moment_leaves_nothing() {
+    let Some(directory) = stage() else { return };
+    let directory = directory.path();
+    let before = interfaces();
+    let left = || fs::read_dir(directory).unwrap().count();
+    for Ended { arguments, signal: number, moment } in ends(21) {
+        let what = format!("{arguments:?} {number:?} after {moment:?}");
+        let left_before = left();
+        let all = [&["measure", "eth"][..], &arguments, &["--time", "600"]].concat();
+        let mut running = bywire(directory, &all).spawn().expect("it runs");
+        std::thread::sleep(moment);
+        signal(&running, number);
+        let status = running.wait().unwrap();
+        // Before it listens, a signal ends it as it ends any program.
+        let has_ended = status.signal() == Some(number.as_raw()) || status.code() == Some(130);
+        assert!(has_ended && (number != Signal::KILL || status.code().is_none()), "{what}: {status}");
+        eventually(&format!("no process is left: {what}"), || processes_of(directory).is_empty());
+        if number != Signal::KILL {
+            // It may have been ended before it could remove what an earlier one left.
+            assert!(left() <= left_before, "{what}");
+        }
+    }
+    assert_eq!(interfaces(), before);
+    cell(directory, &["latency", "--time", "0.01"]);
+    assert_eq!(left(), 0, "the next one removed what killed ones left");
 }

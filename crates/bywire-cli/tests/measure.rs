@@ -73,6 +73,36 @@ fn refusal(arguments: &[&str]) -> String {
     line
 }
 
+fn two_cores() -> bool {
+    let (source, target) = bywire_lab::pin::two_cores();
+    source != target
+}
+
+#[test]
+fn the_text_of_a_cell_tells_the_machines_state_and_its_ends() {
+    let output = bywire(&["measure", "msg", "latency", "--time", "0.02"]);
+    let said = text(&output.stdout);
+    let line = said.lines().find(|line| line.trim_start().starts_with("cache line "));
+    assert_eq!(line.is_some(), two_cores(), "{said}");
+    assert!(line.is_none_or(|line| line.contains("ns before, ") && line.ends_with("ns after")), "{said}");
+    let alone = bywire(&["measure", "memory", "syscall", "--time", "0.02"]);
+    assert!(text(&alone.stdout).starts_with("memory syscall\n"), "{}", text(&alone.stdout));
+    let pair = bywire(&["measure", "memory", "pipe", "--time", "0.02"]);
+    assert!(text(&pair.stdout).starts_with("memory pipe, between processes\n"), "{}", text(&pair.stdout));
+}
+
+#[test]
+fn a_sweep_takes_the_time_it_is_given() {
+    let sweep = |seconds: &str| -> f64 {
+        let output = bywire(&["measure", "unix", "nhalf", "--time", seconds, "--json"]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let cell: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        cell["blocks"].as_array().unwrap().iter().map(|block| block["seconds"].as_f64().unwrap()).sum()
+    };
+    let (short, long) = (sweep("0.1"), sweep("0.8"));
+    assert!((0.05..0.4).contains(&short) && (0.5..2.4).contains(&long), "{short} {long}");
+}
+
 #[test]
 fn a_cell_has_every_field_at_every_level() {
     for level in ["msg", "unix", "tcp", "udp"] {
@@ -104,6 +134,15 @@ fn a_cell_has_every_field_at_every_level() {
             assert_eq!(cell["cpu"]["same_machine"], true);
             assert!(cell["environment"]["kernel"]["release"].is_string());
             assert!(cell["details"]["warmup_blocks"].as_array().unwrap().len() >= 5);
+            let beside = ["before_ns", "after_ns"].map(|when| cell["cacheline"][when].as_f64());
+            match ["msg", "unix"].contains(&level) && two_cores() {
+                true => {
+                    assert!(beside.iter().all(|ns| ns.is_some_and(|ns| ns > 1.0)), "{}", cell["cacheline"])
+                }
+                false => assert_eq!(cell["cacheline"], Value::Null, "{level}"),
+            }
+            let spin = if level == "msg" { json!("adaptive") } else { json!(false) };
+            assert_eq!(cell["parameters"]["spin"], spin, "{level} {test}");
         }
     }
 }
@@ -116,7 +155,8 @@ fn ceilings_threads_and_sweeps_are_measured() {
         assert_eq!(cell["blocks"].as_array().unwrap().len(), 5, "{test}");
     }
     assert_eq!(measure(&["tcp", "latency", "--between", "threads"])["between"], "threads");
-    let sweep = measure(&["unix", "nhalf"]);
+    let output = bywire(&["measure", "unix", "nhalf", "--json", "--time", "0.1"]);
+    let sweep: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(sweep["unit"], "bytes");
     assert_eq!(sweep["details"]["bytes_per_second_by_size"].as_array().unwrap().len(), 18);
 }

@@ -1,10 +1,13 @@
-//! Other people's programs over `bywire eth up`, unmodified: DHCP and router advertisements. As root what
-//! is not there is installed.
+//! Other people's programs over `bywire eth up`, unmodified: DHCP and router advertisements, nc, ssh, mDNS. As root what
+//! is not there is installed; what would start a service of the whole machine is unpacked beside the tests instead.
 
-use std::fs;
-use std::io::{BufRead, BufReader};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bywire_sys::namespace::Namespace;
@@ -52,8 +55,8 @@ fn stage(programs: &[(&str, &str)]) -> Option<Stage> {
 
 fn joined(blue: Namespace, red: Namespace) -> Stage {
     let directory = tempfile::tempdir().expect("a directory");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
-    command.args(["eth", "up", "--interface", &format!("{}:by0=10.77.0.1/24,fd77::1/64", path(&blue))]);
+    let mut command = mortal(&[env!("CARGO_BIN_EXE_bywire"), "eth", "up"]);
+    command.args(["--interface", &format!("{}:by0=10.77.0.1/24,fd77::1/64", path(&blue))]);
     command.args(["--interface", &format!("{}:by0", path(&red))]);
     command.env("BYWIRE_RUNTIME_DIR", directory.path()).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut up = Running(command.spawn().expect("it runs"));
@@ -66,6 +69,23 @@ fn joined(blue: Namespace, red: Namespace) -> Stage {
     Stage { blue, red, directory, _up: up }
 }
 
+impl Stage {
+    /// Gives red its address, where no program is to do that.
+    fn with_address(self) -> Self {
+        for words in ["address add 10.77.0.2/24 dev by0", "route add 224.0.0.0/4 dev by0"] {
+            let words: Vec<&str> = std::iter::once("ip").chain(words.split(' ')).collect();
+            let output = inside(&self.red, &words).output().expect("`ip` of iproute2");
+            assert!(output.status.success(), "{output:?}");
+        }
+        self
+    }
+
+    /// A file of its own.
+    fn place(&self, name: &str) -> String {
+        self.directory.path().join(name).display().to_string()
+    }
+}
+
 fn path(namespace: &Namespace) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), namespace.as_fd().as_raw_fd())
 }
@@ -76,20 +96,124 @@ fn is_there(program: &str) -> bool {
     look.status().is_ok_and(|status| status.success())
 }
 
+/// Packages are installed one after the other: the package manager lets nobody else in meanwhile.
+static INSTALLING: Mutex<()> = Mutex::new(());
+
 fn install(package: &str) -> bool {
-    let mut apt = Command::new("timeout");
-    apt.args(["60", "apt-get", "install", "-qq", "-y", "--no-install-recommends", package]);
-    apt.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
-    apt.stdout(Stdio::null()).stderr(Stdio::null());
-    rustix::process::geteuid().is_root() && apt.status().is_ok_and(|status| status.success())
+    apt(&format!("{APT} {package}"), &[])
+}
+
+const APT: &str = "apt-get install -qq -y --no-install-recommends";
+
+/// Runs a script, as root, and once more after a look for newer packages if it fails.
+fn apt(script: &str, arguments: &[&str]) -> bool {
+    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    let run = |script: &str| {
+        let mut shell = Command::new("timeout");
+        shell.args(["60", "sh", "-ec", script, "sh"]).args(arguments);
+        shell.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+        shell.stdout(Stdio::null()).stderr(Stdio::null());
+        shell.status().is_ok_and(|status| status.success())
+    };
+    rustix::process::geteuid().is_root() && (run(script) || run("apt-get update -qq") && run(script))
+}
+
+/// A program that comes with a service: where it is, and where its libraries are.
+struct Service {
+    program: PathBuf,
+    libraries: PathBuf,
+}
+
+/// The program of a package that would start a service of the whole machine if it were installed: so it is unpacked
+/// only, with whatever it depends on and is not there, and used from where it lies.
+fn service(program: &str, package: &str) -> Option<Service> {
+    let sbin = |root: &Path| root.join("usr/sbin").join(program);
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(package);
+    let libraries = root.join("usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
+    let unpack = format!(
+        "rm -rf \"$1.new\"; mkdir -p \"$1.new/partial\"
+        {APT} --download-only -o APT::Sandbox::User=root -o Dir::Cache::archives=\"$1.new\" {package}
+        for archive in \"$1.new\"/*.deb; do dpkg-deb -x \"$archive\" \"$1.new\"; rm \"$archive\"; done
+        rm -rf \"$1\"; mv \"$1.new\" \"$1\""
+    );
+    if sbin(Path::new("/")).exists() {
+        return Some(Service { program: sbin(Path::new("/")), libraries: PathBuf::new() });
+    }
+    if !sbin(&root).exists() {
+        let _told_below = apt(&unpack, &[&root.display().to_string()]);
+    }
+    if !sbin(&root).exists() {
+        println!("not run: {program} is not installed and cannot be had here: apt-get install {package}");
+        return None;
+    }
+    Some(Service { program: sbin(&root), libraries })
+}
+
+/// Whom the services look for, and nobody else.
+const USERS: [(&str, &str); 3] = [
+    (
+        "passwd",
+        "root:x:0:0::/root:/bin/sh\nsshd:x:65533:65533::/run/sshd:/bin/false\n\
+         avahi:x:65532:65532::/run/avahi-daemon:/bin/false\n",
+    ),
+    ("shadow", "root:*:1::::::\n"),
+    ("group", "root:x:0:\nsshd:x:65533:\navahi:x:65532:\n"),
+];
+
+impl Service {
+    /// Starts it inside, with files of its own in place of what the machine has: users, and what runs.
+    /// Nothing where this machine cannot, with the reason said.
+    fn start(&self, stage: &Stage, arguments: &[&str]) -> Option<Running> {
+        const SECLUDE: &str = "mount -t tmpfs tmpfs /run; mkdir /run/sshd /run/avahi-daemon
+             for name in passwd shadow group; do mount --bind \"$1/$name\" /etc/$name; done";
+        let own = |script: &str| {
+            let words = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script, "sh"];
+            let mut command = inside(&stage.blue, &words);
+            command.arg(stage.directory.path());
+            command
+        };
+        for (name, lines) in USERS {
+            fs::write(stage.place(name), lines).expect("written");
+        }
+        let tried = own(SECLUDE).output().expect("it runs");
+        if !tried.status.success() {
+            let said = String::from_utf8_lossy(&tried.stderr).into_owned();
+            println!("not run: no files of its own for {}: {}", self.program.display(), said.trim());
+            return None;
+        }
+        let mut command = own(&format!("{SECLUDE}; shift; exec \"$@\""));
+        command.arg(&self.program).args(arguments).env("LD_LIBRARY_PATH", &self.libraries);
+        let said = File::create(stage.place("said")).expect("a file");
+        let running = command.stdout(said.try_clone().expect("a descriptor")).stderr(said).spawn();
+        Some(Running(running.expect("it runs")))
+    }
+}
+
+/// A command that dies with the thread that starts it, even if this process is killed.
+fn mortal(words: &[&str]) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).args(words);
+    command
 }
 
 /// A program inside a namespace.
 fn inside(namespace: &Namespace, words: &[&str]) -> Command {
-    let mut command = Command::new("nsenter");
+    let mut command = mortal(&["nsenter"]);
     command.arg(format!("--net={}", path(namespace))).args(words);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// Bytes that are told apart from each other wherever they are cut.
+fn noise(seed: u32, length_bytes: usize) -> Vec<u8> {
+    let mut state = u64::from(seed) | 1 << 40;
+    let words = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    words.flatten().take(length_bytes).collect()
 }
 
 fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -105,9 +229,8 @@ fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 
 /// Gives addresses by DHCP and advertises its prefix.
 fn dnsmasq(stage: &Stage) -> Running {
-    let place = |name: &str| stage.directory.path().join(name).display().to_string();
-    let (leases, pid) =
-        (format!("--dhcp-leasefile={}", place("leases")), format!("--pid-file={}", place("pid")));
+    let leases = format!("--dhcp-leasefile={}", stage.place("leases"));
+    let pid = format!("--pid-file={}", stage.place("pid"));
     let words = [
         "dnsmasq",
         "--keep-in-foreground",
@@ -153,5 +276,147 @@ fn an_address_follows_from_router_advertisements() {
         let show = ["ip", "-6", "address", "show", "dev", "by0", "scope", "global"];
         let output = inside(&stage.red, &show).output().expect("it runs");
         String::from_utf8_lossy(&output.stdout).contains("inet6 fd77:").then_some(())
+    });
+}
+
+#[test]
+fn nc_carries_a_file_each_way() {
+    const FILE_BYTES: usize = 16 << 20;
+    let Some(stage) = stage(&[("nc", "netcat-openbsd")]) else { return };
+    let stage = stage.with_address();
+    let file = |name: &str| File::open(stage.place(name)).expect("a file");
+    let run = |namespace: &Namespace, words: &[&str], from: File, to: &str| {
+        let mut command = inside(namespace, &[&["timeout", "20", "nc"], words].concat());
+        command.stdin(from).stdout(File::create(stage.place(to)).expect("a file"));
+        Running(command.spawn().expect("it runs"))
+    };
+    let nothing = || File::open("/dev/null").expect("nothing");
+    // Both ways at once it loses the end of a file now and then, over plain veth too.
+    for (seed, is_from_caller) in [(1, true), (2, false)] {
+        let sent = noise(seed, FILE_BYTES);
+        fs::write(stage.place("sent"), &sent).expect("written");
+        // Who sends says when that is all, who receives does not look at its input.
+        let (caller, listener) = if is_from_caller { ("-N", "-d") } else { ("-d", "-N") };
+        let input = |option: &str| if option == "-N" { file("sent") } else { nothing() };
+        let listening =
+            run(&stage.blue, &[listener, "-l", "10.77.0.1", "7000"], input(listener), "listener's");
+        eventually("somebody listens", || {
+            let output = inside(&stage.blue, &["cat", "/proc/net/tcp"]).output().expect("it runs");
+            // Port 7000 in hexadecimal, from anybody, and the state for it.
+            String::from_utf8_lossy(&output.stdout).contains(":1B58 00000000:0000 0A").then_some(())
+        });
+        let calling = run(&stage.red, &[caller, "10.77.0.1", "7000"], input(caller), "caller's");
+        for mut end in [calling, listening] {
+            assert!(end.0.wait().expect("it ends").success());
+        }
+        let came = fs::read(stage.place(if is_from_caller { "listener's" } else { "caller's" }));
+        let came = came.expect("a file");
+        assert!(came == sent, "{} of {FILE_BYTES} bytes came, or others", came.len());
+    }
+}
+
+/// `ssh` from red to blue, which must show the key that its configuration names.
+fn ssh(stage: &Stage, words: &[&str]) -> Command {
+    let known = format!("UserKnownHostsFile={}", stage.place("known"));
+    let mut command = inside(&stage.red, &["timeout", "20", "ssh", "-F", "none", "-p", "2222", "-T"]);
+    for option in ["BatchMode=yes", "IdentitiesOnly=yes", "StrictHostKeyChecking=yes", &known] {
+        command.args(["-o", option]);
+    }
+    command.args(["-i", &stage.place("user"), "root@10.77.0.1"]).args(words);
+    command
+}
+
+/// An ssh server of this test alone, with keys of its own, that listens when this returns.
+fn sshd(stage: &Stage, service: &Service) -> Option<Running> {
+    for key in ["host", "user"] {
+        let place = stage.place(key);
+        let words = ["-q", "-t", "ed25519", "-N", "", "-C", key, "-f", &place];
+        assert!(Command::new("ssh-keygen").args(words).status().expect("it runs").success());
+    }
+    let host = fs::read_to_string(stage.place("host.pub")).expect("a key");
+    fs::write(stage.place("known"), format!("[10.77.0.1]:2222 {host}")).expect("written");
+    let configuration = format!(
+        "ListenAddress 10.77.0.1:2222\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\n\
+         StrictModes no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n",
+        stage.place("host"),
+        stage.place("user.pub"),
+    );
+    fs::write(stage.place("configuration"), configuration).expect("written");
+    let running = service.start(stage, &["-D", "-e", "-f", &stage.place("configuration")])?;
+    eventually("ssh listens", || {
+        fs::read_to_string(stage.place("said")).is_ok_and(|said| said.contains("listening on")).then_some(())
+    });
+    Some(running)
+}
+
+#[test]
+fn ssh_runs_a_command_and_carries_what_is_piped_through_it() {
+    const PIPED_BYTES: usize = 32 << 20;
+    let Some(service) = service("sshd", "openssh-server") else { return };
+    let Some(stage) = stage(&[("ssh", "openssh-client")]) else { return };
+    let stage = stage.with_address();
+    let Some(_server) = sshd(&stage, &service) else { return };
+    let said = |output: &Output| {
+        let log = fs::read_to_string(stage.place("said")).unwrap_or_default();
+        format!("{}{log}", String::from_utf8_lossy(&output.stderr))
+    };
+
+    let output = ssh(&stage, &["echo $SSH_CONNECTION; exit 7"]).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+    let connection = String::from_utf8_lossy(&output.stdout).into_owned();
+    let ends: Vec<&str> = connection.split_whitespace().collect();
+    assert_eq!((ends[0], ends[2], ends[3]), ("10.77.0.2", "10.77.0.1", "2222"));
+
+    let sent = noise(3, PIPED_BYTES);
+    let mut piping = ssh(&stage, &["cat"]).stdin(Stdio::piped()).spawn().expect("it runs");
+    let mut input = piping.stdin.take().expect("piped");
+    let output = std::thread::scope(|scope| {
+        // What ends it early is told by its status.
+        scope.spawn(|| input.write_all(&sent).map(|()| drop(input)));
+        piping.wait_with_output().expect("it ends")
+    });
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.stdout == sent, "{} of {PIPED_BYTES} bytes came, or others", output.stdout.len());
+}
+
+/// Answers for `blue-host.local` by multicast DNS.
+fn avahi(stage: &Stage, service: &Service) -> Option<Running> {
+    let configuration = "[server]\nhost-name=blue-host\nuse-ipv4=yes\nuse-ipv6=yes\nallow-interfaces=by0\n\
+                         enable-dbus=no\n[publish]\npublish-hinfo=no\npublish-workstation=yes\n";
+    fs::write(stage.place("avahi.conf"), configuration).expect("written");
+    let options = ["--no-drop-root", "--no-chroot", "--no-rlimits", "-f", &stage.place("avahi.conf")];
+    service.start(stage, &options)
+}
+
+/// The question for an IPv4 address, as RFC 1035 writes it.
+const QUESTION: &[u8] = b"\0\0\0\0\0\x01\0\0\0\0\0\0\x09blue-host\x05local\0\0\x01\0\x01";
+
+#[test]
+fn a_host_is_found_by_multicast_dns() {
+    let Some(service) = service("avahi-daemon", "avahi-daemon") else { return };
+    let Some(stage) = stage(&[("mdns-scan", "mdns-scan")]) else { return };
+    let stage = stage.with_address();
+    let Some(_responder) = avahi(&stage, &service) else { return };
+    eventually("the host that publishes itself", || {
+        // It scans until it is ended.
+        let output = inside(&stage.red, &["timeout", "2", "mdns-scan"]).output().expect("it runs");
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        said.lines()
+            .any(|line| line.contains("+ blue-host [") && line.ends_with("]._workstation._tcp.local"))
+            .then_some(())
+    });
+    // Its address, asked for in our own words; from the service's own port the answer is for everybody to hear.
+    let group = Ipv4Addr::new(224, 0, 0, 251);
+    let socket = stage.red.run(|| UdpSocket::bind("0.0.0.0:5353").expect("a port")).expect("inside");
+    socket.join_multicast_v4(&group, &Ipv4Addr::new(10, 77, 0, 2)).expect("joined");
+    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a time-out");
+    socket.set_multicast_loop_v4(false).expect("nothing of our own");
+    eventually("the name's address, told to everybody", || {
+        socket.send_to(QUESTION, (group, 5353)).expect("sent");
+        let mut packet = [0; 9000];
+        let (length, from) = socket.recv_from(&mut packet).ok()?;
+        let is_answer = from.ip() == Ipv4Addr::new(10, 77, 0, 1) && packet[2] & 0x80 != 0;
+        (is_answer && packet[..length].windows(4).any(|four| four == [10, 77, 0, 1])).then_some(())
     });
 }

@@ -14,31 +14,6 @@ use rooms::{INTERFACE, MANNER, Room, connect, exchange, persist, rooms, tcp, udp
 const STREAM_BYTES: usize = 8 << 20;
 
 #[test]
-fn tcp_streams_cross_whole_at_any_mtu() {
-    for mtu_bytes in [576, 1280, 1499, 1500, 9000, 65_521] {
-        let Some(rooms) = rooms(2) else { return };
-        let mut network = connect(&rooms, mtu_bytes, MANNER);
-        let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7000));
-        exchange(&near, &far, STREAM_BYTES);
-        let counts = network.counts(0).expect("counts");
-        assert!(counts.sent.bytes as usize > STREAM_BYTES);
-        if mtu_bytes <= 9000 {
-            assert!(counts.sent.superframes > 0, "superframes travel whole at an MTU of {mtu_bytes}");
-        }
-    }
-}
-
-#[test]
-fn tcp_streams_cross_over_ipv6_after_neighbour_discovery() {
-    for mtu_bytes in [1280, 9000] {
-        let Some(rooms) = rooms(2) else { return };
-        let _network = connect(&rooms, mtu_bytes, MANNER);
-        let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv6(7000));
-        exchange(&near, &far, STREAM_BYTES);
-    }
-}
-
-#[test]
 fn one_frame_per_wake_carries_the_same() {
     let Some(rooms) = rooms(2) else { return };
     let _network = connect(&rooms, 1500, Manner { coalesce: false, spin_us: 0, ..MANNER });
@@ -74,19 +49,6 @@ fn echo(near: &UdpSocket, far: &UdpSocket, to: SocketAddr, bytes: &[u8]) {
         return assert_eq!(&buffer[..length], bytes);
     }
     panic!("a datagram of {} bytes never came back", bytes.len());
-}
-
-#[test]
-fn datagrams_of_every_length_cross_at_the_least_mtu_and_at_a_large_one() {
-    for mtu_bytes in [68, 1500, 9000] {
-        let Some(rooms) = rooms(2) else { return };
-        let _network = connect(&rooms, mtu_bytes, MANNER);
-        let (near, far) = (udp(&rooms[0], rooms[0].ipv4(7001)), udp(&rooms[1], rooms[1].ipv4(7001)));
-        for length in [1, 18, 40, 41, 1000, 1472, 8000] {
-            let bytes: Vec<u8> = (0..length).map(|index| rooms::byte_at(3, index)).collect();
-            echo(&near, &far, rooms[1].ipv4(7001), &bytes);
-        }
-    }
 }
 
 #[test]
@@ -161,23 +123,6 @@ fn nobody_sends_under_another_address() {
     assert!(far.recv_from(&mut [0; 64]).is_err(), "it arrived");
     assert!(network.counts(0).expect("counts").drops.of(Cause::ForeignSource) > 0);
     assert_eq!(network.counts(1).expect("counts").received.frames, before);
-}
-
-#[test]
-fn vlan_tags_pass() {
-    let Some(rooms) = rooms(2) else { return };
-    let _network = connect(&rooms, 1500, MANNER);
-    for room in &rooms {
-        if let Err(said) = room.try_ip(&format!("link add link {INTERFACE} name tagged type vlan id 7")) {
-            println!("not run: this kernel has no VLAN devices ({}): `modprobe 8021q`", said.trim());
-            return;
-        }
-        room.ip(&format!("address add 10.78.0.{}/24 dev tagged", room.number));
-        room.ip("link set tagged up");
-    }
-    let address = SocketAddr::from(([10, 78, 0, 2], 7000));
-    let (near, far) = tcp(&rooms[0], &rooms[1], address);
-    exchange(&near, &far, STREAM_BYTES);
 }
 
 #[test]

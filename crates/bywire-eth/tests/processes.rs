@@ -2,32 +2,14 @@
 
 mod rooms;
 
-use std::path::Path;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bywire_eth::drops::Cause;
 use bywire_eth::network::{Launch, Network};
-use bywire_eth::order::PeerReport;
-use rooms::{INTERFACE, MANNER, Room, exchange, persist, rooms, tcp, udp};
+use rooms::{INTERFACE, MANNER, exchange, met, node, persist, rooms, tcp, udp};
 
 const STREAM_BYTES: usize = 8 << 20;
-
-/// A network with one interface that meets others of its kind.
-fn node(room: &Room, mtu_bytes: u32, directory: &Path, loops_count: usize) -> Network {
-    let mut network = Network::start(&Launch::Thread, loops_count, MANNER).expect("a network");
-    network.add(room.plan(mtu_bytes)).expect("an interface");
-    network.join("test", &format!("node{}", room.number), directory).expect("joined");
-    network
-}
-
-/// The others, as soon as so many have said who they are.
-fn met(network: &mut Network, count: usize) -> Vec<PeerReport> {
-    persist(|| {
-        let peers = network.peers().expect("an answer");
-        let told = peers.iter().filter(|peer| !peer.interfaces.is_empty()).count();
-        if told == count { Ok(peers) } else { Err(std::io::ErrorKind::WouldBlock.into()) }
-    })
-}
 
 #[test]
 fn streams_and_datagrams_cross_between_processes_at_any_mtu() {
@@ -51,7 +33,7 @@ fn streams_and_datagrams_cross_between_processes_at_any_mtu() {
 }
 
 #[test]
-fn three_processes_and_several_queues_and_broadcasts() {
+fn three_processes_and_several_queues_and_broadcasts_and_multicasts() {
     let Some(rooms) = rooms(3) else { return };
     let directory = tempfile::tempdir().expect("a directory");
     let mut networks: Vec<Network> = rooms.iter().map(|room| node(room, 1500, directory.path(), 2)).collect();
@@ -71,12 +53,20 @@ fn three_processes_and_several_queues_and_broadcasts() {
     let sender = udp(&rooms[0], rooms[0].ipv4(7100));
     sender.set_broadcast(true).expect("allowed");
     let listeners: Vec<_> =
-        rooms[1..].iter().map(|room| udp(room, std::net::SocketAddr::from(([0, 0, 0, 0], 7100)))).collect();
-    sender.send_to(b"everybody", "10.77.0.255:7100").expect("sent");
-    for listener in &listeners {
-        assert_eq!(listener.recv_from(&mut [0; 64]).expect("received").0, 9);
-        listener.set_read_timeout(Some(Duration::from_millis(100))).expect("a time-out");
-        assert!(listener.recv_from(&mut [0; 64]).is_err(), "it came twice");
+        rooms[1..].iter().map(|room| udp(room, SocketAddr::from(([0, 0, 0, 0], 7100)))).collect();
+    let group = Ipv4Addr::new(239, 1, 2, 3);
+    for (room, listener) in rooms[1..].iter().zip(&listeners) {
+        listener.join_multicast_v4(&group, &Ipv4Addr::new(10, 77, 0, room.number)).expect("joined");
+    }
+    rooms[0].ip(&format!("route add 224.0.0.0/4 dev {INTERFACE}"));
+    for everybody in [Ipv4Addr::new(10, 77, 0, 255), group] {
+        sender.send_to(b"everybody", (everybody, 7100)).expect("sent");
+        for listener in &listeners {
+            listener.set_read_timeout(Some(Duration::from_secs(5))).expect("a time-out");
+            assert_eq!(listener.recv_from(&mut [0; 64]).expect("received").0, 9);
+            listener.set_read_timeout(Some(Duration::from_millis(100))).expect("a time-out");
+            assert!(listener.recv_from(&mut [0; 64]).is_err(), "it came twice");
+        }
     }
 }
 

@@ -53,7 +53,9 @@ function look(series, mode) {
       const slot = series.slot % colours.length;
       // Four symbols, filled and then hollow.
       const fill = slot < 4 || series.look !== 'measured' ? colours[slot] : inks.card;
-      return { colour: colours[slot], fill, symbol: SYMBOLS[slot % 4], dash: DASHES[slot], width: 2 };
+      // Where colours come round again, symbol and dash do not.
+      const lap = Math.floor(series.slot / colours.length);
+      return { colour: colours[slot], fill, symbol: SYMBOLS[(slot + lap) % 4], dash: DASHES[(slot + 3 * lap) % 8], width: 2 };
     }
   }
 }

@@ -183,8 +183,10 @@ impl<'a> Bench<'a> {
                 Err(_) if interrupt::requested() => {}
                 Err(error) => {
                     running.failed = true;
-                    let remaining = pairs - running.measurement.pairs_taken();
-                    self.give_up(&running.request, &error, running.expected * remaining);
+                    let taken = running.measurement.pairs_taken();
+                    let error =
+                        error.context(format!("{}, after {taken} of {pairs} pairs", shape(&running.request)));
+                    self.give_up(&running.request, &error, running.expected * (pairs - taken));
                 }
             }
         }
@@ -288,6 +290,20 @@ struct Running {
     failed: bool,
 }
 
+/// What tells a request from others of its level and test.
+fn shape(request: &Request) -> String {
+    let parts = [
+        request.link.clone(),
+        request.protocol.as_ref().map(|protocol| protocol.to_uppercase()),
+        request.mtu_bytes.map(|mtu| format!("MTU {mtu}")),
+        (request.coalesce == Some(false)).then(|| "not coalesced".to_owned()),
+        request.spin.map(|spin| if spin { "polling" } else { "sleeping" }.to_owned()),
+        request.size_bytes.map(|bytes| format!("{} bytes", bytes)),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { "by default".to_owned() } else { parts.join(", ") }
+}
+
 /// About how long one pair of a request takes; nothing where it cannot be met anyway.
 fn expected_pair(request: &Request) -> Duration {
     // What it runs in does not matter for how long it takes, and must not be opened for an estimate.
@@ -329,6 +345,19 @@ fn rfc3339(unix_seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failure_says_which_of_its_level_failed() {
+        let request = Request {
+            link: Some("two-processes".to_owned()),
+            protocol: Some("udp".to_owned()),
+            mtu_bytes: Some(9000),
+            size_bytes: Some(32_768),
+            ..Request::new("eth", "stream")
+        };
+        assert_eq!(shape(&request), "two-processes, UDP, MTU 9000, 32768 bytes");
+        assert_eq!(shape(&Request::new("msg", "nhalf")), "by default");
+    }
 
     #[test]
     fn moments_are_written_by_rfc_3339() {

@@ -12,6 +12,10 @@ use crate::gauge::Moment;
 /// The schema of [`Cell`]; it changes when a reader of the old one would misread the new one.
 pub const CELL_SCHEMA: &str = "bywire-cell/1";
 
+/// The parameter `spin` of an end that polls a bounded time, then sleeps: it is `true` where it polls, `false` where it
+/// sleeps at once.
+pub const ADAPTIVE: &str = "adaptive";
+
 /// One measured point: a level, a test, a size and its parameters, with every block that was taken.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
@@ -23,7 +27,7 @@ pub struct Cell {
     pub test: String,
     /// How it was carried: `shm`, `loopback`, `veth`, `unix`, `one-process`, `two-processes`, or absent for `memory`.
     pub link: Option<String>,
-    /// `processes`, `threads`, `namespaces`, or a host's name.
+    /// `processes`, `threads`, `namespaces`, or a host's name; empty where one end measures alone (`memory`).
     pub between: String,
     /// Message length; absent where the test has none (`nhalf`).
     pub size_bytes: Option<u64>,
@@ -50,6 +54,10 @@ pub struct Cell {
     pub moments: Vec<Moment>,
     /// What it cost in CPU at both ends.
     pub cpu: CpuBothEnds,
+    /// How fast a cache line crossed between the same two cores just before and just after (`msg`, `unix`); a virtual
+    /// machine may change that by the second, and results two- to three-fold with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cacheline: Option<Cacheline>,
     /// What only this test yields, units in the names (`sent_bytes_per_second`, `n_half_bytes`, …).
     #[serde(default)]
     pub details: BTreeMap<String, Value>,
@@ -67,6 +75,16 @@ impl Cell {
     pub fn outlier_blocks(&self) -> usize {
         self.blocks.iter().filter(|block| block.outlier).count()
     }
+}
+
+/// The half-RTT of a cache line handed between the two cores of a cell, by `memory cacheline`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cacheline {
+    /// Before the first pair.
+    pub before_ns: f64,
+    /// After the last pair; absent where the cell was cut short.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_ns: Option<f64>,
 }
 
 /// What a value is counted in.

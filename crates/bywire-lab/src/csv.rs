@@ -9,7 +9,7 @@ pub fn from_cells(cells: &[Cell]) -> String {
 }
 
 const COLUMNS: &str = "level,test,link,between,size_bytes,parameters,value,unit,ci95_low,ci95_high,mean,\
-                       p5,p50,p90,p95,p99,p999,pairs,blocks,disturbed_blocks,outlier_blocks";
+                       p5,p50,p90,p95,p99,p999,pairs,blocks,disturbed_blocks,outlier_blocks,cacheline_before_ns,cacheline_after_ns";
 
 fn end_columns(end: &str) -> String {
     END_FIELDS.map(|field| format!(",{end}_{field}")).concat()
@@ -59,6 +59,8 @@ fn line(cell: &Cell) -> String {
         cell.blocks.len().to_string(),
         cell.disturbed_blocks().to_string(),
         cell.outlier_blocks().to_string(),
+        number(cell.cacheline.map(|cacheline| cacheline.before_ns)),
+        number(cell.cacheline.and_then(|cacheline| cacheline.after_ns)),
     ];
     fields.extend(end_fields(&cell.cpu.source));
     fields.extend(end_fields(&cell.cpu.target));
@@ -76,6 +78,15 @@ fn end_fields(end: &CpuEnd) -> [String; 7] {
         number(end.service_demand_us_per_kb),
         number(end.service_demand_us_per_transaction),
     ]
+}
+
+/// Any table: a heading line and `rows`, each as long as the heading.
+pub fn table(heading: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let heading = heading.iter().map(|name| (*name).to_owned()).collect();
+    std::iter::once(heading)
+        .chain(rows)
+        .map(|row: Vec<String>| row.iter().map(|field| quote(field)).collect::<Vec<_>>().join(",") + "\r\n")
+        .collect()
 }
 
 fn number(value: Option<impl ToString>) -> String {
@@ -101,6 +112,6 @@ mod tests {
 
     #[test]
     fn the_heading_counts_the_columns() {
-        assert_eq!(from_cells(&[]).trim_end().split(',').count(), 21 + 2 * 7);
+        assert_eq!(from_cells(&[]).trim_end().split(',').count(), 23 + 2 * 7);
     }
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -54,23 +53,6 @@ fn command(mut arguments: impl Iterator<Item = String>) -> Vec<String> {
     let program = arguments.next().unwrap_or_default();
     let name = program.rsplit('/').next().unwrap_or_default().to_owned();
     std::iter::once(name).chain(arguments).collect()
-}
-
-/// The offloads of a network interface as `ethtool -k` prints them; `null` without `ethtool` or the interface.
-pub fn offloads(interface: &str) -> Value {
-    let printed = Command::new("ethtool").args(["-k", interface]).output();
-    match printed {
-        Ok(output) if output.status.success() => offloads_in(&String::from_utf8_lossy(&output.stdout)),
-        _ => Value::Null,
-    }
-}
-
-fn offloads_in(printed: &str) -> Value {
-    let feature = |line: &str| {
-        let (name, state) = line.trim().split_once(": ")?;
-        Some((name.to_owned(), state.starts_with("on")))
-    };
-    json!(printed.lines().filter_map(feature).collect::<BTreeMap<_, _>>())
 }
 
 fn kernel() -> Value {
@@ -234,13 +216,5 @@ mod tests {
     fn one_core_alone_and_cores_that_are_not_there_share_nothing() {
         assert!(shared(&[0]).is_empty());
         assert!(shared(&[0, u32::MAX]).is_empty());
-    }
-
-    #[test]
-    fn offloads_are_read_from_what_ethtool_prints() {
-        let read =
-            offloads_in("Features for veth0:\nrx-checksumming: on\ntcp-segmentation-offload: off [fixed]\n");
-        assert_eq!(read, json!({ "rx-checksumming": true, "tcp-segmentation-offload": false }));
-        assert_eq!(offloads("no such interface"), Value::Null);
     }
 }

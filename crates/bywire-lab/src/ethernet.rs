@@ -56,6 +56,17 @@ names! {
     }
 }
 
+impl Link {
+    /// How it carries, in a line.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::OneProcess => "one process has both interfaces: from one TAP straight into the other",
+            Self::TwoProcesses => "a process for each interface; frames cross by the message layer",
+            Self::Veth => "the kernel's own cable, to compare with",
+        }
+    }
+}
+
 impl Protocol {
     /// The level whose messages the ends exchange.
     pub fn level(self) -> Level {

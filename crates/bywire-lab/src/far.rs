@@ -15,6 +15,7 @@ use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
+use crate::ending::Misuse;
 use crate::pair::{Event, Worker, listen};
 use crate::pin;
 use crate::plan::{End, Job, Level, Order, Plan, Role, SIZE_BYTES_MAX, Test, Word};
@@ -65,10 +66,10 @@ impl Host {
                 .is_some_and(|(host, port)| !host.contains(':') && port.parse::<u16>().is_ok());
         let resolved =
             if with_port { name.to_socket_addrs() } else { (name, DEFAULT_PORT).to_socket_addrs() };
-        let address = resolved.ok().and_then(|mut addresses| addresses.next()).with_context(|| {
-            format!(
+        let address = resolved.ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {
+            Misuse(format!(
                 "cannot resolve the host `{name}`: give processes, threads, namespaces, HOST or HOST:PORT"
-            )
+            ))
         })?;
         Ok(Self { name: name.to_owned(), address, key })
     }

@@ -146,6 +146,7 @@ impl Gathering {
             blocks,
             moments: Vec::new(),
             cpu: self.cpu(),
+            cacheline: None,
             details,
             environment: json!({}),
         })
@@ -382,7 +383,8 @@ impl Gathering {
         let received = targets.iter().flat_map(|target| &target.blocks).map(|part| part.received_bytes).sum();
         let connections = self.pairs.first().filter(|_| self.is_crowd()).map_or(1, Vec::len) as f64;
         let together = |end: CpuEnd| CpuEnd {
-            attributed: end.attributed.map(|share| share * connections),
+            // They begin and end a little apart: what they had of one core cannot be more than all of it.
+            attributed: end.attributed.map(|share| (share * connections).min(1.0)),
             unattributed: end
                 .machine_busy
                 .zip(end.attributed)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::cell::Cell;
+use crate::cell::{ADAPTIVE, Cacheline, Cell};
 use crate::crowd::{self, Ground};
 use crate::ending::Misuse;
 use crate::ethernet::{self, Carriage, Link, Protocol};
@@ -20,6 +20,7 @@ use crate::namespaces::Namespaces;
 use crate::pair::{self, Cores, Place};
 use crate::plan::{Job, Level, MemoryPlan, Outcome, Plan, SIZE_BYTES_MAX, Test};
 use crate::star::Star;
+use crate::statistics::median;
 use crate::test::{nhalf, overhead};
 use crate::{burden, environment, pin, size};
 
@@ -27,7 +28,10 @@ use crate::{burden, environment, pin, size};
 pub const PAIRS: u32 = 5;
 
 /// Measuring time of a cell unless asked otherwise.
-const TIME_SECONDS: f64 = 1.0;
+pub const TIME_SECONDS: f64 = 1.0;
+
+/// The same of a cell of `nhalf`, which is shared by all the lengths of its sweep.
+pub const SWEEP_TIME_SECONDS: f64 = 5.0;
 
 /// The same of a cell with several connections, whose processes take turns on a core.
 const CROWD_SECONDS: f64 = 2.5;
@@ -46,6 +50,13 @@ const BLOCK_US: u64 = 20_000;
 const MACHINE_BLOCK_US: u64 = 500_000;
 const MACHINE_SECONDS_MIN: f64 = 10.0;
 
+/// A block shorter than this says more about its beginning and its end than about what is between them.
+const BLOCK_US_MIN: u64 = 1_000;
+
+/// A cache line is timed over this many blocks of this length beside a cell.
+const CACHELINE_BLOCKS: u32 = 3;
+const CACHELINE_BLOCK_US: u64 = 500;
+
 /// The longest `--time`.
 const TIME_SECONDS_MAX: f64 = 3600.0;
 
@@ -56,7 +67,7 @@ const MTU_BYTES: u32 = 1500;
 const MSG_LINKS: [&str; 1] = ["shm"];
 
 /// Idle peers may not be more.
-const NODES_MAX: u32 = 10_000;
+pub const NODES_MAX: u32 = 10_000;
 
 /// What is asked for, in the words of the command line; the same words for every level.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -177,28 +188,59 @@ impl Ethernet {
     }
 }
 
-/// The measuring time in seconds that was asked for, or the usual one.
+/// Reads a measuring time in seconds.
 ///
 /// # Errors
-/// A time that is none, or too long.
-pub fn time(asked: Option<f64>) -> Result<f64, Misuse> {
-    let seconds = asked.unwrap_or(TIME_SECONDS);
-    if seconds > 0.0 && seconds <= TIME_SECONDS_MAX {
+/// One line with the range of times that can be asked for.
+pub fn parse_time(text: &str) -> Result<f64> {
+    let seconds = text.trim().parse().ok().filter(|seconds| time(Some(*seconds), 1).is_ok());
+    seconds.with_context(|| format!("give {} to {TIME_SECONDS_MAX} seconds, like 0.5", time_min(1)))
+}
+
+/// The measuring time in seconds that was asked for a cell of so many `streams` (one, but for a sweep), or the usual
+/// one.
+///
+/// # Errors
+/// A time that is none, too short for a block of each pair, or too long.
+pub fn time(asked: Option<f64>, streams: u32) -> Result<f64, Misuse> {
+    let usual = if streams > 1 { SWEEP_TIME_SECONDS } else { TIME_SECONDS };
+    let seconds = asked.unwrap_or(usual);
+    let shortest = time_min(streams);
+    if seconds >= shortest && seconds <= TIME_SECONDS_MAX {
         return Ok(seconds);
     }
+    let blocks = match streams {
+        1 => format!("{PAIRS} pairs"),
+        _ => format!("{streams} lengths in each of {PAIRS} pairs"),
+    };
     Err(Misuse(format!(
-        "--time {seconds} is out of bounds: give more than 0 and up to {TIME_SECONDS_MAX} seconds"
+        "--time {seconds} is out of bounds: give {shortest} to {TIME_SECONDS_MAX} seconds, so that {blocks} have a \
+         block of {} ms",
+        BLOCK_US_MIN / 1000
     )))
+}
+
+/// The shortest time of a cell of so many streams, in seconds.
+fn time_min(streams: u32) -> f64 {
+    f64::from(PAIRS * streams) * BLOCK_US_MIN as f64 * 1e-6
+}
+
+/// The shortest time that `request` can be given, in seconds.
+pub fn time_min_of(request: &Request) -> f64 {
+    let sweeps = request.test == Test::Nhalf.name();
+    time_min(if sweeps { nhalf::sizes(u64::MAX).len() as u32 } else { 1 })
 }
 
 /// Measures one cell from beginning to end.
 ///
 /// # Errors
-/// One line: a request that makes no sense or cannot be met here, or what went wrong on the way.
-pub fn run(request: Request) -> Result<Cell> {
+/// One line: a request that makes no sense or cannot be met here, or what went wrong on the way. What is done is told
+/// to `progress` as a share of the whole.
+pub fn run(request: Request, progress: &mut dyn FnMut(f64)) -> Result<Cell> {
     let mut measurement = Measurement::prepare(request, &mut Places::default())?;
     while !measurement.is_complete() {
-        measurement.take_pair()?;
+        let taken = f64::from(measurement.pairs_taken());
+        measurement.take_pair_telling(&mut |share| progress((taken + share) / f64::from(PAIRS)))?;
     }
     let mut cell = measurement.cell()?;
     cell.environment = environment::describe(&measurement.cores_used());
@@ -217,6 +259,8 @@ pub struct Measurement {
     between: String,
     /// Of the level `eth`, whose messages are those of another level.
     ethernet: bool,
+    /// Whether a cache line is timed beside it, and how fast it was.
+    beside: Option<Option<Cacheline>>,
     gathering: Gathering,
     /// Of each pair taken so far.
     moments: Vec<Moment>,
@@ -255,6 +299,7 @@ impl Measurement {
         Ok(Self {
             parameters: parameters(&request, &plan, &place),
             ethernet: ethernet.is_some(),
+            beside: (matches!(level, Level::Msg | Level::Unix) && cores.apart()).then_some(None),
             gathering: Gathering::new(match test {
                 Test::Nhalf => Subject::Sweep(plan.clone()),
                 _ => Subject::Messages(plan.clone()),
@@ -296,6 +341,8 @@ impl Measurement {
         spec.lines = request.lines.unwrap_or(spec.lines);
         spec.both_cores = request.both_cores;
         spec.check().map_err(Misuse::of)?;
+        // Two cores at once work side by side; only hand-offs go between two processes.
+        let between = if spec.needs_target() && !test.is_rate() { "processes" } else { "" };
         let mut parameters = BTreeMap::new();
         if test == memory::Test::Cacheline {
             parameters.insert("lines".to_owned(), spec.lines.into());
@@ -303,7 +350,7 @@ impl Measurement {
         if spec.both_cores {
             parameters.insert("both-cores".to_owned(), true.into());
         }
-        let blocks = Blocks::within(time(request.time_seconds)?);
+        let blocks = Blocks::within(time(request.time_seconds, 1)?);
         let plan = MemoryPlan {
             spec,
             block_us: blocks.block_us,
@@ -319,9 +366,10 @@ impl Measurement {
             cores: choose_cores(request.cores, &Place::Processes).map_err(Misuse::of)?,
             parameters,
             link: None,
-            between: "processes".to_owned(),
+            between: between.to_owned(),
             ethernet: false,
             moments: Vec::new(),
+            beside: None,
         })
     }
 
@@ -330,15 +378,29 @@ impl Measurement {
     /// # Errors
     /// One line from the end that failed; the pairs taken before stay.
     pub fn take_pair(&mut self) -> Result<()> {
+        self.take_pair_telling(&mut |_| {})
+    }
+
+    fn take_pair_telling(&mut self, progress: &mut dyn FnMut(f64)) -> Result<()> {
+        if self.pairs_taken() == 0 && self.beside.is_some() {
+            self.beside = Some(self.cacheline_ns().map(|before_ns| Cacheline { before_ns, after_ns: None }));
+        }
         let gauge = |cores: Cores| Gauge::read(cores.source, cores.target);
         let (pair, before) = (self.pairs_taken(), gauge(self.cores));
         let began_unix_seconds = now_unix_seconds();
-        self.take_outcomes()?;
+        self.take_alone(progress)?;
         self.moments.push(Moment { pair, began_unix_seconds, before, after: gauge(self.cores) });
+        // A session in rounds may take more; the second reading stands for all of them.
+        if self.pairs_taken() == PAIRS
+            && let Some(Some(before)) = self.beside
+        {
+            self.beside = Some(Some(Cacheline { after_ns: self.cacheline_ns(), ..before }));
+        }
+        progress(1.0);
         Ok(())
     }
 
-    fn take_outcomes(&mut self) -> Result<()> {
+    fn take_alone(&mut self, progress: &mut dyn FnMut(f64)) -> Result<()> {
         let Job::Messages(plan) = &self.job else {
             let outcomes = pair::run(&self.job, &self.place, self.cores)?;
             return self.gathering.add(vec![outcomes], None);
@@ -351,8 +413,10 @@ impl Measurement {
             let outcomes = pair::run(&self.job, &self.place, self.cores)?;
             return self.gathering.add(vec![outcomes], None);
         }
+        let sizes = sweep_sizes(plan.level);
         let mut sweep = Vec::new();
-        for size_bytes in sweep_sizes(plan.level) {
+        for &size_bytes in &sizes {
+            progress(sweep.len() as f64 / sizes.len() as f64);
             let job = Job::Messages(Plan { size_bytes, ..plan.clone() });
             sweep.push(pair::run(&job, &self.place, self.cores)?);
         }
@@ -361,6 +425,22 @@ impl Measurement {
             _ => None,
         };
         self.gathering.add(sweep, memcpy)
+    }
+
+    /// How fast a cache line crosses between the two cores right now: the machine's own state, which a virtual one
+    /// may change by the second. A few milliseconds; nothing where it cannot be had, which harms no measurement.
+    fn cacheline_ns(&self) -> Option<f64> {
+        let job = Job::Memory(MemoryPlan {
+            spec: memory::Spec::new(memory::Test::Cacheline),
+            block_us: CACHELINE_BLOCK_US,
+            // The first block finds the lines in nobody's cache.
+            warmup_blocks: 1,
+            blocks: CACHELINE_BLOCKS,
+            deadline_seconds: 5,
+        });
+        let outcome = pair::run(&job, &Place::Processes, self.cores).ok()?.source;
+        let readings: Vec<f64> = outcome.blocks.iter().filter_map(|block| block.reading).collect();
+        (!readings.is_empty()).then(|| median(&readings))
     }
 
     /// Memcpy now: the message layer's N½ is set against its rate.
@@ -412,6 +492,7 @@ impl Measurement {
         }
         cell.parameters.clone_from(&self.parameters);
         cell.parameters.insert("pairs".to_owned(), self.pairs_taken().into());
+        cell.cacheline = self.beside.flatten();
         cell.link.clone_from(&self.link);
         cell.between.clone_from(&self.between);
         cell.moments.clone_from(&self.moments);
@@ -583,6 +664,10 @@ fn choose_cores(asked: Option<(u32, u32)>, place: &Place) -> Result<Cores> {
                     "core {core} is not among those that this process may use: choose from {allowed:?}"
                 );
             }
+            ensure!(
+                source != target,
+                "both ends would take turns on core {source}: name two different ones of {allowed:?}, as in --cores 0,1"
+            );
             (source, target)
         }
         None => pin::two_cores(),
@@ -614,9 +699,10 @@ fn plan(request: &Request, level: Level, test: Test, place: &Place) -> Result<Pl
         "overhead is measured up to {}: give a --size within that",
         size::show(overhead::BURST_BYTES_MAX)
     );
+    let streams = if test == Test::Nhalf { nhalf::sizes(longest).len() as u32 } else { 1 };
     let blocks = match test.is_crowd() {
-        true => Blocks::whole(time(Some(request.time_seconds.unwrap_or(CROWD_SECONDS)))?),
-        false => Blocks::within(time(request.time_seconds)?),
+        true => Blocks::whole(time(Some(request.time_seconds.unwrap_or(CROWD_SECONDS)), 1)?),
+        false => Blocks::within(time(request.time_seconds, streams)? / f64::from(streams)),
     };
     Ok(Plan {
         level,
@@ -699,9 +785,8 @@ fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTreeMap<String,
             parameters.insert(name.to_owned(), value);
         }
     };
-    // Absent where the level waits in its own way: it spins a little, then sleeps.
-    let waits_its_own_way = plan.level == Level::Msg && !plan.spin && !plan.sleep;
-    set("spin", (!waits_its_own_way).then(|| plan.spin.into()));
+    let adaptive = plan.level == Level::Msg && !plan.spin && !plan.sleep;
+    set("spin", Some(if adaptive { ADAPTIVE.into() } else { plan.spin.into() }));
     set("blocks", Some(plan.blocks.into()));
     set("block_us", Some(plan.block_us.into()));
     set("nagle", (plan.level == Level::Tcp).then(|| on_off(plan.nagle)));
@@ -772,6 +857,12 @@ mod tests {
             (refusal(|r| r.integrity = Some(true)), "--integrity means nothing"),
             (refusal(|r| r.mtu_bytes = Some(9000)), "--between namespaces"),
             (refusal(|r| r.cores = Some((0, 9999))), "core 9999"),
+            (refusal(|r| r.cores = Some((0, 0))), "both ends would take turns on core 0"),
+            (refusal(|r| r.time_seconds = Some(0.004)), "give 0.005 to 3600 seconds, so that 5 pairs"),
+            (
+                refusal(|r| (r.test, r.time_seconds) = ("nhalf".into(), Some(0.08))),
+                "give 0.09 to 3600 seconds, so that 18 lengths in each of 5 pairs",
+            ),
             (refusal(|r| (r.level, r.size_bytes) = ("udp".into(), Some(65_508))), "1 to 65507"),
             (
                 refusal(|r| (r.level, r.between) = ("unix".into(), Some("namespaces".into()))),

@@ -7,6 +7,7 @@
 use std::fmt;
 
 use crate::cell::{Cell, CpuEnd};
+use crate::ethernet;
 
 /// Service demand as netperf defines it: CPU µs per unit of work, on `cpu_count` CPUs `utilisation` percent busy.
 ///
@@ -118,7 +119,9 @@ pub struct RequestResponse {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetperfError {
     /// Netperf has no such test.
-    #[error("netperf has no text for `{level} {test}`; it has tcp stream, udp stream, tcp rr and udp rr")]
+    #[error(
+        "netperf has no text for `{level} {test}`: leave out --style, or measure stream or rr of tcp, udp or eth"
+    )]
     NoCounterpart {
         /// The cell's level.
         level: String,
@@ -128,6 +131,12 @@ pub enum NetperfError {
     /// The cell lacks something that netperf prints.
     #[error("the cell has no `{0}`, which netperf prints; measure it again with this version")]
     Missing(&'static str),
+}
+
+impl NetperfError {
+    fn no_counterpart(level: &str, test: &str) -> Self {
+        Self::NoCounterpart { level: level.to_owned(), test: test.to_owned() }
+    }
 }
 
 impl Netperf {
@@ -151,10 +160,17 @@ impl Netperf {
             ("udp", "stream") => UdpStream::from_cell(cell).map(Self::UdpStream),
             ("tcp", "rr") => RequestResponse::from_cell(cell).map(Self::TcpRequestResponse),
             ("udp", "rr") => RequestResponse::from_cell(cell).map(Self::UdpRequestResponse),
-            (level, test) => {
-                Err(NetperfError::NoCounterpart { level: level.to_owned(), test: test.to_owned() })
-            }
+            (level, test) => Err(NetperfError::no_counterpart(level, test)),
         }
+    }
+
+    /// Whether a cell of this level and test will have a counterpart, before it is measured.
+    ///
+    /// # Errors
+    /// It will not.
+    pub fn check(level: &str, test: &str) -> Result<(), NetperfError> {
+        let exists = ["tcp", "udp", ethernet::LEVEL].contains(&level) && ["stream", "rr"].contains(&test);
+        if exists { Ok(()) } else { Err(NetperfError::no_counterpart(level, test)) }
     }
 }
 

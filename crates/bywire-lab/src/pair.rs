@@ -74,6 +74,13 @@ pub struct Cores {
     pub target: Option<u32>,
 }
 
+impl Cores {
+    /// True where two different ones are known.
+    pub fn apart(self) -> bool {
+        self.source.is_some() && self.target.is_some() && self.source != self.target
+    }
+}
+
 /// What both ends of a pair measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcomes {

@@ -386,6 +386,31 @@ impl Test {
     }
 }
 
+impl Test {
+    /// What it measures, in a line.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::Latency => "ping-pong: half of a round trip's time, every one timed (median, p90 to p99.9)",
+            Self::Stream => "one-way rate: payload received per second, with what it costs in CPU per KB",
+            Self::Bidir => "two-way rate: both ends send at once; what arrives at both, added up",
+            Self::Rr => "transactions per second: a request and its response, one at a time; CPU for each",
+            Self::Overhead => "host CPU per message inside the calls that send and receive, without waiting",
+            Self::Interleave => "half-RTT of short messages while a long transfer runs beside them",
+            Self::Nhalf => {
+                "N½: the length at half of the highest rate, by a sweep of streams over 18 lengths"
+            }
+            Self::Streams => {
+                "several connections at once: their rates added up, each one's own, and fairness"
+            }
+            Self::Hotspot => {
+                "several clients of one core's servers: the mean half-RTT that each of them sees"
+            }
+            Self::Fanin => "several senders to one node: their rates added up",
+            Self::Fanout => "one node's senders to several others: their rates added up",
+        }
+    }
+}
+
 impl Level {
     /// The longest message that the level carries here, in bytes.
     pub fn longest(self) -> u64 {

@@ -1,5 +1,7 @@
 //! Presets: which cells a session takes, as data. Each source document has one that repeats what it did.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, bail};
 
 use crate::cell::Absence;
@@ -63,9 +65,12 @@ pub fn named(name: &str, time_seconds: Option<f64>, levels: Option<&[String]>) -
             bail!(Misuse(format!("unknown preset `{name}`: choose one of {names}")))
         }
     };
-    measure::time(time_seconds)?;
+    preset.absent.extend(left_out(&preset));
+    measure::time(time_seconds, 1)?;
     for request in preset.groups.iter_mut().flatten() {
-        request.time_seconds = time_seconds.or(request.time_seconds);
+        // A sweep has more to do: what is enough for a cell may be too short for it.
+        let given = time_seconds.map(|time| time.max(measure::time_min_of(request)));
+        request.time_seconds = given.or(request.time_seconds);
     }
     for request in &mut preset.ceilings {
         let shorter = time_seconds.filter(|&time| time < CEILING_SECONDS);
@@ -75,6 +80,37 @@ pub fn named(name: &str, time_seconds: Option<f64>, levels: Option<&[String]>) -
         keep_levels(&mut preset, levels)?;
     }
     Ok(preset)
+}
+
+/// What the preset leaves out by choice or by nature, so that nothing is missing without a word.
+fn left_out(preset: &Preset) -> Vec<Absence> {
+    let requests = || preset.groups.iter().flatten();
+    let absent = |level: &str, reason: String| Absence { level: level.to_owned(), test: None, reason };
+    let others = |level: &&str| !requests().any(|request| request.level == **level);
+    let mut left_out: Vec<Absence> = ALL_LEVELS
+        .into_iter()
+        .filter(|level| others(level))
+        .map(|level| {
+            let instead = if level == ethernet::LEVEL {
+                "quick, gm-ethernet, trapeze and bip"
+            } else {
+                "quick, full and gm"
+            };
+            absent(level, format!("no part of the preset {}: {instead} measure it", preset.name))
+        })
+        .collect();
+    let too_long: BTreeSet<&str> = requests()
+        .filter(|request| {
+            request.level == "msg" && request.size_bytes > Some(crate::plan::DATAGRAM_BYTES_MAX)
+        })
+        .map(|request| request.test.as_str())
+        .collect();
+    if !too_long.is_empty() {
+        let tests = too_long.into_iter().collect::<Vec<_>>().join(" and ");
+        let longest = crate::plan::DATAGRAM_BYTES_MAX;
+        left_out.push(absent("udp", format!("{tests} beyond {longest} bytes: no datagram is longer")));
+    }
+    left_out
 }
 
 fn keep_levels(preset: &mut Preset, levels: &[String]) -> Result<()> {
@@ -133,7 +169,16 @@ fn full() -> Preset {
     for size in [8, KIB] {
         groups.push(at_levels(&LEVELS, "interleave", Some(size)));
     }
-    groups.push(at_levels(&LEVELS, "nhalf", None));
+    groups.push(polling(at_levels(&LEVELS, "nhalf", None)));
+    for connections in [1, 4, 16] {
+        groups.push(several(connections, at_levels(&LEVELS, "streams", None)));
+        groups.push(several(connections, at_levels(&LEVELS, "hotspot", Some(1))));
+    }
+    for test in ["fanin", "fanout"] {
+        let nodes = |request| Request { nodes: Some(4), ..request };
+        let around = Link::ALL.iter().map(|&link| nodes(over(link, test, 64 * KIB))).collect();
+        groups.push(several(12, around));
+    }
     Preset {
         name: "full",
         ceilings: ceilings(&[8, 64, KIB, 8 * KIB, 64 * KIB, MIB, 16 * MIB]),
@@ -152,7 +197,8 @@ fn gm() -> Preset {
     for power in 0..=14 {
         groups.push(at_levels(&LEVELS, "latency", Some(1 << power)));
     }
-    groups.push(at_levels(&LEVELS, "nhalf", None));
+    // Polling, as GM did and as docs/performance.md does.
+    groups.push(polling(at_levels(&LEVELS, "nhalf", None)));
     groups.push(at_levels(&LEVELS, "overhead", Some(8)));
     Preset { name: "gm", ceilings: ceilings(&[4 * KIB, 64 * KIB, MIB]), groups, absent: Vec::new() }
 }
@@ -195,6 +241,18 @@ fn trapeze() -> Preset {
     for size in [1, 64, KIB, 2 * KIB, 4 * KIB, 8 * KIB] {
         groups.push([Protocol::Tcp, Protocol::Udp].map(|protocol| ways(protocol, "latency", size)).concat());
     }
+    // Three senders on nodes of their own around a switch.
+    let three = ways(Protocol::Tcp, "fanin", 64 * KIB).into_iter();
+    groups.push(
+        three
+            .map(|way| Request {
+                nodes: Some(4),
+                connections: Some(3),
+                socket_buffer_bytes: Some(65_536),
+                ..way
+            })
+            .collect(),
+    );
     let absent = |test: Option<&str>, reason: &str| Absence {
         level: ethernet::LEVEL.to_owned(),
         test: test.map(str::to_owned),
@@ -210,7 +268,6 @@ fn trapeze() -> Preset {
                 "checksums on and off: they stay partial, and neither end of one machine computes them",
             ),
             absent(None, "copying and zero-copy: zero-copy sends come with a later version"),
-            absent(Some("streams"), "three senders at once come with a later version"),
         ],
     }
 }
@@ -272,6 +329,11 @@ fn polling(requests: Vec<Request>) -> Vec<Request> {
     requests.into_iter().map(|request| Request { spin: Some(true), ..request }).collect()
 }
 
+/// The same requests with so many connections at once.
+fn several(connections: u32, requests: Vec<Request>) -> Vec<Request> {
+    requests.into_iter().map(|request| Request { connections: Some(connections), ..request }).collect()
+}
+
 /// The memory level's tests; rates at each of `sizes`.
 fn ceilings(sizes: &[u64]) -> Vec<Request> {
     let short = |test| Request { time_seconds: Some(CEILING_SECONDS), ..Request::new("memory", test) };
@@ -324,6 +386,24 @@ mod tests {
                 assert!(Measurement::prepare(request, &mut Places::default()).is_ok(), "{described}");
             }
         }
+    }
+
+    #[test]
+    fn no_level_is_missing_without_a_reason() {
+        for (name, _) in PRESETS {
+            let preset = named(name, None, None).unwrap();
+            for level in ALL_LEVELS {
+                let measured = preset.groups.iter().flatten().any(|request| request.level == level);
+                let told =
+                    preset.absent.iter().any(|absence| absence.level == level && absence.test.is_none());
+                assert!(measured || told, "{name} says nothing of {level}");
+            }
+        }
+        let quick = named("quick", None, None).unwrap();
+        let udp = quick.absent.iter().find(|absence| absence.level == "udp").unwrap();
+        assert_eq!(udp.reason, "bidir and stream beyond 65507 bytes: no datagram is longer");
+        let chosen = ["unix".to_owned()];
+        assert!(named("quick", None, Some(&chosen)).unwrap().absent.is_empty());
     }
 
     #[test]

@@ -1,30 +1,39 @@
-//! Sizes as people write them: `64`, `1KiB`, `64KiB`, `1MiB`.
+//! Sizes as people write them: `64`, `8K`, `64kb`, `1MiB`.
 
 use anyhow::{Context, Result};
 
-const UNITS: [(&str, u64); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+const UNITS: [(char, u64); 3] = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)];
 
-/// Bytes, out of a whole number with or without one of KiB, MiB and GiB behind it.
+/// Bytes, out of a whole number with or without a unit behind it: K, M or G, by itself or followed by `B` or `iB`.
+///
+/// Every unit is a power of 1,024, as netperf and iperf3 take their K, so that what is written short is the length that
+/// programs really use.
 ///
 /// # Errors
 /// One line with the forms that are understood.
 pub fn parse(text: &str) -> Result<u64> {
-    let (number, unit) = UNITS
-        .iter()
-        .find_map(|&(suffix, unit)| Some((text.strip_suffix(suffix)?, unit)))
-        .unwrap_or((text, 1));
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => Some(1),
+        behind => unit(behind),
+    };
+    let number = digits.trim_end().parse::<u64>().ok();
     number
-        .trim_end()
-        .parse::<u64>()
-        .ok()
-        .and_then(|number| number.checked_mul(unit))
-        .with_context(|| format!("`{text}` is no size: write it like 64, 1KiB or 1MiB"))
+        .zip(unit)
+        .and_then(|(number, unit)| number.checked_mul(unit))
+        .with_context(|| format!("`{text}` is no size: write it like 64, 8K or 1MiB"))
+}
+
+fn unit(behind: &str) -> Option<u64> {
+    let (letter, rest) = behind.split_at_checked(1)?;
+    let (_, unit) = UNITS.iter().find(|(name, _)| letter.starts_with(*name))?;
+    ["", "B", "IB"].contains(&rest).then_some(*unit)
 }
 
 /// The shortest form that [`parse`] reads back.
 pub fn show(bytes: u64) -> String {
     let unit = UNITS.iter().rev().find(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit));
-    unit.map_or_else(|| bytes.to_string(), |(suffix, unit)| format!("{}{suffix}", bytes / unit))
+    unit.map_or_else(|| bytes.to_string(), |(letter, unit)| format!("{}{letter}iB", bytes / unit))
 }
 
 #[cfg(test)]
@@ -33,12 +42,25 @@ mod tests {
 
     #[test]
     fn sizes_are_read_and_shown() {
-        for (text, bytes) in [("64", 64), ("1KiB", 1024), ("1MiB", 1 << 20), ("1000", 1000)] {
+        for (text, bytes) in
+            [("64", 64), ("1KiB", 1024), ("1MiB", 1 << 20), ("1000", 1000), ("2GiB", 2 << 30)]
+        {
             assert_eq!(parse(text).unwrap(), bytes);
             assert_eq!(show(bytes), text);
         }
-        for wrong in ["", "KiB", "-1", "1.5KiB", "1k", "99999999999GiB"] {
+        for wrong in ["", "KiB", "-1", "1.5KiB", "8Q", "8KK", "8Ki", "8 KiB B", "1\u{e9}", "99999999999GiB"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn every_unit_is_a_power_of_1024_in_capitals_or_not() {
+        for text in ["8K", "8k", "8KB", "8kB", "8kb", "8KiB", "8kib", "8KIB", "8 KiB", "8192", "8192B"] {
+            assert_eq!(parse(text).unwrap(), 8192, "{text}");
+        }
+        for text in ["1M", "1m", "1MB", "1mb", "1MiB"] {
+            assert_eq!(parse(text).unwrap(), 1 << 20, "{text}");
+        }
+        assert_eq!((parse("1G").unwrap(), parse("1gb").unwrap()), (1 << 30, 1 << 30));
     }
 }

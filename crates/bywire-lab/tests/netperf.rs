@@ -114,6 +114,7 @@ fn generated_cell(level: &str, test: &str, value: f64) -> Cell {
         histogram: Vec::new(),
         blocks: Vec::new(),
         moments: Vec::new(),
+        cacheline: None,
         cpu: CpuBothEnds {
             source: end(0.5),
             target: end(0.25),

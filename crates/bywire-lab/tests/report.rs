@@ -9,7 +9,8 @@ use std::io::Write;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bywire_lab::cell::{
-    Absence, Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Percentiles, SESSION_SCHEMA, Session, Unit,
+    Absence, Block, CELL_SCHEMA, Cacheline, Cell, CpuBothEnds, CpuEnd, Percentiles, SESSION_SCHEMA, Session,
+    Unit,
 };
 use bywire_lab::cpu::DISTURBED;
 use bywire_lab::store::{self, Store, StoreError};
@@ -66,17 +67,149 @@ fn the_answer_comes_first_and_compares_like_with_like() {
     let answer = page.find("What each level delivers").unwrap();
     assert!(answer < page.find("id=\"plots\"").unwrap());
     let text = report::summary_text(&generated_session());
-    let polling = "Half-RTT of short messages, polling: msg · shm · polling with 200 ns; 10.0× shorter than unix · polling (2.00 µs)";
+    let polling = "Half-RTT of short messages, polling: msg · shm · polling with 200 ns at 440 ns of CPU a round trip; \
+                   10.0× shorter than unix · polling (2.00 µs, CPU 4.40 µs)";
     assert!(text.contains(polling), "{text}");
-    let sleeping = "Half-RTT of short messages, sleeping: msg · shm · sleeping with 4.00 µs; \
-                    1.50× shorter than unix · sleeping (6.00 µs), 1.90× shorter than udp · loopback (7.60 µs), \
-                    2.00× shorter than tcp · loopback (8.00 µs).";
+    let sleeping = "Half-RTT of short messages, sleeping: msg · shm · sleeping with 4.00 µs at 8.80 µs of CPU a round trip; \
+                    1.50× shorter than unix · sleeping (6.00 µs, CPU 13.2 µs), \
+                    1.90× shorter than udp · loopback (7.60 µs, CPU 16.7 µs), \
+                    2.00× shorter than tcp · loopback (8.00 µs, CPU 17.6 µs).";
     assert!(text.contains(sleeping), "{text}");
     assert!(text.contains("Host CPU per short message, polling: msg · shm · polling with 50.0 ns"), "{text}");
     assert!(!text.contains("polling: tcp"), "a sleeper among the pollers: {text}");
     let cells = generated_session().cells.len();
     assert!(text.contains(&format!("{cells} of {} blocks were disturbed. {DISTURBED}", 5 * cells)), "{text}");
     assert!(page.contains(DISTURBED));
+}
+
+/// The verdicts of a session in which each level was measured in the ways of waiting that are given.
+fn verdicts_of(measured: &[(&'static str, &[&str])]) -> Vec<String> {
+    let mut session = generated_session();
+    session.cells.clear();
+    for (level, waits) in measured {
+        for wait in *waits {
+            let mut cells = cells_at((level, "link", None, 1000.0, 1.0), 8);
+            let spin = match *wait {
+                "adaptive" => "adaptive".into(),
+                wait => serde_json::Value::from(wait == "polling"),
+            };
+            for cell in &mut cells {
+                cell.parameters.insert("spin".into(), spin.clone());
+            }
+            session.cells.extend(cells);
+        }
+    }
+    let text = report::summary_text(&session);
+    let companies = [", polling: ", ", sleeping: ", ", each waiting in its own way: "];
+    let lines = text.lines().filter(|line| companies.iter().any(|company| line.contains(company)));
+    lines.map(str::to_owned).collect()
+}
+
+#[test]
+fn every_level_that_was_measured_stands_in_an_answer_to_each_question() {
+    const WAITS: [&[&str]; 7] = [
+        &["polling"],
+        &["sleeping"],
+        &["adaptive"],
+        &["polling", "sleeping"],
+        &["polling", "adaptive"],
+        &["adaptive", "sleeping"],
+        &["polling", "adaptive", "sleeping"],
+    ];
+    let questions = [
+        "Half-RTT of short messages",
+        "Highest one-way rate",
+        "Highest two-way rate",
+        "Short transactions per second",
+        "Host CPU per short message",
+    ];
+    for msg in WAITS {
+        for others in WAITS.iter().filter(|waits| !waits.contains(&"adaptive")) {
+            let verdicts = verdicts_of(&[("msg", msg), ("unix", others), ("tcp", &["sleeping"])]);
+            for question in questions {
+                for level in ["msg · ", "unix · ", "tcp · "] {
+                    let told = verdicts.iter().any(|line| line.starts_with(question) && line.contains(level));
+                    assert!(told, "{msg:?} {others:?}: {question} without {level}: {verdicts:#?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_message_layers_default_is_compared_with_the_default_of_sockets() {
+    let verdicts = verdicts_of(&[("msg", &["adaptive"]), ("unix", &["sleeping"]), ("tcp", &["sleeping"])]);
+    assert_eq!(verdicts.len(), 5, "{verdicts:#?}");
+    assert!(verdicts.iter().all(|line| line.contains(", each waiting in its own way: ")), "{verdicts:#?}");
+    let costs = verdicts.iter().filter(|line| line.contains(" of CPU ") && line.contains(", CPU ")).count();
+    assert_eq!(costs, 4, "all but the one about CPU itself: {verdicts:#?}");
+    let both = verdicts_of(&[("msg", &["adaptive", "sleeping"]), ("unix", &["sleeping"])]);
+    assert!(
+        both.iter().any(|line| line.contains(", sleeping: ") && line.contains("msg · link · sleeping")),
+        "{both:#?}"
+    );
+}
+
+#[test]
+fn shares_and_n_half_say_what_they_are_of() {
+    let mut session = generated_session();
+    let text = report::summary_text(&session);
+    assert!(text.contains("(readwrite) two ways") && text.contains("~"), "{text}");
+    let page = report::render(&session);
+    assert!(
+        page.contains("% of readwrite") && page.contains("% of touched") && !page.contains("% of ceiling")
+    );
+    assert!(page.contains("off the curve") && !page.contains("by its sweep<"));
+    session.cells.push(cell(("msg", "shm", Some(true), 1.0, 1.0), "nhalf", None, 933.0, Unit::Bytes));
+    assert!(report::render(&session).contains("933 B<small>by its sweep"));
+    assert!(report::summary_text(&session).contains(" 933 B"));
+}
+
+#[test]
+fn ethernet_stands_in_the_tables_of_the_documents() {
+    let mut session = generated_session();
+    assert!(!report::render(&session).contains("id=\"ethernet\""));
+    session.cells.clear();
+    for (link, demand) in [("veth", None), ("one-process", Some(0.5)), ("two-processes", Some(0.75))] {
+        for mut cell in cells_at(("eth", link, None, 8000.0, 2.0), 8192) {
+            cell.between = "namespaces".into();
+            for (name, value) in [("protocol", "udp".into()), ("mtu", 9000.into()), ("spin", false.into())] {
+                cell.parameters.insert(name.into(), value);
+            }
+            cell.details.insert("sent_bytes_per_second".into(), 5e8.into());
+            cell.details.insert("received_bytes_per_second".into(), 4e8.into());
+            cell.cpu.carriers = demand.map(|us| CpuEnd {
+                attributed: Some(1.25),
+                service_demand_us_per_kb: Some(us),
+                ..CpuEnd::default()
+            });
+            session.cells.push(cell);
+        }
+    }
+    let text = report::summary_text(&session);
+    let line = |start: &str| {
+        let line = text.lines().find(|line| line.starts_with(start)).expect(start);
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let ours = line("Ethernet, two processes  UDP");
+    assert!(
+        ours.contains("UDP 9000 8 KiB ") && ours.contains(" 3200 4000 ") && ours.ends_with(" 0.75"),
+        "{ours}"
+    );
+    assert!(ours.contains("125 %"), "{ours}");
+    // The kernel's own cable stands last and has nobody between.
+    let veth = line("veth, the kernel's own");
+    assert!(
+        !veth.contains("125 %") && text.find("veth, the kernel's own") > text.find("Ethernet, two processes"),
+        "{veth}"
+    );
+    let verdict = text.lines().find(|line| line.starts_with("Highest one-way rate, sleeping")).unwrap();
+    for link in ["eth · veth", "eth · one-process", "eth · two-processes"] {
+        assert!(verdict.contains(link), "{verdict}");
+    }
+    let page = report::render(&session);
+    assert!(page.contains("id=\"ethernet\"") && page.contains("µs/KB carriers"));
+    assert!(page.contains("carriers between them"), "the plot of CPU per KB shows them too");
 }
 
 #[test]
@@ -218,6 +351,11 @@ fn csv_has_a_line_for_each_cell() {
     let lines: Vec<&str> = text.split_terminator("\r\n").collect();
     assert_eq!(lines.len(), session.cells.len() + 1);
     assert!(lines[1].starts_with("msg,latency,shm,processes,1,spin=true,"), "{}", lines[1]);
+    let mut cell = session.cells[0].clone();
+    cell.parameters.insert("spin".into(), "adaptive".into());
+    cell.cacheline = Some(Cacheline { before_ns: 67.0, after_ns: Some(250.0) });
+    let text = csv::from_cells(&[cell]);
+    assert!(text.contains(",spin=adaptive,") && text.contains(",67,250,"), "{text}");
 }
 
 fn stored(session: &Session, parent: &std::path::Path) -> Store {
@@ -362,6 +500,7 @@ fn cell(way: Formula, test: &str, size_bytes: Option<u64>, value: f64, unit: Uni
                 outlier: false,
             })
             .collect(),
+        cacheline: None,
         cpu: CpuBothEnds { source: end(0), target: end(1), same_machine: true, ..CpuBothEnds::default() },
         details: BTreeMap::new(),
         environment: serde_json::Value::Null,

@@ -6,6 +6,9 @@
 
 use std::sync::atomic::Ordering;
 
+use bywire_sys::clock;
+
+use crate::distance::{Distance, Way};
 use crate::geometry::{INLINE_BYTES, LaneLayout};
 use crate::header::{BULK, Header, PROMPT, lap};
 use crate::memory::{LINE_BYTES, Memory, SLOT_WORDS};
@@ -66,6 +69,11 @@ pub struct Producer {
     bulk_freed: u64,
     /// Payload bytes of the next record that lie in the bulk area already.
     staged: usize,
+    /// How they were stored.
+    way: Way,
+    /// Were there stores that are not ordered yet?
+    is_unsettled: bool,
+    distance: Distance,
     /// By slot: `bulk_tail` after its record.
     bulk_ends: Box<[u64]>,
 }
@@ -83,6 +91,13 @@ pub struct Consumer {
     bulk_told: u64,
     /// Records taken since the lane was last found empty.
     streak: u32,
+}
+
+/// How far a consumer had come when its producer ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Horizon {
+    head: u64,
+    bulk_head: u64,
 }
 
 /// Where a record's bulk payload begins and ends, counted from the beginning of time.
@@ -120,7 +135,19 @@ impl Producer {
     pub fn new(layout: LaneLayout) -> Self {
         let bulk_ends = vec![0; layout.slots() as usize].into();
         let cursor = Cursor::new(&layout);
-        Self { layout, cursor, tail: 0, freed: 0, bulk_tail: 0, bulk_freed: 0, staged: 0, bulk_ends }
+        Self {
+            layout,
+            cursor,
+            tail: 0,
+            freed: 0,
+            bulk_tail: 0,
+            bulk_freed: 0,
+            staged: 0,
+            way: Way::Cached,
+            is_unsettled: false,
+            distance: Distance::new(),
+            bulk_ends,
+        }
     }
 
     /// Records pushed so far: the position that the next one takes.
@@ -228,7 +255,8 @@ impl Producer {
         payload: &[u8],
     ) -> Result<(), PushError> {
         let (start, end) = self.claim_bulk(remote, payload.len())?;
-        own.write(self.layout.bulk_address(start), payload);
+        self.begin_payload(own, payload.len());
+        self.write(own, self.layout.bulk_address(start), payload);
         self.publish_bulk(own, header, words, payload.len(), end);
         Ok(())
     }
@@ -247,8 +275,41 @@ impl Producer {
         Ok((start, end))
     }
 
+    /// Chooses how a payload of `length` bytes is stored, in the place of one that was staged before, maybe.
+    #[inline(always)]
+    fn begin_payload<M: Memory>(&mut self, own: &M, length: usize) {
+        self.settle(own);
+        self.way = self.distance.way(length);
+    }
+
+    #[inline(always)]
+    fn write<M: Memory>(&mut self, own: &M, offset: usize, bytes: &[u8]) {
+        match self.way {
+            Way::Cached => own.write(offset, bytes),
+            Way::Timed => {
+                let start = clock::cycles();
+                own.write(offset, bytes);
+                self.distance.learn(bytes.len(), clock::cycles().wrapping_sub(start));
+                self.way = Way::Cached;
+            }
+            Way::Nontemporal => {
+                own.write_nontemporal(offset, bytes);
+                self.is_unsettled = true;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn settle<M: Memory>(&mut self, own: &M) {
+        if self.is_unsettled {
+            own.settle();
+            self.is_unsettled = false;
+        }
+    }
+
     #[inline(always)]
     fn publish_bulk<M: Memory>(&mut self, own: &M, header: Header, words: &[u64], length: usize, end: u64) {
+        self.settle(own);
         self.bulk_tail = end;
         own.store_words(self.cursor.offset, words);
         self.publish(own, Header { kind: header.kind | BULK, length: length as u16, ..header });
@@ -273,7 +334,10 @@ impl Producer {
     ) -> Result<bool, PushError> {
         let (start, _) = self.claim_bulk(remote, payload.len())?;
         let until = payload.len().min(self.staged + step_bytes);
-        own.write(self.layout.bulk_address(start) + self.staged, &payload[self.staged..until]);
+        if self.staged == 0 {
+            self.begin_payload(own, payload.len());
+        }
+        self.write(own, self.layout.bulk_address(start) + self.staged, &payload[self.staged..until]);
         self.staged = until;
         Ok(until == payload.len())
     }
@@ -430,6 +494,26 @@ impl Consumer {
         if self.streak >= STREAK {
             remote.expect(self.layout.slot_offset(self.head + LOOK_AHEAD));
         }
+    }
+
+    /// Taken when the producer has ended, for [`Self::was_published`].
+    pub fn horizon(&self) -> Horizon {
+        Horizon { head: self.head, bulk_head: self.bulk_head }
+    }
+
+    /// Can the record that [`Self::peek`] saw have been published before `horizon` was taken?
+    ///
+    /// A producer that keeps the rules has never more than the lane's slots outstanding, nor more payload than
+    /// its bulk area, both counted from what the consumer has freed; and by the horizon that was at most what
+    /// it had consumed. Whatever lies behind was published later. (A bulk area that moves counts from the same
+    /// place, and what it leaves behind as used.)
+    pub fn was_published(&self, horizon: Horizon, header: Header) -> bool {
+        let bulk_end = match header.kind & BULK {
+            0 => horizon.bulk_head,
+            _ => bulk_place(self.bulk_head, header.length.into(), &self.layout).1,
+        };
+        self.head - horizon.head < self.layout.slots()
+            && bulk_end - horizon.bulk_head <= self.layout.bulk_bytes
     }
 
     /// Records consumed so far.

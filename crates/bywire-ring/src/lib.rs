@@ -8,6 +8,7 @@
 //! are counted privately at both ends, and a peer that breaks the rules yields [`lane::Corrupt`].
 
 pub mod copy;
+mod distance;
 pub mod doorbell;
 pub mod geometry;
 pub mod header;

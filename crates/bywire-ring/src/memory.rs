@@ -46,6 +46,14 @@ pub trait Memory {
     fn read(&self, offset: usize, target: &mut [u8]);
     /// Copies into the memory.
     fn write(&self, offset: usize, source: &[u8]);
+    /// Copies into the memory with stores that leave the caches alone; they are ordered by [`Self::settle`] alone.
+    #[inline]
+    fn write_nontemporal(&self, offset: usize, source: &[u8]) {
+        self.write(offset, source);
+    }
+    /// Orders every store of [`Self::write_nontemporal`] before all stores that follow.
+    #[inline(always)]
+    fn settle(&self) {}
     /// Hints that the line at `offset` will be written soon.
     fn claim(&self, offset: usize);
     /// Hints that the line at `offset` will be read soon.
@@ -184,6 +192,18 @@ impl Memory for Shared {
         self.assert_writable();
         // SAFETY: the target is mapped writable and in bounds by `address`.
         unsafe { copy::to_shared(source, self.payload_address(offset, source.len())) }
+    }
+
+    #[inline]
+    fn write_nontemporal(&self, offset: usize, source: &[u8]) {
+        self.assert_writable();
+        // SAFETY: the target is mapped writable and in bounds by `address`.
+        unsafe { copy::to_shared_nontemporal(source, self.payload_address(offset, source.len())) }
+    }
+
+    #[inline(always)]
+    fn settle(&self) {
+        copy::settle();
     }
 
     #[inline(always)]

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -76,10 +77,40 @@ pub fn try_lock(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(file)
 }
 
-/// The user that an entry belongs to; links are not followed.
+/// What is known of an entry without opening it.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// The user that it belongs to.
+    pub owner: u32,
+    /// Is it a socket?
+    pub is_socket: bool,
+    /// How long ago it was made or given its present name, by the clock on the wall: never more than a hint.
+    pub age: Duration,
+}
+
+/// Looks at an entry; links are not followed.
 ///
 /// # Errors
 /// What the kernel said.
-pub fn owner(path: &Path) -> Result<u32, Errno> {
-    rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(|found| found.st_uid)
+pub fn entry(path: &Path) -> Result<Entry, Errno> {
+    let found = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?;
+    let made =
+        SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(found.st_ctime.try_into().unwrap_or(0)));
+    Ok(Entry {
+        owner: found.st_uid,
+        is_socket: rustix::fs::FileType::from_raw_mode(found.st_mode).is_socket(),
+        age: made.and_then(|made| made.elapsed().ok()).unwrap_or_default(),
+    })
+}
+
+/// The names in a directory, the first `count_max` of them in no order.
+///
+/// # Errors
+/// What the kernel said.
+pub fn names(path: &Path, count_max: usize) -> Result<Vec<String>, Errno> {
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let entries = rustix::fs::Dir::new(file)?;
+    // Ours are text; a name that is none is not ours.
+    let text = |entry: rustix::fs::DirEntry| entry.file_name().to_str().ok().map(str::to_owned);
+    Ok(entries.map_while(Result::ok).take(count_max).filter_map(text).collect())
 }

@@ -13,6 +13,11 @@ use rustix::net::{
 
 /// The most descriptors in one packet.
 pub const DESCRIPTORS_MAX: usize = 3;
+/// What packets may take of the kernel's memory before they are read, where the queue is limited. The kernel doubles
+/// it, and counts at least 512 bytes for the administration of each packet.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
+/// The most packets that wait where the sender called [`Socket::limit_queue`].
+pub const PACKETS_QUEUED_MAX: usize = 2 * SEND_BUFFER_BYTES / 512;
 
 /// Who is at the other end, as the kernel attests it: for an accepted socket the process that
 /// called `connect`, for a connecting one the process that called `listen`.
@@ -127,6 +132,13 @@ impl Socket {
     pub fn shut_down(&self) {
         // One that has ended already is what we want.
         let _ = rustix::net::shutdown(&self.file, rustix::net::Shutdown::Both);
+    }
+
+    /// Sees to it that no more than [`PACKETS_QUEUED_MAX`] packets of ours wait at the other end, on whatever
+    /// machine.
+    pub fn limit_queue(&self) {
+        // Any socket takes this; one that did not would only hold more.
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&self.file, SEND_BUFFER_BYTES);
     }
 
     /// The number of the descriptor: about how many are open.
@@ -299,6 +311,20 @@ mod tests {
         assert_eq!(credentials.pid, i32::try_from(std::process::id()).expect("pid"));
         a.groups().expect("groups");
         a.watch_process().expect("pidfd");
+    }
+
+    #[test]
+    fn no_more_packets_wait_than_are_read_in_the_end() {
+        let (a, b) = Socket::pair().expect("socketpair");
+        a.limit_queue();
+        let sent = std::iter::repeat_with(|| a.send(b"!", &[])).take_while(Result::is_ok).count();
+        assert!((16..=PACKETS_QUEUED_MAX).contains(&sent), "{sent} packets");
+        drop(a);
+        let mut buffer = [0; 16];
+        for _ in 0..sent {
+            assert!(matches!(b.receive(&mut buffer), Ok(Received::Packet(1, _))));
+        }
+        assert!(matches!(b.receive(&mut buffer), Ok(Received::Closed)));
     }
 
     #[test]

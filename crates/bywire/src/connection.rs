@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bywire_ring::doorbell;
-use bywire_ring::geometry::{BUSY_BULK_BYTES, Geometry, LANES, LaneName};
-use bywire_ring::lane::{Consumer, Corrupt, Producer, PushError};
+use bywire_ring::geometry::{BUSY_BULK_BYTES, Geometry, INLINE_BYTES, LANES, LaneName};
+use bywire_ring::lane::{Consumer, Corrupt, Horizon, Producer, PushError};
 use bywire_ring::memory::Shared;
 use bywire_sys::socket::Socket;
 use bywire_sys::wake;
@@ -47,12 +47,20 @@ pub(crate) struct Connection {
     pub bulk_offered: Option<Shared>,
     pub heaps_lent: Vec<LentHeap>,
     pub heaps_borrowed: Vec<BorrowedHeap>,
-    /// The peer has ended, and what it left in the rings is being taken.
-    pub is_draining: bool,
+    /// The peer has ended, and what it left in the rings is being taken: how far each lane had come.
+    pub draining: Option<[Horizon; 3]>,
+    /// The longest message within a slot, which matters where the port takes only very short ones.
+    pub inline_bytes_max: u16,
+    /// Its user, unless that is ours or root.
+    pub foreign_user: Option<u32>,
+    /// Keys that were tried and never given out.
+    pub guesses: u32,
     /// Blocks of ours that the peer holds.
     pub blocks_out: u32,
     page: Shared,
     bell: wake::Ringer,
+    /// Is its bell rung, or is it woken by its socket?
+    has_safe_bell: bool,
     ringer: doorbell::Ringer,
 }
 
@@ -80,6 +88,8 @@ pub(crate) struct Meeting {
     pub bell: wake::Ringer,
     pub own_geometry: Geometry,
     pub peer_geometry: Geometry,
+    /// The longest message that we take.
+    pub message_bytes_max: u64,
 }
 
 /// Where the lane of low priority that we write has its payloads.
@@ -125,6 +135,7 @@ impl From<Corrupt> for Gone {
 
 impl Connection {
     pub fn new(peer: Peer, meeting: Meeting) -> Self {
+        let uid = meeting.info.uid;
         Self {
             peer,
             integrity: meeting.info.integrity,
@@ -146,10 +157,16 @@ impl Connection {
             bulk_offered: None,
             heaps_lent: Vec::new(),
             heaps_borrowed: Vec::new(),
-            is_draining: false,
+            draining: None,
+            inline_bytes_max: meeting.message_bytes_max.min(INLINE_BYTES as u64) as u16,
+            foreign_user: (!is_family(uid)).then_some(uid),
+            guesses: 0,
             blocks_out: 0,
             page: meeting.page,
             bell: meeting.bell,
+            // Asked once: a program that becomes another user later could have been held up by this peer while
+            // it was the first one just as well.
+            has_safe_bell: uid == bywire_sys::process::user() && wake::Bell::is_safe(),
             ringer: doorbell::Ringer::default(),
         }
     }
@@ -201,12 +218,17 @@ impl Connection {
     fn ring(&self) {
         // A bell is faster, but its owner can hold up whoever rings it (by a write from memory whose page
         // fault never ends). Of our own user that is no worse than what a debugger could do.
-        if self.info.uid == bywire_sys::process::user() && wake::Bell::is_safe() {
+        if self.has_safe_bell {
             self.bell.ring();
         } else {
             // A full socket means that the peer has been woken often enough.
             let _ = self.socket.send(&crate::handshake::Packet::Wake.to_bytes(), &[]);
         }
+    }
+
+    /// The peer has ended: from now on what it had published is taken, and no more.
+    pub fn begin_draining(&mut self) {
+        self.draining = Some(std::array::from_fn(|lane| self.consumers[lane].horizon()));
     }
 
     /// Says good-bye: answers that are owed go first, as far as there is room for them.
@@ -239,6 +261,7 @@ impl Connection {
                 }
             }
             if let Some(buffer) = self.incoming[priority as usize].take_buffer() {
+                resources.release(priority, self.foreign_user);
                 resources.post(priority, buffer);
             }
         }
@@ -254,6 +277,11 @@ impl Connection {
             }
         }
     }
+}
+
+/// Is a user ours, or root: one that could do to us whatever it likes?
+pub(crate) fn is_family(uid: u32) -> bool {
+    uid == bywire_sys::process::user() || uid == 0
 }
 
 /// Is there a message of high priority?

@@ -147,7 +147,8 @@ pub enum Gone {
     /// Its process ended without closing.
     #[error("the peer's process ended")]
     Died,
-    /// It broke the rules of the protocol.
+    /// It broke the rules of the protocol: it sent what cannot be, more than it was told that the port takes, or
+    /// tried more than 1024 keys that were never given out.
     #[error("the peer broke the protocol")]
     Broken,
     /// A payload did not match its check.

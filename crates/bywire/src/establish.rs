@@ -11,17 +11,18 @@ use bywire_ring::geometry::BUSY_BULK_BYTES;
 use bywire_ring::memory::Shared;
 use bywire_sys::Errno;
 use bywire_sys::memory::{Mapping, OfferError};
-use bywire_sys::socket::{Credentials, Received, Socket};
+use bywire_sys::socket::{Credentials, PACKETS_QUEUED_MAX, Received, Socket};
 use bywire_sys::{foreign, limits, process, wake};
 
 use crate::address::Address;
-use crate::connection::{BorrowedHeap, Connection, Meeting};
+use crate::connection::{BorrowedHeap, Connection, Meeting, is_family};
 use crate::error::{ConnectError, Gone, Refusal};
 use crate::event::{Event, Peer, PeerInfo};
 use crate::handshake::{Introduction, PACKET_BYTES_MAX, Packet, PacketError};
 use crate::heap::{BLOCK_BYTES, BLOCKS_MAX, HEAPS_MAX};
 use crate::options::Admit;
 use crate::port::Port;
+use crate::resources::FOREIGN_SHARE;
 use crate::slots::{Connecting, Slot};
 use crate::transfer::heap_bytes;
 
@@ -29,8 +30,8 @@ use crate::transfer::heap_bytes;
 const STRANGERS_MAX: usize = 64;
 /// Events beyond which nobody new is let in before the program has taken some.
 const EVENTS_MAX: usize = 4096;
-/// Of a port's peers, foreign users may each be one in so many: none can take every place.
-const FOREIGN_SHARE: usize = 8;
+/// Packets read from a living peer at a time.
+const PACKETS_AT_ONCE: usize = 64;
 /// Strangers accepted at a time, so that a flood of them cannot hold up the data path.
 const ACCEPT_MAX: usize = 16;
 /// Descriptors that should be free for the next peers, and for the program.
@@ -177,6 +178,7 @@ impl Port {
                 Errno::AGAIN => ConnectError::Refused(Refusal::NoResources),
                 other => ConnectError::System(other),
             })?;
+        socket.limit_queue();
         ensure_headroom(&socket);
         let (outbound, file) = self.segment().map_err(ConnectError::System)?;
         let hello = Packet::Hello(self.introduction()).to_bytes();
@@ -248,6 +250,7 @@ impl Port {
         for _ in 0..ACCEPT_MAX {
             match self.claim.listener.accept() {
                 Ok(Some(socket)) => {
+                    socket.limit_queue();
                     ensure_headroom(&socket);
                     if self.strangers.waiting.len() >= STRANGERS_MAX {
                         let (_, oldest) = self.strangers.waiting.remove(0);
@@ -319,7 +322,7 @@ impl Port {
     fn admit_stranger(&self, socket: &Socket, hello: &Introduction) -> Result<Credentials, Refusal> {
         self.make_room()?;
         let credentials = socket.credentials().map_err(|_| Refusal::Unverified)?;
-        let is_family = credentials.uid == process::user() || credentials.uid == 0;
+        let is_family = is_family(credentials.uid);
         let is_admitted = match self.options.admit {
             Admit::SameUser => is_family,
             Admit::Everyone => true,
@@ -396,6 +399,7 @@ impl Port {
             bell: offer.bell,
             own_geometry: self.options.geometry,
             peer_geometry: theirs.geometry,
+            message_bytes_max: self.options.message_bytes_max,
         };
         self.slots.replace(peer, Slot::Connected(Box::new(Connection::new(peer, meeting))));
         if !watched {
@@ -406,32 +410,15 @@ impl Port {
             self.resources.events.push_back(Event::Connected(peer));
         }
         if is_dead {
-            self.drain_and_end(peer.index, Gone::Died);
+            self.peer_is_gone(peer);
         }
     }
 
     /// Deals with what a peer's socket or process tells.
     pub(crate) fn read_socket(&mut self, index: u32) {
         let Some(peer) = self.slots.peer_at(index) else { return };
-        // Bounded: a peer that floods its socket is read a little at a time.
-        for _ in 0..64 {
-            let socket = match self.slots.peek(peer) {
-                Some(Slot::Connected(connection)) => &connection.socket,
-                Some(Slot::Connecting(connecting)) => &connecting.socket,
-                _ => return,
-            };
-            let mut bytes = [0; PACKET_BYTES_MAX];
-            match socket.receive(&mut bytes) {
-                Ok(Received::Packet(length, descriptors)) => {
-                    if let Err(reason) = self.hear_peer(peer, &bytes[..length], descriptors) {
-                        return self.end(index, reason);
-                    }
-                }
-                Ok(Received::Nothing) => break,
-                Ok(Received::Closed) => return self.peer_is_gone(peer),
-                Err(_) => return self.end(index, Gone::Broken),
-            }
-        }
+        // A peer that floods its socket is read a little at a time.
+        self.read_packets(peer, PACKETS_AT_ONCE);
         let is_dead = match self.slots.peek(peer) {
             Some(Slot::Connected(connection)) => connection.process.as_ref().is_some_and(process::has_ended),
             _ => false,
@@ -441,7 +428,43 @@ impl Port {
         }
     }
 
+    /// Reads all that an honest peer can have sent by now: what its rings speak of came before.
+    pub(crate) fn read_whole_socket(&mut self, index: u32) {
+        if let Some(peer) = self.slots.peer_at(index) {
+            self.read_packets(peer, PACKETS_QUEUED_MAX);
+        }
+    }
+
+    fn read_packets(&mut self, peer: Peer, count_max: usize) {
+        for _ in 0..count_max {
+            let socket = match self.slots.peek(peer) {
+                Some(Slot::Connected(connection)) => &connection.socket,
+                Some(Slot::Connecting(connecting)) => &connecting.socket,
+                _ => return,
+            };
+            let mut bytes = [0; PACKET_BYTES_MAX];
+            match socket.receive(&mut bytes) {
+                Ok(Received::Packet(length, descriptors)) => {
+                    if let Err(reason) = self.hear_peer(peer, &bytes[..length], descriptors) {
+                        return self.end(peer.index, reason);
+                    }
+                }
+                Ok(Received::Nothing) => return,
+                Ok(Received::Closed) => return self.lose(peer),
+                Err(_) => return self.end(peer.index, Gone::Broken),
+            }
+        }
+    }
+
+    /// A peer's process has ended; what it had said is heard first.
     fn peer_is_gone(&mut self, peer: Peer) {
+        self.read_packets(peer, PACKETS_QUEUED_MAX);
+        if self.slots.peek(peer).is_some_and(|slot| !matches!(slot, Slot::Free { .. })) {
+            self.lose(peer);
+        }
+    }
+
+    fn lose(&mut self, peer: Peer) {
         let reason = match self.slots.peek(peer) {
             Some(Slot::Connecting(_)) => Gone::Refused(Refusal::Closed),
             _ => Gone::Died,

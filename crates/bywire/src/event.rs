@@ -152,7 +152,7 @@ pub enum Event {
         priority: Priority,
     },
     /// A long message waits, and no posted buffer is large enough. It is reported once; the sender is
-    /// held back until one is posted.
+    /// held back until one is posted. (Not reported: a foreign user's that waits for another of its own.)
     BufferNeeded {
         /// Who sends.
         peer: Peer,

@@ -11,10 +11,10 @@ use crate::heap::{Lent, Return, Ticket};
 use crate::outgoing::Reply;
 use crate::record::{
     DATAGRAM, FIRST, GET, GET_DATA, LENT, MESSAGE, MOVE_BULK, NEXT, NOTE_BYTES_MAX, PUT, PUT_NEXT, PUT_NOTE,
-    REPLIES_MAX, RETURN, STATUS, STEP_BYTES, bytes_of, checksum,
+    REPLIES_MAX, RETURN, RunningChecksum, STATUS, STEP_BYTES, bytes_of, checksum,
 };
-use crate::region::Key;
-use crate::resources::Resources;
+use crate::region::{GUESSES_MAX, Key};
+use crate::resources::{Fitting, Resources};
 
 /// What is half received on one lane.
 #[derive(Debug, Default)]
@@ -30,8 +30,10 @@ pub(crate) struct Incoming {
 struct HeldUp {
     length: u64,
     /// The count of buffers posted when the program was told: once more has been posted and it still does
-    /// not fit, the program is told again.
-    posts: u64,
+    /// not fit, the program is told again. `None`: it was not told.
+    told: Option<u64>,
+    /// The count of changes that make the lane worth another look.
+    looks: u64,
 }
 
 #[derive(Debug)]
@@ -68,13 +70,23 @@ struct Put {
     transfer: u64,
     has_note: bool,
     result: Result<(), TransferError>,
+    /// Bytes of the next fragment that have been copied already.
+    copied: usize,
+    /// Their check: the region is the program's to change between two steps.
+    sum: RunningChecksum,
+    /// That fragment's header, which may not change between two steps.
+    header: Header,
 }
 
 /// Compares our copy of a payload with its check, which must be there where `integrity` is agreed.
 #[inline(always)]
 fn check(header: Header, bytes: &[u8], integrity: bool) -> Result<(), Gone> {
-    let is_good = if header.kind & CHECKED != 0 { checksum(bytes) == header.check } else { !integrity };
-    if is_good { Ok(()) } else { Err(Gone::Corrupted) }
+    if is_intact(header, integrity, || checksum(bytes)) { Ok(()) } else { Err(Gone::Corrupted) }
+}
+
+#[inline(always)]
+fn is_intact(header: Header, integrity: bool, checksum: impl FnOnce() -> u32) -> bool {
+    if header.kind & CHECKED != 0 { checksum() == header.check } else { !integrity }
 }
 
 impl Incoming {
@@ -85,7 +97,15 @@ impl Incoming {
 
     /// The header of a fragment that was begun, and put aside for something urgent.
     fn put_aside(&self) -> Option<Header> {
-        self.message.as_ref().filter(|assembly| assembly.copied > 0).map(|assembly| assembly.header)
+        let message = self.message.as_ref().filter(|assembly| assembly.copied > 0);
+        let put = self.put.as_ref().filter(|put| put.copied > 0);
+        message.map(|assembly| assembly.header).or(put.map(|put| put.header))
+    }
+
+    /// Is something of several records half received?
+    #[inline(always)]
+    fn is_in_the_midst(&self) -> bool {
+        self.message.is_some() | self.put.is_some()
     }
 }
 
@@ -96,7 +116,7 @@ impl Connection {
         // Each post makes the lane worth another look, whether or not its buffer is still there.
         self.incoming[priority as usize]
             .held_up
-            .is_some_and(|held_up| held_up.posts == resources.posts(priority))
+            .is_some_and(|held_up| held_up.looks == resources.looks(priority))
     }
 
     /// May a copy on this lane wait for a message of high priority? Not for one that itself waits for a buffer.
@@ -118,7 +138,9 @@ impl Connection {
             Ok(Some(header)) if header.kind & (KIND_MASK | BULK) == MESSAGE => header,
             _ => return Short::Other,
         };
-        if self.incoming[priority as usize].message.is_some() {
+        // Whatever breaks a rule is for the other path to judge.
+        let is_too_long = header.length > self.inline_bytes_max;
+        if is_too_long | self.incoming[priority as usize].is_in_the_midst() {
             return Short::Other;
         }
         let words = self.consumers[lane as usize].words(&self.inbound);
@@ -134,10 +156,17 @@ impl Connection {
 
     /// Takes at most one record off a lane.
     pub fn receive(&mut self, priority: Priority, resources: &mut Resources) -> Result<Step, Gone> {
-        match self.consumers[lane_of(priority) as usize].peek(&self.inbound)? {
-            Some(header) => self.receive_record(priority, header, resources),
-            None => Ok(Step::Nothing),
+        let lane = lane_of(priority);
+        match self.consumers[lane as usize].peek(&self.inbound)? {
+            Some(header) if self.is_in_time(lane, header) => self.receive_record(priority, header, resources),
+            _ => Ok(Step::Nothing),
         }
+    }
+
+    /// Was a record published before its peer ended? Whatever comes later is not taken.
+    fn is_in_time(&self, lane: LaneName, header: Header) -> bool {
+        let consumer = &self.consumers[lane as usize];
+        self.draining.is_none_or(|horizons| consumer.was_published(horizons[lane as usize], header))
     }
 
     fn receive_record(
@@ -148,10 +177,10 @@ impl Connection {
     ) -> Result<Step, Gone> {
         if let Some(begun) = self.incoming[priority as usize].put_aside() {
             // The header is the peer's, and only an honest peer leaves it alone.
-            return if header == begun {
-                self.take_fragment(priority, header, resources)
-            } else {
-                Err(Gone::Broken)
+            return match header.kind & KIND_MASK {
+                _ if header != begun => Err(Gone::Broken),
+                PUT | PUT_NEXT => self.take_put(priority, header, resources),
+                _ => self.take_fragment(priority, header, resources),
             };
         }
         let lane = lane_of(priority);
@@ -173,7 +202,8 @@ impl Connection {
             },
             FIRST => self.begin_message(priority, header, words[0], resources),
             NEXT => self.take_fragment(priority, header, resources),
-            PUT | PUT_NEXT => self.receive_put(priority, header, words, resources),
+            PUT => self.begin_put(priority, header, words, resources),
+            PUT_NEXT => self.take_put(priority, header, resources),
             PUT_NOTE => self.receive_note(priority, header, words),
             GET => {
                 self.free(lane, header);
@@ -201,6 +231,9 @@ impl Connection {
         words: [u64; 7],
         resources: &mut Resources,
     ) -> Result<Payload, Gone> {
+        if u64::from(header.length) > resources.message_bytes_max {
+            return Err(Gone::Broken);
+        }
         let payload = if header.kind & BULK == 0 {
             Payload::inline(words, header.length)
         } else {
@@ -226,15 +259,17 @@ impl Connection {
         if !is_sound || total < u64::from(header.length) || header.length == 0 {
             return Err(Gone::Broken);
         }
-        // Of a peer that has ended, what is whole in the ring is not lost for want of a buffer.
-        let is_whole = self.is_draining && total <= self.inbound.extended_bytes() as u64;
-        let fitting = resources.take_fitting(priority, total);
-        let is_posted = fitting.is_some();
-        let Some(buffer) = fitting.or_else(|| is_whole.then(|| vec![0; total as usize].into())) else {
-            let now = HeldUp { length: total, posts: resources.posts(priority) };
-            let is_news = incoming.held_up.replace(now) != Some(now);
-            let needed = Event::BufferNeeded { peer: self.peer, priority, length_bytes: total };
-            return Ok(if is_news { Step::Event(needed) } else { Step::Nothing });
+        let fitting = resources.take_fitting(priority, total, self.foreign_user);
+        let is_posted = matches!(fitting, Fitting::Buffer(_));
+        let buffer = match fitting {
+            Fitting::Buffer(buffer) => buffer,
+            // Of a peer that has ended, what is whole in the ring is not lost for want of a buffer.
+            _ if self.draining.is_some() && total <= self.inbound.extended_bytes() as u64 => {
+                vec![0; total as usize].into()
+            }
+            _ if self.draining.is_some() => return Ok(Step::Nothing),
+            Fitting::Missing => return Ok(self.hold_up(priority, total, true, resources)),
+            Fitting::Shared => return Ok(self.hold_up(priority, total, false, resources)),
         };
         incoming.held_up = None;
         let total = total as usize;
@@ -242,12 +277,33 @@ impl Connection {
         self.take_fragment(priority, header, resources)
     }
 
+    /// A long message waits for a buffer; the program is told once of each that it can do something about.
+    fn hold_up(
+        &mut self,
+        priority: Priority,
+        length: u64,
+        can_program_help: bool,
+        resources: &Resources,
+    ) -> Step {
+        let now = HeldUp {
+            length,
+            told: can_program_help.then(|| resources.posts(priority)),
+            looks: resources.looks(priority),
+        };
+        let before = self.incoming[priority as usize].held_up.replace(now);
+        let is_news = before.is_none_or(|before| (before.length, before.told) != (length, now.told));
+        if is_news && can_program_help {
+            return Step::Event(Event::BufferNeeded { peer: self.peer, priority, length_bytes: length });
+        }
+        Step::Nothing
+    }
+
     /// Copies one fragment, in steps between which a message of high priority may come first.
     fn take_fragment(
         &mut self,
         priority: Priority,
         header: Header,
-        resources: &Resources,
+        resources: &mut Resources,
     ) -> Result<Step, Gone> {
         let lane = lane_of(priority);
         let may_pause = self.may_pause(lane, resources);
@@ -274,6 +330,9 @@ impl Connection {
         self.free(lane, header);
         Ok(match whole {
             Some(whole) => {
+                if whole.is_posted {
+                    resources.release(priority, self.foreign_user);
+                }
                 let payload = Payload::buffer(whole.buffer, whole.total);
                 Step::Event(Event::Message(Message { peer: self.peer, priority, payload }))
             }
@@ -281,44 +340,89 @@ impl Connection {
         })
     }
 
-    fn receive_put(
+    fn begin_put(
         &mut self,
         priority: Priority,
         header: Header,
-        words: [u64; 7],
+        [key, offset, total, transfer, note, ..]: [u64; 7],
+        resources: &mut Resources,
+    ) -> Result<Step, Gone> {
+        let has_note = note != u64::MAX;
+        if self.incoming[priority as usize].put.is_some() || (has_note && note > NOTE_BYTES_MAX as u64) {
+            return Err(Gone::Broken);
+        }
+        // Checked as a whole before anything is touched.
+        let result = resources.regions.writable(Key(key), offset, total).map(|_| ());
+        self.count_guess(Key(key), result, resources)?;
+        self.incoming[priority as usize].put = Some(Put {
+            key: Key(key),
+            offset,
+            remaining: total,
+            transfer,
+            has_note,
+            result,
+            copied: 0,
+            sum: RunningChecksum::new(),
+            header,
+        });
+        self.take_put(priority, header, resources)
+    }
+
+    /// Copies one fragment of a put, in steps between which a message of high priority may come first.
+    fn take_put(
+        &mut self,
+        priority: Priority,
+        header: Header,
         resources: &mut Resources,
     ) -> Result<Step, Gone> {
         let lane = lane_of(priority);
-        let incoming = &mut self.incoming[priority as usize];
-        if header.kind & KIND_MASK == PUT {
-            let [key, offset, total, transfer, note, ..] = words;
-            if incoming.put.is_some() || (note != u64::MAX && note > NOTE_BYTES_MAX as u64) {
-                return Err(Gone::Broken);
-            }
-            // Checked as a whole before anything is touched.
-            let result = resources.regions.writable(Key(key), offset, total).map(|_| ());
-            let has_note = note != u64::MAX;
-            incoming.put = Some(Put { key: Key(key), offset, remaining: total, transfer, has_note, result });
-        }
-        let Some(put) = &mut incoming.put else { return Err(Gone::Broken) };
-        let length = u64::from(header.length);
-        if header.kind & BULK == 0 || length > put.remaining || (length == 0 && put.remaining > 0) {
+        let may_pause = self.may_pause(lane, resources);
+        let Some(put) = &mut self.incoming[priority as usize].put else { return Err(Gone::Broken) };
+        let length = usize::from(header.length);
+        let is_sound = length as u64 <= put.remaining && (length > 0 || put.remaining == 0);
+        if !is_sound || header.kind & BULK == 0 {
             return Err(Gone::Broken);
         }
-        if put.result.is_ok() {
-            // Looked up for every piece: a key revoked meanwhile ends the transfer.
-            match resources.regions.writable(put.key, put.offset, length) {
+        put.header = header;
+        while put.result.is_ok() && put.copied < length {
+            let until = length.min(put.copied + STEP_BYTES);
+            let (offset, step) = (put.offset + put.copied as u64, (until - put.copied) as u64);
+            // Looked up for every step: a key revoked meanwhile ends the transfer.
+            match resources.regions.writable(put.key, offset, step) {
                 Ok(target) => {
-                    self.consumers[lane as usize].read_bulk(&self.inbound, target);
-                    check(header, target, self.integrity)?;
+                    self.consumers[lane as usize].read_bulk_part(&self.inbound, length, put.copied, target);
+                    if header.kind & CHECKED != 0 {
+                        put.sum.add(target);
+                    }
                 }
                 Err(error) => put.result = Err(error),
             }
+            put.copied = until;
+            if until < length && may_pause && has_urgent_input(&self.consumers, &self.inbound) {
+                return Ok(Step::Progress);
+            }
         }
-        put.offset = put.offset.wrapping_add(length);
-        put.remaining -= length;
+        let sum = std::mem::replace(&mut put.sum, RunningChecksum::new());
+        if put.result.is_ok() && !is_intact(header, self.integrity, || sum.finish()) {
+            return Err(Gone::Corrupted);
+        }
+        put.copied = 0;
+        put.offset = put.offset.wrapping_add(length as u64);
+        put.remaining -= length as u64;
         self.free(lane, header);
         self.finish_put(priority)
+    }
+
+    /// Counts keys that were never given out: whoever tries many of them is guessing.
+    fn count_guess(
+        &mut self,
+        key: Key,
+        result: Result<(), TransferError>,
+        resources: &Resources,
+    ) -> Result<(), Gone> {
+        let is_guess = result == Err(TransferError::BadKey) && !resources.regions.was_issued(key);
+        self.guesses += u32::from(is_guess);
+        if self.guesses > GUESSES_MAX { Err(Gone::Broken) } else { Ok(()) }
     }
 
     /// Answers a put whose data is complete, unless its note is still to come.
@@ -353,6 +457,8 @@ impl Connection {
         [key, offset, length, transfer, ..]: [u64; 7],
         resources: &Resources,
     ) -> Result<Step, Gone> {
+        let result = resources.regions.readable(Key(key), offset, length).map(|_| ());
+        self.count_guess(Key(key), result, resources)?;
         let reply = match resources.regions.readable(Key(key), offset, length) {
             Ok([]) => Reply::Status { transfer, result: Ok(()) },
             Ok(_) => Reply::Data { transfer, key: Key(key), offset, remaining: length },
@@ -389,7 +495,7 @@ impl Connection {
         let block = usize::try_from(block).unwrap_or(usize::MAX);
         // A block that we hold already cannot be lent again: that is the borrower's quota, too.
         let is_free = heap.held.get(block) == Some(&false);
-        if !is_free || length > heap.block_bytes as u64 {
+        if !is_free || length > resources.message_bytes_max.min(heap.block_bytes as u64) {
             return Err(Gone::Broken);
         }
         heap.held[block] = true;
@@ -435,7 +541,8 @@ impl Connection {
     /// Takes at most one answer off the reply lane.
     pub fn receive_reply(&mut self, resources: &mut Resources) -> Result<Step, Gone> {
         let consumer = &self.consumers[LaneName::Reply as usize];
-        let Some(header) = consumer.peek(&self.inbound)? else { return Ok(Step::Nothing) };
+        let header = consumer.peek(&self.inbound)?.filter(|header| self.is_in_time(LaneName::Reply, *header));
+        let Some(header) = header else { return Ok(Step::Nothing) };
         let words = consumer.words(&self.inbound);
         let place = usize::try_from(words[0]).unwrap_or(usize::MAX);
         match header.kind & KIND_MASK {

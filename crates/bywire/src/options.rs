@@ -30,7 +30,8 @@ pub enum Admit {
 pub struct PortOptions {
     /// The port's name or number; `None`: any free number.
     pub name: Option<PortName>,
-    /// Who may connect.
+    /// Who may connect. Each foreign user has at most an eighth of `peers_max`, and its long messages that are
+    /// under way fill at most an eighth of the buffers posted for a priority; at least one, of both.
     pub admit: Admit,
     /// Check every payload end to end with CRC32C, in both directions; on as soon as either end wants it.
     /// A payload that fails ends the connection; of a region that it was put into, the range is then undefined.

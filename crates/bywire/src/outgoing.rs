@@ -95,6 +95,11 @@ pub(crate) enum Reply {
 }
 
 impl Outgoing {
+    /// Bytes to be pushed.
+    fn rest(&self) -> usize {
+        self.buffer.as_ref().len() - self.pushed
+    }
+
     /// The completion of a transfer that will never be pushed whole; a get's comes from the table.
     pub fn failed(self, result: Result<(), TransferError>) -> Option<Event> {
         match self.what {
@@ -263,8 +268,7 @@ impl Connection {
     fn wanted_room(&self, priority: Priority) -> Option<usize> {
         match self.outgoing[priority as usize].front() {
             Some(entry) => {
-                let rest = entry.buffer.as_ref().len() - entry.pushed;
-                Some(rest.min(self.producers[lane_of(priority) as usize].fragment_bytes()))
+                Some(entry.rest().min(self.producers[lane_of(priority) as usize].fragment_bytes()))
             }
             None => self.starved[priority as usize].then_some(self.fragment_bytes),
         }
@@ -312,7 +316,7 @@ impl Connection {
         let finished = match entry.what {
             What::Message { confirm } => self.push_message(lane, &mut entry, confirm, resources),
             What::Put { key, offset, note, transfer } => {
-                self.push_put(lane, &mut entry, [key.0, offset], note, transfer)
+                self.push_put(lane, &mut entry, [key.0, offset, transfer.into()], note, resources)
             }
             What::Get { key, offset, length, transfer } => {
                 self.push_words(lane, GET, &[key.0, offset, length, transfer.into()])
@@ -338,31 +342,41 @@ impl Connection {
         confirm: Confirm,
         resources: &Resources,
     ) -> Result<bool, Gone> {
+        let (total, rest) = (entry.buffer.as_ref().len(), entry.rest());
+        let is_last = rest <= self.producers[lane as usize].fragment_bytes();
+        let prompt = if is_last && confirm == Confirm::Delivered { PROMPT } else { 0 };
+        // Never longer, however busy the peer: which messages need a posted buffer does not depend on that.
+        if !entry.is_open && total <= self.fragment_bytes {
+            return self.push(lane, MESSAGE | prompt, entry.buffer.as_ref(), &[]);
+        }
+        // The words mark it as bulk even where a last piece would fit inline.
+        let kind = if entry.is_open { NEXT } else { FIRST };
+        let done = self.push_piece(lane, kind | prompt, entry, &[total as u64], resources)?;
+        Ok(done && is_last)
+    }
+
+    /// Pushes the next fragment of a transfer.
+    fn push_piece(
+        &mut self,
+        lane: LaneName,
+        kind: u8,
+        entry: &mut Outgoing,
+        words: &[u64],
+        resources: &Resources,
+    ) -> Result<bool, Gone> {
         let staged = self.producers[lane as usize].staged();
         // Once a datagram has taken the place of what was staged, it is copied again without a pause: else a
         // flood of both could keep it from ever being whole.
         let may_pause = self.may_pause(lane, resources) && (staged > 0 || !entry.is_put_aside);
-        let bytes = entry.buffer.as_ref();
-        let rest = &bytes[entry.pushed..];
-        let piece = &rest[..rest.len().min(self.producers[lane as usize].fragment_bytes())];
-        let (is_first, is_last) = (!entry.is_open, piece.len() == rest.len());
-        let prompt = if is_last && confirm == Confirm::Delivered { PROMPT } else { 0 };
-        let total = [bytes.len() as u64];
-        let done = match (is_first, is_last) {
-            // Never longer, however busy the peer: which messages need a posted buffer does not depend on that.
-            (true, true) if piece.len() <= self.fragment_bytes => {
-                self.push(lane, MESSAGE | prompt, piece, &[])?
-            }
-            (true, _) => self.push_fragment(lane, FIRST | prompt, piece, &total, may_pause)?,
-            // The words mark it as bulk even where a last piece would fit inline.
-            (false, _) => self.push_fragment(lane, NEXT | prompt, piece, &total, may_pause)?,
-        };
+        let length = entry.rest().min(self.producers[lane as usize].fragment_bytes());
+        let piece = &entry.buffer.as_ref()[entry.pushed..entry.pushed + length];
+        let done = self.push_fragment(lane, kind, piece, words, may_pause)?;
         if done {
             entry.is_open = true;
-            entry.pushed += piece.len();
+            entry.pushed += length;
         }
         entry.is_put_aside = !done && (entry.is_put_aside || self.producers[lane as usize].staged() > 0);
-        Ok(done && is_last)
+        Ok(done)
     }
 
     /// Pushes one fragment, in steps between which a message of high priority may come first: `false` means
@@ -398,22 +412,15 @@ impl Connection {
         &mut self,
         lane: LaneName,
         entry: &mut Outgoing,
-        [key, offset]: [u64; 2],
+        [key, offset, transfer]: [u64; 3],
         note: Note,
-        transfer: u32,
+        resources: &Resources,
     ) -> Result<bool, Gone> {
         let total = entry.buffer.as_ref().len();
         if !entry.is_open || entry.pushed < total {
-            let rest = &entry.buffer.as_ref()[entry.pushed..];
-            let piece = &rest[..rest.len().min(self.producers[lane as usize].fragment_bytes())];
-            let words = [key, offset, total as u64, transfer.into(), note.length.map_or(u64::MAX, u64::from)];
+            let words = [key, offset, total as u64, transfer, note.length.map_or(u64::MAX, u64::from)];
             let kind = if entry.is_open { PUT_NEXT } else { PUT };
-            if !self.push(lane, kind, piece, &words)? {
-                return Ok(false);
-            }
-            entry.is_open = true;
-            entry.pushed += piece.len();
-            if entry.pushed < total {
+            if !self.push_piece(lane, kind, entry, &words, resources)? || entry.pushed < total {
                 return Ok(false);
             }
         }

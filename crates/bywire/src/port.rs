@@ -240,7 +240,8 @@ impl Port {
     }
 
     /// Posts memory to receive one long message of this priority into. A message takes the smallest
-    /// buffer that it fits; messages of one fragment need none.
+    /// buffer that it fits; messages of one fragment need none. Where foreign users are admitted, post several:
+    /// each of them fills at most one in eight at a time, but always one.
     ///
     /// # Errors
     /// The buffer itself when the port's receive tokens of this priority are all out.
@@ -432,7 +433,7 @@ impl Port {
         let awaits_memory =
             self.slots.connection_at(index).is_some_and(|connection| connection.awaits_memory(priority));
         if awaits_memory {
-            self.read_socket(index);
+            self.read_whole_socket(index);
             if self.slots.connection_at(index).is_some_and(|connection| !connection.awaits_memory(priority)) {
                 self.progressed = true;
                 return self.resources.events.pop_front();
@@ -553,10 +554,11 @@ impl Port {
 
     /// Takes everything that a peer sent and answered before it ended, then ends the connection.
     pub(crate) fn drain_and_end(&mut self, index: u32, reason: Gone) {
-        // Bounded by what a ring can hold: the peer writes no more, or would be ignored.
-        for _ in 0..3 * 8192 {
-            let Some(connection) = self.slots.connection_at(index) else { break };
-            connection.is_draining = true;
+        if let Some(connection) = self.slots.connection_at(index) {
+            connection.begin_draining();
+        }
+        // Bounded: each turn takes a record or a step of one, and of each lane as many as it can hold.
+        while let Some(connection) = self.slots.connection_at(index) {
             let resources = &mut self.resources;
             let step = match connection.receive(Priority::High, resources) {
                 Ok(Step::Nothing) => match connection.receive(Priority::Low, resources) {

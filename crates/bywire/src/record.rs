@@ -1,5 +1,7 @@
 //! What records mean: the kinds that cross the rings, and the words in their slots.
 
+use crc_fast::{CrcAlgorithm, Digest};
+
 /// A whole message.
 pub const MESSAGE: u8 = 1;
 /// The first fragment of a long message. Words: total length.
@@ -37,6 +39,28 @@ pub fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
+/// The check of a payload that is copied in steps into memory which may change between them.
+#[derive(Clone, Copy, Debug)]
+pub struct RunningChecksum {
+    state: u64,
+}
+
+impl RunningChecksum {
+    pub fn new() -> Self {
+        Self { state: Digest::new(CrcAlgorithm::Crc32Iscsi).get_state() }
+    }
+
+    pub fn add(&mut self, bytes: &[u8]) {
+        let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, self.state);
+        digest.update(bytes);
+        self.state = digest.get_state();
+    }
+
+    pub fn finish(self) -> u32 {
+        Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, self.state).finalize() as u32
+    }
+}
+
 /// The longest note of a put.
 pub const NOTE_BYTES_MAX: usize = 32;
 /// Answers that a peer may have outstanding with us; more means that it ignores its tokens.
@@ -50,4 +74,20 @@ pub fn bytes_of(words: &[u64; 7]) -> [u8; 56] {
         target.copy_from_slice(&word.to_ne_bytes());
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checksum_of_steps_is_that_of_the_whole() {
+        let bytes: Vec<u8> = (0..10_000u32).map(|index| (index * 31) as u8).collect();
+        for step in [1, 7, STEP_BYTES, 10_000] {
+            let mut running = RunningChecksum::new();
+            bytes.chunks(step).for_each(|part| running.add(part));
+            assert_eq!(running.finish(), checksum(&bytes), "steps of {step}");
+        }
+        assert_eq!(RunningChecksum::new().finish(), checksum(&[]));
+    }
 }

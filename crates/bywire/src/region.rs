@@ -4,6 +4,8 @@
 //! its next call, after checking key, rights and range. So a region needs no shared mapping, revoking it
 //! is immediate, and between calls the program may use it as a plain slice.
 
+use std::collections::VecDeque;
+
 use crate::buffer::Buffer;
 use crate::error::TransferError;
 
@@ -17,11 +19,20 @@ pub struct Rights {
 }
 
 /// The capability to reach a region: hand it to peers, in a message for example. 8 bytes.
+///
+/// 48 of its bits are random, and a peer has 1024 guesses: one more key that was never given out ends its
+/// connection with [`crate::Gone::Broken`]. A key that was revoked is no guess, however often it is tried, as
+/// long as fewer than 1024 others have been revoked since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key(pub u64);
 
 /// Regions of one port at a time.
 const REGIONS_MAX: usize = 1 << INDEX_BITS;
+/// Unknown keys that one connection may try. More than an honest peer can have under way when a key it believed
+/// in turns out to be bad: 256 tokens for each priority.
+pub(crate) const GUESSES_MAX: u32 = 1024;
+/// Entries that stay as they are after their region was revoked, so that its key is told from one that never was.
+const REVOKED_KEPT: usize = 1024;
 const INDEX_BITS: u32 = 16;
 const EPOCH_MASK: u64 = (1 << (64 - INDEX_BITS)) - 1;
 
@@ -33,6 +44,8 @@ fn index(key: Key) -> usize {
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     entries: Vec<Entry>,
+    /// Entries without a region, the one that has been so for longest first.
+    free: VecDeque<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -46,14 +59,12 @@ impl Regions {
     pub fn register(&mut self, memory: Buffer, rights: Rights) -> Result<Key, bywire_sys::Errno> {
         let mut random = [0; 8];
         bywire_sys::process::random(&mut random)?;
-        let free = self.entries.iter().position(|entry| entry.region.is_none());
-        let index = free.unwrap_or(self.entries.len());
-        if index >= REGIONS_MAX {
-            return Err(bywire_sys::Errno::NOSPC);
-        }
-        if free.is_none() {
+        let index = if self.entries.len() < REGIONS_MAX && self.free.len() < REVOKED_KEPT {
             self.entries.push(Entry::default());
-        }
+            self.entries.len() - 1
+        } else {
+            self.free.pop_front().ok_or(bywire_sys::Errno::NOSPC)?
+        };
         let entry = &mut self.entries[index];
         // Never the epoch before, whatever the generator says.
         let step = 1 | u64::from_ne_bytes(random);
@@ -64,7 +75,13 @@ impl Regions {
 
     pub fn revoke(&mut self, key: Key) -> Option<Buffer> {
         self.entry(key).ok()?;
+        self.free.push_back(index(key));
         self.entries[index(key)].region.take().map(|(memory, _)| memory)
+    }
+
+    /// Was a key given out, as far as is known? Those of the last regions that were revoked still are.
+    pub fn was_issued(&self, key: Key) -> bool {
+        self.entries.get(index(key)).is_some_and(|entry| entry.epoch == key.0 >> INDEX_BITS)
     }
 
     pub fn memory(&self, key: Key) -> Option<&[u8]> {
@@ -132,5 +149,35 @@ mod tests {
         assert_ne!(next, key);
         assert_eq!(regions.readable(key, 0, 1), Err(TransferError::BadKey));
         assert_eq!(regions.readable(Key(u64::MAX), 0, 1), Err(TransferError::BadKey));
+    }
+
+    #[test]
+    fn revoked_keys_are_known_for_long_and_memory_is_bounded() {
+        let mut regions = Regions::default();
+        let make = |regions: &mut Regions| {
+            let key = regions.register(Buffer::default(), Rights::default()).expect("random");
+            regions.revoke(key).expect("ours");
+            key
+        };
+        let first = make(&mut regions);
+        for _ in 1..REVOKED_KEPT {
+            make(&mut regions);
+            assert!(regions.was_issued(first) && !regions.was_issued(Key(first.0 ^ 1 << 40)));
+        }
+        for _ in 0..10 * REVOKED_KEPT {
+            make(&mut regions);
+        }
+        assert!(!regions.was_issued(first) && regions.entries.len() == REVOKED_KEPT);
+        assert!(!regions.was_issued(Key(u64::MAX)));
+    }
+
+    #[test]
+    fn every_entry_can_be_used() {
+        let mut regions = Regions::default();
+        let register = |regions: &mut Regions| regions.register(Buffer::default(), Rights::default());
+        let keys: Vec<Key> = (0..REGIONS_MAX).map(|_| register(&mut regions).expect("room")).collect();
+        assert_eq!(register(&mut regions), Err(bywire_sys::Errno::NOSPC));
+        regions.revoke(keys[77]).expect("ours");
+        assert_eq!(index(register(&mut regions).expect("room")), 77);
     }
 }

@@ -1,6 +1,6 @@
 //! What all connections of a port share: receive buffers, regions, tokens, events to report.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bywire_sys::fork::ForkGuard;
@@ -11,6 +11,9 @@ use crate::heap::Returns;
 use crate::options::PortOptions;
 use crate::region::Regions;
 
+/// Of what a port has to give, places for peers and posted buffers, each foreign user gets one in so many (and
+/// at least one): nobody can take it all.
+pub(crate) const FOREIGN_SHARE: usize = 8;
 /// Spare buffers kept for messages of one fragment.
 const SPARE_MAX: usize = 256;
 
@@ -33,6 +36,19 @@ pub(crate) struct Resources {
     spare: Vec<Vec<u8>>,
     /// Buffers ever posted, by priority.
     posts: [u64; 2],
+    /// Posted buffers that foreign users' messages fill, by priority and user.
+    held: [HashMap<u32, usize>; 2],
+    /// How often a foreign user has given one back, by priority.
+    releases: [u64; 2],
+}
+
+/// What a long message finds.
+pub(crate) enum Fitting {
+    Buffer(Buffer),
+    /// None is large enough.
+    Missing,
+    /// Its user has its share of them.
+    Shared,
 }
 
 impl Resources {
@@ -50,6 +66,8 @@ impl Resources {
             posted: Default::default(),
             spare: Vec::with_capacity(SPARE_MAX),
             posts: [0; 2],
+            held: Default::default(),
+            releases: [0; 2],
         }
     }
 
@@ -85,11 +103,42 @@ impl Resources {
         self.posts[priority as usize]
     }
 
-    /// The shortest posted buffer of at least `length` bytes.
-    pub fn take_fitting(&mut self, priority: Priority, length: u64) -> Option<Buffer> {
+    /// What changes when a message that found no buffer may find one.
+    pub fn looks(&self, priority: Priority) -> u64 {
+        self.posts[priority as usize] + self.releases[priority as usize]
+    }
+
+    /// The shortest posted buffer of at least `length` bytes. A foreign user has a share of them at a time, until
+    /// [`Self::release`].
+    pub fn take_fitting(&mut self, priority: Priority, length: u64, foreign_user: Option<u32>) -> Fitting {
         let queue = &mut self.posted[priority as usize];
         let place = queue.partition_point(|buffer| (buffer.as_ref().len() as u64) < length);
-        queue.remove(place)
+        if place == queue.len() {
+            return Fitting::Missing;
+        }
+        if let Some(user) = foreign_user {
+            let held = &mut self.held[priority as usize];
+            let share_max = ((queue.len() + held.values().sum::<usize>()) / FOREIGN_SHARE).max(1);
+            let own = held.entry(user).or_default();
+            if *own >= share_max {
+                return Fitting::Shared;
+            }
+            *own += 1;
+        }
+        queue.remove(place).map_or(Fitting::Missing, Fitting::Buffer)
+    }
+
+    /// A message no longer fills the posted buffer that it took.
+    pub fn release(&mut self, priority: Priority, foreign_user: Option<u32>) {
+        let Some(user) = foreign_user else { return };
+        let held = &mut self.held[priority as usize];
+        if let Some(own) = held.get_mut(&user) {
+            *own -= 1;
+            if *own == 0 {
+                held.remove(&user);
+            }
+        }
+        self.releases[priority as usize] += 1;
     }
 
     /// A buffer of at least `length` bytes for a message of one fragment.

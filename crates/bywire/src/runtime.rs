@@ -17,6 +17,15 @@ use crate::options::Admit;
 
 /// How long a claim waits for the directory's lock.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// Fresh sockets that may vanish from under a claim before it is an error.
+const VANISHED_MAX: u32 = 8;
+/// Entries of the directory that a sweep looks at, of which it tests a few, so that opening a port takes no time
+/// that counts, however many are open.
+const SWEEP_NAMES_MAX: usize = 4096;
+/// See [`SWEEP_NAMES_MAX`].
+const SWEEP_TESTS_MAX: usize = 4;
+/// A socket without its name for so long belongs to nobody who is about to give it one.
+const NAMELESS_AGE: Duration = Duration::from_secs(10);
 /// The numbers that unnamed ports get.
 const EPHEMERAL: std::ops::Range<u32> = 1 << 30..1 << 31;
 
@@ -68,6 +77,12 @@ impl RuntimeDirectory {
     /// # Errors
     /// [`OpenError`].
     pub fn claim(&self, name: Option<&PortName>, admit: Admit) -> Result<Claim, OpenError> {
+        let claim = self.claim_free(name, admit)?;
+        self.sweep(&claim.name);
+        Ok(claim)
+    }
+
+    fn claim_free(&self, name: Option<&PortName>, admit: Admit) -> Result<Claim, OpenError> {
         if let Some(name) = name {
             return self.claim_name(name, admit);
         }
@@ -84,6 +99,21 @@ impl RuntimeDirectory {
     }
 
     fn claim_name(&self, name: &PortName, admit: Admit) -> Result<Claim, OpenError> {
+        let mut vanished = 0;
+        loop {
+            match self.try_claim_name(name, admit) {
+                // Somebody took our fresh socket for what a dead process left: stopped for long, or a clock jumped.
+                Err(
+                    OpenError::RuntimeDirectory { cause: Errno::NOENT, .. } | OpenError::System(Errno::NOENT),
+                ) if vanished < VANISHED_MAX => {
+                    vanished += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn try_claim_name(&self, name: &PortName, admit: Admit) -> Result<Claim, OpenError> {
         let unusable = |cause| OpenError::RuntimeDirectory { path: self.path.clone(), cause };
         let mut random = [0; 8];
         bywire_sys::process::random(&mut random).map_err(OpenError::System)?;
@@ -122,20 +152,47 @@ impl RuntimeDirectory {
             if lock.is_none() {
                 lock = Some(self.lock()?);
             }
-            match Socket::connect(path) {
-                // Nobody has it open.
-                Err(Errno::CONNREFUSED) => break,
-                // Its owner has just closed it: the name is free for whoever comes first.
-                Err(Errno::NOENT) => {}
-                // Only a forked child of its dead owner has.
-                Ok(socket) if socket.peer_has_ended() => break,
-                _ => return Err(OpenError::InUse(name.clone())),
+            match state(path) {
+                State::Dead => break,
+                State::Free => {}
+                State::Alive => return Err(OpenError::InUse(name.clone())),
             }
         }
         directory::rename(temporary, path).map_err(|error| match error {
             Errno::PERM | Errno::ACCESS => OpenError::Foreign(name.clone(), path.to_owned()),
             cause => unusable(cause),
         })
+    }
+
+    /// Removes a few sockets that killed processes of this user left: under numbers, which seldom come again, or
+    /// without a name yet. A name is left to its next opener.
+    fn sweep(&self, own: &PortName) {
+        // Another one sweeps, or will next time.
+        let Ok(_lock) = directory::try_lock(&self.path) else { return };
+        let Ok(names) = directory::names(&self.path, SWEEP_NAMES_MAX) else { return };
+        let mut left: Vec<String> =
+            names.into_iter().filter(|name| is_number(name) || is_nameless(name)).collect();
+        let own = format!("{own}.port");
+        left.retain(|name| *name != own);
+        // From anywhere, so that living ones in front hide nothing.
+        let mut random = [0; 8];
+        if left.is_empty() || bywire_sys::process::random(&mut random).is_err() {
+            return;
+        }
+        let start = u64::from_ne_bytes(random) as usize % left.len();
+        left.rotate_left(start);
+        for name in left.iter().take(SWEEP_TESTS_MAX) {
+            let path = self.path.join(name);
+            let Ok(entry) = directory::entry(&path) else { continue };
+            // Whoever may remove it, root too, leaves alone what is another user's, or no socket at all.
+            let is_ours = entry.is_socket && entry.owner == bywire_sys::process::user();
+            let is_ripe = !is_nameless(name) || entry.age >= NAMELESS_AGE;
+            // Found dead under the lock, it stays dead: its owner is gone, and another socket takes its place
+            // only under the lock.
+            if is_ours && is_ripe && matches!(state(&path), State::Dead) {
+                directory::remove(&path);
+            }
+        }
     }
 
     fn lock(&self) -> Result<OwnedFd, OpenError> {
@@ -161,10 +218,46 @@ impl RuntimeDirectory {
             Ok(owner) => owner.pid == claimant.pid && owner.uid == claimant.uid,
             // A port that does not admit us. In a sticky directory only its user can have put it there;
             // which of that user's processes did cannot be known.
-            Err(Errno::ACCESS | Errno::PERM) => directory::owner(&path) == Ok(claimant.uid),
+            Err(Errno::ACCESS | Errno::PERM) => {
+                directory::entry(&path).is_ok_and(|entry| entry.owner == claimant.uid)
+            }
             Err(_) => false,
         }
     }
+}
+
+/// What stands at a socket's path.
+enum State {
+    /// Somebody listens.
+    Alive,
+    /// Its owner has ended.
+    Dead,
+    /// Nothing.
+    Free,
+}
+
+fn state(path: &Path) -> State {
+    match Socket::connect(path) {
+        // Nobody has it open.
+        Err(Errno::CONNREFUSED) => State::Dead,
+        // Its owner has just closed it: the name is free for whoever comes first.
+        Err(Errno::NOENT) => State::Free,
+        // Only a forked child of its dead owner has.
+        Ok(socket) if socket.peer_has_ended() => State::Dead,
+        _ => State::Alive,
+    }
+}
+
+/// Is this a port's number?
+fn is_number(name: &str) -> bool {
+    let port = name.strip_suffix(".port").map(str::parse);
+    matches!(port, Some(Ok(PortName::Number(_))))
+}
+
+/// Is this a socket's name before it has one?
+fn is_nameless(name: &str) -> bool {
+    let digits = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(".new"));
+    digits.is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 impl Claim {

@@ -8,14 +8,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bywire::handshake::Packet;
-use bywire::{Event, Gone, Key, Peer, Port, PortOptions, Priority};
+use bywire::{Event, Gone, Key, Peer, Port, PortOptions, Priority, Rights};
 use bywire_ring::geometry::{BUSY_BULK_BYTES, Geometry, LaneName};
 use bywire_ring::header::{BULK, CHECKED, Header, PROMPT};
 use bywire_ring::memory::Memory;
 use rustix::fs::SealFlags;
 
 use ports::{Place, meet, until};
-use rogue::{ALL_SEALS, DATAGRAM, FIRST, Inside, MESSAGE, MOVE_BULK, NEXT, Rogue, sealed};
+use rogue::{ALL_SEALS, DATAGRAM, FIRST, Inside, MESSAGE, MOVE_BULK, NEXT, PUT, PUT_NEXT, Rogue, sealed};
 
 /// A port under attack, and an honest peer of it.
 struct Scene {
@@ -113,6 +113,27 @@ fn bad_offers_of_a_bulk_area_end_their_connection() {
     scene.assert_broken("twice, with a move between");
 }
 
+/// What the ring speaks of has been sent before, however much else was.
+#[test]
+fn a_bulk_area_behind_many_other_packets_is_found() {
+    let mut scene = Scene::new();
+    let (mut rogue, mut inside) = scene.rogue();
+    // Asked at every poll, so that its ring is seen before its socket.
+    rogue.push(&mut inside, LaneName::Low, MESSAGE, &[7]);
+    until(|| matches!(scene.victim.poll(), Some(Event::Message(_))));
+    for _ in 0..120 {
+        inside.socket.send(&Packet::Wake.to_bytes(), &[]).expect("room");
+    }
+    let area = Rogue::offer_bulk(&inside);
+    assert!(rogue.move_bulk(&mut inside, area));
+    rogue.push_low(&mut inside, MESSAGE, &[], &[5; 20_000]);
+    until(|| match scene.victim.poll() {
+        Some(Event::Message(message)) => message.payload[..] == [5; 20_000],
+        None => false,
+        Some(other) => panic!("{other:?}"),
+    });
+}
+
 #[test]
 fn moves_out_of_place_end_their_connection() {
     let mut scene = Scene::new();
@@ -187,12 +208,12 @@ fn a_header_that_changes_between_two_steps_ends_its_connection() {
         ("prompt", Header { kind: good.kind | PROMPT, ..good }),
         ("another check", Header { check: 1, ..good }),
     ] {
-        let (rogue, inside) = scene.in_the_midst();
+        let (rogue, inside) = scene.in_the_midst(FIRST, &[LONG as u64]);
         rogue.rewrite(&inside, header);
         scene.assert_broken(name);
     }
     // The same again, and nothing at all for a while: that is a peer like any other.
-    let (rogue, mut inside) = scene.in_the_midst();
+    let (rogue, mut inside) = scene.in_the_midst(FIRST, &[LONG as u64]);
     let offset = rogue.last_slot(&inside);
     let word = rogue.segment.load(offset, Ordering::Relaxed);
     rogue.segment.store(offset, 0, Ordering::Release);
@@ -211,9 +232,38 @@ fn a_header_that_changes_between_two_steps_ends_its_connection() {
     });
 }
 
+#[test]
+fn a_header_that_changes_between_two_steps_of_a_put_ends_its_connection() {
+    let good = Header { kind: PUT | BULK, length: FRAGMENT, check: 0 };
+    let mut scene = Scene::new();
+    let key = scene.victim.register(vec![0; LONG], Rights { read: false, write: true }).expect("region");
+    let words = [key.0, 0, LONG as u64, 9, u64::MAX];
+    for (name, header) in [
+        ("longer", Header { length: 30_000, ..good }),
+        ("a little shorter", Header { length: FRAGMENT - 1, ..good }),
+        ("the next fragment", Header { kind: PUT_NEXT | BULK, ..good }),
+        ("a message", Header { kind: MESSAGE | BULK, ..good }),
+        ("a short message", Header { kind: MESSAGE, length: 8, ..good }),
+        ("a long message", Header { kind: FIRST | BULK, ..good }),
+        ("checked", Header { kind: good.kind | CHECKED, ..good }),
+    ] {
+        let (rogue, inside) = scene.in_the_midst(PUT, &words);
+        rogue.rewrite(&inside, header);
+        scene.assert_broken(name);
+    }
+    let (rogue, mut inside) = scene.in_the_midst(PUT, &words);
+    for _ in 0..2 {
+        rogue.push_low(&mut inside, PUT_NEXT, &[0; 5], &[9; FRAGMENT as usize]);
+    }
+    until(|| {
+        scene.victim.poll();
+        scene.victim.region(key).is_some_and(|memory| memory.iter().all(|byte| *byte == 9))
+    });
+}
+
 impl Scene {
-    /// A rogue whose long fragment has been copied in part, and not whole.
-    fn in_the_midst(&mut self) -> (Rogue, Inside) {
+    /// A rogue whose long fragment, of a message or a put, has been copied in part, and not whole.
+    fn in_the_midst(&mut self, kind: u8, words: &[u64]) -> (Rogue, Inside) {
         let (mut rogue, mut inside) = self.rogue();
         let area = Rogue::offer_bulk(&inside);
         assert!(rogue.move_bulk(&mut inside, area));
@@ -222,7 +272,7 @@ impl Scene {
         for number in 0..30 {
             rogue.push(&mut inside, LaneName::High, MESSAGE, &[number]);
         }
-        rogue.push_low(&mut inside, FIRST, &[LONG as u64], &[9; FRAGMENT as usize]);
+        rogue.push_low(&mut inside, kind, words, &[9; FRAGMENT as usize]);
         // One poll in eight looks at the low lane first, and makes a step there: two of ten.
         for _ in 0..16 {
             assert!(

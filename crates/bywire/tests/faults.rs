@@ -255,6 +255,86 @@ fn a_runtime_directory_that_cannot_be_used_is_named() {
     assert!(Port::open(options).is_err(), "longer than a socket's path can be");
 }
 
+/// Numbers of killed processes never come again: whoever opens a port tidies up a little.
+#[test]
+fn dead_numbers_and_nameless_sockets_are_swept_a_few_at_a_time_and_nothing_else() {
+    let place = Place::new();
+    let at = |name: &str| place.path().join(name);
+    let dead: Vec<String> = (0..40).map(|number| format!("{}.port", (1 << 30) + number)).collect();
+    for name in &dead {
+        drop(Listener::bind(&at(name)).expect("a free path"));
+    }
+    let old = ".0123456789abcdef.new";
+    drop(Listener::bind(&at(old)).expect("a free path"));
+    // Its age is that of its last change, which only time can make old.
+    let start = Instant::now();
+    let living = place.open(PortOptions::numbered(77));
+    let _listening = Listener::bind(&at("1234567.port")).expect("a free path");
+    drop(Listener::bind(&at("named.port")).expect("a free path"));
+    std::fs::write(at("7.port"), "no socket").expect("write");
+    std::fs::write(at(".1123456789abcdef.new"), "no socket").expect("write");
+    let mut kept = vec!["77.port", "1234567.port", "named.port", "7.port", ".1123456789abcdef.new"];
+    if rustix::process::geteuid().is_root() {
+        drop(Listener::bind(&at("99.port")).expect("a free path"));
+        std::os::unix::fs::chown(at("99.port"), Some(54_321), None).expect("chown");
+        kept.push("99.port");
+    } else {
+        eprintln!("not run: only root can make a socket of another user's");
+    }
+    let left = || dead.iter().filter(|name| at(name).exists()).count();
+    let mut before = left();
+    let mut opens = 0;
+    while before > 0 {
+        drop(place.open(place.options()));
+        assert!(before - left() <= 4, "a few at a time");
+        before = left();
+        opens += 1;
+        assert!(opens < 1000, "{before} dead sockets stay for ever");
+    }
+    // Young, it may be somebody's who is about to give it its name.
+    let is_young = start.elapsed() < Duration::from_secs(9);
+    assert!(at(old).exists() || !is_young);
+    std::thread::sleep(Duration::from_secs(11).saturating_sub(start.elapsed()));
+    let fresh = ".2123456789abcdef.new";
+    drop(Listener::bind(&at(fresh)).expect("a free path"));
+    until(|| {
+        drop(place.open(place.options()));
+        !at(old).exists()
+    });
+    kept.push(fresh);
+    assert!(
+        kept.iter().all(|name| at(name).exists()),
+        "{:?}",
+        kept.iter().filter(|name| !at(name).exists()).collect::<Vec<_>>()
+    );
+    drop(living);
+}
+
+#[test]
+fn ports_open_although_somebody_sweeps_too_hard() {
+    let place = Place::new();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut rounds = 0u32;
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                let entries = std::fs::read_dir(place.path()).expect("the directory");
+                let fresh = entries
+                    .flatten()
+                    .find(|entry| entry.path().extension().is_some_and(|text| text == "new"));
+                rounds += 1;
+                // Not always: an opener that never gets through says so.
+                if let Some(fresh) = fresh.filter(|_| rounds.is_multiple_of(4)) {
+                    let _ = std::fs::remove_file(fresh.path());
+                }
+            }
+        });
+        let opened: Vec<_> = (0..2000).map(|_| Port::open(place.options()).map(drop)).collect();
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(opened.iter().all(Result::is_ok), "{:?}", opened.iter().find(|result| result.is_err()));
+    });
+}
+
 /// Answers everything; on demand it runs out of descriptors or of address space.
 fn starved(stage: &mut Stage) {
     let mut port =

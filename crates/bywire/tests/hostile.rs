@@ -6,7 +6,7 @@ mod rogue;
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use actor::{Actor, Stage, play};
@@ -21,7 +21,7 @@ use bywire_ring::memory::Memory;
 use bywire_sys::memory::Mapping;
 
 use ports::{Place, meet, until};
-use rogue::{ALL_SEALS, Inside, LENT, MESSAGE, Rogue, answer, sealed};
+use rogue::{ALL_SEALS, DATAGRAM, Inside, LENT, MESSAGE, Rogue, answer, sealed};
 use rustix::fs::SealFlags;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    play(&[("holder", holder), ("scribbler", scribbler), ("honest", honest)]);
+    play(&[("holder", holder), ("scribbler", scribbler), ("honest", honest), ("mover", mover)]);
 }
 
 /// Has a port and does nothing.
@@ -37,6 +37,195 @@ fn holder(stage: &mut Stage) {
     let _port = Port::open(PortOptions { name: Some("held".parse().expect("a name")), ..stage.options() });
     stage.tell("ready");
     stage.hear();
+}
+
+/// Wakes its peer more often than it looks, moves its bulk area, and leaves a message there.
+fn mover(stage: &mut Stage) {
+    let mut rogue = Rogue::new(&stage.directory, "mover");
+    let mut inside = rogue.enter("victim").expect("let in");
+    stage.tell("inside");
+    stage.hear();
+    for _ in 0..120 {
+        inside.socket.send(&Packet::Wake.to_bytes(), &[]).expect("room");
+    }
+    let area = Rogue::offer_bulk(&inside);
+    assert!(rogue.move_bulk(&mut inside, area));
+    rogue.push_low(&mut inside, MESSAGE, &[], &[5; 20_000]);
+    stage.tell("ready");
+    stage.hear();
+}
+
+#[test]
+fn what_a_peer_said_last_is_heard_however_much_it_said_before() {
+    let place = Place::new();
+    let mut victim = victim(&place, place.options());
+    let mut mover = Actor::start("mover", place.path(), &[]);
+    live(&mut victim, || mover.expect("inside"));
+    mover.tell("go");
+    mover.expect("ready");
+    mover.kill();
+    let mut messages = 0;
+    until(|| match victim.poll() {
+        Some(Event::Message(message)) => {
+            assert!(message.payload[..] == [5; 20_000]);
+            messages += 1;
+            false
+        }
+        Some(Event::Disconnected { reason, .. }) => {
+            assert_eq!(reason, Gone::Died);
+            true
+        }
+        Some(Event::Connected(_)) | None => false,
+        Some(other) => panic!("{other:?}"),
+    });
+    assert_eq!(messages, 1);
+}
+
+/// A ring of a peer that has said good-bye is emptied; that it fills it anew meanwhile is its own affair.
+#[test]
+fn a_peer_that_writes_on_after_its_good_bye_is_not_heard_for_ever() {
+    let place = Place::new();
+    let mut victim = victim(&place, place.options());
+    for _ in 0..20 {
+        let rogue = Rogue::new(place.path(), "rogue");
+        let (inside, _) = live(&mut victim, || rogue.enter("victim").expect("let in"));
+        // The next poll begins with the sockets.
+        while !victim.arm() {
+            victim.poll();
+        }
+        let Inside { socket, inbound, producers, .. } = inside;
+        let mut producers = producers;
+        let mut fill = |count_max: usize| {
+            let lanes = [LaneName::High, LaneName::Low];
+            let push = |lane: &LaneName| {
+                let header = Header { kind: MESSAGE, length: 8, check: 0 };
+                let producer = &mut producers[*lane as usize];
+                producer.push_inline(&rogue.segment, &inbound, header, &[7]).is_ok()
+            };
+            lanes.iter().cycle().map(push).take(count_max).filter(|is_pushed| *is_pushed).count()
+        };
+        let capacity = fill(1000);
+        assert_eq!(capacity, 512, "two full lanes");
+        socket.send(&Packet::Goodbye.to_bytes(), &[]).expect("room");
+        let (is_over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    fill(1000);
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            until(|| rounds.load(Ordering::Relaxed) > 10);
+            let mut messages = 0;
+            until(|| match victim.poll() {
+                Some(Event::Message(_)) => {
+                    messages += 1;
+                    false
+                }
+                Some(Event::Disconnected { reason, .. }) => {
+                    assert_eq!(reason, Gone::Closed);
+                    true
+                }
+                None => false,
+                Some(other) => panic!("{other:?}"),
+            });
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(messages, capacity, "what was there, and no more");
+        });
+    }
+}
+
+/// The sender is told how long a message may be; one that does not care ends its own connection.
+#[test]
+fn messages_longer_than_the_port_takes_are_not_taken() {
+    let place = Place::new();
+    for (max, kind, lane, length) in [
+        (40, MESSAGE, LaneName::High, 48),
+        (40, MESSAGE, LaneName::Low, 48),
+        (40, DATAGRAM, LaneName::High, 48),
+        (40, LENT, LaneName::High, 48),
+        (1000, MESSAGE, LaneName::Low, 1008),
+        (1000, DATAGRAM, LaneName::Low, 1008),
+        (0, MESSAGE, LaneName::Low, 8),
+    ] {
+        let mut victim = victim(&place, PortOptions { message_bytes_max: max, ..place.options() });
+        let mut other = place.open(place.options());
+        let (to_victim, to_other) = meet(&mut other, &mut victim);
+        let rogue = Rogue::new(place.path(), "rogue");
+        let (mut inside, _) = live(&mut victim, || rogue.enter("victim").expect("let in"));
+        let (_heap, file) = Mapping::create("rogue", 4096).expect("memory");
+        let heap = Packet::Heap { id: 0, block_bytes: 64, blocks: 2 }.to_bytes();
+        inside.socket.send(&heap, &[file.as_fd()]).expect("room");
+        let mut push = |length: u64, block: u64| match kind {
+            LENT => drop(rogue.push(&mut inside, lane, LENT, &[0, block, length])),
+            _ if length > 56 => rogue.push_low(&mut inside, kind, &[], &vec![7; length as usize]),
+            _ => drop(rogue.push(&mut inside, lane, kind, &[7; 7][..length as usize / 8])),
+        };
+        // As long as can be, then a little longer.
+        push(max, 0);
+        push(length, 1);
+        let mut taken = 0;
+        until(|| match victim.wait(Some(MINUTE)).expect("wait") {
+            Some(Event::Message(_) | Event::Datagram(_) | Event::Lent(_)) => {
+                taken += 1;
+                false
+            }
+            Some(Event::Disconnected { reason, .. }) => {
+                assert_eq!(reason, Gone::Broken);
+                true
+            }
+            Some(Event::Connected(_)) => false,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(taken, 1, "kind {kind}, {length} bytes where {max} are taken");
+        if max >= 4 {
+            talk(&mut victim, to_other, &mut other, to_victim);
+        }
+    }
+}
+
+/// Keys are random, and guesses are counted; keys that were good once are no guesses.
+#[test]
+fn whoever_guesses_keys_is_shown_out_and_whoever_comes_late_is_not() {
+    let place = Place::new();
+    let mut victim = victim(&place, place.options());
+    let revoked = victim.register(vec![0; 64], Rights { read: true, write: true }).expect("region");
+    victim.revoke(revoked).expect("ours");
+    let good = victim.register(vec![0; 64], Rights { read: false, write: false }).expect("region");
+    let rogue = Rogue::new(place.path(), "rogue");
+    let (mut inside, _) = live(&mut victim, || rogue.enter("victim").expect("let in"));
+    let mut attempt = |victim: &mut Port, key: u64, is_put: bool| {
+        let push = |inside: &mut Inside| match is_put {
+            true => {
+                let producer = &mut inside.producers[LaneName::Low as usize];
+                let (header, words) =
+                    (Header { kind: rogue::PUT, length: 0, check: 0 }, [key, 0, 8, 9, u64::MAX]);
+                producer.push_bulk(&rogue.segment, &inside.inbound, header, &words, &[1; 8]).is_ok()
+            }
+            false => rogue.push(inside, LaneName::Low, rogue::GET, &[key, 0, 8, 9]),
+        };
+        while !push(&mut inside) {
+            assert!(victim.poll().is_none());
+        }
+    };
+    for round in 0..5000 {
+        attempt(&mut victim, revoked.0, round % 2 == 0);
+        // Without a right, out of range: known keys all the same.
+        attempt(&mut victim, good.0, round % 2 == 0);
+    }
+    for guess in 0..1024u64 {
+        attempt(&mut victim, guess << 20 | 7, guess % 2 == 0);
+    }
+    (0..100_000).for_each(|_| assert!(victim.poll().is_none()));
+    attempt(&mut victim, u64::MAX, false);
+    until(|| match victim.poll() {
+        Some(Event::Disconnected { reason, .. }) => {
+            assert_eq!(reason, Gone::Broken);
+            true
+        }
+        None => false,
+        Some(other) => panic!("{other:?}"),
+    });
 }
 
 fn victim(place: &Place, options: PortOptions) -> Port {

@@ -2,7 +2,7 @@
 
 mod ports;
 
-use bywire::{Confirm, Event, Peer, Port, PortOptions, Priority};
+use bywire::{Confirm, Event, Peer, Port, PortOptions, Priority, Rights};
 use ports::{Place, until};
 
 /// A step of a copy.
@@ -114,6 +114,91 @@ fn a_receiver_takes_what_is_urgent_between_any_two_steps() {
         assert!(rounds > polls - 16 && rounds < polls + 100, "{rounds} rounds for {polls} polls");
         assert_eq!(high(b.poll()), expected.to_ne_bytes(), "the last one");
     }
+}
+
+#[test]
+fn a_sender_of_a_put_takes_what_is_urgent_between_any_two_steps() {
+    let place = Place::new();
+    for (seed, (integrity, busy)) in [(false, false), (true, true)].into_iter().enumerate() {
+        let (mut a, to_b, mut b, to_a) = pair(&place, integrity, busy);
+        let key = b.register(vec![0; LONG], Rights { read: false, write: true }).expect("region");
+        a.put(to_b, Priority::Low, (key, 0), pattern(LONG, seed), None).expect("token");
+        let mut rounds = 0usize;
+        loop {
+            b.send(to_a, Priority::High, &rounds.to_ne_bytes()).expect("room");
+            match a.poll() {
+                Some(Event::Put { result: Ok(()), .. }) => break,
+                event => assert_eq!(high(event), rounds.to_ne_bytes(), "at once"),
+            }
+            rounds += 1;
+            assert!(b.poll().is_none());
+        }
+        let first = if busy { 32 << 10 } else { 4096 };
+        let steps = (LONG - first).div_ceil(STEP);
+        // The answer has its turn at every 64th poll.
+        assert!(rounds >= steps - 2 && rounds < steps + 80, "{rounds} rounds for {steps} steps");
+        assert!(b.region(key) == Some(&pattern(LONG, seed)), "the data is intact");
+    }
+}
+
+/// Between two steps the program may do with its region what it likes: the check is of what came.
+#[test]
+fn a_receiver_of_a_put_takes_what_is_urgent_between_any_two_steps() {
+    let place = Place::new();
+    for (seed, integrity) in [(1, false), (2, true)] {
+        let (mut a, to_b, mut b, _) = pair(&place, integrity, true);
+        let key = b.register(vec![0; LONG], Rights { read: false, write: true }).expect("region");
+        a.put(to_b, Priority::Low, (key, 0), pattern(LONG, seed), Some(b"done")).expect("token");
+        (0..1000).for_each(|_| drop(a.poll()));
+        let (mut rounds, mut expected) = (0usize, 0usize);
+        loop {
+            a.send(to_b, Priority::High, &rounds.to_ne_bytes()).expect("room");
+            rounds += 1;
+            match b.poll() {
+                Some(Event::Notified { note, .. }) => {
+                    assert_eq!(&note[..], b"done");
+                    break;
+                }
+                event => assert_eq!(high(event), expected.to_ne_bytes(), "in order"),
+            }
+            expected += 1;
+            b.region_mut(key).expect("ours")[0] ^= 0x55;
+        }
+        assert!(b.region(key).expect("ours")[1..] == pattern(LONG, seed)[1..], "the data is intact");
+        // Every eighth poll begins with the low lane, and makes one step there.
+        let polls = 8 * (LONG.div_ceil(STEP) + 1);
+        assert!(rounds > polls - 24 && rounds < polls + 100, "{rounds} rounds for {polls} polls");
+        assert_eq!(high(b.poll()), expected.to_ne_bytes(), "the last one");
+    }
+}
+
+#[test]
+fn a_region_revoked_between_two_steps_is_not_touched_again() {
+    let place = Place::new();
+    let (mut a, to_b, mut b, to_a) = pair(&place, false, true);
+    let key = b.register(vec![0; LONG], Rights { read: false, write: true }).expect("region");
+    a.put(to_b, Priority::Low, (key, 0), vec![7; LONG], None).expect("token");
+    (0..1000).for_each(|_| drop(a.poll()));
+    // A few steps.
+    for round in 0..40usize {
+        a.send(to_b, Priority::High, &round.to_ne_bytes()).expect("room");
+        high(b.poll());
+    }
+    let memory = b.revoke(key).expect("ours").into_vec();
+    let copied = memory.iter().filter(|byte| **byte == 7).count();
+    assert!((STEP..=6 * STEP).contains(&copied) && copied.is_multiple_of(STEP), "{copied} bytes");
+    let mut result = None;
+    until(|| {
+        b.poll();
+        if let Some(Event::Put { result: over, .. }) = a.poll() {
+            result = Some(over);
+        }
+        result.is_some()
+    });
+    assert_eq!(result, Some(Err(bywire::TransferError::BadKey)));
+    // Nothing is stuck behind it.
+    b.send(to_a, Priority::Low, b"well?").expect("room");
+    until(|| matches!(a.poll(), Some(Event::Message(_))));
 }
 
 /// A datagram takes the place of what was staged; the fragment behind it is then not interrupted again.

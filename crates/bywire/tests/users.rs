@@ -3,12 +3,16 @@
 mod actor;
 #[allow(dead_code, reason = "only the place is needed here")]
 mod ports;
+mod rogue;
 
 use std::fs::OpenOptions;
 use std::time::Duration;
 
 use actor::{Actor, Stage, play};
-use bywire::{Address, Admit, ConnectError, Event, OpenError, Port, PortName, PortOptions, Priority};
+use bywire::{
+    Address, Admit, Confirm, ConnectError, Event, OpenError, Port, PortName, PortOptions, Priority,
+};
+use bywire_ring::memory::Memory;
 use ports::Place;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -60,6 +64,7 @@ fn user(stage: &mut Stage) {
                 serve(port.as_mut());
             }
             "connect" => stage.tell(attempt(stage, argument)),
+            "hoard" => hoard(stage, argument),
             "reach" => stage.tell(reach(argument)),
             "listen" => serve(port.as_mut()),
             other => panic!("{other}"),
@@ -114,6 +119,32 @@ fn attempt(stage: &Stage, name: &str) -> String {
             None => return "no answer".to_owned(),
         }
     }
+}
+
+/// Has several ports begin long messages to one, and stops in the midst of them until told to go on.
+fn hoard(stage: &mut Stage, name: &str) {
+    let address = Address::local(name.parse::<PortName>().expect("a name"));
+    let mut ports: Vec<Port> = (0..3)
+        .map(|_| {
+            let mut port = Port::open(stage.options()).expect("open");
+            let peer = port.connect(&address, MINUTE).expect("connect");
+            port.send_buffer(peer, Priority::Low, vec![7; 1 << 20], Confirm::Copied).expect("token");
+            port
+        })
+        .collect();
+    stage.tell("begun");
+    stage.hear();
+    let mut sent = 0;
+    while sent < ports.len() {
+        for port in &mut ports {
+            if let Some(event) = port.poll() {
+                assert!(matches!(event, Event::Sent { result: Ok(()), .. }), "{event:?}");
+                sent += 1;
+            }
+        }
+    }
+    stage.tell("sent");
+    stage.hear();
 }
 
 /// Tries to open all memory of ours that a process has, for writing: how many pieces were seen and opened.
@@ -220,4 +251,114 @@ fn a_third_user_cannot_reach_memory_and_even_the_same_user_cannot_write_it() {
         same.strip_prefix("seen ").and_then(|rest| rest.split_once(" writable ")).expect("two numbers");
     assert_eq!(writable, "0", "{same}");
     assert_ne!(seen, "0", "the same user saw nothing: nothing was proved");
+}
+
+/// Lets a port live until an actor has said a word; what the port saw.
+fn live(port: &mut Port, actor: &mut Actor, word: &str) -> Vec<Event> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| actor.expect(word));
+        let mut events = Vec::new();
+        while !thread.is_finished() {
+            events.extend(port.wait(Some(Duration::from_millis(1))).expect("wait"));
+        }
+        thread.join().expect("it said so");
+        events
+    })
+}
+
+/// How many receive buffers of low priority are not there to be taken; they are posted anew.
+fn missing(port: &mut Port) -> usize {
+    let mut missing = 0;
+    while port.post_receive(Priority::Low, vec![0; 1 << 20]).is_ok() {
+        missing += 1;
+    }
+    missing
+}
+
+#[test]
+fn a_foreign_user_cannot_hold_every_posted_buffer() {
+    if !is_root() {
+        return;
+    }
+    for (count, user, held) in [(4, ALICE, 1), (16, ALICE, 2), (4, "0", 3)] {
+        let place = shared();
+        let name = Some("shared".parse().expect("a name"));
+        let options = PortOptions { name, admit: Admit::Everyone, receive_tokens: count, ..place.options() };
+        let mut port = place.open(options);
+        assert_eq!(missing(&mut port), count as usize);
+        let mut actor = start(&place, user, GROUP);
+        actor.tell("hoard shared");
+        live(&mut port, &mut actor, "begun");
+        let mut later = Vec::new();
+        let deadline = std::time::Instant::now() + Duration::from_millis(100);
+        while std::time::Instant::now() < deadline {
+            later.extend(port.poll());
+        }
+        assert!(later.iter().all(|event| matches!(event, Event::Connected(_))), "{later:?}");
+        assert_eq!(missing(&mut port), held, "user {user}, {count} buffers");
+        // One after the other, all of them come.
+        actor.tell("go on");
+        let mut events = live(&mut port, &mut actor, "sent");
+        let of_messages =
+            |events: &[Event]| events.iter().filter(|event| matches!(event, Event::Message(_))).count();
+        while of_messages(&events) < 3 {
+            events.push(port.wait(Some(MINUTE)).expect("wait").expect("an event"));
+        }
+        assert!(!events.iter().any(|event| matches!(event, Event::BufferNeeded { .. })), "{events:?}");
+        // What a killed one held comes back.
+        let mut next = start(&place, user, GROUP);
+        next.tell("hoard shared");
+        live(&mut port, &mut next, "begun");
+        missing(&mut port);
+        next.kill();
+        let mut gone = 0;
+        while gone < 3 {
+            gone += usize::from(matches!(
+                port.wait(Some(MINUTE)).expect("wait"),
+                Some(Event::Disconnected { .. })
+            ));
+        }
+        drop(port.post_receive(Priority::Low, vec![0]).expect_err("they are back"));
+    }
+}
+
+/// Who a peer is does not change; who we are is asked once for each connection, and not whenever a bell is rung.
+#[test]
+fn a_port_whose_process_becomes_another_user_goes_on_ringing() {
+    if !is_root() {
+        return;
+    }
+    if !bywire_sys::wake::Bell::is_safe() {
+        eprintln!("not run: this kernel has no RWF_NOSIGNAL (Linux 6.18), so that no bell is rung");
+        return;
+    }
+    let place = shared();
+    let name = Some("ringer".parse().expect("a name"));
+    let mut port = place.open(PortOptions { name, ..place.options() });
+    let rogue = rogue::Rogue::new(place.path(), "sleeper");
+    let mut inside = None;
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| rogue.enter("ringer").expect("let in"));
+        while !thread.is_finished() {
+            port.wait(Some(Duration::from_millis(1))).expect("wait");
+        }
+        inside = thread.join().ok();
+    });
+    let inside = inside.expect("let in");
+    let peer = port.peers().next().expect("one");
+    let mut bytes = [0; 256];
+    for generation in 1..3u64 {
+        rogue.page.store(0, generation << 2 | 3, std::sync::atomic::Ordering::Relaxed);
+        if generation == 2 {
+            // SAFETY: takes numbers; the raw call changes this thread alone.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1, 54_321, -1) }, 0);
+        }
+        let sent = port.send(peer, Priority::Low, b"wake up");
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1, 0, -1) }, 0);
+        sent.expect("room");
+        let woken = inside.socket.receive(&mut bytes).expect("receive");
+        assert!(matches!(woken, bywire_sys::socket::Received::Nothing), "woken by the socket");
+        assert_eq!(rustix::io::read(&rogue.bell, &mut bytes), Ok(1), "the bell is rung once");
+    }
 }

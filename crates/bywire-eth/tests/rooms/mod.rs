@@ -4,12 +4,13 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bywire_eth::address::MacAddress;
 use bywire_eth::network::{Launch, Network};
-use bywire_eth::order::Manner;
+use bywire_eth::order::{Manner, PeerReport};
 use bywire_eth::station::Plan;
 use bywire_sys::namespace::{Namespace, Place};
 
@@ -52,6 +53,54 @@ pub fn connect(rooms: &[Room], mtu_bytes: u32, manner: Manner) -> Network {
         network.add(room.plan(mtu_bytes)).expect("an interface");
     }
     network
+}
+
+/// A network with one interface that meets others of its kind.
+pub fn node(room: &Room, mtu_bytes: u32, directory: &Path, loops_count: usize) -> Network {
+    let mut network = Network::start(&Launch::Thread, loops_count, MANNER).expect("a network");
+    network.add(room.plan(mtu_bytes)).expect("an interface");
+    network.join("test", &format!("node{}", room.number), directory).expect("joined");
+    network
+}
+
+/// The others, as soon as so many have said who they are.
+pub fn met(network: &mut Network, count: usize) -> Vec<PeerReport> {
+    persist(|| {
+        let peers = network.peers().expect("an answer");
+        let told = peers.iter().filter(|peer| !peer.interfaces.is_empty()).count();
+        if told == count { Ok(peers) } else { Err(std::io::ErrorKind::WouldBlock.into()) }
+    })
+}
+
+/// Who carries between rooms.
+#[derive(Clone, Copy, Debug)]
+pub enum Link {
+    /// One process.
+    Within,
+    /// A process for each room.
+    Between,
+}
+
+/// Interfaces in all rooms, for as long as this lives.
+pub struct Joined {
+    /// One, or as many as there are rooms.
+    pub networks: Vec<Network>,
+    _directory: tempfile::TempDir,
+}
+
+/// Joins all rooms.
+pub fn join(rooms: &[Room], link: Link, mtu_bytes: u32) -> Joined {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut networks = match link {
+        Link::Within => vec![connect(rooms, mtu_bytes, MANNER)],
+        Link::Between => rooms.iter().map(|room| node(room, mtu_bytes, directory.path(), 1)).collect(),
+    };
+    if let Link::Between = link {
+        for network in &mut networks {
+            met(network, rooms.len() - 1);
+        }
+    }
+    Joined { networks, _directory: directory }
 }
 
 impl Room {

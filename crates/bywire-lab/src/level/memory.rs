@@ -67,6 +67,23 @@ impl Test {
         ("write", Test::Write),
     ];
 
+    /// What it measures, in a line.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Test::Cacheline => "half-RTT of a cache line handed between two cores by polling",
+            Test::Futex => "half-RTT of a hand-off between two sleeping processes by futex",
+            Test::Memcpy => "bytes copied per second, from one buffer to another",
+            Test::Pipe => "half-RTT of one byte between two sleeping processes by pipe",
+            Test::Read => "bytes read (summed) per second",
+            Test::Readwrite => "bytes read and written per second, added up, by a copy",
+            Test::Syscall => "the cheapest real system call",
+            Test::Touched => {
+                "bytes per second that one core writes, copies and sums: what one copy of a message costs"
+            }
+            Test::Write => "bytes written per second",
+        }
+    }
+
     /// What its readings are counted in.
     pub fn unit(self) -> Unit {
         if self.is_rate() { Unit::BytesPerSecond } else { Unit::Nanoseconds }

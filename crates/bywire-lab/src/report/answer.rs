@@ -1,6 +1,7 @@
 //! The one-page answer: what each level delivers, what it costs, and who wins by how much.
 
-use crate::cell::{Cell, CpuBothEnds};
+use crate::cell::{Cell, Unit};
+use crate::ethernet;
 use crate::report::ceiling::Ceilings;
 use crate::report::quantity;
 use crate::report::way::{Waiting, Way};
@@ -20,8 +21,8 @@ pub struct Score<'a> {
     pub transactions: Option<&'a Cell>,
     /// Host CPU per short message.
     pub overhead: Option<&'a Cell>,
-    /// N½ in bytes.
-    pub n_half_bytes: Option<f64>,
+    /// N½.
+    pub n_half: Option<NHalf>,
 }
 
 impl<'a> Score<'a> {
@@ -35,37 +36,41 @@ impl<'a> Score<'a> {
                 two_way: way.highest("bidir"),
                 transactions: way.short("rr"),
                 overhead: way.short("overhead"),
-                n_half_bytes: n_half_bytes(way),
+                n_half: n_half(way),
             })
             .collect()
     }
 
-    /// CPU of both ends at the highest one-way rate, in µs per KB.
+    /// CPU of both ends, and of whoever carries between them, at the highest one-way rate, in µs per KB.
     pub fn cpu_us_per_kb(&self) -> Option<f64> {
-        both_ends(&self.one_way?.cpu, |end| end.service_demand_us_per_kb)
+        self.one_way?.cpu.service_demand_us_per_kb()
     }
 
-    /// CPU of both ends per transaction, in µs.
+    /// The same per transaction, in µs.
     pub fn cpu_us_per_transaction(&self) -> Option<f64> {
-        let cpu = &self.transactions?.cpu;
-        both_ends(cpu, |end| end.service_demand_us_per_transaction)
+        self.transactions?.cpu.service_demand_us_per_transaction()
     }
 }
 
-/// The sum over both ends of what each must have.
-pub fn both_ends(cpu: &CpuBothEnds, of: impl Fn(&crate::cell::CpuEnd) -> Option<f64>) -> Option<f64> {
-    Some(of(&cpu.source)? + of(&cpu.target)?)
+/// N½, and where it comes from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NHalf {
+    /// In bytes.
+    pub bytes: f64,
+    /// True where a sweep measured it, false where it is read off the curve of one-way rates.
+    pub swept: bool,
 }
 
 /// N½ as measured by its own test, else read off the curve against its highest rate.
-pub fn n_half_bytes(way: &Way) -> Option<f64> {
+pub fn n_half(way: &Way) -> Option<NHalf> {
     if let Some(cell) = way.by_size("nhalf").last() {
-        return Some(cell.value);
+        return Some(NHalf { bytes: cell.value, swept: true });
     }
     let points: Vec<(u64, f64)> =
         way.by_size("stream").iter().filter_map(|cell| Some((cell.size_bytes?, cell.value))).collect();
     let plateau = points.iter().map(|point| point.1).reduce(f64::max)?;
-    crate::statistics::n_half(&points, plateau)
+    let bytes = crate::statistics::n_half(&points, plateau)?;
+    Some(NHalf { bytes, swept: false })
 }
 
 /// One large figure at the head of the report.
@@ -85,9 +90,9 @@ pub fn headlines(scores: &[Score], ceilings: &Ceilings) -> Vec<Headline> {
     let highest = |of: fn(&Score) -> Option<f64>| best(scores, of, f64::max);
     let mut headlines = Vec::new();
     if let Some((score, ns)) = lowest(|score| Some(score.half_rtt?.value)) {
-        let waiting = score.half_rtt.map(Waiting::of).and_then(|waiting| ceilings.floor_of(waiting));
-        let floor =
-            waiting.map(|(name, floor)| format!("; {} the {name} floor", quantity::factor(ns / floor)));
+        let floor = ceilings
+            .floor_of(score.way.waiting)
+            .map(|(name, floor)| format!("; {} the {name} floor", quantity::factor(ns / floor)));
         headlines.push(Headline {
             title: "shortest half-RTT",
             figure: quantity::duration(ns),
@@ -116,53 +121,16 @@ pub fn headlines(scores: &[Score], ceilings: &Ceilings) -> Vec<Headline> {
         headlines.push(Headline {
             title: "least CPU per KB",
             figure: quantity::duration(us * 1e3),
-            about: about(score, score.one_way) + "; both ends together",
+            about: about(score, score.one_way) + "; all ends together",
         });
     }
     headlines
 }
 
-/// Who wins by how much: one sentence for each question and way of waiting on which two levels can be compared.
+/// Who wins by how much and at what cost: one sentence for each question and company in which two can be compared.
+/// Whoever was measured for a question beside another one stands in one of its sentences.
 pub fn verdicts(scores: &[Score]) -> Vec<String> {
-    let questions: [Question; 5] = [
-        Question {
-            about: "half-RTT of short messages",
-            better: "shorter",
-            less_is_better: true,
-            cell: |score| score.half_rtt,
-        },
-        Question {
-            about: "highest one-way rate",
-            better: "higher",
-            less_is_better: false,
-            cell: |score| score.one_way,
-        },
-        Question {
-            about: "highest two-way rate",
-            better: "higher",
-            less_is_better: false,
-            cell: |score| score.two_way,
-        },
-        Question {
-            about: "short transactions per second",
-            better: "more",
-            less_is_better: false,
-            cell: |score| score.transactions,
-        },
-        Question {
-            about: "host CPU per short message",
-            better: "less",
-            less_is_better: true,
-            cell: |score| score.overhead,
-        },
-    ];
-    let mut verdicts = Vec::new();
-    for question in &questions {
-        for waiting in [Waiting::Polling, Waiting::Adaptive, Waiting::Sleeping] {
-            verdicts.extend(question.verdict(scores, waiting));
-        }
-    }
-    verdicts
+    QUESTIONS.iter().flat_map(|question| question.verdicts(scores)).collect()
 }
 
 struct Question {
@@ -170,47 +138,151 @@ struct Question {
     better: &'static str,
     less_is_better: bool,
     cell: for<'a> fn(&Score<'a>) -> Option<&'a Cell>,
+    cost: Cost,
 }
 
+/// What the CPU of all who take part is divided by.
+#[derive(Clone, Copy, PartialEq)]
+enum Cost {
+    Kilobyte,
+    RoundTrip,
+    /// The figure is CPU time itself.
+    Said,
+}
+
+const QUESTIONS: [Question; 5] = [
+    Question {
+        about: "half-RTT of short messages",
+        better: "shorter",
+        less_is_better: true,
+        cell: |score| score.half_rtt,
+        cost: Cost::RoundTrip,
+    },
+    Question {
+        about: "highest one-way rate",
+        better: "higher",
+        less_is_better: false,
+        cell: |score| score.one_way,
+        cost: Cost::Kilobyte,
+    },
+    Question {
+        about: "highest two-way rate",
+        better: "higher",
+        less_is_better: false,
+        cell: |score| score.two_way,
+        cost: Cost::Kilobyte,
+    },
+    Question {
+        about: "short transactions per second",
+        better: "more",
+        less_is_better: false,
+        cell: |score| score.transactions,
+        cost: Cost::RoundTrip,
+    },
+    Question {
+        about: "host CPU per short message",
+        better: "less",
+        less_is_better: true,
+        cell: |score| score.overhead,
+        cost: Cost::Said,
+    },
+];
+
+/// One that stands for itself: a level, or of the level `eth` a way of carrying and what is spoken over it.
+type Side<'a> = (&'a str, Option<&'a str>, Option<&'a str>);
+
+type Entry<'s> = (&'s Way<'s>, &'s Cell);
+
 impl Question {
-    /// Like is compared with like: sleepers with sleepers, pollers with pollers; of each level its best way.
-    fn verdict(&self, scores: &[Score], waiting: Waiting) -> Option<String> {
-        let mut best: Vec<(&Way, &Cell)> = Vec::new();
-        for score in scores {
-            let Some(cell) = (self.cell)(score).filter(|cell| Waiting::of(cell) == waiting) else {
-                continue;
+    fn verdicts(&self, scores: &[Score]) -> Vec<String> {
+        let entries: Vec<Entry> =
+            scores.iter().filter_map(|score| Some((score.way, (self.cell)(score)?))).collect();
+        let sides_of = |wanted: &[Waiting]| -> Vec<Side> {
+            let among = entries.iter().filter(|entry| wanted.contains(&entry.0.waiting));
+            among.map(|entry| side(entry.0)).collect()
+        };
+        let adaptive = sides_of(&[Waiting::Adaptive]);
+        let sleeping = sides_of(&[Waiting::Sleeping]);
+        let company = |wanted: &dyn Fn(&Way) -> bool| {
+            self.best_of_each_side(entries.iter().filter(|entry| wanted(entry.0)).copied())
+        };
+        let mut companies =
+            vec![("polling", company(&|way: &Way| way.waiting == Waiting::Polling), "polled")];
+        // A level that only knows how to sleep waits in its own way too: that keeps nobody apart.
+        if !adaptive.is_empty() {
+            let own = |way: &Way| {
+                way.waiting == Waiting::Adaptive
+                    || way.waiting == Waiting::Sleeping && !adaptive.contains(&side(way))
             };
-            match best.iter_mut().find(|(way, _)| way.level == score.way.level) {
-                Some(entry) if self.beats(cell, entry.1) => *entry = (score.way, cell),
+            companies.push(("each waiting in its own way", company(&own), "was measured so"));
+        }
+        if adaptive.is_empty() || adaptive.iter().any(|side| sleeping.contains(side)) {
+            let asleep = company(&|way: &Way| way.waiting == Waiting::Sleeping);
+            companies.push(("sleeping", asleep, "slept"));
+        }
+        let compared: Vec<Side> = companies
+            .iter()
+            .filter(|company| company.1.len() > 1)
+            .flat_map(|company| company.1.iter().map(|entry| side(entry.0)))
+            .collect();
+        let others_exist = entries.iter().any(|entry| side(entry.0) != side(entries[0].0));
+        let told = |(name, company, did): &(&str, Vec<Entry>, &str)| match company[..] {
+            [] => None,
+            [alone] if !others_exist || compared.contains(&side(alone.0)) => None,
+            [alone] => Some(format!("{}; nobody else {did}.", self.opening(name, alone))),
+            [winner, ref others @ ..] => {
+                let others: Vec<String> = others.iter().map(|other| self.margin(winner.1, other)).collect();
+                Some(format!("{}; {}.", self.opening(name, winner), others.join(", ")))
+            }
+        };
+        companies.iter().filter_map(told).collect()
+    }
+
+    /// The best way of each side, the winner first.
+    fn best_of_each_side<'s>(&self, entries: impl Iterator<Item = Entry<'s>>) -> Vec<Entry<'s>> {
+        let mut best: Vec<Entry> = Vec::new();
+        for entry in entries {
+            match best.iter_mut().find(|known| side(known.0) == side(entry.0)) {
+                Some(known) if self.beats(entry.1, known.1) => *known = entry,
                 Some(_) => {}
-                None => best.push((score.way, cell)),
+                None => best.push(entry),
             }
         }
         best.sort_by(|a, b| match self.less_is_better {
             true => a.1.value.total_cmp(&b.1.value),
             false => b.1.value.total_cmp(&a.1.value),
         });
-        let ((winner, cell), others) = best.split_first()?;
-        let others: Vec<String> = others.iter().map(|(way, other)| self.margin(cell, way, other)).collect();
-        (!others.is_empty()).then(|| {
-            format!(
-                "{}, {}: {} with {}; {}.",
-                capital(self.about),
-                waiting.name(),
-                winner.label,
-                quantity::value(cell.value, cell.unit),
-                others.join(", ")
-            )
-        })
+        best
     }
 
     fn beats(&self, cell: &Cell, other: &Cell) -> bool {
         (cell.value < other.value) == self.less_is_better
     }
 
+    fn opening(&self, company: &str, (way, cell): Entry) -> String {
+        let cost = match self.cost(cell) {
+            Some(cost) if self.cost == Cost::RoundTrip => format!(" at {cost} of CPU a round trip"),
+            Some(cost) => format!(" at {cost} of CPU per KB"),
+            None => String::new(),
+        };
+        let value = quantity::value(cell.value, cell.unit);
+        format!("{}, {company}: {} with {value}{cost}", capital(self.about), way.label)
+    }
+
+    /// CPU of both ends and of whoever carries between them.
+    fn cost(&self, cell: &Cell) -> Option<String> {
+        let us = match self.cost {
+            Cost::RoundTrip => cell.cpu.service_demand_us_per_transaction(),
+            Cost::Kilobyte => cell.cpu.service_demand_us_per_kb().or_else(|| busy_us_per_kb(cell)),
+            Cost::Said => None,
+        };
+        us.map(|us| quantity::duration(us * 1e3))
+    }
+
     /// A difference counts only where the intervals lie apart.
-    fn margin(&self, winner: &Cell, way: &Way, other: &Cell) -> String {
-        let told = quantity::value(other.value, other.unit);
+    fn margin(&self, winner: &Cell, (way, other): &Entry) -> String {
+        let cost = self.cost(other).map(|cost| format!(", CPU {cost}")).unwrap_or_default();
+        let told = quantity::value(other.value, other.unit) + &cost;
         if winner.ci95[0] <= other.ci95[1] && other.ci95[0] <= winner.ci95[1] {
             return format!("no measurable difference from {} ({told})", way.label);
         }
@@ -228,6 +300,19 @@ impl Question {
     }
 }
 
+fn side<'a>(way: &Way<'a>) -> Side<'a> {
+    let cell = way.cells.first().filter(|_| way.level == ethernet::LEVEL);
+    let spoken = cell.and_then(|cell| cell.parameters.get("protocol")?.as_str());
+    (way.level, cell.and_then(|cell| cell.link.as_deref()), spoken)
+}
+
+/// Of a test whose ends both send: their own CPU time over what crossed in both directions.
+fn busy_us_per_kb(cell: &Cell) -> Option<f64> {
+    let carriers = cell.cpu.carriers.as_ref().map_or(Some(0.0), |end| end.attributed)?;
+    let busy = cell.cpu.source.attributed? + cell.cpu.target.attributed? + carriers;
+    (cell.unit == Unit::BytesPerSecond).then(|| busy * 1e6 / (cell.value / 1024.0))
+}
+
 fn best<'s, 'a>(
     scores: &'s [Score<'a>],
     of: impl Fn(&Score<'a>) -> Option<f64>,
@@ -243,8 +328,8 @@ fn about(score: &Score, cell: Option<&Cell>) -> String {
     let size = cell.and_then(|cell| cell.size_bytes).map(quantity::size);
     let mut parts = vec![score.way.label.clone()];
     parts.extend(size);
-    let waits = cell.map(|cell| Waiting::of(cell).name());
-    parts.extend(waits.filter(|name| !score.way.label.contains(name)).map(str::to_owned));
+    let waits = score.way.waiting.name();
+    parts.extend((!score.way.label.contains(waits)).then(|| waits.to_owned()));
     parts.join(", ")
 }
 

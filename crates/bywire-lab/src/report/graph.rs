@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::cell::{Cell, CpuEnd};
 use crate::history;
-use crate::report::answer::n_half_bytes;
+use crate::report::answer::n_half;
 use crate::report::ceiling::Ceilings;
 use crate::report::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
 use crate::report::quantity;
@@ -27,6 +27,8 @@ pub fn plots(ways: &[Way], ceilings: &Ceilings) -> Vec<Plot> {
         cpu_per_transaction(ways),
         distribution(ways),
         interleave(ways),
+        crowds(ways),
+        hot_spot(ways),
     ];
     all.into_iter().filter(|plot| !plot.is_empty()).map(at_one_length).collect()
 }
@@ -179,7 +181,7 @@ fn cpu_per_kilobyte(ways: &[Way]) -> Plot {
         "cpu-per-kilobyte",
         "CPU per KB at the highest one-way rate",
         "CPU time for each 1,024 bytes sent (source) and received (target): attributed by the threads' own clocks, and \
-         what the machine spent beyond it. Lower is better.",
+         what the machine spent beyond it; of Ethernet also those who carry it. Lower is better.",
         "CPU per KB",
         &rows,
         |cell, end| {
@@ -195,7 +197,7 @@ fn cpu_per_transaction(ways: &[Way]) -> Plot {
     bars(
         "cpu-per-transaction",
         "CPU per short transaction",
-        "CPU time for each request with its response, at both ends. Lower is better.",
+        "CPU time for each request with its response, at both ends and of those who carry between them. Lower is better.",
         "CPU per transaction",
         &rows,
         |cell, end| {
@@ -269,11 +271,13 @@ fn bars(
             .filter_map(|(index, (_, cell))| Some(Point::new(index as f64, of(cell)?.max(0.0))))
             .collect(),
     };
+    let carriers = |cell: &Cell| cell.cpu.carriers.as_ref().and_then(|end| of(cell, end)[0]);
     let series = vec![
         part("source, attributed", 0, &|cell| of(cell, &cell.cpu.source)[0]),
         part("source, beyond", 1, &|cell| of(cell, &cell.cpu.source)[1]),
         part("target, attributed", 2, &|cell| of(cell, &cell.cpu.target)[0]),
         part("target, beyond", 3, &|cell| of(cell, &cell.cpu.target)[1]),
+        part("carriers between them", 4, &carriers),
     ];
     Plot {
         id,
@@ -361,6 +365,76 @@ fn measured(name: &str, slot: usize, points: Vec<Point>) -> Series {
     Series { name: name.into(), look: Look::Measured, slot, points }
 }
 
+const CONNECTIONS: Axis = Axis { name: "connections", quantity: Quantity::Name, logarithmic: false };
+
+/// Summed rates by number of connections.
+fn crowds(ways: &[Way]) -> Plot {
+    let tests = ["streams", "fanin", "fanout"];
+    Plot {
+        id: "connections-rate",
+        title: "Summed rate by number of connections",
+        about: "All connections at once, their rates added up: streams between the same two ends, many senders to one \
+                node, one node to many. The band is the 95 % interval of the median. Higher is better."
+            .into(),
+        kind: Kind::Curves,
+        x: CONNECTIONS,
+        y: Axis { name: "summed rate", quantity: Quantity::Rate, logarithmic: false },
+        categories: Vec::new(),
+        series: tests.into_iter().flat_map(|test| by_connections(ways, test, true)).collect(),
+        remarks: tests.into_iter().flat_map(|test| limits(ways, test)).collect(),
+    }
+}
+
+/// Half-RTT by number of clients.
+fn hot_spot(ways: &[Way]) -> Plot {
+    Plot {
+        id: "hot-spot",
+        title: "Hot spot: half-RTT by number of clients",
+        about: "Clients that all ask one node at once: the mean half-RTT that each sees. The band is the 95 % interval \
+                of the median. Lower is better."
+            .into(),
+        kind: Kind::Curves,
+        x: CONNECTIONS,
+        y: HALF_RTT,
+        categories: Vec::new(),
+        series: by_connections(ways, "hotspot", false),
+        remarks: limits(ways, "hotspot"),
+    }
+}
+
+/// Cells of a test with several connections, by their number; of several sizes the last stands.
+fn connections<'a>(way: &Way<'a>, test: &str) -> BTreeMap<u64, &'a Cell> {
+    let cells = way.cells.iter().filter(|cell| cell.test == test);
+    cells.filter_map(|&cell| Some((cell.parameters.get("connections")?.as_u64()?, cell))).collect()
+}
+
+fn by_connections(ways: &[Way], test: &str, named: bool) -> Vec<Series> {
+    let curve = |(slot, way): (usize, &Way)| {
+        let point = |(connections, cell): (u64, &Cell)| Point {
+            band: Some(cell.ci95),
+            ..Point::new(connections as f64, cell.value)
+        };
+        let points: Vec<Point> = connections(way, test).into_iter().map(point).collect();
+        let name = if named { format!("{} · {test}", way.label) } else { way.label.clone() };
+        (!points.is_empty()).then(|| measured(&name, slot, points))
+    };
+    ways.iter().enumerate().filter_map(curve).collect()
+}
+
+/// Where the cores and not the way limited a figure.
+fn limits(ways: &[Way], test: &str) -> Vec<String> {
+    let of_way = |way: &Way| {
+        let limited = connections(way, test).into_iter().filter_map(|(connections, cell)| {
+            Some((connections, cell.details.get("limited_by")?.as_str()?.to_owned()))
+        });
+        let limited: Vec<(u64, String)> = limited.collect();
+        let (first, _) = limited.first()?;
+        let (_, said) = limited.last()?;
+        Some(format!("{} {test}, from {first} on: {said}.", way.label))
+    };
+    ways.iter().filter_map(of_way).collect()
+}
+
 /// The curve that N½ was read off, for a way whose rates by size were not measured one by one.
 fn sweep((slot, way): (usize, &Way)) -> Option<Series> {
     if !way.by_size("stream").is_empty() {
@@ -380,7 +454,7 @@ fn n_half_mark((slot, way): (usize, &Way)) -> Option<Series> {
     });
     let highest = way.highest("stream").map(|cell| cell.value);
     let reference = of_sweep.or(highest)?;
-    let mut point = Point::new(n_half_bytes(way)?.round(), reference / 2.0);
+    let mut point = Point::new(n_half(way)?.bytes.round(), reference / 2.0);
     point.note = Some(format!("N½ of {}", way.label));
     Some(Series { name: format!("N½, {}", way.label), look: Look::Mark, slot, points: vec![point] })
 }

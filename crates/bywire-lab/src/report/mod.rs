@@ -4,8 +4,12 @@
 //! figures, what could not be measured, the machine and the commands. Whatever comes from a cell is escaped.
 
 mod answer;
+mod carried;
 mod ceiling;
+mod drawing;
+mod export;
 mod graph;
+pub mod merged;
 mod page;
 mod past;
 mod plot;
@@ -13,5 +17,6 @@ pub mod quantity;
 mod text;
 pub(crate) mod way;
 
+pub use export::{drawings, tables};
 pub use page::render;
 pub use text::summary_text;

@@ -6,11 +6,13 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::cell::{Cell, Session};
+use crate::cell::{Cacheline, Cell, Session};
 use crate::cpu::DISTURBED;
 use crate::report::answer::{Headline, Score, headlines, verdicts};
+use crate::report::carried;
 use crate::report::ceiling::{Ceiling, Ceilings};
 use crate::report::graph;
+use crate::report::merged::MACHINE;
 use crate::report::past::{Comparison, comparisons};
 use crate::report::plot::Plot;
 use crate::report::quantity;
@@ -47,6 +49,7 @@ pub fn render(session: &Session) -> String {
                 (masthead(session))
                 main {
                     (answer(session, &scores, &ceilings))
+                    (carried_over_ethernet(session))
                     @if !plots.is_empty() { h2 #plots { "Plots" } }
                     @for plot in &plots { (plot.section()) }
                     (ceiling_table(&ceilings))
@@ -135,6 +138,7 @@ fn answer(session: &Session, scores: &[Score], ceilings: &Ceilings) -> Markup {
             @if !scores.is_empty() {
                 h2 { "What each level delivers" }
                 (score_table(scores, ceilings))
+                p.about { "Shares are of what memory allows here: one way of " i { "touched" } " (one core writes, copies and sums, at the nearest length), two ways of " i { "readwrite" } " (memory read and written, both added up). N½ is measured by a sweep of its own, or read off the curve of the rates below. CPU is that of both ends and of whoever carries between them." }
             }
             @if !verdicts.is_empty() {
                 h2 { "Who wins, by how much" }
@@ -142,7 +146,7 @@ fn answer(session: &Session, scores: &[Score], ceilings: &Ceilings) -> Markup {
                     @let (question, answer) = verdict.split_once(": ").unwrap_or(("", verdict));
                     li { b { (question) } ": " (unbroken(answer)) }
                 } }
-                p.about { "Like is compared with like: pollers with pollers, sleepers with sleepers, each level by its best way. Where the 95 % intervals overlap no difference is claimed." }
+                p.about { "Like is compared with like: pollers with pollers, sleepers with sleepers, and the default of the message layer, which spins a little before it sleeps, with the default of the others, which sleep; each level by its best way, and every way of carrying Ethernet for itself. Where the 95 % intervals overlap no difference is claimed. CPU is that of all ends together; 1 KB is 1,024 bytes." }
             }
         }
     }
@@ -160,9 +164,8 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
                 @match cell {
                     Some(cell) => {
                         (quantity::value(cell.value, cell.unit))
-                        @let size = cell.size_bytes.map(quantity::size);
-                        @let about: Vec<String> = size.into_iter().chain(ratio).collect();
-                        small { (about.join(", ")) }
+                        @if let Some(size) = cell.size_bytes { small { (quantity::size(size)) } }
+                        @if let Some(ratio) = ratio { small { (ratio) } }
                     }
                     None => span.none { "–" },
                 }
@@ -196,9 +199,15 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
             @for score in scores { tr {
                 th scope="row" { (score.way.label) small { (waiting(score)) } }
                 (cell(score.half_rtt, floor(score.half_rtt)))
-                (cell(score.one_way, share_of(score.one_way, |cell| ceilings.one_way(cell.size_bytes.unwrap_or(0)))))
-                td.figure { @match score.n_half_bytes { Some(bytes) => (format!("{bytes:.0} B")), None => span.none { "–" } } }
-                (cell(score.two_way, share_of(score.two_way, |_| ceilings.two_way())))
+                (cell(score.one_way, share_of(score.one_way, "touched", |cell| ceilings.one_way(cell.size_bytes.unwrap_or(0)))))
+                td.figure { @match score.n_half {
+                    Some(n_half) => {
+                        (format!("{:.0} B", n_half.bytes))
+                        small { (if n_half.swept { "by its sweep" } else { "off the curve" }) }
+                    }
+                    None => span.none { "–" },
+                } }
+                (cell(score.two_way, share_of(score.two_way, "readwrite", |_| ceilings.two_way())))
                 (cell(score.transactions, None))
                 (cell(score.overhead, None))
                 (time(score.cpu_us_per_kb()))
@@ -206,6 +215,36 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
             } }
         },
     )
+}
+
+/// The tables of the documents on Ethernet, with today's rows.
+fn carried_over_ethernet(session: &Session) -> Markup {
+    let tables = carried::tables(&session.cells);
+    html! {
+        @if !tables.is_empty() {
+            section.card #ethernet {
+                h3 { "Ethernet of the fabric beside the kernel's own" }
+                @for table in &tables {
+                    h4 { (table.title) }
+                    p.about { (table.about) }
+                    @let columns: Vec<Column> = table.columns.iter().enumerate().map(|(index, name)| match index < carried::NAMING {
+                        true => Words(name),
+                        false => Figures(name),
+                    }).collect();
+                    (scroll(table.title, &columns, html! {
+                        @for row in &table.rows { tr {
+                            @for (index, entry) in row.iter().enumerate() { @match index {
+                                0 => th scope="row" { (entry) },
+                                1..carried::NAMING => td { (entry) },
+                                _ if entry.is_empty() => td.figure { span.none { "–" } },
+                                _ => td.figure { (entry) },
+                            } }
+                        } }
+                    }))
+                }
+            }
+        }
+    }
 }
 
 /// A figure and its unit stay on one line.
@@ -223,16 +262,16 @@ fn unbroken(text: &str) -> String {
 
 /// How a way waits, unless its name says so already.
 fn waiting(score: &Score) -> &'static str {
-    let name = score.way.cells.first().map_or("", |cell| Waiting::of(cell).name());
+    let name = score.way.waiting.name();
     if score.way.label.contains(name) { "" } else { name }
 }
 
-fn share_of(cell: Option<&Cell>, ceiling: impl Fn(&Cell) -> Option<f64>) -> Option<String> {
+fn share_of(cell: Option<&Cell>, name: &str, ceiling: impl Fn(&Cell) -> Option<f64>) -> Option<String> {
     let cell = cell?;
-    Some(quantity::percent(cell.value / ceiling(cell)?) + " of ceiling")
+    Some(format!("{} of {name}", quantity::percent(cell.value / ceiling(cell)?)))
 }
 
-const CEILING_COLUMNS: [Column; 5] =
+const CEILING_COLUMNS: [Column<'static>; 5] =
     [Words("memory test"), Figures("first"), Figures("95 % interval"), Figures("last"), Figures("drift")];
 
 fn ceiling_table(ceilings: &Ceilings) -> Markup {
@@ -324,7 +363,7 @@ fn absences(session: &Session) -> Markup {
     }
 }
 
-const CELL_COLUMNS: [Column; 10] = [
+const CELL_COLUMNS: [Column<'static>; 11] = [
     Words("command"),
     Figures("median"),
     Figures("95 % interval"),
@@ -335,6 +374,7 @@ const CELL_COLUMNS: [Column; 10] = [
     Figures("blocks"),
     Figures("disturbed"),
     Figures("outliers"),
+    Figures("cache line"),
 ];
 
 /// How the session went: every cell with its interval and its marked blocks.
@@ -343,7 +383,7 @@ fn conduct(session: &Session) -> Markup {
         @if !session.cells.is_empty() {
             section.card #cells {
                 h3 { "Every cell" }
-                p.about { "Medians over fresh pairs of processes, with 95 % bootstrap intervals over the pairs. Disturbed blocks and outliers are marked, never dropped. " (DISTURBED) }
+                p.about { "Medians over fresh pairs of processes, with 95 % bootstrap intervals over the pairs. Disturbed blocks and outliers are marked, never dropped. " (DISTURBED) " The cache line's half-RTT between the same cores, just before and after a cell of msg or unix, tells the state of the machine, which a virtual one may change by the second." }
                 details {
                     summary { "Table of " (session.cells.len()) " cells" }
                     (scroll("Every cell", &CELL_COLUMNS, html! {
@@ -360,7 +400,10 @@ fn cell_row(cell: &Cell) -> Markup {
     let pairs: std::collections::BTreeSet<u32> = cell.blocks.iter().map(|block| block.pair).collect();
     html! {
         tr {
-            th scope="row" { code { (command_of(cell)) } }
+            th scope="row" {
+                code { (command_of(cell)) }
+                @if let Some(limit) = cell.details.get("limited_by").and_then(Value::as_str) { small { (limit) } }
+            }
             td.figure { (value(Some(cell.value))) }
             td.figure { (interval(cell)) }
             td.figure { (value(cell.mean)) }
@@ -370,15 +413,24 @@ fn cell_row(cell: &Cell) -> Markup {
             td.figure { (cell.blocks.len()) }
             td.figure { (cell.disturbed_blocks()) }
             td.figure { (cell.outlier_blocks()) }
+            td.figure { (cell.cacheline.map(cacheline).unwrap_or_default()) }
         }
     }
+}
+
+/// The machine's own state before and after a cell.
+fn cacheline(cacheline: Cacheline) -> String {
+    let spans = [Some(cacheline.before_ns), cacheline.after_ns].into_iter().flatten();
+    spans.map(quantity::duration).collect::<Vec<_>>().join(" – ")
 }
 
 /// The command that takes a cell again.
 fn command_of(cell: &Cell) -> String {
     let mut words = vec!["bywire measure".to_owned(), cell.level.clone(), cell.test.clone()];
     let implied = cell.link.as_deref() == Some(&cell.level) || cell.level == "tcp" || cell.level == "udp";
-    words.extend(cell.link.iter().filter(|_| !implied).map(|link| format!("--link {link}")));
+    // Several nodes at the kernel's own cables have a bridge between them.
+    let link = cell.link.as_deref().map(|link| if link == "bridge" { "veth" } else { link });
+    words.extend(link.filter(|_| !implied).map(|link| format!("--link {link}")));
     if !["processes", ""].contains(&cell.between.as_str()) && cell.level != "memory" {
         words.push(format!("--between {}", cell.between));
     }
@@ -389,13 +441,15 @@ fn command_of(cell: &Cell) -> String {
 }
 
 /// Parameters that the command works out by itself.
-const NOT_AN_OPTION: [&str; 3] = ["block_us", "blocks", "pairs"];
+const NOT_AN_OPTION: [&str; 5] = ["block_us", "blocks", "burden", MACHINE, "pairs"];
 
 fn option(name: &str, value: &Value) -> Option<String> {
     let name = name.replace('_', "-");
     match (name.as_str(), value) {
         (_, Value::Null) => None,
         ("spin", Value::Bool(false)) => Some("--no-spin".into()),
+        // The default of the one level that waits so.
+        ("spin", Value::String(_)) => None,
         ("integrity" | "nagle", Value::Bool(on)) => {
             Some(format!("--{name} {}", if *on { "on" } else { "off" }))
         }
@@ -455,11 +509,11 @@ fn shell_quoted(word: &str) -> String {
 }
 
 /// What stands in a column, under its heading.
-enum Column {
+enum Column<'a> {
     /// Text, to the left.
-    Words(&'static str),
+    Words(&'a str),
     /// Figures, to the right.
-    Figures(&'static str),
+    Figures(&'a str),
 }
 
 /// A table that scrolls by itself where the page is narrow, by keyboard too.

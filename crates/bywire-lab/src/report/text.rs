@@ -2,10 +2,11 @@
 
 use crate::cell::{Cell, Session};
 use crate::cpu::DISTURBED;
-use crate::report::answer::{Score, verdicts};
+use crate::report::answer::{NHalf, Score, verdicts};
+use crate::report::carried;
 use crate::report::ceiling::Ceilings;
 use crate::report::quantity;
-use crate::report::way::{Waiting, ways};
+use crate::report::way::ways;
 
 /// The answer of a session in plain text: what each level delivers, who wins, the ceilings, what is absent.
 pub fn summary_text(session: &Session) -> String {
@@ -14,12 +15,18 @@ pub fn summary_text(session: &Session) -> String {
     let scores = Score::of(&ways);
     let mut text = String::new();
     if !scores.is_empty() {
-        text += &score_table(&scores);
+        text += &score_table(&scores, &ceilings);
         text += "\nHalf-RTT: half of a round trip of a short message. Transaction: one request and its response.\n\
-                 One-way and two-way: the highest rate. CPU/KB: both ends together, for 1,024 bytes at that one-way rate.\n";
+                 One-way and two-way: the highest rate, with its share of what memory allows where that was measured: one core's\n\
+                 write, copy and sum (touched) one way, read + write (readwrite) two ways. N½: by a sweep (nhalf), with ~ read\n\
+                 off the rates by length. CPU/KB: all ends together, for 1,024 bytes at that one-way rate.\n";
     }
     for verdict in verdicts(&scores) {
         text += &format!("\n{verdict}\n");
+    }
+    for table in carried::tables(&session.cells) {
+        let rows = aligned(&table.columns, carried::NAMING, &table.rows);
+        text += &format!("\n{}\n{rows}{}\n", table.title, table.about);
     }
     if !ceilings.rows.is_empty() {
         text += "\n";
@@ -43,31 +50,39 @@ pub fn summary_text(session: &Session) -> String {
     text.trim_matches('\n').to_owned() + "\n"
 }
 
-fn score_table(scores: &[Score]) -> String {
+fn score_table(scores: &[Score], ceilings: &Ceilings) -> String {
     let heading =
         ["way", "waits", "half-RTT", "one-way", "N½", "two-way", "transactions", "CPU/message", "CPU/KB"];
     let of =
         |cell: Option<&Cell>| cell.map(|cell| quantity::value(cell.value, cell.unit)).unwrap_or_default();
+    let share = |cell: Option<&Cell>, ceiling: &dyn Fn(u64) -> Option<f64>| {
+        let share = cell.and_then(|cell| Some(cell.value / ceiling(cell.size_bytes.unwrap_or(0))?));
+        share.map(|share| format!(" ({})", quantity::percent(share))).unwrap_or_default()
+    };
     let rows = scores.iter().map(|score| {
-        [
+        vec![
             score.way.label.clone(),
-            score.way.cells.first().map_or("", |cell| Waiting::of(cell).name()).into(),
+            score.way.waiting.name().into(),
             of(score.half_rtt),
-            of(score.one_way),
-            score.n_half_bytes.map(|bytes| format!("{bytes:.0} B")).unwrap_or_default(),
-            of(score.two_way),
+            of(score.one_way) + &share(score.one_way, &|size| ceilings.one_way(size)),
+            score.n_half.map(n_half_told).unwrap_or_default(),
+            of(score.two_way) + &share(score.two_way, &|_| ceilings.two_way()),
             of(score.transactions),
             of(score.overhead),
             score.cpu_us_per_kb().map(|us| quantity::duration(us * 1e3)).unwrap_or_default(),
         ]
     });
-    aligned(&heading, rows)
+    aligned(&heading.map(str::to_owned), 1, &rows.collect::<Vec<_>>())
+}
+
+fn n_half_told(n_half: NHalf) -> String {
+    format!("{}{:.0} B", if n_half.swept { "" } else { "~" }, n_half.bytes)
 }
 
 fn ceiling_table(ceilings: &Ceilings) -> String {
     let rows = ceilings.rows.iter().map(|ceiling| {
         let cell = ceiling.first;
-        [
+        vec![
             ceiling.name(),
             quantity::value(ceiling.value(), cell.unit),
             match ceiling.drift() {
@@ -76,27 +91,27 @@ fn ceiling_table(ceilings: &Ceilings) -> String {
             },
         ]
     });
-    aligned(&["memory", "median", "drift"], rows)
+    let heading = ["memory", "median", "drift"].map(str::to_owned);
+    aligned(&heading, 1, &rows.collect::<Vec<_>>())
 }
 
-/// Columns as wide as their widest entry: the first one to the left, figures to the right; empty columns left out.
-fn aligned<const N: usize>(heading: &[&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
-    let rows: Vec<[String; N]> = rows.collect();
-    let heading = heading.map(str::to_owned);
-    let shown: Vec<usize> = (0..N).filter(|&column| rows.iter().any(|row| !row[column].is_empty())).collect();
+/// Columns as wide as their widest entry: names to the left, figures to the right; empty columns left out.
+fn aligned(heading: &[String], names: usize, rows: &[Vec<String>]) -> String {
+    let filled = |column: &usize| rows.iter().any(|row| !row[*column].is_empty());
+    let shown: Vec<usize> = (0..heading.len()).filter(filled).collect();
     let width = |column: usize| {
-        let all = std::iter::once(&heading).chain(&rows);
+        let all = std::iter::once(heading).chain(rows.iter().map(Vec::as_slice));
         all.map(|row| row[column].chars().count()).max().unwrap_or(0)
     };
-    let line = |row: &[String; N]| {
+    let line = |row: &[String]| {
         let columns: Vec<String> = shown
             .iter()
-            .map(|&column| match column {
-                0 => format!("{:<1$}", row[0], width(0)),
-                _ => format!("{:>1$}", row[column], width(column)),
+            .map(|&column| match column < names {
+                true => format!("{:<1$}", row[column], width(column)),
+                false => format!("{:>1$}", row[column], width(column)),
             })
             .collect();
         columns.join("  ").trim_end().to_owned() + "\n"
     };
-    std::iter::once(&heading).chain(&rows).map(line).collect()
+    std::iter::once(heading).chain(rows.iter().map(Vec::as_slice)).map(line).collect()
 }

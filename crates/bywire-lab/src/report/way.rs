@@ -4,11 +4,26 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::cell::Cell;
+use crate::cell::{ADAPTIVE, Cell};
+use crate::report::merged::MACHINE;
 
 /// Parameters that say how long or how carefully was measured, not what.
-pub const NOT_A_WAY: [&str; 9] =
-    ["blocks", "block_us", "cores", "pairs", "response-size", "response_size", "seed", "time", "verify"];
+pub const NOT_A_WAY: [&str; 11] = [
+    "blocks",
+    "block_us",
+    "burden",
+    "connections",
+    "cores",
+    "pairs",
+    "response-size",
+    "response_size",
+    "seed",
+    "time",
+    "verify",
+];
+
+/// How an end waits, which [`Waiting`] reads: always part of a way.
+const SPIN: &str = "spin";
 
 /// One way, with its cells in the order taken.
 #[derive(Clone, Debug)]
@@ -17,13 +32,15 @@ pub struct Way<'a> {
     pub label: String,
     /// The level.
     pub level: &'a str,
+    /// How its ends wait.
+    pub waiting: Waiting,
     /// The part that tells ways of one level apart.
     key: Key<'a>,
     /// Its cells.
     pub cells: Vec<&'a Cell>,
 }
 
-type Key<'a> = (&'a str, Option<&'a str>, &'a str, Vec<(&'a str, String)>);
+type Key<'a> = (&'a str, Option<&'a str>, &'a str, Vec<(&'a str, String)>, Waiting);
 
 /// How an end waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,16 +58,18 @@ impl Waiting {
     pub fn name(self) -> &'static str {
         match self {
             Self::Polling => "polling",
-            Self::Adaptive => "adaptive",
+            Self::Adaptive => ADAPTIVE,
             Self::Sleeping => "sleeping",
         }
     }
 
     /// As the cell's parameters say; sleeping where they do not.
     pub fn of(cell: &Cell) -> Self {
-        match cell.parameters.get("spin") {
+        match cell.parameters.get(SPIN) {
             Some(Value::Bool(true)) => Self::Polling,
+            Some(Value::String(text)) if text == ADAPTIVE => Self::Adaptive,
             Some(Value::String(text)) if text == "on" || text == "true" => Self::Polling,
+            // What older sessions wrote for it.
             None if cell.level == "msg" => Self::Adaptive,
             _ => Self::Sleeping,
         }
@@ -60,12 +79,19 @@ impl Waiting {
 /// The ways of every level but `memory`, in the order in which they were first taken.
 pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
     let varied = varied_parameters(cells);
+    let waitings = |level: &str| {
+        let cells = cells.iter().filter(|cell| cell.level == level);
+        cells.map(Waiting::of).collect::<BTreeSet<_>>().len()
+    };
     let mut ways: Vec<Way> = Vec::new();
     for cell in cells.iter().filter(|cell| cell.level != "memory") {
         let key = key(cell, &varied);
         match ways.iter_mut().find(|way| way.key == key) {
             Some(way) => way.cells.push(cell),
-            None => ways.push(Way { label: label(&key), level: &cell.level, key, cells: vec![cell] }),
+            None => {
+                let label = label(&key, waitings(&cell.level) > 1);
+                ways.push(Way { label, level: &cell.level, waiting: key.4, key, cells: vec![cell] });
+            }
         }
     }
     ways
@@ -103,13 +129,15 @@ fn varied_parameters(cells: &[Cell]) -> BTreeMap<&str, BTreeSet<&str>> {
         .iter()
         .flat_map(|cell| cell.parameters.keys())
         .map(String::as_str)
-        .filter(|name| !NOT_A_WAY.contains(name))
+        .filter(|name| !NOT_A_WAY.contains(name) && *name != SPIN)
         .collect();
     for cell in cells {
         let link = cell.link.as_deref();
         let point = (cell.level.as_str(), cell.test.as_str(), link, cell.between.as_str(), cell.size_bytes);
         for &name in &names {
-            let value = cell.parameters.get(name).map(Value::to_string);
+            // Nagle's algorithm is off where it is not there at all, beside UDP.
+            let value = cell.parameters.get(name).filter(|value| name != "nagle" || *value != "off");
+            let value = value.map(Value::to_string);
             let values = seen.entry((point, name)).or_default();
             values.insert(value.unwrap_or_default());
         }
@@ -125,18 +153,22 @@ fn varied_parameters(cells: &[Cell]) -> BTreeMap<&str, BTreeSet<&str>> {
 
 fn key<'a>(cell: &'a Cell, varied: &BTreeMap<&str, BTreeSet<&'a str>>) -> Key<'a> {
     let names = varied.get(cell.level.as_str()).into_iter().flatten();
+    // A machine is always told apart, even where it alone has a cell.
+    let names = names.filter(|name| **name != MACHINE).chain([&MACHINE]);
     let parameters =
         names.filter_map(|&name| Some((name, parameter(name, cell.parameters.get(name)?)))).collect();
-    (&cell.level, cell.link.as_deref(), &cell.between, parameters)
+    (&cell.level, cell.link.as_deref(), &cell.between, parameters, Waiting::of(cell))
 }
 
-fn label((level, link, between, parameters): &Key) -> String {
+/// How it waits is said where the level waits in several ways.
+fn label((level, link, between, parameters, waiting): &Key, several: bool) -> String {
     let mut parts = vec![level.to_string()];
     parts.extend(link.filter(|link| link != level).map(str::to_owned));
     // A veth link says already that namespaces lie between.
     let said = ["processes", ""].contains(between) || (*between == "namespaces" && link.is_some());
     parts.extend((!said).then(|| between.to_string()));
     parts.extend(parameters.iter().map(|(_, text)| text.clone()));
+    parts.extend(several.then(|| waiting.name().to_owned()));
     parts.join(" · ")
 }
 
@@ -149,14 +181,13 @@ pub fn parameter(name: &str, value: &Value) -> String {
         other => other.to_string(),
     };
     match (name, plain.as_str()) {
-        ("spin", "on") => "polling".into(),
-        ("spin", "off") => "sleeping".into(),
         ("lent", "on") => "lent".into(),
         ("lent", "off") => "copied".into(),
         ("both-cores", "on") => "both cores".into(),
         ("both-cores", "off") => "one core".into(),
         ("lines", "1") => "one line".into(),
         ("lines", _) => format!("{plain} lines"),
+        (MACHINE, _) => plain,
         ("protocol", _) => plain.to_uppercase(),
         ("mtu", _) => format!("MTU {plain}"),
         _ => format!("{} {plain}", name.replace('-', " ")),

@@ -1,0 +1,130 @@
+//! The MTUs that break things, each by its name: streams whole, datagrams of every length around what fits, within one
+//! process and between two.
+
+mod rooms;
+
+use std::net::{SocketAddr, UdpSocket};
+
+use rooms::{Joined, Link, Room, byte_at, exchange, join, rooms, tcp, udp};
+
+/// Enough for windows to open and superframes to fill.
+const STREAM_BYTES: usize = 4 << 20;
+/// The same where a frame has room for sixteen bytes.
+const SLOW_STREAM_BYTES: usize = 1 << 20;
+const IPV4_AND_UDP_BYTES: usize = 28;
+const IPV6_AND_UDP_BYTES: usize = 48;
+/// The least MTU of IPv6.
+const IPV6_MTU_BYTES: u32 = 1280;
+/// The longest datagram.
+const DATAGRAM_BYTES_MAX: usize = 65_507;
+/// So many lengths on either side of an edge.
+const AROUND: usize = 9;
+
+#[test]
+fn mtu_68_is_the_least() {
+    crosses(68);
+}
+
+#[test]
+fn mtu_576_is_what_every_host_takes() {
+    crosses(576);
+}
+
+#[test]
+fn mtu_1280_is_the_least_of_ipv6() {
+    crosses(1280);
+}
+
+#[test]
+fn mtu_1499_is_odd() {
+    crosses(1499);
+}
+
+#[test]
+fn mtu_1500_is_usual() {
+    crosses(1500);
+}
+
+#[test]
+fn mtu_9000_is_jumbo() {
+    crosses(9000);
+}
+
+#[test]
+fn mtu_30000_nearly_fills_a_datagram_of_the_message_layer() {
+    crosses(30_000);
+}
+
+#[test]
+fn mtu_65521_is_the_greatest_within_a_process() {
+    let Some(rooms) = rooms(2) else { return };
+    let mut joined = join(&rooms, Link::Within, 65_521);
+    streams_cross(&rooms, 65_521, &mut joined);
+    datagrams_cross(&rooms, 65_521);
+}
+
+fn crosses(mtu_bytes: u32) {
+    for link in [Link::Within, Link::Between] {
+        let Some(rooms) = rooms(2) else { return };
+        let mut joined = join(&rooms, link, mtu_bytes);
+        streams_cross(&rooms, mtu_bytes, &mut joined);
+        datagrams_cross(&rooms, mtu_bytes);
+    }
+}
+
+fn streams_cross(rooms: &[Room], mtu_bytes: u32, joined: &mut Joined) {
+    let is_tiny = mtu_bytes < 128;
+    if is_tiny {
+        // The kernel's TCP cuts no finer than 48 bytes: its packets are fragments then, which must be allowed.
+        for room in rooms {
+            room.inside(|| std::fs::write("/proc/sys/net/ipv4/ip_no_pmtu_disc", "1")).expect("allowed");
+        }
+    }
+    let length = if is_tiny { SLOW_STREAM_BYTES } else { STREAM_BYTES };
+    let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7000));
+    exchange(&near, &far, length);
+    if mtu_bytes >= IPV6_MTU_BYTES {
+        let (near, far) = tcp(&rooms[1], &rooms[0], rooms[0].ipv6(7000));
+        exchange(&near, &far, length);
+    }
+    let counts = joined.networks[0].counts(0).expect("counts");
+    assert!(counts.sent.bytes as usize > length);
+    assert!(is_tiny || mtu_bytes > 9000 || counts.sent.superframes > 0, "superframes travel whole");
+}
+
+fn datagrams_cross(rooms: &[Room], mtu_bytes: u32) {
+    let (near, far) = (udp(&rooms[0], rooms[0].ipv4(7001)), udp(&rooms[1], rooms[1].ipv4(7001)));
+    for length in lengths(mtu_bytes as usize - IPV4_AND_UDP_BYTES) {
+        echo(&near, &far, rooms[1].ipv4(7001), length);
+    }
+    if mtu_bytes >= IPV6_MTU_BYTES {
+        let (near, far) = (udp(&rooms[0], rooms[0].ipv6(7002)), udp(&rooms[1], rooms[1].ipv6(7002)));
+        for length in lengths(mtu_bytes as usize - IPV6_AND_UDP_BYTES) {
+            echo(&near, &far, rooms[1].ipv6(7002), length);
+        }
+    }
+}
+
+/// The shortest datagrams; those around what fits into one packet, and into two and three with fragments of eights;
+/// those around the least frame, and a long one.
+fn lengths(fits_bytes: usize) -> impl Iterator<Item = usize> {
+    let fragment_bytes = (fits_bytes + 8) & !7;
+    let edges = [fits_bytes, 2 * fragment_bytes - 8, 3 * fragment_bytes - 8, 18];
+    let around = edges.into_iter().flat_map(|edge| edge.saturating_sub(AROUND)..=edge + AROUND);
+    around.chain([0, 1, 2, 8192.min(40 * fits_bytes)]).filter(|length| *length <= DATAGRAM_BYTES_MAX)
+}
+
+/// One datagram there and back, tried a few times, as a datagram may be lost.
+fn echo(near: &UdpSocket, far: &UdpSocket, to: SocketAddr, length: usize) {
+    let bytes: Vec<u8> = (0..length).map(|index| byte_at(length as u64, index)).collect();
+    let mut buffer = vec![0; 65_536];
+    for _ in 0..3 {
+        near.send_to(&bytes, to).expect("sent");
+        let Ok((received, from)) = far.recv_from(&mut buffer) else { continue };
+        assert_eq!(&buffer[..received], bytes);
+        far.send_to(&bytes, from).expect("sent back");
+        let Ok((received, _)) = near.recv_from(&mut buffer) else { continue };
+        return assert_eq!(&buffer[..received], bytes);
+    }
+    panic!("a datagram of {length} bytes never came back");
+}

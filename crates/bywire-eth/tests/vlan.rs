@@ -1,0 +1,229 @@
+//! VLAN tags pass, by packet sockets: the kernel's own VLAN devices are tried too, and are not in every kernel.
+
+mod rooms;
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use bywire_eth::address::MacAddress;
+use bywire_eth::drops::Cause;
+use bywire_eth::interface::Links;
+use rooms::{INTERFACE, Link, MANNER, PATIENCE, Room, connect, exchange, join, rooms, tcp, udp};
+
+const LINKS: [Link; 2] = [Link::Within, Link::Between];
+const MTU_BYTES: u32 = 1500;
+/// Free for experiments (IEEE 802), so no stack answers to it.
+const EXPERIMENT: u16 = 0x88B5;
+const VLAN: u16 = 0x8100;
+const SERVICE_VLAN: u16 = 0x88A8;
+
+/// A socket that sends and receives whole frames on one interface.
+struct PacketSocket(OwnedFd);
+
+/// For socket options and addresses, which are a few bytes.
+fn size<T>() -> libc::socklen_t {
+    size_of::<T>() as libc::socklen_t
+}
+
+fn checked(status: libc::ssize_t) -> io::Result<usize> {
+    usize::try_from(status).map_err(|_| io::Error::last_os_error())
+}
+
+impl PacketSocket {
+    /// One on the room's interface that hears everything there.
+    fn open(room: &Room) -> io::Result<Self> {
+        room.inside(|| {
+            let index = Links::open()?.find(INTERFACE)?.index;
+            let everything = (libc::ETH_P_ALL as u16).to_be();
+            // SAFETY: no pointers.
+            let raw = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, everything.into()) };
+            checked(raw as libc::ssize_t)?;
+            // SAFETY: it was opened just now, and nobody else has it.
+            let socket = Self(unsafe { OwnedFd::from_raw_fd(raw) });
+            // SAFETY: plain numbers, for which zeroes are valid.
+            let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+            address.sll_family = libc::AF_PACKET as u16;
+            address.sll_protocol = everything;
+            address.sll_ifindex = index.cast_signed();
+            // SAFETY: the address lives here and is as long as told.
+            let bound = unsafe { libc::bind(raw, (&raw const address).cast(), size::<libc::sockaddr_ll>()) };
+            checked(bound as libc::ssize_t)?;
+            socket.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1_i32)?;
+            let patience = libc::timeval { tv_sec: 0, tv_usec: 100_000 };
+            socket.set(libc::SOL_SOCKET, libc::SO_RCVTIMEO, &patience)?;
+            Ok(socket)
+        })
+    }
+
+    fn set<T>(&self, level: i32, name: i32, value: &T) -> io::Result<()> {
+        // SAFETY: the value lives here and is as long as told.
+        let status = unsafe {
+            libc::setsockopt(self.0.as_raw_fd(), level, name, (&raw const *value).cast(), size::<T>())
+        };
+        checked(status as libc::ssize_t).map(drop)
+    }
+
+    fn send(&self, frame: &[u8]) -> io::Result<()> {
+        // SAFETY: the frame lives here and is as long as told.
+        let sent = unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+        assert_eq!(checked(sent)?, frame.len());
+        Ok(())
+    }
+
+    /// The next frame, with its outer tag in its place again, which the kernel tells apart.
+    fn receive(&self) -> io::Result<Vec<u8>> {
+        let mut frame = vec![0_u8; 65_536];
+        let mut control = [0_u64; 32];
+        let mut piece = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };
+        // SAFETY: plain numbers and pointers, for which zeroes are valid.
+        let mut message: libc::msghdr = unsafe { zeroed() };
+        message.msg_iov = &raw mut piece;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of::<[u64; 32]>();
+        // SAFETY: everything that the header points to lives here and is as long as told.
+        let received = checked(unsafe { libc::recvmsg(self.0.as_raw_fd(), &raw mut message, 0) })?;
+        frame.truncate(received);
+        // SAFETY: the kernel has filled the header in; the first control message, if there is one, lies in `control`.
+        let first = unsafe { libc::CMSG_FIRSTHDR(&raw const message).as_ref() };
+        if let Some(first) = first
+            && (first.cmsg_level, first.cmsg_type) == (libc::SOL_PACKET, libc::PACKET_AUXDATA)
+        {
+            // SAFETY: a message of that kind holds one such value, of any alignment.
+            let told = unsafe { libc::CMSG_DATA(first).cast::<libc::tpacket_auxdata>().read_unaligned() };
+            if told.tp_status & libc::TP_STATUS_VLAN_VALID != 0 {
+                let tag = [told.tp_vlan_tpid.to_be_bytes(), told.tp_vlan_tci.to_be_bytes()].concat();
+                frame.splice(12..12, tag);
+            }
+        }
+        Ok(frame)
+    }
+
+    /// Does this very frame come?
+    fn hears(&self, wanted: &[u8]) -> bool {
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(2) {
+            if self.receive().is_ok_and(|frame| frame == wanted) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// The hardware address of a room.
+fn mac(room: &Room) -> [u8; 6] {
+    room.plan(MTU_BYTES).mac.0
+}
+
+/// A frame with these tags before its type, each a protocol with what it says.
+fn frame(target: [u8; 6], source: [u8; 6], tags: &[(u16, u16)], kind: u16, payload: &[u8]) -> Vec<u8> {
+    let words = tags.iter().flat_map(|(protocol, control)| [*protocol, *control]).chain([kind]);
+    let words = words.flat_map(u16::to_be_bytes);
+    target.into_iter().chain(source).chain(words).chain(payload.iter().copied()).collect()
+}
+
+fn payload(length: u32) -> Vec<u8> {
+    (0..length as usize).map(|index| rooms::byte_at(5, index)).collect()
+}
+
+#[test]
+fn tags_are_kept_and_four_bytes_above_the_mtu_are_theirs() {
+    for link in LINKS {
+        let Some(rooms) = rooms(2) else { return };
+        let _joined = join(&rooms, link, MTU_BYTES);
+        let sockets: Vec<_> = rooms.iter().map(|room| PacketSocket::open(room).expect("a socket")).collect();
+        // A tag of VLAN 7, the same with the highest priority and a mark for whom to drop first, and the last VLAN.
+        for control in [7, 7 | 0xF000, 4094] {
+            for length in [46, 1499, MTU_BYTES] {
+                for (from, to) in [(0, 1), (1, 0)] {
+                    let tags = [(VLAN, control)];
+                    let sent = frame(mac(&rooms[to]), mac(&rooms[from]), &tags, EXPERIMENT, &payload(length));
+                    sockets[from].send(&sent).expect("sent");
+                    assert!(sockets[to].hears(&sent), "{link:?}: {length} bytes, tag {control:#06x}");
+                }
+            }
+        }
+        // Without a tag it would be too long, says the sender's kernel already.
+        let long = frame(mac(&rooms[1]), mac(&rooms[0]), &[], EXPERIMENT, &payload(MTU_BYTES + 4));
+        assert_eq!(sockets[0].send(&long).map_err(|error| error.raw_os_error()), Err(Some(libc::EMSGSIZE)));
+    }
+}
+
+#[test]
+fn two_tags_and_tagged_broadcasts_pass() {
+    for link in LINKS {
+        let Some(rooms) = rooms(3) else { return };
+        let _joined = join(&rooms, link, MTU_BYTES);
+        let sockets: Vec<_> = rooms.iter().map(|room| PacketSocket::open(room).expect("a socket")).collect();
+        let two = [(SERVICE_VLAN, 100), (VLAN, 7)];
+        let sent = frame(mac(&rooms[1]), mac(&rooms[0]), &two, EXPERIMENT, &payload(1400));
+        sockets[0].send(&sent).expect("sent");
+        assert!(sockets[1].hears(&sent), "{link:?}");
+        let sent = frame([0xFF; 6], mac(&rooms[0]), &[(VLAN, 7)], EXPERIMENT, &payload(100));
+        sockets[0].send(&sent).expect("sent");
+        assert!(sockets[1].hears(&sent) && sockets[2].hears(&sent), "{link:?}");
+    }
+}
+
+#[test]
+fn a_tag_hides_no_foreign_source() {
+    let Some(rooms) = rooms(2) else { return };
+    let mut joined = join(&rooms, Link::Within, MTU_BYTES);
+    let (one, other) = (PacketSocket::open(&rooms[0]), PacketSocket::open(&rooms[1]));
+    let (one, other) = (one.expect("a socket"), other.expect("a socket"));
+    let stranger = MacAddress::of_node("nobody").0;
+    let sent = frame(mac(&rooms[1]), stranger, &[(VLAN, 7)], EXPERIMENT, &payload(100));
+    one.send(&sent).expect("sent");
+    assert!(!other.hears(&sent), "it came under a foreign address");
+    let drops = joined.networks[0].counts(0).expect("counts").drops;
+    assert_eq!(drops.of(Cause::ForeignSource), 1);
+}
+
+#[test]
+fn what_has_a_tag_of_priority_alone_is_for_everybody() {
+    for link in LINKS {
+        let Some(rooms) = rooms(2) else { return };
+        let _joined = join(&rooms, link, MTU_BYTES);
+        let socket = PacketSocket::open(&rooms[0]).expect("a socket");
+        let listener = udp(&rooms[1], rooms[1].ipv4(7001));
+        listener.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        let datagram = datagram(rooms[0].number, rooms[1].number, 7001, b"urgent");
+        let sent = frame(mac(&rooms[1]), mac(&rooms[0]), &[(VLAN, 5 << 13)], 0x0800, &datagram);
+        socket.send(&sent).expect("sent");
+        let mut buffer = [0; 64];
+        let (length, _) = listener.recv_from(&mut buffer).expect("received");
+        assert_eq!(&buffer[..length], b"urgent");
+    }
+}
+
+/// An IPv4 packet with a datagram without a checksum.
+fn datagram(source: u8, target: u8, port: u16, payload: &[u8]) -> Vec<u8> {
+    let length = (28 + payload.len()) as u16;
+    let mut words = vec![0x4500, length, 1, 0, 0x4011, 0, 0x0A4D, source.into(), 0x0A4D, target.into()];
+    let mut sum: u32 = words.iter().map(|word| u32::from(*word)).sum();
+    while sum > 0xFFFF {
+        sum = (sum & 0xFFFF) + (sum >> 16);
+    }
+    words[5] = !(sum as u16);
+    words.extend([port, port, length - 20, 0]);
+    words.into_iter().flat_map(u16::to_be_bytes).chain(payload.iter().copied()).collect()
+}
+
+#[test]
+fn vlan_devices_of_the_kernel_speak_through_it() {
+    let Some(rooms) = rooms(2) else { return };
+    let _network = connect(&rooms, MTU_BYTES, MANNER);
+    for room in &rooms {
+        if let Err(said) = room.try_ip(&format!("link add link {INTERFACE} name tagged type vlan id 7")) {
+            println!("not run: this kernel has no VLAN devices ({}): `modprobe 8021q`", said.trim());
+            return;
+        }
+        room.ip(&format!("address add 10.78.0.{}/24 dev tagged", room.number));
+        room.ip("link set tagged up");
+    }
+    let (near, far) = tcp(&rooms[0], &rooms[1], ([10, 78, 0, 2], 7000).into());
+    exchange(&near, &far, 4 << 20);
+}
