@@ -65,7 +65,7 @@ fn every_level_that_is_here_runs_every_test() {
             assert_eq!(cell["parameters"]["connections"], 3);
         }
     }
-    let output = measure(directory.path(), &["unix", "streams", "--connections", "64", "--time", "1"]);
+    let output = measure(directory.path(), &["unix", "streams", "--connections", "64", "--time", "4"]);
     assert!(output.status.success(), "{}", complaint(&output));
     let cell: Value = serde_json::from_slice(&output.stdout).unwrap();
     check(&cell, "streams", 64);

@@ -111,7 +111,7 @@ impl<'a> Bench<'a> {
         };
         let store = Store::create(directory, &session)?;
         let ceilings = preset.ceilings.iter().chain(&preset.ceilings);
-        let messages: Duration = preset.groups.iter().flatten().map(|request| expected_pair(request)).sum();
+        let messages: Duration = preset.groups.iter().flatten().map(expected_pair).sum();
         let total = ceilings.map(|request| expected_pair(request) * PAIRS).sum::<Duration>()
             + messages * rounds.unwrap_or(PAIRS);
         let mut bench = Self {

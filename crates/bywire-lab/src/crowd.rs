@@ -21,7 +21,7 @@ pub const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=64;
 /// Until all sources have connected: so long, …
 const START: Duration = Duration::from_millis(150);
 /// … and so much longer for each connection, whose processes have to be started.
-const START_EACH: Duration = Duration::from_millis(25);
+const START_EACH: Duration = Duration::from_millis(40);
 
 /// A core that was busy for more than this share had no time left.
 const BUSY_SHARE_MIN: f64 = 0.9;

@@ -29,6 +29,7 @@ pub mod netperf;
 pub mod pair;
 pub mod payload;
 pub mod pin;
+pub mod places;
 pub mod plan;
 pub mod preset;
 pub mod report;

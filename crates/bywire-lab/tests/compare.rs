@@ -120,6 +120,7 @@ fn cell(index: usize) -> Cell {
         histogram: Vec::new(),
         blocks: Vec::new(),
         moments: Vec::new(),
+        cacheline: None,
         cpu: CpuBothEnds::default(),
         details: Default::default(),
         environment: json!({}),
