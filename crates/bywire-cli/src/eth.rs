@@ -55,7 +55,7 @@ struct UpArgs {
     /// Processes that carry frames, each with a queue of every interface [default: 1]
     #[arg(long, value_name = "N")]
     queues: Option<usize>,
-    /// Take all frames there are at each wake, rather than one [default: on]
+    /// Take all frames there are at each wake and merge those of a flow, rather than one by one [default: on]
     #[arg(long, value_name = "SWITCH")]
     coalesce: Option<Switch>,
     /// How long to look for the next frame before sleeping, in microseconds [default: 50]
@@ -205,6 +205,8 @@ impl CarrierArgs {
         let orders = Socket::from_descriptor(orders)
             .ok()
             .context("this is a part of `bywire eth up`, which starts it: nothing to do otherwise")?;
+        // A queue of each interface, and what meeting others takes; where the limit is low, fewer fit.
+        let _ = bywire_sys::limits::raise_descriptor_limit(4 * carrier::LANES_MAX as u64);
         let unenforced = confinement::confine(&self.directory)?;
         Ok(carrier::run(orders, Confinement::Enforced { but: unenforced })?)
     }

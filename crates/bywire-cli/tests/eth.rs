@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
@@ -97,6 +98,14 @@ fn status(directory: &Path) -> Vec<Value> {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
+/// What stands in a directory.
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).expect("a directory").flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
 fn has_interface(namespace: &Namespace) -> bool {
     let listing = namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/dev")).expect("inside");
     listing.expect("a list").contains("by0:")
@@ -155,7 +164,7 @@ fn two_namespaces_are_joined_shown_and_left_as_they_were() {
     let root = std::fs::read_link(format!("/proc/{}/root", carrier["process"])).expect("its root");
     assert_eq!(
         root,
-        directory.canonicalize().expect("a directory").join("eth"),
+        directory.canonicalize().expect("a directory").join("eth/ports"),
         "no socket of others is in reach"
     );
     let mode =
@@ -176,9 +185,9 @@ fn two_namespaces_are_joined_shown_and_left_as_they_were() {
     assert!(!has_interface(&one) && !has_interface(&other));
     let nothing = output(directory, &["eth", "down"]);
     assert!(!nothing.status.success());
-    let left: Vec<_> = std::fs::read_dir(directory).expect("a directory").flatten().collect();
-    assert!(left.len() == 1 && left[0].file_name() == "eth", "no door is left: {left:?}");
-    assert_eq!(std::fs::read_dir(left[0].path()).expect("a directory").count(), 0, "no port is left");
+    assert_eq!(names(directory), ["eth"]);
+    assert_eq!(names(&directory.join("eth")), ["ports"], "no door is left");
+    assert_eq!(names(&directory.join("eth/ports")), [""; 0], "no port is left");
 }
 
 #[test]
@@ -348,6 +357,142 @@ fn a_stream_under_way_goes_on_after_a_kill_of_the_only_process() {
         eventually("its devices are gone", || !has_interface(&one) && !has_interface(&other));
         both = again();
     });
+}
+
+#[test]
+fn a_killed_carrier_ends_everything_and_what_it_left_is_swept_at_the_next_start() {
+    let Some((one, other, directory)) = stage() else { return };
+    let directory = directory.path();
+    let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
+    let mut running = up(directory, &["--node", "first", "--interface", &first], 1);
+    let carrier = status(directory)[0]["carriers"][0]["process"].as_i64().expect("a process") as i32;
+    let carrier = rustix::process::Pid::from_raw(carrier).expect("a process");
+    rustix::process::kill_process(carrier, rustix::process::Signal::KILL).expect("killed");
+    assert!(!running.end().success(), "systemd starts it anew");
+    assert!(!has_interface(&one));
+    assert_eq!(names(&directory.join("eth")), ["ports"], "its door is gone");
+    let left = names(&directory.join("eth/ports"));
+    assert_eq!(left.len(), 1, "nobody could remove it: {left:?}");
+
+    let mut killed = up(directory, &["--node", "second", "--interface", &first], 1);
+    assert!(!names(&directory.join("eth/ports")).contains(&left[0]), "swept");
+    killed.signal(libc::SIGKILL);
+    killed.end();
+    eventually("the device of a killed process is gone", || !has_interface(&one));
+    assert!(names(&directory.join("eth")).contains(&"default.second.eth".to_owned()), "nobody removed it");
+    let _third = up(directory, &["--node", "third", "--interface", &second], 1);
+    assert_eq!(names(&directory.join("eth")), ["default.third.capture", "default.third.eth", "ports"]);
+    assert_eq!(status(directory).len(), 1);
+}
+
+#[test]
+fn the_namespace_of_a_process_is_not_that_of_whoever_gets_its_number() {
+    let Some((one, _, directory)) = stage() else { return };
+    let directory = directory.path();
+    let Ok(mut resident) = Command::new("unshare").args(["--net", "sleep", "60"]).spawn() else {
+        return println!("not run: a process in a namespace of its own: `unshare` of util-linux is missing");
+    };
+    let its = format!("pid:{}:by0=10.77.0.2/24", resident.id());
+    let elsewhere = std::fs::read_link("/proc/self/ns/net").expect("ours");
+    let place = format!("/proc/{}/ns/net", resident.id());
+    eventually("it has a namespace", || std::fs::read_link(&place).is_ok_and(|its| its != elsewhere));
+    let _running = up(directory, &["--interface", &interface(&one, "10.77.0.1/24"), "--interface", &its], 2);
+    resident.kill().expect("killed");
+    resident.wait().expect("waited for");
+    eventually("it is given up", || {
+        let shown = &status(directory)[0];
+        let is_missed = shown["missing"].as_array().is_none_or(|missing| !missing.is_empty());
+        shown["interfaces"].as_array().is_some_and(|left| left.len() == 1) && !is_missed
+    });
+}
+
+#[test]
+fn a_directory_of_somebody_else_is_neither_used_nor_believed() {
+    let Some((one, _, directory)) = stage() else { return };
+    let directory = directory.path();
+    let theirs = directory.join("eth");
+    std::fs::create_dir(&theirs).expect("made");
+    std::os::unix::fs::chown(&theirs, Some(65_534), Some(65_534)).expect("given away");
+    let first = interface(&one, "10.77.0.1/24");
+    for arguments in [&["up", "--interface", &first][..], &["status"], &["down"]] {
+        let refused = output(directory, &[&["eth"], arguments].concat());
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.lines().count() == 1, "{said}");
+        assert!(said.contains("belongs to another user"), "{said}");
+    }
+}
+
+#[test]
+fn callers_who_take_their_time_hold_up_nobody_for_long() {
+    let Some((one, _, directory)) = stage() else { return };
+    let first = interface(&one, "10.77.0.1/24");
+    let free = TcpListener::bind("127.0.0.1:0").expect("bound").local_addr().expect("an address").to_string();
+    let _running = up(directory.path(), &["--node", "near", "--metrics", &free, "--interface", &first], 1);
+    let door = directory.path().join("eth/default.near.eth");
+    let mut silent = UnixStream::connect(&door).expect("a door");
+    silent.write_all(b"\"").expect("the first letter");
+    let mut deaf = TcpStream::connect(&free).expect("connected");
+    deaf.write_all(b"G").expect("the first letter");
+    let began = Instant::now();
+    assert_eq!(status(directory.path()).len(), 1);
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+}
+
+/// The unit with our own program in it.
+const UNIT: &str = include_str!("../../../packaging/bywire-eth.service");
+
+#[test]
+fn the_unit_is_sound() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let unit = directory.path().join("bywire-eth.service");
+    let text = UNIT.replace("/usr/local/bin/bywire", env!("CARGO_BIN_EXE_bywire"));
+    std::fs::write(&unit, text).expect("written");
+    let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&unit).output();
+    match verified {
+        Ok(said) => {
+            let said = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
+            assert!(!said.contains("bywire-eth.service"), "{said}");
+        }
+        Err(error) => println!("not run: the unit is not verified: `systemd-analyze`: {error}"),
+    }
+    println!(
+        "not run: under systemd itself, which is not process 1 here: DeviceAllow, ProtectHome, PrivateTmp and \
+         RestrictAddressFamilies"
+    );
+}
+
+#[test]
+fn the_unit_s_capabilities_suffice_and_readiness_is_told() {
+    let Some((one, other, directory)) = stage() else { return };
+    let bound = UNIT.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).expect("a bound");
+    let kept: Vec<String> =
+        bound.split(' ').map(|name| name.to_lowercase().replacen("cap_", "+", 1)).collect();
+    let socket = directory.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).expect("bound");
+    manager.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
+    let child = Command::new("setpriv")
+        .args(["--no-new-privs", "--bounding-set", &format!("-all,{}", kept.join(","))])
+        .args([env!("CARGO_BIN_EXE_bywire"), "eth", "up", "--interface", &first, "--interface", &second])
+        .env("BYWIRE_RUNTIME_DIR", directory.path())
+        .env("NOTIFY_SOCKET", &socket)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn();
+    let mut running = match child {
+        Ok(child) => Up { child },
+        Err(error) => return println!("not run: the unit's capabilities: `setpriv` of util-linux: {error}"),
+    };
+    let mut told = [0; 256];
+    let length = manager.recv(&mut told).expect("told");
+    assert!(told[..length].starts_with(b"READY=1"), "{:?}", String::from_utf8_lossy(&told[..length]));
+    let (near, far) = connect(&one, &other, "10.77.0.2:7000".parse().expect("an address"));
+    say(&near, &far, b"across");
+    let shown = status(directory.path());
+    assert_eq!(shown[0]["carriers"][0]["capabilities_bound"], "0000000000000000");
+    running.signal(libc::SIGTERM);
+    assert!(running.end().success());
+    assert!(!has_interface(&one) && !has_interface(&other));
 }
 
 #[test]

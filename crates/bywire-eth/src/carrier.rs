@@ -1,15 +1,17 @@
 //! The loop that carries frames: from one TAP's queue straight into another's.
 //!
 //! It sleeps until something can be read, takes what there is, up to a bound for each interface, and sleeps again
-//! when nothing is left. There is no timer, so the first frame of a burst waits for nobody, and a burst costs one wake.
+//! when nothing is left. There is no timer: what is merged waits only while there is more to take, and a burst costs one
+//! wake.
 
 use std::path::Path;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use bywire_sys::clock;
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::Socket;
 use bywire_sys::tap::Queue;
-use bywire_sys::{Errno, clock};
 
 use crate::address::MacAddress;
 use crate::capture::Watch;
@@ -18,6 +20,7 @@ use crate::confinement;
 use crate::drops::Cause;
 use crate::fabric::{Arrival, Fabric};
 use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES_MAX};
+use crate::gather::{BATCH_FRAMES, Gatherer, Taken};
 use crate::lane::Lane;
 use crate::offload::{self, Descriptor, VnetHeader};
 use crate::order::{self, Adoption, Answer, Confinement, ExchangeError, Join, Manner, Order};
@@ -27,8 +30,8 @@ use crate::switch::{LaneId, Side, Switch, Verdict};
 
 /// Lanes of one process.
 pub const LANES_MAX: usize = 1024;
-/// Frames taken from one interface before the others have their turn.
-const BATCH_FRAMES: usize = 64;
+/// Interfaces that are told to have vanished before somebody answers.
+const TOLD_MAX: usize = 32;
 /// The tag of the socket on which orders come; lanes have their number.
 const ORDERS: u64 = u64::MAX;
 /// The tag of the port.
@@ -41,9 +44,16 @@ pub struct Carrier {
     poller: Poller,
     ready: Vec<u64>,
     paths: Paths,
+    gatherer: Gatherer,
     spin: Spin,
     batch_frames: usize,
     began: Instant,
+    /// Interfaces are others than those that were announced.
+    is_changed: bool,
+    /// Interfaces that have vanished, which nobody was told yet.
+    untold: Vec<LaneId>,
+    /// How many were told and not yet answered.
+    told: usize,
 }
 
 /// Everything a frame touches.
@@ -54,20 +64,8 @@ struct Paths {
     fabric: Option<Fabric>,
     /// Somebody who looks.
     watch: Option<Watch>,
-    /// One header and frame.
-    buffer: Box<[u8]>,
-    /// One frame that was cut out of it.
+    /// One frame that was cut out of another.
     segment: Box<[u8]>,
-}
-
-/// How the taking of frames from a lane ended.
-enum Taken {
-    /// There may be more.
-    Some,
-    /// There is no more.
-    All,
-    /// The device is gone.
-    Vanished,
 }
 
 /// Carries frames until the other end of `orders` is closed; what was given up before is told to whoever asks.
@@ -94,7 +92,6 @@ impl Carrier {
             lanes: Vec::with_capacity(LANES_MAX),
             fabric: None,
             watch: None,
-            buffer: vec![0; VnetHeader::BYTES + FRAME_BYTES_MAX].into(),
             segment: vec![0; VnetHeader::BYTES + FRAME_BYTES_MAX].into(),
         };
         Ok(Self {
@@ -103,9 +100,13 @@ impl Carrier {
             poller,
             ready: Vec::with_capacity(LANES_MAX),
             paths,
+            gatherer: Gatherer::default(),
             spin: Spin::new(Duration::ZERO),
             batch_frames: BATCH_FRAMES,
             began: Instant::now(),
+            is_changed: false,
+            untold: Vec::new(),
+            told: 0,
         })
     }
 
@@ -122,10 +123,13 @@ impl Carrier {
                 ORDERS => self.obey()?,
                 // The port was asked already.
                 PORT => {}
-                lane => self.take(lane as LaneId, now_ms)?,
+                lane => self.take(lane as LaneId, now_ms),
             }
         }
-        Ok(())
+        self.announce();
+        // Here too: who has much to do may never sleep.
+        self.paths.seek_lost();
+        self.tell()
     }
 
     /// Waits until something can be read, or a frame has come from the fabric, which is returned.
@@ -160,8 +164,9 @@ impl Carrier {
         {
             return Ok(self.paths.next_arrival());
         }
+        let limit = self.paths.seek_lost();
         let asleep = clock::cycles();
-        self.ready.extend(self.poller.wait(None)?);
+        self.ready.extend(self.poller.wait(limit)?);
         self.spin.woken_after(clock::cycles().wrapping_sub(asleep));
         Ok(None)
     }
@@ -174,16 +179,25 @@ impl Carrier {
         Ok((arrival.is_some() || !self.ready.is_empty()).then_some(arrival))
     }
 
-    fn take(&mut self, lane: LaneId, now_ms: u64) -> Result<(), ExchangeError> {
-        for _ in 0..self.batch_frames {
-            match self.paths.carry_next(lane, now_ms) {
-                Taken::Some => {}
-                Taken::All => return Ok(()),
-                Taken::Vanished => {
-                    self.release(lane / 2);
-                    return order::send(&self.orders, &Answer::Vanished(lane / 2), None);
-                }
-            }
+    fn take(&mut self, lane: LaneId, now_ms: u64) {
+        let paths = &mut self.paths;
+        let Some(Some(its)) = paths.lanes.get(lane / 2) else { return };
+        let queue = Rc::clone(&its.queue);
+        let taken = self.gatherer.take(&queue, self.batch_frames, |packet| paths.carry(lane, packet, now_ms));
+        if taken == Taken::Vanished {
+            self.release(lane / 2);
+            self.untold.push(lane / 2);
+        }
+    }
+
+    /// Tells which interfaces have vanished, a few at a time: whoever is told answers with a release, after which comes
+    /// another. More at once would not fit, and there is nobody who could wait here.
+    fn tell(&mut self) -> Result<(), ExchangeError> {
+        while self.told < TOLD_MAX
+            && let Some(lane) = self.untold.pop()
+        {
+            self.told += 1;
+            order::send(&self.orders, &Answer::Vanished(lane), None)?;
         }
         Ok(())
     }
@@ -196,7 +210,10 @@ impl Carrier {
                     Some(file) => self.adopt(&adoption, Queue::from_descriptor(file)),
                     None => Some(Answer::Refused("an interface came without its queue".to_owned())),
                 },
-                Order::Release(lane) => self.release(lane),
+                Order::Release(lane) => {
+                    self.told = self.told.saturating_sub(1);
+                    self.release(lane)
+                }
                 Order::Count(lane) => Some(self.count(lane)),
                 Order::Resize(lane, mtu_bytes) => self.resize(lane, mtu_bytes),
                 Order::Join(join) => self.join(&join),
@@ -238,21 +255,22 @@ impl Carrier {
             return Some(Answer::Refused(format!("the address {} is taken", MacAddress(adoption.mac))));
         }
         if let Err(error) = self.poller.add(&queue, 2 * id as u64) {
+            self.paths.switch.remove(2 * id);
             return Some(Answer::Refused(format!("a queue cannot be watched: {error}")));
         }
         if self.paths.lanes.len() <= id {
             self.paths.lanes.resize_with(id + 1, || None);
         }
         self.paths.lanes[id] = Some(Lane::new(queue, adoption));
-        self.announce();
+        self.is_changed = true;
         None
     }
 
     fn release(&mut self, id: LaneId) -> Option<Answer> {
         if let Some(lane) = self.paths.lanes.get_mut(id).and_then(Option::take) {
-            self.poller.remove(&lane.queue);
+            self.poller.remove(&*lane.queue);
             self.paths.switch.remove(2 * id);
-            self.announce();
+            self.is_changed = true;
         }
         None
     }
@@ -260,7 +278,7 @@ impl Carrier {
     fn resize(&mut self, id: LaneId, mtu_bytes: u32) -> Option<Answer> {
         if let Some(Some(lane)) = self.paths.lanes.get_mut(id) {
             lane.announced.mtu_bytes = mtu_bytes;
-            self.announce();
+            self.is_changed = true;
         }
         None
     }
@@ -278,11 +296,15 @@ impl Carrier {
             return Some(Answer::Refused(format!("a port cannot be watched: {error}")));
         }
         self.paths.fabric = Some(fabric);
-        self.announce();
+        self.is_changed = true;
         None
     }
 
+    /// Tells the others what has changed, once for all orders that came together.
     fn announce(&mut self) {
+        if !std::mem::take(&mut self.is_changed) {
+            return;
+        }
         if let Some(fabric) = &mut self.paths.fabric {
             fabric.announce(self.paths.lanes.iter().flatten().map(|lane| lane.announced.clone()).collect());
         }
@@ -297,20 +319,13 @@ impl Carrier {
 }
 
 impl Paths {
-    /// Takes one frame from an interface, and delivers or drops it.
-    fn carry_next(&mut self, from: LaneId, now_ms: u64) -> Taken {
-        let Some(Some(lane)) = self.lanes.get_mut(from / 2) else { return Taken::All };
-        let length = match lane.queue.read(&mut self.buffer) {
-            Ok(0) => return Taken::Vanished,
-            Ok(length) => length,
-            Err(Errno::AGAIN | Errno::INTR) => return Taken::All,
-            Err(_) => return Taken::Vanished,
-        };
-        let frame = self.buffer.get(VnetHeader::BYTES..length).unwrap_or_default();
-        lane.sends(frame.len(), self.buffer[1] != 0);
-        if length == self.buffer.len() {
-            lane.counts.drops.count(Cause::Long);
-            return Taken::Some;
+    /// Delivers or drops a header and frame that were taken from an interface.
+    fn carry(&mut self, from: LaneId, packet: &mut [u8], now_ms: u64) {
+        let Some(Some(lane)) = self.lanes.get_mut(from / 2) else { return };
+        let frame = packet.get(VnetHeader::BYTES..).unwrap_or_default();
+        lane.sends(frame.len(), packet.get(1).is_some_and(|kind| *kind != offload::GSO_NONE));
+        if frame.len() == FRAME_BYTES_MAX {
+            return lane.counts.drops.count(Cause::Long);
         }
         if let Some(watch) = &mut self.watch
             && !watch.show(from, frame)
@@ -318,41 +333,40 @@ impl Paths {
             self.watch = None;
         }
         match self.switch.judge(from, frame, now_ms) {
-            Verdict::To(target) if is_fabric(target) => self.send(from, target, length),
-            Verdict::To(target) => self.deliver(target, length),
-            Verdict::Flood { is_unknown } => self.flood(from, is_unknown, length),
+            Verdict::To(target) if is_fabric(target) => self.send(from, target, packet),
+            Verdict::To(target) => self.deliver(target, packet),
+            Verdict::Flood { is_unknown } => self.flood(from, is_unknown, packet),
             Verdict::Drop(cause) => lane.counts.drops.count(cause),
         }
-        Taken::Some
     }
 
-    fn flood(&mut self, from: LaneId, is_unknown: bool, length: usize) {
+    fn flood(&mut self, from: LaneId, is_unknown: bool, packet: &mut [u8]) {
         // Interfaces first: what goes to the fabric gets another header in the same place.
         for target in (0..self.switch.lanes_count()).step_by(2) {
             if self.switch.floods(from, target, is_unknown) {
-                self.deliver(target, length);
+                self.deliver(target, packet);
             }
         }
         for target in (1..self.switch.lanes_count()).step_by(2) {
             if self.switch.floods(from, target, is_unknown) {
-                self.send(from, target, length);
+                self.send(from, target, packet);
             }
         }
     }
 
-    fn deliver(&mut self, target: LaneId, length: usize) {
+    fn deliver(&mut self, target: LaneId, packet: &[u8]) {
         if let Some(Some(lane)) = self.lanes.get_mut(target / 2)
-            && let Some((header, frame)) = self.buffer[..length].split_first_chunk()
+            && let Some((header, frame)) = packet.split_first_chunk()
         {
             lane.deliver(*header, frame, &mut self.segment);
         }
     }
 
-    /// Sends the frame in the buffer to another process. Its descriptor takes the place of the kernel's header, which
+    /// Sends a frame to another process. Its descriptor takes the place of the kernel's header, which
     /// is made to say the same for whoever comes next.
-    fn send(&mut self, from: LaneId, target: LaneId, length: usize) {
+    fn send(&mut self, from: LaneId, target: LaneId, packet: &mut [u8]) {
         let Some(fabric) = &mut self.fabric else { return };
-        let Some((kernels, frame)) = self.buffer[..length].split_first_chunk_mut() else { return };
+        let Some((kernels, frame)) = packet.split_first_chunk_mut() else { return };
         let header = VnetHeader::from_bytes(*kernels);
         let described = offload::describe(header, frame).or_else(|_| {
             // A protocol that we do not know: what is left to do is done here.
@@ -370,8 +384,13 @@ impl Paths {
         let kept = *kernels;
         const GAP: usize = VnetHeader::BYTES - Descriptor::BYTES;
         kernels[GAP..].copy_from_slice(&descriptor.to_bytes());
-        fabric.send(target, descriptor, &mut self.buffer[GAP..length]);
-        self.buffer[..VnetHeader::BYTES].copy_from_slice(&kept);
+        fabric.send(target, descriptor, &mut packet[GAP..]);
+        packet[..VnetHeader::BYTES].copy_from_slice(&kept);
+    }
+
+    /// Meets those again who were lost, where it is time for that; tells how long one may sleep until then.
+    fn seek_lost(&mut self) -> Option<Duration> {
+        self.fabric.as_mut()?.seek_lost()
     }
 
     fn next_arrival(&mut self) -> Option<Arrival> {

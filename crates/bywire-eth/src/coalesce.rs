@@ -106,6 +106,11 @@ impl Coalescer {
         }
     }
 
+    /// True when nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.held == 0
+    }
+
     /// Gives out everything that is held. Due whenever no further frame is there at once.
     pub fn flush(&mut self, mut ready: impl FnMut(Ready<'_>)) {
         for index in 0..self.held {

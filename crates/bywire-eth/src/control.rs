@@ -1,4 +1,7 @@
-//! How a running network is asked and ended: a socket in the runtime directory, for its own user alone.
+//! How a running network is asked and ended: a socket in a directory of its own user's, where nobody else can put one.
+//!
+//! The runtime directory is shared by all users. In it stands `eth`, which only its user can enter: the doors, and in
+//! `eth/ports` the ports of those who carry frames, who see nothing else.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -10,6 +13,10 @@ use bywire_sys::socket::{Listener, Socket};
 use bywire_sys::{Errno, directory};
 use serde::{Deserialize, Serialize};
 
+/// Where doors are, in the runtime directory.
+const DIRECTORY: &str = "eth";
+/// Where ports are, in the directory of doors.
+const PORTS: &str = "ports";
 /// What the sockets are called: `NETWORK.NODE.eth`.
 const ENDING: &str = "eth";
 /// How long one side waits for the other.
@@ -17,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest answer: a thousand interfaces with all their causes of drops.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// A request is one word.
-const REQUEST_BYTES_MAX: u64 = 256;
+const REQUEST_BYTES_MAX: usize = 256;
 
 /// What can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +51,11 @@ pub enum ControlError {
     /// There is no directory for it.
     #[error("there is no usable directory for sockets: set BYWIRE_RUNTIME_DIR to one of your own")]
     NoDirectory,
+    /// Somebody else was there first.
+    #[error(
+        "{0} belongs to another user: run this as that user, or set BYWIRE_RUNTIME_DIR to a directory of your own"
+    )]
+    Foreign(PathBuf),
     /// One runs already.
     #[error(
         "network {network} has a node {node} on this machine already: end it by `bywire eth down`, or give this one another --node"
@@ -71,20 +83,19 @@ impl Door {
     /// # Errors
     /// [`ControlError::Running`] when its door is open already, or [`ControlError::NoDirectory`].
     pub fn open(network: &str, node: &str) -> Result<Self, ControlError> {
-        let directory = runtime_directory()?;
+        let directory = own_directory()?;
         let path = directory.join(format!("{network}.{node}.{ENDING}"));
         let system = |error| ControlError::System(path.clone(), error);
         // One at a time: else two could both find the door of a third one dead, and replace each other's.
         let _lock = lock(&directory).map_err(system)?;
-        if UnixStream::connect(&path).is_ok() {
+        sweep(&directory).map_err(system)?;
+        if path.exists() {
             return Err(ControlError::Running { network: network.to_owned(), node: node.to_owned() });
         }
-        directory::remove(&path);
         let listener = UnixListener::bind(&path).map_err(system)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(system)?;
         listener.set_nonblocking(true).map_err(system)?;
         let window_path = window_of(&path);
-        directory::remove(&window_path);
         let window = Listener::bind(&window_path).map_err(|error| system(error.into()))?;
         directory::set_access(&window_path, 0o600, None).map_err(|error| system(error.into()))?;
         Ok(Self { listener, path, window, window_path })
@@ -104,12 +115,12 @@ impl Door {
     pub fn answer_next(&self) -> Option<(Request, UnixStream)> {
         let (mut caller, _) = self.listener.accept().ok()?;
         caller.set_nonblocking(false).ok()?;
-        // A caller that says nothing must not hold up the others for long.
+        // A caller that says nothing must not hold up the others for long, nor one that says it letter by letter.
         caller.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
         caller.set_write_timeout(Some(Duration::from_secs(1))).ok()?;
-        let mut word = Vec::new();
-        (&mut caller).take(REQUEST_BYTES_MAX).read_to_end(&mut word).ok()?;
-        Some((serde_json::from_slice(&word).ok()?, caller))
+        let mut word = [0; REQUEST_BYTES_MAX];
+        let length = caller.read(&mut word).ok()?;
+        Some((serde_json::from_slice(&word[..length]).ok()?, caller))
     }
 }
 
@@ -136,14 +147,19 @@ fn window_of(door: &Path) -> PathBuf {
     door.with_extension("capture")
 }
 
-/// The doors of all running networks, or of one network or node.
+/// The doors of all networks of this user's, or of one network or node. Behind some, nobody may live any more.
 ///
 /// # Errors
-/// [`ControlError::NoDirectory`].
+/// [`ControlError::NoDirectory`], [`ControlError::Foreign`].
 pub fn doors(network: Option<&str>, node: Option<&str>) -> Result<Vec<PathBuf>, ControlError> {
-    let directory = runtime_directory()?;
-    let entries = std::fs::read_dir(&directory).map_err(|error| ControlError::System(directory, error))?;
-    let mut found: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    let directory = runtime_directory()?.join(DIRECTORY);
+    match directory::entry(&directory).map(|entry| entry.owner) {
+        // None has run yet.
+        Err(Errno::NOENT) => return Ok(Vec::new()),
+        Ok(owner) if owner != bywire_sys::process::user() => return Err(ControlError::Foreign(directory)),
+        _ => {}
+    }
+    let mut found = entries(&directory).map_err(|error| ControlError::System(directory, error))?;
     found.retain(|path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let parts: Vec<&str> = name.split('.').collect();
@@ -177,11 +193,8 @@ pub fn ask(door: &Path, request: Request) -> Result<Option<serde_json::Value>, C
     answer.map(Some).map_err(|error| ControlError::Unreadable(error.to_string()))
 }
 
-/// Where doors are: the directory that other programs' ports use too.
-///
-/// # Errors
-/// [`ControlError::NoDirectory`].
-pub fn runtime_directory() -> Result<PathBuf, ControlError> {
+/// The directory that other programs' ports use too.
+fn runtime_directory() -> Result<PathBuf, ControlError> {
     let chosen = std::env::var_os("BYWIRE_RUNTIME_DIR").map(PathBuf::from);
     let candidates = match chosen {
         Some(path) => vec![path],
@@ -198,19 +211,59 @@ pub fn runtime_directory() -> Result<PathBuf, ControlError> {
 /// those who carry frames find nothing else.
 ///
 /// # Errors
-/// [`ControlError::NoDirectory`].
+/// [`ControlError::NoDirectory`], [`ControlError::Foreign`].
 pub fn ports_directory() -> Result<PathBuf, ControlError> {
-    let path = runtime_directory()?.join("eth");
+    private(own_directory()?.join(PORTS))
+}
+
+/// Where doors are.
+fn own_directory() -> Result<PathBuf, ControlError> {
+    private(runtime_directory()?.join(DIRECTORY))
+}
+
+/// Makes sure that `path` is a directory of this user's, which nobody else can enter.
+fn private(path: PathBuf) -> Result<PathBuf, ControlError> {
     match std::fs::DirBuilder::new().mode(0o700).create(&path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             return Err(ControlError::System(path, error));
         }
         _ => {}
     }
-    directory::prepare(&path).map_err(|error| ControlError::System(path.clone(), error.into()))?;
-    directory::set_access(&path, 0o700, None)
-        .map_err(|error| ControlError::System(path.clone(), error.into()))?;
-    Ok(path)
+    if directory::entry(&path).map(|entry| entry.owner) != Ok(bywire_sys::process::user()) {
+        return Err(ControlError::Foreign(path));
+    }
+    match directory::prepare(&path).and_then(|()| directory::set_access(&path, 0o700, None)) {
+        Ok(()) => Ok(path),
+        Err(error) => Err(ControlError::System(path, error.into())),
+    }
+}
+
+fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(std::fs::read_dir(directory)?.flatten().map(|entry| entry.path()).collect())
+}
+
+/// Removes what killed processes have left: doors, under whose lock this happens, and ports, under the lock of theirs,
+/// which everybody takes who replaces one.
+fn sweep(directory: &Path) -> io::Result<()> {
+    let has_ending = |path: &Path, ending: &str| path.extension().is_some_and(|found| found == ending);
+    let is_dead = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    for path in entries(directory)?.iter().filter(|path| has_ending(path, ENDING)) {
+        if UnixStream::connect(path).is_err_and(is_dead) {
+            directory::remove(path);
+            directory::remove(&window_of(path));
+        }
+    }
+    let ports = directory.join(PORTS);
+    if !ports.exists() {
+        return Ok(());
+    }
+    let _lock = lock(&ports)?;
+    for path in entries(&ports)?.iter().filter(|path| has_ending(path, "port")) {
+        if Socket::connect(path).is_err_and(|error| error == Errno::CONNREFUSED) {
+            directory::remove(path);
+        }
+    }
+    Ok(())
 }
 
 fn lock(path: &Path) -> io::Result<std::os::fd::OwnedFd> {

@@ -79,7 +79,7 @@ impl Drops {
 impl AddAssign<&Drops> for Drops {
     fn add_assign(&mut self, other: &Drops) {
         for (ours, theirs) in self.0.iter_mut().zip(other.0) {
-            *ours += theirs;
+            *ours = ours.wrapping_add(theirs);
         }
     }
 }

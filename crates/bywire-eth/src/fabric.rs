@@ -2,13 +2,15 @@
 //!
 //! Frames travel as datagrams, a descriptor of eight bytes before each. What they are meant for travels as messages:
 //! each side tells which interfaces it has, and tells again when that changes. Who starts later looks for the others,
-//! so nobody has to watch for newcomers.
+//! so nobody has to watch for newcomers; who loses somebody that has not ended looks again, ever more rarely.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use bywire::{
-    Address, Event, Geometry, LaneGeometry, OpenError, Payload, Peer, Port, PortName, PortOptions, Priority,
+    Address, ConnectError, Event, Geometry, Gone, LaneGeometry, OpenError, Payload, Peer, Port, PortName,
+    PortOptions, Priority, SendError,
 };
 use serde::{Deserialize, Serialize};
 
@@ -18,20 +20,26 @@ use crate::frame::HEADER_BYTES_MAX;
 use crate::offload::Descriptor;
 use crate::order::{Join, PeerReport, Traffic};
 use crate::segment::Cutter;
-use crate::switch::{LaneId, Side, Switch};
+use crate::switch::{LaneId, Switch};
 
 /// Processes that one meets.
-const PEERS_MAX: usize = 256;
+pub const PEERS_MAX: usize = 256;
 /// Interfaces that one of them may have.
 const INTERFACES_MAX: usize = 1024;
+/// Events without a frame that are seen to before others have their turn.
+const EVENTS: usize = 64;
 /// The longest name of an interface or a node that is believed.
 const LABEL_BYTES_MAX: usize = 320;
 /// What is tried for the longest datagram, best first: a superframe whole, then what a smaller ring can carry.
 const DATAGRAM_BYTES: [u32; 2] = [65_472, 32_768];
 /// What may be under way to one process. A fourth of it halved the rate of two processes and two programs on two cores.
 const LANE_BYTES: u32 = 2 << 20;
+/// Interfaces in one introduction: with the longest names they fit into the shortest datagram.
+const INTRODUCED: usize = 32;
+/// After how long somebody who was lost is looked for, at first and at last; each time it is doubled.
+const SEEK_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(64)];
 /// The form of what the sides tell each other.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// An interface as it is told to others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,12 +52,14 @@ pub struct Announced {
     pub mtu_bytes: u32,
 }
 
-/// What one side tells the other.
+/// What one side tells the other, in as many parts as it takes: a message has a bounded length.
 #[derive(Debug, Serialize, Deserialize)]
 struct Introduction {
     version: u32,
     node: String,
     interfaces: Vec<Announced>,
+    is_first: bool,
+    is_last: bool,
 }
 
 /// A frame that has come, behind its descriptor, in memory that nobody else can change.
@@ -66,12 +76,16 @@ pub struct Arrival {
 pub struct Fabric {
     /// Where the others are met.
     pub port: Port,
-    node: String,
+    join: Join,
+    directory: PathBuf,
     own: PortName,
     peers: HashMap<Peer, Met>,
     lanes: Vec<Option<Peer>>,
     interfaces: Vec<Announced>,
     datagram_bytes_max: usize,
+    /// When those who were lost are looked for, if there are any.
+    seek_at: Option<Instant>,
+    seek_after: Duration,
 }
 
 /// A process that was met.
@@ -83,6 +97,10 @@ struct Met {
     name: PortName,
     node: String,
     interfaces: Vec<Announced>,
+    /// What it has said of itself so far, until that is complete.
+    heard: Vec<Announced>,
+    /// Which of our interfaces it is to be told next, unless it knows them all.
+    untold: Option<usize>,
     conflicts: Vec<String>,
     sent: Traffic,
     received: Traffic,
@@ -112,20 +130,50 @@ impl Fabric {
         })?;
         let mut fabric = Self {
             port,
-            node: join.node.clone(),
+            join: join.clone(),
+            directory: directory.to_owned(),
             own,
             peers: HashMap::with_capacity(PEERS_MAX),
             lanes: Vec::with_capacity(PEERS_MAX),
             interfaces: Vec::new(),
             datagram_bytes_max: geometry.fragment_bytes as usize,
+            seek_at: None,
+            seek_after: SEEK_AFTER[0],
         };
-        for name in others(join, directory) {
-            // Whoever is gone already is not missed; whoever comes back looks for us.
-            if let Ok(peer) = fabric.port.connect_start(&Address::local(name)) {
-                fabric.meet(peer, true);
+        fabric.seek();
+        Ok(fabric)
+    }
+
+    /// Begins to connect to everybody in the directory who is not known.
+    fn seek(&mut self) {
+        for name in others(&self.join, &self.directory) {
+            if self.peers.values().any(|met| met.name == name) {
+                continue;
+            }
+            match self.port.connect_start(&Address::local(name.clone())) {
+                Ok(peer) => self.meet(peer, Some(name)),
+                // Whoever is gone already is not missed; whoever comes back looks for us.
+                Err(ConnectError::NoPort) => {}
+                Err(_) => self.seek_later(),
             }
         }
-        Ok(fabric)
+    }
+
+    fn seek_later(&mut self) {
+        if self.seek_at.is_none() {
+            self.seek_at = Some(Instant::now() + self.seek_after);
+            self.seek_after = (2 * self.seek_after).min(SEEK_AFTER[1]);
+        }
+    }
+
+    /// Looks for those who were lost, where it is time for that; tells how long one may sleep until then.
+    pub fn seek_lost(&mut self) -> Option<Duration> {
+        let rest = self.seek_at?.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            self.seek_at = None;
+            self.seek();
+        }
+        Some(rest)
     }
 
     /// Has anybody been met?
@@ -141,9 +189,11 @@ impl Fabric {
         connected.into_iter().for_each(|peer| self.introduce(peer));
     }
 
-    /// The next frame that has come, if any. What else has happened meanwhile is seen to.
+    /// The next frame that has come, if any. What else has happened meanwhile is seen to, one thing of each call:
+    /// `None` does not mean that nothing is left, so that nobody who talks of himself all the time keeps frames
+    /// waiting.
     pub fn poll(&mut self, switch: &mut Switch) -> Option<Arrival> {
-        loop {
+        for _ in 0..EVENTS {
             match self.port.poll()? {
                 Event::Datagram(message) => {
                     if let Some(arrival) = self.arrive(message.peer, message.payload) {
@@ -155,15 +205,23 @@ impl Fabric {
                         self.port.disconnect(message.peer);
                     }
                     self.port.recycle(message.payload);
+                    return None;
                 }
                 Event::Connected(peer) => {
-                    self.meet(peer, false);
+                    self.meet(peer, None);
                     self.introduce(peer);
                 }
-                Event::Disconnected { peer, .. } => self.part(peer, switch),
+                Event::Disconnected { peer, reason } => {
+                    self.part(peer, switch);
+                    if !matches!(reason, Gone::Closed | Gone::Died) {
+                        self.seek_later();
+                    }
+                }
+                Event::Room { peer, .. } => self.tell(peer),
                 _ => {}
             }
         }
+        None
     }
 
     /// Sends what stands in `packet`, a descriptor and a frame, to a lane's process; a superframe too long for one
@@ -245,8 +303,8 @@ impl Fabric {
         }
     }
 
-    /// Makes a lane for a process.
-    fn meet(&mut self, peer: Peer, began_here: bool) {
+    /// Makes a lane for a process, of this name where it was looked for.
+    fn meet(&mut self, peer: Peer, sought: Option<PortName>) {
         if let Some(met) = self.peers.get_mut(&peer) {
             met.is_connected = true;
             return;
@@ -256,14 +314,17 @@ impl Fabric {
             self.lanes.push(None);
         }
         self.lanes[place] = Some(peer);
-        let name = self.port.peer_info(peer).map_or(PortName::Number(0), |info| info.port().clone());
+        let began_here = sought.is_some();
+        let told = || self.port.peer_info(peer).map_or(PortName::Number(0), |info| info.port().clone());
         let met = Met {
             lane: lane_of(place),
             began_here,
             is_connected: !began_here,
-            name,
+            name: sought.unwrap_or_else(told),
             node: String::new(),
             interfaces: Vec::new(),
+            heard: Vec::new(),
+            untold: None,
             conflicts: Vec::new(),
             sent: Traffic::default(),
             received: Traffic::default(),
@@ -279,26 +340,43 @@ impl Fabric {
         }
     }
 
+    /// Begins to tell a process of all interfaces.
     fn introduce(&mut self, peer: Peer) {
-        let introduction =
-            Introduction { version: VERSION, node: self.node.clone(), interfaces: self.interfaces.clone() };
-        let sent = serde_json::to_vec(&introduction)
-            .is_ok_and(|bytes| self.port.send(peer, Priority::High, &bytes).is_ok());
-        if !sent {
-            // Better none than one who knows us wrongly; it looks for us when it starts anew.
-            self.port.disconnect(peer);
+        if let Some(met) = self.peers.get_mut(&peer) {
+            met.untold = Some(0);
+        }
+        self.tell(peer);
+    }
+
+    /// Goes on telling, as long as there is room: whoever reads slowly is told the rest as soon as there is again.
+    fn tell(&mut self, peer: Peer) {
+        let Some(met) = self.peers.get_mut(&peer) else { return };
+        while let Some(start) = met.untold {
+            let rest = &self.interfaces[start.min(self.interfaces.len())..];
+            let part = &rest[..rest.len().min(INTRODUCED)];
+            let introduction = Introduction {
+                version: VERSION,
+                node: self.join.node.clone(),
+                interfaces: part.to_vec(),
+                is_first: start == 0,
+                is_last: part.len() == rest.len(),
+            };
+            let bytes = serde_json::to_vec(&introduction).unwrap_or_default();
+            match self.port.send(peer, Priority::High, &bytes) {
+                Ok(()) => met.untold = (!introduction.is_last).then_some(start + part.len()),
+                Err(SendError::Full) => return,
+                // Better none than one who knows us wrongly: we meet again.
+                Err(_) => return self.port.disconnect(peer),
+            }
         }
     }
 
     /// Takes what a process says of itself. `false`: it is nothing that one of us would say.
     fn hear(&mut self, peer: Peer, bytes: &[u8], switch: &mut Switch) -> bool {
         let Ok(said) = serde_json::from_slice::<Introduction>(bytes) else { return false };
-        let labels = said.interfaces.iter().map(|interface| interface.label.len());
-        if said.version != VERSION
-            || said.interfaces.len() > INTERFACES_MAX
-            || said.node.len() > LABEL_BYTES_MAX
-            || labels.max().is_some_and(|length| length > LABEL_BYTES_MAX)
-        {
+        let is_label = |text: &str| text.len() <= LABEL_BYTES_MAX && !text.contains(char::is_control);
+        let labels_are_good = said.interfaces.iter().all(|interface| is_label(&interface.label));
+        if said.version != VERSION || !is_label(&said.node) || !labels_are_good {
             return false;
         }
         if let Some(info) = self.port.peer_info(peer)
@@ -310,18 +388,19 @@ impl Fabric {
             return true;
         }
         let Some(met) = self.peers.get_mut(&peer) else { return true };
-        // Lanes to the fabric have no address of their own, so this cannot be refused.
-        let _ = switch.insert(met.lane, Side::Fabric);
-        met.conflicts.clear();
-        for interface in &said.interfaces {
-            let mac = MacAddress(interface.mac);
-            if mac.is_multicast() || !switch.announce(met.lane, mac) {
-                met.conflicts
-                    .push(format!("{} has the address {mac}, which is somebody else's", interface.label));
-            }
+        if said.is_first {
+            met.heard.clear();
         }
-        met.node = said.node;
-        met.interfaces = said.interfaces;
+        if met.heard.len() + said.interfaces.len() > INTERFACES_MAX {
+            return false;
+        }
+        met.heard.extend(said.interfaces);
+        if said.is_last {
+            met.node = said.node;
+            met.interfaces = std::mem::take(&mut met.heard);
+            met.know(switch);
+            self.seek_after = SEEK_AFTER[0];
+        }
         true
     }
 
@@ -348,7 +427,20 @@ impl Fabric {
 }
 
 impl Met {
-    fn note(&mut self, sent: Result<bool, bywire::SendError>, length_bytes: usize, is_superframe: bool) {
+    /// Makes its interfaces, and no others, reachable.
+    fn know(&mut self, switch: &mut Switch) {
+        switch.lead_to_fabric(self.lane);
+        self.conflicts.clear();
+        for interface in &self.interfaces {
+            let mac = MacAddress(interface.mac);
+            if mac.is_multicast() || !switch.announce(self.lane, mac) {
+                self.conflicts
+                    .push(format!("{} has the address {mac}, which is somebody else's", interface.label));
+            }
+        }
+    }
+
+    fn note(&mut self, sent: Result<bool, SendError>, length_bytes: usize, is_superframe: bool) {
         match sent {
             Ok(true) => {
                 self.sent.frames += 1;

@@ -1,6 +1,7 @@
 //! An interface as the carrying loop sees it: where frames come from and go to.
 
 use std::io::IoSlice;
+use std::rc::Rc;
 
 use bywire_sys::Errno;
 use bywire_sys::tap::Queue;
@@ -17,8 +18,8 @@ const REFUSALS_MAX: u32 = 3;
 /// One queue of an interface's TAP.
 #[derive(Debug)]
 pub struct Lane {
-    /// The kernel's end.
-    pub queue: Queue,
+    /// The kernel's end; shared with whoever takes frames from it while they are delivered elsewhere.
+    pub queue: Rc<Queue>,
     /// What has happened here.
     pub counts: Counts,
     /// How it is told to others.
@@ -33,7 +34,7 @@ impl Lane {
     /// Of a queue that was given into our care.
     pub fn new(queue: Queue, adoption: &Adoption) -> Self {
         Self {
-            queue,
+            queue: Rc::new(queue),
             announced: Announced {
                 label: adoption.label.clone(),
                 mac: adoption.mac,

@@ -23,6 +23,7 @@
 //! | [`carrier`] | the loop that carries frames; it needs no privilege |
 //! | [`confinement`] | how it gives up what it does not need |
 //! | [`switch`] | where a frame goes |
+//! | [`gather`] | a burst of frames taken from an interface, merged where that can be |
 //! | [`lane`] | an interface as the loop sees it |
 //! | [`fabric`] | other processes as the loop sees them |
 //! | [`spin`] | how long the loop looks before it sleeps |
@@ -48,12 +49,14 @@ pub mod control;
 pub mod drops;
 pub mod fabric;
 pub mod frame;
+pub mod gather;
 pub mod interface;
 pub mod lane;
 pub mod metrics;
 pub mod network;
 pub mod offload;
 pub mod order;
+mod patience;
 pub mod probe;
 pub mod rejection;
 pub mod segment;

@@ -1,12 +1,14 @@
 //! The status as Prometheus reads it, over HTTP, where somebody asked for that.
 
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use serde_json::Value;
+
+use crate::patience;
 
 /// The longest request that is read.
 const REQUEST_BYTES_MAX: usize = 4096;
@@ -35,7 +37,6 @@ impl Metrics {
         let (mut caller, _) = self.listener.accept().ok()?;
         caller.set_nonblocking(false).ok()?;
         caller.set_read_timeout(Some(PATIENCE)).ok()?;
-        caller.set_write_timeout(Some(PATIENCE)).ok()?;
         let mut request = [0; REQUEST_BYTES_MAX];
         let length = caller.read(&mut request).ok()?;
         request[..length].starts_with(b"GET ").then_some(caller)
@@ -58,8 +59,8 @@ pub fn answer(caller: &mut TcpStream, status: &Value) -> io::Result<()> {
         "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         page.len()
     );
-    caller.write_all(head.as_bytes())?;
-    caller.write_all(page.as_bytes())
+    let answer = head + &page;
+    patience::write_within(caller, TcpStream::set_write_timeout, answer.as_bytes(), PATIENCE)
 }
 
 /// A status in the text form of Prometheus.

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bywire_sys::Errno;
 use bywire_sys::namespace::Namespace;
@@ -19,8 +19,9 @@ use bywire_sys::socket::Socket;
 
 use crate::address::MacAddress;
 use crate::carrier::{self, LANES_MAX};
+use crate::fabric::PEERS_MAX;
 use crate::order::{
-    self, Adoption, Answer, Confinement, Counts, ExchangeError, Join, Manner, Order, PeerReport,
+    self, Adoption, Answer, Confinement, Counts, ExchangeError, Join, Manner, Order, PeerReport, printable,
 };
 use crate::probe::{self, Probe};
 use crate::station::{Plan, Station, StationError};
@@ -163,7 +164,11 @@ impl Network {
             self.stations.push(None);
         }
         self.stations[lane] = Some(station);
-        self.settle()?;
+        if let Err(error) = self.settle() {
+            // Half of it would be worse than nothing; why it failed says more than why it cannot be taken back.
+            let _ = self.remove(lane);
+            return Err(error);
+        }
         Ok(lane)
     }
 
@@ -176,6 +181,8 @@ impl Network {
             order::send(&each.orders, &Order::Release(lane), None)?;
         }
         self.settle()?;
+        // What was said of it before it was taken away is not to be said of whatever has its place next.
+        self.vanished.remove(&lane);
         Ok(self.stations.get_mut(lane).and_then(Option::take))
     }
 
@@ -218,7 +225,7 @@ impl Network {
         let mut peers: Vec<PeerReport> = Vec::new();
         for index in 0..self.loops.len() {
             let (mut place, mut places) = (0, 1);
-            while place < places {
+            while place < places.min(PEERS_MAX) {
                 let Answer::Peer(report, count) = self.ask(index, &Order::Peer(place))? else { break };
                 (place, places) = (place + 1, count);
                 let Some(report) = report else { continue };
@@ -253,13 +260,20 @@ impl Network {
         self.loops.iter().map(|each| &each.orders)
     }
 
+    /// Has [`Network::vanished`] something to say of which no loop will speak again?
+    pub fn has_news(&self) -> bool {
+        !self.vanished.is_empty()
+    }
+
     /// Lanes whose device somebody else has removed since the last call. They are free again.
     ///
     /// # Errors
     /// [`NetworkError::Exchange`] when a carrying loop has ended.
     pub fn vanished(&mut self) -> Result<Vec<Station>, NetworkError> {
         for each in &self.loops {
-            while let Some((answer, _)) = order::receive::<Answer>(&each.orders)? {
+            // Not for as long as something comes: the other end is not to be trusted with our time.
+            for _ in 0..LANES_MAX {
+                let Some((answer, _)) = order::receive::<Answer>(&each.orders)? else { break };
                 if let Answer::Vanished(lane) = answer
                     && lane < LANES_MAX
                 {
@@ -268,12 +282,12 @@ impl Network {
             }
         }
         let lanes = std::mem::take(&mut self.vanished);
-        for lane in &lanes {
-            for each in &self.loops {
-                order::send(&each.orders, &Order::Release(*lane), None)?;
-            }
+        let mut gone = Vec::with_capacity(lanes.len());
+        for lane in lanes {
+            // Of a device with several queues, every loop says that it has gone, each in its own time.
+            gone.extend(self.remove(lane)?);
         }
-        Ok(lanes.into_iter().filter_map(|lane| self.stations.get_mut(lane)?.take()).collect())
+        Ok(gone)
     }
 
     /// Shows copies of all frames that enter to whoever is at the other end.
@@ -321,9 +335,12 @@ impl Network {
     fn ask(&mut self, index: usize, question: &Order) -> Result<Answer, NetworkError> {
         let each = &self.loops[index];
         order::send(&each.orders, question, None)?;
+        let deadline = Instant::now() + PATIENCE;
         loop {
-            match order::await_next(&each.orders, PATIENCE)? {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            match order::await_next(&each.orders, rest)? {
                 Answer::Vanished(lane) if lane < LANES_MAX => drop(self.vanished.insert(lane)),
+                Answer::Refused(reason) => return Ok(Answer::Refused(printable(&reason))),
                 answer => return Ok(answer),
             }
         }
@@ -363,5 +380,38 @@ impl Drop for Loop {
             Some(Work::Process(mut process)) => drop(process.wait()),
             None => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A network of one loop, which says what a test lets it say.
+    fn network() -> (Network, Socket) {
+        let (orders, theirs) = Socket::pair().expect("a pair");
+        let workshop = Namespace::open(&bywire_sys::namespace::Place::Current).expect("ours");
+        let loops = vec![Loop { orders, work: None }];
+        let (probe, stations, vanished) = (Probe::default(), Vec::new(), BTreeSet::new());
+        (Network { workshop, probe, stations, loops, vanished }, theirs)
+    }
+
+    #[test]
+    fn a_refusal_does_not_rule_the_terminal() {
+        let (mut network, theirs) = network();
+        order::send(&theirs, &Answer::Refused("\u{1b}[2Jno\n".to_owned()), None).expect("sent");
+        let said = network.counts(0).expect_err("refused").to_string();
+        assert!(said.ends_with("?[2Jno?"), "{said:?}");
+    }
+
+    #[test]
+    fn an_end_of_what_never_was_is_not_believed() {
+        let (mut network, theirs) = network();
+        for lane in [LANES_MAX, usize::MAX] {
+            order::send(&theirs, &Answer::Vanished(lane), None).expect("sent");
+        }
+        order::send(&theirs, &Answer::Done, None).expect("sent");
+        assert!(network.vanished().expect("an answer").is_empty());
+        assert!(!network.has_news());
     }
 }

@@ -75,7 +75,7 @@ pub enum Confinement {
 /// How frames are carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manner {
-    /// Take as many frames at each wake as there are, rather than one.
+    /// Take as many frames at each wake as there are and merge those of a flow, rather than one by one.
     pub coalesce: bool,
     /// How long to look for the next frame before sleeping, in microseconds.
     pub spin_us: u32,
@@ -167,11 +167,11 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Adds what another queue of the same interface has done.
+    /// Adds what another queue of the same interface has done. Whoever counted is not trusted: nothing panics.
     pub fn add(&mut self, other: &Counts) {
         self.sent.add(other.sent);
         self.received.add(other.received);
-        self.cut += other.cut;
+        self.cut = self.cut.wrapping_add(other.cut);
         self.drops += &other.drops;
         self.refused_tcp |= other.refused_tcp;
         self.refused_udp |= other.refused_udp;
@@ -189,9 +189,9 @@ impl PeerReport {
 
 impl Traffic {
     fn add(&mut self, other: Traffic) {
-        self.frames += other.frames;
-        self.superframes += other.superframes;
-        self.bytes += other.bytes;
+        self.frames = self.frames.wrapping_add(other.frames);
+        self.superframes = self.superframes.wrapping_add(other.superframes);
+        self.bytes = self.bytes.wrapping_add(other.bytes);
     }
 }
 
@@ -199,7 +199,7 @@ impl Traffic {
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
     /// The other part has ended.
-    #[error("the other part of this program has ended")]
+    #[error("the other part of this program has ended; why, it says above: run `bywire eth up` again")]
     Ended,
     /// It takes too long.
     #[error("the other part of this program does not answer")]
@@ -235,12 +235,17 @@ pub fn receive<T: DeserializeOwned>(socket: &Socket) -> Result<Option<(T, Option
     match socket.receive(&mut buffer)? {
         Received::Packet(length, files) => {
             let what = serde_json::from_slice(&buffer[..length])
-                .map_err(|error| ExchangeError::Unreadable(error.to_string()))?;
+                .map_err(|error| ExchangeError::Unreadable(printable(&error.to_string())))?;
             Ok(Some((what, files.into_iter().next())))
         }
         Received::Nothing => Ok(None),
         Received::Closed => Err(ExchangeError::Ended),
     }
+}
+
+/// What others have said, without what a terminal would obey.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
 /// Waits for the next order or answer.
@@ -252,13 +257,28 @@ pub fn await_next<T: DeserializeOwned>(socket: &Socket, patience: Duration) -> R
     let mut poller = bywire_sys::poller::Poller::new()?;
     poller.add(socket, 0)?;
     loop {
-        if let Some((what, _)) = receive(socket)? {
-            return Ok(what);
-        }
         let rest = deadline.saturating_duration_since(Instant::now());
         if rest.is_zero() {
             return Err(ExchangeError::Late);
         }
+        if let Some((what, _)) = receive(socket)? {
+            return Ok(what);
+        }
         poller.wait(Some(rest))?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_understood_does_not_rule_the_terminal() {
+        let (ours, theirs) = Socket::pair().expect("a pair");
+        for said in ["\"\\u001b[2J\"", "\u{1b}[2J", "{\"\\u009b2J\\n\":1}"] {
+            theirs.send(said.as_bytes(), &[]).expect("sent");
+            let error = receive::<Answer>(&ours).expect_err("no answer").to_string();
+            assert!(!error.contains(char::is_control), "{error:?}");
+        }
     }
 }

@@ -17,12 +17,16 @@ use crate::control::{ControlError, Door, Request, ports_directory};
 use crate::metrics::{self, Metrics};
 use crate::network::{Launch, Network, NetworkError};
 use crate::order::Counts;
+use crate::patience::write_within;
 use crate::settings::{Settings, SettingsError};
-use crate::station::Plan;
+use crate::station::{Plan, StationError};
 use crate::status;
 
 /// How often an interface that is missing is tried again: its namespace may come back, as a restarted container's.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// How long a caller may take to read an answer.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why a service did not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -137,8 +141,12 @@ impl<'a> Service<'a> {
     pub fn run(mut self) -> Result<(), ServiceError> {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         loop {
-            let timeout = (!self.missing.is_empty()).then_some(RETRY);
+            let timeout = match self.network.has_news() {
+                true => Some(Duration::ZERO),
+                false => (!self.missing.is_empty()).then_some(RETRY),
+            };
             let ready = self.poller.wait(timeout).map_err(|error| ServiceError::System(error.into()))?;
+            // Loops that say something wake us, and are heard below.
             let ready = ready.to_vec();
             if ready.contains(&STOP) {
                 return Ok(());
@@ -146,9 +154,6 @@ impl<'a> Service<'a> {
             if ready.contains(&RELOAD) {
                 drain(&self.reload);
                 self.follow()?;
-            }
-            if ready.contains(&CARRIERS) {
-                self.mourn()?;
             }
             if ready.contains(&WINDOW)
                 && let Ok(Some(watcher)) = self.door.window().accept()
@@ -168,6 +173,8 @@ impl<'a> Service<'a> {
                 self.end(caller);
                 return Ok(());
             }
+            // Whoever was asked for something else may have said that an interface is gone.
+            self.mourn()?;
             self.retry()?;
         }
     }
@@ -175,10 +182,8 @@ impl<'a> Service<'a> {
     /// Takes note of interfaces that somebody has removed.
     fn mourn(&mut self) -> Result<(), ServiceError> {
         for station in self.network.vanished()? {
-            (self.say)(&format!(
-                "{} was removed by somebody: it is made anew as soon as that is possible",
-                station.plan.label()
-            ));
+            let label = station.plan.label();
+            (self.say)(&format!("{label} was removed: it is made anew as soon as that is possible"));
             self.missing.push(station.plan);
         }
         Ok(())
@@ -190,10 +195,20 @@ impl<'a> Service<'a> {
             match self.network.add(plan.clone()) {
                 Ok(_) => (self.say)(&format!("{} stands again", plan.label())),
                 Err(NetworkError::Exchange(error)) => return Err(NetworkError::Exchange(error).into()),
-                Err(_) => self.missing.push(plan),
+                Err(error) => self.miss(plan, &error),
             }
         }
         Ok(())
+    }
+
+    /// Keeps in mind what could not be made, unless it never can be.
+    fn miss(&mut self, plan: Plan, error: &NetworkError) {
+        match error {
+            NetworkError::Station(StationError::NoProcess(_)) => {
+                (self.say)(&format!("{} is given up: {error}", plan.label()));
+            }
+            _ => self.missing.push(plan),
+        }
     }
 
     /// Reads the settings again and does what differs.
@@ -238,7 +253,7 @@ impl<'a> Service<'a> {
             }
             if let Err(error) = self.network.add(plan.clone()) {
                 (self.say)(&error.to_string());
-                self.missing.push(plan);
+                self.miss(plan, &error);
             }
         }
         self.settings = settings;
@@ -254,7 +269,8 @@ impl<'a> Service<'a> {
         }
         let answer = self.status()?;
         // A caller that has gone away has its reasons.
-        let _ = caller.write_all(answer.to_string().as_bytes());
+        let answer = answer.to_string();
+        let _ = write_within(&mut caller, UnixStream::set_write_timeout, answer.as_bytes(), PATIENCE);
         Ok(None)
     }
 

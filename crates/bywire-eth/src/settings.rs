@@ -38,6 +38,8 @@ pub const SPIN_US_MAX: u32 = 1000;
 const ADDRESSES_MAX: usize = 64;
 /// A node's name becomes part of a file's name.
 const NODE_BYTES_MAX: usize = 64;
+/// The longest way to tell a namespace.
+const NAMESPACE_BYTES_MAX: usize = 255;
 /// A network's name becomes part of a port's name.
 const NETWORK_BYTES_MAX: usize = 24;
 
@@ -61,7 +63,7 @@ pub struct Settings {
     pub mtu: u32,
     /// How many processes carry frames, each with one queue of every interface.
     pub queues: usize,
-    /// Take as many frames at each wake as there are.
+    /// Take as many frames at each wake as there are, and merge those of a flow.
     pub coalesce: bool,
     /// How long to look for the next frame before sleeping, in microseconds.
     pub spin_us: u32,
@@ -213,6 +215,10 @@ impl Settings {
 
 impl Interface {
     fn plan(&self, settings: &Settings) -> Result<Plan, SettingsError> {
+        // It becomes a part of the interface's label, which others are told.
+        if self.namespace.len() > NAMESPACE_BYTES_MAX || self.namespace.contains(char::is_control) {
+            return Err(SettingsError::Namespace(self.namespace.chars().take(40).collect()));
+        }
         let place: Place =
             self.namespace.parse().map_err(|_| SettingsError::Namespace(self.namespace.clone()))?;
         for name in [Some(&self.name), self.bridge.as_ref()].into_iter().flatten() {
@@ -301,7 +307,7 @@ mod tests {
     fn interfaces_are_told_in_one_word() {
         let blue = plan("blue:by0=10.77.0.1/24,fd00::1/64").expect("a plan");
         assert_eq!((blue.label().as_str(), blue.addresses.len(), blue.mtu_bytes), ("blue:by0", 2, 1500));
-        assert_eq!(plan("pid:17:by0").expect("a plan").place, Place::Process(17));
+        assert_eq!(plan("pid:17:by0").expect("a plan").place.to_string(), "pid:17");
         assert_eq!(plan("-:by0").expect("a plan").place, Place::Current);
         let path = plan("/run/b:c:by0=10.0.0.1/8").expect("a plan");
         assert_eq!(path.place, Place::Path("/run/b:c".into()));
@@ -319,6 +325,8 @@ mod tests {
             "blue:by0=10.0.0.1/33",
             "blue:by0=",
             "blue:sixteen-letters-",
+            "/run/\u{1b}[2J:by0",
+            &format!("/{}:by0", "long/".repeat(60)),
         ] {
             let error = plan(wrong).expect_err(wrong).to_string();
             assert!(!error.contains('\n') && error.len() > 20, "{error}");

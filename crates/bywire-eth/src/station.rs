@@ -46,6 +46,9 @@ pub enum StationError {
         "there is no network namespace {0}: `ip netns list` shows the named ones, `pid:N` takes a process's"
     )]
     NoNamespace(Place),
+    /// The process whose namespace it was has ended, and its number means nothing any more.
+    #[error("the process of {0} has ended: tell another one, or a namespace by its name")]
+    NoProcess(Place),
     /// It cannot be entered.
     #[error("cannot enter the network namespace {0}: {1}; this needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)")]
     Entry(Place, Errno),
@@ -129,7 +132,9 @@ impl Station {
     /// # Errors
     /// [`StationError`].
     pub fn adapt(&mut self, wanted: Plan) -> Result<(), StationError> {
-        let namespace = open(&self.plan.place)?;
+        // Where it stands, also where a process that is told again may be another one by now.
+        let wanted = Plan { place: self.plan.place.clone(), ..wanted };
+        let namespace = open(&wanted.place)?;
         let before = &self.plan;
         wanted.inside(&namespace, || {
             let failed = |cause| wanted.failed("change", cause);
@@ -229,6 +234,9 @@ pub fn is_name(text: &str) -> bool {
 
 fn open(place: &Place) -> Result<Namespace, StationError> {
     Namespace::open(place).map_err(|error| match error {
+        Errno::SRCH | Errno::NOENT if matches!(place, Place::Process(_)) => {
+            StationError::NoProcess(place.clone())
+        }
         Errno::NOENT | Errno::SRCH => StationError::NoNamespace(place.clone()),
         error => StationError::Entry(place.clone(), error),
     })

@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
+use bywire_sys::tap::Offloads;
 use serde_json::{Value, json};
 
 use crate::address::MacAddress;
 use crate::drops::Drops;
-use crate::order::{Confinement, Counts, PeerReport, Traffic};
+use crate::order::{Confinement, Counts, PeerReport, Traffic, printable};
 use crate::probe::Probe;
 use crate::station::{Plan, Station};
 
@@ -43,7 +44,7 @@ pub fn interface(station: &Station, probe: &Probe, counts: &Counts) -> Value {
         "state": state,
         "addresses": plan.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "bridge": plan.bridge,
-        "offloads": offloads(station, probe, counts),
+        "offloads": offloads(station.offloads, probe, counts),
         "sent": traffic(counts.sent),
         "received": traffic(counts.received),
         "cut": counts.cut,
@@ -59,9 +60,9 @@ pub fn carrier(process: u32, confinement: &Confinement) -> Value {
         lines.next().map(str::trim).map(str::to_owned)
     };
     let files = match confinement {
-        Confinement::Absent => "unconfined",
-        Confinement::Enforced { but: Some(reason) } => reason,
-        Confinement::Enforced { but: None } => "the directory of ports only",
+        Confinement::Absent => "unconfined".to_owned(),
+        Confinement::Enforced { but: Some(reason) } => printable(reason),
+        Confinement::Enforced { but: None } => "the directory of ports only".to_owned(),
     };
     json!({
         "process": process,
@@ -76,15 +77,15 @@ pub fn carrier(process: u32, confinement: &Confinement) -> Value {
 /// Another process of the network.
 pub fn peer(report: &PeerReport) -> Value {
     json!({
-        "node": report.node,
+        "node": printable(&report.node),
         "process": report.process,
         "interfaces_count": report.interfaces_count,
         "interfaces": report.interfaces.iter().map(|interface| json!({
-            "interface": interface.label,
+            "interface": printable(&interface.label),
             "mac": MacAddress(interface.mac).to_string(),
             "mtu": interface.mtu_bytes,
         })).collect::<Vec<_>>(),
-        "conflicts": report.conflicts,
+        "conflicts": report.conflicts.iter().map(|text| printable(text)).collect::<Vec<_>>(),
         "sent": traffic(report.sent),
         "received": traffic(report.received),
         "drops": drops(&report.drops),
@@ -205,7 +206,7 @@ fn drops_line(of: &Value) -> Vec<String> {
     if drops.is_empty() { Vec::new() } else { vec![format!("    dropped: {}", drops.join(", "))] }
 }
 
-fn offloads(station: &Station, probe: &Probe, counts: &Counts) -> Value {
+fn offloads(device: Offloads, probe: &Probe, counts: &Counts) -> Value {
     let mut reasons = probe.reasons.clone();
     for (name, refused) in [("TCP", counts.refused_tcp), ("UDP", counts.refused_udp)] {
         if refused {
@@ -213,7 +214,7 @@ fn offloads(station: &Station, probe: &Probe, counts: &Counts) -> Value {
         }
     }
     json!({
-        "checksum": station.offloads.checksum,
+        "checksum": device.checksum,
         "tcp": probe.takes_tcp && !counts.refused_tcp,
         "udp": probe.takes_udp && !counts.refused_udp,
         "reasons": reasons,
@@ -230,4 +231,39 @@ fn traffic(traffic: Traffic) -> Value {
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_kernel_has_refused_while_running_is_told_with_its_reason() {
+        let probe = Probe { takes_tcp: true, takes_udp: true, reasons: Vec::new() };
+        let counts = Counts { refused_udp: true, ..Counts::default() };
+        let offloads = offloads(Offloads::default(), &probe, &counts);
+        let text = table(&json!({ "interfaces": [{ "offloads": offloads }] }));
+        let expected = "superframes: TCP whole, UDP cut; the kernel refused UDP superframes while running";
+        assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
+    fn what_others_say_does_not_rule_the_terminal() {
+        let report = PeerReport {
+            node: "\u{1b}[2Jme\nnode".to_owned(),
+            interfaces: vec![crate::fabric::Announced {
+                label: "\u{9b}2Jby0".to_owned(),
+                mac: [2, 0, 0, 0, 0, 1],
+                mtu_bytes: 1500,
+            }],
+            conflicts: vec!["\u{7}by0".to_owned()],
+            ..PeerReport::default()
+        };
+        let peer = peer(&report);
+        let carrier = carrier(0, &Confinement::Enforced { but: Some("\u{1b}c".to_owned()) });
+        let warnings = warnings(&[json!({ "mtu": 9000 })], std::slice::from_ref(&peer));
+        let text = table(&json!({ "carriers": [carrier], "peers": [peer], "warnings": warnings }));
+        assert!(text.contains("?[2Jme?node") && text.contains("?by0"), "{text}");
+        assert!(!text.contains(|letter: char| letter.is_control() && letter != '\n'), "{text:?}");
+    }
 }

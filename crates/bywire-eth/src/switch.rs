@@ -17,6 +17,8 @@ pub type LaneId = usize;
 pub const LEARNED_MAX: usize = 4096;
 /// How long an address is remembered after its last frame.
 pub const LEARNED_MS: u64 = 300_000;
+/// How often what is too old is looked for, while there is no room.
+const SWEEP_MS: u64 = 1000;
 /// The bytes of a frame that decide.
 pub const ADDRESSES_BYTES: usize = 12;
 
@@ -55,6 +57,7 @@ pub struct Switch {
     /// Addresses that are known to be the only ones of their owner.
     stations: HashMap<MacAddress, LaneId>,
     learned: HashMap<MacAddress, Learned>,
+    sweep_again_ms: u64,
     storm_frames_per_second: u64,
 }
 
@@ -79,6 +82,7 @@ impl Switch {
             lanes: Vec::new(),
             stations: HashMap::new(),
             learned: HashMap::with_capacity(LEARNED_MAX),
+            sweep_again_ms: 0,
             storm_frames_per_second,
         }
     }
@@ -88,11 +92,12 @@ impl Switch {
         self.storm_frames_per_second = frames_per_second;
     }
 
-    /// Adds or replaces a lane. `false`: its address belongs to another lane, and nothing has changed.
+    /// Adds or replaces a lane. `false`: its address belongs to another interface here, and nothing has changed. What
+    /// another process has claimed yields: else it could keep an interface of ours from coming back.
     #[must_use]
     pub fn insert(&mut self, id: LaneId, side: Side) -> bool {
         if let Side::Here { mac, .. } = side
-            && self.stations.get(&mac).is_some_and(|owner| *owner != id)
+            && self.stations.get(&mac).is_some_and(|owner| *owner != id && !self.is_fabric(*owner))
         {
             return false;
         }
@@ -105,6 +110,17 @@ impl Switch {
             self.stations.insert(mac, id);
         }
         true
+    }
+
+    /// Makes a lane to the fabric, through which no station is reachable yet. One that there is loses its stations and
+    /// nothing else: whoever announces again gets no new allowance for broadcasts by that.
+    pub fn lead_to_fabric(&mut self, id: LaneId) {
+        if self.is_fabric(id) {
+            self.stations.retain(|_, lane| *lane != id);
+        } else {
+            // A lane without an address of its own cannot be refused.
+            let _ = self.insert(id, Side::Fabric);
+        }
     }
 
     /// Makes `mac` reachable through a lane to the fabric. `false`: it belongs to another lane.
@@ -185,7 +201,9 @@ impl Switch {
             *known = learned;
             return;
         }
-        if self.learned.len() >= LEARNED_MAX {
+        // Not at each frame of whoever makes up its addresses: looking through all of them takes long.
+        if self.learned.len() >= LEARNED_MAX && now_ms >= self.sweep_again_ms {
+            self.sweep_again_ms = now_ms.saturating_add(SWEEP_MS);
             self.learned.retain(|_, known| now_ms.saturating_sub(known.seen_ms) < LEARNED_MS);
         }
         if self.learned.len() < LEARNED_MAX {
@@ -318,6 +336,28 @@ mod tests {
         assert_eq!(broadcast(&mut switch, 1, 1000), GROUP, "the others are not held to it");
         assert_eq!(broadcast(&mut switch, 0, 1100), GROUP);
         assert_eq!(broadcast(&mut switch, 0, 1150), Verdict::Drop(Cause::Storm));
+    }
+
+    #[test]
+    fn announcing_again_gives_no_new_allowance() {
+        let mut switch = switch();
+        let broadcast = frame(MacAddress::BROADCAST, mac(13));
+        let taken = (0..100).filter(|_| {
+            switch.lead_to_fabric(3);
+            assert!(switch.announce(3, mac(13)));
+            switch.judge(3, &broadcast, 1000) == GROUP
+        });
+        assert_eq!(taken.count(), 10);
+        switch.lead_to_fabric(3);
+        assert_eq!(switch.judge(0, &frame(mac(13), mac(0)), 0), UNKNOWN, "what is announced no more is gone");
+    }
+
+    #[test]
+    fn an_interface_here_has_its_address_whoever_claims_it() {
+        let mut switch = switch();
+        assert!(switch.insert(5, Side::Here { mac: mac(13), is_bridge: false }));
+        assert_eq!(switch.judge(0, &frame(mac(13), mac(0)), 0), Verdict::To(5));
+        assert!(!switch.announce(3, mac(13)));
     }
 
     #[test]

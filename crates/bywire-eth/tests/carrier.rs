@@ -1,5 +1,7 @@
 //! The carrying loop by itself, without privileges: packet sockets stand for the queues of TAPs.
 
+mod stranger;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -11,6 +13,8 @@ use bywire_eth::carrier;
 use bywire_eth::drops::Cause;
 use bywire_eth::order::{self, Adoption, Answer, Confinement, Counts, ExchangeError, Manner, Order};
 use bywire_sys::socket::{Received, Socket};
+use seccompiler::{SeccompAction, SeccompFilter};
+use stranger::Stranger;
 
 /// Counts what one thread allocates.
 struct Counting;
@@ -58,9 +62,20 @@ struct Bench {
 
 /// `bridges` are the lanes behind which others may stand.
 fn bench(lanes: usize, bridges: &[usize], storm_frames_per_second: u64) -> Bench {
+    bench_with(lanes, bridges, storm_frames_per_second, || ())
+}
+
+/// The same, where `begin` runs first on the loop's thread.
+fn bench_with(
+    lanes: usize,
+    bridges: &[usize],
+    storm_frames_per_second: u64,
+    begin: impl FnOnce() + Send + 'static,
+) -> Bench {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let (orders, theirs) = Socket::pair().expect("a pair");
     let carrier = std::thread::spawn(move || {
+        begin();
         COUNTED.set(true);
         carrier::run(theirs, Confinement::Absent)
     });
@@ -81,13 +96,13 @@ fn bench(lanes: usize, bridges: &[usize], storm_frames_per_second: u64) -> Bench
         };
         order::send(&bench.orders, &Order::Adopt(adoption), Some(&OwnedFd::from(queue))).expect("sent");
         bench.ends.push(end);
+        bench.settle();
     }
-    bench.settle();
     bench
 }
 
 fn mac(lane: usize) -> [u8; 6] {
-    [2, 0, 0, 0, 0, lane as u8]
+    [2, 0, 0, 0, (lane >> 8) as u8, lane as u8]
 }
 
 /// An ordinary frame behind a header that says so.
@@ -216,19 +231,27 @@ fn superframes_are_cut_for_a_kernel_that_takes_none() {
     };
     order::send(&bench.orders, &Order::Adopt(adoption), Some(&OwnedFd::from(queue))).expect("sent");
     bench.settle();
-    let superframe = |target| {
-        let mut frame = [&mac(target)[..], &mac(0), &[8, 0, 0x45, 0]].concat();
-        frame.extend((20 + 20 + 250u16).to_be_bytes());
-        frame.extend([0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-        frame.extend([0, 9, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
-        frame.extend([7; 250]);
-        // Flags, kind, and sizes as the kernel writes them: TCP over IPv4 in segments of 100 bytes.
-        let sizes = [54u16, 100, 34, 16].map(u16::to_ne_bytes).concat();
-        [&[1, 1][..], &sizes, &frame].concat()
-    };
     bench.send(0, &superframe(2));
     assert_eq!(bench.receive(2), Some(superframe(2)), "whole, and unchanged");
     bench.send(0, &superframe(1));
+    receive_segments(&end);
+    assert_eq!((bench.counts(1).cut, bench.counts(2).cut), (1, 0));
+}
+
+/// A superframe of TCP over IPv4 in segments of 100 bytes, 250 in all, behind the header that a kernel writes.
+fn superframe(target: usize) -> Vec<u8> {
+    let mut frame = [&mac(target)[..], &mac(0), &[8, 0, 0x45, 0]].concat();
+    frame.extend((20 + 20 + 250u16).to_be_bytes());
+    frame.extend([0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    frame.extend([0, 9, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+    frame.extend([7; 250]);
+    // Flags, kind, and sizes.
+    let sizes = [54u16, 100, 34, 16].map(u16::to_ne_bytes).concat();
+    [&[1, 1][..], &sizes, &frame].concat()
+}
+
+/// Takes what [`superframe`] becomes where it is cut.
+fn receive_segments(end: &Socket) {
     let mut buffer = [0; 2048];
     for payload_bytes in [100, 100, 50] {
         let received = (0..200).find_map(|_| match end.receive(&mut buffer).expect("received") {
@@ -241,7 +264,33 @@ fn superframes_are_cut_for_a_kernel_that_takes_none() {
         assert_eq!(received, Some(10 + 54 + payload_bytes));
         assert_eq!(buffer[..10], [0; 10], "nothing is left to do");
     }
-    assert_eq!((bench.counts(1).cut, bench.counts(2).cut), (1, 0));
+}
+
+/// Makes the kernel answer EINVAL to every `writev` of this thread, by which whole frames are handed over; segments
+/// that were cut out of one go by `write`.
+fn refuse_whole_frames() {
+    let rules = std::collections::BTreeMap::from([(libc::SYS_writev, Vec::new())]);
+    let architecture = std::env::consts::ARCH.try_into().expect("known");
+    let refuse = SeccompAction::Errno(libc::EINVAL as u32);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture).expect("a filter");
+    let program: seccompiler::BpfProgram = filter.try_into().expect("a program");
+    seccompiler::apply_filter(&program).expect("applied");
+}
+
+#[test]
+fn a_kernel_that_refuses_superframes_while_running_gets_segments_and_is_offered_none_any_more() {
+    let bench = bench_with(2, &[], 100, refuse_whole_frames);
+    for refusals in 1..=5 {
+        bench.send(0, &superframe(1));
+        receive_segments(&bench.ends[1]);
+        let counts = bench.counts(1);
+        assert_eq!((counts.cut, counts.received.frames), (refusals, 3 * refusals), "none is lost");
+        assert_eq!(counts.refused_tcp, refusals >= 3, "once may be the frame's fault");
+        assert!(!counts.refused_udp && counts.drops.total() == 0, "{counts:?}");
+    }
+    bench.send(0, &frame(mac(1), mac(0), &[8, 0]));
+    assert_eq!(bench.receive(1), None);
+    assert_eq!(bench.counts(1).drops.of(Cause::TargetRefused), 1, "what is no superframe cannot be cut");
 }
 
 #[test]
@@ -271,6 +320,26 @@ fn a_device_that_vanishes_is_told_and_its_place_is_free() {
 }
 
 #[test]
+fn devices_that_vanish_all_at_once_are_told_by_and_by() {
+    const MANY: usize = 900;
+    let mut bench = bench(MANY, &[], 100);
+    bench.ends.clear();
+    // Nobody listens for a while: what is told must not pile up until there is no room, and the loop must not end.
+    std::thread::sleep(Duration::from_millis(200));
+    let mut told = std::collections::BTreeSet::new();
+    while told.len() < MANY {
+        match order::await_next::<Answer>(&bench.orders, PATIENCE).expect("the loop lives") {
+            Answer::Vanished(lane) => {
+                assert!(told.insert(lane), "{lane} twice");
+                order::send(&bench.orders, &Order::Release(lane), None).expect("sent");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    bench.settle();
+}
+
+#[test]
 fn frames_allocate_nothing_once_it_is_warm() {
     let bench = bench(3, &[2], 1 << 40);
     let kinds = [
@@ -295,4 +364,36 @@ fn frames_allocate_nothing_once_it_is_warm() {
     assert_eq!(after - before, 0);
     assert_eq!(bench.counts(0).sent.frames, 10_100);
     assert!(*allocations() > after, "an answer does allocate, and is counted");
+}
+
+#[test]
+fn the_longest_datagrams_between_processes_allocate_nothing_once_it_is_warm() {
+    const COUNT: usize = 2000;
+    const FAR: [u8; 6] = [2, 9, 9, 9, 9, 9];
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut far = Stranger::open("stranger", directory.path());
+    let bench = bench(1, &[], 100);
+    stranger::join(&bench.orders, "near", directory.path());
+    let peer = far.meet();
+    far.introduce(peer, FAR);
+    let (mut inwards, outwards) = (vec![7; stranger::DATAGRAM_BYTES_MAX], frame(FAR, mac(0), &[8; 60_000]));
+    inwards[..8].fill(0);
+    inwards[8..20].copy_from_slice(&[mac(0), FAR].concat());
+    let mut buffer = vec![0; 70_000];
+    let mut run = |count: usize| {
+        for _ in 0..count {
+            far.send(peer, &inwards);
+            bench.send(0, &outwards);
+            while matches!(bench.ends[0].receive(&mut buffer), Ok(Received::Packet(..))) {}
+            while far.poll().is_some() {}
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    run(200);
+    let before = *allocations();
+    run(COUNT);
+    assert_eq!(*allocations() - before, 0);
+    let counts = bench.counts(0);
+    assert_eq!(counts.sent.frames as usize, COUNT + 200);
+    assert!(counts.received.bytes as usize > COUNT * 30_000, "{counts:?}");
 }

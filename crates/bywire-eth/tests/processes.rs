@@ -3,10 +3,13 @@
 mod rooms;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use bywire_eth::drops::Cause;
 use bywire_eth::network::{Launch, Network};
+use bywire_eth::order::{self, Adoption, Answer, Confinement, Join, Order};
+use bywire_sys::socket::Socket;
 use rooms::{INTERFACE, MANNER, exchange, met, node, persist, rooms, tcp, udp};
 
 const STREAM_BYTES: usize = 8 << 20;
@@ -29,6 +32,11 @@ fn streams_and_datagrams_cross_between_processes_at_any_mtu() {
         let peers = one.peers().expect("an answer");
         assert!(peers[0].sent.superframes > 0 && peers[0].received.superframes > 0, "{peers:?}");
         assert_eq!(peers[0].drops.of(Cause::Illegal), 0);
+        let sent = one.counts(0).expect("counts").sent;
+        assert!(
+            peers[0].sent.frames + peers[0].drops.total() <= sent.frames,
+            "superframes cross whole: {sent:?} became {peers:?}"
+        );
     }
 }
 
@@ -129,4 +137,82 @@ fn a_changed_mtu_is_told_to_the_others() {
     });
     assert_eq!(met(&mut one, 1)[0].interfaces[0].label, rooms[1].plan(9000).label());
     assert!(rooms[1].try_ip(&format!("link show {INTERFACE}")).is_ok());
+}
+
+/// A device that carries no frames.
+fn silent_queue() -> std::os::fd::OwnedFd {
+    let (end, queue) = bywire_sys::socket::Socket::pair().expect("a pair");
+    std::mem::forget(end);
+    queue.into()
+}
+
+/// A loop without devices of the kernel, which has so many interfaces and has joined.
+fn quiet_node(name: &str, interfaces: usize, directory: &Path) -> Socket {
+    let (orders, theirs) = Socket::pair().expect("a pair");
+    std::thread::spawn(move || bywire_eth::carrier::run(theirs, Confinement::Absent));
+    let settle = || {
+        order::send(&orders, &Order::Settle, None).expect("sent");
+        let answer = order::await_next::<Answer>(&orders, Duration::from_secs(20)).expect("an answer");
+        assert_eq!(answer, Answer::Done);
+    };
+    order::send(&orders, &Order::Work(MANNER), None).expect("sent");
+    for lane in 0..interfaces {
+        let [high, low] = (lane as u16).to_be_bytes();
+        let adoption = Adoption {
+            lane,
+            label: format!("/run/a/rather/long/path/to/a/namespace/of/some/container/{lane}:by0"),
+            mac: [2, name.len() as u8, 0, 0, high, low],
+            mtu_bytes: 1500,
+            is_bridge: false,
+            takes_tcp: true,
+            takes_udp: true,
+        };
+        order::send(&orders, &Order::Adopt(adoption), Some(&silent_queue())).expect("sent");
+        settle();
+    }
+    let (network, node, directory) = ("test".to_owned(), name.to_owned(), directory.to_owned());
+    order::send(&orders, &Order::Join(Join { network, node, queue: 0, directory }), None).expect("sent");
+    settle();
+    orders
+}
+
+#[test]
+fn as_many_interfaces_as_there_may_be_are_told_to_the_others() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let one = quiet_node("a", 300, directory.path());
+    let other = quiet_node("bb", 1024, directory.path());
+    for (orders, count) in [(&one, 1024), (&other, 300)] {
+        persist(|| {
+            order::send(orders, &Order::Peer(0), None).expect("sent");
+            let answer = order::await_next(orders, Duration::from_secs(20)).expect("an answer");
+            match answer {
+                Answer::Peer(Some(report), _) if report.interfaces_count == count => Ok(()),
+                other => {
+                    let told = format!("{count} wanted: {other:?}");
+                    Err(std::io::Error::other(told.chars().take(300).collect::<String>()))
+                }
+            }
+        });
+    }
+    // Not before both were asked: whoever has ended is forgotten.
+    one.shut_down();
+    other.shut_down();
+}
+
+#[test]
+fn a_device_that_vanishes_while_something_else_is_asked_is_not_forgotten() {
+    let Some(rooms) = rooms(1) else { return };
+    let mut network = rooms::connect(&rooms, 1500, MANNER);
+    rooms[0].ip(&format!("link delete {INTERFACE}"));
+    // Its end is told before the answer to this.
+    persist(|| match network.counts(0) {
+        Err(_) => Ok(()),
+        Ok(_) => Err(std::io::ErrorKind::WouldBlock.into()),
+    });
+    assert!(network.has_news());
+    assert_eq!(network.vanished().expect("an answer").len(), 1);
+    assert!(!network.has_news());
+    // Whatever has its place next is not held for it.
+    network.add(rooms[0].plan(1500)).expect("made anew");
+    assert_eq!(network.vanished().expect("an answer").len(), 0);
 }

@@ -1,13 +1,17 @@
 //! Network namespaces: found by name, by process or by path, and entered by threads of their own.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+use crate::process;
 
 /// Where `ip netns` keeps its namespaces.
 const NAMED: &str = "/run/netns";
@@ -22,9 +26,17 @@ pub enum Place {
     /// One that `ip netns add` made.
     Named(String),
     /// That of a process: `pid:N`.
-    Process(u32),
+    Process(Resident),
     /// A file such as `/proc/N/ns/net`.
     Path(PathBuf),
+}
+
+/// A process told by its number. Numbers are given anew, to whoever comes: meant is the one that had it when the place
+/// was first opened, in all copies of this.
+#[derive(Clone, Debug)]
+pub struct Resident {
+    number: u32,
+    watch: Arc<OnceLock<OwnedFd>>,
 }
 
 /// Hold of a network namespace: it lives at least as long as this.
@@ -44,7 +56,7 @@ impl FromStr for Place {
         }
         if let Some(number) = text.strip_prefix("pid:") {
             let process = number.parse().ok().filter(|process| *process > 0);
-            return process.map(Self::Process).ok_or(Errno::INVAL);
+            return process.map(|number| Self::Process(Resident::new(number))).ok_or(Errno::INVAL);
         }
         if text.starts_with('/') {
             return Ok(Self::Path(text.into()));
@@ -63,7 +75,7 @@ impl fmt::Display for Place {
         match self {
             Self::Current => formatter.write_str("-"),
             Self::Named(name) => formatter.write_str(name),
-            Self::Process(process) => write!(formatter, "pid:{process}"),
+            Self::Process(process) => write!(formatter, "pid:{}", process.number),
             Self::Path(path) => write!(formatter, "{}", path.display()),
         }
     }
@@ -75,9 +87,40 @@ impl Place {
         match self {
             Self::Current => "/proc/thread-self/ns/net".into(),
             Self::Named(name) => PathBuf::from(NAMED).join(name),
-            Self::Process(process) => format!("/proc/{process}/ns/net").into(),
+            Self::Process(process) => format!("/proc/{}/ns/net", process.number).into(),
             Self::Path(path) => path.clone(),
         }
+    }
+}
+
+impl Resident {
+    /// The process that has this number when its place is first opened.
+    pub fn new(number: u32) -> Self {
+        Self { number, watch: Arc::default() }
+    }
+
+    /// Holds on to the process, if that was not done before.
+    fn meet(&self) -> Result<&OwnedFd, Errno> {
+        if self.watch.get().is_none() {
+            let number = i32::try_from(self.number).map_err(|_| Errno::SRCH)?;
+            // Whoever was quicker met the same process.
+            let _ = self.watch.set(process::watch(number)?);
+        }
+        self.watch.get().ok_or(Errno::SRCH)
+    }
+}
+
+impl PartialEq for Resident {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Resident {}
+
+impl Hash for Resident {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.number.hash(state);
     }
 }
 
@@ -85,10 +128,19 @@ impl Namespace {
     /// Takes hold of the namespace at `place`.
     ///
     /// # Errors
-    /// [`Errno::NOENT`] when there is none, [`Errno::ACCESS`] for a process that is not ours to look at.
+    /// [`Errno::NOENT`] when there is none, [`Errno::SRCH`] when its process has ended, whoever has that number now;
+    /// [`Errno::ACCESS`] for a process that is not ours to look at.
     pub fn open(place: &Place) -> Result<Self, Errno> {
-        let file = rustix::fs::open(place.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { file })
+        let resident = match place {
+            Place::Process(resident) => Some(resident.meet()?),
+            _ => None,
+        };
+        let file = rustix::fs::open(place.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        // Looked at afterwards: as long as it has not ended, the number was its own.
+        match resident {
+            Some(process) if process::has_ended(process) => Err(Errno::SRCH),
+            _ => Ok(Self { file: file? }),
+        }
     }
 
     /// Makes an empty one, which is gone when nothing holds it any more.
@@ -165,6 +217,22 @@ mod tests {
             }
             Err(error) => println!("not run: no network namespace can be made here ({error}): run as root"),
         }
+    }
+
+    #[test]
+    fn a_process_is_meant_and_not_whoever_gets_its_number() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("`sleep`");
+        let place: Place = format!("pid:{}", child.id()).parse().expect("a place");
+        assert!(Namespace::open(&place).expect("its").is_current());
+        child.kill().expect("killed");
+        child.wait().expect("waited for");
+        assert_eq!(Namespace::open(&place).err(), Some(Errno::SRCH));
+        // Its number belongs to somebody else now: to us.
+        let Place::Process(resident) = &place else { unreachable!("told so") };
+        let heir = Place::Process(Resident { number: std::process::id(), ..resident.clone() });
+        assert_eq!(Namespace::open(&heir).err(), Some(Errno::SRCH));
+        let told_anew: Place = heir.to_string().parse().expect("a place");
+        assert!(Namespace::open(&told_anew).expect("ours").is_current());
     }
 
     #[test]

@@ -64,6 +64,11 @@ impl Poller {
         self.ready.extend(ready.iter().map(|event| event.data.u64()));
         Ok(&self.ready)
     }
+
+    /// The tags that the last wait returned.
+    pub fn ready(&self) -> &[u64] {
+        &self.ready
+    }
 }
 
 impl AsFd for Poller {

@@ -222,9 +222,10 @@ impl Port {
 
     /// Waits until a socket, a bell or a process has something to tell, and deals with it.
     pub(crate) fn look_after_sockets(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
-        let ready = self.poller.wait(timeout)?.to_vec();
-        for bits in ready {
-            match Tag::from_bits(bits) {
+        // By their places: this happens at every wake, and is to allocate nothing.
+        for place in 0..self.poller.wait(timeout)?.len() {
+            let Some(bits) = self.poller.ready().get(place) else { break };
+            match Tag::from_bits(*bits) {
                 Tag::Alarm => self.resources.returns.alarm.silence(),
                 Tag::Bell => self.bell.silence(),
                 // Those who come and go make events; they wait until the program has taken some.

@@ -1,0 +1,238 @@
+//! Frames as they are taken from an interface: a burst at a time, its consecutive frames of one flow merged into
+//! superframes, as if the kernel had handed over those.
+//!
+//! Kernels do so themselves unless somebody has switched it off, or the frames are datagrams that a program has sent
+//! one by one. Everybody behind then has one frame to look at, and one system call, for dozens. Nothing waits for it:
+//! as soon as the interface has no more to give, everything goes on.
+
+use bywire_sys::Errno;
+use bywire_sys::tap::Queue;
+
+use crate::coalesce::{Coalescer, Ready};
+use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES_MAX};
+use crate::interface::SUPERFRAME_BYTES_MAX;
+use crate::offload::{self, Descriptor, VnetHeader};
+
+/// Frames taken from one interface before the others have their turn.
+pub const BATCH_FRAMES: usize = 64;
+/// Room for one header and frame.
+const PLACE_BYTES: usize = VnetHeader::BYTES + FRAME_BYTES_MAX;
+/// Longer frames go on by themselves: merging saves calls, and moves every byte once more.
+const MERGED_BYTES_MAX: usize = 16 * 1024;
+
+/// How the taking of frames ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// There may be more.
+    Some,
+    /// There is no more.
+    All,
+    /// The device is gone.
+    Vanished,
+}
+
+/// Room for a burst.
+#[derive(Debug)]
+pub struct Gatherer {
+    coalescer: Coalescer,
+    burst: Burst,
+    /// What goes on.
+    whole: Box<[u8]>,
+}
+
+/// Headers and frames, each in a place of its own until it goes on.
+#[derive(Debug)]
+struct Burst {
+    places: Vec<Box<[u8]>>,
+    lengths: [usize; BATCH_FRAMES],
+}
+
+impl Default for Gatherer {
+    /// Allocates all that is ever needed.
+    fn default() -> Self {
+        let place = || -> Box<[u8]> { vec![0; PLACE_BYTES].into() };
+        let places = (0..BATCH_FRAMES).map(|_| place()).collect();
+        let burst = Burst { places, lengths: [0; BATCH_FRAMES] };
+        Self { coalescer: Coalescer::new(SUPERFRAME_BYTES_MAX as usize), burst, whole: place() }
+    }
+}
+
+impl Gatherer {
+    /// Takes at most `frames_max` frames from a queue, and hands each header and frame, merged or not, to `carry`.
+    /// A frame that was cut off for want of room comes with all the room there is.
+    pub fn take(&mut self, queue: &Queue, frames_max: usize, mut carry: impl FnMut(&mut [u8])) -> Taken {
+        let Self { coalescer, burst, whole } = self;
+        let mut taken = Taken::Some;
+        // As long as nothing is held, the first place is used again and again: it stays in the processor's cache.
+        let mut number = 0;
+        for _ in 0..frames_max.min(BATCH_FRAMES) {
+            let length = match queue.read(&mut burst.places[number]) {
+                Ok(length) if length > 0 => length,
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    taken = Taken::All;
+                    break;
+                }
+                _ => {
+                    taken = Taken::Vanished;
+                    break;
+                }
+            };
+            burst.lengths[number] = length;
+            match burst.mergeable(number).filter(|_| frames_max > 1) {
+                Some((descriptor, frame)) => {
+                    coalescer
+                        .push(number as u32, descriptor, frame, |ready| burst.give(ready, whole, &mut carry));
+                }
+                None => {
+                    // It may belong to a flow of which something is held.
+                    coalescer.flush(|ready| burst.give(ready, whole, &mut carry));
+                    carry(&mut burst.places[number][..length]);
+                }
+            }
+            number = if coalescer.is_empty() { 0 } else { number + 1 };
+        }
+        coalescer.flush(|ready| burst.give(ready, whole, &mut carry));
+        taken
+    }
+}
+
+impl Burst {
+    fn packet(&self, number: usize) -> &[u8] {
+        &self.places[number][..self.lengths[number]]
+    }
+
+    /// A frame that is no superframe and may become a part of one, with its descriptor.
+    fn mergeable(&self, number: usize) -> Option<(Descriptor, &[u8])> {
+        let (header, frame) = self.packet(number).split_first_chunk()?;
+        let header = VnetHeader::from_bytes(*header);
+        let is_single = header.gso_type == offload::GSO_NONE && frame.len() <= MERGED_BYTES_MAX;
+        let descriptor = is_single.then(|| offload::describe(header, frame))?.ok()?;
+        Some((descriptor, frame))
+    }
+
+    /// Puts together what goes on.
+    fn give(&self, ready: Ready<'_>, whole: &mut [u8], carry: &mut impl FnMut(&mut [u8])) {
+        match ready {
+            Ready::Whole(number, _) => {
+                let packet = self.packet(number as usize);
+                whole[..packet.len()].copy_from_slice(packet);
+                carry(&mut whole[..packet.len()]);
+            }
+            Ready::Merged { headers, parts, descriptor } => {
+                let mut length = VnetHeader::BYTES + headers.len();
+                whole[VnetHeader::BYTES..length].copy_from_slice(headers);
+                for part in parts {
+                    let frame = &self.packet(part.frame as usize)[VnetHeader::BYTES..];
+                    let payload = &frame[part.payload.clone()];
+                    whole[length..length + payload.len()].copy_from_slice(payload);
+                    length += payload.len();
+                }
+                let (kernels, frame) = whole[..length].split_at_mut(VnetHeader::BYTES);
+                match offload::derive(
+                    descriptor.to_bytes(),
+                    &frame[..frame.len().min(HEADER_BYTES_MAX)],
+                    frame.len(),
+                ) {
+                    Ok(header) => {
+                        kernels.copy_from_slice(&header.to_bytes());
+                        carry(&mut whole[..length]);
+                    }
+                    // What should not be: then each goes by itself.
+                    Err(_) => parts
+                        .iter()
+                        .for_each(|part| self.give(Ready::Whole(part.frame, descriptor), whole, carry)),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bywire_sys::socket::Socket;
+
+    use super::*;
+    use crate::checksum::pseudo_header;
+    use crate::frame::Layout;
+    use crate::offload::Kind;
+    use crate::segment::Segmenter;
+
+    /// Segments of a TCP stream, 100 bytes each but for the last, as a kernel hands them over: headers first.
+    fn segments() -> Vec<Vec<u8>> {
+        let mut frame = [&[2; 12][..], &[8, 0, 0x45, 0]].concat();
+        frame.extend((20 + 20 + 250u16).to_be_bytes());
+        frame.extend([0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.extend([0, 9, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+        frame.extend([7; 250]);
+        let layout = Layout::parse(&frame).expect("a frame");
+        let partial = pseudo_header(&frame, &layout, 270).expect("a packet").folded();
+        frame[50..52].copy_from_slice(&partial.to_be_bytes());
+        let descriptor = Descriptor {
+            kind: Kind::TcpIpv4,
+            congestion: false,
+            segment_bytes: 100,
+            network_offset: 14,
+            transport_offset: 34,
+        };
+        cut(descriptor, &frame)
+    }
+
+    fn cut(descriptor: Descriptor, frame: &[u8]) -> Vec<Vec<u8>> {
+        let mut segmenter = Segmenter::new(descriptor, frame).expect("a superframe");
+        let mut segments = Vec::new();
+        while let Some(segment) = segmenter.next_segment() {
+            segments.push([&[0; VnetHeader::BYTES], segment.headers, segment.payload].concat());
+        }
+        segments
+    }
+
+    /// What a burst becomes.
+    fn taken(packets: &[Vec<u8>], frames_max: usize) -> (Taken, Vec<Vec<u8>>) {
+        let (ours, kernels) = Socket::pair().expect("a pair");
+        packets.iter().for_each(|packet| kernels.send(packet, &[]).expect("sent"));
+        let queue = Queue::from_descriptor(ours.into());
+        let mut carried = Vec::new();
+        let taken = Gatherer::default().take(&queue, frames_max, |packet| carried.push(packet.to_vec()));
+        (taken, carried)
+    }
+
+    #[test]
+    fn a_burst_of_one_flow_goes_on_as_one_frame() {
+        let (all, carried) = taken(&segments(), BATCH_FRAMES);
+        assert_eq!((all, carried.len()), (Taken::All, 1));
+        let (header, frame) = carried[0].split_first_chunk().expect("a header");
+        let header = VnetHeader::from_bytes(*header);
+        assert_eq!((header.gso_type, header.segment_bytes), (offload::GSO_TCPV4, 100));
+        let descriptor = offload::describe(header, frame).expect("what a kernel could have said");
+        assert_eq!(cut(descriptor, frame), segments());
+    }
+
+    #[test]
+    fn what_cannot_be_merged_goes_on_in_its_order() {
+        let stranger = [&[0; VnetHeader::BYTES][..], &[3; 12], &[8, 6, 1, 2, 3]].concat();
+        let mut burst = segments();
+        burst.insert(1, stranger.clone());
+        burst.insert(3, vec![1; 3]);
+        let (all, carried) = taken(&burst, BATCH_FRAMES);
+        assert_eq!((all, carried.len()), (Taken::All, 4));
+        assert_eq!(carried[0], stranger, "no flow's: it waits for nobody");
+        assert_eq!(carried[1].len(), VnetHeader::BYTES + 54 + 200);
+        assert_eq!(carried[2..], [vec![1; 3], segments()[2].clone()]);
+    }
+
+    #[test]
+    fn one_at_a_time_stays_as_it_is() {
+        let (some, carried) = taken(&segments(), 1);
+        assert_eq!((some, carried), (Taken::Some, segments()[..1].to_vec()));
+    }
+
+    #[test]
+    fn what_was_taken_of_a_device_that_vanishes_goes_on() {
+        let (ours, kernels) = Socket::pair().expect("a pair");
+        kernels.send(&segments()[0], &[]).expect("sent");
+        drop(kernels);
+        let mut carried = 0;
+        let taken = Gatherer::default().take(&Queue::from_descriptor(ours.into()), 64, |_| carried += 1);
+        assert_eq!((taken, carried), (Taken::Vanished, 1));
+    }
+}

@@ -1,0 +1,96 @@
+//! A process that speaks to carrying loops as one of them would, or not: everything it sends is up to a test.
+#![allow(dead_code, reason = "each test uses its part")]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bywire::{Event, Geometry, LaneGeometry, Peer, Port, PortName, PortOptions, Priority};
+use bywire_eth::address::MacAddress;
+use bywire_eth::order::{self, Answer, Join, Order};
+use bywire_sys::socket::Socket;
+
+/// The longest datagram between processes: a descriptor and a frame.
+pub const DATAGRAM_BYTES_MAX: usize = 65_472;
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A port that stands where those of a network's loops stand.
+pub struct Stranger {
+    /// Its end.
+    pub port: Port,
+}
+
+/// Lets a loop join the network in a directory.
+pub fn join(orders: &Socket, node: &str, directory: &Path) {
+    let (network, node, directory) = ("test".to_owned(), node.to_owned(), directory.to_owned());
+    order::send(orders, &Order::Join(Join { network, node, queue: 0, directory }), None).expect("sent");
+    order::send(orders, &Order::Settle, None).expect("sent");
+    assert_eq!(order::await_next::<Answer>(orders, PATIENCE).expect("an answer"), Answer::Done);
+}
+
+impl Stranger {
+    /// Opens its port. Loops that join later find it there.
+    pub fn open(node: &str, directory: &Path) -> Self {
+        let hash = MacAddress::of_node(node).to_string().replace(':', "");
+        let name: PortName = format!("eth.test.{hash}.0").parse().expect("a name");
+        let small = LaneGeometry { slots: 64, bulk_bytes: 262_144 };
+        let large = LaneGeometry { slots: 1024, bulk_bytes: 2 << 20 };
+        let port = Port::open(PortOptions {
+            name: Some(name),
+            message_bytes_max: DATAGRAM_BYTES_MAX as u64,
+            geometry: Geometry { lanes: [small, small, large], fragment_bytes: DATAGRAM_BYTES_MAX as u32 },
+            runtime_directory: Some(directory.to_owned()),
+            ..PortOptions::default()
+        });
+        Self { port: port.expect("a port") }
+    }
+
+    /// Who connects next.
+    pub fn meet(&mut self) -> Peer {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            assert!(Instant::now() < deadline, "nobody comes");
+            if let Some(Event::Connected(peer)) = self.poll() {
+                return peer;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What happens next, but for messages and datagrams, whose memory is given back.
+    pub fn poll(&mut self) -> Option<Event> {
+        loop {
+            match self.port.poll()? {
+                Event::Message(message) | Event::Datagram(message) => self.port.recycle(message.payload),
+                other => return Some(other),
+            }
+        }
+    }
+
+    /// Tells of one interface, in full.
+    pub fn introduce(&mut self, peer: Peer, mac: [u8; 6]) {
+        self.port.send(peer, Priority::High, &introduction(mac, 1)).expect("there is room");
+    }
+
+    /// Sends a datagram as soon as there is room.
+    pub fn send(&mut self, peer: Peer, datagram: &[u8]) {
+        while !self.port.send_datagram(peer, Priority::Low, datagram).expect("connected") {
+            while self.poll().is_some() {}
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// What a loop says that has one interface of this address, and others without traffic.
+pub fn introduction(mac: [u8; 6], count: u8) -> Vec<u8> {
+    let interface = |index: u8| {
+        let mac = if index == 0 { mac } else { [0xA2, 0, 0, 0, 0, index] };
+        let label = format!("far:{:b>240}", index);
+        serde_json::json!({ "label": label, "mac": mac, "mtu_bytes": 1500 })
+    };
+    let interfaces: Vec<_> = (0..count).map(interface).collect();
+    let said = serde_json::json!({
+        "version": 2, "node": "stranger", "interfaces": interfaces, "is_first": true, "is_last": true,
+    });
+    said.to_string().into_bytes()
+}
