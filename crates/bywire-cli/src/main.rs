@@ -73,7 +73,7 @@ enum Action {
     #[command(name = eth::CARRIER, hide = true)]
     Carrier(eth::CarrierArgs),
     /// Pairs connections, started by `run`
-    #[command(name = run::SERVICE, hide = true)]
+    #[command(name = bywire_pairing::launch::SERVICE, hide = true)]
     Pairing(run::ServiceArgs),
     /// One end of a pair, started by the commands above
     #[command(name = "__worker", hide = true)]

@@ -1,26 +1,19 @@
 //! `bywire run`: programs whose TCP connections to each other are carried in memory.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use bywire_pairing::protocol::SERVICE_VARIABLE;
+use bywire_pairing::launch::{self, Launch};
 use bywire_pairing::service::{Service, StartError};
 use clap::Args;
 
-/// The hidden subcommand that is the pairing service.
-pub const SERVICE: &str = "__pairing";
-/// The library's file name.
-const LIBRARY: &str = "libbywire_sockets.so";
 /// A service that nobody has needed for so long ends.
 const IDLE: Duration = Duration::from_secs(30);
-/// What `$LIB` stands for in the C libraries of this processor's systems.
-const LIBRARY_DIRECTORIES: [&str; 3] = ["lib/x86_64-linux-gnu", "lib64", "lib"];
 
 /// The program, and how it is run.
 #[derive(Args, Debug)]
@@ -39,6 +32,12 @@ pub struct RunArgs {
     /// The preloaded library, instead of the one that came with this command
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
+    /// Spin before sleeping, where a core has nothing else to do [default: while waits are short]
+    #[arg(long, conflicts_with = "no_spin")]
+    spin: bool,
+    /// Sleep at once
+    #[arg(long)]
+    no_spin: bool,
 }
 
 /// Where the service listens.
@@ -60,26 +59,18 @@ pub struct StatusArgs {
 impl RunArgs {
     /// Becomes the program; returns only if that fails.
     pub fn run(self) -> Result<()> {
-        let directory = own_directory()?;
-        let service = directory.join("pairing");
-        let library = self.library.map_or_else(find_library, Ok)?;
-        let preload = preload(&directory, &library)?;
+        let spin = (self.spin || self.no_spin).then_some(self.spin);
+        let library = self.library.map_or_else(launch::find_library, Ok)?;
+        let launch = Launch::new(&own_directory()?, &library)?.spin(spin);
         // Without a service everything stays TCP; the program runs in any case.
-        if let Err(error) = start_service(&service) {
-            bywire_lab::ending::complain("bywire", format!("{error:#}: everything stays TCP"));
-        }
-        let before = std::env::var_os("LD_PRELOAD").filter(|value| !value.is_empty());
-        let mut value = preload.into_os_string();
-        if let Some(before) = before {
-            value.push(":");
-            value.push(before);
+        let command = std::env::current_exe().context("cannot tell where this command is")?;
+        if let Err(error) = launch.start_service(&command) {
+            bywire_lab::ending::complain("bywire", format!("{error}: everything stays TCP"));
         }
         let [program, arguments @ ..] = &self.program[..] else { bail!("no program is named") };
-        let failed = Command::new(program)
-            .args(arguments)
-            .env("LD_PRELOAD", value)
-            .env(SERVICE_VARIABLE, &service)
-            .exec();
+        let mut command = Command::new(program);
+        launch.prepare(command.args(arguments));
+        let failed = command.exec();
         Err(failed).with_context(|| format!("cannot run {program}"))
     }
 }
@@ -89,10 +80,10 @@ impl ServiceArgs {
     pub fn run(self) -> Result<()> {
         match Service::start(&self.path) {
             Ok(mut service) => {
-                crate::print("ready\n")?;
+                crate::print(launch::READY)?;
                 Ok(service.serve(IDLE)?)
             }
-            Err(StartError::Served(_)) => crate::print("ready\n"),
+            Err(StartError::Served(_)) => crate::print(launch::READY),
             Err(error) => Err(error.into()),
         }
     }
@@ -142,63 +133,4 @@ fn own_directory() -> Result<PathBuf> {
         bail!("{} is not ours alone: remove it, or choose another BYWIRE_RUNTIME_DIR", path.display());
     }
     Ok(path)
-}
-
-/// Beside the command, or where installers put libraries.
-fn find_library() -> Result<PathBuf> {
-    let command = std::env::current_exe().context("cannot tell where this command is")?;
-    let directory = command.parent().unwrap_or(Path::new("/"));
-    let places = [directory.join(LIBRARY), directory.join("../lib/bywire").join(LIBRARY)];
-    let found = places.iter().find_map(|place| fs::canonicalize(place).ok());
-    found.with_context(|| format!("{LIBRARY} is not beside {}: name it by --library", command.display()))
-}
-
-/// A path with `$LIB` in it: only the GNU C library knows what it stands for, so programs of other C libraries find
-/// nothing to load and run as they are.
-fn preload(directory: &Path, library: &Path) -> Result<PathBuf> {
-    let name = format!("bywire-{:x}.so", fingerprint(library)?);
-    for place in LIBRARY_DIRECTORIES {
-        let place = directory.join(place);
-        fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
-        match symlink(library, place.join(&name)) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(error).with_context(|| format!("cannot link in {}", place.display()));
-            }
-            _ => {}
-        }
-    }
-    Ok(directory.join("$LIB").join(name))
-}
-
-/// Tells libraries of different places apart, so that links never have to be replaced.
-fn fingerprint(library: &Path) -> Result<u64> {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let library =
-        fs::canonicalize(library).with_context(|| format!("there is no library {}", library.display()))?;
-    let mut hasher = DefaultHasher::new();
-    library.hash(&mut hasher);
-    Ok(hasher.finish())
-}
-
-/// Starts the service unless it runs, and waits until it listens.
-fn start_service(path: &Path) -> Result<()> {
-    if bywire_pairing::status::ask(path).is_ok() {
-        return Ok(());
-    }
-    let command = std::env::current_exe().context("cannot tell where this command is")?;
-    let mut child = Command::new(command)
-        .arg(SERVICE)
-        .arg(path)
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .process_group(0)
-        .env_remove("LD_PRELOAD")
-        .spawn()
-        .context("cannot start the pairing service")?;
-    let output = child.stdout.take().context("the pairing service has no output")?;
-    let mut line = String::new();
-    BufReader::new(output).read_line(&mut line).context("the pairing service said nothing")?;
-    if line.trim() == "ready" { Ok(()) } else { bail!("the pairing service could not start") }
 }

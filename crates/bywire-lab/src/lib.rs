@@ -6,6 +6,7 @@
 
 pub mod bench;
 pub mod burden;
+pub mod carriage;
 pub mod cell;
 pub mod clock;
 pub mod compare;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use bywire_pairing::launch;
 use serde_json::Value;
 
 use crate::cell::{ADAPTIVE, Cacheline, Cell};
@@ -69,7 +70,7 @@ pub const NODES_MAX: u32 = 10_000;
 /// What is asked for, in the words of the command line; the same words for every level.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// `memory`, `msg`, `unix`, `tcp`, `udp` or `eth`.
+    /// `memory`, `msg`, `unix`, `tcp`, `sock`, `udp` or `eth`.
     pub level: String,
     /// A test of that level.
     pub test: String,
@@ -99,6 +100,8 @@ pub struct Request {
     pub cores: Option<(u32, u32)>,
     /// Poll rather than sleep, or the reverse.
     pub spin: Option<bool>,
+    /// Wait by `epoll_wait` before each receive (`unix`, `tcp`, `sock`).
+    pub epoll: bool,
     /// Nagle's algorithm (`tcp`); off by default.
     pub nagle: Option<bool>,
     /// Compare every byte of every payload.
@@ -288,6 +291,10 @@ impl Measurement {
             (None, Some(ethernet)) => places.ethernet(&request, ethernet.carriage)?,
             (None, None) => places.open(&request, level, &between)?,
         };
+        if level == Level::Sock {
+            // Said before anything is started.
+            launch::find_library().map_err(|error| Misuse(error.to_string()))?;
+        }
         let ground = star.map_or_else(|| Ground::One(place.clone()), Ground::Star);
         let crowd = test.is_crowd().then(|| (ground, request.connections.unwrap_or(CONNECTIONS)));
         let cores = choose_cores(request.cores, &place).map_err(Misuse::of)?;
@@ -320,6 +327,7 @@ impl Measurement {
             ("mtu", request.mtu_bytes.is_some()),
             ("integrity", request.integrity.is_some()),
             ("spin", request.spin.is_some()),
+            ("epoll", request.epoll),
             ("nagle", request.nagle.is_some()),
             ("verify", request.verify),
             ("lent", request.lent),
@@ -533,7 +541,10 @@ fn refuse_what_means_nothing(request: &Request, level: Level, test: Test) -> Res
         ("integrity", request.integrity.is_some() && socket),
         ("lent", request.lent && socket),
         ("socket-buffer", request.socket_buffer_bytes.is_some() && !socket),
-        ("nagle", request.nagle.is_some() && level != Level::Tcp),
+        ("nagle", request.nagle.is_some() && !matches!(level, Level::Tcp | Level::Sock)),
+        ("epoll", request.epoll && matches!(level, Level::Msg | Level::Udp)),
+        // Who asks the kernel again and again waits for nothing.
+        ("spin", request.spin == Some(true) && request.epoll && level != Level::Sock),
         ("response-size", request.response_bytes.is_some() && test != Test::Rr),
         ("size", request.size_bytes.is_some() && test == Test::Nhalf),
         ("no-spin", request.spin == Some(false) && test == Test::Interleave),
@@ -624,8 +635,10 @@ fn plan(request: &Request, level: Level, test: Test, place: &Place) -> Result<Pl
         block_us: blocks.block_us,
         warmup_blocks: blocks.warmup,
         blocks: blocks.kept,
-        spin: request.spin.unwrap_or(test == Test::Interleave),
+        // At level sock it is the library that spins, except where the test itself does.
+        spin: request.spin.filter(|_| level != Level::Sock).unwrap_or(test == Test::Interleave),
         sleep: request.spin == Some(false),
+        epoll: request.epoll,
         verify: request.verify,
         nagle: request.nagle.unwrap_or(false),
         socket_buffer_bytes: request.socket_buffer_bytes,
@@ -679,6 +692,7 @@ fn link(request: &Request, level: Level, place: &Place) -> Option<String> {
     let link = match (level, place) {
         (Level::Msg, _) => request.link.as_deref().unwrap_or("shm"),
         (Level::Unix, _) => "unix",
+        (Level::Sock, _) => "shm",
         (_, Place::Processes | Place::Threads) => "loopback",
         (_, Place::Namespaces(namespaces)) => namespaces.link(),
         (_, Place::Nodes { star, .. }) => star.link(),
@@ -696,11 +710,12 @@ fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTreeMap<String,
             parameters.insert(name.to_owned(), value);
         }
     };
-    let adaptive = plan.level == Level::Msg && !plan.spin && !plan.sleep;
+    let adaptive = matches!(plan.level, Level::Msg | Level::Sock) && !plan.spin && !plan.sleep;
     set("spin", Some(if adaptive { ADAPTIVE.into() } else { plan.spin.into() }));
     set("blocks", Some(plan.blocks.into()));
     set("block_us", Some(plan.block_us.into()));
-    set("nagle", (plan.level == Level::Tcp).then(|| on_off(plan.nagle)));
+    set("epoll", plan.epoll.then(|| true.into()));
+    set("nagle", matches!(plan.level, Level::Tcp | Level::Sock).then(|| on_off(plan.nagle)));
     let mtu_bytes = request
         .mtu_bytes
         .or_else(|| matches!(place, Place::Namespaces(_) | Place::Nodes { .. }).then_some(MTU_BYTES));
@@ -744,7 +759,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_in_one_line_that_says_what_exists() {
         let refusals = [
-            (refusal(|r| r.level = "tpc".into()), "choose one of memory, msg, unix, tcp, udp, eth"),
+            (refusal(|r| r.level = "tpc".into()), "choose one of memory, msg, unix, tcp, sock, udp, eth"),
             (
                 refusal(|r| (r.level, r.link) = ("eth".into(), Some("shm".into()))),
                 "choose one of one-process, two-processes, veth",
@@ -766,6 +781,9 @@ mod tests {
             (refusal(|r| r.size_bytes = Some(0)), "a --size of 1 to"),
             (refusal(|r| r.time_seconds = Some(f64::NAN)), "--time"),
             (refusal(|r| r.integrity = Some(true)), "--integrity means nothing"),
+            (refusal(|r| (r.level, r.between) = ("sock".into(), Some("threads".into()))), "joins programs"),
+            (refusal(|r| (r.level, r.epoll) = ("udp".into(), true)), "--epoll means nothing"),
+            (refusal(|r| (r.epoll, r.spin) = (true, Some(true))), "--spin means nothing"),
             (refusal(|r| r.mtu_bytes = Some(9000)), "--between namespaces"),
             (refusal(|r| r.cores = Some((0, 9999))), "core 9999"),
             (refusal(|r| r.cores = Some((0, 0))), "both ends would take turns on core 0"),

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::Pid;
 
+use crate::carriage::Carriage;
 use crate::environment::boot_identity;
 use crate::far::{self, Far, Host};
 use crate::interrupt::{self, Group};
@@ -100,15 +101,20 @@ pub fn run(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
     interrupt::check()?;
     let job = &fresh(job);
     let _meeting_place = meeting_place(job)?;
+    let carriage = Carriage::of(job)?;
     let (sender, receiver) = channel();
     let mut conversation =
         Conversation { receiver, until: Instant::now() + job.deadline() + GRACE, reported: Vec::new() };
     let outcomes = match place {
         Place::Threads => run_threads(job, cores, &sender, &mut conversation),
-        _ => run_two(job, place, cores, &sender, &mut conversation),
+        _ => run_two(job, place, cores, carriage.as_ref(), &sender, &mut conversation),
     };
     interrupt::check()?;
-    outcomes
+    let outcomes = outcomes?;
+    if let Some(carriage) = carriage {
+        carriage.check(&outcomes)?;
+    }
+    Ok(outcomes)
 }
 
 /// The same job with a cookie of its own, so that nothing of an earlier pair is taken for part of this one.
@@ -137,7 +143,7 @@ fn run_threads(
     conversation: &mut Conversation,
 ) -> Result<Outcomes> {
     let role = Role::Both { source_core: cores.source, target_core: cores.target };
-    let _worker = start(End::Source, job, role, None, sender)?;
+    let _worker = start(End::Source, job, role, Setting::default(), sender)?;
     conversation.listening()?;
     let (source, target) = conversation.outcomes()?;
     Ok(Outcomes { source, target: Some(target), same_machine: true })
@@ -147,15 +153,16 @@ fn run_two(
     job: &Job,
     place: &Place,
     cores: Cores,
+    carriage: Option<&Carriage>,
     sender: &Sender<Event>,
     conversation: &mut Conversation,
 ) -> Result<Outcomes> {
     let source_role = |address| Role::Source { core: cores.source, address };
     if !job.needs_target() {
-        let _source = start(End::Source, job, source_role(String::new()), None, sender)?;
+        let _source = start(End::Source, job, source_role(String::new()), Setting::default(), sender)?;
         return Ok(Outcomes { source: conversation.outcome()?, target: None, same_machine: true });
     }
-    let (source_space, target_space) = match place {
+    let (source_space, target_space): (Option<&Namespace>, Option<&Namespace>) = match place {
         Place::Namespaces(namespaces) => (Some(&namespaces.source), Some(&namespaces.target)),
         Place::Nodes { star, source, target } => (Some(&star.nodes[*source]), Some(&star.nodes[*target])),
         _ => (None, None),
@@ -164,11 +171,12 @@ fn run_two(
         Place::Host(host) => Target::Far(Far::start(host, job, sender.clone())?),
         _ => {
             let role = Role::Target { core: cores.target };
-            Target::Near(start(End::Target, job, role, target_space, sender)?)
+            Target::Near(start(End::Target, job, role, Setting { namespace: target_space, carriage }, sender)?)
         }
     };
     let (address, boot) = conversation.listening()?;
-    let _source = start(End::Source, job, source_role(address), source_space, sender)?;
+    let setting = Setting { namespace: source_space, carriage };
+    let _source = start(End::Source, job, source_role(address), setting, sender)?;
     let same_machine = boot.is_some() && boot == boot_identity();
     if matches!(job, Job::Memory(_)) {
         // The target of a ceiling has nothing to tell but that it is done, before or after the source.
@@ -254,6 +262,13 @@ impl Conversation {
     }
 }
 
+/// What a worker process is started in and with, other than as this one was.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Setting<'a> {
+    namespace: Option<&'a Namespace>,
+    carriage: Option<&'a Carriage>,
+}
+
 /// A worker process in a process group of its own. Dropping it ends the group.
 pub(crate) struct Worker {
     child: Child,
@@ -262,11 +277,14 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Starts this very program, as it was when it started, as a worker; with what it will say.
-    pub(crate) fn start(order: &Order, namespace: Option<&Namespace>) -> Result<(Self, ChildStdout)> {
+    pub(crate) fn start(order: &Order, setting: Setting) -> Result<(Self, ChildStdout)> {
         let mut command = Command::new("/proc/self/exe");
         command.arg("__worker").stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-        if let Some(namespace) = namespace {
+        if let Some(namespace) = setting.namespace {
             namespace.enter(&mut command)?;
+        }
+        if let Some(carriage) = setting.carriage {
+            carriage.prepare(&mut command);
         }
         let mut child = command.spawn().context("cannot start a worker process")?;
         let group = Pid::from_raw(child.id() as i32).map(Group::of);
@@ -286,11 +304,11 @@ fn start(
     end: End,
     job: &Job,
     role: Role,
-    namespace: Option<&Namespace>,
+    setting: Setting,
     sender: &Sender<Event>,
 ) -> Result<Worker> {
     let order = Order { job: job.clone(), role };
-    let (worker, output) = Worker::start(&order, namespace)?;
+    let (worker, output) = Worker::start(&order, setting)?;
     let sender = sender.clone();
     std::thread::spawn(move || listen(end, BufReader::new(output), &sender));
     Ok(worker)

@@ -36,10 +36,13 @@ pub const PRESETS: [(&str, &str); 6] = [
 ];
 
 /// The levels that carry messages between any two processes, in the report's order.
-const LEVELS: [&str; 4] = ["msg", "unix", "tcp", "udp"];
+const LEVELS: [&str; 5] = ["msg", "unix", "tcp", "sock", "udp"];
+
+/// Those whose ends may poll: the library of `sock` decides by itself when to.
+const POLLING_LEVELS: [&str; 4] = ["msg", "unix", "tcp", "udp"];
 
 /// All that `--levels` may name besides `memory`.
-const ALL_LEVELS: [&str; 5] = ["msg", "unix", "tcp", "udp", ethernet::LEVEL];
+const ALL_LEVELS: [&str; 6] = ["msg", "unix", "tcp", "sock", "udp", ethernet::LEVEL];
 
 /// Measuring time of a ceiling, at most.
 const CEILING_SECONDS: f64 = 0.2;
@@ -134,7 +137,7 @@ fn quick() -> Preset {
         groups.push(at_levels(&LEVELS, "latency", Some(size)));
     }
     // Sleeping is compared with sleeping above, and polling with polling here.
-    groups.push(polling(at_levels(&LEVELS, "latency", Some(8))));
+    groups.push(polling(at_levels(&POLLING_LEVELS, "latency", Some(8))));
     for size in [KIB, 64 * KIB, MIB] {
         groups.push(at_levels(&LEVELS, "stream", Some(size)));
     }
@@ -152,7 +155,7 @@ fn full() -> Preset {
         groups.push(at_levels(&LEVELS, "latency", Some(size)));
     }
     for size in [1, 8, 64, KIB, 4 * KIB] {
-        groups.push(polling(at_levels(&LEVELS, "latency", Some(size))));
+        groups.push(polling(at_levels(&POLLING_LEVELS, "latency", Some(size))));
     }
     for size in with_neighbours(3, 22) {
         groups.push(at_levels(&LEVELS, "stream", Some(size)));
@@ -169,7 +172,7 @@ fn full() -> Preset {
     for size in [8, KIB] {
         groups.push(at_levels(&LEVELS, "interleave", Some(size)));
     }
-    groups.push(polling(at_levels(&LEVELS, "nhalf", None)));
+    groups.push(polling(at_levels(&POLLING_LEVELS, "nhalf", None)));
     for connections in [1, 4, 16] {
         groups.push(several(connections, at_levels(&LEVELS, "streams", None)));
         groups.push(several(connections, at_levels(&LEVELS, "hotspot", Some(1))));
@@ -198,7 +201,7 @@ fn gm() -> Preset {
         groups.push(at_levels(&LEVELS, "latency", Some(1 << power)));
     }
     // Polling, as GM did and as docs/performance.md does.
-    groups.push(polling(at_levels(&LEVELS, "nhalf", None)));
+    groups.push(polling(at_levels(&POLLING_LEVELS, "nhalf", None)));
     groups.push(at_levels(&LEVELS, "overhead", Some(8)));
     Preset { name: "gm", ceilings: ceilings(&[4 * KIB, 64 * KIB, MIB]), groups, absent: Vec::new() }
 }

@@ -31,6 +31,7 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         blocks: 3,
         spin: false,
         sleep: true,
+        epoll: false,
         verify: true,
         nagle: false,
         socket_buffer_bytes: None,

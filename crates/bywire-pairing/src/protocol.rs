@@ -6,6 +6,10 @@ pub const PACKET_BYTES: usize = 40;
 pub const VERSION: u64 = 0x6277_7000_0000_0001;
 /// The variable that tells programs where the service listens.
 pub const SERVICE_VARIABLE: &str = "BYWIRE_SOCKETS_SERVICE";
+/// `0`: the library never spins before it sleeps.
+pub const SPIN_VARIABLE: &str = "BYWIRE_SOCKETS_SPIN";
+/// The file that the library adds a line to for whatever becomes of a connection.
+pub const LOG_VARIABLE: &str = "BYWIRE_LOG";
 /// How long a program waits for an answer before it does without.
 pub const PATIENCE_MS: i32 = 20;
 

@@ -11,6 +11,7 @@ pub mod limits;
 pub mod memory;
 pub mod namespace;
 pub mod poller;
+pub mod preloadable;
 pub mod process;
 pub mod socket;
 pub mod tap;

@@ -10,7 +10,8 @@ pub mod unix;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use bywire_sys::preloadable;
+use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
@@ -76,9 +77,8 @@ fn wait(socket: impl AsFd, spin: bool, interest: Interest, timeout: Duration) ->
         Interest::Receive => PollFlags::IN,
         Interest::Both => PollFlags::IN | PollFlags::OUT,
     };
-    let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
-    match poll(&mut [PollFd::new(&socket, events)], Some(&timeout)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+    match preloadable::poll(socket, events, timeout) {
+        Ok(()) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(errno) => Err(anyhow!(errno).context("poll failed")),
     }
 }
