@@ -6,6 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 use bywire_lab::bench::{self, Finished};
 use bywire_lab::cell::{Absence, Cell};
+use bywire_lab::ending::Misuse;
+use bywire_lab::store::StoreError;
 use bywire_lab::{interrupt, measure, preset, report};
 use clap::Args;
 use serde_json::json;
@@ -52,7 +54,7 @@ impl BenchArgs {
         let preset = preset::named(&self.preset, self.time, self.levels.as_deref())?;
         let directory = self.output.clone().unwrap_or_else(|| bench::default_directory(preset.name));
         let mut lines = Lines::new(self.json);
-        let finished = bench::run(preset, &directory, &mut lines)?;
+        let finished = bench::run(preset, &directory, &mut lines).map_err(elsewhere)?;
         lines.progress.clear();
         self.print(&finished)?;
         if !finished.session.complete {
@@ -72,6 +74,17 @@ impl BenchArgs {
         }
         let summary = report::summary_text(&finished.session);
         crate::print(&format!("\n{}\n\nreport: {}\n", summary.trim_end(), finished.report.display()))
+    }
+}
+
+/// A directory that cannot be had is named by another --output; a disk that is full while running is a failure.
+fn elsewhere(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<StoreError>() {
+        Some(StoreError::File { action: "make", .. }) => {
+            Misuse(format!("{error}; name another directory by --output")).into()
+        }
+        Some(StoreError::Occupied(_)) => Misuse(format!("{error} by --output")).into(),
+        _ => error,
     }
 }
 

@@ -8,7 +8,10 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use bywire_eth::capture::{self, Wish};
 use bywire_eth::control::{self, Request};
+use bywire_lab::ending::Misuse;
 use clap::Args;
+
+use crate::eth::nobody;
 
 /// Arguments of `bywire capture`.
 #[derive(Args, Debug)]
@@ -19,13 +22,14 @@ Examples:
   bywire capture --node one > frames.pcapng
 
 Each frame is recorded where it enters: from an interface, or from the fabric. Superframes are recorded whole, with
-the partial checksum that their kernel gave them. What cannot be written in time is lost, and counted.")]
+the partial checksum that their kernel gave them. What cannot be written in time is lost, and counted. Ctrl-C is how a
+recording without --count ends: with 0.")]
 pub struct CaptureArgs {
     /// Only frames that this interface sends, as `bywire eth status` calls it; `fabric` for those of other processes
     #[arg(long, value_name = "NETNS:NAME", allow_hyphen_values = true)]
     interface: Option<String>,
     /// End after so many frames
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Only this network
     #[arg(long, value_name = "NAME")]
@@ -49,11 +53,11 @@ impl CaptureArgs {
             running.extend(control::ask(&door, Request::Status)?.map(|status| (door, status)));
         }
         let [(door, status)] = &running[..] else {
-            bail!(if running.is_empty() {
-                "no `bywire eth up` runs here: there is nothing to record"
-            } else {
-                "several networks run here: choose one by --network and --node"
-            });
+            if running.is_empty() {
+                let nothing = "no `bywire eth up` runs here: there is nothing to record";
+                return Err(nobody(self.network.as_deref(), self.node.as_deref(), nothing));
+            }
+            bail!(Misuse("several networks run here: choose one by --network and --node".to_owned()));
         };
         let named = status["interfaces"].as_array().into_iter().flatten().filter_map(|interface| {
             let lane = usize::try_from(interface["lane"].as_u64()?).ok()?;
@@ -63,7 +67,9 @@ impl CaptureArgs {
         if let Some(wanted) = self.interface.as_ref().filter(|wanted| *wanted != "fabric") {
             anyhow::ensure!(
                 names.values().any(|name| name == wanted),
-                "there is no interface {wanted}: `bywire eth status` shows those that there are"
+                Misuse(format!(
+                    "there is no interface {wanted}: `bywire eth status` shows those that there are"
+                ))
             );
         }
         let output: Box<dyn Write> = match &self.output {

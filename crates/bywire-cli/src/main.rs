@@ -1,5 +1,6 @@
 //! The `bywire` command.
 
+mod background;
 mod bench;
 mod capture;
 mod doctor;

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-use bywire_lab::ending::Misuse;
+use anyhow::{Result, bail};
+use bywire_lab::ending::{self, Misuse};
 use bywire_lab::store::StoreError;
 use bywire_lab::{bench, csv, report, store};
 use clap::Args;
@@ -38,6 +38,9 @@ impl ReportArgs {
             Err(absent @ StoreError::Absent(_)) => bail!(Misuse(format!("{absent}{}", self.there_are()))),
             session => session?,
         };
+        if let Some(line) = store::cut_off(&self.session, session.cells.len())? {
+            ending::complain("bywire", line);
+        }
         if self.csv || self.json {
             let text = match self.csv {
                 true => csv::from_cells(&session.cells),
@@ -45,15 +48,14 @@ impl ReportArgs {
             };
             return match self.output {
                 Some(path) => {
-                    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+                    fs::write(&path, text).map_err(|error| elsewhere(&path, &error))?;
                     crate::print(&format!("cells: {}\n", path.display()))
                 }
                 None => crate::print(&text),
             };
         }
         let path = self.output.unwrap_or_else(|| self.session.join("report.html"));
-        fs::write(&path, report::render(&session))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, report::render(&session)).map_err(|error| elsewhere(&path, &error))?;
         crate::print(&format!("{}\nreport: {}\n", report::summary_text(&session), path.display()))
     }
 
@@ -71,6 +73,10 @@ impl ReportArgs {
             (false, more) => format!("; there are {}, and {more} older", shown.join(", ")),
         }
     }
+}
+
+fn elsewhere(path: &Path, error: &std::io::Error) -> Misuse {
+    Misuse(format!("cannot write {}: {error}; name another file by --output", path.display()))
 }
 
 /// A stored session keeps its cells apart; here they belong inside.

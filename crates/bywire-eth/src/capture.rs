@@ -24,6 +24,8 @@ const ETHERNET: u32 = 1;
 /// Options of an interface's block: its name, and the resolution of its times.
 const NAME_OPTION: u16 = 2;
 const RESOLUTION_OPTION: u16 = 9;
+/// What frames of other processes come from.
+const FABRIC: &str = "fabric";
 /// Times are in units of 10 to the minus this.
 const NANOSECONDS: u8 = 9;
 
@@ -72,6 +74,18 @@ pub struct Wish {
     pub count: Option<u64>,
 }
 
+impl Wish {
+    /// What is recorded as far as it is known, by name, each once; the fabric last.
+    fn told(&self) -> Vec<&str> {
+        let wanted = |name: &&str| self.interface.as_ref().is_none_or(|wanted| wanted == name);
+        let mut names: Vec<&str> = self.names.values().map(String::as_str).filter(wanted).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.extend([FABRIC].iter().filter(|name| wanted(name)));
+        names
+    }
+}
+
 /// Writes frames that come by `socket` to `output`, until there are enough or the network ends. Every block is written
 /// at once, so that what is interrupted is a good file. Returns how many were written, and how many were lost.
 ///
@@ -81,9 +95,14 @@ pub fn record(socket: &Socket, wish: &Wish, mut output: impl Write) -> io::Resul
     let mut poller = Poller::new()?;
     poller.add(socket, 0)?;
     let mut buffer = vec![0; HEAD_BYTES + FRAME_BYTES_MAX];
-    let mut interfaces: HashMap<LaneId, u32> = HashMap::new();
+    let mut interfaces: HashMap<&str, u32> = HashMap::new();
     let (mut written, mut lost) = (0, 0);
     output.write_all(&section_header())?;
+    // A file without frames tells them too: readers want to know what was recorded.
+    for name in wish.told() {
+        interfaces.insert(name, interfaces.len() as u32);
+        output.write_all(&interface(name))?;
+    }
     output.flush()?;
     while wish.count.is_none_or(|count| written < count) {
         let length = match socket.receive(&mut buffer)? {
@@ -100,12 +119,12 @@ pub fn record(socket: &Socket, wish: &Wish, mut output: impl Write) -> io::Resul
         let lane = (place as u32) as LaneId;
         lost = rest;
         let name =
-            wish.names.get(&lane).map_or(if lane % 2 == 1 { "fabric" } else { "interface" }, String::as_str);
+            wish.names.get(&lane).map_or(if lane % 2 == 1 { FABRIC } else { "interface" }, String::as_str);
         if wish.interface.as_ref().is_some_and(|wanted| wanted != name) {
             continue;
         }
         let known = interfaces.len() as u32;
-        let number = *interfaces.entry(lane).or_insert(known);
+        let number = *interfaces.entry(name).or_insert(known);
         if number == known {
             output.write_all(&interface(name))?;
         }
@@ -188,11 +207,35 @@ mod tests {
         let kinds: Vec<u32> = blocks.iter().map(|(kind, _)| *kind).collect();
         assert_eq!(
             kinds,
-            [SECTION_HEADER, INTERFACE, ENHANCED_PACKET, INTERFACE, ENHANCED_PACKET, ENHANCED_PACKET]
+            [
+                SECTION_HEADER,
+                INTERFACE,
+                INTERFACE,
+                ENHANCED_PACKET,
+                INTERFACE,
+                ENHANCED_PACKET,
+                ENHANCED_PACKET
+            ]
         );
         assert_eq!(&blocks[1].1[12..20], b"blue:by0");
-        assert_eq!((blocks[2].1[12], &blocks[2].1[20..81]), (61, &[1; 61][..]));
-        assert_eq!((blocks[4].1[0], blocks[5].1[0]), (1, 0), "numbers of their interfaces");
+        assert_eq!((blocks[3].1[12], &blocks[3].1[20..81]), (61, &[1; 61][..]));
+        assert_eq!((blocks[5].1[0], blocks[6].1[0]), (2, 0), "numbers of their interfaces");
+    }
+
+    #[test]
+    fn a_file_without_frames_tells_its_interfaces() {
+        let (ours, theirs) = Socket::pair().expect("a pair");
+        drop(theirs);
+        let names = HashMap::from([(0, "blue:by0".to_owned()), (2, "red:by0".to_owned())]);
+        let kinds = |interface: Option<&str>| {
+            let wish =
+                Wish { names: names.clone(), interface: interface.map(str::to_owned), ..Wish::default() };
+            let mut file = Vec::new();
+            assert_eq!(record(&ours, &wish, &mut file).expect("recorded"), (0, 0));
+            blocks(&file).iter().map(|(kind, _)| *kind).collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(None), [SECTION_HEADER, INTERFACE, INTERFACE, INTERFACE]);
+        assert_eq!(kinds(Some("red:by0")), [SECTION_HEADER, INTERFACE]);
     }
 
     #[test]
