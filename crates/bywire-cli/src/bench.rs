@@ -8,33 +8,38 @@ use bywire_lab::bench::{self, Finished};
 use bywire_lab::cell::{Absence, Cell};
 use bywire_lab::ending::Misuse;
 use bywire_lab::store::StoreError;
-use bywire_lab::{interrupt, measure, preset, report};
+use bywire_lab::{interrupt, preset, report};
 use clap::Args;
 use serde_json::json;
 
 use crate::progress::Progress;
-use crate::table;
+use crate::words::Words;
+use crate::{measure, table};
 
 /// What to run and where to keep it.
 #[derive(Args, Debug)]
 #[command(after_help = after_help())]
 pub struct BenchArgs {
     /// Which cells are taken
-    #[arg(default_value = "quick")]
+    #[arg(default_value = "quick", value_parser = Words::of(preset::PRESETS.map(|(name, _)| name)), hide_possible_values = true)]
     preset: String,
     /// Measuring time of each cell, over all of its five fresh pairs, at least 0.005; a sweep for N½ takes at least 0.09
     /// [default: 1, of a sweep 5; gm-ethernet 60]
-    #[arg(long, value_name = "SECONDS", value_parser = measure::parse_time, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", value_parser = bywire_lab::measure::parse_time, allow_negative_numbers = true)]
     time: Option<f64>,
     /// Directory for the session and its report; by default a new one under `sessions`
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
     /// Only these levels
-    #[arg(long, value_name = "LEVEL,…", value_delimiter = ',')]
+    #[arg(long, value_name = "LEVEL,…", value_delimiter = ',', value_parser = levels(), hide_possible_values = true)]
     levels: Option<Vec<String>>,
     /// Print one JSON object and nothing else
     #[arg(long)]
     json: bool,
+}
+
+fn levels() -> Words {
+    Words::of(measure::LEVELS.map(|(name, _)| name))
 }
 
 fn after_help() -> String {

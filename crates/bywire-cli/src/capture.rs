@@ -29,7 +29,7 @@ pub struct CaptureArgs {
     #[arg(long, value_name = "NETNS:NAME", allow_hyphen_values = true)]
     interface: Option<String>,
     /// End after so many frames
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = count)]
     count: Option<u64>,
     /// Only this network
     #[arg(long, value_name = "NAME")]
@@ -40,6 +40,11 @@ pub struct CaptureArgs {
     /// Write to a file rather than to standard output
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+}
+
+fn count(text: &str) -> Result<u64> {
+    let count = text.parse().ok().filter(|&count| count > 0);
+    count.with_context(|| format!("{text:?} is no number of frames: give 1 or more"))
 }
 
 impl CaptureArgs {

@@ -78,7 +78,7 @@ struct UpArgs {
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     /// Answer Prometheus at this address [default: nowhere]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address)]
     metrics: Option<std::net::SocketAddr>,
     /// Settings in a file, read again on SIGHUP; options given here go before it
     #[arg(long, value_name = "FILE")]
@@ -128,6 +128,12 @@ impl EthArgs {
             EthAction::Status(arguments) => arguments.run(),
         }
     }
+}
+
+fn address(text: &str) -> Result<std::net::SocketAddr> {
+    text.parse()
+        .ok()
+        .with_context(|| format!("{text:?} is no address to listen on: write it like 127.0.0.1:9477"))
 }
 
 impl UpArgs {

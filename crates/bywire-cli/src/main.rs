@@ -12,6 +12,7 @@ mod progress;
 mod report;
 mod serve;
 mod table;
+mod words;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
