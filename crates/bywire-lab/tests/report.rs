@@ -111,7 +111,9 @@ fn rates_are_compared_at_sizes_that_both_were_measured_at() {
     let mut session = generated_session();
     session.cells.clear();
     let formula = |level| (level, "link", None, 10_000.0, 10.0);
-    session.cells.extend([1024, 65_536, 1 << 20].into_iter().flat_map(|size| cells_at(formula("unix"), size)));
+    session
+        .cells
+        .extend([1024, 65_536, 1 << 20].into_iter().flat_map(|size| cells_at(formula("unix"), size)));
     session.cells.extend([1024, 65_507].into_iter().flat_map(|size| cells_at(formula("udp"), size)));
     let text = report::summary_text(&session);
     let verdict = text.lines().find(|line| line.starts_with("Highest one-way rate")).expect("a verdict");
@@ -516,6 +518,7 @@ fn cell(way: Formula, test: &str, size_bytes: Option<u64>, value: f64, unit: Uni
                 outlier: false,
             })
             .collect(),
+        moments: Vec::new(),
         cacheline: None,
         cpu: CpuBothEnds { source: end(0), target: end(1), same_machine: true, ..CpuBothEnds::default() },
         details: BTreeMap::new(),
