@@ -131,7 +131,7 @@ impl EthArgs {
 }
 
 fn address(text: &str) -> Result<std::net::SocketAddr> {
-    text.parse()
+    text.parse::<std::net::SocketAddr>()
         .ok()
         .with_context(|| format!("{text:?} is no address to listen on: write it like 127.0.0.1:9477"))
 }
