@@ -53,6 +53,7 @@ pub enum Ready<'a> {
 #[derive(Debug)]
 pub struct Coalescer {
     bytes_max: usize,
+    merges_datagrams: bool,
     /// The first `held` are in use.
     flows: Vec<Flow>,
     held: usize,
@@ -64,7 +65,12 @@ impl Coalescer {
     /// Makes frames of `bytes_max` at most, headers included. Allocates all that is ever needed.
     pub fn new(bytes_max: usize) -> Coalescer {
         let flows = (0..FLOWS_MAX).map(|_| Flow::empty()).collect();
-        Coalescer { bytes_max, flows, held: 0, turn: 0 }
+        Coalescer { bytes_max, merges_datagrams: true, flows, held: 0, turn: 0 }
+    }
+
+    /// Merges datagrams too, or not.
+    pub fn merge_datagrams(&mut self, is_wanted: bool) {
+        self.merges_datagrams = is_wanted;
     }
 
     /// Takes frame `number`, and gives out what can wait no longer: this frame, others, several, none. The descriptor
@@ -86,7 +92,8 @@ impl Coalescer {
             return ready(Ready::Whole(number, descriptor));
         }
         let flow = (0..self.held).find(|&index| self.flows[index].is_flow_of(frame, &layout));
-        let candidate = Candidate::of(number, descriptor, frame, layout);
+        let is_wanted = self.merges_datagrams || layout.transport != Transport::Udp;
+        let candidate = is_wanted.then(|| Candidate::of(number, descriptor, frame, layout)).flatten();
         match (flow, candidate) {
             (Some(index), Some(candidate)) if self.flows[index].takes(&candidate, self.bytes_max) => {
                 self.flows[index].append(&candidate);
@@ -162,6 +169,8 @@ impl<'frame> Candidate<'frame> {
             Transport::Udp => transport[4..6] == (transport.len() as u16).to_be_bytes(),
             Transport::Other => false,
         };
+        // What follows the packet, padding or a trailer, would be lost.
+        let mergeable = mergeable && frame.len() == layout.packet_end;
         let candidate = Candidate { number, descriptor, frame, layout, payload, segment_bytes };
         (mergeable && !candidate.payload.is_empty() && candidate.is_right()).then_some(candidate)
     }
