@@ -528,6 +528,38 @@ fn the_file_is_read_again_on_request() {
 }
 
 #[test]
+fn an_interface_that_is_missing_comes_back_as_it_is_told_by_then() {
+    let Some((one, other, directory)) = stage() else { return };
+    let directory = directory.path();
+    let (file, place) = (directory.join("bywire.toml"), directory.join("place"));
+    let elsewhere = format!("/proc/{}/fd/{}", std::process::id(), one.as_fd().as_raw_fd());
+    let appear = || std::os::unix::fs::symlink(&elsewhere, &place).expect("a link");
+    let write = |rest: &str| {
+        let text = format!("[[ethernet.interface]]\nnamespace = {place:?}\nname = \"by0\"\n{rest}\n");
+        std::fs::write(&file, text).expect("written");
+    };
+    appear();
+    write("mtu = 1400");
+    let second = interface(&other, "10.77.0.2/24");
+    let running = up(directory, &["--config", file.to_str().expect("a path"), "--interface", &second], 2);
+    std::fs::remove_file(&place).expect("removed");
+    let removed = one.run(|| Command::new("ip").args(["link", "delete", "by0"]).status());
+    assert!(removed.expect("inside").expect("`ip` of iproute2").success());
+    let missing = || status(directory)[0]["missing"].as_array().map_or(0, Vec::len);
+    eventually("it is missing", || missing() == 1);
+    std::fs::write(&file, std::fs::read_to_string(&file).expect("text").replace("1400", "9000"))
+        .expect("written");
+    running.signal(libc::SIGHUP);
+    // Answers come after what was signalled before.
+    assert_eq!(missing(), 1);
+    appear();
+    eventually("it stands again", || has_interface(&one) && missing() == 0);
+    let shown = &status(directory)[0];
+    let mtus: Vec<_> = shown["interfaces"].as_array().into_iter().flatten().map(|its| &its["mtu"]).collect();
+    assert!(mtus.iter().any(|mtu| **mtu == 9000), "{shown}");
+}
+
+#[test]
 fn what_cannot_be_is_refused_in_one_line() {
     let directory = tempfile::tempdir().expect("a directory");
     for arguments in [
