@@ -48,7 +48,7 @@ pub struct Joint {
     /// Processes of this machine that carry what crosses; none where the kernel does.
     pub processes: Vec<u32>,
     /// Dropped before the namespaces are: a running process, say, that its drop ends.
-    pub kept: Box<dyn Any>,
+    pub kept: Box<dyn Any + Send + Sync>,
 }
 
 /// A namespace that is about to be joined, with its loopback up.
@@ -107,21 +107,10 @@ impl Namespaces {
     /// # Errors
     /// One line with the reason why this machine or this user cannot, and what to do; or what `join` said.
     pub fn joined(join: impl FnOnce(Side, Side) -> Result<Joint>) -> Result<Self> {
-        let first = Holder::with_new_network(None)?;
-        let source = first.namespace(Ipv4Addr::new(10, 77, 0, 1))?;
-        // A cable may only lead to a namespace of the same owner, hence inside the first one's user namespace.
-        let second = Holder::with_new_network(Some(&source))?;
-        let mut target = second.namespace(Ipv4Addr::new(10, 77, 0, 2))?;
-        target.user = source.user.as_ref().map(OwnedFd::try_clone).transpose()?;
-        for end in [&source, &target] {
-            end.configure("link set lo up\n").context("cannot set up a network namespace")?;
-            end.forget_fragments_soon()?;
-        }
-        let joint = join(
-            Side { namespace: &source, process: first.child.id() },
-            Side { namespace: &target, process: second.child.id() },
-        )?;
-        Ok(Self { joint, source, target })
+        let mut made = make(2)?.into_iter();
+        let (Some(source), Some(target)) = (made.next(), made.next()) else { bail!("two were not made") };
+        let joint = join(source.side(), target.side())?;
+        Ok(Self { joint, source: source.namespace, target: target.namespace })
     }
 
     /// What joins them, in the word of a cell.
@@ -132,6 +121,48 @@ impl Namespaces {
     /// The processes that carry what crosses, where it is not the kernel alone.
     pub fn carriers(&self) -> &[u32] {
         &self.joint.processes
+    }
+}
+
+/// A namespace with the process that keeps it until it is joined.
+pub(crate) struct Made {
+    namespace: Namespace,
+    holder: Holder,
+}
+
+/// So many namespaces of one owner with their loopback up, and addresses that count from 1.
+pub(crate) fn make(count: usize) -> Result<Vec<Made>> {
+    let mut made: Vec<Made> = Vec::new();
+    for host in 1..=count {
+        // A cable may only lead to a namespace of the same owner, hence inside the first one's user namespace.
+        let first = made.first().map(|made| &made.namespace);
+        let holder = Holder::with_new_network(first)?;
+        let mut namespace = holder.namespace(Ipv4Addr::new(10, 77, 0, host as u8))?;
+        if let Some(first) = first {
+            namespace.user = first.user.as_ref().map(OwnedFd::try_clone).transpose()?;
+        }
+        namespace.configure("link set lo up\n").context("cannot set up a network namespace")?;
+        namespace.forget_fragments_soon()?;
+        made.push(Made { namespace, holder });
+    }
+    Ok(made)
+}
+
+impl Made {
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.holder.child.id()
+    }
+
+    pub(crate) fn side(&self) -> Side<'_> {
+        Side { namespace: &self.namespace, process: self.process() }
+    }
+
+    pub(crate) fn into_namespace(self) -> Namespace {
+        self.namespace
     }
 }
 
