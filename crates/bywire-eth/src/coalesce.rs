@@ -19,6 +19,7 @@ use crate::segment::write_lengths;
 pub const FLOWS_MAX: usize = 16;
 /// Frames in one superframe.
 pub const PARTS_MAX: usize = 64;
+const _: () = assert!(PARTS_MAX <= DATAGRAMS_MAX, "what a kernel takes");
 /// What an IP header can state.
 const PACKET_BYTES_MAX: usize = 65_535;
 /// IPv4's "don't fragment", in the first byte of flags and fragment offset.
@@ -149,11 +150,10 @@ struct Candidate<'frame> {
     frame: &'frame [u8],
     layout: Layout,
     payload: Range<usize>,
-    segment_bytes: usize,
 }
 
 impl<'frame> Candidate<'frame> {
-    /// None where the frame has nothing to merge, must stay by itself, or is not right.
+    /// None where the frame is a superframe already, has nothing to merge, must stay by itself, or is not right.
     fn of(
         number: u32,
         descriptor: Descriptor,
@@ -162,16 +162,14 @@ impl<'frame> Candidate<'frame> {
     ) -> Option<Candidate<'frame>> {
         let payload = layout.payload_offset..layout.packet_end;
         let transport = frame.get(layout.transport_offset..layout.packet_end)?;
-        let superframe = descriptor.kind.is_superframe();
-        let segment_bytes = if superframe { usize::from(descriptor.segment_bytes) } else { payload.len() };
         let mergeable = match layout.transport {
             Transport::Tcp => transport[13] & (TCP_ACK | TCP_SYN | TCP_RST | TCP_URG) == TCP_ACK,
             Transport::Udp => transport[4..6] == (transport.len() as u16).to_be_bytes(),
             Transport::Other => false,
         };
         // What follows the packet, padding or a trailer, would be lost.
-        let mergeable = mergeable && frame.len() == layout.packet_end;
-        let candidate = Candidate { number, descriptor, frame, layout, payload, segment_bytes };
+        let mergeable = mergeable && frame.len() == layout.packet_end && !descriptor.kind.is_superframe();
+        let candidate = Candidate { number, descriptor, frame, layout, payload };
         (mergeable && !candidate.payload.is_empty() && candidate.is_right()).then_some(candidate)
     }
 
@@ -197,13 +195,13 @@ impl<'frame> Candidate<'frame> {
     fn begins(&self) -> bool {
         let tcp = self.layout.transport == Transport::Tcp;
         let least = if tcp { usize::from(TCP_SEGMENT_BYTES_MIN) } else { 1 };
-        self.segment_bytes >= least && !self.closes(self.segment_bytes)
+        self.payload.len() >= least && !self.closes(self.payload.len())
     }
 
     /// True when nothing may follow in the same superframe.
     fn closes(&self, segment_bytes: usize) -> bool {
         let pushed = self.layout.transport == Transport::Tcp && self.tcp_flags() & (TCP_FIN | TCP_PSH) != 0;
-        pushed || !self.payload.len().is_multiple_of(segment_bytes)
+        pushed || self.payload.len() != segment_bytes
     }
 
     fn tcp_flags(&self) -> u8 {
@@ -265,7 +263,7 @@ impl Flow {
         self.layout = candidate.layout;
         self.descriptor = candidate.descriptor;
         self.parts.clear();
-        self.segment_bytes = candidate.segment_bytes;
+        self.segment_bytes = candidate.payload.len();
         self.payload_bytes = 0;
         self.sequence = candidate.sequence();
         self.first_identification = candidate.identification();
@@ -287,9 +285,6 @@ impl Flow {
     fn add(&mut self, candidate: &Candidate<'_>) {
         self.parts.push(Part { frame: candidate.number, payload: candidate.payload.clone() });
         self.payload_bytes += candidate.payload.len();
-        if candidate.descriptor.kind.is_superframe() {
-            self.identification = Identification::Rises;
-        }
     }
 
     /// True when both are of one flow, mergeable or not: their order matters.
@@ -307,16 +302,11 @@ impl Flow {
     }
 
     fn takes_length(&self, candidate: &Candidate<'_>, bytes_max: usize) -> bool {
-        let single = !candidate.descriptor.kind.is_superframe();
-        let fits = candidate.segment_bytes == self.segment_bytes
-            || (single && candidate.segment_bytes < self.segment_bytes);
-        let payload_bytes = self.payload_bytes + candidate.payload.len();
-        let frame_bytes = self.layout.payload_offset + payload_bytes;
-        let segments = payload_bytes.div_ceil(self.segment_bytes);
-        fits && frame_bytes <= bytes_max
+        let frame_bytes = self.layout.payload_offset + self.payload_bytes + candidate.payload.len();
+        candidate.payload.len() <= self.segment_bytes
+            && frame_bytes <= bytes_max
             && frame_bytes - self.layout.network_offset <= PACKET_BYTES_MAX
             && self.parts.len() < PARTS_MAX
-            && (self.layout.transport != Transport::Udp || segments <= DATAGRAMS_MAX)
     }
 
     fn takes_network(&self, candidate: &Candidate<'_>) -> bool {
@@ -342,8 +332,7 @@ impl Flow {
         let segments = (self.payload_bytes / self.segment_bytes) as u16;
         let rises = candidate.identification() == self.first_identification.wrapping_add(segments);
         let stands = candidate.identification() == self.first_identification
-            && self.headers[self.layout.network_offset + 6] & DONT_FRAGMENT != 0
-            && !candidate.descriptor.kind.is_superframe();
+            && self.headers[self.layout.network_offset + 6] & DONT_FRAGMENT != 0;
         match self.identification {
             Identification::Undecided => rises || stands,
             Identification::Rises => rises,
@@ -390,7 +379,7 @@ impl Flow {
         let cwr = kind != Kind::Datagrams && self.headers[self.layout.transport_offset + 13] & TCP_CWR != 0;
         Descriptor {
             kind,
-            congestion: cwr && (self.descriptor.congestion || !self.descriptor.kind.is_superframe()),
+            congestion: cwr,
             segment_bytes: self.segment_bytes as u16,
             network_offset: self.layout.network_offset as u8,
             transport_offset: self.layout.transport_offset as u8,

@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_merged_goes_on_in_its_order() {
-        let stranger = [&[0; VnetHeader::BYTES][..], &[3; 12], &[8, 6, 1, 2, 3]].concat();
+        let stranger = [&[0; VnetHeader::BYTES][..], &[4; 12], &[8, 6, 1, 2, 3]].concat();
         let mut burst = segments();
         burst.insert(1, stranger.clone());
         burst.insert(3, vec![1; 3]);
