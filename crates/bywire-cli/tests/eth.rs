@@ -228,6 +228,20 @@ fn frames_are_recorded_for_whoever_asks() {
     let holds = |wanted: &[u8]| bytes.windows(wanted.len()).any(|window| window == wanted);
     assert!(holds(b"a frame to be recognised") && holds(label.as_bytes()));
     say(&near, &far, b"and life goes on");
+
+    let file = directory.join("again.pcapng");
+    let arguments = ["capture", "--output", file.to_str().expect("a path")];
+    let recording = bywire(directory, &arguments).stderr(Stdio::piped()).spawn().expect("it runs");
+    let recorded = || std::fs::metadata(&file).map_or(0, |file| file.len());
+    eventually("a frame was recorded", || {
+        say(&near, &far, b"one more");
+        recorded() > 500
+    });
+    let pid = rustix::process::Pid::from_child(&recording);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("signalled");
+    let ended = recording.wait_with_output().expect("waited for");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && said.contains("frames recorded, 0 lost"), "{said}");
 }
 
 #[test]
