@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use bywire_eth::control::{self, Request};
 use bywire_eth::network::Launch;
 use bywire_eth::order::Confinement;
@@ -234,7 +234,7 @@ pub fn nobody(network: Option<&str>, node: Option<&str>, nothing: &str) -> anyho
         .map(|answer| format!("--network {} --node {}", word(&answer, "network"), word(&answer, "node")))
         .collect();
     if there.is_empty() {
-        return anyhow::anyhow!("{nothing}");
+        return anyhow!("{nothing}");
     }
     let named = [("--network", network), ("--node", node)].into_iter();
     let named: Vec<String> = named.filter_map(|(option, name)| Some(format!("{option} {}", name?))).collect();
@@ -250,40 +250,50 @@ impl ChosenArgs {
         Ok(control::doors(self.network.as_deref(), self.node.as_deref())?)
     }
 
-    /// Asks every chosen network.
-    fn ask(&self, request: Request) -> Result<Vec<serde_json::Value>> {
-        let answers: Result<Vec<_>, _> =
-            self.doors()?.iter().map(|door| control::ask(door, request)).collect();
-        Ok(answers?.into_iter().flatten().collect())
+    /// Asks every chosen network; what went wrong with some is for after what the others have answered.
+    fn ask(&self, request: Request) -> Result<(Vec<serde_json::Value>, Result<()>)> {
+        let (mut answers, mut errors) = (Vec::new(), Vec::new());
+        for door in self.doors()? {
+            match control::ask(&door, request) {
+                Ok(answer) => answers.extend(answer),
+                Err(error) => errors.push(error.to_string()),
+            }
+        }
+        let outcome = if errors.is_empty() { Ok(()) } else { Err(anyhow!(errors.join("; "))) };
+        Ok((answers, outcome))
     }
 
     fn down(self) -> Result<()> {
-        let ended = self.ask(Request::Down)?;
+        let (ended, outcome) = self.ask(Request::Down)?;
         if ended.is_empty() {
+            outcome?;
             return Err(self.nobody("no `bywire eth up` runs here: there is nothing to end"));
         }
         let names = ended.iter().map(|answer| {
             let name = |field: &str| answer[field].as_str().unwrap_or_default().to_owned();
             format!("ended network {}, node {}\n", name("network"), name("node"))
         });
-        crate::print(&names.collect::<String>())
+        crate::print(&names.collect::<String>())?;
+        outcome
     }
 }
 
 impl StatusArgs {
     fn run(self) -> Result<()> {
-        let found = self.chosen.ask(Request::Status)?;
+        let (found, outcome) = self.chosen.ask(Request::Status)?;
         if self.json {
             crate::print(&(serde_json::to_string_pretty(&found)? + "\n"))?;
         }
         if found.is_empty() {
+            outcome?;
             let nothing = "no `bywire eth up` runs here: start one, see `bywire eth --help`";
             return Err(self.chosen.nobody(nothing));
         }
         if self.json {
-            return Ok(());
+            return outcome;
         }
-        crate::print(&found.iter().map(status::table).collect::<String>())
+        crate::print(&found.iter().map(status::table).collect::<String>())?;
+        outcome
     }
 }
 
