@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use bywire_lab::bench::{self, Finished};
 use bywire_lab::cell::{Absence, Cell};
-use bywire_lab::{interrupt, measure, preset, report};
+use bywire_lab::{burden, interrupt, measure, preset, report};
 use clap::Args;
 use serde_json::json;
 
@@ -24,6 +24,12 @@ pub struct BenchArgs {
     /// [default: 1, of a sweep 5; gm-ethernet 60]
     #[arg(long, value_name = "SECONDS", value_parser = measure::parse_time, allow_negative_numbers = true)]
     time: Option<f64>,
+    /// Take one pair of every cell in each of so many rounds, for `bywire compare`, rather than cell after cell
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(bench::ROUNDS_MAX)))]
+    rounds: Option<u32>,
+    /// Slow every source down by so many percent: to see what `bywire compare` finds
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=i64::from(burden::PERCENT_MAX)))]
+    burden: Option<u32>,
     /// Directory for the session and its report; by default a new one under `sessions`
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
@@ -49,10 +55,13 @@ impl BenchArgs {
     /// Runs the session and says where its report is.
     pub fn run(self) -> Result<()> {
         interrupt::arm()?;
-        let preset = preset::named(&self.preset, self.time, self.levels.as_deref())?;
+        let mut preset = preset::named(&self.preset, self.time, self.levels.as_deref())?;
+        for request in preset.groups.iter_mut().flatten() {
+            request.burden_percent = self.burden;
+        }
         let directory = self.output.clone().unwrap_or_else(|| bench::default_directory(preset.name));
         let mut lines = Lines::new(self.json);
-        let finished = bench::run(preset, &directory, &mut lines)?;
+        let finished = bench::run(preset, self.rounds, &directory, &mut lines)?;
         lines.progress.clear();
         self.print(&finished)?;
         if !finished.session.complete {

@@ -2,6 +2,7 @@
 
 mod bench;
 mod capture;
+mod compare;
 mod doctor;
 mod eth;
 mod key;
@@ -26,7 +27,7 @@ use clap::{CommandFactory, Parser, Subcommand};
     subcommand_required = true,
     arg_required_else_help = true,
     after_help = "Exit codes: 0 success; 1 something failed; 2 the command makes no sense or names what there is not; \
-                  130 interrupted."
+                  3 a comparison found something worse; 130 interrupted."
 )]
 struct Bywire {
     #[command(subcommand)]
@@ -43,9 +44,11 @@ enum Action {
     Serve(serve::ServeArgs),
     /// Make the report of a stored session again
     #[command(
-        after_help = "Examples:\n  bywire report SESSION\n  bywire report SESSION --output page.html\n  bywire report SESSION --csv > cells.csv"
+        after_help = "Examples:\n  bywire report SESSION\n  bywire report SESSION --output page.html\n  bywire report SESSION --csv > cells.csv\n  bywire report sessions/one sessions/two --output both.html --svg plots --tables tables"
     )]
     Report(report::ReportArgs),
+    /// Set two sessions against each other: what became better or worse, and how sure that is
+    Compare(compare::CompareArgs),
     /// Show what this machine offers to each level, and what to do about the rest
     #[command(after_help = "Examples:\n  bywire doctor\n  bywire doctor --json")]
     Doctor(doctor::DoctorArgs),
@@ -113,6 +116,7 @@ impl Action {
             Self::Measure(arguments) => arguments.run(),
             Self::Serve(arguments) => arguments.run(),
             Self::Report(arguments) => arguments.run(),
+            Self::Compare(arguments) => arguments.run(),
             Self::Eth(arguments) => arguments.run(),
             Self::Capture(arguments) => arguments.run(),
             Self::Carrier(arguments) => arguments.run(),

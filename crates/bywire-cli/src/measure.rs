@@ -37,12 +37,16 @@ pub struct MeasureArgs {
     /// Take all frames there are at each wake of a process that carries them (eth) [default: on]
     #[arg(long, value_name = "SWITCH")]
     coalesce: Option<Switch>,
-    /// Idle peers that stay connected to either end (msg), up to 10000 [default: 16]
+    /// Idle peers that stay connected to either end (msg), up to 10000 [default: 16]; with several connections the
+    /// namespaces around a switch that they run in (tcp, udp, eth), 2 to 64
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
+    /// Connections at once (streams, hotspot, fanin, fanout), 1 to 64 [default: 4]
+    #[arg(long, value_name = "N")]
+    connections: Option<u32>,
     /// Length of a message or a buffer, 1 to 64MiB (udp: to 65507; memory: to 1GiB), like 64, 8K or 1MiB; K, M and G are
-    /// 1,024, 1,024² and 1,024³, and KB and KiB are the same, in capitals or not [default: 8; rr 1; stream and bidir
-    /// 64KiB, over UDP 8KiB; memory 1MiB]
+    /// 1,024, 1,024² and 1,024³, and KB and KiB are the same, in capitals or not [default: 8; rr and hotspot 1; stream,
+    /// bidir, streams, fanin and fanout 64KiB, over UDP 8KiB; memory 1MiB]
     #[arg(long, value_name = "SIZE", value_parser = length, allow_negative_numbers = true)]
     size: Option<u64>,
     /// Length of a response (rr) [default: that of the request]
@@ -56,7 +60,7 @@ pub struct MeasureArgs {
     integrity: Option<Switch>,
     /// Measuring time of the whole cell: all blocks of all five fresh pairs, and of all 18 lengths of nhalf, together.
     /// Starting the pairs and a warm-up of two blocks in each come on top. At least 0.005 (nhalf: 0.09) [default: 1;
-    /// nhalf 5]
+    /// nhalf 5, several connections 2.5]
     #[arg(long, value_name = "SECONDS", value_parser = measure::parse_time, allow_negative_numbers = true)]
     time: Option<f64>,
     /// Cores of source and target, two different ones [default: two that this process may use, close to each other but
@@ -134,6 +138,7 @@ Examples:
   bywire measure udp rr --between namespaces --mtu 9000
   bywire measure tcp stream --between HOST --style netperf
   bywire measure eth stream --mtu 9000 --link two-processes
+  bywire measure tcp fanin --connections 12 --nodes 4
   bywire measure memory memcpy --size 1MiB";
 
 /// A length as the engine may take it; which bounds a level has says the engine.
@@ -191,6 +196,7 @@ impl MeasureArgs {
         request.protocol.clone_from(&self.protocol);
         request.coalesce = on(self.coalesce);
         request.nodes = self.nodes;
+        request.connections = self.connections;
         request.size_bytes = self.size;
         request.response_bytes = self.response_size;
         request.mtu_bytes = self.mtu;

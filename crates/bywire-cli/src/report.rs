@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use bywire_lab::cell::Session;
 use bywire_lab::ending::Misuse;
+use bywire_lab::report::merged::merged;
 use bywire_lab::store::StoreError;
 use bywire_lab::{bench, csv, report, store};
 use clap::Args;
@@ -15,9 +17,11 @@ const SHOWN_MAX: usize = 5;
 /// Make the report of a stored session again.
 #[derive(Args, Debug)]
 pub struct ReportArgs {
-    /// The directory that `bywire bench` named: it holds session.json and cells.jsonl.
-    session: PathBuf,
-    /// Where to write the report [default: report.html in the session's directory]; with --csv or --json, standard output.
+    /// Directories that `bywire bench` named: each holds session.json and cells.jsonl. Several, of several machines,
+    /// become one report; each is then called by its directory's name.
+    #[arg(required = true, value_name = "SESSION")]
+    sessions: Vec<PathBuf>,
+    /// Where to write the report [default: report.html in the first session's directory]; with --csv or --json, standard output.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Write the cells as comma-separated values instead.
@@ -26,6 +30,12 @@ pub struct ReportArgs {
     /// Write the session with its cells as one JSON object instead.
     #[arg(long)]
     json: bool,
+    /// Write every plot as an SVG file into this directory too.
+    #[arg(long, value_name = "DIRECTORY")]
+    svg: Option<PathBuf>,
+    /// Write every table, and the points of every plot, as CSV files into this directory too.
+    #[arg(long, value_name = "DIRECTORY")]
+    tables: Option<PathBuf>,
 }
 
 impl ReportArgs {
@@ -34,10 +44,13 @@ impl ReportArgs {
     /// # Errors
     /// When the directory holds no session of this version, or the output cannot be written.
     pub fn run(self) -> Result<()> {
-        let session = match store::read(&self.session) {
-            Err(absent @ StoreError::Absent(_)) => bail!(Misuse(format!("{absent}{}", self.there_are()))),
-            session => session?,
-        };
+        let session = self.read()?;
+        if let Some(directory) = &self.svg {
+            write_all(directory, report::drawings(&session))?;
+        }
+        if let Some(directory) = &self.tables {
+            write_all(directory, report::tables(&session))?;
+        }
         if self.csv || self.json {
             let text = match self.csv {
                 true => csv::from_cells(&session.cells),
@@ -51,25 +64,49 @@ impl ReportArgs {
                 None => crate::print(&text),
             };
         }
-        let path = self.output.unwrap_or_else(|| self.session.join("report.html"));
+        let path = self.output.unwrap_or_else(|| self.sessions[0].join("report.html"));
         fs::write(&path, report::render(&session))
             .with_context(|| format!("cannot write {}", path.display()))?;
         crate::print(&format!("{}\nreport: {}\n", report::summary_text(&session), path.display()))
     }
 
-    /// The newest sessions in the directory that was named, beside it, and where `bywire bench` puts them.
-    fn there_are(&self) -> String {
-        let beside = self.session.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let beside = beside.unwrap_or(Path::new("."));
-        let found = store::newest_first(&[&self.session, beside, Path::new(bench::SESSIONS)]);
-        let shown: Vec<String> =
-            found.iter().take(SHOWN_MAX).map(|session| session.display().to_string()).collect();
-        let more = found.len().saturating_sub(SHOWN_MAX);
-        match (shown.is_empty(), more) {
-            (true, _) => String::new(),
-            (false, 0) => format!("; there are {}", shown.join(", ")),
-            (false, more) => format!("; there are {}, and {more} older", shown.join(", ")),
+    fn read(&self) -> Result<Session> {
+        let mut sessions: Vec<(String, Session)> = Vec::new();
+        for path in &self.sessions {
+            let session = match store::read(path) {
+                Err(absent @ StoreError::Absent(_)) => bail!(Misuse(format!("{absent}{}", there_are(path)))),
+                session => session?,
+            };
+            let name = path.file_name().map_or_else(|| "session".into(), |name| name.to_string_lossy());
+            let known = sessions.iter().filter(|(known, _)| known.split(' ').next() == Some(&*name)).count();
+            let name = if known == 0 { name.into_owned() } else { format!("{name} {}", known + 1) };
+            sessions.push((name, session));
         }
+        merged(sessions).context("no session was named")
+    }
+}
+
+fn write_all(directory: &Path, files: Vec<(String, String)>) -> Result<()> {
+    fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    for (name, text) in files {
+        let path = directory.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// The newest sessions in the directory that was named, beside it, and where `bywire bench` puts them.
+fn there_are(named: &Path) -> String {
+    let beside = named.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let beside = beside.unwrap_or(Path::new("."));
+    let found = store::newest_first(&[named, beside, Path::new(bench::SESSIONS)]);
+    let shown: Vec<String> =
+        found.iter().take(SHOWN_MAX).map(|session| session.display().to_string()).collect();
+    let more = found.len().saturating_sub(SHOWN_MAX);
+    match (shown.is_empty(), more) {
+        (true, _) => String::new(),
+        (false, 0) => format!("; there are {}", shown.join(", ")),
+        (false, more) => format!("; there are {}, and {more} older", shown.join(", ")),
     }
 }
 

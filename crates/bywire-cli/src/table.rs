@@ -74,6 +74,8 @@ const STATES_APART: f64 = 1.5;
 fn result_name(cell: &Cell) -> &'static str {
     match (cell.test.as_str(), cell.unit) {
         ("latency" | "interleave" | "cacheline" | "futex" | "pipe", _) => "half-RTT, median",
+        ("hotspot", _) => "half-RTT, mean of each client",
+        ("streams" | "fanin" | "fanout", _) => "summed rate, median",
         ("overhead", _) => "CPU per message, median",
         ("bidir", _) => "two-way rate, median",
         ("rr", _) => "transactions, median",
@@ -100,7 +102,7 @@ fn distribution(cell: &Cell) -> Vec<(String, String)> {
 }
 
 /// Details by name, in the order in which they are read, with the label of each.
-const DETAILS: [(&str, &str); 16] = [
+const DETAILS: [(&str, &str); 22] = [
     ("sent_bytes_per_second", "rate sent"),
     ("received_bytes_per_second", "rate received"),
     ("forward_bytes_per_second", "rate to the target"),
@@ -117,6 +119,12 @@ const DETAILS: [(&str, &str); 16] = [
     ("messages_sent", "messages sent"),
     ("messages_received", "messages received"),
     ("send_errors", "send errors"),
+    ("fairness_jain", "fairness, Jain's index"),
+    ("least_bytes_per_second", "slowest connection"),
+    ("most_bytes_per_second", "fastest connection"),
+    ("least_ns", "luckiest client"),
+    ("most_ns", "unluckiest client"),
+    ("summed_transactions_per_second", "transactions/s of all"),
 ];
 
 /// The results among the details, then all others, what was granted and how long it took.
@@ -127,7 +135,34 @@ fn details(cell: &Cell) -> Vec<(String, String)> {
     let known = |name: &str| DETAILS.iter().any(|(known, _)| *known == name);
     let others =
         cell.details.keys().filter(|name| !known(name)).filter_map(|name| Some(detail(name, value(name)?)));
-    results.chain(others).collect()
+    results.chain(others).chain(crowd(cell)).collect()
+}
+
+/// Connections that are shown one by one; all stand in the JSON.
+const CONNECTIONS_SHOWN: usize = 12;
+
+/// What each of several connections did, and what limited all of them.
+fn crowd(cell: &Cell) -> Vec<(String, String)> {
+    let lists =
+        [("connections_ns", Unit::Nanoseconds), ("connections_bytes_per_second", Unit::BytesPerSecond)];
+    let mut rows = Vec::new();
+    for (name, unit) in lists {
+        let each = cell.details.get(name).and_then(|values| values.as_array());
+        let each: Vec<f64> = each.into_iter().flatten().filter_map(|value| value.as_f64()).collect();
+        if each.is_empty() {
+            continue;
+        }
+        let shown: Vec<String> =
+            each.iter().take(CONNECTIONS_SHOWN).map(|value| show(*value, unit)).collect();
+        let more = match each.len().saturating_sub(CONNECTIONS_SHOWN) {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        rows.push(("each".to_owned(), shown.join(", ") + &more));
+    }
+    let limit = cell.details.get("limited_by").and_then(|limit| limit.as_str());
+    rows.extend(limit.map(|limit| ("limit".to_owned(), limit.to_owned())));
+    rows
 }
 
 /// A detail's own words, and its value in the unit that its name ends with.

@@ -171,7 +171,11 @@ fn the_help_of_measure_tells_defaults_tests_and_links() {
     }) {
         assert!(option.contains("[default: "), "--{option}");
     }
-    for (asked, default) in [("cores", "two that"), ("time", "1; nhalf 5"), ("size", "8; rr 1")] {
+    for (asked, default) in [
+        ("cores", "two that"),
+        ("time", "1; nhalf 5, several connections 2.5"),
+        ("size", "8; rr and hotspot 1"),
+    ] {
         assert!(plain.contains(&format!("[default: {default}")), "{asked}: {plain}");
     }
 }

@@ -44,17 +44,31 @@ pub struct Finished {
     pub report: PathBuf,
 }
 
+/// Rounds of a session, at most.
+pub const ROUNDS_MAX: u32 = 100;
+
 /// Runs `preset` and stores it in `directory`. An interrupt ends it early; what was measured is kept.
+///
+/// With `rounds`, every round takes one pair of every cell, in random order: each cell then sees the whole session,
+/// and whatever the machine went through in it. Without, cells are taken to their end one group after the other.
 ///
 /// # Errors
 /// The directory cannot be written (a full disk, say); what was stored before stays.
-pub fn run(preset: Preset, directory: &Path, progress: &mut dyn Progress) -> Result<Finished> {
+pub fn run(
+    preset: Preset,
+    rounds: Option<u32>,
+    directory: &Path,
+    progress: &mut dyn Progress,
+) -> Result<Finished> {
     let (source, target) = pin::two_cores();
     let cores = [source, target];
-    let mut bench = Bench::start(&preset, directory, &cores, progress)?;
+    let mut bench = Bench::start(&preset, rounds, directory, &cores, progress)?;
     bench.idle("idle_before", &cores);
     bench.take_groups(singly(&preset.ceilings))?;
-    bench.take_groups(shuffled(preset.groups))?;
+    match rounds {
+        Some(rounds) => bench.take_group(preset.groups.concat(), Order::Rounds(rounds))?,
+        None => bench.take_groups(shuffled(preset.groups))?,
+    }
     bench.take_groups(singly(&preset.ceilings))?;
     bench.idle("idle_after", &cores);
     bench.finish()
@@ -79,6 +93,7 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     fn start(
         preset: &Preset,
+        rounds: Option<u32>,
         directory: &Path,
         cores: &[u32],
         progress: &'a mut dyn Progress,
@@ -96,7 +111,9 @@ impl<'a> Bench<'a> {
         };
         let store = Store::create(directory, &session)?;
         let ceilings = preset.ceilings.iter().chain(&preset.ceilings);
-        let total: Duration = ceilings.chain(preset.groups.iter().flatten()).map(expected).sum();
+        let messages: Duration = preset.groups.iter().flatten().map(expected_pair).sum();
+        let total = ceilings.map(|request| expected_pair(request) * PAIRS).sum::<Duration>()
+            + messages * rounds.unwrap_or(PAIRS);
         let mut bench = Self {
             session,
             store,
@@ -140,37 +157,36 @@ impl<'a> Bench<'a> {
             if interrupt::requested() {
                 break;
             }
-            self.take_group(group)?;
+            self.take_group(group, Order::Shuffled)?;
         }
         Ok(())
     }
 
     /// Takes the cells of one group pair by pair, in random order, so that drift falls on all alike.
-    fn take_group(&mut self, group: Vec<Request>) -> Result<()> {
+    fn take_group(&mut self, group: Vec<Request>, order: Order) -> Result<()> {
+        let pairs = order.pairs();
         let mut running: Vec<Running> = Vec::new();
         for request in group {
-            let expected = expected(&request);
+            let expected = expected_pair(&request);
             match Measurement::prepare(request.clone(), &mut self.places) {
                 Ok(measurement) => running.push(Running { request, measurement, expected, failed: false }),
-                Err(error) => self.give_up(&request, &error, expected),
+                Err(error) => self.give_up(&request, &error, expected * pairs),
             }
         }
-        let mut order: Vec<usize> = (0..running.len()).flat_map(|cell| [cell; PAIRS as usize]).collect();
-        order.shuffle(&mut rand::rng());
-        for cell in order {
+        for cell in order.of(running.len()) {
             let running = &mut running[cell];
             if running.failed || interrupt::requested() {
                 continue;
             }
             match running.measurement.take_pair() {
-                Ok(()) => self.advance(running.expected / PAIRS),
+                Ok(()) => self.advance(running.expected),
                 Err(_) if interrupt::requested() => {}
                 Err(error) => {
                     running.failed = true;
                     let taken = running.measurement.pairs_taken();
                     let error =
-                        error.context(format!("{}, after {taken} of {PAIRS} pairs", shape(&running.request)));
-                    self.give_up(&running.request, &error, running.expected * (PAIRS - taken) / PAIRS);
+                        error.context(format!("{}, after {taken} of {pairs} pairs", shape(&running.request)));
+                    self.give_up(&running.request, &error, running.expected * (pairs - taken));
                 }
             }
         }
@@ -234,9 +250,42 @@ impl<'a> Bench<'a> {
     }
 }
 
+/// The order in which the pairs of several cells are taken.
+#[derive(Clone, Copy)]
+enum Order {
+    /// All of them in random order.
+    Shuffled,
+    /// One of each cell in a round, in random order.
+    Rounds(u32),
+}
+
+impl Order {
+    /// Pairs of each cell.
+    fn pairs(self) -> u32 {
+        match self {
+            Self::Shuffled => PAIRS,
+            Self::Rounds(rounds) => rounds,
+        }
+    }
+
+    /// The cells by their places, each as often as it has pairs.
+    fn of(self, cells: usize) -> Vec<usize> {
+        let mut random = rand::rng();
+        let mut shuffled = |mut order: Vec<usize>| {
+            order.shuffle(&mut random);
+            order
+        };
+        match self {
+            Self::Shuffled => shuffled((0..cells).flat_map(|cell| [cell; PAIRS as usize]).collect()),
+            Self::Rounds(rounds) => (0..rounds).flat_map(|_| shuffled((0..cells).collect())).collect(),
+        }
+    }
+}
+
 struct Running {
     request: Request,
     measurement: Measurement,
+    /// Of one pair.
     expected: Duration,
     failed: bool,
 }
@@ -255,13 +304,13 @@ fn shape(request: &Request) -> String {
     if parts.is_empty() { "by default".to_owned() } else { parts.join(", ") }
 }
 
-/// About how long a request takes; nothing where it cannot be met anyway.
-fn expected(request: &Request) -> Duration {
+/// About how long one pair of a request takes; nothing where it cannot be met anyway.
+fn expected_pair(request: &Request) -> Duration {
     // What it runs in does not matter for how long it takes, and must not be opened for an estimate.
     let anywhere = request.anywhere();
     anywhere
         .and_then(|request| Measurement::prepare(request, &mut Places::default()))
-        .map_or(Duration::ZERO, |measurement| measurement.pair_duration() * PAIRS)
+        .map_or(Duration::ZERO, |measurement| measurement.pair_duration())
 }
 
 fn singly(requests: &[Request]) -> Vec<Vec<Request>> {

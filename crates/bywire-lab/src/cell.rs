@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::gauge::Moment;
+
 /// The schema of [`Cell`]; it changes when a reader of the old one would misread the new one.
 pub const CELL_SCHEMA: &str = "bywire-cell/1";
 
@@ -47,6 +49,9 @@ pub struct Cell {
     pub histogram: Vec<(f64, u64)>,
     /// Every block of every pair, in the order taken.
     pub blocks: Vec<Block>,
+    /// When each pair was taken, and how fast the machine itself was then.
+    #[serde(default)]
+    pub moments: Vec<Moment>,
     /// What it cost in CPU at both ends.
     pub cpu: CpuBothEnds,
     /// How fast a cache line crossed between the same two cores just before and just after (`msg`, `unix`); a virtual

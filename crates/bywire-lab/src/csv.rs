@@ -80,6 +80,15 @@ fn end_fields(end: &CpuEnd) -> [String; 7] {
     ]
 }
 
+/// Any table: a heading line and `rows`, each as long as the heading.
+pub fn table(heading: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let heading = heading.iter().map(|name| (*name).to_owned()).collect();
+    std::iter::once(heading)
+        .chain(rows)
+        .map(|row: Vec<String>| row.iter().map(|field| quote(field)).collect::<Vec<_>>().join(",") + "\r\n")
+        .collect()
+}
+
 fn number(value: Option<impl ToString>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }

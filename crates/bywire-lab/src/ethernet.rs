@@ -20,6 +20,7 @@ use crate::level::msg;
 use crate::meeting::MeetingPlace;
 use crate::namespaces::{Joint, Namespace, Namespaces, PREFIX_LENGTH, Side};
 use crate::plan::{Level, names};
+use crate::star::Star;
 
 /// The level's name, on the command line and in cells.
 pub const LEVEL: &str = "eth";
@@ -96,16 +97,27 @@ impl Carriage {
         match self.link {
             Link::Veth => Namespaces::veth_pair(self.mtu_bytes),
             Link::OneProcess | Link::TwoProcesses => {
-                Namespaces::joined(|source, target| self.join(source, target))
+                Namespaces::joined(|source, target| self.join(&[source, target]))
             }
         }
     }
 
-    fn join(self, source: Side, target: Side) -> Result<Joint> {
-        let Side { namespace: source, .. } = source;
-        let Side { namespace: target, .. } = target;
+    /// So many namespaces around a switch that carries this way.
+    ///
+    /// # Errors
+    /// As [`Carriage::open`].
+    pub fn open_star(self, nodes: u32) -> Result<Star> {
+        match self.link {
+            Link::Veth => Star::bridge(nodes, self.mtu_bytes),
+            Link::OneProcess | Link::TwoProcesses => Star::joined(nodes, |sides| self.join(sides)),
+        }
+    }
+
+    fn join(self, sides: &[Side]) -> Result<Joint> {
+        let namespaces: Vec<&Namespace> = sides.iter().map(|side| side.namespace).collect();
         ensure!(
-            !source.is_unprivileged() && Path::new("/dev/net/tun").exists(),
+            !namespaces.iter().any(|namespace| namespace.is_unprivileged())
+                && Path::new("/dev/net/tun").exists(),
             "level eth makes interfaces of its own: run as root, with /dev/net/tun (`modprobe tun`)"
         );
         let place = msg::directory(&far::nonce());
@@ -113,11 +125,12 @@ impl Carriage {
         let prefix = prefix.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let meeting_place = MeetingPlace::make(place.clone(), prefix)?;
         let carriers = match self.link {
-            Link::TwoProcesses => vec![
-                Carrier::start(self, &place, "source", &[source])?,
-                Carrier::start(self, &place, "target", &[target])?,
-            ],
-            _ => vec![Carrier::start(self, &place, "both", &[source, target])?],
+            Link::TwoProcesses => namespaces
+                .iter()
+                .enumerate()
+                .map(|(node, namespace)| Carrier::start(self, &place, &format!("node{node}"), &[namespace]))
+                .collect::<Result<_>>()?,
+            _ => vec![Carrier::start(self, &place, "all", &namespaces)?],
         };
         let processes = await_peers(&place, carriers.len())?;
         // The processes first: they remove their sockets from the directory.

@@ -5,6 +5,7 @@ use hdrhistogram::Histogram;
 use serde_json::json;
 
 use crate::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Unit};
+use crate::crowd::{Together, fairness, limit};
 use crate::level::memory;
 use crate::pair::Outcomes;
 use crate::plan::{Details, Level, Outcome, Part, Plan, Test};
@@ -77,8 +78,7 @@ impl Gathering {
             source.len(),
             target.len()
         );
-        let one_way = matches!(plan.test, Test::Stream | Test::Nhalf);
-        if plan.level != Level::Udp && one_way {
+        if plan.level != Level::Udp && plan.test.is_one_way() {
             for (source, target) in source.iter().zip(target) {
                 ensure!(
                     source.sent_bytes == target.received_bytes,
@@ -98,6 +98,10 @@ impl Gathering {
     pub fn cell(&self) -> Result<Cell> {
         let mut details = Details::new();
         let (level, test, unit, size_bytes, mut blocks) = match &self.subject {
+            Subject::Messages(plan) if plan.test.is_crowd() => {
+                let blocks = self.crowd_blocks(plan, &mut details)?;
+                (plan.level.name(), plan.test.name(), unit(plan.test), Some(plan.size_bytes), blocks)
+            }
             Subject::Messages(plan) => {
                 self.message_details(plan, &mut details);
                 let blocks =
@@ -123,7 +127,7 @@ impl Gathering {
         let by_pair: Vec<(u32, f64)> = blocks.iter().map(|block| (block.pair, block.value)).collect();
         ensure!(!by_pair.is_empty(), "{level} {test}: no block has a value");
         let round_trips = self.round_trips();
-        let timed = matches!(&self.subject, Subject::Messages(plan) if matches!(plan.test, Test::Latency | Test::Interleave));
+        let timed = matches!(&self.subject, Subject::Messages(plan) if matches!(plan.test, Test::Latency | Test::Interleave | Test::Hotspot));
         let timed = round_trips.filter(|_| timed);
         Ok(Cell {
             schema: CELL_SCHEMA.to_owned(),
@@ -140,11 +144,16 @@ impl Gathering {
             percentiles: timed.as_ref().map(|histogram| percentiles(histogram, 0.5)),
             histogram: timed.as_ref().map(half_buckets).unwrap_or_default(),
             blocks,
+            moments: Vec::new(),
             cpu: self.cpu(),
             cacheline: None,
             details,
             environment: json!({}),
         })
+    }
+
+    fn is_crowd(&self) -> bool {
+        matches!(&self.subject, Subject::Messages(plan) if plan.test.is_crowd())
     }
 
     fn all(&self) -> impl Iterator<Item = (u32, &Outcomes)> {
@@ -228,6 +237,47 @@ impl Gathering {
         Ok(blocks)
     }
 
+    /// The blocks in which all connections of a crowd ran, and what each of them did.
+    fn crowd_blocks(&self, plan: &Plan, details: &mut Details) -> Result<Vec<Block>> {
+        self.granted_details(plan, details);
+        let mut blocks = Vec::new();
+        let mut crowds = Vec::new();
+        for (pair, outcomes) in self.pairs.iter().enumerate() {
+            let together = Together::of(plan.test, plan.level == Level::Udp, outcomes)?;
+            let parts = || outcomes.iter().flat_map(|outcomes| &outcomes.source.blocks);
+            blocks.extend(together.slices.iter().map(|&value| Block {
+                pair: pair as u32,
+                value,
+                seconds: together.slice_seconds,
+                operations: parts().map(|part| part.operations).sum::<u64>() / together.slices.len() as u64,
+                disturbed: once_each(
+                    outcomes.iter().flat_map(reasons_by_block).flatten().collect::<Vec<_>>().iter(),
+                ),
+                outlier: false,
+            }));
+            crowds.push(together);
+        }
+        let connections = crowds.first().map_or(0, |crowd| crowd.connections.len());
+        let over_pairs = |of: &dyn Fn(&Together) -> f64| median(&crowds.iter().map(of).collect::<Vec<_>>());
+        let each: Vec<f64> =
+            (0..connections).map(|connection| over_pairs(&|crowd| crowd.connections[connection])).collect();
+        let (least, most) = each
+            .iter()
+            .fold((f64::INFINITY, 0.0f64), |(least, most), &value| (least.min(value), most.max(value)));
+        let unit = if plan.test == Test::Hotspot { "ns" } else { "bytes_per_second" };
+        details.insert(format!("least_{unit}"), least.into());
+        details.insert(format!("most_{unit}"), most.into());
+        details.insert("fairness_jain".into(), over_pairs(&|crowd| fairness(&crowd.work_per_second)).into());
+        details.insert(format!("connections_{unit}"), each.into());
+        if plan.test == Test::Hotspot {
+            let sum = over_pairs(&|crowd| crowd.work_per_second.iter().sum());
+            details.insert("summed_transactions_per_second".into(), sum.into());
+        }
+        let limit = self.pairs.iter().rev().find_map(|outcomes| limit(connections as u32, outcomes));
+        details.extend(limit.map(|limit| ("limited_by".to_owned(), limit.into())));
+        Ok(blocks)
+    }
+
     fn warmup_details(&self, details: &mut Details) {
         let warmup: Vec<_> = self
             .all()
@@ -275,7 +325,7 @@ impl Gathering {
                 set("receive_ns", reading(true) / sum(&|part| part.operations as f64, true));
             }
             Test::Interleave => set("long_transfer_bytes_per_second", received / target_seconds),
-            Test::Latency | Test::Rr | Test::Nhalf => {}
+            _ => {}
         }
         if let (Test::Rr, Some(histogram)) = (plan.test, self.round_trips()) {
             set("round_trip_p50_ns", histogram.value_at_quantile(0.5) as f64);
@@ -304,7 +354,7 @@ impl Gathering {
         let receive = "receive_socket_bytes";
         for (name, value) in outcomes.target.iter().flat_map(|target| &target.details) {
             details.insert(format!("target_{name}"), value.clone());
-            if name == receive && plan.test == Test::Stream {
+            if name == receive && plan.test.is_one_way() {
                 let own = details.insert(receive.to_owned(), value.clone());
                 details.extend(own.map(|own| (format!("source_{receive}"), own)));
             }
@@ -327,14 +377,25 @@ impl Gathering {
         let targets: Vec<&Outcome> =
             self.all().filter_map(|(_, outcomes)| outcomes.target.as_ref()).collect();
         let transactions = matches!(&self.subject,
-            Subject::Messages(plan) if matches!(plan.test, Test::Rr | Test::Latency));
-        let bytes = matches!(&self.subject, Subject::Messages(plan) if matches!(plan.test, Test::Stream));
+            Subject::Messages(plan) if matches!(plan.test, Test::Rr | Test::Latency | Test::Hotspot));
+        let bytes = matches!(&self.subject, Subject::Messages(plan) if plan.test.is_one_way());
         let carried = matches!(&self.subject, Subject::Messages(plan) if !plan.carriers.is_empty());
         let received = targets.iter().flat_map(|target| &target.blocks).map(|part| part.received_bytes).sum();
+        let connections = self.pairs.first().filter(|_| self.is_crowd()).map_or(1, Vec::len) as f64;
+        let together = |end: CpuEnd| CpuEnd {
+            // They begin and end a little apart: what they had of one core cannot be more than all of it.
+            attributed: end.attributed.map(|share| (share * connections).min(1.0)),
+            unattributed: end
+                .machine_busy
+                .zip(end.attributed)
+                .map(|(busy, share)| busy - share * connections),
+            ..end
+        };
         CpuBothEnds {
-            carriers: carried.then(|| carriers_end(&sources, transactions, bytes.then_some(received))),
-            source: cpu_end(&sources, transactions, bytes.then_some(|part| part.sent_bytes)),
-            target: cpu_end(&targets, transactions, bytes.then_some(|part| part.received_bytes)),
+            carriers: carried
+                .then(|| together(carriers_end(&sources, transactions, bytes.then_some(received)))),
+            source: together(cpu_end(&sources, transactions, bytes.then_some(|part| part.sent_bytes))),
+            target: together(cpu_end(&targets, transactions, bytes.then_some(|part| part.received_bytes))),
             same_machine: self.all().all(|(_, outcomes)| outcomes.same_machine),
         }
     }
@@ -342,8 +403,8 @@ impl Gathering {
 
 fn unit(test: Test) -> Unit {
     match test {
-        Test::Latency | Test::Overhead | Test::Interleave => Unit::Nanoseconds,
-        Test::Stream | Test::Bidir => Unit::BytesPerSecond,
+        Test::Latency | Test::Overhead | Test::Interleave | Test::Hotspot => Unit::Nanoseconds,
+        Test::Stream | Test::Bidir | Test::Streams | Test::Fanin | Test::Fanout => Unit::BytesPerSecond,
         Test::Rr => Unit::TransactionsPerSecond,
         Test::Nhalf => Unit::Bytes,
     }
@@ -353,16 +414,16 @@ fn unit(test: Test) -> Unit {
 fn value(plan: &Plan, source: &Part, target: &Part) -> Option<f64> {
     let lossy = plan.level == Level::Udp;
     Some(match plan.test {
-        Test::Latency | Test::Interleave => source.reading?,
+        Test::Latency | Test::Interleave | Test::Hotspot => source.reading?,
         Test::Overhead => source.reading? + target.reading?,
         Test::Rr => source.operations as f64 / source.seconds,
         // What arrived counts; where nothing is lost, over the source's time, which covers the delivery of all of it.
-        Test::Stream | Test::Nhalf if lossy => target.received_bytes as f64 / target.seconds,
-        Test::Stream | Test::Nhalf => source.sent_bytes as f64 / source.seconds,
         Test::Bidir if lossy => {
             source.received_bytes as f64 / source.seconds + target.received_bytes as f64 / target.seconds
         }
         Test::Bidir => (source.received_bytes + target.received_bytes) as f64 / source.seconds,
+        _ if lossy => target.received_bytes as f64 / target.seconds,
+        _ => source.sent_bytes as f64 / source.seconds,
     })
 }
 

@@ -5,9 +5,12 @@
 //! cell with blocks, [`statistics`] condense the blocks, and the [`report`] shows the cells.
 
 pub mod bench;
+pub mod burden;
 pub mod cell;
 pub mod clock;
+pub mod compare;
 pub mod cpu;
+pub mod crowd;
 pub mod csv;
 pub mod ending;
 pub mod endpoint;
@@ -15,6 +18,7 @@ pub mod environment;
 pub mod ethernet;
 pub mod far;
 pub mod gathering;
+pub mod gauge;
 pub mod history;
 pub mod interrupt;
 pub mod level;
@@ -25,10 +29,12 @@ pub mod netperf;
 pub mod pair;
 pub mod payload;
 pub mod pin;
+pub mod places;
 pub mod plan;
 pub mod preset;
 pub mod report;
 pub mod size;
+pub mod star;
 pub mod statistics;
 pub mod store;
 pub mod test;

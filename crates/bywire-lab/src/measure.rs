@@ -1,25 +1,25 @@
 //! One measurement: a request in the words of the command line becomes pairs, and the pairs one cell.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::cell::{ADAPTIVE, Cacheline, Cell};
+use crate::crowd::{self, Ground};
 use crate::ending::Misuse;
 use crate::ethernet::{self, Carriage, Link, Protocol};
-use crate::far::Host;
 use crate::gathering::{Gathering, Subject};
+use crate::gauge::{Gauge, Moment, now_unix_seconds};
 use crate::level::memory;
-use crate::namespaces::Namespaces;
 use crate::pair::{self, Cores, Place};
+pub use crate::places::Places;
 use crate::plan::{Job, Level, MemoryPlan, Outcome, Plan, SIZE_BYTES_MAX, Test};
 use crate::statistics::median;
 use crate::test::{nhalf, overhead};
-use crate::{environment, pin, size};
+use crate::{burden, environment, pin, size};
 
 /// Fresh pairs behind every cell.
 pub const PAIRS: u32 = 5;
@@ -29,6 +29,15 @@ pub const TIME_SECONDS: f64 = 1.0;
 
 /// The same of a cell of `nhalf`, which is shared by all the lengths of its sweep.
 pub const SWEEP_TIME_SECONDS: f64 = 5.0;
+
+/// The same of a cell with several connections, whose processes take turns on a core.
+const CROWD_SECONDS: f64 = 2.5;
+
+/// Connections of such a cell unless asked otherwise.
+const CONNECTIONS: u32 = 4;
+
+/// Where both ends are on this machine.
+const HERE: [&str; 3] = ["processes", "threads", "namespaces"];
 
 /// Blocks are this long, …
 const BLOCK_US: u64 = 20_000;
@@ -49,7 +58,7 @@ const CACHELINE_BLOCK_US: u64 = 500;
 const TIME_SECONDS_MAX: f64 = 3600.0;
 
 /// The MTU of a veth pair unless asked otherwise.
-const MTU_BYTES: u32 = 1500;
+pub(crate) const MTU_BYTES: u32 = 1500;
 
 /// The message layer's links.
 const MSG_LINKS: [&str; 1] = ["shm"];
@@ -72,8 +81,10 @@ pub struct Request {
     pub protocol: Option<String>,
     /// Take all frames there are at each wake of a carrying process (`eth`); on by default.
     pub coalesce: Option<bool>,
-    /// Idle peers that stay connected (`msg`).
+    /// Idle peers that stay connected (`msg`); of tests with several connections: nodes around a switch.
     pub nodes: Option<u32>,
+    /// How many connections at once (`streams`, `hotspot`, `fanin`, `fanout`).
+    pub connections: Option<u32>,
     /// Length of a message, or of a buffer.
     pub size_bytes: Option<u64>,
     /// Length of a response (`rr`); as long as the request by default.
@@ -102,6 +113,8 @@ pub struct Request {
     pub lines: Option<u32>,
     /// Both cores at once (rates of `memory`).
     pub both_cores: bool,
+    /// Slow the source down by so many percent, to see what a comparison finds.
+    pub burden_percent: Option<u32>,
 }
 
 impl Request {
@@ -121,11 +134,22 @@ impl Request {
         };
         let link = self.link.clone().filter(|_| self.level == level);
         let (between, mtu_bytes, key) = (None, None, None);
-        Ok(Self { level, link, between, mtu_bytes, key, protocol: None, coalesce: None, ..self.clone() })
+        let nodes = self.nodes.filter(|_| self.level == "msg");
+        Ok(Self {
+            level,
+            link,
+            between,
+            mtu_bytes,
+            key,
+            nodes,
+            protocol: None,
+            coalesce: None,
+            ..self.clone()
+        })
     }
 
     /// Fails on the first of `given` that means nothing here.
-    fn refuse(&self, given: &[(&str, bool)]) -> Result<(), Misuse> {
+    pub(crate) fn refuse(&self, given: &[(&str, bool)]) -> Result<(), Misuse> {
         match given.iter().find(|(_, given)| *given) {
             None => Ok(()),
             Some((flag, _)) => {
@@ -137,9 +161,9 @@ impl Request {
 
 /// What is asked of the level `eth`.
 #[derive(Clone, Copy, Debug)]
-struct Ethernet {
+pub(crate) struct Ethernet {
     protocol: Protocol,
-    carriage: Carriage,
+    pub(crate) carriage: Carriage,
 }
 
 impl Ethernet {
@@ -228,6 +252,8 @@ pub fn run(request: Request, progress: &mut dyn FnMut(f64)) -> Result<Cell> {
 pub struct Measurement {
     job: Job,
     place: Place,
+    /// Where each of several connections runs, and how many there are.
+    crowd: Option<(Ground, u32)>,
     cores: Cores,
     parameters: BTreeMap<String, Value>,
     link: Option<String>,
@@ -237,6 +263,8 @@ pub struct Measurement {
     /// Whether a cache line is timed beside it, and how fast it was.
     beside: Option<Option<Cacheline>>,
     gathering: Gathering,
+    /// Of each pair taken so far.
+    moments: Vec<Moment>,
 }
 
 impl Measurement {
@@ -255,12 +283,17 @@ impl Measurement {
         };
         let test: Test = request.test.parse().map_err(Misuse::of)?;
         refuse_what_means_nothing(&request, level, test).map_err(Misuse::of)?;
-        let usually = if ethernet.is_some() { "namespaces" } else { "processes" };
+        let apart = ethernet.is_some() || (test.is_crowd() && request.nodes.is_some());
+        let usually = if apart { "namespaces" } else { "processes" };
         let between = request.between.clone().unwrap_or_else(|| usually.to_owned());
-        let place = match &ethernet {
-            Some(ethernet) => places.ethernet(&request, ethernet.carriage)?,
-            None => places.open(&request, level, &between)?,
+        let star = places.star(&request, level, test, &between, ethernet.as_ref())?;
+        let place = match (&star, &ethernet) {
+            (Some(star), _) => Ground::Star(Arc::clone(star)).place(test, 0),
+            (None, Some(ethernet)) => places.ethernet(&request, ethernet.carriage)?,
+            (None, None) => places.open(&request, level, &between)?,
         };
+        let ground = star.map_or_else(|| Ground::One(place.clone()), Ground::Star);
+        let crowd = test.is_crowd().then(|| (ground, request.connections.unwrap_or(CONNECTIONS)));
         let cores = choose_cores(request.cores, &place).map_err(Misuse::of)?;
         let plan = plan(&request, level, test, &place).map_err(Misuse::of)?;
         let link = link(&request, level, &place);
@@ -274,9 +307,11 @@ impl Measurement {
             }),
             job: Job::Messages(plan),
             place,
+            crowd,
             cores,
             link,
             between,
+            moments: Vec::new(),
         })
     }
 
@@ -293,6 +328,8 @@ impl Measurement {
             ("verify", request.verify),
             ("lent", request.lent),
             ("socket-buffer", request.socket_buffer_bytes.is_some()),
+            ("burden", request.burden_percent.is_some()),
+            ("connections", request.connections.is_some()),
         ])?;
         let test: memory::Test = request.test.parse().map_err(Misuse::of)?;
         let mut spec = memory::Spec::new(test);
@@ -326,11 +363,13 @@ impl Measurement {
             gathering: Gathering::new(Subject::Memory(plan.spec.clone())),
             job: Job::Memory(plan),
             place: Place::Processes,
+            crowd: None,
             cores: choose_cores(request.cores, &Place::Processes).map_err(Misuse::of)?,
             parameters,
             link: None,
             between: between.to_owned(),
             ethernet: false,
+            moments: Vec::new(),
             beside: None,
         })
     }
@@ -347,8 +386,13 @@ impl Measurement {
         if self.pairs_taken() == 0 && self.beside.is_some() {
             self.beside = Some(self.cacheline_ns().map(|before_ns| Cacheline { before_ns, after_ns: None }));
         }
+        let gauge = |cores: Cores| Gauge::read(cores.source, cores.target);
+        let (pair, before) = (self.pairs_taken(), gauge(self.cores));
+        let began_unix_seconds = now_unix_seconds();
         self.take_alone(progress)?;
-        if self.is_complete()
+        self.moments.push(Moment { pair, began_unix_seconds, before, after: gauge(self.cores) });
+        // A session in rounds may take more; the second reading stands for all of them.
+        if self.pairs_taken() == PAIRS
             && let Some(Some(before)) = self.beside
         {
             self.beside = Some(Some(Cacheline { after_ns: self.cacheline_ns(), ..before }));
@@ -362,6 +406,10 @@ impl Measurement {
             let outcomes = pair::run(&self.job, &self.place, self.cores)?;
             return self.gathering.add(vec![outcomes], None);
         };
+        if let Some((ground, connections)) = &self.crowd {
+            let outcomes = crowd::run(plan, ground, *connections, self.cores)?;
+            return self.gathering.add(outcomes, None);
+        }
         if plan.test != Test::Nhalf {
             let outcomes = pair::run(&self.job, &self.place, self.cores)?;
             return self.gathering.add(vec![outcomes], None);
@@ -430,7 +478,8 @@ impl Measurement {
             }
             Job::Memory(plan) => (plan.block_us, plan.blocks + plan.warmup_blocks),
         };
-        Duration::from_micros(block_us * u64::from(blocks)) + Duration::from_millis(40)
+        let start = self.crowd.as_ref().map_or(Duration::ZERO, |(_, connections)| crowd::start(*connections));
+        start + Duration::from_micros(block_us * u64::from(blocks)) + Duration::from_millis(50)
     }
 
     /// The cell of the pairs taken so far; of its environment what is not the machine's, between namespaces whether they
@@ -449,8 +498,9 @@ impl Measurement {
         cell.link.clone_from(&self.link);
         cell.between.clone_from(&self.between);
         if let Place::Namespaces(namespaces) = &self.place {
-            cell.environment = json!({ "forgets_fragments": namespaces.forgets_fragments });
+            cell.environment = json!({ "forgets_fragments": namespaces.forgets_fragments() });
         }
+        cell.moments.clone_from(&self.moments);
         Ok(cell)
     }
 
@@ -467,61 +517,6 @@ fn sweep_sizes(level: Level) -> Vec<u64> {
     let mut sizes = nhalf::sizes(level.longest());
     sizes.shuffle(&mut rand::rng());
     sizes
-}
-
-/// What pairs run in, opened once and shared by the measurements of a session.
-#[derive(Default)]
-pub struct Places {
-    namespaces: BTreeMap<Carriage, Rc<Namespaces>>,
-    hosts: BTreeMap<String, Rc<Host>>,
-}
-
-impl Places {
-    fn open(&mut self, request: &Request, level: Level, between: &str) -> Result<Place> {
-        let one_machine = match level {
-            Level::Unix => true,
-            Level::Msg => request.link.as_deref().is_none_or(|link| link == "shm"),
-            Level::Tcp | Level::Udp => false,
-        };
-        let place = match between {
-            "processes" => Place::Processes,
-            "threads" => Place::Threads,
-            _ if one_machine => bail!(Misuse(format!(
-                "level {level} joins processes of one machine: give --between processes or threads, or another level or --link"
-            ))),
-            "namespaces" => {
-                let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-                self.namespaces(Carriage { link: Link::Veth, mtu_bytes, coalesce: true })?
-            }
-            host => {
-                if !self.hosts.contains_key(host) {
-                    let resolved = Rc::new(Host::resolve(host, request.key.clone())?);
-                    self.hosts.insert(host.to_owned(), resolved);
-                }
-                Place::Host(Rc::clone(&self.hosts[host]))
-            }
-        };
-        request.refuse(&[("key", request.key.is_some() && !matches!(place, Place::Host(_)))])?;
-        ensure!(
-            request.mtu_bytes.is_none() || matches!(place, Place::Namespaces(_)),
-            Misuse("--mtu sets the MTU of a veth pair: add --between namespaces".to_owned())
-        );
-        Ok(place)
-    }
-
-    fn ethernet(&mut self, request: &Request, carriage: Carriage) -> Result<Place> {
-        request.refuse(&[("key", request.key.is_some())])?;
-        self.namespaces(carriage)
-    }
-
-    /// The namespaces that are joined this way, made where they are not there yet.
-    fn namespaces(&mut self, carriage: Carriage) -> Result<Place> {
-        let pair = match self.namespaces.entry(carriage) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => place.insert(Rc::new(carriage.open()?)),
-        };
-        Ok(Place::Namespaces(Rc::clone(pair)))
-    }
 }
 
 fn unknown_level(name: &str) -> Misuse {
@@ -541,7 +536,8 @@ fn refuse_what_means_nothing(request: &Request, level: Level, test: Test) -> Res
         ("link", request.link.is_some() && socket && request.level != ethernet::LEVEL),
         ("protocol", request.protocol.is_some() && request.level != ethernet::LEVEL),
         ("coalesce", request.coalesce.is_some() && request.level != ethernet::LEVEL),
-        ("nodes", request.nodes.is_some() && socket),
+        ("nodes", request.nodes.is_some() && if socket { !test.is_crowd() } else { test.is_crowd() }),
+        ("connections", request.connections.is_some() && !test.is_crowd()),
         ("integrity", request.integrity.is_some() && socket),
         ("lent", request.lent && socket),
         ("socket-buffer", request.socket_buffer_bytes.is_some() && !socket),
@@ -556,6 +552,18 @@ fn refuse_what_means_nothing(request: &Request, level: Level, test: Test) -> Res
     ensure!(
         request.nodes.is_none_or(|nodes| nodes <= NODES_MAX),
         "--nodes is out of bounds: give up to {NODES_MAX}"
+    );
+    ensure!(
+        request.connections.is_none_or(|connections| crowd::CONNECTIONS.contains(&connections)),
+        "--connections is out of bounds: give {} to {}",
+        crowd::CONNECTIONS.start(),
+        crowd::CONNECTIONS.end()
+    );
+    let here = request.between.as_deref().is_none_or(|between| HERE.contains(&between));
+    ensure!(
+        here || !test.is_crowd(),
+        "{test} takes place on one machine: give --between {}",
+        HERE.join(" or ")
     );
     ensure!(
         request.socket_buffer_bytes.is_none_or(|bytes| bytes <= SIZE_BYTES_MAX),
@@ -589,13 +597,14 @@ fn choose_cores(asked: Option<(u32, u32)>, place: &Place) -> Result<Cores> {
 fn plan(request: &Request, level: Level, test: Test, place: &Place) -> Result<Plan> {
     let longest = level.longest();
     let size_bytes = request.size_bytes.unwrap_or(match (test, level) {
-        (Test::Stream | Test::Bidir, Level::Udp) => 8192,
-        (Test::Stream | Test::Bidir, _) => 64 << 10,
-        (Test::Rr, _) => 1,
+        (Test::Stream | Test::Bidir | Test::Streams | Test::Fanin | Test::Fanout, Level::Udp) => 8192,
+        (Test::Stream | Test::Bidir | Test::Streams | Test::Fanin | Test::Fanout, _) => 64 << 10,
+        (Test::Rr | Test::Hotspot, _) => 1,
         _ => 8,
     });
     let response_bytes = match test {
-        Test::Stream | Test::Nhalf | Test::Overhead => 1,
+        Test::Overhead => 1,
+        _ if test.is_one_way() => 1,
         _ => request.response_bytes.unwrap_or(size_bytes),
     };
     for bytes in [size_bytes, response_bytes] {
@@ -610,7 +619,10 @@ fn plan(request: &Request, level: Level, test: Test, place: &Place) -> Result<Pl
         size::show(overhead::BURST_BYTES_MAX)
     );
     let streams = if test == Test::Nhalf { nhalf::sizes(longest).len() as u32 } else { 1 };
-    let blocks = Blocks::within(time(request.time_seconds, streams)? / f64::from(streams));
+    let blocks = match test.is_crowd() {
+        true => Blocks::whole(time(Some(request.time_seconds.unwrap_or(CROWD_SECONDS)), 1)?),
+        false => Blocks::within(time(request.time_seconds, streams)? / f64::from(streams)),
+    };
     Ok(Plan {
         level,
         test,
@@ -627,9 +639,12 @@ fn plan(request: &Request, level: Level, test: Test, place: &Place) -> Result<Pl
         socket_buffer_bytes: request.socket_buffer_bytes,
         integrity: request.integrity,
         lent: request.lent,
-        nodes: request.nodes,
+        // Whoever shares a core with many others needs no idle peers besides.
+        nodes: if test.is_crowd() { Some(0) } else { request.nodes },
         mtu_bytes: request.mtu_bytes,
         carriers: place.carriers().to_vec(),
+        begin_ns: None,
+        burden_percent: request.burden_percent.unwrap_or(0).min(burden::PERCENT_MAX),
         bind: place.target_address(),
         // Each pair gets one of its own.
         cookie: String::new(),
@@ -656,6 +671,12 @@ impl Blocks {
         Self { block_us, warmup, kept }
     }
 
+    /// One block of each of [`PAIRS`] crowds that take `seconds` together: the ends of many connections that share a
+    /// core would wait for each other longer between blocks than a short block takes.
+    fn whole(seconds: f64) -> Self {
+        Self { block_us: (seconds * 1e6 / f64::from(PAIRS)).max(1000.0) as u64, warmup: 0, kept: 1 }
+    }
+
     fn deadline_seconds(&self) -> u64 {
         let planned_us = self.block_us * u64::from(self.kept + self.warmup);
         30 + 2 * planned_us / 1_000_000
@@ -668,6 +689,7 @@ fn link(request: &Request, level: Level, place: &Place) -> Option<String> {
         (Level::Unix, _) => "unix",
         (_, Place::Processes | Place::Threads) => "loopback",
         (_, Place::Namespaces(namespaces)) => namespaces.link(),
+        (_, Place::Nodes { star, .. }) => star.link(),
         (_, Place::Host(_)) => "network",
     };
     Some(link.to_owned())
@@ -687,7 +709,9 @@ fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTreeMap<String,
     set("blocks", Some(plan.blocks.into()));
     set("block_us", Some(plan.block_us.into()));
     set("nagle", (plan.level == Level::Tcp).then(|| on_off(plan.nagle)));
-    let mtu_bytes = request.mtu_bytes.or_else(|| matches!(place, Place::Namespaces(_)).then_some(MTU_BYTES));
+    let mtu_bytes = request
+        .mtu_bytes
+        .or_else(|| matches!(place, Place::Namespaces(_) | Place::Nodes { .. }).then_some(MTU_BYTES));
     set("protocol", (request.level == ethernet::LEVEL).then(|| plan.level.name().into()));
     set("coalesce", request.coalesce.map(on_off));
     set("mtu", mtu_bytes.map(Value::from));
@@ -695,7 +719,9 @@ fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTreeMap<String,
     set("lent", request.lent.then(|| true.into()));
     set("verify", request.verify.then(|| true.into()));
     set("nodes", request.nodes.map(Value::from));
+    set("connections", plan.test.is_crowd().then(|| request.connections.unwrap_or(CONNECTIONS).into()));
     set("socket-buffer", request.socket_buffer_bytes.map(Value::from));
+    set("burden", request.burden_percent.map(Value::from));
     set("response-size", request.response_bytes.map(Value::from));
     parameters
 }

@@ -38,9 +38,6 @@ pub struct Namespaces {
     pub source: Namespace,
     /// Where the answering end runs.
     pub target: Namespace,
-    /// Are pieces of datagrams that lost another one kept for a second, in 64 MiB? Else for as long, and in as much, as
-    /// this kernel does by default (30 s, 4 MiB).
-    pub forgets_fragments: bool,
 }
 
 /// What joins two namespaces.
@@ -51,7 +48,7 @@ pub struct Joint {
     /// Processes of this machine that carry what crosses; none where the kernel does.
     pub processes: Vec<u32>,
     /// Dropped before the namespaces are: a running process, say, that its drop ends.
-    pub kept: Box<dyn Any>,
+    pub kept: Box<dyn Any + Send + Sync>,
 }
 
 /// A namespace that is about to be joined, with its loopback up.
@@ -69,6 +66,9 @@ pub struct Namespace {
     user: Option<OwnedFd>,
     network: OwnedFd,
     address: Ipv4Addr,
+    /// Are pieces of datagrams that lost another one kept for a second, in 64 MiB? Else for as long, and in as much, as
+    /// this kernel does by default (30 s, 4 MiB).
+    forgets_fragments: bool,
 }
 
 impl Namespaces {
@@ -110,22 +110,10 @@ impl Namespaces {
     /// # Errors
     /// One line with the reason why this machine or this user cannot, and what to do; or what `join` said.
     pub fn joined(join: impl FnOnce(Side, Side) -> Result<Joint>) -> Result<Self> {
-        let first = Holder::with_new_network(None)?;
-        let source = first.namespace(Ipv4Addr::new(10, 77, 0, 1))?;
-        // A cable may only lead to a namespace of the same owner, hence inside the first one's user namespace.
-        let second = Holder::with_new_network(Some(&source))?;
-        let mut target = second.namespace(Ipv4Addr::new(10, 77, 0, 2))?;
-        target.user = source.user.as_ref().map(OwnedFd::try_clone).transpose()?;
-        let mut forgets_fragments = true;
-        for end in [&source, &target] {
-            end.configure("link set lo up\n").context("cannot set up a network namespace")?;
-            forgets_fragments &= end.forget_fragments_soon()?;
-        }
-        let joint = join(
-            Side { namespace: &source, process: first.child.id() },
-            Side { namespace: &target, process: second.child.id() },
-        )?;
-        Ok(Self { joint, source, target, forgets_fragments })
+        let mut made = make(2)?.into_iter();
+        let (Some(source), Some(target)) = (made.next(), made.next()) else { bail!("two were not made") };
+        let joint = join(source.side(), target.side())?;
+        Ok(Self { joint, source: source.namespace, target: target.namespace })
     }
 
     /// What joins them, in the word of a cell.
@@ -133,9 +121,57 @@ impl Namespaces {
         self.joint.link
     }
 
+    /// Are pieces of datagrams that lost another one soon forgotten at both ends? Where that cannot be set, they are kept
+    /// as this kernel does by default.
+    pub fn forgets_fragments(&self) -> bool {
+        self.source.forgets_fragments && self.target.forgets_fragments
+    }
+
     /// The processes that carry what crosses, where it is not the kernel alone.
     pub fn carriers(&self) -> &[u32] {
         &self.joint.processes
+    }
+}
+
+/// A namespace with the process that keeps it until it is joined.
+pub(crate) struct Made {
+    namespace: Namespace,
+    holder: Holder,
+}
+
+/// So many namespaces of one owner with their loopback up, and addresses that count from 1.
+pub(crate) fn make(count: usize) -> Result<Vec<Made>> {
+    let mut made: Vec<Made> = Vec::new();
+    for host in 1..=count {
+        // A cable may only lead to a namespace of the same owner, hence inside the first one's user namespace.
+        let first = made.first().map(|made| &made.namespace);
+        let holder = Holder::with_new_network(first)?;
+        let mut namespace = holder.namespace(Ipv4Addr::new(10, 77, 0, host as u8))?;
+        if let Some(first) = first {
+            namespace.user = first.user.as_ref().map(OwnedFd::try_clone).transpose()?;
+        }
+        namespace.configure("link set lo up\n").context("cannot set up a network namespace")?;
+        namespace.forgets_fragments = namespace.forget_fragments_soon()?;
+        made.push(Made { namespace, holder });
+    }
+    Ok(made)
+}
+
+impl Made {
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.holder.child.id()
+    }
+
+    pub(crate) fn side(&self) -> Side<'_> {
+        Side { namespace: &self.namespace, process: self.process() }
+    }
+
+    pub(crate) fn into_namespace(self) -> Namespace {
+        self.namespace
     }
 }
 
@@ -256,7 +292,7 @@ impl Holder {
     fn namespace(&self, address: Ipv4Addr) -> Result<Namespace> {
         let open = |kind: &str| File::open(format!("/proc/{}/ns/{kind}", self.child.id()));
         let user = if self.in_new_user { Some(open("user")?.into()) } else { None };
-        Ok(Namespace { user, network: open("net")?.into(), address })
+        Ok(Namespace { user, network: open("net")?.into(), address, forgets_fragments: false })
     }
 }
 

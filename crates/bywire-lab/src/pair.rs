@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use crate::level::msg;
 use crate::meeting::MeetingPlace;
 use crate::namespaces::{Namespace, Namespaces};
 use crate::plan::{End, Job, Level, Order, Outcome, Plan, Role, Word};
+use crate::star::Star;
 
 /// How much longer than their own deadline the workers are waited for.
 const GRACE: Duration = Duration::from_secs(5);
@@ -30,9 +31,18 @@ pub enum Place {
     /// Two threads of one fresh process.
     Threads,
     /// Two processes in namespaces with a cable between them.
-    Namespaces(Rc<Namespaces>),
+    Namespaces(Arc<Namespaces>),
+    /// Two processes in two nodes of several that a switch joins.
+    Nodes {
+        /// All of them.
+        star: Arc<Star>,
+        /// Where the source runs.
+        source: usize,
+        /// Where the target runs.
+        target: usize,
+    },
     /// The target on another machine.
-    Host(Rc<Host>),
+    Host(Arc<Host>),
 }
 
 impl Place {
@@ -40,6 +50,7 @@ impl Place {
     pub fn target_address(&self) -> IpAddr {
         match self {
             Self::Namespaces(namespaces) => namespaces.target.address().into(),
+            Self::Nodes { star, target, .. } => star.nodes[*target].address().into(),
             _ => [127, 0, 0, 1].into(),
         }
     }
@@ -48,6 +59,7 @@ impl Place {
     pub fn carriers(&self) -> &[u32] {
         match self {
             Self::Namespaces(namespaces) => namespaces.carriers(),
+            Self::Nodes { star, .. } => star.carriers(),
             _ => &[],
         }
     }
@@ -145,6 +157,7 @@ fn run_two(
     }
     let (source_space, target_space) = match place {
         Place::Namespaces(namespaces) => (Some(&namespaces.source), Some(&namespaces.target)),
+        Place::Nodes { star, source, target } => (Some(&star.nodes[*source]), Some(&star.nodes[*target])),
         _ => (None, None),
     };
     let _target = match place {

@@ -60,6 +60,12 @@ pub struct Plan {
     /// Processes of the source's machine that carry the messages besides the two ends: their CPU is counted too.
     #[serde(default)]
     pub carriers: Vec<u32>,
+    /// When the source begins its first block, by the machine's monotonic clock: several connections begin at once.
+    #[serde(default)]
+    pub begin_ns: Option<u64>,
+    /// By how many percent the source is slowed down on purpose.
+    #[serde(default)]
+    pub burden_percent: u32,
     /// The address that the target listens on.
     pub bind: IpAddr,
     /// Known to the two ends only, so that a stranger's connection is not taken for the source's.
@@ -261,6 +267,9 @@ pub struct Outcome {
 /// One end's part of one block.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Part {
+    /// When this end began it, by the machine's monotonic clock.
+    #[serde(default)]
+    pub began_ns: u64,
     /// How long this end was at it.
     pub seconds: f64,
     /// Messages or round trips completed.
@@ -354,6 +363,26 @@ names! {
         Interleave = "interleave",
         /// The length that reaches half of the plateau.
         Nhalf = "nhalf",
+        /// Summed rate of several connections at once.
+        Streams = "streams",
+        /// Half-RTT of each of several clients of one server.
+        Hotspot = "hotspot",
+        /// Summed rate of several senders to one receiver.
+        Fanin = "fanin",
+        /// Summed rate of one sender to several receivers.
+        Fanout = "fanout",
+    }
+}
+
+impl Test {
+    /// Several connections at once?
+    pub fn is_crowd(self) -> bool {
+        matches!(self, Self::Streams | Self::Hotspot | Self::Fanin | Self::Fanout)
+    }
+
+    /// Does the source send all it can, and the target but read?
+    pub fn is_one_way(self) -> bool {
+        matches!(self, Self::Stream | Self::Nhalf | Self::Streams | Self::Fanin | Self::Fanout)
     }
 }
 
@@ -370,6 +399,14 @@ impl Test {
             Self::Nhalf => {
                 "N½: the length at half of the highest rate, by a sweep of streams over 18 lengths"
             }
+            Self::Streams => {
+                "several connections at once: their rates added up, each one's own, and fairness"
+            }
+            Self::Hotspot => {
+                "several clients of one core's servers: the mean half-RTT that each of them sees"
+            }
+            Self::Fanin => "several senders to one node: their rates added up",
+            Self::Fanout => "one node's senders to several others: their rates added up",
         }
     }
 }

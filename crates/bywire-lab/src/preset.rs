@@ -170,6 +170,15 @@ fn full() -> Preset {
         groups.push(at_levels(&LEVELS, "interleave", Some(size)));
     }
     groups.push(polling(at_levels(&LEVELS, "nhalf", None)));
+    for connections in [1, 4, 16] {
+        groups.push(several(connections, at_levels(&LEVELS, "streams", None)));
+        groups.push(several(connections, at_levels(&LEVELS, "hotspot", Some(1))));
+    }
+    for test in ["fanin", "fanout"] {
+        let nodes = |request| Request { nodes: Some(4), ..request };
+        let around = Link::ALL.iter().map(|&link| nodes(over(link, test, 64 * KIB))).collect();
+        groups.push(several(12, around));
+    }
     Preset {
         name: "full",
         ceilings: ceilings(&[8, 64, KIB, 8 * KIB, 64 * KIB, MIB, 16 * MIB]),
@@ -232,6 +241,18 @@ fn trapeze() -> Preset {
     for size in [1, 64, KIB, 2 * KIB, 4 * KIB, 8 * KIB] {
         groups.push([Protocol::Tcp, Protocol::Udp].map(|protocol| ways(protocol, "latency", size)).concat());
     }
+    // Three senders on nodes of their own around a switch.
+    let three = ways(Protocol::Tcp, "fanin", 64 * KIB).into_iter();
+    groups.push(
+        three
+            .map(|way| Request {
+                nodes: Some(4),
+                connections: Some(3),
+                socket_buffer_bytes: Some(65_536),
+                ..way
+            })
+            .collect(),
+    );
     let absent = |test: Option<&str>, reason: &str| Absence {
         level: ethernet::LEVEL.to_owned(),
         test: test.map(str::to_owned),
@@ -247,7 +268,6 @@ fn trapeze() -> Preset {
                 "checksums on and off: they stay partial, and neither end of one machine computes them",
             ),
             absent(None, "copying and zero-copy: zero-copy sends come with a later version"),
-            absent(Some("streams"), "three senders at once come with a later version"),
         ],
     }
 }
@@ -307,6 +327,11 @@ fn at_levels(levels: &[&str], test: &str, size_bytes: Option<u64>) -> Vec<Reques
 /// The same requests with ends that poll.
 fn polling(requests: Vec<Request>) -> Vec<Request> {
     requests.into_iter().map(|request| Request { spin: Some(true), ..request }).collect()
+}
+
+/// The same requests with so many connections at once.
+fn several(connections: u32, requests: Vec<Request>) -> Vec<Request> {
+    requests.into_iter().map(|request| Request { connections: Some(connections), ..request }).collect()
 }
 
 /// The memory level's tests; rates at each of `sizes`.

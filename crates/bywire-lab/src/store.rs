@@ -128,6 +128,24 @@ pub fn read(directory: &Path) -> Result<Session, StoreError> {
     Ok(session)
 }
 
+/// Reads the session in `directory`, or all those directly below it, in the order in which they were started.
+///
+/// # Errors
+/// There is none, or one of them cannot be read.
+pub fn read_all(directory: &Path) -> Result<Vec<Session>, StoreError> {
+    if directory.join(SESSION_FILE).exists() {
+        return Ok(vec![read(directory)?]);
+    }
+    let mut below = newest_first(&[directory]);
+    if below.is_empty() {
+        return Err(StoreError::Absent(directory.to_owned()));
+    }
+    below.sort();
+    let mut sessions = below.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
+    sessions.sort_by(|one, other| one.started.cmp(&other.started));
+    Ok(sessions)
+}
+
 /// The directories directly below `places` that hold a session, the newest first; each once.
 pub fn newest_first(places: &[&Path]) -> Vec<PathBuf> {
     let entries = places.iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();

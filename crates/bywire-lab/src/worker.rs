@@ -11,6 +11,7 @@ use anyhow::{Context, Result, anyhow};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
+use crate::burden::Burdened;
 use crate::cpu::Snapshot;
 use crate::environment::boot_identity;
 use crate::level::memory;
@@ -135,6 +136,10 @@ fn play_target<L: crate::level::Level>(
 fn play_source<L: crate::level::Level>(plan: &Plan, core: Option<u32>, address: &str) -> Result<Outcome> {
     pin(core)?;
     let mut lanes = L::connect(plan, address)?;
+    if plan.burden_percent > 0 {
+        let burdened = lanes.into_iter().map(|lane| Burdened::new(lane, plan.burden_percent));
+        return test::run(plan, End::Source, core, &mut burdened.collect::<Vec<_>>());
+    }
     test::run(plan, End::Source, core, &mut lanes)
 }
 

@@ -39,6 +39,8 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         nodes: None,
         mtu_bytes: None,
         carriers: Vec::new(),
+        begin_ns: None,
+        burden_percent: 0,
         bind: [127, 0, 0, 1].into(),
         cookie: format!("{:032x}", rand::random::<u128>()),
         deadline_seconds: 60,

@@ -113,6 +113,7 @@ fn generated_cell(level: &str, test: &str, value: f64) -> Cell {
         percentiles: None,
         histogram: Vec::new(),
         blocks: Vec::new(),
+        moments: Vec::new(),
         cacheline: None,
         cpu: CpuBothEnds {
             source: end(0.5),

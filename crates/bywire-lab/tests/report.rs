@@ -500,6 +500,7 @@ fn cell(way: Formula, test: &str, size_bytes: Option<u64>, value: f64, unit: Uni
                 outlier: false,
             })
             .collect(),
+        moments: Vec::new(),
         cacheline: None,
         cpu: CpuBothEnds { source: end(0), target: end(1), same_machine: true, ..CpuBothEnds::default() },
         details: BTreeMap::new(),

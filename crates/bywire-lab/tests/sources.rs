@@ -192,6 +192,7 @@ fn valued(request: &mut Request, option: &str, value: &str) -> Result<(), String
         "--response-size" => request.response_bytes = Some(number(value)?),
         "--socket-buffer" => request.socket_buffer_bytes = Some(number(value)?),
         "--mtu" => request.mtu_bytes = Some(number(value)?),
+        "--connections" => request.connections = Some(number(value)?),
         "--nodes" => request.nodes = Some(number(value)?),
         "--time" => request.time_seconds = Some(number(value)?),
         "--integrity" => request.integrity = Some(switch(value)?),

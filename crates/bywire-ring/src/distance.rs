@@ -1,8 +1,8 @@
 //! How far the consumer's core is, as far as stores can tell.
 //!
 //! Where both cores share a cache, payloads go through it. Where they do not, each line of the bulk area must first be
-//! fetched from the other core's cache, a quarter of a microsecond away, and non-temporal stores are six times as fast.
-//! A machine may move its virtual cores at any time, so the question is asked again and again.
+//! fetched from the other core's cache, a quarter of a microsecond away, and non-temporal stores are several times as
+//! fast (docs/performance.md). A machine may move its virtual cores at any time, so the question is asked again and again.
 
 use std::time::Duration;
 
@@ -10,8 +10,9 @@ use bywire_sys::clock;
 
 use crate::memory::LINE_BYTES;
 
-/// A line takes about 2 ns to copy into a shared cache, and 15 to 25 ns into a distant one.
-const FAR_PER_LINE: Duration = Duration::from_nanos(8);
+/// A line takes about 2 ns to copy into a shared cache, 9 where it lies in none (so it does after non-temporal stores,
+/// which must not keep themselves in use), and 17 to 27 where it lies in a distant one.
+const FAR_PER_LINE: Duration = Duration::from_nanos(13);
 /// Shorter payloads are not worth the question.
 const BYTES_MIN: usize = 4096;
 /// Payloads from one question to the next, where the consumer was near and where it was far.

@@ -69,11 +69,12 @@ pub struct Producer {
     bulk_freed: u64,
     /// Payload bytes of the next record that lie in the bulk area already.
     staged: usize,
-    /// How they were stored.
+    /// How they are stored.
     way: Way,
-    /// Were there stores that are not ordered yet?
-    is_unsettled: bool,
     distance: Distance,
+    /// From this place on, all of the bulk area has been written before: the first touch of a page says nothing about
+    /// the distance.
+    touched_from: u64,
     /// By slot: `bulk_tail` after its record.
     bulk_ends: Box<[u64]>,
 }
@@ -134,7 +135,7 @@ impl Producer {
     /// The end that writes the lane at `layout`, from the beginning.
     pub fn new(layout: LaneLayout) -> Self {
         let bulk_ends = vec![0; layout.slots() as usize].into();
-        let cursor = Cursor::new(&layout);
+        let (cursor, touched_from) = (Cursor::new(&layout), layout.bulk_bytes);
         Self {
             layout,
             cursor,
@@ -144,8 +145,8 @@ impl Producer {
             bulk_freed: 0,
             staged: 0,
             way: Way::Cached,
-            is_unsettled: false,
             distance: Distance::new(),
+            touched_from,
             bulk_ends,
         }
     }
@@ -181,6 +182,7 @@ impl Producer {
         if let Some(last) = self.tail.checked_sub(1) {
             self.bulk_ends[last as usize & self.layout.slot_mask()] = self.bulk_tail;
         }
+        self.touched_from = self.bulk_tail + self.layout.bulk_bytes;
         self.staged = 0;
     }
 
@@ -255,8 +257,10 @@ impl Producer {
         payload: &[u8],
     ) -> Result<(), PushError> {
         let (start, end) = self.claim_bulk(remote, payload.len())?;
-        self.begin_payload(own, payload.len());
+        self.choose_way(payload.len());
+        let start_cycles = self.start_cycles();
         self.write(own, self.layout.bulk_address(start), payload);
+        self.finish_payload(own, payload.len(), start_cycles);
         self.publish_bulk(own, header, words, payload.len(), end);
         Ok(())
     }
@@ -275,49 +279,50 @@ impl Producer {
         Ok((start, end))
     }
 
-    /// Chooses how a payload of `length` bytes is stored, in the place of one that was staged before, maybe.
+    /// Chooses how a payload of `length` bytes is stored.
     #[inline(always)]
-    fn begin_payload<M: Memory>(&mut self, own: &M, length: usize) {
-        self.settle(own);
-        self.way = self.distance.way(length);
+    fn choose_way(&mut self, length: usize) {
+        self.way = if self.bulk_tail < self.touched_from { Way::Cached } else { self.distance.way(length) };
     }
 
     #[inline(always)]
-    fn write<M: Memory>(&mut self, own: &M, offset: usize, bytes: &[u8]) {
+    fn start_cycles(&self) -> u64 {
+        if self.way == Way::Timed { clock::cycles() } else { 0 }
+    }
+
+    #[inline(always)]
+    fn write<M: Memory>(&self, own: &M, offset: usize, bytes: &[u8]) {
         match self.way {
-            Way::Cached => own.write(offset, bytes),
-            Way::Timed => {
-                let start = clock::cycles();
-                own.write(offset, bytes);
-                self.distance.learn(bytes.len(), clock::cycles().wrapping_sub(start));
-                self.way = Way::Cached;
-            }
-            Way::Nontemporal => {
-                own.write_nontemporal(offset, bytes);
-                self.is_unsettled = true;
-            }
+            Way::Cached | Way::Timed => own.write(offset, bytes),
+            Way::Nontemporal => own.write_nontemporal(offset, bytes),
         }
     }
 
+    /// Ends the storing of a payload, or of a part of it. What went around the caches is ordered here and not by whoever
+    /// publishes it: that may be another thread, whose fence would order nothing of ours.
     #[inline(always)]
-    fn settle<M: Memory>(&mut self, own: &M) {
-        if self.is_unsettled {
-            own.settle();
-            self.is_unsettled = false;
+    fn finish_payload<M: Memory>(&mut self, own: &M, length: usize, start_cycles: u64) {
+        match self.way {
+            Way::Cached => {}
+            Way::Timed => {
+                self.distance.learn(length, clock::cycles().wrapping_sub(start_cycles));
+                // What is left of a payload that was put aside says less.
+                self.way = Way::Cached;
+            }
+            Way::Nontemporal => own.settle(),
         }
     }
 
     #[inline(always)]
     fn publish_bulk<M: Memory>(&mut self, own: &M, header: Header, words: &[u64], length: usize, end: u64) {
-        self.settle(own);
         self.bulk_tail = end;
         own.store_words(self.cursor.offset, words);
         self.publish(own, Header { kind: header.kind | BULK, length: length as u16, ..header });
     }
 
-    /// Writes the next `step_bytes` of the payload of the next record, which is not published yet. `true`: it
-    /// is all there, for [`Self::push_staged`]. Whatever else is pushed meanwhile takes its place, and staging
-    /// begins anew.
+    /// Writes the payload of the next record, which is not published yet, in steps of `step_bytes`, for as long as
+    /// `goes_on` says so in between. `true`: it is all there, for [`Self::push_staged`]; else the next call goes on.
+    /// Whatever else is pushed meanwhile takes its place, and staging begins anew.
     ///
     /// # Errors
     /// [`PushError`]; nothing was written then.
@@ -331,15 +336,23 @@ impl Producer {
         remote: &M,
         payload: &[u8],
         step_bytes: usize,
+        mut goes_on: impl FnMut() -> bool,
     ) -> Result<bool, PushError> {
         let (start, _) = self.claim_bulk(remote, payload.len())?;
-        let until = payload.len().min(self.staged + step_bytes);
         if self.staged == 0 {
-            self.begin_payload(own, payload.len());
+            self.choose_way(payload.len());
         }
-        self.write(own, self.layout.bulk_address(start) + self.staged, &payload[self.staged..until]);
-        self.staged = until;
-        Ok(until == payload.len())
+        let (begun, start_cycles) = (self.staged, self.start_cycles());
+        loop {
+            let until = payload.len().min(self.staged + step_bytes);
+            self.write(own, self.layout.bulk_address(start) + self.staged, &payload[self.staged..until]);
+            self.staged = until;
+            if until == payload.len() || !goes_on() {
+                break;
+            }
+        }
+        self.finish_payload(own, self.staged - begun, start_cycles);
+        Ok(self.staged == payload.len())
     }
 
     /// Publishes a record with the staged payload, which has `length` bytes, and `words` in its slot.
@@ -527,5 +540,146 @@ impl Consumer {
         self.bulk_told = self.bulk_head;
         // Release: pairs with the acquire load in `Producer::refresh`.
         own.store(self.layout.credit_offset, self.head, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use crate::geometry::{Geometry, LaneName};
+
+    /// Keeps what is written around the caches to itself until it is settled, as a core may.
+    struct Withholding {
+        bytes: RefCell<Vec<u8>>,
+        withheld: RefCell<Vec<(usize, Vec<u8>)>>,
+        layout: LaneLayout,
+    }
+
+    impl Withholding {
+        fn new(geometry: &Geometry) -> Self {
+            let layout = geometry.lane(LaneName::Low);
+            let bytes = RefCell::new(vec![0; layout.bulk_offset + layout.bulk_bytes as usize]);
+            Self { bytes, withheld: RefCell::default(), layout }
+        }
+
+        fn is_settled(&self) -> bool {
+            self.withheld.borrow().is_empty()
+        }
+    }
+
+    impl Memory for Withholding {
+        fn load(&self, offset: usize, _: Ordering) -> u64 {
+            u64::from_ne_bytes(*self.bytes.borrow()[offset..].first_chunk().expect("a word"))
+        }
+
+        fn store(&self, offset: usize, value: u64, order: Ordering) {
+            let is_published = order == Ordering::Release && offset >= self.layout.slots_offset;
+            assert!(!is_published || self.is_settled(), "published before its payload");
+            self.bytes.borrow_mut()[offset..offset + 8].copy_from_slice(&value.to_ne_bytes());
+        }
+
+        fn load_words(&self, offset: usize) -> [u64; SLOT_WORDS] {
+            std::array::from_fn(|index| self.load(offset + 8 + 8 * index, Ordering::Relaxed))
+        }
+
+        fn store_words(&self, offset: usize, words: &[u64]) {
+            let all = words.iter().enumerate();
+            all.for_each(|(index, word)| self.store(offset + 8 + 8 * index, *word, Ordering::Relaxed));
+        }
+
+        fn read(&self, offset: usize, target: &mut [u8]) {
+            target.copy_from_slice(&self.bytes.borrow()[offset..offset + target.len()]);
+        }
+
+        fn write(&self, offset: usize, source: &[u8]) {
+            self.bytes.borrow_mut()[offset..offset + source.len()].copy_from_slice(source);
+        }
+
+        fn write_nontemporal(&self, offset: usize, source: &[u8]) {
+            self.withheld.borrow_mut().push((offset, source.to_vec()));
+        }
+
+        fn settle(&self) {
+            let withheld = self.withheld.take();
+            withheld.iter().for_each(|(offset, source)| self.write(*offset, source));
+        }
+
+        fn claim(&self, _: usize) {}
+
+        fn expect(&self, _: usize) {}
+
+        fn fence(&self) {}
+    }
+
+    const PAYLOAD_BYTES: usize = 4096;
+
+    /// A lane whose bulk area has been touched, to a consumer that is far.
+    fn far() -> (Withholding, Withholding, Producer, Consumer) {
+        let geometry = Geometry::default();
+        let (own, remote) = (Withholding::new(&geometry), Withholding::new(&geometry));
+        let layout = own.layout;
+        let (mut producer, mut consumer) = (Producer::new(layout), Consumer::new(layout));
+        while producer.laps() < 1 {
+            push(&own, &remote, &mut producer, &[0; PAYLOAD_BYTES]);
+            take(&own, &remote, &mut consumer);
+        }
+        producer.distance.learn(LINE_BYTES, u64::MAX);
+        (own, remote, producer, consumer)
+    }
+
+    fn header() -> Header {
+        Header { kind: PROMPT, length: PAYLOAD_BYTES as u16, check: 0 }
+    }
+
+    fn push(own: &Withholding, remote: &Withholding, producer: &mut Producer, payload: &[u8]) {
+        producer.push_bulk(own, remote, header(), &[], payload).expect("room");
+    }
+
+    fn take(own: &Withholding, remote: &Withholding, consumer: &mut Consumer) -> Vec<u8> {
+        let header = consumer.peek(own).expect("sound").expect("a record");
+        let mut payload = vec![0; header.length.into()];
+        consumer.read_bulk(own, &mut payload);
+        consumer.advance(remote, header);
+        payload
+    }
+
+    #[test]
+    fn a_payload_around_the_caches_is_there_when_its_record_is() {
+        let (own, remote, mut producer, mut consumer) = far();
+        push(&own, &remote, &mut producer, &[7; PAYLOAD_BYTES]);
+        assert_eq!(producer.way, Way::Nontemporal);
+        assert_eq!(take(&own, &remote, &mut consumer), [7; PAYLOAD_BYTES]);
+    }
+
+    #[test]
+    fn a_payload_that_is_put_aside_may_be_finished_by_another_thread() {
+        let (own, remote, mut producer, mut consumer) = far();
+        let payload = [9; PAYLOAD_BYTES];
+        let mut steps = 0;
+        while !producer.stage(&own, &remote, &payload, 1024, || false).expect("room") {
+            assert_eq!(producer.way, Way::Nontemporal);
+            assert!(own.is_settled(), "a fence of the next thread would order nothing of this one's");
+            steps += 1;
+        }
+        assert_eq!(steps, 3);
+        producer.push_staged(&own, header(), &[], PAYLOAD_BYTES);
+        assert_eq!(take(&own, &remote, &mut consumer), payload);
+    }
+
+    #[test]
+    fn the_first_touch_of_a_page_is_not_taken_for_distance() {
+        let geometry = Geometry::default();
+        let (own, remote) = (Withholding::new(&geometry), Withholding::new(&geometry));
+        let (mut producer, mut consumer) = (Producer::new(own.layout), Consumer::new(own.layout));
+        producer.distance.learn(LINE_BYTES, u64::MAX);
+        while producer.laps() < 1 {
+            push(&own, &remote, &mut producer, &[1; PAYLOAD_BYTES]);
+            assert_eq!(producer.way, Way::Cached);
+            take(&own, &remote, &mut consumer);
+        }
+        push(&own, &remote, &mut producer, &[1; PAYLOAD_BYTES]);
+        assert_eq!(producer.way, Way::Nontemporal);
     }
 }

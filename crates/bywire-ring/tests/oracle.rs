@@ -118,7 +118,7 @@ impl Steps {
     fn stage(&mut self, length: usize, step_bytes: usize) -> bool {
         let length = length.min(self.producer.fragment_bytes());
         let payload = self.staged.take().unwrap_or_else(|| self.payload(length));
-        match self.producer.stage(&self.ends.forward[0], &self.ends.back[1], &payload, step_bytes) {
+        match self.producer.stage(&self.ends.forward[0], &self.ends.back[1], &payload, step_bytes, || false) {
             Ok(true) => {
                 let header = Header { kind: 2, length: 0, check: 0 };
                 self.producer.push_staged(&self.ends.forward[0], header, &[], payload.len());

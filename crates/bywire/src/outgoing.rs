@@ -389,16 +389,12 @@ impl Connection {
         words: &[u64],
         may_pause: bool,
     ) -> Result<bool, Gone> {
-        loop {
-            let producer = &mut self.producers[lane as usize];
-            match producer.stage(&self.outbound, &self.inbound, piece, STEP_BYTES) {
-                Ok(true) => break,
-                Ok(false) if may_pause && has_urgent_input(&self.consumers, &self.inbound) => {
-                    return Ok(false);
-                }
-                Ok(false) => {}
-                Err(error) => return pushed(Err(error)),
-            }
+        let goes_on = || !may_pause || !has_urgent_input(&self.consumers, &self.inbound);
+        let producer = &mut self.producers[lane as usize];
+        match producer.stage(&self.outbound, &self.inbound, piece, STEP_BYTES, goes_on) {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(error) => return pushed(Err(error)),
         }
         let (kind, check) = if self.integrity { (kind | CHECKED, checksum(piece)) } else { (kind, 0) };
         let header = Header { kind, length: piece.len() as u16, check };

@@ -27,6 +27,8 @@ pub fn plots(ways: &[Way], ceilings: &Ceilings) -> Vec<Plot> {
         cpu_per_transaction(ways),
         distribution(ways),
         interleave(ways),
+        crowds(ways),
+        hot_spot(ways),
     ];
     all.into_iter().filter(|plot| !plot.is_empty()).map(at_one_length).collect()
 }
@@ -361,6 +363,76 @@ fn curves(ways: &[Way], test: &str, band: impl Fn(&Cell) -> Option<[f64; 2]>) ->
 
 fn measured(name: &str, slot: usize, points: Vec<Point>) -> Series {
     Series { name: name.into(), look: Look::Measured, slot, points }
+}
+
+const CONNECTIONS: Axis = Axis { name: "connections", quantity: Quantity::Name, logarithmic: false };
+
+/// Summed rates by number of connections.
+fn crowds(ways: &[Way]) -> Plot {
+    let tests = ["streams", "fanin", "fanout"];
+    Plot {
+        id: "connections-rate",
+        title: "Summed rate by number of connections",
+        about: "All connections at once, their rates added up: streams between the same two ends, many senders to one \
+                node, one node to many. The band is the 95 % interval of the median. Higher is better."
+            .into(),
+        kind: Kind::Curves,
+        x: CONNECTIONS,
+        y: Axis { name: "summed rate", quantity: Quantity::Rate, logarithmic: false },
+        categories: Vec::new(),
+        series: tests.into_iter().flat_map(|test| by_connections(ways, test, true)).collect(),
+        remarks: tests.into_iter().flat_map(|test| limits(ways, test)).collect(),
+    }
+}
+
+/// Half-RTT by number of clients.
+fn hot_spot(ways: &[Way]) -> Plot {
+    Plot {
+        id: "hot-spot",
+        title: "Hot spot: half-RTT by number of clients",
+        about: "Clients that all ask one node at once: the mean half-RTT that each sees. The band is the 95 % interval \
+                of the median. Lower is better."
+            .into(),
+        kind: Kind::Curves,
+        x: CONNECTIONS,
+        y: HALF_RTT,
+        categories: Vec::new(),
+        series: by_connections(ways, "hotspot", false),
+        remarks: limits(ways, "hotspot"),
+    }
+}
+
+/// Cells of a test with several connections, by their number; of several sizes the last stands.
+fn connections<'a>(way: &Way<'a>, test: &str) -> BTreeMap<u64, &'a Cell> {
+    let cells = way.cells.iter().filter(|cell| cell.test == test);
+    cells.filter_map(|&cell| Some((cell.parameters.get("connections")?.as_u64()?, cell))).collect()
+}
+
+fn by_connections(ways: &[Way], test: &str, named: bool) -> Vec<Series> {
+    let curve = |(slot, way): (usize, &Way)| {
+        let point = |(connections, cell): (u64, &Cell)| Point {
+            band: Some(cell.ci95),
+            ..Point::new(connections as f64, cell.value)
+        };
+        let points: Vec<Point> = connections(way, test).into_iter().map(point).collect();
+        let name = if named { format!("{} · {test}", way.label) } else { way.label.clone() };
+        (!points.is_empty()).then(|| measured(&name, slot, points))
+    };
+    ways.iter().enumerate().filter_map(curve).collect()
+}
+
+/// Where the cores and not the way limited a figure.
+fn limits(ways: &[Way], test: &str) -> Vec<String> {
+    let of_way = |way: &Way| {
+        let limited = connections(way, test).into_iter().filter_map(|(connections, cell)| {
+            Some((connections, cell.details.get("limited_by")?.as_str()?.to_owned()))
+        });
+        let limited: Vec<(u64, String)> = limited.collect();
+        let (first, _) = limited.first()?;
+        let (_, said) = limited.last()?;
+        Some(format!("{} {test}, from {first} on: {said}.", way.label))
+    };
+    ways.iter().filter_map(of_way).collect()
 }
 
 /// The curve that N½ was read off, for a way whose rates by size were not measured one by one.

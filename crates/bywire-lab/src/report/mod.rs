@@ -6,13 +6,17 @@
 mod answer;
 mod carried;
 mod ceiling;
+mod drawing;
+mod export;
 mod graph;
+pub mod merged;
 mod page;
 mod past;
 mod plot;
 pub mod quantity;
 mod text;
-mod way;
+pub(crate) mod way;
 
+pub use export::{drawings, tables};
 pub use page::render;
 pub use text::summary_text;

@@ -12,6 +12,7 @@ use crate::report::answer::{Headline, Score, headlines, verdicts};
 use crate::report::carried;
 use crate::report::ceiling::{Ceiling, Ceilings};
 use crate::report::graph;
+use crate::report::merged::MACHINE;
 use crate::report::past::{Comparison, comparisons};
 use crate::report::plot::Plot;
 use crate::report::quantity;
@@ -399,7 +400,10 @@ fn cell_row(cell: &Cell) -> Markup {
     let pairs: std::collections::BTreeSet<u32> = cell.blocks.iter().map(|block| block.pair).collect();
     html! {
         tr {
-            th scope="row" { code { (command_of(cell)) } }
+            th scope="row" {
+                code { (command_of(cell)) }
+                @if let Some(limit) = cell.details.get("limited_by").and_then(Value::as_str) { small { (limit) } }
+            }
             td.figure { (value(Some(cell.value))) }
             td.figure { (interval(cell)) }
             td.figure { (value(cell.mean)) }
@@ -424,7 +428,9 @@ fn cacheline(cacheline: Cacheline) -> String {
 fn command_of(cell: &Cell) -> String {
     let mut words = vec!["bywire measure".to_owned(), cell.level.clone(), cell.test.clone()];
     let implied = cell.link.as_deref() == Some(&cell.level) || cell.level == "tcp" || cell.level == "udp";
-    words.extend(cell.link.iter().filter(|_| !implied).map(|link| format!("--link {link}")));
+    // Several nodes at the kernel's own cables have a bridge between them.
+    let link = cell.link.as_deref().map(|link| if link == "bridge" { "veth" } else { link });
+    words.extend(link.filter(|_| !implied).map(|link| format!("--link {link}")));
     if !["processes", ""].contains(&cell.between.as_str()) && cell.level != "memory" {
         words.push(format!("--between {}", cell.between));
     }
@@ -435,7 +441,7 @@ fn command_of(cell: &Cell) -> String {
 }
 
 /// Parameters that the command works out by itself.
-const NOT_AN_OPTION: [&str; 3] = ["block_us", "blocks", "pairs"];
+const NOT_AN_OPTION: [&str; 5] = ["block_us", "blocks", "burden", MACHINE, "pairs"];
 
 fn option(name: &str, value: &Value) -> Option<String> {
     let name = name.replace('_', "-");

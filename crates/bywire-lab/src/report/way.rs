@@ -5,10 +5,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::cell::{ADAPTIVE, Cell};
+use crate::report::merged::MACHINE;
 
 /// Parameters that say how long or how carefully was measured, not what.
-pub const NOT_A_WAY: [&str; 9] =
-    ["blocks", "block_us", "cores", "pairs", "response-size", "response_size", "seed", "time", "verify"];
+pub const NOT_A_WAY: [&str; 11] = [
+    "blocks",
+    "block_us",
+    "burden",
+    "connections",
+    "cores",
+    "pairs",
+    "response-size",
+    "response_size",
+    "seed",
+    "time",
+    "verify",
+];
 
 /// How an end waits, which [`Waiting`] reads: always part of a way.
 const SPIN: &str = "spin";
@@ -141,6 +153,8 @@ fn varied_parameters(cells: &[Cell]) -> BTreeMap<&str, BTreeSet<&str>> {
 
 fn key<'a>(cell: &'a Cell, varied: &BTreeMap<&str, BTreeSet<&'a str>>) -> Key<'a> {
     let names = varied.get(cell.level.as_str()).into_iter().flatten();
+    // A machine is always told apart, even where it alone has a cell.
+    let names = names.filter(|name| **name != MACHINE).chain([&MACHINE]);
     let parameters =
         names.filter_map(|&name| Some((name, parameter(name, cell.parameters.get(name)?)))).collect();
     (&cell.level, cell.link.as_deref(), &cell.between, parameters, Waiting::of(cell))
@@ -173,6 +187,7 @@ pub fn parameter(name: &str, value: &Value) -> String {
         ("both-cores", "off") => "one core".into(),
         ("lines", "1") => "one line".into(),
         ("lines", _) => format!("{plain} lines"),
+        (MACHINE, _) => plain,
         ("protocol", _) => plain.to_uppercase(),
         ("mtu", _) => format!("MTU {plain}"),
         _ => format!("{} {plain}", name.replace('-', " ")),

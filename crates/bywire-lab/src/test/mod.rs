@@ -24,17 +24,17 @@ use crate::plan::{Details, End, Outcome, Part, Plan, Test};
 pub fn run<E: Endpoint>(plan: &Plan, end: End, core: Option<u32>, lanes: &mut [E]) -> Result<Outcome> {
     let course = Course::new(plan, end, core);
     match (plan.test, end) {
-        (Test::Latency, End::Source) => latency::source(course, lanes),
-        (Test::Latency, End::Target) => latency::target(course, lanes),
+        (Test::Latency | Test::Hotspot, End::Source) => latency::source(course, lanes),
+        (Test::Latency | Test::Hotspot, End::Target) => latency::target(course, lanes),
         (Test::Rr, End::Source) => rr::source(course, lanes),
         (Test::Rr, End::Target) => rr::target(course, lanes),
-        (Test::Stream | Test::Nhalf, End::Source) => stream::source(course, lanes),
-        (Test::Stream | Test::Nhalf, End::Target) => stream::target(course, lanes),
+        (_, End::Source) if plan.test.is_one_way() => stream::source(course, lanes),
+        (_, End::Target) if plan.test.is_one_way() => stream::target(course, lanes),
         (Test::Bidir, _) => bidir::either(course, lanes),
         (Test::Overhead, End::Source) => overhead::source(course, lanes),
         (Test::Overhead, End::Target) => overhead::target(course, lanes),
-        (Test::Interleave, End::Source) => interleave::source(course, lanes),
-        (Test::Interleave, End::Target) => interleave::target(course, lanes),
+        (_, End::Source) => interleave::source(course, lanes),
+        (_, End::Target) => interleave::target(course, lanes),
     }
 }
 
@@ -88,13 +88,16 @@ impl<'a> Course<'a> {
         let total = self.plan.warmup_blocks + self.plan.blocks;
         let mut first: Option<(u64, Snapshot)> = None;
         let mut last = None;
+        self.await_beginning();
         for index in 0..total {
             let turn = Turn { tag: index & 0x1f, kept: index >= self.plan.warmup_blocks };
             let before = self.begin(lanes, turn)?;
             let carriers_before = self.carriers_seconds();
             let began_ns = self.clock.now_ns();
+            let began_at_ns = monotonic_ns();
             let cpu_before = thread_seconds();
             let mut part = body(&self, lanes, turn)?;
+            part.began_ns = began_at_ns;
             part.cpu_seconds = thread_seconds() - cpu_before;
             part.carriers_cpu_seconds = self.carriers_seconds() - carriers_before;
             let after = Snapshot::take(self.core);
@@ -120,6 +123,14 @@ impl<'a> Course<'a> {
             cpu_seconds,
             details: lanes.first().map_or_else(Details::new, Endpoint::details),
         })
+    }
+
+    /// Sleeps until all sources begin; one that comes late begins at once, and is found out by its times.
+    fn await_beginning(&self) {
+        let begin_ns = self.plan.begin_ns.filter(|_| self.end == End::Source);
+        if let Some(left_ns) = begin_ns.and_then(|begin_ns| begin_ns.checked_sub(monotonic_ns())) {
+            std::thread::sleep(Duration::from_nanos(left_ns));
+        }
     }
 
     /// Joins the other end at the start of a block; the accounts are read before the source may start its clock.
@@ -293,6 +304,12 @@ pub fn buckets(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
 /// How many messages of `length` bytes may pass between two looks at the clock.
 pub fn stride(length: usize) -> u64 {
     if length < 4096 { 16 } else { 1 }
+}
+
+/// The clock that all processes of a machine share.
+pub fn monotonic_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// The calling thread's own CPU time.

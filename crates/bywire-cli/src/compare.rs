@@ -1,0 +1,117 @@
+//! `bywire compare`: what became better or worse between two sessions, and a gate for CI.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use bywire_lab::bench;
+use bywire_lab::compare::side::Side;
+use bywire_lab::compare::{Comparison, Rule, WORSE_EXIT_CODE, benchmark_action, junit};
+use bywire_lab::ending::Misuse;
+use bywire_lab::store::{self, StoreError};
+use clap::Args;
+
+/// Which sessions, and what counts.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  bywire compare sessions/before sessions/after
+  bywire compare before after --threshold 3 --junit compare.xml
+  bywire compare before after --json
+
+Take both sessions with `bywire bench --rounds 20`: five pairs a cell are too few to tell a difference among many cells
+from chance. Best is to take short sessions of both in turn, and to compare the two directories that hold them:
+
+  for round in 1 2 3 4 5 6 7 8 9 10; do
+    ./old/bywire bench --rounds 2 --output before/$round
+    ./new/bywire bench --rounds 2 --output after/$round
+  done
+  bywire compare before after
+
+Exit code 3: something is worse by more than the threshold, and outside the interval.")]
+pub struct CompareArgs {
+    /// A session's directory as `bywire bench` named it, or one that holds several sessions of one build
+    before: PathBuf,
+    /// The same of what came after
+    after: PathBuf,
+    /// Smaller changes, in percent of the cost, are no difference
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
+    threshold: f64,
+    /// In how many of a hundred comparisons of equals no difference is claimed anywhere
+    #[arg(long, value_name = "PERCENT", default_value_t = 95.0, value_parser = percent)]
+    confidence: f64,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    json: bool,
+    /// Write the verdicts as JUnit XML too
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Write what came after for github-action-benchmark too: smaller-is-better.json and bigger-is-better.json
+    #[arg(long, value_name = "DIRECTORY")]
+    benchmark_action: Option<PathBuf>,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    if value > 0.0 && value < 100.0 {
+        Ok(value)
+    } else {
+        Err("give more than 0 and less than 100".to_owned())
+    }
+}
+
+impl CompareArgs {
+    /// Compares, prints, and ends the program with [`WORSE_EXIT_CODE`] where something is worse.
+    ///
+    /// # Errors
+    /// One line: there is no session, it cannot be read, or the output cannot be written.
+    pub fn run(self) -> Result<()> {
+        let (before, after) = (side(&self.before)?, side(&self.after)?);
+        let rule =
+            Rule { threshold_share: self.threshold / 100.0, error_share: 1.0 - self.confidence / 100.0 };
+        let comparison = Comparison::of(&before, &after, rule);
+        if comparison.rows.is_empty() {
+            bail!(Misuse(format!(
+                "{} and {} have no cell in common: compare sessions of one preset",
+                before.name, after.name
+            )));
+        }
+        self.export(&comparison)?;
+        crate::print(&match self.json {
+            true => format!("{}\n", comparison.json()),
+            false => comparison.text(),
+        })?;
+        if comparison.is_worse() {
+            std::process::exit(WORSE_EXIT_CODE);
+        }
+        Ok(())
+    }
+
+    fn export(&self, comparison: &Comparison) -> Result<()> {
+        if let Some(path) = &self.junit {
+            write(path, &junit::report(comparison)?)?;
+        }
+        if let Some(directory) = &self.benchmark_action {
+            fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+            let [smaller, bigger] = benchmark_action::entries(comparison);
+            write(&directory.join("smaller-is-better.json"), &format!("{smaller}\n"))?;
+            write(&directory.join("bigger-is-better.json"), &format!("{bigger}\n"))?;
+        }
+        Ok(())
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn side(path: &Path) -> Result<Side> {
+    match Side::read(path) {
+        Err(absent @ StoreError::Absent(_)) => {
+            let found = store::newest_first(&[Path::new(bench::SESSIONS)]);
+            let newest = found.first().map(|session| format!("; the newest is {}", session.display()));
+            bail!(Misuse(format!("{absent}{}", newest.unwrap_or_default())))
+        }
+        side => Ok(side?),
+    }
+}

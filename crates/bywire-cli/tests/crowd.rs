@@ -1,0 +1,145 @@
+//! Several connections at once, from outside: what a cell says of each, nodes around a switch, and what is left behind.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn bywire(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
+    // Every process of it carries the directory in its environment: that is how the left-over ones are found.
+    command.args(arguments).env("TMPDIR", directory).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn measure(directory: &Path, arguments: &[&str]) -> Output {
+    let all = [&["measure"], arguments, &["--json"]].concat();
+    bywire(directory, &all).output().expect("it runs")
+}
+
+fn complaint(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn processes_of(directory: &Path) -> usize {
+    let mark = format!("TMPDIR={}", directory.display()).into_bytes();
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let environments = entries.map(|entry| fs::read(entry.path().join("environ")).unwrap_or_default());
+    environments.filter(|all| all.split(|byte| *byte == 0).any(|variable| variable == mark)).count()
+}
+
+fn check(cell: &Value, test: &str, connections: usize) {
+    let unit = if test == "hotspot" { "ns" } else { "bytes_per_second" };
+    let details = &cell["details"];
+    let each: Vec<f64> = details[format!("connections_{unit}")]
+        .as_array()
+        .unwrap_or_else(|| panic!("{details}"))
+        .iter()
+        .filter_map(Value::as_f64)
+        .collect();
+    assert_eq!(each.len(), connections, "{details}");
+    assert!(each.iter().all(|value| *value > 0.0), "{details}");
+    let fairness = details["fairness_jain"].as_f64().unwrap();
+    assert!(fairness > 0.99 / connections as f64 && fairness < 1.0 + 1e-9, "{fairness}");
+    let (value, sum) = (cell["value"].as_f64().unwrap(), each.iter().sum::<f64>());
+    let whole = if test == "hotspot" { sum / connections as f64 } else { sum };
+    // Medians over pairs of parts and of the whole are not quite each other's sum.
+    assert!((0.5..2.0).contains(&(value / whole)), "{value} and {whole}");
+}
+
+#[test]
+fn every_level_that_is_here_runs_every_test() {
+    let directory = tempfile::tempdir().unwrap();
+    for level in ["msg", "unix", "tcp", "udp"] {
+        for test in ["streams", "hotspot", "fanin", "fanout"] {
+            let output = measure(directory.path(), &[level, test, "--connections", "3", "--time", "0.15"]);
+            assert!(output.status.success(), "{level} {test}: {}", complaint(&output));
+            let cell: Value = serde_json::from_slice(&output.stdout).unwrap();
+            check(&cell, test, 3);
+            assert_eq!(cell["parameters"]["connections"], 3);
+        }
+    }
+    let output = measure(directory.path(), &["unix", "streams", "--connections", "64", "--time", "4"]);
+    assert!(output.status.success(), "{}", complaint(&output));
+    let cell: Value = serde_json::from_slice(&output.stdout).unwrap();
+    check(&cell, "streams", 64);
+    assert!(cell["details"]["limited_by"].as_str().unwrap().contains("core"), "{}", cell["details"]);
+    assert_eq!(processes_of(directory.path()), 0);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn nodes_stand_around_a_switch() {
+    let directory = tempfile::tempdir().unwrap();
+    let ways: [&[&str]; 3] = [
+        &["tcp", "fanin"],
+        &["eth", "fanout", "--mtu", "9000"],
+        &["eth", "hotspot", "--link", "two-processes"],
+    ];
+    for way in ways {
+        let more = ["--connections", "4", "--nodes", "4", "--time", "0.2"];
+        let output = measure(directory.path(), &[way, &more[..]].concat());
+        let said = complaint(&output);
+        let reasons =
+            ["cannot make a network namespace", "makes interfaces of its own", "cannot run `ip`", "bridge"];
+        if !output.status.success() && reasons.iter().any(|reason| said.contains(reason)) {
+            println!("not run: {said}");
+            return;
+        }
+        assert!(output.status.success(), "{way:?}: {said}");
+        let cell: Value = serde_json::from_slice(&output.stdout).unwrap();
+        check(&cell, way[1], 4);
+        let link = if way[0] == "tcp" { "bridge" } else { cell["link"].as_str().unwrap() };
+        assert_eq!((cell["link"].as_str(), cell["parameters"]["nodes"].as_u64()), (Some(link), Some(4)));
+    }
+    let started = Instant::now();
+    while processes_of(directory.path()) > 0 {
+        assert!(started.elapsed() < PATIENCE, "processes are left");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn an_interrupt_ends_all_of_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let all = ["measure", "msg", "streams", "--connections", "8", "--time", "60"];
+    let mut running = bywire(directory.path(), &all).spawn().unwrap();
+    let started = Instant::now();
+    while processes_of(directory.path()) < 17 {
+        assert!(started.elapsed() < PATIENCE, "{} processes", processes_of(directory.path()));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    kill_process(Pid::from_child(&running), Signal::INT).unwrap();
+    assert_eq!(running.wait().unwrap().code(), Some(130));
+    while processes_of(directory.path()) > 0 {
+        assert!(started.elapsed() < 2 * PATIENCE, "processes are left");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_in_one_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let refusals: [(&[&str], &str); 6] = [
+        (&["tcp", "streams", "--connections", "65"], "1 to 64"),
+        (&["tcp", "latency", "--connections", "2"], "--connections means nothing"),
+        (&["unix", "fanin", "--nodes", "4"], "--nodes"),
+        (&["msg", "fanin", "--nodes", "4"], "--nodes"),
+        (&["tcp", "fanin", "--nodes", "1"], "2 to 64"),
+        (&["tcp", "streams", "--between", "localhost"], "takes place on one machine"),
+    ];
+    for (arguments, part) in refusals {
+        let output = measure(directory.path(), arguments);
+        let said = complaint(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(part) && said.lines().count() == 1, "{arguments:?}: {said}");
+    }
+}

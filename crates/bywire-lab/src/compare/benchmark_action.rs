@@ -1,0 +1,25 @@
+//! What came after, in the form that github-action-benchmark takes as a custom benchmark: it draws the history.
+
+use serde_json::{Value, json};
+
+use crate::compare::{Comparison, Row, less_is_better};
+
+/// Two arrays, as that action wants them apart: what is better when smaller (`customSmallerIsBetter`), and what is
+/// better when bigger (`customBiggerIsBetter`).
+pub fn entries(comparison: &Comparison) -> [Value; 2] {
+    let (smaller, bigger): (Vec<&Row>, Vec<&Row>) =
+        comparison.rows.iter().partition(|row| less_is_better(row.before.unit));
+    [smaller, bigger].map(|rows| rows.into_iter().map(entry).collect())
+}
+
+fn entry(row: &Row) -> Value {
+    let cell = row.after;
+    let half_width = (cell.ci95[1] - cell.ci95[0]) / 2.0;
+    json!({
+        "name": row.name(),
+        "unit": cell.unit,
+        "value": row.values[1],
+        "range": format!("± {half_width}"),
+        "extra": format!("{} against what was before: {}", row.ratio.map_or_else(String::new, |ratio| format!("{:.3} times", ratio.0)), row.verdict.name()),
+    })
+}

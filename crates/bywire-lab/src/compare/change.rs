@@ -1,0 +1,72 @@
+//! What is different in the environment of two sessions.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// Facts that differ in any two sessions and tell nothing.
+const ALWAYS_DIFFERENT: [&str; 4] = ["/command", "/idle_before", "/idle_after", "/steal_seen"];
+
+/// Changes that are listed, at most.
+const CHANGES_MAX: usize = 40;
+
+/// One fact that differs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// Where it stands in the environment, as `kernel.release`.
+    pub fact: String,
+    /// Absent where it was not known.
+    pub before: Option<Value>,
+    /// Absent where it is not known.
+    pub after: Option<Value>,
+}
+
+/// The facts that differ, in the order of their names.
+pub fn changes(before: &Value, after: &Value) -> Vec<Change> {
+    let (before, after) = (facts(before), facts(after));
+    let names: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let differing = names.into_iter().filter(|name| before.get(*name) != after.get(*name));
+    let change = |name: &String| Change {
+        fact: name.trim_start_matches('/').replace('/', "."),
+        before: before.get(name).cloned(),
+        after: after.get(name).cloned(),
+    };
+    differing.map(change).take(CHANGES_MAX).collect()
+}
+
+/// Every value that is no object, by its pointer.
+fn facts(environment: &Value) -> BTreeMap<String, Value> {
+    fn gather(at: &str, value: &Value, facts: &mut BTreeMap<String, Value>) {
+        match value {
+            _ if ALWAYS_DIFFERENT.contains(&at) => {}
+            Value::Object(parts) => {
+                for (name, value) in parts {
+                    gather(&format!("{at}/{name}"), value, facts);
+                }
+            }
+            value => {
+                facts.insert(at.to_owned(), value.clone());
+            }
+        }
+    }
+    let mut all = BTreeMap::new();
+    gather("", environment, &mut all);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_differs_is_named_and_what_always_does_is_not() {
+        let before = json!({ "kernel": { "release": "6.1" }, "command": ["a"], "boot": "x", "old": 1 });
+        let after = json!({ "kernel": { "release": "6.2" }, "command": ["b"], "boot": "x" });
+        let found = changes(&before, &after);
+        let names: Vec<&str> = found.iter().map(|change| change.fact.as_str()).collect();
+        assert_eq!(names, ["kernel.release", "old"]);
+        assert_eq!(found[1].after, None);
+    }
+}

@@ -1,0 +1,43 @@
+//! A comparison as JUnit's XML: one test case for each cell, so that any CI shows it.
+
+use quick_junit::{NonSuccessKind, Report, SerializeError, TestCase, TestCaseStatus, TestSuite};
+
+use crate::compare::{Comparison, Row, Verdict};
+
+/// The whole document. What is worse has failed; what has too few pairs is skipped.
+///
+/// # Errors
+/// The library cannot write it.
+pub fn report(comparison: &Comparison) -> Result<String, SerializeError> {
+    let mut suite = TestSuite::new(format!("{} against {}", comparison.after.name, comparison.before.name));
+    for row in &comparison.rows {
+        let mut case = TestCase::new(row.name(), status(row));
+        case.set_classname(format!("bywire.{}.{}", row.before.level, row.before.test));
+        suite.add_test_case(case);
+    }
+    let mut report = Report::new("bywire compare");
+    report.add_test_suite(suite);
+    report.to_string()
+}
+
+fn status(row: &Row) -> TestCaseStatus {
+    let figures = || {
+        let interval = row.ratio.and_then(|ratio| ratio.1);
+        let interval = interval.map(|[low, high]| format!(", {low:.3} to {high:.3}")).unwrap_or_default();
+        let ratio = row.ratio.map_or(f64::NAN, |ratio| ratio.0);
+        format!("{}: {ratio:.3} times what it was{interval}", row.verdict.name())
+    };
+    match row.verdict {
+        Verdict::Worse => {
+            let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
+            status.set_message(figures());
+            status
+        }
+        Verdict::TooFewPairs => {
+            let mut status = TestCaseStatus::skipped();
+            status.set_message("too few pairs under like conditions for a verdict");
+            status
+        }
+        Verdict::Better | Verdict::Same | Verdict::NoDifference => TestCaseStatus::success(),
+    }
+}

@@ -1,0 +1,347 @@
+//! Two sessions, or two sets of sessions taken in turn, set against each other: what became better or worse, by how
+//! much, how sure that is, and what changed around it.
+//!
+//! A difference counts where it is beyond a threshold *and* its interval excludes none. The intervals are exact (see
+//! [`shift`]), hold for all cells together (Bonferroni: each misses with the allowed probability divided by the number
+//! of cells), compare pairs only within one round and one state of the machine (see [`conditions`]), and are widened by
+//! how far the machine itself drifted between the sides.
+
+pub mod benchmark_action;
+pub mod change;
+pub mod conditions;
+pub mod junit;
+pub mod shift;
+pub mod side;
+mod text;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::cell::{Cell, Unit};
+use crate::compare::change::{Change, changes};
+use crate::compare::conditions::{Conditions, State};
+use crate::compare::shift::{Shift, Tables};
+use crate::compare::side::Side;
+use crate::report::way::parameter;
+
+/// The exit code of a comparison that found something worse.
+pub const WORSE_EXIT_CODE: i32 = 3;
+
+/// The schema of a comparison's JSON.
+pub const COMPARISON_SCHEMA: &str = "bywire-comparison/1";
+
+/// What counts as a difference.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rule {
+    /// Smaller changes than this share are no difference, however sure.
+    pub threshold_share: f64,
+    /// How often a comparison of equals may claim a difference anywhere.
+    pub error_share: f64,
+}
+
+impl Default for Rule {
+    fn default() -> Self {
+        Self { threshold_share: 0.05, error_share: 0.05 }
+    }
+}
+
+/// What came of one cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Worse by more than the threshold, and surely.
+    Worse,
+    /// Better by more than the threshold, and surely.
+    Better,
+    /// The whole interval lies within the threshold.
+    Same,
+    /// No difference is claimed, and none is excluded.
+    NoDifference,
+    /// Too few pairs, or none under like conditions.
+    TooFewPairs,
+}
+
+impl Verdict {
+    /// As it is printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Worse => "worse",
+            Self::Better => "better",
+            Self::Same => "same",
+            Self::NoDifference => "no difference",
+            Self::TooFewPairs => "too few pairs",
+        }
+    }
+}
+
+/// One cell on both sides.
+#[derive(Clone, Debug)]
+pub struct Row<'a> {
+    /// It as taken before; of several sessions the first.
+    pub before: &'a Cell,
+    /// The same, taken after; of several sessions the last.
+    pub after: &'a Cell,
+    /// The median over sessions, before and after.
+    pub values: [f64; 2],
+    /// After over before: the estimate, and its interval where there are pairs enough.
+    pub ratio: Option<(f64, Option<[f64; 2]>)>,
+    /// Pairs on either side that stand behind it.
+    pub pairs: [usize; 2],
+    /// Pairs that had nothing to be compared with under like conditions.
+    pub pairs_alone: usize,
+    /// What came of it.
+    pub verdict: Verdict,
+}
+
+/// A comparison.
+#[derive(Clone, Debug)]
+pub struct Comparison<'a> {
+    /// What was before.
+    pub before: &'a Side,
+    /// What came after.
+    pub after: &'a Side,
+    /// What counted as a difference.
+    pub rule: Rule,
+    /// The sessions were taken in turn.
+    pub in_rounds: bool,
+    /// How the machine itself differed, and by how much that widened every interval, in natural logarithms.
+    pub drift: conditions::Drift,
+    /// Shares of pairs that were taken with the two cores far apart, before and after.
+    pub far_shares: [f64; 2],
+    /// Cells that both sides have, in the order taken.
+    pub rows: Vec<Row<'a>>,
+    /// Cells that only one side has: what they are, and on which side.
+    pub unmatched: Vec<(String, &'static str)>,
+    /// What differs in the environment.
+    pub changes: Vec<Change>,
+}
+
+impl<'a> Comparison<'a> {
+    /// Compares `after` with `before`.
+    pub fn of(before: &'a Side, after: &'a Side, rule: Rule) -> Self {
+        let conditions = Conditions::of(before, after);
+        let mut tables = Tables::default();
+        let drift = conditions.drift(before, after, &mut tables);
+        let (befores, afters) = (by_key(before), by_key(after));
+        let shared: Vec<_> =
+            befores.iter().filter_map(|(key, before)| Some((before, afters.get(key)?))).collect();
+        let error = rule.error_share / shared.len().max(1) as f64;
+        let mut rows: Vec<Row> = shared
+            .into_iter()
+            .map(|(before, after)| row(before, after, &conditions, drift.slack(), rule, error, &mut tables))
+            .collect();
+        let place = |row: &Row| before.cells().position(|(_, cell)| std::ptr::eq(cell, row.before));
+        rows.sort_by_cached_key(place);
+        let only = |one: &BTreeMap<Key, Cells<'a>>, other: &BTreeMap<Key, Cells<'a>>, side| {
+            let alone = one.iter().filter(|(key, _)| !other.contains_key(*key));
+            alone.map(|(_, cells)| (name(cells[0].1), side)).collect::<Vec<_>>()
+        };
+        Self {
+            before,
+            after,
+            rule,
+            in_rounds: conditions.in_rounds,
+            drift,
+            far_shares: [before, after].map(|side| far_share(side, &conditions)),
+            rows,
+            unmatched: [only(&befores, &afters, "before"), only(&afters, &befores, "after")].concat(),
+            changes: changes(&before.sessions[0].environment, &after.sessions[0].environment),
+        }
+    }
+
+    /// Cells of one verdict.
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.rows.iter().filter(|row| row.verdict == verdict).count()
+    }
+
+    /// True where something became worse.
+    pub fn is_worse(&self) -> bool {
+        self.count(Verdict::Worse) > 0
+    }
+
+    /// As one JSON object, units in the names.
+    pub fn json(&self) -> Value {
+        let side = |side: &Side| {
+            json!({
+                "name": side.name,
+                "started": side.sessions[0].started,
+                "preset": side.sessions[0].preset,
+                "sessions": side.sessions.len(),
+            })
+        };
+        let rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
+        let unmatched: Vec<Value> =
+            self.unmatched.iter().map(|(cell, side)| json!({ "cell": cell, "only": side })).collect();
+        let drift: BTreeMap<_, _> =
+            self.drift.shifts.iter().map(|(name, shift)| (*name, shift.exp())).collect();
+        json!({
+            "schema": COMPARISON_SCHEMA,
+            "before": side(self.before),
+            "after": side(self.after),
+            "threshold_share": self.rule.threshold_share,
+            "error_share": self.rule.error_share,
+            "in_rounds": self.in_rounds,
+            "machine_ratios": drift,
+            "widened_by_factor": self.drift.slack().exp(),
+            "far_shares": self.far_shares,
+            "worse": self.count(Verdict::Worse),
+            "better": self.count(Verdict::Better),
+            "too_few_pairs": self.count(Verdict::TooFewPairs),
+            "cells": rows,
+            "unmatched": unmatched,
+            "changes": self.changes,
+        })
+    }
+
+    /// As people read it.
+    pub fn text(&self) -> String {
+        text::of(self)
+    }
+}
+
+impl Row<'_> {
+    /// What it is: `tcp latency over loopback, 1 B`.
+    pub fn name(&self) -> String {
+        name(self.before)
+    }
+
+    fn json(&self) -> Value {
+        let cell = self.before;
+        json!({
+            "level": cell.level,
+            "test": cell.test,
+            "link": cell.link,
+            "between": cell.between,
+            "size_bytes": cell.size_bytes,
+            "parameters": chosen(cell).into_iter().collect::<BTreeMap<_, _>>(),
+            "unit": cell.unit,
+            "before": self.values[0],
+            "after": self.values[1],
+            "ratio": self.ratio.map(|ratio| ratio.0),
+            "interval": self.ratio.and_then(|ratio| ratio.1),
+            "pairs": self.pairs,
+            "pairs_alone": self.pairs_alone,
+            "verdict": self.verdict,
+        })
+    }
+}
+
+/// Is less better, of what is counted in `unit`?
+pub fn less_is_better(unit: Unit) -> bool {
+    match unit {
+        Unit::Nanoseconds | Unit::Bytes => true,
+        Unit::BytesPerSecond | Unit::MessagesPerSecond | Unit::TransactionsPerSecond => false,
+    }
+}
+
+type Key = (String, String, Option<String>, String, Option<u64>, Vec<(String, String)>);
+type Cells<'a> = Vec<(usize, &'a Cell)>;
+
+/// Parameters that say how long was measured, not what.
+const NOT_CHOSEN: [&str; 7] = ["blocks", "block_us", "burden", "pairs", "cores", "seed", "time"];
+
+fn chosen(cell: &Cell) -> Vec<(String, Value)> {
+    let chosen = cell.parameters.iter().filter(|(name, _)| !NOT_CHOSEN.contains(&name.as_str()));
+    chosen.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// Ceilings are the machine's, which the gauges tell; they are left out.
+fn by_key(side: &Side) -> BTreeMap<Key, Cells<'_>> {
+    let mut cells = BTreeMap::<Key, Cells>::new();
+    for (session, cell) in side.cells().filter(|(_, cell)| cell.level != "memory") {
+        let parameters = chosen(cell).into_iter().map(|(name, value)| (name, value.to_string())).collect();
+        let key = (
+            cell.level.clone(),
+            cell.test.clone(),
+            cell.link.clone(),
+            cell.between.clone(),
+            cell.size_bytes,
+            parameters,
+        );
+        cells.entry(key).or_default().push((session, cell));
+    }
+    cells
+}
+
+fn name(cell: &Cell) -> String {
+    let mut words = vec![cell.level.clone(), cell.test.clone()];
+    words.extend(cell.link.iter().filter(|link| **link != cell.level).cloned());
+    words.extend(
+        (!["processes", "namespaces"].contains(&cell.between.as_str())).then(|| cell.between.clone()),
+    );
+    words.extend(cell.size_bytes.map(crate::report::quantity::size));
+    words.extend(chosen(cell).iter().map(|(name, value)| parameter(name, value)));
+    words.join(" ")
+}
+
+fn far_share(side: &Side, conditions: &Conditions) -> f64 {
+    let states: Vec<State> = side.moments().map(|moment| conditions.state(Some(moment))).collect();
+    let far = states.iter().filter(|state| **state == State::Far).count();
+    far as f64 / states.len().max(1) as f64
+}
+
+fn row<'a>(
+    before: &Cells<'a>,
+    after: &Cells<'a>,
+    conditions: &Conditions,
+    slack: f64,
+    rule: Rule,
+    error: f64,
+    tables: &mut Tables,
+) -> Row<'a> {
+    let (strata, pairs_alone) = conditions.strata(before, after);
+    let shift = tables.shift(&strata, error);
+    let count = |of: fn(&shift::Stratum) -> usize| strata.iter().map(of).sum();
+    let middle = |cells: &Cells| {
+        crate::statistics::median(&cells.iter().map(|(_, cell)| cell.value).collect::<Vec<_>>())
+    };
+    let widened = |shift: Shift| shift.interval.map(|[low, high]| [low - slack, high + slack]);
+    let unit = before[0].1.unit;
+    Row {
+        before: before[0].1,
+        after: after[after.len() - 1].1,
+        values: [middle(before), middle(after)],
+        ratio: shift.map(|shift| (shift.estimate.exp(), widened(shift).map(|bounds| bounds.map(f64::exp)))),
+        pairs: [count(|stratum| stratum.before.len()), count(|stratum| stratum.after.len())],
+        pairs_alone,
+        verdict: match shift.and_then(|shift| Some((shift.estimate, widened(shift)?))) {
+            None => Verdict::TooFewPairs,
+            Some((estimate, interval)) => verdict(estimate, interval, unit, rule),
+        },
+    }
+}
+
+/// Of a shift in natural logarithms.
+fn verdict(estimate: f64, [low, high]: [f64; 2], unit: Unit, rule: Rule) -> Verdict {
+    // By the share by which what is better when less grew: a rate that falls to 0.9 takes 1.11 times as long.
+    let threshold = (1.0 + rule.threshold_share).ln();
+    let (cost, [low, high]) =
+        if less_is_better(unit) { (estimate, [low, high]) } else { (-estimate, [-high, -low]) };
+    if cost > threshold && low > 0.0 {
+        Verdict::Worse
+    } else if cost < -threshold && high < 0.0 {
+        Verdict::Better
+    } else if low > -threshold && high < threshold {
+        Verdict::Same
+    } else {
+        Verdict::NoDifference
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_is_beyond_the_threshold_and_outside_the_interval() {
+        let of = |estimate, interval, unit| verdict(estimate, interval, unit, Rule::default());
+        assert_eq!(of(0.1, [0.02, 0.2], Unit::Nanoseconds), Verdict::Worse);
+        assert_eq!(of(0.1, [0.02, 0.2], Unit::BytesPerSecond), Verdict::Better);
+        assert_eq!(of(-0.1, [-0.2, -0.02], Unit::BytesPerSecond), Verdict::Worse);
+        assert_eq!(of(0.1, [-0.01, 0.2], Unit::Nanoseconds), Verdict::NoDifference);
+        assert_eq!(of(0.04, [0.03, 0.2], Unit::Nanoseconds), Verdict::NoDifference);
+        assert_eq!(of(0.03, [0.02, 0.04], Unit::Nanoseconds), Verdict::Same);
+    }
+}

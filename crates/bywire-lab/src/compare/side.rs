@@ -1,0 +1,61 @@
+//! One side of a comparison: a session, or several that belong together.
+
+use std::path::Path;
+
+use crate::cell::{Cell, Session};
+use crate::gauge::Moment;
+use crate::store::{self, StoreError};
+
+/// One or several sessions, in the order in which they were taken.
+#[derive(Clone, Debug)]
+pub struct Side {
+    /// As it was named.
+    pub name: String,
+    /// At least one.
+    pub sessions: Vec<Session>,
+}
+
+impl Side {
+    /// Reads a session's directory, or one that holds sessions.
+    ///
+    /// # Errors
+    /// There is none, or one cannot be read.
+    pub fn read(path: &Path) -> Result<Self, StoreError> {
+        Ok(Self { name: path.display().to_string(), sessions: store::read_all(path)? })
+    }
+
+    /// Every pair's moment.
+    pub fn moments(&self) -> impl Iterator<Item = &Moment> {
+        self.sessions.iter().flat_map(|session| &session.cells).flat_map(|cell| &cell.moments)
+    }
+
+    /// Every pair's moment, by session.
+    pub fn moments_by_session(&self) -> impl Iterator<Item = Vec<&Moment>> {
+        self.sessions.iter().map(|session| session.cells.iter().flat_map(|cell| &cell.moments).collect())
+    }
+
+    /// Every cell with the place of its session.
+    pub fn cells(&self) -> impl Iterator<Item = (usize, &Cell)> {
+        let sessions = self.sessions.iter().enumerate();
+        sessions.flat_map(|(place, session)| session.cells.iter().map(move |cell| (place, cell)))
+    }
+
+    /// Were several sessions of both taken in turn, so that the first of one belongs to the first of the other?
+    pub fn alternates_with(&self, other: &Self) -> bool {
+        let count = self.sessions.len();
+        let began = |session: &Session| {
+            let moments = session.cells.iter().flat_map(|cell| &cell.moments);
+            moments.map(|moment| moment.began_unix_seconds).min_by(f64::total_cmp)
+        };
+        let rounds: Option<Vec<[f64; 2]>> = (self.sessions.iter().zip(&other.sessions))
+            .map(|(one, other)| Some([began(one)?, began(other)?]))
+            .collect();
+        let is_after = |rounds: &[[f64; 2]]| {
+            let [earlier, later] = [rounds[0], rounds[1]];
+            earlier[0].max(earlier[1]) < later[0].min(later[1])
+        };
+        count > 1
+            && count == other.sessions.len()
+            && rounds.is_some_and(|rounds| rounds.windows(2).all(is_after))
+    }
+}

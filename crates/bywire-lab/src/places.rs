@@ -1,0 +1,102 @@
+//! What pairs run in: namespaces, nodes around a switch, other machines.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::ending::Misuse;
+use crate::ethernet::{Carriage, Link};
+use crate::far::Host;
+use crate::measure::{Ethernet, MTU_BYTES, Request};
+use crate::namespaces::Namespaces;
+use crate::pair::Place;
+use crate::plan::{Level, Test};
+use crate::star::Star;
+
+/// What pairs run in, opened once and shared by the measurements of a session.
+#[derive(Default)]
+pub struct Places {
+    namespaces: BTreeMap<Carriage, Arc<Namespaces>>,
+    stars: BTreeMap<(Carriage, u32), Arc<Star>>,
+    hosts: BTreeMap<String, Arc<Host>>,
+}
+
+impl Places {
+    pub(crate) fn open(&mut self, request: &Request, level: Level, between: &str) -> Result<Place> {
+        let one_machine = match level {
+            Level::Unix => true,
+            Level::Msg => request.link.as_deref().is_none_or(|link| link == "shm"),
+            Level::Tcp | Level::Udp => false,
+        };
+        let place = match between {
+            "processes" => Place::Processes,
+            "threads" => Place::Threads,
+            _ if one_machine => bail!(Misuse(format!(
+                "level {level} joins processes of one machine: give --between processes or threads, or another level or --link"
+            ))),
+            "namespaces" => {
+                let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
+                self.namespaces(Carriage { link: Link::Veth, mtu_bytes, coalesce: true })?
+            }
+            host => {
+                if !self.hosts.contains_key(host) {
+                    let resolved = Arc::new(Host::resolve(host, request.key.clone())?);
+                    self.hosts.insert(host.to_owned(), resolved);
+                }
+                Place::Host(Arc::clone(&self.hosts[host]))
+            }
+        };
+        request.refuse(&[("key", request.key.is_some() && !matches!(place, Place::Host(_)))])?;
+        ensure!(
+            request.mtu_bytes.is_none() || matches!(place, Place::Namespaces(_)),
+            Misuse("--mtu sets the MTU of a veth pair: add --between namespaces".to_owned())
+        );
+        Ok(place)
+    }
+
+    /// The nodes that a test with several connections asks for, made where they are not there yet.
+    pub(crate) fn star(
+        &mut self,
+        request: &Request,
+        level: Level,
+        test: Test,
+        between: &str,
+        ethernet: Option<&Ethernet>,
+    ) -> Result<Option<Arc<Star>>> {
+        let Some(nodes) = request.nodes.filter(|_| test.is_crowd()) else {
+            return Ok(None);
+        };
+        request.refuse(&[("key", request.key.is_some())])?;
+        ensure!(
+            matches!(level, Level::Tcp | Level::Udp) && between == "namespaces",
+            Misuse(format!(
+                "--nodes makes namespaces around a switch, which {} between {between} does not cross: leave it out, \
+                 or take tcp, udp or eth",
+                request.level
+            ))
+        );
+        let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
+        let cable = Carriage { link: Link::Veth, mtu_bytes, coalesce: true };
+        let carriage = ethernet.map_or(cable, |ethernet| ethernet.carriage);
+        Ok(Some(match self.stars.entry((carriage, nodes)) {
+            Entry::Occupied(known) => Arc::clone(known.get()),
+            Entry::Vacant(place) => Arc::clone(place.insert(Arc::new(carriage.open_star(nodes)?))),
+        }))
+    }
+
+    pub(crate) fn ethernet(&mut self, request: &Request, carriage: Carriage) -> Result<Place> {
+        request.refuse(&[("key", request.key.is_some())])?;
+        self.namespaces(carriage)
+    }
+
+    /// The namespaces that are joined this way, made where they are not there yet.
+    fn namespaces(&mut self, carriage: Carriage) -> Result<Place> {
+        let pair = match self.namespaces.entry(carriage) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(Arc::new(carriage.open()?)),
+        };
+        Ok(Place::Namespaces(Arc::clone(pair)))
+    }
+}

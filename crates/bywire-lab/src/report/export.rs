@@ -1,0 +1,115 @@
+//! Everything in a report as files of its own: each plot as SVG and as CSV, each table as CSV.
+
+use crate::cell::Session;
+use crate::csv;
+use crate::report::answer::Score;
+use crate::report::ceiling::Ceilings;
+use crate::report::drawing;
+use crate::report::graph;
+use crate::report::past::comparisons;
+use crate::report::plot::{Kind, Plot};
+use crate::report::way::ways;
+
+/// A file's name and what it holds.
+pub type File = (String, String);
+
+/// Every plot as SVG, by its place in the page.
+pub fn drawings(session: &Session) -> Vec<File> {
+    let ways = ways(&session.cells);
+    let plots = graph::plots(&ways, &Ceilings::of(&session.cells));
+    plots.iter().map(|plot| (format!("{}.svg", plot.id), drawing::svg(plot))).collect()
+}
+
+/// Every table as CSV: what each way delivers, the ceilings, then and now, every cell, and the points of each plot.
+pub fn tables(session: &Session) -> Vec<File> {
+    let ways = ways(&session.cells);
+    let ceilings = Ceilings::of(&session.cells);
+    let mut files = vec![
+        ("cells.csv".to_owned(), csv::from_cells(&session.cells)),
+        ("ways.csv".to_owned(), scores(&Score::of(&ways))),
+        ("ceilings.csv".to_owned(), ceiling_table(&ceilings)),
+    ];
+    for comparison in comparisons(&ways, &ceilings) {
+        let rows = comparison.rows.iter().map(|row| {
+            let size = row.figure.size_bytes.map(|bytes| bytes.to_string()).unwrap_or_default();
+            let printed = format!("{} {}", row.figure.printed, row.figure.unit);
+            let (what, hardware) = (row.figure.what.clone(), row.figure.hardware.clone());
+            vec![what, size, hardware, printed, row.today.clone(), row.whose.clone(), row.gain.to_string()]
+        });
+        let heading = ["then", "size_bytes", "hardware", "printed", "today", "by", "better_by_factor"];
+        files.push((format!("past-{}.csv", comparison.document.document), csv::table(&heading, rows)));
+    }
+    let plots = graph::plots(&ways, &ceilings);
+    files.extend(plots.iter().map(|plot| (format!("plot-{}.csv", plot.id), points(plot))));
+    files
+}
+
+fn scores(scores: &[Score]) -> String {
+    let value = |cell: Option<&crate::cell::Cell>| number(cell.map(|cell| cell.value));
+    let rows = scores.iter().map(|score| {
+        vec![
+            score.way.label.clone(),
+            value(score.half_rtt),
+            value(score.one_way),
+            number(score.n_half.map(|n_half| n_half.bytes)),
+            value(score.two_way),
+            value(score.transactions),
+            value(score.overhead),
+            number(score.cpu_us_per_kb()),
+            number(score.cpu_us_per_transaction()),
+        ]
+    });
+    let heading = [
+        "way",
+        "half_rtt_ns",
+        "one_way_bytes_per_second",
+        "n_half_bytes",
+        "two_way_bytes_per_second",
+        "transactions_per_second",
+        "cpu_ns_per_message",
+        "cpu_us_per_kb",
+        "cpu_us_per_transaction",
+    ];
+    csv::table(&heading, rows)
+}
+
+fn ceiling_table(ceilings: &Ceilings) -> String {
+    let rows = ceilings.rows.iter().map(|ceiling| {
+        let unit = serde_json::to_value(ceiling.first.unit).unwrap_or_default();
+        vec![
+            ceiling.name(),
+            unit.as_str().unwrap_or_default().to_owned(),
+            ceiling.first.value.to_string(),
+            ceiling.first.ci95[0].to_string(),
+            ceiling.first.ci95[1].to_string(),
+            ceiling.last.value.to_string(),
+        ]
+    });
+    csv::table(&["memory_test", "unit", "first", "ci95_low", "ci95_high", "last"], rows)
+}
+
+fn points(plot: &Plot) -> String {
+    let rows = plot.series.iter().flat_map(|series| {
+        series.points.iter().map(|point| {
+            let x = match plot.kind {
+                Kind::Bars => plot.categories.get(point.x as usize).cloned().unwrap_or_default(),
+                Kind::Curves => point.x.to_string(),
+            };
+            let band = point.band.map(|band| band.map(|bound| bound.to_string())).unwrap_or_default();
+            let [low, high] = band;
+            vec![
+                series.name.clone(),
+                x,
+                point.y.to_string(),
+                low,
+                high,
+                point.note.clone().unwrap_or_default(),
+            ]
+        })
+    });
+    csv::table(&["series", plot.x.name, plot.y.name, "low", "high", "note"], rows)
+}
+
+fn number(value: Option<f64>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
