@@ -188,7 +188,7 @@ impl Socket {
             Ok(_) if raw >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
             Err(Errno::NOPROTOOPT) => crate::process::watch(self.credentials()?.pid),
             Ok(_) => Err(Errno::BADF),
-            Err(error) => Err(error),
+            Err(error) => Err(of_ended(error)),
         }
     }
 
@@ -289,6 +289,12 @@ impl Socket {
     }
 }
 
+/// What SO_PEERPIDFD says of a process that has been waited for: ESRCH, and from Linux 6.5 to 6.14 EINVAL, which it
+/// says for no other reason.
+fn of_ended(error: Errno) -> Errno {
+    if error == Errno::INVAL { Errno::SRCH } else { error }
+}
+
 impl From<Socket> for OwnedFd {
     fn from(socket: Socket) -> Self {
         socket.file
@@ -331,6 +337,12 @@ mod tests {
         assert_eq!(credentials.pid, i32::try_from(std::process::id()).expect("pid"));
         a.groups().expect("groups");
         a.watch_process().expect("pidfd");
+    }
+
+    #[test]
+    fn either_word_for_an_ended_process_is_understood() {
+        assert_eq!([Errno::INVAL, Errno::SRCH].map(of_ended), [Errno::SRCH; 2]);
+        assert_eq!(of_ended(Errno::MFILE), Errno::MFILE);
     }
 
     #[test]
