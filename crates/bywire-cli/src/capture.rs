@@ -1,9 +1,9 @@
 //! `bywire capture`: the frames of a running network as a pcapng file.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use bywire_eth::capture::{self, Wish};
@@ -18,8 +18,9 @@ Examples:
   bywire capture --interface blue:by0 --count 1000 --output frames.pcapng
   bywire capture --node one > frames.pcapng
 
-Each frame is recorded where it enters: from an interface, or from the fabric. Superframes are recorded whole, with
-the partial checksum that their kernel gave them. What cannot be written in time is lost, and counted.")]
+Each frame is recorded as it goes on from where it entered: an interface, or the fabric. Superframes are recorded whole,
+those that were merged here too, with partial checksums; `bywire eth up --coalesce off` merges nothing. What cannot be
+written in time is lost, and counted; how much is told at the end, by Ctrl-C too.")]
 pub struct CaptureArgs {
     /// Only frames that this interface sends, as `bywire eth status` calls it; `fabric` for those of other processes
     #[arg(long, value_name = "NETNS:NAME", allow_hyphen_values = true)]
@@ -55,14 +56,10 @@ impl CaptureArgs {
                 "several networks run here: choose one by --network and --node"
             });
         };
-        let named = status["interfaces"].as_array().into_iter().flatten().filter_map(|interface| {
-            let lane = usize::try_from(interface["lane"].as_u64()?).ok()?;
-            Some((lane, interface["interface"].as_str()?.to_owned()))
-        });
-        let names: HashMap<_, _> = named.collect();
-        if let Some(wanted) = self.interface.as_ref().filter(|wanted| *wanted != "fabric") {
+        if let Some(wanted) = self.interface.as_ref().filter(|wanted| *wanted != capture::FABRIC) {
+            let mut there_are = status["interfaces"].as_array().into_iter().flatten();
             anyhow::ensure!(
-                names.values().any(|name| name == wanted),
+                there_are.any(|interface| interface["interface"] == **wanted),
                 "there is no interface {wanted}: `bywire eth status` shows those that there are"
             );
         }
@@ -72,8 +69,11 @@ impl CaptureArgs {
             }
             None => Box::new(io::stdout()),
         };
-        let socket = control::watch(door)?;
-        let wish = Wish { names, interface: self.interface, count: self.count };
+        let socket = Arc::new(control::watch(door)?);
+        let watched = Arc::clone(&socket);
+        // What has come is still recorded, and the losses are told.
+        ctrlc::set_handler(move || watched.shut_down()).context("cannot watch for an interrupt")?;
+        let wish = Wish { interface: self.interface, count: self.count };
         let (written, lost) = capture::record(&socket, &wish, output)?;
         eprintln!("bywire: {written} frames recorded, {lost} lost");
         Ok(())

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use bywire_eth::control::{self, Request};
 use bywire_eth::network::Launch;
 use bywire_eth::order::Confinement;
@@ -155,36 +155,47 @@ impl ChosenArgs {
         Ok(control::doors(self.network.as_deref(), self.node.as_deref())?)
     }
 
-    /// Asks every chosen network.
-    fn ask(&self, request: Request) -> Result<Vec<serde_json::Value>> {
-        let answers: Result<Vec<_>, _> =
-            self.doors()?.iter().map(|door| control::ask(door, request)).collect();
-        Ok(answers?.into_iter().flatten().collect())
+    /// Asks every chosen network; what went wrong with some is for after what the others have answered.
+    fn ask(&self, request: Request) -> Result<(Vec<serde_json::Value>, Result<()>)> {
+        let (mut answers, mut errors) = (Vec::new(), Vec::new());
+        for door in self.doors()? {
+            match control::ask(&door, request) {
+                Ok(answer) => answers.extend(answer),
+                Err(error) => errors.push(error.to_string()),
+            }
+        }
+        let outcome = if errors.is_empty() { Ok(()) } else { Err(anyhow!(errors.join("; "))) };
+        Ok((answers, outcome))
     }
 
     fn down(self) -> Result<()> {
-        let ended = self.ask(Request::Down)?;
+        let (ended, outcome) = self.ask(Request::Down)?;
         if ended.is_empty() {
+            outcome?;
             bail!("no `bywire eth up` runs here: there is nothing to end");
         }
         let names = ended.iter().map(|answer| {
             let name = |field: &str| answer[field].as_str().unwrap_or_default().to_owned();
             format!("ended network {}, node {}\n", name("network"), name("node"))
         });
-        crate::print(&names.collect::<String>())
+        crate::print(&names.collect::<String>())?;
+        outcome
     }
 }
 
 impl StatusArgs {
     fn run(self) -> Result<()> {
-        let found = self.chosen.ask(Request::Status)?;
+        let (found, outcome) = self.chosen.ask(Request::Status)?;
         if self.json {
-            return crate::print(&(serde_json::to_string_pretty(&found)? + "\n"));
+            crate::print(&(serde_json::to_string_pretty(&found)? + "\n"))?;
+            return outcome;
         }
         if found.is_empty() {
+            outcome?;
             bail!("no `bywire eth up` runs here: start one, see `bywire eth --help`");
         }
-        crate::print(&found.iter().map(status::table).collect::<String>())
+        crate::print(&found.iter().map(status::table).collect::<String>())?;
+        outcome
     }
 }
 

@@ -222,6 +222,22 @@ impl Socket {
     /// # Errors
     /// What the kernel said.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
+        let (received, is_whole) = self.receive_what_fits(buffer)?;
+        match received {
+            Received::Packet(_, descriptors) if !is_whole => {
+                crate::foreign::discard(descriptors);
+                Err(Errno::MSGSIZE)
+            }
+            received => Ok(received),
+        }
+    }
+
+    /// The same, where descriptors may be missing, for want of room in this process's table or because there were too
+    /// many: `false` then. Truncated packets remain [`Errno::MSGSIZE`].
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn receive_what_fits(&self, buffer: &mut [u8]) -> Result<(Received, bool), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(buffer)];
@@ -233,8 +249,8 @@ impl Socket {
         }
         let message = match result {
             Ok(message) => message,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
-            Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Received::Closed),
+            Err(Errno::AGAIN | Errno::INTR) => return Ok((Received::Nothing, true)),
+            Err(Errno::CONNRESET | Errno::PIPE) => return Ok((Received::Closed, true)),
             Err(error) => return Err(error),
         };
         let descriptors: Vec<OwnedFd> = control
@@ -245,12 +261,16 @@ impl Socket {
             })
             .flatten()
             .collect();
-        if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        if message.flags.contains(ReturnFlags::TRUNC) {
             crate::foreign::discard(descriptors);
             return Err(Errno::MSGSIZE);
         }
         // Our packets are never empty, so nothing at all is the end.
-        Ok(if message.bytes == 0 { Received::Closed } else { Received::Packet(message.bytes, descriptors) })
+        if message.bytes == 0 {
+            return Ok((Received::Closed, true));
+        }
+        let is_whole = !message.flags.contains(ReturnFlags::CTRUNC);
+        Ok((Received::Packet(message.bytes, descriptors), is_whole))
     }
 
     /// # Safety
