@@ -8,7 +8,10 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use bywire_eth::capture::{self, Wish};
 use bywire_eth::control::{self, Request};
+use bywire_lab::ending::Misuse;
 use clap::Args;
+
+use crate::eth::nobody;
 
 /// Arguments of `bywire capture`.
 #[derive(Args, Debug)]
@@ -20,13 +23,14 @@ Examples:
 
 Each frame is recorded as it goes on from where it entered: an interface, or the fabric. Superframes are recorded whole,
 those that were merged here too, with partial checksums; `bywire eth up --coalesce off` merges nothing. What cannot be
-written in time is lost, and counted; how much is told at the end, by Ctrl-C too.")]
+written in time is lost, and counted; how much is told at the end, by Ctrl-C too, which
+is how a recording without --count ends: with 0.")]
 pub struct CaptureArgs {
     /// Only frames that this interface sends, as `bywire eth status` calls it; `fabric` for those of other processes
     #[arg(long, value_name = "NETNS:NAME", allow_hyphen_values = true)]
     interface: Option<String>,
     /// End after so many frames
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count)]
     count: Option<u64>,
     /// Only this network
     #[arg(long, value_name = "NAME")]
@@ -37,6 +41,11 @@ pub struct CaptureArgs {
     /// Write to a file rather than to standard output
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+}
+
+fn count(text: &str) -> Result<u64> {
+    let count = text.parse::<u64>().ok().filter(|&count| count > 0);
+    count.with_context(|| format!("{text:?} is no number of frames: give 1 or more"))
 }
 
 impl CaptureArgs {
@@ -50,17 +59,21 @@ impl CaptureArgs {
             running.extend(control::ask(&door, Request::Status)?.map(|status| (door, status)));
         }
         let [(door, status)] = &running[..] else {
-            bail!(if running.is_empty() {
-                "no `bywire eth up` runs here: there is nothing to record"
-            } else {
-                "several networks run here: choose one by --network and --node"
-            });
+            if running.is_empty() {
+                let nothing = "no `bywire eth up` runs here: there is nothing to record";
+                return Err(nobody(self.network.as_deref(), self.node.as_deref(), nothing));
+            }
+            bail!(Misuse("several networks run here: choose one by --network and --node".to_owned()));
         };
+        let there_are = status["interfaces"].as_array().into_iter().flatten();
+        let names: Vec<String> =
+            there_are.filter_map(|its| Some(its["interface"].as_str()?.to_owned())).collect();
         if let Some(wanted) = self.interface.as_ref().filter(|wanted| *wanted != capture::FABRIC) {
-            let mut there_are = status["interfaces"].as_array().into_iter().flatten();
             anyhow::ensure!(
-                there_are.any(|interface| interface["interface"] == **wanted),
-                "there is no interface {wanted}: `bywire eth status` shows those that there are"
+                names.iter().any(|name| name == wanted),
+                Misuse(format!(
+                    "there is no interface {wanted}: `bywire eth status` shows those that there are"
+                ))
             );
         }
         let output: Box<dyn Write> = match &self.output {
@@ -73,7 +86,7 @@ impl CaptureArgs {
         let watched = Arc::clone(&socket);
         // What has come is still recorded, and the losses are told.
         ctrlc::set_handler(move || watched.shut_down()).context("cannot watch for an interrupt")?;
-        let wish = Wish { interface: self.interface, count: self.count };
+        let wish = Wish { names, interface: self.interface, count: self.count };
         let (written, lost) = capture::record(&socket, &wish, output)?;
         eprintln!("bywire: {written} frames recorded, {lost} lost");
         Ok(())

@@ -1,5 +1,6 @@
 //! The `bywire` command.
 
+mod background;
 mod bench;
 mod capture;
 mod compare;
@@ -12,6 +13,7 @@ mod progress;
 mod report;
 mod serve;
 mod table;
+mod words;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -542,6 +542,31 @@ fn the_file_is_read_again_on_request() {
 }
 
 #[test]
+fn the_background_start_returns_with_interfaces_that_stand() {
+    let Some((one, other, directory)) = stage() else { return };
+    let directory = directory.path();
+    let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
+    let started =
+        output(directory, &["eth", "up", "--background", "--interface", &first, "--interface", &second]);
+    let said = String::from_utf8_lossy(&started.stdout).into_owned();
+    assert!(started.status.success() && said.contains("to end it: bywire eth down"), "{started:?}");
+    assert!(has_interface(&one) && has_interface(&other));
+    let again =
+        output(directory, &["eth", "up", "--background", "--interface", &first, "--interface", &second]);
+    assert_eq!(again.status.code(), Some(1), "{again:?}");
+    let elsewhere = output(directory, &["eth", "status", "--network", "foo"]);
+    let said = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
+    assert!(elsewhere.status.code() == Some(2) && said.contains("--network default --node"), "{said}");
+    let unknown = output(directory, &["capture", "--interface", "foo"]);
+    assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
+    assert!(output(directory, &["eth", "down"]).status.success());
+    assert!(!has_interface(&one) && !has_interface(&other));
+    for arguments in [&["eth", "status", "--json"][..], &["eth", "status"], &["eth", "down"]] {
+        assert_eq!(output(directory, arguments).status.code(), Some(1), "{arguments:?}");
+    }
+}
+
+#[test]
 fn an_interface_that_is_missing_comes_back_as_it_is_told_by_then() {
     let Some((one, other, directory)) = stage() else { return };
     let directory = directory.path();
@@ -587,7 +612,7 @@ fn what_cannot_be_is_refused_in_one_line() {
     ] {
         let refused = output(directory.path(), &[&["eth", "up"], arguments].concat());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(!refused.status.success() && !said.is_empty(), "{arguments:?}");
+        assert!(refused.status.code() == Some(2) && !said.is_empty(), "{arguments:?}");
         assert!(said.lines().count() == 1 || said.starts_with("error: invalid value"), "{said}");
     }
     let strange = output(directory.path(), &["__carrier", "/tmp"]);

@@ -76,14 +76,28 @@ impl Watch {
 /// What to record.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
+    /// What interfaces are called that there are.
+    pub names: Vec<String>,
     /// Only frames that enter by this interface.
     pub interface: Option<String>,
     /// No more frames than this.
     pub count: Option<u64>,
 }
 
-/// Writes frames that come by `socket` to `output`, until there are enough, it is shut down, or the network ends. Every block is written
-/// at once, so that what is interrupted is a good file. Returns how many were written, and how many were lost.
+impl Wish {
+    /// What is recorded as far as it is known, each once; the fabric last.
+    fn told(&self) -> Vec<&str> {
+        let wanted = |name: &&str| self.interface.as_ref().is_none_or(|wanted| wanted == name);
+        let mut names: Vec<&str> = self.names.iter().map(String::as_str).filter(wanted).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.extend([FABRIC].iter().filter(|name| wanted(name)));
+        names
+    }
+}
+
+/// Writes frames that come by `socket` to `output`, until there are enough, it is shut down, or the network ends. Every
+/// block is written at once, so that what is interrupted is a good file. Returns how many were written, and how many were lost.
 ///
 /// # Errors
 /// What `output` or the kernel said.
@@ -91,9 +105,14 @@ pub fn record(socket: &Socket, wish: &Wish, mut output: impl Write) -> io::Resul
     let mut poller = Poller::new()?;
     poller.add(socket, 0)?;
     let mut buffer = vec![0; PACKET_BYTES_MAX];
-    let mut interfaces = Interfaces::default();
+    let mut interfaces: HashMap<String, u32> = HashMap::new();
     let (mut written, mut lost) = (0, 0u64);
     output.write_all(&section_header())?;
+    // A file without frames tells them too: readers want to know what was recorded.
+    for name in wish.told() {
+        interfaces.insert(name.to_owned(), interfaces.len() as u32);
+        output.write_all(&interface(name))?;
+    }
     output.flush()?;
     while wish.count.is_none_or(|count| written < count) {
         let length = match socket.receive(&mut buffer)? {
@@ -114,8 +133,9 @@ pub fn record(socket: &Socket, wish: &Wish, mut output: impl Write) -> io::Resul
         if wish.interface.as_ref().is_some_and(|wanted| *wanted != name) {
             continue;
         }
-        let (number, is_new) = interfaces.number((place as u32) as LaneId, &name);
-        if is_new {
+        let known = interfaces.len() as u32;
+        let number = *interfaces.entry(name.clone().into_owned()).or_insert(known);
+        if number == known {
             output.write_all(&interface(&name))?;
         }
         output.write_all(&packet(number, time, frame))?;
@@ -123,28 +143,6 @@ pub fn record(socket: &Socket, wish: &Wish, mut output: impl Write) -> io::Resul
         written += 1;
     }
     Ok((written, lost))
-}
-
-/// The interfaces of a file: what each lane is called now, and its number.
-#[derive(Default)]
-struct Interfaces {
-    lanes: HashMap<LaneId, (String, u32)>,
-    count: u32,
-}
-
-impl Interfaces {
-    /// The number of a lane of this name, and whether it is a new one: a lane may be another's by now.
-    fn number(&mut self, lane: LaneId, name: &str) -> (u32, bool) {
-        if let Some((known, number)) = self.lanes.get(&lane)
-            && known == name
-        {
-            return (*number, false);
-        }
-        let number = self.count;
-        self.count += 1;
-        self.lanes.insert(lane, (name.to_owned(), number));
-        (number, true)
-    }
 }
 
 fn section_header() -> Vec<u8> {
@@ -217,16 +215,17 @@ mod tests {
             watch.show(0, blue, &[1; 61]) && watch.show(1, FABRIC, &[2; 60]) && watch.show(0, blue, &[3; 14])
         );
         drop(watch);
+        let wish = Wish { names: vec![blue.to_owned()], ..Wish::default() };
         let mut file = Vec::new();
-        assert_eq!(record(&ours, &Wish::default(), &mut file).expect("recorded"), (3, 0));
+        assert_eq!(record(&ours, &wish, &mut file).expect("recorded"), (3, 0));
         let blocks = blocks(&file);
         let kinds: Vec<u32> = blocks.iter().map(|(kind, _)| *kind).collect();
         assert_eq!(
             kinds,
-            [SECTION_HEADER, INTERFACE, ENHANCED_PACKET, INTERFACE, ENHANCED_PACKET, ENHANCED_PACKET]
+            [SECTION_HEADER, INTERFACE, INTERFACE, ENHANCED_PACKET, ENHANCED_PACKET, ENHANCED_PACKET]
         );
         assert_eq!(&blocks[1].1[12..20], b"blue:by0");
-        assert_eq!((blocks[2].1[12], &blocks[2].1[20..81]), (61, &[1; 61][..]));
+        assert_eq!((blocks[3].1[12], &blocks[3].1[20..81]), (61, &[1; 61][..]));
         assert_eq!((blocks[4].1[0], blocks[5].1[0]), (1, 0), "numbers of their interfaces");
     }
 
@@ -253,6 +252,21 @@ mod tests {
             assert!(watch.show(0, "blue:by0", &[1; 60]) && watch.show(0, "blue:by0", &[1; 60]));
         }
         assert_eq!(record(&ours, &Wish::default(), io::sink()).expect("recorded"), (4, 7));
+    }
+
+    #[test]
+    fn a_file_without_frames_tells_its_interfaces() {
+        let (ours, theirs) = Socket::pair().expect("a pair");
+        drop(theirs);
+        let kinds = |interface: Option<&str>| {
+            let names = ["blue:by0", "red:by0"].map(str::to_owned).to_vec();
+            let wish = Wish { names, interface: interface.map(str::to_owned), count: None };
+            let mut file = Vec::new();
+            assert_eq!(record(&ours, &wish, &mut file).expect("recorded"), (0, 0));
+            blocks(&file).iter().map(|(kind, _)| *kind).collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(None), [SECTION_HEADER, INTERFACE, INTERFACE, INTERFACE]);
+        assert_eq!(kinds(Some("red:by0")), [SECTION_HEADER, INTERFACE]);
     }
 
     #[test]

@@ -132,6 +132,16 @@ impl<'a> Service<'a> {
         })
     }
 
+    /// Which network this is part of.
+    pub fn network(&self) -> &str {
+        &self.settings.network
+    }
+
+    /// What it is called there.
+    pub fn node(&self) -> &str {
+        &self.settings.node
+    }
+
     /// The interfaces that stand, one line for each.
     pub fn lines(&self) -> Vec<String> {
         let stations = self.network.stations();

@@ -180,6 +180,11 @@ impl Ethernet {
             "level eth joins two namespaces that it makes: leave out --between"
         );
         let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
+        let (least, most) = (68, if link == Link::Veth { 65_535 } else { 65_521 });
+        ensure!(
+            (least..=most).contains(&mtu_bytes),
+            Misuse(format!("an MTU of {mtu_bytes} is out of bounds: give --mtu {least} to {most} bytes"))
+        );
         let carriage = Carriage { link, mtu_bytes, coalesce: request.coalesce.unwrap_or(true) };
         Ok(Some(Self { protocol, carriage }))
     }
