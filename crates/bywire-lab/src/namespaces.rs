@@ -77,14 +77,7 @@ impl Namespaces {
     /// # Errors
     /// One line with the reason why this machine or this user cannot, and what to do.
     pub fn veth_pair(mtu_bytes: u32) -> Result<Self> {
-        ensure!(
-            MTU_BYTES.contains(&mtu_bytes),
-            Misuse(format!(
-                "an MTU of {mtu_bytes} is out of bounds: give {} to {} bytes",
-                MTU_BYTES.start(),
-                MTU_BYTES.end()
-            ))
-        );
+        check_mtu(mtu_bytes)?;
         Self::joined(|source, target| {
             let set_up = || -> Result<()> {
                 source.namespace.configure(&format!(
@@ -137,6 +130,15 @@ impl Namespaces {
 pub(crate) struct Made {
     namespace: Namespace,
     holder: Holder,
+}
+
+/// Is this an MTU that a veth device takes?
+pub(crate) fn check_mtu(mtu_bytes: u32) -> Result<(), Misuse> {
+    if MTU_BYTES.contains(&mtu_bytes) {
+        return Ok(());
+    }
+    let (least, most) = (MTU_BYTES.start(), MTU_BYTES.end());
+    Err(Misuse(format!("an MTU of {mtu_bytes} is out of bounds: give {least} to {most} bytes")))
 }
 
 /// So many namespaces of one owner with their loopback up, and addresses that count from 1.
