@@ -2,7 +2,7 @@
  *
  *     cc -O2 ping-pong.c -o ping-pong $(pkg-config --cflags --libs bywire)
  *     ./ping-pong                       one terminal: prints its address and answers
- *     ./ping-pong localhost/61234       the other one: asks
+ *     ./ping-pong vm/61234              the other one: asks
  */
 
 #include <bywire.h>
@@ -30,7 +30,7 @@ static bw_port_t *open_port(void) {
 static void answer(void) {
     bw_port_t *port = open_port();
     bw_event_t event;
-    printf("%s\n", bw_port_address(port));
+    printf("give this address to the other end: %s\n", bw_port_address(port));
     fflush(stdout);
     do {
         check(bw_wait(port, BW_FOREVER, &event));

@@ -17,9 +17,6 @@ pub const BW_FOREVER: i64 = -1;
 pub const BW_NOTE_BYTES_MAX: u32 = 32;
 const _: () = assert!(BW_NOTE_BYTES_MAX as usize == bywire::NOTE_BYTES_MAX);
 
-/// What lies in an event itself never lies in posted memory.
-const INLINE_BYTES: usize = 56;
-
 /// What happened. Programs ignore numbers that they do not know.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -246,9 +243,8 @@ impl bw_port_t {
     #[inline(always)]
     fn hold(&mut self, payload: Payload, event: &mut bw_event_t) {
         event.length_bytes = payload.len() as u64;
-        // The shortest messages come in the event, whatever is posted.
-        let may_be_posted = payload.len() > INLINE_BYTES && !self.posted.is_empty();
-        if may_be_posted && self.posted.remove(&payload.as_ptr().addr()) {
+        // Where the bytes lie decides, never how many they are: that is for the peer to say.
+        if payload.is_foreign() && self.posted.remove(&payload.as_ptr().addr()) {
             event.data = payload.as_ptr().cast();
             if let Some(buffer) = payload.into_buffer() {
                 give_back(event, buffer);

@@ -6,23 +6,26 @@ use std::time::Duration;
 use anyhow::Result;
 use bywire_lab::bench::{self, Finished};
 use bywire_lab::cell::{Absence, Cell};
-use bywire_lab::{burden, interrupt, measure, preset, report};
+use bywire_lab::ending::Misuse;
+use bywire_lab::store::StoreError;
+use bywire_lab::{burden, interrupt, preset, report};
 use clap::Args;
 use serde_json::json;
 
 use crate::progress::Progress;
-use crate::table;
+use crate::words::Words;
+use crate::{measure, table};
 
 /// What to run and where to keep it.
 #[derive(Args, Debug)]
 #[command(after_help = after_help())]
 pub struct BenchArgs {
     /// Which cells are taken
-    #[arg(default_value = "quick")]
+    #[arg(default_value = "quick", value_parser = Words::of(preset::PRESETS.map(|(name, _)| name)), hide_possible_values = true)]
     preset: String,
     /// Measuring time of each cell, over all of its five fresh pairs, at least 0.005; a sweep for N½ takes at least 0.09
     /// [default: 1, of a sweep 5; gm-ethernet 60]
-    #[arg(long, value_name = "SECONDS", value_parser = measure::parse_time, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", value_parser = bywire_lab::measure::parse_time, allow_negative_numbers = true)]
     time: Option<f64>,
     /// Take one pair of every cell in each of so many rounds, for `bywire compare`, rather than cell after cell
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(bench::ROUNDS_MAX)))]
@@ -34,11 +37,15 @@ pub struct BenchArgs {
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
     /// Only these levels
-    #[arg(long, value_name = "LEVEL,…", value_delimiter = ',')]
+    #[arg(long, value_name = "LEVEL,…", value_delimiter = ',', value_parser = levels(), hide_possible_values = true)]
     levels: Option<Vec<String>>,
     /// Print one JSON object and nothing else
     #[arg(long)]
     json: bool,
+}
+
+fn levels() -> Words {
+    Words::of(measure::LEVELS.map(|(name, _)| name))
 }
 
 fn after_help() -> String {
@@ -61,7 +68,7 @@ impl BenchArgs {
         }
         let directory = self.output.clone().unwrap_or_else(|| bench::default_directory(preset.name));
         let mut lines = Lines::new(self.json);
-        let finished = bench::run(preset, self.rounds, &directory, &mut lines)?;
+        let finished = bench::run(preset, self.rounds, &directory, &mut lines).map_err(elsewhere)?;
         lines.progress.clear();
         self.print(&finished)?;
         if !finished.session.complete {
@@ -81,6 +88,17 @@ impl BenchArgs {
         }
         let summary = report::summary_text(&finished.session);
         crate::print(&format!("\n{}\n\nreport: {}\n", summary.trim_end(), finished.report.display()))
+    }
+}
+
+/// A directory that cannot be had is named by another --output; a disk that is full while running is a failure.
+fn elsewhere(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<StoreError>() {
+        Some(StoreError::File { action: "make", .. }) => {
+            Misuse(format!("{error}; name another directory by --output")).into()
+        }
+        Some(StoreError::Occupied(_)) => Misuse(format!("{error} by --output")).into(),
+        _ => error,
     }
 }
 

@@ -261,8 +261,10 @@ fn message_layer() -> Result<String, String> {
 }
 
 /// Programs that are measured or measured with, and the Debian packages that bring them.
-const TOOLS: [(&str, &str, &str); 12] = [
+const TOOLS: [(&str, &str, &str); 14] = [
     ("ip", "iproute2", "--between namespaces, level eth"),
+    ("ping", "iputils-ping", "the examples of README.md and docs/ethernet.md"),
+    ("tcpdump", "tcpdump", "looking at what `bywire capture` recorded"),
     ("valgrind", "valgrind", "./x test: instruction counts"),
     ("dnsmasq", "dnsmasq-base", "./x test: DHCP over emulated Ethernet"),
     ("busybox", "busybox", "./x test: DHCP over emulated Ethernet"),

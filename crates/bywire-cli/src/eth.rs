@@ -1,17 +1,22 @@
 //! `bywire eth`: Ethernet interfaces whose frames cross the fabric.
 
+use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 use bywire_eth::control::{self, Request};
 use bywire_eth::network::Launch;
 use bywire_eth::order::Confinement;
-use bywire_eth::service::Service;
+use bywire_eth::service::{Service, ServiceError};
 use bywire_eth::settings::{Interface, Settings, SettingsError};
 use bywire_eth::{carrier, confinement, status};
+use bywire_lab::ending::Misuse;
 use bywire_sys::socket::Socket;
 use clap::{Args, Subcommand, ValueEnum};
+use rustix::thread::{CapabilitySet, capabilities};
+
+use crate::background::{self, Report};
 
 /// The name of the hidden subcommand that carries frames.
 pub const CARRIER: &str = "__carrier";
@@ -21,13 +26,15 @@ pub const CARRIER: &str = "__carrier";
 #[command(after_help = "\
 Examples (two containers in three commands):
   ip netns add blue; ip netns add red
-  bywire eth up --interface blue:by0=10.77.0.1/24 --interface red:by0=10.77.0.2/24
-  ip netns exec blue ping 10.77.0.2
+  bywire eth up --background --interface blue:by0=10.77.0.1/24 --interface red:by0=10.77.0.2/24
+  ip netns exec blue ping -c 3 10.77.0.2
 More:
   bywire eth up --interface pid:4711:by0=10.77.0.1/24 --interface -:by0=10.77.0.254/24 --mtu 9000
   bywire eth up --config /etc/bywire.toml
   bywire eth status --json
-  bywire eth down")]
+  bywire eth down
+Exit codes: `up` ends with 0 after Ctrl-C or `down`, as that is how it is ended; `status` and `down` with 1 when nothing
+runs, `status --json` then prints [] too.")]
 pub struct EthArgs {
     #[command(subcommand)]
     action: EthAction,
@@ -71,11 +78,17 @@ struct UpArgs {
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     /// Answer Prometheus at this address [default: nowhere]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address)]
     metrics: Option<std::net::SocketAddr>,
     /// Settings in a file, read again on SIGHUP; options given here go before it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Return as soon as the interfaces stand, and go on in the background
+    #[arg(long)]
+    background: bool,
+    /// What `--background` starts
+    #[arg(long, hide = true, conflicts_with = "background")]
+    detached: bool,
 }
 
 #[derive(Args, Debug)]
@@ -117,15 +130,53 @@ impl EthArgs {
     }
 }
 
+fn address(text: &str) -> Result<std::net::SocketAddr> {
+    text.parse::<std::net::SocketAddr>()
+        .ok()
+        .with_context(|| format!("{text:?} is no address to listen on: write it like 127.0.0.1:9477"))
+}
+
 impl UpArgs {
     fn run(self) -> Result<()> {
+        if self.background {
+            return background::start();
+        }
+        if !self.detached {
+            // Whoever watches may go away; the network stays.
+            return self.serve(|service| {
+                service.lines().iter().for_each(|line| drop(crate::print(&format!("{line}\n"))));
+                Ok(())
+            });
+        }
+        let report = Cell::new(Some(Report::take()?));
+        let ended = self.serve(|service| {
+            let end = format!(
+                "to end it: bywire eth down --network {} --node {}",
+                service.network(),
+                service.node()
+            );
+            let lines = service.lines().into_iter().chain([end]).map(|line| line + "\n");
+            report.take().map_or(Ok(()), |report| report.ready(lines.collect::<String>()))
+        });
+        if let (Err(error), Some(report)) = (&ended, report.take()) {
+            report.failed(error);
+        }
+        ended
+    }
+
+    /// Makes what the settings say, has it told by `ready`, and works until its end.
+    fn serve(&self, ready: impl FnOnce(&Service) -> Result<()>) -> Result<()> {
+        if self.settings().and_then(|settings| settings.plans()).map_err(Misuse::of)?.is_empty() {
+            return Err(Misuse::of(SettingsError::Nothing));
+        }
+        may()?;
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let launch = Launch::Program(program, vec![CARRIER.into(), control::ports_directory()?.into()]);
         // Whoever watches may go away; the network stays.
         let say = |line: &str| drop(crate::print(&format!("{line}\n")));
         let read = || self.settings();
-        let service = Service::start(&read, &launch, &say)?;
-        service.lines().iter().for_each(|line| say(line));
+        let service = Service::start(&read, &launch, &say).map_err(classed)?;
+        ready(&service)?;
         Ok(service.run()?)
     }
 
@@ -150,41 +201,99 @@ impl UpArgs {
     }
 }
 
+/// Without these nothing works, and what is tried first would blame something else.
+fn may() -> Result<()> {
+    let wanted = CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN;
+    let held = capabilities(None).is_ok_and(|sets| sets.effective.contains(wanted));
+    anyhow::ensure!(held, "making interfaces needs CAP_NET_ADMIN and CAP_SYS_ADMIN: run as root");
+    Ok(())
+}
+
+/// Settings that make no sense, and those that name what there is not, are misuse.
+fn classed(error: ServiceError) -> anyhow::Error {
+    use bywire_eth::network::NetworkError::{SameAddress, Station, TooMany};
+    use bywire_eth::station::StationError::{MtuForIpv6, NoBridge, NoNamespace, NoProcess};
+    match error {
+        ServiceError::Settings(_)
+        | ServiceError::Network(
+            SameAddress(..)
+            | TooMany
+            | Station(MtuForIpv6(..) | NoBridge { .. } | NoNamespace(_) | NoProcess(_)),
+        ) => Misuse::of(error),
+        other => other.into(),
+    }
+}
+
+/// Why nothing was found: `nothing` where nothing runs at all, else what was named and what there is.
+pub fn nobody(network: Option<&str>, node: Option<&str>, nothing: &str) -> anyhow::Error {
+    let doors = control::doors(None, None).unwrap_or_default();
+    let running = doors.iter().filter_map(|door| control::ask(door, Request::Status).ok()?);
+    let word =
+        |answer: &serde_json::Value, field: &str| answer[field].as_str().unwrap_or_default().to_owned();
+    let there: Vec<String> = running
+        .map(|answer| format!("--network {} --node {}", word(&answer, "network"), word(&answer, "node")))
+        .collect();
+    if there.is_empty() {
+        return anyhow!("{nothing}");
+    }
+    let named = [("--network", network), ("--node", node)].into_iter();
+    let named: Vec<String> = named.filter_map(|(option, name)| Some(format!("{option} {}", name?))).collect();
+    Misuse(format!("there is no {} here; there are: {}", named.join(" "), there.join(", "))).into()
+}
+
 impl ChosenArgs {
+    fn nobody(&self, nothing: &str) -> anyhow::Error {
+        nobody(self.network.as_deref(), self.node.as_deref(), nothing)
+    }
+
     fn doors(&self) -> Result<Vec<PathBuf>> {
         Ok(control::doors(self.network.as_deref(), self.node.as_deref())?)
     }
 
-    /// Asks every chosen network.
-    fn ask(&self, request: Request) -> Result<Vec<serde_json::Value>> {
-        let answers: Result<Vec<_>, _> =
-            self.doors()?.iter().map(|door| control::ask(door, request)).collect();
-        Ok(answers?.into_iter().flatten().collect())
+    /// Asks every chosen network; what went wrong with some is for after what the others have answered.
+    fn ask(&self, request: Request) -> Result<(Vec<serde_json::Value>, Result<()>)> {
+        let (mut answers, mut errors) = (Vec::new(), Vec::new());
+        for door in self.doors()? {
+            match control::ask(&door, request) {
+                Ok(answer) => answers.extend(answer),
+                Err(error) => errors.push(error.to_string()),
+            }
+        }
+        let outcome = if errors.is_empty() { Ok(()) } else { Err(anyhow!(errors.join("; "))) };
+        Ok((answers, outcome))
     }
 
     fn down(self) -> Result<()> {
-        let ended = self.ask(Request::Down)?;
+        let (ended, outcome) = self.ask(Request::Down)?;
         if ended.is_empty() {
-            bail!("no `bywire eth up` runs here: there is nothing to end");
+            outcome?;
+            return Err(self.nobody("no `bywire eth up` runs here: there is nothing to end"));
         }
         let names = ended.iter().map(|answer| {
             let name = |field: &str| answer[field].as_str().unwrap_or_default().to_owned();
             format!("ended network {}, node {}\n", name("network"), name("node"))
         });
-        crate::print(&names.collect::<String>())
+        crate::print(&names.collect::<String>())?;
+        outcome
     }
 }
 
 impl StatusArgs {
     fn run(self) -> Result<()> {
-        let found = self.chosen.ask(Request::Status)?;
+        let (found, outcome) = self.chosen.ask(Request::Status)?;
         if self.json {
-            return crate::print(&(serde_json::to_string_pretty(&found)? + "\n"));
+            crate::print(&(serde_json::to_string_pretty(&found)? + "\n"))?;
         }
         if found.is_empty() {
-            bail!("no `bywire eth up` runs here: start one, see `bywire eth --help`");
+            outcome?;
+            let nothing = "no `bywire eth up` runs here: start one, see `bywire eth --help`";
+            return Err(self.chosen.nobody(nothing));
         }
-        crate::print(&found.iter().map(status::table).collect::<String>())
+        if self.json {
+            return outcome;
+        }
+        crate::print(&found.iter().map(status::table).collect::<String>())?;
+        outcome
     }
 }
 

@@ -1,5 +1,6 @@
 //! The `bywire` command.
 
+mod background;
 mod bench;
 mod capture;
 mod compare;
@@ -13,6 +14,7 @@ mod report;
 mod run;
 mod serve;
 mod table;
+mod words;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

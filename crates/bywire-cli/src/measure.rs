@@ -13,6 +13,7 @@ use bywire_lab::{interrupt, size};
 use clap::{ArgAction, Args, ValueEnum};
 
 use crate::progress::Progress;
+use crate::words::Words;
 use crate::{key, table};
 
 /// What to measure, and how.
@@ -20,12 +21,14 @@ use crate::{key, table};
 #[command(after_help = after_help())]
 pub struct MeasureArgs {
     /// What is under test: memory, msg, unix, tcp, sock, udp, eth; see below
+    #[arg(value_parser = Words::of(LEVELS.map(|(name, _)| name)), hide_possible_values = true)]
     level: String,
     /// What is measured of it; see below
+    #[arg(value_parser = tests(), hide_possible_values = true)]
     test: String,
     /// How the messages are carried, where the level has a choice: shm (msg) [default: shm]; one-process, two-processes
     /// or veth (eth) [default: one-process]
-    #[arg(long, value_name = "LINK")]
+    #[arg(long, value_name = "LINK", value_parser = links(), hide_possible_values = true)]
     link: Option<String>,
     /// Where the ends run: processes, threads, namespaces, or HOST[:PORT] with `bywire serve` (tcp, udp) [default:
     /// processes; of eth always namespaces]
@@ -34,7 +37,8 @@ pub struct MeasureArgs {
     /// What the ends speak over emulated Ethernet: tcp or udp (eth) [default: tcp]
     #[arg(long, value_name = "PROTOCOL")]
     protocol: Option<String>,
-    /// Take all frames there are at each wake of a process that carries them (eth) [default: on]
+    /// Take all frames there are at each wake of a process that carries them, and merge those of a flow, rather than one
+    /// by one (eth) [default: on]
     #[arg(long, value_name = "SWITCH")]
     coalesce: Option<Switch>,
     /// Idle peers that stay connected to either end (msg), up to 10000 [default: 16]; with several connections the
@@ -107,6 +111,15 @@ pub struct MeasureArgs {
     style: Option<Style>,
 }
 
+fn tests() -> Words {
+    let ceilings = memory::Test::ALL.iter().map(|(name, _)| *name);
+    Words::of(Test::ALL.iter().map(|test| test.name()).chain(ceilings))
+}
+
+fn links() -> Words {
+    Words::of(["shm"].into_iter().chain(Link::ALL.iter().map(|link| link.name())))
+}
+
 /// Every level, test and link in a line of its own.
 fn after_help() -> String {
     let table = |rows: &[(&str, &str)]| -> String {
@@ -126,7 +139,8 @@ fn after_help() -> String {
     )
 }
 
-const LEVELS: [(&str, &str); 7] = [
+/// What can be under test, with a line about each.
+pub const LEVELS: [(&str, &str); 7] = [
     ("memory", "the machine itself: what no way of sending can beat"),
     ("msg", "the message layer"),
     ("unix", "the kernel's Unix-domain sockets"),
@@ -191,7 +205,13 @@ impl MeasureArgs {
         } else {
             table::of_cell(&cell)
         };
-        crate::print(&text)
+        crate::print(&text)?;
+        if self.style.is_some() && cell.cpu.carriers.is_some() {
+            crate::print(
+                "CPU of the processes that carry frames between both ends is not part of it: see --json\n",
+            )?;
+        }
+        Ok(())
     }
 
     fn request(&self) -> Result<Request> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use bywire_lab::cell::Session;
-use bywire_lab::ending::Misuse;
+use bywire_lab::ending::{self, Misuse};
 use bywire_lab::report::merged::merged;
 use bywire_lab::store::StoreError;
 use bywire_lab::{bench, csv, report, store};
@@ -58,15 +58,14 @@ impl ReportArgs {
             };
             return match self.output {
                 Some(path) => {
-                    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+                    fs::write(&path, text).map_err(|error| elsewhere(&path, &error))?;
                     crate::print(&format!("cells: {}\n", path.display()))
                 }
                 None => crate::print(&text),
             };
         }
         let path = self.output.unwrap_or_else(|| self.sessions[0].join("report.html"));
-        fs::write(&path, report::render(&session))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, report::render(&session)).map_err(|error| elsewhere(&path, &error))?;
         crate::print(&format!("{}\nreport: {}\n", report::summary_text(&session), path.display()))
     }
 
@@ -77,6 +76,9 @@ impl ReportArgs {
                 Err(absent @ StoreError::Absent(_)) => bail!(Misuse(format!("{absent}{}", there_are(path)))),
                 session => session?,
             };
+            if let Some(line) = store::cut_off(path, session.cells.len())? {
+                ending::complain("bywire", line);
+            }
             let name = path.file_name().map_or_else(|| "session".into(), |name| name.to_string_lossy());
             let known = sessions.iter().filter(|(known, _)| known.split(' ').next() == Some(&*name)).count();
             let name = if known == 0 { name.into_owned() } else { format!("{name} {}", known + 1) };
@@ -108,6 +110,10 @@ fn there_are(named: &Path) -> String {
         (false, 0) => format!("; there are {}", shown.join(", ")),
         (false, more) => format!("; there are {}, and {more} older", shown.join(", ")),
     }
+}
+
+fn elsewhere(path: &Path, error: &std::io::Error) -> Misuse {
+    Misuse(format!("cannot write {}: {error}; name another file by --output", path.display()))
 }
 
 /// A stored session keeps its cells apart; here they belong inside.

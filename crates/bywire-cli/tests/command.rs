@@ -94,6 +94,18 @@ fn a_command_that_makes_no_sense_is_told_in_one_line_and_ends_with_2() {
         (&["bench", "fast"], "choose one of quick"),
         (&["bench", "--time", "0"], "give 0.005 to 3600 seconds"),
         (&["bench", "--levels", "web"], "choose from memory, msg, unix, tcp, udp"),
+        (&["bench", "gm-ethernet", "--levels", "msg"], "has no cell of msg"),
+        (&["bench", "--output", "/proc/no/such"], "name another directory by --output"),
+        (&["measure", "eth", "stream", "--mtu", "100000"], "give --mtu 68 to 65521"),
+        (&["measure", "eth", "stream", "--link", "veth", "--mtu", "10"], "give --mtu 68 to 65535"),
+        (&["capture", "--count", "0"], "give 1 or more"),
+        (&["capture", "--count", "x"], "is no number of frames"),
+        (&["eth", "up", "--metrics", "1"], "write it like 127.0.0.1:9477"),
+        (&["eth", "up"], "there is no interface to make"),
+        (&["eth", "up", "--background"], "there is no interface to make"),
+        (&["eth", "up", "--interface", "-:by0", "--mtu", "64"], "give 68 to 65521"),
+        (&["eth", "up", "--interface", "-:by0", "--queues", "0"], "give 1 to 64"),
+        (&["eth", "up", "--config", "/nowhere"], "cannot read /nowhere"),
         (&["report", "/nowhere"], "holds no session"),
     ];
     for (arguments, part) in misuses {
@@ -152,6 +164,38 @@ fn completions_and_manual_name_the_subcommands() {
         let output = bywire(arguments);
         assert!(output.status.success() && String::from_utf8(output.stdout).unwrap().contains("doctor"));
     }
+}
+
+#[test]
+fn shells_complete_levels_tests_presets_and_links() {
+    let script = String::from_utf8(bywire(&["completions", "bash"]).stdout).unwrap();
+    for words in ["memory msg unix tcp udp eth", "nhalf", "gm-ethernet", "two-processes"] {
+        assert!(script.contains(words), "{words}");
+    }
+}
+
+#[test]
+fn every_page_belongs_to_the_program_and_refers_to_none_that_is_not_there() {
+    let place = tempfile::tempdir().unwrap();
+    assert!(bywire(&["man", "--output", place.path().to_str().unwrap()]).status.success());
+    for page in std::fs::read_dir(place.path()).unwrap().flatten() {
+        let text = std::fs::read_to_string(page.path()).unwrap();
+        let footer = concat!("\"bywire ", env!("CARGO_PKG_VERSION"), "\"");
+        assert!(text.contains(footer) && !text.contains("help(1)"), "{page:?}: {text}");
+    }
+}
+
+#[test]
+fn a_session_whose_only_line_is_cut_off_is_a_failure() {
+    let place = tempfile::tempdir().unwrap();
+    let session = serde_json::json!({
+        "schema": bywire_lab::cell::SESSION_SCHEMA, "preset": "quick", "started": "", "seconds": 1.0, "command": [],
+        "environment": {}, "absent": [], "complete": true,
+    });
+    std::fs::write(place.path().join("session.json"), session.to_string()).unwrap();
+    std::fs::write(place.path().join("cells.jsonl"), "{\"schema\"").unwrap();
+    let (said, code) = complaint(&["report", place.path().to_str().unwrap()]);
+    assert!(said.contains("cells.jsonl, line 1: cut off; 0 cells read") && code == Some(1), "{said}");
 }
 
 #[test]

@@ -1,22 +1,14 @@
 //! Several connections at once, from outside: what a cell says of each, nodes around a switch, and what is left behind.
 
+mod scene;
+
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Output;
 
 use rustix::process::{Pid, Signal, kill_process};
+use scene::{bywire, eventually, processes_of};
 use serde_json::Value;
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-fn bywire(directory: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
-    // Every process of it carries the directory in its environment: that is how the left-over ones are found.
-    command.args(arguments).env("TMPDIR", directory).stdin(Stdio::null());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
 
 fn measure(directory: &Path, arguments: &[&str]) -> Output {
     let all = [&["measure"], arguments, &["--json"]].concat();
@@ -25,13 +17,6 @@ fn measure(directory: &Path, arguments: &[&str]) -> Output {
 
 fn complaint(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn processes_of(directory: &Path) -> usize {
-    let mark = format!("TMPDIR={}", directory.display()).into_bytes();
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    let environments = entries.map(|entry| fs::read(entry.path().join("environ")).unwrap_or_default());
-    environments.filter(|all| all.split(|byte| *byte == 0).any(|variable| variable == mark)).count()
 }
 
 fn check(cell: &Value, test: &str, connections: usize) {
@@ -70,7 +55,7 @@ fn every_level_that_is_here_runs_every_test() {
     let cell: Value = serde_json::from_slice(&output.stdout).unwrap();
     check(&cell, "streams", 64);
     assert!(cell["details"]["limited_by"].as_str().unwrap().contains("core"), "{}", cell["details"]);
-    assert_eq!(processes_of(directory.path()), 0);
+    assert_eq!(processes_of(directory.path()), [""; 0]);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
 }
 
@@ -98,11 +83,7 @@ fn nodes_stand_around_a_switch() {
         let link = if way[0] == "tcp" { "bridge" } else { cell["link"].as_str().unwrap() };
         assert_eq!((cell["link"].as_str(), cell["parameters"]["nodes"].as_u64()), (Some(link), Some(4)));
     }
-    let started = Instant::now();
-    while processes_of(directory.path()) > 0 {
-        assert!(started.elapsed() < PATIENCE, "processes are left");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    eventually("no process is left", || processes_of(directory.path()).is_empty());
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
 }
 
@@ -111,17 +92,10 @@ fn an_interrupt_ends_all_of_them() {
     let directory = tempfile::tempdir().unwrap();
     let all = ["measure", "msg", "streams", "--connections", "8", "--time", "60"];
     let mut running = bywire(directory.path(), &all).spawn().unwrap();
-    let started = Instant::now();
-    while processes_of(directory.path()) < 17 {
-        assert!(started.elapsed() < PATIENCE, "{} processes", processes_of(directory.path()));
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    eventually("17 processes", || processes_of(directory.path()).len() >= 17);
     kill_process(Pid::from_child(&running), Signal::INT).unwrap();
     assert_eq!(running.wait().unwrap().code(), Some(130));
-    while processes_of(directory.path()) > 0 {
-        assert!(started.elapsed() < 2 * PATIENCE, "processes are left");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    eventually("no process is left", || processes_of(directory.path()).is_empty());
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
 }
 

@@ -228,6 +228,20 @@ fn frames_are_recorded_for_whoever_asks() {
     let holds = |wanted: &[u8]| bytes.windows(wanted.len()).any(|window| window == wanted);
     assert!(holds(b"a frame to be recognised") && holds(label.as_bytes()));
     say(&near, &far, b"and life goes on");
+
+    let file = directory.join("again.pcapng");
+    let arguments = ["capture", "--output", file.to_str().expect("a path")];
+    let recording = bywire(directory, &arguments).stderr(Stdio::piped()).spawn().expect("it runs");
+    let recorded = || std::fs::metadata(&file).map_or(0, |file| file.len());
+    eventually("a frame was recorded", || {
+        say(&near, &far, b"one more");
+        recorded() > 500
+    });
+    let pid = rustix::process::Pid::from_child(&recording);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("signalled");
+    let ended = recording.wait_with_output().expect("waited for");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && said.contains("frames recorded, 0 lost"), "{said}");
 }
 
 #[test]
@@ -528,6 +542,63 @@ fn the_file_is_read_again_on_request() {
 }
 
 #[test]
+fn the_background_start_returns_with_interfaces_that_stand() {
+    let Some((one, other, directory)) = stage() else { return };
+    let directory = directory.path();
+    let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
+    let started =
+        output(directory, &["eth", "up", "--background", "--interface", &first, "--interface", &second]);
+    let said = String::from_utf8_lossy(&started.stdout).into_owned();
+    assert!(started.status.success() && said.contains("to end it: bywire eth down"), "{started:?}");
+    assert!(has_interface(&one) && has_interface(&other));
+    let again =
+        output(directory, &["eth", "up", "--background", "--interface", &first, "--interface", &second]);
+    assert_eq!(again.status.code(), Some(1), "{again:?}");
+    let elsewhere = output(directory, &["eth", "status", "--network", "foo"]);
+    let said = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
+    assert!(elsewhere.status.code() == Some(2) && said.contains("--network default --node"), "{said}");
+    let unknown = output(directory, &["capture", "--interface", "foo"]);
+    assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
+    assert!(output(directory, &["eth", "down"]).status.success());
+    assert!(!has_interface(&one) && !has_interface(&other));
+    for arguments in [&["eth", "status", "--json"][..], &["eth", "status"], &["eth", "down"]] {
+        assert_eq!(output(directory, arguments).status.code(), Some(1), "{arguments:?}");
+    }
+}
+
+#[test]
+fn an_interface_that_is_missing_comes_back_as_it_is_told_by_then() {
+    let Some((one, other, directory)) = stage() else { return };
+    let directory = directory.path();
+    let (file, place) = (directory.join("bywire.toml"), directory.join("place"));
+    let elsewhere = format!("/proc/{}/fd/{}", std::process::id(), one.as_fd().as_raw_fd());
+    let appear = || std::os::unix::fs::symlink(&elsewhere, &place).expect("a link");
+    let write = |rest: &str| {
+        let text = format!("[[ethernet.interface]]\nnamespace = {place:?}\nname = \"by0\"\n{rest}\n");
+        std::fs::write(&file, text).expect("written");
+    };
+    appear();
+    write("mtu = 1400");
+    let second = interface(&other, "10.77.0.2/24");
+    let running = up(directory, &["--config", file.to_str().expect("a path"), "--interface", &second], 2);
+    std::fs::remove_file(&place).expect("removed");
+    let removed = one.run(|| Command::new("ip").args(["link", "delete", "by0"]).status());
+    assert!(removed.expect("inside").expect("`ip` of iproute2").success());
+    let missing = || status(directory)[0]["missing"].as_array().map_or(0, Vec::len);
+    eventually("it is missing", || missing() == 1);
+    std::fs::write(&file, std::fs::read_to_string(&file).expect("text").replace("1400", "9000"))
+        .expect("written");
+    running.signal(libc::SIGHUP);
+    // Answers come after what was signalled before.
+    assert_eq!(missing(), 1);
+    appear();
+    eventually("it stands again", || has_interface(&one) && missing() == 0);
+    let shown = &status(directory)[0];
+    let mtus: Vec<_> = shown["interfaces"].as_array().into_iter().flatten().map(|its| &its["mtu"]).collect();
+    assert!(mtus.iter().any(|mtu| **mtu == 9000), "{shown}");
+}
+
+#[test]
 fn what_cannot_be_is_refused_in_one_line() {
     let directory = tempfile::tempdir().expect("a directory");
     for arguments in [
@@ -541,7 +612,7 @@ fn what_cannot_be_is_refused_in_one_line() {
     ] {
         let refused = output(directory.path(), &[&["eth", "up"], arguments].concat());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(!refused.status.success() && !said.is_empty(), "{arguments:?}");
+        assert!(refused.status.code() == Some(2) && !said.is_empty(), "{arguments:?}");
         assert!(said.lines().count() == 1 || said.starts_with("error: invalid value"), "{said}");
     }
     let strange = output(directory.path(), &["__carrier", "/tmp"]);

@@ -1,24 +1,17 @@
 //! `bywire measure eth` from outside: what a cell says, every way of carrying, and what an end at any moment leaves.
 
+mod scene;
+
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Output};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use scene::{bywire, eventually, processes_of};
 use serde_json::{Value, json};
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-fn bywire(directory: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
-    // Every process of it carries the directory in its environment: that is how the left-over ones are found.
-    command.args(arguments).env("TMPDIR", directory).stdin(Stdio::null());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
 
 /// A directory to measure in, or nothing where this machine cannot.
 fn stage() -> Option<tempfile::TempDir> {
@@ -126,31 +119,10 @@ fn netperf_prints_what_the_ends_speak() {
     assert!(said.starts_with("TCP REQUEST/RESPONSE TEST to "), "{said}{output:?}");
 }
 
-/// Processes that were started by, or for, a measurement in `directory`.
-fn processes_of(directory: &Path) -> Vec<String> {
-    let mark = format!("TMPDIR={}", directory.display()).into_bytes();
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    entries
-        .filter(|entry| {
-            let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
-            environment.split(|byte| *byte == 0).any(|variable| variable == mark)
-        })
-        .map(|entry| fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default().replace('\0', " "))
-        .collect()
-}
-
 /// The interfaces of the machine's own namespace, without what they have counted.
 fn interfaces() -> Vec<String> {
     let listing = fs::read_to_string("/proc/net/dev").unwrap();
     listing.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
-}
-
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !condition() {
-        assert!(started.elapsed() < PATIENCE, "never: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// A long measurement, carried by two processes, with its ends already at work.

@@ -1,4 +1,5 @@
-//! Frames for somebody who wants to look at them: as they enter, from an interface or from the fabric, in pcapng.
+//! Frames for somebody who wants to look at them: as they go on from where they entered, an interface or the fabric, in
+//! pcapng. What was merged is seen merged.
 //!
 //! The loops send copies to whoever asked, and never wait for that: what does not fit is lost, and counted.
 
@@ -13,8 +14,13 @@ use bywire_sys::socket::{Received, Socket};
 use crate::frame::FRAME_BYTES_MAX;
 use crate::switch::LaneId;
 
-/// Before each frame: time, lane, length, and how many were lost so far.
+/// What frames of other processes are recorded under.
+pub const FABRIC: &str = "fabric";
+/// Before each frame: time, lane, length of the label that follows, and how many were lost since the last one.
 const HEAD_BYTES: usize = 24;
+/// A label: a namespace and a name.
+const LABEL_BYTES_MAX: usize = 512;
+const PACKET_BYTES_MAX: usize = HEAD_BYTES + LABEL_BYTES_MAX + FRAME_BYTES_MAX;
 /// Blocks of a pcapng file.
 const SECTION_HEADER: u32 = 0x0A0D_0D0A;
 const INTERFACE: u32 = 1;
@@ -38,20 +44,26 @@ pub struct Watch {
 impl Watch {
     /// Sends to `socket` from now on.
     pub fn new(socket: Socket) -> Self {
-        Self { socket, lost: 0, packet: Vec::with_capacity(HEAD_BYTES + FRAME_BYTES_MAX) }
+        Self { socket, lost: 0, packet: Vec::with_capacity(PACKET_BYTES_MAX) }
     }
 
-    /// Sends a copy of a frame. `false`: nobody looks any more.
-    pub fn show(&mut self, lane: LaneId, frame: &[u8]) -> bool {
+    /// Sends a copy of a frame, and what its lane is called: the lane may be another's later. `false`: nobody looks any
+    /// more.
+    pub fn show(&mut self, lane: LaneId, label: &str, frame: &[u8]) -> bool {
+        let label = &label.as_bytes()[..label.len().min(LABEL_BYTES_MAX)];
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.packet.clear();
         self.packet.extend_from_slice(&(now.as_nanos() as u64).to_le_bytes());
         self.packet.extend_from_slice(&(lane as u32).to_le_bytes());
-        self.packet.extend_from_slice(&(frame.len() as u32).to_le_bytes());
+        self.packet.extend_from_slice(&(label.len() as u32).to_le_bytes());
         self.packet.extend_from_slice(&self.lost.to_le_bytes());
+        self.packet.extend_from_slice(label);
         self.packet.extend_from_slice(frame);
         match self.socket.send(&self.packet, &[]) {
-            Ok(()) => true,
+            Ok(()) => {
+                self.lost = 0;
+                true
+            }
             Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => false,
             Err(_) => {
                 self.lost += 1;
@@ -64,26 +76,43 @@ impl Watch {
 /// What to record.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
-    /// What lanes are called.
-    pub names: HashMap<LaneId, String>,
+    /// What interfaces are called that there are.
+    pub names: Vec<String>,
     /// Only frames that enter by this interface.
     pub interface: Option<String>,
     /// No more frames than this.
     pub count: Option<u64>,
 }
 
-/// Writes frames that come by `socket` to `output`, until there are enough or the network ends. Every block is written
-/// at once, so that what is interrupted is a good file. Returns how many were written, and how many were lost.
+impl Wish {
+    /// What is recorded as far as it is known, each once; the fabric last.
+    fn told(&self) -> Vec<&str> {
+        let wanted = |name: &&str| self.interface.as_ref().is_none_or(|wanted| wanted == name);
+        let mut names: Vec<&str> = self.names.iter().map(String::as_str).filter(wanted).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.extend([FABRIC].iter().filter(|name| wanted(name)));
+        names
+    }
+}
+
+/// Writes frames that come by `socket` to `output`, until there are enough, it is shut down, or the network ends. Every
+/// block is written at once, so that what is interrupted is a good file. Returns how many were written, and how many were lost.
 ///
 /// # Errors
 /// What `output` or the kernel said.
 pub fn record(socket: &Socket, wish: &Wish, mut output: impl Write) -> io::Result<(u64, u64)> {
     let mut poller = Poller::new()?;
     poller.add(socket, 0)?;
-    let mut buffer = vec![0; HEAD_BYTES + FRAME_BYTES_MAX];
-    let mut interfaces: HashMap<LaneId, u32> = HashMap::new();
-    let (mut written, mut lost) = (0, 0);
+    let mut buffer = vec![0; PACKET_BYTES_MAX];
+    let mut interfaces: HashMap<String, u32> = HashMap::new();
+    let (mut written, mut lost) = (0, 0u64);
     output.write_all(&section_header())?;
+    // A file without frames tells them too: readers want to know what was recorded.
+    for name in wish.told() {
+        interfaces.insert(name.to_owned(), interfaces.len() as u32);
+        output.write_all(&interface(name))?;
+    }
     output.flush()?;
     while wish.count.is_none_or(|count| written < count) {
         let length = match socket.receive(&mut buffer)? {
@@ -94,20 +123,20 @@ pub fn record(socket: &Socket, wish: &Wish, mut output: impl Write) -> io::Resul
             }
             Received::Closed => break,
         };
-        let Some((head, frame)) = buffer[..length].split_first_chunk::<HEAD_BYTES>() else { continue };
-        let [time, place, rest] =
+        let Some((head, rest)) = buffer[..length].split_first_chunk::<HEAD_BYTES>() else { continue };
+        let [time, place, lost_before] =
             [0, 8, 16].map(|at| u64::from_le_bytes(std::array::from_fn(|index| head[at + index])));
-        let lane = (place as u32) as LaneId;
-        lost = rest;
-        let name =
-            wish.names.get(&lane).map_or(if lane % 2 == 1 { "fabric" } else { "interface" }, String::as_str);
-        if wish.interface.as_ref().is_some_and(|wanted| wanted != name) {
+        // Every loop counts for itself.
+        lost = lost.saturating_add(lost_before);
+        let Some((label, frame)) = rest.split_at_checked((place >> 32) as usize) else { continue };
+        let name = String::from_utf8_lossy(label);
+        if wish.interface.as_ref().is_some_and(|wanted| *wanted != name) {
             continue;
         }
         let known = interfaces.len() as u32;
-        let number = *interfaces.entry(lane).or_insert(known);
+        let number = *interfaces.entry(name.clone().into_owned()).or_insert(known);
         if number == known {
-            output.write_all(&interface(name))?;
+            output.write_all(&interface(&name))?;
         }
         output.write_all(&packet(number, time, frame))?;
         output.flush()?;
@@ -160,6 +189,8 @@ fn block(kind: u32, body: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
+
     use super::*;
 
     /// Every block of a file, by its kind.
@@ -179,20 +210,63 @@ mod tests {
     fn frames_become_a_file_with_an_interface_for_each_lane() {
         let (ours, theirs) = Socket::pair().expect("a pair");
         let mut watch = Watch::new(theirs);
-        assert!(watch.show(0, &[1; 61]) && watch.show(2, &[2; 60]) && watch.show(0, &[3; 14]));
+        let blue = "blue:by0";
+        assert!(
+            watch.show(0, blue, &[1; 61]) && watch.show(1, FABRIC, &[2; 60]) && watch.show(0, blue, &[3; 14])
+        );
         drop(watch);
-        let wish = Wish { names: HashMap::from([(0, "blue:by0".to_owned())]), ..Wish::default() };
+        let wish = Wish { names: vec![blue.to_owned()], ..Wish::default() };
         let mut file = Vec::new();
         assert_eq!(record(&ours, &wish, &mut file).expect("recorded"), (3, 0));
         let blocks = blocks(&file);
         let kinds: Vec<u32> = blocks.iter().map(|(kind, _)| *kind).collect();
         assert_eq!(
             kinds,
-            [SECTION_HEADER, INTERFACE, ENHANCED_PACKET, INTERFACE, ENHANCED_PACKET, ENHANCED_PACKET]
+            [SECTION_HEADER, INTERFACE, INTERFACE, ENHANCED_PACKET, ENHANCED_PACKET, ENHANCED_PACKET]
         );
         assert_eq!(&blocks[1].1[12..20], b"blue:by0");
-        assert_eq!((blocks[2].1[12], &blocks[2].1[20..81]), (61, &[1; 61][..]));
+        assert_eq!((blocks[3].1[12], &blocks[3].1[20..81]), (61, &[1; 61][..]));
         assert_eq!((blocks[4].1[0], blocks[5].1[0]), (1, 0), "numbers of their interfaces");
+    }
+
+    #[test]
+    fn a_lane_that_is_another_s_by_now_is_another_interface() {
+        let (ours, theirs) = Socket::pair().expect("a pair");
+        let mut watch = Watch::new(theirs);
+        for label in ["blue:by0", "blue:by0", "red:by0"] {
+            assert!(watch.show(0, label, &[1; 60]));
+        }
+        drop(watch);
+        let wish = Wish { interface: Some("red:by0".to_owned()), ..Wish::default() };
+        assert_eq!(record(&ours, &wish, io::sink()).expect("recorded"), (1, 0));
+    }
+
+    #[test]
+    fn what_every_loop_has_lost_is_added_up() {
+        let (ours, theirs) = Socket::pair().expect("a pair");
+        let theirs = OwnedFd::from(theirs);
+        let again = Socket::from_descriptor(theirs.try_clone().expect("another")).expect("a socket");
+        let theirs = Socket::from_descriptor(theirs).expect("a socket");
+        for (socket, lost) in [(theirs, 3), (again, 4)] {
+            let mut watch = Watch { lost, ..Watch::new(socket) };
+            assert!(watch.show(0, "blue:by0", &[1; 60]) && watch.show(0, "blue:by0", &[1; 60]));
+        }
+        assert_eq!(record(&ours, &Wish::default(), io::sink()).expect("recorded"), (4, 7));
+    }
+
+    #[test]
+    fn a_file_without_frames_tells_its_interfaces() {
+        let (ours, theirs) = Socket::pair().expect("a pair");
+        drop(theirs);
+        let kinds = |interface: Option<&str>| {
+            let names = ["blue:by0", "red:by0"].map(str::to_owned).to_vec();
+            let wish = Wish { names, interface: interface.map(str::to_owned), count: None };
+            let mut file = Vec::new();
+            assert_eq!(record(&ours, &wish, &mut file).expect("recorded"), (0, 0));
+            blocks(&file).iter().map(|(kind, _)| *kind).collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(None), [SECTION_HEADER, INTERFACE, INTERFACE, INTERFACE]);
+        assert_eq!(kinds(Some("red:by0")), [SECTION_HEADER, INTERFACE]);
     }
 
     #[test]
@@ -200,12 +274,12 @@ mod tests {
         let (ours, theirs) = Socket::pair().expect("a pair");
         let mut watch = Watch::new(theirs);
         for _ in 0..1000 {
-            assert!(watch.show(0, &[1; 9000]));
+            assert!(watch.show(0, "blue:by0", &[1; 9000]));
         }
         assert!(watch.lost > 0);
         let wish = Wish { count: Some(3), ..Wish::default() };
         assert_eq!(record(&ours, &wish, io::sink()).expect("recorded").0, 3);
         drop(ours);
-        assert!(!watch.show(0, &[1; 60]));
+        assert!(!watch.show(0, "blue:by0", &[1; 60]));
     }
 }

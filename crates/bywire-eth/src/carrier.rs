@@ -14,7 +14,7 @@ use bywire_sys::socket::Socket;
 use bywire_sys::tap::Queue;
 
 use crate::address::MacAddress;
-use crate::capture::Watch;
+use crate::capture::{self, Watch};
 use crate::checksum;
 use crate::confinement;
 use crate::drops::Cause;
@@ -183,6 +183,7 @@ impl Carrier {
         let paths = &mut self.paths;
         let Some(Some(its)) = paths.lanes.get(lane / 2) else { return };
         let queue = Rc::clone(&its.queue);
+        self.gatherer.merge_datagrams(its.takes_udp);
         let taken = self.gatherer.take(&queue, self.batch_frames, |packet| paths.carry(lane, packet, now_ms));
         if taken == Taken::Vanished {
             self.release(lane / 2);
@@ -212,6 +213,7 @@ impl Carrier {
                 },
                 Order::Release(lane) => {
                     self.told = self.told.saturating_sub(1);
+                    self.forget(lane);
                     self.release(lane)
                 }
                 Order::Count(lane) => Some(self.count(lane)),
@@ -250,6 +252,7 @@ impl Carrier {
         if id >= LANES_MAX {
             return Some(Answer::Refused(format!("more than {LANES_MAX} interfaces in one process")));
         }
+        self.forget(id);
         self.release(id);
         if !self.paths.switch.insert(2 * id, side) {
             return Some(Answer::Refused(format!("the address {} is taken", MacAddress(adoption.mac))));
@@ -264,6 +267,11 @@ impl Carrier {
         self.paths.lanes[id] = Some(Lane::new(queue, adoption));
         self.is_changed = true;
         None
+    }
+
+    /// Whoever has this place next must not be told to have vanished.
+    fn forget(&mut self, id: LaneId) {
+        self.untold.retain(|lane| *lane != id);
     }
 
     fn release(&mut self, id: LaneId) -> Option<Answer> {
@@ -328,7 +336,7 @@ impl Paths {
             return lane.counts.drops.count(Cause::Long);
         }
         if let Some(watch) = &mut self.watch
-            && !watch.show(from, frame)
+            && !watch.show(from, &lane.announced.label, frame)
         {
             self.watch = None;
         }
@@ -401,7 +409,11 @@ impl Paths {
     fn carry_arrival(&mut self, arrival: Arrival, now_ms: u64) {
         let Some(fabric) = &mut self.fabric else { return };
         if let Some(watch) = &mut self.watch
-            && !watch.show(arrival.lane, arrival.payload.get(Descriptor::BYTES..).unwrap_or_default())
+            && !watch.show(
+                arrival.lane,
+                capture::FABRIC,
+                arrival.payload.get(Descriptor::BYTES..).unwrap_or_default(),
+            )
         {
             self.watch = None;
         }

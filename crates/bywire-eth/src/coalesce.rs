@@ -19,6 +19,7 @@ use crate::segment::write_lengths;
 pub const FLOWS_MAX: usize = 16;
 /// Frames in one superframe.
 pub const PARTS_MAX: usize = 64;
+const _: () = assert!(PARTS_MAX <= DATAGRAMS_MAX, "what a kernel takes");
 /// What an IP header can state.
 const PACKET_BYTES_MAX: usize = 65_535;
 /// IPv4's "don't fragment", in the first byte of flags and fragment offset.
@@ -53,6 +54,7 @@ pub enum Ready<'a> {
 #[derive(Debug)]
 pub struct Coalescer {
     bytes_max: usize,
+    merges_datagrams: bool,
     /// The first `held` are in use.
     flows: Vec<Flow>,
     held: usize,
@@ -64,7 +66,12 @@ impl Coalescer {
     /// Makes frames of `bytes_max` at most, headers included. Allocates all that is ever needed.
     pub fn new(bytes_max: usize) -> Coalescer {
         let flows = (0..FLOWS_MAX).map(|_| Flow::empty()).collect();
-        Coalescer { bytes_max, flows, held: 0, turn: 0 }
+        Coalescer { bytes_max, merges_datagrams: true, flows, held: 0, turn: 0 }
+    }
+
+    /// Merges datagrams too, or not.
+    pub fn merge_datagrams(&mut self, is_wanted: bool) {
+        self.merges_datagrams = is_wanted;
     }
 
     /// Takes frame `number`, and gives out what can wait no longer: this frame, others, several, none. The descriptor
@@ -86,7 +93,8 @@ impl Coalescer {
             return ready(Ready::Whole(number, descriptor));
         }
         let flow = (0..self.held).find(|&index| self.flows[index].is_flow_of(frame, &layout));
-        let candidate = Candidate::of(number, descriptor, frame, layout);
+        let is_wanted = self.merges_datagrams || layout.transport != Transport::Udp;
+        let candidate = is_wanted.then(|| Candidate::of(number, descriptor, frame, layout)).flatten();
         match (flow, candidate) {
             (Some(index), Some(candidate)) if self.flows[index].takes(&candidate, self.bytes_max) => {
                 self.flows[index].append(&candidate);
@@ -142,11 +150,10 @@ struct Candidate<'frame> {
     frame: &'frame [u8],
     layout: Layout,
     payload: Range<usize>,
-    segment_bytes: usize,
 }
 
 impl<'frame> Candidate<'frame> {
-    /// None where the frame has nothing to merge, must stay by itself, or is not right.
+    /// None where the frame is a superframe already, has nothing to merge, must stay by itself, or is not right.
     fn of(
         number: u32,
         descriptor: Descriptor,
@@ -155,14 +162,14 @@ impl<'frame> Candidate<'frame> {
     ) -> Option<Candidate<'frame>> {
         let payload = layout.payload_offset..layout.packet_end;
         let transport = frame.get(layout.transport_offset..layout.packet_end)?;
-        let superframe = descriptor.kind.is_superframe();
-        let segment_bytes = if superframe { usize::from(descriptor.segment_bytes) } else { payload.len() };
         let mergeable = match layout.transport {
             Transport::Tcp => transport[13] & (TCP_ACK | TCP_SYN | TCP_RST | TCP_URG) == TCP_ACK,
             Transport::Udp => transport[4..6] == (transport.len() as u16).to_be_bytes(),
             Transport::Other => false,
         };
-        let candidate = Candidate { number, descriptor, frame, layout, payload, segment_bytes };
+        // What follows the packet, padding or a trailer, would be lost.
+        let mergeable = mergeable && frame.len() == layout.packet_end && !descriptor.kind.is_superframe();
+        let candidate = Candidate { number, descriptor, frame, layout, payload };
         (mergeable && !candidate.payload.is_empty() && candidate.is_right()).then_some(candidate)
     }
 
@@ -188,13 +195,13 @@ impl<'frame> Candidate<'frame> {
     fn begins(&self) -> bool {
         let tcp = self.layout.transport == Transport::Tcp;
         let least = if tcp { usize::from(TCP_SEGMENT_BYTES_MIN) } else { 1 };
-        self.segment_bytes >= least && !self.closes(self.segment_bytes)
+        self.payload.len() >= least && !self.closes(self.payload.len())
     }
 
     /// True when nothing may follow in the same superframe.
     fn closes(&self, segment_bytes: usize) -> bool {
         let pushed = self.layout.transport == Transport::Tcp && self.tcp_flags() & (TCP_FIN | TCP_PSH) != 0;
-        pushed || !self.payload.len().is_multiple_of(segment_bytes)
+        pushed || self.payload.len() != segment_bytes
     }
 
     fn tcp_flags(&self) -> u8 {
@@ -256,7 +263,7 @@ impl Flow {
         self.layout = candidate.layout;
         self.descriptor = candidate.descriptor;
         self.parts.clear();
-        self.segment_bytes = candidate.segment_bytes;
+        self.segment_bytes = candidate.payload.len();
         self.payload_bytes = 0;
         self.sequence = candidate.sequence();
         self.first_identification = candidate.identification();
@@ -278,9 +285,6 @@ impl Flow {
     fn add(&mut self, candidate: &Candidate<'_>) {
         self.parts.push(Part { frame: candidate.number, payload: candidate.payload.clone() });
         self.payload_bytes += candidate.payload.len();
-        if candidate.descriptor.kind.is_superframe() {
-            self.identification = Identification::Rises;
-        }
     }
 
     /// True when both are of one flow, mergeable or not: their order matters.
@@ -298,16 +302,11 @@ impl Flow {
     }
 
     fn takes_length(&self, candidate: &Candidate<'_>, bytes_max: usize) -> bool {
-        let single = !candidate.descriptor.kind.is_superframe();
-        let fits = candidate.segment_bytes == self.segment_bytes
-            || (single && candidate.segment_bytes < self.segment_bytes);
-        let payload_bytes = self.payload_bytes + candidate.payload.len();
-        let frame_bytes = self.layout.payload_offset + payload_bytes;
-        let segments = payload_bytes.div_ceil(self.segment_bytes);
-        fits && frame_bytes <= bytes_max
+        let frame_bytes = self.layout.payload_offset + self.payload_bytes + candidate.payload.len();
+        candidate.payload.len() <= self.segment_bytes
+            && frame_bytes <= bytes_max
             && frame_bytes - self.layout.network_offset <= PACKET_BYTES_MAX
             && self.parts.len() < PARTS_MAX
-            && (self.layout.transport != Transport::Udp || segments <= DATAGRAMS_MAX)
     }
 
     fn takes_network(&self, candidate: &Candidate<'_>) -> bool {
@@ -333,8 +332,7 @@ impl Flow {
         let segments = (self.payload_bytes / self.segment_bytes) as u16;
         let rises = candidate.identification() == self.first_identification.wrapping_add(segments);
         let stands = candidate.identification() == self.first_identification
-            && self.headers[self.layout.network_offset + 6] & DONT_FRAGMENT != 0
-            && !candidate.descriptor.kind.is_superframe();
+            && self.headers[self.layout.network_offset + 6] & DONT_FRAGMENT != 0;
         match self.identification {
             Identification::Undecided => rises || stands,
             Identification::Rises => rises,
@@ -381,7 +379,7 @@ impl Flow {
         let cwr = kind != Kind::Datagrams && self.headers[self.layout.transport_offset + 13] & TCP_CWR != 0;
         Descriptor {
             kind,
-            congestion: cwr && (self.descriptor.congestion || !self.descriptor.kind.is_superframe()),
+            congestion: cwr,
             segment_bytes: self.segment_bytes as u16,
             network_offset: self.layout.network_offset as u8,
             transport_offset: self.layout.transport_offset as u8,

@@ -159,6 +159,8 @@ pub fn doors(network: Option<&str>, node: Option<&str>) -> Result<Vec<PathBuf>, 
         Ok(owner) if owner != bywire_sys::process::user() => return Err(ControlError::Foreign(directory)),
         _ => {}
     }
+    // What killed processes have left goes by the way; nobody misses it if that fails.
+    let _ = lock(&directory).and_then(|_lock| sweep(&directory));
     let mut found = entries(&directory).map_err(|error| ControlError::System(directory, error))?;
     found.retain(|path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

@@ -34,6 +34,8 @@ const LABEL_BYTES_MAX: usize = 320;
 const DATAGRAM_BYTES: [u32; 2] = [65_472, 32_768];
 /// What may be under way to one process. A fourth of it halved the rate of two processes and two programs on two cores.
 const LANE_BYTES: u32 = 2 << 20;
+/// Conflicts of one process that are kept for whoever asks.
+const CONFLICTS_MAX: usize = 16;
 /// Interfaces in one introduction: with the longest names they fit into the shortest datagram.
 const INTRODUCED: usize = 32;
 /// After how long somebody who was lost is looked for, at first and at last; each time it is doubled.
@@ -101,6 +103,8 @@ struct Met {
     heard: Vec<Announced>,
     /// Which of our interfaces it is to be told next, unless it knows them all.
     untold: Option<usize>,
+    /// The longest datagram that both sides can take.
+    datagram_bytes_max: usize,
     conflicts: Vec<String>,
     sent: Traffic,
     received: Traffic,
@@ -229,7 +233,7 @@ impl Fabric {
     pub fn send(&mut self, lane: LaneId, descriptor: Descriptor, packet: &mut [u8]) {
         let Some(peer) = self.lanes.get(lane / 2).copied().flatten() else { return };
         let Some(met) = self.peers.get_mut(&peer) else { return };
-        if packet.len() <= self.datagram_bytes_max {
+        if packet.len() <= met.datagram_bytes_max {
             let is_superframe = descriptor.kind.is_superframe();
             return met.note(
                 self.port.send_datagram(peer, Priority::Low, packet),
@@ -239,7 +243,7 @@ impl Fabric {
         }
         let frame = &packet[Descriptor::BYTES..];
         let headers = &frame[..frame.len().min(HEADER_BYTES_MAX)];
-        let room = self.datagram_bytes_max - Descriptor::BYTES;
+        let room = met.datagram_bytes_max.saturating_sub(Descriptor::BYTES);
         let Ok(mut pieces) = Cutter::new(descriptor, headers, frame.len(), room) else {
             return met.drops.count(Cause::Long);
         };
@@ -325,6 +329,7 @@ impl Fabric {
             interfaces: Vec::new(),
             heard: Vec::new(),
             untold: None,
+            datagram_bytes_max: self.datagram_bytes_max,
             conflicts: Vec::new(),
             sent: Traffic::default(),
             received: Traffic::default(),
@@ -376,13 +381,16 @@ impl Fabric {
         let Ok(said) = serde_json::from_slice::<Introduction>(bytes) else { return false };
         let is_label = |text: &str| text.len() <= LABEL_BYTES_MAX && !text.contains(char::is_control);
         let labels_are_good = said.interfaces.iter().all(|interface| is_label(&interface.label));
-        if said.version != VERSION || !is_label(&said.node) || !labels_are_good {
+        let is_short = said.interfaces.len() <= INTRODUCED;
+        if said.version != VERSION || !is_label(&said.node) || !labels_are_good || !is_short {
             return false;
         }
         if let Some(info) = self.port.peer_info(peer)
             && let Some(met) = self.peers.get_mut(&peer)
         {
             met.name = info.port().clone();
+            let its_bytes_max = usize::try_from(info.message_bytes_max).unwrap_or(usize::MAX);
+            met.datagram_bytes_max = self.datagram_bytes_max.min(its_bytes_max);
         }
         if !self.keep_one_of_two(peer, switch) {
             return true;
@@ -433,7 +441,8 @@ impl Met {
         self.conflicts.clear();
         for interface in &self.interfaces {
             let mac = MacAddress(interface.mac);
-            if mac.is_multicast() || !switch.announce(self.lane, mac) {
+            let is_refused = mac.is_multicast() || !switch.announce(self.lane, mac);
+            if is_refused && self.conflicts.len() < CONFLICTS_MAX {
                 self.conflicts
                     .push(format!("{} has the address {mac}, which is somebody else's", interface.label));
             }

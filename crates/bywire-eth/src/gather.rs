@@ -8,6 +8,7 @@
 use bywire_sys::Errno;
 use bywire_sys::tap::Queue;
 
+use crate::address::MacAddress;
 use crate::coalesce::{Coalescer, Ready};
 use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES_MAX};
 use crate::interface::SUPERFRAME_BYTES_MAX;
@@ -58,6 +59,11 @@ impl Default for Gatherer {
 }
 
 impl Gatherer {
+    /// Merges datagrams too, or not: where no kernel takes the superframes they would only be cut again.
+    pub fn merge_datagrams(&mut self, is_wanted: bool) {
+        self.coalescer.merge_datagrams(is_wanted);
+    }
+
     /// Takes at most `frames_max` frames from a queue, and hands each header and frame, merged or not, to `carry`.
     /// A frame that was cut off for want of room comes with all the room there is.
     pub fn take(&mut self, queue: &Queue, frames_max: usize, mut carry: impl FnMut(&mut [u8])) -> Taken {
@@ -101,11 +107,14 @@ impl Burst {
         &self.places[number][..self.lengths[number]]
     }
 
-    /// A frame that is no superframe and may become a part of one, with its descriptor.
+    /// A frame that is no superframe and may become a part of one, with its descriptor. Those for groups go by
+    /// themselves: each counts against the bound for storms.
     fn mergeable(&self, number: usize) -> Option<(Descriptor, &[u8])> {
         let (header, frame) = self.packet(number).split_first_chunk()?;
         let header = VnetHeader::from_bytes(*header);
-        let is_single = header.gso_type == offload::GSO_NONE && frame.len() <= MERGED_BYTES_MAX;
+        let is_single = header.gso_type == offload::GSO_NONE
+            && frame.len() <= MERGED_BYTES_MAX
+            && MacAddress::target_of(frame).is_some_and(|target| !target.is_multicast());
         let descriptor = is_single.then(|| offload::describe(header, frame))?.ok()?;
         Some((descriptor, frame))
     }
@@ -209,7 +218,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_merged_goes_on_in_its_order() {
-        let stranger = [&[0; VnetHeader::BYTES][..], &[3; 12], &[8, 6, 1, 2, 3]].concat();
+        let stranger = [&[0; VnetHeader::BYTES][..], &[4; 12], &[8, 6, 1, 2, 3]].concat();
         let mut burst = segments();
         burst.insert(1, stranger.clone());
         burst.insert(3, vec![1; 3]);
@@ -218,6 +227,20 @@ mod tests {
         assert_eq!(carried[0], stranger, "no flow's: it waits for nobody");
         assert_eq!(carried[1].len(), VnetHeader::BYTES + 54 + 200);
         assert_eq!(carried[2..], [vec![1; 3], segments()[2].clone()]);
+    }
+
+    #[test]
+    fn frames_for_a_group_go_each_by_itself() {
+        let mut burst = segments();
+        burst.iter_mut().for_each(|packet| packet[VnetHeader::BYTES] |= 1);
+        assert_eq!(taken(&burst, BATCH_FRAMES), (Taken::All, burst));
+    }
+
+    #[test]
+    fn what_a_frame_has_behind_its_packet_is_kept() {
+        let mut burst = segments();
+        burst.iter_mut().for_each(|packet| packet.extend([0; 6]));
+        assert_eq!(taken(&burst, BATCH_FRAMES), (Taken::All, burst));
     }
 
     #[test]

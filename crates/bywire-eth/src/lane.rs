@@ -25,7 +25,8 @@ pub struct Lane {
     /// How it is told to others.
     pub announced: Announced,
     takes_tcp: bool,
-    takes_udp: bool,
+    /// Its kernel takes superframes of datagrams; those of its neighbours here are the same kernel.
+    pub takes_udp: bool,
     tcp_refusals: u32,
     udp_refusals: u32,
 }

@@ -30,6 +30,9 @@ use crate::switch::LaneId;
 /// How long a carrying process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How many orders a loop may refuse before it is asked whether all were carried out.
+const REFUSALS_MAX: usize = 16;
+
 /// How a carrying loop is started.
 #[derive(Clone, Debug)]
 pub enum Launch {
@@ -177,13 +180,14 @@ impl Network {
     /// # Errors
     /// [`NetworkError::Exchange`].
     pub fn remove(&mut self, lane: LaneId) -> Result<Option<Station>, NetworkError> {
+        let station = self.stations.get_mut(lane).and_then(Option::take);
         for each in &self.loops {
             order::send(&each.orders, &Order::Release(lane), None)?;
         }
         self.settle()?;
         // What was said of it before it was taken away is not to be said of whatever has its place next.
         self.vanished.remove(&lane);
-        Ok(self.stations.get_mut(lane).and_then(Option::take))
+        Ok(station)
     }
 
     /// The interface of a lane.
@@ -197,12 +201,13 @@ impl Network {
     /// [`NetworkError`].
     pub fn adapt(&mut self, lane: LaneId, wanted: Plan) -> Result<(), NetworkError> {
         let Some(station) = self.stations.get_mut(lane).and_then(Option::as_mut) else { return Ok(()) };
-        station.adapt(wanted)?;
+        let adapted = station.adapt(wanted);
+        // Also when it was changed by half.
         let order = Order::Resize(lane, station.plan.mtu_bytes);
         for each in &self.loops {
             order::send(&each.orders, &order, None)?;
         }
-        Ok(())
+        Ok(adapted?)
     }
 
     /// Meets the other processes of the network.
@@ -320,21 +325,28 @@ impl Network {
         Ok(confinements)
     }
 
-    /// Waits until every order has been carried out.
+    /// Waits until every order has been carried out by every loop, or refused.
     fn settle(&mut self) -> Result<(), NetworkError> {
+        let mut refused = None;
         for index in 0..self.loops.len() {
-            if let Answer::Refused(reason) = self.ask(index, &Order::Settle)? {
-                // The answer to the question itself is still under way.
-                order::await_next::<Answer>(&self.loops[index].orders, PATIENCE)?;
-                return Err(NetworkError::Refused(reason));
+            let mut answer = self.ask(index, &Order::Settle)?;
+            // What is refused is told before the answer to the question itself.
+            for _ in 0..REFUSALS_MAX {
+                let Answer::Refused(reason) = answer else { break };
+                refused.get_or_insert(reason);
+                answer = self.await_answer(index)?;
             }
         }
-        Ok(())
+        refused.map_or(Ok(()), |reason| Err(NetworkError::Refused(reason)))
     }
 
     fn ask(&mut self, index: usize, question: &Order) -> Result<Answer, NetworkError> {
+        order::send(&self.loops[index].orders, question, None)?;
+        self.await_answer(index)
+    }
+
+    fn await_answer(&mut self, index: usize) -> Result<Answer, NetworkError> {
         let each = &self.loops[index];
-        order::send(&each.orders, question, None)?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             let rest = deadline.saturating_duration_since(Instant::now());
@@ -377,9 +389,23 @@ impl Drop for Loop {
         // It ends by itself, as its orders have; waiting makes sure that its devices are gone.
         match self.work.take() {
             Some(Work::Thread(thread)) => drop(thread.join()),
-            Some(Work::Process(mut process)) => drop(process.wait()),
+            Some(Work::Process(process)) => end_within(process, PATIENCE),
             None => {}
         }
+    }
+}
+
+/// Waits for a process, and kills it when it does not end by itself: it may have been stopped, or gone mad.
+fn end_within(mut process: Child, patience: Duration) {
+    let deadline = Instant::now() + patience;
+    while matches!(process.try_wait(), Ok(None)) {
+        if Instant::now() >= deadline {
+            // One that has ended meanwhile is what we want.
+            let _ = process.kill();
+            let _ = process.wait();
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -389,9 +415,18 @@ mod tests {
 
     /// A network of one loop, which says what a test lets it say.
     fn network() -> (Network, Socket) {
-        let (orders, theirs) = Socket::pair().expect("a pair");
+        let (network, mut theirs) = network_of(1);
+        (network, theirs.remove(0))
+    }
+
+    fn network_of(loops_count: usize) -> (Network, Vec<Socket>) {
+        let (loops, theirs) = (0..loops_count)
+            .map(|_| {
+                let (orders, theirs) = Socket::pair().expect("a pair");
+                (Loop { orders, work: None }, theirs)
+            })
+            .unzip();
         let workshop = Namespace::open(&bywire_sys::namespace::Place::Current).expect("ours");
-        let loops = vec![Loop { orders, work: None }];
         let (probe, stations, vanished) = (Probe::default(), Vec::new(), BTreeSet::new());
         (Network { workshop, probe, stations, loops, vanished }, theirs)
     }
@@ -402,6 +437,29 @@ mod tests {
         order::send(&theirs, &Answer::Refused("\u{1b}[2Jno\n".to_owned()), None).expect("sent");
         let said = network.counts(0).expect_err("refused").to_string();
         assert!(said.ends_with("?[2Jno?"), "{said:?}");
+    }
+
+    #[test]
+    fn what_every_loop_refuses_is_heard_before_the_next_order() {
+        let (mut network, theirs) = network_of(2);
+        for (index, each) in theirs.iter().enumerate() {
+            let said = [Answer::Refused(index.to_string()), Answer::Vanished(index), Answer::Done];
+            said.iter().for_each(|answer| order::send(each, answer, None).expect("sent"));
+        }
+        let refused = network.settle();
+        assert!(matches!(&refused, Err(NetworkError::Refused(reason)) if reason == "0"), "{refused:?}");
+        assert_eq!(network.vanished, BTreeSet::from([0, 1]));
+        for each in &network.loops {
+            assert!(order::receive::<Answer>(&each.orders).expect("nothing").is_none());
+        }
+    }
+
+    #[test]
+    fn a_process_that_does_not_end_is_killed() {
+        let sleeping = Command::new("sleep").arg("60").spawn().expect("`sleep`");
+        let began = Instant::now();
+        end_within(sleeping, Duration::from_millis(20));
+        assert!(began.elapsed() < PATIENCE);
     }
 
     #[test]

@@ -152,7 +152,7 @@ pub struct Traffic {
 pub struct Counts {
     /// Which lane.
     pub lane: LaneId,
-    /// Frames that the interface's namespace has sent.
+    /// Frames from the interface, as they went on: those that were merged count as one.
     pub sent: Traffic,
     /// Frames that were delivered to it.
     pub received: Traffic,
@@ -232,7 +232,8 @@ pub fn send<T: Serialize>(socket: &Socket, what: &T, file: Option<&OwnedFd>) -> 
 /// [`ExchangeError`].
 pub fn receive<T: DeserializeOwned>(socket: &Socket) -> Result<Option<(T, Option<OwnedFd>)>, ExchangeError> {
     let mut buffer = [0; BYTES_MAX];
-    match socket.receive(&mut buffer)? {
+    // Without its file where there is no room for one more: whoever sent it is told so.
+    match socket.receive_what_fits(&mut buffer)?.0 {
         Received::Packet(length, files) => {
             let what = serde_json::from_slice(&buffer[..length])
                 .map_err(|error| ExchangeError::Unreadable(printable(&error.to_string())))?;

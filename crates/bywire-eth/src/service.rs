@@ -3,6 +3,7 @@
 //! It never sees a frame. What it does while running is short: it answers at its door, makes an interface anew that
 //! somebody has removed, and follows its settings when they are read again.
 
+use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -63,6 +64,8 @@ pub struct Service<'a> {
     door: Door,
     metrics: Option<Metrics>,
     missing: Vec<Plan>,
+    /// Interfaces of processes that have ended, by their labels, as long as the settings name them.
+    given_up: HashSet<String>,
     poller: Poller,
     /// Watched only: a byte there is the end.
     _stop: UnixStream,
@@ -119,6 +122,7 @@ impl<'a> Service<'a> {
             door,
             metrics,
             missing: Vec::new(),
+            given_up: HashSet::new(),
             poller,
             _stop: stop,
             reload,
@@ -126,6 +130,16 @@ impl<'a> Service<'a> {
             read,
             say,
         })
+    }
+
+    /// Which network this is part of.
+    pub fn network(&self) -> &str {
+        &self.settings.network
+    }
+
+    /// What it is called there.
+    pub fn node(&self) -> &str {
+        &self.settings.node
     }
 
     /// The interfaces that stand, one line for each.
@@ -158,7 +172,10 @@ impl<'a> Service<'a> {
             if ready.contains(&WINDOW)
                 && let Ok(Some(watcher)) = self.door.window().accept()
             {
-                self.network.show(&watcher)?;
+                // Dropped unless it was given to all: whoever watches then sees the end, and everything else goes on.
+                if let Err(error) = self.network.show(&watcher) {
+                    (self.say)(&format!("nobody can watch now: {error}"));
+                }
             }
             if ready.contains(&METRICS)
                 && let Some(mut caller) = self.metrics.as_ref().and_then(Metrics::caller)
@@ -206,6 +223,7 @@ impl<'a> Service<'a> {
         match error {
             NetworkError::Station(StationError::NoProcess(_)) => {
                 (self.say)(&format!("{} is given up: {error}", plan.label()));
+                self.given_up.insert(plan.label());
             }
             _ => self.missing.push(plan),
         }
@@ -214,7 +232,7 @@ impl<'a> Service<'a> {
     /// Reads the settings again and does what differs.
     fn follow(&mut self) -> Result<(), ServiceError> {
         let read = (self.read)().and_then(|settings| Ok((settings.plans()?, settings)));
-        let (plans, settings) = match read {
+        let (mut plans, settings) = match read {
             Ok(read) => read,
             Err(error) => {
                 (self.say)(&format!("everything stays as it was: {error}"));
@@ -231,7 +249,31 @@ impl<'a> Service<'a> {
             return Ok(());
         }
         self.network.work(settings.manner())?;
-        self.missing.retain(|plan| plans.iter().any(|wanted| wanted.label() == plan.label()));
+        self.keep_places(&mut plans);
+        self.given_up.retain(|label| plans.iter().any(|wanted| wanted.label() == *label));
+        plans.retain(|wanted| !self.given_up.contains(&wanted.label()));
+        let missed: HashSet<_> = self.missing.iter().map(Plan::label).collect();
+        self.missing = plans.iter().filter(|wanted| missed.contains(&wanted.label())).cloned().collect();
+        self.change(plans)?;
+        self.settings = settings;
+        (self.say)("the settings were read again");
+        Ok(())
+    }
+
+    /// A process that is told again may be another one by now: what is known under a label keeps its place.
+    fn keep_places(&self, plans: &mut [Plan]) {
+        let standing = self.network.stations().map(|(_, station)| &station.plan);
+        let known: HashMap<_, _> =
+            standing.chain(&self.missing).map(|plan| (plan.label(), &plan.place)).collect();
+        for plan in plans {
+            if let Some(place) = known.get(&plan.label()) {
+                plan.place = (*place).clone();
+            }
+        }
+    }
+
+    /// Makes interfaces what they are planned to be, but for missing ones.
+    fn change(&mut self, plans: Vec<Plan>) -> Result<(), ServiceError> {
         let standing: Vec<_> =
             self.network.stations().map(|(lane, station)| (lane, station.plan.clone())).collect();
         for (lane, plan) in &standing {
@@ -256,8 +298,6 @@ impl<'a> Service<'a> {
                 self.miss(plan, &error);
             }
         }
-        self.settings = settings;
-        (self.say)("the settings were read again");
         Ok(())
     }
 

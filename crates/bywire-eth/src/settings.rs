@@ -103,8 +103,8 @@ pub enum SettingsError {
     #[error("cannot read {0}: {1}")]
     Unreadable(PathBuf, std::io::Error),
     /// It is no TOML, or has a field that there is not.
-    #[error("{0}: {1}")]
-    Syntax(PathBuf, String),
+    #[error("{0}, line {1}: {2}")]
+    Syntax(PathBuf, usize, String),
     /// An interface is not told as it should be.
     #[error(
         "{0:?} tells no interface: write NETNS:NAME or NETNS:NAME=ADDRESS/PREFIX, as in blue:by0=10.77.0.1/24"
@@ -178,7 +178,12 @@ impl Settings {
         let text = std::fs::read_to_string(path)
             .map_err(|error| SettingsError::Unreadable(path.to_owned(), error))?;
         let parsed: Result<File, _> = toml::from_str(&text);
-        Ok(parsed.map_err(|error| SettingsError::Syntax(path.to_owned(), error.to_string()))?.ethernet)
+        let syntax = |error: toml::de::Error| {
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let message = error.message().lines().collect::<Vec<_>>().join("; ");
+            SettingsError::Syntax(path.to_owned(), before.matches('\n').count() + 1, message)
+        };
+        Ok(parsed.map_err(syntax)?.ethernet)
     }
 
     /// Holds all settings to their bounds, and plans the interfaces.

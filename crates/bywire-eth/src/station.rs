@@ -102,11 +102,7 @@ impl Station {
     /// # Errors
     /// [`StationError`].
     pub fn build(plan: Plan, workshop: &Namespace) -> Result<(Self, Vec<Queue>), StationError> {
-        if let Some(cidr) = plan.addresses.iter().find(|cidr| cidr.address.is_ipv6())
-            && plan.mtu_bytes < IPV6_MTU_BYTES
-        {
-            return Err(StationError::MtuForIpv6(format!("{} ({cidr})", plan.label()), plan.mtu_bytes));
-        }
+        plan.check()?;
         let namespace = open(&plan.place)?;
         let made = workshop.run(|| plan.make_device(&namespace));
         let tap = made.map_err(|cause| StationError::Entry(Place::Current, cause))??;
@@ -127,15 +123,17 @@ impl Station {
     }
 
     /// Makes the interface what `wanted` says, as far as that can be done to one that stands: its MTU and its
-    /// addresses.
+    /// addresses. The plan tells what it has then, also where that is not all that was wanted.
     ///
     /// # Errors
     /// [`StationError`].
     pub fn adapt(&mut self, wanted: Plan) -> Result<(), StationError> {
         // Where it stands, also where a process that is told again may be another one by now.
         let wanted = Plan { place: self.plan.place.clone(), ..wanted };
+        wanted.check()?;
         let namespace = open(&wanted.place)?;
-        let before = &self.plan;
+        let before = self.plan.clone();
+        let now = &mut self.plan;
         wanted.inside(&namespace, || {
             let failed = |cause| wanted.failed("change", cause);
             let mut links = Links::open().map_err(failed)?;
@@ -143,13 +141,16 @@ impl Station {
             if wanted.mtu_bytes != before.mtu_bytes {
                 let change = Change { mtu_bytes: Some(wanted.mtu_bytes), ..Change::default() };
                 links.change(index, change).map_err(failed)?;
+                now.mtu_bytes = wanted.mtu_bytes;
             }
             for old in before.addresses.iter().filter(|cidr| !wanted.addresses.contains(cidr)) {
                 // Somebody may have taken it away before us.
                 let _ = links.remove_address(index, *old);
+                now.addresses.retain(|cidr| cidr != old);
             }
             for new in wanted.addresses.iter().filter(|cidr| !before.addresses.contains(cidr)) {
                 links.add_address(index, *new).map_err(failed)?;
+                now.addresses.push(*new);
             }
             Ok(())
         })??;
@@ -159,6 +160,15 @@ impl Station {
 }
 
 impl Plan {
+    /// What the kernel would refuse half-way.
+    fn check(&self) -> Result<(), StationError> {
+        let needs_more = |cidr: &&Cidr| cidr.address.is_ipv6() && self.mtu_bytes < IPV6_MTU_BYTES;
+        match self.addresses.iter().find(needs_more) {
+            Some(cidr) => Err(StationError::MtuForIpv6(format!("{} ({cidr})", self.label()), self.mtu_bytes)),
+            None => Ok(()),
+        }
+    }
+
     /// How the interface is told: `NETNS:NAME`.
     pub fn label(&self) -> String {
         format!("{}:{}", self.place, self.name)

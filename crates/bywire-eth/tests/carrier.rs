@@ -340,6 +340,22 @@ fn devices_that_vanish_all_at_once_are_told_by_and_by() {
 }
 
 #[test]
+fn a_place_that_was_given_up_is_told_of_no_more() {
+    // More than are told before somebody answers.
+    const MANY: usize = 40;
+    let mut bench = bench(MANY, &[], 100);
+    bench.ends.clear();
+    std::thread::sleep(Duration::from_millis(200));
+    for lane in 0..MANY {
+        order::send(&bench.orders, &Order::Release(lane), None).expect("sent");
+    }
+    order::send(&bench.orders, &Order::Settle, None).expect("sent");
+    while order::await_next::<Answer>(&bench.orders, PATIENCE).expect("an answer") != Answer::Done {}
+    let late = order::await_next::<Answer>(&bench.orders, Duration::from_millis(100));
+    assert!(matches!(late, Err(ExchangeError::Late)), "{late:?}");
+}
+
+#[test]
 fn frames_allocate_nothing_once_it_is_warm() {
     let bench = bench(3, &[2], 1 << 40);
     let kinds = [

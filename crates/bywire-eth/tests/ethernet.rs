@@ -176,6 +176,9 @@ fn an_interface_goes_down_and_up_and_changes_its_mtu_and_is_removed() {
     network.adapt(0, wanted).expect("adapted");
     assert_eq!(network.station(0).expect("a station").look().expect("a link").mtu_bytes, 9000);
     exchange(&near, &far, 1 << 20);
+    let impossible = bywire_eth::station::Plan { mtu_bytes: 1279, ..rooms[0].plan(1500) };
+    network.adapt(0, impossible).expect_err("it has an IPv6 address");
+    assert_eq!(network.station(0).expect("a station").look().expect("a link").mtu_bytes, 9000);
 
     rooms[0].ip(&format!("link delete {INTERFACE}"));
     let gone = persist(|| match network.vanished() {
@@ -186,6 +189,29 @@ fn an_interface_goes_down_and_up_and_changes_its_mtu_and_is_removed() {
     network.add(gone[0].plan.clone()).expect("it can be made again");
     let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7005));
     exchange(&near, &far, 1 << 20);
+}
+
+#[test]
+fn a_device_with_several_queues_vanishes_once_for_all() {
+    let Some(rooms) = rooms(2) else { return };
+    let mut network = Network::start(&Launch::Thread, 3, MANNER).expect("a network");
+    for room in &rooms {
+        network.add(room.plan(1500)).expect("an interface");
+    }
+    for _ in 0..5 {
+        rooms[0].ip(&format!("link delete {INTERFACE}"));
+        let gone = persist(|| match network.vanished() {
+            Ok(gone) if !gone.is_empty() => Ok(gone),
+            _ => Err(std::io::ErrorKind::WouldBlock.into()),
+        });
+        assert_eq!(gone.len(), 1);
+        // At once: what the other loops say of the old one must not end the new one.
+        network.add(gone[0].plan.clone()).expect("it can be made again");
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(network.vanished().expect("an answer").is_empty());
+        let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7006));
+        exchange(&near, &far, 1 << 16);
+    }
 }
 
 #[test]

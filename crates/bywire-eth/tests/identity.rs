@@ -101,11 +101,6 @@ proptest! {
             apart.extend(segments(*descriptor, piece));
         }
         prop_assert_eq!(apart, segments(descriptor, &frame));
-        if packet.extension_words == 0 && pieces.len() <= 64 {
-            let merged = coalesced(&pieces, 65_549);
-            prop_assert_eq!(merged.len(), 1);
-            prop_assert_eq!((&merged[0].0, &merged[0].1), (&descriptor, &frame));
-        }
     }
 }
 
@@ -246,19 +241,6 @@ fn identifications_may_stand_still_only_where_they_mean_nothing() {
     // One way or the other, not both.
     assert_eq!(out_of_identified(true, &[5, 6, 5, 5]), 2);
     assert_eq!(out_of_identified(true, &[5, 5, 7, 8]), 2);
-    // The identifications of a superframe's segments rise.
-    let packets = Packet::tcp(vec![5; 400]).segments(200);
-    let frame = |packet: &Packet| (packet.descriptor(100), packet.partial());
-    let standing = Packet { identification: packets[0].identification, ..packets[1].clone() };
-    let rising = Packet { identification: packets[0].identification + 2, ..packets[1].clone() };
-    assert_eq!(coalesced(&[frame(&packets[0]), frame(&standing)], 65_549).len(), 2);
-    assert_eq!(coalesced(&[frame(&packets[0]), frame(&rising)], 65_549).len(), 1);
-    let single = Packet::tcp(vec![5; 300]).segments(100).remove(0);
-    let next =
-        |identification| Packet { sequence: single.sequence + 100, identification, ..packets[1].clone() };
-    let first = (single.descriptor(0), single.partial());
-    assert_eq!(coalesced(&[first.clone(), frame(&next(single.identification))], 65_549).len(), 2);
-    assert_eq!(coalesced(&[first, frame(&next(single.identification + 1))], 65_549).len(), 1);
 }
 
 #[test]
@@ -278,19 +260,6 @@ fn segments_too_short_for_a_kernel_are_not_merged() {
         coalesced(&plain(segments.iter().map(Packet::whole).collect()), 65_549).len()
     };
     assert_eq!((out(7), out(8)), (4, 1));
-}
-
-/// Without the mark, CWR is for all segments, which is not ours to decide.
-#[test]
-fn a_superframe_s_congestion_mark_is_kept_as_it_was() {
-    let mut packets = Packet { flags: ACK | CWR, ..Packet::tcp(vec![5; 400]) }.segments(200);
-    packets[1].identification = packets[0].identification + 2;
-    let mut frames: Vec<_> =
-        packets.iter().map(|packet| (packet.descriptor(100), packet.partial())).collect();
-    assert!(coalesced(&frames, 65_549)[0].0.congestion);
-    frames[0].0.congestion = false;
-    let out = coalesced(&frames, 65_549);
-    assert_eq!((out.len(), out[0].0.congestion), (1, false));
 }
 
 #[test]
@@ -377,19 +346,6 @@ fn bounds_of_a_merged_frame_are_kept() {
     let frames = [&frames[..46], &plain(vec![more.whole()])].concat();
     let lengths: Vec<_> = coalesced(&frames, usize::MAX).iter().map(|(.., numbers)| numbers.len()).collect();
     assert_eq!(lengths, [46, 1]);
-    // Superframes of 32 datagrams each: four of them are as many as a kernel takes.
-    let udp = Packet { identification: 0, ..Packet::udp(vec![5; 32 * 9 * 10]) };
-    let frames = pieces(udp.descriptor(0), &udp.partial(), 65_549).expect("short");
-    assert_eq!(frames.len(), 1);
-    let pieces: Vec<_> =
-        udp.segments(320).iter().map(|packet| (packet.descriptor(10), packet.partial())).collect();
-    let mut pieces = pieces;
-    for (index, (_, frame)) in pieces.iter_mut().enumerate() {
-        let identification = (index * 32) as u16;
-        *frame = Packet { identification, payload: vec![5; 320], ..udp.clone() }.partial();
-    }
-    let lengths: Vec<_> = coalesced(&pieces, 65_549).iter().map(|(.., numbers)| numbers.len()).collect();
-    assert_eq!(lengths, [4, 4, 1]);
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn mtu_9000_is_jumbo() {
 }
 
 #[test]
-fn mtu_30000_nearly_fills_a_datagram_of_the_message_layer() {
+fn mtu_30000_is_longer_than_what_is_merged() {
     crosses(30_000);
 }
 

@@ -33,10 +33,14 @@ pub fn of(program: &str, result: Result<()>) -> ExitCode {
         Err(error) if is_closed_output(&error) => ExitCode::SUCCESS,
         Err(error) => {
             complain(program, format!("{error:#}"));
-            let misuse = error.chain().any(|cause| cause.is::<Misuse>());
-            if misuse { ExitCode::from(MISUSE) } else { ExitCode::FAILURE }
+            if is_misuse(&error) { ExitCode::from(MISUSE) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// Whether `error` ends with [`MISUSE`].
+pub fn is_misuse(error: &Error) -> bool {
+    error.chain().any(|cause| cause.is::<Misuse>())
 }
 
 /// One line to standard error, whatever `reason` contains.

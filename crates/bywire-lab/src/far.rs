@@ -3,12 +3,12 @@
 //! One control connection carries one pair: JSON lines, first the handshake (versions, and a proof of the shared
 //! key where one is set), then the job, then the target's own words. Messages under test take their own sockets.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hmac::{Hmac, Mac};
@@ -27,7 +27,7 @@ pub const DEFAULT_PORT: u16 = 7247;
 /// Changes when both ends of the control connection would misread each other.
 const PROTOCOL: u32 = 1;
 
-/// How long either side waits for the other's next line of the handshake.
+/// How long either side waits for all that the other has to say until the job is under way.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A line of the control connection is never longer: an outcome with every block and bucket fits.
@@ -44,6 +44,12 @@ const BLOCKS_MAX: u32 = 50_000;
 
 /// Targets that run at once.
 const CLIENTS_MAX: usize = 16;
+
+/// Connections that have not proved yet that they may have one; none stays so for longer than [`HANDSHAKE_PATIENCE`].
+const STRANGERS_MAX: usize = 64;
+
+/// How long the server rests when no connection can be accepted: out of descriptors, it would try for ever.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Another machine that plays targets.
 #[derive(Clone, Debug)]
@@ -132,19 +138,39 @@ struct Verdict {
 /// One side of a control connection.
 struct Line {
     stream: TcpStream,
-    reader: BufReader<TcpStream>,
+    reader: BufReader<Heard>,
+}
+
+/// What the other side says, until a moment that does not move with what it says.
+struct Heard {
+    stream: TcpStream,
+    until: Option<Instant>,
+}
+
+impl Read for Heard {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(until) = self.until {
+            let rest = until.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(rest))?;
+        }
+        self.stream.read(buffer)
+    }
 }
 
 impl Line {
     fn new(stream: TcpStream) -> Result<Self> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(HANDSHAKE_PATIENCE))?;
         stream.set_write_timeout(Some(HANDSHAKE_PATIENCE))?;
-        let reader = BufReader::new(stream.try_clone()?);
+        let until = Some(Instant::now() + HANDSHAKE_PATIENCE);
+        let reader = BufReader::new(Heard { stream: stream.try_clone()?, until });
         Ok(Self { stream, reader })
     }
 
-    fn forever(&self) -> Result<()> {
+    fn forever(&mut self) -> Result<()> {
+        self.reader.get_mut().until = None;
         Ok(self.stream.set_read_timeout(None)?)
     }
 
@@ -158,7 +184,7 @@ impl Line {
     fn hear<T: for<'a> Deserialize<'a>>(&mut self) -> Result<T> {
         let mut line = String::new();
         let limited = &mut (&mut self.reader).take(REQUEST_BYTES_MAX);
-        limited.read_line(&mut line).context("nothing was heard for 5 s")?;
+        limited.read_line(&mut line).context("it did not say in 5 s what it had to say")?;
         ensure!(!line.is_empty(), "the connection was closed");
         serde_json::from_str(&line).map_err(|_| anyhow!("what it says makes no sense: is it `bywire serve`?"))
     }
@@ -185,8 +211,8 @@ impl Line {
         Ok(())
     }
 
-    /// The server's side of the handshake.
-    fn admit(&mut self, key: Option<&[u8]>, full: bool) -> Result<()> {
+    /// The server's side of the handshake: who is admitted has a place among `clients`.
+    fn admit(&mut self, key: Option<&[u8]>, clients: &Arc<AtomicUsize>) -> Result<Seat> {
         let server_nonce = nonce();
         self.say(&Challenge {
             protocol: PROTOCOL,
@@ -196,11 +222,11 @@ impl Line {
         })?;
         let hello: Hello = self.hear()?;
         let verdict = same_version(hello.protocol, &hello.version).and_then(|()| {
-            ensure!(!full, "it serves {CLIENTS_MAX} tests already: try again later");
             let claim = hello.proof.as_deref().unwrap_or_default();
             let known = |key| is_proof(claim, key, "client", &server_nonce, &hello.nonce);
             ensure!(key.is_none_or(known), "the key is wrong");
-            Ok(())
+            Seat::take(clients, CLIENTS_MAX)
+                .ok_or_else(|| anyhow!("it serves {CLIENTS_MAX} tests already: try again later"))
         });
         self.say(&Verdict {
             refused: verdict.as_ref().err().map(|error| error.to_string()),
@@ -251,36 +277,57 @@ fn is_proof(claim: &str, key: &[u8], role: &str, server_nonce: &str, client_nonc
     bytes.is_some_and(|bytes| keyed(key, role, server_nonce, client_nonce).verify_slice(&bytes).is_ok())
 }
 
+/// One of a bounded number, until it is dropped.
+struct Seat(Arc<AtomicUsize>);
+
+impl Seat {
+    fn take(taken: &Arc<AtomicUsize>, seats_max: usize) -> Option<Self> {
+        let one_more = |taken| (taken < seats_max).then_some(taken + 1);
+        taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Self(Arc::clone(taken)))
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Serves targets on `listener` until the process ends; `log` is told of each client in one line.
 pub fn serve(listener: &TcpListener, key: Option<Vec<u8>>, log: fn(&str)) -> Result<()> {
     let key: Arc<Option<Vec<u8>>> = Arc::new(key);
-    let clients = Arc::new(AtomicUsize::new(0));
+    let (strangers, clients) = (Arc::default(), Arc::default());
     for stream in listener.incoming() {
-        let Ok(stream) = stream else { continue };
-        // Twice as many threads as clients: the others are being told that there is no place.
-        if clients.load(Ordering::Relaxed) >= 2 * CLIENTS_MAX {
+        let Ok(stream) = stream else {
+            std::thread::sleep(ACCEPT_PAUSE);
             continue;
-        }
+        };
+        let Some(stranger) = Seat::take(&strangers, STRANGERS_MAX) else { continue };
         let (key, clients) = (Arc::clone(&key), Arc::clone(&clients));
-        let place = clients.fetch_add(1, Ordering::Relaxed);
         std::thread::spawn(move || {
             let peer = stream.peer_addr().map_or_else(|_| "a client".to_owned(), |peer| peer.to_string());
-            let full = place >= CLIENTS_MAX;
-            if let Err(error) = serve_one(stream, (*key).as_deref(), full, |what| {
+            if let Err(error) = serve_one(stream, (*key).as_deref(), stranger, &clients, |what| {
                 log(&format!("{peer}: {what}"));
             }) {
                 log(&format!("{peer}: {error:#}"));
             }
-            clients.fetch_sub(1, Ordering::Relaxed);
         });
     }
     Ok(())
 }
 
-fn serve_one(stream: TcpStream, key: Option<&[u8]>, full: bool, log: impl Fn(&str)) -> Result<()> {
+fn serve_one(
+    stream: TcpStream,
+    key: Option<&[u8]>,
+    stranger: Seat,
+    clients: &Arc<AtomicUsize>,
+    log: impl Fn(&str),
+) -> Result<()> {
     let local = stream.local_addr()?.ip();
     let mut line = Line::new(stream)?;
-    line.admit(key, full)?;
+    let _client = line.admit(key, clients)?;
+    drop(stranger);
     let job: Job = line.hear()?;
     let plan = match bounded(job, local) {
         Ok(plan) => plan,
@@ -342,7 +389,58 @@ fn relay(plan: Plan, line: Line) -> Result<()> {
         let _gone = input.read(&mut byte);
         drop(target);
     });
-    std::io::copy(&mut output, &mut stream).context("the client is gone")?;
-    stream.shutdown(Shutdown::Both)?;
-    Ok(())
+    let copied = io::copy(&mut output, &mut stream).context("the client is gone");
+    // However it went: the thread above reads until then, and the target ends with it.
+    let _gone = stream.shutdown(Shutdown::Both);
+    copied.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn a_line_that_comes_byte_by_byte_has_no_longer_than_any_other() {
+        let (mut slow, server) = connection();
+        let mut line = Line::new(server).unwrap();
+        line.reader.get_mut().until = Some(Instant::now() + Duration::from_millis(200));
+        let started = Instant::now();
+        let slow = std::thread::spawn(move || {
+            while slow.write_all(b" ").is_ok() && started.elapsed().as_secs() < 10 {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        assert!(line.hear::<Hello>().is_err());
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        line.stream.shutdown(Shutdown::Both).unwrap();
+        slow.join().unwrap();
+    }
+
+    #[test]
+    fn strangers_without_the_key_take_no_place_of_those_who_have_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || serve(&listener, Some(b"the key".to_vec()), |_| {}));
+        let strangers: Vec<_> =
+            (0..2 * CLIENTS_MAX).map(|_| Line::new(TcpStream::connect(address).unwrap()).unwrap()).collect();
+        let greet = |key: &[u8]| Line::new(TcpStream::connect(address).unwrap()).unwrap().greet(Some(key));
+        assert!(greet(b"another").is_err());
+        // Those who have it, and keep what they got, are as many as there are places.
+        let mut friends: Vec<_> =
+            (0..=CLIENTS_MAX).map(|_| Line::new(TcpStream::connect(address).unwrap()).unwrap()).collect();
+        let refused = friends.split_off(CLIENTS_MAX);
+        for friend in &mut friends {
+            friend.greet(Some(b"the key")).unwrap();
+        }
+        for mut friend in refused {
+            assert!(friend.greet(Some(b"the key")).unwrap_err().to_string().contains("try again later"));
+        }
+        drop((strangers, friends));
+    }
 }

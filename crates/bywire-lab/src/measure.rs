@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bywire_pairing::launch;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cell::{ADAPTIVE, Cacheline, Cell};
 use crate::crowd::{self, Ground};
@@ -183,6 +183,11 @@ impl Ethernet {
             "level eth joins two namespaces that it makes: leave out --between"
         );
         let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
+        let (least, most) = (68, if link == Link::Veth { 65_535 } else { 65_521 });
+        ensure!(
+            (least..=most).contains(&mtu_bytes),
+            Misuse(format!("an MTU of {mtu_bytes} is out of bounds: give --mtu {least} to {most} bytes"))
+        );
         let carriage = Carriage { link, mtu_bytes, coalesce: request.coalesce.unwrap_or(true) };
         Ok(Some(Self { protocol, carriage }))
     }
@@ -243,7 +248,11 @@ pub fn run(request: Request, progress: &mut dyn FnMut(f64)) -> Result<Cell> {
         measurement.take_pair_telling(&mut |share| progress((taken + share) / f64::from(PAIRS)))?;
     }
     let mut cell = measurement.cell()?;
-    cell.environment = environment::describe(&measurement.cores_used());
+    let mut machine = environment::describe(&measurement.cores_used());
+    if let (Some(machine), Some(own)) = (machine.as_object_mut(), cell.environment.as_object_mut()) {
+        machine.append(own);
+    }
+    cell.environment = machine;
     Ok(cell)
 }
 
@@ -486,7 +495,8 @@ impl Measurement {
         start + Duration::from_micros(block_us * u64::from(blocks)) + Duration::from_millis(50)
     }
 
-    /// The cell of the pairs taken so far, without its environment.
+    /// The cell of the pairs taken so far; of its environment what is not the machine's, between namespaces whether they
+    /// soon forget pieces of lost datagrams.
     ///
     /// # Errors
     /// No pair has been taken, or its two ends contradict each other.
@@ -500,6 +510,9 @@ impl Measurement {
         cell.cacheline = self.beside.flatten();
         cell.link.clone_from(&self.link);
         cell.between.clone_from(&self.between);
+        if let Place::Namespaces(namespaces) = &self.place {
+            cell.environment = json!({ "forgets_fragments": namespaces.forgets_fragments() });
+        }
         cell.moments.clone_from(&self.moments);
         Ok(cell)
     }

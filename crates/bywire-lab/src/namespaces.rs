@@ -66,6 +66,9 @@ pub struct Namespace {
     user: Option<OwnedFd>,
     network: OwnedFd,
     address: Ipv4Addr,
+    /// Are pieces of datagrams that lost another one kept for a second, in 64 MiB? Else for as long, and in as much, as
+    /// this kernel does by default (30 s, 4 MiB).
+    forgets_fragments: bool,
 }
 
 impl Namespaces {
@@ -74,14 +77,7 @@ impl Namespaces {
     /// # Errors
     /// One line with the reason why this machine or this user cannot, and what to do.
     pub fn veth_pair(mtu_bytes: u32) -> Result<Self> {
-        ensure!(
-            MTU_BYTES.contains(&mtu_bytes),
-            Misuse(format!(
-                "an MTU of {mtu_bytes} is out of bounds: give {} to {} bytes",
-                MTU_BYTES.start(),
-                MTU_BYTES.end()
-            ))
-        );
+        check_mtu(mtu_bytes)?;
         Self::joined(|source, target| {
             let set_up = || -> Result<()> {
                 source.namespace.configure(&format!(
@@ -118,6 +114,12 @@ impl Namespaces {
         self.joint.link
     }
 
+    /// Are pieces of datagrams that lost another one soon forgotten at both ends? Where that cannot be set, they are kept
+    /// as this kernel does by default.
+    pub fn forgets_fragments(&self) -> bool {
+        self.source.forgets_fragments && self.target.forgets_fragments
+    }
+
     /// The processes that carry what crosses, where it is not the kernel alone.
     pub fn carriers(&self) -> &[u32] {
         &self.joint.processes
@@ -128,6 +130,15 @@ impl Namespaces {
 pub(crate) struct Made {
     namespace: Namespace,
     holder: Holder,
+}
+
+/// Is this an MTU that a veth device takes?
+pub(crate) fn check_mtu(mtu_bytes: u32) -> Result<(), Misuse> {
+    if MTU_BYTES.contains(&mtu_bytes) {
+        return Ok(());
+    }
+    let (least, most) = (MTU_BYTES.start(), MTU_BYTES.end());
+    Err(Misuse(format!("an MTU of {mtu_bytes} is out of bounds: give {least} to {most} bytes")))
 }
 
 /// So many namespaces of one owner with their loopback up, and addresses that count from 1.
@@ -142,7 +153,7 @@ pub(crate) fn make(count: usize) -> Result<Vec<Made>> {
             namespace.user = first.user.as_ref().map(OwnedFd::try_clone).transpose()?;
         }
         namespace.configure("link set lo up\n").context("cannot set up a network namespace")?;
-        namespace.forget_fragments_soon()?;
+        namespace.forgets_fragments = namespace.forget_fragments_soon()?;
         made.push(Made { namespace, holder });
     }
     Ok(made)
@@ -199,16 +210,15 @@ impl Namespace {
     }
 
     /// What a lost fragment leaves behind is kept for 30 s by default: once that fills 4 MiB, no datagram beyond the MTU
-    /// arrives any more, and a measurement would end with the first loss of many.
-    fn forget_fragments_soon(&self) -> Result<()> {
+    /// arrives any more, and a measurement would end with the first loss of many. `false`: this is not allowed here, and
+    /// datagrams cross as they do anywhere.
+    fn forget_fragments_soon(&self) -> Result<bool> {
         const SET: &str =
             "cd /proc/sys/net/ipv4 && echo 1 > ipfrag_time && echo 67108864 > ipfrag_high_thresh";
         let mut shell = Command::new("sh");
         shell.args(["-c", SET]).stdin(Stdio::null()).stderr(Stdio::null());
         self.enter(&mut shell)?;
-        // Where this is not allowed, datagrams cross as they do anywhere.
-        let _as_it_was = shell.status().context("cannot run `sh`")?;
-        Ok(())
+        Ok(shell.status().context("cannot run `sh`")?.success())
     }
 
     /// Runs a batch of `ip` commands inside, one a line.
@@ -284,7 +294,7 @@ impl Holder {
     fn namespace(&self, address: Ipv4Addr) -> Result<Namespace> {
         let open = |kind: &str| File::open(format!("/proc/{}/ns/{kind}", self.child.id()));
         let user = if self.in_new_user { Some(open("user")?.into()) } else { None };
-        Ok(Namespace { user, network: open("net")?.into(), address })
+        Ok(Namespace { user, network: open("net")?.into(), address, forgets_fragments: false })
     }
 }
 

@@ -47,6 +47,9 @@ const ALL_LEVELS: [&str; 6] = ["msg", "unix", "tcp", "sock", "udp", ethernet::LE
 /// Measuring time of a ceiling, at most.
 const CEILING_SECONDS: f64 = 0.2;
 
+/// The round size that a datagram would have, were it not for its headers.
+const DATAGRAM_BOUND: u64 = 64 * KIB;
+
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
@@ -111,7 +114,10 @@ fn left_out(preset: &Preset) -> Vec<Absence> {
     if !too_long.is_empty() {
         let tests = too_long.into_iter().collect::<Vec<_>>().join(" and ");
         let longest = crate::plan::DATAGRAM_BYTES_MAX;
-        left_out.push(absent("udp", format!("{tests} beyond {longest} bytes: no datagram is longer")));
+        left_out.push(absent(
+            "udp",
+            format!("{tests} beyond {longest} bytes, which stand for 64 KiB: no datagram is longer"),
+        ));
     }
     left_out
 }
@@ -126,6 +132,12 @@ fn keep_levels(preset: &mut Preset, levels: &[String]) -> Result<()> {
         group.retain(|request| levels.contains(&request.level));
     }
     preset.groups.retain(|group| !group.is_empty());
+    if preset.groups.is_empty() && !levels.iter().any(|level| level == "memory") {
+        let (name, chosen) = (preset.name, levels.join(", "));
+        bail!(Misuse(format!(
+            "the preset {name} has no cell of {chosen}: choose another preset or other --levels"
+        )));
+    }
     preset.absent.retain(|absence| levels.contains(&absence.level));
     Ok(())
 }
@@ -319,12 +331,19 @@ fn over(link: Link, test: &str, size_bytes: u64) -> Request {
     }
 }
 
-/// One group: the same test and size at several levels. Sizes that no datagram holds leave `udp` out.
+/// One group: the same test and size at several levels. For 64 KiB stands the longest datagram; other sizes that no
+/// datagram holds leave `udp` out.
 fn at_levels(levels: &[&str], test: &str, size_bytes: Option<u64>) -> Vec<Request> {
-    let fits = |level: &&&str| {
-        **level != "udp" || size_bytes.is_none_or(|size| size <= crate::plan::DATAGRAM_BYTES_MAX)
+    let longest = crate::plan::DATAGRAM_BYTES_MAX;
+    let at_level = |level: &&str| {
+        let size_bytes = match size_bytes {
+            Some(DATAGRAM_BOUND) if *level == "udp" => Some(longest),
+            size => size,
+        };
+        let fits = *level != "udp" || size_bytes.is_none_or(|size| size <= longest);
+        fits.then(|| Request { size_bytes, ..Request::new(level, test) })
     };
-    levels.iter().filter(fits).map(|level| Request { size_bytes, ..Request::new(level, test) }).collect()
+    levels.iter().filter_map(at_level).collect()
 }
 
 /// The same requests with ends that poll.
@@ -404,7 +423,13 @@ mod tests {
         }
         let quick = named("quick", None, None).unwrap();
         let udp = quick.absent.iter().find(|absence| absence.level == "udp").unwrap();
-        assert_eq!(udp.reason, "bidir and stream beyond 65507 bytes: no datagram is longer");
+        assert_eq!(
+            udp.reason,
+            "bidir and stream beyond 65507 bytes, which stand for 64 KiB: no datagram is longer"
+        );
+        let streams =
+            quick.groups.iter().flatten().filter(|cell| cell.level == "udp" && cell.test == "stream");
+        assert_eq!(streams.filter_map(|cell| cell.size_bytes).collect::<Vec<_>>(), [KIB, 65_507]);
         let chosen = ["unix".to_owned()];
         assert!(named("quick", None, Some(&chosen)).unwrap().absent.is_empty());
     }
@@ -417,6 +442,8 @@ mod tests {
         assert!(
             named("quick", None, Some(&levels)).unwrap_err().to_string().contains("msg, unix, tcp, udp, eth")
         );
+        let nothing = named("gm-ethernet", None, Some(&["msg".to_owned()])).unwrap_err().to_string();
+        assert!(nothing.contains("has no cell of msg"), "{nothing}");
     }
 
     #[test]

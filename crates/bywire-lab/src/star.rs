@@ -3,10 +3,10 @@
 //! The switch is a bridge in a namespace of its own, or whatever else leads an interface into each node. All of it is
 //! gone with this program, as two namespaces with a cable are; see [`crate::namespaces`].
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::ending::Misuse;
-use crate::namespaces::{self, INTERFACE, Joint, MTU_BYTES, Namespace, PREFIX_LENGTH, Side};
+use crate::namespaces::{self, INTERFACE, Joint, Namespace, PREFIX_LENGTH, Side};
 
 /// How many nodes there may be.
 pub const NODES: std::ops::RangeInclusive<u32> = 2..=64;
@@ -26,14 +26,7 @@ impl Star {
     /// # Errors
     /// One line with the reason why this machine or this user cannot, and what to do.
     pub fn bridge(count: u32, mtu_bytes: u32) -> Result<Self> {
-        ensure!(
-            MTU_BYTES.contains(&mtu_bytes),
-            Misuse(format!(
-                "an MTU of {mtu_bytes} is out of bounds: give {} to {} bytes",
-                MTU_BYTES.start(),
-                MTU_BYTES.end()
-            ))
-        );
+        namespaces::check_mtu(mtu_bytes)?;
         check(count)?;
         // The last one becomes the switch.
         let mut made = namespaces::make(count as usize + 1)?;

@@ -1,7 +1,7 @@
 //! A stored session: a directory with `session.json` and `cells.jsonl`, one cell a line.
 //!
 //! Each cell is appended as soon as it is measured, so an interrupted session keeps what it has; a last line that
-//! was torn off in the middle is left out when the session is read again.
+//! was torn off in the middle is left out when the session is read again, and [`cut_off`] says so.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -40,6 +40,12 @@ pub enum StoreError {
         line: usize,
         /// What is wrong with it.
         reason: String,
+    },
+    /// Nothing but a torn line.
+    #[error("{path}, line 1: cut off; 0 cells read")]
+    CutOff {
+        /// Which file.
+        path: PathBuf,
     },
     /// A measured value is no number, which JSON cannot hold.
     #[error("{level} {test} has no value: nothing was measured")]
@@ -128,6 +134,18 @@ pub fn read(directory: &Path) -> Result<Session, StoreError> {
     Ok(session)
 }
 
+/// One line about a session of `cells` cells in `directory` whose last line was torn off; `None`: it is whole.
+///
+/// # Errors
+/// When the cells cannot be read.
+pub fn cut_off(directory: &Path, cells: usize) -> Result<Option<String>, StoreError> {
+    let path = directory.join(CELLS_FILE);
+    let bytes = fs::read(&path).map_err(|reason| file_error("read", &path, reason))?;
+    let whole = bytes.split(|&byte| byte == b'\n').count();
+    let torn = bytes.last().is_some_and(|&byte| byte != b'\n');
+    Ok(torn.then(|| format!("{}, line {whole}: cut off; {cells} cells read", path.display())))
+}
+
 /// Reads the session in `directory`, or all those directly below it, in the order in which they were started.
 ///
 /// # Errors
@@ -175,6 +193,9 @@ fn read_cells(path: &Path) -> Result<Vec<Cell>, StoreError> {
             return Err(malformed(path, index + 1, reason));
         }
         cells.push(cell);
+    }
+    if cells.is_empty() && whole < bytes.len() {
+        return Err(StoreError::CutOff { path: path.to_owned() });
     }
     Ok(cells)
 }

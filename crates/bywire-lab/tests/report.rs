@@ -105,6 +105,24 @@ fn verdicts_of(measured: &[(&'static str, &[&str])]) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
+/// A rate grows with the size of a message: what only one of two was measured at is no advantage over the other.
+#[test]
+fn rates_are_compared_at_sizes_that_both_were_measured_at() {
+    let mut session = generated_session();
+    session.cells.clear();
+    let formula = |level| (level, "link", None, 10_000.0, 10.0);
+    session
+        .cells
+        .extend([1024, 65_536, 1 << 20].into_iter().flat_map(|size| cells_at(formula("unix"), size)));
+    session.cells.extend([1024, 65_507].into_iter().flat_map(|size| cells_at(formula("udp"), size)));
+    let text = report::summary_text(&session);
+    let verdict = text.lines().find(|line| line.starts_with("Highest one-way rate")).expect("a verdict");
+    // One formula for both, so that at one size nobody wins.
+    assert!(verdict.contains(" at 1 MiB ") && verdict.contains(" at 65507 B"), "{verdict}");
+    assert!(verdict.contains("no measurable difference from udp"), "{verdict}");
+    assert!(verdict.contains(", against ") && verdict.contains(" at 64 KiB)"), "{verdict}");
+}
+
 #[test]
 fn every_level_that_was_measured_stands_in_an_answer_to_each_question() {
     const WAITS: [&[&str]; 7] = [

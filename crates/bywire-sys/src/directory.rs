@@ -67,14 +67,34 @@ pub fn remove(path: &Path) {
     let _ = rustix::fs::unlink(path);
 }
 
-/// Takes the lock of a directory, held until the descriptor is dropped. Leaves no file.
+/// Takes this user's lock of a directory, held until the descriptor is dropped: the directory's own where nobody else
+/// can open that; else that of a file in it, which stays, for whoever can open a file can hold its lock for ever.
 ///
 /// # Errors
-/// [`Errno::AGAIN`] when another process has it.
+/// [`Errno::AGAIN`] when another process has it; [`Errno::PERM`] when the file's name is another user's.
 pub fn try_lock(path: &Path) -> Result<OwnedFd, Errno> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let is_private = rustix::fs::fstat(&file)?.st_mode & 0o077 == 0;
+    let file = if is_private { file } else { lock_file(&file)? };
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     Ok(file)
+}
+
+/// This user's lock file in a directory of all users, which nobody else can open.
+fn lock_file(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let user = crate::process::user();
+    // Another user's fifo of this name is to hold nobody up before it is refused.
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(directory, format!(".{user}.lock"), flags, Mode::from_raw_mode(0o600))
+        .map_err(|error| match error {
+            // What the kernel says of another's file, in a sticky directory or at all, and of a link.
+            Errno::ACCESS | Errno::LOOP | Errno::NXIO => Errno::PERM,
+            error => error,
+        })?;
+    let found = rustix::fs::fstat(&file)?;
+    let is_file = rustix::fs::FileType::from_raw_mode(found.st_mode).is_file();
+    // A hard link to another file of ours would be one that others may open.
+    if is_file && found.st_uid == user && found.st_mode & 0o077 == 0 { Ok(file) } else { Err(Errno::PERM) }
 }
 
 /// What is known of an entry without opening it.
@@ -113,4 +133,52 @@ pub fn names(path: &Path, count_max: usize) -> Result<Vec<String>, Errno> {
     // Ours are text; a name that is none is not ours.
     let text = |entry: rustix::fs::DirEntry| entry.file_name().to_str().ok().map(str::to_owned);
     Ok(entries.map_while(Result::ok).take(count_max).filter_map(text).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn directory(mode: u32) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(mode)).expect("chmod");
+        directory
+    }
+
+    fn own_lock(directory: &Path) -> std::path::PathBuf {
+        directory.join(format!(".{}.lock", crate::process::user()))
+    }
+
+    #[test]
+    fn a_lock_is_held_once_and_is_a_file_only_where_others_could_open_the_directory() {
+        for (mode, leaves_file) in [(0o700, false), (0o755, true), (0o1777, true)] {
+            let directory = directory(mode);
+            let lock = try_lock(directory.path()).expect("free");
+            assert_eq!(try_lock(directory.path()).err(), Some(Errno::AGAIN));
+            drop(lock);
+            try_lock(directory.path()).expect("free again");
+            assert_eq!(own_lock(directory.path()).exists(), leaves_file, "mode {mode:o}");
+        }
+    }
+
+    #[test]
+    fn whoever_holds_a_shared_directory_itself_holds_up_nobody() {
+        let directory = directory(0o1777);
+        let held = std::fs::File::open(directory.path()).expect("anybody can");
+        rustix::fs::flock(&held, FlockOperation::LockExclusive).expect("and lock it");
+        try_lock(directory.path()).expect("another lock");
+    }
+
+    #[test]
+    fn a_lock_file_that_others_may_open_is_refused() {
+        let open_to_all = directory(0o1777);
+        std::fs::write(own_lock(open_to_all.path()), "").expect("written");
+        let all = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(own_lock(open_to_all.path()), all).expect("chmod");
+        assert_eq!(try_lock(open_to_all.path()).err(), Some(Errno::PERM));
+        let linked = directory(0o1777);
+        std::os::unix::fs::symlink("/dev/null", own_lock(linked.path())).expect("a link");
+        assert_eq!(try_lock(linked.path()).err(), Some(Errno::PERM));
+    }
 }

@@ -6,7 +6,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit of open descriptors to at least `needed`, within the hard limit.
+/// Raises the soft limit of open descriptors to at least `needed`, or as far as the hard limit allows.
 ///
 /// # Errors
 /// [`Errno::MFILE`] when the hard limit is lower than `needed`.
@@ -15,11 +15,9 @@ pub fn raise_descriptor_limit(needed: u64) -> Result<(), Errno> {
     if limit.current.is_none_or(|current| current >= needed) {
         return Ok(());
     }
-    if limit.maximum.is_some_and(|maximum| maximum < needed) {
-        return Err(Errno::MFILE);
-    }
     let target = limit.maximum.map_or(needed, |maximum| maximum.min(needed.max(65_536)));
-    setrlimit(Resource::Nofile, Rlimit { current: Some(target), maximum: limit.maximum })
+    setrlimit(Resource::Nofile, Rlimit { current: Some(target), maximum: limit.maximum })?;
+    if target < needed { Err(Errno::MFILE) } else { Ok(()) }
 }
 
 /// The soft limit of open descriptors now.

@@ -10,6 +10,9 @@ use rustix::io::Errno;
 /// How many events one [`Poller::wait`] takes at most; the rest stay for the next.
 const BATCH: usize = 64;
 
+/// What `epoll_pwait` takes as milliseconds; for more, a call of Linux 5.11 would be needed.
+const TIMEOUT_MAX: Duration = Duration::from_millis(i32::MAX as u64);
+
 /// An epoll instance whose entries are told apart by a 64-bit tag.
 #[derive(Debug)]
 pub struct Poller {
@@ -45,13 +48,13 @@ impl Poller {
     }
 
     /// Waits until something is ready or `timeout` has passed (`None`: for ever), and returns the tags.
-    /// A signal ends the wait early with no tags.
+    /// A signal ends the wait early with no tags, and so do some 24 days.
     ///
     /// # Errors
     /// What `epoll_wait` said, which means a broken instance.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<&[u64], Errno> {
-        let limit = timeout.map(|timeout| Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        let limit = timeout.map(|timeout| timeout.min(TIMEOUT_MAX)).map(|timeout| Timespec {
+            tv_sec: timeout.as_secs().cast_signed(),
             tv_nsec: timeout.subsec_nanos().into(),
         });
         let mut events = [MaybeUninit::uninit(); BATCH];

@@ -188,7 +188,7 @@ impl Socket {
             Ok(_) if raw >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
             Err(Errno::NOPROTOOPT) => crate::process::watch(self.credentials()?.pid),
             Ok(_) => Err(Errno::BADF),
-            Err(error) => Err(error),
+            Err(error) => Err(of_ended(error)),
         }
     }
 
@@ -222,6 +222,22 @@ impl Socket {
     /// # Errors
     /// What the kernel said.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
+        let (received, is_whole) = self.receive_what_fits(buffer)?;
+        match received {
+            Received::Packet(_, descriptors) if !is_whole => {
+                crate::foreign::discard(descriptors);
+                Err(Errno::MSGSIZE)
+            }
+            received => Ok(received),
+        }
+    }
+
+    /// The same, where descriptors may be missing, for want of room in this process's table or because there were too
+    /// many: `false` then. Truncated packets remain [`Errno::MSGSIZE`].
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn receive_what_fits(&self, buffer: &mut [u8]) -> Result<(Received, bool), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(buffer)];
@@ -233,8 +249,8 @@ impl Socket {
         }
         let message = match result {
             Ok(message) => message,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
-            Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Received::Closed),
+            Err(Errno::AGAIN | Errno::INTR) => return Ok((Received::Nothing, true)),
+            Err(Errno::CONNRESET | Errno::PIPE) => return Ok((Received::Closed, true)),
             Err(error) => return Err(error),
         };
         let descriptors: Vec<OwnedFd> = control
@@ -245,12 +261,16 @@ impl Socket {
             })
             .flatten()
             .collect();
-        if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        if message.flags.contains(ReturnFlags::TRUNC) {
             crate::foreign::discard(descriptors);
             return Err(Errno::MSGSIZE);
         }
         // Our packets are never empty, so nothing at all is the end.
-        Ok(if message.bytes == 0 { Received::Closed } else { Received::Packet(message.bytes, descriptors) })
+        if message.bytes == 0 {
+            return Ok((Received::Closed, true));
+        }
+        let is_whole = !message.flags.contains(ReturnFlags::CTRUNC);
+        Ok((Received::Packet(message.bytes, descriptors), is_whole))
     }
 
     /// # Safety
@@ -267,6 +287,12 @@ impl Socket {
         }
         Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
     }
+}
+
+/// What SO_PEERPIDFD says of a process that has been waited for: ESRCH, and from Linux 6.5 to 6.14 EINVAL, which it
+/// says for no other reason.
+fn of_ended(error: Errno) -> Errno {
+    if error == Errno::INVAL { Errno::SRCH } else { error }
 }
 
 impl From<Socket> for OwnedFd {
@@ -311,6 +337,12 @@ mod tests {
         assert_eq!(credentials.pid, i32::try_from(std::process::id()).expect("pid"));
         a.groups().expect("groups");
         a.watch_process().expect("pidfd");
+    }
+
+    #[test]
+    fn either_word_for_an_ended_process_is_understood() {
+        assert_eq!([Errno::INVAL, Errno::SRCH].map(of_ended), [Errno::SRCH; 2]);
+        assert_eq!(of_ended(Errno::MFILE), Errno::MFILE);
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub(crate) struct Connection {
     pub producers: [Producer; 3],
     pub consumers: [Consumer; 3],
     pub fragment_bytes: usize,
+    /// The peer's, as it announced it: every longer message of its takes a posted buffer, and no other one does.
+    pub peer_fragment_bytes: usize,
     pub integrity: bool,
     pub incoming: [Incoming; 2],
     pub outgoing: [VecDeque<Outgoing>; 2],
@@ -147,6 +149,7 @@ impl Connection {
             producers: LANES.map(|lane| Producer::new(meeting.own_geometry.lane(lane))),
             consumers: LANES.map(|lane| Consumer::new(meeting.peer_geometry.lane(lane))),
             fragment_bytes: meeting.own_geometry.fragment_bytes as usize,
+            peer_fragment_bytes: meeting.peer_geometry.fragment_bytes as usize,
             incoming: Default::default(),
             outgoing: Default::default(),
             starved: [false; 2],

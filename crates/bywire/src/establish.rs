@@ -22,7 +22,7 @@ use crate::handshake::{Introduction, PACKET_BYTES_MAX, Packet, PacketError};
 use crate::heap::{BLOCK_BYTES, BLOCKS_MAX, HEAPS_MAX};
 use crate::options::Admit;
 use crate::port::Port;
-use crate::resources::FOREIGN_SHARE;
+use crate::resources::is_foreign_share;
 use crate::slots::{Connecting, Slot};
 use crate::transfer::heap_bytes;
 
@@ -30,6 +30,8 @@ use crate::transfer::heap_bytes;
 const STRANGERS_MAX: usize = 64;
 /// Events beyond which nobody new is let in before the program has taken some.
 const EVENTS_MAX: usize = 4096;
+/// How long a connect pauses between looks while so many events wait.
+const FULL_PAUSE: Duration = Duration::from_millis(1);
 /// Packets read from a living peer at a time.
 const PACKETS_AT_ONCE: usize = 64;
 /// Strangers accepted at a time, so that a flood of them cannot hold up the data path.
@@ -149,6 +151,10 @@ impl Port {
                 return Err(ConnectError::TimedOut);
             }
             self.look_after_sockets(rest).map_err(ConnectError::System)?;
+            if self.resources.events.len() >= EVENTS_MAX {
+                // What waits for the program to take events stays ready, so that nothing sleeps on the poller.
+                std::thread::sleep(FULL_PAUSE);
+            }
         }
     }
 
@@ -229,7 +235,7 @@ impl Port {
                 Tag::Alarm => self.resources.returns.alarm.silence(),
                 Tag::Bell => self.bell.silence(),
                 // Those who come and go make events; they wait until the program has taken some.
-                Tag::Listener | Tag::Peer { .. } if self.resources.events.len() >= EVENTS_MAX => {}
+                tag if self.resources.events.len() >= EVENTS_MAX && !self.is_let_through(tag) => {}
                 Tag::Listener => self.accept(),
                 Tag::Stranger(number) => self.hear_stranger(number),
                 Tag::Peer { index, generation } => {
@@ -245,6 +251,18 @@ impl Port {
             }
         }
         Ok(())
+    }
+
+    /// Is a tag heard however many events wait? The answer that `connect` waits for is, for it gives out no events.
+    fn is_let_through(&self, tag: Tag) -> bool {
+        match tag {
+            Tag::Listener => false,
+            Tag::Peer { index, .. } => {
+                let peer = self.slots.peer_at(index);
+                peer.is_some_and(|peer| matches!(self.slots.peek(peer), Some(Slot::Connecting(_))))
+            }
+            Tag::Alarm | Tag::Bell | Tag::Stranger(_) => true,
+        }
     }
 
     fn accept(&mut self) {
@@ -323,12 +341,12 @@ impl Port {
     fn admit_stranger(&self, socket: &Socket, hello: &Introduction) -> Result<Credentials, Refusal> {
         self.make_room()?;
         let credentials = socket.credentials().map_err(|_| Refusal::Unverified)?;
-        let is_family = is_family(credentials.uid);
+        let is_foreign = !is_family(credentials.uid);
         let is_admitted = match self.options.admit {
-            Admit::SameUser => is_family,
+            Admit::SameUser => !is_foreign,
             Admit::Everyone => true,
             Admit::Group(group) => {
-                is_family
+                !is_foreign
                     || credentials.gid == group
                     || socket.groups().is_ok_and(|groups| groups.contains(&group))
             }
@@ -336,10 +354,13 @@ impl Port {
         if !is_admitted {
             return Err(Refusal::NotAdmitted);
         }
-        let of_user = |index| self.slots.uid_at(index) == Some(credentials.uid);
-        let share_max = (self.options.peers_max as usize / FOREIGN_SHARE).max(1);
-        if !is_family && self.slots.indices().filter(|index| of_user(*index)).count() >= share_max {
-            return Err(Refusal::TooManyPeers);
+        if is_foreign {
+            let users = || self.slots.indices().filter_map(|index| self.slots.uid_at(index));
+            let own = users().filter(|uid| *uid == credentials.uid).count();
+            let foreign = users().filter(|uid| !is_family(*uid)).count();
+            if !is_foreign_share(self.options.peers_max as usize, own, foreign) {
+                return Err(Refusal::TooManyPeers);
+            }
         }
         if !self.directory.is_owner(&hello.port, credentials) {
             return Err(Refusal::Unverified);
@@ -590,4 +611,31 @@ fn map(file: OwnedFd, length_bytes: usize) -> Result<Shared, Refusal> {
         foreign::discard(vec![file]);
     }
     mapped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Priority;
+    use crate::options::PortOptions;
+
+    #[test]
+    fn connect_hears_its_answer_however_many_events_wait() {
+        let place = tempfile::tempdir().expect("a directory");
+        let open = || {
+            let runtime_directory = Some(place.path().to_owned());
+            Port::open(PortOptions { runtime_directory, ..PortOptions::default() }).expect("open")
+        };
+        let (mut caller, mut server) = (open(), open());
+        let nobody = Peer { index: 7, generation: 7 };
+        let waiting = || Event::Room { peer: nobody, priority: Priority::Low };
+        caller.resources.events.extend(std::iter::repeat_with(waiting).take(EVENTS_MAX));
+        let address = server.address();
+        let serving = std::thread::spawn(move || (server.wait(Some(Duration::from_secs(10))), server));
+        let peer = caller.connect(&address, Duration::from_secs(10)).expect("the answer is heard");
+        assert!(matches!(caller.slots.peek(peer), Some(Slot::Connected(_))));
+        let (event, _server) = serving.join().expect("no panic");
+        assert!(matches!(event, Ok(Some(Event::Connected(_)))));
+        assert_eq!(caller.resources.events.len(), EVENTS_MAX, "those that waited still do");
+    }
 }

@@ -255,7 +255,9 @@ impl Connection {
         resources: &mut Resources,
     ) -> Result<Step, Gone> {
         let incoming = &mut self.incoming[priority as usize];
-        let is_sound = incoming.message.is_none() && total <= resources.message_bytes_max;
+        // What one fragment could carry comes as such, and takes no posted buffer.
+        let is_long = total > self.peer_fragment_bytes as u64;
+        let is_sound = incoming.message.is_none() && is_long && total <= resources.message_bytes_max;
         if !is_sound || total < u64::from(header.length) || header.length == 0 {
             return Err(Gone::Broken);
         }

@@ -66,8 +66,8 @@ impl Regions {
             self.free.pop_front().ok_or(bywire_sys::Errno::NOSPC)?
         };
         let entry = &mut self.entries[index];
-        // Never the epoch before, whatever the generator says.
-        let step = 1 | u64::from_ne_bytes(random);
+        // Never the epoch before, whatever the generator says, and any other one as likely.
+        let step = 1 + u64::from_ne_bytes(random) % EPOCH_MASK;
         entry.epoch = entry.epoch.wrapping_add(step) & EPOCH_MASK;
         entry.region = Some((memory, rights));
         Ok(Key(entry.epoch << INDEX_BITS | index as u64))

@@ -11,11 +11,17 @@ use crate::heap::Returns;
 use crate::options::PortOptions;
 use crate::region::Regions;
 
-/// Of what a port has to give, places for peers and posted buffers, each foreign user gets one in so many (and
-/// at least one): nobody can take it all.
-pub(crate) const FOREIGN_SHARE: usize = 8;
+/// Of what a port has to give, places for peers and posted buffers, each foreign user gets one in so many, and all of
+/// them together leave as much (but get at least one): neither one nor many can take it all.
+const FOREIGN_SHARE: usize = 8;
 /// Spare buffers kept for messages of one fragment.
 const SPARE_MAX: usize = 256;
+
+/// May a foreign user, who has `own` of what there is `total` of, have one more, while all foreign users have `foreign`?
+pub(crate) fn is_foreign_share(total: usize, own: usize, foreign: usize) -> bool {
+    let share = total / FOREIGN_SHARE;
+    own < share.max(1) && foreign < (total - share.max(1)).max(1)
+}
 
 pub(crate) struct Resources {
     pub events: VecDeque<Event>,
@@ -47,7 +53,7 @@ pub(crate) enum Fitting {
     Buffer(Buffer),
     /// None is large enough.
     Missing,
-    /// Its user has its share of them.
+    /// Its user, or foreign users together, have their share of them.
     Shared,
 }
 
@@ -118,12 +124,12 @@ impl Resources {
         }
         if let Some(user) = foreign_user {
             let held = &mut self.held[priority as usize];
-            let share_max = ((queue.len() + held.values().sum::<usize>()) / FOREIGN_SHARE).max(1);
-            let own = held.entry(user).or_default();
-            if *own >= share_max {
+            let foreign = held.values().sum::<usize>();
+            let own = held.get(&user).copied().unwrap_or_default();
+            if !is_foreign_share(queue.len() + foreign, own, foreign) {
                 return Fitting::Shared;
             }
-            *own += 1;
+            held.insert(user, own + 1);
         }
         queue.remove(place).map_or(Fitting::Missing, Fitting::Buffer)
     }
@@ -155,6 +161,27 @@ impl Resources {
     pub fn keep(&mut self, buffer: Vec<u8>) {
         if self.spare.len() < SPARE_MAX && (4096..=65_536).contains(&buffer.len()) {
             self.spare.push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of `total` so many users get, who all take what they can.
+    fn taken(total: usize, users: usize) -> usize {
+        let mut own = vec![0; users];
+        while let Some(user) = (0..users).find(|user| is_foreign_share(total, own[*user], own.iter().sum())) {
+            own[user] += 1;
+        }
+        own.iter().sum()
+    }
+
+    #[test]
+    fn neither_one_foreign_user_nor_many_take_it_all() {
+        for (total, by_one, by_many) in [(1, 1, 1), (2, 1, 1), (8, 1, 7), (16, 2, 14), (1000, 125, 875)] {
+            assert_eq!((taken(total, 1), taken(total, 100)), (by_one, by_many), "of {total}");
         }
     }
 }

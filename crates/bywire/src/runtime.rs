@@ -137,8 +137,8 @@ impl RuntimeDirectory {
         }
     }
 
-    /// Moves a fresh socket to its name: at once where the name is free, else under the directory's
-    /// lock when the socket there turns out to be dead.
+    /// Moves a fresh socket to its name: at once where the name is free, else under this user's lock of the directory
+    /// when the socket there turns out to be dead.
     fn place(&self, temporary: &Path, path: &Path, name: &PortName) -> Result<(), OpenError> {
         let unusable = |cause| OpenError::RuntimeDirectory { path: self.path.clone(), cause };
         let mut lock = None;
@@ -148,7 +148,8 @@ impl RuntimeDirectory {
                 Err(Errno::EXIST) => {}
                 Err(cause) => return Err(unusable(cause)),
             }
-            // Judged and replaced under one lock: nobody replaces a living socket by mistake.
+            // Judged and replaced under one lock: nobody replaces a living socket by mistake. Each user has one, for
+            // nobody but root and a directory's owner could replace another's.
             if lock.is_none() {
                 lock = Some(self.lock()?);
             }
@@ -174,7 +175,8 @@ impl RuntimeDirectory {
             names.into_iter().filter(|name| is_number(name) || is_nameless(name)).collect();
         let own = format!("{own}.port");
         left.retain(|name| *name != own);
-        // From anywhere, so that living ones in front hide nothing.
+        // From anywhere, so that living ones in front hide nothing: among the first SWEEP_NAMES_MAX names, that is. What
+        // stands behind those waits until there are fewer.
         let mut random = [0; 8];
         if left.is_empty() || bywire_sys::process::random(&mut random).is_err() {
             return;

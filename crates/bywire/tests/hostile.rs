@@ -184,6 +184,37 @@ fn messages_longer_than_the_port_takes_are_not_taken() {
     }
 }
 
+/// What a fragment could carry takes no posted buffer: whoever says it does would take the program's buffers by bits.
+#[test]
+fn a_short_message_in_the_form_of_a_long_one_takes_no_posted_buffer() {
+    let place = Place::new();
+    let fragment = u64::from(PortOptions::default().geometry.fragment_bytes);
+    for (total, is_taken) in [(8, false), (56, false), (fragment, false), (fragment + 1, true)] {
+        let mut victim = victim(&place, place.options());
+        victim.post_receive(Priority::Low, vec![0; 8192]).expect("posted");
+        let rogue = Rogue::new(place.path(), "rogue");
+        let (mut inside, _) = live(&mut victim, || rogue.enter("victim").expect("let in"));
+        let first = total.min(fragment);
+        rogue.push_low(&mut inside, rogue::FIRST, &[total], &vec![7; first as usize]);
+        if total > first {
+            rogue.push_low(&mut inside, rogue::NEXT, &[0], &vec![7; (total - first) as usize]);
+        }
+        let mut taken = None;
+        until(|| {
+            match victim.wait(Some(MINUTE)).expect("wait") {
+                Some(Event::Message(message)) => taken = Some(message.payload.len() as u64 == total),
+                Some(Event::Disconnected { reason, .. }) => {
+                    assert_eq!(reason, Gone::Broken);
+                    taken = Some(false);
+                }
+                _ => {}
+            }
+            taken.is_some()
+        });
+        assert_eq!(taken, Some(is_taken), "{total} bytes");
+    }
+}
+
 /// Keys are random, and guesses are counted; keys that were good once are no guesses.
 #[test]
 fn whoever_guesses_keys_is_shown_out_and_whoever_comes_late_is_not() {
@@ -703,6 +734,7 @@ fn courteous(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot, key: u64) -> boo
         pushed.is_ok()
     };
     let done = match lot.draw(12) {
+        // Sometimes no longer than a fragment, which no honest peer sends so.
         0 => push(rogue::FIRST, &[2 * length as u64], payload) && push(rogue::NEXT, &[0], payload),
         1 => push(rogue::PUT, &[key, 5, length as u64, 9, 8], payload) && push(rogue::PUT_NOTE, &[4], &[]),
         2 => {

@@ -1,7 +1,7 @@
-//! Puts libbywire, bywire.h and bywire.pc where a compiler finds them.
+//! Puts libbywire, bywire.h and bywire.pc where a compiler finds them, and the command where a shell does.
 
-use std::fs;
-use std::os::unix::fs::symlink;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -9,12 +9,14 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 
 const HEADER: &str = include_str!("../../include/bywire.h");
+const UNIT: &str = include_str!("../../../../packaging/bywire-eth.service");
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What the static library needs of the system.
 const LIBRARIES_PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
 /// Installs libbywire for C and C++: lib/libbywire.so, lib/libbywire.a, include/bywire.h and
-/// lib/pkgconfig/bywire.pc.
+/// lib/pkgconfig/bywire.pc. Unless --libraries says that all is built, the command too: bin/bywire, its manual pages,
+/// completions of bash, zsh and fish, and lib/systemd/system/bywire-eth.service.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -47,11 +49,11 @@ fn install(arguments: Arguments) -> Result<()> {
     };
     let [include, library] = ["include", "lib"].map(|name| root.join(name));
     for directory in [&include, &library.join("pkgconfig")] {
-        let why = || format!("cannot make {}: choose another --prefix", directory.display());
-        fs::create_dir_all(directory).with_context(why)?;
+        make(directory)?;
     }
     let abi = bywire_capi::version::BW_ABI_VERSION;
     let full = format!("libbywire.so.{abi}.{VERSION}");
+    let with_command = arguments.libraries.is_none();
     let libraries = arguments.libraries.map_or_else(build, Ok)?;
     copy(&libraries.join("libbywire_capi.so"), &library.join(&full))?;
     link(&full, &library.join(format!("libbywire.so.{abi}")))?;
@@ -59,8 +61,61 @@ fn install(arguments: Arguments) -> Result<()> {
     copy(&libraries.join("libbywire_capi.a"), &library.join("libbywire.a"))?;
     write(&include.join("bywire.h"), HEADER)?;
     write(&library.join("pkgconfig/bywire.pc"), &package(&prefix))?;
+    if with_command {
+        install_command(&root, &prefix)?;
+        println!("installed the command bywire {VERSION} in {}", root.join("bin").display());
+    }
     println!("installed Bywire {VERSION} for C in {}", root.display());
     Ok(())
+}
+
+/// The command, and what it says of itself: manual pages, and a completion script where each shell looks.
+fn install_command(root: &Path, prefix: &Path) -> Result<()> {
+    let built = build_command()?;
+    for directory in ["bin", "share/man/man1", "lib/systemd/system"] {
+        make(&root.join(directory))?;
+    }
+    let command = root.join("bin/bywire");
+    copy(&built, &command)?;
+    fs::set_permissions(&command, Permissions::from_mode(0o755)).context("cannot make it executable")?;
+    let pages = root.join("share/man/man1");
+    said(Command::new(&built).args(["man", "--output"]).arg(&pages))?;
+    let scripts = [
+        ("bash", "share/bash-completion/completions", "bywire"),
+        ("zsh", "share/zsh/site-functions", "_bywire"),
+        ("fish", "share/fish/vendor_completions.d", "bywire.fish"),
+    ];
+    for (shell, directory, name) in scripts {
+        let directory = root.join(directory);
+        make(&directory)?;
+        write(&directory.join(name), &said(Command::new(&built).args(["completions", shell]))?)?;
+    }
+    let unit = UNIT.replace("/usr/local", &prefix.display().to_string());
+    write(&root.join("lib/systemd/system/bywire-eth.service"), &unit)
+}
+
+/// Beside this program, as `cargo build --release` does it.
+fn build_command() -> Result<PathBuf> {
+    let program = std::env::current_exe().context("cannot tell where this program lies")?;
+    let target = program.ancestors().nth(2).context("this program lies in no directory of cargo's")?;
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--release", "-p", "bywire-cli", "--manifest-path"]);
+    cargo.args([concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"), "--target-dir"]);
+    let status = cargo.arg(target).status().context("cannot run cargo: install Rust")?;
+    ensure!(status.success(), "the command could not be built: cargo said why");
+    Ok(target.join("release/bywire"))
+}
+
+/// What a command printed.
+fn said(command: &mut Command) -> Result<String> {
+    let output = command.output().context("cannot run the command that was built")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn make(directory: &Path) -> Result<()> {
+    let why = || format!("cannot make {}: choose another --prefix", directory.display());
+    fs::create_dir_all(directory).with_context(why)
 }
 
 /// The description for pkg-config.

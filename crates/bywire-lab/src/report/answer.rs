@@ -231,7 +231,7 @@ impl Question {
             [alone] if !others_exist || compared.contains(&side(alone.0)) => None,
             [alone] => Some(format!("{}; nobody else {did}.", self.opening(name, alone))),
             [winner, ref others @ ..] => {
-                let others: Vec<String> = others.iter().map(|other| self.margin(winner.1, other)).collect();
+                let others: Vec<String> = others.iter().map(|other| self.margin(winner, other)).collect();
                 Some(format!("{}; {}.", self.opening(name, winner), others.join(", ")))
             }
         };
@@ -265,8 +265,15 @@ impl Question {
             Some(cost) => format!(" at {cost} of CPU per KB"),
             None => String::new(),
         };
-        let value = quantity::value(cell.value, cell.unit);
+        let value = self.value(cell);
         format!("{}, {company}: {} with {value}{cost}", capital(self.about), way.label)
+    }
+
+    /// The figure; a rate with the size at which it was reached.
+    fn value(&self, cell: &Cell) -> String {
+        let size = cell.size_bytes.filter(|_| self.cost == Cost::Kilobyte);
+        let at = size.map(|size| format!(" at {}", quantity::size(size))).unwrap_or_default();
+        quantity::value(cell.value, cell.unit) + &at
     }
 
     /// CPU of both ends and of whoever carries between them.
@@ -279,12 +286,31 @@ impl Question {
         us.map(|us| quantity::duration(us * 1e3))
     }
 
-    /// A difference counts only where the intervals lie apart.
-    fn margin(&self, winner: &Cell, (way, other): &Entry) -> String {
+    /// A difference counts only where the intervals lie apart. A rate is compared with one that was reached at sizes
+    /// which both were measured at: a longer message is no merit of whoever carries it.
+    fn margin(&self, (champion, best): Entry, (way, other): &Entry) -> String {
         let cost = self.cost(other).map(|cost| format!(", CPU {cost}")).unwrap_or_default();
-        let told = quantity::value(other.value, other.unit) + &cost;
+        let told = self.value(other) + &cost;
+        let (winner, told) = match self.cost {
+            Cost::Kilobyte => {
+                let reach = reach(way, &other.test);
+                match champion.highest_up_to(&other.test, reach) {
+                    None => return format!("{} was measured with shorter messages only ({told})", way.label),
+                    Some(winner) if winner.size_bytes == best.size_bytes => (best, told),
+                    Some(winner) => {
+                        let own = format!("{told}, against {}", self.value(winner));
+                        (winner, own)
+                    }
+                }
+            }
+            _ => (best, told),
+        };
         if winner.ci95[0] <= other.ci95[1] && other.ci95[0] <= winner.ci95[1] {
             return format!("no measurable difference from {} ({told})", way.label);
+        }
+        if self.beats(other, winner) {
+            let factor = quantity::factor(other.value / winner.value);
+            return format!("{} is ahead {factor} up to there ({told})", way.label);
         }
         let ratio = match self.less_is_better {
             true => other.value / winner.value,
@@ -298,6 +324,12 @@ impl Question {
             _ => format!("{factor} {} ({told})", way.label),
         }
     }
+}
+
+/// Up to which size a way was measured; the longest datagram counts as the 64 KiB for which it stands.
+fn reach(way: &Way, test: &str) -> u64 {
+    let longest = way.by_size(test).iter().filter_map(|cell| cell.size_bytes).max().unwrap_or(0);
+    if longest == crate::plan::DATAGRAM_BYTES_MAX { 64 << 10 } else { longest }
 }
 
 fn side<'a>(way: &Way<'a>) -> Side<'a> {

@@ -55,6 +55,10 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> String {
         ["way", "waits", "half-RTT", "one-way", "N½", "two-way", "transactions", "CPU/message", "CPU/KB"];
     let of =
         |cell: Option<&Cell>| cell.map(|cell| quantity::value(cell.value, cell.unit)).unwrap_or_default();
+    let at = |cell: Option<&Cell>| {
+        cell.and_then(|cell| cell.size_bytes).map(|size| format!(" at {}", quantity::size(size)))
+    };
+    let rate = |cell: Option<&Cell>| of(cell) + &at(cell).unwrap_or_default();
     let share = |cell: Option<&Cell>, ceiling: &dyn Fn(u64) -> Option<f64>| {
         let share = cell.and_then(|cell| Some(cell.value / ceiling(cell.size_bytes.unwrap_or(0))?));
         share.map(|share| format!(" ({})", quantity::percent(share))).unwrap_or_default()
@@ -64,9 +68,9 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> String {
             score.way.label.clone(),
             score.way.waiting.name().into(),
             of(score.half_rtt),
-            of(score.one_way) + &share(score.one_way, &|size| ceilings.one_way(size)),
+            rate(score.one_way) + &share(score.one_way, &|size| ceilings.one_way(size)),
             score.n_half.map(n_half_told).unwrap_or_default(),
-            of(score.two_way) + &share(score.two_way, &|_| ceilings.two_way()),
+            rate(score.two_way) + &share(score.two_way, &|_| ceilings.two_way()),
             of(score.transactions),
             of(score.overhead),
             score.cpu_us_per_kb().map(|us| quantity::duration(us * 1e3)).unwrap_or_default(),

@@ -112,6 +112,13 @@ impl<'a> Way<'a> {
         self.by_size(test).into_iter().max_by(|a, b| a.value.total_cmp(&b.value))
     }
 
+    /// The same among messages of at most `bytes`.
+    pub fn highest_up_to(&self, test: &str, bytes: u64) -> Option<&'a Cell> {
+        let cells = self.by_size(test).into_iter();
+        let short = cells.filter(|cell| cell.size_bytes.is_none_or(|size| size <= bytes));
+        short.max_by(|a, b| a.value.total_cmp(&b.value))
+    }
+
     /// The cell of `test` that stands for short messages: 8 bytes, else the shortest up to 64.
     pub fn short(&self, test: &str) -> Option<&'a Cell> {
         let cells = self.by_size(test);

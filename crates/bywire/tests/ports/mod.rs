@@ -1,5 +1,6 @@
 //! Ports in a runtime directory of their own.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use bywire::{Address, Event, Gone, Peer, Port, PortOptions};
@@ -12,7 +13,10 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Self {
-        Self { directory: tempfile::tempdir().expect("a directory") }
+        // This user's alone, whatever the umask: in one that others can open a lock file stays.
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o700)).expect("chmod");
+        Self { directory }
     }
 
     pub fn options(&self) -> PortOptions {

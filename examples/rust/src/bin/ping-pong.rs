@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ping-pong                     # one terminal: prints its address and answers
-//! ping-pong localhost/61234     # the other one: asks
+//! ping-pong vm/61234            # the other one: asks
 //! ```
 
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ fn main() -> Result<()> {
 /// Sends every message back until the asking port is gone.
 fn answer() -> Result<()> {
     let mut port = Port::open(PortOptions::default())?;
-    println!("{}", port.address());
+    println!("give this address to the other end: {}", port.address());
     loop {
         match port.wait(None)? {
             Some(Event::Message(message)) => port.send(message.peer, message.priority, &message.payload)?,

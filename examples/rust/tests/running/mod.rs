@@ -50,8 +50,9 @@ impl Drop for Running {
 /// `ping-pong`, whose other end leaves with it.
 pub fn check_ping_pong(start: impl Fn(&[&str]) -> Running) {
     let mut answering = start(&[]);
-    let address = answering.line();
-    let printed = start(&[&address, "200"]).finish();
+    let line = answering.line();
+    let address = line.strip_prefix("give this address to the other end: ").expect("an address");
+    let printed = start(&[address, "200"]).finish();
     assert!(printed.starts_with("200 round trips, half of one takes "), "{printed}");
     answering.finish();
 }
