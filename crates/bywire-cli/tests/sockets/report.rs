@@ -1,0 +1,1 @@
+//! What `bywire run` and `bywire status` tell.
