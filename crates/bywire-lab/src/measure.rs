@@ -51,6 +51,10 @@ const MACHINE_SECONDS_MIN: f64 = 10.0;
 /// A block shorter than this says more about its beginning and its end than about what is between them.
 const BLOCK_US_MIN: u64 = 1_000;
 
+/// A connection of `sock` leaves the kernel while it warms up, once two programs and a service that share two cores have
+/// talked about it.
+const CUT_OVER_BLOCKS: u32 = 8;
+
 /// A cache line is timed over this many blocks of this length beside a cell.
 const CACHELINE_BLOCKS: u32 = 3;
 const CACHELINE_BLOCK_US: u64 = 500;
@@ -646,7 +650,7 @@ fn plan(request: &Request, level: Level, test: Test, place: &Place) -> Result<Pl
         size_bytes,
         response_bytes,
         block_us: blocks.block_us,
-        warmup_blocks: blocks.warmup,
+        warmup_blocks: if level == Level::Sock { blocks.warmup + CUT_OVER_BLOCKS } else { blocks.warmup },
         blocks: blocks.kept,
         // At level sock it is the library that spins, except where the test itself does.
         spin: request.spin.filter(|_| level != Level::Sock).unwrap_or(test == Test::Interleave),

@@ -9,6 +9,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// Where packages put programs.
 const PROGRAM_DIRECTORIES: [&str; 2] = ["usr/bin", "usr/sbin"];
+/// … and PostgreSQL's, for each of its versions.
+const VERSIONS: (&str, &str) = ("usr/lib/postgresql", "bin");
 
 /// Is each of these programs there, or can be had? Else says what is not run.
 pub fn have(programs: &[(&str, &str)]) -> bool {
@@ -86,5 +88,8 @@ impl Service {
 }
 
 fn program_below(root: &Path, program: &str) -> Option<PathBuf> {
-    PROGRAM_DIRECTORIES.iter().map(|place| root.join(place).join(program)).find(|path| path.exists())
+    let versions = std::fs::read_dir(root.join(VERSIONS.0)).into_iter().flatten().flatten();
+    let versions = versions.map(|version| version.path().join(VERSIONS.1));
+    let places = PROGRAM_DIRECTORIES.iter().map(|place| root.join(place)).chain(versions);
+    places.map(|place| place.join(program)).find(|path| path.exists())
 }
