@@ -6,6 +6,7 @@ mod capture;
 mod compare;
 mod doctor;
 mod eth;
+mod explain;
 mod key;
 mod manual;
 mod measure;

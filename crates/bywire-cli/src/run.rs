@@ -9,8 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bywire_pairing::launch::{self, Launch};
+use bywire_pairing::protocol::LOG_VARIABLE;
 use bywire_pairing::service::{Service, StartError};
 use clap::Args;
+
+use crate::explain::Account;
 
 /// A service that nobody has needed for so long ends.
 const IDLE: Duration = Duration::from_secs(30);
@@ -24,7 +27,10 @@ after their first calls. Everything else stays TCP as it was.
 Examples:
   bywire run -- redis-server --port 7000
   bywire run -- redis-benchmark -p 7000
-  bywire status")]
+  bywire run --explain -- curl http://127.0.0.1:8000/
+  bywire status
+
+BYWIRE_LOG=FILE adds a line to FILE for every connection that ends.")]
 pub struct RunArgs {
     /// The program, as the shell would start it, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
@@ -38,6 +44,10 @@ pub struct RunArgs {
     /// Sleep at once
     #[arg(long)]
     no_spin: bool,
+    /// When the program has ended, tell on standard error which connections were carried, which not and why, and the
+    /// bytes of each way
+    #[arg(long)]
+    explain: bool,
 }
 
 /// Where the service listens.
@@ -61,7 +71,13 @@ impl RunArgs {
     pub fn run(self) -> Result<()> {
         let spin = (self.spin || self.no_spin).then_some(self.spin);
         let library = self.library.map_or_else(launch::find_library, Ok)?;
-        let launch = Launch::new(&own_directory()?, &library)?.spin(spin);
+        let directory = own_directory()?;
+        let log = std::env::var_os(LOG_VARIABLE).filter(|path| !path.is_empty());
+        // The program may change its directory before it writes there.
+        let log = log.map(std::path::absolute).transpose().context("no log can be written there")?;
+        let account = self.explain.then(|| Account::open(log.clone(), &directory)).transpose()?;
+        let log = account.as_ref().map(|account| account.path().to_owned()).or(log);
+        let launch = Launch::new(&directory, &library)?.spin(spin).log(log);
         // Without a service everything stays TCP; the program runs in any case.
         let command = std::env::current_exe().context("cannot tell where this command is")?;
         if let Err(error) = launch.start_service(&command) {
@@ -70,6 +86,9 @@ impl RunArgs {
         let [program, arguments @ ..] = &self.program[..] else { bail!("no program is named") };
         let mut command = Command::new(program);
         launch.prepare(command.args(arguments));
+        if let Some(account) = account {
+            return account.explain(&mut command).with_context(|| format!("cannot run {program}"));
+        }
         let failed = command.exec();
         Err(failed).with_context(|| format!("cannot run {program}"))
     }

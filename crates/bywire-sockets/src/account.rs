@@ -11,15 +11,36 @@ use crate::table::Socket;
 /// By reason, since the last report.
 static COUNTS: [AtomicU64; Reason::ALL.len()] = [const { AtomicU64::new(0) }; Reason::ALL.len()];
 
+/// What became of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It left the kernel.
+    Carried,
+    /// It stayed there, and why.
+    Kernel(Reason),
+}
+
 /// A socket has come to its end.
 pub fn ended(socket: &Socket) {
+    if let Some(Fate::Kernel(reason)) = fate(socket)
+        && let Some(count) = COUNTS.get(reason as usize)
+    {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Nothing where it was no connection.
+pub fn fate(socket: &Socket) -> Option<Fate> {
     let record = socket.record;
     let moved = record.sent.load(Ordering::Relaxed) + record.received.load(Ordering::Relaxed);
     let never = record.never.load(Ordering::Relaxed);
     let stage = record.stage.load(Ordering::Relaxed);
-    // What never carried a byte, as listeners, is no connection; what was carried is no exception.
-    if moved == 0 || stage == stage::CARRIED {
-        return;
+    if stage == stage::CARRIED {
+        return Some(Fate::Carried);
+    }
+    // What never moved a byte, as listeners, is no connection.
+    if moved == 0 {
+        return None;
     }
     let reason = match (never.checked_sub(1).and_then(Reason::of), stage) {
         (Some(reason), _) => reason,
@@ -28,9 +49,7 @@ pub fn ended(socket: &Socket) {
         (None, _) if record.calls.load(Ordering::Relaxed) == 0 => Reason::Shared,
         (None, _) => Reason::Short,
     };
-    if let Some(count) = COUNTS.get(reason as usize) {
-        count.fetch_add(1, Ordering::Relaxed);
-    }
+    Some(Fate::Kernel(reason))
 }
 
 /// Tells the service what has come together.

@@ -21,6 +21,7 @@ mod errno;
 mod kernel;
 mod life;
 mod lock;
+mod log;
 mod offer;
 mod parts;
 mod poll;

@@ -8,7 +8,7 @@ use bywire_ring::stream::{HALF, LEAVING, News};
 
 use crate::carry::{SHUT, SHUT_SENDING};
 use crate::table::{self, Leaving, Meaning, STREAM, Socket};
-use crate::{account, arena, bell, errno, kernel, lock, offer, real};
+use crate::{account, arena, bell, errno, kernel, lock, log, offer, real};
 
 /// How long a program that starts another one waits for its connections to come back.
 const EXEC_PATIENCE_NS: u64 = 1_000_000_000;
@@ -22,6 +22,10 @@ pub fn begin() {
         let path = libc::getenv(c"BYWIRE_SOCKETS_SERVICE".as_ptr());
         if path.is_null() {
             return;
+        }
+        let log = libc::getenv(c"BYWIRE_LOG".as_ptr());
+        if !log.is_null() {
+            log::configure(CStr::from_ptr(log).to_bytes());
         }
         let calls = libc::getenv(c"BYWIRE_SOCKETS_CALLS".as_ptr());
         let calls = (!calls.is_null()).then(|| CStr::from_ptr(calls));
@@ -104,6 +108,11 @@ pub fn close(fd: i32, real: impl FnOnce() -> i32) -> i32 {
 pub fn departing(fd: i32) -> Option<Leaving> {
     notice_fork();
     let leaving = table::forget(fd)?;
+    if leaving.is_last
+        && let Some(socket) = table::by_index(fd, leaving.index)
+    {
+        log::ending(&socket);
+    }
     if leaving.is_last
         && leaving.is_carried()
         && let Some(Ok(connection)) = table::by_index(fd, leaving.index).map(Socket::mapped)
@@ -284,6 +293,7 @@ pub fn end() {
             connection.tell(News::Course);
         }
         if is_last {
+            log::ending(socket);
             account::ended(socket);
         }
         socket.record.processes.fetch_sub(1, Ordering::AcqRel);
