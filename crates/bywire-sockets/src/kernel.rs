@@ -13,6 +13,8 @@ pub struct Account {
     pub given: u64,
     /// Bytes that were taken out of it.
     pub taken: u64,
+    /// All of it is of one moment.
+    pub is_steady: bool,
 }
 
 /// Places in `struct tcp_info` of linux/tcp.h, which only ever grows at its end.
@@ -22,8 +24,23 @@ const SENT: usize = 200;
 const SENT_AGAIN: usize = 208;
 const END: usize = 216;
 
-/// The account of `fd`; `None` on a kernel that does not keep it.
+/// Bytes go on arriving while the kernel is asked twice; after so many looks the account is not of one moment.
+const LOOKS: u32 = 64;
+
+/// The account of `fd`, whom nobody reads meanwhile; `None` on a kernel that does not keep it.
 pub fn account(fd: i32) -> Option<Account> {
+    let mut before = queued(fd)?;
+    for _ in 0..LOOKS {
+        let (account, after) = (account_beside(fd, before)?, queued(fd)?);
+        if before == after {
+            return Some(account);
+        }
+        before = after;
+    }
+    Some(Account { is_steady: false, ..account_beside(fd, before)? })
+}
+
+fn account_beside(fd: i32, queued: i32) -> Option<Account> {
     let mut information = [0u8; 256];
     let length = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut information)?;
     if length < END {
@@ -36,7 +53,8 @@ pub fn account(fd: i32) -> Option<Account> {
     Some(Account {
         is_established: information.first() == Some(&1),
         given: wide(SENT)?.wrapping_sub(wide(SENT_AGAIN)?).wrapping_add(not_sent.into()),
-        taken: wide(RECEIVED)?.wrapping_sub(queued(fd)? as u64),
+        taken: wide(RECEIVED)?.wrapping_sub(queued as u64),
+        is_steady: true,
     })
 }
 

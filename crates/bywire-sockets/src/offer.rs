@@ -91,6 +91,9 @@ fn offer(socket: &Socket) {
     }
     let is_quiet = record.kernel_readers.load(Ordering::SeqCst) == 0
         && record.kernel_writers.load(Ordering::SeqCst) == 0;
+    if is_quiet && !account.is_steady {
+        return;
+    }
     if is_quiet && !accounts_agree(socket, &account) {
         return socket.stay(Reason::Unseen);
     }
@@ -410,12 +413,14 @@ fn prepare(socket: &Socket) {
     let sleepers = [&record.kernel_readers, &record.kernel_pollers, &record.kernel_writers]
         .iter()
         .any(|count| count.load(Ordering::SeqCst) != 0);
+    let account = kernel::account(socket.fd);
     let agrees = !sleepers
-        && kernel::account(socket.fd)
-            .is_some_and(|account| account.is_established && accounts_agree(socket, &account));
+        && account.as_ref().is_some_and(|account| {
+            account.is_established && account.is_steady && accounts_agree(socket, account)
+        });
     if !agrees {
         record.stage.store(stage::PAIRED, Ordering::SeqCst);
-        if !sleepers {
+        if !sleepers && account.is_none_or(|account| account.is_steady) {
             socket.stay(Reason::Unseen);
         }
         return;
