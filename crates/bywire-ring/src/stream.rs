@@ -49,6 +49,8 @@ const FOR_BYTES: u64 = 1;
 const FOR_ROOM: u64 = 1 << 16;
 /// In [`ASLEEP`]: room was asked for by somebody who does not sleep on the event word, but may by the bell.
 const WANTS_ROOM: u64 = 1 << 32;
+/// In [`ASLEEP`]: counts those that ever went to sleep, so that nobody is woken twice for one sleep.
+const ROUND: u64 = 1 << 33;
 
 /// Has shut down its sending, and goes on receiving.
 pub const HALF: u64 = 1;
@@ -56,6 +58,9 @@ pub const HALF: u64 = 1;
 pub const LEAVING: u64 = 4;
 /// Wants its receiving direction back in the kernel, and takes nothing more out of the ring.
 pub const ASKS_BACK: u64 = 2;
+
+/// Wants its sending direction back in the kernel: its reader is to raise [`ASKS_BACK`].
+pub const OFFERS_BACK: u64 = 8;
 
 /// Memory that one end writes and both read, addressed by byte offset.
 pub trait Segment {
@@ -177,6 +182,8 @@ pub struct Wake {
     pub futex: bool,
     /// Sleepers on the bell of their process, if there are any: that stands in a page of the process.
     pub bell: bool,
+    /// What the next wake is told when this one has been carried out.
+    pub round: u32,
 }
 
 /// What was published.
@@ -441,7 +448,7 @@ impl Stream {
 
     /// Announces a sleeper. The caller takes [`Self::event`], looks at everything once more, and only then sleeps.
     pub fn arm<S: Segment>(&self, own: &S, sleep: Sleep) {
-        own.add(ASLEEP, sleep.unit(), Ordering::Relaxed);
+        own.add(ASLEEP, sleep.unit() + ROUND, Ordering::Relaxed);
         // Pairs with the fence in `wake`.
         own.fence();
     }
@@ -458,20 +465,24 @@ impl Stream {
     }
 
     /// After a publication of ours: who may sleep at the other end? Its sleepers on the event word see a new one.
+    ///
+    /// `woken` is the round of the last wake: whoever sleeps since then has been woken already.
     #[inline(always)]
-    pub fn wake<S: Segment>(&self, own: &S, remote: &S, news: News) -> Wake {
+    pub fn wake<S: Segment>(&self, own: &S, remote: &S, news: News, woken: u32) -> Wake {
         // Pairs with the fence in `arm`: either we see the sleeper, or it sees what we have published.
         own.fence();
         let asleep = remote.load(ASLEEP, Ordering::Relaxed);
+        let round = (asleep / ROUND) as u32;
         let (futex, bell) = match news {
             News::Bytes => (asleep & (FOR_ROOM - 1) != 0, true),
             News::Room => (asleep & (WANTS_ROOM - 1) >= FOR_ROOM, asleep & WANTS_ROOM != 0),
             News::Course => (asleep & (WANTS_ROOM - 1) != 0, true),
         };
+        let futex = futex && round != woken;
         if futex {
             own.add(EVENT, 1, Ordering::Release);
         }
-        Wake { futex, bell }
+        Wake { futex, bell, round }
     }
 
     /// Asks to have the bell rung for room, until [`Self::has_room`]. The caller looks for room once more.

@@ -76,6 +76,18 @@ pub struct Record {
     pub sent: AtomicU64,
     /// See `sent`.
     pub received: AtomicU64,
+    /// Does a call on it wait? See [`crate::carry`].
+    pub waits: AtomicU8,
+    /// Has it a time-out for receiving, and for sending?
+    pub patience: [AtomicU8; 2],
+    /// The round of sleepers at the other end that was woken last.
+    pub woken: AtomicU32,
+    /// Sends into the ring.
+    pub sends: AtomicU32,
+    /// How far the peer had read when the sender last looked.
+    pub seen_head: AtomicU64,
+    /// When the kernel was last asked whether the stream has ended.
+    pub asked_ns: AtomicU64,
     /// Calls inside the kernel: receiving, sending, polling.
     pub kernel_readers: AtomicU32,
     /// See `kernel_readers`.
@@ -188,7 +200,11 @@ pub struct Peer {
     /// What wakes it.
     pub bell: AtomicI32,
     /// Its page, which says whether it sleeps.
-    pub page: AtomicPtr<u32>,
+    pub page: AtomicPtr<u64>,
+    /// What its page said when its bell was last rung.
+    pub rung: AtomicU64,
+    /// How often it was rung since its number was looked at.
+    pub unchecked: AtomicU32,
 }
 
 static FAMILY: AtomicPtr<Family> = AtomicPtr::new(ptr::null_mut());

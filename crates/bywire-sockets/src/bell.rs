@@ -7,7 +7,7 @@
 
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering, fence};
 
 use crate::arena::{self, PEERS, Peer};
 use crate::lock::Lock;
@@ -21,7 +21,7 @@ const PAGE_BYTES: usize = 4096;
 
 static BELL: AtomicI32 = AtomicI32::new(-1);
 static PAGE_FILE: AtomicI32 = AtomicI32::new(-1);
-static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 /// The inode that every eventfd has, and its device.
 static INODE: AtomicU64 = AtomicU64::new(0);
 static DEVICE: AtomicU64 = AtomicU64::new(0);
@@ -121,13 +121,18 @@ pub fn accept(file: i32, length_bytes: usize) -> *mut u8 {
 }
 
 /// A thread that is about to sleep where only the bell wakes it. It looks at everything once more after this.
-pub struct Asleep(&'static AtomicU32);
+pub struct Asleep(&'static AtomicU64);
+
+/// In the page: counts those that ever went to sleep, so that a bell is rung once for a sleep. Below: who sleeps now.
+const SLEEP: u64 = 1 << 20;
+/// A bell's number is looked at once in so many rings.
+const UNCHECKED_MAX: u32 = 64;
 
 /// Announces it.
 pub fn asleep() -> Option<Asleep> {
     // SAFETY: null, or a page that stays mapped.
     let page = unsafe { PAGE.load(Ordering::Acquire).as_ref() }?;
-    page.fetch_add(1, Ordering::Relaxed);
+    page.fetch_add(SLEEP + 1, Ordering::Relaxed);
     // Pairs with the fence in `STREAM.wake`, which comes before every `ring`.
     fence(Ordering::SeqCst);
     Some(Asleep(page))
@@ -144,10 +149,21 @@ pub fn ring(index: u32) {
     let Some(peer) = peer(index) else { return };
     let page = peer.page.load(Ordering::Acquire);
     // SAFETY: null, or the peer's page, mapped as long as it is referred to.
-    let Some(page) = (unsafe { page.cast::<AtomicU32>().as_ref() }) else { return };
-    if page.load(Ordering::Relaxed) != 0 {
-        strike(peer.bell.load(Ordering::Acquire));
+    let Some(page) = (unsafe { page.cast::<AtomicU64>().as_ref() }) else { return };
+    let asleep = page.load(Ordering::Relaxed);
+    // One ring wakes one of several that sleep in one set: with it gone, the word has changed.
+    if asleep % SLEEP == 0 || peer.rung.load(Ordering::Relaxed) == asleep {
+        return;
     }
+    let bell = peer.bell.load(Ordering::Acquire);
+    if peer.unchecked.fetch_add(1, Ordering::Relaxed) >= UNCHECKED_MAX {
+        peer.unchecked.store(0, Ordering::Relaxed);
+        if !is_bell(bell) {
+            return;
+        }
+    }
+    write_to(bell);
+    peer.rung.store(asleep, Ordering::Relaxed);
 }
 
 /// Wakes every sleeper of our own family, for sets that others watch.
@@ -157,10 +173,14 @@ pub fn ring_own() {
 
 fn strike(bell: i32) {
     if is_bell(bell) {
-        let one = 1u64;
-        // SAFETY: eight bytes that live; an eventfd takes them, and everything else of its kind refuses them.
-        crate::errno::keep(|| unsafe { real::write(bell, (&raw const one).cast(), 8) });
+        write_to(bell);
     }
+}
+
+fn write_to(bell: i32) {
+    let one = 1u64;
+    // SAFETY: eight bytes that live; an eventfd takes them, and everything else of its kind refuses them.
+    crate::errno::keep(|| unsafe { real::write(bell, (&raw const one).cast(), 8) });
 }
 
 fn is_bell(fd: i32) -> bool {
@@ -301,6 +321,8 @@ pub fn adopt(number: u32, bell: i32, page: i32) -> Option<u32> {
     peer.number.store(number, Ordering::Relaxed);
     peer.bell.store(conceal(bell), Ordering::Release);
     peer.page.store(address.cast(), Ordering::Release);
+    peer.rung.store(0, Ordering::Relaxed);
+    peer.unchecked.store(UNCHECKED_MAX, Ordering::Relaxed);
     peer.references.store(1, Ordering::Release);
     Some(index as u32)
 }

@@ -4,10 +4,10 @@ use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
 use bywire_ring::lane::Corrupt;
-use bywire_ring::stream::{ASKS_BACK, Course, HALF, LEAVING, News, RING_BYTES, Sleep};
+use bywire_ring::stream::{ASKS_BACK, Course, HALF, LEAVING, News, OFFERS_BACK, RING_BYTES, Sleep};
 
 use crate::table::{self, Connection, STREAM, Socket};
-use crate::{bell, errno, kernel, real};
+use crate::{bell, errno, kernel, real, spin};
 
 /// Bits of `Record::ended`, as poll gives them.
 pub const FINISHED: u8 = 1;
@@ -26,8 +26,14 @@ pub const WRITABLE_BYTES: usize = RING_BYTES / 3;
 const STEP_BYTES: usize = 64 << 10;
 /// Sleepers look at the kernel's state at least so often: a killed peer wakes nobody.
 const LOOK_MS: [u64; 6] = [5, 20, 50, 100, 200, 500];
+/// The kernel is asked about the end of an empty stream at most so often.
+const ASK_NS: u64 = 1_000_000;
+/// So far the sender goes without a look at how far the peer has read.
+const AHEAD_BYTES: usize = 64 << 10;
 /// How long a program that has to leave the rings waits for the other end.
-const BACK_PATIENCE_NS: u64 = 5_000_000_000;
+const BACK_PATIENCE_NS: u64 = 1_000_000_000;
+/// How long the kernel may take for what is given back to it.
+const KERNEL_PATIENCE_NS: u64 = 10_000_000_000;
 
 /// Where the next byte to be received is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +46,8 @@ pub enum Source {
     Ring(usize),
     /// Undecided for a moment.
     Moment,
+    /// In the ring, and not to be taken out any more: the other end was asked to give it to the kernel.
+    Held,
 }
 
 /// Why a sleep ended.
@@ -78,8 +86,30 @@ impl Connection {
         match course {
             // Bytes behind the end of the ring come through the kernel.
             Course::Back(until) if until == STREAM.head(&self.own) => Ok(Source::Kernel),
+            Course::Ring if self.has_asked_back() => Ok(Source::Held),
             _ => self.in_ring().map(Source::Ring),
         }
+    }
+
+    /// Was the other end asked to give the kernel what is in its ring? One that has shut down cannot any more.
+    fn has_asked_back(&self) -> bool {
+        STREAM.flags(&self.own) & ASKS_BACK != 0 && STREAM.flags(&self.remote) & HALF == 0
+    }
+
+    /// May the stream have ended? Its end is told, but for that of a killed peer, which has to be looked for.
+    pub fn may_have_ended(&self) -> bool {
+        if STREAM.flags(&self.remote) & (HALF | LEAVING) != 0
+            || self.record.ended.load(Ordering::Relaxed) != 0
+        {
+            return true;
+        }
+        let now = kernel::now_ns();
+        let asked = self.record.asked_ns.load(Ordering::Relaxed);
+        if now.wrapping_sub(asked) < ASK_NS {
+            return false;
+        }
+        self.record.asked_ns.store(now, Ordering::Relaxed);
+        true
     }
 
     /// Bytes that are to be read from the ring, before or after what the kernel has.
@@ -98,10 +128,48 @@ impl Connection {
         STREAM.readers(&self.own) + u64::from(self.record.kernel_readers.load(Ordering::SeqCst))
     }
 
+    /// Does a call on it end at once when there is nothing?
+    pub fn is_nonblocking(&self) -> bool {
+        // Whoever has got a copy by passing may change that behind our back.
+        if self.record.never.load(Ordering::Relaxed) != 0 {
+            return kernel::is_nonblocking(self.fd);
+        }
+        match self.record.waits.load(Ordering::Acquire) {
+            0 => {
+                let found = kernel::is_nonblocking(self.fd);
+                // Not over what a call that changes it has said meanwhile.
+                let _ = self.record.waits.compare_exchange(
+                    0,
+                    1 + u8::from(found),
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                );
+                found
+            }
+            known => known == 2,
+        }
+    }
+
+    /// When a call that begins to wait now ends by the socket's own time-out, `SO_RCVTIMEO` or `SO_SNDTIMEO`.
+    pub fn deadline(&self, name: i32) -> Option<u64> {
+        let place = self.record.patience.get(usize::from(name == libc::SO_SNDTIMEO))?;
+        if place.load(Ordering::Acquire) == 1 && self.record.never.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let found = kernel::patience(self.fd, name);
+        if found.is_none() {
+            let _ = place.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        found.map(|patience| kernel::now_ns().saturating_add(patience))
+    }
+
     /// Wakes whoever sleeps at the other end for such news.
+    #[inline]
     pub fn tell(&self, news: News) {
-        let wake = STREAM.wake(&self.own, &self.remote, news);
+        let woken = self.record.woken.load(Ordering::Relaxed);
+        let wake = STREAM.wake(&self.own, &self.remote, news, woken);
         if wake.futex {
+            self.record.woken.store(wake.round, Ordering::Relaxed);
             // SAFETY: a word of a mapped segment.
             errno::keep(|| unsafe {
                 libc::syscall(libc::SYS_futex, self.own.event_address(), libc::FUTEX_WAKE, i32::MAX)
@@ -110,6 +178,26 @@ impl Connection {
         if wake.bell {
             bell::ring(self.hold.peer.load(Ordering::Acquire));
         }
+    }
+
+    /// How many bytes fit now, for one who wants to send `wanted`. Called with the sending lock held.
+    ///
+    /// The peer's position is looked at only where it may make a difference: its line is the peer's to write.
+    pub fn room(&self, wanted: usize) -> Result<usize, Corrupt> {
+        let ahead =
+            STREAM.tail(&self.own).wrapping_sub(self.record.seen_head.load(Ordering::Relaxed)) as usize;
+        let backed = self.record.backed.load(Ordering::Relaxed) as usize;
+        if ahead < AHEAD_BYTES
+            && ahead.saturating_add(wanted) <= AHEAD_BYTES
+            && STREAM.reach(&self.own, wanted) <= backed
+        {
+            return Ok(RING_BYTES - ahead);
+        }
+        let room = STREAM.room(&self.own, &self.remote)?;
+        self.record
+            .seen_head
+            .store(STREAM.tail(&self.own).wrapping_sub((RING_BYTES - room) as u64), Ordering::Relaxed);
+        Ok(room)
     }
 
     /// Makes sure that the next `length` bytes of the ring have memory behind them; without, nothing is written.
@@ -166,8 +254,11 @@ impl Connection {
         sleep: Sleep,
         fruitless: usize,
         deadline_ns: Option<u64>,
-        again: impl FnOnce() -> bool,
+        again: impl Fn() -> bool,
     ) -> Woken {
+        if spin::until(&again, deadline_ns) {
+            return Woken::Look;
+        }
         STREAM.arm(&self.own, sleep);
         let expected = STREAM.event(&self.remote);
         let woken = if again() { Woken::Look } else { self.sleep_on(expected, fruitless, deadline_ns) };
@@ -189,15 +280,34 @@ impl Connection {
         }
     }
 
-    /// What the other end asks of us: to have its bytes in the kernel again.
+    /// What the other end asks of us: to have its bytes in the kernel again, or to let ours go there.
+    #[inline]
     pub fn serve(&self) {
-        if STREAM.flags(&self.remote) & ASKS_BACK == 0 {
-            return;
+        if STREAM.flags(&self.remote) & (ASKS_BACK | OFFERS_BACK) != 0 {
+            self.serve_now();
         }
-        let _held = self.record.sending.hold();
-        if STREAM.course(&self.own) == Ok(Course::Ring) {
-            self.send_back();
+    }
+
+    #[inline(never)]
+    fn serve_now(&self) {
+        let asked = STREAM.flags(&self.remote);
+        if asked & OFFERS_BACK != 0 && STREAM.flags(&self.own) & ASKS_BACK == 0 {
+            self.ask_back();
+            self.tell(News::Course);
         }
+        if asked & ASKS_BACK != 0 && STREAM.course(&self.own) == Ok(Course::Ring) {
+            let _held = self.record.sending.hold();
+            if STREAM.course(&self.own) == Ok(Course::Ring) {
+                self.send_back();
+            }
+        }
+    }
+
+    /// Nobody takes anything more out of the peer's ring.
+    fn ask_back(&self) {
+        let _receiving = self.record.receiving.hold();
+        let _sending = self.record.sending.hold();
+        STREAM.raise(&self.own, ASKS_BACK);
     }
 
     /// Ends our ring where the reader has stopped, and gives the rest of it to the kernel.
@@ -216,7 +326,7 @@ impl Connection {
         if unread > 0 {
             kernel::linger(self.fd, Some(0));
         }
-        let end_ns = kernel::now_ns() + 2 * BACK_PATIENCE_NS;
+        let end_ns = kernel::now_ns() + KERNEL_PATIENCE_NS;
         let mut buffer = [0u8; 8192];
         while position != tail {
             let length = tail.wrapping_sub(position).min(buffer.len() as u64) as usize;
@@ -241,49 +351,29 @@ impl Connection {
 
     /// Returns both directions to the kernel, for good: what comes next is nothing that rings can do.
     ///
-    /// `false`: the other end did not answer in time, and the connection was reset.
-    pub fn bring_back(&self, reason: Reason) -> bool {
-        let is_back = self.try_bring_back(reason, BACK_PATIENCE_NS);
-        if !is_back {
-            self.break_off();
-        }
-        is_back
-    }
-
-    /// The same; `false`: the other end has not answered, and the direction from it is still to come back.
-    pub fn try_bring_back(&self, reason: Reason, patience_ns: u64) -> bool {
+    /// A peer that does not come into a call of the library in time does its part when it comes: until then what it has
+    /// sent waits. `false`: bytes lie in a ring that has ended, and the kernel will never have them.
+    pub fn bring_back(&self, reason: Reason, end_ns: u64) -> bool {
         self.stay(reason);
+        self.ask_back();
         {
             let _held = self.record.sending.hold();
             if STREAM.course(&self.own) == Ok(Course::Ring) {
-                STREAM.back(&self.own, STREAM.tail(&self.own));
+                if STREAM.unread_by_peer(&self.own, &self.remote) == Ok(0) {
+                    STREAM.back(&self.own, STREAM.tail(&self.own));
+                } else {
+                    STREAM.raise(&self.own, OFFERS_BACK);
+                }
             }
-            STREAM.raise(&self.own, ASKS_BACK);
         }
         self.tell(News::Course);
-        let end_ns = kernel::now_ns() + patience_ns;
-        loop {
-            match STREAM.course(&self.remote) {
-                // It asks for nothing before it has seen our flag.
-                Ok(Course::Kernel) => return true,
-                Ok(Course::Back(until)) if until == STREAM.head(&self.own) => return true,
-                Ok(Course::Back(_) | Course::Ring | Course::Pending) => {}
-                Err(Corrupt) => {
-                    self.break_off();
-                    return true;
-                }
-            }
-            self.ask_kernel();
-            let is_over = self.peer_is_gone() || STREAM.flags(&self.remote) & HALF != 0;
-            if is_over {
-                // The last bytes of a stream that has ended cannot be given to the kernel any more.
-                let is_empty = STREAM.available(&self.own, &self.remote) == Ok(0);
-                if !is_empty || self.peer_is_gone() {
-                    return is_empty;
-                }
+        let is_back = loop {
+            self.serve();
+            if let Some(is_back) = self.is_back() {
+                break is_back;
             }
             if kernel::now_ns() > end_ns {
-                return false;
+                break true;
             }
             // The other end may be in this very program.
             table::each_held(|socket, fd| {
@@ -291,9 +381,49 @@ impl Connection {
                     other.serve();
                 }
             });
-            self.sleep(Sleep::Bytes, 0, None, || {
-                !matches!(STREAM.course(&self.remote), Ok(Course::Ring | Course::Pending))
-            });
+            self.sleep(Sleep::Bytes, 0, None, || self.is_back().is_some());
+        };
+        let _held = self.record.sending.hold();
+        if STREAM.course(&self.own) == Ok(Course::Ring) {
+            // Nobody has agreed: what is in the ring is read there before the kernel's.
+            STREAM.back(&self.own, STREAM.tail(&self.own));
+            self.tell(News::Course);
+        }
+        is_back
+    }
+
+    /// Has everything come back? `Some(false)`: not everything, and it never will.
+    fn is_back(&self) -> Option<bool> {
+        let is_sent_back = STREAM.course(&self.own) != Ok(Course::Ring);
+        let Ok(course) = STREAM.course(&self.remote) else { return Some(true) };
+        let unread = match course {
+            // It asks for nothing before it has seen our flag.
+            Course::Kernel => 0,
+            Course::Pending => 1,
+            Course::Ring => STREAM.available(&self.own, &self.remote).unwrap_or(0) as u64,
+            Course::Back(until) => until.wrapping_sub(STREAM.head(&self.own)),
+        };
+        match course {
+            Course::Back(_) if unread > 0 => return Some(false),
+            Course::Ring => {
+                self.ask_kernel();
+                // The last bytes of a stream that has ended cannot be given to the kernel any more.
+                let is_over = self.peer_is_gone() || STREAM.flags(&self.remote) & HALF != 0;
+                if is_over {
+                    return Some(unread == 0);
+                }
+                // What it sends from now on it gives to the kernel: it looks for our flag before and after.
+                return (unread == 0 && is_sent_back).then_some(true);
+            }
+            _ => {}
+        }
+        (unread == 0 && (is_sent_back || self.peer_is_gone())).then_some(true)
+    }
+
+    /// The same within the patience that there is for one connection; one that cannot come back whole is reset.
+    pub fn bring_back_or_break(&self, reason: Reason) {
+        if !self.bring_back(reason, kernel::now_ns() + BACK_PATIENCE_NS) {
+            self.break_off();
         }
     }
 

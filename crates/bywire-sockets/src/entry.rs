@@ -9,6 +9,7 @@ use crate::errno;
 mod data;
 mod descriptor;
 mod program;
+mod standing;
 mod waiting;
 
 /// A panic of ours ends the call, and nothing of the program's.

@@ -13,7 +13,7 @@ use crate::arena::{self, ITEMS, Item, Set};
 use crate::bell::{self, BELL_DATA};
 use crate::ready::{ALWAYS, IN, OUT, RDHUP, Ready};
 use crate::table::{self, Connection, Meaning, STREAM, Socket};
-use crate::{errno, kernel, real};
+use crate::{errno, kernel, real, spin};
 
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONCE: u32 = libc::EPOLLONESHOT as u32;
@@ -74,7 +74,7 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
 fn outside(socket: Socket, real: &dyn Fn() -> i32) -> i32 {
     socket.stay(Reason::Epoll);
     if let Ok(connection) = socket.carried() {
-        connection.bring_back(Reason::Epoll);
+        connection.bring_back_or_break(Reason::Epoll);
     }
     real()
 }
@@ -121,7 +121,7 @@ impl Place {
             (Some(known), libc::EPOLL_CTL_MOD) => known,
             (None, libc::EPOLL_CTL_ADD) => {
                 let Some(new) = claim() else {
-                    connection.bring_back(Reason::Memory);
+                    connection.bring_back_or_break(Reason::Memory);
                     return real();
                 };
                 new
@@ -428,6 +428,20 @@ impl Wait<'_> {
             }
             let more = (self.real)(self.at(found), self.count - found, Some(0));
             return Some(found + place.sort(self.at(found), more.max(0)));
+        }
+        let mut found = 0;
+        if left_ns != Some(0) {
+            let deadline = left_ns.map(|left| kernel::now_ns().saturating_add(left));
+            spin::until(
+                || {
+                    found = place.look(self.events, self.count);
+                    found > 0
+                },
+                deadline,
+            );
+            if found > 0 {
+                return Some(found);
+            }
         }
         let asleep = bell::asleep();
         let found = place.look(self.events, self.count);

@@ -31,6 +31,8 @@ mod real;
 mod receive;
 mod select;
 mod send;
+mod signals;
+mod spin;
 mod table;
 
 /// Runs when the program loads the library, before the program itself.

@@ -8,7 +8,7 @@ use bywire_ring::stream::{HALF, LEAVING, News};
 
 use crate::carry::{SHUT, SHUT_SENDING};
 use crate::table::{self, Leaving, Meaning, STREAM, Socket};
-use crate::{account, arena, bell, errno, kernel, lock, log, offer, real};
+use crate::{account, arena, bell, errno, kernel, lock, log, offer, real, spin};
 
 /// How long a program that starts another one waits for its connections to come back.
 const EXEC_PATIENCE_NS: u64 = 1_000_000_000;
@@ -32,6 +32,10 @@ pub fn begin() {
         let calls = calls.and_then(|text| text.to_str().ok()?.parse().ok());
         offer::configure(CStr::from_ptr(path).to_bytes(), calls);
         arena::found();
+        let spins = libc::getenv(c"BYWIRE_SOCKETS_SPIN".as_ptr());
+        if spins.is_null() || CStr::from_ptr(spins) != c"0" {
+            spin::configure(CStr::from_ptr(path));
+        }
         libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child));
     }
     PROCESS.store(std::process::id(), Ordering::Relaxed);
@@ -246,6 +250,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
 /// kernel.
 pub fn before_exec() {
     errno::keep(|| {
+        let end_ns = kernel::now_ns() + EXEC_PATIENCE_NS;
         table::each(|fd, meaning| {
             let Meaning::Socket(_) = meaning else { return };
             // SAFETY: no pointers.
@@ -256,7 +261,7 @@ pub fn before_exec() {
             if let Some(socket) = table::socket(fd) {
                 match socket.carried() {
                     Ok(connection) => {
-                        connection.try_bring_back(Reason::Passed, EXEC_PATIENCE_NS);
+                        connection.bring_back(Reason::Passed, end_ns);
                     }
                     Err(plain) => plain.stay(Reason::Passed),
                 }
@@ -270,7 +275,7 @@ pub fn before_passing(fd: i32) {
     let Some(socket) = table::socket(fd) else { return };
     errno::keep(|| match socket.carried() {
         Ok(connection) => {
-            connection.bring_back(Reason::Passed);
+            connection.bring_back_or_break(Reason::Passed);
         }
         Err(plain) => plain.stay(Reason::Passed),
     });

@@ -1,10 +1,12 @@
 //! Locks in memory that forked processes share, without the library's allocation and safe against a killed holder.
 //!
-//! Signals are blocked while one is held: no handler finds a connection half changed, and none that jumps out of
-//! a call leaves a lock behind.
+//! The program's handlers wait while one is held ([`crate::signals`]): none finds a connection half changed, and none
+//! that jumps out of a call leaves a lock behind.
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::signals;
 
 /// How long a waiter sleeps before it looks whether the holder still lives.
 const LOOK_NS: i64 = 20_000_000;
@@ -21,7 +23,8 @@ pub struct Lock {
 /// A held lock.
 pub struct Held<'a> {
     lock: &'a Lock,
-    signals: libc::sigset_t,
+    /// What was blocked before; `None` where handlers are held off.
+    blocked: Option<libc::sigset_t>,
 }
 
 impl Lock {
@@ -31,13 +34,25 @@ impl Lock {
     }
 
     /// Waits for it. A holder that was killed is taken over from: what it had begun is invisible until published.
+    #[inline]
     pub fn hold(&self) -> Held<'_> {
-        let signals = block_signals();
+        if signals::are_bypassed() {
+            return self.hold_undisturbed();
+        }
+        signals::hold_off();
         self.take();
-        Held { lock: self, signals }
+        Held { lock: self, blocked: None }
+    }
+
+    /// The same for long work: no call of the kernel's is interrupted by a signal.
+    pub fn hold_undisturbed(&self) -> Held<'_> {
+        let blocked = Some(block_signals());
+        self.take();
+        Held { lock: self, blocked }
     }
 
     /// The lock alone, for a holder that returns between; [`Self::give`] ends it.
+    #[inline]
     pub fn take(&self) {
         let me = thread();
         let mut spins = 0;
@@ -104,8 +119,13 @@ impl Lock {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.lock.give();
-        // SAFETY: the mask that `block_signals` found.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.signals, core::ptr::null_mut()) };
+        match &self.blocked {
+            None => signals::admit(),
+            // SAFETY: the mask that `block_signals` found.
+            Some(mask) => unsafe {
+                libc::pthread_sigmask(libc::SIG_SETMASK, mask, core::ptr::null_mut());
+            },
+        }
     }
 }
 

@@ -24,6 +24,12 @@ static SERVICE: AtomicI32 = AtomicI32::new(-1);
 static TALKING: Lock = Lock::new();
 static REST_UNTIL: AtomicU64 = AtomicU64::new(0);
 static QUESTIONS: AtomicU64 = AtomicU64::new(0);
+/// The question that the service has not answered, 0: none.
+static ASKED: AtomicU64 = AtomicU64::new(0);
+/// When it last said that it listens.
+static LEAVE_NS: AtomicU64 = AtomicU64::new(0);
+/// The offer that it has not answered, 0: none.
+static OFFERED: AtomicU64 = AtomicU64::new(0);
 /// The service's address: bytes before the length, which is published last.
 static PATH: [AtomicU32; 32] = [const { AtomicU32::new(0) }; 32];
 static PATH_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -91,15 +97,12 @@ fn offer(socket: &Socket) {
     if is_quiet && !accounts_agree(socket, &account) {
         return socket.stay(Reason::Unseen);
     }
-    let _held = TALKING.hold();
+    let _held = TALKING.hold_undisturbed();
     if record.stage.load(Ordering::Acquire) != stage::PLAIN || !connect() {
         return;
     }
-    let question = QUESTIONS.fetch_add(1, Ordering::Relaxed) + 1;
-    if !say(&Packet::new(Kind::Ask, question), &[])
-        || !listen_for(|packet| packet.kind == Kind::Go && packet.token == question)
-    {
-        return rest();
+    if !may_offer() {
+        return;
     }
     let Some((file, address)) = bell::sealed(SEGMENT_BYTES) else {
         return socket.stay(Reason::Memory);
@@ -118,9 +121,34 @@ fn offer(socket: &Socket) {
     let said = say(&Packet::new(Kind::Offer, token), &[socket.fd, file]);
     // SAFETY: ours.
     unsafe { real::close(file) };
-    if !said || !listen_for(|packet| packet.kind == Kind::Answer && packet.token == token) {
-        rest();
+    if said {
+        OFFERED.store(token, Ordering::Relaxed);
+        listen_for(|packet| packet.kind == Kind::Answer && packet.token == token);
     }
+}
+
+/// Does the service listen just now, with no offer before it? Waited for once; an answer that comes later is heard later.
+fn may_offer() -> bool {
+    while hear().is_some() {}
+    if OFFERED.load(Ordering::Relaxed) != 0 {
+        return false;
+    }
+    if !has_leave() {
+        if ASKED.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        let question = QUESTIONS.fetch_add(1, Ordering::Relaxed) + 1;
+        if !say(&Packet::new(Kind::Ask, question), &[]) {
+            return false;
+        }
+        ASKED.store(question, Ordering::Relaxed);
+        listen_for(|packet| packet.kind == Kind::Go && packet.token == question);
+    }
+    has_leave() && LEAVE_NS.swap(0, Ordering::Relaxed) != 0
+}
+
+fn has_leave() -> bool {
+    kernel::now_ns() < LEAVE_NS.load(Ordering::Relaxed).saturating_add(PATIENCE_MS as u64 * 1_000_000)
 }
 
 /// Names this use of this record.
@@ -137,7 +165,7 @@ fn accounts_agree(socket: &Socket, account: &kernel::Account) -> bool {
 /// Takes what the service has sent meanwhile.
 #[inline(never)]
 fn look() {
-    let _held = TALKING.hold();
+    let _held = TALKING.hold_undisturbed();
     while hear().is_some() {}
 }
 
@@ -207,6 +235,9 @@ fn address() -> (libc::sockaddr_un, libc::socklen_t) {
 }
 
 fn disconnect() {
+    for pending in [&ASKED, &OFFERED, &LEAVE_NS] {
+        pending.store(0, Ordering::Relaxed);
+    }
     let service = SERVICE.swap(-1, Ordering::AcqRel);
     if service >= 0 {
         bell::discard(service);
@@ -293,8 +324,17 @@ fn hear() -> Option<Packet> {
     }
     let packet = bytes.get(..received.max(0) as usize).and_then(Packet::decode);
     match packet {
-        Some(packet) if packet.kind == Kind::Answer => answered(&packet, descriptors),
-        Some(_) => descriptors.iter().for_each(|fd| close(*fd)),
+        Some(packet) if packet.kind == Kind::Answer => {
+            let _ = OFFERED.compare_exchange(packet.token, 0, Ordering::Relaxed, Ordering::Relaxed);
+            answered(&packet, descriptors);
+        }
+        Some(packet) => {
+            if packet.kind == Kind::Go && packet.token == ASKED.load(Ordering::Relaxed) {
+                ASKED.store(0, Ordering::Relaxed);
+                LEAVE_NS.store(kernel::now_ns(), Ordering::Relaxed);
+            }
+            descriptors.iter().for_each(|fd| close(*fd));
+        }
         None => {
             descriptors.iter().for_each(|fd| close(*fd));
             disconnect();
@@ -363,7 +403,7 @@ fn prepare(socket: &Socket) {
     if kernel::is_nonblocking(socket.fd) && !is_waited_for {
         return;
     }
-    let _held = TALKING.hold();
+    let _held = TALKING.hold_undisturbed();
     if record.stage.load(Ordering::Acquire) != stage::PAIRED || !epoll::make_ready(socket) {
         return;
     }
@@ -409,7 +449,7 @@ pub fn end(socket: &Socket) {
         ..Packet::new(Kind::End, token(socket))
     };
     errno::keep(|| {
-        let _held = TALKING.hold();
+        let _held = TALKING.hold_undisturbed();
         if SERVICE.load(Ordering::Acquire) >= 0 {
             say(&packet, &[]);
         }
@@ -419,9 +459,19 @@ pub fn end(socket: &Socket) {
 /// Tells the service of connections that were not carried.
 pub fn note(reason: Reason, count: u64) {
     errno::keep(|| {
-        let _held = TALKING.hold();
+        let _held = TALKING.hold_undisturbed();
         if is_configured() && connect() {
             say(&Packet { code: reason as u8, first: count, ..Packet::new(Kind::Note, 0) }, &[]);
+        }
+    });
+}
+
+/// Before this process gives up what it takes to reach the service.
+pub fn connect_early() {
+    errno::keep(|| {
+        let _held = TALKING.hold_undisturbed();
+        if is_configured() {
+            connect();
         }
     });
 }

@@ -8,7 +8,7 @@ use crate::arena::stage;
 use crate::bell::{self, Watch};
 use crate::carry::{FINISHED, HUNG_UP};
 use crate::table::{self, Meaning, Socket};
-use crate::{epoll, errno, kernel, real};
+use crate::{epoll, errno, kernel, real, spin};
 
 /// Descriptors in one call for which the stack has room.
 pub const FILES_MAX: usize = 1024;
@@ -180,17 +180,27 @@ fn look(file: &pollfd) -> (i16, i16) {
 /// One look at everything, with a sleep if there is nothing; `None`: look again.
 fn turn(asked: &mut [pollfd], files: &mut [pollfd], left_ns: Option<u64>, real: Real) -> Option<i32> {
     let asked = asked.get_mut(..=files.len())?;
-    let watch = if left_ns == Some(0) { None } else { Watch::take() };
+    let any = || files.iter().any(|file| look(file).0 != 0);
+    let is_there = left_ns == Some(0) || {
+        let deadline = left_ns.map(|left| kernel::now_ns().saturating_add(left));
+        spin::until(any, deadline) || any()
+    };
+    let watch = if is_there { None } else { Watch::take() };
     if let Some(watch) = &watch {
         watch.hush();
     }
     let asleep = watch.as_ref().and_then(|_| bell::asleep());
-    let mut is_ready = false;
+    let (mut is_ready, mut is_known) = (false, true);
     for (file, place) in files.iter_mut().zip(asked.iter_mut()) {
         let (bits, events) = look(file);
         file.revents = bits;
         is_ready |= bits != 0;
+        is_known &= events & !libc::POLLRDHUP == 0 && is_carried(file.fd);
         *place = pollfd { fd: file.fd, events, revents: 0 };
+    }
+    if is_ready && is_known {
+        // The kernel would add nothing that was asked for, but for ends that nobody has told: those stay to be heard.
+        return Some(count_of_ready(files));
     }
     let bell = watch.as_ref().map_or(-1, |watch| watch.fd);
     if let Some(last) = asked.last_mut() {
@@ -206,12 +216,19 @@ fn turn(asked: &mut [pollfd], files: &mut [pollfd], left_ns: Option<u64>, real: 
     if status < 0 {
         return Some(status);
     }
-    let mut found = 0;
     for (file, place) in files.iter_mut().zip(asked.iter()) {
         file.revents |= merge(file, place);
-        found += i32::from(file.revents != 0);
     }
+    let found = count_of_ready(files);
     (found > 0).then_some(found)
+}
+
+fn is_carried(fd: i32) -> bool {
+    table::socket(fd).is_some_and(|socket| socket.is_carried())
+}
+
+fn count_of_ready(files: &[pollfd]) -> i32 {
+    files.iter().filter(|file| file.revents != 0).count() as i32
 }
 
 /// What the kernel has said of an entry, as far as the program asked for it.

@@ -36,7 +36,8 @@ impl Connection {
         let mut ready = Ready { bits: 0, ask: wanted & !(IN | OUT | RDHUP) };
         match self.source() {
             Ok(Source::Kernel | Source::KernelUntil(_) | Source::Moment) => ready.ask |= wanted & IN,
-            Ok(Source::Ring(0)) => {}
+            // What is held comes through the kernel, and only after a word from the other end.
+            Ok(Source::Ring(0) | Source::Held) => {}
             Ok(Source::Ring(_)) => ready.bits |= IN,
             // The next call finds out what to do about it.
             Err(_) => ready.bits |= IN | OUT,

@@ -112,5 +112,20 @@ real! {
     system(command: *const c_char) -> c_int, else -1;
     popen(command: *const c_char, kind: *const c_char) -> *mut c_void, else core::ptr::null_mut();
     fdopen(fd: c_int, mode: *const c_char) -> *mut c_void, else core::ptr::null_mut();
+    sigaction(number: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int, else -1;
+    signal(number: c_int, handler: usize) -> usize, else libc::SIG_ERR;
+    sysv_signal(number: c_int, handler: usize) -> usize, else libc::SIG_ERR;
+    sigset(number: c_int, handler: usize) -> usize, else libc::SIG_ERR;
+    setuid(user: libc::uid_t) -> c_int, else -1;
+    setgid(group: libc::gid_t) -> c_int, else -1;
+    seteuid(user: libc::uid_t) -> c_int, else -1;
+    setegid(group: libc::gid_t) -> c_int, else -1;
+    setreuid(real: libc::uid_t, effective: libc::uid_t) -> c_int, else -1;
+    setregid(real: libc::gid_t, effective: libc::gid_t) -> c_int, else -1;
+    setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int, else -1;
+    setresgid(real: libc::gid_t, effective: libc::gid_t, saved: libc::gid_t) -> c_int, else -1;
+    setgroups(count: size_t, groups: *const libc::gid_t) -> c_int, else -1;
+    initgroups(user: *const c_char, group: libc::gid_t) -> c_int, else -1;
+    chroot(path: *const c_char) -> c_int, else -1;
     syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long, else -1;
 }

@@ -104,17 +104,18 @@ fn receive_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dy
             Step::Real if done == 0 => return real(),
             Step::Real | Step::Empty => {}
         }
-        if flags & libc::MSG_DONTWAIT != 0 || kernel::is_nonblocking(connection.fd) {
+        if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
             return if done > 0 { done as isize } else { errno::fail(libc::EAGAIN) };
         }
         if deadline.is_none() {
-            deadline = kernel::patience(connection.fd, libc::SO_RCVTIMEO)
-                .map(|patience| kernel::now_ns().saturating_add(patience));
+            deadline = connection.deadline(libc::SO_RCVTIMEO);
         }
         let woken = if matches!(step, Step::Real) {
             wait_in_kernel(connection)
         } else {
-            connection.sleep(Sleep::Bytes, fruitless, deadline, || connection.source() != Ok(Source::Ring(0)))
+            connection.sleep(Sleep::Bytes, fruitless, deadline, || {
+                !matches!(connection.source(), Ok(Source::Ring(0) | Source::Held))
+            })
         };
         fruitless += 1;
         match woken {
@@ -175,7 +176,7 @@ fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Resu
             drop(held);
             match step {
                 // They are on their way: the kernel, too, sleeps for them.
-                Step::Empty if flags & libc::MSG_DONTWAIT == 0 && !kernel::is_nonblocking(connection.fd) => {
+                Step::Empty if flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking() => {
                     match kernel::wait(connection.fd, libc::POLLIN, UNDER_WAY_MS) {
                         Err(libc::EINTR) => Ok(Step::Failed(libc::EINTR)),
                         _ => Ok(Step::Again),
@@ -184,7 +185,9 @@ fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Resu
                 step => Ok(step),
             }
         }
-        Source::Ring(0) => Ok(end_or_nothing(connection)),
+        Source::Held => Ok(Step::Empty),
+        Source::Ring(0) if connection.may_have_ended() => Ok(end_or_nothing(connection)),
+        Source::Ring(0) => Ok(Step::Empty),
         Source::Ring(available) => {
             let length = available.min(parts.total().saturating_sub(done));
             take_from_ring(connection, parts, done, flags, length);

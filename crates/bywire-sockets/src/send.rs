@@ -71,7 +71,7 @@ fn send_specially(socket: Socket, reason: Reason, real: &dyn Fn() -> isize) -> i
     socket.stay(reason);
     match socket.carried() {
         Ok(connection) => {
-            connection.bring_back(reason);
+            connection.bring_back_or_break(reason);
             real()
         }
         Err(plain) => send_plainly(&plain, real).unwrap_or_else(real),
@@ -136,7 +136,7 @@ fn send_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn F
             Step::Refused if done > 0 => return done as isize,
             Step::Refused => return real(),
             Step::Full => {
-                if flags & libc::MSG_DONTWAIT != 0 || kernel::is_nonblocking(connection.fd) {
+                if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
                     connection.record.full.fetch_add(1, Ordering::AcqRel);
                     connection.ask_kernel();
                     if done == 0 && connection.peer_is_gone() {
@@ -145,8 +145,7 @@ fn send_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn F
                     return if done > 0 { done as isize } else { errno::fail(libc::EAGAIN) };
                 }
                 if deadline.is_none() {
-                    deadline = kernel::patience(connection.fd, libc::SO_SNDTIMEO)
-                        .map(|patience| kernel::now_ns().saturating_add(patience));
+                    deadline = connection.deadline(libc::SO_SNDTIMEO);
                 }
                 let woken = connection.sleep(Sleep::Room, fruitless, deadline, || {
                     !matches!(STREAM.room(&connection.own, &connection.remote), Ok(0))
@@ -167,6 +166,9 @@ fn send_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn F
         }
     }
 }
+
+/// The kernel is asked about the other end at one send of so many.
+const ASK_EVERY: u32 = 64;
 
 /// What one look at the connection came to.
 enum Step {
@@ -279,7 +281,7 @@ fn through_kernel_or_sleep(
             return Ok(sent as usize);
         }
         let error = errno::last();
-        if error != libc::EAGAIN || flags & libc::MSG_DONTWAIT != 0 || kernel::is_nonblocking(connection.fd) {
+        if error != libc::EAGAIN || flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
             return Err(error);
         }
         kernel::wait(connection.fd, libc::POLLOUT, -1)?;
@@ -291,7 +293,9 @@ fn send_in_ring(connection: &Connection, parts: &Parts, done: usize) -> Step {
     if STREAM.course(&connection.own) != Ok(Course::Ring) {
         return Step::Sent(0);
     }
-    if STREAM.flags(&connection.remote) & LEAVING != 0 {
+    // A killed peer tells nobody.
+    let sends = connection.record.sends.fetch_add(1, Ordering::Relaxed);
+    if STREAM.flags(&connection.remote) & LEAVING != 0 || sends % ASK_EVERY == ASK_EVERY - 1 {
         connection.ask_kernel();
     }
     // The kernel has the right error, and the signal, for what cannot be sent any more.
@@ -299,12 +303,13 @@ fn send_in_ring(connection: &Connection, parts: &Parts, done: usize) -> Step {
     if is_shut || connection.peer_is_gone() {
         return Step::Refused;
     }
-    let Ok(room) = STREAM.room(&connection.own, &connection.remote) else {
+    let left = parts.total().saturating_sub(done);
+    let Ok(room) = connection.room(left) else {
         drop(held);
         connection.break_off();
         return Step::Sent(0);
     };
-    let length = room.min(parts.total().saturating_sub(done));
+    let length = room.min(left);
     if length == 0 {
         STREAM.want_room(&connection.own);
         // Room that came meanwhile may have been told to nobody.
@@ -327,6 +332,8 @@ fn send_in_ring(connection: &Connection, parts: &Parts, done: usize) -> Step {
     STREAM.publish(&connection.own, at);
     drop(held);
     connection.tell(News::Bytes);
+    // Behind the fence of `tell`: whoever has asked for the ring back meanwhile has seen these bytes there, or is seen here.
+    connection.serve();
     Step::Sent(at)
 }
 

@@ -186,8 +186,17 @@ fn begin(record: &Record) {
     record.generation.fetch_add(1, Ordering::Relaxed);
     record.stage.store(stage::PLAIN, Ordering::Relaxed);
     record.processes.store(1, Ordering::Relaxed);
-    for field in
-        [&record.never, &record.ended, &record.drained, &record.polled, &record.broken, &record.lingers]
+    for field in [
+        &record.never,
+        &record.ended,
+        &record.drained,
+        &record.polled,
+        &record.broken,
+        &record.lingers,
+        &record.waits,
+    ]
+    .into_iter()
+    .chain(&record.patience)
     {
         field.store(0, Ordering::Relaxed);
     }
@@ -199,9 +208,13 @@ fn begin(record: &Record) {
         &record.kernel_pollers,
         &record.backed,
         &record.items,
+        &record.woken,
+        &record.sends,
     ] {
         field.store(0, Ordering::Relaxed);
     }
+    record.seen_head.store(0, Ordering::Relaxed);
+    record.asked_ns.store(0, Ordering::Relaxed);
     record.sent.store(0, Ordering::Relaxed);
     record.received.store(0, Ordering::Relaxed);
     record.sending.reset();

@@ -140,7 +140,7 @@ pub fn to_kernel(fd: c_int, reason: Reason) {
     let Some(socket) = table::socket(fd) else { return };
     socket.stay(reason);
     if let Ok(connection) = socket.carried() {
-        errno::keep(|| connection.bring_back(reason));
+        errno::keep(|| connection.bring_back_or_break(reason));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Calls that make, copy, set up and end descriptors.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
 use libc::{sockaddr, socklen_t};
@@ -28,6 +29,8 @@ const SOCKET_OPTIONS: [c_int; 14] = [
     64,
     65,
 ];
+/// `SO_RCVTIMEO` and `SO_SNDTIMEO`, old and new.
+const TIME_OUTS: [c_int; 4] = [20, 21, 66, 67];
 /// `TCP_MD5SIG`, `TCP_REPAIR`, `TCP_FASTOPEN`, `TCP_FASTOPEN_CONNECT`, `TCP_INQ`, `TCP_ULP`.
 const TCP_OPTIONS: [c_int; 6] = [14, 19, 23, 30, 36, 31];
 
@@ -163,10 +166,17 @@ take_over! {
         if level == libc::SOL_SOCKET && name == libc::SO_LINGER
             && let Some(socket) = table::socket(fd)
         {
-            socket.record.lingers.store(0, core::sync::atomic::Ordering::Release);
+            socket.record.lingers.store(0, Ordering::Release);
         }
         // SAFETY: as above.
-        unsafe { real::setsockopt(fd, level, name, value, length) }
+        let status = unsafe { real::setsockopt(fd, level, name, value, length) };
+        if level == libc::SOL_SOCKET && TIME_OUTS.contains(&name)
+            && let Some(socket) = table::socket(fd)
+        {
+            // One has been set at some time: the kernel is asked from now on.
+            socket.record.patience.iter().for_each(|place| place.store(2, Ordering::Release));
+        }
+        status
     }
 
     /// A stream of the C library's, whose own calls nobody sees.
@@ -215,6 +225,9 @@ fn control_file(fd: c_int, command: c_int, argument: usize) -> c_int {
         to_kernel(fd, Reason::Signals);
     }
     let result = real();
+    if command == libc::F_SETFL && result == 0 {
+        keep_waiting(fd, argument as c_int & libc::O_NONBLOCK == 0);
+    }
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         life::duplicated(fd, result);
     }
@@ -245,6 +258,14 @@ fn control_device(fd: c_int, request: usize, argument: *mut c_void) -> c_int {
             }
             status
         }
+        libc::FIONBIO if !argument.is_null() => {
+            let status = real();
+            if status == 0 {
+                // SAFETY: the program's int.
+                keep_waiting(fd, unsafe { argument.cast::<c_int>().read_unaligned() } == 0);
+            }
+            status
+        }
         libc::FIOASYNC => {
             drop(socket);
             to_kernel(fd, Reason::Signals);
@@ -254,10 +275,16 @@ fn control_device(fd: c_int, request: usize, argument: *mut c_void) -> c_int {
     }
 }
 
+/// Calls on it wait from now on, or do not.
+fn keep_waiting(fd: c_int, waits: bool) {
+    if let Some(socket) = table::socket(fd) {
+        socket.record.waits.store(if waits { 1 } else { 2 }, Ordering::Release);
+    }
+}
+
 /// What this library has set for killed ends is none of the program's settings.
 fn hide_linger(fd: c_int, value: *mut c_void, length: *mut socklen_t) {
-    let is_ours = table::socket(fd)
-        .is_some_and(|socket| socket.record.lingers.load(core::sync::atomic::Ordering::Acquire) != 0);
+    let is_ours = table::socket(fd).is_some_and(|socket| socket.record.lingers.load(Ordering::Acquire) != 0);
     if is_ours {
         // SAFETY: the kernel has written so many bytes there.
         unsafe { core::ptr::write_bytes(value.cast::<u8>(), 0, length.read() as usize) };

@@ -8,7 +8,9 @@ use libc::pid_t;
 use super::take_over;
 use super::{data, descriptor, waiting};
 use crate::table::{self, Meaning};
-use crate::{errno, life, real};
+use crate::{errno, life, offer, real, signals};
+
+const SYS_EPOLL_PWAIT2: c_long = 441;
 
 type Words = *const *const c_char;
 
@@ -185,8 +187,32 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
             libc::SYS_epoll_ctl => descriptor::epoll_ctl(fd, b as _, c as _, d as _).into(),
             libc::SYS_epoll_wait => waiting::epoll_wait(fd, b as _, c as _, d as _).into(),
             libc::SYS_poll => waiting::poll(a as _, b as _, c as _).into(),
-            // Calls whose kernel's form differs from the C library's: only what concerns no socket of ours.
-            libc::SYS_epoll_pwait | libc::SYS_ppoll | libc::SYS_pselect6 | libc::SYS_select => real(),
+            // The kernel's masks are the first eight bytes of the C library's, which hands on no more of them.
+            libc::SYS_ppoll => waiting::ppoll(a as _, b as _, c as _, d as _).into(),
+            libc::SYS_epoll_pwait => waiting::epoll_pwait(fd, b as _, c as _, d as _, e as _).into(),
+            SYS_EPOLL_PWAIT2 => waiting::epoll_pwait2(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_select => waiting::select(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_pselect6 => {
+                // The last argument leads to the mask and its length.
+                let mask =
+                    (f as *const *const libc::sigset_t).as_ref().map_or(core::ptr::null(), |mask| *mask);
+                waiting::pselect(fd, b as _, c as _, d as _, e as _, mask).into()
+            }
+            libc::SYS_rt_sigaction => {
+                signals::bypass();
+                real()
+            }
+            libc::SYS_setuid
+            | libc::SYS_setgid
+            | libc::SYS_setreuid
+            | libc::SYS_setregid
+            | libc::SYS_setresuid
+            | libc::SYS_setresgid
+            | libc::SYS_setgroups
+            | libc::SYS_chroot => {
+                offer::connect_early();
+                real()
+            }
             libc::SYS_io_uring_setup => {
                 every_socket_to_kernel();
                 real()
