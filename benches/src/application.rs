@@ -19,12 +19,22 @@ pub fn redis(name: &str, way: Way, clients: usize, connections: u32) -> Contesta
     let words = format!("redis-benchmark -t get -c {connections} -n {requests} --csv");
     let command = if clients > 1 { format!("{clients} × {words}, ends not pinned") } else { words };
     contestant(name, &command, move || {
-        let (server, benchmark) = (find("redis-server", "redis-server")?, find("redis-benchmark", "redis-tools")?);
+        let (server, benchmark) =
+            (find("redis-server", "redis-server")?, find("redis-benchmark", "redis-tools")?);
         let (server, benchmark) = (server.display().to_string(), benchmark.display().to_string());
         let (stage, port, pinned) = (Stage::new(way)?, port()?, clients == 1);
         let port_word = port.to_string();
         let words = [
-            &server, "--port", &port_word, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir",
+            &server,
+            "--port",
+            &port_word,
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
             &stage.place(""),
         ];
         let _server = stage.serve(stage.command(End::Server, pinned, &words), port)?;
@@ -112,7 +122,8 @@ fn make_cluster(initdb: &str) -> Result<tempfile::TempDir> {
     let data = place.path().join("data").display().to_string();
     let words = [initdb, "-D", &data, "-U", "tester", "-A", "trust", "-N"];
     let words = as_nobody(&words);
-    let output = Command::new(words[0]).args(&words[1..]).current_dir(place.path()).env("LC_ALL", "C").output()?;
+    let output =
+        Command::new(words[0]).args(&words[1..]).current_dir(place.path()).env("LC_ALL", "C").output()?;
     ensure!(output.status.success(), "initdb: {}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(place)
 }

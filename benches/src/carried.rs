@@ -59,8 +59,12 @@ impl Stage {
             _ => launch.start_service(&std::env::current_exe()?)?,
         };
         if service.is_some() {
-            // For servers that may not be run by root.
-            fs::set_permissions(launch.service(), fs::Permissions::from_mode(0o666))?;
+            // For servers that may not be run by root: where the service listens, and the tokens of cores.
+            let tokens = directory.path().join("pairing.cores");
+            fs::write(&tokens, [])?;
+            for path in [launch.service(), &tokens] {
+                fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+            }
         }
         Ok(Self { way, launch, service, directory })
     }
@@ -152,9 +156,12 @@ pub fn find(program: &str, package: &str) -> Result<PathBuf> {
         .chain([Path::new("/usr/sbin").to_owned()])
         .chain(versions.map(|version| version.path().join("bin")));
     let found = places.map(|place| place.join(program)).find(|path| path.exists());
-    let found = found.map(|path| fs::canonicalize(&path).map_or(path.clone(), |whole| kept_name(&path, whole)));
+    let found =
+        found.map(|path| fs::canonicalize(&path).map_or(path.clone(), |whole| kept_name(&path, whole)));
     found.with_context(|| {
-        format!("{program} is not installed: benches/sockets installs it as root, or apt-get install {package}")
+        format!(
+            "{program} is not installed: benches/sockets installs it as root, or apt-get install {package}"
+        )
     })
 }
 

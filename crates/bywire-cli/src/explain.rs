@@ -159,7 +159,11 @@ impl<'a> Ended<'a> {
                 self.process, self.sent_in_memory_bytes, self.received_in_memory_bytes
             ),
             false => {
-                format!("process {}: {local} to {remote}: {bytes}, by TCP: {}", self.process, reason(self.fate))
+                format!(
+                    "process {}: {local} to {remote}: {bytes}, by TCP: {}",
+                    self.process,
+                    reason(self.fate)
+                )
             }
         }
     }
@@ -180,8 +184,16 @@ mod tests {
         let log = "7 carried 127.0.0.1:4000 127.0.0.1:80 100 2000 90 1900\n\
                    7 Short 127.0.0.1:4001 127.0.0.1:80 1 2 0 0\nnonsense\n7 carried 1 2 3\n";
         let told = tell(log);
-        assert!(told.starts_with("bywire: 1 of this program's ends of connections were carried, 1 were not\n"), "{told}");
-        assert!(told.contains("4000 to 127.0.0.1:80: 100 bytes sent, 2000 received, of these 90 and 1900 in memory"), "{told}");
+        assert!(
+            told.starts_with("bywire: 1 of this program's ends of connections were carried, 1 were not\n"),
+            "{told}"
+        );
+        assert!(
+            told.contains(
+                "4000 to 127.0.0.1:80: 100 bytes sent, 2000 received, of these 90 and 1900 in memory"
+            ),
+            "{told}"
+        );
         assert!(told.contains("bywire: 1 not carried: it ended before it was worth it"), "{told}");
         assert_eq!(told.lines().count(), 4);
         assert!(tell("").contains("0 of this program's"));

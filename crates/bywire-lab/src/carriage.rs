@@ -104,6 +104,9 @@ mod tests {
     fn what_was_not_carried_is_told_with_the_reason() {
         let status = Status { not_carried: vec![(Reason::Unseen, 2)], bytes: 7, ..Status::default() };
         let said = not_carried(&status, 1, 100);
-        assert!(said.contains("0 of 1 connections and 7 of 100 bytes were carried; 2: bytes passed"), "{said}");
+        assert!(
+            said.contains("0 of 1 connections and 7 of 100 bytes were carried; 2: bytes passed"),
+            "{said}"
+        );
     }
 }

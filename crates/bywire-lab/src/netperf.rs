@@ -169,7 +169,8 @@ impl Netperf {
     /// # Errors
     /// It will not.
     pub fn check(level: &str, test: &str) -> Result<(), NetperfError> {
-        let exists = ["tcp", "sock", "udp", ethernet::LEVEL].contains(&level) && ["stream", "rr"].contains(&test);
+        let exists =
+            ["tcp", "sock", "udp", ethernet::LEVEL].contains(&level) && ["stream", "rr"].contains(&test);
         if exists { Ok(()) } else { Err(NetperfError::no_counterpart(level, test)) }
     }
 }

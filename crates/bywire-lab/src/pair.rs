@@ -171,7 +171,13 @@ fn run_two(
         Place::Host(host) => Target::Far(Far::start(host, job, sender.clone())?),
         _ => {
             let role = Role::Target { core: cores.target };
-            Target::Near(start(End::Target, job, role, Setting { namespace: target_space, carriage }, sender)?)
+            Target::Near(start(
+                End::Target,
+                job,
+                role,
+                Setting { namespace: target_space, carriage },
+                sender,
+            )?)
         }
     };
     let (address, boot) = conversation.listening()?;
@@ -300,13 +306,7 @@ impl Worker {
 }
 
 /// Starts a worker whose words arrive at `sender`.
-fn start(
-    end: End,
-    job: &Job,
-    role: Role,
-    setting: Setting,
-    sender: &Sender<Event>,
-) -> Result<Worker> {
+fn start(end: End, job: &Job, role: Role, setting: Setting, sender: &Sender<Event>) -> Result<Worker> {
     let order = Order { job: job.clone(), role };
     let (worker, output) = Worker::start(&order, setting)?;
     let sender = sender.clone();

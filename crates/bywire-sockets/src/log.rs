@@ -42,7 +42,8 @@ pub fn ending(socket: &Socket) {
 #[inline(never)]
 fn tell(socket: &Socket) {
     let Some(fate) = account::fate(socket) else { return };
-    let (Some(local), Some(remote)) = (name(socket.fd, libc::getsockname), name(socket.fd, libc::getpeername))
+    let (Some(local), Some(remote)) =
+        (name(socket.fd, libc::getsockname), name(socket.fd, libc::getpeername))
     else {
         return;
     };
@@ -50,7 +51,9 @@ fn tell(socket: &Socket) {
     let (sent, received) = (kernel(&socket.record.sent), kernel(&socket.record.received));
     let mapped = table::by_index(socket.fd, socket.index).and_then(|socket| socket.mapped().ok());
     let [sent_ring, received_ring] = match &mapped {
-        Some(connection) if fate == Fate::Carried => [STREAM.tail(&connection.own), STREAM.head(&connection.own)],
+        Some(connection) if fate == Fate::Carried => {
+            [STREAM.tail(&connection.own), STREAM.head(&connection.own)]
+        }
         _ => [0; 2],
     };
     let mut line = Line { bytes: [0; LINE_BYTES], length: 0 };
@@ -71,7 +74,8 @@ fn tell(socket: &Socket) {
 
 /// One write, which other processes' lines do not come between.
 fn append(line: &[u8]) {
-    let path: [u8; PATH_BYTES] = core::array::from_fn(|at| PATH.get(at).map_or(0, |byte| byte.load(Ordering::Relaxed)));
+    let path: [u8; PATH_BYTES] =
+        core::array::from_fn(|at| PATH.get(at).map_or(0, |byte| byte.load(Ordering::Relaxed)));
     // SAFETY: a terminated path and a live slice; the descriptor is closed at once.
     unsafe {
         let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW;

@@ -88,8 +88,7 @@ pub fn receive(socket: impl AsFd, bytes: &mut [u8], flags: RecvFlags) -> Result<
 /// # Errors
 /// What the kernel says.
 pub fn poll(file: impl AsFd, events: PollFlags, timeout: Duration) -> Result<(), Errno> {
-    let mut entry =
-        libc::pollfd { fd: file.as_fd().as_raw_fd(), events: events.bits() as i16, revents: 0 };
+    let mut entry = libc::pollfd { fd: file.as_fd().as_raw_fd(), events: events.bits() as i16, revents: 0 };
     // SAFETY: one entry.
     count(unsafe { libc::poll(&raw mut entry, 1, milliseconds(timeout)) } as isize).map(drop)
 }

@@ -80,7 +80,9 @@ impl Service {
         match program_below(&root, program) {
             Some(program) => Some(Self { program, libraries }),
             None => {
-                println!("not run: {program} is not installed and cannot be had here: apt-get install {package}");
+                println!(
+                    "not run: {program} is not installed and cannot be had here: apt-get install {package}"
+                );
                 None
             }
         }

@@ -15,7 +15,13 @@ fn iperf3_streams_either_way() {
     let port_word = port.to_string();
     let mut server = start(&mut fabric.carried(&["iperf3", "-s", "-B", "127.0.0.1", "-p", &port_word]));
     await_listener(port);
-    for words in [&["-n", "300M"][..], &["-R", "-t", "1"], &["-P", "4", "-t", "1"], &["--bidir", "-t", "1"], &["-l", "1K", "-t", "1"]] {
+    for words in [
+        &["-n", "300M"][..],
+        &["-R", "-t", "1"],
+        &["-P", "4", "-t", "1"],
+        &["--bidir", "-t", "1"],
+        &["-l", "1K", "-t", "1"],
+    ] {
         let asked = [&["iperf3", "-c", "127.0.0.1", "-p", &port_word, "-J"], words].concat();
         let told: Value = serde_json::from_str(&said(fabric.carried(&asked))).expect("JSON");
         assert!(told.get("error").is_none(), "{words:?}: {}", told["error"]);

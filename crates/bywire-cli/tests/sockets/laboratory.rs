@@ -35,7 +35,10 @@ fn what_is_measured_was_carried_and_has_the_fields_of_tcp() {
     }
     // Nothing is left in the place where pairs meet.
     let left: Vec<_> = std::fs::read_dir(fabric.directory.path()).expect("a directory").flatten().collect();
-    assert!(left.iter().all(|entry| !entry.file_name().to_string_lossy().starts_with("bywire-lab-")), "{left:?}");
+    assert!(
+        left.iter().all(|entry| !entry.file_name().to_string_lossy().starts_with("bywire-lab-")),
+        "{left:?}"
+    );
 }
 
 #[test]

@@ -9,7 +9,8 @@ use crate::{Fabric, Running, eventually, said, start};
 /// Starts a server that prints its port, under the library or without.
 fn serve(fabric: &Fabric, words: &[&str], is_carried: bool) -> (Running, String) {
     let mut command = if is_carried { fabric.carried(words) } else { fabric.plain(words) };
-    let mut server = Running(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts"));
+    let mut server =
+        Running(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts"));
     let mut line = String::new();
     BufReader::new(server.0.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
     assert!(line.trim().parse::<u16>().is_ok(), "{words:?} said {line:?}");
@@ -51,7 +52,9 @@ fn python_serves_in_threads_and_in_forked_children() {
         return;
     }
     let program = source("echo.py");
-    for (kind, work) in [("ThreadingTCPServer", "echo"), ("ForkingTCPServer", "echo"), ("ThreadingTCPServer", "lines")] {
+    for (kind, work) in
+        [("ThreadingTCPServer", "echo"), ("ForkingTCPServer", "echo"), ("ThreadingTCPServer", "lines")]
+    {
         let client = |port: &str| ["python3", &program, "talk", port, work].map(str::to_owned).to_vec();
         both_ends(&["python3", &program, "serve", kind, work], client, 4);
     }

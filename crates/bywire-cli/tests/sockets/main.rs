@@ -40,7 +40,8 @@ impl Running {
     fn signal(&mut self, signal: &str) {
         if matches!(self.0.try_wait(), Ok(None)) {
             let group = format!("-{}", self.0.id());
-            let _gone = Command::new("kill").args(["-s", signal, "--", &group]).stderr(Stdio::null()).status();
+            let _gone =
+                Command::new("kill").args(["-s", signal, "--", &group]).stderr(Stdio::null()).status();
         }
     }
 
@@ -77,7 +78,8 @@ impl Fabric {
     }
 
     fn status(&self) -> Value {
-        let output = self.plain(&[env!("CARGO_BIN_EXE_bywire"), "status", "--json"]).output().expect("it runs");
+        let output =
+            self.plain(&[env!("CARGO_BIN_EXE_bywire"), "status", "--json"]).output().expect("it runs");
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice(&output.stdout).expect("JSON")
     }

@@ -18,7 +18,16 @@ impl Redis<'_> {
         let program = self.service.program.display().to_string();
         let directory = self.fabric.directory.path().display().to_string();
         let words = [
-            &program, "--port", &self.port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir",
+            &program,
+            "--port",
+            &self.port,
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
             &directory,
         ];
         let mut command = self.fabric.carried(&words);
@@ -94,7 +103,8 @@ fn bytes_are_right(redis: &Redis) {
 }
 
 fn the_save_of_a_forked_child_succeeds_under_load(redis: &Redis) {
-    let mut load = start(&mut redis.load(&["-q", "-n", "40000", "-c", "10", "-t", "set", "-d", "500", "-r", "1000"]));
+    let mut load =
+        start(&mut redis.load(&["-q", "-n", "40000", "-c", "10", "-t", "set", "-d", "500", "-r", "1000"]));
     redis.ask(&["config", "set", "rdbcompression", "no"]);
     redis.ask(&["bgsave"]);
     eventually("the child has saved", || {

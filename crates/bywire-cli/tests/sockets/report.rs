@@ -15,7 +15,8 @@ fn what_became_of_connections_is_told_on_standard_error_and_nowhere_else() {
     let fabric = Fabric::new();
     write(fabric.place("file"), text(3, FILE_BYTES));
     let port = port();
-    let server = ["python3", "-m", "http.server", "-b", "127.0.0.1", "--protocol", "HTTP/1.1", &port.to_string()];
+    let server =
+        ["python3", "-m", "http.server", "-b", "127.0.0.1", "--protocol", "HTTP/1.1", &port.to_string()];
     let _server = start(fabric.carried(&server).current_dir(fabric.directory.path()));
     await_listener(port);
     let url = format!("http://127.0.0.1:{port}/file");
@@ -29,7 +30,10 @@ fn what_became_of_connections_is_told_on_standard_error_and_nowhere_else() {
     let many = asked(20);
     assert!(many.status.success() && many.stdout.len() == 20 * FILE_BYTES, "{many:?}");
     let told = String::from_utf8_lossy(&many.stderr);
-    assert!(told.starts_with("bywire: 1 of this program's ends of connections were carried, 0 were not\n"), "{told}");
+    assert!(
+        told.starts_with("bywire: 1 of this program's ends of connections were carried, 0 were not\n"),
+        "{told}"
+    );
     assert!(told.contains(&format!("to 127.0.0.1:{port}: ")) && told.contains("in memory"), "{told}");
 
     // The log that was asked for stays, and another run tells of itself alone.

@@ -20,7 +20,10 @@ const SUITES: [(&str, &[&str]); 3] = [
             "InterruptedRecvTimeoutTest",
         ],
     ),
-    ("test_asyncio", &["test_streams", "test_sock_lowlevel", "test_sendfile", "test_server", "test_buffered_proto"]),
+    (
+        "test_asyncio",
+        &["test_streams", "test_sock_lowlevel", "test_sendfile", "test_server", "test_buffered_proto"],
+    ),
     ("test_socketserver", &[]),
 ];
 /// The same in quick ones.
@@ -36,12 +39,12 @@ fn run(fabric: &Fabric, python: &str, words: &[&str], is_carried: bool) -> [BTre
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     let outcomes = |is_wanted: fn(&str) -> bool| {
         let lines = told.lines().filter_map(|line| line.split_once(" ... "));
-        lines.filter(|(_, outcome)| is_wanted(outcome.trim())).map(|(name, _)| name.trim().to_owned()).collect()
+        lines
+            .filter(|(_, outcome)| is_wanted(outcome.trim()))
+            .map(|(name, _)| name.trim().to_owned())
+            .collect()
     };
-    [
-        outcomes(|outcome| outcome == "ok"),
-        outcomes(|outcome| matches!(outcome, "FAIL" | "ERROR")),
-    ]
+    [outcomes(|outcome| outcome == "ok"), outcomes(|outcome| matches!(outcome, "FAIL" | "ERROR"))]
 }
 
 #[test]

@@ -42,7 +42,8 @@ impl Level for Tcp {
         let address: SocketAddr = address.parse().context("the target's address is none")?;
         connect_lanes(plan, || {
             let socket = open(address, plan)?;
-            preloadable::connect(&socket, &address).with_context(|| format!("cannot connect to {address}"))?;
+            preloadable::connect(&socket, &address)
+                .with_context(|| format!("cannot connect to {address}"))?;
             Ok(socket)
         })
     }
