@@ -17,7 +17,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -90,7 +90,8 @@ impl Fabric {
     }
 }
 
-/// The library, which was built for this test.
+/// The library, which was built for this test. Nothing of `bywire_sockets::` is ever used here: whoever links it has its
+/// own calls taken over.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("this test");
     test.with_file_name("libbywire_sockets.so")
@@ -124,10 +125,12 @@ fn ended(command: &mut Command) -> Output {
 
 /// A port that nobody listens on, outside of those that the kernel gives to whoever connects.
 fn port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
+    static NEXT: Mutex<u16> = Mutex::new(0);
     let own = std::process::id() as u16 % 9000;
+    let mut next = NEXT.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
-        let port = 21_000 + (own + NEXT.fetch_add(1, Ordering::Relaxed)) % 11_000;
+        *next += 1;
+        let port = 21_000 + (own + *next) % 11_000;
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
