@@ -398,10 +398,13 @@ mod tests {
 
     #[test]
     fn every_cell_of_every_preset_makes_sense() {
+        // Its library is built with the command, and not with this test.
+        let has_library = bywire_pairing::launch::find_library().is_ok();
         for (name, _) in PRESETS {
             let preset = named(name, None, None).unwrap();
             assert_eq!(preset.name, name);
-            for request in preset.groups.into_iter().flatten().chain(preset.ceilings) {
+            let requests = preset.groups.into_iter().flatten().chain(preset.ceilings);
+            for request in requests.filter(|request| has_library || request.level != "sock") {
                 let described = format!("{request:?}");
                 // Namespaces need privileges, which a request's sense does not.
                 let request = request.anywhere().expect(&described);
@@ -440,7 +443,7 @@ mod tests {
         assert!(refused.contains("quick, full, gm, gm-ethernet, trapeze, bip"), "{refused}");
         let levels = ["tpc".to_owned()];
         assert!(
-            named("quick", None, Some(&levels)).unwrap_err().to_string().contains("msg, unix, tcp, udp, eth")
+            named("quick", None, Some(&levels)).unwrap_err().to_string().contains("msg, unix, tcp, sock, udp, eth")
         );
         let nothing = named("gm-ethernet", None, Some(&["msg".to_owned()])).unwrap_err().to_string();
         assert!(nothing.contains("has no cell of msg"), "{nothing}");
