@@ -55,6 +55,9 @@ pub struct RunArgs {
 pub struct ServiceArgs {
     /// The socket
     path: PathBuf,
+    /// Leave whoever has started this
+    #[arg(long)]
+    detach: bool,
 }
 
 /// The state of the pairing service.
@@ -80,7 +83,7 @@ impl RunArgs {
         let launch = Launch::new(&directory, &library)?.spin(spin).log(log);
         // Without a service everything stays TCP; the program runs in any case.
         let command = std::env::current_exe().context("cannot tell where this command is")?;
-        if let Err(error) = launch.start_service(&command) {
+        if let Err(error) = launch.found_service(&command) {
             bywire_lab::ending::complain("bywire", format!("{error}: everything stays TCP"));
         }
         let [program, arguments @ ..] = &self.program[..] else { bail!("no program is named") };
@@ -97,6 +100,13 @@ impl RunArgs {
 impl ServiceArgs {
     /// Serves until nobody needs it.
     pub fn run(self) -> Result<()> {
+        if self.detach {
+            // The parent of what is started now ends; what it says goes to whoever reads our output.
+            let this = std::env::current_exe().context("cannot tell where this command is")?;
+            let mut command = Command::new(this);
+            command.arg(launch::SERVICE).arg(&self.path).process_group(0);
+            return command.spawn().map(drop).context("cannot start the pairing service");
+        }
         match Service::start(&self.path) {
             Ok(mut service) => {
                 crate::print(launch::READY)?;

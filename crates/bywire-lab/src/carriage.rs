@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Carriage {
     launch: Launch,
-    service: Option<Child>,
+    service: Child,
     _place: MeetingPlace,
     lanes: u64,
 }
@@ -77,10 +77,8 @@ impl Carriage {
 
 impl Drop for Carriage {
     fn drop(&mut self) {
-        if let Some(service) = &mut self.service {
-            let _gone_already = service.kill();
-            let _gone = service.wait();
-        }
+        let _gone_already = self.service.kill();
+        let _gone = self.service.wait();
     }
 }
 

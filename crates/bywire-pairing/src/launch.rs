@@ -13,6 +13,8 @@ use crate::protocol::{LOG_VARIABLE, SERVICE_VARIABLE, SPIN_VARIABLE};
 
 /// The subcommand of whoever uses this that is the pairing service: it says [`READY`] once it listens.
 pub const SERVICE: &str = "__pairing";
+/// Its option: it leaves whoever has started it.
+pub const DETACH: &str = "--detach";
 /// What a service says.
 pub const READY: &str = "ready\n";
 /// Names the library where it does not lie beside the command.
@@ -100,18 +102,32 @@ impl Launch {
         }
     }
 
-    /// Starts `command`'s service unless one answers, and waits until it listens. Whoever gets the process may end it;
-    /// by itself it ends some time after the last program.
+    /// Starts `command`'s service unless one answers, and waits until it listens. It is nobody's child, who would be told
+    /// of its end, and ends some time after the last program.
     ///
     /// # Errors
     /// [`LaunchError::Service`].
-    pub fn start_service(&self, command: &Path) -> Result<Option<Child>, LaunchError> {
+    pub fn found_service(&self, command: &Path) -> Result<(), LaunchError> {
         if crate::status::ask(&self.service).is_ok() {
-            return Ok(None);
+            return Ok(());
         }
+        let mut parent = self.start(command, &[DETACH])?;
+        parent.wait().map(drop).map_err(|cause| LaunchError::Service(cause.to_string()))
+    }
+
+    /// Starts `command`'s service, and waits until it listens. Whoever gets the process has to end it.
+    ///
+    /// # Errors
+    /// [`LaunchError::Service`].
+    pub fn start_service(&self, command: &Path) -> Result<Child, LaunchError> {
+        self.start(command, &[])
+    }
+
+    fn start(&self, command: &Path, options: &[&str]) -> Result<Child, LaunchError> {
         let failed = |cause: io::Error| LaunchError::Service(cause.to_string());
         let mut child = Command::new(command)
             .arg(SERVICE)
+            .args(options)
             .arg(&self.service)
             .current_dir("/")
             .stdin(Stdio::null())
@@ -126,7 +142,7 @@ impl Launch {
             BufReader::new(output).read_line(&mut line).map_err(failed)?;
         }
         if line == READY {
-            return Ok(Some(child));
+            return Ok(child);
         }
         let _gone_already = child.kill();
         let _gone = child.wait();
