@@ -80,6 +80,14 @@ pub trait Segment {
     /// # Safety
     /// `source` must be valid for reads of `length` bytes.
     unsafe fn write(&self, offset: usize, source: *const u8, length: usize);
+    /// The same around the caches, before every store that follows.
+    ///
+    /// # Safety
+    /// As for [`Self::write`].
+    unsafe fn write_around(&self, offset: usize, source: *const u8, length: usize) {
+        // SAFETY: passed on.
+        unsafe { self.write(offset, source, length) }
+    }
     /// A full fence.
     fn fence(&self);
 }
@@ -149,6 +157,17 @@ impl Segment for Window {
         }
         // SAFETY: the target is in bounds by the check; the caller vouches for the source.
         unsafe { copy::to_shared(core::slice::from_raw_parts(source, length), self.base.add(offset)) }
+    }
+
+    unsafe fn write_around(&self, offset: usize, source: *const u8, length: usize) {
+        if offset > self.length_bytes || length > self.length_bytes - offset {
+            return;
+        }
+        // SAFETY: the target is in bounds by the check; the caller vouches for the source.
+        unsafe {
+            copy::to_shared_nontemporal(core::slice::from_raw_parts(source, length), self.base.add(offset));
+        }
+        copy::settle();
     }
 
     #[inline(always)]
@@ -279,17 +298,29 @@ impl Stream {
         (start + length).min(self.ring_bytes)
     }
 
-    /// Copies bytes behind what was published, `at` bytes further on. All of it must be within [`Self::room`].
+    /// Copies bytes behind what was published, `at` bytes further on; around the caches where the reader's are far. All
+    /// of it must be within [`Self::room`].
     ///
     /// # Safety
     /// `source` must be valid for reads of `length` bytes.
-    pub unsafe fn stage<S: Segment>(&self, own: &S, at: usize, source: *const u8, length: usize) {
+    pub unsafe fn stage<S: Segment>(
+        &self,
+        own: &S,
+        at: usize,
+        source: *const u8,
+        length: usize,
+        is_far: bool,
+    ) {
         let position = own.load(TAIL, Ordering::Relaxed).wrapping_add(at as u64);
         let start = self.place(position, own.load(SHIFT, Ordering::Relaxed));
         let first = length.min(self.ring_bytes - start);
         // SAFETY: the caller vouches for the source.
         unsafe {
-            own.write(HEADER_BYTES + start, source, first);
+            if is_far {
+                own.write_around(HEADER_BYTES + start, source, first);
+            } else {
+                own.write(HEADER_BYTES + start, source, first);
+            }
             if first < length {
                 own.write(HEADER_BYTES, source.add(first), length - first);
             }

@@ -63,7 +63,7 @@ impl World {
         }
         assert!(STREAM.room(&self.writer, &self.reader).expect("no corruption") >= 8);
         // SAFETY: a live value.
-        unsafe { STREAM.stage(&self.writer, 0, value.to_ne_bytes().as_ptr(), 8) };
+        unsafe { STREAM.stage(&self.writer, 0, value.to_ne_bytes().as_ptr(), 8, false) };
         STREAM.publish(&self.writer, 8);
     }
 

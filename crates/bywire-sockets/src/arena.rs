@@ -82,6 +82,8 @@ pub struct Record {
     pub patience: [AtomicU8; 2],
     /// The round of sleepers at the other end that was woken last.
     pub woken: AtomicU32,
+    /// Pieces until the sender asks again how far the reader's core is; see [`crate::send`].
+    pub distance: AtomicU32,
     /// Sends into the ring.
     pub sends: AtomicU32,
     /// How far the peer had read when the sender last looked.

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 use bywire_ring::stream::{Course, HALF, LEAVING, News};
 
 use crate::carry::{FAILED, FINISHED, HUNG_UP, SHUT_SENDING, Source, WRITABLE_BYTES};
+use crate::kernel;
 use crate::table::{Connection, STREAM};
 
 /// `EPOLLIN` and its twin for ordinary data.
@@ -61,6 +62,10 @@ impl Connection {
         }
         if ended & FAILED != 0 {
             ready.bits |= IN | OUT;
+        }
+        if ended & (HUNG_UP | FAILED) != 0 {
+            // An error is said until somebody has taken it, which only the kernel knows.
+            ready.bits |= u32::from(kernel::ready(self.fd, 0) as u16) & ALWAYS;
         }
         ready
     }

@@ -186,7 +186,8 @@ fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Resu
             }
         }
         Source::Held => Ok(Step::Empty),
-        Source::Ring(0) if connection.may_have_ended() => Ok(end_or_nothing(connection)),
+        Source::Ring(0) if done == 0 && connection.may_have_ended() => Ok(end_or_nothing(connection)),
+        Source::Ring(0) if done > 0 && is_over(connection) => Ok(Step::End),
         Source::Ring(0) => Ok(Step::Empty),
         Source::Ring(available) => {
             let length = available.min(parts.total().saturating_sub(done));
@@ -281,7 +282,17 @@ fn peek_behind(connection: &Connection, parts: &Parts, seen: usize, in_ring: usi
     usize::try_from(found).unwrap_or(0).saturating_sub(seen)
 }
 
+/// Has the stream ended in the kernel, with nothing left there to be read?
+fn is_over(connection: &Connection) -> bool {
+    let ends = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    kernel::ready(connection.fd, ends) & ends != 0 && kernel::queued(connection.fd) == Some(0)
+}
+
 fn receive_now(connection: &Connection, parts: &Parts, done: usize, flags: i32, limit: usize) -> isize {
+    // An error is for a call that has got nothing: this one would only take it away.
+    if done > 0 && is_over(connection) {
+        return 0;
+    }
     let (mut space, count) = parts.window(done, limit);
     let mut message = crate::parts::message(&mut space, count);
     // SAFETY: the program's own buffers, as it handed them to us.

@@ -210,6 +210,7 @@ fn begin(record: &Record) {
         &record.items,
         &record.woken,
         &record.sends,
+        &record.distance,
     ] {
         field.store(0, Ordering::Relaxed);
     }

@@ -5,29 +5,40 @@
 
 mod world;
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::os::fd::RawFd;
 
 use world::{World, errno};
 
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 2000;
+/// Seeds that one process goes through, one connection after the other.
+const BATCH: u64 = 10;
 
 #[test]
 fn carried_sockets_do_what_the_kernels_do() {
-    if let Ok(seed) = std::env::var("BYWIRE_TEST_SEED") {
-        let transcript = Driver::new(seed.parse().expect("a number")).run();
-        // Not by a stream of the C library's that a child might write once more.
-        print!("{transcript}");
+    if let Ok(seeds) = std::env::var("BYWIRE_TEST_SEED") {
+        let (first, end) = seeds.split_once(':').expect("a range");
+        let number = |text: &str| text.parse::<u64>().expect("a number");
+        for seed in number(first)..number(end) {
+            let transcript = Driver::new(seed).run();
+            // At once, so that it is not in a buffer that a child might write once more.
+            println!("seed {seed} = \n{transcript}");
+            std::io::stdout().flush().expect("written");
+        }
         return;
     }
     let world = World::new();
-    let first: u64 = std::env::var("BYWIRE_SEED").map_or(0, |seed| seed.parse().expect("a number"));
-    let count: u64 = std::env::var("BYWIRE_SEEDS").map_or(SEEDS, |count| count.parse().expect("a number"));
-    for seed in first..first + count {
+    let number = |name: &str, otherwise| {
+        std::env::var(name).map_or(otherwise, |text| text.parse::<u64>().expect("a number"))
+    };
+    let (first, count) = (number("BYWIRE_SEED", 0), number("BYWIRE_SEEDS", SEEDS));
+    for batch in (first..first + count).step_by(BATCH as usize) {
+        let seeds = batch..(batch + BATCH).min(first + count);
         let test = "carried_sockets_do_what_the_kernels_do";
-        let plain = world.transcript(test, seed, None);
-        let carried = world.transcript(test, seed, Some(seed % 7));
-        compare(seed, &plain, &carried);
+        let plain = world.transcript(test, seeds.clone(), None);
+        let carried = world.transcript(test, seeds, Some(batch / BATCH % 7));
+        compare(&plain, &carried);
     }
     let status = world.status();
     println!("{} of {count} seeds were carried", status.carried_ever);
@@ -37,12 +48,17 @@ fn carried_sockets_do_what_the_kernels_do() {
     );
 }
 
-fn compare(seed: u64, plain: &str, carried: &str) {
-    assert!(plain.lines().count() > 2, "seed {seed}: the driver did not come far:\n{plain}");
-    for (line, (expected, found)) in plain.lines().zip(carried.lines()).enumerate() {
-        assert_eq!(found, expected, "seed {seed}, line {line} of\n{plain}\n");
+fn compare(plain: &str, carried: &str) {
+    assert!(plain.lines().count() > 2, "the driver did not come far:\n{plain}");
+    let (mut seed, mut before) = ("", String::new());
+    for (expected, found) in plain.lines().zip(carried.lines()) {
+        if expected.starts_with("seed ") {
+            (seed, before) = (expected, String::new());
+        }
+        writeln!(before, "{expected}").expect("a string");
+        assert_eq!(found, expected, "{seed}, the last line of\n{before}");
     }
-    assert_eq!(carried.lines().count(), plain.lines().count(), "seed {seed}");
+    assert_eq!(carried.lines().count(), plain.lines().count(), "{seed}");
 }
 
 /// Numbers from a seed.
@@ -125,7 +141,16 @@ impl Driver {
             }
         }
         self.drain();
+        let open = (0..2).filter(|end| !self.is_closed[*end]).map(|end| self.ends[end]);
+        open.chain(self.sets).for_each(world::close);
         self.text
+    }
+
+    /// What `end` has sent is at the other end.
+    fn settle(&self, end: usize) {
+        if !self.is_closed[1 - end] {
+            world::settle(self.ends[1 - end], self.under_way[end]);
+        }
     }
 
     fn say(&mut self, what: &str, status: i64) {
@@ -145,6 +170,7 @@ impl Driver {
         if sent > 0 {
             self.under_way[end] += sent as u64;
             self.next[end] = self.next[end].wrapping_add(sent as u8);
+            self.settle(end);
         }
         self.say(&format!("send {end} {kind} {length}"), sent);
     }
@@ -206,6 +232,7 @@ impl Driver {
         if status == 0 {
             self.under_way[end] += 100;
             self.next[end] = self.next[end].wrapping_add(100);
+            self.settle(end);
         }
         self.say(&format!("fork {end}"), status);
     }
@@ -235,6 +262,9 @@ impl Driver {
         }
         // SAFETY: a descriptor of this driver.
         let status = unsafe { libc::shutdown(self.ends[end], libc::SHUT_WR) };
+        if status == 0 && !self.is_closed[1 - end] {
+            world::settle_end(self.ends[1 - end]);
+        }
         self.is_shut[end] = true;
         self.say(&format!("shut {end}"), status.into());
     }
@@ -245,6 +275,9 @@ impl Driver {
         }
         // SAFETY: as above.
         let status = unsafe { libc::close(self.ends[end]) };
+        if status == 0 && !self.is_closed[1 - end] {
+            world::settle_end(self.ends[1 - end]);
+        }
         (self.is_closed[end], self.is_shut[end]) = (true, true);
         self.say(&format!("close {end}"), status.into());
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use world::World;
 
-const ROUNDS: u64 = 60;
+const ROUNDS: u64 = 100;
 /// A survivor that takes longer hangs: it looks at the kernel once a second at the latest.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What a survivor that has seen a wrong byte ends with.

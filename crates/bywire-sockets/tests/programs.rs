@@ -125,3 +125,55 @@ fn a_program_without_the_library_is_an_ordinary_peer() {
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "fine");
     assert_eq!(world.status().carried_ever, 0);
 }
+
+/// The client of the two tests below: it says nothing more for some time, and then something.
+const SLOW_CLIENT: &str = "import socket, sys, time\n\
+    c = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n\
+    for i in range(50):\n\
+    \x20   c.sendall(b'ping')\n\
+    \x20   assert c.recv(100) == b'ping'\n\
+    c.sendall(b'early')\n\
+    time.sleep(2.5)\n\
+    c.sendall(b'late')\n\
+    print(c.recv(100).decode(), c.recv(100).decode() or 'end')";
+
+/// Talks to the client until both ends are carried, with what is sent afterwards unread.
+const SERVER: &str = "import socket, subprocess, sys, time\n\
+    l = socket.create_server(('127.0.0.1', 0)); print(l.getsockname()[1])\n\
+    c, _ = l.accept()\n\
+    for i in range(50): c.sendall(c.recv(4))\n\
+    time.sleep(0.3)\n\
+    heir = 'import socket, sys\\ns = socket.socket(fileno=%s)\\nd = b\"\"\\n\\\n\
+    while len(d) < 9: d += s.recv(100)\\ns.sendall(d)\\ns.shutdown(1)'\n";
+
+fn inherits(script: &str) {
+    if !has("python3") {
+        return;
+    }
+    let world = World::new();
+    let script = format!("{SERVER}{script}");
+    let mut server = Running(python(&world, &script, &[]).spawn().expect("a server"));
+    let port = first_line(&mut server.0).trim().to_owned();
+    let output = python(&world, SLOW_CLIENT, &[&port]).output().expect("a client");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "earlylate end");
+    assert_eq!(world.status().carried_ever, 1);
+}
+
+#[test]
+fn a_program_that_is_started_inherits_a_carried_connection_while_its_peer_is_away() {
+    inherits(
+        "p = subprocess.Popen([sys.executable, '-c', heir % 0], stdin=c, env={'PATH': '/usr/bin:/bin'})\n\
+         c.close()\np.wait()",
+    );
+}
+
+#[test]
+fn a_program_without_the_library_is_passed_a_carried_connection_while_its_peer_is_away() {
+    inherits(
+        "a, b = socket.socketpair()\n\
+         take = 'import socket\\nf = socket.recv_fds(socket.socket(fileno=0), 9, 1)[1][0]\\n'\n\
+         p = subprocess.Popen([sys.executable, '-c', take + heir % 'f'], stdin=b, env={'PATH': '/usr/bin:/bin'})\n\
+         socket.send_fds(a, [b'x'], [c.fileno()])\n\
+         c.close()\np.wait()",
+    );
+}

@@ -26,7 +26,7 @@ impl Ends {
 fn send(own: &Window, remote: &Window, bytes: &[u8]) -> usize {
     let length = bytes.len().min(SMALL.room(own, remote).expect("no corruption"));
     // SAFETY: a live slice.
-    unsafe { SMALL.stage(own, 0, bytes.as_ptr(), length) };
+    unsafe { SMALL.stage(own, 0, bytes.as_ptr(), length, length > 8) };
     SMALL.publish(own, length);
     length
 }

@@ -49,24 +49,37 @@ impl World {
         command
     }
 
-    /// What this test's own driver writes for a seed.
-    pub fn transcript(&self, test: &str, seed: u64, calls: Option<u64>) -> String {
+    /// What this test's own driver writes for some seeds, one after the other.
+    pub fn transcript(&self, test: &str, seeds: std::ops::Range<u64>, calls: Option<u64>) -> String {
         let this = std::env::current_exe().expect("this test");
         let output = self
             .command(this, calls)
             .args(["--exact", test, "--nocapture", "--test-threads=1"])
-            .env("BYWIRE_TEST_SEED", seed.to_string())
+            .env("BYWIRE_TEST_SEED", format!("{}:{}", seeds.start, seeds.end))
             .output()
             .expect("the driver");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "seed {seed}, {calls:?}: {}\n{text}{said}", output.status);
+        assert!(output.status.success(), "seeds {seeds:?}, {calls:?}: {}\n{text}{said}", output.status);
         text.lines().filter(|line| line.contains(" = ")).fold(String::new(), |sum, line| sum + line + "\n")
     }
 
     pub fn status(&self) -> Status {
         status::ask(&self.service).expect("the service answers")
     }
+}
+
+/// As many open files as this process may have: how many.
+pub fn raise_descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a live structure.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        limit.rlim_cur = limit.rlim_max;
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+    }
+    limit.rlim_cur
 }
 
 /// Two connected descriptors that do not wait.
@@ -80,6 +93,35 @@ pub fn pair() -> (RawFd, RawFd) {
         end.set_nodelay(true).expect("at once");
     }
     (client.into_raw_fd(), server.into_raw_fd())
+}
+
+/// Waits until so many bytes have come to `fd`, or something else has: even within one machine, that takes time.
+pub fn settle(fd: RawFd, bytes: u64) {
+    for _ in 0..200 {
+        let mut queued: i32 = 0;
+        // SAFETY: one int.
+        unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut queued) };
+        if queued as u64 >= bytes {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The same for the end of what `fd` receives.
+pub fn settle_end(fd: RawFd) {
+    for _ in 0..200 {
+        if poll(fd, libc::POLLRDHUP).1 != 0 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Closes what is still open.
+pub fn close(fd: RawFd) {
+    // SAFETY: a descriptor of the driver's, which does not use it any more.
+    unsafe { libc::close(fd) };
 }
 
 pub fn errno() -> i32 {
