@@ -85,7 +85,7 @@ impl Account {
     }
 }
 
-/// Waits for the program, which gets whatever signal this process gets.
+/// Waits for the program, which gets whatever signal this process gets; those of a terminal's keys go to both anyway.
 fn wait(mut child: Child, signals: &mut Signals) -> Result<ExitStatus> {
     let pid = Pid::from_raw(child.id() as i32).context("a process without a number")?;
     loop {
@@ -96,8 +96,6 @@ fn wait(mut child: Child, signals: &mut Signals) -> Result<ExitStatus> {
         for signal in signals.wait() {
             let passed_on = match signal {
                 SIGHUP => Signal::HUP,
-                SIGINT => Signal::INT,
-                SIGQUIT => Signal::QUIT,
                 SIGTERM => Signal::TERM,
                 _ => continue,
             };

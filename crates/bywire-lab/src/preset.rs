@@ -443,7 +443,10 @@ mod tests {
         assert!(refused.contains("quick, full, gm, gm-ethernet, trapeze, bip"), "{refused}");
         let levels = ["tpc".to_owned()];
         assert!(
-            named("quick", None, Some(&levels)).unwrap_err().to_string().contains("msg, unix, tcp, sock, udp, eth")
+            named("quick", None, Some(&levels))
+                .unwrap_err()
+                .to_string()
+                .contains("msg, unix, tcp, sock, udp, eth")
         );
         let nothing = named("gm-ethernet", None, Some(&["msg".to_owned()])).unwrap_err().to_string();
         assert!(nothing.contains("has no cell of msg"), "{nothing}");
