@@ -8,6 +8,9 @@ use crate::arena::stage;
 use crate::offer;
 use crate::table::Socket;
 
+/// An end that was paired and moved data by fewer calls afterwards ended too soon.
+const TRIES_MIN: u32 = 16;
+
 /// By reason, since the last report.
 static COUNTS: [AtomicU64; Reason::ALL.len()] = [const { AtomicU64::new(0) }; Reason::ALL.len()];
 
@@ -42,11 +45,12 @@ pub fn fate(socket: &Socket) -> Option<Fate> {
     if moved == 0 {
         return None;
     }
+    let calls = record.calls.load(Ordering::Relaxed);
     let reason = match (never.checked_sub(1).and_then(Reason::of), stage) {
         (Some(reason), _) => reason,
         (None, stage::WAITING) => Reason::Plain,
-        (None, stage::PAIRED) => Reason::Waiting,
-        (None, _) if record.calls.load(Ordering::Relaxed) == 0 => Reason::Shared,
+        (None, stage::PAIRED) if calls >= TRIES_MIN => Reason::Waiting,
+        (None, stage::PLAIN) if calls == 0 => Reason::Shared,
         (None, _) => Reason::Short,
     };
     Some(Fate::Kernel(reason))
