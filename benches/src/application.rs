@@ -3,12 +3,16 @@
 use std::cell::RefCell;
 use std::fs;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::geteuid;
 
 use crate::carried::{End, Stage, Way, find, port};
 use crate::contest::{Contestant, Taken};
+
+/// PostgreSQL accepts connections by then.
+const RECOVERY: Duration = Duration::from_secs(20);
 
 /// Who PostgreSQL is run by where this is root.
 const NOBODY: &str = "65534";
@@ -97,9 +101,22 @@ pub fn postgresql(name: &str, way: Way) -> Contestant {
         }
         let cluster = cluster.borrow();
         let data = cluster.as_ref().context("just made")?.path().join("data").display().to_string();
-        let words = [postgres, "-D", &data, "-p", &port_word, "-h", "127.0.0.1", "-k", &stage.place("")];
+        let words = [
+            postgres,
+            "-D",
+            &data,
+            "-p",
+            &port_word,
+            "-h",
+            "127.0.0.1",
+            "-k",
+            &stage.place(""),
+            "-c",
+            "fsync=off",
+        ];
         let words = as_nobody(&words);
         let _server = stage.serve(stage.command(End::Server, true, &words), port)?;
+        await_ready(&port_word)?;
         let place = ["-h", "127.0.0.1", "-p", &port_word, "-U", "tester"];
         let ask = |words: &[&str]| {
             let words = [&[pgbench.as_str()], &place[..], words, &["postgres"]].concat();
@@ -111,6 +128,21 @@ pub fn postgresql(name: &str, way: Way) -> Contestant {
         let printed = stage.ask(vec![ask(&["-S", "-n", "-c", "4", "-T", "1"])], 4)?;
         transactions_per_second(&printed[0])
     })
+}
+
+/// A server that was killed the last time listens before it has recovered.
+fn await_ready(port: &str) -> Result<()> {
+    let asked = find("pg_isready", "postgresql")?;
+    let started = Instant::now();
+    loop {
+        let mut asking = Command::new(&asked);
+        asking.args(["-q", "-h", "127.0.0.1", "-p", port, "-U", "tester", "-d", "postgres"]);
+        if asking.status()?.success() {
+            return Ok(());
+        }
+        ensure!(started.elapsed() < RECOVERY, "PostgreSQL listens and accepts nobody");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn make_cluster(initdb: &str) -> Result<tempfile::TempDir> {
