@@ -35,6 +35,10 @@ pub struct Family {
     pub next_item: AtomicU32,
     /// Where the search for a free record goes on.
     pub next_record: AtomicU32,
+    /// The record and the item that were given back last: the next one finds them in the caches.
+    pub freed_record: AtomicU32,
+    /// See `freed_record`.
+    pub freed_item: AtomicU32,
 }
 
 /// How far a socket is on its way out of the kernel.

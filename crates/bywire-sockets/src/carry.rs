@@ -91,9 +91,11 @@ impl Connection {
         }
     }
 
-    /// Was the other end asked to give the kernel what is in its ring? One that has shut down cannot any more.
+    /// Was the other end asked to give the kernel what is in its ring? One that has shut down, or is no more, will not.
     fn has_asked_back(&self) -> bool {
-        STREAM.flags(&self.own) & ASKS_BACK != 0 && STREAM.flags(&self.remote) & HALF == 0
+        STREAM.flags(&self.own) & ASKS_BACK != 0
+            && STREAM.flags(&self.remote) & HALF == 0
+            && self.record.ended.load(Ordering::Acquire) & (FINISHED | HUNG_UP | FAILED) == 0
     }
 
     /// May the stream have ended? Its end is told, but for that of a killed peer, which has to be looked for.

@@ -218,6 +218,9 @@ fn free(set: &Set, at: u32, item: &Item) {
         unlink(&set.carried, at, |item| &item.next_of_set);
     }
     item.set.store(0, Ordering::Release);
+    if let Some(family) = arena::family() {
+        family.freed_item.store(at, Ordering::Relaxed);
+    }
 }
 
 fn unlink_from_socket(socket: &Socket, at: u32) {
@@ -250,11 +253,15 @@ fn unlink(
 fn claim() -> Option<(u32, &'static Item)> {
     let family = arena::family()?;
     let start = family.next_item.load(Ordering::Relaxed);
-    for step in 0..256 {
-        let at = start.wrapping_add(step) % ITEMS as u32;
+    let freed = family.freed_item.load(Ordering::Relaxed);
+    for (step, at) in core::iter::once(freed).chain((0..256).map(|step| start.wrapping_add(step))).enumerate()
+    {
+        let at = at % ITEMS as u32;
         let Some(found) = item(at) else { continue };
         if found.set.compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            family.next_item.store(at + 1, Ordering::Relaxed);
+            if step > 0 {
+                family.next_item.store(at + 1, Ordering::Relaxed);
+            }
             for field in [&found.heard, &found.asked, &found.next_of_set, &found.next_of_record] {
                 field.store(0, Ordering::Relaxed);
             }
@@ -553,7 +560,8 @@ impl Place {
         let full = connection.record.full.load(Ordering::Acquire);
         let ready = connection.ready(wanted & !(EDGE | ONCE));
         ask_again(self.set_fd, &connection, at, item);
-        let mut bits = (ready.bits | heard) & (wanted | ALWAYS);
+        // An error that was heard may have been taken since; `ready` has just asked.
+        let mut bits = (ready.bits | heard & !ALWAYS) & (wanted | ALWAYS);
         // One report says everything, wherever it is known.
         let elsewhere = ready.ask & wanted & (IN | OUT | libc::EPOLLPRI as u32);
         if bits != 0 && elsewhere != 0 {

@@ -1,7 +1,8 @@
 //! How sockets begin, are duplicated, passed on, forked and closed.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use bywire_pairing::reason::Reason;
 use bywire_ring::stream::{HALF, LEAVING, News};
@@ -14,6 +15,8 @@ use crate::{account, arena, bell, errno, kernel, lock, log, offer, real, spin};
 const EXEC_PATIENCE_NS: u64 = 1_000_000_000;
 
 static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// A word that a forked child finds wiped; null: there is none.
+static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
 /// When the library is loaded.
 pub fn begin() {
@@ -32,6 +35,7 @@ pub fn begin() {
         let calls = calls.and_then(|text| text.to_str().ok()?.parse().ok());
         offer::configure(CStr::from_ptr(path).to_bytes(), calls);
         arena::found();
+        mark();
         let spins = libc::getenv(c"BYWIRE_SOCKETS_SPIN".as_ptr());
         if spins.is_null() || CStr::from_ptr(spins) != c"0" {
             spin::configure(CStr::from_ptr(path));
@@ -51,14 +55,43 @@ pub extern "C" fn after_fork_in_parent() {
 
 pub extern "C" fn after_fork_in_child() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
+    set_mark();
     lock::forget_thread();
     table::after_fork_in_child();
     bell::after_fork_in_child();
     offer::after_fork_in_child();
 }
 
+/// Makes the word by which a fork is noticed without asking the kernel each time.
+fn mark() {
+    const PAGE_BYTES: usize = 4096;
+    // SAFETY: a new private mapping, which stays.
+    unsafe {
+        let sharing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let page =
+            libc::mmap(ptr::null_mut(), PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, sharing, -1, 0);
+        if page == libc::MAP_FAILED || libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) != 0 {
+            return;
+        }
+        MARK.store(page.cast(), Ordering::Release);
+    }
+    set_mark();
+}
+
+fn set_mark() {
+    // SAFETY: null, or a page that stays.
+    if let Some(mark) = unsafe { MARK.load(Ordering::Acquire).as_ref() } {
+        mark.store(1, Ordering::Relaxed);
+    }
+}
+
 /// A process that came from a raw system call counts as forked as soon as it closes something.
 fn notice_fork() {
+    // SAFETY: as above.
+    if unsafe { MARK.load(Ordering::Acquire).as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) != 0)
+    {
+        return;
+    }
     if PROCESS.load(Ordering::Relaxed) != std::process::id() && offer::is_possible() {
         lock::forget_thread();
         table::after_fork_in_child();
@@ -121,6 +154,8 @@ pub fn departing(fd: i32) -> Option<Leaving> {
         && leaving.is_carried()
         && let Some(Ok(connection)) = table::by_index(fd, leaving.index).map(Socket::mapped)
     {
+        // What somebody else is to have through the kernel goes there before the end does.
+        connection.serve();
         // Unread bytes make TCP's end a reset, wherever they lie.
         if STREAM.available(&connection.own, &connection.remote) != Ok(0) {
             kernel::linger(fd, Some(0));
@@ -289,6 +324,7 @@ pub fn end() {
     table::each_held(|socket, fd| {
         let is_last = socket.record.processes.load(Ordering::Acquire) == 1;
         if is_last && let Some(Ok(connection)) = table::by_index(fd, socket.index).map(Socket::carried) {
+            connection.serve();
             if STREAM.available(&connection.own, &connection.remote) != Ok(0) {
                 kernel::linger(fd, Some(0));
             } else if connection.record.lingers.swap(0, Ordering::AcqRel) != 0 {

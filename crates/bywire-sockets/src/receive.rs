@@ -185,7 +185,12 @@ fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Resu
                 step => Ok(step),
             }
         }
-        Source::Held => Ok(Step::Empty),
+        Source::Held => {
+            if connection.may_have_ended() {
+                connection.ask_kernel();
+            }
+            Ok(Step::Empty)
+        }
         Source::Ring(0) if done == 0 && connection.may_have_ended() => Ok(end_or_nothing(connection)),
         Source::Ring(0) if done > 0 && is_over(connection) => Ok(Step::End),
         Source::Ring(0) => Ok(Step::Empty),

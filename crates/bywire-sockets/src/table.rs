@@ -161,8 +161,11 @@ pub fn track(fd: i32) {
     let _held = CHANGING.hold();
     let start = family.next_record.load(Ordering::Relaxed);
     // A full table is found out after a look at some places: then sockets are the kernel's alone.
-    for step in 0..256u32 {
-        let index = (start.wrapping_add(step)) % (RECORDS as u32);
+    let freed = family.freed_record.load(Ordering::Relaxed);
+    for (step, index) in
+        core::iter::once(freed).chain((0..256).map(|step| start.wrapping_add(step))).enumerate()
+    {
+        let index = index % (RECORDS as u32);
         let (Some(record), Some(hold)) = (family.records.get(index as usize), own.holds.get(index as usize))
         else {
             return;
@@ -173,7 +176,9 @@ pub fn track(fd: i32) {
         }
         if record.used.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
             begin(record);
-            family.next_record.store(index + 1, Ordering::Relaxed);
+            if step > 0 {
+                family.next_record.store(index + 1, Ordering::Relaxed);
+            }
             hold.descriptors.store(1, Ordering::SeqCst);
             hold.offered.store(0, Ordering::Relaxed);
             enter(fd, SOCKET | index);
@@ -355,6 +360,9 @@ impl Leaving {
         }
         record.stage.store(stage::PLAIN, Ordering::Relaxed);
         record.used.store(0, Ordering::Release);
+        if let Some(family) = arena::family() {
+            family.freed_record.store(index, Ordering::Relaxed);
+        }
     }
 }
 

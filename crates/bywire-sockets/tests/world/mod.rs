@@ -21,10 +21,16 @@ pub struct World {
 
 impl World {
     pub fn new() -> Self {
+        let world = Self::without_service();
+        let mut running = Service::start(&world.service).expect("a service");
+        std::thread::spawn(move || running.serve(Duration::from_secs(600)));
+        world
+    }
+
+    /// Where a service may be started that can be killed.
+    pub fn without_service() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let service = directory.path().join("pairing");
-        let mut running = Service::start(&service).expect("a service");
-        std::thread::spawn(move || running.serve(Duration::from_secs(600)));
         Self { _directory: directory, service }
     }
 
