@@ -59,7 +59,8 @@ pub fn configure(service: &CStr) {
         if file < 0 {
             return;
         }
-        if libc::ftruncate(file, LENGTH_BYTES as i64) == 0 {
+        // With memory or disk behind all of it: a full one must not be found out by a signal.
+        if libc::fallocate(file, 0, 0, LENGTH_BYTES as i64) == 0 {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let address = libc::mmap(ptr::null_mut(), LENGTH_BYTES, protection, libc::MAP_SHARED, file, 0);
             if address != libc::MAP_FAILED {
