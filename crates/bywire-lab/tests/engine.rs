@@ -61,7 +61,8 @@ fn pair<L: bywire_lab::level::Level<Listener: Send>>(plan: &Plan) -> Result<(Out
 fn by_level(plan: &Plan) -> Result<(Outcome, Outcome)> {
     match plan.level {
         Level::Unix => pair::<Unix>(plan),
-        Level::Tcp => pair::<Tcp>(plan),
+        // The same program: only how it was started tells it from TCP.
+        Level::Tcp | Level::Sock => pair::<Tcp>(plan),
         Level::Udp => pair::<Udp>(plan),
         Level::Msg => unreachable!("no socket level"),
     }
