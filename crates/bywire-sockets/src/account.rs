@@ -56,6 +56,11 @@ pub fn fate(socket: &Socket) -> Option<Fate> {
     Some(Fate::Kernel(reason))
 }
 
+/// What a parent has counted is the parent's to tell.
+pub fn after_fork_in_child() {
+    COUNTS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+}
+
 /// Tells the service what has come together.
 pub fn report() {
     for (reason, count) in Reason::ALL.iter().zip(&COUNTS) {

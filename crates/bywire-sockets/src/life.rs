@@ -59,6 +59,7 @@ pub extern "C" fn after_fork_in_child() {
     lock::forget_thread();
     table::after_fork_in_child();
     bell::after_fork_in_child();
+    account::after_fork_in_child();
     offer::after_fork_in_child();
 }
 

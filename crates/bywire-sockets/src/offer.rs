@@ -114,7 +114,11 @@ fn offer(socket: &Socket) {
         // SAFETY: an offer that a fork has taken back: nobody has used its segment.
         unsafe { libc::munmap(stale.cast(), SEGMENT_BYTES) };
     }
-    socket.hold.offered.store(1, Ordering::Relaxed);
+    if socket.hold.offered.swap(1, Ordering::Relaxed) != 0 {
+        // A fork has taken an offer back, of which the service knows nothing: this is another one.
+        say(&Packet::new(Kind::End, token(socket)), &[]);
+        record.generation.fetch_add(1, Ordering::Relaxed);
+    }
     record.backed.store(0, Ordering::Relaxed);
     record.stage.store(stage::WAITING, Ordering::Release);
     let token = token(socket);

@@ -402,12 +402,6 @@ pub fn before_fork() {
             Ordering::AcqRel,
             Ordering::Relaxed,
         );
-        let _ = socket.record.stage.compare_exchange(
-            stage::PAIRED,
-            stage::PLAIN,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        );
     });
     each(|_, meaning| {
         if let (Meaning::Set(index), Some(family)) = (meaning, arena::family())
