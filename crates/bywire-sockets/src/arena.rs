@@ -106,7 +106,7 @@ pub struct Record {
     pub items: AtomicU32,
     /// The connection was broken by its peer's garbage.
     pub broken: AtomicU8,
-    /// The kernel has been told by `SO_LINGER` what a killed end is.
+    /// Who has set `SO_LINGER`; see [`crate::carry::linger`].
     pub lingers: AtomicU8,
     /// One sender at a time.
     pub sending: Lock,
@@ -209,8 +209,6 @@ pub struct Peer {
     pub page: AtomicPtr<u64>,
     /// What its page said when its bell was last rung.
     pub rung: AtomicU64,
-    /// How often it was rung since its number was looked at.
-    pub unchecked: AtomicU32,
 }
 
 static FAMILY: AtomicPtr<Family> = AtomicPtr::new(ptr::null_mut());

@@ -2,8 +2,8 @@
 //!
 //! A family of processes has one bell, an eventfd that is never read: epoll sets watch it by edge, so every ring
 //! wakes every set that holds it, whoever looks first. A page says whether anybody sleeps, so that it is rung for
-//! sleepers only. What calls itself an eventfd is looked at before it is written to: programs close descriptors
-//! that they do not know.
+//! sleepers only. A bell bears a mark that descriptors of programs do not have, and is looked at before it is written to:
+//! programs close descriptors that they do not know, and numbers are given anew.
 
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -22,6 +22,12 @@ const PAGE_BYTES: usize = 4096;
 static BELL: AtomicI32 = AtomicI32::new(-1);
 static PAGE_FILE: AtomicI32 = AtomicI32::new(-1);
 static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
+/// A bell's open file bears it, whoever has a descriptor of it: the signal that `O_ASYNC`, which is never set, would
+/// send.
+const MARK: i32 = 63;
+/// `F_SETSIG` and `F_GETSIG` of asm-generic/fcntl.h.
+const SET_MARK: i32 = 10;
+const SEE_MARK: i32 = 11;
 /// The inode that every eventfd has, and its device.
 static INODE: AtomicU64 = AtomicU64::new(0);
 static DEVICE: AtomicU64 = AtomicU64::new(0);
@@ -40,7 +46,13 @@ pub fn own() -> Option<(i32, i32)> {
     if bell < 0 {
         return None;
     }
-    let (inode, device) = inode(bell)?;
+    // SAFETY: no pointers.
+    let is_marked = unsafe { real::fcntl(bell, SET_MARK, MARK as usize) } == 0;
+    let Some((inode, device)) = inode(bell).filter(|_| is_marked) else {
+        // SAFETY: made just now.
+        unsafe { real::close(bell) };
+        return None;
+    };
     INODE.store(inode, Ordering::Relaxed);
     DEVICE.store(device, Ordering::Relaxed);
     let bell = conceal(bell);
@@ -125,8 +137,6 @@ pub struct Asleep(&'static AtomicU64);
 
 /// In the page: counts those that ever went to sleep, so that a bell is rung once for a sleep. Below: who sleeps now.
 const SLEEP: u64 = 1 << 20;
-/// A bell's number is looked at once in so many rings.
-const UNCHECKED_MAX: u32 = 64;
 
 /// Announces it.
 pub fn asleep() -> Option<Asleep> {
@@ -155,14 +165,7 @@ pub fn ring(index: u32) {
     if asleep % SLEEP == 0 || peer.rung.load(Ordering::Relaxed) == asleep {
         return;
     }
-    let bell = peer.bell.load(Ordering::Acquire);
-    if peer.unchecked.fetch_add(1, Ordering::Relaxed) >= UNCHECKED_MAX {
-        peer.unchecked.store(0, Ordering::Relaxed);
-        if !is_bell(bell) {
-            return;
-        }
-    }
-    write_to(bell);
+    strike(peer.bell.load(Ordering::Acquire));
     peer.rung.store(asleep, Ordering::Relaxed);
 }
 
@@ -173,17 +176,19 @@ pub fn ring_own() {
 
 fn strike(bell: i32) {
     if is_bell(bell) {
-        write_to(bell);
+        let one = 1u64;
+        // SAFETY: eight bytes that live.
+        crate::errno::keep(|| unsafe { real::write(bell, (&raw const one).cast(), 8) });
     }
 }
 
-fn write_to(bell: i32) {
-    let one = 1u64;
-    // SAFETY: eight bytes that live; an eventfd takes them, and everything else of its kind refuses them.
-    crate::errno::keep(|| unsafe { real::write(bell, (&raw const one).cast(), 8) });
+/// Does this number still mean a bell?
+fn is_bell(fd: i32) -> bool {
+    // SAFETY: no pointers.
+    fd >= 0 && crate::errno::keep(|| unsafe { real::fcntl(fd, SEE_MARK, 0) }) == MARK
 }
 
-fn is_bell(fd: i32) -> bool {
+fn is_eventfd(fd: i32) -> bool {
     let known = (INODE.load(Ordering::Relaxed), DEVICE.load(Ordering::Relaxed));
     fd >= 0 && crate::errno::keep(|| inode(fd)) == Some(known)
 }
@@ -311,7 +316,7 @@ pub fn adopt(number: u32, bell: i32, page: i32) -> Option<u32> {
         close_both(bell, page);
         return None;
     };
-    let address = if is_bell(bell) { accept(page, PAGE_BYTES) } else { ptr::null_mut() };
+    let address = if is_bell(bell) && is_eventfd(bell) { accept(page, PAGE_BYTES) } else { ptr::null_mut() };
     if address.is_null() {
         close_both(bell, page);
         return None;
@@ -322,7 +327,6 @@ pub fn adopt(number: u32, bell: i32, page: i32) -> Option<u32> {
     peer.bell.store(conceal(bell), Ordering::Release);
     peer.page.store(address.cast(), Ordering::Release);
     peer.rung.store(0, Ordering::Relaxed);
-    peer.unchecked.store(UNCHECKED_MAX, Ordering::Relaxed);
     peer.references.store(1, Ordering::Release);
     Some(index as u32)
 }

@@ -1,6 +1,6 @@
 //! A carried connection: where its bytes are now, and what moves it between the kernel and the rings.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use bywire_pairing::reason::Reason;
 use bywire_ring::lane::Corrupt;
@@ -48,6 +48,24 @@ pub enum Source {
     Moment,
     /// In the ring, and not to be taken out any more: the other end was asked to give it to the kernel.
     Held,
+}
+
+/// Values of `Record::lingers`.
+pub mod linger {
+    /// It is as the kernel has made it.
+    pub const UNSET: u8 = 0;
+    /// We have told the kernel that a killed end is a reset.
+    pub const OURS: u8 = 1;
+    /// The program has told it what it wants.
+    pub const PROGRAMS: u8 = 2;
+}
+
+/// The process is ending in order: its connections end as TCP's do.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+
+/// From here on no connection is guarded.
+pub fn end_guards() {
+    IS_ENDING.store(true, Ordering::Relaxed);
 }
 
 /// Why a sleep ended.
@@ -282,6 +300,53 @@ impl Connection {
         }
     }
 
+    /// Before bytes go into the ring: a killed end is a reset from here on. They may be the ones that a reader behind the
+    /// kernel was to have, to whom an ordinary end would hide that they are lost.
+    #[inline]
+    pub fn guard(&self) {
+        if self.record.lingers.load(Ordering::Relaxed) == linger::UNSET {
+            self.guard_now();
+        }
+    }
+
+    #[inline(never)]
+    fn guard_now(&self) {
+        // A reset would take along what the kernel has not handed over yet.
+        if IS_ENDING.load(Ordering::Relaxed) || kernel::unsent(self.fd) != Some(0) {
+            return;
+        }
+        let is_programs = kernel::lingers(self.fd);
+        let next = if is_programs { linger::PROGRAMS } else { linger::OURS };
+        let lingers = &self.record.lingers;
+        let is_changed =
+            lingers.compare_exchange(linger::UNSET, next, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if is_changed && !is_programs {
+            kernel::linger(self.fd, Some(0));
+        }
+    }
+
+    /// Its end is TCP's again.
+    pub fn unguard(&self) {
+        let lingers = &self.record.lingers;
+        if lingers
+            .compare_exchange(linger::OURS, linger::UNSET, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            kernel::linger(self.fd, None);
+        }
+    }
+
+    /// Its end is about to come, in order: unread bytes make TCP's end a reset, wherever they lie.
+    pub fn take_leave(&self) {
+        self.serve();
+        if self.in_ring() == Ok(0) {
+            self.unguard();
+        } else {
+            kernel::linger(self.fd, Some(0));
+        }
+        STREAM.raise(&self.own, LEAVING);
+    }
+
     /// What the other end asks of us: to have its bytes in the kernel again, or to let ours go there.
     #[inline]
     pub fn serve(&self) {
@@ -326,7 +391,7 @@ impl Connection {
         STREAM.back(&self.own, position);
         // A death in the middle of it must not look like an end.
         if unread > 0 {
-            kernel::linger(self.fd, Some(0));
+            self.guard();
         }
         let end_ns = kernel::now_ns() + KERNEL_PATIENCE_NS;
         let mut buffer = [0u8; 8192];
@@ -345,9 +410,7 @@ impl Connection {
                 _ => return self.break_off(),
             }
         }
-        if unread > 0 {
-            kernel::linger(self.fd, None);
-        }
+        self.unguard();
         self.tell(News::Course);
     }
 
@@ -391,6 +454,8 @@ impl Connection {
             STREAM.back(&self.own, STREAM.tail(&self.own));
             self.tell(News::Course);
         }
+        // Whoever has it next may end as it likes.
+        self.unguard();
         is_back
     }
 

@@ -560,11 +560,11 @@ impl Place {
         let full = connection.record.full.load(Ordering::Acquire);
         let ready = connection.ready(wanted & !(EDGE | ONCE));
         ask_again(self.set_fd, &connection, at, item);
-        // An error that was heard may have been taken since; `ready` has just asked.
-        let mut bits = (ready.bits | heard & !ALWAYS) & (wanted | ALWAYS);
-        // One report says everything, wherever it is known.
+        let mut bits = ready.bits & (wanted | ALWAYS);
+        // One report says everything, wherever it is known. What was heard may have been taken since, as an error or as
+        // bytes: the kernel, too, looks again before it reports.
         let elsewhere = ready.ask & wanted & (IN | OUT | libc::EPOLLPRI as u32);
-        if bits != 0 && elsewhere != 0 {
+        if elsewhere != 0 && (bits | heard & elsewhere) != 0 {
             bits |= u32::from(kernel::ready(connection.fd, elsewhere as i16) as u16) & (wanted | ALWAYS);
         }
         let is_due =

@@ -98,6 +98,22 @@ pub fn is_nonblocking(fd: i32) -> bool {
     flags >= 0 && flags & libc::O_NONBLOCK != 0
 }
 
+/// Bytes that it has been given and has not sent once; `SIOCOUTQNSD` of linux/sockios.h.
+pub fn unsent(fd: i32) -> Option<i32> {
+    const REQUEST: usize = 0x894B;
+    let mut unsent = 0i32;
+    // SAFETY: the request writes one int.
+    let status = unsafe { real::ioctl(fd, REQUEST, (&raw mut unsent).cast()) };
+    (status == 0).then_some(unsent)
+}
+
+/// Has somebody set `SO_LINGER`?
+pub fn lingers(fd: i32) -> bool {
+    let mut value = [0; size_of::<libc::linger>()];
+    option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &mut value);
+    value.iter().take(4).any(|byte| *byte != 0)
+}
+
 /// Sets `SO_LINGER`.
 pub fn linger(fd: i32, seconds: Option<i32>) {
     let value = libc::linger { l_onoff: seconds.is_some().into(), l_linger: seconds.unwrap_or(0) };

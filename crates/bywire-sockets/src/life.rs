@@ -5,9 +5,9 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use bywire_pairing::reason::Reason;
-use bywire_ring::stream::{HALF, LEAVING, News};
+use bywire_ring::stream::{HALF, News};
 
-use crate::carry::{SHUT, SHUT_SENDING};
+use crate::carry::{self, SHUT, SHUT_SENDING};
 use crate::table::{self, Leaving, Meaning, STREAM, Socket};
 use crate::{account, arena, bell, errno, kernel, lock, log, offer, real, spin};
 
@@ -155,15 +155,13 @@ pub fn departing(fd: i32) -> Option<Leaving> {
         && leaving.is_carried()
         && let Some(Ok(connection)) = table::by_index(fd, leaving.index).map(Socket::mapped)
     {
-        // What somebody else is to have through the kernel goes there before the end does.
-        connection.serve();
-        // Unread bytes make TCP's end a reset, wherever they lie.
-        if STREAM.available(&connection.own, &connection.remote) != Ok(0) {
-            kernel::linger(fd, Some(0));
-        } else if connection.record.lingers.swap(0, Ordering::AcqRel) != 0 {
-            kernel::linger(fd, None);
-        }
-        STREAM.raise(&connection.own, LEAVING);
+        connection.take_leave();
+    } else if leaving.is_carried()
+        && leaving.hold.descriptors.load(Ordering::SeqCst) == 0
+        && let Some(Ok(connection)) = table::by_index(fd, leaving.index).map(Socket::mapped)
+    {
+        // A process that was killed still counts, so this may be the last one after all.
+        connection.unguard();
     }
     Some(leaving)
 }
@@ -268,10 +266,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
         // would tell its peer, who goes on sending.
         if before & (SHUT | SHUT_SENDING) == 0 && how == libc::SHUT_WR {
             STREAM.raise(&connection.own, HALF);
-            if kernel::option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &mut [0; 8]).is_some() {
-                kernel::linger(fd, Some(0));
-                connection.record.lingers.store(1, Ordering::Release);
-            }
+            connection.guard();
         }
     }
     let status = real();
@@ -292,6 +287,10 @@ pub fn before_exec() {
             // SAFETY: no pointers.
             let flags = unsafe { real::fcntl(fd, libc::F_GETFD, 0) };
             if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
+                // The kernel may close it, in order, where nobody is to see it.
+                if let Some(Ok(connection)) = table::socket(fd).map(Socket::carried) {
+                    connection.unguard();
+                }
                 return;
             }
             if let Some(socket) = table::socket(fd) {
@@ -322,16 +321,11 @@ pub fn end() {
     if PROCESS.load(Ordering::Relaxed) != std::process::id() {
         return;
     }
+    carry::end_guards();
     table::each_held(|socket, fd| {
         let is_last = socket.record.processes.load(Ordering::Acquire) == 1;
         if is_last && let Some(Ok(connection)) = table::by_index(fd, socket.index).map(Socket::carried) {
-            connection.serve();
-            if STREAM.available(&connection.own, &connection.remote) != Ok(0) {
-                kernel::linger(fd, Some(0));
-            } else if connection.record.lingers.swap(0, Ordering::AcqRel) != 0 {
-                kernel::linger(fd, None);
-            }
-            STREAM.raise(&connection.own, LEAVING);
+            connection.take_leave();
             connection.tell(News::Course);
         }
         if is_last {

@@ -1,5 +1,6 @@
 //! Receiving over a socket of the program's.
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use bywire_ring::lane::Corrupt;
@@ -78,6 +79,7 @@ fn receive_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dy
     // What `MSG_WAITALL` asks for is put together here: part of it may be in the kernel, part in the ring.
     let is_patient = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
     let (mut done, mut fruitless, mut deadline) = (0, 0, None);
+    forget_jumped(connection);
     loop {
         connection.serve();
         let step = match look(connection, parts, done, flags) {
@@ -227,9 +229,30 @@ impl Step {
     }
 }
 
+thread_local! {
+    // Constant and without a destructor: nothing is allocated or registered for it.
+    /// The segment for which this thread is counted as a sleeper in the kernel, and where on its stack it went there.
+    static SLEEPER: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Takes back the count of a call that a signal handler has jumped out of: a call that is still under way lies further up
+/// on the stack than whatever comes upon it.
+#[inline]
+fn forget_jumped(connection: &Connection) {
+    let (segment, place) = SLEEPER.get();
+    let here = 0u8;
+    if segment == connection.own.base() as usize && (&raw const here) as usize >= place {
+        SLEEPER.set((0, 0));
+        STREAM.leave(&connection.own);
+    }
+}
+
 /// The writer is in the kernel: so we sleep there, counted, and are woken by its last piece at the latest.
+#[inline(never)]
 fn sleep_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Result<Step, Corrupt> {
+    let (before, place) = (SLEEPER.get(), 0u8);
     let course = STREAM.enter(&connection.own, &connection.remote);
+    SLEEPER.set((connection.own.base() as usize, (&raw const place) as usize));
     let step = if course == Ok(Course::Kernel) {
         let received = receive_now(connection, parts, done, flags & !libc::MSG_WAITALL, usize::MAX);
         count(connection, flags, received);
@@ -237,7 +260,10 @@ fn sleep_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i
     } else {
         Step::Again
     };
-    STREAM.leave(&connection.own);
+    // Somebody on another stack may have taken it for one that was left behind.
+    if SLEEPER.replace(before) != (0, 0) {
+        STREAM.leave(&connection.own);
+    }
     course?;
     Ok(match step {
         // It has slept as long as the program allows.

@@ -335,6 +335,7 @@ fn send_in_ring(connection: &Connection, parts: &Parts, done: usize) -> Step {
         // Sleeping may bring memory, as it does in the kernel.
         return Step::Full;
     }
+    connection.guard();
     let mut at = 0;
     while at < length {
         let piece = (length - at).min(PIECE_BYTES);

@@ -177,3 +177,40 @@ fn a_program_without_the_library_is_passed_a_carried_connection_while_its_peer_i
          c.close()\np.wait()",
     );
 }
+
+/// Sends what nobody reads for now, and is killed before it comes to give it back.
+const KILLED_CLIENT: &str = "import os, signal, socket, sys, time\n\
+    c = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n\
+    for i in range(50):\n\
+    \x20   c.sendall(b'ping')\n\
+    \x20   assert c.recv(100) == b'ping'\n\
+    c.sendall(b'early')\n\
+    time.sleep(2.5)\n\
+    os.kill(os.getpid(), signal.SIGKILL)";
+
+#[test]
+fn bytes_that_a_killed_peer_could_not_give_back_are_a_reset_and_no_end() {
+    if !has("python3") {
+        return;
+    }
+    let world = World::new();
+    let script = format!(
+        "{SERVER}\
+        look = 'import socket\\ns = socket.socket(fileno=0)\\n\\\n\
+        try: print(\"got\", s.recv(100))\\n\\\n\
+        except ConnectionResetError: print(\"reset\")'\n\
+        p = subprocess.Popen([sys.executable, '-c', look], stdin=c, env={{'PATH': '/usr/bin:/bin'}})\n\
+        c.close()\np.wait()"
+    );
+    let mut server = Running(python(&world, &script, &[]).spawn().expect("a server"));
+    let mut said = BufReader::new(server.0.stdout.take().expect("piped"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("a port");
+    let port = line.trim().to_owned();
+    let status = python(&world, KILLED_CLIENT, &[&port]).status().expect("a client");
+    assert!(!status.success());
+    line.clear();
+    said.read_line(&mut line).expect("what the heir saw");
+    assert_eq!(line.trim(), "reset");
+    assert_eq!(world.status().carried_ever, 1);
+}

@@ -10,9 +10,9 @@ use crate::{Fabric, Running, eventually, said, start};
 fn serve(fabric: &Fabric, words: &[&str], is_carried: bool) -> (Running, String) {
     let mut command = if is_carried { fabric.carried(words) } else { fabric.plain(words) };
     let mut server =
-        Running(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts"));
+        Running::new(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts"));
     let mut line = String::new();
-    BufReader::new(server.0.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+    BufReader::new(server.child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
     assert!(line.trim().parse::<u16>().is_ok(), "{words:?} said {line:?}");
     (server, line.trim().to_owned())
 }
@@ -34,7 +34,7 @@ fn both_ends(server: &[&str], client: impl Fn(&str) -> Vec<String>, connections:
         assert!(carried >= connections, "{words:?}: {}", fabric.status());
         let mut orphan = start(&mut fabric.carried(&words));
         eventually("a client of the server to be killed", || {
-            let is_over = matches!(orphan.0.try_wait(), Ok(Some(_)));
+            let is_over = matches!(orphan.child.try_wait(), Ok(Some(_)));
             (is_over || fabric.carried_ever() > carried).then_some(())
         });
         running.signal("KILL");

@@ -8,6 +8,7 @@ use libc::{sockaddr, socklen_t};
 
 use super::data::{to_kernel, waiting_bytes};
 use super::take_over;
+use crate::carry::linger;
 use crate::table::{self, Meaning, Socket};
 use crate::{epoll, errno, life, real};
 
@@ -166,7 +167,7 @@ take_over! {
         if level == libc::SOL_SOCKET && name == libc::SO_LINGER
             && let Some(socket) = table::socket(fd)
         {
-            socket.record.lingers.store(0, Ordering::Release);
+            socket.record.lingers.store(linger::PROGRAMS, Ordering::Release);
         }
         // SAFETY: as above.
         let status = unsafe { real::setsockopt(fd, level, name, value, length) };
@@ -284,7 +285,7 @@ fn keep_waiting(fd: c_int, waits: bool) {
 
 /// What this library has set for killed ends is none of the program's settings.
 fn hide_linger(fd: c_int, value: *mut c_void, length: *mut socklen_t) {
-    let is_ours = table::socket(fd).is_some_and(|socket| socket.record.lingers.load(Ordering::Acquire) != 0);
+    let is_ours = table::socket(fd).is_some_and(|socket| socket.record.lingers.load(Ordering::Acquire) == linger::OURS);
     if is_ours {
         // SAFETY: the kernel has written so many bytes there.
         unsafe { core::ptr::write_bytes(value.cast::<u8>(), 0, length.read() as usize) };

@@ -208,6 +208,13 @@ pub fn poll(fd: RawFd, events: i16) -> (i64, i16) {
     (status.into(), file.revents)
 }
 
+/// Waits for bytes, so many milliseconds at most.
+pub fn poll_for(fd: RawFd, patience_ms: i32) -> bool {
+    let mut file = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live entry.
+    unsafe { libc::poll(&raw mut file, 1, patience_ms) == 1 }
+}
+
 /// Readable, writable, urgent.
 pub fn select(fd: RawFd) -> (i64, [bool; 3]) {
     // SAFETY: noughts are an empty set; the descriptor is below the sets' length.
