@@ -73,9 +73,12 @@ impl Connection {
     /// What has come to an end, asked of the kernel where either side has done something about it.
     fn ended(&self) -> u8 {
         let ended = self.record.ended.load(Ordering::Acquire);
-        let is_told = STREAM.flags(&self.remote) & (HALF | LEAVING) != 0 && ended & FINISHED == 0;
+        let flags = STREAM.flags(&self.remote);
+        let is_told = flags & HALF != 0 && ended & FINISHED == 0;
+        // Whatever is sent to an end that is closed comes back as an error, later.
+        let is_left = flags & LEAVING != 0 && ended & HUNG_UP == 0;
         let is_both = ended & (SHUT_SENDING | FINISHED) == SHUT_SENDING | FINISHED && ended & HUNG_UP == 0;
-        if !is_told && !is_both {
+        if !is_told && !is_left && !is_both {
             return ended;
         }
         self.ask_kernel();
