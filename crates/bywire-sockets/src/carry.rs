@@ -311,8 +311,7 @@ impl Connection {
 
     #[inline(never)]
     fn guard_now(&self) {
-        // A reset would take along what the kernel has not handed over yet.
-        if IS_ENDING.load(Ordering::Relaxed) || kernel::unsent(self.fd) != Some(0) {
+        if IS_ENDING.load(Ordering::Relaxed) {
             return;
         }
         let is_programs = kernel::lingers(self.fd);
@@ -328,9 +327,7 @@ impl Connection {
     /// Its end is TCP's again.
     pub fn unguard(&self) {
         let lingers = &self.record.lingers;
-        if lingers
-            .compare_exchange(linger::OURS, linger::UNSET, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
+        if lingers.compare_exchange(linger::OURS, linger::UNSET, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
             kernel::linger(self.fd, None);
         }

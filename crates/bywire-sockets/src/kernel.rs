@@ -98,15 +98,6 @@ pub fn is_nonblocking(fd: i32) -> bool {
     flags >= 0 && flags & libc::O_NONBLOCK != 0
 }
 
-/// Bytes that it has been given and has not sent once; `SIOCOUTQNSD` of linux/sockios.h.
-pub fn unsent(fd: i32) -> Option<i32> {
-    const REQUEST: usize = 0x894B;
-    let mut unsent = 0i32;
-    // SAFETY: the request writes one int.
-    let status = unsafe { real::ioctl(fd, REQUEST, (&raw mut unsent).cast()) };
-    (status == 0).then_some(unsent)
-}
-
 /// Has somebody set `SO_LINGER`?
 pub fn lingers(fd: i32) -> bool {
     let mut value = [0; size_of::<libc::linger>()];

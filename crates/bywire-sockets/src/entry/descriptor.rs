@@ -10,7 +10,7 @@ use super::data::{to_kernel, waiting_bytes};
 use super::take_over;
 use crate::carry::linger;
 use crate::table::{self, Meaning, Socket};
-use crate::{epoll, errno, life, real};
+use crate::{epoll, errno, kernel, life, real};
 
 /// Options that bytes in rings would not honour.
 const SOCKET_OPTIONS: [c_int; 14] = [
@@ -171,6 +171,12 @@ take_over! {
         }
         // SAFETY: as above.
         let status = unsafe { real::setsockopt(fd, level, name, value, length) };
+        if level == libc::SOL_SOCKET && name == libc::SO_LINGER
+            && let Some(socket) = table::socket(fd)
+            && errno::keep(|| !kernel::lingers(fd))
+        {
+            socket.record.lingers.store(linger::UNSET, Ordering::Release);
+        }
         if level == libc::SOL_SOCKET && TIME_OUTS.contains(&name)
             && let Some(socket) = table::socket(fd)
         {
@@ -285,7 +291,8 @@ fn keep_waiting(fd: c_int, waits: bool) {
 
 /// What this library has set for killed ends is none of the program's settings.
 fn hide_linger(fd: c_int, value: *mut c_void, length: *mut socklen_t) {
-    let is_ours = table::socket(fd).is_some_and(|socket| socket.record.lingers.load(Ordering::Acquire) == linger::OURS);
+    let is_ours =
+        table::socket(fd).is_some_and(|socket| socket.record.lingers.load(Ordering::Acquire) == linger::OURS);
     if is_ours {
         // SAFETY: the kernel has written so many bytes there.
         unsafe { core::ptr::write_bytes(value.cast::<u8>(), 0, length.read() as usize) };
