@@ -21,7 +21,7 @@ fn serve(fabric: &Fabric, words: &[&str], is_carried: bool) -> (Running, String)
 fn both_ends(server: &[&str], client: impl Fn(&str) -> Vec<String>, connections: u64) {
     for (is_server_carried, is_client_carried) in [(true, true), (true, false), (false, true)] {
         let fabric = Fabric::new();
-        let (mut running, port) = serve(&fabric, server, is_server_carried);
+        let (running, port) = serve(&fabric, server, is_server_carried);
         let words = client(&port);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let command = if is_client_carried { fabric.carried(&words) } else { fabric.plain(&words) };

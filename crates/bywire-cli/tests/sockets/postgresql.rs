@@ -116,7 +116,7 @@ fn serve(server: &PostgreSql, data: &str) {
     said(server.command("pg_ctl", &["-D", data, "stop", "-m", "fast"], false));
     assert!(running.end("it ends in order").success());
 
-    let mut running = begin();
+    let running = begin();
     let pgbench = [
         "-h",
         "127.0.0.1",

@@ -80,7 +80,7 @@ fn redis_serves_forks_stops_and_is_killed() {
     let _ends_the_connection = redis.command("redis-cli", &["shutdown", "nosave"], false).output();
     assert!(server.end("redis ends in order").success());
 
-    let mut server = redis.start();
+    let server = redis.start();
     let mut load = start(&mut redis.load(&["-q", "-n", "100000000", "-c", "5", "-t", "get"]));
     eventually("clients of the second server", || (redis.clients() >= 5).then_some(()));
     server.signal("KILL");
@@ -115,7 +115,7 @@ fn the_save_of_a_forked_child_succeeds_under_load(redis: &Redis) {
 }
 
 fn killed_clients_are_forgotten(redis: &Redis) {
-    let mut load = start(&mut redis.load(&["-q", "-n", "100000000", "-c", "10", "-t", "get"]));
+    let load = start(&mut redis.load(&["-q", "-n", "100000000", "-c", "10", "-t", "get"]));
     eventually("clients", || (redis.clients() >= 10).then_some(()));
     std::thread::sleep(Duration::from_millis(100));
     load.signal("KILL");
