@@ -1,5 +1,6 @@
 //! The `bywire` command.
 
+mod account;
 mod background;
 mod bench;
 mod capture;

@@ -83,6 +83,10 @@ pub struct MeasureArgs {
     /// Compare every byte of every payload
     #[arg(long)]
     verify: bool,
+    /// Write and read only the first 8 bytes of each payload, as programs do that measure the carrying alone [default:
+    /// every byte is written and read]
+    #[arg(long, conflicts_with = "verify")]
+    untouched: bool,
     /// Send lent buffers rather than copies (msg)
     #[arg(long)]
     lent: bool,
@@ -226,6 +230,7 @@ impl MeasureArgs {
         request.spin = (self.spin || self.no_spin).then_some(self.spin);
         request.nagle = on(self.nagle);
         request.verify = self.verify;
+        request.untouched = self.untouched;
         request.lent = self.lent;
         request.socket_buffer_bytes = self.socket_buffer;
         request.key = self.key.as_deref().map(key::read).transpose()?;

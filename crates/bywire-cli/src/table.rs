@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use bywire_lab::breakdown::Account;
 use bywire_lab::cell::{Cacheline, Cell, CpuBothEnds, CpuEnd, Unit};
 use bywire_lab::cpu::DISTURBED;
 use bywire_lab::measure::PAIRS;
 use bywire_lab::report::quantity;
+
+use crate::account;
 
 /// A heading, a line for each figure with the result first, and what its words mean.
 pub fn of_cell(cell: &Cell) -> String {
@@ -25,8 +28,9 @@ pub fn of_cell(cell: &Cell) -> String {
     rows.push(("blocks".to_owned(), blocks(cell)));
     let width = rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
     let rows = rows.iter().map(|(label, value)| format!("  {label:<width$}  {value}\n"));
+    let account = Account::of(cell).map(|account| account::text(&account, cell.value));
     let notes = notes(cell).into_iter().map(|note| format!("{note}\n"));
-    std::iter::once(heading(cell) + "\n").chain(rows).chain(notes).collect()
+    std::iter::once(heading(cell) + "\n").chain(rows).chain(account).chain(notes).collect()
 }
 
 /// What stands above the lines of [`line`].
@@ -73,7 +77,7 @@ const STATES_APART: f64 = 1.5;
 /// What the cell's value is, as a median over pairs.
 fn result_name(cell: &Cell) -> &'static str {
     match (cell.test.as_str(), cell.unit) {
-        ("latency" | "interleave" | "cacheline" | "futex" | "pipe", _) => "half-RTT, median",
+        ("latency" | "breakdown" | "interleave" | "cacheline" | "futex" | "pipe", _) => "half-RTT, median",
         ("hotspot", _) => "half-RTT, mean of each client",
         ("streams" | "fanin" | "fanout", _) => "summed rate, median",
         ("overhead", _) => "CPU per message, median",

@@ -66,10 +66,13 @@ impl Host {
     /// # Errors
     /// A name that does not resolve.
     pub fn resolve(name: &str, key: Option<Vec<u8>>) -> Result<Self> {
-        let with_port = name.parse::<SocketAddr>().is_ok()
-            || name
-                .rsplit_once(':')
-                .is_some_and(|(host, port)| !host.contains(':') && port.parse::<u16>().is_ok());
+        // An address of version 6 has colons of its own, and its port behind brackets.
+        let port = name.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
+        if let Some((_, port)) = port {
+            let known = port.parse::<u16>().is_ok_and(|port| port > 0);
+            ensure!(known, Misuse(format!("`{port}` in `{name}` is no port: give HOST:PORT with a port of 1 to 65535")));
+        }
+        let with_port = port.is_some();
         let resolved =
             if with_port { name.to_socket_addrs() } else { (name, DEFAULT_PORT).to_socket_addrs() };
         let address = resolved.ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {

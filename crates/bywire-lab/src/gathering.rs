@@ -13,7 +13,7 @@ use crate::size;
 use crate::statistics::{
     bootstrap_median_over_pairs, median, median_over_pairs, percentiles, tukey_outliers,
 };
-use crate::test::{histogram, nhalf};
+use crate::test::{PROCESS, histogram, nhalf};
 
 /// Intervals of one stored cell come out the same every time.
 const BOOTSTRAP_SEED: u64 = 0x6279_7769_7265;
@@ -351,8 +351,12 @@ impl Gathering {
             return;
         };
         details.extend(outcomes.source.details.clone());
+        details.remove(PROCESS);
         let receive = "receive_socket_bytes";
         for (name, value) in outcomes.target.iter().flat_map(|target| &target.details) {
+            if name == PROCESS {
+                continue;
+            }
             details.insert(format!("target_{name}"), value.clone());
             if name == receive && plan.test.is_one_way() {
                 let own = details.insert(receive.to_owned(), value.clone());
@@ -403,7 +407,11 @@ impl Gathering {
 
 fn unit(test: Test) -> Unit {
     match test {
-        Test::Latency | Test::Overhead | Test::Interleave | Test::Hotspot => Unit::Nanoseconds,
+        Test::Latency
+        | Test::Breakdown
+        | Test::Overhead
+        | Test::Interleave
+        | Test::Hotspot => Unit::Nanoseconds,
         Test::Stream | Test::Bidir | Test::Streams | Test::Fanin | Test::Fanout => Unit::BytesPerSecond,
         Test::Rr => Unit::TransactionsPerSecond,
         Test::Nhalf => Unit::Bytes,

@@ -5,6 +5,8 @@
 //! cell with blocks, [`statistics`] condense the blocks, and the [`report`] shows the cells.
 
 pub mod bench;
+pub mod breakdown;
+pub mod budget;
 pub mod burden;
 pub mod cell;
 pub mod clock;
@@ -26,6 +28,7 @@ pub mod measure;
 pub mod meeting;
 pub mod namespaces;
 pub mod netperf;
+pub mod outline;
 pub mod pair;
 pub mod payload;
 pub mod pin;
@@ -33,6 +36,8 @@ pub mod places;
 pub mod plan;
 pub mod preset;
 pub mod report;
+pub mod request;
+pub mod sampling;
 pub mod size;
 pub mod star;
 pub mod statistics;

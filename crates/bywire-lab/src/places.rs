@@ -9,7 +9,7 @@ use anyhow::{Result, bail, ensure};
 use crate::ending::Misuse;
 use crate::ethernet::{Carriage, Link};
 use crate::far::Host;
-use crate::measure::{Ethernet, MTU_BYTES, Request};
+use crate::request::{Ethernet, MTU_BYTES, Request};
 use crate::namespaces::Namespaces;
 use crate::pair::Place;
 use crate::plan::{Level, Test};

@@ -45,6 +45,9 @@ pub struct Plan {
     pub sleep: bool,
     /// Compare every byte of every payload with what must have been written.
     pub verify: bool,
+    /// Write and read no more of a payload than its first 8 bytes.
+    #[serde(default)]
+    pub untouched: bool,
     /// Leave Nagle's algorithm on (`tcp`).
     pub nagle: bool,
     /// Socket buffers asked for, in bytes, in both directions at both ends.
@@ -363,6 +366,8 @@ names! {
         Interleave = "interleave",
         /// The length that reaches half of the plateau.
         Nhalf = "nhalf",
+        /// Where the time of one message goes.
+        Breakdown = "breakdown",
         /// Summed rate of several connections at once.
         Streams = "streams",
         /// Half-RTT of each of several clients of one server.
@@ -398,6 +403,9 @@ impl Test {
             Self::Interleave => "half-RTT of short messages while a long transfer runs beside them",
             Self::Nhalf => {
                 "N½: the length at half of the highest rate, by a sweep of streams over 18 lengths"
+            }
+            Self::Breakdown => {
+                "where the half-RTT of a message goes: by differences between variants, and by samples of both cores"
             }
             Self::Streams => {
                 "several connections at once: their rates added up, each one's own, and fairness"

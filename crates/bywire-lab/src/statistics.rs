@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 
 use crate::cell::Percentiles;
 
-/// How many times [`bootstrap_median_over_pairs`] draws.
+/// How many times [`bootstrap`] draws.
 const RESAMPLES: usize = 2000;
 
 /// The median of `values`, in their unit; the mean of the middle two when their number is even.
@@ -31,18 +31,20 @@ pub fn median_over_pairs(blocks: &[(u32, f64)]) -> f64 {
 /// blocks differ among themselves. The same `seed` gives the same interval. One pair gives a width of nought.
 pub fn bootstrap_median_over_pairs(blocks: &[(u32, f64)], seed: u64) -> [f64; 2] {
     let pairs = pair_medians(blocks);
-    if pairs.is_empty() {
+    bootstrap(pairs.len(), seed, |drawn| median(&drawn.iter().map(|&pair| pairs[pair]).collect::<Vec<_>>()))
+}
+
+/// The 95 % percentile-bootstrap interval of whatever `of` makes of a number of `pairs` drawn anew, each by its place.
+pub fn bootstrap(pairs: usize, seed: u64, of: impl Fn(&[usize]) -> f64) -> [f64; 2] {
+    if pairs == 0 {
         return [f64::NAN; 2];
     }
     let mut random = SplitMix(seed);
-    let mut medians: Vec<f64> = (0..RESAMPLES)
-        .map(|_| {
-            let drawn: Vec<f64> = (0..pairs.len()).map(|_| pairs[random.below(pairs.len())]).collect();
-            median(&drawn)
-        })
+    let mut values: Vec<f64> = (0..RESAMPLES)
+        .map(|_| of(&(0..pairs).map(|_| random.below(pairs)).collect::<Vec<_>>()))
         .collect();
-    medians.sort_by(f64::total_cmp);
-    [quantile_of_sorted(&medians, 0.025), quantile_of_sorted(&medians, 0.975)]
+    values.sort_by(f64::total_cmp);
+    [quantile_of_sorted(&values, 0.025), quantile_of_sorted(&values, 0.975)]
 }
 
 /// Which of `values` lie outside Tukey's fences, 1.5 interquartile ranges beyond the quartiles.

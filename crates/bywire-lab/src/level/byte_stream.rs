@@ -8,7 +8,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::{gone, granted, prepare, receive_by, send_by, wait};
+use super::{Calls, gone, granted, prepare, receive_by, send_by, wait};
 use crate::endpoint::{Endpoint, Interest, Mark, Received};
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Plan};
@@ -27,6 +27,7 @@ const TURN_BYTES: usize = 64 << 10;
 pub struct ByteStream {
     socket: OwnedFd,
     spin: bool,
+    calls: Calls,
     writer: Writer,
     outgoing: Vec<u8>,
     /// Bytes of the message under way, nought when there is none.
@@ -50,11 +51,12 @@ impl ByteStream {
         Self {
             socket,
             spin: plan.spin,
-            writer: Writer::default(),
+            calls: Calls::default(),
+            writer: Writer::of(plan),
             outgoing: vec![0; lengths.sent_by(end)],
             filled: 0,
             sent: 0,
-            reader: Reader::new(plan.verify, true),
+            reader: Reader::of(plan, true),
             incoming: vec![0; receive_length.max(BUFFER_BYTES)],
             start: 0,
             end: 0,
@@ -77,6 +79,7 @@ impl ByteStream {
         while self.sent < self.filled {
             let until = self.filled.min(self.sent.saturating_add(self.turn_bytes));
             let part = &self.outgoing[self.sent..until];
+            self.calls.made += 1;
             match send(&self.socket, part, flags | SendFlags::NOSIGNAL) {
                 Ok(count) => {
                     self.sent += count;
@@ -91,6 +94,7 @@ impl ByteStream {
             }
         }
         self.filled = 0;
+        self.calls.messages += 1;
         Ok(true)
     }
 
@@ -106,6 +110,7 @@ impl ByteStream {
                 self.incoming.len()
             };
             let limit = limit.min(self.end.saturating_add(self.turn_bytes));
+            self.calls.made += 1;
             match recv(&self.socket, &mut self.incoming[self.end..limit], flags) {
                 Ok((0, _)) => return Err(gone()),
                 Ok((count, _)) => {
@@ -181,7 +186,7 @@ impl Endpoint for ByteStream {
     }
 
     fn details(&self) -> Details {
-        granted(self.socket.as_fd())
+        self.calls.add_to(granted(self.socket.as_fd()))
     }
 }
 

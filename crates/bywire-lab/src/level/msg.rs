@@ -164,7 +164,7 @@ fn ends(plan: &Plan, end: End, mut port: Port, peer: Peer, idle: Vec<Port>) -> R
     let state = State {
         port,
         peer,
-        readers: [Reader::new(plan.verify, true), Reader::new(plan.verify, true)],
+        readers: [Reader::of(plan, true), Reader::of(plan, true)],
         inbox: Default::default(),
         free: Vec::new(),
         heap,
@@ -184,7 +184,7 @@ fn ends(plan: &Plan, end: End, mut port: Port, peer: Peer, idle: Vec<Port>) -> R
                 Next::Long(None)
             };
             let priority = PRIORITIES[lane];
-            let outbox = Outbox { priority, writer: Writer::default(), next, is_filled: false };
+            let outbox = Outbox { priority, writer: Writer::of(plan), next, is_filled: false };
             MsgEnd { state: state.clone(), outbox, lent: plan.lent, spin: plan.spin }
         })
         .collect())
