@@ -1,4 +1,4 @@
-//! What `benches/musts`, `benches/rivals` and `benches/ethernet` share: a [`contest`] takes fresh pairs of everything in turn, so that
+//! What `benches/musts`, `benches/rivals`, `benches/ethernet` and `benches/witnesses` share: a [`contest`] takes fresh pairs of everything in turn, so that
 //! what is compared ran side by side, and a [`table`] shows medians, ratios and how far they were apart.
 
 pub mod contest;
@@ -13,3 +13,4 @@ pub mod program;
 pub mod table;
 pub mod tunnel;
 pub mod ucx;
+pub mod witness;

@@ -5,7 +5,10 @@ use bywire_lab::report::quantity;
 
 /// Both accounts below each other, each part with its share of the half-RTT, its interval, and how it was found.
 pub fn text(account: &Account, half_rtt_ns: f64) -> String {
-    let mut text = format!("\nParts of the half-RTT, by differences between variants\n{}", table(&account.parts, half_rtt_ns));
+    let mut text = format!(
+        "\nParts of the half-RTT, by differences between variants\n{}",
+        table(&account.parts, half_rtt_ns)
+    );
     if !account.beside.is_empty() {
         text += &format!("Beside it, no part of the sum\n{}", table(&account.beside, half_rtt_ns));
     }
@@ -56,11 +59,18 @@ mod tests {
         let account = Account {
             parts: vec![part("waking", 1100.0), part("not explained", -100.0)],
             beside: vec![part("checksums would add", 50.0)],
-            cores: vec![CoreAccount { end: "source".into(), core: 1, samples: 99, parts: vec![part("idle", 10.0)] }],
+            cores: vec![CoreAccount {
+                end: "source".into(),
+                core: 1,
+                samples: 99,
+                parts: vec![part("idle", 10.0)],
+            }],
             notes: vec!["a note".to_owned()],
         };
         let text = text(&account, 1000.0);
-        for expected in ["waking", "110 %", "how waking", "-100 ns", "core 1", "99 samples", "a note", "would add"] {
+        for expected in
+            ["waking", "110 %", "how waking", "-100 ns", "core 1", "99 samples", "a note", "would add"]
+        {
             assert!(text.contains(expected), "{expected}: {text}");
         }
     }

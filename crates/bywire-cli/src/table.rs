@@ -183,9 +183,21 @@ fn detail(name: &str, value: f64) -> (String, String) {
         Some((stem, None)) => (stem, format!("{value:.3} s")),
         None => (name, format!("{value}")),
     };
-    let words = stem.replace("_socket", "_socket_buffer").replace('_', " ");
+    if let Some(buffer) = stem.strip_suffix("_socket") {
+        return (socket_buffer(buffer), shown);
+    }
+    let words = stem.replace('_', " ");
     let label = words.strip_prefix("target ").map_or(words.clone(), |what| format!("{what}, target"));
     (label, shown)
+}
+
+/// What the kernel granted, by end and direction.
+fn socket_buffer(name: &str) -> String {
+    let (end, direction) = match name.split_once('_') {
+        Some((end, direction)) => (end, direction),
+        None => ("source", name),
+    };
+    format!("{direction} socket buffer, {end}")
 }
 
 fn cpu(end: &CpuEnd) -> String {
@@ -326,7 +338,7 @@ mod tests {
             "round trip, p99",
             "round trip, p99.9",
             "elapsed",
-            "send socket buffer",
+            "send socket buffer, source",
             "send socket buffer, target",
             "CPU, source",
             "CPU, target",

@@ -70,7 +70,7 @@ function axis(spec, logarithmic, mode, points, horizontal) {
   const from = values.length ? Math.min(...values) : 1, to = values.length ? Math.max(...values) : 10;
   return {
     type: logarithmic ? 'log' : 'value', logBase: sizes ? 16 : base,
-    min: logarithmic ? base ** Math.floor(step(from) + 1e-9) : 0,
+    min: logarithmic ? base ** Math.floor(step(from) + 1e-9) : values.length < points.length && points.some(v => v < 0) ? undefined : 0,
     max: logarithmic ? base ** Math.ceil(step(to) - 1e-9) : undefined,
     name: spec.name, nameLocation: horizontal ? 'middle' : 'end', nameGap: horizontal ? 30 : 12,
     nameTextStyle: { color: inks.soft, align: horizontal ? 'center' : 'left' },
@@ -141,18 +141,31 @@ function bars(plot, state, mode) {
       axisLabel: { color: inks.ink, width: narrow.matches && !state.saving ? 104 : 190, overflow: 'break', lineHeight: 15, interval: 0 },
     },
     series: shown.map(item => dots ? ({
-      type: 'scatter', name: item.name, symbol: item.look === 'historic' ? 'diamond' : 'circle', symbolSize: 12, itemStyle: { opacity: 1 },
+      type: 'scatter', name: item.name, symbol: dot(item), symbolSize: 12, itemStyle: { opacity: 1 },
       color: look(item, mode).colour, data: item.points.map(point => ({ value: [point.y, point.x], point })),
     }) : ({
       type: 'bar', name: item.name, stack: 'cpu', barMaxWidth: 26, color: look(item, mode).colour,
       // Parts differ in brightness and in their outline too, not in hue alone.
-      itemStyle: { opacity: item.look === 'part' && item.slot % 2 ? 0.45 : 1, borderColor: inks.card, borderWidth: 1 },
+      itemStyle: { opacity: item.look === 'part' && item.slot % 2 ? 0.45 : 1, borderColor: inks.card, borderWidth: 1, decal: decal(item, mode) },
       data: plot.categories.map((_, index) => {
         const point = item.points.find(point => point.x === index);
         return point ? { value: point.y, point } : null;
       }),
     })),
   };
+}
+
+// Many parts need more than colours: from the fifth on they carry a pattern, drawn into the bar.
+function decal(item, mode) {
+  if (item.look !== 'part' || item.slot < 4) return undefined;
+  const ink = mode === 'dark' ? 'rgba(0,0,0,0.45)' : 'rgba(255,255,255,0.55)';
+  const pattern = [[0, 4], [Math.PI / 4, 5], [-Math.PI / 4, 5], [Math.PI / 2, 4]][item.slot % 4];
+  return { color: ink, dashArrayX: [1, 0], dashArrayY: [2, pattern[1] - 1 + Math.floor(item.slot / 8) * 3], rotation: pattern[0] };
+}
+
+// Rows of dots are told apart by their shape too.
+function dot(item) {
+  return item.look === 'historic' ? 'diamond' : SYMBOLS[item.slot % 4];
 }
 
 function tip(plot) {
@@ -202,7 +215,7 @@ function legend(plot, state, redraw) {
 }
 
 function sample(plot, item, mode) {
-  const style = look(item, mode), bar = plot.kind === 'bars';
+  const style = look(item, mode), rows = plot.kind === 'bars', bar = rows && !plot.y.logarithmic;
   const make = (name, attributes) => {
     const node = document.createElementNS('http://www.w3.org/2000/svg', name);
     for (const key in attributes) node.setAttribute(key, attributes[key]);
@@ -213,12 +226,12 @@ function sample(plot, item, mode) {
     svg.append(make('rect', { x: 4, y: 1, width: 18, height: 10, fill: style.colour, opacity: item.look === 'part' && item.slot % 2 ? 0.45 : 1 }));
     return svg;
   }
-  if (style.width && item.look !== 'mark') {
+  if (style.width && item.look !== 'mark' && !rows) {
     const dash = Array.isArray(style.dash) ? style.dash.join(' ') : 'none';
     svg.append(make('line', { x1: 0, y1: 6, x2: 26, y2: 6, stroke: style.colour, 'stroke-width': style.width, 'stroke-dasharray': dash }));
   }
   const paint = { fill: style.fill, stroke: style.colour, 'stroke-width': 1.4 };
-  const shape = style.symbol;
+  const shape = rows ? dot(item) : style.symbol;
   if (shape === 'circle') svg.append(make('circle', { cx: 13, cy: 6, r: 3.6, ...paint }));
   if (shape === 'roundRect') svg.append(make('rect', { x: 9.6, y: 2.6, width: 6.8, height: 6.8, rx: 2.2, ...paint }));
   if (shape === 'rect') svg.append(make('rect', { x: 9.6, y: 2.6, width: 6.8, height: 6.8, ...paint }));

@@ -59,7 +59,7 @@ pub struct CoreAccount {
     pub core: u32,
     /// Samples behind it.
     pub samples: u64,
-    /// They add up to the mean half-RTT while sampled.
+    /// Medians over pairs; of each pair they add up to the mean half-RTT while sampled.
     pub parts: Vec<Share>,
 }
 
@@ -102,6 +102,9 @@ pub struct Breakdown {
     taken: Vec<Taken>,
 }
 
+/// One figure out of each pair.
+type Value<'a> = dyn Fn(&Taken) -> Option<f64> + 'a;
+
 /// What one round of fresh pairs yielded, half-RTTs in ns.
 struct Taken {
     ladder: Vec<f64>,
@@ -109,8 +112,14 @@ struct Taken {
     calls_per_message: Option<f64>,
     call_ns: Option<f64>,
     line_ns: Option<f64>,
-    /// By core: the samples' share of each kind, how many there were, and the mean half-RTT meanwhile.
-    sampled: Vec<(u32, BTreeMap<&'static str, f64>, u64)>,
+    sampled: Vec<Sampled>,
+}
+
+/// What one core was at during a half-RTT, in ns.
+struct Sampled {
+    core: u32,
+    parts: BTreeMap<&'static str, f64>,
+    samples: u64,
 }
 
 impl Breakdown {
@@ -171,7 +180,7 @@ impl Breakdown {
     }
 
     /// One more pair of the whole, with both cores sampled.
-    fn sampled(&self, cores: Cores) -> Result<Vec<(u32, BTreeMap<&'static str, f64>, u64)>> {
+    fn sampled(&self, cores: Cores) -> Result<Vec<Sampled>> {
         let Ok(symbols) = &self.symbols else { return Ok(Vec::new()) };
         let whole = &self.ladder[0];
         let known: Vec<u32> = [cores.source, cores.target].into_iter().flatten().collect();
@@ -185,17 +194,19 @@ impl Breakdown {
             blocks.iter().map(|part| (part.began_ns, part.began_ns + (part.seconds * 1e9) as u64)).collect();
         let process = |outcome: &crate::plan::Outcome| Some(outcome.details.get(PROCESS)?.as_u64()? as u32);
         let ends = [process(&outcomes.source), outcomes.target.as_ref().and_then(process)];
-        let who = Who {
-            ends: ends.into_iter().flatten().collect(),
-            carriers: whole.plan.carriers.clone(),
-        };
+        let who = Who { ends: ends.into_iter().flatten().collect(), carriers: whole.plan.carriers.clone() };
         let seconds: f64 = blocks.iter().map(|part| part.seconds).sum();
         let messages = 2.0 * blocks.iter().map(|part| part.operations as f64).sum::<f64>();
         let mean_ns = 1e9 * seconds / messages;
+        let period_ns = sampling.period_ns();
         let scaled = |(core, profile): (u32, sampling::Profile)| {
             let samples: u64 = profile.values().sum();
-            let share = |count: u64| mean_ns * count as f64 / samples.max(1) as f64;
-            (core, profile.into_iter().map(|(kind, count)| (kind, share(count))).collect(), samples)
+            // Each sample stands for the time since the last one was due.
+            let ns = |count: u64| count as f64 * period_ns as f64 / messages;
+            let mut parts: BTreeMap<_, _> =
+                profile.into_iter().map(|(kind, count)| (kind, ns(count))).collect();
+            parts.insert(sampling::UNSAMPLED, mean_ns - ns(samples));
+            Sampled { core, parts, samples }
         };
         Ok(sampling.within(&spans, &who, symbols).into_iter().map(scaled).collect())
     }
@@ -206,55 +217,50 @@ impl Breakdown {
     /// There is none.
     pub fn account(&self, cores: Cores) -> Result<Account> {
         ensure!(!self.taken.is_empty(), "nothing has been taken");
-        let mut parts: Vec<Share> = Vec::new();
-        for (index, variant) in self.ladder.iter().enumerate().skip(1) {
-            let of = |taken: &Taken| taken.ladder[index - 1] - taken.ladder[index];
-            parts.extend(self.share(variant.part, &variant.how, |taken| Some(of(taken))));
-        }
+        let rung = |index: usize| move |taken: &Taken| Some(taken.ladder[index]);
         let calls = |taken: &Taken| Some(taken.calls_per_message? * taken.call_ns?);
         let line = |taken: &Taken| taken.line_ns;
-        parts.extend(self.share("system calls, empty", &self.calls_said(), calls));
-        parts.extend(self.share("a cache line to the other core", LINE_HOW, line));
-        parts.push(self.rest(&parts));
+        let mut parts: Vec<Share> = Vec::new();
+        for (index, variant) in self.ladder.iter().enumerate().skip(1) {
+            parts.extend(self.share(variant.part, &variant.how, &[&rung(index - 1)], &[&rung(index)]));
+        }
+        let alone = [
+            self.share("system calls, empty", &self.calls_said(), &[&calls], &[]),
+            self.share("a cache line to the other core", LINE_HOW, &[&line], &[]),
+        ];
+        let mut taken_off: Vec<&Value> = Vec::new();
+        taken_off.extend(alone[0].as_ref().map(|_| &calls as &Value));
+        taken_off.extend(alone[1].as_ref().map(|_| &line as &Value));
+        let last = rung(self.ladder.len() - 1);
+        let rest = self.share(REST, REST_HOW, &[&last], &taken_off);
+        parts.extend(alone.into_iter().flatten().chain(rest));
         let beside = self.beside.iter().enumerate().filter_map(|(index, (variant, against, longer))| {
-            let sign = if *longer { 1.0 } else { -1.0 };
-            let of = |taken: &Taken| sign * (taken.ladder[*against] - taken.beside[index]);
-            self.share(variant.part, &variant.how, |taken| Some(of(taken)))
+            let (of_ladder, own) = (rung(*against), move |taken: &Taken| Some(taken.beside[index]));
+            let (more, less): (&Value, &Value) =
+                if *longer { (&of_ladder, &own) } else { (&own, &of_ladder) };
+            self.share(variant.part, &variant.how, &[more], &[less])
         });
         Ok(Account { beside: beside.collect(), cores: self.core_accounts(cores), notes: self.notes(), parts })
     }
 
-    /// A part by its median over pairs; absent where not every pair has it.
-    fn share(&self, name: &str, how: &str, of: impl Fn(&Taken) -> Option<f64>) -> Option<Share> {
-        let values: Vec<f64> = self.taken.iter().map(of).collect::<Option<_>>()?;
-        let middle = |drawn: &[usize]| median(&drawn.iter().map(|&pair| values[pair]).collect::<Vec<_>>());
+    /// The medians over pairs of `more` without those of `less`, so that the parts of a ladder add up to the whole;
+    /// absent where not every pair has all of them.
+    fn share(&self, name: &str, how: &str, more: &[&Value], less: &[&Value]) -> Option<Share> {
+        let all = |of: &&Value| self.taken.iter().map(of).collect::<Option<Vec<f64>>>();
+        let more: Vec<Vec<f64>> = more.iter().map(all).collect::<Option<_>>()?;
+        let less: Vec<Vec<f64>> = less.iter().map(all).collect::<Option<_>>()?;
+        let value = |drawn: &[usize]| {
+            let middle =
+                |values: &Vec<f64>| median(&drawn.iter().map(|&pair| values[pair]).collect::<Vec<_>>());
+            more.iter().map(middle).sum::<f64>() - less.iter().map(middle).sum::<f64>()
+        };
+        let pairs: Vec<usize> = (0..self.taken.len()).collect();
         Some(Share {
             name: name.to_owned(),
-            ns: median(&values),
-            ci95_ns: bootstrap(values.len(), SEED, middle),
+            ns: value(&pairs),
+            ci95_ns: bootstrap(pairs.len(), SEED, value),
             how: how.to_owned(),
         })
-    }
-
-    /// The whole without its parts, as their medians have it; its interval is that of what each pair leaves.
-    fn rest(&self, parts: &[Share]) -> Share {
-        let whole = |taken: &Taken| taken.ladder[0];
-        let explained: f64 = parts.iter().map(|part| part.ns).sum();
-        let middle = median(&self.taken.iter().map(whole).collect::<Vec<_>>());
-        let alone = |taken: &Taken| {
-            let calls = taken.calls_per_message.zip(taken.call_ns).map_or(0.0, |(calls, ns)| calls * ns);
-            taken.ladder.last().copied().unwrap_or(0.0) - calls - taken.line_ns.unwrap_or(0.0)
-        };
-        let values: Vec<f64> = self.taken.iter().map(alone).collect();
-        let of = |drawn: &[usize]| median(&drawn.iter().map(|&pair| values[pair]).collect::<Vec<_>>());
-        Share {
-            name: REST.to_owned(),
-            ns: middle - explained,
-            ci95_ns: bootstrap(values.len(), SEED, of),
-            how: "the half-RTT without all of the above; the interval is that of the last variant less its calls and \
-                  its line"
-                .to_owned(),
-        }
     }
 
     fn calls_said(&self) -> String {
@@ -270,26 +276,29 @@ impl Breakdown {
 
     fn core_accounts(&self, cores: Cores) -> Vec<CoreAccount> {
         let ends = [("source", cores.source), ("target", cores.target)];
-        let kinds = sampling::KINDS.into_iter().chain([sampling::OTHERWISE]);
+        let kinds = sampling::KINDS.into_iter().chain([sampling::OTHERWISE, sampling::UNSAMPLED]);
         let account = |(end, core): (&str, Option<u32>)| {
             let core = core?;
-            let of_core = |taken: &Taken| -> Option<(BTreeMap<&'static str, f64>, u64)> {
-                let (_, parts, samples) = taken.sampled.iter().find(|sampled| sampled.0 == core)?;
-                Some((parts.clone(), *samples))
-            };
-            let all: Vec<_> = self.taken.iter().map(of_core).collect::<Option<_>>()?;
+            let of_core = |taken: &Taken| taken.sampled.iter().position(|sampled| sampled.core == core);
+            let all: Vec<&Sampled> = self
+                .taken
+                .iter()
+                .map(|taken| Some(&taken.sampled[of_core(taken)?]))
+                .collect::<Option<_>>()?;
             let part = |kind: &'static str| {
-                all.iter().any(|(parts, _)| parts.contains_key(kind)).then(|| {
-                    let value = |taken: &Taken| {
-                        Some(of_core(taken)?.0.get(kind).copied().unwrap_or(0.0))
-                    };
-                    self.share(kind, SAMPLES_HOW, value)
-                })
+                let value = |taken: &Taken| {
+                    let parts = &taken.sampled[of_core(taken)?].parts;
+                    Some(parts.get(kind).copied().unwrap_or(0.0))
+                };
+                let how = if kind == sampling::UNSAMPLED { UNSAMPLED_HOW } else { SAMPLES_HOW };
+                all.iter()
+                    .any(|sampled| sampled.parts.contains_key(kind))
+                    .then(|| self.share(kind, how, &[&value], &[]))
             };
             Some(CoreAccount {
                 end: end.to_owned(),
                 core,
-                samples: all.iter().map(|(_, samples)| samples).sum(),
+                samples: all.iter().map(|sampled| sampled.samples).sum(),
                 parts: kinds.clone().filter_map(part).flatten().collect(),
             })
         };
@@ -307,7 +316,9 @@ impl Breakdown {
             );
         }
         if whole.spin && whole.level != Level::Msg {
-            notes.push("system calls: not counted, as whoever polls makes them in vain most of the time".to_owned());
+            notes.push(
+                "system calls: not counted, as whoever polls makes them in vain most of the time".to_owned(),
+            );
         }
         if let Err(reason) = &self.symbols {
             notes.push(format!("samples: {reason:#}"));
@@ -325,13 +336,13 @@ impl Breakdown {
 
     /// What the sampling itself does to what it watches.
     fn sampling_cost(&self) -> String {
-        let sampled = |taken: &Taken| taken.sampled.first().map(|(_, parts, _)| parts.values().sum::<f64>());
+        let sampled = |taken: &Taken| taken.sampled.first().map(|core| core.parts.values().sum::<f64>());
         let [with, without] = [
             median(&self.taken.iter().filter_map(sampled).collect::<Vec<_>>()),
             median(&self.taken.iter().map(|taken| taken.ladder[0]).collect::<Vec<_>>()),
         ];
         format!(
-            "samples: the mean half-RTT while sampled was {:+.0} % beside the median without",
+            "samples: while they were taken the mean half-RTT was {:+.0} % beside the median without",
             100.0 * (with / without - 1.0)
         )
     }
@@ -340,6 +351,11 @@ impl Breakdown {
 const CALLS: &str = "system_calls_per_message_sent";
 
 const LINE_HOW: &str = "`memory cacheline` beside each pair: no message is quicker from core to core";
+
+const REST_HOW: &str = "what the last variant still takes, without its calls and its line";
+
+const UNSAMPLED_HOW: &str = "the time for which no sample came: an idle core's clock may stand still, and what it does on \
+                             waking is then found more often than it takes";
 
 const SAMPLES_HOW: &str = "samples of the core by the kernel's clock, by the function that it was in";
 
@@ -354,14 +370,16 @@ fn ladder(whole: &Plan, place: &Place) -> Vec<Variant> {
         ladder.push(Variant { plan, place, part, how: how.to_owned() });
     };
     if whole.size_bytes > SHORT_BYTES {
-        without("payload written and read by the program", "without touching more than 8 bytes of it", &|plan, _| {
-            plan.untouched = true;
-        });
         without(
-            "copies, and all else that grows with length",
-            "with 8 bytes in its place",
-            &|plan, _| (plan.size_bytes, plan.response_bytes) = (SHORT_BYTES, SHORT_BYTES),
+            "payload written and read by the program",
+            "without touching more than 8 bytes of it",
+            &|plan, _| {
+                plan.untouched = true;
+            },
         );
+        without("copies, and all else that grows with length", "with 8 bytes in its place", &|plan, _| {
+            (plan.size_bytes, plan.response_bytes) = (SHORT_BYTES, SHORT_BYTES)
+        });
     }
     if matches!(place, Place::Namespaces(_) | Place::Nodes { .. }) {
         without("link: devices, namespaces, carriers", "over loopback in its place", &|plan, place| {
@@ -393,11 +411,16 @@ fn beside(whole: &Plan, place: &Place, ladder: &[Variant]) -> Vec<(Variant, usiz
     if whole.level != Level::Msg {
         return Vec::new();
     }
-    let variant = |plan: Plan, part, how: &str| Variant { plan, place: place.clone(), part, how: how.to_owned() };
+    let variant =
+        |plan: Plan, part, how: &str| Variant { plan, place: place.clone(), part, how: how.to_owned() };
     let mut beside = Vec::new();
     if !whole.lent && whole.size_bytes > SHORT_BYTES {
         let lent = Plan { lent: true, ..ladder[1].plan.clone() };
-        beside.push((variant(lent, "lending saves", "with lent buffers, untouched, in place of copies"), 1, true));
+        beside.push((
+            variant(lent, "lending saves", "with lent buffers, untouched, in place of copies"),
+            1,
+            true,
+        ));
     }
     if whole.integrity != Some(true) {
         let checked = Plan { integrity: Some(true), ..whole.clone() };

@@ -70,7 +70,10 @@ impl Host {
         let port = name.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
         if let Some((_, port)) = port {
             let known = port.parse::<u16>().is_ok_and(|port| port > 0);
-            ensure!(known, Misuse(format!("`{port}` in `{name}` is no port: give HOST:PORT with a port of 1 to 65535")));
+            ensure!(
+                known,
+                Misuse(format!("`{port}` in `{name}` is no port: give HOST:PORT with a port of 1 to 65535"))
+            );
         }
         let with_port = port.is_some();
         let resolved =
@@ -227,7 +230,14 @@ impl Line {
         let verdict = same_version(hello.protocol, &hello.version).and_then(|()| {
             let claim = hello.proof.as_deref().unwrap_or_default();
             let known = |key| is_proof(claim, key, "client", &server_nonce, &hello.nonce);
-            ensure!(key.is_none_or(known), "the key is wrong");
+            ensure!(
+                key.is_none() || hello.proof.is_some(),
+                "it came without a key, which is required here: give it this server's key by --key FILE"
+            );
+            ensure!(
+                key.is_none_or(known),
+                "the key is wrong: give the file of this server's own key by --key FILE"
+            );
             Seat::take(clients, CLIENTS_MAX)
                 .ok_or_else(|| anyhow!("it serves {CLIENTS_MAX} tests already: try again later"))
         });

@@ -239,7 +239,7 @@ impl Gathering {
 
     /// The blocks in which all connections of a crowd ran, and what each of them did.
     fn crowd_blocks(&self, plan: &Plan, details: &mut Details) -> Result<Vec<Block>> {
-        self.granted_details(plan, details);
+        self.granted_details(details);
         let mut blocks = Vec::new();
         let mut crowds = Vec::new();
         for (pair, outcomes) in self.pairs.iter().enumerate() {
@@ -291,7 +291,7 @@ impl Gathering {
     }
 
     fn message_details(&self, plan: &Plan, details: &mut Details) {
-        self.granted_details(plan, details);
+        self.granted_details(details);
         let sum = |of: &dyn Fn(&Part) -> f64, target: bool| -> f64 {
             let parts = self.all().flat_map(|(_, outcomes)| match target {
                 true => outcomes.target.iter().flat_map(|target| &target.blocks).collect::<Vec<_>>(),
@@ -345,24 +345,20 @@ impl Gathering {
         }
     }
 
-    /// What the kernel granted: the source's own, the target's, and for a stream the receiving side's first.
-    fn granted_details(&self, plan: &Plan, details: &mut Details) {
+    /// What the kernel granted and what the ends counted; buffers and what is the target's with the end's name before.
+    fn granted_details(&self, details: &mut Details) {
         let Some((_, outcomes)) = self.all().next() else {
             return;
         };
-        details.extend(outcomes.source.details.clone());
-        details.remove(PROCESS);
-        let receive = "receive_socket_bytes";
-        for (name, value) in outcomes.target.iter().flat_map(|target| &target.details) {
-            if name == PROCESS {
-                continue;
+        let told = |details: &Details| details.clone().into_iter().filter(|(name, _)| name != PROCESS);
+        details.extend(told(&outcomes.source.details).map(|(name, value)| {
+            match name.ends_with("_socket_bytes") {
+                true => (format!("source_{name}"), value),
+                false => (name, value),
             }
-            details.insert(format!("target_{name}"), value.clone());
-            if name == receive && plan.test.is_one_way() {
-                let own = details.insert(receive.to_owned(), value.clone());
-                details.extend(own.map(|own| (format!("source_{receive}"), own)));
-            }
-        }
+        }));
+        let target = outcomes.target.iter().flat_map(|target| told(&target.details));
+        details.extend(target.map(|(name, value)| (format!("target_{name}"), value)));
     }
 
     /// Every round trip of every pair in ns; absent where none was timed.
@@ -407,11 +403,9 @@ impl Gathering {
 
 fn unit(test: Test) -> Unit {
     match test {
-        Test::Latency
-        | Test::Breakdown
-        | Test::Overhead
-        | Test::Interleave
-        | Test::Hotspot => Unit::Nanoseconds,
+        Test::Latency | Test::Breakdown | Test::Overhead | Test::Interleave | Test::Hotspot => {
+            Unit::Nanoseconds
+        }
         Test::Stream | Test::Bidir | Test::Streams | Test::Fanin | Test::Fanout => Unit::BytesPerSecond,
         Test::Rr => Unit::TransactionsPerSecond,
         Test::Nhalf => Unit::Bytes,

@@ -13,6 +13,7 @@ pub use crate::budget::{PAIRS, SWEEP_TIME_SECONDS, TIME_SECONDS, parse_time, tim
 use crate::cell::{Cacheline, Cell};
 use crate::crowd::{self, Ground};
 use crate::ending::Misuse;
+use crate::environment;
 use crate::ethernet;
 use crate::gathering::{Gathering, Subject};
 use crate::gauge::{Gauge, Moment, now_unix_seconds};
@@ -26,7 +27,6 @@ use crate::request::Ethernet;
 pub use crate::request::{Request, parse_cores};
 use crate::statistics::median;
 use crate::test::nhalf;
-use crate::environment;
 
 /// A cache line is timed over this many blocks of this length beside a cell.
 const CACHELINE_BLOCKS: u32 = 3;

@@ -9,10 +9,10 @@ use anyhow::{Result, bail, ensure};
 use crate::ending::Misuse;
 use crate::ethernet::{Carriage, Link};
 use crate::far::Host;
-use crate::request::{Ethernet, MTU_BYTES, Request};
 use crate::namespaces::Namespaces;
 use crate::pair::Place;
 use crate::plan::{Level, Test};
+use crate::request::{Ethernet, MTU_BYTES, Request};
 use crate::star::Star;
 
 /// What pairs run in, opened once and shared by the measurements of a session.

@@ -25,11 +25,23 @@ const KERNEL: u64 = 1 << 63;
 
 /// What a core was at, in the order of the tables.
 pub const KINDS: [&str; 12] = [
-    PROGRAM, CARRIER, OTHERS, "copies", "checksums", "system calls", "TCP and IP", "local sockets", "link",
-    "memory of packets", "sleeping and waking", IDLE,
+    PROGRAM,
+    CARRIER,
+    OTHERS,
+    "copies",
+    "checksums",
+    "system calls",
+    "TCP and IP",
+    "local sockets",
+    "link",
+    "memory of packets",
+    "sleeping and waking",
+    IDLE,
 ];
 /// What no name tells.
 pub const OTHERWISE: &str = "the kernel otherwise";
+/// Time of which there is no sample.
+pub const UNSAMPLED: &str = "not sampled, as an idle core may be";
 const PROGRAM: &str = "the program and its library";
 const CARRIER: &str = "the carrier's program";
 const OTHERS: &str = "other programs";
@@ -53,6 +65,7 @@ const NAMES: [(&str, &[&str]); 10] = [
 /// Samples of some cores, as long as this lives.
 pub struct Sampling {
     cores: Vec<(u32, Sampler)>,
+    period_ns: u64,
 }
 
 /// The samples of one core, by what it was at.
@@ -73,11 +86,15 @@ impl Sampling {
             Ok((core, sampler))
         };
         let cores = cores.iter().map(start).collect::<io::Result<_>>();
-        Ok(Self {
-            cores: cores.context(
-                "both cores cannot be sampled: run as root, or set the sysctl kernel.perf_event_paranoid to -1",
-            )?,
-        })
+        let cores = cores.context(
+            "both cores cannot be sampled: run as root, or set the sysctl kernel.perf_event_paranoid to -1",
+        )?;
+        Ok(Self { cores, period_ns })
+    }
+
+    /// The time that a sample stands for.
+    pub fn period_ns(&self) -> u64 {
+        self.period_ns
     }
 
     /// What each core was at within `spans` (begin and end in ns of the monotonic clock).
@@ -86,7 +103,8 @@ impl Sampling {
             let mut profile = Profile::new();
             while let Some(record) = sampler.next_record() {
                 let Ok(Record::Sample(sample)) = record.parse_record() else { continue };
-                let (Some(address), Some(process), Some(time_ns)) = (sample.ip(), sample.pid(), sample.time())
+                let (Some(address), Some(process), Some(time_ns)) =
+                    (sample.ip(), sample.pid(), sample.time())
                 else {
                     continue;
                 };
@@ -129,7 +147,8 @@ impl Symbols {
     /// # Errors
     /// The kernel keeps them to itself.
     pub fn read() -> Result<Self> {
-        let text = fs::read_to_string("/proc/kallsyms").context("the kernel's functions have no names here")?;
+        let text =
+            fs::read_to_string("/proc/kallsyms").context("the kernel's functions have no names here")?;
         let symbols = Self::parse(&text);
         ensure!(
             symbols.0.iter().any(|symbol| symbol.0 >= KERNEL),
@@ -171,7 +190,8 @@ mod tests {
             "ffffffff81000300 T tcp_sendmsg\nffffffff81000100 t rep_movs_alternative\nffffffff81000000 D data\n\
              ffffffff81000200 T csum_partial\nnonsense\nffffffff81000400 T frobnicate\n",
         );
-        let kinds = [0x100, 0x1ff, 0x200, 0x3ff, 0x400, 0x0].map(|at| symbols.kind(0xffff_ffff_8100_0000 + at));
+        let kinds =
+            [0x100, 0x1ff, 0x200, 0x3ff, 0x400, 0x0].map(|at| symbols.kind(0xffff_ffff_8100_0000 + at));
         assert_eq!(kinds, ["copies", "copies", "checksums", "TCP and IP", OTHERWISE, OTHERWISE]);
     }
 
@@ -185,7 +205,8 @@ mod tests {
     #[test]
     fn a_busy_core_is_not_idle() {
         let core = crate::pin::allowed_cores()[0];
-        let sampling = Symbols::read().and_then(|symbols| Ok((symbols, Sampling::start(&[core], 100_000_000)?)));
+        let sampling =
+            Symbols::read().and_then(|symbols| Ok((symbols, Sampling::start(&[core], 100_000_000)?)));
         let (symbols, sampling) = match sampling {
             Ok(both) => both,
             Err(reason) => {

@@ -40,9 +40,8 @@ pub fn bootstrap(pairs: usize, seed: u64, of: impl Fn(&[usize]) -> f64) -> [f64;
         return [f64::NAN; 2];
     }
     let mut random = SplitMix(seed);
-    let mut values: Vec<f64> = (0..RESAMPLES)
-        .map(|_| of(&(0..pairs).map(|_| random.below(pairs)).collect::<Vec<_>>()))
-        .collect();
+    let mut values: Vec<f64> =
+        (0..RESAMPLES).map(|_| of(&(0..pairs).map(|_| random.below(pairs)).collect::<Vec<_>>())).collect();
     values.sort_by(f64::total_cmp);
     [quantile_of_sorted(&values, 0.025), quantile_of_sorted(&values, 0.975)]
 }

@@ -3,12 +3,14 @@
 //! It begins with the one-page answer, then come plots with a table each, everything beside the historic
 //! figures, what could not be measured, the machine and the commands. Whatever comes from a cell is escaped.
 
+mod account;
 mod answer;
 mod carried;
 mod ceiling;
 mod drawing;
 mod export;
 mod graph;
+mod ladder;
 pub mod merged;
 mod page;
 mod past;

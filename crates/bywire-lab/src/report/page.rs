@@ -48,10 +48,11 @@ pub fn render(session: &Session) -> String {
                 a.skip href="#answer" { "Skip to the answer" }
                 (masthead(session))
                 main {
-                    (answer(session, &scores, &ceilings))
+                    @let (ladder, others): (Vec<&Plot>, Vec<&Plot>) = plots.iter().partition(|plot| plot.is_ladder());
+                    (answer(session, &scores, &ceilings, &ladder))
                     (carried_over_ethernet(session))
-                    @if !plots.is_empty() { h2 #plots { "Plots" } }
-                    @for plot in &plots { (plot.section()) }
+                    @if !others.is_empty() { h2 #plots { "Plots" } }
+                    @for plot in others { (plot.section()) }
                     (ceiling_table(&ceilings))
                     (past(&comparisons(&ways, &ceilings)))
                     (absences(session))
@@ -114,7 +115,7 @@ fn masthead(session: &Session) -> Markup {
     }
 }
 
-fn answer(session: &Session, scores: &[Score], ceilings: &Ceilings) -> Markup {
+fn answer(session: &Session, scores: &[Score], ceilings: &Ceilings, ladder: &[&Plot]) -> Markup {
     let unstable: Vec<String> =
         ceilings.rows.iter().filter(|ceiling| ceiling.unstable()).map(Ceiling::name).collect();
     let verdicts = verdicts(scores);
@@ -135,18 +136,26 @@ fn answer(session: &Session, scores: &[Score], ceilings: &Ceilings) -> Markup {
                     "The machine itself changed by more than 5 % during the session (" (unstable.join(", ")) "): take differences of that order with care."
                 }
             }
-            @if !scores.is_empty() {
-                h2 { "What each level delivers" }
-                (score_table(scores, ceilings))
-                p.about { "Shares are of what memory allows here: one way of " i { "touched" } " (one core writes, copies and sums, at the nearest length), two ways of " i { "readwrite" } " (memory read and written, both added up). N½ is measured by a sweep of its own, or read off the curve of the rates below. CPU is that of both ends and of whoever carries between them." }
-            }
             @if !verdicts.is_empty() {
                 h2 { "Who wins, by how much" }
                 ul.verdicts { @for verdict in &verdicts {
                     @let (question, answer) = verdict.split_once(": ").unwrap_or(("", verdict));
-                    li { b { (question) } ": " (unbroken(answer)) }
+                    @let (winner, others) = answer.split_once("; ").unwrap_or((answer, ""));
+                    li {
+                        b { (question) } ": " (unbroken(winner))
+                        @if !others.is_empty() { span.others { (unbroken(others)) } }
+                    }
                 } }
                 p.about { "Like is compared with like: pollers with pollers, sleepers with sleepers, and the default of the message layer, which spins a little before it sleeps, with the default of the others, which sleep; each level by its best way, and every way of carrying Ethernet for itself. Where the 95 % intervals overlap no difference is claimed. CPU is that of all ends together; 1 KB is 1,024 bytes." }
+            }
+            @if !ladder.is_empty() {
+                h2 #ladder { "The ladder" }
+                div.ladder { @for plot in ladder { (plot.section()) } }
+            }
+            @if !scores.is_empty() {
+                h2 { "What each level delivers" }
+                (score_table(scores, ceilings))
+                p.about { "Shares are of what memory allows here: one way of " i { "touched" } " (one core writes, copies and sums, at the nearest length), two ways of " i { "readwrite" } " (memory read and written, both added up). N½ is measured by a sweep of its own, or read off the curve of the rates below. CPU is that of both ends and of whoever carries between them." }
             }
         }
     }

@@ -142,6 +142,11 @@ impl Plot {
         !self.series.iter().any(shown)
     }
 
+    /// Part of the picture that belongs to the answer.
+    pub fn is_ladder(&self) -> bool {
+        self.id.starts_with("ladder")
+    }
+
     /// The plot's section of the page. The script fills `.plot`; without it the table still says everything.
     pub fn section(&self) -> Markup {
         html! {
