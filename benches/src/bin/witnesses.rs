@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use bywire_benches::contest::Contest;
 use bywire_benches::ethernet;
-use bywire_benches::program::Arguments;
+use bywire_benches::program::{self, Arguments};
 use bywire_benches::table;
 use bywire_benches::witness::{self, Way};
 use bywire_lab::cpu::DISTURBED;
@@ -31,12 +31,15 @@ const STREAMS: [(&str, &str); 3] = [
 ];
 
 fn main() -> ExitCode {
-    match std::env::args().nth(1).as_deref() {
-        Some("__worker") => return ending::of("witnesses", bywire_lab::worker::run()),
-        Some("__carrier") => return ending::of("witnesses", bywire_lab::ethernet::carry()),
-        _ => {}
-    }
-    ending::of("witnesses", Witnesses::parse().arguments.run(contestants, page))
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    ending::of(
+        "witnesses",
+        match words.first().map(String::as_str) {
+            Some("__worker") => bywire_lab::worker::run(),
+            Some("eth") => program::become_bywire(&words),
+            _ => Witnesses::parse().arguments.run(contestants, page),
+        },
+    )
 }
 
 /// Loopback, then every way of carrying Ethernet.

@@ -28,7 +28,7 @@ pub const NAME: &str = "breakdown";
 /// A message that carries nothing but its mark.
 const SHORT_BYTES: u64 = 8;
 
-const SEED: u64 = 0x6272_6561_6b;
+const SEED: u64 = 0x6272_6b64;
 
 /// The machine's own two figures are read for so long beside each pair.
 const ALONE_BLOCK_US: u64 = 500;

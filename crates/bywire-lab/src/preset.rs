@@ -182,6 +182,10 @@ fn full() -> Preset {
         groups.push(at_levels(&LEVELS, "interleave", Some(size)));
     }
     groups.push(polling(at_levels(&LEVELS, "nhalf", None)));
+    for size in [8, 8 * KIB] {
+        groups.push(at_levels(&LEVELS, "breakdown", Some(size)));
+        groups.push(Link::ALL.iter().map(|&link| over(link, "breakdown", size)).collect());
+    }
     for connections in [1, 4, 16] {
         groups.push(several(connections, at_levels(&LEVELS, "streams", None)));
         groups.push(several(connections, at_levels(&LEVELS, "hotspot", Some(1))));
@@ -212,6 +216,10 @@ fn gm() -> Preset {
     // Polling, as GM did and as docs/performance.md does.
     groups.push(polling(at_levels(&LEVELS, "nhalf", None)));
     groups.push(at_levels(&LEVELS, "overhead", Some(8)));
+    // GM's fragment is 4 KiB.
+    for size in [8, 4 * KIB] {
+        groups.push(at_levels(&["msg", "unix", "tcp"], "breakdown", Some(size)));
+    }
     Preset { name: "gm", ceilings: ceilings(&[4 * KIB, 64 * KIB, MIB]), groups, absent: Vec::new() }
 }
 
@@ -253,6 +261,8 @@ fn trapeze() -> Preset {
     for size in [1, 64, KIB, 2 * KIB, 4 * KIB, 8 * KIB] {
         groups.push([Protocol::Tcp, Protocol::Udp].map(|protocol| ways(protocol, "latency", size)).concat());
     }
+    // Copies, link, checksums and byte order are what Duke's profiling found to be in the way.
+    groups.push([Protocol::Tcp, Protocol::Udp].map(|protocol| ways(protocol, "breakdown", 8 * KIB)).concat());
     // Three senders on nodes of their own around a switch.
     let three = ways(Protocol::Tcp, "fanin", 64 * KIB).into_iter();
     groups.push(

@@ -65,9 +65,11 @@ fn the_ladder_stands_in_the_answer() {
     let page = report::render(&generated_session());
     let (ladder, plots) = (page.find("id=\"ladder-half-rtt\"").unwrap(), page.find("id=\"plots\"").unwrap());
     assert!(ladder < plots);
-    let rows = ["memory: a cache line", "msg · shm · polling", "unix · polling", "tcp · loopback", "udp · loopback"];
+    let rows =
+        ["memory: a cache line", "msg · shm · polling", "unix · polling", "tcp · loopback", "udp · loopback"];
     let table = &page[ladder..plots];
-    let places: Vec<usize> = rows.iter().map(|row| table.find(row).unwrap_or_else(|| panic!("{row}"))).collect();
+    let places: Vec<usize> =
+        rows.iter().map(|row| table.find(row).unwrap_or_else(|| panic!("{row}"))).collect();
     assert!(places.is_sorted(), "{places:?}");
 }
 
@@ -430,5 +432,3 @@ fn stored(session: &Session, parent: &std::path::Path) -> Store {
 fn without_scripts(page: &str) -> String {
     page.split("<script").map(|part| part.split("</script>").last().unwrap()).collect()
 }
-
-/// A session of formulas: half-RTT is a start-up time plus length over a rate.

@@ -7,6 +7,7 @@ use bywire_lab::cell::{
     Absence, Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Percentiles, SESSION_SCHEMA, Session, Unit,
 };
 
+/// A session of formulas: half-RTT is a start-up time plus length over a rate.
 pub fn generated_session() -> Session {
     let ways = [
         ("msg", "shm", Some(true), 200.0, 9.5),
