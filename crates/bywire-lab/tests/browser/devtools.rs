@@ -29,7 +29,8 @@ impl Browser {
     /// Opens an empty page; nothing where there is no browser.
     pub fn open() -> Option<Self> {
         let there = |name: &&&str| {
-            let looked = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+            let mut looked = Command::new(name);
+            looked.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
             looked.status().is_ok_and(|status| status.success())
         };
         let name = BROWSERS.iter().find(there)?;
