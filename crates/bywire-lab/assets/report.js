@@ -283,4 +283,35 @@ function start(plot) {
   document.querySelector('[data-download="' + plot.id + '"]').addEventListener('click', () => save(plot, state));
 }
 
-plots.forEach(start);
+// With several presets each is a page of its own, named by the address; a plot is drawn once its page is open.
+const pages = [...document.querySelectorAll('.page')];
+
+function openPage() {
+  const named = location.hash && document.getElementById(location.hash.slice(1));
+  const page = pages.find(page => page.contains(named)) || pages[0];
+  for (const other of pages) other.hidden = other !== page;
+  for (const link of document.querySelectorAll('.pages a')) {
+    if (link.hash.slice(1) === page.id) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
+  }
+  if (named && named !== page) named.scrollIntoView();
+  draw(plot => page.contains(boxOf(plot)));
+}
+
+const boxOf = plot => document.querySelector('[data-plot="' + plot.id + '"]');
+const drawn = new Set();
+
+function draw(wanted) {
+  for (const plot of plots) {
+    if (drawn.has(plot.id) || !wanted(plot)) continue;
+    drawn.add(plot.id);
+    start(plot);
+  }
+}
+
+if (pages.length) {
+  addEventListener('hashchange', openPage);
+  openPage();
+} else {
+  draw(() => true);
+}

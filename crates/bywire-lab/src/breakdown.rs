@@ -6,6 +6,7 @@
 //! account asks both cores in fine steps of time what they are at.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
 use rand::seq::SliceRandom;
@@ -98,7 +99,8 @@ pub struct Breakdown {
     ladder: Vec<Variant>,
     /// Set against one of the ladder: its place there, and whether the ladder's is the longer one.
     beside: Vec<(Variant, usize, bool)>,
-    symbols: Result<Symbols>,
+    /// Read when they are first needed.
+    symbols: OnceLock<Result<Symbols>>,
     taken: Vec<Taken>,
 }
 
@@ -136,7 +138,7 @@ impl Breakdown {
         let whole = Plan { test: Test::Latency, ..plan.clone() };
         let ladder = ladder(&whole, place);
         let beside = beside(&whole, place, &ladder);
-        Ok(Self { ladder, beside, symbols: Symbols::read(), taken: Vec::new() })
+        Ok(Self { ladder, beside, symbols: OnceLock::new(), taken: Vec::new() })
     }
 
     /// The plan of the whole.
@@ -181,7 +183,7 @@ impl Breakdown {
 
     /// One more pair of the whole, with both cores sampled.
     fn sampled(&self, cores: Cores) -> Result<Vec<Sampled>> {
-        let Ok(symbols) = &self.symbols else { return Ok(Vec::new()) };
+        let Ok(symbols) = self.symbols.get_or_init(Symbols::read) else { return Ok(Vec::new()) };
         let whole = &self.ladder[0];
         let known: Vec<u32> = [cores.source, cores.target].into_iter().flatten().collect();
         let blocks = u64::from(whole.plan.blocks + whole.plan.warmup_blocks);
@@ -320,7 +322,7 @@ impl Breakdown {
                 "system calls: not counted, as whoever polls makes them in vain most of the time".to_owned(),
             );
         }
-        if let Err(reason) = &self.symbols {
+        if let Err(reason) = self.symbols.get_or_init(Symbols::read) {
             notes.push(format!("samples: {reason:#}"));
         } else if self.taken.iter().any(|taken| taken.sampled.is_empty()) {
             notes.push(

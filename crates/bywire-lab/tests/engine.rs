@@ -32,6 +32,7 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         spin: false,
         sleep: true,
         verify: true,
+        untouched: false,
         nagle: false,
         socket_buffer_bytes: None,
         integrity: None,

@@ -25,6 +25,31 @@ fn the_page_is_complete_in_itself() {
     }
 }
 
+#[test]
+fn each_preset_has_a_page_of_its_own_in_the_one_file() {
+    let mut other = generated_session();
+    other.preset = "gm".into();
+    let page = report::render_presets(&[generated_session(), other]);
+    assert_eq!(page.matches("<!DOCTYPE html>").count(), 1);
+    for place in ["all", "p1", "p2"] {
+        assert!(
+            page.contains(&format!("href=\"#{place}\"")) && page.contains(&format!("id=\"{place}\"")),
+            "{place}"
+        );
+    }
+    assert!(page.contains("id=\"p1-half-rtt\"") && page.contains("id=\"p2-half-rtt\""));
+    assert!(page.contains("id=\"all-ladder-rate\"") && !page.contains("id=\"all-half-rtt\""));
+    let markup = without_scripts(&page);
+    let mut names: Vec<&str> =
+        markup.split(" id=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count, "a name stands twice");
+    assert!(page.len() < PAGE_BYTES_MAX);
+    assert_eq!(report::render_presets(&[generated_session()]), report::render(&generated_session()));
+}
+
 /// What the file may come to with every cell of the longest preset many times over.
 const PAGE_BYTES_MAX: usize = 3_000_000;
 

@@ -20,5 +20,5 @@ mod text;
 pub(crate) mod way;
 
 pub use export::{drawings, tables};
-pub use page::render;
+pub use page::{render, render_presets};
 pub use text::summary_text;

@@ -14,6 +14,8 @@ const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 /// A browser that starts on a busy machine takes its time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+const LEAVING: Duration = Duration::from_secs(10);
+
 pub struct Browser {
     process: Child,
     commands: File,
@@ -39,7 +41,7 @@ impl Browser {
         let made = Command::new("mkfifo").args([pipe("to"), pipe("from")]).status().unwrap();
         assert!(made.success());
         let mut shell = Command::new("sh");
-        shell.args(["-c", "exec \"$@\" 3<\"$TO\" 4>\"$FROM\"", "sh", name]);
+        shell.args(["-c", "exec \"$@\" 3<\"$TO\" 4>\"$FROM\"", "sh"]).arg(name);
         shell.args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"]);
         shell.args(["--disable-background-networking", "--disable-component-update", "--disable-sync"]);
         shell.args(["--disable-dev-shm-usage", "--remote-debugging-pipe", "about:blank"]);
@@ -137,7 +139,12 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Its own helpers end with it.
+        // It ends its own helpers, unless it is too late for that.
+        let _closed = self.commands.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
+        let started = Instant::now();
+        while started.elapsed() < LEAVING && matches!(self.process.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let _dead_already = self.process.kill();
         let _gone = self.process.wait();
     }

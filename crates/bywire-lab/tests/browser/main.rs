@@ -84,12 +84,44 @@ fn everything_is_reached_by_keyboard_in_order_and_shows_it() {
     assert_eq!(complaints(&browser.events), Vec::<String>::new());
 }
 
+#[test]
+fn each_presets_page_opens_by_its_link_and_draws_its_plots() {
+    let Some(mut browser) = Browser::open() else {
+        println!("not run: no Chromium here: apt-get install chromium");
+        return;
+    };
+    let session = generated::generated_session();
+    let other = bywire_lab::cell::Session { preset: "gm".into(), ..session.clone() };
+    let page = written("presets", &report::render_presets(&[session.clone(), other]));
+    browser.show(&page, 1280, "dark");
+    let visible = "[...document.querySelectorAll('.page')].filter(page => page.checkVisibility()).map(page => page.id).join()";
+    assert_eq!(browser.evaluate(visible), "all");
+    for place in ["p2", "p1"] {
+        browser.evaluate(&format!("document.querySelector('.pages a[href=\"#{place}\"]').focus()"));
+        browser.press(ENTER.0, ENTER.1);
+        browser.evaluate("new Promise(done => setTimeout(() => done(1), 500))");
+        assert_eq!(browser.evaluate(visible), place);
+        let drawn = browser.evaluate(
+            "[...document.querySelectorAll('[data-plot]')].filter(box => box.checkVisibility() && box.querySelector('svg path')).length",
+        );
+        assert_eq!(drawn, report::drawings(&session).len());
+    }
+    assert_eq!(complaints(&browser.events), Vec::<String>::new());
+}
+
 /// The generated report as a file, and its plots.
 fn page() -> (PathBuf, usize) {
     let session = generated::generated_session();
-    let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("browser-{}.html", std::process::id()));
-    std::fs::write(&page, report::render(&session)).unwrap();
-    (page, report::drawings(&session).len())
+    (written("single", &report::render(&session)), report::drawings(&session).len())
+}
+
+fn written(name: &str, text: &str) -> PathBuf {
+    // Each test its own: they run at the same time.
+    let thread = format!("{:?}", std::thread::current().id());
+    let number: String = thread.chars().filter(char::is_ascii_digit).collect();
+    let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("browser-{name}-{number}.html"));
+    std::fs::write(&page, text).unwrap();
+    page
 }
 
 fn drawn(browser: &mut Browser, count: usize, what: &str) {
