@@ -7,11 +7,11 @@ use std::io::Write;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bywire_lab::cell::{Absence, Cacheline, Cell, CpuEnd, Session, Unit};
+use bywire_lab::cell::{Cacheline, Cell, CpuEnd, Session, Unit};
 use bywire_lab::cpu::DISTURBED;
 use bywire_lab::store::{self, Store, StoreError};
 use bywire_lab::{csv, report};
-use generated::{cell, generated_session};
+use generated::{cell, cells_at, generated_session};
 use sha2::{Digest, Sha256};
 
 #[test]
