@@ -287,8 +287,8 @@ function start(plot) {
 const pages = [...document.querySelectorAll('.page')];
 
 function openPage() {
-  const named = location.hash && document.getElementById(location.hash.slice(1));
-  const page = pages.find(page => page.contains(named)) || pages[0];
+  const named = location.hash ? document.getElementById(location.hash.slice(1)) : null;
+  const page = pages.find(page => named && page.contains(named)) || pages[0];
   for (const other of pages) other.hidden = other !== page;
   for (const link of document.querySelectorAll('.pages a')) {
     if (link.hash.slice(1) === page.id) link.setAttribute('aria-current', 'page');
