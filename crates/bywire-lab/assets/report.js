@@ -224,6 +224,12 @@ function sample(plot, item, mode) {
   const svg = make('svg', { width: 26, height: 12, viewBox: '0 0 26 12', 'aria-hidden': 'true' });
   if (bar) {
     svg.append(make('rect', { x: 4, y: 1, width: 18, height: 10, fill: style.colour, opacity: item.look === 'part' && item.slot % 2 ? 0.45 : 1 }));
+    if (item.look === 'part' && item.slot >= 4) {
+      const ink = mode === 'dark' ? 'rgba(0,0,0,0.45)' : 'rgba(255,255,255,0.55)';
+      const turned = make('g', { transform: 'rotate(' + [0, 45, -45, 90][item.slot % 4] + ' 13 6)', stroke: ink, 'stroke-width': 1.6 });
+      for (let y = -6; y <= 18; y += 4) turned.append(make('line', { x1: -2, x2: 28, y1: y, y2: y }));
+      svg.append(turned);
+    }
     return svg;
   }
   if (style.width && item.look !== 'mark' && !rows) {

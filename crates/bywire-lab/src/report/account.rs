@@ -5,6 +5,7 @@ use crate::cell::Cell;
 use crate::report::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
 use crate::report::quantity;
 use crate::report::way::Way;
+use crate::sampling;
 
 /// Both plots; empty where nothing was broken down.
 pub fn plots(ways: &[Way]) -> [Plot; 2] {
@@ -19,7 +20,8 @@ pub fn plots(ways: &[Way]) -> [Plot; 2] {
 }
 
 fn row_name(way: &Way, cell: &Cell) -> String {
-    format!("{}, {}", way.label, quantity::size(cell.size_bytes.unwrap_or(0)))
+    let size = quantity::size(cell.size_bytes.unwrap_or(0));
+    format!("{}, {size}: {}", way.label, quantity::duration(cell.value))
 }
 
 fn by_differences(accounts: &[(String, Account)]) -> Plot {
@@ -54,7 +56,9 @@ fn by_differences(accounts: &[(String, Account)]) -> Plot {
 
 fn by_samples(accounts: &[(String, Account)]) -> Plot {
     let bars = accounts.iter().flat_map(|(name, account)| {
-        account.cores.iter().map(move |core| (format!("{name}, {}", core.end), &core.parts[..]))
+        account.cores.iter().map(move |core| {
+            (format!("{}, {}", name.split(": ").next().unwrap_or(name), core.end), &core.parts[..])
+        })
     });
     stacked(
         "breakdown-samples",
@@ -73,14 +77,18 @@ fn stacked(id: &'static str, title: &'static str, about: &str, bars: Vec<(String
             names.push(&share.name);
         }
     }
-    names.sort_by_key(|name| *name == REST);
+    // The kinds of samples have an order of their own, the parts of a ladder that in which they were left out.
+    let kinds = sampling::KINDS;
+    names.sort_by_key(|name| (*name == REST, kinds.iter().position(|kind| kind == name)));
     let part = |(slot, name): (usize, &&str)| {
         let points = bars.iter().enumerate().filter_map(|(index, (_, shares))| {
             let share = shares.iter().find(|share| share.name == **name)?;
+            let whole_ns: f64 = shares.iter().map(|share| share.ns).sum();
+            let [low, high] = share.ci95_ns.map(quantity::duration);
             Some(Point {
-                band: Some(share.ci95_ns),
-                note: Some(share.how.clone()),
-                ..Point::new(index as f64, share.ns)
+                band: Some(share.ci95_ns.map(|ns| ns / whole_ns)),
+                note: Some(format!("{} ({low} to {high}); {}", quantity::duration(share.ns), share.how)),
+                ..Point::new(index as f64, share.ns / whole_ns)
             })
         });
         Series { name: (*name).to_owned(), look: Look::Part, slot, points: points.collect() }
@@ -91,7 +99,7 @@ fn stacked(id: &'static str, title: &'static str, about: &str, bars: Vec<(String
         about: about.to_owned(),
         kind: Kind::Bars,
         x: Axis { name: "message", quantity: Quantity::Name, logarithmic: false },
-        y: Axis { name: "part of a half-RTT", quantity: Quantity::Duration, logarithmic: false },
+        y: Axis { name: "share of a half-RTT", quantity: Quantity::Share, logarithmic: false },
         series: names.iter().enumerate().map(part).collect(),
         categories: bars.into_iter().map(|(name, _)| name).collect(),
         remarks: Vec::new(),
