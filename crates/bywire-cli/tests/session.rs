@@ -80,7 +80,7 @@ fn a_full_disk_in_the_middle_keeps_what_was_measured() {
     let stage = tempfile::tempdir().unwrap();
     let place = stage.path().join("session");
     // A limit for one file stands for the disk: the cells reach it long before the session's end.
-    let output = limited(stage.path(), 64, &place);
+    let output = limited(stage.path(), 32, &place);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let line = said(&output);
     assert_eq!(line.lines().count(), 1, "{line}");

@@ -136,6 +136,9 @@ impl<'a> Bench<'a> {
     /// Says with an error that ended the session early what there is nevertheless.
     fn kept(&self, error: anyhow::Error) -> anyhow::Error {
         let (cells, place) = (self.session.cells.len(), self.store.directory().display());
+        if cells == 0 {
+            return error;
+        }
         let plural = if cells == 1 { "" } else { "s" };
         error.context(format!(
             "the session ended early, but the {cells} cell{plural} measured before it are kept: make room, then \
