@@ -79,6 +79,7 @@ fn result_name(cell: &Cell) -> &'static str {
         ("overhead", _) => "CPU per message, median",
         ("bidir", _) => "two-way rate, median",
         ("rr", _) => "transactions, median",
+        ("web-file" | "web-zipf", _) => "peak, requests answered, median",
         ("nhalf", _) => "N½, median",
         (_, Unit::BytesPerSecond) => "rate, median",
         _ => "median",
@@ -160,6 +161,8 @@ fn crowd(cell: &Cell) -> Vec<(String, String)> {
         };
         rows.push(("each".to_owned(), shown.join(", ") + &more));
     }
+    let version = cell.details.get("server_version").and_then(|version| version.as_str());
+    rows.extend(version.map(|version| ("server".to_owned(), version.to_owned())));
     let limit = cell.details.get("limited_by").and_then(|limit| limit.as_str());
     rows.extend(limit.map(|limit| ("limit".to_owned(), limit.to_owned())));
     rows
@@ -179,6 +182,9 @@ fn detail(name: &str, value: f64) -> (String, String) {
         Some((stem, None)) => (stem, format!("{value:.3} s")),
         None => (name, format!("{value}")),
     };
+    // What was seen of open loops, by their share of the peak.
+    let open = stem.strip_prefix("open_").and_then(|rest| rest.split_once('_'));
+    let stem = open.map_or(stem.to_owned(), |(share, what)| format!("at {share} %, {what}"));
     let words = stem.replace("_socket", "_socket_buffer").replace('_', " ");
     let label = words.strip_prefix("target ").map_or(words.clone(), |what| format!("{what}, target"));
     (label, shown)
@@ -257,6 +263,9 @@ fn way(cell: &Cell) -> String {
         link,
         cell.parameters.get("protocol").and_then(|protocol| protocol.as_str()).map(str::to_uppercase),
         cell.parameters.get("mtu").map(|mtu| format!("MTU {mtu}")),
+        (cell.parameters.get("segmentation") == Some(&"off".into())).then(|| "not segmented".to_owned()),
+        cell.parameters.get("server").and_then(|server| server.as_str()).map(str::to_owned),
+        cell.parameters.get("alpha").map(|alpha| format!("α {alpha}")),
         is_set("spin").then(|| "polling".to_owned()),
         (cell.parameters.get("coalesce") == Some(&"off".into())).then(|| "not coalesced".to_owned()),
         is_set("both-cores").then(|| "both cores".to_owned()),

@@ -38,4 +38,5 @@ pub mod star;
 pub mod statistics;
 pub mod store;
 pub mod test;
+pub mod web;
 pub mod worker;

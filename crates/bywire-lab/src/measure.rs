@@ -19,7 +19,7 @@ pub use crate::places::Places;
 use crate::plan::{Job, Level, MemoryPlan, Outcome, Plan, SIZE_BYTES_MAX, Test};
 use crate::statistics::median;
 use crate::test::{nhalf, overhead};
-use crate::{burden, environment, pin, size};
+use crate::{burden, environment, pin, size, web};
 
 /// Fresh pairs behind every cell.
 pub const PAIRS: u32 = 5;
@@ -69,7 +69,7 @@ pub const NODES_MAX: u32 = 10_000;
 /// What is asked for, in the words of the command line; the same words for every level.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// `memory`, `msg`, `unix`, `tcp`, `udp` or `eth`.
+    /// `memory`, `msg`, `unix`, `tcp`, `udp`, `eth` or `web`.
     pub level: String,
     /// A test of that level.
     pub test: String,
@@ -81,6 +81,8 @@ pub struct Request {
     pub protocol: Option<String>,
     /// Take all frames there are at each wake of a carrying process (`eth`); on by default.
     pub coalesce: Option<bool>,
+    /// Leave the cutting of long sends into segments to the interfaces between namespaces; on by default.
+    pub segmentation: Option<bool>,
     /// Idle peers that stay connected (`msg`); of tests with several connections: nodes around a switch.
     pub nodes: Option<u32>,
     /// How many connections at once (`streams`, `hotspot`, `fanin`, `fanout`).
@@ -113,6 +115,8 @@ pub struct Request {
     pub lines: Option<u32>,
     /// Both cores at once (rates of `memory`).
     pub both_cores: bool,
+    /// What only web servers are asked (`web`).
+    pub web: web::Wish,
     /// Slow the source down by so many percent, to see what a comparison finds.
     pub burden_percent: Option<u32>,
 }
@@ -128,6 +132,10 @@ impl Request {
     /// # Errors
     /// A link or a protocol that the level `eth` has not.
     pub fn anywhere(&self) -> Result<Self> {
+        if self.level == web::LEVEL {
+            let (link, mtu_bytes, coalesce, segmentation) = (None, None, None, None);
+            return Ok(Self { link, mtu_bytes, coalesce, segmentation, ..self.clone() });
+        }
         let level = match Ethernet::asked(self)? {
             Some(ethernet) => ethernet.protocol.name().to_owned(),
             None => self.level.clone(),
@@ -144,6 +152,7 @@ impl Request {
             nodes,
             protocol: None,
             coalesce: None,
+            segmentation: None,
             ..self.clone()
         })
     }
@@ -180,12 +189,9 @@ impl Ethernet {
             "level eth joins two namespaces that it makes: leave out --between"
         );
         let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-        let (least, most) = (68, if link == Link::Veth { 65_535 } else { 65_521 });
-        ensure!(
-            (least..=most).contains(&mtu_bytes),
-            Misuse(format!("an MTU of {mtu_bytes} is out of bounds: give --mtu {least} to {most} bytes"))
-        );
-        let carriage = Carriage { link, mtu_bytes, coalesce: request.coalesce.unwrap_or(true) };
+        let (coalesce, segmentation) =
+            (request.coalesce.unwrap_or(true), request.segmentation.unwrap_or(true));
+        let carriage = ethernet::carriage(link, mtu_bytes, coalesce, segmentation)?;
         Ok(Some(Self { protocol, carriage }))
     }
 }
@@ -230,6 +236,9 @@ fn time_min(streams: u32) -> f64 {
 /// The shortest time that `request` can be given, in seconds.
 pub fn time_min_of(request: &Request) -> f64 {
     let sweeps = request.test == Test::Nhalf.name();
+    if request.level == web::LEVEL {
+        return web::TIME_SECONDS_MIN;
+    }
     time_min(if sweeps { nhalf::sizes(u64::MAX).len() as u32 } else { 1 })
 }
 
@@ -278,6 +287,10 @@ impl Measurement {
     /// # Errors
     /// One line: what makes no sense or is not possible here, and what to do.
     pub fn prepare(request: Request, places: &mut Places) -> Result<Self> {
+        if request.level == web::LEVEL {
+            return Self::of_web(&request, places);
+        }
+        request.refuse(&request.web.given())?;
         if request.level == "memory" {
             return Self::of_memory(&request);
         }
@@ -325,6 +338,7 @@ impl Measurement {
             ("link", request.link.is_some()),
             ("between", request.between.as_deref().is_some_and(|between| between != "processes")),
             ("nodes", request.nodes.is_some()),
+            ("segmentation", request.segmentation.is_some()),
             ("response-size", request.response_bytes.is_some()),
             ("mtu", request.mtu_bytes.is_some()),
             ("integrity", request.integrity.is_some()),
@@ -376,6 +390,38 @@ impl Measurement {
             ethernet: false,
             moments: Vec::new(),
             beside: None,
+        })
+    }
+
+    fn of_web(request: &Request, places: &mut Places) -> Result<Self> {
+        let mut plan = web::Plan::of(request).map_err(Misuse::of)?;
+        let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
+        let carriage = plan.link.carriage().map(|link| {
+            let coalesce = request.coalesce.unwrap_or(true);
+            ethernet::carriage(link, mtu_bytes, coalesce, request.segmentation.unwrap_or(true))
+        });
+        let place = match carriage {
+            Some(carriage) => places.ethernet(request, carriage.map_err(Misuse::of)?)?,
+            None => Place::Processes,
+        };
+        plan.bind = place.target_address();
+        plan.carriers = place.carriers().to_vec();
+        if let Some(path) = &request.web.trace_out {
+            plan.write_trace(path)?;
+        }
+        let cores = choose_cores(request.cores, &place).map_err(Misuse::of)?;
+        Ok(Self {
+            parameters: web_parameters(request, &plan),
+            ethernet: false,
+            beside: None,
+            gathering: Gathering::new(Subject::Web(plan.clone())),
+            link: Some(plan.link.name().to_owned()),
+            between: if matches!(place, Place::Namespaces(_)) { "namespaces" } else { "processes" }.to_owned(),
+            job: Job::Web(plan),
+            place,
+            crowd: None,
+            cores,
+            moments: Vec::new(),
         })
     }
 
@@ -482,6 +528,7 @@ impl Measurement {
                 (plan.block_us, sweep * (plan.blocks + plan.warmup_blocks))
             }
             Job::Memory(plan) => (plan.block_us, plan.blocks + plan.warmup_blocks),
+            Job::Web(plan) => (plan.pair_us(), 1),
         };
         let start = self.crowd.as_ref().map_or(Duration::ZERO, |(_, connections)| crowd::start(*connections));
         start + Duration::from_micros(block_us * u64::from(blocks)) + Duration::from_millis(50)
@@ -527,9 +574,10 @@ fn sweep_sizes(level: Level) -> Vec<u64> {
 fn unknown_level(name: &str) -> Misuse {
     let levels: Vec<&str> = Level::ALL.iter().map(|level| level.name()).collect();
     Misuse(format!(
-        "unknown level `{name}`: choose one of memory, {}, {}",
+        "unknown level `{name}`: choose one of memory, {}, {}, {}",
         levels.join(", "),
-        ethernet::LEVEL
+        ethernet::LEVEL,
+        web::LEVEL
     ))
 }
 
@@ -545,6 +593,7 @@ fn refuse_what_means_nothing(request: &Request, level: Level, test: Test) -> Res
         ("connections", request.connections.is_some() && !test.is_crowd()),
         ("integrity", request.integrity.is_some() && socket),
         ("lent", request.lent && socket),
+        ("segmentation", request.segmentation.is_some() && level != Level::Tcp),
         ("socket-buffer", request.socket_buffer_bytes.is_some() && !socket),
         ("nagle", request.nagle.is_some() && level != Level::Tcp),
         ("response-size", request.response_bytes.is_some() && test != Test::Rr),
@@ -702,7 +751,6 @@ fn link(request: &Request, level: Level, place: &Place) -> Option<String> {
 
 /// What was chosen, in the words of the command line.
 fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTreeMap<String, Value> {
-    let on_off = |on: bool| Value::from(if on { "on" } else { "off" });
     let mut parameters = BTreeMap::new();
     let mut set = |name: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -720,6 +768,7 @@ fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTreeMap<String,
     set("protocol", (request.level == ethernet::LEVEL).then(|| plan.level.name().into()));
     set("coalesce", request.coalesce.map(on_off));
     set("mtu", mtu_bytes.map(Value::from));
+    set("segmentation", request.segmentation.map(on_off));
     set("integrity", request.integrity.map(on_off));
     set("lent", request.lent.then(|| true.into()));
     set("verify", request.verify.then(|| true.into()));
@@ -729,6 +778,34 @@ fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTreeMap<String,
     set("burden", request.burden_percent.map(Value::from));
     set("response-size", request.response_bytes.map(Value::from));
     parameters
+}
+
+/// The same for a web server; how it was configured is part of it.
+fn web_parameters(request: &Request, plan: &web::Plan) -> BTreeMap<String, Value> {
+    let mut parameters = BTreeMap::from([
+        ("server".to_owned(), plan.server.name().into()),
+        ("connections".to_owned(), plan.connections.into()),
+        ("sendfile".to_owned(), "on".into()),
+        ("blocks".to_owned(), plan.blocks.into()),
+        ("block_us".to_owned(), plan.block_us.into()),
+    ]);
+    let mut set = |name: &str, value: Option<Value>| {
+        parameters.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    let zipf = plan.test == web::Test::Zipf;
+    set("alpha", zipf.then(|| plan.alpha.into()));
+    set("rank", zipf.then(|| plan.rank.name().into()));
+    set("documents", zipf.then(|| plan.documents.into()));
+    set("seed", Some(plan.seed.into()));
+    set("mtu", plan.link.carriage().map(|_| request.mtu_bytes.unwrap_or(MTU_BYTES).into()));
+    set("coalesce", request.coalesce.map(on_off));
+    set("segmentation", request.segmentation.map(on_off));
+    set("verify", plan.verify.then(|| true.into()));
+    parameters
+}
+
+fn on_off(on: bool) -> Value {
+    Value::from(if on { "on" } else { "off" })
 }
 
 /// Reads `A,B` as two cores.
@@ -757,7 +834,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_in_one_line_that_says_what_exists() {
         let refusals = [
-            (refusal(|r| r.level = "tpc".into()), "choose one of memory, msg, unix, tcp, udp, eth"),
+            (refusal(|r| r.level = "tpc".into()), "choose one of memory, msg, unix, tcp, udp, eth, web"),
             (
                 refusal(|r| (r.level, r.link) = ("eth".into(), Some("shm".into()))),
                 "choose one of one-process, two-processes, veth",

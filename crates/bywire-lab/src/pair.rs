@@ -19,6 +19,7 @@ use crate::meeting::MeetingPlace;
 use crate::namespaces::{Namespace, Namespaces};
 use crate::plan::{End, Job, Level, Order, Outcome, Plan, Role, Word};
 use crate::star::Star;
+use crate::web::Keeper;
 
 /// How much longer than their own deadline the workers are waited for.
 const GRACE: Duration = Duration::from_secs(5);
@@ -114,8 +115,10 @@ pub fn run(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
 /// The same job with a cookie of its own, so that nothing of an earlier pair is taken for part of this one.
 fn fresh(job: &Job) -> Job {
     let mut job = job.clone();
-    if let Job::Messages(plan) = &mut job {
-        plan.cookie = far::nonce();
+    match &mut job {
+        Job::Messages(plan) => plan.cookie = far::nonce(),
+        Job::Web(plan) => plan.cookie = far::nonce(),
+        Job::Memory(_) => {}
     }
     job
 }
@@ -160,6 +163,14 @@ fn run_two(
         Place::Nodes { star, source, target } => (Some(&star.nodes[*source]), Some(&star.nodes[*target])),
         _ => (None, None),
     };
+    if let Job::Web(plan) = job {
+        let keeper = Keeper::start(plan, cores.target, target_space)?;
+        let address = serde_json::to_string(keeper.address())?;
+        let _source = start(End::Source, job, source_role(address), source_space, sender)?;
+        // The client reads the server's accounts too.
+        let (source, target) = conversation.outcomes()?;
+        return Ok(Outcomes { source, target: Some(target), same_machine: true });
+    }
     let _target = match place {
         Place::Host(host) => Target::Far(Far::start(host, job, sender.clone())?),
         _ => {

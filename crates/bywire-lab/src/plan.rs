@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::cell::CpuEnd;
 use crate::level::memory;
+use crate::web;
 
 /// Named extra results, units in the names.
 pub type Details = BTreeMap<String, Value>;
@@ -153,6 +154,8 @@ pub enum Job {
     Messages(Plan),
     /// A ceiling of the machine.
     Memory(MemoryPlan),
+    /// A web server.
+    Web(web::Plan),
 }
 
 impl Job {
@@ -161,6 +164,7 @@ impl Job {
         let seconds = match self {
             Self::Messages(plan) => plan.deadline_seconds,
             Self::Memory(plan) => plan.deadline_seconds,
+            Self::Web(plan) => plan.deadline_seconds,
         };
         Duration::from_secs(seconds)
     }
@@ -168,7 +172,7 @@ impl Job {
     /// False for ceilings that one process measures alone.
     pub fn needs_target(&self) -> bool {
         match self {
-            Self::Messages(_) => true,
+            Self::Messages(_) | Self::Web(_) => true,
             Self::Memory(plan) => plan.spec.needs_target(),
         }
     }
