@@ -6,6 +6,7 @@ use bywire_lab::cell::{Cacheline, Cell, CpuBothEnds, CpuEnd, Unit};
 use bywire_lab::cpu::DISTURBED;
 use bywire_lab::measure::PAIRS;
 use bywire_lab::report::quantity;
+use bywire_lab::web::account;
 
 /// A heading, a line for each figure with the result first, and what its words mean.
 pub fn of_cell(cell: &Cell) -> String {
@@ -135,8 +136,33 @@ fn details(cell: &Cell) -> Vec<(String, String)> {
         DETAILS.iter().filter_map(|(name, label)| Some(((*label).to_owned(), detail(name, value(name)?).1)));
     let known = |name: &str| DETAILS.iter().any(|(known, _)| *known == name);
     let others =
-        cell.details.keys().filter(|name| !known(name)).filter_map(|name| Some(detail(name, value(name)?)));
-    results.chain(others).chain(crowd(cell)).collect()
+        cell.details.keys().filter(|name| !known(name) && !name.starts_with("open_"));
+    let others = others.filter_map(|name| Some(detail(name, value(name)?)));
+    results.chain(open_loops(cell)).chain(others).chain(crowd(cell)).collect()
+}
+
+/// What each open loop saw, in a line: asked for, answered, and how long that took from when each request was due.
+fn open_loops(cell: &Cell) -> Vec<(String, String)> {
+    let loads = cell.details.get(account::LOADS).and_then(|loads| loads.as_array());
+    let row = |load: &serde_json::Value| {
+        let share = 100.0 * load["share"].as_f64()?;
+        let of = |name: &str| cell.details.get(&format!("open_{share:.0}_{name}"))?.as_f64();
+        let time = |name: &str| Some(show(of(name)?, Unit::Nanoseconds));
+        let unanswered = of("unanswered").filter(|count| *count > 0.0);
+        let text = format!(
+            "{:.0}/s of {:.0}/s; p50 {}, p99 {} ({} from the send itself), p99.9 {}; server {:.1} µs each{}",
+            of("answered_per_second")?,
+            of("intended_per_second")?,
+            time("p50_ns")?,
+            time("p99_ns")?,
+            time("from_send_p99_ns")?,
+            time("p999_ns")?,
+            of("server_cpu_us_per_request")?,
+            unanswered.map_or_else(String::new, |count| format!("; {count} unanswered")),
+        );
+        Some((format!("at {share:.0} % of the peak"), text))
+    };
+    loads.into_iter().flatten().filter_map(row).collect()
 }
 
 /// Connections that are shown one by one; all stand in the JSON.
@@ -182,9 +208,6 @@ fn detail(name: &str, value: f64) -> (String, String) {
         Some((stem, None)) => (stem, format!("{value:.3} s")),
         None => (name, format!("{value}")),
     };
-    // What was seen of open loops, by their share of the peak.
-    let open = stem.strip_prefix("open_").and_then(|rest| rest.split_once('_'));
-    let stem = open.map_or(stem.to_owned(), |(share, what)| format!("at {share} %, {what}"));
     let words = stem.replace("_socket", "_socket_buffer").replace('_', " ");
     let label = words.strip_prefix("target ").map_or(words.clone(), |what| format!("{what}, target"));
     (label, shown)
@@ -238,6 +261,11 @@ fn notes(cell: &Cell) -> Vec<&'static str> {
         (
             result_name(cell).starts_with("half-RTT"),
             "Half-RTT is half of a round trip, what the field calls one-way latency.",
+        ),
+        (
+            cell.details.contains_key(account::LOADS),
+            "At a share of the peak requests are due at moments drawn beforehand, and each is timed from its own: what waits behind \
+             a slow one counts. From the send itself is what a client sees that waits before it asks on (coordinated omission).",
         ),
         (transactions, "A transaction is one request and its response, a whole round trip."),
         (per_kb, "1 KB of service demand is 1,024 bytes."),

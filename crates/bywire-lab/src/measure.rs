@@ -33,6 +33,9 @@ pub const SWEEP_TIME_SECONDS: f64 = 5.0;
 /// The same of a cell with several connections, whose processes take turns on a core.
 const CROWD_SECONDS: f64 = 2.5;
 
+/// A preset takes no shorter one for each of the connections.
+const CROWD_SECONDS_EACH: f64 = 0.05;
+
 /// Connections of such a cell unless asked otherwise.
 const CONNECTIONS: u32 = 4;
 
@@ -239,7 +242,9 @@ pub fn time_min_of(request: &Request) -> f64 {
     if request.level == web::LEVEL {
         return web::TIME_SECONDS_MIN;
     }
-    time_min(if sweeps { nhalf::sizes(u64::MAX).len() as u32 } else { 1 })
+    // The ends of many connections that share a core take turns: in each block every one has to have one.
+    let turns = CROWD_SECONDS_EACH * f64::from(request.connections.unwrap_or(0));
+    turns.max(time_min(if sweeps { nhalf::sizes(u64::MAX).len() as u32 } else { 1 }))
 }
 
 /// Measures one cell from beginning to end.

@@ -5,6 +5,7 @@
 
 mod answer;
 mod carried;
+mod served;
 mod ceiling;
 mod drawing;
 mod export;

@@ -16,6 +16,7 @@ use crate::report::merged::MACHINE;
 use crate::report::past::{Comparison, comparisons};
 use crate::report::plot::Plot;
 use crate::report::quantity;
+use crate::report::served;
 use crate::report::way::{Waiting, ways};
 
 use Column::{Figures, Words};
@@ -49,7 +50,8 @@ pub fn render(session: &Session) -> String {
                 (masthead(session))
                 main {
                     (answer(session, &scores, &ceilings))
-                    (carried_over_ethernet(session))
+                    (tables("ethernet", "Ethernet of the fabric beside the kernel's own", &carried::tables(&session.cells)))
+                    (tables("web", "Web servers", &served::tables(&session.cells)))
                     @if !plots.is_empty() { h2 #plots { "Plots" } }
                     @for plot in &plots { (plot.section()) }
                     (ceiling_table(&ceilings))
@@ -217,14 +219,13 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
     )
 }
 
-/// The tables of the documents on Ethernet, with today's rows.
-fn carried_over_ethernet(session: &Session) -> Markup {
-    let tables = carried::tables(&session.cells);
+/// Tables whose first columns are names, under one heading.
+fn tables(identity: &str, heading: &str, tables: &[carried::Table]) -> Markup {
     html! {
         @if !tables.is_empty() {
-            section.card #ethernet {
-                h3 { "Ethernet of the fabric beside the kernel's own" }
-                @for table in &tables {
+            section.card id=(identity) {
+                h3 { (heading) }
+                @for table in tables {
                     h4 { (table.title) }
                     p.about { (table.about) }
                     @let columns: Vec<Column> = table.columns.iter().enumerate().map(|(index, name)| match index < carried::NAMING {

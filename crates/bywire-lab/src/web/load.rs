@@ -42,6 +42,8 @@ pub struct Load {
     /// Where in the trace the next request stands.
     next: usize,
     verify: bool,
+    /// Rather than poll between requests that are due.
+    sleeps: bool,
     buffer: Vec<u8>,
     events: Vec<epoll::Event>,
     clock: Clock,
@@ -129,6 +131,7 @@ impl Load {
             documents,
             next: 0,
             verify: plan.verify,
+            sleeps: !plan.carriers.is_empty(),
             buffer: vec![0; RECEIVE_BYTES],
             events: Vec::with_capacity(EVENTS),
             clock: Clock::shared(),
@@ -180,7 +183,8 @@ impl Load {
     /// answers a while longer. A request that is due while all connections are taken waits for one, and its time runs. No
     /// connection may be waiting for an answer before, and none does afterwards.
     ///
-    /// It polls: a client that had to be woken would be late, and charge the server with it.
+    /// It polls, as a client that had to be woken would be late and charge the server with it; but where others carry what
+    /// it sends and need a core for that, it sleeps until a request is due or an answer is there.
     ///
     /// # Errors
     /// As [`Load::closed`].
@@ -204,6 +208,10 @@ impl Load {
             }
             if now_ns >= give_up_ns || (due_ns >= end_ns && idle.len() == self.connections.len()) {
                 break;
+            }
+            if self.sleeps {
+                let free_ns = if idle.is_empty() { give_up_ns } else { due_ns.min(give_up_ns) };
+                self.sleep(Duration::from_nanos(free_ns.saturating_sub(self.clock.now_ns())))?;
             }
             self.wait(Some(&AT_ONCE))?;
             for event in 0..self.events.len() {
@@ -258,6 +266,16 @@ impl Load {
         connection.document = document;
         connection.asked = Some(Asked { due_ns, sent_ns: self.clock.now_ns() });
         send_whole(&connection.socket, &self.requests[document as usize])
+    }
+
+    /// Until an answer is there or `time` has passed, to the nanosecond, which epoll's own time-out does not count in.
+    fn sleep(&self, time: Duration) -> Result<()> {
+        let time = time.min(Duration::from_millis(100));
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
+        match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno).context("cannot wait for sockets"),
+        }
     }
 
     fn wait(&mut self, timeout: Option<&Timespec>) -> Result<()> {
