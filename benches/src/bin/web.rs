@@ -43,7 +43,10 @@ fn main() -> ExitCode {
 fn compare(arguments: &Arguments) -> Result<()> {
     let (client, server) = pin::two_cores();
     pin::pin_to(client)?;
-    println!("requests per second, medians of {} rounds; ratio of each round, median (least to most)", arguments.rounds);
+    println!(
+        "requests per second, medians of {} rounds; ratio of each round, median (least to most)",
+        arguments.rounds
+    );
     println!("{:<8} {:>8} {:>10} {:>10}  ours / wrk", "server", "file", "ours", "wrk");
     for name in ["nginx", "apache"] {
         for size_bytes in SIZES {
@@ -77,8 +80,9 @@ fn round_up(arguments: &Arguments, name: &str, plan: &Plan, keeper: &Keeper) -> 
         }
         ratios.extend(ours.last().zip(theirs.last()).map(|(ours, theirs)| ours / theirs));
     }
-    let (least, most) =
-        ratios.iter().fold((f64::INFINITY, 0.0f64), |(least, most), &ratio| (least.min(ratio), most.max(ratio)));
+    let (least, most) = ratios
+        .iter()
+        .fold((f64::INFINITY, 0.0f64), |(least, most), &ratio| (least.min(ratio), most.max(ratio)));
     println!(
         "{name:<8} {:>8} {:>10.0} {:>10.0}  {:.3} ({least:.3} to {most:.3})",
         size::show(plan.size_bytes),
@@ -118,7 +122,10 @@ mod tests {
 
     #[test]
     fn a_rate_is_read_with_care() {
-        assert_eq!(requests_per_second("  1 threads\nRequests/sec:  41234.5\nTransfer/sec: 3MB\n"), Some(41234.5));
+        assert_eq!(
+            requests_per_second("  1 threads\nRequests/sec:  41234.5\nTransfer/sec: 3MB\n"),
+            Some(41234.5)
+        );
         assert_eq!(requests_per_second("Requests/sec: nan"), None);
         assert_eq!(requests_per_second("Requests/sec: 0.0"), None);
         assert_eq!(requests_per_second(""), None);

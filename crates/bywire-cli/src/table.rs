@@ -135,8 +135,7 @@ fn details(cell: &Cell) -> Vec<(String, String)> {
     let results =
         DETAILS.iter().filter_map(|(name, label)| Some(((*label).to_owned(), detail(name, value(name)?).1)));
     let known = |name: &str| DETAILS.iter().any(|(known, _)| *known == name);
-    let others =
-        cell.details.keys().filter(|name| !known(name) && !name.starts_with("open_"));
+    let others = cell.details.keys().filter(|name| !known(name) && !name.starts_with("open_"));
     let others = others.filter_map(|name| Some(detail(name, value(name)?)));
     results.chain(open_loops(cell)).chain(others).chain(crowd(cell)).collect()
 }

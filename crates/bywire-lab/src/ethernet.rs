@@ -14,11 +14,11 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Pid;
 use serde_json::Value;
 
+use crate::ending::Misuse;
 use crate::far;
 use crate::interrupt::Group;
 use crate::level::msg;
 use crate::meeting::MeetingPlace;
-use crate::ending::Misuse;
 use crate::namespaces::{self, Joint, Namespace, Namespaces, PREFIX_LENGTH, Side};
 use crate::plan::{Level, names};
 use crate::star::Star;

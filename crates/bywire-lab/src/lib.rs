@@ -20,6 +20,7 @@ pub mod far;
 pub mod gathering;
 pub mod gauge;
 pub mod history;
+pub mod hub;
 pub mod interrupt;
 pub mod level;
 pub mod measure;

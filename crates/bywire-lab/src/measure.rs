@@ -421,7 +421,8 @@ impl Measurement {
             beside: None,
             gathering: Gathering::new(Subject::Web(plan.clone())),
             link: Some(plan.link.name().to_owned()),
-            between: if matches!(place, Place::Namespaces(_)) { "namespaces" } else { "processes" }.to_owned(),
+            between: if matches!(place, Place::Namespaces(_)) { "namespaces" } else { "processes" }
+                .to_owned(),
             job: Job::Web(plan),
             place,
             crowd: None,
@@ -703,6 +704,7 @@ fn plan(request: &Request, level: Level, test: Test, place: &Place) -> Result<Pl
         mtu_bytes: request.mtu_bytes,
         carriers: place.carriers().to_vec(),
         begin_ns: None,
+        spoke: None,
         burden_percent: request.burden_percent.unwrap_or(0).min(burden::PERCENT_MAX),
         bind: place.target_address(),
         // Each pair gets one of its own.

@@ -38,7 +38,12 @@ impl Places {
             ))),
             "namespaces" => {
                 let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-                self.namespaces(Carriage { link: Link::Veth, mtu_bytes, coalesce: true, segmentation: request.segmentation.unwrap_or(true) })?
+                self.namespaces(Carriage {
+                    link: Link::Veth,
+                    mtu_bytes,
+                    coalesce: true,
+                    segmentation: request.segmentation.unwrap_or(true),
+                })?
             }
             host => {
                 if !self.hosts.contains_key(host) {
@@ -82,7 +87,12 @@ impl Places {
             ))
         );
         let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-        let cable = Carriage { link: Link::Veth, mtu_bytes, coalesce: true, segmentation: request.segmentation.unwrap_or(true) };
+        let cable = Carriage {
+            link: Link::Veth,
+            mtu_bytes,
+            coalesce: true,
+            segmentation: request.segmentation.unwrap_or(true),
+        };
         let carriage = ethernet.map_or(cable, |ethernet| ethernet.carriage);
         Ok(Some(match self.stars.entry((carriage, nodes)) {
             Entry::Occupied(known) => Arc::clone(known.get()),

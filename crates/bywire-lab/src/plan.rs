@@ -64,6 +64,9 @@ pub struct Plan {
     /// When the source begins its first block, by the machine's monotonic clock: several connections begin at once.
     #[serde(default)]
     pub begin_ns: Option<u64>,
+    /// Which of several connections of one port this is (`msg`).
+    #[serde(default)]
+    pub spoke: Option<u32>,
     /// By how many percent the source is slowed down on purpose.
     #[serde(default)]
     pub burden_percent: u32,
@@ -217,6 +220,13 @@ pub enum Role {
         core: Option<u32>,
         /// Where the target listens, as it reported.
         address: String,
+    },
+    /// One port that has many peers (`msg`): the end where all connections meet.
+    Hub {
+        /// The core to be pinned to.
+        core: Option<u32>,
+        /// How many there are.
+        connections: u32,
     },
     /// Both ends as two threads of this process.
     Both {

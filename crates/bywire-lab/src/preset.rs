@@ -254,7 +254,8 @@ fn gm_ethernet() -> Preset {
 }
 
 fn trapeze() -> Preset {
-    let both = |test, size| [Protocol::Tcp, Protocol::Udp].map(|protocol| ways(protocol, test, size)).concat();
+    let both =
+        |test, size| [Protocol::Tcp, Protocol::Udp].map(|protocol| ways(protocol, test, size)).concat();
     let mut groups = Vec::new();
     for size in [KIB, 2 * KIB, 4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB] {
         groups.push(buffered(65_536, both("stream", size)));
@@ -532,7 +533,10 @@ mod tests {
         assert!(refused.contains("quick, full, gm, gm-ethernet, trapeze, bip, toe"), "{refused}");
         let levels = ["tpc".to_owned()];
         assert!(
-            named("quick", None, Some(&levels)).unwrap_err().to_string().contains("msg, unix, tcp, udp, eth, web")
+            named("quick", None, Some(&levels))
+                .unwrap_err()
+                .to_string()
+                .contains("msg, unix, tcp, udp, eth, web")
         );
         let nothing = named("gm-ethernet", None, Some(&["web".to_owned()])).unwrap_err().to_string();
         assert!(nothing.contains("has no cell of web"), "{nothing}");

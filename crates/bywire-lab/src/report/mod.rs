@@ -5,7 +5,6 @@
 
 mod answer;
 mod carried;
-mod served;
 mod ceiling;
 mod drawing;
 mod export;
@@ -15,6 +14,7 @@ mod page;
 mod past;
 mod plot;
 pub mod quantity;
+mod served;
 mod text;
 pub(crate) mod way;
 

@@ -10,7 +10,8 @@ pub fn tables(cells: &[Cell]) -> Vec<Table> {
     let rows = |test: web::Test| -> Vec<Vec<String>> {
         let mut cells: Vec<&Cell> =
             cells.iter().filter(|cell| cell.level == web::LEVEL && cell.test == test.name()).collect();
-        cells.sort_by(|one, other| place(one).partial_cmp(&place(other)).unwrap_or(std::cmp::Ordering::Equal));
+        cells
+            .sort_by(|one, other| place(one).partial_cmp(&place(other)).unwrap_or(std::cmp::Ordering::Equal));
         cells.into_iter().map(|cell| row(cell, test)).collect()
     };
     let table = |title, what: &str, test| Table {
@@ -65,7 +66,8 @@ fn row(cell: &Cell, test: web::Test) -> Vec<String> {
         let ns = detail(&format!("open_{:.0}_p99_ns", 100.0 * share));
         ns.map(quantity::duration).unwrap_or_default()
     });
-    let demand = |end: &CpuEnd| end.service_demand_us_per_transaction.map(quantity::digits).unwrap_or_default();
+    let demand =
+        |end: &CpuEnd| end.service_demand_us_per_transaction.map(quantity::digits).unwrap_or_default();
     let ends = [
         demand(&cell.cpu.source),
         demand(&cell.cpu.target),

@@ -60,8 +60,7 @@ pub fn details<'a>(pairs: impl Iterator<Item = &'a Outcomes>) -> Result<Details>
         seconds += outcomes.source.blocks.iter().map(|part| part.seconds).sum::<f64>();
     }
     for (name, quantile) in QUANTILES {
-        details
-            .insert(format!("round_trip_{name}_ns"), round_trips.value_at_quantile(quantile).into());
+        details.insert(format!("round_trip_{name}_ns"), round_trips.value_at_quantile(quantile).into());
     }
     details.insert("received_bytes_per_second".into(), (received_bytes as f64 / seconds).into());
     let merged = loads.iter().filter(|loads| !loads.is_empty()).map(|loads| of_load(loads, &mut details));

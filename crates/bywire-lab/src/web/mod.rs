@@ -27,8 +27,8 @@ use crate::plan::{SIZE_BYTES_MAX, names};
 use crate::size;
 
 pub use documents::Documents;
-pub use keeper::{Address, Keeper};
 pub(crate) use keeper::keep;
+pub use keeper::{Address, Keeper};
 pub use load::Load;
 pub(crate) use source::measure;
 pub use trace::Trace;
@@ -114,7 +114,9 @@ impl Test {
     pub const fn about(self) -> &'static str {
         match self {
             Self::File => "requests per second for one file, then latency at 50, 70 and 90 % of that",
-            Self::Zipf => "the same for files of 0.1 to 900 KB, of which the i-th is asked for as often as 1/i^α",
+            Self::Zipf => {
+                "the same for files of 0.1 to 900 KB, of which the i-th is asked for as often as 1/i^α"
+            }
         }
     }
 }
@@ -252,7 +254,8 @@ impl Plan {
             "a file of {size_bytes} bytes is out of bounds: give a --size of 1 to {}",
             size::show(SIZE_BYTES_MAX)
         );
-        let seconds = bounded("time", request.time_seconds.unwrap_or(TIME_SECONDS), TIME_SECONDS_MIN..=3600.0)?;
+        let seconds =
+            bounded("time", request.time_seconds.unwrap_or(TIME_SECONDS), TIME_SECONDS_MIN..=3600.0)?;
         let pair_us = (seconds * 1e6 / f64::from(PAIRS)) as u64;
         let closed_us = (pair_us as f64 * CLOSED_SHARE) as u64;
         let blocks = (closed_us / BLOCK_US).max(1);

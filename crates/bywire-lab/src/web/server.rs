@@ -153,7 +153,9 @@ impl Program {
         let said = directory.join("said");
         let mut command = Command::new(&self.path);
         match self.server {
-            Server::Nginx => command.arg("-p").arg(directory).arg("-e").arg(directory.join("errors")).arg("-c"),
+            Server::Nginx => {
+                command.arg("-p").arg(directory).arg("-e").arg(directory.join("errors")).arg("-c")
+            }
             Server::Apache => command.arg("-DFOREGROUND").arg("-d").arg(directory).arg("-f"),
         };
         command.arg(&configuration).current_dir(directory).process_group(0);
@@ -176,9 +178,12 @@ impl Program {
         let modules = ["/usr/lib/apache2/modules", "/usr/lib64/httpd/modules", "/usr/lib/httpd/modules"];
         let modules = modules.into_iter().find(|modules| Path::new(modules).is_dir()).unwrap_or("modules");
         let load = ["mpm_event", "authz_core", "unixd"].map(|name| {
-            format!("<IfModule !{name}_module>\nLoadModule {name}_module {modules}/mod_{name}.so\n</IfModule>\n")
+            format!(
+                "<IfModule !{name}_module>\nLoadModule {name}_module {modules}/mod_{name}.so\n</IfModule>\n"
+            )
         });
-        let user = unprivileged().map_or_else(String::new, |(user, group)| format!("User {user}\nGroup {group}\n"));
+        let user =
+            unprivileged().map_or_else(String::new, |(user, group)| format!("User {user}\nGroup {group}\n"));
         format!(
             "ServerRoot \"{directory}\"\nDefaultRuntimeDir \"{directory}\"\nPidFile \"{directory}/pid\"\n{}\
              Listen {listen}\nServerName laboratory\n{user}ErrorLog \"{directory}/errors\"\nLogLevel crit\n\

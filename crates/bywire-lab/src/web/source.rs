@@ -46,7 +46,12 @@ pub(crate) fn measure(plan: &Plan, core: Option<u32>, address: &Address) -> Resu
     let seconds = (monotonic_ns() - began_ns) as f64 * 1e-9;
     let done: u64 = asked.iter().map(|part| part.operations).sum();
     ensure!(done > 0, "no request was answered in {seconds:.3} s: give a longer --time");
-    share_out(&mut answered, done, after.1.thread_seconds_since(&before.1), before.1.disturbed_since(&after.1));
+    share_out(
+        &mut answered,
+        done,
+        after.1.thread_seconds_since(&before.1),
+        before.1.disturbed_since(&after.1),
+    );
     let carried = carried() - carried_before;
     for part in &mut asked {
         part.carriers_cpu_seconds = carried * part.operations as f64 / done as f64;
@@ -80,8 +85,7 @@ fn share_out(parts: &mut [Part], done: u64, cpu_seconds: f64, disturbed: Vec<Str
 }
 
 fn open_loads(plan: &Plan, load: &mut Load, peak: f64, address: &Address) -> Result<Details> {
-    let server_seconds =
-        || address.processes.iter().map(|&process| process_seconds(process)).sum::<f64>();
+    let server_seconds = || address.processes.iter().map(|&process| process_seconds(process)).sum::<f64>();
     let mut loads = Vec::new();
     for (index, share) in SHARES.into_iter().enumerate() {
         let before = server_seconds();
