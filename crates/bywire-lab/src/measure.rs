@@ -1,5 +1,7 @@
 //! One measurement: a request in the words of the command line becomes pairs, and the pairs one cell.
 
+mod served;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -398,39 +400,6 @@ impl Measurement {
         })
     }
 
-    fn of_web(request: &Request, places: &mut Places) -> Result<Self> {
-        let mut plan = web::Plan::of(request).map_err(Misuse::of)?;
-        let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-        let carriage = plan.link.carriage().map(|link| {
-            let coalesce = request.coalesce.unwrap_or(true);
-            ethernet::carriage(link, mtu_bytes, coalesce, request.segmentation.unwrap_or(true))
-        });
-        let place = match carriage {
-            Some(carriage) => places.ethernet(request, carriage.map_err(Misuse::of)?)?,
-            None => Place::Processes,
-        };
-        plan.bind = place.target_address();
-        plan.carriers = place.carriers().to_vec();
-        if let Some(path) = &request.web.trace_out {
-            plan.write_trace(path)?;
-        }
-        let cores = choose_cores(request.cores, &place).map_err(Misuse::of)?;
-        Ok(Self {
-            parameters: web_parameters(request, &plan),
-            ethernet: false,
-            beside: None,
-            gathering: Gathering::new(Subject::Web(plan.clone())),
-            link: Some(plan.link.name().to_owned()),
-            between: if matches!(place, Place::Namespaces(_)) { "namespaces" } else { "processes" }
-                .to_owned(),
-            job: Job::Web(plan),
-            place,
-            crowd: None,
-            cores,
-            moments: Vec::new(),
-        })
-    }
-
     /// Runs one more fresh pair (for N½ one for each length of the sweep).
     ///
     /// # Errors
@@ -784,30 +753,6 @@ fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTreeMap<String,
     set("socket-buffer", request.socket_buffer_bytes.map(Value::from));
     set("burden", request.burden_percent.map(Value::from));
     set("response-size", request.response_bytes.map(Value::from));
-    parameters
-}
-
-/// The same for a web server; how it was configured is part of it.
-fn web_parameters(request: &Request, plan: &web::Plan) -> BTreeMap<String, Value> {
-    let mut parameters = BTreeMap::from([
-        ("server".to_owned(), plan.server.name().into()),
-        ("connections".to_owned(), plan.connections.into()),
-        ("sendfile".to_owned(), "on".into()),
-        ("blocks".to_owned(), plan.blocks.into()),
-        ("block_us".to_owned(), plan.block_us.into()),
-    ]);
-    let mut set = |name: &str, value: Option<Value>| {
-        parameters.extend(value.map(|value| (name.to_owned(), value)));
-    };
-    let zipf = plan.test == web::Test::Zipf;
-    set("alpha", zipf.then(|| plan.alpha.into()));
-    set("rank", zipf.then(|| plan.rank.name().into()));
-    set("documents", zipf.then(|| plan.documents.into()));
-    set("seed", Some(plan.seed.into()));
-    set("mtu", plan.link.carriage().map(|_| request.mtu_bytes.unwrap_or(MTU_BYTES).into()));
-    set("coalesce", request.coalesce.map(on_off));
-    set("segmentation", request.segmentation.map(on_off));
-    set("verify", plan.verify.then(|| true.into()));
     parameters
 }
 
