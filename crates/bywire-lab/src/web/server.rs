@@ -216,6 +216,11 @@ fn unprivileged() -> Option<(&'static str, &'static str)> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
+    // Inside a user namespace of this very user there is nobody else to become.
+    let users = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    if users.split_ascii_whitespace().nth(2) == Some("1") {
+        return Some(("root", "root"));
+    }
     let groups = fs::read_to_string("/etc/group").unwrap_or_default();
     let group = if groups.lines().any(|line| line.starts_with("nogroup:")) { "nogroup" } else { "nobody" };
     Some(("nobody", group))
