@@ -41,38 +41,22 @@ pub fn run(
     listening: impl FnOnce(String),
 ) -> Result<Vec<Outcome>> {
     let end = end(plan.test);
-    let mut port = msg::open(plan, Some(&end.to_string()))?;
-    let mut peers = HashMap::new();
+    let port = msg::open(plan, Some(&end.to_string()))?;
+    let mut hub = Hub::new(plan, end, core, port, connections)?;
     match end {
         End::Target => {
             listening(format!("localhost/{end}"));
-            for peer in msg::await_connected(&mut port, connections)? {
-                let info = port.peer_info(peer).context("a peer is gone already")?;
-                let number =
-                    (0..connections).find(|spoke| *info.port() == PortName::Name(name(End::Source, *spoke)));
-                peers.insert(number.context("a stranger has connected")?, peer);
-            }
+            hub.receive_from_all()?;
+            let outcomes = hub.outcomes()?;
+            hub.wait_for_all_to_leave();
+            Ok(outcomes)
         }
         End::Source => {
-            for spoke in 0..connections {
-                let address = format!("localhost/{}", name(End::Target, spoke));
-                let peer = port.connect(&address.parse()?, PATIENCE).context("cannot connect to a peer")?;
-                peers.insert(spoke, peer);
-            }
+            hub.connect_to_all()?;
+            hub.send_to_all()?;
+            hub.outcomes()
         }
     }
-    let mut hub = Hub::new(plan, end, port, connections, &peers)?;
-    let (before, cpu_before) = (Snapshot::take(core), thread_seconds());
-    match end {
-        End::Target => hub.receive_from_all()?,
-        End::Source => hub.send_to_all()?,
-    }
-    let (after, cpu_seconds) = (Snapshot::take(core), thread_seconds() - cpu_before);
-    let whole = before.until(&after);
-    let cpu = CpuEnd { attributed: whole.attributed.map(|share| share / f64::from(connections)), ..whole };
-    let outcomes = hub.outcomes(&cpu, cpu_seconds, &before.disturbed_since(&after));
-    hub.part();
-    Ok(outcomes)
 }
 
 struct Hub<'a> {
@@ -84,12 +68,23 @@ struct Hub<'a> {
     sent_length: usize,
     received_length: usize,
     moved: Instant,
-    began_ns: u64,
+    core: Option<u32>,
+    /// At the beginning of the first block, and at the end of the last one.
+    accounts: [Option<Account>; 2],
+}
+
+/// The accounts of the hub's thread at one moment.
+struct Account {
+    at_ns: u64,
+    cpu_seconds: f64,
+    snapshot: Snapshot,
 }
 
 /// One connection.
 struct Spoke {
-    peer: Peer,
+    /// Absent until it has connected.
+    peer: Option<Peer>,
+    has_left: bool,
     reader: Reader,
     writer: Writer,
     /// What is to be sent next.
@@ -108,52 +103,86 @@ struct Spoke {
 }
 
 impl<'a> Hub<'a> {
-    fn new(
-        plan: &'a Plan,
-        end: End,
-        mut port: Port,
-        connections: u32,
-        peers: &HashMap<u32, Peer>,
-    ) -> Result<Self> {
+    fn new(plan: &'a Plan, end: End, core: Option<u32>, mut port: Port, connections: u32) -> Result<Self> {
         let lengths = plan.lengths(0);
         let (sent_length, received_length) = (lengths.sent_by(end), lengths.received_by(end));
-        let mut spokes = Vec::new();
-        for number in 0..connections {
-            let peer = *peers.get(&number).with_context(|| format!("peer {number} has not connected"))?;
-            if received_length > FRAGMENT_BYTES {
-                for _ in 0..2 * BUFFERS {
-                    let posted = port.post_receive(Priority::Low, vec![0; received_length]);
-                    posted.map_err(|_| anyhow!("no receive token for the test's own buffers"))?;
-                }
+        if received_length > FRAGMENT_BYTES {
+            for _ in 0..2 * BUFFERS as u32 * connections {
+                let posted = port.post_receive(Priority::Low, vec![0; received_length]);
+                posted.map_err(|_| anyhow!("no receive token for the test's own buffers"))?;
             }
-            let long = if sent_length > FRAGMENT_BYTES { BUFFERS } else { 0 };
-            spokes.push(Spoke {
-                peer,
-                reader: Reader::new(plan.verify, true),
-                writer: Writer::default(),
-                due: VecDeque::new(),
-                short: vec![0; sent_length.min(FRAGMENT_BYTES)],
-                is_written: false,
-                free: (0..long).map(|_| vec![0; sent_length]).collect(),
-                unsent: None,
-                stop_ns: None,
-                part: Part::default(),
-                blocks: Vec::new(),
-                is_finished: false,
-            });
         }
-        let numbers = spokes.iter().enumerate().map(|(number, spoke)| (spoke.peer, number)).collect();
+        let long = if sent_length > FRAGMENT_BYTES { BUFFERS } else { 0 };
+        let spoke = |_| Spoke {
+            peer: None,
+            has_left: false,
+            reader: Reader::new(plan.verify, true),
+            writer: Writer::default(),
+            due: VecDeque::new(),
+            short: vec![0; sent_length.min(FRAGMENT_BYTES)],
+            is_written: false,
+            free: (0..long).map(|_| vec![0; sent_length]).collect(),
+            unsent: None,
+            stop_ns: None,
+            part: Part::default(),
+            blocks: Vec::new(),
+            is_finished: false,
+        };
         Ok(Self {
             plan,
             port,
-            spokes,
-            numbers,
+            spokes: (0..connections).map(spoke).collect(),
+            numbers: HashMap::new(),
             transfers: HashMap::new(),
             sent_length,
             received_length,
             moved: Instant::now(),
-            began_ns: monotonic_ns(),
+            core,
+            accounts: [None, None],
         })
+    }
+
+    fn connect_to_all(&mut self) -> Result<()> {
+        for number in 0..self.spokes.len() {
+            let address = format!("localhost/{}", name(End::Target, number as u32));
+            let peer = self.port.connect(&address.parse()?, PATIENCE).context("cannot connect to a peer")?;
+            self.spokes[number].peer = Some(peer);
+            self.numbers.insert(peer, number);
+        }
+        Ok(())
+    }
+
+    /// Finds out which connection a peer that has come is.
+    fn admit(&mut self, peer: Peer) -> Result<()> {
+        let info = self.port.peer_info(peer).context("a peer is gone already")?;
+        let is_it = |number: &usize| *info.port() == PortName::Name(name(End::Source, *number as u32));
+        let number = (0..self.spokes.len()).find(is_it).context("a stranger has connected")?;
+        self.spokes[number].peer = Some(peer);
+        self.numbers.insert(peer, number);
+        Ok(())
+    }
+
+    fn account(&self) -> Account {
+        Account { at_ns: monotonic_ns(), cpu_seconds: thread_seconds(), snapshot: Snapshot::take(self.core) }
+    }
+
+    /// A block begins: with the first one the accounts do.
+    fn begin(&mut self, number: usize) {
+        if self.accounts[0].is_none() {
+            self.accounts[0] = Some(self.account());
+        }
+        self.spokes[number].part = Part { began_ns: monotonic_ns(), ..Part::default() };
+    }
+
+    /// A block is over: with the last one the accounts are.
+    fn complete(&mut self, number: usize) {
+        let spoke = &mut self.spokes[number];
+        let mut part = std::mem::take(&mut spoke.part);
+        part.seconds = monotonic_ns().saturating_sub(part.began_ns) as f64 * 1e-9;
+        spoke.blocks.push(part);
+        if self.spokes.iter().all(|spoke| !spoke.blocks.is_empty()) {
+            self.accounts[1] = Some(self.account());
+        }
     }
 
     fn receive_from_all(&mut self) -> Result<()> {
@@ -175,8 +204,8 @@ impl<'a> Hub<'a> {
             }
             match mark.kind() {
                 Kind::Begin => {
-                    *part = Part { began_ns: monotonic_ns(), ..Part::default() };
-                    spoke.due.push_back(Mark::new(Kind::Begun, mark.tag()));
+                    self.begin(number);
+                    self.spokes[number].due.push_back(Mark::new(Kind::Begun, mark.tag()));
                 }
                 Kind::Data if hotspot => {
                     part.sent_bytes += self.sent_length as u64;
@@ -184,8 +213,8 @@ impl<'a> Hub<'a> {
                 }
                 Kind::Data => {}
                 Kind::End => {
-                    spoke.complete();
-                    spoke.due.push_back(Mark::new(Kind::Ended, mark.tag()));
+                    self.complete(number);
+                    self.spokes[number].due.push_back(Mark::new(Kind::Ended, mark.tag()));
                 }
                 Kind::Finish => {
                     spoke.is_finished = true;
@@ -218,18 +247,17 @@ impl<'a> Hub<'a> {
                 has_sent |= self.flush(number)?;
             }
             let Some((number, mark)) = self.next(!has_sent)? else { continue };
-            let spoke = &mut self.spokes[number];
             match mark.kind() {
                 Kind::Begun => {
-                    let now_ns = monotonic_ns();
-                    spoke.part = Part { began_ns: now_ns, ..Part::default() };
-                    spoke.stop_ns = Some(now_ns + self.plan.block_us * 1000);
+                    self.begin(number);
+                    let stop_ns = monotonic_ns() + self.plan.block_us * 1000;
+                    self.spokes[number].stop_ns = Some(stop_ns);
                 }
                 Kind::Ended => {
-                    spoke.complete();
-                    spoke.due.push_back(Mark::new(Kind::Finish, 0));
+                    self.complete(number);
+                    self.spokes[number].due.push_back(Mark::new(Kind::Finish, 0));
                 }
-                Kind::Finished => spoke.is_finished = true,
+                Kind::Finished => self.spokes[number].is_finished = true,
                 _ => bail!(unexpected(mark)),
             }
         }
@@ -267,11 +295,13 @@ impl<'a> Hub<'a> {
                 Ok(None)
             }
             Event::Disconnected { peer, .. } => {
-                let number = self.numbers.get(&peer);
-                let has_left = number.is_some_and(|&number| self.spokes[number].is_finished);
-                ensure!(has_left, "a peer closed its connection in the middle of the test");
+                let number = *self.numbers.get(&peer).context("a stranger has left")?;
+                let spoke = &mut self.spokes[number];
+                ensure!(spoke.is_finished, "a peer closed its connection in the middle of the test");
+                spoke.has_left = true;
                 Ok(None)
             }
+            Event::Connected(peer) => self.admit(peer).map(|()| None),
             Event::BufferNeeded { length_bytes, .. } => {
                 bail!("no buffer for a message of {length_bytes} bytes")
             }
@@ -282,20 +312,21 @@ impl<'a> Hub<'a> {
     /// Sends what is due to one peer, as far as there is room; true where anything went.
     fn flush(&mut self, number: usize) -> Result<bool> {
         let spoke = &mut self.spokes[number];
+        let Some(peer) = spoke.peer else { return Ok(false) };
         let mut has_sent = false;
         while let Some(&mark) = spoke.due.front() {
             if self.sent_length <= FRAGMENT_BYTES {
                 if !std::mem::replace(&mut spoke.is_written, true) {
                     spoke.writer.fill(&mut spoke.short, mark);
                 }
-                match self.port.send(spoke.peer, Priority::Low, &spoke.short) {
+                match self.port.send(peer, Priority::Low, &spoke.short) {
                     Ok(()) => spoke.is_written = false,
                     Err(SendError::Full) => break,
                     Err(error) => return Err(error.into()),
                 }
             } else {
                 let Some(buffer) = spoke.written(mark) else { break };
-                match self.port.send_buffer(spoke.peer, Priority::Low, buffer, Confirm::Copied) {
+                match self.port.send_buffer(peer, Priority::Low, buffer, Confirm::Copied) {
                     Ok(id) => self.transfers.insert(id, number),
                     Err(unsent) if unsent.error == SendError::NoToken => {
                         spoke.unsent = Some(unsent.buffer.into_vec());
@@ -315,23 +346,25 @@ impl<'a> Hub<'a> {
         Ok(has_sent)
     }
 
-    /// Waits for the others to leave: what was sent to them last would be gone with this port.
-    fn part(mut self) {
+    /// What was sent to them last would be gone with this port.
+    fn wait_for_all_to_leave(mut self) {
         let until = Instant::now() + FAREWELL;
-        let mut left = 0;
-        while left < self.spokes.len() && Instant::now() < until {
-            match self.port.wait(Some(Duration::from_millis(50))) {
-                Ok(Some(Event::Disconnected { .. })) => left += 1,
-                Ok(_) => {}
-                Err(_) => return,
+        while !self.spokes.iter().all(|spoke| spoke.has_left) && Instant::now() < until {
+            if self.next(true).is_err() {
+                return;
             }
         }
     }
 
     /// Each connection's own; of the one thread's time everyone has had the same share.
-    fn outcomes(&mut self, cpu: &CpuEnd, cpu_seconds: f64, disturbed: &[String]) -> Vec<Outcome> {
+    fn outcomes(&mut self) -> Result<Vec<Outcome>> {
+        let [Some(before), Some(after)] = &self.accounts else { bail!("no block was begun and ended") };
         let connections = self.spokes.len();
-        let span_seconds = (monotonic_ns() - self.began_ns) as f64 * 1e-9;
+        let whole = before.snapshot.until(&after.snapshot);
+        let cpu = CpuEnd { attributed: whole.attributed.map(|share| share / connections as f64), ..whole };
+        let disturbed = before.snapshot.disturbed_since(&after.snapshot);
+        let cpu_seconds = after.cpu_seconds - before.cpu_seconds;
+        let span_seconds = (after.at_ns - before.at_ns) as f64 * 1e-9;
         let mut details = Details::new();
         details.insert("sleeps".into(), self.port.statistics().sleeps.into());
         details.insert("peers_of_one_port".into(), connections.into());
@@ -340,7 +373,7 @@ impl<'a> Hub<'a> {
             let shares = (connections * blocks.len().max(1)) as f64;
             for part in &mut blocks {
                 part.cpu_seconds = cpu_seconds / shares;
-                part.disturbed = disturbed.to_vec();
+                part.disturbed.clone_from(&disturbed);
             }
             Outcome {
                 end: end(self.plan.test),
@@ -352,17 +385,11 @@ impl<'a> Hub<'a> {
                 details: details.clone(),
             }
         };
-        self.spokes.iter_mut().map(outcome).collect()
+        Ok(self.spokes.iter_mut().map(outcome).collect())
     }
 }
 
 impl Spoke {
-    fn complete(&mut self) {
-        let mut part = std::mem::take(&mut self.part);
-        part.seconds = monotonic_ns().saturating_sub(part.began_ns) as f64 * 1e-9;
-        self.blocks.push(part);
-    }
-
     /// The next long message, if there is memory for it.
     fn written(&mut self, mark: Mark) -> Option<Vec<u8>> {
         self.unsent.take().or_else(|| {

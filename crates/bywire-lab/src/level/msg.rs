@@ -135,7 +135,7 @@ fn open_idle(plan: &Plan, target: &str) -> Result<Vec<Port>> {
         .collect()
 }
 
-pub(crate) fn await_connected(port: &mut Port, count: u32) -> Result<Vec<Peer>> {
+fn await_connected(port: &mut Port, count: u32) -> Result<Vec<Peer>> {
     let mut peers = Vec::new();
     let started = Instant::now();
     while (peers.len() as u32) < count {
