@@ -65,7 +65,7 @@ fn contestants(pair_seconds: f64) -> Contest {
         ..Request::new("eth", test)
     };
     for &link in Link::ALL {
-        let carriage = Carriage { link, mtu_bytes: 9000, coalesce: true };
+        let carriage = Carriage { link, mtu_bytes: 9000, coalesce: true, segmentation: true };
         let join: Join = Rc::new(move || carriage.open());
         let name = |what: &str| format!("{what} {link}");
         let laboratory = [

@@ -75,7 +75,7 @@ fn contestants(pair_seconds: f64) -> Contest {
         let way = match link {
             None => Way::Loopback,
             Some(link) => {
-                let carriage = Carriage { link, mtu_bytes: MTU_BYTES, coalesce: true };
+                let carriage = Carriage { link, mtu_bytes: MTU_BYTES, coalesce: true, segmentation: true };
                 Way::Joined(Rc::new(move || carriage.open()))
             }
         };

@@ -261,7 +261,7 @@ fn message_layer() -> Result<String, String> {
 }
 
 /// Programs that are measured or measured with, and the Debian packages that bring them.
-const TOOLS: [(&str, &str, &str); 14] = [
+const TOOLS: [(&str, &str, &str); 17] = [
     ("ip", "iproute2", "--between namespaces, level eth"),
     ("ping", "iputils-ping", "the examples of README.md and docs/ethernet.md"),
     ("tcpdump", "tcpdump", "looking at what `bywire capture` recorded"),
@@ -271,6 +271,9 @@ const TOOLS: [(&str, &str, &str); 14] = [
     ("nc", "netcat-openbsd", "./x test: streams over emulated Ethernet"),
     ("ssh", "openssh-client", "./x test: ssh over emulated Ethernet"),
     ("sshd", "openssh-server", "./x test: ssh over emulated Ethernet"),
+    ("nginx", "nginx-light", "level web"),
+    ("apache2", "apache2-bin", "level web"),
+    ("wrk", "wrk", "benches/web"),
     ("iperf3", "iperf3", "benches/ethernet"),
     ("sockperf", "sockperf", "benches/ethernet"),
     ("ucx_perftest", "ucx-utils", "benches/musts, benches/rivals"),

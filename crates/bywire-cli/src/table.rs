@@ -7,6 +7,7 @@ use bywire_lab::cell::{Cacheline, Cell, CpuBothEnds, CpuEnd, Unit};
 use bywire_lab::cpu::DISTURBED;
 use bywire_lab::measure::PAIRS;
 use bywire_lab::report::quantity;
+use bywire_lab::web::account;
 
 use crate::account;
 
@@ -83,6 +84,7 @@ fn result_name(cell: &Cell) -> &'static str {
         ("overhead", _) => "CPU per message, median",
         ("bidir", _) => "two-way rate, median",
         ("rr", _) => "transactions, median",
+        ("web-file" | "web-zipf", _) => "peak, requests answered, median",
         ("nhalf", _) => "N½, median",
         (_, Unit::BytesPerSecond) => "rate, median",
         _ => "median",
@@ -137,9 +139,33 @@ fn details(cell: &Cell) -> Vec<(String, String)> {
     let results =
         DETAILS.iter().filter_map(|(name, label)| Some(((*label).to_owned(), detail(name, value(name)?).1)));
     let known = |name: &str| DETAILS.iter().any(|(known, _)| *known == name);
-    let others =
-        cell.details.keys().filter(|name| !known(name)).filter_map(|name| Some(detail(name, value(name)?)));
-    results.chain(others).chain(crowd(cell)).collect()
+    let others = cell.details.keys().filter(|name| !known(name) && !name.starts_with("open_"));
+    let others = others.filter_map(|name| Some(detail(name, value(name)?)));
+    results.chain(open_loops(cell)).chain(others).chain(crowd(cell)).collect()
+}
+
+/// What each open loop saw, in a line: asked for, answered, and how long that took from when each request was due.
+fn open_loops(cell: &Cell) -> Vec<(String, String)> {
+    let loads = cell.details.get(account::LOADS).and_then(|loads| loads.as_array());
+    let row = |load: &serde_json::Value| {
+        let share = 100.0 * load["share"].as_f64()?;
+        let of = |name: &str| cell.details.get(&format!("open_{share:.0}_{name}"))?.as_f64();
+        let time = |name: &str| Some(show(of(name)?, Unit::Nanoseconds));
+        let unanswered = of("unanswered").filter(|count| *count > 0.0);
+        let text = format!(
+            "{:.0}/s of {:.0}/s; p50 {}, p99 {} ({} from the send itself), p99.9 {}; server {:.1} µs each{}",
+            of("answered_per_second")?,
+            of("intended_per_second")?,
+            time("p50_ns")?,
+            time("p99_ns")?,
+            time("from_send_p99_ns")?,
+            time("p999_ns")?,
+            of("server_cpu_us_per_request")?,
+            unanswered.map_or_else(String::new, |count| format!("; {count} unanswered")),
+        );
+        Some((format!("at {share:.0} % of the peak"), text))
+    };
+    loads.into_iter().flatten().filter_map(row).collect()
 }
 
 /// Connections that are shown one by one; all stand in the JSON.
@@ -164,6 +190,8 @@ fn crowd(cell: &Cell) -> Vec<(String, String)> {
         };
         rows.push(("each".to_owned(), shown.join(", ") + &more));
     }
+    let version = cell.details.get("server_version").and_then(|version| version.as_str());
+    rows.extend(version.map(|version| ("server".to_owned(), version.to_owned())));
     let limit = cell.details.get("limited_by").and_then(|limit| limit.as_str());
     rows.extend(limit.map(|limit| ("limit".to_owned(), limit.to_owned())));
     rows
@@ -249,6 +277,11 @@ fn notes(cell: &Cell) -> Vec<&'static str> {
             result_name(cell).starts_with("half-RTT"),
             "Half-RTT is half of a round trip, what the field calls one-way latency.",
         ),
+        (
+            cell.details.contains_key(account::LOADS),
+            "At a share of the peak requests are due at moments drawn beforehand, and each is timed from its own: what waits behind \
+             a slow one counts. From the send itself is what a client sees that waits before it asks on (coordinated omission).",
+        ),
         (transactions, "A transaction is one request and its response, a whole round trip."),
         (per_kb, "1 KB of service demand is 1,024 bytes."),
         (
@@ -273,6 +306,9 @@ fn way(cell: &Cell) -> String {
         link,
         cell.parameters.get("protocol").and_then(|protocol| protocol.as_str()).map(str::to_uppercase),
         cell.parameters.get("mtu").map(|mtu| format!("MTU {mtu}")),
+        (cell.parameters.get("segmentation") == Some(&"off".into())).then(|| "not segmented".to_owned()),
+        cell.parameters.get("server").and_then(|server| server.as_str()).map(str::to_owned),
+        cell.parameters.get("alpha").map(|alpha| format!("α {alpha}")),
         is_set("spin").then(|| "polling".to_owned()),
         (cell.parameters.get("coalesce") == Some(&"off".into())).then(|| "not coalesced".to_owned()),
         is_set("both-cores").then(|| "both cores".to_owned()),

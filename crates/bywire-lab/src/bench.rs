@@ -314,6 +314,10 @@ fn shape(request: &Request) -> String {
         request.protocol.as_ref().map(|protocol| protocol.to_uppercase()),
         request.mtu_bytes.map(|mtu| format!("MTU {mtu}")),
         (request.coalesce == Some(false)).then(|| "not coalesced".to_owned()),
+        request.web.server.clone(),
+        request.web.alpha.map(|alpha| format!("α {alpha}")),
+        (request.segmentation == Some(false)).then(|| "not segmented".to_owned()),
+        request.connections.map(|connections| format!("{connections} connections")),
         request.spin.map(|spin| if spin { "polling" } else { "sleeping" }.to_owned()),
         request.size_bytes.map(|bytes| format!("{} bytes", bytes)),
     ];

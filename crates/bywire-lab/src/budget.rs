@@ -7,6 +7,7 @@ use crate::ending::Misuse;
 use crate::plan::Test;
 use crate::request::Request;
 use crate::test::nhalf;
+use crate::web;
 
 /// Fresh pairs behind every cell.
 pub const PAIRS: u32 = 5;
@@ -19,6 +20,9 @@ pub const SWEEP_TIME_SECONDS: f64 = 5.0;
 
 /// The same of a cell with several connections, whose processes take turns on a core.
 pub(crate) const CROWD_SECONDS: f64 = 2.5;
+
+/// A preset takes no shorter one for each of the connections.
+const CROWD_SECONDS_EACH: f64 = 0.05;
 
 /// Blocks are this long, …
 const BLOCK_US: u64 = 20_000;
@@ -74,11 +78,16 @@ fn time_min(streams: u32) -> f64 {
 
 /// The shortest time that `request` can be given, in seconds.
 pub fn time_min_of(request: &Request) -> f64 {
-    time_min(match request.test.as_str() {
+    if request.level == web::LEVEL {
+        return web::TIME_SECONDS_MIN;
+    }
+    // The ends of many connections that share a core take turns: in each block every one has to have one.
+    let turns = CROWD_SECONDS_EACH * f64::from(request.connections.unwrap_or(0));
+    turns.max(time_min(match request.test.as_str() {
         sweep if sweep == Test::Nhalf.name() => nhalf::sizes(u64::MAX).len() as u32,
         several if several == Test::Breakdown.name() => breakdown::VARIANTS,
         _ => 1,
-    })
+    }))
 }
 
 /// The blocks of one pair.

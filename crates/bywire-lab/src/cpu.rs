@@ -52,6 +52,17 @@ impl Snapshot {
         }
     }
 
+    /// The same of all threads of several processes together, whose waiting is not known.
+    pub fn of_processes(processes: &[u32], core: Option<u32>) -> Self {
+        let thread_seconds = processes.iter().map(|&process| process_seconds(process)).sum();
+        Self { thread_seconds, waited_seconds: None, ..Self::of_thread("/proc/thread-self", core) }
+    }
+
+    /// The threads' own time from `earlier` to `self`, in seconds.
+    pub fn thread_seconds_since(&self, earlier: &Self) -> f64 {
+        self.thread_seconds - earlier.thread_seconds
+    }
+
     /// The cost of the span from `self` to `later`, both taken by one thread. Shares are of wall time, 0 to 1;
     /// machine shares are absent for spans under [`MACHINE_SPAN_SECONDS_MIN`] and where `/proc/stat` has no such core.
     pub fn until(&self, later: &Self) -> CpuEnd {

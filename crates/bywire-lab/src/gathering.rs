@@ -14,6 +14,7 @@ use crate::statistics::{
     bootstrap_median_over_pairs, median, median_over_pairs, percentiles, tukey_outliers,
 };
 use crate::test::{PROCESS, histogram, nhalf};
+use crate::web;
 
 /// Intervals of one stored cell come out the same every time.
 const BOOTSTRAP_SEED: u64 = 0x6279_7769_7265;
@@ -30,6 +31,8 @@ pub enum Subject {
     Sweep(Plan),
     /// A ceiling.
     Memory(memory::Spec),
+    /// A web server.
+    Web(web::Plan),
 }
 
 /// The pairs of one cell so far.
@@ -111,6 +114,15 @@ impl Gathering {
             Subject::Sweep(plan) => {
                 let blocks = self.sweep_blocks(plan, &mut details)?;
                 (plan.level.name(), plan.test.name(), Unit::Bytes, None, blocks)
+            }
+            Subject::Web(plan) => {
+                details = web::account::details(self.all().map(|(_, outcomes)| outcomes))?;
+                let blocks = self.blocks(
+                    |outcome| &outcome.blocks,
+                    |client, _| Some(client.operations as f64 / client.seconds),
+                );
+                let size_bytes = (plan.test == web::Test::File).then_some(plan.size_bytes);
+                (web::LEVEL, plan.test.name(), Unit::TransactionsPerSecond, size_bytes, blocks)
             }
             Subject::Memory(spec) => {
                 let name = memory::Test::ALL.iter().find(|(_, test)| *test == spec.test);
@@ -377,9 +389,14 @@ impl Gathering {
         let targets: Vec<&Outcome> =
             self.all().filter_map(|(_, outcomes)| outcomes.target.as_ref()).collect();
         let transactions = matches!(&self.subject,
-            Subject::Messages(plan) if matches!(plan.test, Test::Rr | Test::Latency | Test::Hotspot));
+            Subject::Messages(plan) if matches!(plan.test, Test::Rr | Test::Latency | Test::Hotspot))
+            || matches!(&self.subject, Subject::Web(_));
         let bytes = matches!(&self.subject, Subject::Messages(plan) if plan.test.is_one_way());
-        let carried = matches!(&self.subject, Subject::Messages(plan) if !plan.carriers.is_empty());
+        let carried = match &self.subject {
+            Subject::Messages(plan) => !plan.carriers.is_empty(),
+            Subject::Web(plan) => !plan.carriers.is_empty(),
+            Subject::Sweep(_) | Subject::Memory(_) => false,
+        };
         let received = targets.iter().flat_map(|target| &target.blocks).map(|part| part.received_bytes).sum();
         let connections = self.pairs.first().filter(|_| self.is_crowd()).map_or(1, Vec::len) as f64;
         let together = |end: CpuEnd| CpuEnd {

@@ -1,5 +1,7 @@
 //! One measurement: a request in the words of the command line becomes pairs, and the pairs one cell.
 
+mod served;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +29,7 @@ use crate::request::Ethernet;
 pub use crate::request::{Request, parse_cores};
 use crate::statistics::median;
 use crate::test::nhalf;
+use crate::web;
 
 /// A cache line is timed over this many blocks of this length beside a cell.
 const CACHELINE_BLOCKS: u32 = 3;
@@ -78,6 +81,10 @@ impl Measurement {
     /// # Errors
     /// One line: what makes no sense or is not possible here, and what to do.
     pub fn prepare(request: Request, places: &mut Places) -> Result<Self> {
+        if request.level == web::LEVEL {
+            return Self::of_web(&request, places);
+        }
+        request.refuse(&request.web.given())?;
         if request.level == "memory" {
             return Self::of_memory(&request);
         }
@@ -128,6 +135,7 @@ impl Measurement {
             ("link", request.link.is_some()),
             ("between", request.between.as_deref().is_some_and(|between| between != "processes")),
             ("nodes", request.nodes.is_some()),
+            ("segmentation", request.segmentation.is_some()),
             ("response-size", request.response_bytes.is_some()),
             ("mtu", request.mtu_bytes.is_some()),
             ("integrity", request.integrity.is_some()),
@@ -292,6 +300,7 @@ impl Measurement {
                 (plan.block_us, sweep * (plan.blocks + plan.warmup_blocks))
             }
             Job::Memory(plan) => (plan.block_us, plan.blocks + plan.warmup_blocks),
+            Job::Web(plan) => (plan.pair_us(), 1),
         };
         let start = self.crowd.as_ref().map_or(Duration::ZERO, |(_, connections)| crowd::start(*connections));
         start + Duration::from_micros(block_us * u64::from(blocks)) + Duration::from_millis(50)
@@ -355,7 +364,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_in_one_line_that_says_what_exists() {
         let refusals = [
-            (refusal(|r| r.level = "tpc".into()), "choose one of memory, msg, unix, tcp, udp, eth"),
+            (refusal(|r| r.level = "tpc".into()), "choose one of memory, msg, unix, tcp, udp, eth, web"),
             (
                 refusal(|r| (r.level, r.link) = ("eth".into(), Some("shm".into()))),
                 "choose one of one-process, two-processes, veth",

@@ -14,7 +14,7 @@ use crate::pair::{Cores, Place};
 use crate::plan::{Level, Plan, SIZE_BYTES_MAX, Test};
 use crate::request::{MTU_BYTES, Request};
 use crate::test::{nhalf, overhead};
-use crate::{breakdown, burden, pin, size};
+use crate::{breakdown, burden, pin, size, web};
 
 /// Connections of a test with several unless asked otherwise.
 pub(crate) const CONNECTIONS: u32 = 4;
@@ -31,9 +31,10 @@ pub const NODES_MAX: u32 = 10_000;
 pub(crate) fn unknown_level(name: &str) -> Misuse {
     let levels: Vec<&str> = Level::ALL.iter().map(|level| level.name()).collect();
     Misuse(format!(
-        "unknown level `{name}`: choose one of memory, {}, {}",
+        "unknown level `{name}`: choose one of memory, {}, {}, {}",
         levels.join(", "),
-        ethernet::LEVEL
+        ethernet::LEVEL,
+        web::LEVEL
     ))
 }
 
@@ -49,6 +50,7 @@ pub(crate) fn refuse_what_means_nothing(request: &Request, level: Level, test: T
         ("connections", request.connections.is_some() && !test.is_crowd()),
         ("integrity", request.integrity.is_some() && socket),
         ("lent", request.lent && socket),
+        ("segmentation", request.segmentation.is_some() && level != Level::Tcp),
         ("untouched", request.untouched && (request.verify || test == Test::Breakdown)),
         ("verify", request.verify && test == Test::Breakdown),
         ("socket-buffer", request.socket_buffer_bytes.is_some() && !socket),
@@ -160,6 +162,7 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
         mtu_bytes: request.mtu_bytes,
         carriers: place.carriers().to_vec(),
         begin_ns: None,
+        spoke: None,
         burden_percent: request.burden_percent.unwrap_or(0).min(burden::PERCENT_MAX),
         bind: place.target_address(),
         // Each pair gets one of its own.
@@ -182,7 +185,6 @@ pub(crate) fn link(request: &Request, level: Level, place: &Place) -> Option<Str
 
 /// What was chosen, in the words of the command line.
 pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTreeMap<String, Value> {
-    let on_off = |on: bool| Value::from(if on { "on" } else { "off" });
     let mut parameters = BTreeMap::new();
     let mut set = |name: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -200,6 +202,7 @@ pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTree
     set("protocol", (request.level == ethernet::LEVEL).then(|| plan.level.name().into()));
     set("coalesce", request.coalesce.map(on_off));
     set("mtu", mtu_bytes.map(Value::from));
+    set("segmentation", request.segmentation.map(on_off));
     set("integrity", request.integrity.map(on_off));
     set("lent", request.lent.then(|| true.into()));
     set("untouched", request.untouched.then(|| true.into()));
@@ -210,4 +213,8 @@ pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTree
     set("burden", request.burden_percent.map(Value::from));
     set("response-size", request.response_bytes.map(Value::from));
     parameters
+}
+
+pub(crate) fn on_off(on: bool) -> Value {
+    Value::from(if on { "on" } else { "off" })
 }

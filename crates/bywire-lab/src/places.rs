@@ -38,7 +38,12 @@ impl Places {
             ))),
             "namespaces" => {
                 let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-                self.namespaces(Carriage { link: Link::Veth, mtu_bytes, coalesce: true })?
+                self.namespaces(Carriage {
+                    link: Link::Veth,
+                    mtu_bytes,
+                    coalesce: true,
+                    segmentation: request.segmentation.unwrap_or(true),
+                })?
             }
             host => {
                 if !self.hosts.contains_key(host) {
@@ -49,6 +54,10 @@ impl Places {
             }
         };
         request.refuse(&[("key", request.key.is_some() && !matches!(place, Place::Host(_)))])?;
+        ensure!(
+            request.segmentation.is_none() || matches!(place, Place::Namespaces(_)),
+            Misuse("--segmentation sets what a veth pair does: add --between namespaces".to_owned())
+        );
         ensure!(
             request.mtu_bytes.is_none() || matches!(place, Place::Namespaces(_)),
             Misuse("--mtu sets the MTU of a veth pair: add --between namespaces".to_owned())
@@ -78,7 +87,12 @@ impl Places {
             ))
         );
         let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-        let cable = Carriage { link: Link::Veth, mtu_bytes, coalesce: true };
+        let cable = Carriage {
+            link: Link::Veth,
+            mtu_bytes,
+            coalesce: true,
+            segmentation: request.segmentation.unwrap_or(true),
+        };
         let carriage = ethernet.map_or(cable, |ethernet| ethernet.carriage);
         Ok(Some(match self.stars.entry((carriage, nodes)) {
             Entry::Occupied(known) => Arc::clone(known.get()),

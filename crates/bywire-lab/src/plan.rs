@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::cell::CpuEnd;
 use crate::level::memory;
+use crate::web;
 
 /// Named extra results, units in the names.
 pub type Details = BTreeMap<String, Value>;
@@ -66,6 +67,9 @@ pub struct Plan {
     /// When the source begins its first block, by the machine's monotonic clock: several connections begin at once.
     #[serde(default)]
     pub begin_ns: Option<u64>,
+    /// Which of several connections of one port this is (`msg`).
+    #[serde(default)]
+    pub spoke: Option<u32>,
     /// By how many percent the source is slowed down on purpose.
     #[serde(default)]
     pub burden_percent: u32,
@@ -156,6 +160,8 @@ pub enum Job {
     Messages(Plan),
     /// A ceiling of the machine.
     Memory(MemoryPlan),
+    /// A web server.
+    Web(web::Plan),
 }
 
 impl Job {
@@ -164,6 +170,7 @@ impl Job {
         let seconds = match self {
             Self::Messages(plan) => plan.deadline_seconds,
             Self::Memory(plan) => plan.deadline_seconds,
+            Self::Web(plan) => plan.deadline_seconds,
         };
         Duration::from_secs(seconds)
     }
@@ -171,7 +178,7 @@ impl Job {
     /// False for ceilings that one process measures alone.
     pub fn needs_target(&self) -> bool {
         match self {
-            Self::Messages(_) => true,
+            Self::Messages(_) | Self::Web(_) => true,
             Self::Memory(plan) => plan.spec.needs_target(),
         }
     }
@@ -216,6 +223,13 @@ pub enum Role {
         core: Option<u32>,
         /// Where the target listens, as it reported.
         address: String,
+    },
+    /// One port that has many peers (`msg`): the end where all connections meet.
+    Hub {
+        /// The core to be pinned to.
+        core: Option<u32>,
+        /// How many there are.
+        connections: u32,
     },
     /// Both ends as two threads of this process.
     Both {

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::ending::Misuse;
 use crate::ethernet::{self, Carriage, Link, Protocol};
+use crate::web;
 
 /// The MTU of a veth pair unless asked otherwise.
 pub(crate) const MTU_BYTES: u32 = 1500;
@@ -11,7 +12,7 @@ pub(crate) const MTU_BYTES: u32 = 1500;
 /// What is asked for, in the words of the command line; the same words for every level.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// `memory`, `msg`, `unix`, `tcp`, `udp` or `eth`.
+    /// `memory`, `msg`, `unix`, `tcp`, `udp`, `eth` or `web`.
     pub level: String,
     /// A test of that level.
     pub test: String,
@@ -23,6 +24,8 @@ pub struct Request {
     pub protocol: Option<String>,
     /// Take all frames there are at each wake of a carrying process (`eth`); on by default.
     pub coalesce: Option<bool>,
+    /// Leave the cutting of long sends into segments to the interfaces between namespaces; on by default.
+    pub segmentation: Option<bool>,
     /// Idle peers that stay connected (`msg`); of tests with several connections: nodes around a switch.
     pub nodes: Option<u32>,
     /// How many connections at once (`streams`, `hotspot`, `fanin`, `fanout`).
@@ -57,6 +60,8 @@ pub struct Request {
     pub lines: Option<u32>,
     /// Both cores at once (rates of `memory`).
     pub both_cores: bool,
+    /// What only web servers are asked (`web`).
+    pub web: web::Wish,
     /// Slow the source down by so many percent, to see what a comparison finds.
     pub burden_percent: Option<u32>,
 }
@@ -72,6 +77,10 @@ impl Request {
     /// # Errors
     /// A link or a protocol that the level `eth` has not.
     pub fn anywhere(&self) -> Result<Self> {
+        if self.level == web::LEVEL {
+            let (link, mtu_bytes, coalesce, segmentation) = (None, None, None, None);
+            return Ok(Self { link, mtu_bytes, coalesce, segmentation, ..self.clone() });
+        }
         let level = match Ethernet::asked(self)? {
             Some(ethernet) => ethernet.protocol.name().to_owned(),
             None => self.level.clone(),
@@ -88,6 +97,7 @@ impl Request {
             nodes,
             protocol: None,
             coalesce: None,
+            segmentation: None,
             ..self.clone()
         })
     }
@@ -124,12 +134,9 @@ impl Ethernet {
             "level eth joins two namespaces that it makes: leave out --between"
         );
         let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-        let (least, most) = (68, if link == Link::Veth { 65_535 } else { 65_521 });
-        ensure!(
-            (least..=most).contains(&mtu_bytes),
-            Misuse(format!("an MTU of {mtu_bytes} is out of bounds: give --mtu {least} to {most} bytes"))
-        );
-        let carriage = Carriage { link, mtu_bytes, coalesce: request.coalesce.unwrap_or(true) };
+        let (coalesce, segmentation) =
+            (request.coalesce.unwrap_or(true), request.segmentation.unwrap_or(true));
+        let carriage = ethernet::carriage(link, mtu_bytes, coalesce, segmentation)?;
         Ok(Some(Self { protocol, carriage }))
     }
 }

@@ -127,10 +127,15 @@ fn quantile_of_sorted(sorted: &[f64], quantile: f64) -> f64 {
 }
 
 /// Steele, Lea and Flood's generator: small, fast, and fixed for ever, so an old interval can be recomputed.
-struct SplitMix(u64);
+pub(crate) struct SplitMix(u64);
 
 impl SplitMix {
-    fn next(&mut self) -> u64 {
+    /// A sequence of its own for each seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -139,8 +144,13 @@ impl SplitMix {
     }
 
     /// Uniform in `0..bound`, by the high half of a wide product.
-    fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
+    }
+
+    /// Uniform from 0 up to, but never, 1.
+    pub(crate) fn share(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -6,6 +6,7 @@ use bywire_lab::history;
 use bywire_lab::measure::{Measurement, Places, Request};
 use bywire_lab::plan::{Level, Test};
 use bywire_lab::preset::{self, PRESETS};
+use bywire_lab::web;
 
 const SOURCES: &str = include_str!("../../../docs/sources.md");
 
@@ -57,6 +58,7 @@ fn a_row_with_neither_and_a_bad_command_are_refused() {
         "`bywire bench everything`",
         "`bywire teleport`",
         "comes with a later step: level tcp",
+        "comes with a later step: level web",
         "none:",
     ] {
         let row = Row { name: "a/b", what: "", today };
@@ -127,7 +129,7 @@ fn check_later(step: &str) -> Result<(), String> {
         return Err(format!("`{step}` is no later step"));
     }
     let here = match step.split([' ', ',', ';', '.']).collect::<Vec<_>>()[..] {
-        ["level", level, ..] => level.parse::<Level>().is_ok(),
+        ["level", level, ..] => level == web::LEVEL || level.parse::<Level>().is_ok(),
         ["test", test, ..] => test.parse::<Test>().is_ok(),
         ["preset", preset, ..] => PRESETS.iter().any(|(name, _)| *name == preset),
         _ => false,
@@ -195,6 +197,10 @@ fn valued(request: &mut Request, option: &str, value: &str) -> Result<(), String
         "--connections" => request.connections = Some(number(value)?),
         "--nodes" => request.nodes = Some(number(value)?),
         "--time" => request.time_seconds = Some(number(value)?),
+        "--segmentation" => request.segmentation = Some(switch(value)?),
+        "--server" => request.web.server = Some(value.into()),
+        "--alpha" => request.web.alpha = Some(number(value)?),
+        "--rank" => request.web.rank = Some(value.into()),
         "--integrity" => request.integrity = Some(switch(value)?),
         "--nagle" => request.nagle = Some(switch(value)?),
         "--style" if value == "netperf" => {}

@@ -16,6 +16,7 @@ mod page;
 mod past;
 mod plot;
 pub mod quantity;
+mod served;
 mod text;
 pub(crate) mod way;
 

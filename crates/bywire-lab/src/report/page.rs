@@ -16,6 +16,7 @@ use crate::report::merged::MACHINE;
 use crate::report::past::{Comparison, comparisons};
 use crate::report::plot::{Placed, Plot};
 use crate::report::quantity;
+use crate::report::served;
 use crate::report::way::{Waiting, ways};
 
 use Column::{Figures, Words};
@@ -93,7 +94,8 @@ impl<'a> Page<'a> {
         html! {
             (answer(self, &scores, &ceilings, &ladder))
             @if !self.is_overview {
-                (carried_over_ethernet(self))
+                (tables(self, "ethernet", "Ethernet of the fabric beside the kernel's own", &carried::tables(&self.session.cells)))
+                (tables(self, "web", "Web servers", &served::tables(&self.session.cells)))
                 @if !others.is_empty() { h2 id=(self.name("plots")) { "Plots" } }
                 @for plot in others { (plot.section(&self.name(plot.id))) }
                 (ceiling_table(self, &ceilings))
@@ -316,14 +318,13 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
     )
 }
 
-/// The tables of the documents on Ethernet, with today's rows.
-fn carried_over_ethernet(page: &Page) -> Markup {
-    let tables = carried::tables(&page.session.cells);
+/// Tables whose first columns are names, under one heading.
+fn tables(page: &Page, identity: &str, heading: &str, tables: &[carried::Table]) -> Markup {
     html! {
         @if !tables.is_empty() {
-            section.card id=(page.name("ethernet")) {
-                h3 { "Ethernet of the fabric beside the kernel's own" }
-                @for table in &tables {
+            section.card id=(page.name(identity)) {
+                h3 { (heading) }
+                @for table in tables {
                     h4 { (table.title) }
                     p.about { (table.about) }
                     @let columns: Vec<Column> = table.columns.iter().enumerate().map(|(index, name)| match index < carried::NAMING {

@@ -323,7 +323,7 @@ pub fn monotonic_ns() -> u64 {
 }
 
 /// The calling thread's own CPU time.
-fn thread_seconds() -> f64 {
+pub(crate) fn thread_seconds() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
