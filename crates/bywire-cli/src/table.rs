@@ -7,7 +7,7 @@ use bywire_lab::cell::{Cacheline, Cell, CpuBothEnds, CpuEnd, Unit};
 use bywire_lab::cpu::DISTURBED;
 use bywire_lab::measure::PAIRS;
 use bywire_lab::report::quantity;
-use bywire_lab::web::account;
+use bywire_lab::web;
 
 use crate::account;
 
@@ -146,7 +146,7 @@ fn details(cell: &Cell) -> Vec<(String, String)> {
 
 /// What each open loop saw, in a line: asked for, answered, and how long that took from when each request was due.
 fn open_loops(cell: &Cell) -> Vec<(String, String)> {
-    let loads = cell.details.get(account::LOADS).and_then(|loads| loads.as_array());
+    let loads = cell.details.get(web::account::LOADS).and_then(|loads| loads.as_array());
     let row = |load: &serde_json::Value| {
         let share = 100.0 * load["share"].as_f64()?;
         let of = |name: &str| cell.details.get(&format!("open_{share:.0}_{name}"))?.as_f64();
@@ -278,7 +278,7 @@ fn notes(cell: &Cell) -> Vec<&'static str> {
             "Half-RTT is half of a round trip, what the field calls one-way latency.",
         ),
         (
-            cell.details.contains_key(account::LOADS),
+            cell.details.contains_key(web::account::LOADS),
             "At a share of the peak requests are due at moments drawn beforehand, and each is timed from its own: what waits behind \
              a slow one counts. From the send itself is what a client sees that waits before it asks on (coordinated omission).",
         ),

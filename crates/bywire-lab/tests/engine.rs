@@ -21,6 +21,7 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         _ => size_bytes,
     };
     Plan {
+        spoke: None,
         level,
         test,
         link: None,
