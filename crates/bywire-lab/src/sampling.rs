@@ -9,9 +9,9 @@ use std::fs;
 use std::io;
 
 use anyhow::{Context, Result, ensure};
-use perf_event::data::Record;
-use perf_event::events::Software;
-use perf_event::{Builder, Clock, SampleFlag, Sampler};
+use perf_event2::data::Record;
+use perf_event2::events::Software;
+use perf_event2::{Builder, Clock, SampleFlag, Sampler};
 
 /// Time between two samples of a core, at least.
 const PERIOD_NS_MIN: u64 = 100_000;
