@@ -42,6 +42,7 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         mtu_bytes: None,
         carriers: Vec::new(),
         begin_ns: None,
+        spoke: None,
         burden_percent: 0,
         bind: [127, 0, 0, 1].into(),
         cookie: format!("{:032x}", rand::random::<u128>()),
