@@ -16,6 +16,7 @@ mod table;
 mod words;
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -72,6 +73,9 @@ enum Action {
     /// One end of a pair, started by the commands above
     #[command(name = "__worker", hide = true)]
     Worker,
+    /// Beside one rank of an MPI job, started by its launcher
+    #[command(name = bywire_lab::mpi::COMMAND, hide = true)]
+    MpiRank { socket: PathBuf, program: PathBuf },
 }
 
 fn main() -> ExitCode {
@@ -123,6 +127,7 @@ impl Action {
             Self::Capture(arguments) => arguments.run(),
             Self::Carrier(arguments) => arguments.run(),
             Self::Worker => bywire_lab::worker::run(),
+            Self::MpiRank { socket, program } => bywire_lab::mpi::run_rank(&socket, &program),
             Self::Doctor(arguments) => arguments.run(),
             Self::Completions(arguments) => arguments.run(Bywire::command()),
             Self::Man(arguments) => arguments.run(Bywire::command()),

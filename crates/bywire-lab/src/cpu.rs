@@ -52,6 +52,11 @@ impl Snapshot {
         }
     }
 
+    /// The same of another thread that has told how long it has run so far.
+    pub fn of_thread_that_ran(thread: &str, core: Option<u32>, thread_seconds: f64) -> Self {
+        Self { thread_seconds, ..Self::of_thread(thread, core) }
+    }
+
     /// The cost of the span from `self` to `later`, both taken by one thread. Shares are of wall time, 0 to 1;
     /// machine shares are absent for spans under [`MACHINE_SPAN_SECONDS_MIN`] and where `/proc/stat` has no such core.
     pub fn until(&self, later: &Self) -> CpuEnd {

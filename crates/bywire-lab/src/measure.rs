@@ -14,6 +14,7 @@ use crate::ethernet::{self, Carriage, Link, Protocol};
 use crate::gathering::{Gathering, Subject};
 use crate::gauge::{Gauge, Moment, now_unix_seconds};
 use crate::level::memory;
+use crate::mpi::Choice;
 use crate::pair::{self, Cores, Place};
 pub use crate::places::Places;
 use crate::plan::{Job, Level, MemoryPlan, Outcome, Plan, SIZE_BYTES_MAX, Test};
@@ -69,12 +70,14 @@ pub const NODES_MAX: u32 = 10_000;
 /// What is asked for, in the words of the command line; the same words for every level.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// `memory`, `msg`, `unix`, `tcp`, `udp` or `eth`.
+    /// `memory`, `msg`, `unix`, `tcp`, `udp`, `mpi` or `eth`.
     pub level: String,
     /// A test of that level.
     pub test: String,
     /// How the level is to carry the messages, where it has a choice.
     pub link: Option<String>,
+    /// Whose MPI (`mpi`); Open MPI's by default.
+    pub mpi: Option<String>,
     /// `processes` (default), `threads`, `namespaces`, or a host with `bywire serve`.
     pub between: Option<String>,
     /// What the ends speak (`eth`): `tcp` (default) or `udp`.
@@ -126,12 +129,13 @@ impl Request {
     /// The same messages between two processes without anything between them that would have to be made first.
     ///
     /// # Errors
-    /// A link or a protocol that the level `eth` has not.
+    /// What the levels `eth` and `mpi` have not.
     pub fn anywhere(&self) -> Result<Self> {
         let level = match Ethernet::asked(self)? {
             Some(ethernet) => ethernet.protocol.name().to_owned(),
             None => self.level.clone(),
         };
+        let level = if Choice::asked(self)?.is_some() { Level::Tcp.name().to_owned() } else { level };
         let link = self.link.clone().filter(|_| self.level == level);
         let (between, mtu_bytes, key) = (None, None, None);
         let nodes = self.nodes.filter(|_| self.level == "msg");
@@ -144,6 +148,7 @@ impl Request {
             nodes,
             protocol: None,
             coalesce: None,
+            mpi: None,
             ..self.clone()
         })
     }
@@ -288,24 +293,27 @@ impl Measurement {
         };
         let test: Test = request.test.parse().map_err(Misuse::of)?;
         refuse_what_means_nothing(&request, level, test).map_err(Misuse::of)?;
-        let apart = ethernet.is_some() || (test.is_crowd() && request.nodes.is_some());
+        let mpi = Choice::asked(&request).map_err(Misuse::of)?;
+        let carriage = mpi.and_then(|choice| choice.carriage(request.mtu_bytes));
+        let apart = ethernet.is_some() || carriage.is_some() || (test.is_crowd() && request.nodes.is_some());
         let usually = if apart { "namespaces" } else { "processes" };
         let between = request.between.clone().unwrap_or_else(|| usually.to_owned());
         let star = places.star(&request, level, test, &between, ethernet.as_ref())?;
         let place = match (&star, &ethernet) {
             (Some(star), _) => Ground::Star(Arc::clone(star)).place(test, 0),
             (None, Some(ethernet)) => places.ethernet(&request, ethernet.carriage)?,
+            (None, None) if let Some(carriage) = carriage => places.ethernet(&request, carriage)?,
             (None, None) => places.open(&request, level, &between)?,
         };
         let ground = star.map_or_else(|| Ground::One(place.clone()), Ground::Star);
         let crowd = test.is_crowd().then(|| (ground, request.connections.unwrap_or(CONNECTIONS)));
         let cores = choose_cores(request.cores, &place).map_err(Misuse::of)?;
-        let plan = plan(&request, level, test, &place).map_err(Misuse::of)?;
+        let plan = Plan { mpi, ..plan(&request, level, test, &place).map_err(Misuse::of)? };
         let link = link(&request, level, &place);
         Ok(Self {
             parameters: parameters(&request, &plan, &place),
             ethernet: ethernet.is_some(),
-            beside: (matches!(level, Level::Msg | Level::Unix) && cores.apart()).then_some(None),
+            beside: (matches!(level, Level::Msg | Level::Unix | Level::Mpi) && cores.apart()).then_some(None),
             gathering: Gathering::new(match test {
                 Test::Nhalf => Subject::Sweep(plan.clone()),
                 _ => Subject::Messages(plan.clone()),
@@ -334,6 +342,7 @@ impl Measurement {
             ("lent", request.lent),
             ("socket-buffer", request.socket_buffer_bytes.is_some()),
             ("burden", request.burden_percent.is_some()),
+            ("mpi", request.mpi.is_some()),
             ("connections", request.connections.is_some()),
         ])?;
         let test: memory::Test = request.test.parse().map_err(Misuse::of)?;
@@ -538,7 +547,7 @@ fn refuse_what_means_nothing(request: &Request, level: Level, test: Test) -> Res
     request.refuse(&[
         ("lines", request.lines.is_some()),
         ("both-cores", request.both_cores),
-        ("link", request.link.is_some() && socket && request.level != ethernet::LEVEL),
+        ("link", request.link.is_some() && ![Level::Msg, Level::Mpi].contains(&level) && request.level != ethernet::LEVEL),
         ("protocol", request.protocol.is_some() && request.level != ethernet::LEVEL),
         ("coalesce", request.coalesce.is_some() && request.level != ethernet::LEVEL),
         ("nodes", request.nodes.is_some() && if socket { !test.is_crowd() } else { test.is_crowd() }),
@@ -632,12 +641,14 @@ fn plan(request: &Request, level: Level, test: Test, place: &Place) -> Result<Pl
         level,
         test,
         link: request.link.clone(),
+        mpi: None,
         size_bytes,
         response_bytes,
         block_us: blocks.block_us,
         warmup_blocks: blocks.warmup,
         blocks: blocks.kept,
-        spin: request.spin.unwrap_or(test == Test::Interleave),
+        // MPI polls.
+        spin: request.spin.unwrap_or(test == Test::Interleave || level == Level::Mpi),
         sleep: request.spin == Some(false),
         verify: request.verify,
         nagle: request.nagle.unwrap_or(false),
@@ -692,6 +703,7 @@ fn link(request: &Request, level: Level, place: &Place) -> Option<String> {
     let link = match (level, place) {
         (Level::Msg, _) => request.link.as_deref().unwrap_or("shm"),
         (Level::Unix, _) => "unix",
+        (Level::Mpi, _) => request.link.as_deref().unwrap_or("shm"),
         (_, Place::Processes | Place::Threads) => "loopback",
         (_, Place::Namespaces(namespaces)) => namespaces.link(),
         (_, Place::Nodes { star, .. }) => star.link(),
@@ -718,6 +730,7 @@ fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTreeMap<String,
         .mtu_bytes
         .or_else(|| matches!(place, Place::Namespaces(_) | Place::Nodes { .. }).then_some(MTU_BYTES));
     set("protocol", (request.level == ethernet::LEVEL).then(|| plan.level.name().into()));
+    set("mpi", plan.mpi.map(|choice| choice.implementation.name().into()));
     set("coalesce", request.coalesce.map(on_off));
     set("mtu", mtu_bytes.map(Value::from));
     set("integrity", request.integrity.map(on_off));

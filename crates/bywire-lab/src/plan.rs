@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::cell::CpuEnd;
 use crate::level::memory;
+use crate::mpi::Choice;
 
 /// Named extra results, units in the names.
 pub type Details = BTreeMap<String, Value>;
@@ -29,6 +30,9 @@ pub struct Plan {
     pub test: Test,
     /// How the level is to carry them, where it has a choice.
     pub link: Option<String>,
+    /// Whose MPI, carried by what (`mpi`).
+    #[serde(default)]
+    pub mpi: Option<Choice>,
     /// Length of a message from source to target.
     pub size_bytes: u64,
     /// Length of a message from target to source.
@@ -343,6 +347,8 @@ names! {
         Tcp = "tcp",
         /// The kernel's UDP.
         Udp = "udp",
+        /// MPI implementations.
+        Mpi = "mpi",
     }
 }
 
@@ -416,7 +422,7 @@ impl Level {
     pub fn longest(self) -> u64 {
         match self {
             Self::Udp => DATAGRAM_BYTES_MAX,
-            Self::Msg | Self::Unix | Self::Tcp => SIZE_BYTES_MAX,
+            Self::Msg | Self::Unix | Self::Tcp | Self::Mpi => SIZE_BYTES_MAX,
         }
     }
 }
