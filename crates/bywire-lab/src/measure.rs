@@ -302,8 +302,10 @@ impl Measurement {
         let place = match (&star, &ethernet) {
             (Some(star), _) => Ground::Star(Arc::clone(star)).place(test, 0),
             (None, Some(ethernet)) => places.ethernet(&request, ethernet.carriage)?,
-            (None, None) if let Some(carriage) = carriage => places.ethernet(&request, carriage)?,
-            (None, None) => places.open(&request, level, &between)?,
+            (None, None) => match carriage {
+                Some(carriage) => places.ethernet(&request, carriage)?,
+                None => places.open(&request, level, &between)?,
+            },
         };
         let ground = star.map_or_else(|| Ground::One(place.clone()), Ground::Star);
         let crowd = test.is_crowd().then(|| (ground, request.connections.unwrap_or(CONNECTIONS)));
@@ -547,7 +549,12 @@ fn refuse_what_means_nothing(request: &Request, level: Level, test: Test) -> Res
     request.refuse(&[
         ("lines", request.lines.is_some()),
         ("both-cores", request.both_cores),
-        ("link", request.link.is_some() && ![Level::Msg, Level::Mpi].contains(&level) && request.level != ethernet::LEVEL),
+        (
+            "link",
+            request.link.is_some()
+                && ![Level::Msg, Level::Mpi].contains(&level)
+                && request.level != ethernet::LEVEL,
+        ),
         ("protocol", request.protocol.is_some() && request.level != ethernet::LEVEL),
         ("coalesce", request.coalesce.is_some() && request.level != ethernet::LEVEL),
         ("nodes", request.nodes.is_some() && if socket { !test.is_crowd() } else { test.is_crowd() }),

@@ -87,13 +87,14 @@ impl Tools {
         match implementation {
             Implementation::OpenMpi => {
                 let directories: Vec<PathBuf> = env::split_paths(&directories).collect();
-                Self::among(&directories, "Open MPI").context(
+                Self::among(&directories, implementation).context(
                     "Open MPI is not here: install it with `apt-get install openmpi-bin libopenmpi-dev`",
                 )
             }
             Implementation::Mpich => {
-                let place = env::var_os(MPICH_PLACE).map_or_else(|| cache().map(|cache| cache.join("mpich")), |place| Ok(place.into()))?;
-                Self::among(&[place.join("bin")], "HYDRA").with_context(|| {
+                let named = env::var_os(MPICH_PLACE).map(PathBuf::from);
+                let place = named.map_or_else(|| cache().map(|cache| cache.join("mpich")), Ok)?;
+                Self::among(&[place.join("bin")], implementation).with_context(|| {
                     let place = place.display();
                     format!(
                         "MPICH is not here: install it with `python3 -m venv {place} && {place}/bin/pip install mpich`, \
@@ -104,20 +105,28 @@ impl Tools {
         }
     }
 
-    /// The first launcher in `directories` that says what `name` it has, with a compiler beside it.
-    fn among(directories: &[PathBuf], name: &str) -> Option<Self> {
+    /// The first launcher in `directories` that says it is the implementation's, with a compiler beside it.
+    fn among(directories: &[PathBuf], implementation: Implementation) -> Option<Self> {
         // Where a distribution has several implementations, the ending tells them apart.
+        let (endings, names) = match implementation {
+            Implementation::OpenMpi => ([".openmpi", ""], ["Open MPI", "OpenRTE"]),
+            Implementation::Mpich => ([".mpich", ""], ["HYDRA", "MPICH"]),
+        };
         let named = |directory: &Path, program: &str| -> Option<PathBuf> {
-            let endings = if name == "HYDRA" { [""; 2] } else { [".openmpi", ""] };
-            endings.iter().map(|ending| directory.join(format!("{program}{ending}"))).find(|path| path.is_file())
+            endings
+                .iter()
+                .map(|ending| directory.join(format!("{program}{ending}")))
+                .find(|path| path.is_file())
         };
         directories.iter().find_map(|directory| {
-            let (launcher, compiler) = (named(directory, "mpiexec")?, named(directory, "mpicc")?);
-            let said = output(Command::new("timeout").arg(PATIENCE_SECONDS).arg(&launcher).arg("--version")).ok()?;
+            let (launcher, compiler) = (named(directory, "mpirun")?, named(directory, "mpicc")?);
+            let said =
+                output(Command::new("timeout").arg(PATIENCE_SECONDS).arg(&launcher).arg("--version")).ok()?;
             let said = String::from_utf8_lossy(&said.stdout).into_owned();
-            let version = said.lines().find(|line| line.contains("Version") || line.contains(name))?;
-            let version = version.split_whitespace().collect::<Vec<_>>().join(" ");
-            said.contains(name).then_some(Self { launcher, compiler, version })
+            let is_its = names.iter().any(|name| said.contains(name));
+            let line = said.lines().find(|line| line.contains("Version:")).or(said.lines().next())?;
+            let version = line.split_whitespace().last()?.to_owned();
+            is_its.then_some(Self { launcher, compiler, version })
         })
     }
 }
@@ -138,7 +147,8 @@ fn made(cache: &Path, tools: &Tools) -> Result<PathBuf> {
     let compiled = output(&mut command);
     let result = compiled.and_then(|output| {
         let said = String::from_utf8_lossy(&output.stderr);
-        let reason = said.lines().find(|line| line.contains("error")).or(said.lines().next()).unwrap_or("nothing");
+        let reason =
+            said.lines().find(|line| line.contains("error")).or(said.lines().next()).unwrap_or("nothing");
         ensure!(output.status.success(), "{} said: {reason}", tools.compiler.display());
         Ok(fs::rename(&being_made, &program)?)
     });
@@ -214,15 +224,16 @@ mod tests {
     fn another_implementation_under_the_same_name_is_not_taken() {
         let directory = tempfile::tempdir().unwrap();
         let directories = [directory.path().to_owned()];
-        assert!(Tools::among(&directories, "Open MPI").is_none(), "nothing is there");
+        let among = |implementation| Tools::among(&directories, implementation);
+        assert!(among(Implementation::OpenMpi).is_none(), "nothing is there");
         program(directory.path(), "mpicc", "exit 1");
-        program(directory.path(), "mpiexec", "echo HYDRA build details:; echo '    Version:      5.0.2'");
-        assert!(Tools::among(&directories, "Open MPI").is_none(), "somebody else's");
-        assert_eq!(Tools::among(&directories, "HYDRA").unwrap().version, "Version: 5.0.2");
-        program(directory.path(), "mpiexec.openmpi", "echo 'mpiexec (Open MPI) 4.1.4'");
-        let found = Tools::among(&directories, "Open MPI").unwrap();
-        assert_eq!(found.version, "mpiexec (Open MPI) 4.1.4");
-        assert!(found.launcher.ends_with("mpiexec.openmpi"));
+        program(directory.path(), "mpirun", "echo HYDRA build details:; echo '    Version:      5.0.2'");
+        assert!(among(Implementation::OpenMpi).is_none(), "somebody else's");
+        assert_eq!(among(Implementation::Mpich).unwrap().version, "5.0.2");
+        program(directory.path(), "mpirun.openmpi", "echo 'mpirun.openmpi (OpenRTE) 4.1.4'; echo; echo more");
+        let found = among(Implementation::OpenMpi).unwrap();
+        assert_eq!(found.version, "4.1.4");
+        assert!(found.launcher.ends_with("mpirun.openmpi"));
     }
 
     #[test]

@@ -5,20 +5,21 @@
 //! socket.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::LazyLock;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Pid;
 
-use super::{COMMAND, Choice, Implementation, Installation, Link};
+use super::{COMMAND, Choice, Implementation, Installation, Link, OUR_PROC, SOCKET};
 use crate::interrupt::{self, Group};
 use crate::level::msg;
 use crate::meeting::MeetingPlace;
@@ -41,12 +42,18 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// The most that is kept of what a launcher complains.
 const COMPLAINTS_BYTES_MAX: u64 = 64 << 10;
 
-/// What a job with namespaces of its own does first: memory to share that goes with it.
-const PREPARE: &str = r#"mount -t tmpfs -o mode=1777 bywire /dev/shm && exec "$@""#;
+/// What a job with namespaces of its own does first: a `/proc` of its own processes, ours at the first word's place, and
+/// memory to share that goes with it.
+const PREPARE: &str = r#"mount --bind /proc "$0" && mount -t proc bywire /proc &&
+mount -t tmpfs -o mode=1777 bywire /dev/shm && exec "$@""#;
 
 /// The same, and a name of its own: launchers tell hosts apart by it.
-const PREPARE_SOURCE: &str = r#"mount -t tmpfs -o mode=1777 bywire /dev/shm &&
-echo bywire-source >/proc/sys/kernel/hostname && exec "$@""#;
+const PREPARE_SOURCE: &str = r#"echo bywire-source >/proc/sys/kernel/hostname &&
+mount --bind /proc "$0" && mount -t proc bywire /proc &&
+mount -t tmpfs -o mode=1777 bywire /dev/shm && exec "$@""#;
+
+/// The namespaces of a job.
+const ISOLATED: [&str; 7] = ["--mount", "--uts", "--pid", "--fork", "--kill-child=SIGKILL", "sh", "-c"];
 
 /// Runs one fresh job of two ranks through its plan.
 ///
@@ -67,7 +74,8 @@ pub(crate) fn run(plan: &Plan, choice: Choice, place: &Place, cores: Cores) -> R
     let prefix = msg::directory("");
     let prefix = prefix.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let _meeting_place = MeetingPlace::make(directory.clone(), prefix)?;
-    let socket = directory.join("ranks");
+    let socket = directory.join(SOCKET);
+    fs::create_dir(directory.join(OUR_PROC))?;
     let listener = UnixListener::bind(&socket).context("cannot listen for MPI's ranks")?;
     listener.set_nonblocking(true)?;
     let launch = Launch { installation: &installation, choice, namespaces, directory: &directory };
@@ -98,14 +106,13 @@ impl Launch<'_> {
         let mut words: Vec<OsString> = vec![self.installation.launcher.clone().into()];
         words.extend(self.options().into_iter().map(OsString::from));
         // By the path of the running program, which may have been replaced since; a launcher's own is not ours.
-        let this = format!("/proc/{}/exe", std::process::id());
+        let this = self.our_proc().join(format!("{}/exe", std::process::id()));
         words.extend([this.into(), COMMAND.into(), socket.into(), self.installation.program.clone().into()]);
         let mut command = match may_isolate() {
             true => {
                 let prepare = if self.namespaces.is_some() { PREPARE_SOURCE } else { PREPARE };
                 let mut command = Command::new("unshare");
-                command.args(["--mount", "--uts", "--pid", "--fork", "--kill-child=SIGKILL"]);
-                command.args(["sh", "-c", prepare, "sh"]).args(words);
+                command.args(ISOLATED).arg(prepare).arg(self.our_proc()).args(words);
                 command.env("TMPDIR", "/dev/shm");
                 command
             }
@@ -120,6 +127,11 @@ impl Launch<'_> {
             namespaces.source.enter(&mut command)?;
         }
         Ok(command)
+    }
+
+    /// Where this process's `/proc` is to those of the job.
+    fn our_proc(&self) -> PathBuf {
+        if may_isolate() { self.directory.join(OUR_PROC) } else { PathBuf::from("/proc") }
     }
 
     /// The interface that both ranks reach each other by.
@@ -156,7 +168,9 @@ impl Launch<'_> {
             .concat(),
             (Implementation::Mpich, None) => words("-hosts localhost"),
             (Implementation::Mpich, Some((source, target))) => [
-                words(&format!("-hosts {source},{target} -localhost {source} -iface {interface} -launcher ssh")),
+                words(&format!(
+                    "-hosts {source},{target} -localhost {source} -iface {interface} -launcher ssh"
+                )),
                 vec!["-launcher-exec".to_owned(), agent.to_string()],
             ]
             .concat(),
@@ -177,8 +191,10 @@ impl Launch<'_> {
             variables.push(("FI_PROVIDER", "tcp".to_owned()));
             variables.push(("FI_TCP_IFACE", self.interface().to_owned()));
         }
-        let network = self.namespaces.map(|pair| pair.target.path().display().to_string());
-        variables.extend(network.map(|path| ("BYWIRE_MPI_NETWORK", path)));
+        let network = self.namespaces.map(|pair| pair.target.path());
+        // As the job sees it, whose `/proc` is another one.
+        let network = network.and_then(|path| Some(self.our_proc().join(path.strip_prefix("/proc").ok()?)));
+        variables.extend(network.map(|path| ("BYWIRE_MPI_NETWORK", path.display().to_string())));
         variables
     }
 }
@@ -187,7 +203,7 @@ impl Launch<'_> {
 fn may_isolate() -> bool {
     static TRIED: LazyLock<bool> = LazyLock::new(|| {
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--uts", "--pid", "--fork", "--kill-child=SIGKILL", "sh", "-c", PREPARE, "sh", "true"]);
+        command.args(ISOLATED).args([PREPARE, "/dev/shm", "true"]);
         let tried = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
         tried.is_ok_and(|status| status.success())
     });
@@ -296,7 +312,9 @@ impl<'a> Conversation<'a> {
                 self.accept()?;
             }
             match self.receiver.recv_timeout(LOOK_AGAIN) {
-                Ok(Event { end, word: Some(Word::Failed { reason, .. }) }) => bail!("the {end} failed: {reason}"),
+                Ok(Event { end, word: Some(Word::Failed { reason, .. }) }) => {
+                    bail!("the {end} failed: {reason}")
+                }
                 Ok(Event { word: Some(Word::Outcome(outcome)), .. }) => outcomes.push(outcome),
                 Ok(Event { word: Some(other), .. }) => bail!("a rank spoke out of turn: {other:?}"),
                 Ok(Event { end, word: None }) if outcomes.iter().any(|outcome| outcome.end == end) => {}
@@ -351,8 +369,6 @@ impl Drop for Conversation<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
 
     fn options(implementation: Implementation, link: Link) -> String {

@@ -22,6 +22,12 @@ pub use rank::{COMMAND, run as run_rank};
 /// What both ranks run.
 const RANK_PROGRAM: &str = include_str!("rank.c");
 
+/// In the directory of a job: where its ranks find the parent, …
+const SOCKET: &str = "ranks";
+
+/// … and where they find the parent's `/proc`, should theirs be another one.
+const OUR_PROC: &str = "proc";
+
 /// What MPI has calls for: the rest of the tests are about other ways to wait, or to be urgent.
 pub const TESTS: [Test; 5] = [Test::Latency, Test::Stream, Test::Bidir, Test::Rr, Test::Nhalf];
 
@@ -145,10 +151,7 @@ mod tests {
         let refusals = [
             (refusal(|r| r.mpi = Some("mvapich".into())), "choose one of open-mpi, mpich"),
             (refusal(|r| r.link = Some("loopback".into())), "choose one of shm, tcp, veth, eth"),
-            (
-                refusal(|r| r.test = "overhead".into()),
-                "choose one of latency, stream, bidir, rr, nhalf",
-            ),
+            (refusal(|r| r.test = "overhead".into()), "choose one of latency, stream, bidir, rr, nhalf"),
             (refusal(|r| r.between = Some("threads".into())), "leave out --between"),
             (refusal(|r| r.spin = Some(false)), "--no-spin means nothing"),
             (refusal(|r| r.mtu_bytes = Some(9000)), "--mtu means nothing"),

@@ -6,15 +6,16 @@
 use std::env;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use hdrhistogram::Histogram;
 
+use super::OUR_PROC;
 use crate::clock::Clock;
-use crate::cpu::{Snapshot, process_seconds};
+use crate::cpu::{Snapshot, process_seconds_by};
 use crate::namespaces::end_with_this_thread;
 use crate::pin;
 use crate::plan::{Details, End, Job, Order, Outcome, Part, Plan, Role, Test, Word};
@@ -25,6 +26,10 @@ pub const COMMAND: &str = "__mpi-rank";
 
 /// Round trips of one block that a rank may tell; it ends the block itself where there are more.
 const SAMPLES_MAX: usize = 8 << 20;
+
+/// Lines of others that are passed over at once, and the longest line.
+const COMPLAINTS_MAX: usize = 64;
+const LINE_BYTES_MAX: u64 = 4096;
 
 /// Where launchers tell a rank its number.
 const RANK_VARIABLES: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"];
@@ -50,7 +55,10 @@ pub fn run(socket: &Path, program: &Path) -> Result<()> {
     let to_parent = parent.try_clone()?;
     std::thread::spawn(move || end_with_parent(input, to_parent, end, deadline));
     let Job::Messages(plan) = &order.job else { bail!("a rank's order makes no sense") };
-    let outcome = play(plan, end, core, program).inspect_err(|error| {
+    let own = socket.with_file_name(OUR_PROC);
+    let parents_proc = if own.join("self").exists() { own } else { PathBuf::from("/proc") };
+    let course = Course { plan, end, core, parents_proc, thread: String::new() };
+    let outcome = course.play(program).inspect_err(|error| {
         say(&parent, &Word::Failed { end, reason: format!("{error:#}") });
     })?;
     say(&parent, &Word::Outcome(outcome));
@@ -75,44 +83,45 @@ fn end_with_parent(mut input: BufReader<UnixStream>, parent: UnixStream, end: En
     std::process::exit(3);
 }
 
-fn play(plan: &Plan, end: End, core: Option<u32>, program: &Path) -> Result<Outcome> {
-    if let Some(core) = core {
-        pin::pin_to(core).with_context(|| format!("cannot run on core {core}"))?;
-    }
-    let mut rank = Rank::start(plan, program)?;
-    let introduced = rank.line()?;
-    let mut words = introduced.trim_end().splitn(4, ' ');
-    let (_, number, thread) = (words.next(), words.next(), words.next().unwrap_or_default().to_owned());
-    let expected = if end == End::Source { "0" } else { "1" };
-    ensure!(number == Some(expected), "the rank says of itself that it is another one: {introduced}");
-    let version = words.next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
-    let course = Course { plan, end, core, thread: format!("/proc/{thread}") };
-    let mut outcome = course.run(&mut rank)?;
-    if end == End::Source {
-        outcome.details.insert("mpi_version".to_owned(), version.replace(" Version:", "").into());
-    }
-    rank.finish()?;
-    Ok(outcome)
-}
-
 /// The rank's way through the blocks of a pair, as [`crate::test::Course`] goes it.
 struct Course<'a> {
     plan: &'a Plan,
     end: End,
     core: Option<u32>,
+    /// Where the processes are that carry messages.
+    parents_proc: PathBuf,
     /// The rank's thread, as this process's `/proc` calls it.
     thread: String,
 }
 
 impl Course<'_> {
+    fn play(mut self, program: &Path) -> Result<Outcome> {
+        if let Some(core) = self.core {
+            pin::pin_to(core).with_context(|| format!("cannot run on core {core}"))?;
+        }
+        let mut rank = Rank::start(self.plan, program)?;
+        let introduced = rank.line("rank")?;
+        let mut words = introduced.trim_end().splitn(4, ' ').skip(1);
+        let (number, thread) = (words.next(), words.next().unwrap_or_default());
+        let expected = if self.end == End::Source { "0" } else { "1" };
+        ensure!(number == Some(expected), "the rank says that it is another one: {introduced}");
+        self.thread = format!("/proc/{thread}");
+        let version = words.next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut outcome = self.run(&mut rank)?;
+        if self.end == End::Source {
+            outcome.details.insert("mpi_version".to_owned(), version.replace(" Version:", "").into());
+        }
+        rank.finish()?;
+        Ok(outcome)
+    }
+
     fn run(&self, rank: &mut Rank) -> Result<Outcome> {
         let (mut warmup, mut blocks) = (Vec::new(), Vec::new());
         let (mut all, mut block) = (histogram(), histogram());
         let (mut first, mut last) = (None, None);
         for index in 0..self.plan.warmup_blocks + self.plan.blocks {
             let kept = index >= self.plan.warmup_blocks;
-            let ready = rank.line()?;
-            let [cpu_ns] = numbers("ready", &ready)?;
+            let [cpu_ns] = numbers(&rank.line("ready")?)?;
             let before = self.snapshot(cpu_ns);
             let carriers_before = self.carriers_seconds();
             let began = Instant::now();
@@ -147,7 +156,12 @@ impl Course<'_> {
     /// As [`crate::test::Course`] reads it.
     fn carriers_seconds(&self) -> f64 {
         match self.end {
-            End::Source => self.plan.carriers.iter().map(|&process| process_seconds(process)).sum(),
+            End::Source => self
+                .plan
+                .carriers
+                .iter()
+                .map(|&process| process_seconds_by(&self.parents_proc, process))
+                .sum(),
             End::Target => 0.0,
         }
     }
@@ -186,16 +200,27 @@ impl Rank {
         Ok(Self { child, input, output: BufReader::new(output) })
     }
 
-    /// The next line that it says.
-    fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        // It says no long lines; what does not end soon is none of its.
-        (&mut self.output).take(4096).read_line(&mut line)?;
-        if let Some(reason) = line.strip_prefix("failed ") {
-            bail!("{}", reason.trim_end());
+    /// The next line that begins with `word`. Libraries may complain on the same output: what they say is passed over.
+    fn line(&mut self, word: &str) -> Result<String> {
+        let mut complaint = None;
+        for _ in 0..COMPLAINTS_MAX {
+            let mut line = String::new();
+            (&mut self.output).take(LINE_BYTES_MAX).read_line(&mut line)?;
+            if let Some(reason) = line.strip_prefix("failed ") {
+                bail!("{}", reason.trim_end());
+            }
+            if line.is_empty() {
+                break;
+            }
+            if line.ends_with('\n') && line.split(' ').next() == Some(word) {
+                return Ok(line);
+            }
+            complaint.get_or_insert(line);
         }
-        ensure!(line.ends_with('\n'), "the rank ended in the middle of the test");
-        Ok(line)
+        match complaint {
+            Some(line) => bail!("the rank ended in the middle of the test; it said: {}", line.trim_end()),
+            None => bail!("the rank ended in the middle of the test"),
+        }
     }
 
     fn go(&mut self) -> Result<()> {
@@ -204,9 +229,8 @@ impl Rank {
 
     /// What it tells of a block, its round trips apart; with the CPU time of its thread so far, in ns.
     fn block(&mut self, round_trips: &mut Histogram<u64>) -> Result<(Part, u64)> {
-        let line = self.line()?;
         let [began_ns, took_ns, operations, sent_bytes, received_bytes, cpu_ns, ran_ns, samples] =
-            numbers("block", &line)?;
+            numbers(&self.line("block")?)?;
         ensure!(samples <= SAMPLES_MAX as u64, "the rank tells more round trips than it may: {samples}");
         let mut bytes = [0; 4];
         for _ in 0..samples {
@@ -240,12 +264,11 @@ impl Drop for Rank {
     }
 }
 
-/// The numbers of a line that begins with `word`.
-fn numbers<const COUNT: usize>(word: &str, line: &str) -> Result<[u64; COUNT]> {
+/// The numbers of a line behind its first word.
+fn numbers<const COUNT: usize>(line: &str) -> Result<[u64; COUNT]> {
     let said = || format!("the rank said: {}", line.trim_end());
-    let mut words = line.split_whitespace();
-    ensure!(words.next() == Some(word), said());
-    let numbers: Vec<u64> = words.map(str::parse).collect::<Result<_, _>>().with_context(said)?;
+    let numbers: Vec<u64> =
+        line.split_whitespace().skip(1).map(str::parse).collect::<Result<_, _>>().with_context(said)?;
     numbers.try_into().ok().with_context(said)
 }
 
@@ -254,10 +277,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_its_word_and_its_numbers_or_is_quoted() {
-        assert_eq!(numbers("block", "block 1 2 3\n").unwrap(), [1, 2, 3]);
-        for line in ["ready 1 2 3\n", "block 1 2\n", "block 1 2 3 4\n", "block 1 2 x\n", ""] {
-            let error = format!("{:#}", numbers::<3>("block", line).unwrap_err());
+    fn a_line_has_its_numbers_or_is_quoted() {
+        assert_eq!(numbers("block 1 2 3\n").unwrap(), [1, 2, 3]);
+        for line in ["block 1 2\n", "block 1 2 3 4\n", "block 1 2 x\n", ""] {
+            let error = format!("{:#}", numbers::<3>(line).unwrap_err());
             assert!(error.contains(&format!("the rank said: {}", line.trim_end())), "{error}");
         }
     }
