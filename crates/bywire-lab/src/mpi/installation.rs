@@ -27,6 +27,7 @@ const AGENT: &str = r#"#!/bin/sh
 [ "$1" != -x ] || shift
 shift
 exec nsenter --net="$BYWIRE_MPI_NETWORK" unshare --mount --uts sh -c '
+timeout 5 sh -c "while ip link | grep -q NO-CARRIER; do sleep 0.02; done"
 mount -t tmpfs -o mode=1777 bywire /dev/shm && echo bywire-target >/proc/sys/kernel/hostname && eval "$@"' sh "$*"
 "#;
 

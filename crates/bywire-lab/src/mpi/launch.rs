@@ -47,8 +47,11 @@ const COMPLAINTS_BYTES_MAX: u64 = 64 << 10;
 const PREPARE: &str = r#"mount --bind /proc "$0" && mount -t proc bywire /proc &&
 mount -t tmpfs -o mode=1777 bywire /dev/shm && exec "$@""#;
 
-/// The same, and a name of its own: launchers tell hosts apart by it.
+/// The same, with a name of its own, as launchers tell hosts apart by it, and once the interfaces have their carriers:
+/// the kernel tells of a new one a second late, and MPI passes over one without. The other rank's host does so in
+/// [`Installation::agent`].
 const PREPARE_SOURCE: &str = r#"echo bywire-source >/proc/sys/kernel/hostname &&
+timeout 5 sh -c 'while ip link | grep -q NO-CARRIER; do sleep 0.02; done'
 mount --bind /proc "$0" && mount -t proc bywire /proc &&
 mount -t tmpfs -o mode=1777 bywire /dev/shm && exec "$@""#;
 
