@@ -14,7 +14,7 @@ use crate::ethernet::{self, Carriage, Link, Protocol};
 use crate::gathering::{Gathering, Subject};
 use crate::gauge::{Gauge, Moment, now_unix_seconds};
 use crate::level::memory;
-use crate::mpi::Choice;
+use crate::mpi::{Choice, Installation};
 use crate::pair::{self, Cores, Place};
 pub use crate::places::Places;
 use crate::plan::{Job, Level, MemoryPlan, Outcome, Plan, SIZE_BYTES_MAX, Test};
@@ -294,6 +294,9 @@ impl Measurement {
         let test: Test = request.test.parse().map_err(Misuse::of)?;
         refuse_what_means_nothing(&request, level, test).map_err(Misuse::of)?;
         let mpi = Choice::asked(&request).map_err(Misuse::of)?;
+        if let Some(choice) = mpi {
+            Installation::look(choice.implementation)?;
+        }
         let carriage = mpi.and_then(|choice| choice.carriage(request.mtu_bytes));
         let apart = ethernet.is_some() || carriage.is_some() || (test.is_crowd() && request.nodes.is_some());
         let usually = if apart { "namespaces" } else { "processes" };

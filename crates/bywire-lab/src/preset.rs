@@ -8,6 +8,7 @@ use crate::cell::Absence;
 use crate::ending::Misuse;
 use crate::ethernet::{self, Link, Protocol};
 use crate::measure::{self, Request};
+use crate::mpi::{self, Implementation};
 
 /// What a session takes.
 #[derive(Clone, Debug)]
@@ -39,7 +40,9 @@ pub const PRESETS: [(&str, &str); 6] = [
 const LEVELS: [&str; 4] = ["msg", "unix", "tcp", "udp"];
 
 /// All that `--levels` may name besides `memory`.
-const ALL_LEVELS: [&str; 5] = ["msg", "unix", "tcp", "udp", ethernet::LEVEL];
+const ALL_LEVELS: [&str; 6] = ["msg", "unix", "tcp", "udp", ethernet::LEVEL, MPI];
+
+const MPI: &str = "mpi";
 
 /// Measuring time of a ceiling, at most.
 const CEILING_SECONDS: f64 = 0.2;
@@ -94,10 +97,10 @@ fn left_out(preset: &Preset) -> Vec<Absence> {
         .into_iter()
         .filter(|level| others(level))
         .map(|level| {
-            let instead = if level == ethernet::LEVEL {
-                "quick, gm-ethernet, trapeze and bip"
-            } else {
-                "quick, full and gm"
+            let instead = match level {
+                ethernet::LEVEL => "quick, gm-ethernet, trapeze and bip",
+                MPI => "full and gm",
+                _ => "quick, full and gm",
             };
             absent(level, format!("no part of the preset {}: {instead} measure it", preset.name))
         })
@@ -186,6 +189,17 @@ fn full() -> Preset {
         groups.push(several(connections, at_levels(&LEVELS, "streams", None)));
         groups.push(several(connections, at_levels(&LEVELS, "hotspot", Some(1))));
     }
+    for (test, size) in
+        [("latency", 8), ("latency", KIB), ("stream", 8), ("stream", 64 * KIB), ("stream", MIB)]
+    {
+        groups.push(ranks(&[mpi::Link::Shm, mpi::Link::Tcp], test, size));
+    }
+    for (test, size) in [("bidir", 64 * KIB), ("rr", 1)] {
+        groups.push(ranks(&[mpi::Link::Shm, mpi::Link::Tcp], test, size));
+    }
+    for (test, size) in [("latency", 8), ("stream", 64 * KIB)] {
+        groups.push(ranks(&[mpi::Link::Veth, mpi::Link::Eth], test, size));
+    }
     for test in ["fanin", "fanout"] {
         let nodes = |request| Request { nodes: Some(4), ..request };
         let around = Link::ALL.iter().map(|&link| nodes(over(link, test, 64 * KIB))).collect();
@@ -212,6 +226,12 @@ fn gm() -> Preset {
     // Polling, as GM did and as docs/performance.md does.
     groups.push(polling(at_levels(&LEVELS, "nhalf", None)));
     groups.push(at_levels(&LEVELS, "overhead", Some(8)));
+    // In the place of MPICH over GM, which the page leads to.
+    for (test, size) in
+        [("latency", 8), ("latency", KIB), ("stream", 4 * KIB), ("stream", MIB), ("bidir", MIB)]
+    {
+        groups.push(ranks(&[mpi::Link::Shm], test, size));
+    }
     Preset { name: "gm", ceilings: ceilings(&[4 * KIB, 64 * KIB, MIB]), groups, absent: Vec::new() }
 }
 
@@ -341,6 +361,19 @@ fn at_levels(levels: &[&str], test: &str, size_bytes: Option<u64>) -> Vec<Reques
         fits.then(|| Request { size_bytes, ..Request::new(level, test) })
     };
     levels.iter().filter_map(at_level).collect()
+}
+
+/// Both MPI implementations over each of `links`, at MTU 9000 where there is one.
+fn ranks(links: &[mpi::Link], test: &str, size_bytes: u64) -> Vec<Request> {
+    let over = |implementation: &Implementation, link: &mpi::Link| Request {
+        mpi: Some(implementation.name().to_owned()),
+        link: Some(link.name().to_owned()),
+        mtu_bytes: [mpi::Link::Veth, mpi::Link::Eth].contains(link).then_some(9000),
+        size_bytes: Some(size_bytes),
+        ..Request::new(MPI, test)
+    };
+    let each = links.iter().flat_map(|link| Implementation::ALL.iter().map(move |mpi| over(mpi, link)));
+    each.collect()
 }
 
 /// The same requests with ends that poll.

@@ -10,6 +10,7 @@ mod drawing;
 mod export;
 mod graph;
 pub mod merged;
+mod model;
 mod page;
 mod past;
 mod plot;
@@ -18,5 +19,6 @@ mod text;
 pub(crate) mod way;
 
 pub use export::{drawings, tables};
+pub use model::rows as model_rows;
 pub use page::render;
 pub use text::summary_text;

@@ -13,6 +13,7 @@ use crate::report::carried;
 use crate::report::ceiling::{Ceiling, Ceilings};
 use crate::report::graph;
 use crate::report::merged::MACHINE;
+use crate::report::model;
 use crate::report::past::{Comparison, comparisons};
 use crate::report::plot::Plot;
 use crate::report::quantity;
@@ -32,6 +33,7 @@ pub fn render(session: &Session) -> String {
     let ceilings = Ceilings::of(&session.cells);
     let scores = Score::of(&ways);
     let plots = graph::plots(&ways, &ceilings);
+    let models = model::plots();
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -54,13 +56,14 @@ pub fn render(session: &Session) -> String {
                     @for plot in &plots { (plot.section()) }
                     (ceiling_table(&ceilings))
                     (past(&comparisons(&ways, &ceilings)))
+                    (model::section(&models))
                     (absences(session))
                     (conduct(session))
                     (environment(session))
                     (commands(session))
                 }
                 footer { p { "Measured and written by bywire " (env!("CARGO_PKG_VERSION")) ". This file is complete in itself; its plots are drawn by Apache ECharts, embedded under the Apache Licence 2.0." } }
-                script #data type="application/json" { (PreEscaped(embedded(&plots))) }
+                script #data type="application/json" { (PreEscaped(embedded(&[plots, models].concat()))) }
                 script { (PreEscaped(CHARTS)) }
                 script { (PreEscaped(SCRIPT)) }
             }
