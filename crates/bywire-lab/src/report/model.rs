@@ -11,7 +11,10 @@ const RATE: Axis = Axis { name: "rate", quantity: Quantity::Rate, logarithmic: t
 const HALF_RTT: Axis = Axis { name: "half-RTT", quantity: Quantity::Duration, logarithmic: true };
 
 /// Points of a curve for each doubling of the length.
-const POINTS_PER_DOUBLING: u32 = 8;
+const POINTS_PER_DOUBLING: u32 = 4;
+
+/// Both sides of so many ends of packets are among the points.
+const EDGES: u32 = 8;
 
 /// A graph that a document had.
 struct Graph {
@@ -94,10 +97,11 @@ impl Graph {
         let mut series: Vec<Series> = machines()
             .map(|(slot, machine)| Series {
                 name: machine.name.to_owned(),
-                look: Look::Limit,
+                look: Look::Model,
                 slot,
                 points: self
-                    .lengths()
+                    .lengths(&machine.pipeline)
+                    .into_iter()
                     .map(|bytes| Point::new(bytes, (self.value)(&machine.pipeline, bytes)))
                     .collect(),
             })
@@ -118,9 +122,17 @@ impl Graph {
         }
     }
 
-    fn lengths(&self) -> impl Iterator<Item = f64> {
+    /// The lengths that a curve is drawn at.
+    fn lengths(&self, pipeline: &Pipeline) -> Vec<f64> {
         let count = (self.to_bytes.log2() * f64::from(POINTS_PER_DOUBLING)) as u32;
-        (0..=count).map(|point| (f64::from(point) / f64::from(POINTS_PER_DOUBLING)).exp2().round())
+        let spread =
+            (0..=count).map(|point| (f64::from(point) / f64::from(POINTS_PER_DOUBLING)).exp2().round());
+        let edges = (1..=EDGES).map(|edge| f64::from(edge) * pipeline.packet_bytes);
+        let mut lengths: Vec<f64> = spread.chain(edges.flat_map(|edge| [edge, edge + 1.0])).collect();
+        lengths.retain(|length| *length <= self.to_bytes);
+        lengths.sort_by(f64::total_cmp);
+        lengths.dedup();
+        lengths
     }
 
     /// The printed points of a machine that belong here; a rate of long messages stands at the right.
@@ -236,7 +248,7 @@ mod tests {
     fn every_graph_has_its_curves_and_every_document_its_points() {
         let plots = plots();
         for (plot, graph) in plots.iter().zip(&GRAPHS) {
-            let lines = plot.series.iter().filter(|series| series.look == Look::Limit);
+            let lines = plot.series.iter().filter(|series| series.look == Look::Model);
             assert!(lines.clone().count() >= 2, "{}", plot.id);
             for line in lines {
                 assert!(
