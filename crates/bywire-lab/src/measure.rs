@@ -539,11 +539,13 @@ fn sweep_sizes(level: Level) -> Vec<u64> {
 }
 
 fn unknown_level(name: &str) -> Misuse {
-    let levels: Vec<&str> = Level::ALL.iter().map(|level| level.name()).collect();
+    let others = Level::ALL.iter().filter(|level| **level != Level::Mpi);
+    let levels: Vec<&str> = others.map(|level| level.name()).collect();
     Misuse(format!(
-        "unknown level `{name}`: choose one of memory, {}, {}",
+        "unknown level `{name}`: choose one of memory, {}, {}, {}",
         levels.join(", "),
-        ethernet::LEVEL
+        ethernet::LEVEL,
+        Level::Mpi
     ))
 }
 
@@ -780,7 +782,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_in_one_line_that_says_what_exists() {
         let refusals = [
-            (refusal(|r| r.level = "tpc".into()), "choose one of memory, msg, unix, tcp, udp, eth"),
+            (refusal(|r| r.level = "tpc".into()), "choose one of memory, msg, unix, tcp, udp, eth, mpi"),
             (
                 refusal(|r| (r.level, r.link) = ("eth".into(), Some("shm".into()))),
                 "choose one of one-process, two-processes, veth",
