@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, ensure};
 use bywire::{Event, Port, PortOptions, Priority};
 use bywire_lab::level::memory;
+use bywire_lab::mpi::{Implementation, Installation};
 use bywire_lab::namespaces::Namespaces;
 use bywire_lab::{environment, pin};
 use bywire_sys::memory::Mapping;
@@ -59,7 +60,7 @@ impl DoctorArgs {
     /// Only those of printing: what does not work here is a finding.
     pub fn run(self) -> Result<()> {
         let findings: Vec<Finding> =
-            [cores(), privileges(), kernel(), resources(), tools()].into_iter().flatten().collect();
+            [cores(), privileges(), kernel(), resources(), tools(), mpi()].into_iter().flatten().collect();
         let text = if self.json {
             serde_json::to_string_pretty(
                 &serde_json::json!({ "schema": "bywire-doctor/1", "findings": findings }),
@@ -166,6 +167,16 @@ fn kernel() -> Vec<Finding> {
             tap(),
             "run as root; `modprobe tun`; in a container pass --device /dev/net/tun",
         ),
+    ]
+}
+
+fn mpi() -> Vec<Finding> {
+    let here = |implementation| Installation::look(implementation).map_err(|error| format!("{error:#}"));
+    let finding =
+        |name, implementation, remedy| Finding::new("mpi", name, "level mpi", here(implementation), remedy);
+    vec![
+        finding("Open MPI", Implementation::OpenMpi, "apt-get install openmpi-bin libopenmpi-dev"),
+        finding("MPICH", Implementation::Mpich, "the command above, as the user who measures"),
     ]
 }
 

@@ -7,6 +7,7 @@ use bywire_lab::ending::Misuse;
 use bywire_lab::ethernet::Link;
 use bywire_lab::level::memory;
 use bywire_lab::measure::{self, Request};
+use bywire_lab::mpi::{self, Implementation};
 use bywire_lab::netperf::Netperf;
 use bywire_lab::plan::Test;
 use bywire_lab::web;
@@ -21,20 +22,24 @@ use crate::{key, table};
 #[derive(Args, Debug)]
 #[command(after_help = after_help())]
 pub struct MeasureArgs {
-    /// What is under test: memory, msg, unix, tcp, udp, eth, web; see below
+    /// What is under test: memory, msg, unix, tcp, udp, eth, mpi, web; see below
     #[arg(value_parser = Words::of(LEVELS.map(|(name, _)| name)), hide_possible_values = true)]
     level: String,
     /// What is measured of it; see below
     #[arg(value_parser = tests(), hide_possible_values = true)]
     test: String,
     /// How the messages are carried, where the level has a choice: shm (msg) [default: shm]; one-process, two-processes
-    /// or veth (eth) [default: one-process]; tcp, unix, veth or eth (web) [default: tcp]
+    /// or veth (eth) [default: one-process]; shm, tcp, veth or eth (mpi) [default: shm]; tcp, unix, veth or eth (web)
+    /// [default: tcp]
     #[arg(long, value_name = "LINK", value_parser = links(), hide_possible_values = true)]
     link: Option<String>,
     /// Where the ends run: processes, threads, namespaces, or HOST[:PORT] with `bywire serve` (tcp, udp) [default:
     /// processes; of eth always namespaces]
     #[arg(long, value_name = "WHERE")]
     between: Option<String>,
+    /// Whose MPI: open-mpi or mpich (mpi) [default: open-mpi]
+    #[arg(long, value_name = "IMPLEMENTATION", value_parser = implementations(), hide_possible_values = true)]
+    mpi: Option<String>,
     /// What the ends speak over emulated Ethernet: tcp or udp (eth) [default: tcp]
     #[arg(long, value_name = "PROTOCOL")]
     protocol: Option<String>,
@@ -140,8 +145,12 @@ fn tests() -> Words {
 }
 
 fn links() -> Words {
-    let web = [web::Link::Tcp, web::Link::Unix, web::Link::Eth].map(web::Link::name);
-    Words::of(["shm"].into_iter().chain(Link::ALL.iter().map(|link| link.name())).chain(web))
+    let mpi = mpi::Link::ALL.iter().map(|link| link.name());
+    Words::of(["one-process", "two-processes", "unix"].into_iter().chain(mpi))
+}
+
+fn implementations() -> Words {
+    Words::of(Implementation::ALL.iter().map(|implementation| implementation.name()))
 }
 
 /// Every level, test and link in a line of its own.
@@ -152,29 +161,34 @@ fn after_help() -> String {
     let memory = memory::Test::ALL.map(|(name, test)| (name, test.about()));
     let tests: Vec<_> = Test::ALL.iter().map(|test| (test.name(), test.about())).collect();
     let links: Vec<_> = Link::ALL.iter().map(|link| (link.name(), link.about())).collect();
+    let of_mpi: Vec<_> = mpi::Link::ALL.iter().map(|link| (link.name(), link.about())).collect();
+    let implementations: Vec<_> = Implementation::ALL.iter().map(|mpi| (mpi.name(), mpi.about())).collect();
     let web_tests: Vec<_> = web::Test::ALL.iter().map(|test| (test.name(), test.about())).collect();
     let web_links: Vec<_> = web::Link::ALL.iter().map(|link| (link.name(), link.about())).collect();
     format!(
         "Levels:\n{}\nTests of every level but memory and web:\n{}\nTests of memory, the ceilings:\n{}\n\
-         Tests of web:\n{}\nLinks of msg:\n{}\nLinks of eth:\n{}\nLinks of web:\n{}\n{EXAMPLES}",
+         Tests of web:\n{}\nLinks of msg:\n{}\nLinks of eth:\n{}\nLinks of mpi:\n{}\nIts implementations:\n{}\nLinks of web:\n{}\n{EXAMPLES}",
         table(&LEVELS),
         table(&tests),
         table(&memory),
         table(&web_tests),
         table(&[("shm", "rings in sealed shared memory")]),
         table(&links),
+        table(&of_mpi),
+        table(&implementations),
         table(&web_links),
     )
 }
 
 /// What can be under test, with a line about each.
-pub const LEVELS: [(&str, &str); 7] = [
+pub const LEVELS: [(&str, &str); 8] = [
     ("memory", "the machine itself: what no way of sending can beat"),
     ("msg", "the message layer"),
     ("unix", "the kernel's Unix-domain sockets"),
     ("tcp", "the kernel's TCP"),
     ("udp", "the kernel's UDP"),
     ("eth", "the kernel's TCP or UDP over Ethernet of the fabric, or over plain veth (needs root)"),
+    ("mpi", "MPI implementations as they come, between two ranks that poll"),
     ("web", "nginx and Apache, asked over connections that stay open"),
 ];
 
@@ -186,6 +200,7 @@ Examples:
   bywire measure tcp stream --between HOST --style netperf
   bywire measure eth stream --mtu 9000 --link two-processes
   bywire measure tcp fanin --connections 12 --nodes 4
+  bywire measure mpi latency --mpi mpich --link tcp --size 8
   bywire measure web web-file --size 1KiB --server nginx --connections 16
   bywire measure web web-zipf --alpha 0.9 --server apache --link eth --trace-out paths
   bywire measure memory memcpy --size 1MiB";
@@ -249,6 +264,7 @@ impl MeasureArgs {
         request.link.clone_from(&self.link);
         request.between.clone_from(&self.between);
         request.protocol.clone_from(&self.protocol);
+        request.mpi.clone_from(&self.mpi);
         request.coalesce = on(self.coalesce);
         request.nodes = self.nodes;
         request.connections = self.connections;

@@ -61,7 +61,12 @@ fn heading(cell: &Cell) -> String {
         "" => String::new(),
         between => format!(", between {between}"),
     };
-    format!("{} {}{link}{between}{size}", cell.level, cell.test)
+    let by = cell
+        .parameters
+        .get("mpi")
+        .and_then(|mpi| mpi.as_str())
+        .map_or_else(String::new, |mpi| format!(" by {mpi}"));
+    format!("{} {}{by}{link}{between}{size}", cell.level, cell.test)
 }
 
 /// The machine's own state around the cell, in one line.
@@ -108,7 +113,7 @@ fn distribution(cell: &Cell) -> Vec<(String, String)> {
 }
 
 /// Details by name, in the order in which they are read, with the label of each.
-const DETAILS: [(&str, &str); 22] = [
+const DETAILS: [(&str, &str); 23] = [
     ("sent_bytes_per_second", "rate sent"),
     ("received_bytes_per_second", "rate received"),
     ("forward_bytes_per_second", "rate to the target"),
@@ -122,6 +127,7 @@ const DETAILS: [(&str, &str); 22] = [
     ("round_trip_p99_ns", "round trip, p99"),
     ("round_trip_p999_ns", "round trip, p99.9"),
     ("round_trips_lost", "round trips lost"),
+    ("messages_per_second", "messages"),
     ("messages_sent", "messages sent"),
     ("messages_received", "messages received"),
     ("send_errors", "send errors"),
@@ -201,6 +207,7 @@ fn crowd(cell: &Cell) -> Vec<(String, String)> {
 fn detail(name: &str, value: f64) -> (String, String) {
     let units = [
         ("_bytes_per_second", Some(Unit::BytesPerSecond)),
+        ("messages_per_second", Some(Unit::MessagesPerSecond)),
         ("_bytes", Some(Unit::Bytes)),
         ("_ns", Some(Unit::Nanoseconds)),
         ("_seconds", None),
@@ -304,6 +311,7 @@ fn way(cell: &Cell) -> String {
     let is_set = |name: &str| cell.parameters.get(name) == Some(&true.into());
     let parts = [
         link,
+        cell.parameters.get("mpi").and_then(|mpi| mpi.as_str()).map(str::to_owned),
         cell.parameters.get("protocol").and_then(|protocol| protocol.as_str()).map(str::to_uppercase),
         cell.parameters.get("mtu").map(|mtu| format!("MTU {mtu}")),
         (cell.parameters.get("segmentation") == Some(&"off".into())).then(|| "not segmented".to_owned()),

@@ -310,6 +310,7 @@ struct Running {
 /// What tells a request from others of its level and test.
 fn shape(request: &Request) -> String {
     let parts = [
+        request.mpi.clone(),
         request.link.clone(),
         request.protocol.as_ref().map(|protocol| protocol.to_uppercase()),
         request.mtu_bytes.map(|mtu| format!("MTU {mtu}")),

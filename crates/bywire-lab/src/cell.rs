@@ -21,7 +21,7 @@ pub const ADAPTIVE: &str = "adaptive";
 pub struct Cell {
     /// Always [`CELL_SCHEMA`] when written by this version.
     pub schema: String,
-    /// `memory`, `msg`, `unix`, `tcp`, `udp`, `eth`, and later levels.
+    /// `memory`, `msg`, `unix`, `tcp`, `udp`, `mpi`, `eth`, and later levels.
     pub level: String,
     /// `latency`, `stream`, `bidir`, `rr`, `overhead`, `interleave`, `nhalf`, or a `memory` test.
     pub test: String,

@@ -27,7 +27,7 @@ use crate::star::Star;
 pub const LEVEL: &str = "eth";
 
 /// What the interfaces are called.
-const INTERFACE: &str = "by0";
+pub(crate) const INTERFACE: &str = "by0";
 
 /// How long a carrying process may take until its interfaces stand and the other one is known.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -325,6 +325,7 @@ impl Gathering {
             Test::Stream => {
                 set("sent_bytes_per_second", sent / seconds);
                 set("received_bytes_per_second", received / target_seconds);
+                set("messages_per_second", sum(&|part| part.operations as f64, false) / seconds);
             }
             Test::Bidir => {
                 set("forward_bytes_per_second", received / target_seconds);

@@ -27,6 +27,8 @@ pub mod interrupt;
 pub mod level;
 pub mod measure;
 pub mod meeting;
+pub mod model;
+pub mod mpi;
 pub mod namespaces;
 pub mod netperf;
 pub mod outline;

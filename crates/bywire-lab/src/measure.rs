@@ -20,6 +20,7 @@ use crate::ethernet;
 use crate::gathering::{Gathering, Subject};
 use crate::gauge::{Gauge, Moment, now_unix_seconds};
 use crate::level::memory;
+use crate::mpi::{Choice, Installation};
 pub use crate::outline::NODES_MAX;
 use crate::outline::{self, CONNECTIONS};
 use crate::pair::{self, Cores, Place};
@@ -95,25 +96,33 @@ impl Measurement {
         };
         let test: Test = request.test.parse().map_err(Misuse::of)?;
         outline::refuse_what_means_nothing(&request, level, test).map_err(Misuse::of)?;
-        let apart = ethernet.is_some() || (test.is_crowd() && request.nodes.is_some());
+        let mpi = Choice::asked(&request).map_err(Misuse::of)?;
+        if let Some(choice) = mpi {
+            Installation::look(choice.implementation)?;
+        }
+        let carriage = mpi.and_then(|choice| choice.carriage(request.mtu_bytes));
+        let apart = ethernet.is_some() || carriage.is_some() || (test.is_crowd() && request.nodes.is_some());
         let usually = if apart { "namespaces" } else { "processes" };
         let between = request.between.clone().unwrap_or_else(|| usually.to_owned());
         let star = places.star(&request, level, test, &between, ethernet.as_ref())?;
         let place = match (&star, &ethernet) {
             (Some(star), _) => Ground::Star(Arc::clone(star)).place(test, 0),
             (None, Some(ethernet)) => places.ethernet(&request, ethernet.carriage)?,
-            (None, None) => places.open(&request, level, &between)?,
+            (None, None) => match carriage {
+                Some(carriage) => places.ethernet(&request, carriage)?,
+                None => places.open(&request, level, &between)?,
+            },
         };
         let ground = star.map_or_else(|| Ground::One(place.clone()), Ground::Star);
         let crowd = test.is_crowd().then(|| (ground, request.connections.unwrap_or(CONNECTIONS)));
         let cores = outline::choose_cores(request.cores, &place).map_err(Misuse::of)?;
-        let plan = outline::plan(&request, level, test, &place).map_err(Misuse::of)?;
+        let plan = Plan { mpi, ..outline::plan(&request, level, test, &place).map_err(Misuse::of)? };
         let link = outline::link(&request, level, &place);
         let breakdown = (test == Test::Breakdown).then(|| Breakdown::new(&plan, &place)).transpose()?;
         Ok(Self {
             parameters: outline::parameters(&request, &plan, &place),
             ethernet: ethernet.is_some(),
-            beside: (matches!(level, Level::Msg | Level::Unix) && cores.apart()).then_some(None),
+            beside: (matches!(level, Level::Msg | Level::Unix | Level::Mpi) && cores.apart()).then_some(None),
             gathering: Gathering::new(match test {
                 Test::Nhalf => Subject::Sweep(plan.clone()),
                 Test::Breakdown => Subject::Messages(Plan { test: Test::Latency, ..plan.clone() }),
@@ -146,6 +155,7 @@ impl Measurement {
             ("untouched", request.untouched),
             ("socket-buffer", request.socket_buffer_bytes.is_some()),
             ("burden", request.burden_percent.is_some()),
+            ("mpi", request.mpi.is_some()),
             ("connections", request.connections.is_some()),
         ])?;
         let test: memory::Test = request.test.parse().map_err(Misuse::of)?;
@@ -364,7 +374,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_in_one_line_that_says_what_exists() {
         let refusals = [
-            (refusal(|r| r.level = "tpc".into()), "choose one of memory, msg, unix, tcp, udp, eth, web"),
+            (refusal(|r| r.level = "tpc".into()), "choose one of memory, msg, unix, tcp, udp, eth, mpi, web"),
             (
                 refusal(|r| (r.level, r.link) = ("eth".into(), Some("shm".into()))),
                 "choose one of one-process, two-processes, veth",

@@ -29,11 +29,13 @@ const MSG_LINKS: [&str; 1] = ["shm"];
 pub const NODES_MAX: u32 = 10_000;
 
 pub(crate) fn unknown_level(name: &str) -> Misuse {
-    let levels: Vec<&str> = Level::ALL.iter().map(|level| level.name()).collect();
+    let others = Level::ALL.iter().filter(|level| **level != Level::Mpi);
+    let levels: Vec<&str> = others.map(|level| level.name()).collect();
     Misuse(format!(
-        "unknown level `{name}`: choose one of memory, {}, {}, {}",
+        "unknown level `{name}`: choose one of memory, {}, {}, {}, {}",
         levels.join(", "),
         ethernet::LEVEL,
+        Level::Mpi,
         web::LEVEL
     ))
 }
@@ -43,7 +45,12 @@ pub(crate) fn refuse_what_means_nothing(request: &Request, level: Level, test: T
     request.refuse(&[
         ("lines", request.lines.is_some()),
         ("both-cores", request.both_cores),
-        ("link", request.link.is_some() && socket && request.level != ethernet::LEVEL),
+        (
+            "link",
+            request.link.is_some()
+                && ![Level::Msg, Level::Mpi].contains(&level)
+                && request.level != ethernet::LEVEL,
+        ),
         ("protocol", request.protocol.is_some() && request.level != ethernet::LEVEL),
         ("coalesce", request.coalesce.is_some() && request.level != ethernet::LEVEL),
         ("nodes", request.nodes.is_some() && if socket { !test.is_crowd() } else { test.is_crowd() }),
@@ -144,12 +151,14 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
         level,
         test,
         link: request.link.clone(),
+        mpi: None,
         size_bytes,
         response_bytes,
         block_us: blocks.block_us,
         warmup_blocks: blocks.warmup,
         blocks: blocks.kept,
-        spin: request.spin.unwrap_or(test == Test::Interleave),
+        // MPI polls.
+        spin: request.spin.unwrap_or(test == Test::Interleave || level == Level::Mpi),
         sleep: request.spin == Some(false),
         verify: request.verify,
         untouched: request.untouched,
@@ -175,6 +184,7 @@ pub(crate) fn link(request: &Request, level: Level, place: &Place) -> Option<Str
     let link = match (level, place) {
         (Level::Msg, _) => request.link.as_deref().unwrap_or("shm"),
         (Level::Unix, _) => "unix",
+        (Level::Mpi, _) => request.link.as_deref().unwrap_or("shm"),
         (_, Place::Processes | Place::Threads) => "loopback",
         (_, Place::Namespaces(namespaces)) => namespaces.link(),
         (_, Place::Nodes { star, .. }) => star.link(),
@@ -200,6 +210,7 @@ pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTree
         .mtu_bytes
         .or_else(|| matches!(place, Place::Namespaces(_) | Place::Nodes { .. }).then_some(MTU_BYTES));
     set("protocol", (request.level == ethernet::LEVEL).then(|| plan.level.name().into()));
+    set("mpi", plan.mpi.map(|choice| choice.implementation.name().into()));
     set("coalesce", request.coalesce.map(on_off));
     set("mtu", mtu_bytes.map(Value::from));
     set("segmentation", request.segmentation.map(on_off));

@@ -17,6 +17,7 @@ use crate::hub;
 use crate::interrupt::{self, Group};
 use crate::level::msg;
 use crate::meeting::MeetingPlace;
+use crate::mpi;
 use crate::namespaces::{Namespace, Namespaces};
 use crate::plan::{End, Job, Level, Order, Outcome, Plan, Role, Word};
 use crate::star::Star;
@@ -101,6 +102,11 @@ pub struct Outcomes {
 pub fn run(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
     interrupt::check()?;
     let job = &fresh(job);
+    if let Job::Messages(plan) = job
+        && let Some(choice) = plan.mpi
+    {
+        return mpi::run(plan, choice, place, cores);
+    }
     let _meeting_place = meeting_place(job)?;
     let (sender, receiver) = channel();
     let mut conversation =

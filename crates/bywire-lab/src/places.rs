@@ -26,7 +26,7 @@ pub struct Places {
 impl Places {
     pub(crate) fn open(&mut self, request: &Request, level: Level, between: &str) -> Result<Place> {
         let one_machine = match level {
-            Level::Unix => true,
+            Level::Unix | Level::Mpi => true,
             Level::Msg => request.link.as_deref().is_none_or(|link| link == "shm"),
             Level::Tcp | Level::Udp => false,
         };

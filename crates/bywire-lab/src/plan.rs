@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::cell::CpuEnd;
 use crate::level::memory;
+use crate::mpi::Choice;
 use crate::web;
 
 /// Named extra results, units in the names.
@@ -30,6 +31,9 @@ pub struct Plan {
     pub test: Test,
     /// How the level is to carry them, where it has a choice.
     pub link: Option<String>,
+    /// Whose MPI, carried by what (`mpi`).
+    #[serde(default)]
+    pub mpi: Option<Choice>,
     /// Length of a message from source to target.
     pub size_bytes: u64,
     /// Length of a message from target to source.
@@ -360,6 +364,8 @@ names! {
         Tcp = "tcp",
         /// The kernel's UDP.
         Udp = "udp",
+        /// MPI implementations.
+        Mpi = "mpi",
     }
 }
 
@@ -438,7 +444,7 @@ impl Level {
     pub fn longest(self) -> u64 {
         match self {
             Self::Udp => DATAGRAM_BYTES_MAX,
-            Self::Msg | Self::Unix | Self::Tcp => SIZE_BYTES_MAX,
+            Self::Msg | Self::Unix | Self::Tcp | Self::Mpi => SIZE_BYTES_MAX,
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::cell::Absence;
 use crate::ending::Misuse;
 use crate::ethernet::{self, Link, Protocol};
 use crate::measure::{self, Request};
+use crate::mpi::{self, Implementation};
 use crate::web::{self, Rank, Server, Wish};
 
 /// What a session takes.
@@ -41,7 +42,9 @@ pub const PRESETS: [(&str, &str); 7] = [
 const LEVELS: [&str; 4] = ["msg", "unix", "tcp", "udp"];
 
 /// All that `--levels` may name besides `memory`.
-const ALL_LEVELS: [&str; 6] = ["msg", "unix", "tcp", "udp", ethernet::LEVEL, web::LEVEL];
+const ALL_LEVELS: [&str; 7] = ["msg", "unix", "tcp", "udp", ethernet::LEVEL, MPI, web::LEVEL];
+
+const MPI: &str = "mpi";
 
 /// Measuring time of a ceiling, at most.
 const CEILING_SECONDS: f64 = 0.2;
@@ -97,7 +100,11 @@ fn left_out(preset: &Preset) -> Vec<Absence> {
         .into_iter()
         .filter(|level| others(level))
         .map(|level| {
-            let instead = if level == web::LEVEL { "full and toe" } else { "quick, full, gm and toe" };
+            let instead = match level {
+                web::LEVEL => "full and toe",
+                MPI => "full, gm and toe",
+                _ => "quick, full, gm and toe",
+            };
             absent(level, format!("no part of the preset {}: {instead} measure it", preset.name))
         })
         .collect();
@@ -195,6 +202,17 @@ fn full() -> Preset {
         groups.push(several(connections, at_levels(&LEVELS, "streams", None)));
         groups.push(several(connections, at_levels(&LEVELS, "hotspot", Some(1))));
     }
+    for (test, size) in
+        [("latency", 8), ("latency", KIB), ("stream", 8), ("stream", 64 * KIB), ("stream", MIB)]
+    {
+        groups.push(ranks(&[mpi::Link::Shm, mpi::Link::Tcp], test, size));
+    }
+    for (test, size) in [("bidir", 64 * KIB), ("rr", 1)] {
+        groups.push(ranks(&[mpi::Link::Shm, mpi::Link::Tcp], test, size));
+    }
+    for (test, size) in [("latency", 8), ("stream", 64 * KIB)] {
+        groups.push(ranks(&[mpi::Link::Veth, mpi::Link::Eth], test, size));
+    }
     for test in ["fanin", "fanout"] {
         let nodes = |request| Request { nodes: Some(4), ..request };
         let around = Link::ALL.iter().map(|&link| nodes(over(link, test, 64 * KIB))).collect();
@@ -228,6 +246,12 @@ fn gm() -> Preset {
     // GM's fragment is 4 KiB.
     for size in [8, 4 * KIB] {
         groups.push(at_levels(&["msg", "unix", "tcp"], "breakdown", Some(size)));
+    }
+    // In the place of MPICH over GM, which the page leads to.
+    for (test, size) in
+        [("latency", 8), ("latency", KIB), ("stream", 4 * KIB), ("stream", MIB), ("bidir", MIB)]
+    {
+        groups.push(ranks(&[mpi::Link::Shm], test, size));
     }
     Preset { name: "gm", ceilings: ceilings(&[4 * KIB, 64 * KIB, MIB]), groups, absent: Vec::new() }
 }
@@ -373,6 +397,12 @@ fn toe() -> Preset {
             groups.push(several(connections, all.concat()));
         }
     }
+    for (test, size) in [("latency", 1), ("stream", 64 * KIB)] {
+        for mtu_bytes in [1500, 9000] {
+            let both = ranks(&[mpi::Link::Veth, mpi::Link::Eth], test, size).into_iter();
+            groups.push(both.map(|way| Request { mtu_bytes: Some(mtu_bytes), ..way }).collect());
+        }
+    }
     groups.extend(served(&[64, KIB, 16 * KIB, MIB], &[0.0, 0.5, 0.9, 1.2]));
     Preset { name: "toe", ceilings: ceilings(&[64 * KIB]), groups, absent: Vec::new() }
 }
@@ -447,6 +477,19 @@ fn at_levels(levels: &[&str], test: &str, size_bytes: Option<u64>) -> Vec<Reques
         fits.then(|| Request { size_bytes, ..Request::new(level, test) })
     };
     levels.iter().filter_map(at_level).collect()
+}
+
+/// Both MPI implementations over each of `links`, at MTU 9000 where there is one.
+fn ranks(links: &[mpi::Link], test: &str, size_bytes: u64) -> Vec<Request> {
+    let over = |implementation: &Implementation, link: &mpi::Link| Request {
+        mpi: Some(implementation.name().to_owned()),
+        link: Some(link.name().to_owned()),
+        mtu_bytes: [mpi::Link::Veth, mpi::Link::Eth].contains(link).then_some(9000),
+        size_bytes: Some(size_bytes),
+        ..Request::new(MPI, test)
+    };
+    let each = links.iter().flat_map(|link| Implementation::ALL.iter().map(move |mpi| over(mpi, link)));
+    each.collect()
 }
 
 /// The same requests with ends that poll.

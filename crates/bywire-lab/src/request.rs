@@ -4,6 +4,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::ending::Misuse;
 use crate::ethernet::{self, Carriage, Link, Protocol};
+use crate::mpi::Choice;
+use crate::plan::Level;
 use crate::web;
 
 /// The MTU of a veth pair unless asked otherwise.
@@ -12,12 +14,14 @@ pub(crate) const MTU_BYTES: u32 = 1500;
 /// What is asked for, in the words of the command line; the same words for every level.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// `memory`, `msg`, `unix`, `tcp`, `udp`, `eth` or `web`.
+    /// `memory`, `msg`, `unix`, `tcp`, `udp`, `eth`, `mpi` or `web`.
     pub level: String,
     /// A test of that level.
     pub test: String,
     /// How the level is to carry the messages, where it has a choice.
     pub link: Option<String>,
+    /// Whose MPI (`mpi`); Open MPI's by default.
+    pub mpi: Option<String>,
     /// `processes` (default), `threads`, `namespaces`, or a host with `bywire serve`.
     pub between: Option<String>,
     /// What the ends speak (`eth`): `tcp` (default) or `udp`.
@@ -75,7 +79,7 @@ impl Request {
     /// The same messages between two processes without anything between them that would have to be made first.
     ///
     /// # Errors
-    /// A link or a protocol that the level `eth` has not.
+    /// What the levels `eth` and `mpi` have not.
     pub fn anywhere(&self) -> Result<Self> {
         if self.level == web::LEVEL {
             let (link, mtu_bytes, coalesce, segmentation) = (None, None, None, None);
@@ -85,6 +89,7 @@ impl Request {
             Some(ethernet) => ethernet.protocol.name().to_owned(),
             None => self.level.clone(),
         };
+        let level = if Choice::asked(self)?.is_some() { Level::Tcp.name().to_owned() } else { level };
         let link = self.link.clone().filter(|_| self.level == level);
         let (between, mtu_bytes, key) = (None, None, None);
         let nodes = self.nodes.filter(|_| self.level == "msg");
@@ -98,6 +103,7 @@ impl Request {
             protocol: None,
             coalesce: None,
             segmentation: None,
+            mpi: None,
             ..self.clone()
         })
     }

@@ -94,6 +94,8 @@ fn obey(order: &Order, say: &(impl Fn(Word) + Sync)) {
             Level::Unix => play::<Unix>(plan, role, say),
             Level::Tcp => play::<Tcp>(plan, role, say),
             Level::Udp => play::<Udp>(plan, role, say),
+            // Its ranks are started by MPI's launcher.
+            Level::Mpi => say(failed(End::Source, &anyhow!("level mpi has workers of its own"))),
         },
     }
 }

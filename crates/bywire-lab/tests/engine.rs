@@ -21,10 +21,10 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         _ => size_bytes,
     };
     Plan {
-        spoke: None,
         level,
         test,
         link: None,
+        mpi: None,
         size_bytes,
         response_bytes,
         block_us: 1000,
@@ -65,7 +65,7 @@ fn by_level(plan: &Plan) -> Result<(Outcome, Outcome)> {
         Level::Unix => pair::<Unix>(plan),
         Level::Tcp => pair::<Tcp>(plan),
         Level::Udp => pair::<Udp>(plan),
-        Level::Msg => unreachable!("no socket level"),
+        Level::Msg | Level::Mpi => unreachable!("no socket level"),
     }
 }
 

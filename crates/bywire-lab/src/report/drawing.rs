@@ -127,7 +127,7 @@ fn curve(series: &Series, x: &Scale, y: &Scale) -> Markup {
     let there = banded.iter().map(|(point, band)| (x.at(point.x), y.at(band[1])));
     let back = banded.iter().rev().map(|(point, band)| (x.at(point.x), y.at(band[0])));
     let band = joined(&mut there.chain(back));
-    let is_line = matches!(series.look, Look::Measured | Look::Limit);
+    let is_line = matches!(series.look, Look::Measured | Look::Limit | Look::Model);
     html! {
         @if series.look == Look::Measured && !banded.is_empty() {
             polygon points=(band) fill=(colour(series)) opacity="0.16" {}
@@ -135,7 +135,7 @@ fn curve(series: &Series, x: &Scale, y: &Scale) -> Markup {
         @if is_line {
             polyline points=(line) fill="none" stroke=(colour(series)) stroke-width="2" stroke-dasharray=(dash(series)) {}
         }
-        @if series.look != Look::Limit {
+        @if !matches!(series.look, Look::Limit | Look::Model) {
             @for point in &series.points { (symbol(series, x.at(point.x), y.at(point.y))) }
         }
     }
@@ -214,10 +214,10 @@ fn legend(plot: &Plot, top: f64) -> Markup {
         @for (index, series) in plot.series.iter().enumerate() {
             @let left = 16.0 + column * (index % LEGEND_COLUMNS) as f64;
             @let middle = top + LEGEND_ROW * (index / LEGEND_COLUMNS) as f64;
-            @if matches!(series.look, Look::Measured | Look::Limit) {
+            @if matches!(series.look, Look::Measured | Look::Limit | Look::Model) {
                 line x1=(left) x2=(left + 26.0) y1=(middle) y2=(middle) stroke=(colour(series)) stroke-width="2" stroke-dasharray=(dash(series)) {}
             }
-            @if series.look != Look::Limit { (symbol(series, left + 13.0, middle)) }
+            @if !matches!(series.look, Look::Limit | Look::Model) { (symbol(series, left + 13.0, middle)) }
             text x=(left + 34.0) y=(middle + 4.0) font-size="12" { (series.name) }
         }
     }

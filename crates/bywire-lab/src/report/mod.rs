@@ -12,6 +12,7 @@ mod export;
 mod graph;
 mod ladder;
 pub mod merged;
+mod model;
 mod page;
 mod past;
 mod plot;
@@ -21,5 +22,6 @@ mod text;
 pub(crate) mod way;
 
 pub use export::{drawings, tables};
+pub use model::rows as model_rows;
 pub use page::{render, render_presets};
 pub use text::summary_text;

@@ -13,6 +13,7 @@ use crate::report::carried;
 use crate::report::ceiling::{Ceiling, Ceilings};
 use crate::report::graph;
 use crate::report::merged::MACHINE;
+use crate::report::model;
 use crate::report::past::{Comparison, comparisons};
 use crate::report::plot::{Placed, Plot};
 use crate::report::quantity;
@@ -112,12 +113,14 @@ impl<'a> Page<'a> {
 }
 
 fn document(session: &Session, pages: &[Page]) -> String {
+    let models = model::plots();
     let placed: Vec<Placed> = pages
         .iter()
         .flat_map(|page| {
             let shown = page.plots.iter().filter(move |plot| !page.is_overview || plot.is_ladder());
             shown.map(move |plot| Placed { id: page.name(plot.id), plot })
         })
+        .chain(models.iter().map(|plot| Placed { id: plot.id.to_owned(), plot }))
         .collect();
     let html = html! {
         (DOCTYPE)
@@ -145,6 +148,7 @@ fn document(session: &Session, pages: &[Page]) -> String {
                         } }
                     }
                 }
+                (model::section(&models))
                 footer { p { "Measured and written by bywire " (env!("CARGO_PKG_VERSION")) ". This file is complete in itself; its plots are drawn by Apache ECharts, embedded under the Apache Licence 2.0." } }
                 script #data type="application/json" { (PreEscaped(embedded(&placed))) }
                 script { (PreEscaped(CHARTS)) }

@@ -115,6 +115,8 @@ pub enum Look {
     Measured,
     /// A floor or ceiling: a thin dashed line without symbols.
     Limit,
+    /// What a model says: a line without symbols.
+    Model,
     /// A historic figure: a hollow grey symbol.
     Historic,
     /// A mark on a curve (N½): a single large symbol.

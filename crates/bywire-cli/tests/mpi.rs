@@ -1,0 +1,170 @@
+//! `bywire measure mpi` from outside: both implementations over every link, and what an end at any moment leaves.
+
+mod scene;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use scene::{bywire, eventually, processes_of};
+use serde_json::{Value, json};
+
+/// What every process of a command carries, launchers' daemons on the other side of a cable too.
+const MARK: &str = "BYWIRE_TEST_SCENE";
+
+fn measure(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = bywire(directory, &[&["measure", "mpi"], arguments, &["--json"]].concat());
+    command.env(MARK, directory);
+    command
+}
+
+/// A directory to measure in, or nothing where this machine has not the implementation and cannot have it.
+fn stage(implementation: &str) -> Option<tempfile::TempDir> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let tried = || {
+        let arguments = ["latency", "--mpi", implementation, "--time", "0.005"];
+        measure(directory.path(), &arguments).output().expect("it runs")
+    };
+    let mut output = tried();
+    let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    if said(&output).contains("is not here: install it") && install(&said(&output)) {
+        output = tried();
+    }
+    let said = said(&output);
+    if said.contains("is not here: install it") {
+        println!("not run: {said}");
+        return None;
+    }
+    assert!(output.status.success(), "{said}");
+    Some(directory)
+}
+
+/// Does what the line says, as far as it can be done without privileges: a distribution's package is `./x`'s to install.
+fn install(said: &str) -> bool {
+    let Some(script) = said.split('`').nth(1).filter(|script| script.contains("pip install mpich")) else {
+        return false;
+    };
+    let mut shell = Command::new("timeout");
+    shell.args(["120", "sh", "-c", script]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    shell.status().is_ok_and(|status| status.success())
+}
+
+fn may_make_namespaces() -> bool {
+    let root = rustix::process::geteuid().is_root() && Path::new("/dev/net/tun").exists();
+    if !root {
+        println!("not run: links veth and eth need root and /dev/net/tun");
+    }
+    root
+}
+
+/// Launchers give their ranks another `TMPDIR`: those are found by the mark.
+fn marked_processes(directory: &Path) -> Vec<String> {
+    let mark = format!("{MARK}={}", directory.display()).into_bytes();
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    entries
+        .filter(|entry| {
+            let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|variable| variable == mark)
+        })
+        .map(|entry| fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default().replace('\0', " "))
+        .collect()
+}
+
+fn nothing_runs(directory: &Path) -> bool {
+    processes_of(directory).is_empty() && marked_processes(directory).is_empty()
+}
+
+fn every_link(implementation: &str) {
+    let Some(directory) = stage(implementation) else { return };
+    let mut cells = vec![("shm", "latency"), ("shm", "bidir"), ("tcp", "rr")];
+    if may_make_namespaces() {
+        cells.extend([("veth", "stream"), ("eth", "latency")]);
+    }
+    for (link, test) in cells {
+        let arguments =
+            [test, "--mpi", implementation, "--link", link, "--size", "1500", "--verify", "--time", "0.02"];
+        let output = measure(directory.path(), &arguments).output().expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let cell: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        assert_eq!((&cell["level"], &cell["test"]), (&json!("mpi"), &json!(test)));
+        assert_eq!((&cell["link"], &cell["size_bytes"]), (&json!(link), &json!(1500)));
+        let parameters = &cell["parameters"];
+        assert_eq!((&parameters["mpi"], &parameters["spin"]), (&json!(implementation), &json!(true)));
+        let apart = ["veth", "eth"].contains(&link);
+        assert_eq!(cell["between"], if apart { "namespaces" } else { "processes" });
+        assert!(cell["value"].as_f64() > Some(0.0), "{cell}");
+        assert_eq!(cell["percentiles"].is_object(), test == "latency", "{cell}");
+        for end in ["source", "target"] {
+            assert!(cell["cpu"][end]["attributed"].as_f64() > Some(0.1), "a rank polls: {}", cell["cpu"]);
+        }
+        assert_eq!(cell["cpu"]["carriers"].is_object(), link == "eth", "{}", cell["cpu"]);
+        let version = cell["details"]["mpi_version"].as_str().unwrap_or_default().to_lowercase();
+        assert!(version.contains(&implementation.replace('-', " ")), "{version}");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+        eventually("no process is left", || nothing_runs(directory.path()));
+    }
+}
+
+#[test]
+fn open_mpi_carries_over_every_link() {
+    every_link("open-mpi");
+}
+
+#[test]
+fn mpich_carries_over_every_link() {
+    every_link("mpich");
+}
+
+#[test]
+fn an_end_at_any_moment_leaves_nothing() {
+    for (implementation, link, moments_ms) in
+        [("open-mpi", "veth", [200, 900, 1500]), ("mpich", "shm", [100, 400, 900])]
+    {
+        if link == "veth" && !may_make_namespaces() {
+            continue;
+        }
+        let Some(directory) = stage(implementation) else { continue };
+        let endings = [Signal::INT, Signal::TERM, Signal::KILL];
+        for (signal, moment_ms) in endings.into_iter().zip(moments_ms) {
+            let arguments = ["stream", "--mpi", implementation, "--link", link, "--time", "30"];
+            let mut child = measure(directory.path(), &arguments).spawn().expect("it runs");
+            std::thread::sleep(Duration::from_millis(moment_ms));
+            kill_process(Pid::from_child(&child), signal).unwrap();
+            let mut status = None;
+            eventually("it ends", || {
+                status = child.try_wait().unwrap();
+                status.is_some()
+            });
+            let status = status.unwrap();
+            match signal {
+                Signal::KILL => assert_eq!(status.signal(), Some(9)),
+                _ => assert_eq!(status.code(), Some(130), "{status}"),
+            }
+            eventually("no process is left", || nothing_runs(directory.path()));
+        }
+        // What a killed one has left, the next one removes.
+        let arguments = ["latency", "--mpi", implementation, "--time", "0.005"];
+        let output = measure(directory.path(), &arguments).output().expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+    }
+}
+
+#[test]
+fn an_implementation_that_is_not_here_is_told_in_one_line_with_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    for (implementation, what_to_do) in
+        [("open-mpi", "apt-get install openmpi-bin libopenmpi-dev"), ("mpich", "pip install mpich")]
+    {
+        let mut command = measure(directory.path(), &["latency", "--mpi", implementation]);
+        command.env("PATH", directory.path()).env("XDG_CACHE_HOME", directory.path());
+        let output = command.env_remove("BYWIRE_MPICH").output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && output.stdout.is_empty());
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains("is not here") && said.contains(what_to_do), "{said}");
+    }
+}
