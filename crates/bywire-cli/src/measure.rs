@@ -84,6 +84,7 @@ pub struct MeasureArgs {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Write the paths that are asked for to this file, one a line, for other programs to ask for (web)
+    /// [default: nowhere]
     #[arg(long, value_name = "FILE")]
     trace_out: Option<PathBuf>,
     /// End-to-end check of every message (msg) [default: off]
