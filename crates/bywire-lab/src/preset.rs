@@ -589,7 +589,7 @@ mod tests {
             named("quick", None, Some(&levels))
                 .unwrap_err()
                 .to_string()
-                .contains("msg, unix, tcp, udp, eth, web")
+                .contains("msg, unix, tcp, udp, eth, mpi, web")
         );
         let nothing = named("gm-ethernet", None, Some(&["web".to_owned()])).unwrap_err().to_string();
         assert!(nothing.contains("has no cell of web"), "{nothing}");

@@ -6,6 +6,7 @@ use crate::report::answer::Score;
 use crate::report::ceiling::Ceilings;
 use crate::report::drawing;
 use crate::report::graph;
+use crate::report::model;
 use crate::report::past::comparisons;
 use crate::report::plot::{Kind, Plot};
 use crate::report::way::ways;
@@ -13,10 +14,10 @@ use crate::report::way::ways;
 /// A file's name and what it holds.
 pub type File = (String, String);
 
-/// Every plot as SVG, by its place in the page.
+/// Every plot as SVG, those of the models too, by its place in the page.
 pub fn drawings(session: &Session) -> Vec<File> {
     let ways = ways(&session.cells);
-    let plots = graph::plots(&ways, &Ceilings::of(&session.cells));
+    let plots = [graph::plots(&ways, &Ceilings::of(&session.cells)), model::plots()].concat();
     plots.iter().map(|plot| (format!("{}.svg", plot.id), drawing::svg(plot))).collect()
 }
 
@@ -39,7 +40,7 @@ pub fn tables(session: &Session) -> Vec<File> {
         let heading = ["then", "size_bytes", "hardware", "printed", "today", "by", "better_by_factor"];
         files.push((format!("past-{}.csv", comparison.document.document), csv::table(&heading, rows)));
     }
-    let plots = graph::plots(&ways, &ceilings);
+    let plots = [graph::plots(&ways, &ceilings), model::plots()].concat();
     files.extend(plots.iter().map(|plot| (format!("plot-{}.csv", plot.id), points(plot))));
     files
 }

@@ -138,17 +138,20 @@ fn document(session: &Session, pages: &[Page]) -> String {
                 a.skip href=(format!("#{}", pages[0].name("answer"))) { "Skip to the answer" }
                 (masthead(session))
                 @match pages {
-                    [only] => main { (only.content()) },
+                    [only] => main { (only.content()) (model::section(&models)) },
                     several => {
                         nav.pages aria-label="Presets" { @for page in several {
                             a href=(format!("#{}", page.place)) { (page.title) }
-                        } }
-                        main { @for page in several {
+                        }
+                        a href="#historic" { "Historical machines" } }
+                        main {
+                            @for page in several {
                             div.page id=(page.place) { @if !page.is_overview { (facts(page.session)) } (page.content()) }
-                        } }
+                            }
+                            div.page #historic { (model::section(&models)) }
+                        }
                     }
                 }
-                (model::section(&models))
                 footer { p { "Measured and written by bywire " (env!("CARGO_PKG_VERSION")) ". This file is complete in itself; its plots are drawn by Apache ECharts, embedded under the Apache Licence 2.0." } }
                 script #data type="application/json" { (PreEscaped(embedded(&placed))) }
                 script { (PreEscaped(CHARTS)) }
