@@ -19,6 +19,7 @@ use crate::report::plot::{Placed, Plot};
 use crate::report::quantity;
 use crate::report::served;
 use crate::report::way::{Waiting, ways};
+use crate::web;
 
 use Column::{Figures, Words};
 
@@ -548,7 +549,9 @@ fn command_of(cell: &Cell) -> String {
     // Several nodes at the kernel's own cables have a bridge between them.
     let link = cell.link.as_deref().map(|link| if link == "bridge" { "veth" } else { link });
     words.extend(link.filter(|_| !implied).map(|link| format!("--link {link}")));
-    if !["processes", ""].contains(&cell.between.as_str()) && cell.level != "memory" {
+    // Some levels have no choice.
+    let is_chosen = !["memory", web::LEVEL].contains(&cell.level.as_str());
+    if !["processes", ""].contains(&cell.between.as_str()) && is_chosen {
         words.push(format!("--between {}", cell.between));
     }
     words.extend(cell.size_bytes.map(|size| format!("--size {size}")));
@@ -558,7 +561,7 @@ fn command_of(cell: &Cell) -> String {
 }
 
 /// Parameters that the command works out by itself.
-const NOT_AN_OPTION: [&str; 5] = ["block_us", "blocks", "burden", MACHINE, "pairs"];
+const NOT_AN_OPTION: [&str; 6] = ["block_us", "blocks", "burden", MACHINE, "pairs", "sendfile"];
 
 fn option(name: &str, value: &Value) -> Option<String> {
     let name = name.replace('_', "-");

@@ -2,6 +2,7 @@
 
 use crate::cell::{Cell, CpuEnd};
 use crate::report::carried::Table;
+use crate::report::merged::MACHINE;
 use crate::report::quantity;
 use crate::web::{self, SHARES};
 
@@ -79,6 +80,7 @@ fn row(cell: &Cell, test: web::Test) -> Vec<String> {
 
 fn way(cell: &Cell) -> String {
     let mtu = cell.parameters.get("mtu").and_then(|mtu| mtu.as_u64());
-    let link = cell.link.clone().unwrap_or_default();
-    mtu.map_or(link.clone(), |mtu| format!("{link}, MTU {mtu}"))
+    let mtu = mtu.map(|mtu| format!("MTU {mtu}"));
+    let machine = Some(text(cell, MACHINE)).filter(|machine| !machine.is_empty());
+    [cell.link.clone(), mtu, machine].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
