@@ -25,6 +25,9 @@ use Column::{Figures, Words};
 
 const CHARTS: &str = include_str!("../../assets/echarts.common.min.js");
 const SCRIPT: &str = include_str!("../../assets/report.js");
+/// With a larger share of disturbed blocks the page says so at once.
+const DISTURBED_SHARE_MAX: f64 = 0.1;
+
 const STYLE: &str = include_str!("../../assets/report.css");
 
 /// The whole report of a session as one HTML file.
@@ -218,6 +221,9 @@ fn answer(page: &Page, scores: &[Score], ceilings: &Ceilings, ladder: &[&Plot]) 
     let session = page.session;
     let unstable: Vec<String> =
         ceilings.rows.iter().filter(|ceiling| ceiling.unstable()).map(Ceiling::name).collect();
+    let blocks: usize = session.cells.iter().map(|cell| cell.blocks.len()).sum();
+    let disturbed: usize = session.cells.iter().map(Cell::disturbed_blocks).sum();
+    let disturbed = disturbed as f64 / blocks.max(1) as f64;
     let verdicts = verdicts(scores);
     html! {
         section id=(page.name("answer")) {
@@ -234,6 +240,11 @@ fn answer(page: &Page, scores: &[Score], ceilings: &Ceilings, ladder: &[&Plot]) 
             @if !unstable.is_empty() {
                 p.warning role="note" {
                     "The machine itself changed by more than 5 % during the session (" (unstable.join(", ")) "): take differences of that order with care."
+                }
+            }
+            @if disturbed > DISTURBED_SHARE_MAX {
+                p.warning role="note" {
+                    (quantity::percent(disturbed)) " of all blocks were disturbed. " (DISTURBED) " Where carriers of frames share the cores with both ends they do it themselves; elsewhere take the figures with care."
                 }
             }
             @if !verdicts.is_empty() {
