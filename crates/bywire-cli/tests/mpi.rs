@@ -2,11 +2,12 @@
 
 mod scene;
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -22,38 +23,18 @@ fn measure(directory: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// A directory to measure in, or nothing where this machine has not the implementation and cannot have it.
+/// A directory to measure in, or nothing where this machine has not the implementation, which `./x test` installs.
 fn stage(implementation: &str) -> Option<tempfile::TempDir> {
-    // One at a time: another test must not find half of what one installs.
-    static INSTALLING: Mutex<()> = Mutex::new(());
-    let _installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().expect("a directory");
-    let tried = || {
-        let arguments = ["latency", "--mpi", implementation, "--time", "0.005"];
-        measure(directory.path(), &arguments).output().expect("it runs")
-    };
-    let mut output = tried();
-    let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
-    if said(&output).contains("is not here: install it") && install(&said(&output)) {
-        output = tried();
-    }
-    let said = said(&output);
-    if said.contains("is not here: install it") {
-        println!("not run: {said}");
+    let arguments = ["latency", "--mpi", implementation, "--time", "0.005"];
+    let output = measure(directory.path(), &arguments).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains(" is not here") {
+        println!("not run: {implementation}: {}", said.trim_end());
         return None;
     }
     assert!(output.status.success(), "{said}");
     Some(directory)
-}
-
-/// Does what the line says, as far as it can be done without privileges: a distribution's package is `./x`'s to install.
-fn install(said: &str) -> bool {
-    let Some(script) = said.split('`').nth(1).filter(|script| script.contains("pip install mpich")) else {
-        return false;
-    };
-    let mut shell = Command::new("timeout");
-    shell.args(["120", "sh", "-c", script]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    shell.status().is_ok_and(|status| status.success())
 }
 
 fn may_make_namespaces() -> bool {
@@ -122,6 +103,15 @@ fn mpich_carries_over_every_link() {
     every_link("mpich");
 }
 
+fn end_of(child: &mut Child) -> ExitStatus {
+    let mut status = None;
+    eventually("it ends", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    status.unwrap()
+}
+
 #[test]
 fn an_end_at_any_moment_leaves_nothing() {
     for (implementation, link, moments_ms) in
@@ -137,16 +127,11 @@ fn an_end_at_any_moment_leaves_nothing() {
             let mut child = measure(directory.path(), &arguments).spawn().expect("it runs");
             std::thread::sleep(Duration::from_millis(moment_ms));
             kill_process(Pid::from_child(&child), signal).unwrap();
-            let mut status = None;
-            eventually("it ends", || {
-                status = child.try_wait().unwrap();
-                status.is_some()
-            });
-            let status = status.unwrap();
-            match signal {
-                Signal::KILL => assert_eq!(status.signal(), Some(9)),
-                _ => assert_eq!(status.code(), Some(130), "{status}"),
-            }
+            let status = end_of(&mut child);
+            // Until it has made itself ready to end in order, it dies of the signal.
+            let died = status.signal() == Some(signal.as_raw());
+            let ended = signal != Signal::KILL && status.code() == Some(130);
+            assert!(died || ended, "{status}");
             eventually("no process is left", || nothing_runs(directory.path()));
         }
         // What a killed one has left, the next one removes.
@@ -155,6 +140,54 @@ fn an_end_at_any_moment_leaves_nothing() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
     }
+}
+
+/// What this user's jobs of Open MPI have in `/dev/shm`: segments, or directories with some inside.
+fn open_mpi_memory() -> BTreeSet<PathBuf> {
+    let user = rustix::process::geteuid().as_raw();
+    let listed = |directory: &Path| -> Vec<PathBuf> {
+        fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    };
+    let named = |path: &Path, beginning: &str| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(beginning.as_bytes()))
+    };
+    let is_segment = |path: &PathBuf| named(path, "vader_segment.");
+    let is_ours = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|found| found.uid() == user);
+    let mut paths = listed(Path::new("/dev/shm"));
+    paths.retain(|path| {
+        let has_some = || named(path, "bywire-lab-") && listed(path).iter().any(is_segment);
+        is_ours(path) && (is_segment(path) || has_some())
+    });
+    paths.into_iter().collect()
+}
+
+#[test]
+fn an_interrupt_without_namespaces_leaves_no_shared_memory() {
+    let Some(directory) = stage("open-mpi") else { return };
+    let before = open_mpi_memory();
+    let arguments = ["stream", "--mpi", "open-mpi", "--link", "shm", "--time", "30"];
+    let measure = measure(directory.path(), &arguments);
+    // Root may make namespaces but for this.
+    let mut command = Command::new("setpriv");
+    command.args(rustix::process::geteuid().is_root().then_some("--bounding-set=-sys_admin"));
+    command.arg(measure.get_program()).args(measure.get_args());
+    command.envs(measure.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            return println!("not run: Open MPI without namespaces: setpriv of util-linux: {error}");
+        }
+    };
+    let mut shared = BTreeSet::new();
+    eventually("it shares memory", || {
+        shared = &open_mpi_memory() - &before;
+        !shared.is_empty()
+    });
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(end_of(&mut child).code(), Some(130));
+    eventually("no process is left", || nothing_runs(directory.path()));
+    eventually("its memory is gone", || shared.iter().all(|path| !path.exists()));
 }
 
 #[test]
@@ -171,4 +204,23 @@ fn an_implementation_that_is_not_here_is_told_in_one_line_with_what_to_do() {
         assert_eq!(said.lines().count(), 1, "{said}");
         assert!(said.contains("is not here") && said.contains(what_to_do), "{said}");
     }
+}
+
+#[test]
+fn an_open_mpi_whose_launcher_takes_other_options_is_told_in_one_line() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, script) in
+        [("mpirun", "#!/bin/sh\necho 'mpirun (Open MPI) 5.0.7'\n"), ("mpicc", "#!/bin/sh\nexit 1\n")]
+    {
+        let path = directory.path().join(name);
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut command = measure(directory.path(), &["latency", "--mpi", "open-mpi"]);
+    command.env("PATH", format!("{}:/usr/bin:/bin", directory.path().display()));
+    let output = command.output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && output.stdout.is_empty());
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("Open MPI 4 is not here, but 5.0.7"), "{said}");
 }

@@ -18,6 +18,10 @@ use crate::far;
 /// Names another place of MPICH than the one in the cache: what its `--prefix` was, or a virtual environment.
 const MPICH_PLACE: &str = "BYWIRE_MPICH";
 
+/// The one whose launcher takes the options that it is given here: the next one's shared memory and its way to another
+/// host have other names.
+const OPEN_MPI_MAJOR: &str = "4";
+
 /// A compiler or a launcher that has not said its version, or made a program, by then is ended.
 const PATIENCE_SECONDS: &str = "60";
 
@@ -84,13 +88,21 @@ struct Tools {
 
 impl Tools {
     fn of(implementation: Implementation) -> Result<Self> {
-        let directories = env::var_os("PATH").unwrap_or_default();
         match implementation {
             Implementation::OpenMpi => {
-                let directories: Vec<PathBuf> = env::split_paths(&directories).collect();
-                Self::among(&directories, implementation).context(
+                let path = env::var_os("PATH").unwrap_or_default();
+                let directories: Vec<PathBuf> = env::split_paths(&path).collect();
+                let found = Self::among(&directories, implementation).context(
                     "Open MPI is not here: install it with `apt-get install openmpi-bin libopenmpi-dev`",
-                )
+                )?;
+                ensure!(
+                    found.version.split('.').next() == Some(OPEN_MPI_MAJOR),
+                    "Open MPI {OPEN_MPI_MAJOR} is not here, but {} at {}, whose launcher takes other options: put one of \
+                     {OPEN_MPI_MAJOR} before it in PATH, or leave Open MPI out",
+                    found.version,
+                    found.launcher.display()
+                );
+                Ok(found)
             }
             Implementation::Mpich => {
                 let named = env::var_os(MPICH_PLACE).map(PathBuf::from);

@@ -2,7 +2,7 @@
 //!
 //! As root it gets namespaces of its own for processes, so that all of it ends with the launcher however that ends, and
 //! for mounts, so that whatever it keeps in shared memory goes with it. Without privileges ranks end with their parent's
-//! socket.
+//! socket, and what Open MPI shares lies in the job's directory.
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,6 +26,9 @@ use crate::meeting::MeetingPlace;
 use crate::namespaces::{self, Namespaces, end_with_this_thread};
 use crate::pair::{Cores, Event, Outcomes, Place, listen};
 use crate::plan::{End, Job, Order, Outcome, Plan, Role, Word};
+
+/// Where programs share memory.
+const MEMORY: &str = "/dev/shm";
 
 /// How much longer than their own deadline the ranks are waited for; a launcher takes a second or two to start.
 const GRACE: Duration = Duration::from_secs(20);
@@ -73,7 +76,7 @@ pub(crate) fn run(plan: &Plan, choice: Choice, place: &Place, cores: Cores) -> R
         "level mpi enters namespaces with its launcher: run as root for --link {}",
         choice.link
     );
-    let directory = msg::directory(&plan.cookie);
+    let directory = directory(&plan.cookie);
     let prefix = msg::directory("");
     let prefix = prefix.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let _meeting_place = MeetingPlace::make(directory.clone(), prefix)?;
@@ -93,6 +96,15 @@ pub(crate) fn run(plan: &Plan, choice: Choice, place: &Place, cores: Cores) -> R
             Some(said) => Err(error.context(format!("{}: {said}", choice.implementation))),
             None => Err(error),
         },
+    }
+}
+
+/// Where the job's files are: in memory where those that its ranks share are among them.
+fn directory(cookie: &str) -> PathBuf {
+    let usual = msg::directory(cookie);
+    match usual.file_name() {
+        Some(name) if !may_isolate() && Path::new(MEMORY).is_dir() => Path::new(MEMORY).join(name),
+        _ => usual,
     }
 }
 
@@ -116,12 +128,14 @@ impl Launch<'_> {
                 let prepare = if self.namespaces.is_some() { PREPARE_SOURCE } else { PREPARE };
                 let mut command = Command::new("unshare");
                 command.args(ISOLATED).arg(prepare).arg(self.our_proc()).args(words);
-                command.env("TMPDIR", "/dev/shm");
+                command.env("TMPDIR", MEMORY);
                 command
             }
             false => {
                 let mut command = Command::new(&words[0]);
                 command.args(&words[1..]).env("TMPDIR", self.directory);
+                // Else its segments outlive a job that is interrupted.
+                command.env("OMPI_MCA_btl_vader_backing_directory", self.directory);
                 command
             }
         };
@@ -206,7 +220,7 @@ impl Launch<'_> {
 fn may_isolate() -> bool {
     static TRIED: LazyLock<bool> = LazyLock::new(|| {
         let mut command = Command::new("unshare");
-        command.args(ISOLATED).args([PREPARE, "/dev/shm", "true"]);
+        command.args(ISOLATED).args([PREPARE, MEMORY, "true"]);
         let tried = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
         tried.is_ok_and(|status| status.success())
     });

@@ -121,6 +121,7 @@ impl Choice {
         );
         request.refuse(&[
             ("no-spin", request.spin == Some(false)),
+            ("untouched", request.untouched),
             ("socket-buffer", request.socket_buffer_bytes.is_some()),
             ("burden", request.burden_percent.is_some()),
             ("mtu", request.mtu_bytes.is_some() && link.ethernet().is_none()),
@@ -155,6 +156,7 @@ mod tests {
             (refusal(|r| r.test = "overhead".into()), "choose one of latency, stream, bidir, rr, nhalf"),
             (refusal(|r| r.between = Some("threads".into())), "leave out --between"),
             (refusal(|r| r.spin = Some(false)), "--no-spin means nothing"),
+            (refusal(|r| r.untouched = true), "--untouched means nothing"),
             (refusal(|r| r.mtu_bytes = Some(9000)), "--mtu means nothing"),
             (refusal(|r| (r.level, r.mpi) = ("tcp".into(), Some("mpich".into()))), "--mpi means nothing"),
         ];

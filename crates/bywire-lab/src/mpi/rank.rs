@@ -128,15 +128,17 @@ impl Course<'_> {
             let began = Instant::now();
             rank.go()?;
             block.clear();
-            let (mut part, cpu_ns) = rank.block(&mut block)?;
+            let (mut part, cpu_ns, samples) = rank.block()?;
+            // Before the samples: taking them in is this process's work, on the rank's core.
+            let (ended, after) = (Instant::now(), self.snapshot(cpu_ns));
             part.carriers_cpu_seconds = self.carriers_seconds() - carriers_before;
-            let after = self.snapshot(cpu_ns);
+            rank.samples(samples, &mut block)?;
             part.disturbed = before.disturbed_since(&after);
             part.reading = (!block.is_empty()).then(|| block.value_at_quantile(0.5) as f64 / 2.0);
             if kept {
                 all.add(&block)?;
                 first.get_or_insert((began, before));
-                last = Some((Instant::now(), after));
+                last = Some((ended, after));
                 blocks.push(part);
             } else {
                 warmup.push(part);
@@ -228,16 +230,11 @@ impl Rank {
         self.input.write_all(b"\n").context("the rank ended in the middle of the test")
     }
 
-    /// What it tells of a block, its round trips apart; with the CPU time of its thread so far, in ns.
-    fn block(&mut self, round_trips: &mut Histogram<u64>) -> Result<(Part, u64)> {
+    /// What it tells of a block; with the CPU time of its thread so far, in ns, and how many samples follow.
+    fn block(&mut self) -> Result<(Part, u64, u64)> {
         let [began_ns, took_ns, operations, sent_bytes, received_bytes, cpu_ns, ran_ns, samples] =
             numbers(&self.line("block")?)?;
         ensure!(samples <= SAMPLES_MAX as u64, "the rank tells more round trips than it may: {samples}");
-        let mut bytes = [0; 4];
-        for _ in 0..samples {
-            self.output.read_exact(&mut bytes)?;
-            round_trips.saturating_record(u32::from_ne_bytes(bytes).into());
-        }
         let part = Part {
             began_ns,
             seconds: took_ns as f64 * 1e-9,
@@ -247,7 +244,17 @@ impl Rank {
             cpu_seconds: cpu_ns as f64 * 1e-9,
             ..Part::default()
         };
-        Ok((part, ran_ns))
+        Ok((part, ran_ns, samples))
+    }
+
+    /// The round trips of the block that it has told of.
+    fn samples(&mut self, count: u64, round_trips: &mut Histogram<u64>) -> Result<()> {
+        let mut bytes = [0; 4];
+        for _ in 0..count {
+            self.output.read_exact(&mut bytes)?;
+            round_trips.saturating_record(u32::from_ne_bytes(bytes).into());
+        }
+        Ok(())
     }
 
     /// Waits until it has left the job.
