@@ -79,8 +79,8 @@ const BEYOND_MIN: f64 = 10.0;
 /// A quantile in ns, where there are enough requests for it.
 fn known(histogram: &Histogram<u64>, quantile: f64) -> Option<u64> {
     let beyond = histogram.len() as f64 * (1.0 - quantile);
-    // What cannot be told in binary does not take the last request.
-    (beyond.round() >= BEYOND_MIN).then(|| histogram.value_at_quantile(quantile))
+    // A share that binary cannot tell takes no request away.
+    (beyond + 1e-6 >= BEYOND_MIN).then(|| histogram.value_at_quantile(quantile))
 }
 
 fn known_quantiles(histogram: &Histogram<u64>) -> impl Iterator<Item = (&'static str, u64)> {
