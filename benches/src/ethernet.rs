@@ -178,7 +178,7 @@ impl<'a> Ends<'a> {
     /// be closed.
     ///
     /// # Errors
-    /// It printed nothing of use for [`CROSSING`].
+    /// It printed nothing of use for a while.
     pub fn converse(&self, server: &[&str], client: &[&str]) -> Result<String> {
         let (source_core, target_core) = pin::two_cores();
         let started = Instant::now();

@@ -133,7 +133,11 @@ fn privileges() -> Vec<Finding> {
         ("CAP_NET_ADMIN", CapabilitySet::NET_ADMIN, "bywire eth, level eth"),
         ("CAP_SYS_ADMIN", CapabilitySet::SYS_ADMIN, "bywire eth, level eth: entering namespaces"),
     ];
-    let user = if root { "root" } else { "not root: fine for memory, msg, unix, tcp and udp" };
+    let user = if root {
+        "root"
+    } else {
+        "not root: fine for memory, msg, unix, tcp, udp, web and mpi between processes"
+    };
     let mut findings =
         vec![Finding::new("privileges", "user", "installing what is missing", Ok(user.to_owned()), "")];
     findings.extend(wanted.map(|(name, capability, used_by)| {
@@ -176,7 +180,7 @@ fn mpi() -> Vec<Finding> {
         |name, implementation, remedy| Finding::new("mpi", name, "level mpi", here(implementation), remedy);
     vec![
         finding("Open MPI", Implementation::OpenMpi, "apt-get install openmpi-bin libopenmpi-dev"),
-        finding("MPICH", Implementation::Mpich, "the command above, as the user who measures"),
+        finding("MPICH", Implementation::Mpich, "docs/mpi.md has the command; `./x test` installs it, too"),
     ]
 }
 

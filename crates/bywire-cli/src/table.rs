@@ -157,15 +157,23 @@ fn open_loops(cell: &Cell) -> Vec<(String, String)> {
         let share = 100.0 * load["share"].as_f64()?;
         let of = |name: &str| cell.details.get(&format!("open_{share:.0}_{name}"))?.as_f64();
         let time = |name: &str| Some(show(of(name)?, Unit::Nanoseconds));
+        let spread = || Some(format!(", {} to {} by pair", time("p99_least_ns")?, time("p99_most_ns")?));
+        // A quantile that too few requests lie beyond is not there.
+        let latency = [
+            time("p50_ns").map(|p50| format!("p50 {p50}")),
+            time("p99_ns").zip(time("from_send_p99_ns")).map(|(p99, sent)| {
+                format!("p99 {p99} ({sent} from the send itself{})", spread().unwrap_or_default())
+            }),
+            time("p999_ns").map(|p999| format!("p99.9 {p999}")),
+        ];
+        let latency: Vec<String> = latency.into_iter().flatten().collect();
+        let latency =
+            if latency.is_empty() { "too few for a quantile".to_owned() } else { latency.join(", ") };
         let unanswered = of("unanswered").filter(|count| *count > 0.0);
         let text = format!(
-            "{:.0}/s of {:.0}/s; p50 {}, p99 {} ({} from the send itself), p99.9 {}; server {:.1} µs each{}",
+            "{:.0}/s of {:.0}/s; {latency}; server {:.1} µs each{}",
             of("answered_per_second")?,
             of("intended_per_second")?,
-            time("p50_ns")?,
-            time("p99_ns")?,
-            time("from_send_p99_ns")?,
-            time("p999_ns")?,
             of("server_cpu_us_per_request")?,
             unanswered.map_or_else(String::new, |count| format!("; {count} unanswered")),
         );

@@ -116,8 +116,8 @@ impl<'a> Hub<'a> {
         let spoke = |_| Spoke {
             peer: None,
             has_left: false,
-            reader: Reader::new(plan.verify, true),
-            writer: Writer::default(),
+            reader: Reader::of(plan, true),
+            writer: Writer::of(plan),
             due: VecDeque::new(),
             short: vec![0; sent_length.min(FRAGMENT_BYTES)],
             is_written: false,

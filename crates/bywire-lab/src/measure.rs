@@ -230,6 +230,9 @@ impl Measurement {
     }
 
     fn take_alone(&mut self, progress: &mut dyn FnMut(f64)) -> Result<()> {
+        if let Job::Web(plan) = &mut self.job {
+            plan.pair = self.gathering.pairs();
+        }
         let Job::Messages(plan) = &self.job else {
             let outcomes = pair::run(&self.job, &self.place, self.cores)?;
             return self.gathering.add(vec![outcomes], None);

@@ -344,6 +344,47 @@ fn every_plotted_point_stands_in_a_table() {
 }
 
 #[test]
+fn cells_that_differ_in_anything_have_a_row_each() {
+    let mut session = generated_session();
+    session.cells.clear();
+    for (name, value) in
+        [("mtu", serde_json::json!(1500)), ("segmentation", "off".into()), ("machine", "other".into())]
+    {
+        for mut cell in cells_at(("eth", "veth", None, 8000.0, 2.0), 65_536) {
+            cell.parameters.insert("protocol".into(), "tcp".into());
+            cell.parameters.insert("mtu".into(), 1500.into());
+            cell.parameters.insert(name.into(), value.clone());
+            session.cells.push(cell);
+        }
+    }
+    let text = report::summary_text(&session);
+    for name in
+        ["veth, the kernel's own  ", "veth, the kernel's own, not segmented", "veth, the kernel's own, other"]
+    {
+        assert!(text.lines().any(|line| line.starts_with(name)), "{name}: {text}");
+    }
+    let files = report::tables(&session);
+    let (_, streams) = files.iter().find(|(name, _)| name == "ethernet-1.csv").expect("the streams");
+    assert_eq!(streams.lines().count(), 4, "{streams}");
+}
+
+#[test]
+fn the_command_of_a_web_cell_has_no_word_that_the_command_does_not_know() {
+    let mut session = generated_session();
+    session.cells.truncate(1);
+    let cell = &mut session.cells[0];
+    (cell.level, cell.test) = ("web".into(), "web-file".into());
+    (cell.link, cell.between, cell.size_bytes) = (Some("eth".into()), "namespaces".into(), Some(1024));
+    cell.parameters =
+        [("sendfile", "on"), ("server", "nginx")].map(|(name, value)| (name.into(), value.into())).into();
+    let page = report::render(&session);
+    assert!(
+        page.contains("<code>bywire measure web web-file --link eth --size 1024 --server nginx</code>"),
+        "{page}"
+    );
+}
+
+#[test]
 fn every_cell_is_listed_with_its_command() {
     let session = generated_session();
     let page = report::render(&session);

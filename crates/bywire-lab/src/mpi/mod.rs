@@ -1,6 +1,6 @@
 //! The level `mpi`: messages between two ranks of a job, by MPI implementations as they come.
 //!
-//! The ranks run a small program of ours in C ([`RANK_PROGRAM`]), which the implementation's own compiler makes at first
+//! The ranks run a small program of ours in C (`rank.c`), which the implementation's own compiler makes at first
 //! use. The implementation's own launcher starts it, each rank under a process of this program that reads its accounts.
 
 mod installation;

@@ -19,11 +19,15 @@ use crate::report::plot::{Placed, Plot};
 use crate::report::quantity;
 use crate::report::served;
 use crate::report::way::{Waiting, ways};
+use crate::web;
 
 use Column::{Figures, Words};
 
 const CHARTS: &str = include_str!("../../assets/echarts.common.min.js");
 const SCRIPT: &str = include_str!("../../assets/report.js");
+/// With a larger share of disturbed blocks the page says so at once.
+const DISTURBED_SHARE_MAX: f64 = 0.1;
+
 const STYLE: &str = include_str!("../../assets/report.css");
 
 /// The whole report of a session as one HTML file.
@@ -217,6 +221,9 @@ fn answer(page: &Page, scores: &[Score], ceilings: &Ceilings, ladder: &[&Plot]) 
     let session = page.session;
     let unstable: Vec<String> =
         ceilings.rows.iter().filter(|ceiling| ceiling.unstable()).map(Ceiling::name).collect();
+    let blocks: usize = session.cells.iter().map(|cell| cell.blocks.len()).sum();
+    let disturbed: usize = session.cells.iter().map(Cell::disturbed_blocks).sum();
+    let disturbed = disturbed as f64 / blocks.max(1) as f64;
     let verdicts = verdicts(scores);
     html! {
         section id=(page.name("answer")) {
@@ -233,6 +240,11 @@ fn answer(page: &Page, scores: &[Score], ceilings: &Ceilings, ladder: &[&Plot]) 
             @if !unstable.is_empty() {
                 p.warning role="note" {
                     "The machine itself changed by more than 5 % during the session (" (unstable.join(", ")) "): take differences of that order with care."
+                }
+            }
+            @if disturbed > DISTURBED_SHARE_MAX {
+                p.warning role="note" {
+                    (quantity::percent(disturbed)) " of all blocks were disturbed. " (DISTURBED) " Where carriers of frames share the cores with both ends they do it themselves; elsewhere take the figures with care."
                 }
             }
             @if !verdicts.is_empty() {
@@ -548,7 +560,9 @@ fn command_of(cell: &Cell) -> String {
     // Several nodes at the kernel's own cables have a bridge between them.
     let link = cell.link.as_deref().map(|link| if link == "bridge" { "veth" } else { link });
     words.extend(link.filter(|_| !implied).map(|link| format!("--link {link}")));
-    if !["processes", ""].contains(&cell.between.as_str()) && cell.level != "memory" {
+    // Some levels have no choice.
+    let is_chosen = !["memory", web::LEVEL].contains(&cell.level.as_str());
+    if !["processes", ""].contains(&cell.between.as_str()) && is_chosen {
         words.push(format!("--between {}", cell.between));
     }
     words.extend(cell.size_bytes.map(|size| format!("--size {size}")));
@@ -558,7 +572,7 @@ fn command_of(cell: &Cell) -> String {
 }
 
 /// Parameters that the command works out by itself.
-const NOT_AN_OPTION: [&str; 5] = ["block_us", "blocks", "burden", MACHINE, "pairs"];
+const NOT_AN_OPTION: [&str; 6] = ["block_us", "blocks", "burden", MACHINE, "pairs", "sendfile"];
 
 fn option(name: &str, value: &Value) -> Option<String> {
     let name = name.replace('_', "-");

@@ -2,6 +2,7 @@
 
 use crate::cell::{Cell, CpuEnd};
 use crate::report::carried::Table;
+use crate::report::merged::MACHINE;
 use crate::report::quantity;
 use crate::web::{self, SHARES};
 
@@ -17,7 +18,8 @@ pub fn tables(cells: &[Cell]) -> Vec<Table> {
     let table = |title, what: &str, test| Table {
         title,
         about: "Requests answered per second in a closed loop, then the 99th percentile at shares of that peak, every request \
-                timed from the moment that it was due: what waits behind a slow one counts. Demand: CPU time of each end's own \
+                timed from the moment that it was due: what waits behind a slow one counts; in parentheses the least and the \
+                most of the pairs, and nothing where fewer than ten requests lie beyond. Demand: CPU time of each end's own \
                 threads per request, in the closed loop.",
         columns: columns(what),
         rows: rows(test),
@@ -63,8 +65,10 @@ fn row(cell: &Cell, test: web::Test) -> Vec<String> {
         detail("received_bytes_per_second").map(quantity::rate).unwrap_or_default(),
     ];
     let shares = SHARES.map(|share| {
-        let ns = detail(&format!("open_{:.0}_p99_ns", 100.0 * share));
-        ns.map(quantity::duration).unwrap_or_default()
+        let of = |name| detail(&format!("open_{:.0}_{name}_ns", 100.0 * share)).map(quantity::duration);
+        let spread = of("p99_least").zip(of("p99_most"));
+        let spread = spread.map_or_else(String::new, |(least, most)| format!(" ({least} to {most})"));
+        of("p99").map(|p99| p99 + &spread).unwrap_or_default()
     });
     let demand =
         |end: &CpuEnd| end.service_demand_us_per_transaction.map(quantity::digits).unwrap_or_default();
@@ -79,6 +83,7 @@ fn row(cell: &Cell, test: web::Test) -> Vec<String> {
 
 fn way(cell: &Cell) -> String {
     let mtu = cell.parameters.get("mtu").and_then(|mtu| mtu.as_u64());
-    let link = cell.link.clone().unwrap_or_default();
-    mtu.map_or(link.clone(), |mtu| format!("{link}, MTU {mtu}"))
+    let mtu = mtu.map(|mtu| format!("MTU {mtu}"));
+    let machine = Some(text(cell, MACHINE)).filter(|machine| !machine.is_empty());
+    [cell.link.clone(), mtu, machine].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

@@ -48,12 +48,13 @@ impl Documents {
         format!("/{document:06}")
     }
 
-    /// Writes all of them into `directory`, for everybody to read.
+    /// Writes all of them into `directory`, for everybody to read, as long as `is_wanted` does not fail.
     ///
     /// # Errors
     /// There is no room, say.
-    pub fn write(&self, directory: &Path) -> Result<()> {
+    pub fn write(&self, directory: &Path, is_wanted: impl Fn() -> Result<()>) -> Result<()> {
         for (document, &size) in self.sizes.iter().enumerate() {
+            is_wanted()?;
             let path = directory.join(&Self::path(document as u32)[1..]);
             let mut content = vec![0; size as usize];
             self.fill(document as u32, 0, &mut content);
@@ -133,7 +134,7 @@ mod tests {
         request.size_bytes = Some(150_000);
         let documents = Documents::of(&Plan::of(&request).unwrap());
         let directory = tempfile::tempdir().unwrap();
-        documents.write(directory.path()).unwrap();
+        documents.write(directory.path(), || Ok(())).unwrap();
         let mut bytes = fs::read(directory.path().join("000000")).unwrap();
         assert_eq!(bytes.len(), 150_000);
         documents.check(0, 0, &bytes).unwrap();

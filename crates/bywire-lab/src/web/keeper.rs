@@ -12,10 +12,11 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
-use super::server::Running;
+use super::server::{self, Running};
 use super::{Documents, Plan};
 use crate::interrupt;
 use crate::meeting::MeetingPlace;
@@ -26,8 +27,8 @@ use crate::plan::{End, Job, Order, Role, Word};
 /// How long a keeper may take until its server listens.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long it may take to clean up.
-const FAREWELL: Duration = Duration::from_secs(10);
+/// How long it may take to clean up: longer than it waits for anything itself, as its files stay where it is killed.
+const FAREWELL: Duration = server::PATIENCE.saturating_add(Duration::from_secs(10));
 
 /// How often an interrupt is looked for.
 const LOOK: Duration = Duration::from_millis(50);
@@ -167,8 +168,8 @@ impl Kept {
         for path in [&directory, &site] {
             fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
         }
-        Documents::of(plan).write(&site)?;
-        let server = Running::start(plan, &directory)?;
+        Documents::of(plan).write(&site, is_wanted)?;
+        let server = Running::start(plan, &directory, is_wanted)?;
         let address = Address {
             socket: server.address().to_owned(),
             processes: server.processes(),
@@ -177,6 +178,16 @@ impl Kept {
         };
         Ok((Self { _server: server, _place: place }, address))
     }
+}
+
+/// Fails once the parent has gone or let go of the input, which ends nothing by itself while a server starts.
+fn is_wanted() -> Result<()> {
+    const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let input = io::stdin();
+    let mut ends = [PollFd::new(&input, PollFlags::IN)];
+    let looked = poll(&mut ends, Some(&AT_ONCE));
+    ensure!(looked.is_err() || !ends[0].revents().contains(PollFlags::HUP), "nobody waits for the server");
+    Ok(())
 }
 
 /// In memory where there is a file system for that. The parent's number tells whose it is.

@@ -75,7 +75,7 @@ struct Answered {
 /// What a closed loop did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Closed {
-    /// How long it took.
+    /// How long it took, to the last answer.
     pub elapsed_ns: u64,
     /// Requests that were answered.
     pub answered: u64,
@@ -143,8 +143,10 @@ impl Load {
         self.trace.mean_bytes(&self.documents)
     }
 
-    /// Asks on every connection, again and again as soon as there is an answer, for so long; what is unanswered then
-    /// stays so, and belongs to the next call. Round trips in ns are added to `round_trips`.
+    /// Asks on every connection, again and again as soon as there is an answer, for so long, and waits for the answers
+    /// to what was asked by then. Every connection is answered at least once, and nobody works for this client before or
+    /// afterwards: all that was asked, its time and what it cost belong together. Round trips in ns are added to
+    /// `round_trips`. No connection may be waiting for an answer before.
     ///
     /// # Errors
     /// The server ends a connection, sends something else, or nothing for ten seconds.
@@ -152,31 +154,33 @@ impl Load {
         let began_ns = self.clock.now_ns();
         let until_ns = began_ns + duration.as_nanos() as u64;
         for connection in 0..self.connections.len() {
-            if self.connections[connection].asked.is_none() {
-                self.ask(connection, began_ns)?;
-            }
+            self.ask(connection, began_ns)?;
         }
+        let mut waiting = self.connections.len();
         let mut closed = Closed::default();
         let mut moved_ns = began_ns;
-        loop {
+        while waiting > 0 {
             self.wait(Some(&NAP))?;
             for event in 0..self.events.len() {
                 let Some(answered) = self.attend(event)? else { continue };
                 closed.answered += 1;
+                closed.elapsed_ns = answered.at_ns.saturating_sub(began_ns);
                 closed.sent_bytes += answered.sent_bytes;
                 closed.received_bytes += answered.received_bytes;
                 round_trips.saturating_record(answered.at_ns.saturating_sub(answered.asked.sent_ns));
-                self.ask(answered.connection, answered.at_ns)?;
+                if answered.at_ns < until_ns {
+                    self.ask(answered.connection, answered.at_ns)?;
+                } else {
+                    waiting -= 1;
+                }
             }
             let now_ns = self.clock.now_ns();
             if !self.events.is_empty() {
                 moved_ns = now_ns;
             }
             ensure_alive(now_ns, moved_ns)?;
-            if now_ns >= until_ns {
-                return Ok(Closed { elapsed_ns: now_ns - began_ns, ..closed });
-            }
         }
+        Ok(closed)
     }
 
     /// Asks at moments that come `per_second` in the mean and know nothing of each other, for so long, and waits for the
@@ -242,10 +246,7 @@ impl Load {
     }
 
     /// Waits until every connection has its answer.
-    ///
-    /// # Errors
-    /// As [`Load::closed`].
-    pub fn drain(&mut self) -> Result<()> {
+    fn drain(&mut self) -> Result<()> {
         let mut moved_ns = self.clock.now_ns();
         while self.connections.iter().any(|connection| connection.asked.is_some()) {
             self.wait(Some(&NAP))?;
@@ -438,6 +439,20 @@ mod tests {
         let closed = load.closed(Duration::from_millis(50), &mut round_trips).unwrap();
         assert_eq!(closed.answered, round_trips.len());
         assert!(closed.answered > 0 && closed.received_bytes == closed.answered * plan.size_bytes);
+    }
+
+    #[test]
+    fn a_closed_loop_ends_with_an_answer_to_all_that_it_asked() {
+        let plan = plan();
+        // Neither the answer within the loop's time is sure, nor one within a nap.
+        let address = server(&plan, 1, Duration::from_millis(300));
+        let mut load = Load::connect(&plan, &address).unwrap();
+        for _ in 0..3 {
+            let mut round_trips = histogram();
+            let closed = load.closed(Duration::from_millis(1), &mut round_trips).unwrap();
+            assert!(closed.answered > 0 && closed.answered == round_trips.len(), "{closed:?}");
+            assert!(load.connections.iter().all(|connection| connection.asked.is_none()));
+        }
     }
 
     #[test]

@@ -201,6 +201,8 @@ pub struct Plan {
     pub rank: Rank,
     /// What the trace and the moments of open loops are drawn from.
     pub seed: u64,
+    /// Which pair of its cell this is, from 0: each has moments of its own.
+    pub pair: u32,
     /// How many documents there are (`web-zipf`).
     pub documents: u32,
     /// Connections that stay open.
@@ -226,7 +228,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Out of a request; places and carriers are still to be filled in.
+    /// Out of a request; places, carriers and the pair are still to be filled in.
     ///
     /// # Errors
     /// What makes no sense, in one line.
@@ -267,6 +269,7 @@ impl Plan {
             alpha,
             rank: wish.rank.as_deref().map_or(Ok(Rank::SmallFirst), str::parse)?,
             seed: wish.seed.unwrap_or(1),
+            pair: 0,
             documents,
             connections,
             verify: request.verify,
@@ -324,6 +327,9 @@ fn refuse_what_means_nothing(request: &Request, test: Test) -> Result<(), Misuse
         ("protocol", request.protocol.is_some()),
         ("coalesce", request.coalesce.is_some() && link != Some(Link::Eth.name())),
         ("mtu", request.mtu_bytes.is_some() && !cable),
+        ("segmentation", request.segmentation.is_some() && !cable),
+        ("mpi", request.mpi.is_some()),
+        ("untouched", request.untouched),
         ("nodes", request.nodes.is_some()),
         ("response-size", request.response_bytes.is_some()),
         ("integrity", request.integrity.is_some()),
@@ -368,6 +374,13 @@ mod tests {
             (refusal(|r| r.size_bytes = Some(0)), "a --size of 1 to"),
             (refusal(|r| r.time_seconds = Some(0.2)), "--time 0.2 is out of bounds: give 0.25"),
             (refusal(|r| r.mtu_bytes = Some(9000)), "--mtu means nothing"),
+            (refusal(|r| r.segmentation = Some(false)), "--segmentation means nothing"),
+            (
+                refusal(|r| (r.link, r.segmentation) = (Some("unix".into()), Some(true))),
+                "--segmentation means nothing",
+            ),
+            (refusal(|r| r.mpi = Some("mpich".into())), "--mpi means nothing for web web-file"),
+            (refusal(|r| r.untouched = true), "--untouched means nothing for web web-file"),
         ];
         for (refusal, part) in refusals {
             assert!(refusal.contains(part) && !refusal.contains('\n'), "{refusal}");
@@ -375,6 +388,11 @@ mod tests {
         let mut request = Request::new(LEVEL, "web-zipf");
         request.web.alpha = Some(f64::NAN);
         assert!(Plan::of(&request).unwrap_err().to_string().contains("--alpha NaN is out of bounds"));
+        for link in ["veth", "eth"] {
+            let mut request = Request::new(LEVEL, "web-file");
+            (request.link, request.segmentation) = (Some(link.to_owned()), Some(false));
+            Plan::of(&request).expect("interfaces may cut there, or not");
+        }
     }
 
     #[test]

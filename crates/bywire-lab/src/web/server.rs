@@ -18,7 +18,7 @@ use crate::namespaces::end_with_this_thread;
 const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/local/nginx/sbin"];
 
 /// How long a server may take to listen.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A look at a starting server costs next to nothing.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
@@ -38,19 +38,20 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts what `plan` asks for, with the documents in `directory/site`, and waits until it listens.
+    /// Starts what `plan` asks for, with the documents in `directory/site`, and waits until it listens, or until
+    /// `is_wanted` fails.
     ///
     /// # Errors
     /// It is not installed, or what it said.
-    pub fn start(plan: &Plan, directory: &Path) -> Result<Self> {
+    pub fn start(plan: &Plan, directory: &Path, is_wanted: fn() -> Result<()>) -> Result<Self> {
         let program = Program::find(plan.server)?;
         for _ in 1..TRIES {
-            match program.start(plan, directory) {
+            match program.start(plan, directory, is_wanted) {
                 Err(error) if is_taken(&error) => {}
                 result => return result,
             }
         }
-        program.start(plan, directory)
+        program.start(plan, directory, is_wanted)
     }
 
     /// Where it listens: `IP:PORT`, or `unix:PATH`.
@@ -70,7 +71,7 @@ impl Running {
         processes.filter(|process| group_of(*process) == Some(self.child.id())).collect()
     }
 
-    fn await_listening(&mut self, complaints: &[PathBuf]) -> Result<()> {
+    fn await_listening(&mut self, complaints: &[PathBuf], is_wanted: fn() -> Result<()>) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         // Whoever answers is a child of the process that was started.
         while self.processes().len() < 2 || !is_listening(&self.address) {
@@ -81,6 +82,7 @@ impl Running {
                 });
                 bail!("it ended with {status}: {}", said.unwrap_or_else(|| "it said nothing".to_owned()));
             }
+            is_wanted()?;
             ensure!(Instant::now() < until, "it does not listen after {} s", PATIENCE.as_secs());
             std::thread::sleep(LOOK_AGAIN);
         }
@@ -129,7 +131,7 @@ impl Program {
         Ok(Self { server, path, version: version.unwrap_or_else(|| "unknown".to_owned()) })
     }
 
-    fn start(&self, plan: &Plan, directory: &Path) -> Result<Running> {
+    fn start(&self, plan: &Plan, directory: &Path, is_wanted: fn() -> Result<()>) -> Result<Running> {
         let (listen, address) = match plan.link {
             Link::Unix => {
                 let path = directory.join("socket");
@@ -166,7 +168,7 @@ impl Program {
         let version = self.version.clone();
         let mut running = Running { child, group, address, version };
         running
-            .await_listening(&[said, directory.join("errors")])
+            .await_listening(&[said, directory.join("errors")], is_wanted)
             .with_context(|| format!("{} cannot be started", self.server.title()))?;
         Ok(running)
     }

@@ -11,6 +11,7 @@ use super::load::Load;
 use super::{Plan, SHARES};
 use crate::cpu::{Snapshot, process_seconds};
 use crate::plan::{Details, End, Outcome, Part};
+use crate::statistics::SplitMix;
 use crate::test::{buckets, histogram, monotonic_ns, thread_seconds};
 
 /// What client and server did, by the client's clocks and the kernel's accounts.
@@ -56,7 +57,6 @@ pub(crate) fn measure(plan: &Plan, core: Option<u32>, address: &Address) -> Resu
     for part in &mut asked {
         part.carriers_cpu_seconds = carried * part.operations as f64 / done as f64;
     }
-    load.drain()?;
     let peak = done as f64 / asked.iter().map(|part| part.seconds).sum::<f64>();
     let mut details = open_loads(plan, &mut load, peak, address)?;
     details.insert("mean_document_bytes".into(), load.mean_bytes().into());
@@ -90,8 +90,7 @@ fn open_loads(plan: &Plan, load: &mut Load, peak: f64, address: &Address) -> Res
     for (index, share) in SHARES.into_iter().enumerate() {
         let before = server_seconds();
         let per_second = peak * share;
-        // Each pair and each load has moments of its own, and they can be had again.
-        let seed = plan.seed.wrapping_mul(31).wrapping_add(index as u64);
+        let seed = moments_seed(plan, index);
         let open = load.open(per_second, Duration::from_micros(plan.open_us), seed)?;
         loads.push(OpenLoad {
             share,
@@ -105,4 +104,32 @@ fn open_loads(plan: &Plan, load: &mut Load, peak: f64, address: &Address) -> Res
         });
     }
     Ok(Details::from([(LOADS.to_owned(), json!(loads))]))
+}
+
+/// Each pair and each load has moments of its own, and they can be had again.
+fn moments_seed(plan: &Plan, load: usize) -> u64 {
+    let mixed = |seed| SplitMix::new(seed).next();
+    let of_pair = mixed(mixed(plan.seed).wrapping_add(plan.pair.into()));
+    mixed(of_pair.wrapping_add(load as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Request;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_load_of_every_pair_has_a_seed_of_its_own_that_comes_again() {
+        let plan = |seed, pair| Plan { seed, pair, ..Plan::of(&Request::new("web", "web-file")).unwrap() };
+        let seeds = || {
+            (0..3).flat_map(move |seed| {
+                (0..5).flat_map(move |pair| {
+                    (0..SHARES.len()).map(move |load| moments_seed(&plan(seed, pair), load))
+                })
+            })
+        };
+        assert!(seeds().eq(seeds()));
+        assert_eq!(seeds().collect::<BTreeSet<_>>().len(), 3 * 5 * SHARES.len());
+    }
 }
