@@ -336,7 +336,8 @@ impl<'a> Conversation<'a> {
                 Ok(Event { word: Some(other), .. }) => bail!("a rank spoke out of turn: {other:?}"),
                 Ok(Event { end, word: None }) if outcomes.iter().any(|outcome| outcome.end == end) => {}
                 Ok(Event { end, word: None }) => bail!("the {end} died in the middle of the test"),
-                Err(RecvTimeoutError::Timeout) if job.is_gone() && self.receiver.try_recv().is_err() => {
+                // Of both ranks there is a last word: what they measured, or that their sockets have ended.
+                Err(RecvTimeoutError::Timeout) if self.ranks.len() < 2 && job.is_gone() => {
                     bail!("MPI's launcher ended in the middle of the test")
                 }
                 Err(_) => {}
