@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use scene::{bywire, eventually, processes_of};
+use scene::{bywire, eventually, processes_of, processes_with};
 use serde_json::{Value, json};
 
 /// What every process of a command carries, launchers' daemons on the other side of a cable too.
@@ -46,20 +46,8 @@ fn may_make_namespaces() -> bool {
 }
 
 /// Launchers give their ranks another `TMPDIR`: those are found by the mark.
-fn marked_processes(directory: &Path) -> Vec<String> {
-    let mark = format!("{MARK}={}", directory.display()).into_bytes();
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    entries
-        .filter(|entry| {
-            let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
-            environment.split(|byte| *byte == 0).any(|variable| variable == mark)
-        })
-        .map(|entry| fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default().replace('\0', " "))
-        .collect()
-}
-
 fn nothing_runs(directory: &Path) -> bool {
-    processes_of(directory).is_empty() && marked_processes(directory).is_empty()
+    processes_of(directory).is_empty() && processes_with(MARK, directory).is_empty()
 }
 
 fn every_link(implementation: &str) {

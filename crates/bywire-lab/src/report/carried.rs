@@ -79,7 +79,8 @@ fn manner(cell: &Cell) -> Vec<String> {
     .collect()
 }
 
-fn text(cell: &Cell, name: &str) -> String {
+/// A parameter that is a word; empty where there is none.
+pub fn text(cell: &Cell, name: &str) -> String {
     cell.parameters.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_owned()
 }
 

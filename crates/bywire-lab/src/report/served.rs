@@ -1,7 +1,7 @@
 //! What web servers answered, as tables: the peak by file and by trace, and the latency below it.
 
 use crate::cell::{Cell, CpuEnd};
-use crate::report::carried::Table;
+use crate::report::carried::{Table, text};
 use crate::report::merged::MACHINE;
 use crate::report::quantity;
 use crate::web::{self, SHARES};
@@ -35,10 +35,6 @@ pub fn tables(cells: &[Cell]) -> Vec<Table> {
 fn place(cell: &Cell) -> (String, Option<String>, Option<u64>, f64, String) {
     let alpha = cell.parameters.get("alpha").and_then(|alpha| alpha.as_f64()).unwrap_or(0.0);
     (text(cell, "server"), cell.link.clone(), cell.size_bytes, alpha, text(cell, "rank"))
-}
-
-fn text(cell: &Cell, name: &str) -> String {
-    cell.parameters.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_owned()
 }
 
 fn columns(what: &str) -> Vec<String> {
