@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Listener, Received, Socket};
 use bywire_sys::tcp::{self, Identity};
-use bywire_sys::{Errno, directory, foreign};
+use bywire_sys::{Errno, directory, foreign, limits};
 
 use crate::protocol::{Kind, PACKET_BYTES, Packet, VERSION, Verdict};
 use crate::reason::Reason;
@@ -99,6 +99,8 @@ impl Service {
     /// [`StartError`].
     pub fn start(path: &Path) -> Result<Self, StartError> {
         let failed = |cause| StartError::Path { path: path.to_owned(), cause };
+        // As many as there may be; with fewer, whoever comes too late does without.
+        let _fewer = limits::raise_descriptor_limit((WAITING_MAX + 3 * PROGRAMS_MAX) as u64);
         let listener = listen(path)?;
         let poller = Poller::new().map_err(failed)?;
         poller.add(&listener, LISTENER).map_err(failed)?;
@@ -189,7 +191,12 @@ impl Service {
             }
             Kind::Ask => self.tell(tag, Packet::new(Kind::Go, packet.token), &[]),
             Kind::Offer => {
-                let Ok([connection, segment]) = <[OwnedFd; 2]>::try_from(descriptors) else { return false };
+                let Ok([connection, segment]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+                    // They may have been lost on the way, for want of numbers here.
+                    let full =
+                        Packet { code: Verdict::Full as u8, ..Packet::new(Kind::Answer, packet.token) };
+                    return self.tell(tag, full, &[]);
+                };
                 let identity = tcp::identify(&connection);
                 drop(connection);
                 self.offer(tag, packet.token, identity, segment)
@@ -245,6 +252,13 @@ impl Service {
             {
                 other.disputed = true;
                 return Err(Verdict::Namespace);
+            }
+        }
+        if let Some(other) = self.waiting.get(&mirror) {
+            // Answers with descriptors go only where there is room for more, so that there always is for those without.
+            let has_room = |tag| self.programs.get(&tag).is_some_and(|program| program.socket.has_room());
+            if !has_room(tag) || !has_room(other.program) {
+                return Err(Verdict::Full);
             }
         }
         if let Some(other) = self.waiting.remove(&mirror) {
