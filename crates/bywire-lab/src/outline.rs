@@ -25,6 +25,10 @@ const HERE: [&str; 3] = ["processes", "threads", "namespaces"];
 /// The message layer's links.
 const MSG_LINKS: [&str; 1] = ["shm"];
 
+/// A connection of `sock` leaves the kernel while it warms up, once two programs and a service that share two cores have
+/// talked about it.
+const CUT_OVER_BLOCKS: u32 = 8;
+
 /// Idle peers may not be more.
 pub const NODES_MAX: u32 = 10_000;
 
@@ -61,7 +65,10 @@ pub(crate) fn refuse_what_means_nothing(request: &Request, level: Level, test: T
         ("untouched", request.untouched && (request.verify || test == Test::Breakdown)),
         ("verify", request.verify && test == Test::Breakdown),
         ("socket-buffer", request.socket_buffer_bytes.is_some() && !socket),
-        ("nagle", request.nagle.is_some() && level != Level::Tcp),
+        ("nagle", request.nagle.is_some() && !matches!(level, Level::Tcp | Level::Sock)),
+        ("epoll", request.epoll && !matches!(level, Level::Unix | Level::Tcp | Level::Sock)),
+        // Who asks the kernel again and again waits for nothing.
+        ("spin", request.spin == Some(true) && request.epoll && level != Level::Sock),
         ("response-size", request.response_bytes.is_some() && test != Test::Rr),
         ("size", request.size_bytes.is_some() && test == Test::Nhalf),
         ("no-spin", request.spin == Some(false) && test == Test::Interleave),
@@ -155,11 +162,15 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
         size_bytes,
         response_bytes,
         block_us: blocks.block_us,
-        warmup_blocks: blocks.warmup,
+        warmup_blocks: if level == Level::Sock { blocks.warmup + CUT_OVER_BLOCKS } else { blocks.warmup },
         blocks: blocks.kept,
-        // MPI polls.
-        spin: request.spin.unwrap_or(test == Test::Interleave || level == Level::Mpi),
+        // MPI polls; at level sock it is the library that spins, except where the test itself does.
+        spin: request
+            .spin
+            .filter(|_| level != Level::Sock)
+            .unwrap_or(test == Test::Interleave || level == Level::Mpi),
         sleep: request.spin == Some(false),
+        epoll: request.epoll,
         verify: request.verify,
         untouched: request.untouched,
         nagle: request.nagle.unwrap_or(false),
@@ -184,6 +195,7 @@ pub(crate) fn link(request: &Request, level: Level, place: &Place) -> Option<Str
     let link = match (level, place) {
         (Level::Msg, _) => request.link.as_deref().unwrap_or("shm"),
         (Level::Unix, _) => "unix",
+        (Level::Sock, _) => "shm",
         (Level::Mpi, _) => request.link.as_deref().unwrap_or("shm"),
         (_, Place::Processes | Place::Threads) => "loopback",
         (_, Place::Namespaces(namespaces)) => namespaces.link(),
@@ -201,11 +213,12 @@ pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTree
             parameters.insert(name.to_owned(), value);
         }
     };
-    let adaptive = plan.level == Level::Msg && !plan.spin && !plan.sleep;
+    let adaptive = matches!(plan.level, Level::Msg | Level::Sock) && !plan.spin && !plan.sleep;
     set("spin", Some(if adaptive { ADAPTIVE.into() } else { plan.spin.into() }));
     set("blocks", Some(plan.blocks.into()));
     set("block_us", Some(plan.block_us.into()));
-    set("nagle", (plan.level == Level::Tcp).then(|| on_off(plan.nagle)));
+    set("epoll", plan.epoll.then(|| true.into()));
+    set("nagle", matches!(plan.level, Level::Tcp | Level::Sock).then(|| on_off(plan.nagle)));
     let mtu_bytes = request
         .mtu_bytes
         .or_else(|| matches!(place, Place::Namespaces(_) | Place::Nodes { .. }).then_some(MTU_BYTES));

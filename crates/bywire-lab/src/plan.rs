@@ -46,8 +46,11 @@ pub struct Plan {
     pub blocks: u32,
     /// Poll rather than sleep.
     pub spin: bool,
-    /// Never spin before sleeping (`msg`, which else spins a bounded time).
+    /// Never spin before sleeping (`msg` and `sock`, which else spin a bounded time).
     pub sleep: bool,
+    /// Wait by `epoll_wait` before each receive, as servers of many connections do.
+    #[serde(default)]
+    pub epoll: bool,
     /// Compare every byte of every payload with what must have been written.
     pub verify: bool,
     /// Write and read no more of a payload than its first 8 bytes.
@@ -362,6 +365,8 @@ names! {
         Unix = "unix",
         /// The kernel's TCP.
         Tcp = "tcp",
+        /// The same calls of the same program, carried by the library of `bywire run`.
+        Sock = "sock",
         /// The kernel's UDP.
         Udp = "udp",
         /// MPI implementations.
@@ -444,7 +449,7 @@ impl Level {
     pub fn longest(self) -> u64 {
         match self {
             Self::Udp => DATAGRAM_BYTES_MAX,
-            Self::Msg | Self::Unix | Self::Tcp | Self::Mpi => SIZE_BYTES_MAX,
+            Self::Msg | Self::Unix | Self::Tcp | Self::Sock | Self::Mpi => SIZE_BYTES_MAX,
         }
     }
 }

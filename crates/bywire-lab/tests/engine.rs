@@ -32,6 +32,7 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         blocks: 3,
         spin: false,
         sleep: true,
+        epoll: false,
         verify: true,
         untouched: false,
         nagle: false,
@@ -63,7 +64,8 @@ fn pair<L: bywire_lab::level::Level<Listener: Send>>(plan: &Plan) -> Result<(Out
 fn by_level(plan: &Plan) -> Result<(Outcome, Outcome)> {
     match plan.level {
         Level::Unix => pair::<Unix>(plan),
-        Level::Tcp => pair::<Tcp>(plan),
+        // The same program: only how it was started tells it from TCP.
+        Level::Tcp | Level::Sock => pair::<Tcp>(plan),
         Level::Udp => pair::<Udp>(plan),
         Level::Msg | Level::Mpi => unreachable!("no socket level"),
     }
