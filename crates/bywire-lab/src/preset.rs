@@ -161,6 +161,7 @@ fn quick() -> Preset {
     }
     groups.push(at_levels(&LEVELS, "bidir", Some(64 * KIB)));
     groups.push(at_levels(&LEVELS, "rr", Some(1)));
+    groups.push(unmodified("rr", 1));
     groups.push(at_levels(&LEVELS, "overhead", Some(8)));
     groups.push(Link::ALL.iter().map(|&link| over(link, "stream", 64 * KIB)).collect());
     groups.push(Link::ALL.iter().map(|&link| over(link, "rr", 1)).collect());
@@ -183,6 +184,9 @@ fn full() -> Preset {
     }
     for size in [1, KIB, 16 * KIB] {
         groups.push(with_ethernet(at_levels(&LEVELS, "rr", Some(size)), "rr", size));
+    }
+    for (test, size) in [("rr", 1), ("rr", KIB), ("stream", KIB), ("stream", 64 * KIB)] {
+        groups.push(unmodified(test, size));
     }
     for size in [8, 64, KIB, 4 * KIB] {
         groups.push(with_ethernet(at_levels(&LEVELS, "overhead", Some(size)), "overhead", size));
@@ -498,6 +502,14 @@ fn ranks(links: &[mpi::Link], test: &str, size_bytes: u64) -> Vec<Request> {
 /// The same requests with ends that poll.
 fn polling(requests: Vec<Request>) -> Vec<Request> {
     requests.into_iter().map(|request| Request { spin: Some(true), ..request }).collect()
+}
+
+/// TCP with and without the fabric, by `epoll` too, and where nobody may spin.
+fn unmodified(test: &str, size_bytes: u64) -> Vec<Request> {
+    let both = || at_levels(&["tcp", "sock"], test, Some(size_bytes)).into_iter();
+    let asleep = both().filter(|request| request.level == "sock");
+    let asleep = asleep.map(|request| Request { spin: Some(false), ..request });
+    both().map(|request| Request { epoll: true, ..request }).chain(asleep).collect()
 }
 
 /// The same requests with so many connections at once.

@@ -50,6 +50,32 @@ fn each_preset_has_a_page_of_its_own_in_the_one_file() {
     assert_eq!(report::render_presets(&[generated_session()]), report::render(&generated_session()));
 }
 
+#[test]
+fn what_an_unmodified_program_gains_is_told_of_the_same_question_alone() {
+    let of = |level: &'static str, value: f64, spin: serde_json::Value| {
+        let link = if level == "sock" { "shm" } else { "loopback" };
+        let mut found =
+            cell((level, link, None, 9000.0, 2.0), "rr", Some(1), value, Unit::TransactionsPerSecond);
+        found.parameters.insert("spin".to_owned(), spin);
+        found
+    };
+    let [adaptive, asleep, polling] = [serde_json::json!("adaptive"), false.into(), true.into()];
+    let mut by_epoll = of("sock", 70_000.0, adaptive.clone());
+    by_epoll.parameters.insert("epoll".to_owned(), true.into());
+    let cells = vec![
+        of("tcp", 10_000.0, asleep.clone()),
+        of("tcp", 50_000.0, polling),
+        of("sock", 90_000.0, adaptive),
+        of("sock", 15_000.0, asleep),
+        by_epoll,
+    ];
+    let session = Session { cells, ..generated_session() };
+    let page = report::render(&session);
+    assert!(page.contains("What an unmodified program gains") && page.contains("9.00×"), "by spinning ends");
+    assert!(page.contains("1.50×") && page.contains("spinning forbidden"), "without");
+    assert!(!page.contains("7.00×"), "epoll is compared with epoll, which is not there");
+}
+
 /// What the file may come to with every cell of the longest preset many times over.
 const PAGE_BYTES_MAX: usize = 3_000_000;
 

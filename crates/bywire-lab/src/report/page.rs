@@ -11,6 +11,7 @@ use crate::cpu::DISTURBED;
 use crate::report::answer::{Headline, Score, headlines, verdicts};
 use crate::report::carried;
 use crate::report::ceiling::{Ceiling, Ceilings};
+use crate::report::gain;
 use crate::report::graph;
 use crate::report::merged::MACHINE;
 use crate::report::model;
@@ -100,6 +101,7 @@ impl<'a> Page<'a> {
             (answer(self, &scores, &ceilings, &ladder))
             @if !self.is_overview {
                 (tables(self, "ethernet", "Ethernet of the fabric beside the kernel's own", &carried::tables(&self.session.cells)))
+                (tables(self, "gain", "What an unmodified program gains", &gain::tables(&self.session.cells)))
                 (tables(self, "web", "Web servers", &served::tables(&self.session.cells)))
                 @if !others.is_empty() { h2 id=(self.name("plots")) { "Plots" } }
                 @for plot in others { (plot.section(&self.name(plot.id))) }
