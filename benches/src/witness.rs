@@ -23,6 +23,9 @@ pub const IPERF3_BLOCK_BYTES: u64 = 128 << 10;
 /// Sockperf's shortest message, in bytes.
 pub const SOCKPERF_BYTES: u64 = 14;
 
+/// Not iperf3's: what that leaves behind keeps sockperf, which reuses no address, from listening there for a minute.
+const SOCKPERF_PORT: &str = "5202";
+
 /// One TCP connection of iperf3 with `options` of its client, after a second that is left out: series `name`, received bytes
 /// per second.
 pub fn iperf3(name: &str, way: Way, options: &'static [&str]) -> Contestant {
@@ -45,9 +48,9 @@ pub fn sockperf(name: &str, way: Way) -> Contestant {
     let command = format!("sockperf pp --tcp -i TARGET -t 1 -m {size}");
     ethernet::witness(name, &command, "sockperf", move || {
         way.between(|ends| {
-            let server = ["sockperf", "sr", "--tcp", "-i", &ends.address, "-p", "5201"];
-            let client =
-                ["sockperf", "pp", "--tcp", "-i", &ends.address, "-p", "5201", "-t", "1", "-m", &size];
+            let server = ["sockperf", "sr", "--tcp", "-i", &ends.address, "-p", SOCKPERF_PORT];
+            let client = ["sockperf", "pp", "--tcp", "-i", &ends.address, "-p", SOCKPERF_PORT];
+            let client = [&client[..], &["-t", "1", "-m", &size]].concat();
             ethernet::half_rtt_ns(&ends.converse(&server, &client)?)
         })
     })

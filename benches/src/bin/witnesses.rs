@@ -35,8 +35,8 @@ const BUFFER_BYTES: u64 = 1 << 20;
 
 /// One of the two programs' streams.
 enum Stream {
-    /// The laboratory's, as a change of one that has iperf3's block, touches nothing, and leaves Nagle's algorithm off; and
-    /// whether the connection's first second is left out.
+    /// The laboratory's, as a change of one that has iperf3's block, touches nothing, asks before it calls, and leaves Nagle's
+    /// algorithm off; and whether the connection's first second is left out.
     Laboratory(fn(Request) -> Request, bool),
     /// iperf3's, by options of its client.
     Iperf3(&'static [&'static str]),
@@ -45,10 +45,17 @@ enum Stream {
 use Stream::{Iperf3, Laboratory};
 
 /// Everything that is run: its name, and what it does.
-const STREAMS: [(&str, Stream); 10] = [
-    ("default", Laboratory(|request| Request { size_bytes: None, untouched: false, ..request }, false)),
+const STREAMS: [(&str, Stream); 11] = [
+    (
+        "default",
+        Laboratory(
+            |request| Request { size_bytes: None, untouched: false, asks_first: false, ..request },
+            false,
+        ),
+    ),
     ("like Nagle", Laboratory(|request| Request { nagle: Some(true), ..request }, true)),
     ("like", Laboratory(|request| request, true)),
+    ("waiting", Laboratory(|request| Request { asks_first: false, ..request }, true)),
     ("touched", Laboratory(|request| Request { untouched: false, ..request }, true)),
     ("64 KiB", Laboratory(|request| Request { size_bytes: Some(64 << 10), ..request }, true)),
     ("young", Laboratory(|request| request, false)),
@@ -66,7 +73,8 @@ const COMPARED: [(&str, &str, &str); 3] = [
 ];
 
 /// Rows of what a difference is worth: with it, without it, and what it is.
-const KNOBS: [(&str, &str, &str); 7] = [
+const KNOBS: [(&str, &str, &str); 8] = [
+    ("waiting", "like", "the laboratory waits within its calls"),
     ("touched", "like", "the laboratory writes and reads the payload"),
     ("64 KiB", "like", "the laboratory sends 64 KiB at a time"),
     (
@@ -135,7 +143,8 @@ fn contestants(ways: &[Joined], knobs: bool, pair_seconds: f64) -> Contest {
                 Way::Joined(Rc::new(move || carriage.open()))
             }
         };
-        let like = Request { untouched: true, ..over("stream", witness::IPERF3_BLOCK_BYTES) };
+        let like =
+            Request { untouched: true, asks_first: true, ..over("stream", witness::IPERF3_BLOCK_BYTES) };
         let wanted = |name: &str| rows(knobs).iter().any(|row| row.0 == name || row.1 == name);
         for (name, stream) in STREAMS.iter().filter(|stream| wanted(stream.0)) {
             let name = format!("{name} {place}");
@@ -164,7 +173,7 @@ fn page(ways: &[Joined], knobs: bool, contest: &Contest) -> String {
         true => {
             page.push_str(
                 "\nOne TCP connection: what a difference is worth by itself. Where nothing else is said both programs send 128 KiB at a \
-                 time, neither write nor read what is sent, leave Nagle's algorithm off and the connection's first second out.\n\n",
+                 time, neither write nor read what is sent, ask before each call whether it would wait, leave Nagle's algorithm off and the connection's first second out.\n\n",
             );
             ["over", "what is different", "rate with it", "without it", "ratio"]
         }
@@ -243,7 +252,7 @@ mod tests {
         let contest = contestants(&ways(), false, 0.1);
         let of = |name: &str| contest.entries().iter().find(|entry| entry.contestant.name == name).unwrap();
         let like = &of("like loopback").contestant.command;
-        assert!(like.contains("--size 131072 --untouched"), "{like}");
+        assert!(like.contains("--size 131072 --ask-first --untouched"), "{like}");
         assert!(of("iperf3 -N loopback").contestant.command.ends_with("-l 131072 -O 1 -t 1 -N"));
     }
 }

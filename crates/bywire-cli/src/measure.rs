@@ -105,6 +105,10 @@ pub struct MeasureArgs {
     /// Both ends sleep at once until they are woken
     #[arg(long)]
     no_spin: bool,
+    /// Ask by poll(2) before each call whether it would wait, as programs with several connections do (unix, tcp) [default:
+    /// calls that wait]
+    #[arg(long, conflicts_with = "spin")]
+    ask_first: bool,
     /// Nagle's algorithm (tcp) [default: off]
     #[arg(long, value_name = "SWITCH")]
     nagle: Option<Switch>,
@@ -285,6 +289,7 @@ impl MeasureArgs {
         request.time_seconds = self.time;
         request.cores = self.cores;
         request.spin = (self.spin || self.no_spin).then_some(self.spin);
+        request.asks_first = self.ask_first;
         request.nagle = on(self.nagle);
         request.verify = self.verify;
         request.untouched = self.untouched;

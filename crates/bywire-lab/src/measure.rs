@@ -20,7 +20,7 @@ use crate::ethernet;
 use crate::gathering::{Gathering, Subject};
 use crate::gauge::{Gauge, Moment, now_unix_seconds};
 use crate::level::memory;
-use crate::mpi::{Choice, Installation};
+use crate::mpi::{self, Choice, Installation};
 pub use crate::outline::NODES_MAX;
 use crate::outline::{self, CONNECTIONS};
 use crate::pair::{self, Cores, Place};
@@ -94,6 +94,9 @@ impl Measurement {
             Some(ethernet) => ethernet.protocol.level(),
             None => request.level.parse().map_err(|_| outline::unknown_level(&request.level))?,
         };
+        if level == Level::Mpi {
+            mpi::check_test(&request.test)?;
+        }
         let test: Test = request.test.parse().map_err(Misuse::of)?;
         outline::refuse_what_means_nothing(&request, level, test).map_err(Misuse::of)?;
         let mpi = Choice::asked(&request).map_err(Misuse::of)?;
@@ -153,6 +156,7 @@ impl Measurement {
             ("verify", request.verify),
             ("lent", request.lent),
             ("untouched", request.untouched),
+            ("ask-first", request.asks_first),
             ("socket-buffer", request.socket_buffer_bytes.is_some()),
             ("burden", request.burden_percent.is_some()),
             ("mpi", request.mpi.is_some()),
@@ -396,9 +400,23 @@ mod tests {
                 "unknown link `udp`: level msg has shm",
             ),
             (refusal(|r| r.test = "lag".into()), "choose one of latency, stream"),
+            (
+                refusal(|r| (r.level, r.test) = ("mpi".into(), "overhead".into())),
+                "level mpi has no test `overhead`: choose one of latency, stream, bidir, rr, nhalf",
+            ),
+            (
+                refusal(|r| (r.level, r.test) = ("mpi".into(), "web-file".into())),
+                "level mpi has no test `web-file`: choose one of latency, stream, bidir, rr, nhalf",
+            ),
+            (
+                refusal(|r| (r.test, r.spin, r.connections) = ("hotspot".into(), Some(true), Some(2))),
+                "2 ends that poll would take turns on one core",
+            ),
             (refusal(|r| r.size_bytes = Some(0)), "a --size of 1 to"),
             (refusal(|r| r.time_seconds = Some(f64::NAN)), "--time"),
             (refusal(|r| r.integrity = Some(true)), "--integrity means nothing"),
+            (refusal(|r| (r.level, r.asks_first) = ("udp".into(), true)), "--ask-first means nothing"),
+            (refusal(|r| (r.spin, r.asks_first) = (Some(true), true)), "--ask-first means nothing"),
             (refusal(|r| r.mtu_bytes = Some(9000)), "--between namespaces"),
             (refusal(|r| r.cores = Some((0, 9999))), "core 9999"),
             (refusal(|r| r.cores = Some((0, 0))), "both ends would take turns on core 0"),

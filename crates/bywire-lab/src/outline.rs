@@ -14,7 +14,7 @@ use crate::pair::{Cores, Place};
 use crate::plan::{Level, Plan, SIZE_BYTES_MAX, Test};
 use crate::request::{MTU_BYTES, Request};
 use crate::test::{nhalf, overhead};
-use crate::{breakdown, burden, pin, size, web};
+use crate::{breakdown, burden, pin, preset, size};
 
 /// Connections of a test with several unless asked otherwise.
 pub(crate) const CONNECTIONS: u32 = 4;
@@ -29,15 +29,7 @@ const MSG_LINKS: [&str; 1] = ["shm"];
 pub const NODES_MAX: u32 = 10_000;
 
 pub(crate) fn unknown_level(name: &str) -> Misuse {
-    let others = Level::ALL.iter().filter(|level| **level != Level::Mpi);
-    let levels: Vec<&str> = others.map(|level| level.name()).collect();
-    Misuse(format!(
-        "unknown level `{name}`: choose one of memory, {}, {}, {}, {}",
-        levels.join(", "),
-        ethernet::LEVEL,
-        Level::Mpi,
-        web::LEVEL
-    ))
+    Misuse(format!("unknown level `{name}`: choose one of memory, {}", preset::ALL_LEVELS.join(", ")))
 }
 
 pub(crate) fn refuse_what_means_nothing(request: &Request, level: Level, test: Test) -> Result<()> {
@@ -60,6 +52,13 @@ pub(crate) fn refuse_what_means_nothing(request: &Request, level: Level, test: T
         ("segmentation", request.segmentation.is_some() && level != Level::Tcp),
         ("untouched", request.untouched && (request.verify || test == Test::Breakdown)),
         ("verify", request.verify && test == Test::Breakdown),
+        (
+            "ask-first",
+            request.asks_first
+                && (![Level::Tcp, Level::Unix].contains(&level)
+                    || request.spin == Some(true)
+                    || test == Test::Interleave),
+        ),
         ("socket-buffer", request.socket_buffer_bytes.is_some() && !socket),
         ("nagle", request.nagle.is_some() && level != Level::Tcp),
         ("response-size", request.response_bytes.is_some() && test != Test::Rr),
@@ -78,6 +77,12 @@ pub(crate) fn refuse_what_means_nothing(request: &Request, level: Level, test: T
         "--connections is out of bounds: give {} to {}",
         crowd::CONNECTIONS.start(),
         crowd::CONNECTIONS.end()
+    );
+    let connections = request.connections.unwrap_or(CONNECTIONS);
+    ensure!(
+        !test.is_crowd() || request.spin != Some(true) || connections == 1,
+        "{connections} ends that poll would take turns on one core, and what is measured would be the scheduler's time slice: \
+         leave out --spin, or give --connections 1"
     );
     let here = request.between.as_deref().is_none_or(|between| HERE.contains(&between));
     ensure!(
@@ -162,6 +167,7 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
         sleep: request.spin == Some(false),
         verify: request.verify,
         untouched: request.untouched,
+        asks_first: request.asks_first,
         nagle: request.nagle.unwrap_or(false),
         socket_buffer_bytes: request.socket_buffer_bytes,
         integrity: request.integrity,
@@ -216,6 +222,7 @@ pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTree
     set("segmentation", request.segmentation.map(on_off));
     set("integrity", request.integrity.map(on_off));
     set("lent", request.lent.then(|| true.into()));
+    set("ask-first", request.asks_first.then(|| true.into()));
     set("untouched", request.untouched.then(|| true.into()));
     set("verify", request.verify.then(|| true.into()));
     set("nodes", request.nodes.map(Value::from));

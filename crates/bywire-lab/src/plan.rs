@@ -53,6 +53,9 @@ pub struct Plan {
     /// Write and read no more of a payload than its first 8 bytes.
     #[serde(default)]
     pub untouched: bool,
+    /// Ask by poll(2) before each call of a socket's whether it would wait, in place of calls that do.
+    #[serde(default)]
+    pub asks_first: bool,
     /// Leave Nagle's algorithm on (`tcp`).
     pub nagle: bool,
     /// Socket buffers asked for, in bytes, in both directions at both ends.

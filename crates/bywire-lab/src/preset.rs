@@ -1,6 +1,7 @@
 //! Presets: which cells a session takes, as data. Each source document has one that repeats what it did.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 
@@ -26,7 +27,7 @@ pub struct Preset {
 
 /// All presets with one line each.
 pub const PRESETS: [(&str, &str); 7] = [
-    ("quick", "what each level delivers and costs, in under three minutes"),
+    ("quick", "what each level delivers and costs"),
     ("full", "every test of every level by size"),
     ("gm", "GM's own measurements: rates and half-RTT by size, N½, host CPU per message, memory"),
     (
@@ -38,11 +39,30 @@ pub const PRESETS: [(&str, &str); 7] = [
     ("toe", "Los Alamos's and Ohio's two MTUs, segmentation offload, many connections, and web servers"),
 ];
 
+/// How long each of them takes unless asked otherwise, in minutes: by [`crate::bench::expected`], which a help text would
+/// have to wait for.
+const MINUTES: [(&str, u64); 7] =
+    [("quick", 3), ("full", 30), ("gm", 15), ("gm-ethernet", 60), ("trapeze", 10), ("bip", 20), ("toe", 30)];
+
+/// How long the preset of that name takes unless asked otherwise.
+pub fn usual(name: &str) -> Option<Duration> {
+    let (_, minutes) = MINUTES.iter().find(|(known, _)| *known == name)?;
+    Some(Duration::from_secs(60 * minutes))
+}
+
+/// A duration in words, as one expects it.
+pub fn about(duration: Duration) -> String {
+    match duration.as_secs_f64() {
+        seconds if seconds < 90.0 => format!("about {seconds:.0} s"),
+        seconds => format!("about {:.0} min", seconds / 60.0),
+    }
+}
+
 /// The levels that carry messages between any two processes, in the report's order.
 const LEVELS: [&str; 4] = ["msg", "unix", "tcp", "udp"];
 
-/// All that `--levels` may name besides `memory`.
-const ALL_LEVELS: [&str; 7] = ["msg", "unix", "tcp", "udp", ethernet::LEVEL, MPI, web::LEVEL];
+/// Every level besides `memory`.
+pub(crate) const ALL_LEVELS: [&str; 7] = ["msg", "unix", "tcp", "udp", ethernet::LEVEL, MPI, web::LEVEL];
 
 const MPI: &str = "mpi";
 
@@ -119,7 +139,7 @@ fn left_out(preset: &Preset) -> Vec<Absence> {
         let longest = crate::plan::DATAGRAM_BYTES_MAX;
         left_out.push(absent(
             "udp",
-            format!("{tests} beyond {longest} bytes, which stand for 64 KiB: no datagram is longer"),
+            format!("{tests} longer than 64 KiB: a datagram holds {longest} bytes, which are taken in the place of 64 KiB"),
         ));
     }
     left_out
@@ -557,6 +577,23 @@ mod tests {
     }
 
     #[test]
+    fn each_preset_takes_about_as_long_as_is_said() {
+        for (name, _) in PRESETS {
+            let expected =
+                crate::bench::expected(&named(name, None, None).unwrap(), None).as_secs_f64() / 60.0;
+            let said = usual(name).expect(name).as_secs_f64() / 60.0;
+            // As a reader would round it.
+            assert!(
+                (said - expected).abs() <= 0.6 + 0.05 * expected,
+                "{name}: {said} min said, {expected:.1} expected"
+            );
+        }
+        let short =
+            crate::bench::expected(&named("full", Some(0.05), None).unwrap(), None).as_secs_f64() / 60.0;
+        assert!(short < 8.0, "full with --time 0.05: {short:.1} min");
+    }
+
+    #[test]
     fn no_level_is_missing_without_a_reason() {
         for (name, _) in PRESETS {
             let preset = named(name, None, None).unwrap();
@@ -571,7 +608,7 @@ mod tests {
         let udp = quick.absent.iter().find(|absence| absence.level == "udp").unwrap();
         assert_eq!(
             udp.reason,
-            "bidir and stream beyond 65507 bytes, which stand for 64 KiB: no datagram is longer"
+            "bidir and stream longer than 64 KiB: a datagram holds 65507 bytes, which are taken in the place of 64 KiB"
         );
         let streams =
             quick.groups.iter().flatten().filter(|cell| cell.level == "udp" && cell.test == "stream");

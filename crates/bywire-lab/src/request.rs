@@ -48,6 +48,8 @@ pub struct Request {
     pub cores: Option<(u32, u32)>,
     /// Poll rather than sleep, or the reverse.
     pub spin: Option<bool>,
+    /// Ask before each call of a socket's whether it would wait (`unix`, `tcp`), rather than wait in it.
+    pub asks_first: bool,
     /// Nagle's algorithm (`tcp`); off by default.
     pub nagle: Option<bool>,
     /// Compare every byte of every payload.

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::{Calls, gone, granted, prepare, receive_by, send_by, wait};
-use crate::endpoint::{Endpoint, Interest, Mark, Received};
+use crate::endpoint::{Endpoint, Interest, Mark, NAP, Received};
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Plan};
 
@@ -27,6 +27,7 @@ const TURN_BYTES: usize = 64 << 10;
 pub struct ByteStream {
     socket: OwnedFd,
     spin: bool,
+    asks_first: bool,
     calls: Calls,
     writer: Writer,
     outgoing: Vec<u8>,
@@ -51,6 +52,7 @@ impl ByteStream {
         Self {
             socket,
             spin: plan.spin,
+            asks_first: plan.asks_first,
             calls: Calls::default(),
             writer: Writer::of(plan),
             outgoing: vec![0; lengths.sent_by(end)],
@@ -173,11 +175,21 @@ impl Endpoint for ByteStream {
     #[inline]
     fn send(&mut self, length: usize, mark: Mark) -> Result<()> {
         self.fill(length, mark);
-        send_by(self.spin, |flags| self.push(flags))
+        let asks_first = self.asks_first;
+        send_by(self.spin || asks_first, |flags| {
+            if asks_first {
+                self.wait(Interest::Send, NAP)?;
+            }
+            self.push(flags)
+        })
     }
 
     #[inline]
     fn receive(&mut self) -> Result<Option<Received>> {
+        if self.asks_first {
+            self.wait(Interest::Receive, NAP)?;
+            return self.pull(RecvFlags::DONTWAIT);
+        }
         receive_by(self.spin, |flags| self.pull(flags))
     }
 

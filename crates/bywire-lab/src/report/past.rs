@@ -2,6 +2,7 @@
 
 use crate::cell::{Cell, Unit};
 use crate::history::{self, Document, Figure};
+use crate::plan::Level;
 use crate::report::ceiling::Ceilings;
 use crate::report::quantity;
 use crate::report::way::Way;
@@ -53,7 +54,9 @@ fn row(figure: &'static Figure, ways: &[Way], ceilings: &Ceilings) -> Option<Row
     };
     let of_level = |level: &String| match level.as_str() {
         "memory" => ceiling(figure, unit, ceilings),
-        _ => nearest(figure, unit, ways.iter().filter(|way| way.level == level)),
+        _ => {
+            nearest(figure, unit, ways.iter().filter(|way| way.level == level && way.speaks(spoken(figure))))
+        }
     };
     let (whose, cell) = figure.levels.iter().find_map(of_level)?;
     let ratio = cell.value / figure.normalised.value;
@@ -63,6 +66,16 @@ fn row(figure: &'static Figure, ways: &[Way], ceilings: &Ceilings) -> Option<Row
         whose,
         gain: if less_is_better(unit) { 1.0 / ratio } else { ratio },
     })
+}
+
+/// What the document's ends spoke, where the levels that a figure may be set beside tell: TCP is not set beside UDP.
+fn spoken(figure: &Figure) -> Option<&'static str> {
+    let named = |level: Level| figure.levels.iter().any(|name| name == level.name());
+    match [Level::Tcp, Level::Udp].map(named) {
+        [true, false] => Some(Level::Tcp.name()),
+        [false, true] => Some(Level::Udp.name()),
+        _ => None,
+    }
 }
 
 fn less_is_better(unit: Unit) -> bool {

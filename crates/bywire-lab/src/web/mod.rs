@@ -334,6 +334,7 @@ fn refuse_what_means_nothing(request: &Request, test: Test) -> Result<(), Misuse
         ("response-size", request.response_bytes.is_some()),
         ("integrity", request.integrity.is_some()),
         ("spin or --no-spin", request.spin.is_some()),
+        ("ask-first", request.asks_first),
         ("nagle", request.nagle.is_some()),
         ("lent", request.lent),
         ("socket-buffer", request.socket_buffer_bytes.is_some()),
