@@ -89,7 +89,8 @@ impl ReportArgs {
             if let Some(line) = store::cut_off(path, session.cells.len())? {
                 ending::complain("bywire", line);
             }
-            if !session.complete {
+            // Of a single one the summary says so.
+            if !session.complete && self.sessions.len() > 1 {
                 let path = path.display();
                 ending::complain(
                     "bywire",

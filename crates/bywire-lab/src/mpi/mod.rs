@@ -22,7 +22,7 @@ pub(crate) use launch::run;
 pub use rank::{COMMAND, run as run_rank};
 
 /// About how long a job takes to start and to end.
-pub(crate) const LAUNCH: Duration = Duration::from_millis(300);
+pub(crate) const LAUNCH: Duration = Duration::from_millis(200);
 
 /// What both ranks run.
 const RANK_PROGRAM: &str = include_str!("rank.c");
