@@ -34,6 +34,7 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         sleep: true,
         verify: true,
         untouched: false,
+        asks_first: false,
         nagle: false,
         socket_buffer_bytes: None,
         integrity: None,
@@ -96,6 +97,21 @@ fn spinning_ends_measure_too() {
             let (source, target) =
                 by_level(&plan).unwrap_or_else(|error| panic!("{level} {test}: {error:#}"));
             assert_eq!((source.blocks.len(), target.blocks.len()), (3, 3), "{level} {test}");
+        }
+    }
+}
+
+#[test]
+fn ends_that_ask_before_they_call_measure_too() {
+    for level in [Level::Unix, Level::Tcp] {
+        for (test, size_bytes) in
+            [(Test::Latency, 8), (Test::Rr, 1), (Test::Stream, 256 << 10), (Test::Bidir, 4096)]
+        {
+            let plan = Plan { asks_first: true, ..plan(level, test, size_bytes) };
+            let (source, target) =
+                by_level(&plan).unwrap_or_else(|error| panic!("{level} {test}: {error:#}"));
+            assert!(source.blocks.iter().all(|block| block.operations > 0), "{level} {test}");
+            assert_eq!(source.blocks.len(), target.blocks.len(), "{level} {test}");
         }
     }
 }
