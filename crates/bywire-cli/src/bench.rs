@@ -51,7 +51,7 @@ fn levels() -> Words {
 fn after_help() -> String {
     let line = |(name, what): &(&str, &str)| {
         let duration = preset::usual(name).map(preset::about).unwrap_or_default();
-        format!("  {name:<12} {what}; {duration}")
+        format!("  {name:<12} {duration:<14} {what}")
     };
     let presets: Vec<String> = preset::PRESETS.iter().map(line).collect();
     format!(

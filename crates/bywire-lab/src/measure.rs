@@ -20,7 +20,7 @@ use crate::ethernet;
 use crate::gathering::{Gathering, Subject};
 use crate::gauge::{Gauge, Moment, now_unix_seconds};
 use crate::level::{memory, msg};
-use crate::mpi::{self, Choice, Installation};
+use crate::mpi::{Choice, Installation};
 pub use crate::outline::NODES_MAX;
 use crate::outline::{self, CONNECTIONS};
 use crate::pair::{self, Cores, Place};
@@ -100,12 +100,10 @@ impl Measurement {
             Some(ethernet) => ethernet.protocol.level(),
             None => request.level.parse().map_err(|_| outline::unknown_level(&request.level))?,
         };
-        if level == Level::Mpi {
-            mpi::check_test(&request.test)?;
-        }
+        // First, as it knows which tests it has.
+        let mpi = Choice::asked(&request).map_err(Misuse::of)?;
         let test: Test = request.test.parse().map_err(Misuse::of)?;
         outline::refuse_what_means_nothing(&request, level, test).map_err(Misuse::of)?;
-        let mpi = Choice::asked(&request).map_err(Misuse::of)?;
         if let Some(choice) = mpi {
             Installation::look(choice.implementation)?;
         }

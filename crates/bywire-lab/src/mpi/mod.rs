@@ -101,7 +101,7 @@ pub struct Choice {
 }
 
 /// Refuses a test that MPI has no calls for, whether or not another level has it.
-pub(crate) fn check_test(name: &str) -> Result<(), Misuse> {
+fn check_test(name: &str) -> Result<(), Misuse> {
     let names = TESTS.map(Test::name);
     match names.contains(&name) {
         true => Ok(()),
@@ -122,6 +122,7 @@ impl Choice {
         let implementation: Implementation =
             request.mpi.as_deref().map_or(Ok(Implementation::OpenMpi), str::parse)?;
         let link: Link = request.link.as_deref().map_or(Ok(Link::Shm), str::parse)?;
+        check_test(&request.test)?;
         let between = if link.ethernet().is_some() { "namespaces" } else { "processes" };
         ensure!(
             request.between.as_deref().is_none_or(|asked| asked == between),
