@@ -1,6 +1,9 @@
-//! What `benches/musts`, `benches/rivals`, `benches/ethernet` and `benches/witnesses` share: a [`contest`] takes fresh pairs of everything in turn, so that
+//! What `benches/musts`, `benches/rivals`, `benches/ethernet`, `benches/sockets` and `benches/witnesses` share: a [`contest`]
+//! takes fresh pairs of everything in turn, so that
 //! what is compared ran side by side, and a [`table`] shows medians, ratios and how far they were apart.
 
+pub mod application;
+pub mod carried;
 pub mod contest;
 pub mod death;
 pub mod ethernet;
@@ -10,6 +13,7 @@ pub mod must;
 pub mod offspring;
 pub mod open_mpi;
 pub mod program;
+pub mod resident;
 pub mod table;
 pub mod tunnel;
 pub mod ucx;

@@ -46,6 +46,11 @@ pub fn millions(value: f64) -> String {
     format!("{:.1} M/s", value / 1e6)
 }
 
+/// Per second.
+pub fn per_second(value: f64) -> String {
+    format!("{value:.0} /s")
+}
+
 /// Bytes.
 pub fn bytes(value: f64) -> String {
     format!("{value:.0} B")

@@ -48,14 +48,11 @@ use Stream::{Iperf3, Laboratory};
 const STREAMS: [(&str, Stream); 11] = [
     (
         "default",
-        Laboratory(
-            |request| Request { size_bytes: None, untouched: false, asks_first: false, ..request },
-            false,
-        ),
+        Laboratory(|request| Request { size_bytes: None, untouched: false, epoll: false, ..request }, false),
     ),
     ("like Nagle", Laboratory(|request| Request { nagle: Some(true), ..request }, true)),
     ("like", Laboratory(|request| request, true)),
-    ("waiting", Laboratory(|request| Request { asks_first: false, ..request }, true)),
+    ("waiting", Laboratory(|request| Request { epoll: false, ..request }, true)),
     ("touched", Laboratory(|request| Request { untouched: false, ..request }, true)),
     ("64 KiB", Laboratory(|request| Request { size_bytes: Some(64 << 10), ..request }, true)),
     ("young", Laboratory(|request| request, false)),
@@ -143,8 +140,7 @@ fn contestants(ways: &[Joined], knobs: bool, pair_seconds: f64) -> Contest {
                 Way::Joined(Rc::new(move || carriage.open()))
             }
         };
-        let like =
-            Request { untouched: true, asks_first: true, ..over("stream", witness::IPERF3_BLOCK_BYTES) };
+        let like = Request { untouched: true, epoll: true, ..over("stream", witness::IPERF3_BLOCK_BYTES) };
         let wanted = |name: &str| rows(knobs).iter().any(|row| row.0 == name || row.1 == name);
         for (name, stream) in STREAMS.iter().filter(|stream| wanted(stream.0)) {
             let name = format!("{name} {place}");
@@ -252,7 +248,7 @@ mod tests {
         let contest = contestants(&ways(), false, 0.1);
         let of = |name: &str| contest.entries().iter().find(|entry| entry.contestant.name == name).unwrap();
         let like = &of("like loopback").contestant.command;
-        assert!(like.contains("--size 131072 --ask-first --untouched"), "{like}");
+        assert!(like.contains("--size 131072 --epoll --untouched"), "{like}");
         assert!(of("iperf3 -N loopback").contestant.command.ends_with("-l 131072 -O 1 -t 1 -N"));
     }
 }

@@ -12,6 +12,7 @@ use bywire_lab::level::memory;
 use bywire_lab::mpi::{Implementation, Installation};
 use bywire_lab::namespaces::Namespaces;
 use bywire_lab::{environment, pin};
+use bywire_pairing::launch;
 use bywire_sys::memory::Mapping;
 use bywire_sys::socket::Socket;
 use rustix::thread::{CapabilitySet, capabilities};
@@ -136,7 +137,7 @@ fn privileges() -> Vec<Finding> {
     let user = if root {
         "root"
     } else {
-        "not root: fine for memory, msg, unix, tcp, udp, web and mpi between processes"
+        "not root: fine for memory, msg, unix, tcp, sock, udp, web and mpi between processes"
     };
     let mut findings =
         vec![Finding::new("privileges", "user", "installing what is missing", Ok(user.to_owned()), "")];
@@ -301,7 +302,15 @@ fn tools() -> Vec<Finding> {
         let tried = on_path(program).map(|path| path.display().to_string()).ok_or("not installed".to_owned());
         Finding::new("tools", program, used_by, tried, &format!("apt-get install {package}"))
     });
-    found.into()
+    let library = launch::find_library().map(|path| path.display().to_string());
+    let preloaded = Finding::new(
+        "tools",
+        "sockets library",
+        "bywire run, level sock",
+        library.map_err(|error| error.to_string()),
+        "cargo build --release -p bywire-sockets",
+    );
+    found.into_iter().chain([preloaded]).collect()
 }
 
 fn on_path(program: &str) -> Option<PathBuf> {

@@ -7,12 +7,14 @@ mod capture;
 mod compare;
 mod doctor;
 mod eth;
+mod explain;
 mod historic;
 mod key;
 mod manual;
 mod measure;
 mod progress;
 mod report;
+mod run;
 mod serve;
 mod table;
 mod words;
@@ -68,6 +70,10 @@ enum Action {
         after_help = "Examples:\n  bywire man | man -l -\n  bywire man --output /usr/local/share/man/man1"
     )]
     Man(manual::ManArgs),
+    /// Run a program whose TCP connections to others run this way are carried in memory
+    Run(run::RunArgs),
+    /// Show what the programs of `bywire run` have carried, and what not and why
+    Status(run::StatusArgs),
     /// Give namespaces and containers Ethernet interfaces whose frames cross the fabric
     Eth(eth::EthArgs),
     /// Record the frames of a running `bywire eth up`
@@ -75,6 +81,9 @@ enum Action {
     /// Carries frames, started by `eth up`
     #[command(name = eth::CARRIER, hide = true)]
     Carrier(eth::CarrierArgs),
+    /// Pairs connections, started by `run`
+    #[command(name = bywire_pairing::launch::SERVICE, hide = true)]
+    Pairing(run::ServiceArgs),
     /// One end of a pair, started by the commands above
     #[command(name = "__worker", hide = true)]
     Worker,
@@ -127,6 +136,9 @@ impl Action {
             Self::Measure(arguments) => arguments.run(),
             Self::Serve(arguments) => arguments.run(),
             Self::Report(arguments) => arguments.run(),
+            Self::Run(arguments) => arguments.run(),
+            Self::Status(arguments) => arguments.run(),
+            Self::Pairing(arguments) => arguments.run(),
             Self::Compare(arguments) => arguments.run(),
             Self::Eth(arguments) => arguments.run(),
             Self::Capture(arguments) => arguments.run(),

@@ -22,7 +22,7 @@ use crate::{key, table};
 #[derive(Args, Debug)]
 #[command(after_help = after_help())]
 pub struct MeasureArgs {
-    /// What is under test: memory, msg, unix, tcp, udp, eth, mpi, web; see below
+    /// What is under test: memory, msg, unix, tcp, sock, udp, eth, mpi, web; see below
     #[arg(value_parser = Words::of(LEVELS.map(|(name, _)| name)), hide_possible_values = true)]
     level: String,
     /// What is measured of it; see below
@@ -99,17 +99,17 @@ pub struct MeasureArgs {
     /// not threads of one]
     #[arg(long, value_name = "A,B", value_parser = measure::parse_cores)]
     cores: Option<(u32, u32)>,
-    /// Both ends poll [default: msg spins a bounded time, then sleeps; sockets sleep; interleave polls]
+    /// Both ends poll; of sock, the library may spin before it sleeps [default: msg and sock spin a bounded time, then
+    /// sleep; other sockets sleep; interleave polls]
     #[arg(long, conflicts_with = "no_spin")]
     spin: bool,
     /// Both ends sleep at once until they are woken
     #[arg(long)]
     no_spin: bool,
-    /// Ask by poll(2) before each call whether it would wait, as programs with several connections do (unix, tcp) [default:
-    /// calls that wait]
-    #[arg(long, conflicts_with = "spin")]
-    ask_first: bool,
-    /// Nagle's algorithm (tcp) [default: off]
+    /// Both ends wait by epoll_wait before each receive, as servers of many connections do (unix, tcp, sock, eth)
+    #[arg(long)]
+    epoll: bool,
+    /// Nagle's algorithm (tcp, sock) [default: off]
     #[arg(long, value_name = "SWITCH")]
     nagle: Option<Switch>,
     /// Compare every byte of every payload
@@ -122,7 +122,7 @@ pub struct MeasureArgs {
     /// Send lent buffers rather than copies (msg)
     #[arg(long)]
     lent: bool,
-    /// Socket buffers to ask for, up to 64MiB, in both directions at both ends (unix, tcp, udp, eth) [default: the
+    /// Socket buffers to ask for, up to 64MiB, in both directions at both ends (unix, tcp, sock, udp, eth) [default: the
     /// kernel's]
     #[arg(long, value_name = "SIZE", value_parser = length, allow_negative_numbers = true)]
     socket_buffer: Option<u64>,
@@ -138,7 +138,7 @@ pub struct MeasureArgs {
     /// Print one JSON object and nothing else
     #[arg(long, conflicts_with = "style")]
     json: bool,
-    /// Print in another program's form: netperf (stream and rr of tcp, udp, eth) [default: our own text]
+    /// Print in another program's form: netperf (stream and rr of tcp, sock, udp, eth) [default: our own text]
     #[arg(long, value_name = "STYLE")]
     style: Option<Style>,
 }
@@ -186,11 +186,12 @@ fn after_help() -> String {
 }
 
 /// What can be under test, with a line about each.
-pub const LEVELS: [(&str, &str); 8] = [
+pub const LEVELS: [(&str, &str); 9] = [
     ("memory", "the machine itself: what no way of sending can beat"),
     ("msg", "the message layer"),
     ("unix", "the kernel's Unix-domain sockets"),
     ("tcp", "the kernel's TCP"),
+    ("sock", "the same program and calls as tcp, its connections carried in memory as by `bywire run`"),
     ("udp", "the kernel's UDP"),
     ("eth", "the kernel's TCP or UDP over Ethernet of the fabric, or over plain veth (needs root)"),
     ("mpi", "MPI implementations as they come, between two ranks that poll"),
@@ -204,6 +205,7 @@ Examples:
   bywire measure udp rr --between namespaces --mtu 9000
   bywire measure tcp stream --between HOST --style netperf
   bywire measure eth stream --mtu 9000 --link two-processes
+  bywire measure sock rr --size 1 --epoll
   bywire measure tcp fanin --connections 12 --nodes 4
   bywire measure mpi latency --mpi mpich --link tcp --size 8
   bywire measure web web-file --size 1KiB --server nginx --connections 16
@@ -289,7 +291,7 @@ impl MeasureArgs {
         request.time_seconds = self.time;
         request.cores = self.cores;
         request.spin = (self.spin || self.no_spin).then_some(self.spin);
-        request.asks_first = self.ask_first;
+        request.epoll = self.epoll;
         request.nagle = on(self.nagle);
         request.verify = self.verify;
         request.untouched = self.untouched;

@@ -222,7 +222,7 @@ fn namespaces_join_two_stacks_by_a_cable() {
 #[test]
 fn bad_input_is_answered_in_one_line() {
     let refused = [
-        (&["measure", "tpc", "latency"][..], "choose one of memory, msg, unix, tcp, udp"),
+        (&["measure", "tpc", "latency"][..], "choose one of memory, msg, unix, tcp, sock, udp"),
         (&["measure", "tcp", "lag"], "choose one of latency"),
         (&["measure", "memory", "lag"], "cacheline"),
         (&["measure", "udp", "stream", "--size", "65508"], "1 to 65507"),

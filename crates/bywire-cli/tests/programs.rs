@@ -1,16 +1,17 @@
 //! Other people's programs over `bywire eth up`, unmodified: DHCP and router advertisements, nc, ssh, mDNS. As root what
 //! is not there is installed; what would start a service of the whole machine is unpacked beside the tests instead.
 
+mod packages;
+
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bywire_sys::namespace::Namespace;
+use packages::Service;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -34,11 +35,8 @@ struct Stage {
 
 /// Everything that a test needs, or nothing where this machine cannot, with the reason said.
 fn stage(programs: &[(&str, &str)]) -> Option<Stage> {
-    for (program, package) in programs {
-        if !(is_there(program) || install(package) && is_there(program)) {
-            println!("not run: {program} is not installed and cannot be here: apt-get install {package}");
-            return None;
-        }
+    if !packages::have(programs) {
+        return None;
     }
     if let Err(error) = fs::metadata("/dev/net/tun") {
         println!("not run: no TAP device can be made here (/dev/net/tun: {error}): `modprobe tun`");
@@ -90,65 +88,6 @@ fn path(namespace: &Namespace) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), namespace.as_fd().as_raw_fd())
 }
 
-fn is_there(program: &str) -> bool {
-    let mut look = Command::new("sh");
-    look.args(["-c", &format!("command -v {program}")]).stdout(Stdio::null());
-    look.status().is_ok_and(|status| status.success())
-}
-
-/// Packages are installed one after the other: the package manager lets nobody else in meanwhile.
-static INSTALLING: Mutex<()> = Mutex::new(());
-
-fn install(package: &str) -> bool {
-    apt(&format!("{APT} {package}"), &[])
-}
-
-const APT: &str = "apt-get install -qq -y --no-install-recommends";
-
-/// Runs a script, as root, and once more after a look for newer packages if it fails.
-fn apt(script: &str, arguments: &[&str]) -> bool {
-    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
-    let run = |script: &str| {
-        let mut shell = Command::new("timeout");
-        shell.args(["60", "sh", "-ec", script, "sh"]).args(arguments);
-        shell.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
-        shell.stdout(Stdio::null()).stderr(Stdio::null());
-        shell.status().is_ok_and(|status| status.success())
-    };
-    rustix::process::geteuid().is_root() && (run(script) || run("apt-get update -qq") && run(script))
-}
-
-/// A program that comes with a service: where it is, and where its libraries are.
-struct Service {
-    program: PathBuf,
-    libraries: PathBuf,
-}
-
-/// The program of a package that would start a service of the whole machine if it were installed: so it is unpacked
-/// only, with whatever it depends on and is not there, and used from where it lies.
-fn service(program: &str, package: &str) -> Option<Service> {
-    let sbin = |root: &Path| root.join("usr/sbin").join(program);
-    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(package);
-    let libraries = root.join("usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
-    let unpack = format!(
-        "rm -rf \"$1.new\"; mkdir -p \"$1.new/partial\"
-        {APT} --download-only -o APT::Sandbox::User=root -o Dir::Cache::archives=\"$1.new\" {package}
-        for archive in \"$1.new\"/*.deb; do dpkg-deb -x \"$archive\" \"$1.new\"; rm \"$archive\"; done
-        rm -rf \"$1\"; mv \"$1.new\" \"$1\""
-    );
-    if sbin(Path::new("/")).exists() {
-        return Some(Service { program: sbin(Path::new("/")), libraries: PathBuf::new() });
-    }
-    if !sbin(&root).exists() {
-        let _told_below = apt(&unpack, &[&root.display().to_string()]);
-    }
-    if !sbin(&root).exists() {
-        println!("not run: {program} is not installed and cannot be had here: apt-get install {package}");
-        return None;
-    }
-    Some(Service { program: sbin(&root), libraries })
-}
-
 /// Whom the services look for, and nobody else.
 const USERS: [(&str, &str); 3] = [
     (
@@ -160,33 +99,31 @@ const USERS: [(&str, &str); 3] = [
     ("group", "root:x:0:\nsshd:x:65533:\navahi:x:65532:\n"),
 ];
 
-impl Service {
-    /// Starts it inside, with files of its own in place of what the machine has: users, and what runs.
-    /// Nothing where this machine cannot, with the reason said.
-    fn start(&self, stage: &Stage, arguments: &[&str]) -> Option<Running> {
-        const SECLUDE: &str = "mount -t tmpfs tmpfs /run; mkdir /run/sshd /run/avahi-daemon
-             for name in passwd shadow group; do mount --bind \"$1/$name\" /etc/$name; done";
-        let own = |script: &str| {
-            let words = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script, "sh"];
-            let mut command = inside(&stage.blue, &words);
-            command.arg(stage.directory.path());
-            command
-        };
-        for (name, lines) in USERS {
-            fs::write(stage.place(name), lines).expect("written");
-        }
-        let tried = own(SECLUDE).output().expect("it runs");
-        if !tried.status.success() {
-            let said = String::from_utf8_lossy(&tried.stderr).into_owned();
-            println!("not run: no files of its own for {}: {}", self.program.display(), said.trim());
-            return None;
-        }
-        let mut command = own(&format!("{SECLUDE}; shift; exec \"$@\""));
-        command.arg(&self.program).args(arguments).env("LD_LIBRARY_PATH", &self.libraries);
-        let said = File::create(stage.place("said")).expect("a file");
-        let running = command.stdout(said.try_clone().expect("a descriptor")).stderr(said).spawn();
-        Some(Running(running.expect("it runs")))
+/// Starts a service inside, with files of its own in place of what the machine has: users, and what runs.
+/// Nothing where this machine cannot, with the reason said.
+fn start(service: &Service, stage: &Stage, arguments: &[&str]) -> Option<Running> {
+    const SECLUDE: &str = "mount -t tmpfs tmpfs /run; mkdir /run/sshd /run/avahi-daemon
+         for name in passwd shadow group; do mount --bind \"$1/$name\" /etc/$name; done";
+    let own = |script: &str| {
+        let words = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script, "sh"];
+        let mut command = inside(&stage.blue, &words);
+        command.arg(stage.directory.path());
+        command
+    };
+    for (name, lines) in USERS {
+        fs::write(stage.place(name), lines).expect("written");
     }
+    let tried = own(SECLUDE).output().expect("it runs");
+    if !tried.status.success() {
+        let said = String::from_utf8_lossy(&tried.stderr).into_owned();
+        println!("not run: no files of its own for {}: {}", service.program.display(), said.trim());
+        return None;
+    }
+    let mut command = own(&format!("{SECLUDE}; shift; exec \"$@\""));
+    command.arg(&service.program).args(arguments).env("LD_LIBRARY_PATH", &service.libraries);
+    let said = File::create(stage.place("said")).expect("a file");
+    let running = command.stdout(said.try_clone().expect("a descriptor")).stderr(said).spawn();
+    Some(Running(running.expect("it runs")))
 }
 
 /// A command that dies with the thread that starts it, even if this process is killed.
@@ -342,7 +279,7 @@ fn sshd(stage: &Stage, service: &Service) -> Option<Running> {
         stage.place("user.pub"),
     );
     fs::write(stage.place("configuration"), configuration).expect("written");
-    let running = service.start(stage, &["-D", "-e", "-f", &stage.place("configuration")])?;
+    let running = start(service, stage, &["-D", "-e", "-f", &stage.place("configuration")])?;
     eventually("ssh listens", || {
         fs::read_to_string(stage.place("said")).is_ok_and(|said| said.contains("listening on")).then_some(())
     });
@@ -352,7 +289,7 @@ fn sshd(stage: &Stage, service: &Service) -> Option<Running> {
 #[test]
 fn ssh_runs_a_command_and_carries_what_is_piped_through_it() {
     const PIPED_BYTES: usize = 32 << 20;
-    let Some(service) = service("sshd", "openssh-server") else { return };
+    let Some(service) = Service::find("sshd", "openssh-server") else { return };
     let Some(stage) = stage(&[("ssh", "openssh-client")]) else { return };
     let stage = stage.with_address();
     let Some(_server) = sshd(&stage, &service) else { return };
@@ -385,7 +322,7 @@ fn avahi(stage: &Stage, service: &Service) -> Option<Running> {
                          enable-dbus=no\n[publish]\npublish-hinfo=no\npublish-workstation=yes\n";
     fs::write(stage.place("avahi.conf"), configuration).expect("written");
     let options = ["--no-drop-root", "--no-chroot", "--no-rlimits", "-f", &stage.place("avahi.conf")];
-    service.start(stage, &options)
+    start(service, stage, &options)
 }
 
 /// The question for an IPv4 address, as RFC 1035 writes it.
@@ -393,7 +330,7 @@ const QUESTION: &[u8] = b"\0\0\0\0\0\x01\0\0\0\0\0\0\x09blue-host\x05local\0\0\x
 
 #[test]
 fn a_host_is_found_by_multicast_dns() {
-    let Some(service) = service("avahi-daemon", "avahi-daemon") else { return };
+    let Some(service) = Service::find("avahi-daemon", "avahi-daemon") else { return };
     let Some(stage) = stage(&[("mdns-scan", "mdns-scan")]) else { return };
     let stage = stage.with_address();
     let Some(_responder) = avahi(&stage, &service) else { return };

@@ -196,7 +196,10 @@ pub fn ask(door: &Path, request: Request) -> Result<Option<serde_json::Value>, C
 }
 
 /// The directory that other programs' ports use too.
-fn runtime_directory() -> Result<PathBuf, ControlError> {
+///
+/// # Errors
+/// [`ControlError::NoDirectory`].
+pub fn runtime_directory() -> Result<PathBuf, ControlError> {
     let chosen = std::env::var_os("BYWIRE_RUNTIME_DIR").map(PathBuf::from);
     let candidates = match chosen {
         Some(path) => vec![path],

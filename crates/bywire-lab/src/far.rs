@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use crate::ending::Misuse;
-use crate::pair::{Event, Worker, listen};
+use crate::pair::{Event, Setting, Worker, listen};
 use crate::pin;
 use crate::plan::{End, Job, Level, Order, Plan, Role, SIZE_BYTES_MAX, Test, Word};
 use crate::test::overhead::BURST_BYTES_MAX;
@@ -393,7 +393,7 @@ fn bounded(job: Job, local: IpAddr) -> Result<Plan> {
 /// Runs a target for the client and passes on its words; it ends with the client.
 fn relay(plan: Plan, line: Line) -> Result<()> {
     let order = Order { job: Job::Messages(plan), role: Role::Target { core: Some(pin::two_cores().1) } };
-    let (target, mut output) = Worker::start(&order, None)?;
+    let (target, mut output) = Worker::start(&order, Setting::default())?;
     let mut stream = line.stream.try_clone()?;
     let mut input = line.reader;
     std::thread::spawn(move || {

@@ -8,6 +8,7 @@ pub mod bench;
 pub mod breakdown;
 pub mod budget;
 pub mod burden;
+pub mod carriage;
 pub mod cell;
 pub mod clock;
 pub mod compare;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use bywire_pairing::launch;
 use serde_json::{Value, json};
 
 use crate::breakdown::{self, Breakdown};
@@ -120,6 +121,10 @@ impl Measurement {
                 None => places.open(&request, level, &between)?,
             },
         };
+        if level == Level::Sock {
+            // Said before anything is started.
+            launch::find_library().map_err(|error| Misuse(error.to_string()))?;
+        }
         let ground = star.map_or_else(|| Ground::One(place.clone()), Ground::Star);
         let crowd = test.is_crowd().then(|| (ground, request.connections.unwrap_or(CONNECTIONS)));
         let cores = outline::choose_cores(request.cores, &place).map_err(Misuse::of)?;
@@ -156,11 +161,11 @@ impl Measurement {
             ("mtu", request.mtu_bytes.is_some()),
             ("integrity", request.integrity.is_some()),
             ("spin", request.spin.is_some()),
+            ("epoll", request.epoll),
             ("nagle", request.nagle.is_some()),
             ("verify", request.verify),
             ("lent", request.lent),
             ("untouched", request.untouched),
-            ("ask-first", request.asks_first),
             ("socket-buffer", request.socket_buffer_bytes.is_some()),
             ("burden", request.burden_percent.is_some()),
             ("mpi", request.mpi.is_some()),
@@ -393,7 +398,10 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_in_one_line_that_says_what_exists() {
         let refusals = [
-            (refusal(|r| r.level = "tpc".into()), "choose one of memory, msg, unix, tcp, udp, eth, mpi, web"),
+            (
+                refusal(|r| r.level = "tpc".into()),
+                "choose one of memory, msg, unix, tcp, sock, udp, eth, mpi, web",
+            ),
             (
                 refusal(|r| (r.level, r.link) = ("eth".into(), Some("shm".into()))),
                 "choose one of one-process, two-processes, veth",
@@ -427,8 +435,9 @@ mod tests {
             (refusal(|r| r.size_bytes = Some(0)), "a --size of 1 to"),
             (refusal(|r| r.time_seconds = Some(f64::NAN)), "--time"),
             (refusal(|r| r.integrity = Some(true)), "--integrity means nothing"),
-            (refusal(|r| (r.level, r.asks_first) = ("udp".into(), true)), "--ask-first means nothing"),
-            (refusal(|r| (r.spin, r.asks_first) = (Some(true), true)), "--ask-first means nothing"),
+            (refusal(|r| (r.level, r.between) = ("sock".into(), Some("threads".into()))), "joins programs"),
+            (refusal(|r| (r.level, r.epoll) = ("udp".into(), true)), "--epoll means nothing"),
+            (refusal(|r| (r.epoll, r.spin) = (true, Some(true))), "--spin means nothing"),
             (refusal(|r| r.mtu_bytes = Some(9000)), "--between namespaces"),
             (refusal(|r| r.cores = Some((0, 9999))), "core 9999"),
             (refusal(|r| r.cores = Some((0, 0))), "both ends would take turns on core 0"),

@@ -155,9 +155,9 @@ impl Netperf {
         // Over emulated Ethernet the ends speak one of the two.
         let spoken = cell.parameters.get("protocol").and_then(|protocol| protocol.as_str());
         match (spoken.unwrap_or(&cell.level), cell.test.as_str()) {
-            ("tcp", "stream") => TcpStream::from_cell(cell).map(Self::TcpStream),
+            ("tcp" | "sock", "stream") => TcpStream::from_cell(cell).map(Self::TcpStream),
             ("udp", "stream") => UdpStream::from_cell(cell).map(Self::UdpStream),
-            ("tcp", "rr") => RequestResponse::from_cell(cell).map(Self::TcpRequestResponse),
+            ("tcp" | "sock", "rr") => RequestResponse::from_cell(cell).map(Self::TcpRequestResponse),
             ("udp", "rr") => RequestResponse::from_cell(cell).map(Self::UdpRequestResponse),
             (level, test) => Err(NetperfError::no_counterpart(level, test)),
         }
@@ -168,7 +168,8 @@ impl Netperf {
     /// # Errors
     /// It will not.
     pub fn check(level: &str, test: &str) -> Result<(), NetperfError> {
-        let exists = ["tcp", "udp", ethernet::LEVEL].contains(&level) && ["stream", "rr"].contains(&test);
+        let exists =
+            ["tcp", "sock", "udp", ethernet::LEVEL].contains(&level) && ["stream", "rr"].contains(&test);
         if exists { Ok(()) } else { Err(NetperfError::no_counterpart(level, test)) }
     }
 }

@@ -25,6 +25,10 @@ const HERE: [&str; 3] = ["processes", "threads", "namespaces"];
 /// The message layer's links.
 const MSG_LINKS: [&str; 1] = ["shm"];
 
+/// A connection of `sock` leaves the kernel while it warms up, once two programs and a service that share two cores have
+/// talked about it.
+const CUT_OVER_BLOCKS: u32 = 8;
+
 /// Idle peers may not be more.
 pub const NODES_MAX: u32 = 10_000;
 
@@ -52,15 +56,11 @@ pub(crate) fn refuse_what_means_nothing(request: &Request, level: Level, test: T
         ("segmentation", request.segmentation.is_some() && level != Level::Tcp),
         ("untouched", request.untouched && (request.verify || test == Test::Breakdown)),
         ("verify", request.verify && test == Test::Breakdown),
-        (
-            "ask-first",
-            request.asks_first
-                && (![Level::Tcp, Level::Unix].contains(&level)
-                    || request.spin == Some(true)
-                    || test == Test::Interleave),
-        ),
         ("socket-buffer", request.socket_buffer_bytes.is_some() && !socket),
-        ("nagle", request.nagle.is_some() && level != Level::Tcp),
+        ("nagle", request.nagle.is_some() && !matches!(level, Level::Tcp | Level::Sock)),
+        ("epoll", request.epoll && !matches!(level, Level::Unix | Level::Tcp | Level::Sock)),
+        // Who asks the kernel again and again waits for nothing.
+        ("spin", request.spin == Some(true) && request.epoll && level != Level::Sock),
         ("response-size", request.response_bytes.is_some() && test != Test::Rr),
         ("size", request.size_bytes.is_some() && test == Test::Nhalf),
         ("no-spin", request.spin == Some(false) && test == Test::Interleave),
@@ -160,14 +160,17 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
         size_bytes,
         response_bytes,
         block_us: blocks.block_us,
-        warmup_blocks: blocks.warmup,
+        warmup_blocks: if level == Level::Sock { blocks.warmup + CUT_OVER_BLOCKS } else { blocks.warmup },
         blocks: blocks.kept,
-        // MPI polls.
-        spin: request.spin.unwrap_or(test == Test::Interleave || level == Level::Mpi),
+        // MPI polls; at level sock it is the library that spins, except where the test itself does.
+        spin: request
+            .spin
+            .filter(|_| level != Level::Sock)
+            .unwrap_or(test == Test::Interleave || level == Level::Mpi),
         sleep: request.spin == Some(false),
+        epoll: request.epoll,
         verify: request.verify,
         untouched: request.untouched,
-        asks_first: request.asks_first,
         nagle: request.nagle.unwrap_or(false),
         socket_buffer_bytes: request.socket_buffer_bytes,
         integrity: request.integrity,
@@ -190,6 +193,7 @@ pub(crate) fn link(request: &Request, level: Level, place: &Place) -> Option<Str
     let link = match (level, place) {
         (Level::Msg, _) => request.link.as_deref().unwrap_or("shm"),
         (Level::Unix, _) => "unix",
+        (Level::Sock, _) => "shm",
         (Level::Mpi, _) => request.link.as_deref().unwrap_or("shm"),
         (_, Place::Processes | Place::Threads) => "loopback",
         (_, Place::Namespaces(namespaces)) => namespaces.link(),
@@ -207,11 +211,12 @@ pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTree
             parameters.insert(name.to_owned(), value);
         }
     };
-    let adaptive = plan.level == Level::Msg && !plan.spin && !plan.sleep;
+    let adaptive = matches!(plan.level, Level::Msg | Level::Sock) && !plan.spin && !plan.sleep;
     set("spin", Some(if adaptive { ADAPTIVE.into() } else { plan.spin.into() }));
     set("blocks", Some(plan.blocks.into()));
     set("block_us", Some(plan.block_us.into()));
-    set("nagle", (plan.level == Level::Tcp).then(|| on_off(plan.nagle)));
+    set("epoll", plan.epoll.then(|| true.into()));
+    set("nagle", matches!(plan.level, Level::Tcp | Level::Sock).then(|| on_off(plan.nagle)));
     let mtu_bytes = request
         .mtu_bytes
         .or_else(|| matches!(place, Place::Namespaces(_) | Place::Nodes { .. }).then_some(MTU_BYTES));
@@ -222,7 +227,6 @@ pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTree
     set("segmentation", request.segmentation.map(on_off));
     set("integrity", request.integrity.map(on_off));
     set("lent", request.lent.then(|| true.into()));
-    set("ask-first", request.asks_first.then(|| true.into()));
     set("untouched", request.untouched.then(|| true.into()));
     set("verify", request.verify.then(|| true.into()));
     set("nodes", request.nodes.map(Value::from));

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::Pid;
 
+use crate::carriage::Carriage;
 use crate::environment::boot_identity;
 use crate::far::{self, Far, Host};
 use crate::hub;
@@ -108,15 +109,20 @@ pub fn run(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
         return mpi::run(plan, choice, place, cores);
     }
     let _meeting_place = meeting_place(job)?;
+    let carriage = Carriage::of(job)?;
     let (sender, receiver) = channel();
     let mut conversation =
         Conversation { receiver, until: Instant::now() + job.deadline() + GRACE, reported: Vec::new() };
     let outcomes = match place {
         Place::Threads => run_threads(job, cores, &sender, &mut conversation),
-        _ => run_two(job, place, cores, &sender, &mut conversation),
+        _ => run_two(job, place, cores, carriage.as_ref(), &sender, &mut conversation),
     };
     interrupt::check()?;
-    outcomes
+    let outcomes = outcomes?;
+    if let Some(carriage) = carriage {
+        carriage.check(&outcomes)?;
+    }
+    Ok(outcomes)
 }
 
 /// The same job with a cookie of its own, so that nothing of an earlier pair is taken for part of this one.
@@ -147,7 +153,7 @@ fn run_threads(
     conversation: &mut Conversation,
 ) -> Result<Outcomes> {
     let role = Role::Both { source_core: cores.source, target_core: cores.target };
-    let _worker = start(End::Source, job, role, None, sender)?;
+    let _worker = start(End::Source, job, role, Setting::default(), sender)?;
     conversation.listening()?;
     let (source, target) = conversation.outcomes()?;
     Ok(Outcomes { source, target: Some(target), same_machine: true })
@@ -157,36 +163,55 @@ fn run_two(
     job: &Job,
     place: &Place,
     cores: Cores,
+    carriage: Option<&Carriage>,
     sender: &Sender<Event>,
     conversation: &mut Conversation,
 ) -> Result<Outcomes> {
     let source_role = |address| Role::Source { core: cores.source, address };
     if !job.needs_target() {
-        let _source = start(End::Source, job, source_role(String::new()), None, sender)?;
+        let _source = start(End::Source, job, source_role(String::new()), Setting::default(), sender)?;
         return Ok(Outcomes { source: conversation.outcome()?, target: None, same_machine: true });
     }
-    let (source_space, target_space) = match place {
+    let (source_space, target_space): (Option<&Namespace>, Option<&Namespace>) = match place {
         Place::Namespaces(namespaces) => (Some(&namespaces.source), Some(&namespaces.target)),
         Place::Nodes { star, source, target } => (Some(&star.nodes[*source]), Some(&star.nodes[*target])),
         _ => (None, None),
     };
     if let Job::Web(plan) = job {
-        let keeper = Keeper::start(plan, cores.target, target_space)?;
+        let keeper = Keeper::start(plan, cores.target, Setting { namespace: target_space, carriage })?;
         let address = serde_json::to_string(keeper.address())?;
-        let _source = start(End::Source, job, source_role(address), source_space, sender)?;
+        let _source = start(
+            End::Source,
+            job,
+            source_role(address),
+            Setting { namespace: source_space, carriage },
+            sender,
+        )?;
         // The client reads the server's accounts too.
         let (source, target) = conversation.outcomes()?;
-        return Ok(Outcomes { source, target: Some(target), same_machine: true });
+        let outcomes = Outcomes { source, target: Some(target), same_machine: true };
+        if let Some(carriage) = carriage {
+            // While the server is there to tell what it carried.
+            carriage.check(&outcomes)?;
+        }
+        return Ok(outcomes);
     }
     let _target = match place {
         Place::Host(host) => Target::Far(Far::start(host, job, sender.clone())?),
         _ => {
             let role = Role::Target { core: cores.target };
-            Target::Near(start(End::Target, job, role, target_space, sender)?)
+            Target::Near(start(
+                End::Target,
+                job,
+                role,
+                Setting { namespace: target_space, carriage },
+                sender,
+            )?)
         }
     };
     let (address, boot) = conversation.listening()?;
-    let _source = start(End::Source, job, source_role(address), source_space, sender)?;
+    let setting = Setting { namespace: source_space, carriage };
+    let _source = start(End::Source, job, source_role(address), setting, sender)?;
     let same_machine = boot.is_some() && boot == boot_identity();
     if matches!(job, Job::Memory(_)) {
         // The target of a ceiling has nothing to tell but that it is done, before or after the source.
@@ -221,7 +246,7 @@ pub fn run_hub(plan: &Plan, connections: u32, cores: Cores) -> Result<Vec<Outcom
         End::Target => (cores.target, cores.source),
     };
     let (hub_sender, mut hub_says) = conversation();
-    let start_hub = || start(end, &job, Role::Hub { core, connections }, None, &hub_sender);
+    let start_hub = || start(end, &job, Role::Hub { core, connections }, Setting::default(), &hub_sender);
     // Whoever connects comes after those that are connected to.
     let mut address = String::new();
     let mut hub_worker = match end {
@@ -239,7 +264,7 @@ pub fn run_hub(plan: &Plan, connections: u32, cores: Cores) -> Result<Vec<Outcom
             End::Source => (End::Target, Role::Target { core: other_core }),
             End::Target => (End::Source, Role::Source { core: other_core, address: address.clone() }),
         };
-        spokes.push((start(other, &job, role, None, &sender)?, says));
+        spokes.push((start(other, &job, role, Setting::default(), &sender)?, says));
     }
     if end == End::Source {
         for (_, says) in &mut spokes {
@@ -335,6 +360,31 @@ impl Conversation {
     }
 }
 
+/// What a worker process is started in and with, other than as this one was.
+#[derive(Clone, Copy, Default)]
+pub struct Setting<'a> {
+    /// Where its network is.
+    pub namespace: Option<&'a Namespace>,
+    /// What carries its connections.
+    pub carriage: Option<&'a Carriage>,
+}
+
+impl Setting<'_> {
+    /// Sees to it that what `command` starts is in this setting.
+    ///
+    /// # Errors
+    /// There is no such namespace any more.
+    pub fn prepare(&self, command: &mut Command) -> Result<()> {
+        if let Some(namespace) = self.namespace {
+            namespace.enter(command)?;
+        }
+        if let Some(carriage) = self.carriage {
+            carriage.prepare(command);
+        }
+        Ok(())
+    }
+}
+
 /// A worker process in a process group of its own. Dropping it ends the group.
 pub(crate) struct Worker {
     child: Child,
@@ -343,12 +393,10 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Starts this very program, as it was when it started, as a worker; with what it will say.
-    pub(crate) fn start(order: &Order, namespace: Option<&Namespace>) -> Result<(Self, ChildStdout)> {
+    pub(crate) fn start(order: &Order, setting: Setting) -> Result<(Self, ChildStdout)> {
         let mut command = Command::new("/proc/self/exe");
         command.arg("__worker").stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-        if let Some(namespace) = namespace {
-            namespace.enter(&mut command)?;
-        }
+        setting.prepare(&mut command)?;
         let mut child = command.spawn().context("cannot start a worker process")?;
         let group = Pid::from_raw(child.id() as i32).map(Group::of);
         let output = child.stdout.take().context("a worker has no output")?;
@@ -363,15 +411,9 @@ impl Worker {
 }
 
 /// Starts a worker whose words arrive at `sender`.
-fn start(
-    end: End,
-    job: &Job,
-    role: Role,
-    namespace: Option<&Namespace>,
-    sender: &Sender<Event>,
-) -> Result<Worker> {
+fn start(end: End, job: &Job, role: Role, setting: Setting, sender: &Sender<Event>) -> Result<Worker> {
     let order = Order { job: job.clone(), role };
-    let (worker, output) = Worker::start(&order, namespace)?;
+    let (worker, output) = Worker::start(&order, setting)?;
     let sender = sender.clone();
     std::thread::spawn(move || listen(end, BufReader::new(output), &sender));
     Ok(worker)

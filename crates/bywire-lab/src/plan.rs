@@ -46,16 +46,16 @@ pub struct Plan {
     pub blocks: u32,
     /// Poll rather than sleep.
     pub spin: bool,
-    /// Never spin before sleeping (`msg`, which else spins a bounded time).
+    /// Never spin before sleeping (`msg` and `sock`, which else spin a bounded time).
     pub sleep: bool,
+    /// Wait by `epoll_wait` before each receive, as servers of many connections do.
+    #[serde(default)]
+    pub epoll: bool,
     /// Compare every byte of every payload with what must have been written.
     pub verify: bool,
     /// Write and read no more of a payload than its first 8 bytes.
     #[serde(default)]
     pub untouched: bool,
-    /// Ask by poll(2) before each call of a socket's whether it would wait, in place of calls that do.
-    #[serde(default)]
-    pub asks_first: bool,
     /// Leave Nagle's algorithm on (`tcp`).
     pub nagle: bool,
     /// Socket buffers asked for, in bytes, in both directions at both ends.
@@ -365,6 +365,8 @@ names! {
         Unix = "unix",
         /// The kernel's TCP.
         Tcp = "tcp",
+        /// The same calls of the same program, carried by the library of `bywire run`.
+        Sock = "sock",
         /// The kernel's UDP.
         Udp = "udp",
         /// MPI implementations.
@@ -447,7 +449,7 @@ impl Level {
     pub fn longest(self) -> u64 {
         match self {
             Self::Udp => DATAGRAM_BYTES_MAX,
-            Self::Msg | Self::Unix | Self::Tcp | Self::Mpi => SIZE_BYTES_MAX,
+            Self::Msg | Self::Unix | Self::Tcp | Self::Sock | Self::Mpi => SIZE_BYTES_MAX,
         }
     }
 }

@@ -14,7 +14,7 @@ pub(crate) const MTU_BYTES: u32 = 1500;
 /// What is asked for, in the words of the command line; the same words for every level.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// `memory`, `msg`, `unix`, `tcp`, `udp`, `eth`, `mpi` or `web`.
+    /// `memory`, `msg`, `unix`, `tcp`, `sock`, `udp`, `eth`, `mpi` or `web`.
     pub level: String,
     /// A test of that level.
     pub test: String,
@@ -48,8 +48,8 @@ pub struct Request {
     pub cores: Option<(u32, u32)>,
     /// Poll rather than sleep, or the reverse.
     pub spin: Option<bool>,
-    /// Ask before each call of a socket's whether it would wait (`unix`, `tcp`), rather than wait in it.
-    pub asks_first: bool,
+    /// Wait by `epoll_wait` before each receive (`unix`, `tcp`, `sock`).
+    pub epoll: bool,
     /// Nagle's algorithm (`tcp`); off by default.
     pub nagle: Option<bool>,
     /// Compare every byte of every payload.

@@ -92,7 +92,8 @@ fn obey(order: &Order, say: &(impl Fn(Word) + Sync)) {
         (Job::Messages(plan), role) => match plan.level {
             Level::Msg => play::<Msg>(plan, role, say),
             Level::Unix => play::<Unix>(plan, role, say),
-            Level::Tcp => play::<Tcp>(plan, role, say),
+            // What tells the two apart is how this process was started.
+            Level::Tcp | Level::Sock => play::<Tcp>(plan, role, say),
             Level::Udp => play::<Udp>(plan, role, say),
             // Its ranks are started by MPI's launcher.
             Level::Mpi => say(failed(End::Source, &anyhow!("level mpi has workers of its own"))),

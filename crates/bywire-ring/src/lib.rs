@@ -14,3 +14,4 @@ pub mod geometry;
 pub mod header;
 pub mod lane;
 pub mod memory;
+pub mod stream;

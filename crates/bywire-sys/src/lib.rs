@@ -11,9 +11,11 @@ pub mod limits;
 pub mod memory;
 pub mod namespace;
 pub mod poller;
+pub mod preloadable;
 pub mod process;
 pub mod socket;
 pub mod tap;
+pub mod tcp;
 pub mod wake;
 
 pub use rustix::io::Errno;

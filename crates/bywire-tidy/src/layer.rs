@@ -8,7 +8,7 @@ const LAYERS: [&[&str]; 7] = [
     &["bywire-sys"],
     &["bywire-ring"],
     &["bywire-wire"],
-    &["bywire"],
+    &["bywire", "bywire-pairing"],
     &["bywire-capi", "bywire-eth", "bywire-sockets", "bywire-ofi"],
     &["bywire-lab"],
     &["bywire-cli", "bywire-benches", "bywire-examples"],

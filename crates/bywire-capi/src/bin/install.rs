@@ -11,12 +11,15 @@ use clap::Parser;
 const HEADER: &str = include_str!("../../include/bywire.h");
 const UNIT: &str = include_str!("../../../../packaging/bywire-eth.service");
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// What `bywire run` puts before programs.
+const PRELOADED: &str = "libbywire_sockets.so";
 /// What the static library needs of the system.
 const LIBRARIES_PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
 /// Installs libbywire for C and C++: lib/libbywire.so, lib/libbywire.a, include/bywire.h and
 /// lib/pkgconfig/bywire.pc. Unless --libraries says that all is built, the command too: bin/bywire, its manual pages,
-/// completions of bash, zsh and fish, and lib/systemd/system/bywire-eth.service.
+/// completions of bash, zsh and fish, lib/systemd/system/bywire-eth.service, and lib/bywire/libbywire_sockets.so for `bywire
+/// run`.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -69,12 +72,14 @@ fn install(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The command, and what it says of itself: manual pages, and a completion script where each shell looks.
+/// The command with the library that it preloads, and what it says of itself: manual pages, and a completion script where each shell looks.
 fn install_command(root: &Path, prefix: &Path) -> Result<()> {
     let built = build_command()?;
-    for directory in ["bin", "share/man/man1", "lib/systemd/system"] {
+    for directory in ["bin", "share/man/man1", "lib/systemd/system", "lib/bywire"] {
         make(&root.join(directory))?;
     }
+    // Not where linkers look: it is for `bywire run` alone, which looks there.
+    copy(&built.with_file_name(PRELOADED), &root.join("lib/bywire").join(PRELOADED))?;
     let command = root.join("bin/bywire");
     copy(&built, &command)?;
     fs::set_permissions(&command, Permissions::from_mode(0o755)).context("cannot make it executable")?;
@@ -99,7 +104,7 @@ fn build_command() -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot tell where this program lies")?;
     let target = program.ancestors().nth(2).context("this program lies in no directory of cargo's")?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--release", "-p", "bywire-cli", "--manifest-path"]);
+    cargo.args(["build", "--release", "-p", "bywire-cli", "-p", "bywire-sockets", "--manifest-path"]);
     cargo.args([concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"), "--target-dir"]);
     let status = cargo.arg(target).status().context("cannot run cargo: install Rust")?;
     ensure!(status.success(), "the command could not be built: cargo said why");

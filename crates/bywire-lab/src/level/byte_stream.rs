@@ -1,17 +1,19 @@
 //! Messages of known length over a kernel byte stream, as a program with fixed records would do it: one call for
 //! each send, and reads that take whatever is there.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use bywire_sys::preloadable::{self, Watch};
+use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendFlags};
 
 use super::{Calls, gone, granted, prepare, receive_by, send_by, wait};
-use crate::endpoint::{Endpoint, Interest, Mark, NAP, Received};
+use crate::endpoint::{Endpoint, Interest, Mark, NAP, PATIENCE, Received};
 use crate::payload::{Reader, Writer};
-use crate::plan::{Details, End, Plan};
+use crate::plan::{self, Details, End, Plan};
 
 /// Short messages are read through a buffer of this size.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -25,9 +27,10 @@ const TURN_BYTES: usize = 64 << 10;
 
 /// One end of a connected byte stream.
 pub struct ByteStream {
+    /// Where the plan is to wait by epoll; closed before the socket.
+    watch: Option<Watch>,
     socket: OwnedFd,
     spin: bool,
-    asks_first: bool,
     calls: Calls,
     writer: Writer,
     outgoing: Vec<u8>,
@@ -46,14 +49,18 @@ pub struct ByteStream {
 
 impl ByteStream {
     /// Takes over a connected, blocking socket as `end` of one of the plan's lanes.
-    pub fn new(socket: OwnedFd, plan: &Plan, end: End, lane: usize) -> Self {
+    ///
+    /// # Errors
+    /// No epoll set can be had.
+    pub fn new(socket: OwnedFd, plan: &Plan, end: End, lane: usize) -> Result<Self> {
         let lengths = plan.lengths(lane);
         let receive_length = lengths.received_by(end);
-        Self {
+        let watch = plan.epoll.then(|| Watch::new(&socket)).transpose().context("cannot watch a socket")?;
+        Ok(Self {
+            watch,
             socket,
             spin: plan.spin,
-            asks_first: plan.asks_first,
-            calls: Calls::default(),
+            calls: Calls { intercepted: plan.level == plan::Level::Sock, ..Calls::default() },
             writer: Writer::of(plan),
             outgoing: vec![0; lengths.sent_by(end)],
             filled: 0,
@@ -64,7 +71,7 @@ impl ByteStream {
             end: 0,
             receive_length,
             turn_bytes: if plan.lanes() > 1 { TURN_BYTES } else { usize::MAX },
-        }
+        })
     }
 
     fn fill(&mut self, length: usize, mark: Mark) {
@@ -82,7 +89,7 @@ impl ByteStream {
             let until = self.filled.min(self.sent.saturating_add(self.turn_bytes));
             let part = &self.outgoing[self.sent..until];
             self.calls.made += 1;
-            match send(&self.socket, part, flags | SendFlags::NOSIGNAL) {
+            match preloadable::send(&self.socket, part, flags | SendFlags::NOSIGNAL) {
                 Ok(count) => {
                     self.sent += count;
                     if self.sent < self.filled && self.is_turn_over(count) {
@@ -113,9 +120,9 @@ impl ByteStream {
             };
             let limit = limit.min(self.end.saturating_add(self.turn_bytes));
             self.calls.made += 1;
-            match recv(&self.socket, &mut self.incoming[self.end..limit], flags) {
-                Ok((0, _)) => return Err(gone()),
-                Ok((count, _)) => {
+            match preloadable::receive(&self.socket, &mut self.incoming[self.end..limit], flags) {
+                Ok(0) => return Err(gone()),
+                Ok(count) => {
                     self.end += count;
                     if self.is_turn_over(count) {
                         return self.take();
@@ -169,28 +176,47 @@ impl Endpoint for ByteStream {
     }
 
     fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<()> {
-        wait(&self.socket, self.spin, interest, timeout)
+        let Some(watch) = &mut self.watch else {
+            return wait(&self.socket, self.spin, interest, timeout);
+        };
+        let events = match interest {
+            Interest::Send => EventFlags::OUT,
+            Interest::Receive => EventFlags::IN,
+            Interest::Both => EventFlags::IN | EventFlags::OUT,
+        };
+        match watch.wait(events, timeout) {
+            Ok(()) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno).context("epoll_wait failed"),
+        }
     }
 
     #[inline]
     fn send(&mut self, length: usize, mark: Mark) -> Result<()> {
         self.fill(length, mark);
-        let asks_first = self.asks_first;
-        send_by(self.spin || asks_first, |flags| {
-            if asks_first {
-                self.wait(Interest::Send, NAP)?;
+        if self.watch.is_none() {
+            return send_by(self.spin, |flags| self.push(flags));
+        }
+        let started = Instant::now();
+        while !self.push(SendFlags::DONTWAIT)? {
+            if started.elapsed() > PATIENCE {
+                bail!("the peer has taken nothing for {} s", PATIENCE.as_secs());
             }
-            self.push(flags)
-        })
+            self.wait(Interest::Send, NAP)?;
+        }
+        Ok(())
     }
 
     #[inline]
     fn receive(&mut self) -> Result<Option<Received>> {
-        if self.asks_first {
-            self.wait(Interest::Receive, NAP)?;
-            return self.pull(RecvFlags::DONTWAIT);
+        if self.watch.is_none() {
+            return receive_by(self.spin, |flags| self.pull(flags));
         }
-        receive_by(self.spin, |flags| self.pull(flags))
+        // What a loop over many connections does: it hears of one, then reads it.
+        if let Some(received) = self.take()? {
+            return Ok(Some(received));
+        }
+        self.wait(Interest::Receive, NAP)?;
+        self.pull(RecvFlags::DONTWAIT)
     }
 
     fn spins(&self) -> bool {
@@ -220,7 +246,7 @@ pub(super) fn accept_lanes(
         };
         if let Some(lane) = (0..lanes.len()).find(|&lane| super::greeting(plan, lane) == greeted) {
             prepare(socket.as_fd(), plan)?;
-            lanes[lane] = Some(ByteStream::new(socket, plan, End::Target, lane));
+            lanes[lane] = Some(ByteStream::new(socket, plan, End::Target, lane)?);
         }
     }
     Ok(lanes.into_iter().flatten().collect())
@@ -230,9 +256,9 @@ fn read_greeting(socket: &OwnedFd, length: usize) -> Option<Vec<u8>> {
     let mut greeting = vec![0; length];
     let mut filled = 0;
     while filled < length {
-        match recv(socket, &mut greeting[filled..], RecvFlags::empty()) {
-            Ok((0, _)) | Err(_) => return None,
-            Ok((count, _)) => filled += count,
+        match preloadable::receive(socket, &mut greeting[filled..], RecvFlags::empty()) {
+            Ok(0) | Err(_) => return None,
+            Ok(count) => filled += count,
         }
     }
     Some(greeting)
@@ -247,9 +273,9 @@ pub(super) fn connect_lanes(
         .map(|lane| {
             let socket = connect()?;
             prepare(socket.as_fd(), plan)?;
-            send(&socket, &super::greeting(plan, lane), SendFlags::NOSIGNAL)
+            preloadable::send(&socket, &super::greeting(plan, lane), SendFlags::NOSIGNAL)
                 .context("cannot greet the target")?;
-            Ok(ByteStream::new(socket, plan, End::Source, lane))
+            ByteStream::new(socket, plan, End::Source, lane)
         })
         .collect()
 }

@@ -10,7 +10,8 @@ pub mod unix;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use bywire_sys::preloadable;
+use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
@@ -70,6 +71,8 @@ fn granted(socket: BorrowedFd) -> Details {
 struct Calls {
     made: u64,
     messages: u64,
+    /// A library takes them before the kernel does.
+    intercepted: bool,
 }
 
 impl Calls {
@@ -77,7 +80,9 @@ impl Calls {
     fn add_to(self, mut details: Details) -> Details {
         if self.messages > 0 {
             let calls = self.made as f64 / self.messages as f64;
-            details.insert("system_calls_per_message_sent".into(), calls.into());
+            let name =
+                if self.intercepted { "calls_per_message_sent" } else { "system_calls_per_message_sent" };
+            details.insert(name.into(), calls.into());
         }
         details
     }
@@ -94,9 +99,8 @@ fn wait(socket: impl AsFd, spin: bool, interest: Interest, timeout: Duration) ->
         Interest::Receive => PollFlags::IN,
         Interest::Both => PollFlags::IN | PollFlags::OUT,
     };
-    let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
-    match poll(&mut [PollFd::new(&socket, events)], Some(&timeout)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+    match preloadable::poll(socket, events, timeout) {
+        Ok(()) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(errno) => Err(anyhow!(errno).context("poll failed")),
     }
 }

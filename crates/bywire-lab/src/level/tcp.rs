@@ -1,13 +1,12 @@
-//! The kernel's TCP.
+//! The kernel's TCP, by calls of the C library: so the same program is the level `sock` where it was started with the
+//! library of `bywire run`.
 
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
+use bywire_sys::preloadable;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, accept_with, bind, connect, getsockname, listen, socket_with,
-    sockopt,
-};
+use rustix::net::{bind, getsockname, listen, sockopt};
 
 use super::byte_stream::{ByteStream, accept_lanes, connect_lanes};
 use super::unix::retry;
@@ -33,7 +32,7 @@ impl Level for Tcp {
 
     fn accept(listener: OwnedFd, plan: &Plan) -> Result<Vec<ByteStream>> {
         accept_lanes(plan, || {
-            let socket = retry(|| accept_with(&listener, SocketFlags::CLOEXEC))?;
+            let socket = retry(|| preloadable::accept(&listener))?;
             sockopt::set_tcp_nodelay(&socket, !plan.nagle)?;
             Ok(socket)
         })
@@ -43,15 +42,15 @@ impl Level for Tcp {
         let address: SocketAddr = address.parse().context("the target's address is none")?;
         connect_lanes(plan, || {
             let socket = open(address, plan)?;
-            connect(&socket, &address).with_context(|| format!("cannot connect to {address}"))?;
+            preloadable::connect(&socket, &address)
+                .with_context(|| format!("cannot connect to {address}"))?;
             Ok(socket)
         })
     }
 }
 
 fn open(address: SocketAddr, plan: &Plan) -> Result<OwnedFd> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let socket = preloadable::tcp(&address)?;
     prepare(socket.as_fd(), plan)?;
     sockopt::set_tcp_nodelay(&socket, !plan.nagle)?;
     Ok(socket)

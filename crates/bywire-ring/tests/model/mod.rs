@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use bywire_ring::memory::{Memory, SLOT_WORDS};
+use bywire_ring::stream::Segment;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, fence};
 
@@ -35,19 +36,19 @@ impl Memory for Modelled {
 
     fn load_words(&self, offset: usize) -> [u64; SLOT_WORDS] {
         let mut words = [0; SLOT_WORDS];
-        words[0] = self.load(offset + 8, Ordering::Relaxed);
+        words[0] = Memory::load(self, offset + 8, Ordering::Relaxed);
         words
     }
 
     fn store_words(&self, offset: usize, words: &[u64]) {
         for (index, word) in words.iter().enumerate() {
-            self.store(offset + 8 * (index + 1), *word, Ordering::Relaxed);
+            Memory::store(self, offset + 8 * (index + 1), *word, Ordering::Relaxed);
         }
     }
 
     fn read(&self, offset: usize, target: &mut [u8]) {
         for (index, bytes) in target.chunks_mut(8).enumerate() {
-            let word = self.load(offset + 8 * index, Ordering::Relaxed).to_ne_bytes();
+            let word = Memory::load(self, offset + 8 * index, Ordering::Relaxed).to_ne_bytes();
             bytes.copy_from_slice(&word[..bytes.len()]);
         }
     }
@@ -56,13 +57,41 @@ impl Memory for Modelled {
         for (index, bytes) in source.chunks(8).enumerate() {
             let mut word = [0; 8];
             word[..bytes.len()].copy_from_slice(bytes);
-            self.store(offset + 8 * index, u64::from_ne_bytes(word), Ordering::Relaxed);
+            Memory::store(self, offset + 8 * index, u64::from_ne_bytes(word), Ordering::Relaxed);
         }
     }
 
     fn claim(&self, _offset: usize) {}
 
     fn expect(&self, _offset: usize) {}
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl Segment for Modelled {
+    fn load(&self, offset: usize, order: Ordering) -> u64 {
+        self.word(offset).load(order)
+    }
+
+    fn store(&self, offset: usize, value: u64, order: Ordering) {
+        self.word(offset).store(value, order);
+    }
+
+    fn add(&self, offset: usize, value: u64, order: Ordering) {
+        self.word(offset).fetch_add(value, order);
+    }
+
+    unsafe fn read(&self, offset: usize, target: *mut u8, length: usize) {
+        // SAFETY: the caller vouches for the target.
+        Memory::read(self, offset, unsafe { std::slice::from_raw_parts_mut(target, length) });
+    }
+
+    unsafe fn write(&self, offset: usize, source: *const u8, length: usize) {
+        // SAFETY: the caller vouches for the source.
+        Memory::write(self, offset, unsafe { std::slice::from_raw_parts(source, length) });
+    }
 
     fn fence(&self) {
         fence(Ordering::SeqCst);

@@ -1,0 +1,216 @@
+//! Other people's programs under their own load generators, over plain TCP and carried.
+
+use std::cell::RefCell;
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::geteuid;
+
+use crate::carried::{End, Stage, Way, find, port};
+use crate::contest::{Contestant, Taken};
+
+/// PostgreSQL accepts connections by then.
+const RECOVERY: Duration = Duration::from_secs(20);
+
+/// Who PostgreSQL is run by where this is root.
+const NOBODY: &str = "65534";
+
+/// Redis under `clients` load generators of so many connections each: series `name`, GETs per second of all together.
+pub fn redis(name: &str, way: Way, clients: usize, connections: u32) -> Contestant {
+    let requests = 100_000 / clients;
+    let words = format!("redis-benchmark -t get -c {connections} -n {requests} --csv");
+    let command = if clients > 1 { format!("{clients} × {words}, ends not pinned") } else { words };
+    contestant(name, &command, move || {
+        let (server, benchmark) =
+            (find("redis-server", "redis-server")?, find("redis-benchmark", "redis-tools")?);
+        let (server, benchmark) = (server.display().to_string(), benchmark.display().to_string());
+        let (stage, port, pinned) = (Stage::new(way)?, port()?, clients == 1);
+        let port_word = port.to_string();
+        let words = [
+            &server,
+            "--port",
+            &port_word,
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            &stage.place(""),
+        ];
+        let _server = stage.serve(stage.command(End::Server, pinned, &words), port)?;
+        let (connections, requests) = (connections.to_string(), requests.to_string());
+        let ask = [&benchmark, "-p", &port_word, "-t", "get", "-c", &connections, "-n", &requests, "--csv"];
+        let commands = (0..clients).map(|_| stage.command(End::Client, pinned, &ask)).collect();
+        let printed = stage.ask(commands, connections.parse()?)?;
+        printed.iter().map(|printed| gets_per_second(printed)).sum()
+    })
+}
+
+/// nginx with one worker and a file of 1 KB under wrk with 16 connections: series `name`, requests per second. Where
+/// connections are not kept, each serves one request.
+pub fn nginx(name: &str, way: Way, keeps: bool) -> Contestant {
+    let close: &[&str] = if keeps { &[] } else { &["-H", "Connection: close"] };
+    let command = format!("wrk -t 1 -c 16 -d 1s {}", close.join(" "));
+    contestant(name, command.trim(), move || {
+        let (nginx, wrk) = (find("nginx", "nginx-light")?, find("wrk", "wrk")?);
+        let (nginx, wrk) = (nginx.display().to_string(), wrk.display().to_string());
+        let (stage, port) = (Stage::new(way)?, port()?);
+        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+        let temporary = temporary.map(|kind| format!("{kind}_temp_path {};", stage.place(kind))).concat();
+        let user = if geteuid().is_root() { "user root;" } else { "" };
+        let configuration = format!(
+            "daemon off; worker_processes 1; {user} pid {}; error_log {} crit; events {{ worker_connections 512; }}
+            http {{
+                access_log off; sendfile on; keepalive_requests 100000000; {temporary}
+                server {{ listen 127.0.0.1:{port} backlog=1024; root {}; }}
+            }}",
+            stage.place("pid"),
+            stage.place("error"),
+            stage.place(""),
+        );
+        fs::write(stage.place("configuration"), configuration)?;
+        fs::write(stage.place("file"), [b'x'; 1024])?;
+        let words = [nginx.as_str(), "-c", &stage.place("configuration")];
+        let _server = stage.serve(stage.command(End::Server, true, &words), port)?;
+        let url = format!("http://127.0.0.1:{port}/file");
+        let ask = [&[wrk.as_str(), "-t", "1", "-c", "16", "-d", "1s"], close, &[url.as_str()]].concat();
+        // What serves one request ends before it is worth it.
+        let connections = if keeps { 16 } else { 0 };
+        let printed = stage.ask(vec![stage.command(End::Client, true, &ask)], connections)?;
+        requests_per_second(&printed[0])
+    })
+}
+
+/// PostgreSQL under `pgbench -S` over TCP with 4 clients: series `name`, transactions per second.
+pub fn postgresql(name: &str, way: Way) -> Contestant {
+    let cluster: RefCell<Option<tempfile::TempDir>> = RefCell::new(None);
+    contestant(name, "pgbench -S -n -c 4 -T 1 -h 127.0.0.1", move || {
+        let programs = ["postgres", "pgbench", "initdb"].map(|program| find(program, "postgresql"));
+        let [postgres, pgbench, initdb] = programs;
+        let programs = [postgres?, pgbench?, initdb?].map(|path| path.display().to_string());
+        let [postgres, pgbench, initdb] = &programs;
+        let (stage, port) = (Stage::new(way)?, port()?);
+        let port_word = port.to_string();
+        let is_new = cluster.borrow().is_none();
+        if is_new {
+            *cluster.borrow_mut() = Some(make_cluster(initdb)?);
+        }
+        let cluster = cluster.borrow();
+        let data = cluster.as_ref().context("just made")?.path().join("data").display().to_string();
+        let words = [
+            postgres,
+            "-D",
+            &data,
+            "-p",
+            &port_word,
+            "-h",
+            "127.0.0.1",
+            "-k",
+            &stage.place(""),
+            "-c",
+            "fsync=off",
+        ];
+        let words = as_nobody(&words);
+        let _server = stage.serve(stage.command(End::Server, true, &words), port)?;
+        await_ready(&port_word)?;
+        let place = ["-h", "127.0.0.1", "-p", &port_word, "-U", "tester"];
+        let ask = |words: &[&str]| {
+            let words = [&[pgbench.as_str()], &place[..], words, &["postgres"]].concat();
+            stage.command(End::Client, true, &as_nobody(&words))
+        };
+        if is_new {
+            stage.ask(vec![ask(&["-i", "-q", "-s", "1"])], 0)?;
+        }
+        let printed = stage.ask(vec![ask(&["-S", "-n", "-c", "4", "-T", "1"])], 4)?;
+        transactions_per_second(&printed[0])
+    })
+}
+
+/// A server that was killed the last time listens before it has recovered.
+fn await_ready(port: &str) -> Result<()> {
+    let asked = find("pg_isready", "postgresql")?;
+    let started = Instant::now();
+    loop {
+        let mut asking = Command::new(&asked);
+        asking.args(["-q", "-h", "127.0.0.1", "-p", port, "-U", "tester", "-d", "postgres"]);
+        if asking.status()?.success() {
+            return Ok(());
+        }
+        ensure!(started.elapsed() < RECOVERY, "PostgreSQL listens and accepts nobody");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn make_cluster(initdb: &str) -> Result<tempfile::TempDir> {
+    let place = tempfile::tempdir()?;
+    if geteuid().is_root() {
+        let nobody: u32 = NOBODY.parse()?;
+        std::os::unix::fs::chown(place.path(), Some(nobody), Some(nobody))?;
+    }
+    let data = place.path().join("data").display().to_string();
+    let words = [initdb, "-D", &data, "-U", "tester", "-A", "trust", "-N"];
+    let words = as_nobody(&words);
+    let output =
+        Command::new(words[0]).args(&words[1..]).current_dir(place.path()).env("LC_ALL", "C").output()?;
+    ensure!(output.status.success(), "initdb: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(place)
+}
+
+fn as_nobody<'a>(words: &[&'a str]) -> Vec<&'a str> {
+    let prefix = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"];
+    let prefix = if geteuid().is_root() { &prefix[..] } else { &[] };
+    [prefix, words].concat()
+}
+
+fn contestant(name: &str, command: &str, measure: impl Fn() -> Result<f64> + 'static) -> Contestant {
+    let series = name.to_owned();
+    let take = move || Ok(Taken::one(&series, measure()?));
+    Contestant { name: name.to_owned(), command: command.to_owned(), take: Box::new(take) }
+}
+
+/// The rate of GET in what `redis-benchmark --csv` prints.
+fn gets_per_second(printed: &str) -> Result<f64> {
+    let line = printed.lines().find_map(|line| line.strip_prefix("\"GET\",\""));
+    figure(line.and_then(|line| line.split('"').next()), "redis-benchmark prints no rate of GET")
+}
+
+/// The rate in what wrk prints, if nothing went wrong.
+fn requests_per_second(printed: &str) -> Result<f64> {
+    ensure!(!printed.contains("Non-2xx") && !printed.contains("Socket errors"), "wrk: {printed}");
+    let line = printed.lines().find_map(|line| line.strip_prefix("Requests/sec:"));
+    figure(line, "wrk prints no rate")
+}
+
+/// The rate in what pgbench prints.
+fn transactions_per_second(printed: &str) -> Result<f64> {
+    let line = printed.lines().find_map(|line| line.strip_prefix("tps = "));
+    figure(line.and_then(|line| line.split(' ').next()), "pgbench prints no rate")
+}
+
+fn figure(text: Option<&str>, otherwise: &'static str) -> Result<f64> {
+    let figure: f64 = text.context(otherwise)?.trim().parse().context(otherwise)?;
+    ensure!(figure.is_finite() && figure > 0.0, "a rate of {figure}");
+    Ok(figure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_read_and_nothing_else() {
+        let redis = "\"test\",\"rps\",\"avg_latency_ms\"\n\"GET\",\"165016.50\",\"0.158\"\n";
+        assert_eq!(gets_per_second(redis).unwrap(), 165_016.5);
+        assert!(gets_per_second("\"SET\",\"1\"").is_err());
+        let wrk = "  1024 requests in 1.00s\nRequests/sec: 127000.12\nTransfer/sec: 1MB\n";
+        assert_eq!(requests_per_second(wrk).unwrap(), 127_000.12);
+        assert!(requests_per_second(&format!("Socket errors: connect 1\n{wrk}")).is_err());
+        let pgbench = "latency average = 0.1 ms\ntps = 21000.5 (without initial connection time)\n";
+        assert_eq!(transactions_per_second(pgbench).unwrap(), 21_000.5);
+        assert!(transactions_per_second("tps = 0").is_err());
+    }
+}

@@ -1,0 +1,205 @@
+//! `bywire run --explain`: runs a program to its end, and tells what became of its connections.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+
+use anyhow::{Context, Result};
+use bywire_pairing::reason::Reason;
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// So many connections are told one by one.
+const TOLD_MAX: usize = 40;
+/// So much of a log is read.
+const LOG_BYTES_MAX: u64 = 64 << 20;
+
+/// The file that the library adds lines to.
+pub struct Account {
+    path: PathBuf,
+    /// Where this run's lines begin.
+    start: u64,
+    /// Nobody else wants it.
+    is_ours: bool,
+}
+
+/// One line of it.
+#[derive(Debug, PartialEq, Eq)]
+struct Ended<'a> {
+    process: &'a str,
+    fate: &'a str,
+    ends: [&'a str; 2],
+    sent_bytes: u64,
+    received_bytes: u64,
+    sent_in_memory_bytes: u64,
+    received_in_memory_bytes: u64,
+}
+
+impl Account {
+    /// By the log that the user has asked for, or one of our own in `directory`.
+    pub fn open(log: Option<PathBuf>, directory: &Path) -> Result<Self> {
+        let is_ours = log.is_none();
+        let path = log.unwrap_or_else(|| directory.join(format!("explain-{}", std::process::id())));
+        if is_ours {
+            // Left by a run of this number that was killed.
+            let _absent = std::fs::remove_file(&path);
+        }
+        let start = std::fs::metadata(&path).map_or(0, |found| found.len());
+        Ok(Self { path, start, is_ours })
+    }
+
+    /// Where the lines go.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Runs the program, tells, and ends this process as the program ended.
+    pub fn explain(self, command: &mut Command) -> Result<()> {
+        let mut signals = Signals::new([SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
+        let status = wait(command.spawn()?, &mut signals)?;
+        let told = self.read().map(|text| tell(&text));
+        if self.is_ours {
+            let _absent = std::fs::remove_file(&self.path);
+        }
+        eprint!("{}", told?);
+        std::process::exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)));
+    }
+
+    fn read(&self) -> Result<String> {
+        let mut bytes = Vec::new();
+        match File::open(&self.path) {
+            Ok(mut file) => {
+                file.seek(SeekFrom::Start(self.start))?;
+                file.take(LOG_BYTES_MAX).read_to_end(&mut bytes)?;
+            }
+            // No connection has ended.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", self.path.display())),
+        }
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// Waits for the program, which gets whatever signal this process gets; those of a terminal's keys go to both anyway.
+fn wait(mut child: Child, signals: &mut Signals) -> Result<ExitStatus> {
+    let pid = Pid::from_raw(child.id() as i32).context("a process without a number")?;
+    loop {
+        // Before it is slept: it may have ended before its signal was looked for.
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        for signal in signals.wait() {
+            let passed_on = match signal {
+                SIGHUP => Signal::HUP,
+                SIGTERM => Signal::TERM,
+                _ => continue,
+            };
+            let _gone = kill_process(pid, passed_on);
+        }
+    }
+}
+
+/// What the lines of a log say, for people.
+fn tell(text: &str) -> String {
+    let ended: Vec<Ended> = text.lines().filter_map(Ended::read).collect();
+    let (carried, stayed): (Vec<_>, Vec<_>) = ended.iter().partition(|ended| ended.is_carried());
+    let mut told = format!(
+        "bywire: {} of this program's ends of connections were carried, {} were not\n",
+        carried.len(),
+        stayed.len()
+    );
+    for ended in carried.iter().chain(&stayed).take(TOLD_MAX) {
+        let _ = writeln!(told, "bywire: {}", ended.told());
+    }
+    if ended.len() > TOLD_MAX {
+        let _ = writeln!(told, "bywire: and {} more", ended.len() - TOLD_MAX);
+    }
+    let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+    stayed.iter().for_each(|ended| *reasons.entry(reason(ended.fate)).or_default() += 1);
+    for (reason, count) in reasons {
+        let _ = writeln!(told, "bywire: {count} not carried: {reason}");
+    }
+    told
+}
+
+impl<'a> Ended<'a> {
+    fn read(line: &'a str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let (process, fate) = (words.next()?, words.next()?);
+        let ends = [words.next()?, words.next()?];
+        let mut bytes = || words.next()?.parse().ok();
+        Some(Self {
+            process,
+            fate,
+            ends,
+            sent_bytes: bytes()?,
+            received_bytes: bytes()?,
+            sent_in_memory_bytes: bytes()?,
+            received_in_memory_bytes: bytes()?,
+        })
+    }
+
+    fn is_carried(&self) -> bool {
+        self.fate == "carried"
+    }
+
+    fn told(&self) -> String {
+        let [local, remote] = self.ends;
+        let bytes = format!("{} bytes sent, {} received", self.sent_bytes, self.received_bytes);
+        match self.is_carried() {
+            true => format!(
+                "process {}: {local} to {remote}: {bytes}, of these {} and {} in memory",
+                self.process, self.sent_in_memory_bytes, self.received_in_memory_bytes
+            ),
+            false => {
+                format!(
+                    "process {}: {local} to {remote}: {bytes}, by TCP: {}",
+                    self.process,
+                    reason(self.fate)
+                )
+            }
+        }
+    }
+}
+
+/// In a few words, by a reason's name.
+fn reason(name: &str) -> &str {
+    let known = Reason::ALL.iter().find(|reason| format!("{reason:?}") == name);
+    known.map_or(name, |reason| reason.text())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_connection_is_told_and_garbage_is_not() {
+        let log = "7 carried 127.0.0.1:4000 127.0.0.1:80 100 2000 90 1900\n\
+                   7 Short 127.0.0.1:4001 127.0.0.1:80 1 2 0 0\nnonsense\n7 carried 1 2 3\n";
+        let told = tell(log);
+        assert!(
+            told.starts_with("bywire: 1 of this program's ends of connections were carried, 1 were not\n"),
+            "{told}"
+        );
+        assert!(
+            told.contains(
+                "4000 to 127.0.0.1:80: 100 bytes sent, 2000 received, of these 90 and 1900 in memory"
+            ),
+            "{told}"
+        );
+        assert!(told.contains("bywire: 1 not carried: it ended before it was worth it"), "{told}");
+        assert_eq!(told.lines().count(), 4);
+        assert!(tell("").contains("0 of this program's"));
+    }
+
+    #[test]
+    fn many_are_counted() {
+        let log = "7 carried a b 1 1 1 1\n".repeat(TOLD_MAX + 5);
+        assert!(tell(&log).contains("and 5 more"));
+    }
+}

@@ -1,0 +1,165 @@
+//! `bywire run`: programs whose TCP connections to each other are carried in memory.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bywire_pairing::launch::{self, Launch};
+use bywire_pairing::protocol::LOG_VARIABLE;
+use bywire_pairing::service::{Service, StartError};
+use clap::Args;
+
+use crate::explain::Account;
+
+/// A service that nobody has needed for so long ends.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// The program, and how it is run.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Connections between two programs that are run this way, on one machine and in one network namespace, leave the kernel
+after their first calls. Everything else stays TCP as it was.
+
+Examples:
+  bywire run -- redis-server --port 7000
+  bywire run -- redis-benchmark -p 7000
+  bywire run --explain -- curl http://127.0.0.1:8000/
+  bywire status
+
+BYWIRE_LOG=FILE adds a line to FILE for every connection that ends.")]
+pub struct RunArgs {
+    /// The program, as the shell would start it, and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<String>,
+    /// The preloaded library, instead of the one that came with this command
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+    /// Spin before sleeping, where a core has nothing else to do [default: while waits are short]
+    #[arg(long, conflicts_with = "no_spin")]
+    spin: bool,
+    /// Sleep at once
+    #[arg(long)]
+    no_spin: bool,
+    /// When the program has ended, tell on standard error which connections were carried, which not and why, and the
+    /// bytes of each way
+    #[arg(long)]
+    explain: bool,
+}
+
+/// Where the service listens.
+#[derive(Args, Debug)]
+pub struct ServiceArgs {
+    /// The socket
+    path: PathBuf,
+    /// Leave whoever has started this
+    #[arg(long)]
+    detach: bool,
+}
+
+/// The state of the pairing service.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  bywire status\n  bywire status --json")]
+pub struct StatusArgs {
+    /// As one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl RunArgs {
+    /// Becomes the program; returns only if that fails.
+    pub fn run(self) -> Result<()> {
+        let spin = (self.spin || self.no_spin).then_some(self.spin);
+        let library = self.library.map_or_else(launch::find_library, Ok)?;
+        let directory = own_directory()?;
+        let log = std::env::var_os(LOG_VARIABLE).filter(|path| !path.is_empty());
+        // The program may change its directory before it writes there.
+        let log = log.map(std::path::absolute).transpose().context("no log can be written there")?;
+        let account = self.explain.then(|| Account::open(log.clone(), &directory)).transpose()?;
+        let log = account.as_ref().map(|account| account.path().to_owned()).or(log);
+        let launch = Launch::new(&directory, &library)?.spin(spin).log(log);
+        // Without a service everything stays TCP; the program runs in any case.
+        let command = std::env::current_exe().context("cannot tell where this command is")?;
+        if let Err(error) = launch.found_service(&command) {
+            bywire_lab::ending::complain("bywire", format!("{error}: everything stays TCP"));
+        }
+        let [program, arguments @ ..] = &self.program[..] else { bail!("no program is named") };
+        let mut command = Command::new(program);
+        launch.prepare(command.args(arguments));
+        if let Some(account) = account {
+            return account.explain(&mut command).with_context(|| format!("cannot run {program}"));
+        }
+        let failed = command.exec();
+        Err(failed).with_context(|| format!("cannot run {program}"))
+    }
+}
+
+impl ServiceArgs {
+    /// Serves until nobody needs it.
+    pub fn run(self) -> Result<()> {
+        if self.detach {
+            // The parent of what is started now ends; what it says goes to whoever reads our output.
+            let this = std::env::current_exe().context("cannot tell where this command is")?;
+            let mut command = Command::new(this);
+            command.arg(launch::SERVICE).arg(&self.path).process_group(0);
+            return command.spawn().map(drop).context("cannot start the pairing service");
+        }
+        match Service::start(&self.path) {
+            Ok(mut service) => {
+                crate::print(launch::READY)?;
+                Ok(service.serve(IDLE)?)
+            }
+            Err(StartError::Served(_)) => crate::print(launch::READY),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl StatusArgs {
+    /// Asks the service and prints what it says.
+    pub fn run(self) -> Result<()> {
+        let status = bywire_pairing::status::ask(&own_directory()?.join("pairing"))?;
+        if self.json {
+            let reasons: serde_json::Map<_, _> = status
+                .not_carried
+                .iter()
+                .map(|(reason, count)| (format!("{reason:?}"), (*count).into()))
+                .collect();
+            let line = serde_json::json!({
+                "processes": status.processes, "carried": status.carried, "carried_ever": status.carried_ever,
+                "waiting": status.waiting, "bytes": status.bytes, "not_carried": reasons,
+            });
+            return crate::print(&format!("{line}\n"));
+        }
+        let mut text = format!(
+            "{} programs, {} connections carried now, {} since the service began\n",
+            status.processes, status.carried, status.carried_ever
+        );
+        text += &format!("{} bytes were sent in memory over connections that have ended\n", status.bytes);
+        text += &format!("{} ends wait for the other one\n", status.waiting);
+        for (reason, count) in &status.not_carried {
+            text += &format!("{count} not carried: {}\n", reason.text());
+        }
+        crate::print(&text)
+    }
+}
+
+/// This user's own directory, which nobody else can write: what is loaded into programs lies there.
+fn own_directory() -> Result<PathBuf> {
+    let user = bywire_sys::process::user();
+    let path = bywire_eth::control::runtime_directory()?.join(format!("sockets-{user}"));
+    match fs::DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(error).with_context(|| format!("cannot make {}", path.display()));
+        }
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&path).with_context(|| format!("cannot look at {}", path.display()))?;
+    if !found.is_dir() || found.uid() != user || found.mode() & 0o022 != 0 {
+        bail!("{} is not ours alone: remove it, or choose another BYWIRE_RUNTIME_DIR", path.display());
+    }
+    Ok(path)
+}

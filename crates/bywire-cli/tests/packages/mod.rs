@@ -1,0 +1,97 @@
+//! Other people's programs, as Debian packages them. As root what is not there is installed; what would start a service of
+//! the whole machine is unpacked beside the tests instead.
+
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+/// Where packages put programs.
+const PROGRAM_DIRECTORIES: [&str; 2] = ["usr/bin", "usr/sbin"];
+/// … and PostgreSQL's, for each of its versions.
+const VERSIONS: (&str, &str) = ("usr/lib/postgresql", "bin");
+
+/// Is each of these programs there, or can be had? Else says what is not run.
+pub fn have(programs: &[(&str, &str)]) -> bool {
+    programs.iter().all(|(program, package)| {
+        let found = is_there(program) || install(package) && is_there(program);
+        if !found {
+            println!("not run: {program} is not installed and cannot be here: apt-get install {package}");
+        }
+        found
+    })
+}
+
+fn is_there(program: &str) -> bool {
+    let mut look = Command::new("sh");
+    look.args(["-c", &format!("command -v {program}")]).stdout(Stdio::null());
+    look.status().is_ok_and(|status| status.success())
+}
+
+/// Packages are installed one after the other: the package manager lets nobody else in meanwhile.
+static INSTALLING: Mutex<()> = Mutex::new(());
+
+const APT: &str = "apt-get install -qq -y --no-install-recommends";
+
+fn install(package: &str) -> bool {
+    apt(&format!("{APT} {package}"), &[])
+}
+
+/// Runs a script, as root, and once more after a look for newer packages if it fails.
+fn apt(script: &str, arguments: &[&str]) -> bool {
+    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    let run = |script: &str| {
+        let mut shell = Command::new("timeout");
+        shell.args(["60", "sh", "-ec", script, "sh"]).args(arguments);
+        shell.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+        shell.stdout(Stdio::null()).stderr(Stdio::null());
+        shell.status().is_ok_and(|status| status.success())
+    };
+    rustix::process::geteuid().is_root() && (run(script) || run("apt-get update -qq") && run(script))
+}
+
+/// A program that comes with a service: where it is, and where its libraries are.
+pub struct Service {
+    /// The program's file.
+    pub program: PathBuf,
+    /// For `LD_LIBRARY_PATH`; empty where the machine has it installed.
+    pub libraries: PathBuf,
+}
+
+impl Service {
+    /// The program of a package that would start a service of the whole machine if it were installed: so it is unpacked
+    /// only, with whatever it depends on and is not there, and used from where it lies. Else says what is not run.
+    pub fn find(program: &str, package: &str) -> Option<Self> {
+        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(package);
+        let libraries = root.join("usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
+        let unpack = format!(
+            "rm -rf \"$1.new\"; mkdir -p \"$1.new/partial\"
+            {APT} --download-only -o APT::Sandbox::User=root -o Dir::Cache::archives=\"$1.new\" {package}
+            for archive in \"$1.new\"/*.deb; do dpkg-deb -x \"$archive\" \"$1.new\"; rm \"$archive\"; done
+            rm -rf \"$1\"; mv \"$1.new\" \"$1\""
+        );
+        if let Some(program) = program_below(Path::new("/"), program) {
+            return Some(Self { program, libraries: PathBuf::new() });
+        }
+        if program_below(&root, program).is_none() {
+            let _told_below = apt(&unpack, &[&root.display().to_string()]);
+        }
+        match program_below(&root, program) {
+            Some(program) => Some(Self { program, libraries }),
+            None => {
+                println!(
+                    "not run: {program} is not installed and cannot be had here: apt-get install {package}"
+                );
+                None
+            }
+        }
+    }
+}
+
+fn program_below(root: &Path, program: &str) -> Option<PathBuf> {
+    let versions = std::fs::read_dir(root.join(VERSIONS.0)).into_iter().flatten().flatten();
+    let versions = versions.map(|version| version.path().join(VERSIONS.1));
+    let places = PROGRAM_DIRECTORIES.iter().map(|place| root.join(place)).chain(versions);
+    places.map(|place| place.join(program)).find(|path| path.exists())
+}

@@ -1,0 +1,91 @@
+//! Processes end with the test that started them, and all that those started: also when it fails, and when it is killed.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Hears of every group that begins, and ends those that are left when nobody can tell it anything any more.
+const GUARD: &str = "trap '' TERM INT HUP; while read -r group; do groups=\"$groups $group\"; done
+    for group in $groups; do kill -s KILL -- \"-$group\"; done 2>/dev/null";
+
+/// A process group of a test's.
+#[derive(Clone, Copy, Debug)]
+pub struct Group(Pid);
+
+impl Group {
+    /// Of a child that leads one.
+    pub fn of(child: &Child) -> Self {
+        static SAID: OnceLock<Mutex<ChildStdin>> = OnceLock::new();
+        let guard = SAID.get_or_init(|| {
+            let mut guard = Command::new("sh");
+            guard.args(["-c", GUARD]).process_group(0).stdin(Stdio::piped());
+            // Whoever reads what this test says is not to wait for the guard.
+            guard.stdout(Stdio::null()).stderr(Stdio::null());
+            Mutex::new(guard.spawn().expect("a guard").stdin.take().expect("piped"))
+        });
+        let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
+        writeln!(guard, "{}", child.id()).expect("the guard hears");
+        Self(Pid::from_child(child))
+    }
+
+    /// By its name.
+    pub fn signal(self, name: &str) {
+        let signal = match name {
+            "KILL" => Signal::KILL,
+            "TERM" => Signal::TERM,
+            "INT" => Signal::INT,
+            other => panic!("{other} is not known here"),
+        };
+        // One that is gone has nobody to hear it.
+        let _gone = kill_process_group(self.0, signal);
+    }
+
+    /// Kills all of it.
+    pub fn end(self) {
+        self.signal("KILL");
+    }
+}
+
+/// Kills what was started for a fabric in `directory` and is in no group: the pairing service. What else was still there?
+pub fn end_processes_of(directory: &Path) -> Vec<String> {
+    let started = Instant::now();
+    let mut others = Vec::new();
+    loop {
+        let left = processes_of(directory);
+        for (process, command) in &left {
+            if !command.contains("__pairing") && !others.contains(command) {
+                others.push(command.clone());
+            }
+            let _gone = kill_process(*process, Signal::KILL);
+        }
+        if left.is_empty() || started.elapsed() > PATIENCE {
+            return others;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Those that bear the directory in their environment, and their words. nginx and PostgreSQL write over theirs: for them there
+/// are groups.
+fn processes_of(directory: &Path) -> Vec<(Pid, String)> {
+    let mark = format!("BYWIRE_RUNTIME_DIR={}", directory.display()).into_bytes();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let found = entries.filter_map(|entry| {
+        let environment = fs::read(entry.path().join("environ")).ok()?;
+        if !environment.split(|byte| *byte == 0).any(|variable| variable == mark) {
+            return None;
+        }
+        let process = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+        let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        Some((process, String::from_utf8_lossy(&words).replace('\0', " ")))
+    });
+    found.collect()
+}

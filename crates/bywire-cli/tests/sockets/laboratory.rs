@@ -1,0 +1,57 @@
+//! The level `sock` of the laboratory: it measures what is carried, or says why there is nothing to measure.
+
+use serde_json::Value;
+
+use crate::{Fabric, ended, said};
+
+fn measure(fabric: &Fabric, words: &[&str]) -> std::process::Command {
+    let mut command = fabric.plain(&[&[env!("CARGO_BIN_EXE_bywire"), "measure"], words].concat());
+    command.env("TMPDIR", fabric.directory.path());
+    command
+}
+
+#[test]
+fn what_is_measured_was_carried_and_has_the_fields_of_tcp() {
+    let fabric = Fabric::new();
+    let tests: [&[&str]; 6] = [
+        &["rr", "--size", "1"],
+        &["rr", "--epoll", "--no-spin"],
+        &["rr", "--spin"],
+        &["stream", "--size", "64KiB", "--verify"],
+        &["latency", "--verify"],
+        &["overhead"],
+    ];
+    for test in tests {
+        let words = [&["sock"], test, &["--time", "0.5", "--json"]].concat();
+        let cell: Value = serde_json::from_str(&said(measure(&fabric, &words))).expect("JSON");
+        assert_eq!((&cell["level"], &cell["link"]), (&"sock".into(), &"shm".into()));
+        assert!(cell["value"].as_f64() > Some(0.0), "{cell}");
+        for end in ["source", "target"] {
+            assert!(cell["cpu"][end]["attributed"].as_f64().is_some(), "{cell}");
+        }
+        let spin = &cell["parameters"]["spin"];
+        let due = if test.contains(&"--no-spin") { Value::from(false) } else { "adaptive".into() };
+        assert_eq!(*spin, due, "{test:?}");
+    }
+    // Nothing is left in the place where pairs meet.
+    let left: Vec<_> = std::fs::read_dir(fabric.directory.path()).expect("a directory").flatten().collect();
+    assert!(
+        left.iter().all(|entry| !entry.file_name().to_string_lossy().starts_with("bywire-lab-")),
+        "{left:?}"
+    );
+}
+
+#[test]
+fn what_is_not_carried_is_no_measurement() {
+    let fabric = Fabric::new();
+    let words = ["sock", "rr", "--time", "0.1", "--json"];
+    let absent = ended(measure(&fabric, &words).env("BYWIRE_SOCKETS_LIBRARY", "/nowhere"));
+    assert_eq!(absent.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&absent.stderr).contains("libbywire_sockets.so"), "{absent:?}");
+    // A library that carries nothing, as one that cannot reach its service would.
+    let idle = ended(measure(&fabric, &words).env("BYWIRE_SOCKETS_CALLS", "4000000000"));
+    let said = String::from_utf8_lossy(&idle.stderr);
+    assert_eq!(idle.status.code(), Some(1), "{said}");
+    assert!(said.contains("the kernel's TCP") && said.contains("0 of 1 connections"), "{said}");
+    assert!(idle.stdout.is_empty());
+}

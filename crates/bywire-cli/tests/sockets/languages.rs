@@ -1,0 +1,85 @@
+//! Small servers and clients in languages whose libraries call the kernel in ways of their own.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use crate::packages::have;
+use crate::{Fabric, Running, eventually, said, start};
+
+/// Starts a server that prints its port, under the library or without.
+fn serve(fabric: &Fabric, words: &[&str], is_carried: bool) -> (Running, String) {
+    let mut command = if is_carried { fabric.carried(words) } else { fabric.plain(words) };
+    let mut server =
+        Running::new(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts"));
+    let mut line = String::new();
+    BufReader::new(server.child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+    assert!(line.trim().parse::<u16>().is_ok(), "{words:?} said {line:?}");
+    (server, line.trim().to_owned())
+}
+
+/// Both ends carried, and either end against a plain one; then the server is killed under its clients.
+fn both_ends(server: &[&str], client: impl Fn(&str) -> Vec<String>, connections: u64) {
+    for (is_server_carried, is_client_carried) in [(true, true), (true, false), (false, true)] {
+        let fabric = Fabric::new();
+        let (running, port) = serve(&fabric, server, is_server_carried);
+        let words = client(&port);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let command = if is_client_carried { fabric.carried(&words) } else { fabric.plain(&words) };
+        assert_eq!(said(command).trim(), "fine", "{words:?}");
+        let carried = fabric.carried_ever();
+        if !(is_server_carried && is_client_carried) {
+            assert_eq!(carried, 0);
+            continue;
+        }
+        assert!(carried >= connections, "{words:?}: {}", fabric.status());
+        let mut orphan = start(&mut fabric.carried(&words));
+        eventually("a client of the server to be killed", || {
+            let is_over = matches!(orphan.child.try_wait(), Ok(Some(_)));
+            (is_over || fabric.carried_ever() > carried).then_some(())
+        });
+        running.signal("KILL");
+        orphan.end("the client of a killed server ends");
+    }
+}
+
+fn source(name: &str) -> String {
+    format!("{}/tests/sockets/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn python_serves_in_threads_and_in_forked_children() {
+    if !have(&[("python3", "python3")]) {
+        return;
+    }
+    let program = source("echo.py");
+    for (kind, work) in
+        [("ThreadingTCPServer", "echo"), ("ForkingTCPServer", "echo"), ("ThreadingTCPServer", "lines")]
+    {
+        let client = |port: &str| ["python3", &program, "talk", port, work].map(str::to_owned).to_vec();
+        both_ends(&["python3", &program, "serve", kind, work], client, 4);
+    }
+}
+
+#[test]
+fn node_serves_and_asks() {
+    if !have(&[("node", "nodejs")]) {
+        return;
+    }
+    let program = source("echo.js");
+    both_ends(&["node", &program], |port| ["node", &program, port].map(str::to_owned).to_vec(), 4);
+}
+
+#[test]
+fn java_serves_by_channels_and_asks_by_streams() {
+    if !have(&[("java", "default-jdk-headless"), ("javac", "default-jdk-headless")]) {
+        return;
+    }
+    let classes = tempfile::tempdir().expect("a directory");
+    let place = classes.path().display().to_string();
+    let fabric = Fabric::new();
+    said(fabric.plain(&["javac", "-d", &place, &source("Echo.java")]));
+    // Its data of performance would be shared between all Java programs of the machine.
+    let java = ["java", "-XX:-UsePerfData", "-Xmx128m", "-cp", &place, "Echo"];
+    let client = |port: &str| [&java[..], &[port]].concat().into_iter().map(str::to_owned).collect();
+    both_ends(&java, client, 4);
+}

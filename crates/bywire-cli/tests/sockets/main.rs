@@ -1,0 +1,183 @@
+//! Other people's programs under `bywire run`, unmodified: they start, serve under load, reload, stop and are killed, and
+//! every byte is right. Whether their connections were carried says `bywire status`.
+
+mod groups;
+mod iperf3;
+mod laboratory;
+mod languages;
+mod nginx;
+#[path = "../packages/mod.rs"]
+mod packages;
+mod postgresql;
+mod redis;
+mod report;
+mod suites;
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use groups::Group;
+use serde_json::Value;
+
+/// Generous: what takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// A process with all that it started, which end when this is dropped.
+struct Running {
+    child: Child,
+    group: Group,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // The group before its first process is nobody any more, whose number the group has.
+        self.group.end();
+        let _gone = self.child.wait();
+    }
+}
+
+impl Running {
+    fn new(child: Child) -> Self {
+        Self { group: Group::of(&child), child }
+    }
+
+    /// Sends a signal to the whole group.
+    fn signal(&self, signal: &str) {
+        self.group.signal(signal);
+    }
+
+    fn end(&mut self, what: &str) -> ExitStatus {
+        eventually(what, || self.child.try_wait().expect("ours"))
+    }
+}
+
+/// A directory of its own, and with it a pairing service: what a test starts meets nobody else.
+struct Fabric {
+    directory: tempfile::TempDir,
+}
+
+impl Fabric {
+    fn new() -> Self {
+        Self { directory: tempfile::tempdir().expect("a directory") }
+    }
+
+    fn place(&self, name: &str) -> String {
+        self.directory.path().join(name).display().to_string()
+    }
+
+    /// A program as it is, in a process group of its own; it is killed with the thread that starts it.
+    fn plain(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]).args(words).process_group(0).stdin(Stdio::null());
+        command.env("BYWIRE_RUNTIME_DIR", self.directory.path()).env("BYWIRE_SOCKETS_LIBRARY", library());
+        command
+    }
+
+    /// The same under `bywire run`.
+    fn carried(&self, words: &[&str]) -> Command {
+        self.plain(&[&[env!("CARGO_BIN_EXE_bywire"), "run", "--"], words].concat())
+    }
+
+    fn status(&self) -> Value {
+        let output =
+            self.plain(&[env!("CARGO_BIN_EXE_bywire"), "status", "--json"]).output().expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// Connections that were ever carried.
+    fn carried_ever(&self) -> u64 {
+        self.status()["carried_ever"].as_u64().expect("a number")
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        // The pairing service is nobody's child and would stay for half a minute. Whatever else is here is a fault.
+        let left = groups::end_processes_of(self.directory.path());
+        assert!(left.is_empty() || std::thread::panicking(), "still there: {left:?}");
+    }
+}
+
+/// The library, which was built for this test. Nothing of `bywire_sockets::` is ever used here: whoever links it has its
+/// own calls taken over.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("this test");
+    test.with_file_name("libbywire_sockets.so")
+}
+
+fn start(command: &mut Command) -> Running {
+    let command = command.stdout(Stdio::null()).stderr(Stdio::null());
+    Running::new(command.spawn().expect("it starts"))
+}
+
+/// What a program says that ends well in time.
+fn said(mut command: Command) -> String {
+    let output = ended(&mut command);
+    assert!(output.status.success(), "{command:?}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn ended(command: &mut Command) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let group = Group::of(&child);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    match receiver.recv_timeout(PATIENCE) {
+        Ok(output) => output.expect("its output"),
+        Err(_) => {
+            group.end();
+            panic!("{command:?} hangs");
+        }
+    }
+}
+
+/// A port that nobody listens on, outside of those that the kernel gives to whoever connects.
+fn port() -> u16 {
+    static NEXT: Mutex<u16> = Mutex::new(0);
+    let own = std::process::id() as u16 % 9000;
+    let mut next = NEXT.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        *next += 1;
+        let port = 21_000 + (own + *next) % 11_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+fn await_listener(port: u16) {
+    eventually("somebody listens", || TcpStream::connect(("127.0.0.1", port)).ok());
+}
+
+fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(started.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Printable bytes that are told apart from each other wherever they are cut.
+fn text(seed: u64, length_bytes: usize) -> Vec<u8> {
+    let mut state = seed | 1 << 40;
+    let bytes = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        b'a' + (state >> 20) as u8 % 26
+    });
+    bytes.take(length_bytes).collect()
+}
+
+fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
+    fs::write(path, bytes).expect("written");
+}

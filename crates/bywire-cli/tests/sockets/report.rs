@@ -1,0 +1,50 @@
+//! What `bywire run --explain`, `BYWIRE_LOG` and `bywire status` tell.
+
+use std::fs;
+
+use crate::packages::have;
+use crate::{Fabric, await_listener, ended, port, start, text, write};
+
+const FILE_BYTES: usize = 300_000;
+
+#[test]
+fn what_became_of_connections_is_told_on_standard_error_and_nowhere_else() {
+    if !have(&[("python3", "python3"), ("curl", "curl")]) {
+        return;
+    }
+    let fabric = Fabric::new();
+    write(fabric.place("file"), text(3, FILE_BYTES));
+    let port = port();
+    let server =
+        ["python3", "-m", "http.server", "-b", "127.0.0.1", "--protocol", "HTTP/1.1", &port.to_string()];
+    let _server = start(fabric.carried(&server).current_dir(fabric.directory.path()));
+    await_listener(port);
+    let url = format!("http://127.0.0.1:{port}/file");
+    let log = fabric.place("log");
+    let bywire = [env!("CARGO_BIN_EXE_bywire"), "run", "--explain", "--"];
+    let asked = |times: usize| {
+        let words = [&bywire[..], &["curl", "-s", "-S"], &vec![url.as_str(); times]].concat();
+        ended(fabric.plain(&words).env("BYWIRE_LOG", &log))
+    };
+
+    let many = asked(20);
+    assert!(many.status.success() && many.stdout.len() == 20 * FILE_BYTES, "{many:?}");
+    let told = String::from_utf8_lossy(&many.stderr);
+    assert!(
+        told.starts_with("bywire: 1 of this program's ends of connections were carried, 0 were not\n"),
+        "{told}"
+    );
+    assert!(told.contains(&format!("to 127.0.0.1:{port}: ")) && told.contains("in memory"), "{told}");
+
+    // The log that was asked for stays, and another run tells of itself alone.
+    assert!(fs::read_to_string(&log).expect("a log").contains(" carried 127.0.0.1:"));
+    let closed = ended(&mut fabric.plain(&[&bywire[..], &["curl", "-s", "http://127.0.0.1:1/"]].concat()));
+    assert_eq!(closed.status.code(), Some(7), "curl's own: {closed:?}");
+    assert!(String::from_utf8_lossy(&closed.stderr).contains("0 of this program's"), "{closed:?}");
+
+    let killed = ended(&mut fabric.plain(&[&bywire[..], &["sh", "-c", "kill -9 $$"]].concat()));
+    assert_eq!(killed.status.code(), Some(128 + 9));
+    // Nothing is said unless it is asked for.
+    let silent = ended(&mut fabric.carried(&["curl", "-s", "-o", "/dev/null", &url]));
+    assert!(silent.status.success() && silent.stderr.is_empty(), "{silent:?}");
+}

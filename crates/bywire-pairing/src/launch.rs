@@ -1,0 +1,192 @@
+//! How a program is started so that its connections are carried: what `bywire run` and the laboratory share.
+
+use std::ffi::OsString;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::protocol::{LOG_VARIABLE, SERVICE_VARIABLE, SPIN_VARIABLE};
+
+/// The subcommand of whoever uses this that is the pairing service: it says [`READY`] once it listens.
+pub const SERVICE: &str = "__pairing";
+/// Its option: it leaves whoever has started it.
+pub const DETACH: &str = "--detach";
+/// What a service says.
+pub const READY: &str = "ready\n";
+/// Names the library where it does not lie beside the command.
+pub const LIBRARY_VARIABLE: &str = "BYWIRE_SOCKETS_LIBRARY";
+/// The library's file name.
+const LIBRARY: &str = "libbywire_sockets.so";
+/// What the C library's own loader reads.
+const PRELOAD: &str = "LD_PRELOAD";
+/// What `$LIB` stands for in the C libraries of this processor's systems.
+const LIBRARY_DIRECTORIES: [&str; 3] = ["lib/x86_64-linux-gnu", "lib64", "lib"];
+
+/// Why a program cannot be started so.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// There is no library.
+    #[error("{LIBRARY} is not beside {}: name it by --library or {LIBRARY_VARIABLE}", .0.display())]
+    Absent(PathBuf),
+    /// The file system refuses.
+    #[error("cannot {what} {}: {cause}", path.display())]
+    File {
+        /// What was to be done.
+        what: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+    /// The service could not be started; everything would stay TCP.
+    #[error("cannot start the pairing service: {0}")]
+    Service(String),
+}
+
+/// The library and the service that programs are started with.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    preload: PathBuf,
+    service: PathBuf,
+    spin: Option<bool>,
+    log: Option<PathBuf>,
+}
+
+impl Launch {
+    /// By `library`, in `directory`, which nobody else may write: what is loaded into programs lies there, and the
+    /// service listens there.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub fn new(directory: &Path, library: &Path) -> Result<Self, LaunchError> {
+        Ok(Self {
+            preload: preload(directory, library)?,
+            service: directory.join("pairing"),
+            spin: None,
+            log: None,
+        })
+    }
+
+    /// Allows or forbids the library to spin before it sleeps; by itself it spins a bounded time where it may.
+    pub fn spin(self, spin: Option<bool>) -> Self {
+        Self { spin, ..self }
+    }
+
+    /// Lets the library write what it does to a file.
+    pub fn log(self, log: Option<PathBuf>) -> Self {
+        Self { log, ..self }
+    }
+
+    /// Where the service listens.
+    pub fn service(&self) -> &Path {
+        &self.service
+    }
+
+    /// Gives a program what the library needs. What this process is preloaded with comes after it.
+    pub fn prepare(&self, command: &mut Command) {
+        let mut value = OsString::from(&self.preload);
+        if let Some(before) = std::env::var_os(PRELOAD).filter(|value| !value.is_empty()) {
+            value.push(":");
+            value.push(before);
+        }
+        command.env(PRELOAD, value).env(SERVICE_VARIABLE, &self.service);
+        if let Some(spin) = self.spin {
+            command.env(SPIN_VARIABLE, if spin { "1" } else { "0" });
+        }
+        if let Some(log) = &self.log {
+            command.env(LOG_VARIABLE, log);
+        }
+    }
+
+    /// Starts `command`'s service unless one answers, and waits until it listens. It is nobody's child, who would be told
+    /// of its end, and ends some time after the last program.
+    ///
+    /// # Errors
+    /// [`LaunchError::Service`].
+    pub fn found_service(&self, command: &Path) -> Result<(), LaunchError> {
+        if crate::status::ask(&self.service).is_ok() {
+            return Ok(());
+        }
+        let mut parent = self.start(command, &[DETACH])?;
+        parent.wait().map(drop).map_err(|cause| LaunchError::Service(cause.to_string()))
+    }
+
+    /// Starts `command`'s service, and waits until it listens. Whoever gets the process has to end it.
+    ///
+    /// # Errors
+    /// [`LaunchError::Service`].
+    pub fn start_service(&self, command: &Path) -> Result<Child, LaunchError> {
+        self.start(command, &[])
+    }
+
+    fn start(&self, command: &Path, options: &[&str]) -> Result<Child, LaunchError> {
+        let failed = |cause: io::Error| LaunchError::Service(cause.to_string());
+        let mut child = Command::new(command)
+            .arg(SERVICE)
+            .args(options)
+            .arg(&self.service)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .env_remove(PRELOAD)
+            .spawn()
+            .map_err(failed)?;
+        let mut line = String::new();
+        if let Some(output) = child.stdout.take() {
+            BufReader::new(output).read_line(&mut line).map_err(failed)?;
+        }
+        if line == READY {
+            return Ok(child);
+        }
+        let _gone_already = child.kill();
+        let _gone = child.wait();
+        Err(LaunchError::Service("it ended before it listened".to_owned()))
+    }
+}
+
+/// The library: named by [`LIBRARY_VARIABLE`], or beside this command, or where installers put libraries.
+///
+/// # Errors
+/// [`LaunchError::Absent`].
+pub fn find_library() -> Result<PathBuf, LaunchError> {
+    let command = std::env::current_exe().unwrap_or_default();
+    let directory = command.parent().unwrap_or(Path::new("/"));
+    let named = std::env::var_os(LIBRARY_VARIABLE).filter(|value| !value.is_empty());
+    let places = match named {
+        Some(named) => vec![PathBuf::from(named)],
+        None => vec![directory.join(LIBRARY), directory.join("../lib/bywire").join(LIBRARY)],
+    };
+    let found = places.iter().find_map(|place| fs::canonicalize(place).ok());
+    found.ok_or(LaunchError::Absent(command))
+}
+
+/// A path with `$LIB` in it: only the GNU C library knows what it stands for, so programs of other C libraries find
+/// nothing to load and run as they are.
+fn preload(directory: &Path, library: &Path) -> Result<PathBuf, LaunchError> {
+    let failed = |what, path: &Path| {
+        let path = path.to_owned();
+        move |cause| LaunchError::File { what, path, cause }
+    };
+    let library = fs::canonicalize(library).map_err(failed("find", library))?;
+    // Tells libraries of different places apart, so that links never have to be replaced.
+    let mut hasher = DefaultHasher::new();
+    library.hash(&mut hasher);
+    let name = format!("bywire-{:x}.so", hasher.finish());
+    for place in LIBRARY_DIRECTORIES {
+        let place = directory.join(place);
+        fs::create_dir_all(&place).map_err(failed("make", &place))?;
+        match symlink(&library, place.join(&name)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed("link in", &place)(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(directory.join("$LIB").join(name))
+}

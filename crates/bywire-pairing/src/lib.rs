@@ -1,0 +1,10 @@
+//! How two programs of one machine learn that they are the ends of one TCP connection.
+//!
+//! Each program sends the descriptor of its end to the [`service`], which asks the kernel who is connected to
+//! whom, and hands each of two ends that mirror each other the other's memory. [`protocol`] is what they say.
+
+pub mod launch;
+pub mod protocol;
+pub mod reason;
+pub mod service;
+pub mod status;

@@ -1,0 +1,146 @@
+//! What programs and the service say to each other: packets of one size on a Unix socket.
+
+/// The length of every packet.
+pub const PACKET_BYTES: usize = 40;
+/// In `Hello`: the version of all that is said here, and of the segments that are exchanged.
+pub const VERSION: u64 = 0x6277_7000_0000_0001;
+/// The variable that tells programs where the service listens.
+pub const SERVICE_VARIABLE: &str = "BYWIRE_SOCKETS_SERVICE";
+/// `0`: the library never spins before it sleeps.
+pub const SPIN_VARIABLE: &str = "BYWIRE_SOCKETS_SPIN";
+/// The file that the library adds a line to for whatever becomes of a connection.
+pub const LOG_VARIABLE: &str = "BYWIRE_LOG";
+/// How long a program waits for an answer before it does without.
+pub const PATIENCE_MS: i32 = 20;
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident = $number:literal,)*) => {
+        /// What a packet is about.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Kind {
+            $($(#[$doc])* $kind = $number,)*
+        }
+
+        impl Kind {
+            fn of(number: u8) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$kind),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// A program's first: `number` its process, `first` the [`VERSION`]; with its bell and the page that says whether
+    /// it sleeps on it.
+    Hello = 1,
+    /// May an offer follow? No offer is sent before the answer, so that none waits in a queue for a service that sleeps.
+    Ask = 2,
+    /// It may, now: `token` as in the question.
+    Go = 3,
+    /// `token` names it; with the descriptors of the connection and of the program's segment.
+    Offer = 4,
+    /// To an offer: `code` is a [`Verdict`]; `number` the peer. When paired, with the peer's segment,
+    /// bell and page.
+    Answer = 5,
+    /// The offer, or what became of it, is over: `first` bytes were sent and `second` received in memory.
+    End = 6,
+    /// `first` connections were not carried for the reason `code`.
+    Note = 7,
+    /// From whoever wants to know.
+    Status = 8,
+    /// To that: `code` is a [`crate::reason::Reason`], or names a count of [`crate::status`].
+    Count = 9,
+    /// After the last count.
+    Done = 10,
+}
+
+/// What became of an offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Verdict {
+    /// The other end has not been offered yet.
+    Waiting = 0,
+    /// Here it is.
+    Paired = 1,
+    /// Never: not an established TCP connection.
+    Refused = 2,
+    /// Never: bound to an interface.
+    Device = 3,
+    /// Never: the same addresses were offered from two namespaces.
+    Namespace = 4,
+    /// Not now: too many offers wait.
+    Full = 5,
+}
+
+impl Verdict {
+    /// The one with this number.
+    pub fn of(number: u8) -> Option<Self> {
+        [Self::Waiting, Self::Paired, Self::Refused, Self::Device, Self::Namespace, Self::Full]
+            .into_iter()
+            .find(|verdict| *verdict as u8 == number)
+    }
+}
+
+/// A packet; what its fields mean depends on [`Kind`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Packet {
+    pub kind: Kind,
+    pub code: u8,
+    pub number: u32,
+    pub token: u64,
+    pub first: u64,
+    pub second: u64,
+}
+
+impl Packet {
+    /// With noughts in all other fields.
+    pub const fn new(kind: Kind, token: u64) -> Self {
+        Self { kind, code: 0, number: 0, token, first: 0, second: 0 }
+    }
+
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; PACKET_BYTES] {
+        let mut bytes = [0; PACKET_BYTES];
+        bytes[0] = self.kind as u8;
+        bytes[1] = self.code;
+        bytes[4..8].copy_from_slice(&self.number.to_ne_bytes());
+        for (at, word) in [(8, self.token), (16, self.first), (24, self.second)] {
+            bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// Out of what has been received.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; PACKET_BYTES] = bytes.try_into().ok()?;
+        let word = |at: usize| u64::from_ne_bytes(core::array::from_fn(|index| bytes[at + index]));
+        Some(Self {
+            kind: Kind::of(bytes[0])?,
+            code: bytes[1],
+            number: u32::from_ne_bytes(core::array::from_fn(|index| bytes[4 + index])),
+            token: word(8),
+            first: word(16),
+            second: word(24),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_survive_their_bytes_and_garbage_does_not_become_one() {
+        let packet =
+            Packet { kind: Kind::Answer, code: 1, number: 7, token: u64::MAX, first: 2, second: 1 << 40 };
+        assert_eq!(Packet::decode(&packet.encode()), Some(packet));
+        assert_eq!(Packet::decode(&packet.encode()[1..]), None);
+        assert_eq!(Packet::decode(&[0; PACKET_BYTES]), None);
+        assert_eq!(Packet::decode(&[11; PACKET_BYTES]), None);
+    }
+}

@@ -1,0 +1,52 @@
+//! Why a connection stays in the kernel.
+
+macro_rules! reasons {
+    ($($variant:ident = $text:literal,)*) => {
+        /// Why a connection was not carried.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Reason {
+            $(#[doc = $text] $variant,)*
+        }
+
+        impl Reason {
+            /// All of them; each stands at its number.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// In a few words.
+            pub const fn text(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    Plain = "the other end is not run by Bywire, or not on this machine",
+    Short = "it ended before it was worth it",
+    Shared = "several processes held it",
+    Unseen = "bytes passed that the library did not see",
+    Stdio = "used through a FILE",
+    Option = "a socket option that carried bytes could not honour",
+    Urgent = "urgent data",
+    FastOpen = "TCP fast open",
+    Signals = "signals for input and output (O_ASYNC)",
+    Epoll = "an epoll registration of a kind that is not carried",
+    Waiting = "threads slept in the kernel on it whenever it was looked at",
+    Device = "bound to an interface",
+    Namespace = "the same addresses were offered from another network namespace",
+    Service = "the pairing service did not answer",
+    Memory = "no memory or no descriptors",
+    Refused = "the kernel's own account of it did not fit",
+    IoUring = "the program uses io_uring",
+    Passed = "its descriptor went to another program",
+}
+
+impl Reason {
+    /// The one with this number.
+    pub fn of(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+}

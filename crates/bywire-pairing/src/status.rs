@@ -1,0 +1,104 @@
+//! What the service knows of all that it has paired.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bywire_sys::poller::Poller;
+use bywire_sys::socket::{Received, Socket};
+
+use crate::protocol::{Kind, PACKET_BYTES, Packet};
+use crate::reason::Reason;
+
+/// In a `Count`, beside the numbers of reasons.
+pub(crate) const PROCESSES: u8 = 128;
+pub(crate) const CARRIED: u8 = 129;
+pub(crate) const CARRIED_EVER: u8 = 130;
+pub(crate) const WAITING: u8 = 131;
+pub(crate) const BYTES: u8 = 132;
+
+/// How long [`ask`] waits.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Counts since the service began, unless they say otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Programs that are connected to it now.
+    pub processes: u64,
+    /// Connections that are carried now.
+    pub carried: u64,
+    /// Connections that ever were.
+    pub carried_ever: u64,
+    /// Ends that wait for the other one now.
+    pub waiting: u64,
+    /// Bytes that were sent in memory over connections that have ended.
+    pub bytes: u64,
+    /// Connections that were not carried, by [`Reason`].
+    pub not_carried: Vec<(Reason, u64)>,
+}
+
+/// Why there is no status.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody listens there.
+    #[error("no pairing service runs: `bywire run` starts one")]
+    Absent,
+    /// It did not answer in time.
+    #[error("the pairing service does not answer: it may be stopped or busy")]
+    Silent,
+}
+
+/// Asks the service that listens at `path`.
+///
+/// # Errors
+/// [`AskError`].
+pub fn ask(path: &Path) -> Result<Status, AskError> {
+    let socket = Socket::connect(path).map_err(|_| AskError::Absent)?;
+    let mut poller = Poller::new().map_err(|_| AskError::Silent)?;
+    poller.add(&socket, 0).map_err(|_| AskError::Silent)?;
+    socket.send(&Packet::new(Kind::Status, 0).encode(), &[]).map_err(|_| AskError::Absent)?;
+    let (mut status, end) = (Status::default(), Instant::now() + PATIENCE);
+    loop {
+        let mut buffer = [0; PACKET_BYTES];
+        match socket.receive(&mut buffer) {
+            Ok(Received::Packet(length, _)) => match Packet::decode(&buffer[..length]) {
+                Some(packet) if packet.kind == Kind::Count => status.note(packet.code, packet.first),
+                Some(packet) if packet.kind == Kind::Done => return Ok(status),
+                _ => return Err(AskError::Silent),
+            },
+            Ok(Received::Nothing) => {
+                let left = end.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(AskError::Silent);
+                }
+                poller.wait(Some(left)).map_err(|_| AskError::Silent)?;
+            }
+            _ => return Err(AskError::Silent),
+        }
+    }
+}
+
+impl Status {
+    fn note(&mut self, code: u8, value: u64) {
+        match code {
+            PROCESSES => self.processes = value,
+            CARRIED => self.carried = value,
+            CARRIED_EVER => self.carried_ever = value,
+            WAITING => self.waiting = value,
+            BYTES => self.bytes = value,
+            _ => self.not_carried.extend(Reason::of(code).map(|reason| (reason, value))),
+        }
+    }
+
+    pub(crate) fn packets(&self) -> impl Iterator<Item = Packet> {
+        let count = |code, first| Packet { code, first, ..Packet::new(Kind::Count, 0) };
+        let own = [
+            count(PROCESSES, self.processes),
+            count(CARRIED, self.carried),
+            count(CARRIED_EVER, self.carried_ever),
+            count(WAITING, self.waiting),
+            count(BYTES, self.bytes),
+        ];
+        let reasons = self.not_carried.iter().map(move |(reason, value)| count(*reason as u8, *value));
+        own.into_iter().chain(reasons).chain([Packet::new(Kind::Done, 0)])
+    }
+}

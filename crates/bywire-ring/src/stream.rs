@@ -1,0 +1,574 @@
+//! One direction of a byte stream that leaves the kernel at one offset and may come back at another.
+//!
+//! Each end has a segment that it alone writes. It holds the bytes that this end sends, and what it tells of
+//! the bytes that it receives. Whoever sends decides when its direction changes over; the reader's word says
+//! how many of its calls sleep in the kernel, where nothing but a byte in the kernel would wake them:
+//!
+//! ```text
+//! writer: PENDING → fence → look at the reader's word          reader: word + 1 → fence → look at the course
+//!         at most one sleeps there: give the kernel one more           KERNEL: sleep in the kernel
+//!         piece, which wakes it; that piece's end is the cut           else: word − 1, and not into the kernel
+//! ```
+//!
+//! Whichever fence comes second sees the other side's store: so nobody sleeps in the kernel behind the cut.
+
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use crate::copy;
+use crate::lane::Corrupt;
+
+/// The page before the ring.
+pub const HEADER_BYTES: usize = 4096;
+/// The ring of a direction: what the kernel would hold of a connection on one machine.
+pub const RING_BYTES: usize = 4 << 20;
+/// A whole segment.
+pub const SEGMENT_BYTES: usize = HEADER_BYTES + RING_BYTES;
+
+const MAGIC_OFFSET: usize = 0;
+const TAIL: usize = 64;
+const SHIFT: usize = 72;
+const COURSE: usize = 128;
+const CUT: usize = 136;
+const HEAD: usize = 192;
+const READERS: usize = 256;
+const ASLEEP: usize = 320;
+const EVENT: usize = 384;
+const FLAGS: usize = 448;
+
+/// Every word of a header that the two ends use, for models.
+pub const WORDS: [usize; 10] = [MAGIC_OFFSET, TAIL, SHIFT, COURSE, CUT, HEAD, READERS, ASLEEP, EVENT, FLAGS];
+
+/// Version of this layout, in the first word.
+const MAGIC: u64 = 0x4279_7769_7265_0001;
+
+/// This end's mappings are made: its peer may change over.
+const PREPARED: u64 = 1 << 63;
+
+/// In [`ASLEEP`]: one more that sleeps for bytes, and for room.
+const FOR_BYTES: u64 = 1;
+const FOR_ROOM: u64 = 1 << 16;
+/// In [`ASLEEP`]: room was asked for by somebody who does not sleep on the event word, but may by the bell.
+const WANTS_ROOM: u64 = 1 << 32;
+/// In [`ASLEEP`]: counts those that ever went to sleep, so that nobody is woken twice for one sleep.
+const ROUND: u64 = 1 << 33;
+
+/// Has shut down its sending, and goes on receiving.
+pub const HALF: u64 = 1;
+/// Its process is about to end.
+pub const LEAVING: u64 = 4;
+/// Wants its receiving direction back in the kernel, and takes nothing more out of the ring.
+pub const ASKS_BACK: u64 = 2;
+
+/// Wants its sending direction back in the kernel: its reader is to raise [`ASKS_BACK`].
+pub const OFFERS_BACK: u64 = 8;
+
+/// Memory that one end writes and both read, addressed by byte offset.
+pub trait Segment {
+    /// Loads the word at `offset` (a multiple of 8).
+    fn load(&self, offset: usize, order: Ordering) -> u64;
+    /// Stores the word at `offset` (a multiple of 8).
+    fn store(&self, offset: usize, value: u64, order: Ordering);
+    /// Adds to the word at `offset`, wrapping; for words that several threads of one end change.
+    fn add(&self, offset: usize, value: u64, order: Ordering);
+    /// Copies out of the segment; what races with the writer is garbage.
+    ///
+    /// # Safety
+    /// `target` must be valid for writes of `length` bytes.
+    unsafe fn read(&self, offset: usize, target: *mut u8, length: usize);
+    /// Copies into the segment.
+    ///
+    /// # Safety
+    /// `source` must be valid for reads of `length` bytes.
+    unsafe fn write(&self, offset: usize, source: *const u8, length: usize);
+    /// The same around the caches, before every store that follows.
+    ///
+    /// # Safety
+    /// As for [`Self::write`].
+    unsafe fn write_around(&self, offset: usize, source: *const u8, length: usize) {
+        // SAFETY: passed on.
+        unsafe { self.write(offset, source, length) }
+    }
+    /// A full fence.
+    fn fence(&self);
+}
+
+/// A mapping that somebody else keeps alive.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    base: *mut u8,
+    length_bytes: usize,
+}
+
+impl Window {
+    /// # Safety
+    /// `base` must be page-aligned and mapped for `length_bytes` bytes for as long as the window is used; writing
+    /// methods may only be called if it is mapped for writing.
+    pub const unsafe fn new(base: *mut u8, length_bytes: usize) -> Self {
+        Self { base, length_bytes }
+    }
+
+    /// Where it begins.
+    pub const fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// The word whose changes wake sleepers, for the kernel: its low half.
+    pub fn event_address(&self) -> *const u32 {
+        self.base.wrapping_add(EVENT).cast()
+    }
+
+    #[inline(always)]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.length_bytes);
+        // SAFETY: offsets are constants of this module, all within the first page, which `new` vouches for.
+        unsafe { &*self.base.add(offset).cast::<AtomicU64>() }
+    }
+}
+
+impl Segment for Window {
+    #[inline(always)]
+    fn load(&self, offset: usize, order: Ordering) -> u64 {
+        self.word(offset).load(order)
+    }
+
+    #[inline(always)]
+    fn store(&self, offset: usize, value: u64, order: Ordering) {
+        self.word(offset).store(value, order);
+    }
+
+    #[inline(always)]
+    fn add(&self, offset: usize, value: u64, order: Ordering) {
+        self.word(offset).fetch_add(value, order);
+    }
+
+    unsafe fn read(&self, offset: usize, target: *mut u8, length: usize) {
+        if offset > self.length_bytes || length > self.length_bytes - offset {
+            return;
+        }
+        // SAFETY: the source is in bounds by the check; the caller vouches for the target.
+        unsafe {
+            copy::from_shared(self.base.add(offset), core::slice::from_raw_parts_mut(target, length));
+        }
+    }
+
+    unsafe fn write(&self, offset: usize, source: *const u8, length: usize) {
+        if offset > self.length_bytes || length > self.length_bytes - offset {
+            return;
+        }
+        // SAFETY: the target is in bounds by the check; the caller vouches for the source.
+        unsafe { copy::to_shared(core::slice::from_raw_parts(source, length), self.base.add(offset)) }
+    }
+
+    unsafe fn write_around(&self, offset: usize, source: *const u8, length: usize) {
+        if offset > self.length_bytes || length > self.length_bytes - offset {
+            return;
+        }
+        // SAFETY: the target is in bounds by the check; the caller vouches for the source.
+        unsafe {
+            copy::to_shared_nontemporal(core::slice::from_raw_parts(source, length), self.base.add(offset));
+        }
+        copy::settle();
+    }
+
+    #[inline(always)]
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// How the bytes of a direction travel now, as its writer has published it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Course {
+    /// Through the kernel.
+    Kernel,
+    /// Its writer is about to change over: it holds for a moment, without sleeping.
+    Pending,
+    /// Through the kernel up to the cut, then through the ring.
+    Ring,
+    /// Through the ring up to this many bytes of it, and from there through the kernel, for good.
+    Back(u64),
+}
+
+const KERNEL: u64 = 0;
+const PENDING: u64 = 1;
+const RING: u64 = 2;
+const BACK: u64 = 3;
+
+/// Who has to be woken after a publication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wake {
+    /// Sleepers on the event word.
+    pub futex: bool,
+    /// Sleepers on the bell of their process, if there are any: that stands in a page of the process.
+    pub bell: bool,
+    /// What the next wake is told when this one has been carried out.
+    pub round: u32,
+}
+
+/// What was published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// Bytes, for whoever reads them.
+    Bytes,
+    /// Room, for whoever writes.
+    Room,
+    /// A course or a flag, for everybody.
+    Course,
+}
+
+/// What a sleeper on the event word waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// Bytes.
+    Bytes,
+    /// Room.
+    Room,
+}
+
+impl Sleep {
+    fn unit(self) -> u64 {
+        match self {
+            Self::Bytes => FOR_BYTES,
+            Self::Room => FOR_ROOM,
+        }
+    }
+}
+
+/// The rules of a direction, for rings of one size.
+#[derive(Clone, Copy, Debug)]
+pub struct Stream {
+    ring_bytes: usize,
+}
+
+impl Stream {
+    /// For rings of `ring_bytes`, a power of two.
+    pub const fn new(ring_bytes: usize) -> Self {
+        assert!(ring_bytes.is_power_of_two());
+        Self { ring_bytes }
+    }
+
+    /// Marks a fresh segment as one of this layout.
+    pub fn found<S: Segment>(&self, own: &S) {
+        own.store(MAGIC_OFFSET, MAGIC, Ordering::Relaxed);
+    }
+
+    /// Is the peer's segment of this layout?
+    pub fn is_ours<S: Segment>(&self, remote: &S) -> bool {
+        remote.load(MAGIC_OFFSET, Ordering::Relaxed) == MAGIC
+    }
+
+    // The writer's side. Every method but `course` is called by one thread at a time.
+
+    /// How many bytes fit now.
+    ///
+    /// # Errors
+    /// [`Corrupt`] when the reader claims to have read what was not written.
+    pub fn room<S: Segment>(&self, own: &S, remote: &S) -> Result<usize, Corrupt> {
+        let unread = self.unread_by_peer(own, remote)?;
+        if unread == 0 {
+            // What was read lies behind us: begin anew where pages are in use already. The reader looks at the
+            // shift only behind a tail that it has not reached, and that is published after this.
+            let tail = own.load(TAIL, Ordering::Relaxed);
+            own.store(SHIFT, tail.wrapping_neg(), Ordering::Relaxed);
+        }
+        Ok(self.ring_bytes - unread)
+    }
+
+    /// As [`Self::room`], for whoever is not the writer now.
+    ///
+    /// # Errors
+    /// [`Corrupt`], as above.
+    pub fn room_hint<S: Segment>(&self, own: &S, remote: &S) -> Result<usize, Corrupt> {
+        self.unread_by_peer(own, remote).map(|unread| self.ring_bytes - unread)
+    }
+
+    /// How many bytes of ours the peer has not taken.
+    ///
+    /// # Errors
+    /// [`Corrupt`], as above.
+    pub fn unread_by_peer<S: Segment>(&self, own: &S, remote: &S) -> Result<usize, Corrupt> {
+        // Acquire: pairs with the release store in `consume`; the reader's copies are over before we overwrite.
+        let head = remote.load(HEAD, Ordering::Acquire);
+        self.distance(head, own.load(TAIL, Ordering::Relaxed))
+    }
+
+    /// The highest byte of the ring that [`Self::stage`] of so much touches, plus one.
+    pub fn reach<S: Segment>(&self, own: &S, length: usize) -> usize {
+        let start = self.place(own.load(TAIL, Ordering::Relaxed), own.load(SHIFT, Ordering::Relaxed));
+        (start + length).min(self.ring_bytes)
+    }
+
+    /// Copies bytes behind what was published, `at` bytes further on; around the caches where the reader's are far. All
+    /// of it must be within [`Self::room`].
+    ///
+    /// # Safety
+    /// `source` must be valid for reads of `length` bytes.
+    pub unsafe fn stage<S: Segment>(
+        &self,
+        own: &S,
+        at: usize,
+        source: *const u8,
+        length: usize,
+        is_far: bool,
+    ) {
+        let position = own.load(TAIL, Ordering::Relaxed).wrapping_add(at as u64);
+        let start = self.place(position, own.load(SHIFT, Ordering::Relaxed));
+        let first = length.min(self.ring_bytes - start);
+        // SAFETY: the caller vouches for the source.
+        unsafe {
+            if is_far {
+                own.write_around(HEADER_BYTES + start, source, first);
+            } else {
+                own.write(HEADER_BYTES + start, source, first);
+            }
+            if first < length {
+                own.write(HEADER_BYTES, source.add(first), length - first);
+            }
+        }
+    }
+
+    /// Publishes that many staged bytes.
+    pub fn publish<S: Segment>(&self, own: &S, length: usize) {
+        let tail = own.load(TAIL, Ordering::Relaxed);
+        // Release: pairs with the acquire load in `available`.
+        own.store(TAIL, tail.wrapping_add(length as u64), Ordering::Release);
+    }
+
+    /// Copies bytes out of our own ring that the peer has not read, `at` bytes behind its position.
+    ///
+    /// # Safety
+    /// `target` must be valid for writes of `length` bytes; all of it must lie before the tail.
+    pub unsafe fn recall<S: Segment>(&self, own: &S, position: u64, target: *mut u8, length: usize) {
+        // SAFETY: passed on.
+        unsafe { self.copy_out(own, position, target, length) }
+    }
+
+    /// Everything that was ever published in this ring.
+    pub fn tail<S: Segment>(&self, own: &S) -> u64 {
+        own.load(TAIL, Ordering::Relaxed)
+    }
+
+    /// Begins to change over. `false`: not now, and nothing has changed.
+    ///
+    /// On `true`, the caller gives the kernel one more piece without sleeping, then calls [`Self::cut`], or
+    /// [`Self::abandon`] if the kernel took nothing.
+    pub fn begin<S: Segment>(&self, own: &S, remote: &S) -> bool {
+        own.store(COURSE, PENDING, Ordering::Relaxed);
+        // Pairs with the fence in `enter`.
+        own.fence();
+        let readers = remote.load(READERS, Ordering::Relaxed);
+        // One sleeper is woken by the piece; a second one might sleep on.
+        let may = readers & PREPARED != 0
+            && readers & !PREPARED <= 1
+            && remote.load(FLAGS, Ordering::Relaxed) & ASKS_BACK == 0;
+        if !may {
+            self.abandon(own);
+        }
+        may
+    }
+
+    /// Stays in the kernel after all.
+    pub fn abandon<S: Segment>(&self, own: &S) {
+        own.store(COURSE, KERNEL, Ordering::Release);
+    }
+
+    /// Everything up to `offset` of the stream has been given to the kernel; what follows is in the ring.
+    pub fn cut<S: Segment>(&self, own: &S, offset: u64) {
+        own.store(CUT, offset, Ordering::Relaxed);
+        // Release: pairs with the acquire load in `course`.
+        own.store(COURSE, RING, Ordering::Release);
+    }
+
+    /// The ring ends at its byte `until`; what follows is given to the kernel.
+    pub fn back<S: Segment>(&self, own: &S, until: u64) {
+        // Release: pairs with the acquire load in `course`.
+        own.store(COURSE, BACK | until << 3, Ordering::Release);
+    }
+
+    // The reader's side.
+
+    /// This end is ready for its peer to change over.
+    pub fn prepare<S: Segment>(&self, own: &S) {
+        // Release: whatever this end made ready comes before; pairs with the fence in `begin`.
+        own.add(READERS, PREPARED, Ordering::Release);
+    }
+
+    /// Has the peer prepared?
+    pub fn peer_is_prepared<S: Segment>(&self, remote: &S) -> bool {
+        remote.load(READERS, Ordering::Relaxed) & PREPARED != 0
+    }
+
+    /// How the bytes of the direction that `writer` belongs to travel.
+    ///
+    /// # Errors
+    /// [`Corrupt`] when it says what cannot be.
+    #[inline(always)]
+    pub fn course<S: Segment>(&self, writer: &S) -> Result<Course, Corrupt> {
+        // Acquire: pairs with the release stores in `cut` and `back`.
+        let word = writer.load(COURSE, Ordering::Acquire);
+        match (word & 7, word >> 3) {
+            (KERNEL, 0) => Ok(Course::Kernel),
+            (PENDING, 0) => Ok(Course::Pending),
+            (RING, 0) => Ok(Course::Ring),
+            (BACK, until) => Ok(Course::Back(until)),
+            _ => Err(Corrupt),
+        }
+    }
+
+    /// Where the ring begins, in bytes of the whole stream.
+    pub fn cut_offset<S: Segment>(&self, writer: &S) -> u64 {
+        writer.load(CUT, Ordering::Relaxed)
+    }
+
+    /// Announces a call that may sleep in the kernel, and says whether it may: only on [`Course::Kernel`].
+    /// [`Self::leave`] follows in any case.
+    ///
+    /// # Errors
+    /// [`Corrupt`], as from [`Self::course`].
+    pub fn enter<S: Segment>(&self, own: &S, remote: &S) -> Result<Course, Corrupt> {
+        own.add(READERS, 1, Ordering::Relaxed);
+        // Pairs with the fence in `begin`.
+        own.fence();
+        self.course(remote)
+    }
+
+    /// The call of [`Self::enter`] is over.
+    pub fn leave<S: Segment>(&self, own: &S) {
+        own.add(READERS, u64::MAX, Ordering::Release);
+    }
+
+    /// How many calls of this end are in the kernel.
+    pub fn readers<S: Segment>(&self, own: &S) -> u64 {
+        own.load(READERS, Ordering::Acquire) & !PREPARED
+    }
+
+    /// How many bytes of the ring are there to be read.
+    ///
+    /// # Errors
+    /// [`Corrupt`] when the writer claims more than a ring holds, or takes bytes back.
+    #[inline(always)]
+    pub fn available<S: Segment>(&self, own: &S, remote: &S) -> Result<usize, Corrupt> {
+        // Acquire: pairs with the release store in `publish`.
+        let tail = remote.load(TAIL, Ordering::Acquire);
+        self.distance(own.load(HEAD, Ordering::Relaxed), tail)
+    }
+
+    /// Copies bytes that are available, `at` bytes behind the first unread one.
+    ///
+    /// # Safety
+    /// `target` must be valid for writes of `length` bytes.
+    pub unsafe fn peek<S: Segment>(&self, own: &S, remote: &S, at: usize, target: *mut u8, length: usize) {
+        let position = own.load(HEAD, Ordering::Relaxed).wrapping_add(at as u64);
+        // SAFETY: passed on.
+        unsafe { self.copy_out(remote, position, target, length) }
+    }
+
+    /// Gives so many bytes of room back.
+    pub fn consume<S: Segment>(&self, own: &S, length: usize) {
+        let head = own.load(HEAD, Ordering::Relaxed);
+        // Release: pairs with the acquire load in `unread_by_peer`.
+        own.store(HEAD, head.wrapping_add(length as u64), Ordering::Release);
+    }
+
+    /// Everything that this end has ever taken out of the peer's ring.
+    pub fn head<S: Segment>(&self, own: &S) -> u64 {
+        own.load(HEAD, Ordering::Relaxed)
+    }
+
+    // Both.
+
+    /// Announces a sleeper. The caller takes [`Self::event`], looks at everything once more, and only then sleeps.
+    pub fn arm<S: Segment>(&self, own: &S, sleep: Sleep) {
+        own.add(ASLEEP, sleep.unit() + ROUND, Ordering::Relaxed);
+        // Pairs with the fence in `wake`.
+        own.fence();
+    }
+
+    /// The sleeper is awake.
+    pub fn disarm<S: Segment>(&self, own: &S, sleep: Sleep) {
+        own.add(ASLEEP, sleep.unit().wrapping_neg(), Ordering::Relaxed);
+    }
+
+    /// What a sleeper on the peer's event word expects there.
+    pub fn event<S: Segment>(&self, remote: &S) -> u32 {
+        // Acquire: pairs with the release addition in `wake`.
+        remote.load(EVENT, Ordering::Acquire) as u32
+    }
+
+    /// After a publication of ours: who may sleep at the other end? Its sleepers on the event word see a new one.
+    ///
+    /// `woken` is the round of the last wake: whoever sleeps since then has been woken already.
+    #[inline(always)]
+    pub fn wake<S: Segment>(&self, own: &S, remote: &S, news: News, woken: u32) -> Wake {
+        // Pairs with the fence in `arm`: either we see the sleeper, or it sees what we have published.
+        own.fence();
+        let asleep = remote.load(ASLEEP, Ordering::Relaxed);
+        let round = (asleep / ROUND) as u32;
+        let (futex, bell) = match news {
+            News::Bytes => (asleep & (FOR_ROOM - 1) != 0, true),
+            News::Room => (asleep & (WANTS_ROOM - 1) >= FOR_ROOM, asleep & WANTS_ROOM != 0),
+            News::Course => (asleep & (WANTS_ROOM - 1) != 0, true),
+        };
+        let futex = futex && round != woken;
+        if futex {
+            own.add(EVENT, 1, Ordering::Release);
+        }
+        Wake { futex, bell, round }
+    }
+
+    /// Asks to have the bell rung for room, until [`Self::has_room`]. The caller looks for room once more.
+    pub fn want_room<S: Segment>(&self, own: &S) {
+        if own.load(ASLEEP, Ordering::Relaxed) & WANTS_ROOM == 0 {
+            // One thread at a time changes this bit, so it is added once.
+            own.add(ASLEEP, WANTS_ROOM, Ordering::Relaxed);
+        }
+        // Pairs with the fence in `wake`.
+        own.fence();
+    }
+
+    /// Takes [`Self::want_room`] back.
+    pub fn has_room<S: Segment>(&self, own: &S) {
+        if own.load(ASLEEP, Ordering::Relaxed) & WANTS_ROOM != 0 {
+            own.add(ASLEEP, WANTS_ROOM.wrapping_neg(), Ordering::Relaxed);
+        }
+    }
+
+    /// Sets flags of this end; called by one thread at a time.
+    pub fn raise<S: Segment>(&self, own: &S, flags: u64) {
+        let present = own.load(FLAGS, Ordering::Relaxed);
+        // Release: what the flag speaks of comes before; pairs with the acquire load in `flags`.
+        own.store(FLAGS, present | flags, Ordering::Release);
+        // Pairs with the fence in `begin`, for whoever looks at the peer's course next.
+        own.fence();
+    }
+
+    /// The flags of an end.
+    pub fn flags<S: Segment>(&self, segment: &S) -> u64 {
+        // Acquire: pairs with the release store in `raise`.
+        segment.load(FLAGS, Ordering::Acquire)
+    }
+
+    fn distance(&self, head: u64, tail: u64) -> Result<usize, Corrupt> {
+        let unread = tail.wrapping_sub(head);
+        if unread > self.ring_bytes as u64 { Err(Corrupt) } else { Ok(unread as usize) }
+    }
+
+    fn place(&self, position: u64, shift: u64) -> usize {
+        position.wrapping_add(shift) as usize & (self.ring_bytes - 1)
+    }
+
+    unsafe fn copy_out<S: Segment>(&self, writer: &S, position: u64, target: *mut u8, length: usize) {
+        let start = self.place(position, writer.load(SHIFT, Ordering::Relaxed));
+        let first = length.min(self.ring_bytes - start);
+        // SAFETY: the caller vouches for the target.
+        unsafe {
+            writer.read(HEADER_BYTES + start, target, first);
+            if first < length {
+                writer.read(HEADER_BYTES, target.add(first), length - first);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

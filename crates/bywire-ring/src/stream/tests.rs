@@ -1,0 +1,145 @@
+use super::*;
+
+const SMALL: Stream = Stream::new(64);
+
+/// Two segments in private memory, page-aligned as mappings are.
+struct Ends {
+    pages: Vec<Page>,
+}
+
+#[repr(align(4096))]
+#[derive(Clone)]
+struct Page(#[allow(dead_code)] [u8; 4096]);
+
+impl Ends {
+    fn new() -> Self {
+        Self { pages: vec![Page([0; 4096]); 4] }
+    }
+
+    fn windows(&mut self) -> (Window, Window) {
+        let base = self.pages.as_mut_ptr().cast::<u8>();
+        // SAFETY: four pages that live as long as `self`; each window has two of them.
+        unsafe { (Window::new(base, 8192), Window::new(base.add(8192), 8192)) }
+    }
+}
+
+fn send(own: &Window, remote: &Window, bytes: &[u8]) -> usize {
+    let length = bytes.len().min(SMALL.room(own, remote).expect("no corruption"));
+    // SAFETY: a live slice.
+    unsafe { SMALL.stage(own, 0, bytes.as_ptr(), length, length > 8) };
+    SMALL.publish(own, length);
+    length
+}
+
+fn receive(own: &Window, remote: &Window, length: usize) -> Vec<u8> {
+    let length = length.min(SMALL.available(own, remote).expect("no corruption"));
+    let mut bytes = vec![0; length];
+    // SAFETY: a live buffer of that length.
+    unsafe { SMALL.peek(own, remote, 0, bytes.as_mut_ptr(), length) };
+    SMALL.consume(own, length);
+    bytes
+}
+
+#[test]
+fn bytes_come_out_as_they_went_in_over_many_laps() {
+    let mut ends = Ends::new();
+    let (writer, reader) = ends.windows();
+    let mut oracle = std::collections::VecDeque::new();
+    let (mut next, mut seed) = (0u8, 7u64);
+    for _ in 0..20_000 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let length = (seed >> 33) as usize % 70;
+        if seed >> 63 == 0 {
+            let bytes: Vec<u8> = (0..length).map(|index| next.wrapping_add(index as u8)).collect();
+            let sent = send(&writer, &reader, &bytes);
+            assert_eq!(sent, length.min(64 - oracle.len()));
+            oracle.extend(&bytes[..sent]);
+            next = next.wrapping_add(sent as u8);
+        } else {
+            let expected: Vec<u8> = oracle.drain(..length.min(oracle.len())).collect();
+            assert_eq!(receive(&reader, &writer, length), expected);
+        }
+    }
+}
+
+#[test]
+fn an_emptied_ring_begins_anew_at_its_first_byte() {
+    let mut ends = Ends::new();
+    let (writer, reader) = ends.windows();
+    for _ in 0..100 {
+        send(&writer, &reader, b"0123456");
+        assert_eq!(SMALL.reach(&writer, 0), 7);
+        receive(&reader, &writer, 7);
+    }
+}
+
+#[test]
+fn impossible_positions_are_corrupt() {
+    let mut ends = Ends::new();
+    let (writer, reader) = ends.windows();
+    writer.store(TAIL, 65, Ordering::Relaxed);
+    assert_eq!(SMALL.available(&reader, &writer), Err(Corrupt));
+    writer.store(TAIL, 3, Ordering::Relaxed);
+    reader.store(HEAD, 4, Ordering::Relaxed);
+    assert_eq!(SMALL.room(&writer, &reader), Err(Corrupt));
+    for word in [4, 8, PENDING | 8, RING | 8, u64::MAX] {
+        writer.store(COURSE, word, Ordering::Relaxed);
+        assert_eq!(SMALL.course(&writer), Err(Corrupt), "{word:#x}");
+    }
+}
+
+#[test]
+fn nobody_changes_over_before_the_reader_has_prepared_or_while_two_sleep() {
+    let mut ends = Ends::new();
+    let (writer, reader) = ends.windows();
+    assert!(!SMALL.begin(&writer, &reader));
+    SMALL.prepare(&reader);
+    for expected in [true, false] {
+        assert_eq!(SMALL.enter(&reader, &writer), Ok(Course::Kernel));
+        assert_eq!(SMALL.begin(&writer, &reader), expected);
+        SMALL.abandon(&writer);
+    }
+    SMALL.leave(&reader);
+    assert!(SMALL.begin(&writer, &reader));
+    assert_eq!(SMALL.enter(&reader, &writer), Ok(Course::Pending));
+    SMALL.leave(&reader);
+    SMALL.cut(&writer, 1234);
+    assert_eq!((SMALL.course(&writer), SMALL.cut_offset(&writer)), (Ok(Course::Ring), 1234));
+    SMALL.back(&writer, 7);
+    assert_eq!(SMALL.course(&writer), Ok(Course::Back(7)));
+}
+
+#[test]
+fn sleepers_are_seen_by_what_they_wait_for() {
+    let mut ends = Ends::new();
+    let (writer, reader) = ends.windows();
+    assert_eq!(SMALL.wake(&writer, &reader, News::Bytes, 0), Wake { futex: false, bell: true, round: 0 });
+    assert_eq!(SMALL.event(&writer), 0);
+    SMALL.arm(&reader, Sleep::Bytes);
+    assert_eq!(SMALL.wake(&writer, &reader, News::Room, 0), Wake { futex: false, bell: false, round: 1 });
+    assert_eq!(SMALL.wake(&writer, &reader, News::Bytes, 0), Wake { futex: true, bell: true, round: 1 });
+    // Whoever was woken in this round already is not woken again.
+    assert!(!SMALL.wake(&writer, &reader, News::Bytes, 1).futex);
+    SMALL.disarm(&reader, Sleep::Bytes);
+    SMALL.arm(&reader, Sleep::Room);
+    assert!(!SMALL.wake(&writer, &reader, News::Bytes, 0).futex);
+    assert!(
+        SMALL.wake(&writer, &reader, News::Room, 0).futex
+            && SMALL.wake(&writer, &reader, News::Course, 0).futex
+    );
+    SMALL.disarm(&reader, Sleep::Room);
+    (0..2).for_each(|_| SMALL.want_room(&reader));
+    assert_eq!(SMALL.wake(&writer, &reader, News::Room, 0), Wake { futex: false, bell: true, round: 2 });
+    (0..2).for_each(|_| SMALL.has_room(&reader));
+    assert_eq!((SMALL.event(&writer), reader.load(ASLEEP, Ordering::Relaxed) % ROUND), (3, 0));
+}
+
+#[test]
+fn who_asks_for_the_kernel_is_not_taken_out_of_it() {
+    let mut ends = Ends::new();
+    let (writer, reader) = ends.windows();
+    SMALL.prepare(&reader);
+    SMALL.raise(&reader, ASKS_BACK);
+    assert!(!SMALL.begin(&writer, &reader));
+    assert_eq!(SMALL.course(&writer), Ok(Course::Kernel));
+}

@@ -1,0 +1,145 @@
+//! Every interleaving of a writer that leaves the kernel and of a reader that sleeps there.
+
+#[allow(dead_code)]
+mod model;
+
+use std::collections::VecDeque;
+
+use bywire_ring::stream::{ASKS_BACK, Course, HEADER_BYTES, Stream, WORDS};
+use loom::sync::{Arc, Condvar, Mutex};
+use model::Modelled;
+
+const STREAM: Stream = Stream::new(64);
+
+/// The kernel's socket: whoever finds it empty sleeps until something comes through it, and hears of nothing else.
+#[derive(Clone)]
+struct Kernel {
+    queue: Arc<(Mutex<VecDeque<u64>>, Condvar)>,
+}
+
+impl Kernel {
+    fn push(&self, value: u64) {
+        self.queue.0.lock().expect("no panic").push_back(value);
+        self.queue.1.notify_one();
+    }
+
+    fn pop(&self) -> u64 {
+        let mut queue = self.queue.0.lock().expect("no panic");
+        loop {
+            match queue.pop_front() {
+                Some(value) => return value,
+                None => queue = self.queue.1.wait(queue).expect("no panic"),
+            }
+        }
+    }
+}
+
+struct World {
+    kernel: Kernel,
+    writer: Modelled,
+    reader: Modelled,
+}
+
+fn world() -> World {
+    let words = || WORDS.into_iter().chain([HEADER_BYTES, HEADER_BYTES + 8, HEADER_BYTES + 16]);
+    World {
+        kernel: Kernel { queue: Arc::new((Mutex::new(VecDeque::new()), Condvar::new())) },
+        writer: Modelled::new(words()),
+        reader: Modelled::new(words()),
+    }
+}
+
+impl World {
+    /// Sends as a hook does; `given` counts what the kernel has got.
+    fn send(&self, value: u64, given: &mut u64) {
+        if STREAM.course(&self.writer) == Ok(Course::Kernel) {
+            let leaves = STREAM.begin(&self.writer, &self.reader);
+            self.kernel.push(value);
+            *given += 1;
+            if leaves {
+                STREAM.cut(&self.writer, *given);
+            }
+            return;
+        }
+        assert!(STREAM.room(&self.writer, &self.reader).expect("no corruption") >= 8);
+        // SAFETY: a live value.
+        unsafe { STREAM.stage(&self.writer, 0, value.to_ne_bytes().as_ptr(), 8, false) };
+        STREAM.publish(&self.writer, 8);
+    }
+
+    /// Receives as a hook does; `taken` counts what came out of the kernel.
+    fn receive(&self, taken: &mut u64) -> u64 {
+        loop {
+            match STREAM.course(&self.writer).expect("no corruption") {
+                Course::Kernel => {
+                    let course = STREAM.enter(&self.reader, &self.writer);
+                    let value = (course == Ok(Course::Kernel)).then(|| self.kernel.pop());
+                    STREAM.leave(&self.reader);
+                    if let Some(value) = value {
+                        *taken += 1;
+                        return value;
+                    }
+                }
+                Course::Pending | Course::Back(_) => {}
+                Course::Ring if *taken < STREAM.cut_offset(&self.writer) => {
+                    *taken += 1;
+                    return self.kernel.pop();
+                }
+                Course::Ring => {
+                    if STREAM.available(&self.reader, &self.writer).expect("no corruption") >= 8 {
+                        let mut bytes = [0; 8];
+                        // SAFETY: a live buffer.
+                        unsafe { STREAM.peek(&self.reader, &self.writer, 0, bytes.as_mut_ptr(), 8) };
+                        STREAM.consume(&self.reader, 8);
+                        return u64::from_ne_bytes(bytes);
+                    }
+                }
+            }
+            loom::thread::yield_now();
+        }
+    }
+}
+
+fn explore(check: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(check);
+}
+
+#[test]
+fn no_reader_sleeps_behind_the_cut_and_no_byte_is_lost_or_out_of_order() {
+    explore(|| {
+        let World { kernel, writer, reader } = world();
+        let ours = World { kernel: kernel.clone(), writer: writer.clone(), reader: reader.clone() };
+        let thread = loom::thread::spawn(move || {
+            let mut given = 0;
+            (1..=2).for_each(|value| ours.send(value, &mut given));
+        });
+        let world = World { kernel, writer, reader };
+        STREAM.prepare(&world.reader);
+        let mut taken = 0;
+        assert_eq!((world.receive(&mut taken), world.receive(&mut taken)), (1, 2));
+        thread.join().expect("writer");
+    });
+}
+
+#[test]
+fn who_asks_for_the_kernel_either_sees_the_change_or_prevents_it() {
+    explore(|| {
+        let World { kernel: _, writer, reader } = world();
+        let (own, remote) = (writer.clone(), reader.clone());
+        STREAM.prepare(&reader);
+        let thread = loom::thread::spawn(move || {
+            let leaves = STREAM.begin(&own, &remote);
+            if leaves {
+                STREAM.cut(&own, 1);
+            }
+            leaves
+        });
+        STREAM.raise(&reader, ASKS_BACK);
+        let course = STREAM.course(&writer).expect("no corruption");
+        let leaves = thread.join().expect("writer");
+        // A reader that finds the kernel after it has asked may rely on it.
+        assert!(!(leaves && course == Course::Kernel));
+    });
+}

@@ -1,0 +1,256 @@
+//! What forked processes share of the sockets that they hold in common, and what each has of its own.
+//!
+//! Two mappings, made once and never moved: one that children share, with a [`Record`] for each socket and the
+//! epoll sets; one that they copy, with the meaning of each descriptor and the addresses of segments. Both are
+//! large and touched only where used.
+
+use core::ptr;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use crate::lock::Lock;
+
+/// Descriptors that are known; one with a higher number is the C library's alone.
+pub const DESCRIPTORS: usize = 1 << 20;
+/// Sockets of a family of processes at once.
+pub const RECORDS: usize = 1 << 16;
+/// Epoll sets of a family at once.
+pub const SETS: usize = 1 << 10;
+/// Registrations of sockets in them.
+pub const ITEMS: usize = 1 << 17;
+/// Programs at the other ends.
+pub const PEERS: usize = 1 << 11;
+
+/// Shared by all processes that have one by descent.
+#[repr(C)]
+pub struct Family {
+    /// Index 0 is never used.
+    pub records: [Record; RECORDS],
+    /// Index 0 is never used.
+    pub sets: [Set; SETS],
+    /// Index 0 is never used.
+    pub items: [Item; ITEMS],
+    /// Held while a socket's list of registrations changes.
+    pub registering: Lock,
+    /// Where the search for a free item goes on.
+    pub next_item: AtomicU32,
+    /// Where the search for a free record goes on.
+    pub next_record: AtomicU32,
+    /// The record and the item that were given back last: the next one finds them in the caches.
+    pub freed_record: AtomicU32,
+    /// See `freed_record`.
+    pub freed_item: AtomicU32,
+}
+
+/// How far a socket is on its way out of the kernel.
+pub mod stage {
+    /// In the kernel.
+    pub const PLAIN: u32 = 0;
+    /// Offered, and the other end is not known.
+    pub const WAITING: u32 = 1;
+    /// The other end's segment is mapped; this end is not ready.
+    pub const PAIRED: u32 = 2;
+    /// Every call looks at the segments first.
+    pub const CARRIED: u32 = 3;
+}
+
+/// One TCP socket of the kernel's.
+#[repr(C, align(64))]
+pub struct Record {
+    /// 0: free.
+    pub used: AtomicU32,
+    /// See [`stage`].
+    pub stage: AtomicU32,
+    /// Why it is never carried, plus one.
+    pub never: AtomicU8,
+    /// Bits of `poll` that will not go away again: peer finished, hung up, failed.
+    pub ended: AtomicU8,
+    /// Every byte before the cut has been taken out of the kernel.
+    pub drained: AtomicU8,
+    /// Was waited for by a call of ours once, in a set or by itself.
+    pub awaited: AtomicU8,
+    /// Processes that hold it; one that was killed still counts.
+    pub processes: AtomicU32,
+    /// Calls that moved data, until it was worth an offer.
+    pub calls: AtomicU32,
+    /// Counts uses of this record.
+    pub generation: AtomicU32,
+    /// Sends that found too little room, for edges.
+    pub full: AtomicU32,
+    /// Bytes that calls of ours have given to the kernel, and taken from it.
+    pub sent: AtomicU64,
+    /// See `sent`.
+    pub received: AtomicU64,
+    /// Does a call on it wait? See [`crate::carry`].
+    pub waits: AtomicU8,
+    /// Has it a time-out for receiving, and for sending?
+    pub patience: [AtomicU8; 2],
+    /// The round of sleepers at the other end that was woken last.
+    pub woken: AtomicU32,
+    /// Pieces until the sender asks again how far the reader's core is; see [`crate::send`].
+    pub distance: AtomicU32,
+    /// Sends into the ring.
+    pub sends: AtomicU32,
+    /// How far the peer had read when the sender last looked.
+    pub seen_head: AtomicU64,
+    /// When the kernel was last asked whether the stream has ended.
+    pub asked_ns: AtomicU64,
+    /// Calls inside the kernel: receiving, sending, polling.
+    pub kernel_readers: AtomicU32,
+    /// See `kernel_readers`.
+    pub kernel_writers: AtomicU32,
+    /// See `kernel_readers`.
+    pub kernel_pollers: AtomicU32,
+    /// Bytes of the own ring that have memory behind them.
+    pub backed: AtomicU32,
+    /// The first registration in an epoll set.
+    pub items: AtomicU32,
+    /// The connection was broken by its peer's garbage.
+    pub broken: AtomicU8,
+    /// Who has set `SO_LINGER`; see [`crate::carry::linger`].
+    pub lingers: AtomicU8,
+    /// One sender at a time.
+    pub sending: Lock,
+    /// One receiver at a time.
+    pub receiving: Lock,
+}
+
+/// An epoll set of the program's.
+#[repr(C, align(64))]
+pub struct Set {
+    /// 0: free; else the descriptors that mean it, in all processes.
+    pub references: AtomicU32,
+    /// The bell is in the kernel's set.
+    pub belled: AtomicU32,
+    /// The first registration of a carried socket.
+    pub carried: AtomicU32,
+    /// Watched itself by another set or by poll.
+    pub nested: AtomicU32,
+    /// Where the next look begins, so that nobody starves.
+    pub turn: AtomicU32,
+    /// Held while registrations change.
+    pub lock: Lock,
+}
+
+/// A socket's registration in a set. Changed under the set's lock.
+#[repr(C, align(64))]
+pub struct Item {
+    /// 0: free.
+    pub set: AtomicU32,
+    /// The socket.
+    pub record: AtomicU32,
+    /// Its number when it was registered.
+    pub fd: AtomicI32,
+    /// What the program asked for.
+    pub events: AtomicU32,
+    /// What the program wants to hear.
+    pub data: AtomicU64,
+    /// What the kernel was last asked for.
+    pub asked: AtomicU32,
+    /// What the kernel has said since it was last reported.
+    pub heard: AtomicU32,
+    /// Reported once with `EPOLLONESHOT`, and not armed again.
+    pub spent: AtomicU8,
+    /// Nothing was reported since it was armed: the next look reports what is there.
+    pub fresh: AtomicU8,
+    /// In the set's list of carried ones.
+    pub listed: AtomicU8,
+    /// `Record::ended` as reported.
+    pub seen_ended: AtomicU8,
+    /// `Record::full` as reported.
+    pub seen_full: AtomicU32,
+    /// The peer's tail as reported.
+    pub seen_tail: AtomicU64,
+    /// The record's next registration.
+    pub next_of_record: AtomicU32,
+    /// The set's next carried one.
+    pub next_of_set: AtomicU32,
+}
+
+/// Each process's own.
+#[repr(C)]
+pub struct Own {
+    /// What each descriptor means: a kind in the upper two bits, an index below.
+    pub descriptors: [AtomicU32; DESCRIPTORS],
+    /// What this process holds of each record.
+    pub holds: [Hold; RECORDS],
+    /// The programs at the other ends.
+    pub peers: [Peer; PEERS],
+    /// The highest descriptor that ever had a meaning.
+    pub highest: AtomicU32,
+}
+
+/// What one process holds of a socket.
+#[repr(C, align(64))]
+pub struct Hold {
+    /// Descriptors of this process.
+    pub descriptors: AtomicU32,
+    /// Calls that use the mappings.
+    pub users: AtomicU32,
+    /// The segment that this side writes.
+    pub own: AtomicPtr<u8>,
+    /// The segment that the other side writes.
+    pub remote: AtomicPtr<u8>,
+    /// Index of the program at the other end.
+    pub peer: AtomicU32,
+    /// Offered by this process: the service has to hear of the end.
+    pub offered: AtomicU32,
+}
+
+/// A program at the other end of some connections.
+#[repr(C)]
+pub struct Peer {
+    /// Its number at the service.
+    pub number: AtomicU32,
+    /// Connections to it.
+    pub references: AtomicU32,
+    /// What wakes it.
+    pub bell: AtomicI32,
+    /// Its page, which says whether it sleeps.
+    pub page: AtomicPtr<u64>,
+    /// What its page said when its bell was last rung.
+    pub rung: AtomicU64,
+}
+
+static FAMILY: AtomicPtr<Family> = AtomicPtr::new(ptr::null_mut());
+static OWN: AtomicPtr<Own> = AtomicPtr::new(ptr::null_mut());
+
+/// Makes both mappings. Without them every call is the C library's.
+pub fn found() {
+    let family = map(size_of::<Family>(), libc::MAP_SHARED);
+    let own = map(size_of::<Own>(), libc::MAP_PRIVATE);
+    if family.is_null() || own.is_null() {
+        return;
+    }
+    FAMILY.store(family.cast(), Ordering::Release);
+    OWN.store(own.cast(), Ordering::Release);
+}
+
+/// What the family shares.
+#[inline(always)]
+pub fn family() -> Option<&'static Family> {
+    // SAFETY: null, or a mapping of this size that stays; noughts are a value of every field, all of which are
+    // atomics or locks.
+    unsafe { FAMILY.load(Ordering::Relaxed).as_ref() }
+}
+
+/// What this process has.
+#[inline(always)]
+pub fn own() -> Option<&'static Own> {
+    // SAFETY: as above.
+    unsafe { OWN.load(Ordering::Relaxed).as_ref() }
+}
+
+fn map(length_bytes: usize, sharing: i32) -> *mut u8 {
+    // SAFETY: a new mapping, at a place of the kernel's choice.
+    let address = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            length_bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            sharing | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if address == libc::MAP_FAILED { ptr::null_mut() } else { address.cast() }
+}

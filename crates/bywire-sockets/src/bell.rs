@@ -1,0 +1,358 @@
+//! What wakes threads that sleep on many descriptors at once.
+//!
+//! A family of processes has one bell, an eventfd that is never read: epoll sets watch it by edge, so every ring
+//! wakes every set that holds it, whoever looks first. A page says whether anybody sleeps, so that it is rung for
+//! sleepers only. A bell bears a mark that descriptors of programs do not have, and is looked at before it is written to:
+//! programs close descriptors that they do not know, and numbers are given anew.
+
+use core::mem::MaybeUninit;
+use core::ptr;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering, fence};
+
+use crate::arena::{self, PEERS, Peer};
+use crate::lock::Lock;
+use crate::{real, table};
+
+/// What the kernel reports for the bell in a set.
+pub const BELL_DATA: u64 = 0xB7E1_0000_0000_0000;
+/// Sleepers in poll or select at once that have a set of their own ready.
+const POOL: usize = 64;
+const PAGE_BYTES: usize = 4096;
+
+static BELL: AtomicI32 = AtomicI32::new(-1);
+static PAGE_FILE: AtomicI32 = AtomicI32::new(-1);
+static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
+/// A bell's open file bears it, whoever has a descriptor of it: the signal that `O_ASYNC`, which is never set, would
+/// send.
+const MARK: i32 = 63;
+/// `F_SETSIG` and `F_GETSIG` of asm-generic/fcntl.h.
+const SET_MARK: i32 = 10;
+const SEE_MARK: i32 = 11;
+/// The inode that every eventfd has, and its device.
+static INODE: AtomicU64 = AtomicU64::new(0);
+static DEVICE: AtomicU64 = AtomicU64::new(0);
+/// Sets that hold the bell alone; −1: none there.
+static SETS: [AtomicI32; POOL] = [const { AtomicI32::new(-1) }; POOL];
+static ADOPTING: Lock = Lock::new();
+
+/// This family's bell and page, made when first asked for.
+pub fn own() -> Option<(i32, i32)> {
+    let (bell, page) = (BELL.load(Ordering::Acquire), PAGE_FILE.load(Ordering::Acquire));
+    if bell >= 0 && page >= 0 {
+        return is_bell(bell).then_some((bell, page));
+    }
+    // SAFETY: plain system calls; the results are checked.
+    let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if bell < 0 {
+        return None;
+    }
+    // SAFETY: no pointers.
+    let is_marked = unsafe { real::fcntl(bell, SET_MARK, MARK as usize) } == 0;
+    let Some((inode, device)) = inode(bell).filter(|_| is_marked) else {
+        // SAFETY: made just now.
+        unsafe { real::close(bell) };
+        return None;
+    };
+    INODE.store(inode, Ordering::Relaxed);
+    DEVICE.store(device, Ordering::Relaxed);
+    let bell = conceal(bell);
+    let (file, address) = sealed(PAGE_BYTES)?;
+    let file = conceal(file);
+    PAGE.store(address.cast(), Ordering::Release);
+    PAGE_FILE.store(file, Ordering::Release);
+    BELL.store(bell, Ordering::Release);
+    Some((bell, file))
+}
+
+/// Moves a descriptor to where programs seldom look, and out of their sight.
+pub fn conceal(fd: i32) -> i32 {
+    let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
+    // SAFETY: valid for writes; noughts are a value.
+    let limit = unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, limit.as_mut_ptr());
+        limit.assume_init().rlim_cur
+    };
+    let high = limit.min(arena::DESCRIPTORS as u64) / 8 * 7;
+    // SAFETY: a descriptor of ours.
+    let moved = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, high as usize) };
+    if moved < 0 {
+        table::hide(fd);
+        return fd;
+    }
+    // SAFETY: as above; nobody else knows the number.
+    unsafe { real::close(fd) };
+    table::hide(moved);
+    moved
+}
+
+/// Memory that this process alone may write, and the descriptor to hand to readers.
+pub fn sealed(length_bytes: usize) -> Option<(i32, *mut u8)> {
+    const SEALS: i32 =
+        libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+    // SAFETY: a valid name; every result is checked; the mapping is new.
+    unsafe {
+        let file = libc::memfd_create(
+            c"bywire-sockets".as_ptr(),
+            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_NOEXEC_SEAL,
+        );
+        if file < 0 {
+            return None;
+        }
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        if libc::ftruncate(file, length_bytes as i64) == 0 {
+            let address = libc::mmap(ptr::null_mut(), length_bytes, protection, libc::MAP_SHARED, file, 0);
+            if address != libc::MAP_FAILED {
+                if libc::fcntl(file, libc::F_ADD_SEALS, SEALS) == 0 {
+                    return Some((file, address.cast()));
+                }
+                libc::munmap(address, length_bytes);
+            }
+        }
+        real::close(file);
+        None
+    }
+}
+
+/// Maps what a peer has sealed, after a look at its seals and its size.
+pub fn accept(file: i32, length_bytes: usize) -> *mut u8 {
+    const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_FUTURE_WRITE;
+    let mut found = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: valid for writes, noughts are a value; the mapping is new.
+    unsafe {
+        let seals = libc::fcntl(file, libc::F_GET_SEALS);
+        if seals < 0
+            || seals & SEALS != SEALS
+            || libc::fstat(file, found.as_mut_ptr()) != 0
+            || found.assume_init().st_size != length_bytes as i64
+        {
+            return ptr::null_mut();
+        }
+        let address = libc::mmap(ptr::null_mut(), length_bytes, libc::PROT_READ, libc::MAP_SHARED, file, 0);
+        if address == libc::MAP_FAILED { ptr::null_mut() } else { address.cast() }
+    }
+}
+
+/// A thread that is about to sleep where only the bell wakes it. It looks at everything once more after this.
+pub struct Asleep(&'static AtomicU64);
+
+/// In the page: counts those that ever went to sleep, so that a bell is rung once for a sleep. Below: who sleeps now.
+const SLEEP: u64 = 1 << 20;
+
+/// Announces it.
+pub fn asleep() -> Option<Asleep> {
+    // SAFETY: null, or a page that stays mapped.
+    let page = unsafe { PAGE.load(Ordering::Acquire).as_ref() }?;
+    page.fetch_add(SLEEP + 1, Ordering::Relaxed);
+    // Pairs with the fence in `STREAM.wake`, which comes before every `ring`.
+    fence(Ordering::SeqCst);
+    Some(Asleep(page))
+}
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Wakes the program at the other end, if it sleeps.
+pub fn ring(index: u32) {
+    let Some(peer) = peer(index) else { return };
+    let page = peer.page.load(Ordering::Acquire);
+    // SAFETY: null, or the peer's page, mapped as long as it is referred to.
+    let Some(page) = (unsafe { page.cast::<AtomicU64>().as_ref() }) else { return };
+    let asleep = page.load(Ordering::Relaxed);
+    // One ring wakes one of several that sleep in one set: with it gone, the word has changed.
+    if asleep % SLEEP == 0 || peer.rung.load(Ordering::Relaxed) == asleep {
+        return;
+    }
+    strike(peer.bell.load(Ordering::Acquire));
+    peer.rung.store(asleep, Ordering::Relaxed);
+}
+
+/// Wakes every sleeper of our own family, for sets that others watch.
+pub fn ring_own() {
+    strike(BELL.load(Ordering::Acquire));
+}
+
+fn strike(bell: i32) {
+    if is_bell(bell) {
+        let one = 1u64;
+        // SAFETY: eight bytes that live.
+        crate::errno::keep(|| unsafe { real::write(bell, (&raw const one).cast(), 8) });
+    }
+}
+
+/// Does this number still mean a bell?
+fn is_bell(fd: i32) -> bool {
+    // SAFETY: no pointers.
+    fd >= 0 && crate::errno::keep(|| unsafe { real::fcntl(fd, SEE_MARK, 0) }) == MARK
+}
+
+fn is_eventfd(fd: i32) -> bool {
+    let known = (INODE.load(Ordering::Relaxed), DEVICE.load(Ordering::Relaxed));
+    fd >= 0 && crate::errno::keep(|| inode(fd)) == Some(known)
+}
+
+fn inode(fd: i32) -> Option<(u64, u64)> {
+    let mut found = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: valid for writes; noughts are a value.
+    unsafe {
+        (libc::fstat(fd, found.as_mut_ptr()) == 0).then(|| {
+            let found = found.assume_init();
+            (found.st_ino, found.st_dev)
+        })
+    }
+}
+
+/// Puts the bell into an epoll set of the program's.
+pub fn add_to(set: i32) -> bool {
+    let Some((bell, _)) = own() else { return false };
+    let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: BELL_DATA };
+    // SAFETY: a live event.
+    let status = unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_ADD, bell, &raw mut event) };
+    status == 0 || crate::errno::last() == libc::EEXIST
+}
+
+/// A set that holds the bell alone, for a sleeper in poll.
+pub struct Watch {
+    /// It becomes readable when the bell is rung.
+    pub fd: i32,
+}
+
+impl Watch {
+    /// One from the pool, or a new one.
+    pub fn take() -> Option<Self> {
+        for place in &SETS {
+            let fd = place.swap(-1, Ordering::AcqRel);
+            if fd >= 0 {
+                return Some(Self { fd });
+            }
+        }
+        // SAFETY: no pointers.
+        let fd = unsafe { real::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return None;
+        }
+        let fd = conceal(fd);
+        if add_to(fd) {
+            return Some(Self { fd });
+        }
+        discard(fd);
+        None
+    }
+
+    /// Forgets rings that have been heard.
+    pub fn hush(&self) {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: room for one event.
+        unsafe { real::epoll_wait(self.fd, &raw mut event, 1, 0) };
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        for place in &SETS {
+            if place.compare_exchange(-1, self.fd, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return;
+            }
+        }
+        discard(self.fd);
+    }
+}
+
+/// Closes a descriptor of the library's own.
+pub fn discard(fd: i32) {
+    table::unhide(fd);
+    // SAFETY: nobody else knows it.
+    crate::errno::keep(|| unsafe { real::close(fd) });
+}
+
+/// A child's sets of its own: those that it has inherited are its parent's, edge by edge.
+pub fn after_fork_in_child() {
+    for place in &SETS {
+        let fd = place.swap(-1, Ordering::AcqRel);
+        if fd >= 0 {
+            discard(fd);
+        }
+    }
+    ADOPTING.reset();
+}
+
+/// The library's own descriptor `old` now has the number `new`.
+pub fn renumber(old: i32, new: i32) {
+    for place in [&BELL, &PAGE_FILE].into_iter().chain(&SETS) {
+        let _ = place.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    if let Some(own) = arena::own() {
+        for peer in &own.peers {
+            let _ = peer.bell.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
+fn peer(index: u32) -> Option<&'static Peer> {
+    if index == 0 {
+        return None;
+    }
+    arena::own()?.peers.get(index as usize)
+}
+
+/// Takes a program at the other end into use, with its bell and page, which are the callee's from here on.
+pub fn adopt(number: u32, bell: i32, page: i32) -> Option<u32> {
+    let _held = ADOPTING.hold();
+    let peers = &arena::own()?.peers;
+    let known = |peer: &Peer| {
+        peer.references.load(Ordering::Relaxed) > 0 && peer.number.load(Ordering::Relaxed) == number
+    };
+    let index = peers.iter().skip(1).position(known);
+    if let Some(index) = index {
+        close_both(bell, page);
+        peers.get(index + 1)?.references.fetch_add(1, Ordering::AcqRel);
+        return Some(index as u32 + 1);
+    }
+    let free = peers.iter().skip(1).position(|peer| peer.references.load(Ordering::Acquire) == 0);
+    let index = free.map_or(PEERS, |index| index + 1);
+    let Some(peer) = peers.get(index) else {
+        close_both(bell, page);
+        return None;
+    };
+    let address = if is_bell(bell) && is_eventfd(bell) { accept(page, PAGE_BYTES) } else { ptr::null_mut() };
+    if address.is_null() {
+        close_both(bell, page);
+        return None;
+    }
+    // SAFETY: ours.
+    unsafe { real::close(page) };
+    peer.number.store(number, Ordering::Relaxed);
+    peer.bell.store(conceal(bell), Ordering::Release);
+    peer.page.store(address.cast(), Ordering::Release);
+    peer.rung.store(0, Ordering::Relaxed);
+    peer.references.store(1, Ordering::Release);
+    Some(index as u32)
+}
+
+fn close_both(bell: i32, page: i32) {
+    // SAFETY: received for us alone.
+    unsafe {
+        real::close(bell);
+        real::close(page);
+    }
+}
+
+/// One connection to that program is over.
+pub fn release(index: u32) {
+    let Some(peer) = peer(index) else { return };
+    let _held = ADOPTING.hold();
+    if peer.references.load(Ordering::Relaxed) == 1 {
+        let bell = peer.bell.swap(-1, Ordering::AcqRel);
+        if is_bell(bell) && table::meaning(bell) == table::Meaning::Hidden {
+            discard(bell);
+        }
+        let page = peer.page.swap(ptr::null_mut(), Ordering::AcqRel);
+        if !page.is_null() {
+            // SAFETY: mapped by `adopt` with this length; nobody refers to it any more.
+            unsafe { libc::munmap(page.cast(), PAGE_BYTES) };
+        }
+    }
+    peer.references.fetch_sub(1, Ordering::AcqRel);
+}

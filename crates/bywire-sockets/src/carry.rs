@@ -1,0 +1,564 @@
+//! A carried connection: where its bytes are now, and what moves it between the kernel and the rings.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use bywire_pairing::reason::Reason;
+use bywire_ring::lane::Corrupt;
+use bywire_ring::stream::{ASKS_BACK, Course, HALF, LEAVING, News, OFFERS_BACK, RING_BYTES, Sleep};
+
+use crate::table::{self, Connection, STREAM, Socket};
+use crate::{bell, errno, kernel, real, spin};
+
+/// Bits of `Record::ended`, as poll gives them.
+pub const FINISHED: u8 = 1;
+/// Hung up: both directions are over.
+pub const HUNG_UP: u8 = 2;
+/// The kernel has an error for us, or had.
+pub const FAILED: u8 = 4;
+/// We have shut down our receiving ourselves: the kernel says [`FINISHED`] for that, too.
+pub const SHUT: u8 = 8;
+/// We have shut down our sending ourselves.
+pub const SHUT_SENDING: u8 = 16;
+
+/// Room from which on a socket is writable, as in the kernel: a third.
+pub const WRITABLE_BYTES: usize = RING_BYTES / 3;
+/// Memory is put behind the ring in steps of this.
+const STEP_BYTES: usize = 64 << 10;
+/// Sleepers look at the kernel's state at least so often: a killed peer wakes nobody.
+const LOOK_MS: [u64; 6] = [5, 20, 50, 100, 200, 500];
+/// The kernel is asked about the end of an empty stream at most so often.
+const ASK_NS: u64 = 1_000_000;
+/// So far the sender goes without a look at how far the peer has read.
+const AHEAD_BYTES: usize = 64 << 10;
+/// How long a program that has to leave the rings waits for the other end.
+const BACK_PATIENCE_NS: u64 = 1_000_000_000;
+/// How long the kernel may take for what is given back to it.
+const KERNEL_PATIENCE_NS: u64 = 10_000_000_000;
+
+/// Where the next byte to be received is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// In the kernel, with no end in sight.
+    Kernel,
+    /// In the kernel, up to so many bytes.
+    KernelUntil(u64),
+    /// In the ring: so many bytes are there.
+    Ring(usize),
+    /// Undecided for a moment.
+    Moment,
+    /// In the ring, and not to be taken out any more: the other end was asked to give it to the kernel.
+    Held,
+}
+
+/// Values of `Record::lingers`.
+pub mod linger {
+    /// It is as the kernel has made it.
+    pub const UNSET: u8 = 0;
+    /// We have told the kernel that a killed end is a reset.
+    pub const OURS: u8 = 1;
+    /// The program has told it what it wants.
+    pub const PROGRAMS: u8 = 2;
+}
+
+/// The process is ending in order: its connections end as TCP's do.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+
+/// From here on no connection is guarded.
+pub fn end_guards() {
+    IS_ENDING.store(true, Ordering::Relaxed);
+}
+
+/// Why a sleep ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// Something may have changed.
+    Look,
+    /// A signal came: the call ends with `EINTR`.
+    Signal,
+    /// The socket's own time-out has passed.
+    TimeOut,
+}
+
+impl Connection {
+    /// Where the next byte to be received is. Called with the receiving lock held, or for a hint.
+    pub fn source(&self) -> Result<Source, Corrupt> {
+        let course = STREAM.course(&self.remote)?;
+        match course {
+            Course::Kernel => return Ok(Source::Kernel),
+            Course::Pending => return Ok(Source::Moment),
+            Course::Ring | Course::Back(_) => {}
+        }
+        if self.record.drained.load(Ordering::Acquire) == 0 {
+            // A call that sleeps in the kernel is woken by the last bytes there: nobody takes them from it.
+            if self.kernel_readers() != 0 {
+                return Ok(Source::Moment);
+            }
+            let cut = STREAM.cut_offset(&self.remote);
+            let received = self.record.received.load(Ordering::SeqCst);
+            match cut.checked_sub(received) {
+                Some(0) => self.record.drained.store(1, Ordering::Release),
+                Some(left) => return Ok(Source::KernelUntil(left)),
+                None => return Err(Corrupt),
+            }
+        }
+        match course {
+            // Bytes behind the end of the ring come through the kernel.
+            Course::Back(until) if until == STREAM.head(&self.own) => Ok(Source::Kernel),
+            Course::Ring if self.has_asked_back() => Ok(Source::Held),
+            _ => self.in_ring().map(Source::Ring),
+        }
+    }
+
+    /// Was the other end asked to give the kernel what is in its ring? One that has shut down, or is no more, will not.
+    fn has_asked_back(&self) -> bool {
+        STREAM.flags(&self.own) & ASKS_BACK != 0
+            && STREAM.flags(&self.remote) & HALF == 0
+            && self.record.ended.load(Ordering::Acquire) & (FINISHED | HUNG_UP | FAILED) == 0
+    }
+
+    /// May the stream have ended? Its end is told, but for that of a killed peer, which has to be looked for.
+    pub fn may_have_ended(&self) -> bool {
+        if STREAM.flags(&self.remote) & (HALF | LEAVING) != 0
+            || self.record.ended.load(Ordering::Relaxed) != 0
+        {
+            return true;
+        }
+        let now = kernel::now_ns();
+        let asked = self.record.asked_ns.load(Ordering::Relaxed);
+        if now.wrapping_sub(asked) < ASK_NS {
+            return false;
+        }
+        self.record.asked_ns.store(now, Ordering::Relaxed);
+        true
+    }
+
+    /// Bytes that are to be read from the ring, before or after what the kernel has.
+    pub fn in_ring(&self) -> Result<usize, Corrupt> {
+        let available = STREAM.available(&self.own, &self.remote)?;
+        Ok(match STREAM.course(&self.remote)? {
+            Course::Kernel | Course::Pending => 0,
+            Course::Ring => available,
+            Course::Back(until) => {
+                available.min(until.checked_sub(STREAM.head(&self.own)).ok_or(Corrupt)? as usize)
+            }
+        })
+    }
+
+    fn kernel_readers(&self) -> u64 {
+        STREAM.readers(&self.own) + u64::from(self.record.kernel_readers.load(Ordering::SeqCst))
+    }
+
+    /// Does a call on it end at once when there is nothing?
+    pub fn is_nonblocking(&self) -> bool {
+        // Whoever has got a copy by passing may change that behind our back.
+        if self.record.never.load(Ordering::Relaxed) != 0 {
+            return kernel::is_nonblocking(self.fd);
+        }
+        match self.record.waits.load(Ordering::Acquire) {
+            0 => {
+                let found = kernel::is_nonblocking(self.fd);
+                // Not over what a call that changes it has said meanwhile.
+                let _ = self.record.waits.compare_exchange(
+                    0,
+                    1 + u8::from(found),
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                );
+                found
+            }
+            known => known == 2,
+        }
+    }
+
+    /// When a call that begins to wait now ends by the socket's own time-out, `SO_RCVTIMEO` or `SO_SNDTIMEO`.
+    pub fn deadline(&self, name: i32) -> Option<u64> {
+        let place = self.record.patience.get(usize::from(name == libc::SO_SNDTIMEO))?;
+        if place.load(Ordering::Acquire) == 1 && self.record.never.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let found = kernel::patience(self.fd, name);
+        if found.is_none() {
+            let _ = place.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        found.map(|patience| kernel::now_ns().saturating_add(patience))
+    }
+
+    /// Wakes whoever sleeps at the other end for such news.
+    #[inline]
+    pub fn tell(&self, news: News) {
+        let woken = self.record.woken.load(Ordering::Relaxed);
+        let wake = STREAM.wake(&self.own, &self.remote, news, woken);
+        if wake.futex {
+            self.record.woken.store(wake.round, Ordering::Relaxed);
+            // SAFETY: a word of a mapped segment.
+            errno::keep(|| unsafe {
+                libc::syscall(libc::SYS_futex, self.own.event_address(), libc::FUTEX_WAKE, i32::MAX)
+            });
+        }
+        if wake.bell {
+            bell::ring(self.hold.peer.load(Ordering::Acquire));
+        }
+    }
+
+    /// How many bytes fit now, for one who wants to send `wanted`. Called with the sending lock held.
+    ///
+    /// The peer's position is looked at only where it may make a difference: its line is the peer's to write.
+    pub fn room(&self, wanted: usize) -> Result<usize, Corrupt> {
+        let ahead =
+            STREAM.tail(&self.own).wrapping_sub(self.record.seen_head.load(Ordering::Relaxed)) as usize;
+        let backed = self.record.backed.load(Ordering::Relaxed) as usize;
+        if ahead < AHEAD_BYTES
+            && ahead.saturating_add(wanted) <= AHEAD_BYTES
+            && STREAM.reach(&self.own, wanted) <= backed
+        {
+            return Ok(RING_BYTES - ahead);
+        }
+        let room = STREAM.room(&self.own, &self.remote)?;
+        self.record
+            .seen_head
+            .store(STREAM.tail(&self.own).wrapping_sub((RING_BYTES - room) as u64), Ordering::Relaxed);
+        Ok(room)
+    }
+
+    /// Makes sure that the next `length` bytes of the ring have memory behind them; without, nothing is written.
+    pub fn back_with_memory(&self, length: usize) -> bool {
+        let reach = STREAM.reach(&self.own, length);
+        let backed = self.record.backed.load(Ordering::Relaxed) as usize;
+        if reach <= backed {
+            return true;
+        }
+        let until = if backed == 0 && reach <= 4096 {
+            // Small messages of an idle connection stay within one page.
+            4096
+        } else {
+            reach.next_multiple_of(STEP_BYTES).min(RING_BYTES)
+        };
+        // SAFETY: within the mapped ring.
+        let status = unsafe {
+            let start = self.own.base().add(bywire_ring::stream::HEADER_BYTES + backed);
+            libc::madvise(start.cast(), until - backed, libc::MADV_POPULATE_WRITE)
+        };
+        let done = status == 0 || errno::last() == libc::EINVAL;
+        if done {
+            self.record.backed.store(until as u32, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// Has the other end gone altogether, as far as the kernel was heard?
+    pub fn peer_is_gone(&self) -> bool {
+        let ended = self.record.ended.load(Ordering::Relaxed);
+        ended & (HUNG_UP | FAILED) != 0
+            || (ended & (FINISHED | SHUT) == FINISHED && STREAM.flags(&self.remote) & HALF == 0)
+    }
+
+    /// Asks the kernel what has come to an end.
+    pub fn ask_kernel(&self) {
+        let found = kernel::ready(self.fd, libc::POLLRDHUP);
+        self.heard(found);
+    }
+
+    /// Keeps what the kernel has said: such things do not change again.
+    pub fn heard(&self, found: i16) {
+        let pairs = [(libc::POLLRDHUP, FINISHED), (libc::POLLHUP, HUNG_UP), (libc::POLLERR, FAILED)];
+        for (bit, kept) in pairs {
+            if found & bit != 0 && self.record.ended.load(Ordering::Relaxed) & kept == 0 {
+                self.record.ended.fetch_or(kept, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Sleeps until there may be news, with no lock held. `fruitless` counts sleeps in a row.
+    pub fn sleep(
+        &self,
+        sleep: Sleep,
+        fruitless: usize,
+        deadline_ns: Option<u64>,
+        again: impl Fn() -> bool,
+    ) -> Woken {
+        if spin::until(&again, deadline_ns) {
+            return Woken::Look;
+        }
+        STREAM.arm(&self.own, sleep);
+        let expected = STREAM.event(&self.remote);
+        let woken = if again() { Woken::Look } else { self.sleep_on(expected, fruitless, deadline_ns) };
+        STREAM.disarm(&self.own, sleep);
+        woken
+    }
+
+    fn sleep_on(&self, expected: u32, fruitless: usize, deadline_ns: Option<u64>) -> Woken {
+        let leaving = STREAM.flags(&self.remote) & LEAVING != 0;
+        let look_ms = if leaving { 1 } else { LOOK_MS.get(fruitless).copied().unwrap_or(1000) };
+        let now = kernel::now_ns();
+        if deadline_ns.is_some_and(|deadline| deadline <= now) {
+            return Woken::TimeOut;
+        }
+        let until = deadline_ns.unwrap_or(u64::MAX).min(now + look_ms * 1_000_000);
+        match wait_for(self.remote.event_address(), expected, until, deadline_ns.is_some()) {
+            libc::EINTR => Woken::Signal,
+            _ => Woken::Look,
+        }
+    }
+
+    /// Before bytes go into the ring: a killed end is a reset from here on. They may be the ones that a reader behind the
+    /// kernel was to have, to whom an ordinary end would hide that they are lost.
+    #[inline]
+    pub fn guard(&self) {
+        if self.record.lingers.load(Ordering::Relaxed) == linger::UNSET {
+            self.guard_now();
+        }
+    }
+
+    #[inline(never)]
+    fn guard_now(&self) {
+        if IS_ENDING.load(Ordering::Relaxed) {
+            return;
+        }
+        let is_programs = kernel::lingers(self.fd);
+        let next = if is_programs { linger::PROGRAMS } else { linger::OURS };
+        let lingers = &self.record.lingers;
+        let is_changed =
+            lingers.compare_exchange(linger::UNSET, next, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if is_changed && !is_programs {
+            kernel::linger(self.fd, Some(0));
+        }
+    }
+
+    /// Its end is TCP's again.
+    pub fn unguard(&self) {
+        let lingers = &self.record.lingers;
+        if lingers.compare_exchange(linger::OURS, linger::UNSET, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            kernel::linger(self.fd, None);
+        }
+    }
+
+    /// Its end is about to come, in order: unread bytes make TCP's end a reset, wherever they lie.
+    pub fn take_leave(&self) {
+        self.serve();
+        if self.in_ring() == Ok(0) {
+            self.unguard();
+        } else {
+            kernel::linger(self.fd, Some(0));
+        }
+        STREAM.raise(&self.own, LEAVING);
+    }
+
+    /// What the other end asks of us: to have its bytes in the kernel again, or to let ours go there.
+    #[inline]
+    pub fn serve(&self) {
+        if STREAM.flags(&self.remote) & (ASKS_BACK | OFFERS_BACK) != 0 {
+            self.serve_now();
+        }
+    }
+
+    #[inline(never)]
+    fn serve_now(&self) {
+        let asked = STREAM.flags(&self.remote);
+        if asked & OFFERS_BACK != 0 && STREAM.flags(&self.own) & ASKS_BACK == 0 {
+            self.ask_back();
+            self.tell(News::Course);
+        }
+        if asked & ASKS_BACK != 0 && STREAM.course(&self.own) == Ok(Course::Ring) {
+            let _held = self.record.sending.hold();
+            if STREAM.course(&self.own) == Ok(Course::Ring) {
+                self.send_back();
+            }
+        }
+    }
+
+    /// Nobody takes anything more out of the peer's ring.
+    fn ask_back(&self) {
+        let _receiving = self.record.receiving.hold();
+        let _sending = self.record.sending.hold();
+        STREAM.raise(&self.own, ASKS_BACK);
+    }
+
+    /// Ends our ring where the reader has stopped, and gives the rest of it to the kernel.
+    fn send_back(&self) {
+        let Ok(unread) = STREAM.unread_by_peer(&self.own, &self.remote) else {
+            return self.break_off();
+        };
+        if unread > 0 && self.record.ended.load(Ordering::Acquire) & SHUT_SENDING != 0 {
+            // The kernel takes nothing behind the end that it has been told: they stay where they are.
+            return;
+        }
+        let tail = STREAM.tail(&self.own);
+        let mut position = tail.wrapping_sub(unread as u64);
+        STREAM.back(&self.own, position);
+        // A death in the middle of it must not look like an end.
+        if unread > 0 {
+            self.guard();
+        }
+        let end_ns = kernel::now_ns() + KERNEL_PATIENCE_NS;
+        let mut buffer = [0u8; 8192];
+        while position != tail {
+            let length = tail.wrapping_sub(position).min(buffer.len() as u64) as usize;
+            // SAFETY: a live buffer; what is recalled lies before the tail.
+            let sent = unsafe {
+                STREAM.recall(&self.own, position, buffer.as_mut_ptr(), length);
+                real::send(self.fd, buffer.as_ptr().cast(), length, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+            };
+            match sent {
+                1.. => position = position.wrapping_add(sent as u64),
+                _ if errno::last() == libc::EAGAIN && kernel::now_ns() < end_ns => {
+                    let _ = kernel::wait(self.fd, libc::POLLOUT, 100);
+                }
+                _ => return self.break_off(),
+            }
+        }
+        self.unguard();
+        self.tell(News::Course);
+    }
+
+    /// Returns both directions to the kernel, for good: what comes next is nothing that rings can do.
+    ///
+    /// A peer that does not come into a call of the library in time does its part when it comes: until then what it has
+    /// sent waits. `false`: bytes lie in a ring that has ended, and the kernel will never have them.
+    pub fn bring_back(&self, reason: Reason, end_ns: u64) -> bool {
+        self.stay(reason);
+        self.ask_back();
+        {
+            let _held = self.record.sending.hold();
+            if STREAM.course(&self.own) == Ok(Course::Ring) {
+                if STREAM.unread_by_peer(&self.own, &self.remote) == Ok(0) {
+                    STREAM.back(&self.own, STREAM.tail(&self.own));
+                } else {
+                    STREAM.raise(&self.own, OFFERS_BACK);
+                }
+            }
+        }
+        self.tell(News::Course);
+        let is_back = loop {
+            self.serve();
+            if let Some(is_back) = self.is_back() {
+                break is_back;
+            }
+            if kernel::now_ns() > end_ns {
+                break true;
+            }
+            // The other end may be in this very program.
+            table::each_held(|socket, fd| {
+                if let Some(Ok(other)) = table::by_index(fd, socket.index).map(Socket::mapped) {
+                    other.serve();
+                }
+            });
+            self.sleep(Sleep::Bytes, 0, None, || self.is_back().is_some());
+        };
+        let _held = self.record.sending.hold();
+        if STREAM.course(&self.own) == Ok(Course::Ring) {
+            // Nobody has agreed: what is in the ring is read there before the kernel's.
+            STREAM.back(&self.own, STREAM.tail(&self.own));
+            self.tell(News::Course);
+        }
+        // Whoever has it next may end as it likes.
+        self.unguard();
+        is_back
+    }
+
+    /// Has everything come back? `Some(false)`: not everything, and it never will.
+    fn is_back(&self) -> Option<bool> {
+        let is_sent_back = STREAM.course(&self.own) != Ok(Course::Ring);
+        let Ok(course) = STREAM.course(&self.remote) else { return Some(true) };
+        let unread = match course {
+            // It asks for nothing before it has seen our flag.
+            Course::Kernel => 0,
+            Course::Pending => 1,
+            Course::Ring => STREAM.available(&self.own, &self.remote).unwrap_or(0) as u64,
+            Course::Back(until) => until.wrapping_sub(STREAM.head(&self.own)),
+        };
+        match course {
+            Course::Back(_) if unread > 0 => return Some(false),
+            Course::Ring => {
+                self.ask_kernel();
+                // The last bytes of a stream that has ended cannot be given to the kernel any more.
+                let is_over = self.peer_is_gone() || STREAM.flags(&self.remote) & HALF != 0;
+                if is_over {
+                    return Some(unread == 0);
+                }
+                // What it sends from now on it gives to the kernel: it looks for our flag before and after.
+                return (unread == 0 && is_sent_back).then_some(true);
+            }
+            _ => {}
+        }
+        (unread == 0 && (is_sent_back || self.peer_is_gone())).then_some(true)
+    }
+
+    /// The same within the patience that there is for one connection; one that cannot come back whole is reset.
+    pub fn bring_back_or_break(&self, reason: Reason) {
+        if !self.bring_back(reason, kernel::now_ns() + BACK_PATIENCE_NS) {
+            self.break_off();
+        }
+    }
+
+    /// The peer broke the rules: the connection is reset, and nothing else is harmed.
+    pub fn break_off(&self) {
+        self.record.broken.store(1, Ordering::Release);
+        kernel::linger(self.fd, Some(0));
+        let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+        // SAFETY: a live address; AF_UNSPEC resets a TCP connection and leaves the descriptor.
+        errno::keep(|| unsafe { real::connect(self.fd, &raw const nobody, size_of_val(&nobody) as u32) });
+        self.tell(News::Course);
+    }
+
+    /// Was it broken off?
+    pub fn is_broken(&self) -> bool {
+        self.record.broken.load(Ordering::Acquire) != 0
+    }
+}
+
+/// `struct futex_waitv` of linux/futex.h.
+#[repr(C)]
+struct Waiter {
+    value: u64,
+    address: u64,
+    flags: u32,
+    reserved: u32,
+}
+
+const SYS_FUTEX_WAITV: i64 = 449;
+const FUTEX2_SIZE_U32: u32 = 2;
+
+/// Sleeps while the word at `address` is `expected`; the error number, 0 after a wake.
+///
+/// Without a time-out of the socket's own, a handler with `SA_RESTART` must not end the call: the kernel restarts
+/// `futex_waitv`, as it restarts `recv`. With one, `recv` ends in any case, and so does `futex` with a time-out.
+fn wait_for(address: *const u32, expected: u32, until_ns: u64, has_deadline: bool) -> i32 {
+    let until = libc::timespec {
+        tv_sec: (until_ns / 1_000_000_000) as i64,
+        tv_nsec: (until_ns % 1_000_000_000) as i64,
+    };
+    // SAFETY: a word of a mapped segment, and structures that live until the calls are over.
+    let status = unsafe {
+        let mut status = -1;
+        if !has_deadline {
+            let waiter = Waiter {
+                value: expected.into(),
+                address: address as u64,
+                flags: FUTEX2_SIZE_U32,
+                reserved: 0,
+            };
+            status = libc::syscall(
+                SYS_FUTEX_WAITV,
+                &raw const waiter,
+                1,
+                0,
+                &raw const until,
+                libc::CLOCK_MONOTONIC,
+            );
+        }
+        if has_deadline || (status < 0 && errno::last() == libc::ENOSYS) {
+            status = libc::syscall(
+                libc::SYS_futex,
+                address,
+                libc::FUTEX_WAIT_BITSET,
+                expected,
+                &raw const until,
+                core::ptr::null::<u32>(),
+                u32::MAX,
+            );
+        }
+        status
+    };
+    if status < 0 { errno::last() } else { 0 }
+}

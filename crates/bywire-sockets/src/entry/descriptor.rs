@@ -1,0 +1,300 @@
+//! Calls that make, copy, set up and end descriptors.
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::sync::atomic::Ordering;
+
+use bywire_pairing::reason::Reason;
+use libc::{sockaddr, socklen_t};
+
+use super::data::{to_kernel, waiting_bytes};
+use super::take_over;
+use crate::carry::linger;
+use crate::table::{self, Meaning, Socket};
+use crate::{epoll, errno, kernel, life, real};
+
+/// Options that bytes in rings would not honour.
+const SOCKET_OPTIONS: [c_int; 14] = [
+    libc::SO_ATTACH_FILTER,
+    libc::SO_ATTACH_BPF,
+    libc::SO_LOCK_FILTER,
+    libc::SO_RCVLOWAT,
+    libc::SO_ZEROCOPY,
+    libc::SO_BINDTODEVICE,
+    libc::SO_PEEK_OFF,
+    libc::SO_TXTIME,
+    // SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING, and the same for 64 bits.
+    29,
+    35,
+    37,
+    63,
+    64,
+    65,
+];
+/// `SO_RCVTIMEO` and `SO_SNDTIMEO`, old and new.
+const TIME_OUTS: [c_int; 4] = [20, 21, 66, 67];
+/// `TCP_MD5SIG`, `TCP_REPAIR`, `TCP_FASTOPEN`, `TCP_FASTOPEN_CONNECT`, `TCP_INQ`, `TCP_ULP`.
+const TCP_OPTIONS: [c_int; 6] = [14, 19, 23, 30, 36, 31];
+
+take_over! {
+    /// Makes a socket.
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int, else -1; {
+        // SAFETY: the program's own arguments, here and in every call of this file.
+        let fd = unsafe { real::socket(domain, kind, protocol) };
+        life::made(fd, domain, kind, protocol);
+        fd
+    }
+
+    /// Takes a connection.
+    fn accept(listener: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int, else -1; {
+        // SAFETY: as above.
+        let fd = unsafe { real::accept(listener, address, length) };
+        life::accepted(listener, fd);
+        fd
+    }
+
+    /// Takes a connection.
+    fn accept4(listener: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int, else -1; {
+        // SAFETY: as above.
+        let fd = unsafe { real::accept4(listener, address, length, flags) };
+        life::accepted(listener, fd);
+        fd
+    }
+
+    /// Connects; a second time only to part.
+    fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int, else -1; {
+        // SAFETY: null, or the program's own address, of which a family is the least.
+        let parts = length >= 2 && unsafe { address.as_ref() }.is_some_and(|given| given.sa_family == libc::AF_UNSPEC as u16);
+        if parts && let Some(Ok(connection)) = table::socket(fd).map(Socket::carried) {
+            errno::keep(|| connection.break_off());
+        }
+        // SAFETY: as above.
+        unsafe { real::connect(fd, address, length) }
+    }
+
+    /// Closes.
+    fn close(fd: c_int) -> c_int, else -1; {
+        // SAFETY: as above.
+        life::close(fd, || unsafe { real::close(fd) })
+    }
+
+    /// Closes, by another name of the C library's.
+    fn __close(fd: c_int) -> c_int, else -1; {
+        // SAFETY: as above.
+        life::close(fd, || unsafe { real::close(fd) })
+    }
+
+    /// Closes a range.
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, else -1; {
+        // SAFETY: as above.
+        life::close_range(first, last, flags, |first, last| unsafe { real::close_range(first, last, flags) })
+    }
+
+    /// Closes all from a number on.
+    fn closefrom(first: c_int) -> (), else (); {
+        // SAFETY: as above.
+        let real = |first, last| unsafe { real::close_range(first, last, 0) };
+        let _closed = life::close_range(first.max(0) as c_uint, c_uint::MAX, 0, real);
+    }
+
+    /// Ends one direction or both.
+    fn shutdown(fd: c_int, how: c_int) -> c_int, else -1; {
+        // SAFETY: as above.
+        life::shutdown(fd, how, || unsafe { real::shutdown(fd, how) })
+    }
+
+    /// Duplicates.
+    fn dup(fd: c_int) -> c_int, else -1; {
+        if table::meaning(fd) == Meaning::Hidden {
+            return errno::fail(libc::EBADF) as c_int;
+        }
+        // SAFETY: as above.
+        let new = unsafe { real::dup(fd) };
+        life::duplicated(fd, new);
+        new
+    }
+
+    /// Duplicates to a number.
+    fn dup2(old: c_int, new: c_int) -> c_int, else -1; {
+        // SAFETY: as above.
+        life::duplicate_over(old, new, || unsafe { real::dup2(old, new) })
+    }
+
+    /// Duplicates to a number.
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int, else -1; {
+        // SAFETY: as above.
+        life::duplicate_over(old, new, || unsafe { real::dup3(old, new, flags) })
+    }
+
+    /// Many things.
+    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int, else -1; {
+        control_file(fd, command, argument)
+    }
+
+    /// Many things.
+    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int, else -1; {
+        control_file(fd, command, argument)
+    }
+
+    /// Many things more.
+    fn ioctl(fd: c_int, request: usize, argument: *mut c_void) -> c_int, else -1; {
+        control_device(fd, request, argument)
+    }
+
+    /// Reads an option.
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int, else -1; {
+        // SAFETY: as above.
+        let status = unsafe { real::getsockopt(fd, level, name, value, length) };
+        if status == 0 && level == libc::SOL_SOCKET && name == libc::SO_LINGER {
+            hide_linger(fd, value, length);
+        }
+        status
+    }
+
+    /// Sets an option.
+    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int, else -1; {
+        let is_refused = match level {
+            libc::SOL_SOCKET => SOCKET_OPTIONS.contains(&name),
+            libc::IPPROTO_TCP => TCP_OPTIONS.contains(&name),
+            _ => false,
+        };
+        if is_refused {
+            let is_carried = table::socket(fd).is_some_and(|socket| socket.is_carried());
+            if is_carried && level == libc::IPPROTO_TCP && name == libc::TCP_ULP {
+                return errno::fail(libc::ENOPROTOOPT) as c_int;
+            }
+            to_kernel(fd, Reason::Option);
+        }
+        if level == libc::SOL_SOCKET && name == libc::SO_LINGER
+            && let Some(socket) = table::socket(fd)
+        {
+            socket.record.lingers.store(linger::PROGRAMS, Ordering::Release);
+        }
+        // SAFETY: as above.
+        let status = unsafe { real::setsockopt(fd, level, name, value, length) };
+        if level == libc::SOL_SOCKET && name == libc::SO_LINGER
+            && let Some(socket) = table::socket(fd)
+            && errno::keep(|| !kernel::lingers(fd))
+        {
+            socket.record.lingers.store(linger::UNSET, Ordering::Release);
+        }
+        if level == libc::SOL_SOCKET && TIME_OUTS.contains(&name)
+            && let Some(socket) = table::socket(fd)
+        {
+            // One has been set at some time: the kernel is asked from now on.
+            socket.record.patience.iter().for_each(|place| place.store(2, Ordering::Release));
+        }
+        status
+    }
+
+    /// A stream of the C library's, whose own calls nobody sees.
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void, else core::ptr::null_mut(); {
+        to_kernel(fd, Reason::Stdio);
+        // SAFETY: as above.
+        unsafe { real::fdopen(fd, mode) }
+    }
+
+    /// Changes an epoll set.
+    fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int, else -1; {
+        epoll::control(set, operation, fd, event)
+    }
+
+    /// Makes an epoll set.
+    fn epoll_create1(flags: c_int) -> c_int, else -1; {
+        // SAFETY: as above.
+        let fd = unsafe { real::epoll_create1(flags) };
+        new_set(fd)
+    }
+
+    /// Makes an epoll set.
+    fn epoll_create(size: c_int) -> c_int, else -1; {
+        // SAFETY: as above.
+        let fd = unsafe { real::epoll_create(size) };
+        new_set(fd)
+    }
+}
+
+fn new_set(fd: c_int) -> c_int {
+    if fd >= 0 && crate::offer::is_possible() {
+        errno::keep(|| table::track_set(fd));
+    }
+    fd
+}
+
+fn control_file(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the program's own arguments.
+    let real = || unsafe { real::fcntl(fd, command, argument) };
+    match table::meaning(fd) {
+        Meaning::Nothing => return real(),
+        Meaning::Hidden => return errno::fail(libc::EBADF) as c_int,
+        Meaning::Socket(_) | Meaning::Set(_) => {}
+    }
+    if command == libc::F_SETFL && argument as c_int & libc::O_ASYNC != 0 {
+        to_kernel(fd, Reason::Signals);
+    }
+    let result = real();
+    if command == libc::F_SETFL && result == 0 {
+        keep_waiting(fd, argument as c_int & libc::O_NONBLOCK == 0);
+    }
+    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        life::duplicated(fd, result);
+    }
+    result
+}
+
+fn control_device(fd: c_int, request: usize, argument: *mut c_void) -> c_int {
+    // SAFETY: the program's own arguments.
+    let real = || unsafe { real::ioctl(fd, request, argument) };
+    let Some(socket) = table::socket(fd) else { return real() };
+    let set = |value: c_int| {
+        // SAFETY: the program's int.
+        unsafe { argument.cast::<c_int>().write_unaligned(value) };
+        0
+    };
+    match request as u64 {
+        libc::FIONREAD if socket.is_carried() && !argument.is_null() => {
+            waiting_bytes(socket).map_or_else(real, set)
+        }
+        libc::TIOCOUTQ if socket.is_carried() && !argument.is_null() => {
+            let status = real();
+            let Ok(connection) = socket.carried() else { return status };
+            let unread = table::STREAM.unread_by_peer(&connection.own, &connection.remote).unwrap_or(0);
+            if status == 0 && unread > 0 {
+                // SAFETY: the program's int, which the kernel has written.
+                let queued = unsafe { argument.cast::<c_int>().read_unaligned() };
+                return set(queued.saturating_add(unread as c_int));
+            }
+            status
+        }
+        libc::FIONBIO if !argument.is_null() => {
+            let status = real();
+            if status == 0 {
+                // SAFETY: the program's int.
+                keep_waiting(fd, unsafe { argument.cast::<c_int>().read_unaligned() } == 0);
+            }
+            status
+        }
+        libc::FIOASYNC => {
+            drop(socket);
+            to_kernel(fd, Reason::Signals);
+            real()
+        }
+        _ => real(),
+    }
+}
+
+/// Calls on it wait from now on, or do not.
+fn keep_waiting(fd: c_int, waits: bool) {
+    if let Some(socket) = table::socket(fd) {
+        socket.record.waits.store(if waits { 1 } else { 2 }, Ordering::Release);
+    }
+}
+
+/// What this library has set for killed ends is none of the program's settings.
+fn hide_linger(fd: c_int, value: *mut c_void, length: *mut socklen_t) {
+    let is_ours =
+        table::socket(fd).is_some_and(|socket| socket.record.lingers.load(Ordering::Acquire) == linger::OURS);
+    if is_ours {
+        // SAFETY: the kernel has written so many bytes there.
+        unsafe { core::ptr::write_bytes(value.cast::<u8>(), 0, length.read() as usize) };
+    }
+}

@@ -1,0 +1,235 @@
+//! Calls that start, replace and end programs, and the one that makes any call.
+
+use core::ffi::{c_char, c_int, c_long, c_void};
+
+use bywire_pairing::reason::Reason;
+use libc::pid_t;
+
+use super::take_over;
+use super::{data, descriptor, waiting};
+use crate::table::{self, Meaning};
+use crate::{errno, life, offer, real, signals};
+
+const SYS_EPOLL_PWAIT2: c_long = 441;
+
+type Words = *const *const c_char;
+
+take_over! {
+    /// Replaces this program.
+    fn execve(path: *const c_char, arguments: Words, environment: Words) -> c_int, else -1; {
+        life::before_exec();
+        // SAFETY: the program's own arguments, here and in every call of this file.
+        unsafe { real::execve(path, arguments, environment) }
+    }
+
+    /// Replaces this program.
+    fn execv(path: *const c_char, arguments: Words) -> c_int, else -1; {
+        life::before_exec();
+        // SAFETY: as above.
+        unsafe { real::execv(path, arguments) }
+    }
+
+    /// Replaces this program.
+    fn execvp(file: *const c_char, arguments: Words) -> c_int, else -1; {
+        life::before_exec();
+        // SAFETY: as above.
+        unsafe { real::execvp(file, arguments) }
+    }
+
+    /// Replaces this program.
+    fn execvpe(file: *const c_char, arguments: Words, environment: Words) -> c_int, else -1; {
+        life::before_exec();
+        // SAFETY: as above.
+        unsafe { real::execvpe(file, arguments, environment) }
+    }
+
+    /// Replaces this program.
+    fn fexecve(fd: c_int, arguments: Words, environment: Words) -> c_int, else -1; {
+        life::before_exec();
+        // SAFETY: as above.
+        unsafe { real::fexecve(fd, arguments, environment) }
+    }
+
+    /// Replaces this program.
+    fn execveat(directory: c_int, path: *const c_char, arguments: Words, environment: Words, flags: c_int) -> c_int, else -1; {
+        life::before_exec();
+        // SAFETY: as above.
+        unsafe { real::execveat(directory, path, arguments, environment, flags) }
+    }
+
+    /// Starts another program.
+    fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int, else libc::ENOSYS; {
+        life::before_exec();
+        // SAFETY: as above.
+        unsafe { real::posix_spawn(pid, path, actions, attributes, arguments, environment) }
+    }
+
+    /// Starts another program.
+    fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int, else libc::ENOSYS; {
+        life::before_exec();
+        // SAFETY: as above.
+        unsafe { real::posix_spawnp(pid, file, actions, attributes, arguments, environment) }
+    }
+
+    /// Runs a shell.
+    fn system(command: *const c_char) -> c_int, else -1; {
+        life::before_exec();
+        // SAFETY: as above.
+        unsafe { real::system(command) }
+    }
+
+    /// Runs a shell.
+    fn popen(command: *const c_char, kind: *const c_char) -> *mut c_void, else core::ptr::null_mut(); {
+        life::before_exec();
+        // SAFETY: as above.
+        unsafe { real::popen(command, kind) }
+    }
+
+    /// Ends this process at once.
+    fn _exit(status: c_int) -> (), else (); {
+        life::end();
+        // SAFETY: as above.
+        unsafe { real::syscall(libc::SYS_exit_group, status as usize, 0, 0, 0, 0, 0) };
+    }
+
+    /// Ends this process at once.
+    fn _Exit(status: c_int) -> (), else (); {
+        life::end();
+        // SAFETY: as above.
+        unsafe { real::syscall(libc::SYS_exit_group, status as usize, 0, 0, 0, 0, 0) };
+    }
+
+    /// Forks without telling anybody.
+    fn _Fork() -> pid_t, else -1; {
+        fork_quietly()
+    }
+
+    /// Any system call by its number: those that have a name here are taken over under it.
+    fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long, else -1; {
+        call(number, [a, b, c, d, e, f])
+    }
+}
+
+/// Forks, as the memory of a parent that waits would be changed by the child's closing.
+///
+/// # Safety
+/// As C's `vfork` demands; the parent goes on when the child has become another program or has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vfork() -> pid_t {
+    let mut ends = [-1; 2];
+    // SAFETY: room for two descriptors. `fork` runs the handlers that `begin` has put there.
+    unsafe {
+        let has_pipe = libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) == 0;
+        let child = libc::fork();
+        if !has_pipe {
+            return child;
+        }
+        let [read, write] = ends;
+        if child == 0 {
+            real::close(read);
+            // The child's end closes with its exec or its end, which is what the parent waits for.
+            return child;
+        }
+        real::close(write);
+        if child > 0 {
+            let mut byte = 0u8;
+            errno::keep(|| {
+                while real::read(read, (&raw mut byte).cast(), 1) < 0 && errno::last() == libc::EINTR {}
+            });
+        }
+        errno::keep(|| real::close(read));
+        child
+    }
+}
+
+fn fork_quietly() -> pid_t {
+    life::before_fork();
+    // SAFETY: no arguments; the child goes on as a forked one does.
+    let child = unsafe { real::_Fork() };
+    if child == 0 {
+        life::after_fork_in_child();
+    } else {
+        life::after_fork_in_parent();
+    }
+    child
+}
+
+fn call(number: c_long, given: [usize; 6]) -> c_long {
+    let [a, b, c, d, e, f] = given;
+    let fd = a as c_int;
+    // SAFETY: as above.
+    let real = || unsafe { real::syscall(number, a, b, c, d, e, f) };
+    // SAFETY: as above: the program's own arguments, under the name that the number stands for.
+    unsafe {
+        match number {
+            libc::SYS_futex => real(),
+            libc::SYS_read => data::read(fd, b as _, c) as c_long,
+            libc::SYS_write => data::write(fd, b as _, c) as c_long,
+            libc::SYS_readv => data::readv(fd, b as _, c as _) as c_long,
+            libc::SYS_writev => data::writev(fd, b as _, c as _) as c_long,
+            libc::SYS_recvfrom => data::recvfrom(fd, b as _, c, d as _, e as _, f as _) as c_long,
+            libc::SYS_sendto => data::sendto(fd, b as _, c, d as _, e as _, f as _) as c_long,
+            libc::SYS_recvmsg => data::recvmsg(fd, b as _, c as _) as c_long,
+            libc::SYS_sendmsg => data::sendmsg(fd, b as _, c as _) as c_long,
+            libc::SYS_sendfile => data::sendfile(fd, b as _, c as _, d) as c_long,
+            libc::SYS_splice => data::splice(fd, b as _, c as _, d as _, e, f as _) as c_long,
+            libc::SYS_socket => descriptor::socket(fd, b as _, c as _).into(),
+            libc::SYS_connect => descriptor::connect(fd, b as _, c as _).into(),
+            libc::SYS_accept => descriptor::accept(fd, b as _, c as _).into(),
+            libc::SYS_accept4 => descriptor::accept4(fd, b as _, c as _, d as _).into(),
+            libc::SYS_close => descriptor::close(fd).into(),
+            libc::SYS_close_range => descriptor::close_range(a as _, b as _, c as _).into(),
+            libc::SYS_shutdown => descriptor::shutdown(fd, b as _).into(),
+            libc::SYS_dup => descriptor::dup(fd).into(),
+            libc::SYS_dup2 => descriptor::dup2(fd, b as _).into(),
+            libc::SYS_dup3 => descriptor::dup3(fd, b as _, c as _).into(),
+            libc::SYS_epoll_create1 => descriptor::epoll_create1(fd).into(),
+            libc::SYS_epoll_ctl => descriptor::epoll_ctl(fd, b as _, c as _, d as _).into(),
+            libc::SYS_epoll_wait => waiting::epoll_wait(fd, b as _, c as _, d as _).into(),
+            libc::SYS_poll => waiting::poll(a as _, b as _, c as _).into(),
+            // The kernel's masks are the first eight bytes of the C library's, which hands on no more of them.
+            libc::SYS_ppoll => waiting::ppoll(a as _, b as _, c as _, d as _).into(),
+            libc::SYS_epoll_pwait => waiting::epoll_pwait(fd, b as _, c as _, d as _, e as _).into(),
+            SYS_EPOLL_PWAIT2 => waiting::epoll_pwait2(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_select => waiting::select(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_pselect6 => {
+                // The last argument leads to the mask and its length.
+                let mask =
+                    (f as *const *const libc::sigset_t).as_ref().map_or(core::ptr::null(), |mask| *mask);
+                waiting::pselect(fd, b as _, c as _, d as _, e as _, mask).into()
+            }
+            libc::SYS_rt_sigaction => {
+                signals::bypass();
+                real()
+            }
+            libc::SYS_setuid
+            | libc::SYS_setgid
+            | libc::SYS_setreuid
+            | libc::SYS_setregid
+            | libc::SYS_setresuid
+            | libc::SYS_setresgid
+            | libc::SYS_setgroups
+            | libc::SYS_chroot => {
+                offer::connect_early();
+                real()
+            }
+            libc::SYS_io_uring_setup => {
+                every_socket_to_kernel();
+                real()
+            }
+            _ => real(),
+        }
+    }
+}
+
+/// Rings of the kernel's own may be given any descriptor, and nobody sees it.
+fn every_socket_to_kernel() {
+    crate::offer::give_up();
+    errno::keep(|| {
+        table::each(|fd, meaning| {
+            if matches!(meaning, Meaning::Socket(_)) {
+                data::to_kernel(fd, Reason::IoUring);
+            }
+        });
+    });
+}

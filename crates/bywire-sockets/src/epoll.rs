@@ -1,0 +1,615 @@
+//! Epoll sets of the program's that hold carried connections.
+//!
+//! The kernel's set stays what the program waits on. It holds the bell, and of a carried connection it is asked
+//! only what the rings do not know. What it says of one is kept until the same look that asks the rings: so each
+//! connection is reported once, with everything that it is ready for.
+
+use core::sync::atomic::Ordering;
+
+use bywire_pairing::reason::Reason;
+use libc::epoll_event;
+
+use crate::arena::{self, ITEMS, Item, Set};
+use crate::bell::{self, BELL_DATA};
+use crate::ready::{ALWAYS, IN, OUT, RDHUP, Ready};
+use crate::table::{self, Connection, Meaning, STREAM, Socket};
+use crate::{errno, kernel, real, spin};
+
+const EDGE: u32 = libc::EPOLLET as u32;
+const ONCE: u32 = libc::EPOLLONESHOT as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+/// What the kernel reports for a carried connection: this, and its item's index.
+const ITEM_DATA: u64 = 0xB7E2_0000_0000_0000;
+const TAG: u64 = 0xFFFF << 48;
+/// While rings have news all the time, the kernel is asked at one look of so many.
+const KERNEL_EVERY: u32 = 8;
+
+/// `epoll_ctl`.
+pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) -> i32 {
+    // SAFETY: the program's own arguments.
+    let real = || unsafe { real::epoll_ctl(set_fd, operation, fd, event) };
+    if let Meaning::Set(inner) = table::meaning(fd)
+        && let Some(inner) = arena::family().and_then(|family| family.sets.get(inner as usize))
+    {
+        inner.nested.store(1, Ordering::Release);
+        return real();
+    }
+    if table::meaning(fd) == Meaning::Hidden {
+        errno::set(libc::EBADF);
+        return -1;
+    }
+    let Some(socket) = table::socket(fd) else { return real() };
+    let wanted = if event.is_null() {
+        0
+    } else {
+        // SAFETY: the program's own event.
+        unsafe { event.read_unaligned().events }
+    };
+    let Some((index, set)) = table::set(set_fd) else { return outside(socket, &real) };
+    if wanted & EXCLUSIVE != 0 {
+        return outside(socket, &real);
+    }
+    let _held = set.lock.hold();
+    let place = Place { set_fd, index, set };
+    match operation {
+        libc::EPOLL_CTL_DEL => {
+            let status = real();
+            if status == 0
+                && let Some((at, item)) = place.find(&socket)
+            {
+                place.remove(&socket, at, item);
+            }
+            status
+        }
+        _ if event.is_null() => real(),
+        libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
+            // SAFETY: the program's own event.
+            place.register(socket, operation, unsafe { event.read_unaligned() }, &real)
+        }
+        _ => real(),
+    }
+}
+
+/// A registration that is not followed: such a socket stays in the kernel, or goes back there.
+fn outside(socket: Socket, real: &dyn Fn() -> i32) -> i32 {
+    socket.stay(Reason::Epoll);
+    if let Ok(connection) = socket.carried() {
+        connection.bring_back_or_break(Reason::Epoll);
+    }
+    real()
+}
+
+/// A set, by the descriptor that it was called by.
+struct Place {
+    set_fd: i32,
+    index: u32,
+    set: &'static Set,
+}
+
+fn item(index: u32) -> Option<&'static Item> {
+    if index == 0 { None } else { arena::family()?.items.get(index as usize) }
+}
+
+/// Every registration of a socket.
+fn of_socket(socket: &Socket) -> impl Iterator<Item = (u32, &'static Item)> {
+    let mut next = socket.record.items.load(Ordering::Acquire);
+    core::iter::from_fn(move || {
+        let (index, found) = (next, item(next)?);
+        next = found.next_of_record.load(Ordering::Acquire);
+        Some((index, found))
+    })
+    .take(ITEMS)
+}
+
+impl Place {
+    fn find(&self, socket: &Socket) -> Option<(u32, &'static Item)> {
+        of_socket(socket).find(|(_, item)| {
+            item.set.load(Ordering::Relaxed) == self.index && item.fd.load(Ordering::Relaxed) == socket.fd
+        })
+    }
+
+    fn register(&self, socket: Socket, operation: i32, event: epoll_event, real: &dyn Fn() -> i32) -> i32 {
+        let known = self.find(&socket);
+        let connection = match socket.carried() {
+            Err(plain) => return self.register_plainly(&plain, operation, event, known, real),
+            Ok(connection) => connection,
+        };
+        // The kernel decides whether this is possible at all, with what it will be asked.
+        let wanted = { event.events };
+        let asked = asked(&connection, wanted);
+        let (at, item) = match (known, operation) {
+            (Some(known), libc::EPOLL_CTL_MOD) => known,
+            (None, libc::EPOLL_CTL_ADD) => {
+                let Some(new) = claim() else {
+                    connection.bring_back_or_break(Reason::Memory);
+                    return real();
+                };
+                new
+            }
+            // EEXIST or ENOENT, from the kernel itself.
+            _ => return real(),
+        };
+        let mut own = epoll_event { events: asked, u64: ITEM_DATA | u64::from(at) };
+        // SAFETY: a live event.
+        let status = unsafe { real::epoll_ctl(self.set_fd, operation, connection.fd, &raw mut own) };
+        if status != 0 {
+            if operation == libc::EPOLL_CTL_ADD {
+                item.set.store(0, Ordering::Release);
+            }
+            return status;
+        }
+        if operation == libc::EPOLL_CTL_ADD {
+            self.link(&connection, at, item);
+        }
+        item.asked.store(asked, Ordering::Relaxed);
+        arm(item, &event, 1);
+        self.list(&connection, at, item);
+        self.add_bell();
+        // Whoever sleeps in this set has not looked at the rings for it.
+        bell::ring_own();
+        0
+    }
+
+    fn register_plainly(
+        &self,
+        socket: &Socket,
+        operation: i32,
+        event: epoll_event,
+        known: Option<(u32, &'static Item)>,
+        real: &dyn Fn() -> i32,
+    ) -> i32 {
+        let status = real();
+        if status != 0 {
+            return status;
+        }
+        match (known, operation) {
+            (Some((_, item)), _) => arm(item, &event, 0),
+            (None, libc::EPOLL_CTL_ADD) => match claim() {
+                Some((at, item)) => {
+                    arm(item, &event, 0);
+                    self.link(socket, at, item);
+                }
+                None => socket.stay(Reason::Memory),
+            },
+            // Registered before we knew the set.
+            _ => socket.stay(Reason::Epoll),
+        }
+        0
+    }
+
+    fn link(&self, socket: &Socket, at: u32, item: &Item) {
+        item.record.store(socket.index, Ordering::Relaxed);
+        item.fd.store(socket.fd, Ordering::Relaxed);
+        item.set.store(self.index, Ordering::Relaxed);
+        let Some(family) = arena::family() else { return };
+        socket.record.awaited.store(1, Ordering::Relaxed);
+        let _held = family.registering.hold();
+        item.next_of_record.store(socket.record.items.load(Ordering::Relaxed), Ordering::Relaxed);
+        socket.record.items.store(at, Ordering::Release);
+    }
+
+    /// Into the list that every look at the set goes through.
+    fn list(&self, connection: &Connection, at: u32, item: &Item) {
+        if item.listed.swap(1, Ordering::Relaxed) != 0 {
+            return;
+        }
+        item.seen_tail.store(STREAM.tail(&connection.remote), Ordering::Relaxed);
+        item.seen_full.store(connection.record.full.load(Ordering::Relaxed), Ordering::Relaxed);
+        item.seen_ended.store(0, Ordering::Relaxed);
+        item.next_of_set.store(self.set.carried.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.set.carried.store(at, Ordering::Release);
+    }
+
+    fn add_bell(&self) -> bool {
+        if self.set.belled.load(Ordering::Acquire) == 0 && bell::add_to(self.set_fd) {
+            self.set.belled.store(1, Ordering::Release);
+        }
+        self.set.belled.load(Ordering::Acquire) != 0
+    }
+
+    fn remove(&self, socket: &Socket, at: u32, item: &Item) {
+        unlink_from_socket(socket, at);
+        free(self.set, at, item);
+    }
+}
+
+/// Takes an item out of its set's list and gives it back. Its record's list is the caller's.
+fn free(set: &Set, at: u32, item: &Item) {
+    if item.listed.swap(0, Ordering::Relaxed) != 0 {
+        unlink(&set.carried, at, |item| &item.next_of_set);
+    }
+    item.set.store(0, Ordering::Release);
+    if let Some(family) = arena::family() {
+        family.freed_item.store(at, Ordering::Relaxed);
+    }
+}
+
+fn unlink_from_socket(socket: &Socket, at: u32) {
+    let Some(family) = arena::family() else { return };
+    let _held = family.registering.hold();
+    unlink(&socket.record.items, at, |item| &item.next_of_record);
+}
+
+fn unlink(
+    head: &core::sync::atomic::AtomicU32,
+    at: u32,
+    next: impl Fn(&'static Item) -> &'static core::sync::atomic::AtomicU32,
+) {
+    let Some(gone) = item(at) else { return };
+    let after = next(gone).load(Ordering::Relaxed);
+    if head.load(Ordering::Relaxed) == at {
+        return head.store(after, Ordering::Release);
+    }
+    let mut place = head.load(Ordering::Relaxed);
+    for _ in 0..ITEMS {
+        let Some(found) = item(place) else { return };
+        place = next(found).load(Ordering::Relaxed);
+        if place == at {
+            return next(found).store(after, Ordering::Release);
+        }
+    }
+}
+
+/// A free item, which is taken by having a set.
+fn claim() -> Option<(u32, &'static Item)> {
+    let family = arena::family()?;
+    let start = family.next_item.load(Ordering::Relaxed);
+    let freed = family.freed_item.load(Ordering::Relaxed);
+    for (step, at) in core::iter::once(freed).chain((0..256).map(|step| start.wrapping_add(step))).enumerate()
+    {
+        let at = at % ITEMS as u32;
+        let Some(found) = item(at) else { continue };
+        if found.set.compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            if step > 0 {
+                family.next_item.store(at + 1, Ordering::Relaxed);
+            }
+            for field in [&found.heard, &found.asked, &found.next_of_set, &found.next_of_record] {
+                field.store(0, Ordering::Relaxed);
+            }
+            found.listed.store(0, Ordering::Relaxed);
+            return Some((at, found));
+        }
+    }
+    None
+}
+
+fn arm(item: &Item, event: &epoll_event, fresh: u8) {
+    item.events.store(event.events, Ordering::Relaxed);
+    item.data.store(event.u64, Ordering::Relaxed);
+    item.spent.store(0, Ordering::Relaxed);
+    item.heard.store(0, Ordering::Relaxed);
+    item.fresh.store(fresh, Ordering::Release);
+}
+
+/// What the kernel has to be asked for somebody who wants `wanted`. Where edges count, they count there too.
+fn asked(connection: &Connection, wanted: u32) -> u32 {
+    connection.ready(wanted & !(EDGE | ONCE)).ask & !(EDGE | ONCE) | wanted & EDGE
+}
+
+/// Before a socket is carried: every set that holds it hears the bell, and asks the kernel less.
+pub fn make_ready(socket: &Socket) -> bool {
+    let is_simple = of_socket(socket).all(|(_, item)| {
+        let index = item.set.load(Ordering::Relaxed);
+        arena::family()
+            .and_then(|family| family.sets.get(index as usize))
+            .is_some_and(|set| set.nested.load(Ordering::Acquire) == 0)
+    });
+    if !is_simple {
+        socket.stay(Reason::Epoll);
+        return false;
+    }
+    // Whether the kernel has reported one of these, and disarmed it, is not known.
+    if of_socket(socket).any(|(_, item)| item.events.load(Ordering::Relaxed) & ONCE != 0) {
+        return false;
+    }
+    for (_, item) in of_socket(socket) {
+        let index = item.set.load(Ordering::Relaxed);
+        let Some(set_fd) = descriptor_of(index) else { return false };
+        let Some((_, set)) = table::set(set_fd) else { return false };
+        let _held = set.lock.hold();
+        if !(Place { set_fd, index, set }).add_bell() {
+            return false;
+        }
+    }
+    true
+}
+
+/// Once it is carried: its registrations are looked at with the rings.
+pub fn convert(connection: &Connection) {
+    for (at, item) in of_socket(connection) {
+        let index = item.set.load(Ordering::Relaxed);
+        let Some(set_fd) = descriptor_of(index) else { continue };
+        let Some((_, set)) = table::set(set_fd) else { continue };
+        let _held = set.lock.hold();
+        let place = Place { set_fd, index, set };
+        place.list(connection, at, item);
+        ask_again(set_fd, connection, at, item);
+    }
+    bell::ring_own();
+}
+
+/// A descriptor of this process that means the set.
+fn descriptor_of(index: u32) -> Option<i32> {
+    let mut found = None;
+    table::each(|fd, meaning| {
+        if meaning == Meaning::Set(index) {
+            found = Some(fd);
+        }
+    });
+    found
+}
+
+/// Asks the kernel for what the rings do not know by now.
+fn ask_again(set_fd: i32, connection: &Connection, at: u32, item: &Item) {
+    let wanted = item.events.load(Ordering::Relaxed);
+    let is_spent = item.spent.load(Ordering::Relaxed) != 0;
+    // One that is spent must not be heard again: by its edges, what is there already is not.
+    let asked = if is_spent { EDGE } else { asked(connection, wanted) };
+    if item.asked.load(Ordering::Relaxed) == asked {
+        return;
+    }
+    let mut event = epoll_event { events: asked, u64: ITEM_DATA | u64::from(at) };
+    let fd = item.fd.load(Ordering::Relaxed);
+    // SAFETY: a live event.
+    if unsafe { real::epoll_ctl(set_fd, libc::EPOLL_CTL_MOD, fd, &raw mut event) } == 0 {
+        item.asked.store(asked, Ordering::Relaxed);
+    }
+}
+
+/// The last descriptor of a set is being closed.
+pub fn clear(index: u32, set: &Set) {
+    let _held = set.lock.hold();
+    // Registrations of sockets that are not carried are in no list of the set's: they are found through sockets.
+    table::each_held(|socket, _| {
+        while let Some((at, item)) =
+            of_socket(socket).find(|(_, item)| item.set.load(Ordering::Relaxed) == index)
+        {
+            unlink_from_socket(socket, at);
+            free(set, at, item);
+        }
+    });
+}
+
+/// A socket is gone for good, and the kernel has taken it out of its sets.
+pub fn forget(socket: &Socket) {
+    let Some(family) = arena::family() else { return };
+    while let Some((at, item)) = of_socket(socket).next() {
+        let index = item.set.load(Ordering::Relaxed);
+        let Some(set) = family.sets.get(index as usize) else { return };
+        let _held = set.lock.hold();
+        unlink_from_socket(socket, at);
+        free(set, at, item);
+    }
+}
+
+/// The wait of a call: `real` takes events, their number, and a time-out in milliseconds.
+pub struct Wait<'a> {
+    /// The set's descriptor.
+    pub set_fd: i32,
+    /// Where events go.
+    pub events: *mut epoll_event,
+    /// How many.
+    pub count: i32,
+    /// When it ends: 0 at once, `None` never.
+    pub timeout_ns: Option<u64>,
+    /// The kernel's wait, with a time-out in nanoseconds.
+    pub real: &'a dyn Fn(*mut epoll_event, i32, Option<u64>) -> i32,
+}
+
+impl Wait<'_> {
+    /// Waits.
+    pub fn run(&self) -> i32 {
+        let Some((index, set)) = table::set(self.set_fd) else {
+            return (self.real)(self.events, self.count, self.timeout_ns);
+        };
+        if self.count <= 0 || self.events.is_null() {
+            return (self.real)(self.events, self.count, self.timeout_ns);
+        }
+        let place = Place { set_fd: self.set_fd, index, set };
+        let end = self.timeout_ns.map(|timeout| kernel::now_ns().saturating_add(timeout));
+        loop {
+            let left = end.map(|end| end.saturating_sub(kernel::now_ns()));
+            if let Some(result) = self.turn(&place, left) {
+                if set.nested.load(Ordering::Acquire) != 0 && set.carried.load(Ordering::Acquire) != 0 {
+                    // Whoever watches this set sees by the bell alone that something is left in the rings.
+                    bell::ring_own();
+                }
+                return result;
+            }
+            if left == Some(0) {
+                return 0;
+            }
+        }
+    }
+
+    /// One look, with a sleep if there is nothing; `None`: look again.
+    fn turn(&self, place: &Place, left_ns: Option<u64>) -> Option<i32> {
+        if place.set.carried.load(Ordering::Acquire) == 0 {
+            let found = (self.real)(self.events, self.count, left_ns);
+            return self.result(place, found);
+        }
+        let found = place.look(self.events, self.count);
+        if found > 0 {
+            let turn = place.set.turn.fetch_add(1, Ordering::Relaxed);
+            if !turn.is_multiple_of(KERNEL_EVERY) || found == self.count {
+                return Some(found);
+            }
+            let more = (self.real)(self.at(found), self.count - found, Some(0));
+            return Some(found + place.sort(self.at(found), more.max(0)));
+        }
+        let mut found = 0;
+        if left_ns != Some(0) {
+            let deadline = left_ns.map(|left| kernel::now_ns().saturating_add(left));
+            spin::until(
+                || {
+                    found = place.look(self.events, self.count);
+                    found > 0
+                },
+                deadline,
+            );
+            if found > 0 {
+                return Some(found);
+            }
+        }
+        let asleep = bell::asleep();
+        let found = place.look(self.events, self.count);
+        let found = if found > 0 {
+            found
+        } else {
+            // Without a page nobody would ring: then sleeps are short.
+            let left_ns =
+                if asleep.is_some() { left_ns } else { Some(left_ns.unwrap_or(u64::MAX).min(10_000_000)) };
+            let heard = (self.real)(self.events, self.count, left_ns);
+            drop(asleep);
+            return self.result(place, heard);
+        };
+        Some(found)
+    }
+
+    /// What the kernel has said, and what the rings have by now.
+    fn result(&self, place: &Place, heard: i32) -> Option<i32> {
+        if heard < 0 {
+            return Some(heard);
+        }
+        let sorted = place.sort(self.events, heard);
+        let found = sorted + place.look(self.at(sorted), self.count - sorted);
+        if found > 0 { Some(found) } else { None }
+    }
+
+    fn at(&self, index: i32) -> *mut epoll_event {
+        self.events.wrapping_add(index.max(0) as usize)
+    }
+}
+
+impl Place {
+    /// Keeps what the kernel says of carried connections for [`Self::look`], and leaves the rest to the program.
+    fn sort(&self, events: *mut epoll_event, count: i32) -> i32 {
+        let mut kept = 0;
+        for index in 0..count.max(0) as usize {
+            // SAFETY: the kernel has written `count` events there.
+            let event = unsafe { events.add(index).read_unaligned() };
+            let data = { event.u64 };
+            if data == BELL_DATA {
+                continue;
+            }
+            if data & TAG == ITEM_DATA
+                && let Some(item) = item(data as u32)
+                && item.set.load(Ordering::Acquire) == self.index
+            {
+                item.heard.fetch_or(event.events, Ordering::AcqRel);
+                continue;
+            }
+            // SAFETY: at most as far as was read.
+            unsafe { events.add(kept).write_unaligned(event) };
+            kept += 1;
+        }
+        kept as i32
+    }
+
+    /// Reports carried connections that are ready.
+    fn look(&self, events: *mut epoll_event, count: i32) -> i32 {
+        if self.set.carried.load(Ordering::Acquire) == 0 || count <= 0 {
+            return 0;
+        }
+        let _held = self.set.lock.hold();
+        let (mut found, mut at, mut last) = (0, self.set.carried.load(Ordering::Acquire), 0);
+        for _ in 0..ITEMS {
+            let Some(item) = item(at) else { break };
+            if found == count {
+                self.rotate(at, last);
+                break;
+            }
+            if let Some(event) = self.event_of(at, item) {
+                // SAFETY: the program's array has room for `count` events.
+                unsafe { events.add(found as usize).write_unaligned(event) };
+                found += 1;
+            }
+            (last, at) = (at, item.next_of_set.load(Ordering::Acquire));
+        }
+        found
+    }
+
+    /// Puts what was not looked at first, so that nobody starves behind a few busy ones.
+    fn rotate(&self, first: u32, before: u32) {
+        let (Some(split), head) = (item(before), self.set.carried.load(Ordering::Relaxed)) else { return };
+        let mut end = first;
+        for _ in 0..ITEMS {
+            match item(end).map(|item| item.next_of_set.load(Ordering::Relaxed)) {
+                Some(0) | None => break,
+                Some(next) => end = next,
+            }
+        }
+        if let Some(end) = item(end) {
+            split.next_of_set.store(0, Ordering::Relaxed);
+            end.next_of_set.store(head, Ordering::Relaxed);
+            self.set.carried.store(first, Ordering::Release);
+        }
+    }
+
+    fn event_of(&self, at: u32, item: &Item) -> Option<epoll_event> {
+        let record = item.record.load(Ordering::Relaxed);
+        let connection = table::by_index(item.fd.load(Ordering::Relaxed), record)?.mapped().ok()?;
+        let heard = item.heard.swap(0, Ordering::AcqRel);
+        if heard != 0 {
+            connection.heard(heard as i16);
+        }
+        if item.spent.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        let wanted = item.events.load(Ordering::Relaxed);
+        let tail = STREAM.tail(&connection.remote);
+        let full = connection.record.full.load(Ordering::Acquire);
+        let ready = connection.ready(wanted & !(EDGE | ONCE));
+        ask_again(self.set_fd, &connection, at, item);
+        let mut bits = ready.bits & (wanted | ALWAYS);
+        // One report says everything, wherever it is known. What was heard may have been taken since, as an error or as
+        // bytes: the kernel, too, looks again before it reports.
+        let elsewhere = ready.ask & wanted & (IN | OUT | libc::EPOLLPRI as u32);
+        if elsewhere != 0 && (bits | heard & elsewhere) != 0 {
+            bits |= u32::from(kernel::ready(connection.fd, elsewhere as i16) as u16) & (wanted | ALWAYS);
+        }
+        let is_due =
+            if wanted & EDGE == 0 { bits != 0 } else { edge(item, bits, heard, tail, full, &connection) };
+        if !is_due {
+            return None;
+        }
+        if wanted & ONCE != 0 {
+            item.spent.store(1, Ordering::Relaxed);
+            ask_again(self.set_fd, &connection, at, item);
+        }
+        Some(epoll_event { events: bits, u64: item.data.load(Ordering::Relaxed) })
+    }
+}
+
+/// Has anything happened since the last report that the kernel would report again?
+fn edge(item: &Item, bits: u32, heard: u32, tail: u64, full: u32, connection: &Connection) -> bool {
+    let ended = connection.record.ended.load(Ordering::Acquire);
+    let fresh = item.fresh.swap(0, Ordering::AcqRel) != 0;
+    let more = item.seen_tail.swap(tail, Ordering::Relaxed) != tail;
+    let ends = item.seen_ended.swap(ended, Ordering::Relaxed) != ended;
+    let room = bits & OUT != 0 && item.seen_full.load(Ordering::Relaxed) != full;
+    if room {
+        item.seen_full.store(full, Ordering::Relaxed);
+    }
+    let of_bytes = (more || ends) && bits & (IN | RDHUP) != 0;
+    bits != 0 && (fresh || of_bytes || room || heard & bits != 0)
+}
+
+/// What a set that is itself watched has for its watcher.
+pub fn is_ready(index: u32) -> bool {
+    let Some(set) = arena::family().and_then(|family| family.sets.get(index as usize)) else { return false };
+    let _held = set.lock.hold();
+    let mut at = set.carried.load(Ordering::Acquire);
+    for _ in 0..ITEMS {
+        let Some(item) = item(at) else { return false };
+        let wanted = item.events.load(Ordering::Relaxed) & !(EDGE | ONCE);
+        let ready = table::by_index(item.fd.load(Ordering::Relaxed), item.record.load(Ordering::Relaxed))
+            .and_then(|socket| socket.mapped().ok())
+            .map_or(Ready::default(), |connection| connection.ready(wanted));
+        if item.spent.load(Ordering::Relaxed) == 0 && ready.bits & wanted != 0 {
+            return true;
+        }
+        at = item.next_of_set.load(Ordering::Acquire);
+    }
+    false
+}

@@ -1,0 +1,147 @@
+//! What the kernel itself says of a connection.
+
+use core::mem::MaybeUninit;
+
+use crate::real;
+
+/// Bytes by the kernel's own account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// `TCP_ESTABLISHED`: neither end has finished.
+    pub is_established: bool,
+    /// Bytes that it was given to send.
+    pub given: u64,
+    /// Bytes that were taken out of it.
+    pub taken: u64,
+    /// All of it is of one moment.
+    pub is_steady: bool,
+}
+
+/// Places in `struct tcp_info` of linux/tcp.h, which only ever grows at its end.
+const RECEIVED: usize = 128;
+const NOT_SENT: usize = 144;
+const SENT: usize = 200;
+const SENT_AGAIN: usize = 208;
+const END: usize = 216;
+
+/// Bytes go on arriving while the kernel is asked twice; after so many looks the account is not of one moment.
+const LOOKS: u32 = 64;
+
+/// The account of `fd`, whom nobody reads meanwhile; `None` on a kernel that does not keep it.
+pub fn account(fd: i32) -> Option<Account> {
+    let mut before = queued(fd)?;
+    for _ in 0..LOOKS {
+        let (account, after) = (account_beside(fd, before)?, queued(fd)?);
+        if before == after {
+            return Some(account);
+        }
+        before = after;
+    }
+    Some(Account { is_steady: false, ..account_beside(fd, before)? })
+}
+
+fn account_beside(fd: i32, queued: i32) -> Option<Account> {
+    let mut information = [0u8; 256];
+    let length = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut information)?;
+    if length < END {
+        return None;
+    }
+    let wide = |at: usize| {
+        information.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes)
+    };
+    let not_sent = information.get(NOT_SENT..NOT_SENT + 4)?.try_into().ok().map(u32::from_ne_bytes)?;
+    Some(Account {
+        is_established: information.first() == Some(&1),
+        given: wide(SENT)?.wrapping_sub(wide(SENT_AGAIN)?).wrapping_add(not_sent.into()),
+        taken: wide(RECEIVED)?.wrapping_sub(queued as u64),
+        is_steady: true,
+    })
+}
+
+/// Bytes that wait in the kernel to be received.
+pub fn queued(fd: i32) -> Option<i32> {
+    let mut queued = 0i32;
+    // SAFETY: FIONREAD writes one int.
+    let status = unsafe { real::ioctl(fd, libc::FIONREAD as usize, (&raw mut queued).cast()) };
+    (status == 0).then_some(queued)
+}
+
+/// A socket option's bytes: how many the kernel wrote.
+pub fn option(fd: i32, level: i32, name: i32, value: &mut [u8]) -> Option<usize> {
+    let mut length = value.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes.
+    let status = unsafe { real::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &raw mut length) };
+    (status == 0).then_some(length as usize)
+}
+
+/// A socket option that is an int.
+pub fn number(fd: i32, level: i32, name: i32) -> Option<i32> {
+    let mut value = [0; 4];
+    option(fd, level, name, &mut value)?;
+    Some(i32::from_ne_bytes(value))
+}
+
+/// `SO_RCVTIMEO` or `SO_SNDTIMEO`, in nanoseconds; `None`: for ever.
+pub fn patience(fd: i32, name: i32) -> Option<u64> {
+    let mut value = [0; 16];
+    option(fd, libc::SOL_SOCKET, name, &mut value)?;
+    let (seconds, rest) = value.split_at(8);
+    let word = |bytes: &[u8]| bytes.try_into().map(i64::from_ne_bytes).unwrap_or(0);
+    let total = (word(seconds) as u64).saturating_mul(1_000_000_000) + word(rest) as u64 * 1000;
+    (total > 0).then_some(total)
+}
+
+/// Was the descriptor told not to wait?
+pub fn is_nonblocking(fd: i32) -> bool {
+    // SAFETY: no pointers.
+    let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
+    flags >= 0 && flags & libc::O_NONBLOCK != 0
+}
+
+/// Has somebody set `SO_LINGER`?
+pub fn lingers(fd: i32) -> bool {
+    let mut value = [0; size_of::<libc::linger>()];
+    option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &mut value);
+    value.iter().take(4).any(|byte| *byte != 0)
+}
+
+/// Sets `SO_LINGER`.
+pub fn linger(fd: i32, seconds: Option<i32>) {
+    let value = libc::linger { l_onoff: seconds.is_some().into(), l_linger: seconds.unwrap_or(0) };
+    // SAFETY: a live structure of the size given.
+    crate::errno::keep(|| unsafe {
+        real::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const value).cast(),
+            size_of_val(&value) as u32,
+        )
+    });
+}
+
+/// What `poll` says now, for these events.
+pub fn ready(fd: i32, events: i16) -> i16 {
+    wait(fd, events, 0).unwrap_or(0)
+}
+
+/// What `poll` says within so many milliseconds; `Err` with the error number.
+pub fn wait(fd: i32, events: i16, timeout_ms: i32) -> Result<i16, i32> {
+    let mut file = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: one live entry.
+    match unsafe { real::poll(&raw mut file, 1, timeout_ms) } {
+        status if status < 0 => Err(crate::errno::last()),
+        _ => Ok(file.revents),
+    }
+}
+
+/// Nanoseconds of the clock that only goes forward.
+pub fn now_ns() -> u64 {
+    let mut time = MaybeUninit::<libc::timespec>::zeroed();
+    // SAFETY: valid for writes; noughts are a value.
+    let time = unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, time.as_mut_ptr());
+        time.assume_init()
+    };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

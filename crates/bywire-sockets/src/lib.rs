@@ -1,0 +1,61 @@
+//! Carries the TCP connections of unmodified programs of one machine in shared memory.
+//!
+//! `bywire run` preloads this library. It stands in front of the C library's calls on descriptors; how it works,
+//! what it never does and why is in `docs/sockets.md`. What a call finds is in `table` and `arena`; how a
+//! connection leaves the kernel, in `offer` and `send`; where its bytes are, in `carry` and `receive`; what it
+//! is ready for, in `ready`, `poll`, `select` and `epoll`.
+//!
+//! Rules of every call: no allocation, no lock of the standard library, no thread-local destructor, nothing
+//! printed. Where anything is in doubt, the connection stays in the kernel.
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("the preloaded library knows the calls of Linux on x86-64 only");
+
+mod account;
+mod arena;
+mod bell;
+mod carry;
+mod entry;
+mod epoll;
+mod errno;
+mod kernel;
+mod life;
+mod lock;
+mod log;
+mod offer;
+mod parts;
+mod poll;
+mod process;
+mod ready;
+mod real;
+mod receive;
+mod select;
+mod send;
+mod signals;
+mod spin;
+mod table;
+
+/// Runs when the program loads the library, before the program itself.
+// SAFETY: the section holds addresses of functions of this type.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = {
+    extern "C" fn begin() {
+        entry::shield((), || {
+            std::panic::set_hook(Box::new(|_| {}));
+            life::begin();
+        });
+    }
+    begin
+};
+
+/// Runs when the program ends in order.
+// SAFETY: as above.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = {
+    extern "C" fn end() {
+        entry::shield((), life::end);
+    }
+    end
+};

@@ -1,0 +1,342 @@
+//! How sockets begin, are duplicated, passed on, forked and closed.
+
+use core::ffi::CStr;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use bywire_pairing::reason::Reason;
+use bywire_ring::stream::{HALF, News};
+
+use crate::carry::{self, SHUT, SHUT_SENDING};
+use crate::table::{self, Leaving, Meaning, STREAM, Socket};
+use crate::{account, arena, bell, errno, kernel, lock, log, offer, real, spin};
+
+/// How long a program that starts another one waits for its connections to come back.
+const EXEC_PATIENCE_NS: u64 = 1_000_000_000;
+
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// A word that a forked child finds wiped; null: there is none.
+static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
+/// When the library is loaded.
+pub fn begin() {
+    // SAFETY: names of the environment, and handlers that live as long as the library.
+    unsafe {
+        let path = libc::getenv(c"BYWIRE_SOCKETS_SERVICE".as_ptr());
+        if path.is_null() {
+            return;
+        }
+        let log = libc::getenv(c"BYWIRE_LOG".as_ptr());
+        if !log.is_null() {
+            log::configure(CStr::from_ptr(log).to_bytes());
+        }
+        let calls = libc::getenv(c"BYWIRE_SOCKETS_CALLS".as_ptr());
+        let calls = (!calls.is_null()).then(|| CStr::from_ptr(calls));
+        let calls = calls.and_then(|text| text.to_str().ok()?.parse().ok());
+        offer::configure(CStr::from_ptr(path).to_bytes(), calls);
+        arena::found();
+        mark();
+        let spins = libc::getenv(c"BYWIRE_SOCKETS_SPIN".as_ptr());
+        if spins.is_null() || CStr::from_ptr(spins) != c"0" {
+            spin::configure(CStr::from_ptr(path));
+        }
+        libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child));
+    }
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+}
+
+pub extern "C" fn before_fork() {
+    table::before_fork();
+}
+
+pub extern "C" fn after_fork_in_parent() {
+    table::after_fork_in_parent();
+}
+
+pub extern "C" fn after_fork_in_child() {
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+    set_mark();
+    lock::forget_thread();
+    table::after_fork_in_child();
+    bell::after_fork_in_child();
+    account::after_fork_in_child();
+    offer::after_fork_in_child();
+}
+
+/// Makes the word by which a fork is noticed without asking the kernel each time.
+fn mark() {
+    const PAGE_BYTES: usize = 4096;
+    // SAFETY: a new private mapping, which stays.
+    unsafe {
+        let sharing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let page =
+            libc::mmap(ptr::null_mut(), PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, sharing, -1, 0);
+        if page == libc::MAP_FAILED || libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) != 0 {
+            return;
+        }
+        MARK.store(page.cast(), Ordering::Release);
+    }
+    set_mark();
+}
+
+fn set_mark() {
+    // SAFETY: null, or a page that stays.
+    if let Some(mark) = unsafe { MARK.load(Ordering::Acquire).as_ref() } {
+        mark.store(1, Ordering::Relaxed);
+    }
+}
+
+/// A process that came from a raw system call counts as forked as soon as it closes something.
+fn notice_fork() {
+    // SAFETY: as above.
+    if unsafe { MARK.load(Ordering::Acquire).as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) != 0)
+    {
+        return;
+    }
+    if PROCESS.load(Ordering::Relaxed) != std::process::id() && offer::is_possible() {
+        lock::forget_thread();
+        table::after_fork_in_child();
+        before_fork();
+        after_fork_in_parent();
+        after_fork_in_child();
+    }
+}
+
+/// A new socket: TCP ones are followed from here on.
+pub fn made(fd: i32, domain: i32, kind: i32, protocol: i32) {
+    let is_tcp = matches!(domain, libc::AF_INET | libc::AF_INET6)
+        && kind & 0xF == libc::SOCK_STREAM
+        && matches!(protocol, 0 | libc::IPPROTO_TCP);
+    if fd >= 0 && is_tcp && offer::is_possible() {
+        errno::keep(|| table::track(fd));
+    }
+}
+
+/// A connection that a listener has taken.
+pub fn accepted(listener: i32, fd: i32) {
+    if fd < 0 || !offer::is_possible() {
+        return;
+    }
+    errno::keep(|| {
+        let is_tcp = matches!(table::meaning(listener), Meaning::Socket(_))
+            || kernel::number(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
+        if is_tcp {
+            table::track(fd);
+        }
+    });
+}
+
+/// `close`, around the kernel's.
+pub fn close(fd: i32, real: impl FnOnce() -> i32) -> i32 {
+    match table::meaning(fd) {
+        Meaning::Nothing => return real(),
+        Meaning::Hidden => {
+            errno::set(libc::EBADF);
+            return -1;
+        }
+        Meaning::Socket(_) | Meaning::Set(_) => {}
+    }
+    let leaving = departing(fd);
+    let status = real();
+    errno::keep(|| departed(leaving));
+    status
+}
+
+/// Takes `fd` out of the table, and tells the kernel how its end will be.
+pub fn departing(fd: i32) -> Option<Leaving> {
+    notice_fork();
+    let leaving = table::forget(fd)?;
+    if leaving.is_last
+        && let Some(socket) = table::by_index(fd, leaving.index)
+    {
+        log::ending(&socket);
+    }
+    if leaving.is_last
+        && leaving.is_carried()
+        && let Some(Ok(connection)) = table::by_index(fd, leaving.index).map(Socket::mapped)
+    {
+        connection.take_leave();
+    } else if leaving.is_carried()
+        && leaving.hold.descriptors.load(Ordering::SeqCst) == 0
+        && let Some(Ok(connection)) = table::by_index(fd, leaving.index).map(Socket::mapped)
+    {
+        // A process that was killed still counts, so this may be the last one after all.
+        connection.unguard();
+    }
+    Some(leaving)
+}
+
+/// The kernel has closed it.
+pub fn departed(leaving: Option<Leaving>) {
+    let Some(leaving) = leaving else { return };
+    if leaving.is_last
+        && let Some(Ok(connection)) = table::by_index(-1, leaving.index).map(Socket::mapped)
+    {
+        connection.tell(News::Course);
+    }
+    leaving.finish();
+}
+
+/// `close_range`: the library's own descriptors stay.
+pub fn close_range(first: u32, last: u32, flags: i32, real: impl Fn(u32, u32) -> i32) -> i32 {
+    if flags & libc::CLOSE_RANGE_CLOEXEC as i32 != 0 || first > last {
+        return real(first, last);
+    }
+    let mut start = first;
+    let mut status = 0;
+    table::each(|fd, meaning| {
+        let number = fd as u32;
+        if number < first || number > last {
+            return;
+        }
+        if meaning == Meaning::Hidden {
+            if start < number {
+                status |= real(start, number - 1);
+            }
+            start = number + 1;
+        } else {
+            let leaving = departing(fd);
+            status |= real(number, number);
+            departed(leaving);
+        }
+    });
+    if start <= last {
+        status |= real(start, last);
+    }
+    status
+}
+
+/// After `dup` and its like: `new` is what `old` is.
+pub fn duplicated(old: i32, new: i32) {
+    if new >= 0 && new != old && matches!(table::meaning(old), Meaning::Socket(_) | Meaning::Set(_)) {
+        errno::keep(|| table::duplicate(old, new));
+    }
+}
+
+/// `dup2` and `dup3`, around the kernel's: whatever `new` was is closed by it.
+pub fn duplicate_over(old: i32, new: i32, real: impl FnOnce() -> i32) -> i32 {
+    if old == new || table::meaning(old) == Meaning::Hidden {
+        return if old == new { real() } else { errno::fail(libc::EBADF) as i32 };
+    }
+    match table::meaning(new) {
+        Meaning::Nothing => {}
+        Meaning::Hidden => make_way(new),
+        Meaning::Socket(_) | Meaning::Set(_) => {
+            // SAFETY: no pointers.
+            if unsafe { real::fcntl(old, libc::F_GETFD, 0) } < 0 {
+                return real();
+            }
+            let leaving = departing(new);
+            let status = real();
+            errno::keep(|| departed(leaving));
+            duplicated(old, status);
+            return status;
+        }
+    }
+    let status = real();
+    duplicated(old, status);
+    status
+}
+
+/// The program wants this very number: the library's own descriptor moves.
+fn make_way(fd: i32) {
+    // SAFETY: a descriptor of ours.
+    let moved = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
+    table::unhide(fd);
+    if moved >= 0 {
+        table::hide(moved);
+        bell::renumber(fd, moved);
+        offer::renumber(fd, moved);
+    }
+}
+
+/// `shutdown`, around the kernel's.
+pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
+    let Some(Ok(connection)) = table::socket(fd).map(Socket::carried) else { return real() };
+    connection.serve();
+    let (ends_receiving, ends_sending) =
+        (how == libc::SHUT_RD || how == libc::SHUT_RDWR, how == libc::SHUT_WR || how == libc::SHUT_RDWR);
+    if ends_receiving {
+        connection.record.ended.fetch_or(SHUT, Ordering::AcqRel);
+    }
+    if ends_sending {
+        let _held = connection.record.sending.hold();
+        let before = connection.record.ended.fetch_or(SHUT_SENDING, Ordering::AcqRel);
+        // Whoever still receives has half a connection; a killed one is then to be a reset, as nothing else
+        // would tell its peer, who goes on sending.
+        if before & (SHUT | SHUT_SENDING) == 0 && how == libc::SHUT_WR {
+            STREAM.raise(&connection.own, HALF);
+            connection.guard();
+        }
+    }
+    let status = real();
+    errno::keep(|| {
+        connection.ask_kernel();
+        connection.tell(News::Course);
+    });
+    status
+}
+
+/// Before another program takes this process's place, or is started by it: what it may inherit goes back to the
+/// kernel.
+pub fn before_exec() {
+    errno::keep(|| {
+        let end_ns = kernel::now_ns() + EXEC_PATIENCE_NS;
+        table::each(|fd, meaning| {
+            let Meaning::Socket(_) = meaning else { return };
+            // SAFETY: no pointers.
+            let flags = unsafe { real::fcntl(fd, libc::F_GETFD, 0) };
+            if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
+                // The kernel may close it, in order, where nobody is to see it.
+                if let Some(Ok(connection)) = table::socket(fd).map(Socket::carried) {
+                    connection.unguard();
+                }
+                return;
+            }
+            if let Some(socket) = table::socket(fd) {
+                match socket.carried() {
+                    Ok(connection) => {
+                        connection.bring_back(Reason::Passed, end_ns);
+                    }
+                    Err(plain) => plain.stay(Reason::Passed),
+                }
+            }
+        });
+    });
+}
+
+/// Before `fd` goes to a program that may not know this library.
+pub fn before_passing(fd: i32) {
+    let Some(socket) = table::socket(fd) else { return };
+    errno::keep(|| match socket.carried() {
+        Ok(connection) => {
+            connection.bring_back_or_break(Reason::Passed);
+        }
+        Err(plain) => plain.stay(Reason::Passed),
+    });
+}
+
+/// The process ends in order: its peers are told to look.
+pub fn end() {
+    if PROCESS.load(Ordering::Relaxed) != std::process::id() {
+        return;
+    }
+    carry::end_guards();
+    table::each_held(|socket, fd| {
+        let is_last = socket.record.processes.load(Ordering::Acquire) == 1;
+        if is_last && let Some(Ok(connection)) = table::by_index(fd, socket.index).map(Socket::carried) {
+            connection.take_leave();
+            connection.tell(News::Course);
+        }
+        if is_last {
+            log::ending(socket);
+            account::ended(socket);
+        }
+        socket.record.processes.fetch_sub(1, Ordering::AcqRel);
+        // Nobody else is in the middle of something: it may be used again.
+        if is_last && socket.hold.users.load(Ordering::SeqCst) == 1 {
+            socket.record.used.store(0, Ordering::Release);
+        }
+    });
+    account::report();
+}

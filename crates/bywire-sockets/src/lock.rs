@@ -1,0 +1,161 @@
+//! Locks in memory that forked processes share, without the library's allocation and safe against a killed holder.
+//!
+//! The program's handlers wait while one is held ([`crate::signals`]): none finds a connection half changed, and none
+//! that jumps out of a call leaves a lock behind.
+
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::signals;
+
+/// How long a waiter sleeps before it looks whether the holder still lives.
+const LOOK_NS: i64 = 20_000_000;
+const CONTENDED: u32 = 1 << 31;
+const SPINS: u32 = 100;
+
+/// The thread that holds it, and whether others wait.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Lock {
+    word: AtomicU32,
+}
+
+/// A held lock.
+pub struct Held<'a> {
+    lock: &'a Lock,
+    /// What was blocked before; `None` where handlers are held off.
+    blocked: Option<libc::sigset_t>,
+}
+
+impl Lock {
+    /// Not held.
+    pub const fn new() -> Self {
+        Self { word: AtomicU32::new(0) }
+    }
+
+    /// Waits for it. A holder that was killed is taken over from: what it had begun is invisible until published.
+    #[inline]
+    pub fn hold(&self) -> Held<'_> {
+        if signals::are_bypassed() {
+            return self.hold_undisturbed();
+        }
+        signals::hold_off();
+        self.take();
+        Held { lock: self, blocked: None }
+    }
+
+    /// The same for long work: no call of the kernel's is interrupted by a signal.
+    pub fn hold_undisturbed(&self) -> Held<'_> {
+        let blocked = Some(block_signals());
+        self.take();
+        Held { lock: self, blocked }
+    }
+
+    /// The lock alone, for a holder that returns between; [`Self::give`] ends it.
+    #[inline]
+    pub fn take(&self) {
+        let me = thread();
+        let mut spins = 0;
+        // Acquire: pairs with the release in `give`.
+        while let Err(found) = self.word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            if spins < SPINS {
+                spins += 1;
+                core::hint::spin_loop();
+                continue;
+            }
+            if self.wait(found) {
+                // The holder is gone; whoever changes the word first has it.
+                let gone = found | CONTENDED;
+                if self.word.compare_exchange(gone, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Lets go of it.
+    pub fn give(&self) {
+        // Release: pairs with the acquire in `take`.
+        if self.word.swap(0, Ordering::Release) & CONTENDED != 0 {
+            // SAFETY: a live word.
+            unsafe {
+                libc::syscall(libc::SYS_futex, self.word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
+            }
+        }
+    }
+
+    /// `true`: the thread that held it is no more.
+    fn wait(&self, found: u32) -> bool {
+        let contended = found | CONTENDED;
+        if found == 0
+            || (found != contended
+                && self
+                    .word
+                    .compare_exchange(found, contended, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_err())
+        {
+            return false;
+        }
+        let timeout = libc::timespec { tv_sec: 0, tv_nsec: LOOK_NS };
+        // SAFETY: a live word and a live timeout.
+        let status = unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.word.as_ptr(),
+                libc::FUTEX_WAIT,
+                contended,
+                &raw const timeout,
+            )
+        };
+        status == -1 && crate::errno::last() == libc::ETIMEDOUT && !crate::process::lives(found & !CONTENDED)
+    }
+
+    /// For a child's copy of a private lock, whose holders stayed behind.
+    pub fn reset(&self) {
+        self.word.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.lock.give();
+        match &self.blocked {
+            None => signals::admit(),
+            // SAFETY: the mask that `block_signals` found.
+            Some(mask) => unsafe {
+                libc::pthread_sigmask(libc::SIG_SETMASK, mask, core::ptr::null_mut());
+            },
+        }
+    }
+}
+
+fn block_signals() -> libc::sigset_t {
+    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::zeroed());
+    // SAFETY: both are valid for writes; the mask of this thread alone is changed.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        before.assume_init()
+    }
+}
+
+thread_local! {
+    // Constant and without a destructor: nothing is allocated or registered for it.
+    static THREAD: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
+}
+
+/// This thread's number, which the kernel is asked for once.
+pub fn thread() -> u32 {
+    THREAD.with(|number| {
+        if number.get() == 0 {
+            // SAFETY: no arguments.
+            number.set(unsafe { libc::syscall(libc::SYS_gettid) } as u32);
+        }
+        number.get()
+    })
+}
+
+/// A forked child's only thread has another number.
+pub fn forget_thread() {
+    THREAD.with(|number| number.set(0));
+}

@@ -1,0 +1,387 @@
+//! Receiving over a socket of the program's.
+
+use core::cell::Cell;
+use core::sync::atomic::Ordering;
+
+use bywire_ring::lane::Corrupt;
+use bywire_ring::stream::{Course, HALF, Sleep};
+
+use crate::carry::{Source, Woken};
+use crate::parts::Parts;
+use crate::table::{self, Connection, Inside, STREAM, Socket};
+use crate::{errno, kernel, offer, real};
+
+/// Flags of a receive that do not concern the stream: the kernel answers them.
+const ASIDE: i32 = libc::MSG_OOB | libc::MSG_ERRQUEUE;
+/// How long the kernel is left alone with bytes that are under way in it.
+const UNDER_WAY_MS: i32 = 100;
+
+/// A receive, by whatever call it came: `real` is that call as it stands.
+#[inline(always)]
+pub fn receive(fd: i32, parts: impl FnOnce() -> Parts, flags: i32, real: impl Fn() -> isize) -> isize {
+    match table::socket(fd) {
+        None => real(),
+        Some(socket) => receive_tracked(socket, &parts(), flags, &real),
+    }
+}
+
+fn receive_tracked(socket: Socket, parts: &Parts, flags: i32, real: &dyn Fn() -> isize) -> isize {
+    if flags & ASIDE != 0 {
+        return real();
+    }
+    let mut socket = socket;
+    if !socket.is_carried() {
+        offer::consider(&socket);
+    }
+    loop {
+        match socket.carried() {
+            Err(plain) => match receive_plainly(&plain, flags, real) {
+                Some(received) => return received,
+                None => socket = plain,
+            },
+            Ok(connection) => return receive_carried(&connection, parts, flags, real),
+        }
+    }
+}
+
+/// Through the kernel, counted; `None`: it is carried by now.
+fn receive_plainly(socket: &Socket, flags: i32, real: &dyn Fn() -> isize) -> Option<isize> {
+    let _inside = Inside::enter(&socket.record.kernel_readers, socket.record)?;
+    let received = real();
+    count(socket, flags, received);
+    Some(received)
+}
+
+fn count(socket: &Socket, flags: i32, received: isize) {
+    if received > 0 && flags & libc::MSG_PEEK == 0 {
+        socket.record.received.fetch_add(received as u64, Ordering::SeqCst);
+    }
+}
+
+/// What one look at the connection came to.
+enum Step {
+    /// So many bytes.
+    Received(usize),
+    /// Nothing there.
+    Empty,
+    /// The stream has ended.
+    End,
+    /// This error number.
+    Failed(i32),
+    /// The program's own call is right again, for good.
+    Real,
+    /// Look again.
+    Again,
+}
+
+fn receive_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn Fn() -> isize) -> isize {
+    let total = parts.total();
+    // What `MSG_WAITALL` asks for is put together here: part of it may be in the kernel, part in the ring.
+    let is_patient = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
+    let (mut done, mut fruitless, mut deadline) = (0, 0, None);
+    forget_jumped(connection);
+    loop {
+        connection.serve();
+        let step = match look(connection, parts, done, flags) {
+            Ok(step) => step,
+            Err(Corrupt) => {
+                connection.break_off();
+                Step::Failed(libc::ECONNRESET)
+            }
+        };
+        match step {
+            Step::Received(received) => {
+                done += received;
+                let goes_on = is_patient || (flags & libc::MSG_PEEK == 0 && has_more(connection));
+                if done >= total || !goes_on {
+                    return done as isize;
+                }
+                fruitless = 0;
+                continue;
+            }
+            Step::Again => continue,
+            Step::End => return done as isize,
+            _ if done > 0 && !matches!(step, Step::Empty | Step::Real) => return done as isize,
+            Step::Failed(number) => return errno::fail(number),
+            Step::Real if done == 0 => return real(),
+            Step::Real | Step::Empty => {}
+        }
+        if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
+            return if done > 0 { done as isize } else { errno::fail(libc::EAGAIN) };
+        }
+        if deadline.is_none() {
+            deadline = connection.deadline(libc::SO_RCVTIMEO);
+        }
+        let woken = if matches!(step, Step::Real) {
+            wait_in_kernel(connection)
+        } else {
+            connection.sleep(Sleep::Bytes, fruitless, deadline, || {
+                !matches!(connection.source(), Ok(Source::Ring(0) | Source::Held))
+            })
+        };
+        fruitless += 1;
+        match woken {
+            Woken::Look => {}
+            _ if done > 0 => return done as isize,
+            Woken::Signal => return errno::fail(libc::EINTR),
+            Woken::TimeOut => return errno::fail(libc::EAGAIN),
+        }
+        if !connection.is_current() {
+            return errno::fail(libc::EBADF);
+        }
+    }
+}
+
+/// A stream has no seams: a call that has come to the end of what one place holds goes on in the next.
+fn has_more(connection: &Connection) -> bool {
+    match connection.source() {
+        Ok(Source::Ring(available)) => available > 0,
+        Ok(Source::Kernel) if STREAM.course(&connection.remote) != Ok(Course::Kernel) => {
+            kernel::queued(connection.fd).is_some_and(|queued| queued > 0)
+        }
+        _ => false,
+    }
+}
+
+/// Takes what is there, without sleeping but for bytes that the kernel has promised.
+fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Result<Step, Corrupt> {
+    if connection.is_broken() {
+        return Ok(Step::Failed(libc::ECONNRESET));
+    }
+    if STREAM.course(&connection.remote)? == Course::Kernel {
+        return sleep_in_kernel(connection, parts, done, flags);
+    }
+    let held = connection.record.receiving.hold();
+    match connection.source()? {
+        Source::Moment => {
+            drop(held);
+            // Somebody else is in the middle of it, for microseconds.
+            // SAFETY: no arguments.
+            unsafe { libc::sched_yield() };
+            Ok(Step::Again)
+        }
+        Source::Kernel if STREAM.course(&connection.remote)? == Course::Kernel => Ok(Step::Again),
+        Source::Kernel => Ok(back_in_kernel(connection, parts, done, flags)),
+        Source::KernelUntil(left) => {
+            let mut step = take_from_kernel(connection, parts, done, flags, left);
+            if flags & libc::MSG_PEEK != 0
+                && let Step::Received(seen) = step
+                && seen as u64 == left
+            {
+                let in_ring = connection.in_ring()?;
+                let more = in_ring.min(parts.total().saturating_sub(done + seen));
+                take_from_ring(connection, parts, done + seen, flags, more);
+                let behind =
+                    if more == in_ring { peek_behind(connection, parts, seen, more, flags) } else { 0 };
+                step = Step::Received(seen + more + behind);
+            }
+            drop(held);
+            match step {
+                // They are on their way: the kernel, too, sleeps for them.
+                Step::Empty if flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking() => {
+                    match kernel::wait(connection.fd, libc::POLLIN, UNDER_WAY_MS) {
+                        Err(libc::EINTR) => Ok(Step::Failed(libc::EINTR)),
+                        _ => Ok(Step::Again),
+                    }
+                }
+                step => Ok(step),
+            }
+        }
+        Source::Held => {
+            if connection.may_have_ended() {
+                connection.ask_kernel();
+            }
+            Ok(Step::Empty)
+        }
+        Source::Ring(0) if done == 0 && connection.may_have_ended() => Ok(end_or_nothing(connection)),
+        Source::Ring(0) if done > 0 && is_over(connection) => Ok(Step::End),
+        Source::Ring(0) => Ok(Step::Empty),
+        Source::Ring(available) => {
+            let length = available.min(parts.total().saturating_sub(done));
+            take_from_ring(connection, parts, done, flags, length);
+            let is_taken = flags & libc::MSG_PEEK == 0;
+            let is_last = matches!(STREAM.course(&connection.remote)?, Course::Back(_));
+            if !is_taken && is_last && length == available {
+                // What follows is in the kernel again.
+                let flags = flags | libc::MSG_DONTWAIT;
+                let more = receive_now(connection, parts, done + length, flags, usize::MAX).max(0);
+                return Ok(Step::Received(length + more as usize));
+            }
+            drop(held);
+            if is_taken
+                && length > 0
+                && let Some(news) = connection.news_of_room()
+            {
+                connection.tell(news);
+            }
+            Ok(Step::Received(length).or_end(parts.total()))
+        }
+    }
+}
+
+impl Step {
+    /// A receive of no bytes at all is over at once.
+    fn or_end(self, total: usize) -> Self {
+        match self {
+            Self::Received(0) if total == 0 => Self::End,
+            other => other,
+        }
+    }
+}
+
+thread_local! {
+    // Constant and without a destructor: nothing is allocated or registered for it.
+    /// The segment for which this thread is counted as a sleeper in the kernel, and where on its stack it went there.
+    static SLEEPER: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Takes back the count of a call that a signal handler has jumped out of: a call that is still under way lies further up
+/// on the stack than whatever comes upon it.
+#[inline]
+fn forget_jumped(connection: &Connection) {
+    let (segment, place) = SLEEPER.get();
+    let here = 0u8;
+    if segment == connection.own.base() as usize && (&raw const here) as usize >= place {
+        SLEEPER.set((0, 0));
+        STREAM.leave(&connection.own);
+    }
+}
+
+/// The writer is in the kernel: so we sleep there, counted, and are woken by its last piece at the latest.
+#[inline(never)]
+fn sleep_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Result<Step, Corrupt> {
+    let (before, place) = (SLEEPER.get(), 0u8);
+    let course = STREAM.enter(&connection.own, &connection.remote);
+    SLEEPER.set((connection.own.base() as usize, (&raw const place) as usize));
+    let step = if course == Ok(Course::Kernel) {
+        let received = receive_now(connection, parts, done, flags & !libc::MSG_WAITALL, usize::MAX);
+        count(connection, flags, received);
+        of_kernel(received)
+    } else {
+        Step::Again
+    };
+    // Somebody on another stack may have taken it for one that was left behind.
+    if SLEEPER.replace(before) != (0, 0) {
+        STREAM.leave(&connection.own);
+    }
+    course?;
+    Ok(match step {
+        // It has slept as long as the program allows.
+        Step::Empty => Step::Failed(libc::EAGAIN),
+        step => step,
+    })
+}
+
+/// The ring is over, and the rest of the stream is the kernel's.
+fn back_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
+    if done == 0 {
+        return Step::Real;
+    }
+    let received = receive_now(connection, parts, done, flags | libc::MSG_DONTWAIT, usize::MAX);
+    match of_kernel(received) {
+        Step::Empty => Step::Real,
+        step => step,
+    }
+}
+
+fn wait_in_kernel(connection: &Connection) -> Woken {
+    match kernel::wait(connection.fd, libc::POLLIN, -1) {
+        Err(_) => Woken::Signal,
+        Ok(_) => Woken::Look,
+    }
+}
+
+fn take_from_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32, left: u64) -> Step {
+    let flags = (flags | libc::MSG_DONTWAIT) & !libc::MSG_WAITALL;
+    let received = receive_now(connection, parts, done, flags, usize::try_from(left).unwrap_or(usize::MAX));
+    count(connection, flags, received);
+    of_kernel(received)
+}
+
+/// Looks at what came through the kernel after the ring, when bytes from before it wait there as well: those are
+/// read once more, to where they are already.
+fn peek_behind(connection: &Connection, parts: &Parts, seen: usize, in_ring: usize, flags: i32) -> usize {
+    if !matches!(STREAM.course(&connection.remote), Ok(Course::Back(_))) {
+        return 0;
+    }
+    let (before, first) = parts.window(0, seen);
+    let (after, second) = parts.rest(seen + in_ring);
+    let mut both = crate::parts::join(&before, first, &after);
+    let mut message = crate::parts::message(&mut both, first + second);
+    // SAFETY: the program's own buffers, as it handed them to us.
+    let found = unsafe { real::recvmsg(connection.fd, &raw mut message, flags | libc::MSG_DONTWAIT) };
+    usize::try_from(found).unwrap_or(0).saturating_sub(seen)
+}
+
+/// Has the stream ended in the kernel, with nothing left there to be read?
+fn is_over(connection: &Connection) -> bool {
+    let ends = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    kernel::ready(connection.fd, ends) & ends != 0 && kernel::queued(connection.fd) == Some(0)
+}
+
+fn receive_now(connection: &Connection, parts: &Parts, done: usize, flags: i32, limit: usize) -> isize {
+    // An error is for a call that has got nothing: this one would only take it away.
+    if done > 0 && is_over(connection) {
+        return 0;
+    }
+    let (mut space, count) = parts.window(done, limit);
+    let mut message = crate::parts::message(&mut space, count);
+    // SAFETY: the program's own buffers, as it handed them to us.
+    unsafe { real::recvmsg(connection.fd, &raw mut message, flags) }
+}
+
+fn of_kernel(received: isize) -> Step {
+    match received {
+        0 => Step::End,
+        1.. => Step::Received(received as usize),
+        _ => match errno::last() {
+            libc::EAGAIN => Step::Empty,
+            number => Step::Failed(number),
+        },
+    }
+}
+
+fn take_from_ring(connection: &Connection, parts: &Parts, done: usize, flags: i32, length: usize) {
+    let mut at = 0;
+    // `MSG_TRUNC` throws a stream's bytes away.
+    if flags & libc::MSG_TRUNC == 0 {
+        parts.each(done, length, |base, length| {
+            // SAFETY: the program's own buffer, as it handed it to us.
+            unsafe { STREAM.peek(&connection.own, &connection.remote, at, base, length) };
+            at += length;
+        });
+    }
+    if flags & libc::MSG_PEEK == 0 {
+        STREAM.consume(&connection.own, length);
+    }
+}
+
+/// The ring is empty: has the stream ended? The kernel knows.
+fn end_or_nothing(connection: &Connection) -> Step {
+    let mut byte = 0u8;
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: room for one byte.
+    let found = unsafe { real::recv(connection.fd, (&raw mut byte).cast(), 1, flags) };
+    let step = match found {
+        0 => Step::End,
+        1.. => Step::Failed(libc::ECONNRESET),
+        _ => match errno::last() {
+            libc::EAGAIN => return Step::Empty,
+            // One that had finished in order and was killed afterwards has said all that it had to say.
+            _ if STREAM.flags(&connection.remote) & HALF != 0 => Step::End,
+            number => Step::Failed(number),
+        },
+    };
+    // What was published before the end is to be read before it; and a byte in the kernel may be of a stream
+    // that has gone back there meanwhile.
+    if connection.source() != Ok(Source::Ring(0)) {
+        return Step::Again;
+    }
+    if found > 0 {
+        connection.break_off();
+    }
+    if matches!(step, Step::End) {
+        connection.ask_kernel();
+    }
+    step
+}

@@ -1,0 +1,388 @@
+//! Sending over a socket of the program's.
+
+use core::sync::atomic::Ordering;
+
+use bywire_pairing::reason::Reason;
+use bywire_ring::stream::{Course, LEAVING, News, Sleep};
+use libc::iovec;
+
+use crate::carry::{SHUT_SENDING, Woken};
+use crate::parts::Parts;
+use crate::table::{self, Connection, Inside, STREAM, Socket};
+use crate::{errno, kernel, offer, real};
+
+/// A send, by whatever call it came: `real` is that call as it stands.
+#[inline(always)]
+pub fn send(
+    fd: i32,
+    parts: impl FnOnce() -> Parts,
+    flags: i32,
+    is_special: bool,
+    real: impl Fn() -> isize,
+) -> isize {
+    match table::socket(fd) {
+        None => real(),
+        Some(socket) => send_tracked(socket, &parts(), flags, is_special, &real),
+    }
+}
+
+fn send_tracked(
+    socket: Socket,
+    parts: &Parts,
+    flags: i32,
+    is_special: bool,
+    real: &dyn Fn() -> isize,
+) -> isize {
+    if let Some(reason) = never_by(flags, is_special) {
+        return send_specially(socket, reason, real);
+    }
+    let mut socket = socket;
+    if !socket.is_carried() {
+        offer::consider(&socket);
+    }
+    loop {
+        match socket.carried() {
+            Err(plain) => {
+                let sent = send_plainly(&plain, real);
+                match sent {
+                    Some(sent) => return sent,
+                    None => socket = plain,
+                }
+            }
+            Ok(connection) => return send_carried(&connection, parts, flags, real),
+        }
+    }
+}
+
+/// What no ring can do.
+fn never_by(flags: i32, is_special: bool) -> Option<Reason> {
+    if flags & libc::MSG_OOB != 0 {
+        Some(Reason::Urgent)
+    } else if flags & libc::MSG_FASTOPEN != 0 {
+        Some(Reason::FastOpen)
+    } else if flags & libc::MSG_ZEROCOPY != 0 || is_special {
+        Some(Reason::Option)
+    } else {
+        None
+    }
+}
+
+fn send_specially(socket: Socket, reason: Reason, real: &dyn Fn() -> isize) -> isize {
+    socket.stay(reason);
+    match socket.carried() {
+        Ok(connection) => {
+            connection.bring_back_or_break(reason);
+            real()
+        }
+        Err(plain) => send_plainly(&plain, real).unwrap_or_else(real),
+    }
+}
+
+/// Through the kernel, counted; `None`: it is carried by now.
+fn send_plainly(socket: &Socket, real: &dyn Fn() -> isize) -> Option<isize> {
+    let _inside = Inside::enter(&socket.record.kernel_writers, socket.record)?;
+    let sent = real();
+    if sent > 0 {
+        socket.record.sent.fetch_add(sent as u64, Ordering::SeqCst);
+    }
+    Some(sent)
+}
+
+fn send_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn Fn() -> isize) -> isize {
+    let (total, mut done, mut fruitless, mut deadline) = (parts.total(), 0, 0, None);
+    loop {
+        connection.serve();
+        if connection.is_broken() {
+            return broken_pipe(done, flags);
+        }
+        let step = match STREAM.course(&connection.own) {
+            Ok(Course::Kernel) => change_over(connection, parts, done, flags),
+            Ok(Course::Ring) if total > 0 => send_in_ring(connection, parts, done),
+            // What is only half done here goes on in the kernel.
+            Ok(Course::Back(_)) if done > 0 => through_kernel(connection, parts, done, flags),
+            Ok(Course::Back(_) | Course::Ring) => return real(),
+            // Somebody else is in the middle of it.
+            Ok(Course::Pending) | Err(_) => {
+                drop(connection.record.sending.hold());
+                Step::Sent(0)
+            }
+        };
+        match step {
+            Step::Sent(sent) => {
+                done += sent;
+                if done >= total && total > 0 {
+                    return done as isize;
+                }
+                fruitless = if sent > 0 { 0 } else { fruitless };
+            }
+            Step::Kernel if done > 0 => match through_kernel_or_sleep(connection, parts, done, flags) {
+                Ok(sent) => {
+                    done += sent;
+                    if done >= total {
+                        return done as isize;
+                    }
+                }
+                Err(_) => return done as isize,
+            },
+            Step::Kernel => {
+                // As the program asked, sleeping where it sleeps without us.
+                let Some(_inside) = Writing::enter(connection) else { continue };
+                let sent = real();
+                if sent > 0 {
+                    connection.record.sent.fetch_add(sent as u64, Ordering::SeqCst);
+                }
+                return sent;
+            }
+            Step::Refused if done > 0 => return done as isize,
+            Step::Refused => return real(),
+            Step::Full => {
+                if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
+                    connection.record.full.fetch_add(1, Ordering::AcqRel);
+                    connection.ask_kernel();
+                    if done == 0 && connection.peer_is_gone() {
+                        continue;
+                    }
+                    return if done > 0 { done as isize } else { errno::fail(libc::EAGAIN) };
+                }
+                if deadline.is_none() {
+                    deadline = connection.deadline(libc::SO_SNDTIMEO);
+                }
+                let woken = connection.sleep(Sleep::Room, fruitless, deadline, || {
+                    !matches!(STREAM.room(&connection.own, &connection.remote), Ok(0))
+                        || STREAM.course(&connection.own) != Ok(Course::Ring)
+                });
+                fruitless += 1;
+                match woken {
+                    Woken::Look => {}
+                    _ if done > 0 => return done as isize,
+                    Woken::Signal => return errno::fail(libc::EINTR),
+                    Woken::TimeOut => return errno::fail(libc::EAGAIN),
+                }
+                connection.ask_kernel();
+                if !connection.is_current() {
+                    return errno::fail(libc::EBADF);
+                }
+            }
+        }
+    }
+}
+
+/// What is published at once of a long send.
+const PIECE_BYTES: usize = 16 << 10;
+/// Shorter pieces go through the caches.
+const FAR_MIN_BYTES: usize = 4096;
+/// A line takes 2 ns to copy into a shared cache, 9 where it lies in none, 17 and more where it lies in a distant one.
+const FAR_NS_PER_LINE: u64 = 13;
+/// In `Record::distance`: the reader shares no cache with us.
+const FAR: u32 = 1 << 31;
+/// Pieces from one question to the next.
+const NEAR_PAUSE: u32 = 15;
+/// The same where the reader was far.
+const FAR_PAUSE: u32 = 127;
+/// The kernel is asked about the other end at one send of so many.
+const ASK_EVERY: u32 = 64;
+
+/// What one look at the connection came to.
+enum Step {
+    /// So many bytes are on their way.
+    Sent(usize),
+    /// The kernel has them for now.
+    Kernel,
+    /// The ring is full.
+    Full,
+    /// The kernel knows what is wrong.
+    Refused,
+}
+
+/// A call in the kernel of a connection whose course may change.
+struct Writing<'a> {
+    connection: &'a Connection,
+}
+
+impl<'a> Writing<'a> {
+    fn enter(connection: &'a Connection) -> Option<Self> {
+        connection.record.kernel_writers.fetch_add(1, Ordering::SeqCst);
+        let writing = Self { connection };
+        // Pairs with the look at this count in `change_over`, which comes behind a fence and this course.
+        core::sync::atomic::fence(Ordering::SeqCst);
+        (STREAM.course(&connection.own) == Ok(Course::Kernel)).then_some(writing)
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.connection.record.kernel_writers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Leaves the kernel, if the other end is ready: with one more piece through it, which wakes whoever sleeps there.
+fn change_over(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
+    let left = parts.total().saturating_sub(done);
+    if left == 0
+        || !STREAM.peer_is_prepared(&connection.remote)
+        || connection.record.never.load(Ordering::Relaxed) != 0
+    {
+        return Step::Kernel;
+    }
+    let _held = connection.record.sending.hold();
+    if STREAM.course(&connection.own) != Ok(Course::Kernel)
+        || connection.record.ended.load(Ordering::Acquire) & SHUT_SENDING != 0
+        || !STREAM.begin(&connection.own, &connection.remote)
+    {
+        return if STREAM.course(&connection.own) == Ok(Course::Kernel) {
+            Step::Kernel
+        } else {
+            Step::Sent(0)
+        };
+    }
+    let step = give_the_last(connection, parts, done, flags);
+    connection.tell(News::Course);
+    step
+}
+
+/// The last piece for the kernel, while the course is pending.
+fn give_the_last(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
+    let record = connection.record;
+    let sent = record.sent.load(Ordering::SeqCst);
+    let agrees = || {
+        kernel::account(connection.fd).is_some_and(|account| account.is_established && account.given == sent)
+    };
+    if record.kernel_writers.load(Ordering::SeqCst) != 0 || !agrees() {
+        STREAM.abandon(&connection.own);
+        return Step::Kernel;
+    }
+    let (mut space, count) = parts.rest(done);
+    let given = send_now(connection.fd, &mut space, count, flags);
+    if given > 0 {
+        record.sent.store(sent + given as u64, Ordering::SeqCst);
+        STREAM.cut(&connection.own, sent + given as u64);
+        Step::Sent(given as usize)
+    } else {
+        STREAM.abandon(&connection.own);
+        Step::Kernel
+    }
+}
+
+fn send_now(fd: i32, space: &mut [iovec], count: usize, flags: i32) -> isize {
+    let mut message = crate::parts::message(space, count);
+    // SAFETY: the parts are the program's own, as it handed them to us.
+    unsafe { real::sendmsg(fd, &raw mut message, flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }
+}
+
+/// Bytes of a call that began in the ring, and goes on in the kernel.
+fn through_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
+    match through_kernel_or_sleep(connection, parts, done, flags) {
+        Ok(sent) => Step::Sent(sent),
+        Err(_) => Step::Refused,
+    }
+}
+
+fn through_kernel_or_sleep(
+    connection: &Connection,
+    parts: &Parts,
+    done: usize,
+    flags: i32,
+) -> Result<usize, i32> {
+    let (mut space, count) = parts.rest(done);
+    let _inside = Writing { connection };
+    connection.record.kernel_writers.fetch_add(1, Ordering::SeqCst);
+    loop {
+        let sent = send_now(connection.fd, &mut space, count, flags);
+        if sent > 0 {
+            connection.record.sent.fetch_add(sent as u64, Ordering::SeqCst);
+            return Ok(sent as usize);
+        }
+        let error = errno::last();
+        if error != libc::EAGAIN || flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
+            return Err(error);
+        }
+        kernel::wait(connection.fd, libc::POLLOUT, -1)?;
+    }
+}
+
+fn send_in_ring(connection: &Connection, parts: &Parts, done: usize) -> Step {
+    let held = connection.record.sending.hold();
+    if STREAM.course(&connection.own) != Ok(Course::Ring) {
+        return Step::Sent(0);
+    }
+    // A killed peer tells nobody.
+    let sends = connection.record.sends.fetch_add(1, Ordering::Relaxed);
+    if STREAM.flags(&connection.remote) & LEAVING != 0 || sends % ASK_EVERY == ASK_EVERY - 1 {
+        connection.ask_kernel();
+    }
+    // The kernel has the right error, and the signal, for what cannot be sent any more.
+    let is_shut = connection.record.ended.load(Ordering::Acquire) & SHUT_SENDING != 0;
+    if is_shut || connection.peer_is_gone() {
+        return Step::Refused;
+    }
+    let left = parts.total().saturating_sub(done);
+    let Ok(room) = connection.room(left) else {
+        drop(held);
+        connection.break_off();
+        return Step::Sent(0);
+    };
+    let length = room.min(left);
+    if length == 0 {
+        STREAM.want_room(&connection.own);
+        // Room that came meanwhile may have been told to nobody.
+        return match STREAM.room(&connection.own, &connection.remote) {
+            Ok(0) => Step::Full,
+            _ => Step::Sent(0),
+        };
+    }
+    STREAM.has_room(&connection.own);
+    if !connection.back_with_memory(length) {
+        // Sleeping may bring memory, as it does in the kernel.
+        return Step::Full;
+    }
+    connection.guard();
+    let mut at = 0;
+    while at < length {
+        let piece = (length - at).min(PIECE_BYTES);
+        stage(connection, parts, done + at, piece);
+        STREAM.publish(&connection.own, piece);
+        at += piece;
+        if at < length {
+            // The reader begins with the first piece while the second is copied.
+            connection.tell(News::Bytes);
+        }
+    }
+    drop(held);
+    connection.tell(News::Bytes);
+    // Behind the fence of `tell`: whoever has asked for the ring back meanwhile has seen these bytes there, or is seen here.
+    connection.serve();
+    Step::Sent(at)
+}
+
+/// Copies a piece into the ring: around the caches where the reader shares none with us, which is asked now and then.
+fn stage(connection: &Connection, parts: &Parts, skip: usize, length: usize) {
+    let distance = &connection.record.distance;
+    let known = distance.load(Ordering::Relaxed);
+    let is_long = length >= FAR_MIN_BYTES;
+    let is_timed = is_long && known & !FAR == 0;
+    let is_far = is_long && !is_timed && known & FAR != 0;
+    let start_ns = if is_timed { kernel::now_ns() } else { 0 };
+    let mut at = 0;
+    parts.each(skip, length, |base, length| {
+        // SAFETY: the program's bytes, as it handed them to us; within the room.
+        unsafe { STREAM.stage(&connection.own, at, base, length, is_far) };
+        at += length;
+    });
+    if is_timed {
+        let is_far = kernel::now_ns() - start_ns > (length / 64) as u64 * FAR_NS_PER_LINE;
+        distance.store(if is_far { FAR | FAR_PAUSE } else { NEAR_PAUSE }, Ordering::Relaxed);
+    } else if is_long {
+        distance.store(known - 1, Ordering::Relaxed);
+    }
+}
+
+fn broken_pipe(done: usize, flags: i32) -> isize {
+    if done > 0 {
+        return done as isize;
+    }
+    if flags & libc::MSG_NOSIGNAL == 0 {
+        // SAFETY: the signal that a write into a broken connection raises.
+        unsafe { libc::raise(libc::SIGPIPE) };
+    }
+    errno::fail(libc::EPIPE)
+}

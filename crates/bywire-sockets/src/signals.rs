@@ -1,0 +1,255 @@
+//! The program's signal handlers wait while a lock of ours is held, for a copy's time.
+//!
+//! Handlers are called through [`deliver`]. One that comes while this thread holds a lock is put aside with all
+//! others blocked, and sent to the thread anew when the lock is free: so no handler finds a connection half changed, and
+//! none that jumps out of a call leaves a lock behind. Nothing of this costs a system call unless a signal comes.
+
+use core::cell::{Cell, UnsafeCell};
+use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+
+use libc::{siginfo_t, sigset_t, ucontext_t};
+
+use crate::lock::Lock;
+use crate::{errno, real};
+
+const SIGNALS: usize = 65;
+
+/// What the program has asked for, where it is a function.
+struct Handler {
+    /// 0: not ours.
+    function: AtomicUsize,
+    flags: AtomicI32,
+    mask: AtomicU64,
+}
+
+static HANDLERS: [Handler; SIGNALS] =
+    [const { Handler { function: AtomicUsize::new(0), flags: AtomicI32::new(0), mask: AtomicU64::new(0) } };
+        SIGNALS];
+static CHANGING: Lock = Lock::new();
+/// A handler that nobody saw being set may come at any time.
+static IS_BYPASSED: AtomicBool = AtomicBool::new(false);
+
+struct Thread {
+    /// Locks held by this thread.
+    held: Cell<u32>,
+    /// A signal has been put aside.
+    is_waiting: Cell<bool>,
+    number: Cell<c_int>,
+    information: UnsafeCell<MaybeUninit<siginfo_t>>,
+    mask: UnsafeCell<MaybeUninit<sigset_t>>,
+}
+
+thread_local! {
+    // Constant and without a destructor: nothing is allocated or registered for it.
+    static THREAD: Thread = const {
+        Thread {
+            held: Cell::new(0),
+            is_waiting: Cell::new(false),
+            number: Cell::new(0),
+            information: UnsafeCell::new(MaybeUninit::uninit()),
+            mask: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    };
+}
+
+/// From here on handlers wait, until [`admit`] has been called as often.
+#[inline(always)]
+pub fn hold_off() {
+    THREAD.with(|thread| {
+        thread.held.set(thread.held.get() + 1);
+        core::sync::atomic::compiler_fence(Ordering::SeqCst);
+    });
+}
+
+/// Ends [`hold_off`]; what has come meanwhile is delivered.
+#[inline(always)]
+pub fn admit() {
+    THREAD.with(|thread| {
+        core::sync::atomic::compiler_fence(Ordering::SeqCst);
+        let held = thread.held.get() - 1;
+        thread.held.set(held);
+        core::sync::atomic::compiler_fence(Ordering::SeqCst);
+        if held == 0 && thread.is_waiting.get() {
+            deliver_late(thread);
+        }
+    });
+}
+
+/// Do handlers come that cannot be held off?
+#[inline(always)]
+pub fn are_bypassed() -> bool {
+    IS_BYPASSED.load(Ordering::Relaxed)
+}
+
+/// The program has set a handler where nobody sees it.
+pub fn bypass() {
+    IS_BYPASSED.store(true, Ordering::Relaxed);
+}
+
+#[cold]
+fn deliver_late(thread: &Thread) {
+    thread.is_waiting.set(false);
+    // SAFETY: `deliver` has filled both before it said that a signal waits; the kernel lets a process send any
+    // information to itself. All signals are blocked until the mask is restored.
+    errno::keep(|| unsafe {
+        let information = (*thread.information.get()).as_ptr();
+        let (process, number) = (libc::getpid(), thread.number.get());
+        let thread_number = libc::syscall(libc::SYS_gettid);
+        if libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread_number, number, information) != 0 {
+            libc::syscall(libc::SYS_tgkill, process, thread_number, number);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, (*thread.mask.get()).as_ptr(), core::ptr::null_mut());
+    });
+}
+
+/// What a thread does wrong itself cannot wait: the same instruction would fail again.
+fn is_fault(number: c_int, information: *const siginfo_t) -> bool {
+    let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+    // SAFETY: the kernel's own.
+    faults.contains(&number) && unsafe { (*information).si_code } > 0
+}
+
+/// Every handler of the program's is this one, for the kernel. All signals are blocked while it begins.
+extern "C" fn deliver(number: c_int, information: *mut siginfo_t, context: *mut c_void) {
+    let is_put_aside = THREAD.with(|thread| {
+        if thread.held.get() == 0 || is_fault(number, information) {
+            return false;
+        }
+        // SAFETY: the kernel's own structures, and this thread's; the mask in the context is what this thread goes on
+        // with. C's type is longer than the kernel's eight bytes, which are all that may be touched.
+        unsafe {
+            let context = context.cast::<ucontext_t>();
+            let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
+            if !thread.is_waiting.get() {
+                (*thread.mask.get()).as_mut_ptr().cast::<u64>().write(mask.read());
+                (*thread.information.get()).write(*information);
+                thread.number.set(number);
+                thread.is_waiting.set(true);
+                mask.write(u64::MAX);
+            }
+        }
+        true
+    });
+    if !is_put_aside {
+        call(number, information, context);
+    }
+}
+
+fn call(number: c_int, information: *mut siginfo_t, context: *mut c_void) {
+    let Some(handler) = HANDLERS.get(number as usize) else { return };
+    let function = handler.function.load(Ordering::Acquire);
+    let (flags, mut mask) = (handler.flags.load(Ordering::Relaxed), handler.mask.load(Ordering::Relaxed));
+    if function == 0 {
+        return;
+    }
+    if flags & libc::SA_NODEFER == 0 {
+        mask |= 1 << (number - 1);
+    }
+    // SAFETY: the context is the kernel's; the mask of this thread alone is changed, to what the kernel would have set; the
+    // function is the program's, and takes three arguments or ignores two of them.
+    unsafe {
+        if flags & libc::SA_RESETHAND != 0 {
+            handler.function.store(0, Ordering::Release);
+            let ordinary = action(libc::SIG_DFL, 0);
+            real::sigaction(number, &raw const ordinary, core::ptr::null_mut());
+        }
+        let before = (&raw const (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>().read();
+        let mut during = MaybeUninit::<sigset_t>::zeroed();
+        during.as_mut_ptr().cast::<u64>().write(before | mask);
+        errno::keep(|| {
+            libc::pthread_sigmask(libc::SIG_SETMASK, during.as_ptr(), core::ptr::null_mut());
+        });
+        let function: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = core::mem::transmute(function);
+        function(number, information, context);
+    }
+}
+
+fn action(function: usize, flags: c_int) -> libc::sigaction {
+    // SAFETY: noughts are a valid action.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    (action.sa_sigaction, action.sa_flags) = (function, flags);
+    action
+}
+
+/// `sigaction`.
+pub fn change(number: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    let Some(handler) = usize::try_from(number).ok().and_then(|number| HANDLERS.get(number)) else {
+        // SAFETY: the program's own arguments, here and below.
+        return unsafe { real::sigaction(number, new, old) };
+    };
+    let _held = CHANGING.hold();
+    let before = (
+        handler.function.load(Ordering::Relaxed),
+        handler.flags.load(Ordering::Relaxed),
+        handler.mask.load(Ordering::Relaxed),
+    );
+    // SAFETY: null, or the program's own; the first eight bytes of a mask are all that the kernel has.
+    let status = unsafe {
+        match new.as_ref().map(|new| *new) {
+            Some(given) if !matches!(given.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) => {
+                handler.flags.store(given.sa_flags, Ordering::Relaxed);
+                handler.mask.store((&raw const given.sa_mask).cast::<u64>().read(), Ordering::Relaxed);
+                handler.function.store(given.sa_sigaction, Ordering::Release);
+                let kept = given.sa_flags & !(libc::SA_NODEFER | libc::SA_RESETHAND) | libc::SA_SIGINFO;
+                let deliver: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = deliver;
+                let mut own = action(deliver as usize, kept);
+                libc::sigfillset(&raw mut own.sa_mask);
+                let status = real::sigaction(number, &raw const own, old);
+                if status != 0 {
+                    handler.function.store(before.0, Ordering::Release);
+                }
+                status
+            }
+            given => {
+                let status = real::sigaction(number, new, old);
+                if status == 0 && given.is_some() {
+                    handler.function.store(0, Ordering::Release);
+                }
+                status
+            }
+        }
+    };
+    if status == 0 {
+        tell_old(old, before);
+    }
+    status
+}
+
+/// What the program is told was its own.
+fn tell_old(old: *mut libc::sigaction, (function, flags, mask): (usize, c_int, u64)) {
+    let deliver: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = deliver;
+    // SAFETY: null, or the program's own, which the kernel has filled.
+    unsafe {
+        if let Some(told) = old.as_mut()
+            && told.sa_sigaction == deliver as usize
+            && function != 0
+        {
+            (told.sa_sigaction, told.sa_flags) = (function, flags);
+            (&raw mut told.sa_mask).cast::<u64>().write(mask);
+        }
+    }
+}
+
+/// `signal` and its like, around the C library's: what that has set is taken over.
+pub fn set(number: c_int, real: impl FnOnce() -> usize) -> usize {
+    let Some(handler) = usize::try_from(number).ok().and_then(|number| HANDLERS.get(number)) else {
+        return real();
+    };
+    let known = handler.function.load(Ordering::Relaxed);
+    let before = real();
+    let deliver: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = deliver;
+    if before != libc::SIG_ERR {
+        let mut found = action(libc::SIG_DFL, 0);
+        // SAFETY: live structures.
+        errno::keep(|| unsafe {
+            if real::sigaction(number, core::ptr::null(), &raw mut found) == 0
+                && found.sa_sigaction != deliver as usize
+            {
+                change(number, &raw const found, core::ptr::null_mut());
+            }
+        });
+    }
+    if before == deliver as usize { known } else { before }
+}

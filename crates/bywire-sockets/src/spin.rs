@@ -1,0 +1,150 @@
+//! Looking for a moment before sleeping: on a core of which this thread holds the token, and as long as that pays.
+//!
+//! A token is a time until which somebody looks on that core; whoever is killed with it has lost it soon. While it
+//! looks, a thread offers the core to others again and again. If another one has run, or the wait was in vain, it sleeps
+//! the next times without looking.
+
+use core::cell::Cell;
+use core::ffi::CStr;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+use crate::{errno, kernel, real};
+
+/// Cores that have a token; on others nobody looks.
+const CORES: usize = 512;
+/// How long a wait may be that is worth looking for.
+const LOOK_NS: u64 = 30_000;
+/// A token that nobody has renewed for so long is free: a little more than it is renewed.
+const LEASE_NS: u64 = 50_000;
+/// Looks between two looks at the clock.
+const ROUND: u32 = 24;
+/// From here on the core is offered to others.
+const OFFER_NS: u64 = 2_000;
+/// Whoever was away for so long was not alone on its core.
+const AWAY_NS: u64 = 4_000;
+/// As many waits at most are slept through after one that was looked for in vain.
+const REST_MAX: u32 = 64;
+
+#[repr(C, align(64))]
+struct Core {
+    until_ns: AtomicU64,
+}
+
+static TOKENS: AtomicPtr<Core> = AtomicPtr::new(ptr::null_mut());
+static IS_ALLOWED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    // Constant and without a destructor: nothing is allocated or registered for them.
+    static REST: Cell<u32> = const { Cell::new(0) };
+    static FAILURES: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Maps the tokens of all programs that meet at the service of this name.
+pub fn configure(service: &CStr) {
+    const SUFFIX: &[u8] = b".cores\0";
+    let (name, mut path) = (service.to_bytes(), [0u8; 128]);
+    let Some(place) = path.get_mut(..name.len() + SUFFIX.len()) else { return };
+    let (first, rest) = place.split_at_mut(name.len());
+    first.copy_from_slice(name);
+    rest.copy_from_slice(SUFFIX);
+    const LENGTH_BYTES: usize = CORES * size_of::<Core>();
+    // SAFETY: a valid name; the results are checked, and the mapping is new.
+    unsafe {
+        let file = libc::open(
+            path.as_ptr().cast(),
+            libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW,
+            0o600,
+        );
+        if file < 0 {
+            return;
+        }
+        // With memory or disk behind all of it: a full one must not be found out by a signal.
+        if libc::fallocate(file, 0, 0, LENGTH_BYTES as i64) == 0 {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let address = libc::mmap(ptr::null_mut(), LENGTH_BYTES, protection, libc::MAP_SHARED, file, 0);
+            if address != libc::MAP_FAILED {
+                TOKENS.store(address.cast(), Ordering::Release);
+                IS_ALLOWED.store(true, Ordering::Release);
+            }
+        }
+        real::close(file);
+    }
+}
+
+fn token() -> Option<&'static Core> {
+    // SAFETY: no arguments.
+    let core = usize::try_from(unsafe { libc::sched_getcpu() }).ok()?;
+    let tokens = TOKENS.load(Ordering::Acquire);
+    // SAFETY: a mapping of so many that stays.
+    if tokens.is_null() || core >= CORES { None } else { unsafe { tokens.add(core).as_ref() } }
+}
+
+/// Looks until `is_ready`, if that may be soon. `false`: it is time to sleep.
+#[inline]
+pub fn until(mut is_ready: impl FnMut() -> bool, deadline_ns: Option<u64>) -> bool {
+    if !IS_ALLOWED.load(Ordering::Relaxed) {
+        return false;
+    }
+    let rest = REST.get();
+    if rest > 0 {
+        REST.set(rest - 1);
+        return false;
+    }
+    let found = errno::keep(|| look(&mut is_ready, deadline_ns));
+    if found {
+        FAILURES.set(FAILURES.get() / 2);
+    } else {
+        let failures = (FAILURES.get() + 1).min(REST_MAX.ilog2());
+        FAILURES.set(failures);
+        REST.set(1 << failures);
+    }
+    found
+}
+
+fn look(is_ready: &mut dyn FnMut() -> bool, deadline_ns: Option<u64>) -> bool {
+    // What is about to come needs no token and no clock.
+    for _ in 0..ROUND {
+        if is_ready() {
+            return true;
+        }
+        core::hint::spin_loop();
+    }
+    let Some(token) = token() else { return false };
+    let start = kernel::now_ns();
+    let held = token.until_ns.load(Ordering::Relaxed);
+    // Relaxed: a token protects nothing but the core's time.
+    if held > start && held < start + 2 * LEASE_NS
+        || token
+            .until_ns
+            .compare_exchange(held, start + LEASE_NS, Ordering::Relaxed, Ordering::Relaxed)
+            .is_err()
+    {
+        return false;
+    }
+    let end = deadline_ns.unwrap_or(u64::MAX).min(start + LOOK_NS);
+    let mut before = start;
+    let found = loop {
+        if (0..ROUND).any(|_| {
+            core::hint::spin_loop();
+            is_ready()
+        }) {
+            break true;
+        }
+        let mut now = kernel::now_ns();
+        let mut is_alone = now - before < AWAY_NS;
+        if is_alone && now - start > OFFER_NS {
+            // SAFETY: no arguments.
+            unsafe { libc::sched_yield() };
+            let after = kernel::now_ns();
+            is_alone = after - now < AWAY_NS;
+            now = after;
+        }
+        if !is_alone || now >= end {
+            break is_ready();
+        }
+        before = now;
+    };
+    token.until_ns.store(0, Ordering::Relaxed);
+    found
+}

@@ -1,0 +1,478 @@
+//! What each descriptor means, and who holds what.
+
+use core::ops::Deref;
+use core::ptr;
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+
+use bywire_pairing::reason::Reason;
+use bywire_ring::stream::{SEGMENT_BYTES, Stream, Window};
+
+use crate::arena::{self, DESCRIPTORS, Hold, RECORDS, Record, SETS, Set, stage};
+use crate::lock::Lock;
+use crate::{account, bell, epoll, offer};
+
+/// The rings of all connections.
+pub const STREAM: Stream = Stream::new(bywire_ring::stream::RING_BYTES);
+
+const KIND: u32 = 3 << 30;
+const SOCKET: u32 = 1 << 30;
+const SET: u32 = 2 << 30;
+const HIDDEN: u32 = 3 << 30;
+
+/// Held while descriptors change their meaning, and across a fork.
+static CHANGING: Lock = Lock::new();
+
+/// What a descriptor means to this library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// Nothing: the kernel's.
+    Nothing,
+    /// A TCP socket.
+    Socket(u32),
+    /// An epoll set.
+    Set(u32),
+    /// One of the library's own, which the program does not know of.
+    Hidden,
+}
+
+/// A TCP socket of the program's, while a call uses it.
+pub struct Socket {
+    /// The descriptor by which the call came.
+    pub fd: i32,
+    /// Its index.
+    pub index: u32,
+    /// What the family shares of it.
+    pub record: &'static Record,
+    /// What this process holds of it.
+    pub hold: &'static Hold,
+}
+
+/// A carried connection, while a call uses it.
+pub struct Connection {
+    socket: Socket,
+    /// What this side writes.
+    pub own: Window,
+    /// What the other side writes.
+    pub remote: Window,
+}
+
+/// What `fd` means.
+#[inline(always)]
+pub fn meaning(fd: i32) -> Meaning {
+    let Some(own) = arena::own() else { return Meaning::Nothing };
+    let Some(entry) = usize::try_from(fd).ok().and_then(|fd| own.descriptors.get(fd)) else {
+        return Meaning::Nothing;
+    };
+    // Acquire: pairs with the release stores below; the record was made before.
+    match entry.load(Ordering::Acquire) {
+        0 => Meaning::Nothing,
+        entry if entry & KIND == SOCKET => Meaning::Socket(entry & !KIND),
+        entry if entry & KIND == SET => Meaning::Set(entry & !KIND),
+        _ => Meaning::Hidden,
+    }
+}
+
+/// The TCP socket behind `fd`.
+#[inline(always)]
+pub fn socket(fd: i32) -> Option<Socket> {
+    let Meaning::Socket(index) = meaning(fd) else { return None };
+    let socket = by_index(fd, index)?;
+    // It may have been closed meanwhile: then its mappings are not ours to use.
+    if meaning(fd) == Meaning::Socket(index) { Some(socket) } else { None }
+}
+
+/// The socket with this index, in use until dropped.
+pub fn by_index(fd: i32, index: u32) -> Option<Socket> {
+    let (family, own) = (arena::family()?, arena::own()?);
+    let (record, hold) = (family.records.get(index as usize)?, own.holds.get(index as usize)?);
+    // SeqCst: pairs with the one in `release`: either we are counted, or see that nothing is held any more.
+    hold.users.fetch_add(1, Ordering::SeqCst);
+    Some(Socket { fd, index, record, hold })
+}
+
+/// The epoll set behind `fd`.
+pub fn set(fd: i32) -> Option<(u32, &'static Set)> {
+    let Meaning::Set(index) = meaning(fd) else { return None };
+    arena::family()?.sets.get(index as usize).map(|set| (index, set))
+}
+
+impl Socket {
+    /// Does every call look at the segments first?
+    #[inline(always)]
+    pub fn is_carried(&self) -> bool {
+        // Acquire: pairs with the release store in `offer`; mappings come before.
+        self.record.stage.load(Ordering::Acquire) == stage::CARRIED
+    }
+
+    /// Its segments, if calls look at them.
+    #[inline(always)]
+    pub fn carried(self) -> Result<Connection, Self> {
+        if !self.is_carried() {
+            return Err(self);
+        }
+        self.mapped()
+    }
+
+    /// Its segments, if this process has them.
+    pub fn mapped(self) -> Result<Connection, Self> {
+        let (own, remote) = (self.hold.own.load(Ordering::Acquire), self.hold.remote.load(Ordering::Acquire));
+        if own.is_null() || remote.is_null() {
+            return Err(self);
+        }
+        // SAFETY: both were mapped with this length, and are unmapped only while nobody uses the hold.
+        let (own, remote) = unsafe { (Window::new(own, SEGMENT_BYTES), Window::new(remote, SEGMENT_BYTES)) };
+        Ok(Connection { socket: self, own, remote })
+    }
+
+    /// It stays in the kernel for this reason, unless it has left it already.
+    pub fn stay(&self, reason: Reason) {
+        let _ = self.record.never.compare_exchange(0, reason as u8 + 1, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Does `fd` still mean this socket?
+    pub fn is_current(&self) -> bool {
+        meaning(self.fd) == Meaning::Socket(self.index)
+    }
+}
+
+impl Drop for Socket {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.hold.users.fetch_sub(1, Ordering::SeqCst) == 1
+            && self.hold.descriptors.load(Ordering::SeqCst) == 0
+        {
+            unmap(self.hold);
+        }
+    }
+}
+
+impl Deref for Connection {
+    type Target = Socket;
+
+    fn deref(&self) -> &Socket {
+        &self.socket
+    }
+}
+
+/// `fd` is a new TCP socket.
+pub fn track(fd: i32) {
+    let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
+    forget_stale(fd);
+    let _held = CHANGING.hold();
+    let start = family.next_record.load(Ordering::Relaxed);
+    // A full table is found out after a look at some places: then sockets are the kernel's alone.
+    let freed = family.freed_record.load(Ordering::Relaxed);
+    for (step, index) in
+        core::iter::once(freed).chain((0..256).map(|step| start.wrapping_add(step))).enumerate()
+    {
+        let index = index % (RECORDS as u32);
+        let (Some(record), Some(hold)) = (family.records.get(index as usize), own.holds.get(index as usize))
+        else {
+            return;
+        };
+        // A call of ours that still unmaps the last use of this place goes first.
+        if index == 0 || hold.users.load(Ordering::SeqCst) != 0 {
+            continue;
+        }
+        if record.used.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            begin(record);
+            if step > 0 {
+                family.next_record.store(index + 1, Ordering::Relaxed);
+            }
+            hold.descriptors.store(1, Ordering::SeqCst);
+            hold.offered.store(0, Ordering::Relaxed);
+            enter(fd, SOCKET | index);
+            return;
+        }
+    }
+}
+
+fn begin(record: &Record) {
+    record.generation.fetch_add(1, Ordering::Relaxed);
+    record.stage.store(stage::PLAIN, Ordering::Relaxed);
+    record.processes.store(1, Ordering::Relaxed);
+    for field in [
+        &record.never,
+        &record.ended,
+        &record.drained,
+        &record.awaited,
+        &record.broken,
+        &record.lingers,
+        &record.waits,
+    ]
+    .into_iter()
+    .chain(&record.patience)
+    {
+        field.store(0, Ordering::Relaxed);
+    }
+    for field in [
+        &record.calls,
+        &record.full,
+        &record.kernel_readers,
+        &record.kernel_writers,
+        &record.kernel_pollers,
+        &record.backed,
+        &record.items,
+        &record.woken,
+        &record.sends,
+        &record.distance,
+    ] {
+        field.store(0, Ordering::Relaxed);
+    }
+    record.seen_head.store(0, Ordering::Relaxed);
+    record.asked_ns.store(0, Ordering::Relaxed);
+    record.sent.store(0, Ordering::Relaxed);
+    record.received.store(0, Ordering::Relaxed);
+    record.sending.reset();
+    record.receiving.reset();
+}
+
+/// `fd` is a new epoll set.
+pub fn track_set(fd: i32) {
+    let Some(family) = arena::family() else { return };
+    forget_stale(fd);
+    let _held = CHANGING.hold();
+    for index in 1..SETS as u32 {
+        let Some(set) = family.sets.get(index as usize) else { return };
+        if set.references.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            for field in [&set.belled, &set.carried, &set.nested, &set.turn] {
+                field.store(0, Ordering::Relaxed);
+            }
+            set.lock.reset();
+            enter(fd, SET | index);
+            return;
+        }
+    }
+}
+
+/// `fd` is one of the library's own.
+pub fn hide(fd: i32) {
+    let _held = CHANGING.hold();
+    enter(fd, HIDDEN);
+}
+
+/// `fd` is no longer one of the library's own.
+pub fn unhide(fd: i32) {
+    let _held = CHANGING.hold();
+    enter(fd, 0);
+}
+
+/// `new` means what `old` does.
+pub fn duplicate(old: i32, new: i32) {
+    let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
+    forget_stale(new);
+    let _held = CHANGING.hold();
+    match meaning(old) {
+        Meaning::Socket(index) => {
+            if let Some(hold) = own.holds.get(index as usize) {
+                hold.descriptors.fetch_add(1, Ordering::SeqCst);
+                enter(new, SOCKET | index);
+            }
+        }
+        Meaning::Set(index) => {
+            if let Some(set) = family.sets.get(index as usize) {
+                set.references.fetch_add(1, Ordering::Relaxed);
+                enter(new, SET | index);
+            }
+        }
+        Meaning::Nothing | Meaning::Hidden => {}
+    }
+}
+
+/// A number that the kernel has given anew was closed behind our back.
+fn forget_stale(fd: i32) {
+    if let Some(leaving) = forget(fd) {
+        leaving.finish();
+    }
+}
+
+/// A socket that has left the table of this process, on its way to being closed.
+pub struct Leaving {
+    socket: Socket,
+    /// No descriptor of any known process means it any more.
+    pub is_last: bool,
+}
+
+impl Deref for Leaving {
+    type Target = Socket;
+
+    fn deref(&self) -> &Socket {
+        &self.socket
+    }
+}
+
+/// Takes `fd` out of the table, before the kernel closes it and gives its number to somebody else.
+pub fn forget(fd: i32) -> Option<Leaving> {
+    if meaning(fd) == Meaning::Nothing {
+        return None;
+    }
+    let _held = CHANGING.hold();
+    forget_locked(fd)
+}
+
+fn forget_locked(fd: i32) -> Option<Leaving> {
+    let (family, own) = (arena::family()?, arena::own()?);
+    match meaning(fd) {
+        Meaning::Nothing => None,
+        Meaning::Hidden => {
+            enter(fd, 0);
+            None
+        }
+        Meaning::Set(index) => {
+            enter(fd, 0);
+            let set = family.sets.get(index as usize)?;
+            if set.references.load(Ordering::Relaxed) == 1 {
+                epoll::clear(index, set);
+            }
+            set.references.fetch_sub(1, Ordering::Release);
+            None
+        }
+        Meaning::Socket(index) => {
+            let socket = by_index(fd, index)?;
+            enter(fd, 0);
+            let hold = own.holds.get(index as usize)?;
+            let mut is_last = false;
+            if hold.descriptors.fetch_sub(1, Ordering::SeqCst) == 1 {
+                is_last = socket.record.processes.fetch_sub(1, Ordering::AcqRel) == 1;
+            }
+            Some(Leaving { socket, is_last })
+        }
+    }
+}
+
+impl Leaving {
+    /// The kernel has closed it. A record that nobody holds is free again.
+    pub fn finish(self) {
+        if !self.is_last {
+            return;
+        }
+        account::ended(&self.socket);
+        epoll::forget(&self.socket);
+        offer::end(&self.socket);
+        let record = self.socket.record;
+        // The mappings go first, so that the next user of this place finds none.
+        let index = self.socket.index;
+        drop(self.socket);
+        if let Some(hold) = arena::own().and_then(|own| own.holds.get(index as usize))
+            && hold.users.load(Ordering::SeqCst) == 0
+        {
+            unmap(hold);
+        }
+        record.stage.store(stage::PLAIN, Ordering::Relaxed);
+        record.used.store(0, Ordering::Release);
+        if let Some(family) = arena::family() {
+            family.freed_record.store(index, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Gives this process's mappings back.
+fn unmap(hold: &Hold) {
+    for pointer in [&hold.own, &hold.remote] {
+        let address = pointer.swap(ptr::null_mut(), Ordering::AcqRel);
+        if !address.is_null() {
+            // SAFETY: mapped by `offer` with this length; whoever swapped it out is the only one to unmap it, and
+            // nobody uses the hold.
+            unsafe { libc::munmap(address.cast(), SEGMENT_BYTES) };
+        }
+    }
+    bell::release(hold.peer.swap(0, Ordering::AcqRel));
+}
+
+/// Every descriptor of this process that means something, with its meaning.
+pub fn each(mut visit: impl FnMut(i32, Meaning)) {
+    let Some(own) = arena::own() else { return };
+    for fd in 0..=own.highest.load(Ordering::Relaxed).min(DESCRIPTORS as u32 - 1) as i32 {
+        match meaning(fd) {
+            Meaning::Nothing => {}
+            other => visit(fd, other),
+        }
+    }
+}
+
+/// Before a fork: the child will hold what this process holds.
+pub fn before_fork() {
+    CHANGING.take();
+    each_held(|socket, _| {
+        socket.record.processes.fetch_add(1, Ordering::AcqRel);
+        // An answer that is still to come would reach only one of the two.
+        let _ = socket.record.stage.compare_exchange(
+            stage::WAITING,
+            stage::PLAIN,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+    });
+    each(|_, meaning| {
+        if let (Meaning::Set(index), Some(family)) = (meaning, arena::family())
+            && let Some(set) = family.sets.get(index as usize)
+        {
+            set.references.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+}
+
+/// After it, in the parent.
+pub fn after_fork_in_parent() {
+    CHANGING.give();
+}
+
+/// After it, in the child: threads that were in calls are not here.
+pub fn after_fork_in_child() {
+    CHANGING.reset();
+    let Some(own) = arena::own() else { return };
+    each(|_, meaning| {
+        if let Meaning::Socket(index) = meaning
+            && let Some(hold) = own.holds.get(index as usize)
+        {
+            hold.users.store(0, Ordering::SeqCst);
+        }
+    });
+}
+
+/// Each socket that this process holds, once.
+pub fn each_held(mut visit: impl FnMut(&Socket, i32)) {
+    let Some(own) = arena::own() else { return };
+    each(|fd, meaning| {
+        let Meaning::Socket(index) = meaning else { return };
+        let Some(hold) = own.holds.get(index as usize) else { return };
+        // The first of several descriptors speaks for all.
+        let first = hold.descriptors.load(Ordering::Relaxed) == 1
+            || (0..fd).all(|earlier| self::meaning(earlier) != Meaning::Socket(index));
+        if first && let Some(socket) = by_index(fd, index) {
+            visit(&socket, fd);
+        }
+    });
+}
+
+fn enter(fd: i32, entry: u32) {
+    let Some(own) = arena::own() else { return };
+    if let Some(place) = usize::try_from(fd).ok().and_then(|fd| own.descriptors.get(fd)) {
+        own.highest.fetch_max(fd as u32, Ordering::Relaxed);
+        place.store(entry, Ordering::Release);
+    }
+}
+
+/// Counts a call that is about to enter the kernel with this socket; on drop, that it is back.
+pub struct Inside<'a> {
+    count: &'a AtomicU32,
+}
+
+impl<'a> Inside<'a> {
+    /// `None`: calls look at the segments by now, so the kernel is not the place to sleep.
+    #[inline(always)]
+    pub fn enter(count: &'a AtomicU32, record: &Record) -> Option<Self> {
+        count.fetch_add(1, Ordering::SeqCst);
+        let inside = Self { count };
+        // Pairs with the fence in `offer::prepare`: either we are counted there, or see the new stage here.
+        fence(Ordering::SeqCst);
+        if record.stage.load(Ordering::Acquire) == stage::CARRIED { None } else { Some(inside) }
+    }
+}
+
+impl Drop for Inside<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Release);
+    }
+}

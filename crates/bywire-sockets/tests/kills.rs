@@ -1,0 +1,177 @@
+//! Either end killed at any moment: no byte is wrong, and nobody waits for ever.
+
+mod world;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use world::World;
+
+const ROUNDS: u64 = 100;
+/// A survivor that takes longer hangs: it looks at the kernel once a second at the latest.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What a survivor that has seen a wrong byte ends with.
+const WRONG: i32 = 42;
+/// What a talker ends with that lost its peer before it had said everything.
+const LOST: i32 = 43;
+const SERVICE_ROUNDS: u64 = 12;
+const TEST: &str = "a_killed_end_costs_nobody_a_wrong_byte_or_a_hang";
+
+#[test]
+fn a_killed_end_costs_nobody_a_wrong_byte_or_a_hang() {
+    match std::env::var("BYWIRE_TEST_ROLE").as_deref() {
+        Ok("echo") => return echo(),
+        Ok("talk") => return talk(),
+        Ok("pair") => return pair(),
+        _ => {}
+    }
+    let world = World::new();
+    let rounds = std::env::var("BYWIRE_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number"));
+    for round in 0..rounds {
+        let (mut server, port) = start_echo(&world, round % 5);
+        let mut client = role(&world, "talk", port, round % 5);
+        std::thread::sleep(Duration::from_micros(8000 + round * 7919 % 40_000));
+        let (killed, survivor) =
+            if round % 2 == 0 { (&mut server, &mut client) } else { (&mut client, &mut server) };
+        killed.kill().expect("killed");
+        killed.wait().expect("gone");
+        let status = end_of(survivor, round);
+        assert!(status.code() != Some(WRONG), "round {round}: a wrong byte");
+    }
+    let status = world.status();
+    println!("{} of {rounds} rounds were carried", status.carried_ever);
+    assert!(status.carried_ever > rounds / 4, "too few were carried for this to prove anything: {status:?}");
+    assert_eq!(status.processes, 0, "nobody is left");
+}
+
+#[test]
+fn a_killed_service_costs_nobody_a_connection() {
+    let world = World::without_service();
+    let rounds =
+        std::env::var("BYWIRE_ROUNDS").map_or(SERVICE_ROUNDS, |rounds| rounds.parse().expect("a number"));
+    let mut carried = 0;
+    for round in 0..rounds {
+        let mut service = role(&world, "pair", 0, 0);
+        let end = Instant::now() + PATIENCE;
+        while bywire_pairing::status::ask(&world.service).is_err() {
+            assert!(Instant::now() < end, "round {round}: no service");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (mut server, port) = start_echo(&world, round % 5);
+        let mut client =
+            command(&world, "talk", port, round % 5).env("BYWIRE_TEST_TALKS", "600").spawn().expect("an end");
+        std::thread::sleep(Duration::from_micros(2000 + round * 7919 % 40_000));
+        carried += bywire_pairing::status::ask(&world.service).map_or(0, |status| status.carried_ever);
+        service.kill().expect("killed");
+        service.wait().expect("gone");
+        assert_eq!(end_of(&mut client, round).code(), Some(0), "round {round}");
+        end_of(&mut server, round);
+    }
+    println!("{carried} of {rounds} rounds were carried before the service was killed");
+}
+
+fn start_echo(world: &World, calls: u64) -> (Child, u16) {
+    let mut server = role(world, "echo", 0, calls);
+    let mut line = String::new();
+    let mut output = BufReader::new(server.stdout.take().expect("piped"));
+    while !line.starts_with("port ") {
+        line.clear();
+        assert!(output.read_line(&mut line).expect("the server says its port") > 0);
+    }
+    let port = line.trim_start_matches("port ").trim().parse().expect("a port");
+    (server, port)
+}
+
+/// The service itself, until it is killed.
+fn pair() {
+    let path = std::env::var_os("BYWIRE_TEST_SERVICE").expect("a path");
+    let mut service = bywire_pairing::service::Service::start(path.as_ref()).expect("a service");
+    service.serve(Duration::from_secs(600)).expect("served");
+}
+
+fn role(world: &World, role: &str, port: u16, calls: u64) -> Child {
+    command(world, role, port, calls).spawn().expect("an end")
+}
+
+fn command(world: &World, role: &str, port: u16, calls: u64) -> Command {
+    // The service is run without the library.
+    let calls = (role != "pair").then_some(calls);
+    let mut command = world.command(std::env::current_exe().expect("this test"), calls);
+    command
+        .args(["--exact", TEST, "--nocapture"])
+        .env("BYWIRE_TEST_ROLE", role)
+        .env("BYWIRE_TEST_PORT", port.to_string())
+        .env("BYWIRE_TEST_SERVICE", &world.service)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    command
+}
+
+fn end_of(survivor: &mut Child, round: u64) -> std::process::ExitStatus {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = survivor.try_wait().expect("ours") {
+            return status;
+        }
+        if Instant::now() > end {
+            survivor.kill().expect("killed");
+            panic!("round {round}: the survivor hangs");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Gives back what it gets, and ends with its peer.
+fn echo() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    println!("\nport {}", listener.local_addr().expect("an address").port());
+    std::io::stdout().flush().expect("said");
+    let (mut peer, _) = listener.accept().expect("accept");
+    let mut buffer = vec![0; 40_000];
+    while let Ok(received @ 1..) = peer.read(&mut buffer) {
+        if peer.write_all(&buffer[..received]).is_err() {
+            return;
+        }
+    }
+}
+
+/// Sends a stream whose every byte is known, and checks what comes back.
+fn talk() {
+    let port = std::env::var("BYWIRE_TEST_PORT").expect("a port").parse::<u16>().expect("a number");
+    let Ok(mut peer) = TcpStream::connect(("127.0.0.1", port)) else { return };
+    let byte = |position: u64| (position.wrapping_mul(0x9E37_79B9) >> 13) as u8;
+    let mut position = 0u64;
+    let talks = std::env::var("BYWIRE_TEST_TALKS").ok().map(|talks| talks.parse::<u64>().expect("a number"));
+    let give_up = || {
+        if talks.is_some() {
+            std::process::exit(LOST)
+        }
+    };
+    for round in 1u64.. {
+        if talks.is_some_and(|talks| round > talks) {
+            return;
+        }
+        let length = [1, 60, 5000, 30_000][round as usize % 4];
+        let sent: Vec<u8> = (position..position + length).map(byte).collect();
+        if peer.write_all(&sent).is_err() {
+            return give_up();
+        }
+        let mut got = vec![0; length as usize];
+        let mut filled = 0;
+        while filled < got.len() {
+            match peer.read(&mut got[filled..]) {
+                Ok(received @ 1..) => filled += received,
+                _ => break,
+            }
+        }
+        if got[..filled] != sent[..filled] {
+            std::process::exit(WRONG);
+        }
+        if filled < got.len() {
+            return give_up();
+        }
+        position += length;
+    }
+}

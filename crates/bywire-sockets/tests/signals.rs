@@ -1,0 +1,115 @@
+//! Signal handlers that use a connection in the middle of calls on it.
+
+mod world;
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use world::World;
+
+const TEST: &str = "a_handler_sends_over_the_connection_that_it_interrupts";
+const ROUNDS: usize = 20_000;
+const BLOCK: [u8; 100] = [b'm'; 100];
+const EVERY_US: i64 = 30;
+
+static CLIENT: AtomicI32 = AtomicI32::new(-1);
+static SENT: AtomicU64 = AtomicU64::new(0);
+
+#[test]
+fn a_handler_sends_over_the_connection_that_it_interrupts() {
+    if std::env::var_os("BYWIRE_TEST_ROLE").is_some() {
+        return interrupted();
+    }
+    let world = World::new();
+    let output = world
+        .command(std::env::current_exe().expect("this test"), Some(1))
+        .args(["--exact", TEST, "--nocapture"])
+        .env("BYWIRE_TEST_ROLE", "interrupted")
+        .output()
+        .expect("the driver");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(world.status().carried_ever, 1, "{said}");
+}
+
+extern "C" fn handle(_signal: i32) {
+    let number = world::errno();
+    // SAFETY: a live byte; the error number of what was interrupted is put back.
+    unsafe {
+        if libc::send(CLIENT.load(Ordering::Relaxed), b"s".as_ptr().cast(), 1, libc::MSG_NOSIGNAL) == 1 {
+            SENT.fetch_add(1, Ordering::Relaxed);
+        }
+        *libc::__errno_location() = number;
+    }
+}
+
+fn interrupted() {
+    let (client, server) = world::pair();
+    CLIENT.store(client, Ordering::Relaxed);
+    // Waited for through the library: only then do sockets that do not wait leave the kernel.
+    for end in [client, server] {
+        world::poll(end, libc::POLLIN);
+    }
+    let handler: extern "C" fn(i32) = handle;
+    let every = libc::timeval { tv_sec: 0, tv_usec: EVERY_US };
+    let timer = libc::itimerval { it_interval: every, it_value: every };
+    // SAFETY: live structures; noughts are a valid action.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as usize;
+        assert_eq!(libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut()), 0);
+        let mut told: libc::sigaction = std::mem::zeroed();
+        assert_eq!(libc::sigaction(libc::SIGALRM, std::ptr::null(), &raw mut told), 0);
+        assert_eq!((told.sa_sigaction, told.sa_flags), (handler as usize, 0), "the program's own is told");
+        libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
+    }
+    let mut bytes = Vec::new();
+    for round in 0..ROUNDS {
+        while world::send(client, &BLOCK, 0) < 0 {
+            assert!(matches!(world::errno(), libc::EAGAIN | libc::EINTR));
+            take(server, &mut bytes);
+        }
+        if round % 16 == 0 {
+            take(server, &mut bytes);
+        }
+        if round % 500 == 0 {
+            // SAFETY: this very process.
+            unsafe { libc::raise(libc::SIGALRM) };
+        }
+    }
+    let none = libc::itimerval {
+        it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 },
+        it_value: libc::timeval { tv_sec: 0, tv_usec: 0 },
+    };
+    // SAFETY: a live structure.
+    unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const none, std::ptr::null_mut()) };
+    // The last signal's handler may still run, in another thread.
+    let mut expected = 0;
+    for _ in 0..10_000 {
+        take(server, &mut bytes);
+        expected = ROUNDS * BLOCK.len() + SENT.load(Ordering::Relaxed) as usize;
+        if bytes.len() == expected {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    println!("{} signals", SENT.load(Ordering::Relaxed));
+    assert_eq!(bytes.len(), expected);
+    let mut rest = &bytes[..];
+    while let Some(first) = rest.first() {
+        // A call's bytes are together, whatever comes between calls.
+        let length = if *first == b's' { 1 } else { BLOCK.len() };
+        assert!(rest[..length].iter().all(|byte| byte == first), "a block is torn");
+        rest = &rest[length..];
+    }
+}
+
+fn take(server: RawFd, bytes: &mut Vec<u8>) {
+    loop {
+        let (received, found) = world::receive(server, 50_000, 0);
+        if received <= 0 {
+            return;
+        }
+        bytes.extend(found);
+    }
+}

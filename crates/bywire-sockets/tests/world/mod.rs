@@ -1,0 +1,280 @@
+//! A pairing service, the library, and the calls that the tests make through it.
+
+#![allow(dead_code)]
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{IntoRawFd, RawFd};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use bywire_pairing::protocol::SERVICE_VARIABLE;
+use bywire_pairing::service::Service;
+use bywire_pairing::status::{self, Status};
+
+/// A service for one test, in a directory of its own.
+pub struct World {
+    _directory: tempfile::TempDir,
+    /// Where it listens.
+    pub service: PathBuf,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let world = Self::without_service();
+        let mut running = Service::start(&world.service).expect("a service");
+        std::thread::spawn(move || running.serve(Duration::from_secs(600)));
+        world
+    }
+
+    /// Where a service may be started that can be killed.
+    pub fn without_service() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let service = directory.path().join("pairing");
+        Self { _directory: directory, service }
+    }
+
+    /// The library, which was built with this test.
+    pub fn library() -> PathBuf {
+        let test = std::env::current_exe().expect("this test");
+        let directory = test.parent().expect("a target directory");
+        let library = directory.join("libbywire_sockets.so");
+        assert!(library.exists(), "{} is missing", library.display());
+        library
+    }
+
+    /// A program that is run with the library, or without.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>, calls: Option<u64>) -> Command {
+        let mut command = Command::new(program);
+        if let Some(calls) = calls {
+            command
+                .env("LD_PRELOAD", Self::library())
+                .env(SERVICE_VARIABLE, &self.service)
+                .env("BYWIRE_SOCKETS_CALLS", calls.to_string());
+        }
+        command
+    }
+
+    /// What this test's own driver writes for some seeds, one after the other.
+    pub fn transcript(&self, test: &str, seeds: std::ops::Range<u64>, calls: Option<u64>) -> String {
+        let this = std::env::current_exe().expect("this test");
+        let output = self
+            .command(this, calls)
+            .args(["--exact", test, "--nocapture", "--test-threads=1"])
+            .env("BYWIRE_TEST_SEED", format!("{}:{}", seeds.start, seeds.end))
+            .output()
+            .expect("the driver");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "seeds {seeds:?}, {calls:?}: {}\n{text}{said}", output.status);
+        text.lines().filter(|line| line.contains(" = ")).fold(String::new(), |sum, line| sum + line + "\n")
+    }
+
+    pub fn status(&self) -> Status {
+        status::ask(&self.service).expect("the service answers")
+    }
+}
+
+/// As many open files as this process may have: how many.
+pub fn raise_descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a live structure.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        limit.rlim_cur = limit.rlim_max;
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+    }
+    limit.rlim_cur
+}
+
+/// Two connected descriptors that do not wait.
+pub fn pair() -> (RawFd, RawFd) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
+    let (server, _) = listener.accept().expect("accept");
+    for end in [&client, &server] {
+        end.set_nonblocking(true).expect("non-blocking");
+        // What the kernel holds back for a moment depends on acknowledgements, and those on what was carried.
+        end.set_nodelay(true).expect("at once");
+    }
+    (client.into_raw_fd(), server.into_raw_fd())
+}
+
+/// Waits until so many bytes have come to `fd`, or something else has: even within one machine, that takes time.
+pub fn settle(fd: RawFd, bytes: u64) {
+    for _ in 0..200 {
+        let mut queued: i32 = 0;
+        // SAFETY: one int.
+        unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut queued) };
+        if queued as u64 >= bytes {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The same for the end of what `fd` receives.
+pub fn settle_end(fd: RawFd) {
+    for _ in 0..200 {
+        if poll(fd, libc::POLLRDHUP).1 != 0 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Closes what is still open.
+pub fn close(fd: RawFd) {
+    // SAFETY: a descriptor of the driver's, which does not use it any more.
+    unsafe { libc::close(fd) };
+}
+
+pub fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+pub fn epoll() -> RawFd {
+    // SAFETY: no pointers.
+    unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }
+}
+
+pub fn control(set: RawFd, operation: i32, fd: RawFd, events: u32) -> i64 {
+    let mut event = libc::epoll_event { events, u64: 7 };
+    // SAFETY: a live event.
+    unsafe { libc::epoll_ctl(set, operation, fd, &raw mut event) }.into()
+}
+
+/// What an epoll set has at once.
+pub fn wait(set: RawFd) -> (i64, Vec<u32>) {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+    // SAFETY: room for four.
+    let status = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 4, 0) };
+    let found = events.iter().take(status.max(0) as usize);
+    (status.into(), found.map(|event| event.events).collect())
+}
+
+pub fn send(fd: RawFd, bytes: &[u8], kind: u64) -> i64 {
+    let (first, rest) = bytes.split_at(bytes.len() / 3);
+    let mut parts = [first, rest]
+        .map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
+    // SAFETY: slices and structures that live until the call is over.
+    let sent = unsafe {
+        match kind {
+            0 => libc::send(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL),
+            1 => libc::write(fd, bytes.as_ptr().cast(), bytes.len()),
+            2 => libc::writev(fd, parts.as_ptr(), 2),
+            _ => {
+                let mut message: libc::msghdr = std::mem::zeroed();
+                (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), 2);
+                libc::sendmsg(fd, &raw const message, libc::MSG_NOSIGNAL)
+            }
+        }
+    };
+    sent as i64
+}
+
+/// The kind of receive that takes nothing.
+pub const PEEK: u64 = 4;
+
+pub fn receive(fd: RawFd, length: usize, kind: u64) -> (i64, Vec<u8>) {
+    let mut bytes = vec![0u8; length];
+    let (first, rest) = bytes.split_at_mut(length / 3);
+    let mut parts =
+        [first, rest].map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
+    // SAFETY: buffers and structures that live until the call is over.
+    let received = unsafe {
+        match kind {
+            0 => libc::recv(fd, bytes.as_mut_ptr().cast(), length, 0),
+            1 => libc::read(fd, bytes.as_mut_ptr().cast(), length),
+            2 => libc::readv(fd, parts.as_ptr(), 2),
+            3 => libc::recv(fd, bytes.as_mut_ptr().cast(), length, libc::MSG_WAITALL | libc::MSG_DONTWAIT),
+            PEEK => libc::recv(fd, bytes.as_mut_ptr().cast(), length, libc::MSG_PEEK),
+            _ => {
+                let mut message: libc::msghdr = std::mem::zeroed();
+                (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), 2);
+                libc::recvmsg(fd, &raw mut message, 0)
+            }
+        }
+    };
+    bytes.truncate(received.max(0) as usize);
+    (received as i64, bytes)
+}
+
+pub fn poll(fd: RawFd, events: i16) -> (i64, i16) {
+    let mut file = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: one live entry.
+    let status = unsafe { libc::poll(&raw mut file, 1, 0) };
+    (status.into(), file.revents)
+}
+
+/// Waits for bytes, so many milliseconds at most.
+pub fn poll_for(fd: RawFd, patience_ms: i32) -> bool {
+    let mut file = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live entry.
+    unsafe { libc::poll(&raw mut file, 1, patience_ms) == 1 }
+}
+
+/// Readable, writable, urgent.
+pub fn select(fd: RawFd) -> (i64, [bool; 3]) {
+    // SAFETY: noughts are an empty set; the descriptor is below the sets' length.
+    unsafe {
+        let mut sets: [libc::fd_set; 3] = std::mem::zeroed();
+        sets.iter_mut().for_each(|set| libc::FD_SET(fd, set));
+        let mut now = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        let [read, write, except] = &mut sets;
+        let status = libc::select(fd + 1, read, write, except, &raw mut now);
+        (status.into(), sets.map(|set| status >= 0 && libc::FD_ISSET(fd, &raw const set)))
+    }
+}
+
+pub fn option(fd: RawFd, name: i32) -> i64 {
+    let (mut value, mut length) = (0i32, 4u32);
+    // SAFETY: one int.
+    unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut length) };
+    value.into()
+}
+
+/// 0 when `work` was done in a child.
+pub fn in_child(work: impl FnOnce() -> bool) -> i64 {
+    // SAFETY: the child does nothing but system calls, and ends.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::_exit(i32::from(!work()));
+        }
+        let mut status = 0;
+        libc::waitpid(child, &raw mut status, 0);
+        status.into()
+    }
+}
+
+/// Sends a descriptor through a Unix socket, receives it, and closes what was received.
+pub fn pass(fd: RawFd) -> i64 {
+    #[repr(C, align(8))]
+    struct Control([u8; 32]);
+    // SAFETY: structures that live until the calls are over; the control buffer has room for one descriptor.
+    unsafe {
+        let mut ends = [0; 2];
+        libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr());
+        let (mut byte, mut control) = (1u8, Control([0; 32]));
+        let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        let mut message: libc::msghdr = std::mem::zeroed();
+        (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+        message.msg_control = (&raw mut control).cast();
+        message.msg_controllen = libc::CMSG_SPACE(4) as usize;
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(4) as usize;
+        libc::CMSG_DATA(header).cast::<i32>().write_unaligned(fd);
+        let status = libc::sendmsg(ends[0], &raw const message, 0);
+        libc::recvmsg(ends[1], &raw mut message, 0);
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        if !header.is_null() {
+            libc::close(libc::CMSG_DATA(header).cast::<i32>().read_unaligned());
+        }
+        ends.iter().for_each(|end| assert_eq!(libc::close(*end), 0));
+        status as i64
+    }
+}

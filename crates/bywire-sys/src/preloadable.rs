@@ -1,0 +1,211 @@
+//! Socket calls through the C library, as ordinary programs make them: a library that is preloaded stands in front of
+//! them. Those of `rustix` go straight to the kernel.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use rustix::event::{PollFlags, epoll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+/// A new TCP socket for addresses of this one's family.
+///
+/// # Errors
+/// What the kernel says.
+pub fn tcp(address: &SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: no pointers.
+    owned(unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })
+}
+
+/// Connects.
+///
+/// # Errors
+/// What the kernel says.
+pub fn connect(socket: impl AsFd, address: &SocketAddr) -> Result<(), Errno> {
+    let fd = socket.as_fd().as_raw_fd();
+    let status = match address {
+        SocketAddr::V4(address) => {
+            let name = libc::sockaddr_in {
+                sin_family: libc::AF_INET as u16,
+                sin_port: address.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: an address of the length given.
+            unsafe { libc::connect(fd, (&raw const name).cast(), size_of_val(&name) as u32) }
+        }
+        SocketAddr::V6(address) => {
+            let name = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as u16,
+                sin6_port: address.port().to_be(),
+                sin6_flowinfo: address.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
+                sin6_scope_id: address.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { libc::connect(fd, (&raw const name).cast(), size_of_val(&name) as u32) }
+        }
+    };
+    if status == 0 { Ok(()) } else { Err(last()) }
+}
+
+/// Takes a connection.
+///
+/// # Errors
+/// What the kernel says.
+pub fn accept(listener: impl AsFd) -> Result<OwnedFd, Errno> {
+    let fd = listener.as_fd().as_raw_fd();
+    // SAFETY: nobody asks for the address.
+    owned(unsafe { libc::accept4(fd, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC) })
+}
+
+/// Sends; so many bytes went.
+///
+/// # Errors
+/// What the kernel says.
+#[inline]
+pub fn send(socket: impl AsFd, bytes: &[u8], flags: SendFlags) -> Result<usize, Errno> {
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: a slice.
+    count(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags.bits() as i32) })
+}
+
+/// Receives; so many bytes came, none at the end.
+///
+/// # Errors
+/// What the kernel says.
+#[inline]
+pub fn receive(socket: impl AsFd, bytes: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: a slice of our own.
+    count(unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags.bits() as i32) })
+}
+
+/// Waits by `poll` until a descriptor is ready, or the time is over.
+///
+/// # Errors
+/// What the kernel says.
+pub fn poll(file: impl AsFd, events: PollFlags, timeout: Duration) -> Result<(), Errno> {
+    let mut entry = libc::pollfd { fd: file.as_fd().as_raw_fd(), events: events.bits() as i16, revents: 0 };
+    // SAFETY: one entry.
+    count(unsafe { libc::poll(&raw mut entry, 1, milliseconds(timeout)) } as isize).map(drop)
+}
+
+/// An epoll set of descriptors that are to be read from, as long as they are open.
+#[derive(Debug)]
+pub struct Set {
+    set: OwnedFd,
+}
+
+/// What one wait tells of, at most.
+const FOUND_MAX: usize = 256;
+
+impl Set {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new() -> Result<Self, Errno> {
+        // SAFETY: no pointers.
+        Ok(Self { set: owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })? })
+    }
+
+    /// Watches `file` from here on; `tag` names it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn add(&self, file: impl AsFd, tag: u64) -> Result<(), Errno> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: tag };
+        let (set, fd) = (self.set.as_raw_fd(), file.as_fd().as_raw_fd());
+        // SAFETY: one event.
+        count(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) } as isize).map(drop)
+    }
+
+    /// Waits until something can be received, or the time is over, and puts the tags into `found`, in place of what was
+    /// there.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn wait(&self, found: &mut Vec<u64>, timeout: Duration) -> Result<(), Errno> {
+        found.clear();
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; FOUND_MAX];
+        let (set, most) = (self.set.as_raw_fd(), FOUND_MAX as i32);
+        // SAFETY: room for as many events.
+        let status = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), most, milliseconds(timeout)) };
+        found.extend(events.iter().take(count(status as isize)?).map(|event| event.u64));
+        Ok(())
+    }
+}
+
+impl AsFd for Set {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.set.as_fd()
+    }
+}
+
+/// An epoll set of one descriptor.
+#[derive(Debug)]
+pub struct Watch {
+    set: OwnedFd,
+    fd: RawFd,
+    events: epoll::EventFlags,
+}
+
+impl Watch {
+    /// Watches `file`, which must stay open for as long, for what can be received.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new(file: impl AsFd) -> Result<Self, Errno> {
+        // SAFETY: no pointers.
+        let set = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        let watch = Self { set, fd: file.as_fd().as_raw_fd(), events: epoll::EventFlags::IN };
+        watch.control(libc::EPOLL_CTL_ADD)?;
+        Ok(watch)
+    }
+
+    /// Waits for one of `events`, or until the time is over.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn wait(&mut self, events: epoll::EventFlags, timeout: Duration) -> Result<(), Errno> {
+        if events != self.events {
+            self.events = events;
+            self.control(libc::EPOLL_CTL_MOD)?;
+        }
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: room for one event.
+        let found =
+            unsafe { libc::epoll_wait(self.set.as_raw_fd(), &raw mut event, 1, milliseconds(timeout)) };
+        count(found as isize).map(drop)
+    }
+
+    fn control(&self, operation: i32) -> Result<(), Errno> {
+        let mut event = libc::epoll_event { events: self.events.bits(), u64: 0 };
+        // SAFETY: one event.
+        let status = unsafe { libc::epoll_ctl(self.set.as_raw_fd(), operation, self.fd, &raw mut event) };
+        count(status as isize).map(drop)
+    }
+}
+
+fn milliseconds(timeout: Duration) -> i32 {
+    timeout.as_millis().try_into().unwrap_or(i32::MAX)
+}
+
+fn count(status: isize) -> Result<usize, Errno> {
+    usize::try_from(status).map_err(|_| last())
+}
+
+fn owned(fd: RawFd) -> Result<OwnedFd, Errno> {
+    if fd < 0 {
+        return Err(last());
+    }
+    // SAFETY: new, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn last() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,113 @@
+//! What the kernel itself says of a TCP connection behind a descriptor.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::io::Errno;
+
+/// `SO_NETNS_COOKIE` of asm-generic/socket.h.
+const SO_NETNS_COOKIE: i32 = 71;
+/// `TCP_ESTABLISHED` of net/tcp_states.h.
+const ESTABLISHED: u8 = 1;
+
+/// A connection, told apart from all others of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The network namespace.
+    pub namespace: u64,
+    /// The socket.
+    pub cookie: u64,
+    /// Our end; IPv4 in IPv6 is given as IPv4.
+    pub local: SocketAddr,
+    /// The other end.
+    pub remote: SocketAddr,
+    /// Both ends have agreed on the connection, and neither has finished.
+    pub is_established: bool,
+    /// Tied to one interface by `SO_BINDTODEVICE`.
+    pub is_bound_to_device: bool,
+}
+
+/// Asks the kernel who is connected to whom.
+///
+/// # Errors
+/// [`Errno::PROTOTYPE`] for what is no TCP socket, [`Errno::NOTCONN`] for one without a peer.
+pub fn identify(file: &impl AsFd) -> Result<Identity, Errno> {
+    let protocol: i32 = option(file, libc::SOL_SOCKET, libc::SO_PROTOCOL)?;
+    if protocol != libc::IPPROTO_TCP {
+        return Err(Errno::PROTOTYPE);
+    }
+    let address = |name: rustix::net::SocketAddrAny| SocketAddr::try_from(name).map(canonical);
+    let local = address(rustix::net::getsockname(file)?)?;
+    let remote = rustix::net::getpeername(file)?.ok_or(Errno::NOTCONN)?;
+    let remote = address(remote)?;
+    // The state is the first byte of `tcp_info`.
+    let information: [u8; 8] = option(file, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    let interface: i32 = option(file, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX)?;
+    Ok(Identity {
+        namespace: option(file, libc::SOL_SOCKET, SO_NETNS_COOKIE)?,
+        cookie: option(file, libc::SOL_SOCKET, libc::SO_COOKIE)?,
+        local,
+        remote,
+        is_established: information[0] == ESTABLISHED,
+        is_bound_to_device: interface != 0,
+    })
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V6(inner) => match inner.ip().to_ipv4_mapped() {
+            Some(ip) => SocketAddr::new(ip.into(), inner.port()),
+            // Neither flow information nor scope name another end.
+            None => SocketAddr::new((*inner.ip()).into(), inner.port()),
+        },
+        SocketAddr::V4(_) => address,
+    }
+}
+
+/// Plain data without padding that any bytes are a value of.
+trait Plain: Copy + Default {}
+impl Plain for i32 {}
+impl Plain for u64 {}
+impl Plain for [u8; 8] {}
+
+fn option<T: Plain>(file: &impl AsFd, level: i32, name: i32) -> Result<T, Errno> {
+    let mut value = T::default();
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into `value`, for which any bytes will do.
+    let status = unsafe {
+        libc::getsockopt(file.as_fd().as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut length)
+    };
+    if status == 0 {
+        return Ok(value);
+    }
+    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn two_ends_mirror_each_other_in_one_namespace() {
+        let listener = TcpListener::bind("[::1]:0").expect("listen");
+        let client = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+        let (server, _) = listener.accept().expect("accept");
+        let (ours, theirs) = (identify(&client).expect("tcp"), identify(&server).expect("tcp"));
+        assert_eq!((ours.local, ours.remote), (theirs.remote, theirs.local));
+        assert!(ours.namespace == theirs.namespace && ours.cookie != theirs.cookie);
+        assert!(ours.is_established && theirs.is_established && !ours.is_bound_to_device);
+        assert_eq!(identify(&listener).err(), Some(Errno::NOTCONN));
+        drop(client);
+        let mut end = [0];
+        assert_eq!(std::io::Read::read(&mut &server, &mut end).expect("end"), 0);
+        assert!(!identify(&server).expect("tcp").is_established);
+    }
+
+    #[test]
+    fn what_is_no_tcp_socket_is_refused() {
+        let (unix, _other) = std::os::unix::net::UnixStream::pair().expect("pair");
+        assert_eq!(identify(&unix).err(), Some(Errno::PROTOTYPE));
+    }
+}
