@@ -202,6 +202,26 @@ fn verdicts_of(measured: &[(&'static str, &[&str])]) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
+#[test]
+fn an_mpi_is_called_by_its_name_and_each_is_a_side_of_its_own() {
+    let mut session = generated_session();
+    session.cells.clear();
+    for (mpi, start_ns) in [("open-mpi", 1000.0), ("mpich", 3000.0)] {
+        let mut cells = cells_at(("mpi", "shm", Some(true), start_ns, 1.0), 8);
+        for cell in &mut cells {
+            cell.parameters.insert("mpi".into(), mpi.into());
+        }
+        session.cells.extend(cells);
+    }
+    session.cells.extend(cells_at(("unix", "unix", None, 9000.0, 1.0), 8));
+    let text = report::summary_text(&session);
+    let verdict = text.lines().find(|line| line.starts_with("Half-RTT of short messages, polling")).unwrap();
+    assert!(verdict.contains("mpi · shm · open-mpi with 1.00 µs"), "{verdict}");
+    assert!(verdict.contains("3.00× shorter than mpi · shm · mpich"), "{verdict}");
+    let alone = text.lines().find(|line| line.starts_with("Half-RTT of short messages, sleeping")).unwrap();
+    assert!(alone.ends_with("; no other level slept here."), "{alone}");
+}
+
 /// A rate grows with the size of a message: what only one of two was measured at is no advantage over the other.
 #[test]
 fn rates_are_compared_at_sizes_that_both_were_measured_at() {

@@ -15,7 +15,7 @@ use crate::report::gain;
 use crate::report::graph;
 use crate::report::merged::MACHINE;
 use crate::report::model;
-use crate::report::past::{Comparison, comparisons};
+use crate::report::past::{Comparison, Row, comparisons};
 use crate::report::plot::{Placed, Plot};
 use crate::report::quantity;
 use crate::report::served;
@@ -466,7 +466,7 @@ fn past_table(comparison: &Comparison) -> Markup {
         html! {
             @for row in &comparison.rows { tr {
                 th scope="row" {
-                    (row.figure.what) @if let Some(size) = row.figure.size_bytes { ", " (quantity::size(size)) }
+                    (row.figure.what) ", " (length_told(row))
                     small { (row.figure.hardware) }
                 }
                 td.figure { (row.figure.printed) " " (row.figure.unit) }
@@ -477,6 +477,16 @@ fn past_table(comparison: &Comparison) -> Markup {
             } }
         },
     )
+}
+
+/// The length that the document prints, or that it prints none.
+fn length_told(row: &Row) -> String {
+    let figure = row.figure;
+    match figure.size_bytes {
+        Some(size) => quantity::size(size),
+        None if figure.test == "nhalf" => "all lengths".into(),
+        None => "no length printed".into(),
+    }
 }
 
 fn absences(page: &Page) -> Markup {
