@@ -42,7 +42,7 @@ pub const PRESETS: [(&str, &str); 7] = [
 /// How long each of them takes unless asked otherwise, in minutes: by [`crate::bench::expected`], which a help text would
 /// have to wait for.
 const MINUTES: [(&str, u64); 7] =
-    [("quick", 2), ("full", 20), ("gm", 10), ("gm-ethernet", 32), ("trapeze", 5), ("bip", 7), ("toe", 14)];
+    [("quick", 2), ("full", 28), ("gm", 13), ("gm-ethernet", 33), ("trapeze", 5), ("bip", 8), ("toe", 22)];
 
 /// How long the preset of that name takes unless asked otherwise.
 pub fn usual(name: &str) -> Option<Duration> {
@@ -602,9 +602,13 @@ mod tests {
             crate::bench::expected(&preset, None).as_secs_f64() / 60.0
         };
         let told = PRESETS.map(|(name, _)| (name, usual(name).unwrap().as_secs_f64() / 60.0, of(name, None)));
+        // Without the library of `sock` there is less to do than is said.
+        let is_whole = bywire_pairing::launch::find_library().is_ok();
         // As a reader would round it.
-        let right =
-            |&(_, said, expected): &(&str, f64, f64)| (said - expected).abs() <= 0.6 + 0.25 * expected;
+        let right = |&(_, said, expected): &(&str, f64, f64)| {
+            let error = said - expected;
+            (error <= 0.0 || is_whole) <= (error.abs() <= 0.6 + 0.25 * expected)
+        };
         assert!(told.iter().all(right), "said and expected, in minutes: {told:?}");
         let short = of("full", Some(0.05));
         assert!(short < 10.0, "full with --time 0.05: {short:.1} min");
