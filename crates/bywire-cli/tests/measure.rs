@@ -426,10 +426,10 @@ fn a_session_is_stored_with_its_report() {
     assert_eq!(session["complete"], true);
     assert_eq!(session["absent"], json!([]));
     assert_eq!(printed["cells"].as_array().unwrap().len(), cells);
-    // Two levels at nine points, and every ceiling before and after.
+    // Two levels at nine points, TCP by epoll too, and every ceiling before and after.
     let messages =
         printed["cells"].as_array().unwrap().iter().filter(|cell| cell["level"] != "memory").count();
-    assert_eq!(messages, 18);
+    assert_eq!(messages, 19);
     assert_eq!((cells - messages) % 2, 0);
     assert!(
         session["environment"]["idle_before"].is_array() && session["environment"]["idle_after"].is_array()
@@ -446,6 +446,7 @@ fn an_interrupted_session_keeps_its_cells_and_leaves_no_process() {
     let place = place.to_str().unwrap();
     let mut running =
         Running::start(&["bench", "quick", "--time", "600", "--output", place, "--levels", "tcp"]);
+    assert!(running.line().contains("cells, about"), "how long it will take");
     assert!(running.line().starts_with("level"), "a heading");
     assert!(running.line().starts_with("memory"), "the first cell is a ceiling");
     running.signal(Signal::INT);
