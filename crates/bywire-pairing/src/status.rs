@@ -77,6 +77,28 @@ pub fn ask(path: &Path) -> Result<Status, AskError> {
     }
 }
 
+impl std::ops::Add for Status {
+    type Output = Self;
+
+    /// What two services have paired between them.
+    fn add(mut self, other: Self) -> Self {
+        for (reason, count) in other.not_carried {
+            match self.not_carried.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, known)) => *known = known.saturating_add(count),
+                None => self.not_carried.push((reason, count)),
+            }
+        }
+        Self {
+            processes: self.processes + other.processes,
+            carried: self.carried + other.carried,
+            carried_ever: self.carried_ever + other.carried_ever,
+            waiting: self.waiting + other.waiting,
+            bytes: self.bytes.saturating_add(other.bytes),
+            not_carried: self.not_carried,
+        }
+    }
+}
+
 impl Status {
     fn note(&mut self, code: u8, value: u64) {
         match code {

@@ -9,6 +9,7 @@ use bywire_pairing::protocol::{Kind, PACKET_BYTES, Packet, VERSION, Verdict};
 use bywire_pairing::reason::Reason;
 use bywire_pairing::service::{Service, StartError};
 use bywire_pairing::status;
+use bywire_pairing::user::Scope;
 use bywire_sys::memory::Mapping;
 use bywire_sys::socket::{Received, Socket};
 
@@ -68,7 +69,7 @@ fn connection() -> (TcpStream, TcpStream) {
 fn service() -> (tempfile::TempDir, std::path::PathBuf) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("pairing");
-    let mut service = Service::start(&path).expect("a service");
+    let mut service = Service::start(&path, Scope::User).expect("a service");
     std::thread::spawn(move || service.serve(Duration::from_secs(60)));
     (directory, path)
 }
@@ -153,7 +154,7 @@ fn who_breaks_the_rules_is_dropped_and_nobody_else() {
 #[test]
 fn reasons_are_counted_and_a_second_service_finds_the_first() {
     let (_directory, path) = service();
-    assert!(matches!(Service::start(&path), Err(StartError::Served(_))));
+    assert!(matches!(Service::start(&path, Scope::User), Err(StartError::Served(_))));
     let program = Program::new(&path);
     for _ in 0..2 {
         let note = Packet { code: Reason::Urgent as u8, first: 3, ..Packet::new(Kind::Note, 0) };
@@ -170,7 +171,7 @@ fn a_dead_services_name_is_taken_and_an_idle_one_gives_it_up() {
     let path = directory.path().join("pairing");
     let dead = bywire_sys::socket::Listener::bind(&path).expect("a socket");
     drop(dead);
-    let mut service = Service::start(&path).expect("in place of the dead one");
+    let mut service = Service::start(&path, Scope::User).expect("in place of the dead one");
     service.serve(Duration::from_millis(50)).expect("it serves");
     assert!(!path.exists());
 }

@@ -38,7 +38,10 @@ pub fn begin() {
         mark();
         let spins = libc::getenv(c"BYWIRE_SOCKETS_SPIN".as_ptr());
         if spins.is_null() || CStr::from_ptr(spins) != c"0" {
-            spin::configure(CStr::from_ptr(path));
+            let cores = libc::getenv(c"BYWIRE_SOCKETS_CORES".as_ptr());
+            if !cores.is_null() {
+                spin::configure(CStr::from_ptr(cores));
+            }
         }
         libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child));
     }

@@ -332,6 +332,11 @@ fn hear() -> Option<Packet> {
             let _ = OFFERED.compare_exchange(packet.token, 0, Ordering::Relaxed, Ordering::Relaxed);
             answered(&packet, descriptors);
         }
+        Some(packet) if packet.kind == Kind::Bell => {
+            let [bell, others @ ..] = descriptors;
+            others.iter().for_each(|fd| close(*fd));
+            bell::also(packet.token, bell);
+        }
         Some(packet) => {
             if packet.kind == Kind::Go && packet.token == ASKED.load(Ordering::Relaxed) {
                 ASKED.store(0, Ordering::Relaxed);
@@ -371,9 +376,16 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
     };
     let reason = match Verdict::of(packet.code) {
         Some(Verdict::Paired) => {
+            let is_foreign = packet.first != 0;
+            if is_foreign && !bell::hears(packet.first) {
+                [segment, bell, page].iter().for_each(|fd| close(*fd));
+                socket.stay(Reason::Foreign);
+                socket.record.stage.store(stage::PLAIN, Ordering::Release);
+                return;
+            }
             let remote = bell::accept(segment, SEGMENT_BYTES);
             close(segment);
-            if let Some(peer) = bell::adopt(packet.number, bell, page)
+            if let Some(peer) = bell::adopt(packet.number, is_foreign, bell, page)
                 && !remote.is_null()
                 // SAFETY: mapped with this length just now.
                 && STREAM.is_ours(&unsafe { Window::new(remote, SEGMENT_BYTES) })
@@ -386,6 +398,15 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
             Reason::Memory
         }
         Some(Verdict::Waiting) => return descriptors.iter().for_each(|fd| close(*fd)),
+        // The service has forgotten it, and is asked at the next call.
+        Some(Verdict::Again) => {
+            descriptors.iter().for_each(|fd| close(*fd));
+            socket.record.calls.store(CALLS_MIN.load(Ordering::Relaxed), Ordering::Relaxed);
+            socket.record.stage.store(stage::PLAIN, Ordering::Release);
+            return;
+        }
+        Some(Verdict::Foreign) => Reason::Foreign,
+        Some(Verdict::Full) => Reason::Memory,
         Some(Verdict::Device) => Reason::Device,
         Some(Verdict::Namespace) => Reason::Namespace,
         _ => Reason::Refused,

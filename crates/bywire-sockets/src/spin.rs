@@ -40,19 +40,13 @@ thread_local! {
     static FAILURES: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Maps the tokens of all programs that meet at the service of this name.
-pub fn configure(service: &CStr) {
-    const SUFFIX: &[u8] = b".cores\0";
-    let (name, mut path) = (service.to_bytes(), [0u8; 128]);
-    let Some(place) = path.get_mut(..name.len() + SUFFIX.len()) else { return };
-    let (first, rest) = place.split_at_mut(name.len());
-    first.copy_from_slice(name);
-    rest.copy_from_slice(SUFFIX);
+/// Maps the tokens that all programs of one user share, in the file of this name.
+pub fn configure(path: &CStr) {
     const LENGTH_BYTES: usize = CORES * size_of::<Core>();
     // SAFETY: a valid name; the results are checked, and the mapping is new.
     unsafe {
         let file = libc::open(
-            path.as_ptr().cast(),
+            path.as_ptr(),
             libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW,
             0o600,
         );

@@ -8,9 +8,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use bywire_pairing::protocol::SERVICE_VARIABLE;
+use bywire_pairing::protocol::{CORES_VARIABLE, SERVICE_VARIABLE};
 use bywire_pairing::service::Service;
 use bywire_pairing::status::{self, Status};
+use bywire_pairing::user::Scope;
 
 /// A service for one test, in a directory of its own.
 pub struct World {
@@ -22,7 +23,7 @@ pub struct World {
 impl World {
     pub fn new() -> Self {
         let world = Self::without_service();
-        let mut running = Service::start(&world.service).expect("a service");
+        let mut running = Service::start(&world.service, Scope::User).expect("a service");
         std::thread::spawn(move || running.serve(Duration::from_secs(600)));
         world
     }
@@ -50,6 +51,7 @@ impl World {
             command
                 .env("LD_PRELOAD", Self::library())
                 .env(SERVICE_VARIABLE, &self.service)
+                .env(CORES_VARIABLE, self.service.with_extension("cores"))
                 .env("BYWIRE_SOCKETS_CALLS", calls.to_string());
         }
         command
