@@ -17,6 +17,7 @@ use serde_json::Value;
 use crate::contest::{Contestant, Taken};
 use crate::lab;
 use crate::offspring::Offspring;
+use crate::witness::alone;
 
 /// A program that has not ended by then is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -62,7 +63,7 @@ pub fn laboratory(name: &str, request: Request, pair_seconds: f64) -> Contestant
 
 /// One TCP connection of iperf3: series `name`, received bytes per second.
 pub fn iperf3_stream(name: &str, join: Join) -> Contestant {
-    witness(name, "iperf3 -c TARGET -t 1", "iperf3", join, |namespaces| {
+    joined(name, "iperf3 -c TARGET -t 1", "iperf3", join, |namespaces| {
         let client = ["iperf3", "-c", &target(namespaces), "-t", "1", "-J"];
         received(&converse(namespaces, &["iperf3", "-s"], &client)?)
     })
@@ -72,7 +73,7 @@ pub fn iperf3_stream(name: &str, join: Join) -> Contestant {
 pub fn iperf3_datagrams(name: &str, join: Join) -> Contestant {
     let rates = OFFERED.map(|rate| format!("{rate}G")).join(", ");
     let command = format!("iperf3 -c TARGET -u -l 8192 -t 1 -b each of {rates} (0G: no limit)");
-    witness(name, &command, "iperf3", join, |namespaces| {
+    joined(name, &command, "iperf3", join, |namespaces| {
         let mut best: f64 = 0.0;
         for rate in OFFERED {
             let (target, rate) = (target(namespaces), format!("{rate}G"));
@@ -85,7 +86,7 @@ pub fn iperf3_datagrams(name: &str, join: Join) -> Contestant {
 
 /// A ping-pong of sockperf over TCP: series `name`, half-RTT in ns.
 pub fn sockperf(name: &str, join: Join) -> Contestant {
-    witness(name, "sockperf pp --tcp -i TARGET -t 1 -m 14", "sockperf", join, |namespaces| {
+    joined(name, "sockperf pp --tcp -i TARGET -t 1 -m 14", "sockperf", join, |namespaces| {
         let target = target(namespaces);
         let server = ["sockperf", "sr", "--tcp", "-i", &target, "-p", "5201"];
         let client = ["sockperf", "pp", "--tcp", "-i", &target, "-p", "5201", "-t", "1", "-m", "14"];
@@ -113,19 +114,29 @@ pub fn idle(name: &str, carriage: Carriage) -> Contestant {
     Contestant { name: name.to_owned(), command, take: Box::new(take) }
 }
 
-fn witness(
+fn joined(
     name: &str,
     command: &str,
     program: &'static str,
     join: Join,
     measure: impl Fn(&Namespaces) -> Result<f64> + 'static,
 ) -> Contestant {
+    witness(name, command, program, move || measure(&join()?))
+}
+
+/// Another program's measurement: series `name`, where `program` is installed.
+pub fn witness(
+    name: &str,
+    command: &str,
+    program: &'static str,
+    measure: impl Fn() -> Result<f64> + 'static,
+) -> Contestant {
     let series = name.to_owned();
     let take = move || {
         let looked =
             Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         looked.with_context(|| format!("{program} is not installed: apt-get install {program}"))?;
-        Ok(Taken::one(&series, measure(&join()?)?))
+        Ok(Taken::one(&series, measure()?))
     };
     Contestant { name: name.to_owned(), command: command.to_owned(), take: Box::new(take) }
 }
@@ -134,23 +145,56 @@ fn target(namespaces: &Namespaces) -> String {
     namespaces.target.address().to_string()
 }
 
-/// What the client prints. The server is new for each attempt: some end by themselves, and the way to it may still
-/// be closed.
 fn converse(namespaces: &Namespaces, server: &[&str], client: &[&str]) -> Result<String> {
-    let (source_core, target_core) = pin::two_cores();
-    let started = Instant::now();
-    loop {
-        let mut command = inside(&namespaces.target, Some(target_core), server)?;
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        let _server = Offspring(command.spawn().with_context(|| format!("cannot start {}", server[0]))?);
-        std::thread::sleep(LISTENING);
-        let mut command = inside(&namespaces.source, Some(source_core), client)?;
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let asking = Offspring(command.spawn().with_context(|| format!("cannot start {}", client[0]))?);
-        match asking.printed(client[0], PATIENCE) {
-            Ok(printed) => return Ok(printed),
-            Err(error) if started.elapsed() > CROSSING => return Err(error),
-            Err(_) => {}
+    Ends::of(namespaces).converse(server, client)
+}
+
+/// Where a server and its client run.
+pub struct Ends<'a> {
+    namespaces: Option<&'a Namespaces>,
+    /// Where the server is reached.
+    pub address: String,
+}
+
+impl<'a> Ends<'a> {
+    /// In the machine's own network.
+    pub fn of_this_machine() -> Self {
+        Self { namespaces: None, address: "127.0.0.1".to_owned() }
+    }
+
+    /// Each in its own.
+    pub fn of(namespaces: &'a Namespaces) -> Self {
+        Self { namespaces: Some(namespaces), address: target(namespaces) }
+    }
+
+    fn command(&self, of: fn(&Namespaces) -> &Namespace, core: u32, words: &[&str]) -> Result<Command> {
+        match self.namespaces {
+            Some(namespaces) => inside(of(namespaces), Some(core), words),
+            None => Ok(alone(core, words)),
+        }
+    }
+
+    /// What the client prints. The server is new for each attempt: some end by themselves, and the way to it may still
+    /// be closed.
+    ///
+    /// # Errors
+    /// It printed nothing of use for a while.
+    pub fn converse(&self, server: &[&str], client: &[&str]) -> Result<String> {
+        let (source_core, target_core) = pin::two_cores();
+        let started = Instant::now();
+        loop {
+            let mut command = self.command(|namespaces| &namespaces.target, target_core, server)?;
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            let _server = Offspring(command.spawn().with_context(|| format!("cannot start {}", server[0]))?);
+            std::thread::sleep(LISTENING);
+            let mut command = self.command(|namespaces| &namespaces.source, source_core, client)?;
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let asking = Offspring(command.spawn().with_context(|| format!("cannot start {}", client[0]))?);
+            match asking.printed(client[0], PATIENCE) {
+                Ok(printed) => return Ok(printed),
+                Err(error) if started.elapsed() > CROSSING => return Err(error),
+                Err(_) => {}
+            }
         }
     }
 }
@@ -171,7 +215,10 @@ pub fn inside(namespace: &Namespace, core: Option<u32>, words: &[&str]) -> Resul
 }
 
 /// What arrived, in bytes per second, by iperf3's JSON.
-fn received(printed: &str) -> Result<f64> {
+///
+/// # Errors
+/// It is none, or says nothing of the kind.
+pub fn received(printed: &str) -> Result<f64> {
     let said: Value = serde_json::from_str(printed).context("iperf3 prints no JSON")?;
     let number = |pointer: &str| said.pointer(pointer).and_then(Value::as_f64);
     let bits = number("/end/sum_received/bits_per_second").or_else(|| {
@@ -184,7 +231,10 @@ fn received(printed: &str) -> Result<f64> {
 }
 
 /// Sockperf's median half-RTT, in ns.
-fn half_rtt_ns(printed: &str) -> Result<f64> {
+///
+/// # Errors
+/// It has printed none.
+pub fn half_rtt_ns(printed: &str) -> Result<f64> {
     let line = printed.lines().find_map(|line| line.split_once("percentile 50.000 ="));
     let (_, figure) = line.context("sockperf prints no median")?;
     let us: f64 = figure.trim().parse().context("sockperf's median is no number")?;

@@ -65,6 +65,7 @@ pub fn command(request: &Request) -> String {
     say("integrity", request.integrity.map(|on| if on { "on" } else { "off" }.to_owned()));
     say("lent", request.lent.then(String::new));
     say("epoll", request.epoll.then(String::new));
+    say("untouched", request.untouched.then(String::new));
     say("spin", request.spin.filter(|spin| *spin).map(|_| String::new()));
     say("no-spin", request.spin.filter(|spin| !*spin).map(|_| String::new()));
     say("time", request.time_seconds.map(|seconds| seconds.to_string()));

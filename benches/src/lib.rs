@@ -1,4 +1,5 @@
-//! What `benches/musts`, `benches/rivals`, `benches/ethernet` and `benches/sockets` share: a [`contest`] takes fresh pairs of everything in turn, so that
+//! What `benches/musts`, `benches/rivals`, `benches/ethernet`, `benches/sockets` and `benches/witnesses` share: a [`contest`]
+//! takes fresh pairs of everything in turn, so that
 //! what is compared ran side by side, and a [`table`] shows medians, ratios and how far they were apart.
 
 pub mod application;
@@ -16,3 +17,4 @@ pub mod resident;
 pub mod table;
 pub mod tunnel;
 pub mod ucx;
+pub mod witness;

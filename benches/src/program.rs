@@ -1,6 +1,8 @@
 //! What the programs that run a contest have in common: their arguments, and what becomes of the page.
 
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use bywire_lab::interrupt;
@@ -43,4 +45,13 @@ impl Arguments {
             None => Ok(()),
         }
     }
+}
+
+/// The laboratory carries frames by the program that it is part of, here by the one beside it.
+///
+/// # Errors
+/// It is not where it should be.
+pub fn become_bywire(words: &[String]) -> anyhow::Result<()> {
+    let bywire = std::env::current_exe()?.with_file_name("bywire");
+    Err(Command::new(&bywire).args(words).exec()).with_context(|| format!("cannot run {}", bywire.display()))
 }

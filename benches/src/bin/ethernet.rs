@@ -1,17 +1,15 @@
 //! Takes every figure that Ethernet over the fabric must reach in one run, beside plain veth and other programs that
 //! carry Ethernet, and prints tables.
 
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::rc::Rc;
 
-use anyhow::Context;
 use bywire_benches::contest::Contest;
 use bywire_benches::ethernet::{self, Join};
 use bywire_benches::must::Basis::{Median, Over};
 use bywire_benches::must::Bound::{AtLeast, AtMost};
 use bywire_benches::must::{self, Must};
-use bywire_benches::program::Arguments;
+use bywire_benches::program::{self, Arguments};
 use bywire_benches::table::{self, Show};
 use bywire_benches::tunnel::RIVALS;
 use bywire_lab::ending;
@@ -53,16 +51,10 @@ fn main() -> ExitCode {
         "ethernet",
         match words.first().map(String::as_str) {
             Some("__worker") => bywire_lab::worker::run(),
-            Some("eth") => become_bywire(&words),
+            Some("eth") => program::become_bywire(&words),
             _ => Ethernet::parse().arguments.run(contestants, page),
         },
     )
-}
-
-/// The laboratory carries frames by the program that it is part of, here by the one beside it.
-fn become_bywire(words: &[String]) -> anyhow::Result<()> {
-    let bywire = std::env::current_exe()?.with_file_name("bywire");
-    Err(Command::new(&bywire).args(words).exec()).with_context(|| format!("cannot run {}", bywire.display()))
 }
 
 fn contestants(pair_seconds: f64) -> Contest {
@@ -73,7 +65,7 @@ fn contestants(pair_seconds: f64) -> Contest {
         ..Request::new("eth", test)
     };
     for &link in Link::ALL {
-        let carriage = Carriage { link, mtu_bytes: 9000, coalesce: true };
+        let carriage = Carriage { link, mtu_bytes: 9000, coalesce: true, segmentation: true };
         let join: Join = Rc::new(move || carriage.open());
         let name = |what: &str| format!("{what} {link}");
         let laboratory = [

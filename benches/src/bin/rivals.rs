@@ -10,6 +10,7 @@ use bywire_benches::{lab, open_mpi, ucx};
 use bywire_lab::cpu::DISTURBED;
 use bywire_lab::ending;
 use bywire_lab::measure::Request;
+use bywire_lab::mpi;
 use clap::Parser;
 
 /// Bywire, UCX and Open MPI between two processes of this machine, in one run, as a Markdown table
@@ -36,12 +37,25 @@ const COMPARISONS: [Comparison; 6] = [
     Comparison { what: "1 MiB stream (more is better)", series: ["bywire 1048576", "ucx 1048576", "mpi stream 1048576"], show: table::rate },
 ];
 
+/// What the laboratory's level `mpi` says, and what a small loop of the usual kind says in the same run.
+const AGREEMENTS: [(&str, [&str; 2], Show); 4] = [
+    ("8 B half-RTT, median", ["laboratory latency", "mpi latency"], table::ns),
+    ("1 KiB stream", ["laboratory 1024", "mpi stream 1024"], table::rate),
+    ("64 KiB stream", ["laboratory 65536", "mpi stream 65536"], table::rate),
+    ("1 MiB stream", ["laboratory 1048576", "mpi stream 1048576"], table::rate),
+];
+
 /// Sizes of the streams with the messages that UCX sends at each.
 const STREAMS: [(u64, u64); 4] = [(8, 4_000_000), (1024, 1_000_000), (65_536, 60_000), (1 << 20, 4_000)];
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).as_deref() == Some("__worker") {
-        return ending::of("rivals", bywire_lab::worker::run());
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["__worker", ..] => return ending::of("rivals", bywire_lab::worker::run()),
+        [mpi::COMMAND, socket, program] => {
+            return ending::of("rivals", mpi::run_rank(Path::new(socket), Path::new(program)));
+        }
+        _ => {}
     }
     let arguments = Rivals::parse().arguments;
     ending::of(
@@ -65,6 +79,15 @@ fn contestants(pair_seconds: f64, directory: &Path) -> Contest {
         contest.add(&name, ucx::stream(&name, bytes, messages));
     }
     contest.add("mpi", open_mpi::contestant("mpi", directory));
+    let of_mpi = |test, bytes| Request { level: "mpi".to_owned(), ..sized(test, bytes) };
+    for (name, test, bytes) in [
+        ("laboratory latency", "latency", 8),
+        ("laboratory 1024", "stream", 1024),
+        ("laboratory 65536", "stream", 65_536),
+        ("laboratory 1048576", "stream", 1 << 20),
+    ] {
+        contest.add(name, lab::contestant(name, of_mpi(test, bytes), pair_seconds));
+    }
     contest
 }
 
@@ -99,6 +122,17 @@ fn page(contest: &Contest) -> String {
             absolute(mpi),
             over(mpi),
         ]));
+    }
+    page.push_str(
+        "\nThe laboratory's level `mpi` beside a small loop of the usual kind, both by Open MPI:\n\n",
+    );
+    page.push_str(&table::heading(&["what", "level `mpi`", "small loop", "ratio"]));
+    for (what, [own, other], show) in AGREEMENTS {
+        let absolute =
+            |series| contest.figure(series).map_or("not measured".to_owned(), |figure| show(figure.value));
+        let ratio = contest.ratio(own, other);
+        let ratio = ratio.map_or("not measured".to_owned(), |ratio| table::figure(ratio, table::ratio));
+        page.push_str(&table::row(&[what.to_owned(), absolute(own), absolute(other), ratio]));
     }
     page.push_str(&format!("\nBehind them. {DISTURBED}\n\n"));
     page.push_str(&table::contestants(contest, show));

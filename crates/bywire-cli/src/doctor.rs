@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, ensure};
 use bywire::{Event, Port, PortOptions, Priority};
 use bywire_lab::level::memory;
+use bywire_lab::mpi::{Implementation, Installation};
 use bywire_lab::namespaces::Namespaces;
 use bywire_lab::{environment, pin};
 use bywire_pairing::launch;
@@ -60,7 +61,7 @@ impl DoctorArgs {
     /// Only those of printing: what does not work here is a finding.
     pub fn run(self) -> Result<()> {
         let findings: Vec<Finding> =
-            [cores(), privileges(), kernel(), resources(), tools()].into_iter().flatten().collect();
+            [cores(), privileges(), kernel(), resources(), tools(), mpi()].into_iter().flatten().collect();
         let text = if self.json {
             serde_json::to_string_pretty(
                 &serde_json::json!({ "schema": "bywire-doctor/1", "findings": findings }),
@@ -133,7 +134,11 @@ fn privileges() -> Vec<Finding> {
         ("CAP_NET_ADMIN", CapabilitySet::NET_ADMIN, "bywire eth, level eth"),
         ("CAP_SYS_ADMIN", CapabilitySet::SYS_ADMIN, "bywire eth, level eth: entering namespaces"),
     ];
-    let user = if root { "root" } else { "not root: fine for memory, msg, unix, tcp, sock and udp" };
+    let user = if root {
+        "root"
+    } else {
+        "not root: fine for memory, msg, unix, tcp, sock, udp, web and mpi between processes"
+    };
     let mut findings =
         vec![Finding::new("privileges", "user", "installing what is missing", Ok(user.to_owned()), "")];
     findings.extend(wanted.map(|(name, capability, used_by)| {
@@ -167,6 +172,16 @@ fn kernel() -> Vec<Finding> {
             tap(),
             "run as root; `modprobe tun`; in a container pass --device /dev/net/tun",
         ),
+    ]
+}
+
+fn mpi() -> Vec<Finding> {
+    let here = |implementation| Installation::look(implementation).map_err(|error| format!("{error:#}"));
+    let finding =
+        |name, implementation, remedy| Finding::new("mpi", name, "level mpi", here(implementation), remedy);
+    vec![
+        finding("Open MPI", Implementation::OpenMpi, "apt-get install openmpi-bin libopenmpi-dev"),
+        finding("MPICH", Implementation::Mpich, "docs/mpi.md has the command; `./x test` installs it, too"),
     ]
 }
 
@@ -262,7 +277,7 @@ fn message_layer() -> Result<String, String> {
 }
 
 /// Programs that are measured or measured with, and the Debian packages that bring them.
-const TOOLS: [(&str, &str, &str); 14] = [
+const TOOLS: [(&str, &str, &str); 17] = [
     ("ip", "iproute2", "--between namespaces, level eth"),
     ("ping", "iputils-ping", "the examples of README.md and docs/ethernet.md"),
     ("tcpdump", "tcpdump", "looking at what `bywire capture` recorded"),
@@ -272,6 +287,9 @@ const TOOLS: [(&str, &str, &str); 14] = [
     ("nc", "netcat-openbsd", "./x test: streams over emulated Ethernet"),
     ("ssh", "openssh-client", "./x test: ssh over emulated Ethernet"),
     ("sshd", "openssh-server", "./x test: ssh over emulated Ethernet"),
+    ("nginx", "nginx-light", "level web"),
+    ("apache2", "apache2-bin", "level web"),
+    ("wrk", "wrk", "benches/web"),
     ("iperf3", "iperf3", "benches/ethernet"),
     ("sockperf", "sockperf", "benches/ethernet"),
     ("ucx_perftest", "ucx-utils", "benches/musts, benches/rivals"),

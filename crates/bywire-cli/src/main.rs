@@ -1,5 +1,6 @@
 //! The `bywire` command.
 
+mod account;
 mod background;
 mod bench;
 mod capture;
@@ -7,6 +8,7 @@ mod compare;
 mod doctor;
 mod eth;
 mod explain;
+mod historic;
 mod key;
 mod manual;
 mod measure;
@@ -19,6 +21,7 @@ mod table;
 mod words;
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -54,6 +57,9 @@ enum Action {
     Report(report::ReportArgs),
     /// Set two sessions against each other: what became better or worse, and how sure that is
     Compare(compare::CompareArgs),
+    /// Show the machines of the source documents as models: what was fitted, what they predict, how far off that is
+    #[command(after_help = "Examples:\n  bywire historic\n  bywire historic --json")]
+    Historic(historic::HistoricArgs),
     /// Show what this machine offers to each level, and what to do about the rest
     #[command(after_help = "Examples:\n  bywire doctor\n  bywire doctor --json")]
     Doctor(doctor::DoctorArgs),
@@ -84,6 +90,9 @@ enum Action {
     /// One end of a pair, started by the commands above
     #[command(name = "__worker", hide = true)]
     Worker,
+    /// Beside one rank of an MPI job, started by its launcher
+    #[command(name = bywire_lab::mpi::COMMAND, hide = true)]
+    MpiRank { socket: PathBuf, program: PathBuf },
 }
 
 fn main() -> ExitCode {
@@ -139,6 +148,8 @@ impl Action {
             Self::Capture(arguments) => arguments.run(),
             Self::Carrier(arguments) => arguments.run(),
             Self::Worker => bywire_lab::worker::run(),
+            Self::MpiRank { socket, program } => bywire_lab::mpi::run_rank(&socket, &program),
+            Self::Historic(arguments) => arguments.run(),
             Self::Doctor(arguments) => arguments.run(),
             Self::Completions(arguments) => arguments.run(Bywire::command()),
             Self::Man(arguments) => arguments.run(Bywire::command()),
@@ -212,6 +223,16 @@ mod tests {
             // Every second part between fences is a block of code.
             text.split("```").skip(1).step_by(2).for_each(|block| examples(block).for_each(accept));
         }
+    }
+
+    #[test]
+    fn commands_of_the_sources_are_accepted() {
+        let page =
+            fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/sources.md")).unwrap();
+        let commands: Vec<&str> =
+            page.split('`').skip(1).step_by(2).filter(|quoted| quoted.starts_with("bywire ")).collect();
+        assert!(commands.len() > 200, "only {} commands were read", commands.len());
+        commands.into_iter().for_each(accept);
     }
 
     #[test]

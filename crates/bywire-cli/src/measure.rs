@@ -7,8 +7,10 @@ use bywire_lab::ending::Misuse;
 use bywire_lab::ethernet::Link;
 use bywire_lab::level::memory;
 use bywire_lab::measure::{self, Request};
+use bywire_lab::mpi::{self, Implementation};
 use bywire_lab::netperf::Netperf;
 use bywire_lab::plan::Test;
+use bywire_lab::web;
 use bywire_lab::{interrupt, size};
 use clap::{ArgAction, Args, ValueEnum};
 
@@ -20,20 +22,24 @@ use crate::{key, table};
 #[derive(Args, Debug)]
 #[command(after_help = after_help())]
 pub struct MeasureArgs {
-    /// What is under test: memory, msg, unix, tcp, sock, udp, eth; see below
+    /// What is under test: memory, msg, unix, tcp, sock, udp, eth, mpi, web; see below
     #[arg(value_parser = Words::of(LEVELS.map(|(name, _)| name)), hide_possible_values = true)]
     level: String,
     /// What is measured of it; see below
     #[arg(value_parser = tests(), hide_possible_values = true)]
     test: String,
     /// How the messages are carried, where the level has a choice: shm (msg) [default: shm]; one-process, two-processes
-    /// or veth (eth) [default: one-process]
+    /// or veth (eth) [default: one-process]; shm, tcp, veth or eth (mpi) [default: shm]; tcp, unix, veth or eth (web)
+    /// [default: tcp]
     #[arg(long, value_name = "LINK", value_parser = links(), hide_possible_values = true)]
     link: Option<String>,
     /// Where the ends run: processes, threads, namespaces, or HOST[:PORT] with `bywire serve` (tcp, udp) [default:
     /// processes; of eth always namespaces]
     #[arg(long, value_name = "WHERE")]
     between: Option<String>,
+    /// Whose MPI: open-mpi or mpich (mpi) [default: open-mpi]
+    #[arg(long, value_name = "IMPLEMENTATION", value_parser = implementations(), hide_possible_values = true)]
+    mpi: Option<String>,
     /// What the ends speak over emulated Ethernet: tcp or udp (eth) [default: tcp]
     #[arg(long, value_name = "PROTOCOL")]
     protocol: Option<String>,
@@ -45,7 +51,7 @@ pub struct MeasureArgs {
     /// namespaces around a switch that they run in (tcp, udp, eth), 2 to 64
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
-    /// Connections at once (streams, hotspot, fanin, fanout), 1 to 64 [default: 4]
+    /// Connections at once (streams, hotspot, fanin, fanout), 1 to 64 [default: 4]; of level web 1 to 256 [default: 16]
     #[arg(long, value_name = "N")]
     connections: Option<u32>,
     /// Length of a message or a buffer, 1 to 64MiB (udp: to 65507; memory: to 1GiB), like 64, 8K or 1MiB; K, M and G are
@@ -59,12 +65,34 @@ pub struct MeasureArgs {
     /// MTU of the link between namespaces, in bytes [default: 1500]
     #[arg(long, value_name = "N")]
     mtu: Option<u32>,
+    /// Leave it to the interfaces between namespaces to cut what is sent into segments (tcp, eth, web) [default: on]
+    #[arg(long, value_name = "SWITCH")]
+    segmentation: Option<Switch>,
+    /// Who answers: nginx or apache (web) [default: nginx]
+    #[arg(long, value_name = "SERVER", value_parser = Words::of(web::Server::ALL.iter().map(|server| server.name())), hide_possible_values = true)]
+    server: Option<String>,
+    /// Popularity: the i-th document is asked for as often as 1/i^ALPHA (web-zipf), 0 to 4; with 0 all alike [default: 0.9]
+    #[arg(long, value_name = "ALPHA", allow_negative_numbers = true)]
+    alpha: Option<f64>,
+    /// Which documents are popular: small-first or independent of their size (web-zipf) [default: small-first]
+    #[arg(long, value_name = "RANK", value_parser = Words::of(web::Rank::ALL.iter().map(|rank| rank.name())), hide_possible_values = true)]
+    rank: Option<String>,
+    /// How many documents there are (web-zipf), 9 to 100000 [default: 1000]
+    #[arg(long, value_name = "N")]
+    documents: Option<u32>,
+    /// What the trace and the moments of requests are drawn from (web) [default: 1]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Write the paths that are asked for to this file, one a line, for other programs to ask for (web)
+    /// [default: nowhere]
+    #[arg(long, value_name = "FILE")]
+    trace_out: Option<PathBuf>,
     /// End-to-end check of every message (msg) [default: off]
     #[arg(long, value_name = "SWITCH")]
     integrity: Option<Switch>,
     /// Measuring time of the whole cell: all blocks of all five fresh pairs, and of all 18 lengths of nhalf, together.
     /// Starting the pairs and a warm-up of two blocks in each come on top. At least 0.005 (nhalf: 0.09) [default: 1;
-    /// nhalf 5, several connections 2.5]
+    /// nhalf 5, several connections 2.5, level web 5 and no less than 0.25]
     #[arg(long, value_name = "SECONDS", value_parser = measure::parse_time, allow_negative_numbers = true)]
     time: Option<f64>,
     /// Cores of source and target, two different ones [default: two that this process may use, close to each other but
@@ -87,6 +115,10 @@ pub struct MeasureArgs {
     /// Compare every byte of every payload
     #[arg(long)]
     verify: bool,
+    /// Write and read only the first 8 bytes of each payload, as programs do that measure the carrying alone [default:
+    /// every byte is written and read]
+    #[arg(long, conflicts_with = "verify")]
+    untouched: bool,
     /// Send lent buffers rather than copies (msg)
     #[arg(long)]
     lent: bool,
@@ -113,11 +145,17 @@ pub struct MeasureArgs {
 
 fn tests() -> Words {
     let ceilings = memory::Test::ALL.iter().map(|(name, _)| *name);
-    Words::of(Test::ALL.iter().map(|test| test.name()).chain(ceilings))
+    let web = web::Test::ALL.iter().map(|test| test.name());
+    Words::of(Test::ALL.iter().map(|test| test.name()).chain(web).chain(ceilings))
 }
 
 fn links() -> Words {
-    Words::of(["shm"].into_iter().chain(Link::ALL.iter().map(|link| link.name())))
+    let mpi = mpi::Link::ALL.iter().map(|link| link.name());
+    Words::of(["one-process", "two-processes", "unix"].into_iter().chain(mpi))
+}
+
+fn implementations() -> Words {
+    Words::of(Implementation::ALL.iter().map(|implementation| implementation.name()))
 }
 
 /// Every level, test and link in a line of its own.
@@ -128,19 +166,27 @@ fn after_help() -> String {
     let memory = memory::Test::ALL.map(|(name, test)| (name, test.about()));
     let tests: Vec<_> = Test::ALL.iter().map(|test| (test.name(), test.about())).collect();
     let links: Vec<_> = Link::ALL.iter().map(|link| (link.name(), link.about())).collect();
+    let of_mpi: Vec<_> = mpi::Link::ALL.iter().map(|link| (link.name(), link.about())).collect();
+    let implementations: Vec<_> = Implementation::ALL.iter().map(|mpi| (mpi.name(), mpi.about())).collect();
+    let web_tests: Vec<_> = web::Test::ALL.iter().map(|test| (test.name(), test.about())).collect();
+    let web_links: Vec<_> = web::Link::ALL.iter().map(|link| (link.name(), link.about())).collect();
     format!(
-        "Levels:\n{}\nTests of every level but memory:\n{}\nTests of memory, the ceilings:\n{}\n\
-         Links of msg:\n{}\nLinks of eth:\n{}\n{EXAMPLES}",
+        "Levels:\n{}\nTests of every level but memory and web:\n{}\nTests of memory, the ceilings:\n{}\n\
+         Tests of web:\n{}\nLinks of msg:\n{}\nLinks of eth:\n{}\nLinks of mpi:\n{}\nIts implementations:\n{}\nLinks of web:\n{}\n{EXAMPLES}",
         table(&LEVELS),
         table(&tests),
         table(&memory),
+        table(&web_tests),
         table(&[("shm", "rings in sealed shared memory")]),
         table(&links),
+        table(&of_mpi),
+        table(&implementations),
+        table(&web_links),
     )
 }
 
 /// What can be under test, with a line about each.
-pub const LEVELS: [(&str, &str); 7] = [
+pub const LEVELS: [(&str, &str); 9] = [
     ("memory", "the machine itself: what no way of sending can beat"),
     ("msg", "the message layer"),
     ("unix", "the kernel's Unix-domain sockets"),
@@ -148,6 +194,8 @@ pub const LEVELS: [(&str, &str); 7] = [
     ("sock", "the same program and calls as tcp, its connections carried in memory as by `bywire run`"),
     ("udp", "the kernel's UDP"),
     ("eth", "the kernel's TCP or UDP over Ethernet of the fabric, or over plain veth (needs root)"),
+    ("mpi", "MPI implementations as they come, between two ranks that poll"),
+    ("web", "nginx and Apache, asked over connections that stay open"),
 ];
 
 const EXAMPLES: &str = "\
@@ -159,6 +207,9 @@ Examples:
   bywire measure eth stream --mtu 9000 --link two-processes
   bywire measure sock rr --size 1 --epoll
   bywire measure tcp fanin --connections 12 --nodes 4
+  bywire measure mpi latency --mpi mpich --link tcp --size 8
+  bywire measure web web-file --size 1KiB --server nginx --connections 16
+  bywire measure web web-zipf --alpha 0.9 --server apache --link eth --trace-out paths
   bywire measure memory memcpy --size 1MiB";
 
 /// A length as the engine may take it; which bounds a level has says the engine.
@@ -220,9 +271,19 @@ impl MeasureArgs {
         request.link.clone_from(&self.link);
         request.between.clone_from(&self.between);
         request.protocol.clone_from(&self.protocol);
+        request.mpi.clone_from(&self.mpi);
         request.coalesce = on(self.coalesce);
         request.nodes = self.nodes;
         request.connections = self.connections;
+        request.segmentation = on(self.segmentation);
+        request.web = web::Wish {
+            server: self.server.clone(),
+            alpha: self.alpha,
+            rank: self.rank.clone(),
+            seed: self.seed,
+            documents: self.documents,
+            trace_out: self.trace_out.clone(),
+        };
         request.size_bytes = self.size;
         request.response_bytes = self.response_size;
         request.mtu_bytes = self.mtu;
@@ -233,6 +294,7 @@ impl MeasureArgs {
         request.epoll = self.epoll;
         request.nagle = on(self.nagle);
         request.verify = self.verify;
+        request.untouched = self.untouched;
         request.lent = self.lent;
         request.socket_buffer_bytes = self.socket_buffer;
         request.key = self.key.as_deref().map(key::read).transpose()?;

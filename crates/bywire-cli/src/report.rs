@@ -17,8 +17,9 @@ const SHOWN_MAX: usize = 5;
 /// Make the report of a stored session again.
 #[derive(Args, Debug)]
 pub struct ReportArgs {
-    /// Directories that `bywire bench` named: each holds session.json and cells.jsonl. Several, of several machines,
-    /// become one report; each is then called by its directory's name.
+    /// Directories that `bywire bench` named: each holds session.json and cells.jsonl. Several
+    /// become one report: each preset gets a page of its own in it, and of several machines' sessions of one preset each
+    /// is called by its directory's name.
     #[arg(required = true, value_name = "SESSION")]
     sessions: Vec<PathBuf>,
     /// Where to write the report [default: report.html in the first session's directory]; with --csv or --json, standard output.
@@ -44,7 +45,8 @@ impl ReportArgs {
     /// # Errors
     /// When the directory holds no session of this version, or the output cannot be written.
     pub fn run(self) -> Result<()> {
-        let session = self.read()?;
+        let presets = self.read()?;
+        let session = whole(&presets)?;
         if let Some(directory) = &self.svg {
             write_all(directory, report::drawings(&session))?;
         }
@@ -65,11 +67,12 @@ impl ReportArgs {
             };
         }
         let path = self.output.unwrap_or_else(|| self.sessions[0].join("report.html"));
-        fs::write(&path, report::render(&session)).map_err(|error| elsewhere(&path, &error))?;
+        fs::write(&path, report::render_presets(&by_preset(presets)))
+            .map_err(|error| elsewhere(&path, &error))?;
         crate::print(&format!("{}\nreport: {}\n", report::summary_text(&session), path.display()))
     }
 
-    fn read(&self) -> Result<Session> {
+    fn read(&self) -> Result<Vec<(String, Session)>> {
         let mut sessions: Vec<(String, Session)> = Vec::new();
         for path in &self.sessions {
             let session = match store::read(path) {
@@ -84,8 +87,25 @@ impl ReportArgs {
             let name = if known == 0 { name.into_owned() } else { format!("{name} {}", known + 1) };
             sessions.push((name, session));
         }
-        merged(sessions).context("no session was named")
+        Ok(sessions)
     }
+}
+
+/// Everything that was named as one session.
+fn whole(sessions: &[(String, Session)]) -> Result<Session> {
+    merged(sessions.to_vec()).context("no session was named")
+}
+
+/// One session for each preset, in the order named; of several machines' sessions of one preset each is told apart.
+fn by_preset(sessions: Vec<(String, Session)>) -> Vec<Session> {
+    let mut presets: Vec<Vec<(String, Session)>> = Vec::new();
+    for (name, session) in sessions {
+        match presets.iter_mut().find(|known| known[0].1.preset == session.preset) {
+            Some(known) => known.push((name, session)),
+            None => presets.push(vec![(name, session)]),
+        }
+    }
+    presets.into_iter().filter_map(merged).collect()
 }
 
 fn write_all(directory: &Path, files: Vec<(String, String)>) -> Result<()> {

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use bywire_lab::breakdown::Account;
 use bywire_lab::cell::{Cacheline, Cell, CpuBothEnds, CpuEnd, Unit};
 use bywire_lab::cpu::DISTURBED;
 use bywire_lab::measure::PAIRS;
 use bywire_lab::report::quantity;
+use bywire_lab::web;
+
+use crate::account;
 
 /// A heading, a line for each figure with the result first, and what its words mean.
 pub fn of_cell(cell: &Cell) -> String {
@@ -25,8 +29,9 @@ pub fn of_cell(cell: &Cell) -> String {
     rows.push(("blocks".to_owned(), blocks(cell)));
     let width = rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
     let rows = rows.iter().map(|(label, value)| format!("  {label:<width$}  {value}\n"));
+    let account = Account::of(cell).map(|account| account::text(&account, cell.value));
     let notes = notes(cell).into_iter().map(|note| format!("{note}\n"));
-    std::iter::once(heading(cell) + "\n").chain(rows).chain(notes).collect()
+    std::iter::once(heading(cell) + "\n").chain(rows).chain(account).chain(notes).collect()
 }
 
 /// What stands above the lines of [`line`].
@@ -56,7 +61,12 @@ fn heading(cell: &Cell) -> String {
         "" => String::new(),
         between => format!(", between {between}"),
     };
-    format!("{} {}{link}{between}{size}", cell.level, cell.test)
+    let by = cell
+        .parameters
+        .get("mpi")
+        .and_then(|mpi| mpi.as_str())
+        .map_or_else(String::new, |mpi| format!(" by {mpi}"));
+    format!("{} {}{by}{link}{between}{size}", cell.level, cell.test)
 }
 
 /// The machine's own state around the cell, in one line.
@@ -73,12 +83,13 @@ const STATES_APART: f64 = 1.5;
 /// What the cell's value is, as a median over pairs.
 fn result_name(cell: &Cell) -> &'static str {
     match (cell.test.as_str(), cell.unit) {
-        ("latency" | "interleave" | "cacheline" | "futex" | "pipe", _) => "half-RTT, median",
+        ("latency" | "breakdown" | "interleave" | "cacheline" | "futex" | "pipe", _) => "half-RTT, median",
         ("hotspot", _) => "half-RTT, mean of each client",
         ("streams" | "fanin" | "fanout", _) => "summed rate, median",
         ("overhead", _) => "CPU per message, median",
         ("bidir", _) => "two-way rate, median",
         ("rr", _) => "transactions, median",
+        ("web-file" | "web-zipf", _) => "peak, requests answered, median",
         ("nhalf", _) => "N½, median",
         (_, Unit::BytesPerSecond) => "rate, median",
         _ => "median",
@@ -102,7 +113,7 @@ fn distribution(cell: &Cell) -> Vec<(String, String)> {
 }
 
 /// Details by name, in the order in which they are read, with the label of each.
-const DETAILS: [(&str, &str); 22] = [
+const DETAILS: [(&str, &str); 23] = [
     ("sent_bytes_per_second", "rate sent"),
     ("received_bytes_per_second", "rate received"),
     ("forward_bytes_per_second", "rate to the target"),
@@ -116,6 +127,7 @@ const DETAILS: [(&str, &str); 22] = [
     ("round_trip_p99_ns", "round trip, p99"),
     ("round_trip_p999_ns", "round trip, p99.9"),
     ("round_trips_lost", "round trips lost"),
+    ("messages_per_second", "messages"),
     ("messages_sent", "messages sent"),
     ("messages_received", "messages received"),
     ("send_errors", "send errors"),
@@ -133,9 +145,41 @@ fn details(cell: &Cell) -> Vec<(String, String)> {
     let results =
         DETAILS.iter().filter_map(|(name, label)| Some(((*label).to_owned(), detail(name, value(name)?).1)));
     let known = |name: &str| DETAILS.iter().any(|(known, _)| *known == name);
-    let others =
-        cell.details.keys().filter(|name| !known(name)).filter_map(|name| Some(detail(name, value(name)?)));
-    results.chain(others).chain(crowd(cell)).collect()
+    let others = cell.details.keys().filter(|name| !known(name) && !name.starts_with("open_"));
+    let others = others.filter_map(|name| Some(detail(name, value(name)?)));
+    results.chain(open_loops(cell)).chain(others).chain(crowd(cell)).collect()
+}
+
+/// What each open loop saw, in a line: asked for, answered, and how long that took from when each request was due.
+fn open_loops(cell: &Cell) -> Vec<(String, String)> {
+    let loads = cell.details.get(web::account::LOADS).and_then(|loads| loads.as_array());
+    let row = |load: &serde_json::Value| {
+        let share = 100.0 * load["share"].as_f64()?;
+        let of = |name: &str| cell.details.get(&format!("open_{share:.0}_{name}"))?.as_f64();
+        let time = |name: &str| Some(show(of(name)?, Unit::Nanoseconds));
+        let spread = || Some(format!(", {} to {} by pair", time("p99_least_ns")?, time("p99_most_ns")?));
+        // A quantile that too few requests lie beyond is not there.
+        let latency = [
+            time("p50_ns").map(|p50| format!("p50 {p50}")),
+            time("p99_ns").zip(time("from_send_p99_ns")).map(|(p99, sent)| {
+                format!("p99 {p99} ({sent} from the send itself{})", spread().unwrap_or_default())
+            }),
+            time("p999_ns").map(|p999| format!("p99.9 {p999}")),
+        ];
+        let latency: Vec<String> = latency.into_iter().flatten().collect();
+        let latency =
+            if latency.is_empty() { "too few for a quantile".to_owned() } else { latency.join(", ") };
+        let unanswered = of("unanswered").filter(|count| *count > 0.0);
+        let text = format!(
+            "{:.0}/s of {:.0}/s; {latency}; server {:.1} µs each{}",
+            of("answered_per_second")?,
+            of("intended_per_second")?,
+            of("server_cpu_us_per_request")?,
+            unanswered.map_or_else(String::new, |count| format!("; {count} unanswered")),
+        );
+        Some((format!("at {share:.0} % of the peak"), text))
+    };
+    loads.into_iter().flatten().filter_map(row).collect()
 }
 
 /// Connections that are shown one by one; all stand in the JSON.
@@ -160,6 +204,8 @@ fn crowd(cell: &Cell) -> Vec<(String, String)> {
         };
         rows.push(("each".to_owned(), shown.join(", ") + &more));
     }
+    let version = cell.details.get("server_version").and_then(|version| version.as_str());
+    rows.extend(version.map(|version| ("server".to_owned(), version.to_owned())));
     let limit = cell.details.get("limited_by").and_then(|limit| limit.as_str());
     rows.extend(limit.map(|limit| ("limit".to_owned(), limit.to_owned())));
     rows
@@ -169,6 +215,7 @@ fn crowd(cell: &Cell) -> Vec<(String, String)> {
 fn detail(name: &str, value: f64) -> (String, String) {
     let units = [
         ("_bytes_per_second", Some(Unit::BytesPerSecond)),
+        ("messages_per_second", Some(Unit::MessagesPerSecond)),
         ("_bytes", Some(Unit::Bytes)),
         ("_ns", Some(Unit::Nanoseconds)),
         ("_seconds", None),
@@ -179,9 +226,21 @@ fn detail(name: &str, value: f64) -> (String, String) {
         Some((stem, None)) => (stem, format!("{value:.3} s")),
         None => (name, format!("{value}")),
     };
-    let words = stem.replace("_socket", "_socket_buffer").replace('_', " ");
+    if let Some(buffer) = stem.strip_suffix("_socket") {
+        return (socket_buffer(buffer), shown);
+    }
+    let words = stem.replace('_', " ");
     let label = words.strip_prefix("target ").map_or(words.clone(), |what| format!("{what}, target"));
     (label, shown)
+}
+
+/// What the kernel granted, by end and direction.
+fn socket_buffer(name: &str) -> String {
+    let (end, direction) = match name.split_once('_') {
+        Some((end, direction)) => (end, direction),
+        None => ("source", name),
+    };
+    format!("{direction} socket buffer, {end}")
 }
 
 fn cpu(end: &CpuEnd) -> String {
@@ -233,6 +292,11 @@ fn notes(cell: &Cell) -> Vec<&'static str> {
             result_name(cell).starts_with("half-RTT"),
             "Half-RTT is half of a round trip, what the field calls one-way latency.",
         ),
+        (
+            cell.details.contains_key(web::account::LOADS),
+            "At a share of the peak requests are due at moments drawn beforehand, and each is timed from its own: what waits behind \
+             a slow one counts. From the send itself is what a client sees that waits before it asks on (coordinated omission).",
+        ),
         (transactions, "A transaction is one request and its response, a whole round trip."),
         (per_kb, "1 KB of service demand is 1,024 bytes."),
         (
@@ -255,8 +319,12 @@ fn way(cell: &Cell) -> String {
     let is_set = |name: &str| cell.parameters.get(name) == Some(&true.into());
     let parts = [
         link,
+        cell.parameters.get("mpi").and_then(|mpi| mpi.as_str()).map(str::to_owned),
         cell.parameters.get("protocol").and_then(|protocol| protocol.as_str()).map(str::to_uppercase),
         cell.parameters.get("mtu").map(|mtu| format!("MTU {mtu}")),
+        (cell.parameters.get("segmentation") == Some(&"off".into())).then(|| "not segmented".to_owned()),
+        cell.parameters.get("server").and_then(|server| server.as_str()).map(str::to_owned),
+        cell.parameters.get("alpha").map(|alpha| format!("α {alpha}")),
         is_set("spin").then(|| "polling".to_owned()),
         (cell.parameters.get("coalesce") == Some(&"off".into())).then(|| "not coalesced".to_owned()),
         is_set("both-cores").then(|| "both cores".to_owned()),
@@ -322,7 +390,7 @@ mod tests {
             "round trip, p99",
             "round trip, p99.9",
             "elapsed",
-            "send socket buffer",
+            "send socket buffer, source",
             "send socket buffer, target",
             "CPU, source",
             "CPU, target",

@@ -48,6 +48,8 @@ fn every_level_that_is_here_runs_every_test() {
             let cell: Value = serde_json::from_slice(&output.stdout).unwrap();
             check(&cell, test, 3);
             assert_eq!(cell["parameters"]["connections"], 3);
+            let hub = if test == "fanout" { "peers_of_one_port" } else { "target_peers_of_one_port" };
+            assert_eq!(cell["details"][hub].as_u64(), (level == "msg").then_some(3), "{}", cell["details"]);
         }
     }
     let output = measure(directory.path(), &["unix", "streams", "--connections", "64", "--time", "4"]);
@@ -92,7 +94,7 @@ fn an_interrupt_ends_all_of_them() {
     let directory = tempfile::tempdir().unwrap();
     let all = ["measure", "msg", "streams", "--connections", "8", "--time", "60"];
     let mut running = bywire(directory.path(), &all).spawn().unwrap();
-    eventually("17 processes", || processes_of(directory.path()).len() >= 17);
+    eventually("10 processes, one port with eight peers", || processes_of(directory.path()).len() >= 10);
     kill_process(Pid::from_child(&running), Signal::INT).unwrap();
     assert_eq!(running.wait().unwrap().code(), Some(130));
     eventually("no process is left", || processes_of(directory.path()).is_empty());

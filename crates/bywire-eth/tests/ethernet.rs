@@ -181,14 +181,20 @@ fn an_interface_goes_down_and_up_and_changes_its_mtu_and_is_removed() {
     assert_eq!(network.station(0).expect("a station").look().expect("a link").mtu_bytes, 9000);
 
     rooms[0].ip(&format!("link delete {INTERFACE}"));
+    let plan = vanished(&mut network);
+    network.add(plan).expect("it can be made again");
+    let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7005));
+    exchange(&near, &far, 1 << 20);
+}
+
+/// The plan of the one interface that has vanished, once it has.
+fn vanished(network: &mut Network) -> bywire_eth::station::Plan {
     let gone = persist(|| match network.vanished() {
         Ok(gone) if !gone.is_empty() => Ok(gone),
         _ => Err(std::io::ErrorKind::WouldBlock.into()),
     });
     assert_eq!(gone.len(), 1);
-    network.add(gone[0].plan.clone()).expect("it can be made again");
-    let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7005));
-    exchange(&near, &far, 1 << 20);
+    gone[0].plan.clone()
 }
 
 #[test]
@@ -200,13 +206,9 @@ fn a_device_with_several_queues_vanishes_once_for_all() {
     }
     for _ in 0..5 {
         rooms[0].ip(&format!("link delete {INTERFACE}"));
-        let gone = persist(|| match network.vanished() {
-            Ok(gone) if !gone.is_empty() => Ok(gone),
-            _ => Err(std::io::ErrorKind::WouldBlock.into()),
-        });
-        assert_eq!(gone.len(), 1);
+        let plan = vanished(&mut network);
         // At once: what the other loops say of the old one must not end the new one.
-        network.add(gone[0].plan.clone()).expect("it can be made again");
+        network.add(plan).expect("it can be made again");
         std::thread::sleep(Duration::from_millis(20));
         assert!(network.vanished().expect("an answer").is_empty());
         let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7006));

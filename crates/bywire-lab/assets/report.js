@@ -70,7 +70,7 @@ function axis(spec, logarithmic, mode, points, horizontal) {
   const from = values.length ? Math.min(...values) : 1, to = values.length ? Math.max(...values) : 10;
   return {
     type: logarithmic ? 'log' : 'value', logBase: sizes ? 16 : base,
-    min: logarithmic ? base ** Math.floor(step(from) + 1e-9) : 0,
+    min: logarithmic ? base ** Math.floor(step(from) + 1e-9) : values.length < points.length && points.some(v => v < 0) ? undefined : 0,
     max: logarithmic ? base ** Math.ceil(step(to) - 1e-9) : undefined,
     name: spec.name, nameLocation: horizontal ? 'middle' : 'end', nameGap: horizontal ? 30 : 12,
     nameTextStyle: { color: inks.soft, align: horizontal ? 'center' : 'left' },
@@ -141,18 +141,31 @@ function bars(plot, state, mode) {
       axisLabel: { color: inks.ink, width: narrow.matches && !state.saving ? 104 : 190, overflow: 'break', lineHeight: 15, interval: 0 },
     },
     series: shown.map(item => dots ? ({
-      type: 'scatter', name: item.name, symbol: item.look === 'historic' ? 'diamond' : 'circle', symbolSize: 12, itemStyle: { opacity: 1 },
+      type: 'scatter', name: item.name, symbol: dot(item), symbolSize: 12, itemStyle: { opacity: 1 },
       color: look(item, mode).colour, data: item.points.map(point => ({ value: [point.y, point.x], point })),
     }) : ({
       type: 'bar', name: item.name, stack: 'cpu', barMaxWidth: 26, color: look(item, mode).colour,
       // Parts differ in brightness and in their outline too, not in hue alone.
-      itemStyle: { opacity: item.look === 'part' && item.slot % 2 ? 0.45 : 1, borderColor: inks.card, borderWidth: 1 },
+      itemStyle: { opacity: item.look === 'part' && item.slot % 2 ? 0.45 : 1, borderColor: inks.card, borderWidth: 1, decal: decal(item, mode) },
       data: plot.categories.map((_, index) => {
         const point = item.points.find(point => point.x === index);
         return point ? { value: point.y, point } : null;
       }),
     })),
   };
+}
+
+// Many parts need more than colours: from the fifth on they carry a pattern, drawn into the bar.
+function decal(item, mode) {
+  if (item.look !== 'part' || item.slot < 4) return undefined;
+  const ink = mode === 'dark' ? 'rgba(0,0,0,0.45)' : 'rgba(255,255,255,0.55)';
+  const pattern = [[0, 4], [Math.PI / 4, 5], [-Math.PI / 4, 5], [Math.PI / 2, 4]][item.slot % 4];
+  return { color: ink, dashArrayX: [1, 0], dashArrayY: [2, pattern[1] - 1 + Math.floor(item.slot / 8) * 3], rotation: pattern[0] };
+}
+
+// Rows of dots are told apart by their shape too.
+function dot(item) {
+  return item.look === 'historic' ? 'diamond' : SYMBOLS[item.slot % 4];
 }
 
 function tip(plot) {
@@ -202,7 +215,7 @@ function legend(plot, state, redraw) {
 }
 
 function sample(plot, item, mode) {
-  const style = look(item, mode), bar = plot.kind === 'bars';
+  const style = look(item, mode), rows = plot.kind === 'bars', bar = rows && !plot.y.logarithmic;
   const make = (name, attributes) => {
     const node = document.createElementNS('http://www.w3.org/2000/svg', name);
     for (const key in attributes) node.setAttribute(key, attributes[key]);
@@ -211,14 +224,20 @@ function sample(plot, item, mode) {
   const svg = make('svg', { width: 26, height: 12, viewBox: '0 0 26 12', 'aria-hidden': 'true' });
   if (bar) {
     svg.append(make('rect', { x: 4, y: 1, width: 18, height: 10, fill: style.colour, opacity: item.look === 'part' && item.slot % 2 ? 0.45 : 1 }));
+    if (item.look === 'part' && item.slot >= 4) {
+      const ink = mode === 'dark' ? 'rgba(0,0,0,0.45)' : 'rgba(255,255,255,0.55)';
+      const turned = make('g', { transform: 'rotate(' + [0, 45, -45, 90][item.slot % 4] + ' 13 6)', stroke: ink, 'stroke-width': 1.6 });
+      for (let y = -6; y <= 18; y += 4) turned.append(make('line', { x1: -2, x2: 28, y1: y, y2: y }));
+      svg.append(turned);
+    }
     return svg;
   }
-  if (style.width && item.look !== 'mark') {
+  if (style.width && item.look !== 'mark' && !rows) {
     const dash = Array.isArray(style.dash) ? style.dash.join(' ') : 'none';
     svg.append(make('line', { x1: 0, y1: 6, x2: 26, y2: 6, stroke: style.colour, 'stroke-width': style.width, 'stroke-dasharray': dash }));
   }
   const paint = { fill: style.fill, stroke: style.colour, 'stroke-width': 1.4 };
-  const shape = style.symbol;
+  const shape = rows ? dot(item) : style.symbol;
   if (shape === 'circle') svg.append(make('circle', { cx: 13, cy: 6, r: 3.6, ...paint }));
   if (shape === 'roundRect') svg.append(make('rect', { x: 9.6, y: 2.6, width: 6.8, height: 6.8, rx: 2.2, ...paint }));
   if (shape === 'rect') svg.append(make('rect', { x: 9.6, y: 2.6, width: 6.8, height: 6.8, ...paint }));
@@ -270,4 +289,35 @@ function start(plot) {
   document.querySelector('[data-download="' + plot.id + '"]').addEventListener('click', () => save(plot, state));
 }
 
-plots.forEach(start);
+// With several presets each is a page of its own, named by the address; a plot is drawn once its page is open.
+const pages = [...document.querySelectorAll('.page')];
+
+function openPage() {
+  const named = location.hash ? document.getElementById(location.hash.slice(1)) : null;
+  const page = pages.find(page => named && page.contains(named)) || pages[0];
+  for (const other of pages) other.hidden = other !== page;
+  for (const link of document.querySelectorAll('.pages a')) {
+    if (link.hash.slice(1) === page.id) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
+  }
+  if (named && named !== page) named.scrollIntoView();
+  draw(plot => page.contains(boxOf(plot)));
+}
+
+const boxOf = plot => document.querySelector('[data-plot="' + plot.id + '"]');
+const drawn = new Set();
+
+function draw(wanted) {
+  for (const plot of plots) {
+    if (drawn.has(plot.id) || !wanted(plot)) continue;
+    drawn.add(plot.id);
+    start(plot);
+  }
+}
+
+if (pages.length) {
+  addEventListener('hashchange', openPage);
+  openPage();
+} else {
+  draw(() => true);
+}

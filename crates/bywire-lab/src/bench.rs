@@ -63,15 +63,7 @@ pub fn run(
     let (source, target) = pin::two_cores();
     let cores = [source, target];
     let mut bench = Bench::start(&preset, rounds, directory, &cores, progress)?;
-    bench.idle("idle_before", &cores);
-    bench.take_groups(singly(&preset.ceilings))?;
-    match rounds {
-        Some(rounds) => bench.take_group(preset.groups.concat(), Order::Rounds(rounds))?,
-        None => bench.take_groups(shuffled(preset.groups))?,
-    }
-    bench.take_groups(singly(&preset.ceilings))?;
-    bench.idle("idle_after", &cores);
-    bench.finish()
+    bench.take(preset, rounds, &cores).map_err(|error| bench.kept(error))
 }
 
 /// Where a session goes unless asked otherwise: under [`SESSIONS`], by preset and moment.
@@ -127,6 +119,31 @@ impl<'a> Bench<'a> {
             bench.note_absence(absence.clone());
         }
         Ok(bench)
+    }
+
+    fn take(&mut self, preset: Preset, rounds: Option<u32>, cores: &[u32]) -> Result<Finished> {
+        self.idle("idle_before", cores);
+        self.take_groups(singly(&preset.ceilings))?;
+        match rounds {
+            Some(rounds) => self.take_group(preset.groups.concat(), Order::Rounds(rounds))?,
+            None => self.take_groups(shuffled(preset.groups))?,
+        }
+        self.take_groups(singly(&preset.ceilings))?;
+        self.idle("idle_after", cores);
+        self.finish()
+    }
+
+    /// Says with an error that ended the session early what there is nevertheless.
+    fn kept(&self, error: anyhow::Error) -> anyhow::Error {
+        let (cells, place) = (self.session.cells.len(), self.store.directory().display());
+        if cells == 0 {
+            return error;
+        }
+        let plural = if cells == 1 { "" } else { "s" };
+        error.context(format!(
+            "the session ended early, but the {cells} cell{plural} measured before it are kept: make room, then \
+             `bywire report {place}`"
+        ))
     }
 
     /// Watches the cores while nothing of ours runs.
@@ -239,14 +256,14 @@ impl<'a> Bench<'a> {
         self.progress.advanced(self.done, self.total);
     }
 
-    fn finish(mut self) -> Result<Finished> {
+    fn finish(&mut self) -> Result<Finished> {
         self.session.seconds = self.started.elapsed().as_secs_f64();
         self.session.complete = !interrupt::requested();
         self.store.save(&self.session)?;
         let report = self.store.directory().join(REPORT_FILE);
         fs::write(&report, report::render(&self.session))
             .with_context(|| format!("cannot write the report {}", report.display()))?;
-        Ok(Finished { directory: self.store.directory().to_owned(), session: self.session, report })
+        Ok(Finished { directory: self.store.directory().to_owned(), session: self.session.clone(), report })
     }
 }
 
@@ -293,10 +310,15 @@ struct Running {
 /// What tells a request from others of its level and test.
 fn shape(request: &Request) -> String {
     let parts = [
+        request.mpi.clone(),
         request.link.clone(),
         request.protocol.as_ref().map(|protocol| protocol.to_uppercase()),
         request.mtu_bytes.map(|mtu| format!("MTU {mtu}")),
         (request.coalesce == Some(false)).then(|| "not coalesced".to_owned()),
+        request.web.server.clone(),
+        request.web.alpha.map(|alpha| format!("α {alpha}")),
+        (request.segmentation == Some(false)).then(|| "not segmented".to_owned()),
+        request.connections.map(|connections| format!("{connections} connections")),
         request.spin.map(|spin| if spin { "polling" } else { "sleeping" }.to_owned()),
         request.size_bytes.map(|bytes| format!("{} bytes", bytes)),
     ];

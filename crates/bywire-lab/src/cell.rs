@@ -21,7 +21,7 @@ pub const ADAPTIVE: &str = "adaptive";
 pub struct Cell {
     /// Always [`CELL_SCHEMA`] when written by this version.
     pub schema: String,
-    /// `memory`, `msg`, `unix`, `tcp`, `udp`, `eth`, and later levels.
+    /// `memory`, `msg`, `unix`, `tcp`, `udp`, `mpi`, `eth`, and later levels.
     pub level: String,
     /// `latency`, `stream`, `bidir`, `rr`, `overhead`, `interleave`, `nhalf`, or a `memory` test.
     pub test: String,
@@ -196,8 +196,8 @@ pub struct CpuEnd {
 /// The schema of [`Session`].
 pub const SESSION_SCHEMA: &str = "bywire-session/1";
 
-/// A stored session: `session.json` holds this without the cells, `cells.jsonl` one cell a line.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A stored session, empty by default: `session.json` holds this without the cells, `cells.jsonl` one cell a line.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Session {
     /// Always [`SESSION_SCHEMA`] when written by this version.
     pub schema: String,

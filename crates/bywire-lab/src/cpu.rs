@@ -5,6 +5,7 @@
 //! The thread's own clock is exact to nanoseconds over any span.
 
 use std::fs;
+use std::path::Path;
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -52,6 +53,22 @@ impl Snapshot {
         }
     }
 
+    /// The same of all threads of several processes together, whose waiting is not known.
+    pub fn of_processes(processes: &[u32], core: Option<u32>) -> Self {
+        let thread_seconds = processes.iter().map(|&process| process_seconds(process)).sum();
+        Self { thread_seconds, waited_seconds: None, ..Self::of_thread("/proc/thread-self", core) }
+    }
+
+    /// The threads' own time from `earlier` to `self`, in seconds.
+    pub fn thread_seconds_since(&self, earlier: &Self) -> f64 {
+        self.thread_seconds - earlier.thread_seconds
+    }
+
+    /// The same of another thread that has told how long it has run so far.
+    pub fn of_thread_that_ran(thread: &str, core: Option<u32>, thread_seconds: f64) -> Self {
+        Self { thread_seconds, ..Self::of_thread(thread, core) }
+    }
+
     /// The cost of the span from `self` to `later`, both taken by one thread. Shares are of wall time, 0 to 1;
     /// machine shares are absent for spans under [`MACHINE_SPAN_SECONDS_MIN`] and where `/proc/stat` has no such core.
     pub fn until(&self, later: &Self) -> CpuEnd {
@@ -94,7 +111,12 @@ impl Snapshot {
 
 /// The CPU time of all threads of a process so far, as of the last tick where one is running; 0 once it is gone.
 pub fn process_seconds(process: u32) -> f64 {
-    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    process_seconds_by("/proc".as_ref(), process)
+}
+
+/// The same by another place than `/proc`, whose process it is.
+pub fn process_seconds_by(proc: &Path, process: u32) -> f64 {
+    let threads = fs::read_dir(proc.join(format!("{process}/task"))).into_iter().flatten().flatten();
     let accounts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok());
     accounts.filter_map(|account| thread_account(&account)).map(|(ran, _)| ran).sum()
 }

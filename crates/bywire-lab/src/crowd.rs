@@ -1,5 +1,6 @@
 //! Several connections at once: each a fresh pair of processes, as a server that forks has one for each client; all begin
-//! at one moment, the sources on one core and the targets on another.
+//! at one moment, the sources on one core and the targets on another. Of the message layer one end of all connections is
+//! one port in one process; see [`crate::hub`].
 //!
 //! What counts is the time in which all of them ran. It is cut into slices; in each slice the connections' own rates
 //! are added, or their half-RTTs averaged, each block by the part of it that lies within.
@@ -11,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::pair::{self, Cores, Outcomes, Place};
-use crate::plan::{End, Job, Part, Plan, Test};
+use crate::plan::{End, Job, Level, Part, Plan, Test};
 use crate::star::Star;
 use crate::test::monotonic_ns;
 
@@ -68,6 +69,12 @@ pub fn start(connections: u32) -> Duration {
 /// One line from the connection that failed first; by then all are gone.
 pub fn run(plan: &Plan, ground: &Ground, connections: u32, cores: Cores) -> Result<Vec<Outcomes>> {
     let begin_ns = monotonic_ns() + start(connections).as_nanos() as u64;
+    // A lent message lies in memory that was made for one peer.
+    if let (Level::Msg, false, Ground::One(Place::Processes)) = (plan.level, plan.lent, ground) {
+        let deadline_seconds = plan.deadline_seconds + start(connections).as_secs();
+        let plan = Plan { begin_ns: Some(begin_ns), deadline_seconds, ..plan.clone() };
+        return pair::run_hub(&plan, connections, cores);
+    }
     let run = |connection: u32| {
         let place = ground.place(plan.test, connection);
         let plan = Plan {

@@ -14,11 +14,12 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Pid;
 use serde_json::Value;
 
+use crate::ending::Misuse;
 use crate::far;
 use crate::interrupt::Group;
 use crate::level::msg;
 use crate::meeting::MeetingPlace;
-use crate::namespaces::{Joint, Namespace, Namespaces, PREFIX_LENGTH, Side};
+use crate::namespaces::{self, Joint, Namespace, Namespaces, PREFIX_LENGTH, Side};
 use crate::plan::{Level, names};
 use crate::star::Star;
 
@@ -26,7 +27,7 @@ use crate::star::Star;
 pub const LEVEL: &str = "eth";
 
 /// What the interfaces are called.
-const INTERFACE: &str = "by0";
+pub(crate) const INTERFACE: &str = "by0";
 
 /// How long a carrying process may take until its interfaces stand and the other one is known.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -86,6 +87,21 @@ pub struct Carriage {
     pub mtu_bytes: u32,
     /// Take all frames there are at each wake, rather than one.
     pub coalesce: bool,
+    /// Leave the cutting of long sends into segments to the interfaces.
+    pub segmentation: bool,
+}
+
+/// A way to carry frames of up to `mtu_bytes`.
+///
+/// # Errors
+/// An MTU that the link has not.
+pub fn carriage(link: Link, mtu_bytes: u32, coalesce: bool, segmentation: bool) -> Result<Carriage> {
+    let (least, most) = (68, if link == Link::Veth { 65_535 } else { 65_521 });
+    ensure!(
+        (least..=most).contains(&mtu_bytes),
+        Misuse(format!("an MTU of {mtu_bytes} is out of bounds: give --mtu {least} to {most} bytes"))
+    );
+    Ok(Carriage { link, mtu_bytes, coalesce, segmentation })
 }
 
 impl Carriage {
@@ -94,12 +110,27 @@ impl Carriage {
     /// # Errors
     /// One line with the reason why this machine or this user cannot, and what to do.
     pub fn open(self) -> Result<Namespaces> {
-        match self.link {
-            Link::Veth => Namespaces::veth_pair(self.mtu_bytes),
+        let namespaces = match self.link {
+            Link::Veth => Namespaces::veth_pair(self.mtu_bytes)?,
             Link::OneProcess | Link::TwoProcesses => {
-                Namespaces::joined(|source, target| self.join(&[source, target]))
+                Namespaces::joined(|source, target| self.join(&[source, target]))?
             }
+        };
+        self.limit_segments([&namespaces.source, &namespaces.target])?;
+        Ok(namespaces)
+    }
+
+    /// Has each side's TCP cut what it sends into segments of one frame, where the interfaces are not to.
+    fn limit_segments<'a>(self, sides: impl IntoIterator<Item = &'a Namespace>) -> Result<()> {
+        if self.segmentation {
+            return Ok(());
         }
+        let interface = if self.link == Link::Veth { namespaces::INTERFACE } else { INTERFACE };
+        for side in sides {
+            side.configure(&format!("link set {interface} gso_max_segs 1\n"))
+                .context("cannot turn segmentation offload off")?;
+        }
+        Ok(())
     }
 
     /// So many namespaces around a switch that carries this way.
@@ -107,10 +138,12 @@ impl Carriage {
     /// # Errors
     /// As [`Carriage::open`].
     pub fn open_star(self, nodes: u32) -> Result<Star> {
-        match self.link {
-            Link::Veth => Star::bridge(nodes, self.mtu_bytes),
-            Link::OneProcess | Link::TwoProcesses => Star::joined(nodes, |sides| self.join(sides)),
-        }
+        let star = match self.link {
+            Link::Veth => Star::bridge(nodes, self.mtu_bytes)?,
+            Link::OneProcess | Link::TwoProcesses => Star::joined(nodes, |sides| self.join(sides))?,
+        };
+        self.limit_segments(&star.nodes)?;
+        Ok(star)
     }
 
     fn join(self, sides: &[Side]) -> Result<Joint> {

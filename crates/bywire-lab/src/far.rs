@@ -66,10 +66,16 @@ impl Host {
     /// # Errors
     /// A name that does not resolve.
     pub fn resolve(name: &str, key: Option<Vec<u8>>) -> Result<Self> {
-        let with_port = name.parse::<SocketAddr>().is_ok()
-            || name
-                .rsplit_once(':')
-                .is_some_and(|(host, port)| !host.contains(':') && port.parse::<u16>().is_ok());
+        // An address of version 6 has colons of its own, and its port behind brackets.
+        let port = name.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
+        if let Some((_, port)) = port {
+            let known = port.parse::<u16>().is_ok_and(|port| port > 0);
+            ensure!(
+                known,
+                Misuse(format!("`{port}` in `{name}` is no port: give HOST:PORT with a port of 1 to 65535"))
+            );
+        }
+        let with_port = port.is_some();
         let resolved =
             if with_port { name.to_socket_addrs() } else { (name, DEFAULT_PORT).to_socket_addrs() };
         let address = resolved.ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {
@@ -224,7 +230,14 @@ impl Line {
         let verdict = same_version(hello.protocol, &hello.version).and_then(|()| {
             let claim = hello.proof.as_deref().unwrap_or_default();
             let known = |key| is_proof(claim, key, "client", &server_nonce, &hello.nonce);
-            ensure!(key.is_none_or(known), "the key is wrong");
+            ensure!(
+                key.is_none() || hello.proof.is_some(),
+                "it came without a key, which is required here: give it this server's key by --key FILE"
+            );
+            ensure!(
+                key.is_none_or(known),
+                "the key is wrong: give the file of this server's own key by --key FILE"
+            );
             Seat::take(clients, CLIENTS_MAX)
                 .ok_or_else(|| anyhow!("it serves {CLIENTS_MAX} tests already: try again later"))
         });

@@ -13,7 +13,8 @@ use crate::size;
 use crate::statistics::{
     bootstrap_median_over_pairs, median, median_over_pairs, percentiles, tukey_outliers,
 };
-use crate::test::{histogram, nhalf};
+use crate::test::{PROCESS, histogram, nhalf};
+use crate::web;
 
 /// Intervals of one stored cell come out the same every time.
 const BOOTSTRAP_SEED: u64 = 0x6279_7769_7265;
@@ -30,6 +31,8 @@ pub enum Subject {
     Sweep(Plan),
     /// A ceiling.
     Memory(memory::Spec),
+    /// A web server.
+    Web(web::Plan),
 }
 
 /// The pairs of one cell so far.
@@ -111,6 +114,15 @@ impl Gathering {
             Subject::Sweep(plan) => {
                 let blocks = self.sweep_blocks(plan, &mut details)?;
                 (plan.level.name(), plan.test.name(), Unit::Bytes, None, blocks)
+            }
+            Subject::Web(plan) => {
+                details = web::account::details(self.all().map(|(_, outcomes)| outcomes))?;
+                let blocks = self.blocks(
+                    |outcome| &outcome.blocks,
+                    |client, _| Some(client.operations as f64 / client.seconds),
+                );
+                let size_bytes = (plan.test == web::Test::File).then_some(plan.size_bytes);
+                (web::LEVEL, plan.test.name(), Unit::TransactionsPerSecond, size_bytes, blocks)
             }
             Subject::Memory(spec) => {
                 let name = memory::Test::ALL.iter().find(|(_, test)| *test == spec.test);
@@ -239,7 +251,7 @@ impl Gathering {
 
     /// The blocks in which all connections of a crowd ran, and what each of them did.
     fn crowd_blocks(&self, plan: &Plan, details: &mut Details) -> Result<Vec<Block>> {
-        self.granted_details(plan, details);
+        self.granted_details(details);
         let mut blocks = Vec::new();
         let mut crowds = Vec::new();
         for (pair, outcomes) in self.pairs.iter().enumerate() {
@@ -291,7 +303,7 @@ impl Gathering {
     }
 
     fn message_details(&self, plan: &Plan, details: &mut Details) {
-        self.granted_details(plan, details);
+        self.granted_details(details);
         let sum = |of: &dyn Fn(&Part) -> f64, target: bool| -> f64 {
             let parts = self.all().flat_map(|(_, outcomes)| match target {
                 true => outcomes.target.iter().flat_map(|target| &target.blocks).collect::<Vec<_>>(),
@@ -313,6 +325,7 @@ impl Gathering {
             Test::Stream => {
                 set("sent_bytes_per_second", sent / seconds);
                 set("received_bytes_per_second", received / target_seconds);
+                set("messages_per_second", sum(&|part| part.operations as f64, false) / seconds);
             }
             Test::Bidir => {
                 set("forward_bytes_per_second", received / target_seconds);
@@ -345,20 +358,20 @@ impl Gathering {
         }
     }
 
-    /// What the kernel granted: the source's own, the target's, and for a stream the receiving side's first.
-    fn granted_details(&self, plan: &Plan, details: &mut Details) {
+    /// What the kernel granted and what the ends counted; buffers and what is the target's with the end's name before.
+    fn granted_details(&self, details: &mut Details) {
         let Some((_, outcomes)) = self.all().next() else {
             return;
         };
-        details.extend(outcomes.source.details.clone());
-        let receive = "receive_socket_bytes";
-        for (name, value) in outcomes.target.iter().flat_map(|target| &target.details) {
-            details.insert(format!("target_{name}"), value.clone());
-            if name == receive && plan.test.is_one_way() {
-                let own = details.insert(receive.to_owned(), value.clone());
-                details.extend(own.map(|own| (format!("source_{receive}"), own)));
+        let told = |details: &Details| details.clone().into_iter().filter(|(name, _)| name != PROCESS);
+        details.extend(told(&outcomes.source.details).map(|(name, value)| {
+            match name.ends_with("_socket_bytes") {
+                true => (format!("source_{name}"), value),
+                false => (name, value),
             }
-        }
+        }));
+        let target = outcomes.target.iter().flat_map(|target| told(&target.details));
+        details.extend(target.map(|(name, value)| (format!("target_{name}"), value)));
     }
 
     /// Every round trip of every pair in ns; absent where none was timed.
@@ -377,9 +390,14 @@ impl Gathering {
         let targets: Vec<&Outcome> =
             self.all().filter_map(|(_, outcomes)| outcomes.target.as_ref()).collect();
         let transactions = matches!(&self.subject,
-            Subject::Messages(plan) if matches!(plan.test, Test::Rr | Test::Latency | Test::Hotspot));
+            Subject::Messages(plan) if matches!(plan.test, Test::Rr | Test::Latency | Test::Hotspot))
+            || matches!(&self.subject, Subject::Web(_));
         let bytes = matches!(&self.subject, Subject::Messages(plan) if plan.test.is_one_way());
-        let carried = matches!(&self.subject, Subject::Messages(plan) if !plan.carriers.is_empty());
+        let carried = match &self.subject {
+            Subject::Messages(plan) => !plan.carriers.is_empty(),
+            Subject::Web(plan) => !plan.carriers.is_empty(),
+            Subject::Sweep(_) | Subject::Memory(_) => false,
+        };
         let received = targets.iter().flat_map(|target| &target.blocks).map(|part| part.received_bytes).sum();
         let connections = self.pairs.first().filter(|_| self.is_crowd()).map_or(1, Vec::len) as f64;
         let together = |end: CpuEnd| CpuEnd {
@@ -403,7 +421,9 @@ impl Gathering {
 
 fn unit(test: Test) -> Unit {
     match test {
-        Test::Latency | Test::Overhead | Test::Interleave | Test::Hotspot => Unit::Nanoseconds,
+        Test::Latency | Test::Breakdown | Test::Overhead | Test::Interleave | Test::Hotspot => {
+            Unit::Nanoseconds
+        }
         Test::Stream | Test::Bidir | Test::Streams | Test::Fanin | Test::Fanout => Unit::BytesPerSecond,
         Test::Rr => Unit::TransactionsPerSecond,
         Test::Nhalf => Unit::Bytes,

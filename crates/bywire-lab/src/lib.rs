@@ -5,6 +5,8 @@
 //! cell with blocks, [`statistics`] condense the blocks, and the [`report`] shows the cells.
 
 pub mod bench;
+pub mod breakdown;
+pub mod budget;
 pub mod burden;
 pub mod carriage;
 pub mod cell;
@@ -21,12 +23,16 @@ pub mod far;
 pub mod gathering;
 pub mod gauge;
 pub mod history;
+pub mod hub;
 pub mod interrupt;
 pub mod level;
 pub mod measure;
 pub mod meeting;
+pub mod model;
+pub mod mpi;
 pub mod namespaces;
 pub mod netperf;
+pub mod outline;
 pub mod pair;
 pub mod payload;
 pub mod pin;
@@ -34,9 +40,12 @@ pub mod places;
 pub mod plan;
 pub mod preset;
 pub mod report;
+pub mod request;
+pub mod sampling;
 pub mod size;
 pub mod star;
 pub mod statistics;
 pub mod store;
 pub mod test;
+pub mod web;
 pub mod worker;

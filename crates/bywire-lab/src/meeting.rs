@@ -3,11 +3,12 @@
 //! Whoever makes one holds a lock inside for as long as it lives. A lock ends with its process, so a directory that
 //! nobody holds is a left-over, and the next program that makes one removes it.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
@@ -24,15 +25,18 @@ pub struct MeetingPlace {
 }
 
 impl MeetingPlace {
-    /// Makes the directory at `path` and holds it. The first one of a process also removes those of its user, of the
-    /// same name up to `prefix`, that nobody holds any more.
+    /// Makes the directory at `path` and holds it. The first one of a process in its parent also removes those of its
+    /// user, of the same name up to `prefix`, that nobody holds any more.
     ///
     /// # Errors
     /// The file system refuses.
     pub fn make(path: PathBuf, prefix: &str) -> Result<Self> {
-        static TIDIED: Once = Once::new();
+        static TIDIED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
         if let Some(parent) = path.parent() {
-            TIDIED.call_once(|| remove_left_over(parent, prefix));
+            let mut tidied = TIDIED.lock().unwrap_or_else(PoisonError::into_inner);
+            if tidied.insert(parent.to_owned()) {
+                remove_left_over(parent, prefix);
+            }
         }
         // Another program may take it for a left-over before the lock is held, and only then.
         loop {

@@ -144,10 +144,9 @@ impl Netperf {
     ///
     /// From `size_bytes` comes the message or request length, from `value` the rate, from `between` the host of
     /// the banner, from `cpu` the utilisation of the core that each end is pinned to (so one CPU counts, and a
-    /// shared machine is not counted twice). From `details`: `elapsed_seconds`, `receive_socket_bytes`,
-    /// `send_socket_bytes`; for `udp stream` also `messages_sent`, `messages_received` and, if there were any,
-    /// `send_errors`. The answering end's buffers are `target_receive_socket_bytes` and
-    /// `target_send_socket_bytes` where they differ. A response is as long as the request unless the parameter
+    /// shared machine is not counted twice). From `details`: `elapsed_seconds`,
+    /// `source_send_socket_bytes`, `target_receive_socket_bytes` and the other two of that form; for `udp stream` also
+    /// `messages_sent`, `messages_received` and, if there were any, `send_errors`. A response is as long as the request unless the parameter
     /// `response-size` (or `response_size`) says otherwise.
     ///
     /// # Errors
@@ -193,8 +192,8 @@ impl TcpStream {
         let kilobytes_per_second = cell.value / 1024.0;
         Ok(Self {
             host: host(cell),
-            receive_socket_bytes: whole(cell, "receive_socket_bytes")?,
-            send_socket_bytes: whole(cell, "send_socket_bytes")?,
+            receive_socket_bytes: granted(cell, "target", "receive")?,
+            send_socket_bytes: granted(cell, "source", "send")?,
             message_bytes: size_bytes(cell)?,
             elapsed_seconds: number(cell, "elapsed_seconds")?,
             megabits_per_second: cell.value * 8.0 / 1e6,
@@ -239,8 +238,8 @@ impl UdpStream {
         let (sent, received) = (bytes_per_second(messages_sent), bytes_per_second(messages_received));
         Ok(Self {
             host: host(cell),
-            send_socket_bytes: whole(cell, "send_socket_bytes")?,
-            receive_socket_bytes: whole(cell, "receive_socket_bytes")?,
+            send_socket_bytes: granted(cell, "source", "send")?,
+            receive_socket_bytes: granted(cell, "target", "receive")?,
             message_bytes,
             sent_seconds: seconds,
             received_seconds: seconds,
@@ -288,15 +287,15 @@ impl UdpStream {
 impl RequestResponse {
     fn from_cell(cell: &Cell) -> Result<Self, NetperfError> {
         let request_bytes = size_bytes(cell)?;
-        let local = [whole(cell, "send_socket_bytes")?, whole(cell, "receive_socket_bytes")?];
+        let local = [granted(cell, "source", "send")?, granted(cell, "source", "receive")?];
         let response =
             ["response-size", "response_size"].iter().find_map(|name| cell.parameters.get(*name)?.as_u64());
         Ok(Self {
             host: host(cell),
             local_socket_bytes: local,
             remote_socket_bytes: [
-                whole(cell, "target_send_socket_bytes").unwrap_or(local[0]),
-                whole(cell, "target_receive_socket_bytes").unwrap_or(local[1]),
+                granted(cell, "target", "send").unwrap_or(local[0]),
+                granted(cell, "target", "receive").unwrap_or(local[1]),
             ],
             request_bytes,
             response_bytes: response.unwrap_or(request_bytes),
@@ -367,6 +366,14 @@ fn host(cell: &Cell) -> String {
 
 fn size_bytes(cell: &Cell) -> Result<u64, NetperfError> {
     cell.size_bytes.ok_or(NetperfError::Missing("size_bytes"))
+}
+
+/// An end's socket buffer in one direction, `send` or `receive`; where the end is not said, either had it.
+fn granted(cell: &Cell, end: &str, direction: &'static str) -> Result<u64, NetperfError> {
+    let of = |name: String| cell.details.get(&name)?.as_u64();
+    let value =
+        of(format!("{end}_{direction}_socket_bytes")).or_else(|| of(format!("{direction}_socket_bytes")));
+    value.ok_or(NetperfError::Missing(direction))
 }
 
 fn whole(cell: &Cell, key: &'static str) -> Result<u64, NetperfError> {

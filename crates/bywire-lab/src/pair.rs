@@ -14,12 +14,15 @@ use rustix::process::Pid;
 use crate::carriage::Carriage;
 use crate::environment::boot_identity;
 use crate::far::{self, Far, Host};
+use crate::hub;
 use crate::interrupt::{self, Group};
 use crate::level::msg;
 use crate::meeting::MeetingPlace;
+use crate::mpi;
 use crate::namespaces::{Namespace, Namespaces};
 use crate::plan::{End, Job, Level, Order, Outcome, Plan, Role, Word};
 use crate::star::Star;
+use crate::web::Keeper;
 
 /// How much longer than their own deadline the workers are waited for.
 const GRACE: Duration = Duration::from_secs(5);
@@ -100,6 +103,11 @@ pub struct Outcomes {
 pub fn run(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
     interrupt::check()?;
     let job = &fresh(job);
+    if let Job::Messages(plan) = job
+        && let Some(choice) = plan.mpi
+    {
+        return mpi::run(plan, choice, place, cores);
+    }
     let _meeting_place = meeting_place(job)?;
     let carriage = Carriage::of(job)?;
     let (sender, receiver) = channel();
@@ -120,8 +128,10 @@ pub fn run(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
 /// The same job with a cookie of its own, so that nothing of an earlier pair is taken for part of this one.
 fn fresh(job: &Job) -> Job {
     let mut job = job.clone();
-    if let Job::Messages(plan) = &mut job {
-        plan.cookie = far::nonce();
+    match &mut job {
+        Job::Messages(plan) => plan.cookie = far::nonce(),
+        Job::Web(plan) => plan.cookie = far::nonce(),
+        Job::Memory(_) => {}
     }
     job
 }
@@ -167,6 +177,20 @@ fn run_two(
         Place::Nodes { star, source, target } => (Some(&star.nodes[*source]), Some(&star.nodes[*target])),
         _ => (None, None),
     };
+    if let Job::Web(plan) = job {
+        let keeper = Keeper::start(plan, cores.target, target_space)?;
+        let address = serde_json::to_string(keeper.address())?;
+        let _source = start(
+            End::Source,
+            job,
+            source_role(address),
+            Setting { namespace: source_space, carriage },
+            sender,
+        )?;
+        // The client reads the server's accounts too.
+        let (source, target) = conversation.outcomes()?;
+        return Ok(Outcomes { source, target: Some(target), same_machine: true });
+    }
     let _target = match place {
         Place::Host(host) => Target::Far(Far::start(host, job, sender.clone())?),
         _ => {
@@ -194,6 +218,69 @@ fn run_two(
     }
     let (source, target) = conversation.outcomes()?;
     Ok(Outcomes { source, target: Some(target), same_machine })
+}
+
+/// Runs so many connections of one port of the message layer at once: one process where all of them meet, and one at the
+/// other end of each.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_hub(plan: &Plan, connections: u32, cores: Cores) -> Result<Vec<Outcomes>> {
+    interrupt::check()?;
+    let job = fresh(&Job::Messages(plan.clone()));
+    let _meeting_place = meeting_place(&job)?;
+    let Job::Messages(plan) = &job else { bail!("only messages have a hub") };
+    let until = Instant::now() + job.deadline() + GRACE;
+    let conversation = || {
+        let (sender, receiver) = channel();
+        (sender, Conversation { receiver, until, reported: Vec::new() })
+    };
+    let end = hub::end(plan.test);
+    let (core, other_core) = match end {
+        End::Source => (cores.source, cores.target),
+        End::Target => (cores.target, cores.source),
+    };
+    let (hub_sender, mut hub_says) = conversation();
+    let start_hub = || start(end, &job, Role::Hub { core, connections }, Setting::default(), &hub_sender);
+    // Whoever connects comes after those that are connected to.
+    let mut address = String::new();
+    let mut hub_worker = match end {
+        End::Target => Some(start_hub()?),
+        End::Source => None,
+    };
+    if hub_worker.is_some() {
+        address = hub_says.listening()?.0;
+    }
+    let mut spokes = Vec::new();
+    for spoke in 0..connections {
+        let job = Job::Messages(Plan { spoke: Some(spoke), ..plan.clone() });
+        let (sender, says) = conversation();
+        let (other, role) = match end {
+            End::Source => (End::Target, Role::Target { core: other_core }),
+            End::Target => (End::Source, Role::Source { core: other_core, address: address.clone() }),
+        };
+        spokes.push((start(other, &job, role, Setting::default(), &sender)?, says));
+    }
+    if end == End::Source {
+        for (_, says) in &mut spokes {
+            says.listening()?;
+        }
+        hub_worker = Some(start_hub()?);
+    }
+    // The hub tells of all connections in their order; a spoke that fails takes the hub with it.
+    let outcomes = spokes.iter_mut().enumerate().map(|(spoke, (_, says))| {
+        let other = says.outcome().with_context(|| format!("connection {spoke}"));
+        other.and_then(|other| Ok((other, hub_says.outcome()?)))
+    });
+    let outcomes = outcomes.map(|ends| {
+        let (other, own) = ends?;
+        let (source, target) = if end == End::Source { (own, other) } else { (other, own) };
+        Ok(Outcomes { source, target: Some(target), same_machine: true })
+    });
+    let outcomes: Result<Vec<Outcomes>> = outcomes.collect();
+    drop(hub_worker);
+    interrupt::check()?;
+    outcomes
 }
 
 /// Held for as long as the target has to live.

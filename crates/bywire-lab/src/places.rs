@@ -9,10 +9,10 @@ use anyhow::{Result, bail, ensure};
 use crate::ending::Misuse;
 use crate::ethernet::{Carriage, Link};
 use crate::far::Host;
-use crate::measure::{Ethernet, MTU_BYTES, Request};
 use crate::namespaces::Namespaces;
 use crate::pair::Place;
 use crate::plan::{Level, Test};
+use crate::request::{Ethernet, MTU_BYTES, Request};
 use crate::star::Star;
 
 /// What pairs run in, opened once and shared by the measurements of a session.
@@ -26,7 +26,7 @@ pub struct Places {
 impl Places {
     pub(crate) fn open(&mut self, request: &Request, level: Level, between: &str) -> Result<Place> {
         let one_machine = match level {
-            Level::Unix | Level::Sock => true,
+            Level::Unix | Level::Sock | Level::Mpi => true,
             Level::Msg => request.link.as_deref().is_none_or(|link| link == "shm"),
             Level::Tcp | Level::Udp => false,
         };
@@ -41,7 +41,12 @@ impl Places {
             ))),
             "namespaces" => {
                 let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-                self.namespaces(Carriage { link: Link::Veth, mtu_bytes, coalesce: true })?
+                self.namespaces(Carriage {
+                    link: Link::Veth,
+                    mtu_bytes,
+                    coalesce: true,
+                    segmentation: request.segmentation.unwrap_or(true),
+                })?
             }
             host => {
                 if !self.hosts.contains_key(host) {
@@ -52,6 +57,10 @@ impl Places {
             }
         };
         request.refuse(&[("key", request.key.is_some() && !matches!(place, Place::Host(_)))])?;
+        ensure!(
+            request.segmentation.is_none() || matches!(place, Place::Namespaces(_)),
+            Misuse("--segmentation sets what a veth pair does: add --between namespaces".to_owned())
+        );
         ensure!(
             request.mtu_bytes.is_none() || matches!(place, Place::Namespaces(_)),
             Misuse("--mtu sets the MTU of a veth pair: add --between namespaces".to_owned())
@@ -81,7 +90,12 @@ impl Places {
             ))
         );
         let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-        let cable = Carriage { link: Link::Veth, mtu_bytes, coalesce: true };
+        let cable = Carriage {
+            link: Link::Veth,
+            mtu_bytes,
+            coalesce: true,
+            segmentation: request.segmentation.unwrap_or(true),
+        };
         let carriage = ethernet.map_or(cable, |ethernet| ethernet.carriage);
         Ok(Some(match self.stars.entry((carriage, nodes)) {
             Entry::Occupied(known) => Arc::clone(known.get()),

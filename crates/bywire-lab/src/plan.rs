@@ -10,6 +10,8 @@ use serde_json::Value;
 
 use crate::cell::CpuEnd;
 use crate::level::memory;
+use crate::mpi::Choice;
+use crate::web;
 
 /// Named extra results, units in the names.
 pub type Details = BTreeMap<String, Value>;
@@ -29,6 +31,9 @@ pub struct Plan {
     pub test: Test,
     /// How the level is to carry them, where it has a choice.
     pub link: Option<String>,
+    /// Whose MPI, carried by what (`mpi`).
+    #[serde(default)]
+    pub mpi: Option<Choice>,
     /// Length of a message from source to target.
     pub size_bytes: u64,
     /// Length of a message from target to source.
@@ -48,6 +53,9 @@ pub struct Plan {
     pub epoll: bool,
     /// Compare every byte of every payload with what must have been written.
     pub verify: bool,
+    /// Write and read no more of a payload than its first 8 bytes.
+    #[serde(default)]
+    pub untouched: bool,
     /// Leave Nagle's algorithm on (`tcp`).
     pub nagle: bool,
     /// Socket buffers asked for, in bytes, in both directions at both ends.
@@ -66,6 +74,9 @@ pub struct Plan {
     /// When the source begins its first block, by the machine's monotonic clock: several connections begin at once.
     #[serde(default)]
     pub begin_ns: Option<u64>,
+    /// Which of several connections of one port this is (`msg`).
+    #[serde(default)]
+    pub spoke: Option<u32>,
     /// By how many percent the source is slowed down on purpose.
     #[serde(default)]
     pub burden_percent: u32,
@@ -156,6 +167,8 @@ pub enum Job {
     Messages(Plan),
     /// A ceiling of the machine.
     Memory(MemoryPlan),
+    /// A web server.
+    Web(web::Plan),
 }
 
 impl Job {
@@ -164,6 +177,7 @@ impl Job {
         let seconds = match self {
             Self::Messages(plan) => plan.deadline_seconds,
             Self::Memory(plan) => plan.deadline_seconds,
+            Self::Web(plan) => plan.deadline_seconds,
         };
         Duration::from_secs(seconds)
     }
@@ -171,7 +185,7 @@ impl Job {
     /// False for ceilings that one process measures alone.
     pub fn needs_target(&self) -> bool {
         match self {
-            Self::Messages(_) => true,
+            Self::Messages(_) | Self::Web(_) => true,
             Self::Memory(plan) => plan.spec.needs_target(),
         }
     }
@@ -216,6 +230,13 @@ pub enum Role {
         core: Option<u32>,
         /// Where the target listens, as it reported.
         address: String,
+    },
+    /// One port that has many peers (`msg`): the end where all connections meet.
+    Hub {
+        /// The core to be pinned to.
+        core: Option<u32>,
+        /// How many there are.
+        connections: u32,
     },
     /// Both ends as two threads of this process.
     Both {
@@ -348,6 +369,8 @@ names! {
         Sock = "sock",
         /// The kernel's UDP.
         Udp = "udp",
+        /// MPI implementations.
+        Mpi = "mpi",
     }
 }
 
@@ -368,6 +391,8 @@ names! {
         Interleave = "interleave",
         /// The length that reaches half of the plateau.
         Nhalf = "nhalf",
+        /// Where the time of one message goes.
+        Breakdown = "breakdown",
         /// Summed rate of several connections at once.
         Streams = "streams",
         /// Half-RTT of each of several clients of one server.
@@ -404,6 +429,9 @@ impl Test {
             Self::Nhalf => {
                 "N½: the length at half of the highest rate, by a sweep of streams over 18 lengths"
             }
+            Self::Breakdown => {
+                "where the half-RTT of a message goes: by differences between variants, and by samples of both cores"
+            }
             Self::Streams => {
                 "several connections at once: their rates added up, each one's own, and fairness"
             }
@@ -421,7 +449,7 @@ impl Level {
     pub fn longest(self) -> u64 {
         match self {
             Self::Udp => DATAGRAM_BYTES_MAX,
-            Self::Msg | Self::Unix | Self::Tcp | Self::Sock => SIZE_BYTES_MAX,
+            Self::Msg | Self::Unix | Self::Tcp | Self::Sock | Self::Mpi => SIZE_BYTES_MAX,
         }
     }
 }

@@ -8,6 +8,8 @@ use crate::cell::Absence;
 use crate::ending::Misuse;
 use crate::ethernet::{self, Link, Protocol};
 use crate::measure::{self, Request};
+use crate::mpi::{self, Implementation};
+use crate::web::{self, Rank, Server, Wish};
 
 /// What a session takes.
 #[derive(Clone, Debug)]
@@ -23,7 +25,7 @@ pub struct Preset {
 }
 
 /// All presets with one line each.
-pub const PRESETS: [(&str, &str); 6] = [
+pub const PRESETS: [(&str, &str); 7] = [
     ("quick", "what each level delivers and costs, in under three minutes"),
     ("full", "every test of every level by size"),
     ("gm", "GM's own measurements: rates and half-RTT by size, N½, host CPU per message, memory"),
@@ -33,6 +35,7 @@ pub const PRESETS: [(&str, &str); 6] = [
     ),
     ("trapeze", "Duke's TCP and UDP rates at sender and receiver, and half-RTT by size"),
     ("bip", "Lyon's ping-pong by size at two MTUs, streams, and transactions per second"),
+    ("toe", "Los Alamos's and Ohio's two MTUs, segmentation offload, many connections, and web servers"),
 ];
 
 /// The levels that carry messages between any two processes, in the report's order.
@@ -42,7 +45,9 @@ const LEVELS: [&str; 5] = ["msg", "unix", "tcp", "sock", "udp"];
 const POLLING_LEVELS: [&str; 4] = ["msg", "unix", "tcp", "udp"];
 
 /// All that `--levels` may name besides `memory`.
-const ALL_LEVELS: [&str; 6] = ["msg", "unix", "tcp", "sock", "udp", ethernet::LEVEL];
+const ALL_LEVELS: [&str; 8] = ["msg", "unix", "tcp", "sock", "udp", ethernet::LEVEL, MPI, web::LEVEL];
+
+const MPI: &str = "mpi";
 
 /// Measuring time of a ceiling, at most.
 const CEILING_SECONDS: f64 = 0.2;
@@ -66,6 +71,7 @@ pub fn named(name: &str, time_seconds: Option<f64>, levels: Option<&[String]>) -
         "gm-ethernet" => gm_ethernet(),
         "trapeze" => trapeze(),
         "bip" => bip(),
+        "toe" => toe(),
         _ => {
             let names = PRESETS.map(|(name, _)| name).join(", ");
             bail!(Misuse(format!("unknown preset `{name}`: choose one of {names}")))
@@ -97,10 +103,10 @@ fn left_out(preset: &Preset) -> Vec<Absence> {
         .into_iter()
         .filter(|level| others(level))
         .map(|level| {
-            let instead = if level == ethernet::LEVEL {
-                "quick, gm-ethernet, trapeze and bip"
-            } else {
-                "quick, full and gm"
+            let instead = match level {
+                web::LEVEL => "full and toe",
+                MPI => "full, gm and toe",
+                _ => "quick, full, gm and toe",
             };
             absent(level, format!("no part of the preset {}: {instead} measure it", preset.name))
         })
@@ -173,27 +179,49 @@ fn full() -> Preset {
         groups.push(at_levels(&LEVELS, "stream", Some(size)));
     }
     for power in (6..=20).step_by(2) {
-        groups.push(at_levels(&LEVELS, "bidir", Some(1 << power)));
+        groups.push(with_ethernet(at_levels(&LEVELS, "bidir", Some(1 << power)), "bidir", 1 << power));
     }
     for size in [1, KIB, 16 * KIB] {
-        groups.push(at_levels(&LEVELS, "rr", Some(size)));
+        groups.push(with_ethernet(at_levels(&LEVELS, "rr", Some(size)), "rr", size));
     }
     for size in [8, 64, KIB, 4 * KIB] {
-        groups.push(at_levels(&LEVELS, "overhead", Some(size)));
+        groups.push(with_ethernet(at_levels(&LEVELS, "overhead", Some(size)), "overhead", size));
     }
     for size in [8, KIB] {
-        groups.push(at_levels(&LEVELS, "interleave", Some(size)));
+        groups.push(with_ethernet(at_levels(&LEVELS, "interleave", Some(size)), "interleave", size));
+    }
+    for size in [1, 64, KIB, 8 * KIB, 64 * KIB] {
+        groups.push(Link::ALL.iter().map(|&link| over(link, "latency", size)).collect());
+    }
+    for size in [64, KIB, 8 * KIB, 64 * KIB, MIB] {
+        groups.push(Link::ALL.iter().map(|&link| over(link, "stream", size)).collect());
     }
     groups.push(polling(at_levels(&POLLING_LEVELS, "nhalf", None)));
+    for size in [8, 8 * KIB] {
+        groups.push(at_levels(&LEVELS, "breakdown", Some(size)));
+        groups.push(Link::ALL.iter().map(|&link| over(link, "breakdown", size)).collect());
+    }
     for connections in [1, 4, 16] {
         groups.push(several(connections, at_levels(&LEVELS, "streams", None)));
         groups.push(several(connections, at_levels(&LEVELS, "hotspot", Some(1))));
+    }
+    for (test, size) in
+        [("latency", 8), ("latency", KIB), ("stream", 8), ("stream", 64 * KIB), ("stream", MIB)]
+    {
+        groups.push(ranks(&[mpi::Link::Shm, mpi::Link::Tcp], test, size));
+    }
+    for (test, size) in [("bidir", 64 * KIB), ("rr", 1)] {
+        groups.push(ranks(&[mpi::Link::Shm, mpi::Link::Tcp], test, size));
+    }
+    for (test, size) in [("latency", 8), ("stream", 64 * KIB)] {
+        groups.push(ranks(&[mpi::Link::Veth, mpi::Link::Eth], test, size));
     }
     for test in ["fanin", "fanout"] {
         let nodes = |request| Request { nodes: Some(4), ..request };
         let around = Link::ALL.iter().map(|&link| nodes(over(link, test, 64 * KIB))).collect();
         groups.push(several(12, around));
     }
+    groups.extend(served(&[KIB, 64 * KIB], &[0.9]));
     Preset {
         name: "full",
         ceilings: ceilings(&[8, 64, KIB, 8 * KIB, 64 * KIB, MIB, 16 * MIB]),
@@ -206,15 +234,28 @@ fn full() -> Preset {
 fn gm() -> Preset {
     let mut groups = Vec::new();
     for size in with_fragment_edges(3, 20) {
-        groups.push(at_levels(&LEVELS, "stream", Some(size)));
-        groups.push(at_levels(&LEVELS, "bidir", Some(size)));
+        for test in ["stream", "bidir"] {
+            let levels = at_levels(&LEVELS, test, Some(size));
+            // The edges of the message layer's fragments are none of a byte stream's.
+            groups.push(if size.is_power_of_two() { with_ethernet(levels, test, size) } else { levels });
+        }
     }
     for power in 0..=14 {
-        groups.push(at_levels(&LEVELS, "latency", Some(1 << power)));
+        groups.push(with_ethernet(at_levels(&LEVELS, "latency", Some(1 << power)), "latency", 1 << power));
     }
     // Polling, as GM did and as docs/performance.md does.
     groups.push(polling(at_levels(&POLLING_LEVELS, "nhalf", None)));
-    groups.push(at_levels(&LEVELS, "overhead", Some(8)));
+    groups.push(with_ethernet(at_levels(&LEVELS, "overhead", Some(8)), "overhead", 8));
+    // GM's fragment is 4 KiB.
+    for size in [8, 4 * KIB] {
+        groups.push(at_levels(&["msg", "unix", "tcp"], "breakdown", Some(size)));
+    }
+    // In the place of MPICH over GM, which the page leads to.
+    for (test, size) in
+        [("latency", 8), ("latency", KIB), ("stream", 4 * KIB), ("stream", MIB), ("bidir", MIB)]
+    {
+        groups.push(ranks(&[mpi::Link::Shm], test, size));
+    }
     Preset { name: "gm", ceilings: ceilings(&[4 * KIB, 64 * KIB, MIB]), groups, absent: Vec::new() }
 }
 
@@ -240,34 +281,34 @@ fn gm_ethernet() -> Preset {
         let carried = group.clone().into_iter().filter(|way| way.link.as_deref() != Some(Link::Veth.name()));
         group.extend(carried.map(|way| Request { coalesce: Some(false), ..way }));
     }
+    let others = |levels, test, size| at_levels(levels, test, Some(size)).into_iter().map(minute).collect();
+    groups.push(buffered(131_072, others(&["msg", "unix", "tcp"], "stream", 262_142)));
+    groups.push(others(&["msg", "unix", "udp"], "stream", 8192));
+    groups.push(others(&LEVELS, "rr", 1));
     Preset { name: "gm-ethernet", ceilings: ceilings(&[64 * KIB]), groups, absent: Vec::new() }
 }
 
 fn trapeze() -> Preset {
-    let buffered = |protocol, size| -> Vec<Request> {
-        let ways = ways(protocol, "stream", size).into_iter();
-        ways.map(|way| Request { socket_buffer_bytes: Some(65_536), ..way }).collect()
-    };
+    let both =
+        |test, size| [Protocol::Tcp, Protocol::Udp].map(|protocol| ways(protocol, test, size)).concat();
     let mut groups = Vec::new();
     for size in [KIB, 2 * KIB, 4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB] {
-        groups.push([buffered(Protocol::Tcp, size), buffered(Protocol::Udp, size)].concat());
+        groups.push(buffered(65_536, both("stream", size)));
+        groups.push(buffered(65_536, at_levels(&LEVELS, "stream", Some(size))));
     }
-    groups.push(buffered(Protocol::Tcp, 64 * KIB));
+    groups.push(buffered(65_536, ways(Protocol::Tcp, "stream", 64 * KIB)));
+    groups.push(buffered(65_536, at_levels(&["msg", "unix", "tcp"], "stream", Some(64 * KIB))));
     for size in [1, 64, KIB, 2 * KIB, 4 * KIB, 8 * KIB] {
-        groups.push([Protocol::Tcp, Protocol::Udp].map(|protocol| ways(protocol, "latency", size)).concat());
+        groups.push(both("latency", size));
+        groups.push(at_levels(&LEVELS, "latency", Some(size)));
     }
+    // Copies, link, checksums and byte order are what Duke's profiling found to be in the way.
+    groups.push([Protocol::Tcp, Protocol::Udp].map(|protocol| ways(protocol, "breakdown", 8 * KIB)).concat());
     // Three senders on nodes of their own around a switch.
     let three = ways(Protocol::Tcp, "fanin", 64 * KIB).into_iter();
-    groups.push(
-        three
-            .map(|way| Request {
-                nodes: Some(4),
-                connections: Some(3),
-                socket_buffer_bytes: Some(65_536),
-                ..way
-            })
-            .collect(),
-    );
+    let three = three.map(|way| Request { nodes: Some(4), ..way }).collect();
+    groups.push(buffered(65_536, several(3, three)));
+    groups.push(buffered(65_536, several(3, at_levels(&["msg", "unix", "tcp"], "fanin", Some(64 * KIB)))));
     let absent = |test: Option<&str>, reason: &str| Absence {
         level: ethernet::LEVEL.to_owned(),
         test: test.map(str::to_owned),
@@ -311,7 +352,102 @@ fn bip() -> Preset {
         groups.push(both(Protocol::Udp, "stream", size));
     }
     groups.push([both(Protocol::Tcp, "rr", 1), both(Protocol::Udp, "rr", 1)].concat());
+    let others = |levels, test, size| buffered(65_500, at_levels(levels, test, Some(size)));
+    for power in 0..=20 {
+        groups.push(others(&LEVELS, "latency", 1 << power));
+    }
+    for size in [7872, 8192, 16_384] {
+        groups.push(others(&LEVELS, "stream", size));
+    }
+    for size in [65_536, 1_048_576] {
+        groups.push(others(&["msg", "unix", "tcp"], "stream", size));
+    }
+    groups.push(others(&LEVELS, "rr", 1));
     Preset { name: "bip", ceilings: ceilings(&[64 * KIB]), groups, absent: Vec::new() }
+}
+
+/// What a TOE was compared by, with the kernel's own stack over every way of carrying Ethernet and every other level.
+fn toe() -> Preset {
+    let at = |test: &str, size, mtu_bytes, segmentation| -> Vec<Request> {
+        let ways = Link::ALL.iter().map(|&link| over(link, test, size));
+        // Where it is on, nothing is said of it: so are all other cells.
+        let segmentation = if segmentation { None } else { Some(false) };
+        ways.map(|way| Request { mtu_bytes: Some(mtu_bytes), segmentation, ..way }).collect()
+    };
+    let mut groups = Vec::new();
+    for (test, sizes) in [("latency", [1, KIB, 16 * KIB]), ("stream", [KIB, 16 * KIB, 64 * KIB])] {
+        for size in sizes {
+            let mtus = [(1500, true), (1500, false), (9000, true), (9000, false)];
+            groups.push(mtus.map(|(mtu, segmentation)| at(test, size, mtu, segmentation)).concat());
+            groups.push(at_levels(&LEVELS, test, Some(size)));
+        }
+    }
+    for connections in [1, 2, 4, 8] {
+        let all = [at("streams", 64 * KIB, 9000, true), at_levels(&LEVELS, "streams", None)];
+        groups.push(several(connections, all.concat()));
+    }
+    let around = |test, size| -> Vec<Request> {
+        let ways = at(test, size, 9000, true).into_iter();
+        ways.map(|way| Request { nodes: Some(4), ..way }).collect()
+    };
+    for connections in [1, 2, 4, 8, 12] {
+        let all = [around("hotspot", 1), at_levels(&LEVELS, "hotspot", Some(1))];
+        groups.push(several(connections, all.concat()));
+    }
+    for test in ["fanin", "fanout"] {
+        for connections in [3, 12] {
+            let all = [around(test, 64 * KIB), at_levels(&LEVELS, test, None)];
+            groups.push(several(connections, all.concat()));
+        }
+    }
+    for (test, size) in [("latency", 1), ("stream", 64 * KIB)] {
+        for mtu_bytes in [1500, 9000] {
+            let both = ranks(&[mpi::Link::Veth, mpi::Link::Eth], test, size).into_iter();
+            groups.push(both.map(|way| Request { mtu_bytes: Some(mtu_bytes), ..way }).collect());
+        }
+    }
+    groups.extend(served(&[64, KIB, 16 * KIB, MIB], &[0.0, 0.5, 0.9, 1.2]));
+    Preset { name: "toe", ceilings: ceilings(&[64 * KIB]), groups, absent: Vec::new() }
+}
+
+/// Both web servers, each over what it listens on: one file of each of `sizes`, then Zipf traces by α, with ranks by size
+/// and, at 0.9, independent of it.
+fn served(sizes: &[u64], alphas: &[f64]) -> Vec<Vec<Request>> {
+    let everywhere = |request: Request| -> Vec<Request> {
+        let of = |server: Server, links: &[web::Link]| -> Vec<Request> {
+            let on = |link: &web::Link| {
+                let link = Some(link.name().to_owned());
+                let server = Some(server.name().to_owned());
+                Request { link, web: Wish { server, ..request.web.clone() }, ..request.clone() }
+            };
+            links.iter().map(on).collect()
+        };
+        let (tcp, unix, eth) = (web::Link::Tcp, web::Link::Unix, web::Link::Eth);
+        [of(Server::Nginx, &[tcp, unix, eth]), of(Server::Apache, &[tcp, eth])].concat()
+    };
+    let file = |&size| everywhere(Request { size_bytes: Some(size), ..Request::new(web::LEVEL, "web-file") });
+    let zipf = |alpha: f64, rank: Rank| {
+        let wish = Wish { alpha: Some(alpha), rank: Some(rank.name().to_owned()), ..Wish::default() };
+        everywhere(Request { web: wish, ..Request::new(web::LEVEL, "web-zipf") })
+    };
+    let small_first = alphas.iter().map(|&alpha| zipf(alpha, Rank::SmallFirst));
+    let independent = zipf(0.9, Rank::Independent);
+    sizes.iter().map(file).chain(small_first).chain([independent]).collect()
+}
+
+/// `group` with the same over Ethernet of the fabric, in one process.
+fn with_ethernet(mut group: Vec<Request>, test: &str, size_bytes: u64) -> Vec<Request> {
+    group.push(over(Link::OneProcess, test, size_bytes));
+    group
+}
+
+/// The same requests with socket buffers of so many bytes, where there are sockets.
+fn buffered(bytes: u64, requests: Vec<Request>) -> Vec<Request> {
+    let sized = |request: Request| {
+        let socket_buffer_bytes = (request.level != "msg").then_some(bytes);
+        Request { socket_buffer_bytes, ..request }
+    };
+    requests.into_iter().map(sized).collect()
 }
 
 /// The same messages over every way of carrying Ethernet, at MTU 9000.
@@ -344,6 +480,19 @@ fn at_levels(levels: &[&str], test: &str, size_bytes: Option<u64>) -> Vec<Reques
         fits.then(|| Request { size_bytes, ..Request::new(level, test) })
     };
     levels.iter().filter_map(at_level).collect()
+}
+
+/// Both MPI implementations over each of `links`, at MTU 9000 where there is one.
+fn ranks(links: &[mpi::Link], test: &str, size_bytes: u64) -> Vec<Request> {
+    let over = |implementation: &Implementation, link: &mpi::Link| Request {
+        mpi: Some(implementation.name().to_owned()),
+        link: Some(link.name().to_owned()),
+        mtu_bytes: [mpi::Link::Veth, mpi::Link::Eth].contains(link).then_some(9000),
+        size_bytes: Some(size_bytes),
+        ..Request::new(MPI, test)
+    };
+    let each = links.iter().flat_map(|link| Implementation::ALL.iter().map(move |mpi| over(mpi, link)));
+    each.collect()
 }
 
 /// The same requests with ends that poll.
@@ -440,16 +589,16 @@ mod tests {
     #[test]
     fn unknown_names_are_answered_with_those_that_exist() {
         let refused = named("fast", None, None).unwrap_err().to_string();
-        assert!(refused.contains("quick, full, gm, gm-ethernet, trapeze, bip"), "{refused}");
+        assert!(refused.contains("quick, full, gm, gm-ethernet, trapeze, bip, toe"), "{refused}");
         let levels = ["tpc".to_owned()];
         assert!(
             named("quick", None, Some(&levels))
                 .unwrap_err()
                 .to_string()
-                .contains("msg, unix, tcp, sock, udp, eth")
+                .contains("msg, unix, tcp, sock, udp, eth, mpi, web")
         );
-        let nothing = named("gm-ethernet", None, Some(&["msg".to_owned()])).unwrap_err().to_string();
-        assert!(nothing.contains("has no cell of msg"), "{nothing}");
+        let nothing = named("gm-ethernet", None, Some(&["web".to_owned()])).unwrap_err().to_string();
+        assert!(nothing.contains("has no cell of web"), "{nothing}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 
 use crate::cell::Percentiles;
 
-/// How many times [`bootstrap_median_over_pairs`] draws.
+/// How many times [`bootstrap`] draws.
 const RESAMPLES: usize = 2000;
 
 /// The median of `values`, in their unit; the mean of the middle two when their number is even.
@@ -31,18 +31,19 @@ pub fn median_over_pairs(blocks: &[(u32, f64)]) -> f64 {
 /// blocks differ among themselves. The same `seed` gives the same interval. One pair gives a width of nought.
 pub fn bootstrap_median_over_pairs(blocks: &[(u32, f64)], seed: u64) -> [f64; 2] {
     let pairs = pair_medians(blocks);
-    if pairs.is_empty() {
+    bootstrap(pairs.len(), seed, |drawn| median(&drawn.iter().map(|&pair| pairs[pair]).collect::<Vec<_>>()))
+}
+
+/// The 95 % percentile-bootstrap interval of whatever `of` makes of a number of `pairs` drawn anew, each by its place.
+pub fn bootstrap(pairs: usize, seed: u64, of: impl Fn(&[usize]) -> f64) -> [f64; 2] {
+    if pairs == 0 {
         return [f64::NAN; 2];
     }
     let mut random = SplitMix(seed);
-    let mut medians: Vec<f64> = (0..RESAMPLES)
-        .map(|_| {
-            let drawn: Vec<f64> = (0..pairs.len()).map(|_| pairs[random.below(pairs.len())]).collect();
-            median(&drawn)
-        })
-        .collect();
-    medians.sort_by(f64::total_cmp);
-    [quantile_of_sorted(&medians, 0.025), quantile_of_sorted(&medians, 0.975)]
+    let mut values: Vec<f64> =
+        (0..RESAMPLES).map(|_| of(&(0..pairs).map(|_| random.below(pairs)).collect::<Vec<_>>())).collect();
+    values.sort_by(f64::total_cmp);
+    [quantile_of_sorted(&values, 0.025), quantile_of_sorted(&values, 0.975)]
 }
 
 /// Which of `values` lie outside Tukey's fences, 1.5 interquartile ranges beyond the quartiles.
@@ -126,10 +127,15 @@ fn quantile_of_sorted(sorted: &[f64], quantile: f64) -> f64 {
 }
 
 /// Steele, Lea and Flood's generator: small, fast, and fixed for ever, so an old interval can be recomputed.
-struct SplitMix(u64);
+pub(crate) struct SplitMix(u64);
 
 impl SplitMix {
-    fn next(&mut self) -> u64 {
+    /// A sequence of its own for each seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -138,8 +144,13 @@ impl SplitMix {
     }
 
     /// Uniform in `0..bound`, by the high half of a wide product.
-    fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
+    }
+
+    /// Uniform from 0 up to, but never, 1.
+    pub(crate) fn share(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -62,21 +62,33 @@ pub enum StoreError {
 pub struct Store {
     directory: PathBuf,
     cells: File,
+    /// Where the last whole line of the cells ends.
+    cells_bytes: u64,
 }
 
 impl Store {
     /// Makes `directory` (and its parents) and writes `session` without its cells.
     ///
     /// # Errors
-    /// When the directory holds a session already or cannot be written.
+    /// When the directory holds a session already or cannot be written; then nothing of it is left.
     pub fn create(directory: &Path, session: &Session) -> Result<Self, StoreError> {
+        let made = !directory.exists();
+        let store = Self::create_files(directory, session);
+        if made && store.is_err() {
+            // What cannot be removed either says no more than the error does.
+            let _left = fs::remove_dir_all(directory);
+        }
+        store
+    }
+
+    fn create_files(directory: &Path, session: &Session) -> Result<Self, StoreError> {
         fs::create_dir_all(directory).map_err(|reason| file_error("make", directory, reason))?;
         if directory.join(SESSION_FILE).exists() {
             return Err(StoreError::Occupied(directory.to_owned()));
         }
         let path = directory.join(CELLS_FILE);
         let cells = File::create(&path).map_err(|reason| file_error("make", &path, reason))?;
-        let store = Self { directory: directory.to_owned(), cells };
+        let store = Self { directory: directory.to_owned(), cells, cells_bytes: 0 };
         store.save(session)?;
         Ok(store)
     }
@@ -91,9 +103,13 @@ impl Store {
         }
         let mut line = json(cell);
         line.push('\n');
-        self.cells
-            .write_all(line.as_bytes())
-            .map_err(|reason| file_error("write", &self.directory.join(CELLS_FILE), reason))
+        if let Err(reason) = self.cells.write_all(line.as_bytes()) {
+            // A reader leaves a torn line out; where it can be taken back there is none.
+            let _torn = self.cells.set_len(self.cells_bytes);
+            return Err(file_error("write", &self.directory.join(CELLS_FILE), reason));
+        }
+        self.cells_bytes += line.len() as u64;
+        Ok(())
     }
 
     /// Writes the session's own facts again, all at once: seconds so far, absences, whether it is complete.
@@ -104,8 +120,11 @@ impl Store {
         let path = self.directory.join(SESSION_FILE);
         let fresh = self.directory.join("session.json.new");
         let text = json(session);
-        fs::write(&fresh, text + "\n").map_err(|reason| file_error("write", &fresh, reason))?;
-        fs::rename(&fresh, &path).map_err(|reason| file_error("write", &path, reason))
+        let written = fs::write(&fresh, text + "\n").and_then(|()| fs::rename(&fresh, &path));
+        written.map_err(|reason| {
+            let _absent = fs::remove_file(&fresh);
+            file_error("write", &path, reason)
+        })
     }
 
     /// Where it is stored.

@@ -20,21 +20,29 @@ use crate::level::tcp::Tcp;
 use crate::level::udp::Udp;
 use crate::level::unix::Unix;
 use crate::plan::{Details, End, Job, Level, MemoryPlan, Order, Outcome, Part, Plan, Role, Word};
-use crate::{pin, test};
+use crate::{hub, pin, test, web};
 
 /// Runs this process as a worker: reads one [`Order`], writes [`Word`]s, and returns when its part is done.
 ///
 /// # Errors
 /// Only for an order that makes no sense; what fails later is told to the parent.
 pub fn run() -> Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
     let order: Order = serde_json::from_str(&line).context("a worker's order makes no sense")?;
+    if let (Job::Web(plan), Role::Target { core }) = (&order.job, &order.role) {
+        // It outlives its parent by as long as it needs to clean up.
+        return web::keep(plan, *core, say);
+    }
+    set_parent_process_death_signal(Some(Signal::KILL))?;
     let deadline = order.job.deadline();
     let end = match order.role {
         Role::Target { .. } => End::Target,
         Role::Source { .. } | Role::Both { .. } => End::Source,
+        Role::Hub { .. } => match &order.job {
+            Job::Messages(plan) => hub::end(plan.test),
+            _ => End::Target,
+        },
     };
     std::thread::spawn(move || end_with_parent(end, deadline));
     obey(&order, &say);
@@ -72,12 +80,23 @@ fn end_with_parent(end: End, deadline: Duration) {
 fn obey(order: &Order, say: &(impl Fn(Word) + Sync)) {
     match (&order.job, &order.role) {
         (Job::Memory(plan), role) => measure_memory(plan, role, say),
+        (Job::Web(plan), role) => measure_web(plan, role, say),
+        (Job::Messages(plan), Role::Hub { core, connections }) => {
+            let played = pin(*core)
+                .and_then(|()| hub::run(plan, *core, *connections, |address| say(listening(address))));
+            match played {
+                Ok(outcomes) => outcomes.into_iter().map(Word::Outcome).for_each(say),
+                Err(error) => say(failed(hub::end(plan.test), &error)),
+            }
+        }
         (Job::Messages(plan), role) => match plan.level {
             Level::Msg => play::<Msg>(plan, role, say),
             Level::Unix => play::<Unix>(plan, role, say),
             // What tells the two apart is how this process was started.
             Level::Tcp | Level::Sock => play::<Tcp>(plan, role, say),
             Level::Udp => play::<Udp>(plan, role, say),
+            // Its ranks are started by MPI's launcher.
+            Level::Mpi => say(failed(End::Source, &anyhow!("level mpi has workers of its own"))),
         },
     }
 }
@@ -89,6 +108,9 @@ fn play<L: crate::level::Level>(plan: &Plan, role: &Role, say: &(impl Fn(Word) +
         }
         Role::Source { core, address } => {
             report(End::Source, say, || play_source::<L>(plan, *core, address));
+        }
+        Role::Hub { .. } => {
+            say(failed(End::Target, &anyhow!("only a port of the message layer has many peers")))
         }
         Role::Both { source_core, target_core } => std::thread::scope(|scope| {
             let (sender, receiver) = mpsc::channel();
@@ -151,6 +173,17 @@ fn pin(core: Option<u32>) -> Result<()> {
     }
 }
 
+fn measure_web(plan: &web::Plan, role: &Role, say: &(impl Fn(Word) + Sync)) {
+    let Role::Source { core, address } = role else {
+        return say(failed(End::Source, &anyhow!("a web server is a process of its own")));
+    };
+    let measured = pin(*core).and_then(|()| web::measure(plan, *core, &serde_json::from_str(address)?));
+    match measured {
+        Ok(outcomes) => outcomes.into_iter().map(Word::Outcome).for_each(say),
+        Err(error) => say(failed(End::Source, &error)),
+    }
+}
+
 fn measure_memory(plan: &MemoryPlan, role: &Role, say: &(impl Fn(Word) + Sync)) {
     match role {
         Role::Target { core } => report(End::Target, say, || {
@@ -164,7 +197,7 @@ fn measure_memory(plan: &MemoryPlan, role: &Role, say: &(impl Fn(Word) + Sync)) 
             pin(*core)?;
             memory_blocks(plan, *core, address)
         }),
-        Role::Both { .. } => {
+        Role::Both { .. } | Role::Hub { .. } => {
             say(failed(End::Source, &anyhow!("level memory measures between processes only")))
         }
     }

@@ -24,6 +24,7 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         level,
         test,
         link: None,
+        mpi: None,
         size_bytes,
         response_bytes,
         block_us: 1000,
@@ -33,6 +34,7 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         sleep: true,
         epoll: false,
         verify: true,
+        untouched: false,
         nagle: false,
         socket_buffer_bytes: None,
         integrity: None,
@@ -41,6 +43,7 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         mtu_bytes: None,
         carriers: Vec::new(),
         begin_ns: None,
+        spoke: None,
         burden_percent: 0,
         bind: [127, 0, 0, 1].into(),
         cookie: format!("{:032x}", rand::random::<u128>()),
@@ -64,7 +67,7 @@ fn by_level(plan: &Plan) -> Result<(Outcome, Outcome)> {
         // The same program: only how it was started tells it from TCP.
         Level::Tcp | Level::Sock => pair::<Tcp>(plan),
         Level::Udp => pair::<Udp>(plan),
-        Level::Msg => unreachable!("no socket level"),
+        Level::Msg | Level::Mpi => unreachable!("no socket level"),
     }
 }
 

@@ -1,20 +1,17 @@
 //! The report of a session, and the session's way through the store.
-//!
-//! Every cell here is generated: a formula's figures in the shape of a result. None was measured.
 
-use std::collections::BTreeMap;
+mod generated;
+
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bywire_lab::cell::{
-    Absence, Block, CELL_SCHEMA, Cacheline, Cell, CpuBothEnds, CpuEnd, Percentiles, SESSION_SCHEMA, Session,
-    Unit,
-};
+use bywire_lab::cell::{Cacheline, Cell, CpuEnd, Session, Unit};
 use bywire_lab::cpu::DISTURBED;
 use bywire_lab::store::{self, Store, StoreError};
 use bywire_lab::{csv, report};
+use generated::{cell, cells_at, generated_session};
 use sha2::{Digest, Sha256};
 
 #[test]
@@ -26,6 +23,80 @@ fn the_page_is_complete_in_itself() {
         let markup = without_scripts(&page);
         assert!(!markup.contains(outside), "the page loads something: {outside}");
     }
+}
+
+#[test]
+fn each_preset_has_a_page_of_its_own_in_the_one_file() {
+    let mut other = generated_session();
+    other.preset = "gm".into();
+    let page = report::render_presets(&[generated_session(), other]);
+    assert_eq!(page.matches("<!DOCTYPE html>").count(), 1);
+    for place in ["all", "p1", "p2"] {
+        assert!(
+            page.contains(&format!("href=\"#{place}\"")) && page.contains(&format!("id=\"{place}\"")),
+            "{place}"
+        );
+    }
+    assert!(page.contains("id=\"p1-half-rtt\"") && page.contains("id=\"p2-half-rtt\""));
+    assert!(page.contains("id=\"all-ladder-rate\"") && !page.contains("id=\"all-half-rtt\""));
+    let markup = without_scripts(&page);
+    let mut names: Vec<&str> =
+        markup.split(" id=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count, "a name stands twice");
+    assert!(page.len() < PAGE_BYTES_MAX);
+    assert_eq!(report::render_presets(&[generated_session()]), report::render(&generated_session()));
+}
+
+/// What the file may come to with every cell of the longest preset many times over.
+const PAGE_BYTES_MAX: usize = 3_000_000;
+
+#[test]
+fn the_page_stays_small() {
+    let mut session = generated_session();
+    let once = session.cells.clone();
+    for copy in 0..3u64 {
+        session.cells.extend(once.iter().cloned().map(|mut cell| {
+            cell.parameters.insert("mtu".to_owned(), (1500 + copy).into());
+            cell
+        }));
+    }
+    let cells = session.cells.len();
+    let page = report::render(&session);
+    assert!(cells > 1000 && page.len() < PAGE_BYTES_MAX, "{cells} cells, {} bytes", page.len());
+}
+
+#[test]
+fn where_the_time_goes_is_told_part_by_part_with_how_it_was_found() {
+    let page = report::render(&generated_session());
+    for told in [
+        "Where a half-RTT goes, by differences",
+        "Where both cores are during a half-RTT, by samples",
+        "saves by itself",
+        "-300 ns",
+        "-5.00 %",
+        "not explained",
+        "by a formula for saves by itself",
+        "lending saves",
+        "byte order: not told apart",
+    ] {
+        assert!(page.contains(told), "{told}");
+    }
+}
+
+#[test]
+fn the_ladder_stands_in_the_answer() {
+    let page = report::render(&generated_session());
+    let (ladder, plots) = (page.find("id=\"ladder-half-rtt\"").unwrap(), page.find("id=\"plots\"").unwrap());
+    assert!(ladder < plots);
+    let rows =
+        ["memory: a cache line", "msg · shm · polling", "unix · polling", "tcp · loopback", "udp · loopback"];
+    let table = &page[ladder..plots];
+    let places: Vec<usize> =
+        rows.iter().map(|row| table.find(row).unwrap_or_else(|| panic!("{row}"))).collect();
+    assert!(places.is_sorted(), "{places:?}");
 }
 
 #[test]
@@ -273,6 +344,47 @@ fn every_plotted_point_stands_in_a_table() {
 }
 
 #[test]
+fn cells_that_differ_in_anything_have_a_row_each() {
+    let mut session = generated_session();
+    session.cells.clear();
+    for (name, value) in
+        [("mtu", serde_json::json!(1500)), ("segmentation", "off".into()), ("machine", "other".into())]
+    {
+        for mut cell in cells_at(("eth", "veth", None, 8000.0, 2.0), 65_536) {
+            cell.parameters.insert("protocol".into(), "tcp".into());
+            cell.parameters.insert("mtu".into(), 1500.into());
+            cell.parameters.insert(name.into(), value.clone());
+            session.cells.push(cell);
+        }
+    }
+    let text = report::summary_text(&session);
+    for name in
+        ["veth, the kernel's own  ", "veth, the kernel's own, not segmented", "veth, the kernel's own, other"]
+    {
+        assert!(text.lines().any(|line| line.starts_with(name)), "{name}: {text}");
+    }
+    let files = report::tables(&session);
+    let (_, streams) = files.iter().find(|(name, _)| name == "ethernet-1.csv").expect("the streams");
+    assert_eq!(streams.lines().count(), 4, "{streams}");
+}
+
+#[test]
+fn the_command_of_a_web_cell_has_no_word_that_the_command_does_not_know() {
+    let mut session = generated_session();
+    session.cells.truncate(1);
+    let cell = &mut session.cells[0];
+    (cell.level, cell.test) = ("web".into(), "web-file".into());
+    (cell.link, cell.between, cell.size_bytes) = (Some("eth".into()), "namespaces".into(), Some(1024));
+    cell.parameters =
+        [("sendfile", "on"), ("server", "nginx")].map(|(name, value)| (name.into(), value.into())).into();
+    let page = report::render(&session);
+    assert!(
+        page.contains("<code>bywire measure web web-file --link eth --size 1024 --server nginx</code>"),
+        "{page}"
+    );
+}
+
+#[test]
 fn every_cell_is_listed_with_its_command() {
     let session = generated_session();
     let page = report::render(&session);
@@ -386,142 +498,4 @@ fn stored(session: &Session, parent: &std::path::Path) -> Store {
 
 fn without_scripts(page: &str) -> String {
     page.split("<script").map(|part| part.split("</script>").last().unwrap()).collect()
-}
-
-/// A session of formulas: half-RTT is a start-up time plus length over a rate.
-fn generated_session() -> Session {
-    let ways = [
-        ("msg", "shm", Some(true), 200.0, 9.5),
-        ("msg", "shm", Some(false), 4000.0, 9.5),
-        ("unix", "unix", Some(true), 2000.0, 3.1),
-        ("unix", "unix", Some(false), 6000.0, 3.0),
-        ("tcp", "loopback", None, 8000.0, 2.2),
-        ("udp", "loopback", None, 7600.0, 1.7),
-    ];
-    let mut cells = Vec::new();
-    for way in ways {
-        for exponent in 0..=20 {
-            let size = 1u64 << exponent;
-            if way.0 == "udp" && size > 65_507 {
-                break;
-            }
-            cells.extend(cells_at(way, size));
-        }
-    }
-    cells.extend(ceilings());
-    cells.extend(ceilings());
-    Session {
-        schema: SESSION_SCHEMA.into(),
-        preset: "generated, not measured".into(),
-        started: "2026-01-01T00:00:00Z".into(),
-        seconds: 158.0,
-        command: ["bywire", "bench", "quick"].map(str::to_owned).to_vec(),
-        environment: serde_json::json!({
-            "cpu": { "model": "A formula, not a processor" },
-            "kernel": { "release": "0.0.0" },
-            "cores": [0, 1],
-            "sysctls": { "net.core.rmem_max": 212_992, "net.ipv4.tcp_rmem": "4096 131072 6291456" },
-            "governor": null,
-        }),
-        absent: vec![Absence {
-            level: "eth".into(),
-            test: None,
-            reason: "no TUN device: load the tun module".into(),
-        }],
-        complete: true,
-        cells,
-    }
-}
-
-type Formula = (&'static str, &'static str, Option<bool>, f64, f64);
-
-fn cells_at(way: Formula, size: u64) -> Vec<Cell> {
-    let (_, _, _, start_ns, bytes_per_ns) = way;
-    let ns = start_ns + (size - 1) as f64 / bytes_per_ns;
-    let rate = size as f64 / (start_ns / 8.0 + size as f64 / bytes_per_ns) * 1e9;
-    let mut latency = cell(way, "latency", Some(size), ns, Unit::Nanoseconds);
-    latency.value = if size == 8 { start_ns } else { ns };
-    latency.ci95 = [latency.value * 0.97, latency.value * 1.03];
-    latency.percentiles = Some(Percentiles {
-        p5: ns * 0.93,
-        p50: ns,
-        p90: ns * 1.1,
-        p95: ns * 1.25,
-        p99: ns * 1.8,
-        p999: ns * 4.0,
-    });
-    latency.histogram = (0..60)
-        .map(|step| {
-            let distance = f64::from(step) / 8.0 - 1.0;
-            (ns * (0.9 + f64::from(step) * 0.02), (1e6 * (-distance * distance).exp()) as u64 + 1)
-        })
-        .collect();
-    let stream = cell(way, "stream", Some(size), rate, Unit::BytesPerSecond);
-    let mut cells = vec![latency, stream, cell(way, "bidir", Some(size), rate * 1.7, Unit::BytesPerSecond)];
-    if size == 8 {
-        let mut overhead = cell(way, "overhead", Some(size), start_ns / 4.0, Unit::Nanoseconds);
-        overhead.details = [("send_ns", start_ns / 9.0), ("receive_ns", start_ns * (0.25 - 1.0 / 9.0))]
-            .map(|(key, value)| (key.to_owned(), value.into()))
-            .into();
-        cells.push(overhead);
-        cells.push(cell(way, "rr", Some(size), 0.5e9 / start_ns, Unit::TransactionsPerSecond));
-    }
-    cells
-}
-
-fn ceilings() -> Vec<Cell> {
-    let memory = ("memory", "", None, 0.0, 0.0);
-    let rate = Unit::BytesPerSecond;
-    let mut cells = vec![cell(memory, "cacheline", None, 92.0, Unit::Nanoseconds)];
-    cells.push(cell(memory, "futex", None, 3300.0, Unit::Nanoseconds));
-    for size in [4096, 65_536, 1 << 20] {
-        cells.push(cell(memory, "touched", Some(size), 11e9, rate));
-    }
-    cells.push(cell(memory, "read", Some(1 << 26), 18e9, rate));
-    cells.push(cell(memory, "readwrite", Some(1 << 26), 21e9, rate));
-    cells
-}
-
-fn cell(way: Formula, test: &str, size_bytes: Option<u64>, value: f64, unit: Unit) -> Cell {
-    let (level, link, spin, start_ns, _) = way;
-    let end = |core| CpuEnd {
-        core: Some(core),
-        machine_busy: Some(0.99),
-        steal: Some(0.0),
-        attributed: Some(0.9),
-        unattributed: Some(0.09),
-        service_demand_us_per_kb: Some(0.9e6 / (value / 1024.0)),
-        service_demand_us_per_transaction: Some(start_ns * 1.1e-3),
-    };
-    let spin = spin.map(|spin| ("spin".to_owned(), spin.into()));
-    Cell {
-        schema: CELL_SCHEMA.into(),
-        level: level.into(),
-        test: test.into(),
-        link: (!link.is_empty()).then(|| link.into()),
-        between: "processes".into(),
-        size_bytes,
-        parameters: spin.into_iter().collect(),
-        value,
-        unit,
-        ci95: [value * 0.97, value * 1.03],
-        mean: None,
-        percentiles: None,
-        histogram: Vec::new(),
-        blocks: (0..5)
-            .map(|pair| Block {
-                pair,
-                value,
-                seconds: 0.02,
-                operations: 1000,
-                disturbed: if pair == 3 { vec!["steal".into()] } else { Vec::new() },
-                outlier: false,
-            })
-            .collect(),
-        moments: Vec::new(),
-        cacheline: None,
-        cpu: CpuBothEnds { source: end(0), target: end(1), same_machine: true, ..CpuBothEnds::default() },
-        details: BTreeMap::new(),
-        environment: serde_json::Value::Null,
-    }
 }

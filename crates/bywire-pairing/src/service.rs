@@ -284,7 +284,8 @@ impl Service {
         let segment = if descriptors.len() == 2 { descriptors.pop() } else { None };
         let identity = descriptors.first().map_or(Err(Errno::BADF), tcp::identify);
         self.discard(user, descriptors);
-        let Some(segment) = segment else { return false };
+        // They may have been lost on the way, for want of numbers here.
+        let Some(segment) = segment else { return self.verdict(tag, token, Verdict::Full) };
         if self.scope == Scope::Machine && !memory::is_sealable(&segment) {
             self.discard(user, vec![segment]);
             return false;
@@ -308,6 +309,12 @@ impl Service {
         }
         let space = self.spaces.of(identity.namespace, [identity.local, identity.remote]);
         let end = End { space, local: identity.local, remote: identity.remote };
+        // Whoever does not listen is told nothing more before it does, so that there is room for what it has asked for.
+        let others = self.waiting.mate(&end);
+        let has_room = |tag| self.programs.get(&tag).is_some_and(|program| program.socket.has_room());
+        if others.is_some_and(|other| !has_room(tag) || !has_room(other)) {
+            return self.verdict(tag, token, Verdict::Full);
+        }
         let (namespace, cookie) = (identity.namespace, identity.cookie);
         let offer = Offer { program: tag, user, token, namespace, cookie, segment };
         match self.waiting.offer(end, offer) {

@@ -110,6 +110,11 @@ impl Waiting {
         Match::Again(theirs)
     }
 
+    /// The program whose offer of the other end waits.
+    pub fn mate(&self, end: &End) -> Option<u64> {
+        self.offers.get(&end.mirror()).map(|waiter| waiter.offer.program)
+    }
+
     fn wait(&mut self, end: End, offer: Offer, seen: Option<u64>) -> Match {
         let stale = self.offers.insert(end, Waiter { offer, seen, is_disputed: false });
         Match::Waits(stale.map(|stale| stale.offer))

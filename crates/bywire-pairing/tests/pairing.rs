@@ -103,6 +103,39 @@ fn what_is_no_established_connection_is_refused() {
 }
 
 #[test]
+fn who_does_not_listen_is_not_flooded_and_keeps_what_it_has() {
+    let (_directory, path) = service();
+    let (deaf, caller) = (Program::new(&path), Program::new(&path));
+    let pairs: Vec<_> = (0..1000).map(|_| connection()).collect();
+    for (token, (_, server)) in pairs.iter().enumerate() {
+        deaf.offer(token as u64, server.as_fd());
+        assert_eq!(deaf.verdict(token as u64), Verdict::Waiting);
+    }
+    let offer = |token: usize| {
+        caller.offer(token as u64, pairs[token].0.as_fd());
+        caller.verdict(token as u64)
+    };
+    let taken = (0..pairs.len()).take_while(|&token| offer(token) == Verdict::Paired).count();
+    assert!((32..pairs.len()).contains(&taken), "{taken} answers wait to be heard");
+    assert_eq!(offer(pairs.len() - 1), Verdict::Full);
+    // As soon as it listens the rest is paired as well.
+    for token in taken..pairs.len() {
+        assert_eq!(deaf.verdict((token - taken) as u64), Verdict::Paired);
+        assert_eq!(offer(token), Verdict::Paired);
+    }
+    let found = status::ask(&path).expect("a status");
+    assert_eq!((found.processes, found.carried, found.waiting), (2, 1000, 0));
+}
+
+#[test]
+fn an_offer_whose_descriptors_are_lost_on_the_way_may_be_repeated() {
+    let (_directory, path) = service();
+    let program = Program::new(&path);
+    program.socket.send(&Packet::new(Kind::Offer, 7).encode(), &[]).expect("an offer");
+    assert_eq!(program.verdict(7), Verdict::Full);
+}
+
+#[test]
 fn an_offer_that_is_over_pairs_with_nobody() {
     let (_directory, path) = service();
     let (client, server) = connection();
@@ -135,11 +168,7 @@ fn the_service_keeps_no_descriptor_that_would_hold_up_an_end() {
 fn who_breaks_the_rules_is_dropped_and_nobody_else() {
     let (_directory, path) = service();
     let honest = Program::new(&path);
-    for packet in [
-        Packet::new(Kind::Go, 0),
-        Packet::new(Kind::Offer, 0),
-        Packet { first: 1, ..Packet::new(Kind::Hello, 0) },
-    ] {
+    for packet in [Packet::new(Kind::Go, 0), Packet { first: 1, ..Packet::new(Kind::Hello, 0) }] {
         let program = Program::new(&path);
         program.socket.send(&packet.encode(), &[]).expect("a packet");
         assert!(program.hear().is_none(), "{packet:?}");

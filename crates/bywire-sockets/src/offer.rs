@@ -17,9 +17,11 @@ use crate::{bell, epoll, errno, kernel, real, table};
 static CALLS_MIN: AtomicU32 = AtomicU32::new(8);
 /// How long a service that does not answer is left alone.
 const REST_NS: u64 = 1_000_000_000;
-/// Answers are looked for at these calls at the latest.
-const LOOK_EVERY: u32 = 64;
+/// Answers are looked for once in so many calls on whatever waits for one: a few more are all that the service sends to
+/// a program that does not listen.
+const LOOK_EVERY: u32 = 32;
 
+static CALLS_WAITING: AtomicU32 = AtomicU32::new(0);
 static SERVICE: AtomicI32 = AtomicI32::new(-1);
 static TALKING: Lock = Lock::new();
 static REST_UNTIL: AtomicU64 = AtomicU64::new(0);
@@ -66,7 +68,12 @@ pub fn consider(socket: &Socket) {
     let calls = socket.record.calls.fetch_add(1, Ordering::Relaxed);
     match socket.record.stage.load(Ordering::Acquire) {
         stage::PLAIN if calls >= CALLS_MIN.load(Ordering::Relaxed) => errno::keep(|| offer(socket)),
-        stage::WAITING if calls.is_power_of_two() || calls.is_multiple_of(LOOK_EVERY) => errno::keep(look),
+        stage::WAITING
+            if calls.is_power_of_two()
+                || CALLS_WAITING.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) =>
+        {
+            errno::keep(look);
+        }
         stage::PAIRED if calls.is_multiple_of(4) => errno::keep(|| prepare(socket)),
         _ => {}
     }
@@ -398,15 +405,18 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
             Reason::Memory
         }
         Some(Verdict::Waiting) => return descriptors.iter().for_each(|fd| close(*fd)),
-        // The service has forgotten it, and is asked at the next call.
+        // Later again.
+        Some(Verdict::Full) => {
+            descriptors.iter().for_each(|fd| close(*fd));
+            return socket.record.stage.store(stage::PLAIN, Ordering::Release);
+        }
+        // The service has forgotten it, and hears of it at the next call.
         Some(Verdict::Again) => {
             descriptors.iter().for_each(|fd| close(*fd));
             socket.record.calls.store(CALLS_MIN.load(Ordering::Relaxed), Ordering::Relaxed);
-            socket.record.stage.store(stage::PLAIN, Ordering::Release);
-            return;
+            return socket.record.stage.store(stage::PLAIN, Ordering::Release);
         }
         Some(Verdict::Foreign) => Reason::Foreign,
-        Some(Verdict::Full) => Reason::Memory,
         Some(Verdict::Device) => Reason::Device,
         Some(Verdict::Namespace) => Reason::Namespace,
         _ => Reason::Refused,

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, IoSliceMut};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -210,6 +211,14 @@ impl Socket {
             Ok(process) => crate::process::has_ended(&process),
             Err(error) => error == Errno::SRCH,
         }
+    }
+
+    /// Is the queue to the other end mostly empty? While it is, a few more packets are sure to find room in it.
+    pub fn has_room(&self) -> bool {
+        let mut asked = [PollFd::new(&self.file, PollFlags::OUT)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut asked, Some(&at_once)))
+            .is_ok_and(|ready| ready == 1)
     }
 
     /// Sends one packet with up to [`DESCRIPTORS_MAX`] descriptors.

@@ -16,7 +16,12 @@ pub fn bywire(directory: &Path, arguments: &[&str]) -> Command {
 
 /// Processes that were started by, or for, a measurement in `directory`.
 pub fn processes_of(directory: &Path) -> Vec<String> {
-    let mark = format!("TMPDIR={}", directory.display()).into_bytes();
+    processes_with("TMPDIR", directory)
+}
+
+/// Processes whose environment has `directory` under `name`.
+pub fn processes_with(name: &str, directory: &Path) -> Vec<String> {
+    let mark = format!("{name}={}", directory.display()).into_bytes();
     let entries = fs::read_dir("/proc").unwrap().flatten();
     entries
         .filter(|entry| {

@@ -10,7 +10,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::{gone, granted, prepare, receive_by, send_by, wait};
+use super::{Calls, gone, granted, prepare, receive_by, send_by, wait};
 use crate::endpoint::{Endpoint, Interest, Mark, NAP, PATIENCE, Received};
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Plan};
@@ -31,6 +31,7 @@ pub struct ByteStream {
     watch: Option<Watch>,
     socket: OwnedFd,
     spin: bool,
+    calls: Calls,
     writer: Writer,
     outgoing: Vec<u8>,
     /// Bytes of the message under way, nought when there is none.
@@ -59,11 +60,12 @@ impl ByteStream {
             watch,
             socket,
             spin: plan.spin,
-            writer: Writer::default(),
+            calls: Calls::default(),
+            writer: Writer::of(plan),
             outgoing: vec![0; lengths.sent_by(end)],
             filled: 0,
             sent: 0,
-            reader: Reader::new(plan.verify, true),
+            reader: Reader::of(plan, true),
             incoming: vec![0; receive_length.max(BUFFER_BYTES)],
             start: 0,
             end: 0,
@@ -86,6 +88,7 @@ impl ByteStream {
         while self.sent < self.filled {
             let until = self.filled.min(self.sent.saturating_add(self.turn_bytes));
             let part = &self.outgoing[self.sent..until];
+            self.calls.made += 1;
             match preloadable::send(&self.socket, part, flags | SendFlags::NOSIGNAL) {
                 Ok(count) => {
                     self.sent += count;
@@ -100,6 +103,7 @@ impl ByteStream {
             }
         }
         self.filled = 0;
+        self.calls.messages += 1;
         Ok(true)
     }
 
@@ -115,6 +119,7 @@ impl ByteStream {
                 self.incoming.len()
             };
             let limit = limit.min(self.end.saturating_add(self.turn_bytes));
+            self.calls.made += 1;
             match preloadable::receive(&self.socket, &mut self.incoming[self.end..limit], flags) {
                 Ok(0) => return Err(gone()),
                 Ok(count) => {
@@ -219,7 +224,7 @@ impl Endpoint for ByteStream {
     }
 
     fn details(&self) -> Details {
-        granted(self.socket.as_fd())
+        self.calls.add_to(granted(self.socket.as_fd()))
     }
 }
 

@@ -66,6 +66,24 @@ fn granted(socket: BorrowedFd) -> Details {
     details
 }
 
+/// System calls that move messages, beside the messages sent: in a ping-pong as many come back.
+#[derive(Clone, Copy, Debug, Default)]
+struct Calls {
+    made: u64,
+    messages: u64,
+}
+
+impl Calls {
+    /// `details`, and the calls for each message that was sent.
+    fn add_to(self, mut details: Details) -> Details {
+        if self.messages > 0 {
+            let calls = self.made as f64 / self.messages as f64;
+            details.insert("system_calls_per_message_sent".into(), calls.into());
+        }
+        details
+    }
+}
+
 /// Waits for a socket by poll(2), or not at all when the plan is to spin.
 fn wait(socket: impl AsFd, spin: bool, interest: Interest, timeout: Duration) -> Result<()> {
     if spin {

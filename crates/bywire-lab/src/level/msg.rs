@@ -17,6 +17,7 @@ use bywire::{
 
 use super::{Level, gone};
 use crate::endpoint::{Endpoint, Interest, Mark, NAP, PATIENCE, Received};
+use crate::hub;
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Plan};
 
@@ -82,7 +83,8 @@ impl Level for Msg {
     type Endpoint = MsgEnd;
 
     fn listen(plan: &Plan) -> Result<(Port, String)> {
-        Ok((open(plan, Some("target"))?, "localhost/target".to_owned()))
+        let name = plan.spoke.map_or_else(|| "target".to_owned(), |spoke| hub::name(End::Target, spoke));
+        Ok((open(plan, Some(&name))?, format!("localhost/{name}")))
     }
 
     fn accept(mut port: Port, plan: &Plan) -> Result<Vec<MsgEnd>> {
@@ -96,7 +98,8 @@ impl Level for Msg {
     }
 
     fn connect(plan: &Plan, address: &str) -> Result<Vec<MsgEnd>> {
-        let mut port = open(plan, Some("source"))?;
+        let name = plan.spoke.map_or_else(|| "source".to_owned(), |spoke| hub::name(End::Source, spoke));
+        let mut port = open(plan, Some(&name))?;
         let peer =
             port.connect(&address.parse()?, PATIENCE).context("cannot connect to the target's port")?;
         let idle = open_idle(plan, "target")?;
@@ -109,7 +112,7 @@ fn idle_peers(plan: &Plan) -> u32 {
     plan.nodes.unwrap_or(IDLE_PEERS)
 }
 
-fn open(plan: &Plan, name: Option<&str>) -> Result<Port> {
+pub(crate) fn open(plan: &Plan, name: Option<&str>) -> Result<Port> {
     let defaults = PortOptions::default();
     let options = PortOptions {
         name: name.map(str::parse).transpose()?,
@@ -164,7 +167,7 @@ fn ends(plan: &Plan, end: End, mut port: Port, peer: Peer, idle: Vec<Port>) -> R
     let state = State {
         port,
         peer,
-        readers: [Reader::new(plan.verify, true), Reader::new(plan.verify, true)],
+        readers: [Reader::of(plan, true), Reader::of(plan, true)],
         inbox: Default::default(),
         free: Vec::new(),
         heap,
@@ -184,7 +187,7 @@ fn ends(plan: &Plan, end: End, mut port: Port, peer: Peer, idle: Vec<Port>) -> R
                 Next::Long(None)
             };
             let priority = PRIORITIES[lane];
-            let outbox = Outbox { priority, writer: Writer::default(), next, is_filled: false };
+            let outbox = Outbox { priority, writer: Writer::of(plan), next, is_filled: false };
             MsgEnd { state: state.clone(), outbox, lent: plan.lent, spin: plan.spin }
         })
         .collect())

@@ -8,7 +8,7 @@ use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::{Level, gone, granted, greeting, prepare, receive_by, send_by, wait};
+use super::{Calls, Level, gone, granted, greeting, prepare, receive_by, send_by, wait};
 use crate::endpoint::{Endpoint, Interest, Mark, NAP, PATIENCE, Received};
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Plan};
@@ -97,6 +97,7 @@ pub struct Datagrams {
     spin: bool,
     end: End,
     greeting: Vec<u8>,
+    calls: Calls,
     writer: Writer,
     outgoing: Vec<u8>,
     filled: bool,
@@ -113,10 +114,11 @@ impl Datagrams {
             spin: plan.spin,
             end,
             greeting: greeting(plan, lane),
-            writer: Writer::default(),
+            calls: Calls::default(),
+            writer: Writer::of(plan),
             outgoing: vec![0; lengths.sent_by(end)],
             filled: false,
-            reader: Reader::new(plan.verify, false),
+            reader: Reader::of(plan, false),
             incoming: vec![0; 65_536],
             receive_length: lengths.received_by(end),
         }
@@ -129,6 +131,7 @@ impl Datagrams {
             self.filled = true;
         }
         loop {
+            self.calls.made += 1;
             match send(&self.socket, &self.outgoing[..length], flags) {
                 Ok(_) => break,
                 Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(false),
@@ -138,12 +141,14 @@ impl Datagrams {
             }
         }
         self.filled = false;
+        self.calls.messages += 1;
         Ok(true)
     }
 
     #[inline]
     fn pull(&mut self, flags: RecvFlags) -> Result<Option<Received>> {
         loop {
+            self.calls.made += 1;
             let length = match recv(&self.socket, &mut self.incoming[..], flags) {
                 Ok((length, _)) => length,
                 Err(Errno::AGAIN) => return Ok(None),
@@ -198,6 +203,6 @@ impl Endpoint for Datagrams {
     }
 
     fn details(&self) -> Details {
-        granted(self.socket.as_fd())
+        self.calls.add_to(granted(self.socket.as_fd()))
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::cell::{Cell, CpuEnd};
 use crate::ethernet::{self, Link};
+use crate::report::merged::MACHINE;
 use crate::report::quantity;
 
 /// Columns of lengths in one table, so that it fits a terminal.
@@ -52,19 +53,34 @@ pub fn tables(cells: &[Cell]) -> Vec<Table> {
     tables.into_iter().filter(|table| !table.rows.is_empty()).collect()
 }
 
-/// Where a cell stands: by protocol, length and MTU, then by link, with all frames at a wake before one.
-fn place(cell: &Cell) -> (String, Option<u64>, u64, usize, bool) {
+/// Where a cell stands: by protocol, length and MTU, then by link, as it usually is before any other manner.
+fn place(cell: &Cell) -> (String, Option<u64>, u64, usize, Vec<String>) {
     let link = Link::ALL.iter().position(|link| cell.link.as_deref() == Some(link.name()));
     let (protocol, mtu_bytes) = (text(cell, "protocol"), number(cell, "mtu"));
-    (protocol, cell.size_bytes, mtu_bytes, link.unwrap_or(usize::MAX), comes_singly(cell))
+    (protocol, cell.size_bytes, mtu_bytes, link.unwrap_or(usize::MAX), manner(cell))
 }
 
-/// True where each frame has a wake of its own.
-fn comes_singly(cell: &Cell) -> bool {
-    text(cell, "coalesce") == "off"
+/// What is unusual about it, in words; cells that differ in it have rows of their own.
+fn manner(cell: &Cell) -> Vec<String> {
+    let off = |name: &str, words: &str| (text(cell, name) == "off").then(|| words.to_owned());
+    let buffer = number(cell, "socket-buffer");
+    let is_true = |name: &str| cell.parameters.get(name) == Some(&true.into());
+    let machine = text(cell, MACHINE);
+    [
+        off("coalesce", "one frame a wake"),
+        off("segmentation", "not segmented by the interfaces"),
+        (buffer > 0).then(|| format!("{} of socket buffers", quantity::size(buffer))),
+        is_true("untouched").then(|| "untouched".to_owned()),
+        is_true("spin").then(|| "polling".to_owned()),
+        (!machine.is_empty()).then_some(machine),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
-fn text(cell: &Cell, name: &str) -> String {
+/// A parameter that is a word; empty where there is none.
+pub fn text(cell: &Cell, name: &str) -> String {
     cell.parameters.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_owned()
 }
 
@@ -80,8 +96,8 @@ fn naming(cell: &Cell) -> [String; NAMING] {
         Some("veth") => "veth, the kernel's own",
         other => other.unwrap_or_default(),
     };
-    let singly = if comes_singly(cell) { ", one frame a wake" } else { "" };
-    [format!("{link}{singly}"), text(cell, "protocol").to_uppercase(), number(cell, "mtu").to_string()]
+    let words = [vec![link.to_owned()], manner(cell)].concat();
+    [words.join(", "), text(cell, "protocol").to_uppercase(), number(cell, "mtu").to_string()]
 }
 
 fn columns(own: &[&str], demand: &str) -> Vec<String> {
@@ -132,8 +148,8 @@ fn half_rtts(cells: &[&Cell]) -> Vec<Table> {
     let table = |lengths: &[u64]| {
         let mut ways = BTreeMap::<_, Vec<String>>::new();
         for cell in cells {
-            let (protocol, _, mtu_bytes, link, singly) = place(cell);
-            let key = (protocol, mtu_bytes, link, singly);
+            let (protocol, _, mtu_bytes, link, manner) = place(cell);
+            let key = (protocol, mtu_bytes, link, manner);
             let row = ways.entry(key).or_insert_with(|| {
                 naming(cell).into_iter().chain(lengths.iter().map(|_| String::new())).collect()
             });

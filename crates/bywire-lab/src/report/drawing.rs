@@ -35,6 +35,7 @@ pub fn svg(plot: &Plot) -> String {
             title { (plot.title) }
             desc { (plot.about) }
             rect width=(WIDTH) height=(height) fill="#ffffff" {}
+            @if plot.kind == Kind::Bars { (hatches()) }
             text x="16" y="30" font-size="18" font-weight="600" { (plot.title) }
             @match plot.kind {
                 Kind::Curves => (curves(plot, body)),
@@ -64,7 +65,7 @@ impl Scale {
         let (from, to) = match (logarithmic, from <= to) {
             (_, false) => (1.0, 10.0),
             (true, _) => (f64::powf(base, from.log(base).floor()), f64::powf(base, to.log(base).ceil())),
-            (false, _) => (0.0, to.max(f64::MIN_POSITIVE) * 1.04),
+            (false, _) => (from.min(0.0) * 1.04, to.max(f64::MIN_POSITIVE) * 1.04),
         };
         Self { from, to: if to > from { to } else { from * base }, logarithmic, ends }
     }
@@ -91,7 +92,8 @@ impl Scale {
         let decade = f64::powf(10.0, rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].map(|step| step * decade).into_iter().find(|step| *step >= rough);
         let step = step.unwrap_or(rough);
-        (0..=12).map(|tick| self.from + f64::from(tick) * step).take_while(|tick| *tick <= self.to).collect()
+        let first = (self.from / step).ceil();
+        (0..=12).map(|tick| (first + f64::from(tick)) * step).take_while(|tick| *tick <= self.to).collect()
     }
 }
 
@@ -125,7 +127,7 @@ fn curve(series: &Series, x: &Scale, y: &Scale) -> Markup {
     let there = banded.iter().map(|(point, band)| (x.at(point.x), y.at(band[1])));
     let back = banded.iter().rev().map(|(point, band)| (x.at(point.x), y.at(band[0])));
     let band = joined(&mut there.chain(back));
-    let is_line = matches!(series.look, Look::Measured | Look::Limit);
+    let is_line = matches!(series.look, Look::Measured | Look::Limit | Look::Model);
     html! {
         @if series.look == Look::Measured && !banded.is_empty() {
             polygon points=(band) fill=(colour(series)) opacity="0.16" {}
@@ -133,7 +135,7 @@ fn curve(series: &Series, x: &Scale, y: &Scale) -> Markup {
         @if is_line {
             polyline points=(line) fill="none" stroke=(colour(series)) stroke-width="2" stroke-dasharray=(dash(series)) {}
         }
-        @if series.look != Look::Limit {
+        @if !matches!(series.look, Look::Limit | Look::Model) {
             @for point in &series.points { (symbol(series, x.at(point.x), y.at(point.y))) }
         }
     }
@@ -149,7 +151,8 @@ fn bars(plot: &Plot, body: f64) -> Markup {
     let dots = plot.y.logarithmic;
     let longest = (0..count).flat_map(|index| {
         let values: Vec<f64> = parts(index).map(|(_, point)| point.y).collect();
-        if dots { values } else { vec![values.iter().sum()] }
+        let beyond = |wanted: fn(&&f64) -> bool| values.iter().filter(wanted).sum();
+        if dots { values } else { vec![beyond(|value| **value > 0.0), beyond(|value| **value < 0.0)] }
     });
     let x = Scale::of(&plot.y, longest, [NAMES, WIDTH - RIGHT]);
     html! {
@@ -171,18 +174,37 @@ fn bars(plot: &Plot, body: f64) -> Markup {
 }
 
 fn stacked<'a>(parts: impl Iterator<Item = (&'a Series, &'a Point)>, x: &Scale, middle: f64) -> Markup {
-    let mut sum = 0.0;
+    // What is below nought lies on the other side of it.
+    let (mut above, mut below) = (0.0, 0.0);
     let parts: Vec<(&Series, f64, f64)> = parts
         .map(|(series, point)| {
-            let from = x.at(sum);
-            sum += point.y;
-            (series, from, x.at(sum) - from)
+            let sum = if point.y < 0.0 { &mut below } else { &mut above };
+            let one_end = x.at(*sum);
+            *sum += point.y;
+            let other_end = x.at(*sum);
+            (series, one_end.min(other_end), (one_end - other_end).abs())
         })
         .collect();
     html! {
         @for (series, from, width) in parts {
             rect x=(from) y=(middle - 9.0) width=(width) height="18" fill=(colour(series)) opacity=(if series.slot % 2 == 1 { "0.45" } else { "1" }) stroke="#ffffff" {}
+            @if series.slot >= HATCHED {
+                rect x=(from) y=(middle - 9.0) width=(width) height="18" fill=(format!("url(#hatch{})", series.slot % 4)) {}
+            }
         }
+    }
+}
+
+/// From this slot on a part of a bar carries a pattern too: colours alone do not tell so many apart.
+const HATCHED: usize = 4;
+
+fn hatches() -> Markup {
+    html! {
+        defs { @for (index, angle) in [0, 45, 135, 90].into_iter().enumerate() {
+            pattern id=(format!("hatch{index}")) width="5" height="5" patternUnits="userSpaceOnUse" patternTransform=(format!("rotate({angle})")) {
+                line x1="0" y1="0" x2="5" y2="0" stroke="#ffffff" stroke-width="3" stroke-opacity="0.6" {}
+            }
+        } }
     }
 }
 
@@ -192,10 +214,10 @@ fn legend(plot: &Plot, top: f64) -> Markup {
         @for (index, series) in plot.series.iter().enumerate() {
             @let left = 16.0 + column * (index % LEGEND_COLUMNS) as f64;
             @let middle = top + LEGEND_ROW * (index / LEGEND_COLUMNS) as f64;
-            @if matches!(series.look, Look::Measured | Look::Limit) {
+            @if matches!(series.look, Look::Measured | Look::Limit | Look::Model) {
                 line x1=(left) x2=(left + 26.0) y1=(middle) y2=(middle) stroke=(colour(series)) stroke-width="2" stroke-dasharray=(dash(series)) {}
             }
-            @if series.look != Look::Limit { (symbol(series, left + 13.0, middle)) }
+            @if !matches!(series.look, Look::Limit | Look::Model) { (symbol(series, left + 13.0, middle)) }
             text x=(left + 34.0) y=(middle + 4.0) font-size="12" { (series.name) }
         }
     }
@@ -208,6 +230,9 @@ fn symbol(series: &Series, x: f64, y: f64) -> Markup {
         @match series.look {
             Look::Mark => { path d=(format!("M{x} {} L{} {y} L{x} {} L{} {y} Z", y - 8.0, x + 8.0, y + 8.0, x - 8.0)) fill=(ink) {} }
             Look::Historic => { circle cx=(x) cy=(y) r="4" fill="#ffffff" stroke=(ink) stroke-width="1.5" {} }
+            Look::Part if series.slot % 4 == 1 => { rect x=(x - 4.0) y=(y - 4.0) width="8" height="8" fill=(ink) {} }
+            Look::Part if series.slot % 4 == 2 => { path d=(format!("M{x} {} L{} {} L{} {} Z", y - 5.0, x + 5.0, y + 4.0, x - 5.0, y + 4.0)) fill=(ink) {} }
+            Look::Part if series.slot % 4 == 3 => { path d=(format!("M{x} {} L{} {y} L{x} {} L{} {y} Z", y - 5.5, x + 5.5, y + 5.5, x - 5.5)) fill=(ink) {} }
             _ => { circle cx=(x) cy=(y) r="4" fill=(ink) {} }
         }
     }

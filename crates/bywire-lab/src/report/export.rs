@@ -3,20 +3,23 @@
 use crate::cell::Session;
 use crate::csv;
 use crate::report::answer::Score;
+use crate::report::carried;
 use crate::report::ceiling::Ceilings;
 use crate::report::drawing;
 use crate::report::graph;
+use crate::report::model;
 use crate::report::past::comparisons;
 use crate::report::plot::{Kind, Plot};
+use crate::report::served;
 use crate::report::way::ways;
 
 /// A file's name and what it holds.
 pub type File = (String, String);
 
-/// Every plot as SVG, by its place in the page.
+/// Every plot as SVG, those of the models too, by its place in the page.
 pub fn drawings(session: &Session) -> Vec<File> {
     let ways = ways(&session.cells);
-    let plots = graph::plots(&ways, &Ceilings::of(&session.cells));
+    let plots = [graph::plots(&ways, &Ceilings::of(&session.cells)), model::plots()].concat();
     plots.iter().map(|plot| (format!("{}.svg", plot.id), drawing::svg(plot))).collect()
 }
 
@@ -39,7 +42,15 @@ pub fn tables(session: &Session) -> Vec<File> {
         let heading = ["then", "size_bytes", "hardware", "printed", "today", "by", "better_by_factor"];
         files.push((format!("past-{}.csv", comparison.document.document), csv::table(&heading, rows)));
     }
-    let plots = graph::plots(&ways, &ceilings);
+    for (name, tables) in
+        [("ethernet", carried::tables(&session.cells)), ("web", served::tables(&session.cells))]
+    {
+        files.extend(tables.into_iter().enumerate().map(|(number, table)| {
+            let heading: Vec<&str> = table.columns.iter().map(String::as_str).collect();
+            (format!("{name}-{}.csv", number + 1), csv::table(&heading, table.rows.into_iter()))
+        }));
+    }
+    let plots = [graph::plots(&ways, &ceilings), model::plots()].concat();
     files.extend(plots.iter().map(|plot| (format!("plot-{}.csv", plot.id), points(plot))));
     files
 }

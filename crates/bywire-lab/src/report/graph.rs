@@ -6,8 +6,10 @@ use serde_json::Value;
 
 use crate::cell::{Cell, CpuEnd};
 use crate::history;
+use crate::report::account;
 use crate::report::answer::n_half;
 use crate::report::ceiling::Ceilings;
+use crate::report::ladder;
 use crate::report::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
 use crate::report::quantity;
 use crate::report::way::Way;
@@ -17,7 +19,11 @@ const BINS_PER_DECADE: f64 = 40.0;
 
 /// Every plot that has something measured to show.
 pub fn plots(ways: &[Way], ceilings: &Ceilings) -> Vec<Plot> {
+    let [ladder_half_rtt, ladder_rate] = ladder::plots(ways, ceilings);
+    let [by_differences, by_samples] = account::plots(ways);
     let all = [
+        ladder_half_rtt,
+        ladder_rate,
         half_rtt(ways, ceilings),
         one_way(ways, ceilings),
         two_way(ways, ceilings),
@@ -25,6 +31,8 @@ pub fn plots(ways: &[Way], ceilings: &Ceilings) -> Vec<Plot> {
         cpu_per_message(ways),
         transactions(ways),
         cpu_per_transaction(ways),
+        by_differences,
+        by_samples,
         distribution(ways),
         interleave(ways),
         crowds(ways),

@@ -3,20 +3,25 @@
 //! It begins with the one-page answer, then come plots with a table each, everything beside the historic
 //! figures, what could not be measured, the machine and the commands. Whatever comes from a cell is escaped.
 
+mod account;
 mod answer;
 mod carried;
 mod ceiling;
 mod drawing;
 mod export;
 mod graph;
+mod ladder;
 pub mod merged;
+mod model;
 mod page;
 mod past;
 mod plot;
 pub mod quantity;
+mod served;
 mod text;
 pub(crate) mod way;
 
 pub use export::{drawings, tables};
-pub use page::render;
+pub use model::rows as model_rows;
+pub use page::{render, render_presets};
 pub use text::summary_text;

@@ -13,26 +13,120 @@ use crate::report::carried;
 use crate::report::ceiling::{Ceiling, Ceilings};
 use crate::report::graph;
 use crate::report::merged::MACHINE;
+use crate::report::model;
 use crate::report::past::{Comparison, comparisons};
-use crate::report::plot::Plot;
+use crate::report::plot::{Placed, Plot};
 use crate::report::quantity;
+use crate::report::served;
 use crate::report::way::{Waiting, ways};
+use crate::web;
 
 use Column::{Figures, Words};
 
 const CHARTS: &str = include_str!("../../assets/echarts.common.min.js");
 const SCRIPT: &str = include_str!("../../assets/report.js");
+/// With a larger share of disturbed blocks the page says so at once.
+const DISTURBED_SHARE_MAX: f64 = 0.1;
+
 const STYLE: &str = include_str!("../../assets/report.css");
 
 /// The whole report of a session as one HTML file.
 ///
 /// The page loads nothing: its content security policy allows only its own two scripts, by hash.
 pub fn render(session: &Session) -> String {
-    let ways = ways(&session.cells);
-    let ceilings = Ceilings::of(&session.cells);
-    let scores = Score::of(&ways);
-    let plots = graph::plots(&ways, &ceilings);
-    let page = html! {
+    document(session, &[Page::of("", "", session)])
+}
+
+/// The report of several sessions, of a preset each: the first page answers out of all of them, and each then has a page
+/// of its own, all inside the one file.
+pub fn render_presets(sessions: &[Session]) -> String {
+    let [first, others @ ..] = sessions else {
+        return render(&Session::default());
+    };
+    if others.is_empty() {
+        return render(first);
+    }
+    let all = together(sessions);
+    let mut pages = vec![Page { is_overview: true, ..Page::of("all", "All presets", &all) }];
+    let places: Vec<String> = (1..=sessions.len()).map(|number| format!("p{number}")).collect();
+    pages.extend(
+        sessions.iter().zip(&places).map(|(session, place)| Page::of(place, &session.preset, session)),
+    );
+    document(&all, &pages)
+}
+
+/// All cells of several sessions, for what is answered out of all of them.
+fn together(sessions: &[Session]) -> Session {
+    let list = |of: fn(&Session) -> &str| sessions.iter().map(of).collect::<Vec<_>>().join(", ");
+    Session {
+        preset: list(|session| &session.preset),
+        started: sessions.first().map(|session| session.started.clone()).unwrap_or_default(),
+        seconds: sessions.iter().map(|session| session.seconds).sum(),
+        environment: sessions.first().map(|session| session.environment.clone()).unwrap_or_default(),
+        complete: sessions.iter().all(|session| session.complete),
+        cells: sessions.iter().flat_map(|session| session.cells.clone()).collect(),
+        ..Session::default()
+    }
+}
+
+/// What one page of the file shows.
+struct Page<'a> {
+    /// Its place in the file, before the names of its plots; empty where it is the only one.
+    place: &'a str,
+    title: &'a str,
+    session: &'a Session,
+    plots: Vec<Plot>,
+    is_overview: bool,
+}
+
+impl<'a> Page<'a> {
+    fn of(place: &'a str, title: &'a str, session: &'a Session) -> Self {
+        let plots = graph::plots(&ways(&session.cells), &Ceilings::of(&session.cells));
+        Self { place, title, session, plots, is_overview: false }
+    }
+
+    /// The name of one of its parts, unique in the file.
+    fn name(&self, part: &str) -> String {
+        if self.place.is_empty() { part.to_owned() } else { format!("{}-{part}", self.place) }
+    }
+
+    fn content(&self) -> Markup {
+        let session = self.session;
+        let ways = ways(&session.cells);
+        let ceilings = Ceilings::of(&session.cells);
+        let scores = Score::of(&ways);
+        let (ladder, others): (Vec<&Plot>, Vec<&Plot>) = self.plots.iter().partition(|plot| plot.is_ladder());
+        html! {
+            (answer(self, &scores, &ceilings, &ladder))
+            @if !self.is_overview {
+                (tables(self, "ethernet", "Ethernet of the fabric beside the kernel's own", &carried::tables(&self.session.cells)))
+                (tables(self, "web", "Web servers", &served::tables(&self.session.cells)))
+                @if !others.is_empty() { h2 id=(self.name("plots")) { "Plots" } }
+                @for plot in others { (plot.section(&self.name(plot.id))) }
+                (ceiling_table(self, &ceilings))
+            }
+            (past(self, &comparisons(&ways, &ceilings)))
+            @if !self.is_overview {
+                (absences(self))
+                (conduct(self))
+                (environment(self))
+                (commands(self))
+            }
+        }
+    }
+}
+
+fn document(session: &Session, pages: &[Page]) -> String {
+    let models = model::plots();
+    let placed: Vec<Placed> = pages
+        .iter()
+        .flat_map(|page| {
+            let shown = page.plots.iter().filter(move |plot| !page.is_overview || plot.is_ladder());
+            shown.map(move |plot| Placed { id: page.name(plot.id), plot })
+        })
+        .chain(models.iter().map(|plot| Placed { id: plot.id.to_owned(), plot }))
+        .collect();
+    let html = html! {
         (DOCTYPE)
         html lang="en" {
             head {
@@ -45,28 +139,31 @@ pub fn render(session: &Session) -> String {
                 style { (PreEscaped(STYLE)) }
             }
             body {
-                a.skip href="#answer" { "Skip to the answer" }
+                a.skip href=(format!("#{}", pages[0].name("answer"))) { "Skip to the answer" }
                 (masthead(session))
-                main {
-                    (answer(session, &scores, &ceilings))
-                    (carried_over_ethernet(session))
-                    @if !plots.is_empty() { h2 #plots { "Plots" } }
-                    @for plot in &plots { (plot.section()) }
-                    (ceiling_table(&ceilings))
-                    (past(&comparisons(&ways, &ceilings)))
-                    (absences(session))
-                    (conduct(session))
-                    (environment(session))
-                    (commands(session))
+                @match pages {
+                    [only] => main { (only.content()) (model::section(&models)) },
+                    several => {
+                        nav.pages aria-label="Presets" { @for page in several {
+                            a href=(format!("#{}", page.place)) { (page.title) }
+                        }
+                        a href="#historic" { "Historical machines" } }
+                        main {
+                            @for page in several {
+                            div.page id=(page.place) { @if !page.is_overview { (facts(page.session)) } (page.content()) }
+                            }
+                            div.page #historic { (model::section(&models)) }
+                        }
+                    }
                 }
                 footer { p { "Measured and written by bywire " (env!("CARGO_PKG_VERSION")) ". This file is complete in itself; its plots are drawn by Apache ECharts, embedded under the Apache Licence 2.0." } }
-                script #data type="application/json" { (PreEscaped(embedded(&plots))) }
+                script #data type="application/json" { (PreEscaped(embedded(&placed))) }
                 script { (PreEscaped(CHARTS)) }
                 script { (PreEscaped(SCRIPT)) }
             }
         }
     };
-    page.into_string()
+    html.into_string()
 }
 
 /// Nothing from anywhere but this file, and of scripts only the two that were written into it.
@@ -81,13 +178,23 @@ fn policy() -> String {
 }
 
 /// The plots as JSON that cannot end its script element.
-fn embedded(plots: &[Plot]) -> String {
+fn embedded(plots: &[Placed]) -> String {
     // Plots hold strings and numbers only; a number that is none becomes null.
     let json = serde_json::to_string(plots).expect("plots are JSON");
     json.replace('<', "\\u003c").replace('>', "\\u003e")
 }
 
 fn masthead(session: &Session) -> Markup {
+    html! {
+        header {
+            p.brand { "Bywire" }
+            h1 { "What this machine delivers" }
+            (facts(session))
+        }
+    }
+}
+
+fn facts(session: &Session) -> Markup {
     let at = |pointer: &str| {
         let value = session.environment.pointer(pointer)?.as_str()?;
         Some(value.to_owned())
@@ -103,23 +210,23 @@ fn masthead(session: &Session) -> Markup {
     .flatten()
     .collect();
     html! {
-        header {
-            p.brand { "Bywire" }
-            h1 { "What this machine delivers" }
-            p.facts { "Preset " b { (session.preset) } " · " (facts.join(" · ")) }
-            @if !session.complete {
-                p.warning role="note" { "This session was interrupted: it shows what had been measured by then." }
-            }
+        p.facts { "Preset " b { (session.preset) } " · " (facts.join(" · ")) }
+        @if !session.complete {
+            p.warning role="note" { "This session was interrupted: it shows what had been measured by then." }
         }
     }
 }
 
-fn answer(session: &Session, scores: &[Score], ceilings: &Ceilings) -> Markup {
+fn answer(page: &Page, scores: &[Score], ceilings: &Ceilings, ladder: &[&Plot]) -> Markup {
+    let session = page.session;
     let unstable: Vec<String> =
         ceilings.rows.iter().filter(|ceiling| ceiling.unstable()).map(Ceiling::name).collect();
+    let blocks: usize = session.cells.iter().map(|cell| cell.blocks.len()).sum();
+    let disturbed: usize = session.cells.iter().map(Cell::disturbed_blocks).sum();
+    let disturbed = disturbed as f64 / blocks.max(1) as f64;
     let verdicts = verdicts(scores);
     html! {
-        section #answer {
+        section id=(page.name("answer")) {
             div.headlines {
                 @for Headline { title, figure, about } in headlines(scores, ceilings) {
                     div.headline {
@@ -135,18 +242,31 @@ fn answer(session: &Session, scores: &[Score], ceilings: &Ceilings) -> Markup {
                     "The machine itself changed by more than 5 % during the session (" (unstable.join(", ")) "): take differences of that order with care."
                 }
             }
-            @if !scores.is_empty() {
-                h2 { "What each level delivers" }
-                (score_table(scores, ceilings))
-                p.about { "Shares are of what memory allows here: one way of " i { "touched" } " (one core writes, copies and sums, at the nearest length), two ways of " i { "readwrite" } " (memory read and written, both added up). N½ is measured by a sweep of its own, or read off the curve of the rates below. CPU is that of both ends and of whoever carries between them." }
+            @if disturbed > DISTURBED_SHARE_MAX {
+                p.warning role="note" {
+                    (quantity::percent(disturbed)) " of all blocks were disturbed. " (DISTURBED) " Where carriers of frames share the cores with both ends they do it themselves; elsewhere take the figures with care."
+                }
             }
             @if !verdicts.is_empty() {
                 h2 { "Who wins, by how much" }
                 ul.verdicts { @for verdict in &verdicts {
                     @let (question, answer) = verdict.split_once(": ").unwrap_or(("", verdict));
-                    li { b { (question) } ": " (unbroken(answer)) }
+                    @let (winner, others) = answer.split_once("; ").unwrap_or((answer, ""));
+                    li {
+                        b { (question) } ": " (unbroken(winner))
+                        @if !others.is_empty() { span.others { (unbroken(others)) } }
+                    }
                 } }
                 p.about { "Like is compared with like: pollers with pollers, sleepers with sleepers, and the default of the message layer, which spins a little before it sleeps, with the default of the others, which sleep; each level by its best way, and every way of carrying Ethernet for itself. Where the 95 % intervals overlap no difference is claimed. CPU is that of all ends together; 1 KB is 1,024 bytes." }
+            }
+            @if !ladder.is_empty() {
+                h2 id=(page.name("ladder")) { "The ladder" }
+                div.ladder { @for plot in ladder { (plot.section(&page.name(plot.id))) } }
+            }
+            @if !scores.is_empty() {
+                h2 { "What each level delivers" }
+                (score_table(scores, ceilings))
+                p.about { "Shares are of what memory allows here: one way of " i { "touched" } " (one core writes, copies and sums, at the nearest length), two ways of " i { "readwrite" } " (memory read and written, both added up). N½ is measured by a sweep of its own, or read off the curve of the rates below. CPU is that of both ends and of whoever carries between them." }
             }
         }
     }
@@ -217,14 +337,13 @@ fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
     )
 }
 
-/// The tables of the documents on Ethernet, with today's rows.
-fn carried_over_ethernet(session: &Session) -> Markup {
-    let tables = carried::tables(&session.cells);
+/// Tables whose first columns are names, under one heading.
+fn tables(page: &Page, identity: &str, heading: &str, tables: &[carried::Table]) -> Markup {
     html! {
         @if !tables.is_empty() {
-            section.card #ethernet {
-                h3 { "Ethernet of the fabric beside the kernel's own" }
-                @for table in &tables {
+            section.card id=(page.name(identity)) {
+                h3 { (heading) }
+                @for table in tables {
                     h4 { (table.title) }
                     p.about { (table.about) }
                     @let columns: Vec<Column> = table.columns.iter().enumerate().map(|(index, name)| match index < carried::NAMING {
@@ -274,10 +393,10 @@ fn share_of(cell: Option<&Cell>, name: &str, ceiling: impl Fn(&Cell) -> Option<f
 const CEILING_COLUMNS: [Column<'static>; 5] =
     [Words("memory test"), Figures("first"), Figures("95 % interval"), Figures("last"), Figures("drift")];
 
-fn ceiling_table(ceilings: &Ceilings) -> Markup {
+fn ceiling_table(page: &Page, ceilings: &Ceilings) -> Markup {
     html! {
         @if !ceilings.rows.is_empty() {
-            section.card #ceilings {
+            section.card id=(page.name("ceilings")) {
                 h3 { "Ceilings of this machine" }
                 p.about { "What memory and the kernel allow between the same two cores, before and after the session." }
                 (scroll("Ceilings of this machine", &CEILING_COLUMNS, html! {
@@ -305,13 +424,13 @@ fn interval(cell: &Cell) -> String {
     format!("{low} – {high}")
 }
 
-fn past(comparisons: &[Comparison]) -> Markup {
+fn past(page: &Page, comparisons: &[Comparison]) -> Markup {
     html! {
-        section.card #past {
+        section.card id=(page.name("past")) {
             h3 { "Then and now" }
             p.about { "The figures of the five source documents, as printed, beside the nearest result of this session. The machines are decades apart, and today both ends share one: the table shows what a program gets, then and now." }
             @for comparison in comparisons {
-                details open[comparison.document.document == "gm" && !comparison.rows.is_empty()] {
+                details open[opens(page.session, comparison)] {
                     summary {
                         (comparison.document.title) " (" (comparison.document.date) "): "
                         (comparison.rows.len()) " figures beside today's, " (comparison.without) " without a counterpart in this session"
@@ -321,6 +440,14 @@ fn past(comparisons: &[Comparison]) -> Markup {
             }
         }
     }
+}
+
+/// A preset's own document stands open; of others GM's does.
+fn opens(session: &Session, comparison: &Comparison) -> bool {
+    let documents = crate::history::documents();
+    let own = documents.iter().find(|document| document.document == session.preset);
+    let shown = own.map_or("gm", |document| &document.document);
+    comparison.document.document == shown && !comparison.rows.is_empty()
 }
 
 fn past_table(comparison: &Comparison) -> Markup {
@@ -350,10 +477,11 @@ fn past_table(comparison: &Comparison) -> Markup {
     )
 }
 
-fn absences(session: &Session) -> Markup {
+fn absences(page: &Page) -> Markup {
+    let session = page.session;
     html! {
         @if !session.absent.is_empty() {
-            section.card #absent {
+            section.card id=(page.name("absent")) {
                 h3 { "Not measured here" }
                 ul { @for absence in &session.absent { li {
                     b { (absence.level) @if let Some(test) = &absence.test { " " (test) } } ": " (absence.reason)
@@ -378,10 +506,11 @@ const CELL_COLUMNS: [Column<'static>; 11] = [
 ];
 
 /// How the session went: every cell with its interval and its marked blocks.
-fn conduct(session: &Session) -> Markup {
+fn conduct(page: &Page) -> Markup {
+    let session = page.session;
     html! {
         @if !session.cells.is_empty() {
-            section.card #cells {
+            section.card id=(page.name("cells")) {
                 h3 { "Every cell" }
                 p.about { "Medians over fresh pairs of processes, with 95 % bootstrap intervals over the pairs. Disturbed blocks and outliers are marked, never dropped. " (DISTURBED) " The cache line's half-RTT between the same cores, just before and after a cell of msg or unix, tells the state of the machine, which a virtual one may change by the second." }
                 details {
@@ -431,7 +560,9 @@ fn command_of(cell: &Cell) -> String {
     // Several nodes at the kernel's own cables have a bridge between them.
     let link = cell.link.as_deref().map(|link| if link == "bridge" { "veth" } else { link });
     words.extend(link.filter(|_| !implied).map(|link| format!("--link {link}")));
-    if !["processes", ""].contains(&cell.between.as_str()) && cell.level != "memory" {
+    // Some levels have no choice.
+    let is_chosen = !["memory", web::LEVEL].contains(&cell.level.as_str());
+    if !["processes", ""].contains(&cell.between.as_str()) && is_chosen {
         words.push(format!("--between {}", cell.between));
     }
     words.extend(cell.size_bytes.map(|size| format!("--size {size}")));
@@ -441,7 +572,7 @@ fn command_of(cell: &Cell) -> String {
 }
 
 /// Parameters that the command works out by itself.
-const NOT_AN_OPTION: [&str; 5] = ["block_us", "blocks", "burden", MACHINE, "pairs"];
+const NOT_AN_OPTION: [&str; 6] = ["block_us", "blocks", "burden", MACHINE, "pairs", "sendfile"];
 
 fn option(name: &str, value: &Value) -> Option<String> {
     let name = name.replace('_', "-");
@@ -459,9 +590,10 @@ fn option(name: &str, value: &Value) -> Option<String> {
     }
 }
 
-fn environment(session: &Session) -> Markup {
+fn environment(page: &Page) -> Markup {
+    let session = page.session;
     html! {
-        section.card #environment {
+        section.card id=(page.name("environment")) {
             h3 { "The machine" }
             details { summary { "Everything recorded about it" } (tree(&session.environment)) }
         }
@@ -489,10 +621,11 @@ fn plain(value: &Value) -> String {
     }
 }
 
-fn commands(session: &Session) -> Markup {
+fn commands(page: &Page) -> Markup {
+    let session = page.session;
     let quoted: Vec<String> = session.command.iter().map(|word| shell_quoted(word)).collect();
     html! {
-        section.card #commands {
+        section.card id=(page.name("commands")) {
             h3 { "The command" }
             pre tabindex="0" { code { (quoted.join(" ")) } }
             p.about { "The command that takes each single cell again is in the table of every cell." }

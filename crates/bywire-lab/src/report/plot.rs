@@ -8,7 +8,8 @@ use crate::report::quantity;
 /// One plot.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plot {
-    /// Its place in the page, unique.
+    /// Its name, unique among the plots of a session.
+    #[serde(skip)]
     pub id: &'static str,
     /// Its heading.
     pub title: &'static str,
@@ -28,6 +29,16 @@ pub struct Plot {
     /// Remarks below the plot (sizes that fall out of line).
     #[serde(skip)]
     pub remarks: Vec<String>,
+}
+
+/// A plot at its place in the file, as the script reads it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Placed<'a> {
+    /// The name of its section.
+    pub id: String,
+    /// The plot itself.
+    #[serde(flatten)]
+    pub plot: &'a Plot,
 }
 
 /// How a plot is drawn.
@@ -104,6 +115,8 @@ pub enum Look {
     Measured,
     /// A floor or ceiling: a thin dashed line without symbols.
     Limit,
+    /// What a model says: a line without symbols.
+    Model,
     /// A historic figure: a hollow grey symbol.
     Historic,
     /// A mark on a curve (N½): a single large symbol.
@@ -142,22 +155,27 @@ impl Plot {
         !self.series.iter().any(shown)
     }
 
-    /// The plot's section of the page. The script fills `.plot`; without it the table still says everything.
-    pub fn section(&self) -> Markup {
+    /// Part of the picture that belongs to the answer.
+    pub fn is_ladder(&self) -> bool {
+        self.id.starts_with("ladder")
+    }
+
+    /// The plot's section of the page, at `place`. The script fills `.plot`; without it the table still says everything.
+    pub fn section(&self, place: &str) -> Markup {
         html! {
-            section.card id=(self.id) {
+            section.card id=(place) {
                 h3 { (self.title) }
                 p.about { (self.about) }
-                div.legend data-legend=(self.id) {}
-                div.plot data-plot=(self.id) role="img" aria-label=(format!("{}. {} The table below holds its figures.", self.title, self.about)) {
+                div.legend data-legend=(place) {}
+                div.plot data-plot=(place) role="img" aria-label=(format!("{}. {} The table below holds its figures.", self.title, self.about)) {
                     noscript { p.about { "Plots need the page's own script; the table below holds the same figures." } }
                 }
                 @for remark in &self.remarks { p.remark { (remark) } }
                 div.tools {
                     @if self.kind == Kind::Curves && self.y.logarithmic {
-                        button type="button" data-scale=(self.id) aria-pressed="false" { "Linear scale" }
+                        button type="button" data-scale=(place) aria-pressed="false" { "Linear scale" }
                     }
-                    button type="button" data-download=(self.id) { "Download SVG" }
+                    button type="button" data-download=(place) { "Download SVG" }
                 }
                 details {
                     summary { "Table: " (self.title) }

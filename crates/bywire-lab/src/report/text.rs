@@ -6,6 +6,7 @@ use crate::report::answer::{NHalf, Score, verdicts};
 use crate::report::carried;
 use crate::report::ceiling::Ceilings;
 use crate::report::quantity;
+use crate::report::served;
 use crate::report::way::ways;
 
 /// The answer of a session in plain text: what each level delivers, who wins, the ceilings, what is absent.
@@ -24,7 +25,7 @@ pub fn summary_text(session: &Session) -> String {
     for verdict in verdicts(&scores) {
         text += &format!("\n{verdict}\n");
     }
-    for table in carried::tables(&session.cells) {
+    for table in carried::tables(&session.cells).into_iter().chain(served::tables(&session.cells)) {
         let rows = aligned(&table.columns, carried::NAMING, &table.rows);
         text += &format!("\n{}\n{rows}{}\n", table.title, table.about);
     }

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::cell::{ADAPTIVE, Cell};
 use crate::report::merged::MACHINE;
+use crate::web;
 
 /// Parameters that say how long or how carefully was measured, not what.
 pub const NOT_A_WAY: [&str; 11] = [
@@ -21,6 +22,9 @@ pub const NOT_A_WAY: [&str; 11] = [
     "time",
     "verify",
 ];
+
+/// What no way is: the ceilings.
+const LEVEL_MEMORY: &str = "memory";
 
 /// How an end waits, which [`Waiting`] reads: always part of a way.
 const SPIN: &str = "spin";
@@ -76,7 +80,7 @@ impl Waiting {
     }
 }
 
-/// The ways of every level but `memory`, in the order in which they were first taken.
+/// The ways of every level that carries messages, in the order in which they were first taken.
 pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
     let varied = varied_parameters(cells);
     let waitings = |level: &str| {
@@ -84,7 +88,7 @@ pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
         cells.map(Waiting::of).collect::<BTreeSet<_>>().len()
     };
     let mut ways: Vec<Way> = Vec::new();
-    for cell in cells.iter().filter(|cell| cell.level != "memory") {
+    for cell in cells.iter().filter(|cell| ![LEVEL_MEMORY, web::LEVEL].contains(&&*cell.level)) {
         let key = key(cell, &varied);
         match ways.iter_mut().find(|way| way.key == key) {
             Some(way) => way.cells.push(cell),

@@ -24,8 +24,8 @@ use crate::plan::{Details, End, Outcome, Part, Plan, Test};
 pub fn run<E: Endpoint>(plan: &Plan, end: End, core: Option<u32>, lanes: &mut [E]) -> Result<Outcome> {
     let course = Course::new(plan, end, core);
     match (plan.test, end) {
-        (Test::Latency | Test::Hotspot, End::Source) => latency::source(course, lanes),
-        (Test::Latency | Test::Hotspot, End::Target) => latency::target(course, lanes),
+        (Test::Latency | Test::Breakdown | Test::Hotspot, End::Source) => latency::source(course, lanes),
+        (Test::Latency | Test::Breakdown | Test::Hotspot, End::Target) => latency::target(course, lanes),
         (Test::Rr, End::Source) => rr::source(course, lanes),
         (Test::Rr, End::Target) => rr::target(course, lanes),
         (_, End::Source) if plan.test.is_one_way() => stream::source(course, lanes),
@@ -37,6 +37,9 @@ pub fn run<E: Endpoint>(plan: &Plan, end: End, core: Option<u32>, lanes: &mut [E
         (_, End::Target) => interleave::target(course, lanes),
     }
 }
+
+/// The detail that names an end's process; it is for whoever watches the pair, and stands in no cell.
+pub const PROCESS: &str = "process";
 
 /// How long an end of a lossy level waits for an answer before it asks again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
@@ -121,8 +124,15 @@ impl<'a> Course<'a> {
             round_trips: Vec::new(),
             cpu,
             cpu_seconds,
-            details: lanes.first().map_or_else(Details::new, Endpoint::details),
+            details: self.details(lanes),
         })
+    }
+
+    /// What the level granted, and which process this is.
+    fn details<E: Endpoint>(&self, lanes: &[E]) -> Details {
+        let mut details = lanes.first().map_or_else(Details::new, Endpoint::details);
+        details.insert(PROCESS.into(), std::process::id().into());
+        details
     }
 
     /// Sleeps until all sources begin; one that comes late begins at once, and is found out by its times.
@@ -313,7 +323,7 @@ pub fn monotonic_ns() -> u64 {
 }
 
 /// The calling thread's own CPU time.
-fn thread_seconds() -> f64 {
+pub(crate) fn thread_seconds() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }

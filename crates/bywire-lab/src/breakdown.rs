@@ -1,0 +1,453 @@
+//! Where the half-RTT of one message goes, in two accounts that know nothing of each other.
+//!
+//! The first goes down a ladder of variants, taken in turn in fresh pairs: each leaves out one thing more, and what it
+//! is shorter by is that thing's part. Parts may be negative, and what the last variant still takes is set against what
+//! the machine alone takes for its system calls and its cache lines; the rest is said to be unexplained. The second
+//! account asks both cores in fine steps of time what they are at.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, ensure};
+use rand::seq::SliceRandom;
+use serde::{Deserialize, Serialize};
+
+use crate::ending::Misuse;
+use crate::level::memory;
+use crate::pair::{self, Cores, Outcomes, Place};
+use crate::plan::{Job, Level, MemoryPlan, Plan, Test};
+use crate::sampling::{self, Sampling, Symbols, Who};
+use crate::statistics::{bootstrap, median};
+use crate::test::PROCESS;
+
+/// Variants of one breakdown, at most: its time is shared by them.
+pub const VARIANTS: u32 = 8;
+
+/// The name of the test, and of the detail that holds the [`Account`].
+pub const NAME: &str = "breakdown";
+
+/// A message that carries nothing but its mark.
+const SHORT_BYTES: u64 = 8;
+
+const SEED: u64 = 0x6272_6b64;
+
+/// The machine's own two figures are read for so long beside each pair.
+const ALONE_BLOCK_US: u64 = 500;
+const ALONE_BLOCKS: u32 = 4;
+
+/// What is not explained by any part.
+pub const REST: &str = "not explained";
+
+/// One part of a half-RTT.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    /// What it is.
+    pub name: String,
+    /// How long it takes, in ns; a difference may be negative.
+    pub ns: f64,
+    /// The 95 % bootstrap interval over pairs, in ns.
+    pub ci95_ns: [f64; 2],
+    /// How it was found.
+    pub how: String,
+}
+
+/// What one end's core was at during a half-RTT.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CoreAccount {
+    /// `source` or `target`.
+    pub end: String,
+    /// Which core that is.
+    pub core: u32,
+    /// Samples behind it.
+    pub samples: u64,
+    /// Medians over pairs; of each pair they add up to the mean half-RTT while sampled.
+    pub parts: Vec<Share>,
+}
+
+/// The breakdown of one half-RTT.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Account {
+    /// They add up to the cell's value, the last one being what is [not explained](REST).
+    pub parts: Vec<Share>,
+    /// Measured in the same pairs, but no part of the sum.
+    pub beside: Vec<Share>,
+    /// By samples of both cores; empty where they cannot be had.
+    pub cores: Vec<CoreAccount>,
+    /// What is not told apart, and why.
+    pub notes: Vec<String>,
+}
+
+impl Account {
+    /// As a cell holds it.
+    pub fn of(cell: &crate::cell::Cell) -> Option<Self> {
+        serde_json::from_value(cell.details.get(NAME)?.clone()).ok()
+    }
+}
+
+/// One variant of what is broken down.
+struct Variant {
+    plan: Plan,
+    place: Place,
+    /// What it leaves out of the one before, and how that is said.
+    part: &'static str,
+    how: String,
+}
+
+/// A breakdown with the pairs taken so far.
+pub struct Breakdown {
+    /// The first is the whole.
+    ladder: Vec<Variant>,
+    /// Set against one of the ladder: its place there, and whether the ladder's is the longer one.
+    beside: Vec<(Variant, usize, bool)>,
+    /// Read when they are first needed.
+    symbols: OnceLock<Result<Symbols>>,
+    taken: Vec<Taken>,
+}
+
+/// One figure out of each pair.
+type Value<'a> = dyn Fn(&Taken) -> Option<f64> + 'a;
+
+/// What one round of fresh pairs yielded, half-RTTs in ns.
+struct Taken {
+    ladder: Vec<f64>,
+    beside: Vec<f64>,
+    calls_per_message: Option<f64>,
+    call_ns: Option<f64>,
+    line_ns: Option<f64>,
+    sampled: Vec<Sampled>,
+}
+
+/// What one core was at during a half-RTT, in ns.
+struct Sampled {
+    core: u32,
+    parts: BTreeMap<&'static str, f64>,
+    samples: u64,
+}
+
+impl Breakdown {
+    /// Of messages as `plan` has them, between two ends at `place`.
+    ///
+    /// # Errors
+    /// The other end is on another machine, where it cannot be watched.
+    pub fn new(plan: &Plan, place: &Place) -> Result<Self, Misuse> {
+        if matches!(place, Place::Host(_)) {
+            return Err(Misuse(
+                "breakdown watches both ends: give --between processes, threads or namespaces".into(),
+            ));
+        }
+        let whole = Plan { test: Test::Latency, ..plan.clone() };
+        let ladder = ladder(&whole, place);
+        let beside = beside(&whole, place, &ladder);
+        Ok(Self { ladder, beside, symbols: OnceLock::new(), taken: Vec::new() })
+    }
+
+    /// The plan of the whole.
+    pub fn plan(&self) -> &Plan {
+        &self.ladder[0].plan
+    }
+
+    /// Takes a fresh pair of each variant, in random order, and returns that of the whole.
+    ///
+    /// # Errors
+    /// One line from the end that failed.
+    pub fn take(&mut self, cores: Cores, progress: &mut dyn FnMut(f64)) -> Result<Outcomes> {
+        let count = self.ladder.len() + self.beside.len();
+        let mut order: Vec<usize> = (0..count).collect();
+        order.shuffle(&mut rand::rng());
+        let mut all: BTreeMap<usize, Outcomes> = BTreeMap::new();
+        for (done, &index) in order.iter().enumerate() {
+            progress(done as f64 / (count + 1) as f64);
+            let variant = match self.ladder.get(index) {
+                Some(variant) => variant,
+                None => &self.beside[index - self.ladder.len()].0,
+            };
+            let outcomes = pair::run(&Job::Messages(variant.plan.clone()), &variant.place, cores)
+                .with_context(|| format!("without {}", variant.part))?;
+            all.insert(index, outcomes);
+        }
+        progress(count as f64 / (count + 1) as f64);
+        let half_rtts: Vec<f64> = all.values().map(half_rtt_ns).collect();
+        let (ladder, beside) = half_rtts.split_at(self.ladder.len());
+        let asleep = self.ladder.iter().rposition(|variant| !variant.plan.spin);
+        let calls = asleep.and_then(|index| all[&index].source.details.get(CALLS)?.as_f64());
+        self.taken.push(Taken {
+            ladder: ladder.to_vec(),
+            beside: beside.to_vec(),
+            calls_per_message: calls,
+            call_ns: alone_ns(memory::Test::Syscall, cores),
+            line_ns: cores.apart().then(|| alone_ns(memory::Test::Cacheline, cores)).flatten(),
+            sampled: self.sampled(cores)?,
+        });
+        all.remove(&0).context("the whole has not been taken")
+    }
+
+    /// One more pair of the whole, with both cores sampled.
+    fn sampled(&self, cores: Cores) -> Result<Vec<Sampled>> {
+        let Ok(symbols) = self.symbols.get_or_init(Symbols::read) else { return Ok(Vec::new()) };
+        let whole = &self.ladder[0];
+        let known: Vec<u32> = [cores.source, cores.target].into_iter().flatten().collect();
+        let blocks = u64::from(whole.plan.blocks + whole.plan.warmup_blocks);
+        let Ok(sampling) = Sampling::start(&known, blocks * whole.plan.block_us * 1000) else {
+            return Ok(Vec::new());
+        };
+        let outcomes = pair::run(&Job::Messages(whole.plan.clone()), &whole.place, cores)?;
+        let blocks = &outcomes.source.blocks;
+        let spans: Vec<(u64, u64)> =
+            blocks.iter().map(|part| (part.began_ns, part.began_ns + (part.seconds * 1e9) as u64)).collect();
+        let process = |outcome: &crate::plan::Outcome| Some(outcome.details.get(PROCESS)?.as_u64()? as u32);
+        let ends = [process(&outcomes.source), outcomes.target.as_ref().and_then(process)];
+        let who = Who { ends: ends.into_iter().flatten().collect(), carriers: whole.plan.carriers.clone() };
+        let seconds: f64 = blocks.iter().map(|part| part.seconds).sum();
+        let messages = 2.0 * blocks.iter().map(|part| part.operations as f64).sum::<f64>();
+        let mean_ns = 1e9 * seconds / messages;
+        let period_ns = sampling.period_ns();
+        let scaled = |(core, profile): (u32, sampling::Profile)| {
+            let samples: u64 = profile.values().sum();
+            // Each sample stands for the time since the last one was due.
+            let ns = |count: u64| count as f64 * period_ns as f64 / messages;
+            let mut parts: BTreeMap<_, _> =
+                profile.into_iter().map(|(kind, count)| (kind, ns(count))).collect();
+            parts.insert(sampling::UNSAMPLED, mean_ns - ns(samples));
+            Sampled { core, parts, samples }
+        };
+        Ok(sampling.within(&spans, &who, symbols).into_iter().map(scaled).collect())
+    }
+
+    /// What the pairs so far come to.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn account(&self, cores: Cores) -> Result<Account> {
+        ensure!(!self.taken.is_empty(), "nothing has been taken");
+        let rung = |index: usize| move |taken: &Taken| Some(taken.ladder[index]);
+        let calls = |taken: &Taken| Some(taken.calls_per_message? * taken.call_ns?);
+        let line = |taken: &Taken| taken.line_ns;
+        let mut parts: Vec<Share> = Vec::new();
+        for (index, variant) in self.ladder.iter().enumerate().skip(1) {
+            parts.extend(self.share(variant.part, &variant.how, &[&rung(index - 1)], &[&rung(index)]));
+        }
+        let alone = [
+            self.share("system calls, empty", &self.calls_said(), &[&calls], &[]),
+            self.share("a cache line to the other core", LINE_HOW, &[&line], &[]),
+        ];
+        let mut taken_off: Vec<&Value> = Vec::new();
+        taken_off.extend(alone[0].as_ref().map(|_| &calls as &Value));
+        taken_off.extend(alone[1].as_ref().map(|_| &line as &Value));
+        let last = rung(self.ladder.len() - 1);
+        let rest = self.share(REST, REST_HOW, &[&last], &taken_off);
+        parts.extend(alone.into_iter().flatten().chain(rest));
+        let beside = self.beside.iter().enumerate().filter_map(|(index, (variant, against, longer))| {
+            let (of_ladder, own) = (rung(*against), move |taken: &Taken| Some(taken.beside[index]));
+            let (more, less): (&Value, &Value) =
+                if *longer { (&of_ladder, &own) } else { (&own, &of_ladder) };
+            self.share(variant.part, &variant.how, &[more], &[less])
+        });
+        Ok(Account { beside: beside.collect(), cores: self.core_accounts(cores), notes: self.notes(), parts })
+    }
+
+    /// The medians over pairs of `more` without those of `less`, so that the parts of a ladder add up to the whole;
+    /// absent where not every pair has all of them.
+    fn share(&self, name: &str, how: &str, more: &[&Value], less: &[&Value]) -> Option<Share> {
+        let all = |of: &&Value| self.taken.iter().map(of).collect::<Option<Vec<f64>>>();
+        let more: Vec<Vec<f64>> = more.iter().map(all).collect::<Option<_>>()?;
+        let less: Vec<Vec<f64>> = less.iter().map(all).collect::<Option<_>>()?;
+        let value = |drawn: &[usize]| {
+            let middle =
+                |values: &Vec<f64>| median(&drawn.iter().map(|&pair| values[pair]).collect::<Vec<_>>());
+            more.iter().map(middle).sum::<f64>() - less.iter().map(middle).sum::<f64>()
+        };
+        let pairs: Vec<usize> = (0..self.taken.len()).collect();
+        Some(Share {
+            name: name.to_owned(),
+            ns: value(&pairs),
+            ci95_ns: bootstrap(pairs.len(), SEED, value),
+            how: how.to_owned(),
+        })
+    }
+
+    fn calls_said(&self) -> String {
+        let of = |value: fn(&Taken) -> Option<f64>| {
+            median(&self.taken.iter().filter_map(value).collect::<Vec<_>>())
+        };
+        let (calls, ns) = (of(|taken| taken.calls_per_message), of(|taken| taken.call_ns));
+        format!(
+            "the end's own count, {calls:.2} calls that send or receive for each message, times `memory syscall` beside \
+             each pair, {ns:.0} ns"
+        )
+    }
+
+    fn core_accounts(&self, cores: Cores) -> Vec<CoreAccount> {
+        let ends = [("source", cores.source), ("target", cores.target)];
+        let kinds = sampling::KINDS.into_iter().chain([sampling::OTHERWISE, sampling::UNSAMPLED]);
+        let account = |(end, core): (&str, Option<u32>)| {
+            let core = core?;
+            let of_core = |taken: &Taken| taken.sampled.iter().position(|sampled| sampled.core == core);
+            let all: Vec<&Sampled> = self
+                .taken
+                .iter()
+                .map(|taken| Some(&taken.sampled[of_core(taken)?]))
+                .collect::<Option<_>>()?;
+            let part = |kind: &'static str| {
+                let value = |taken: &Taken| {
+                    let parts = &taken.sampled[of_core(taken)?].parts;
+                    Some(parts.get(kind).copied().unwrap_or(0.0))
+                };
+                let how = if kind == sampling::UNSAMPLED { UNSAMPLED_HOW } else { SAMPLES_HOW };
+                all.iter()
+                    .any(|sampled| sampled.parts.contains_key(kind))
+                    .then(|| self.share(kind, how, &[&value], &[]))
+            };
+            Some(CoreAccount {
+                end: end.to_owned(),
+                core,
+                samples: all.iter().map(|sampled| sampled.samples).sum(),
+                parts: kinds.clone().filter_map(part).flatten().collect(),
+            })
+        };
+        ends.into_iter().filter_map(account).collect()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let whole = &self.ladder[0].plan;
+        let mut notes = Vec::new();
+        if matches!(whole.level, Level::Tcp | Level::Udp) {
+            notes.push(
+                "byte order: not told apart, as single instructions among those of TCP and IP turn the words of \
+                 headers; nobody turns a payload"
+                    .to_owned(),
+            );
+        }
+        if whole.spin && whole.level != Level::Msg {
+            notes.push(
+                "system calls: not counted, as whoever polls makes them in vain most of the time".to_owned(),
+            );
+        }
+        if let Err(reason) = self.symbols.get_or_init(Symbols::read) {
+            notes.push(format!("samples: {reason:#}"));
+        } else if self.taken.iter().any(|taken| taken.sampled.is_empty()) {
+            notes.push(
+                "samples: both cores cannot be sampled here: run as root, or set the sysctl \
+                 kernel.perf_event_paranoid to -1"
+                    .to_owned(),
+            );
+        } else {
+            notes.push(self.sampling_cost());
+        }
+        notes
+    }
+
+    /// What the sampling itself does to what it watches.
+    fn sampling_cost(&self) -> String {
+        let sampled = |taken: &Taken| taken.sampled.first().map(|core| core.parts.values().sum::<f64>());
+        let [with, without] = [
+            median(&self.taken.iter().filter_map(sampled).collect::<Vec<_>>()),
+            median(&self.taken.iter().map(|taken| taken.ladder[0]).collect::<Vec<_>>()),
+        ];
+        format!(
+            "samples: while they were taken the mean half-RTT was {:+.0} % beside the median without",
+            100.0 * (with / without - 1.0)
+        )
+    }
+}
+
+const CALLS: &str = "system_calls_per_message_sent";
+
+const LINE_HOW: &str = "`memory cacheline` beside each pair: no message is quicker from core to core";
+
+const REST_HOW: &str = "what the last variant still takes, without its calls and its line";
+
+const UNSAMPLED_HOW: &str = "the time for which no sample came: an idle core's clock may stand still, and what it does on \
+                             waking is then found more often than it takes";
+
+const SAMPLES_HOW: &str = "samples of the core by the kernel's clock, by the function that it was in";
+
+/// Each variant leaves out one thing more.
+fn ladder(whole: &Plan, place: &Place) -> Vec<Variant> {
+    let mut ladder =
+        vec![Variant { plan: whole.clone(), place: place.clone(), part: "", how: String::new() }];
+    let mut without = |part: &'static str, how: &str, change: &dyn Fn(&mut Plan, &mut Place)| {
+        let last = &ladder[ladder.len() - 1];
+        let (mut plan, mut place) = (last.plan.clone(), last.place.clone());
+        change(&mut plan, &mut place);
+        ladder.push(Variant { plan, place, part, how: how.to_owned() });
+    };
+    if whole.size_bytes > SHORT_BYTES {
+        without(
+            "payload written and read by the program",
+            "without touching more than 8 bytes of it",
+            &|plan, _| {
+                plan.untouched = true;
+            },
+        );
+        without("copies, and all else that grows with length", "with 8 bytes in its place", &|plan, _| {
+            (plan.size_bytes, plan.response_bytes) = (SHORT_BYTES, SHORT_BYTES)
+        });
+    }
+    if matches!(place, Place::Namespaces(_) | Place::Nodes { .. }) {
+        without("link: devices, namespaces, carriers", "over loopback in its place", &|plan, place| {
+            *place = Place::Processes;
+            plan.carriers.clear();
+            plan.mtu_bytes = None;
+            plan.bind = Place::Processes.target_address();
+        });
+    }
+    if !whole.spin {
+        without("sleeping and waking", "with ends that poll", &|plan, _| {
+            (plan.spin, plan.sleep) = (true, false);
+        });
+    }
+    if matches!(whole.level, Level::Tcp | Level::Udp) {
+        let part = if whole.level == Level::Tcp { "TCP and IP" } else { "UDP and IP" };
+        without(part, "with Unix sockets, which have neither, in its place", &|plan, place| {
+            (plan.level, plan.nagle) = (Level::Unix, false);
+            if !matches!(place, Place::Threads) {
+                *place = Place::Processes;
+            }
+        });
+    }
+    ladder
+}
+
+/// What is worth knowing but no part of the sum.
+fn beside(whole: &Plan, place: &Place, ladder: &[Variant]) -> Vec<(Variant, usize, bool)> {
+    if whole.level != Level::Msg {
+        return Vec::new();
+    }
+    let variant =
+        |plan: Plan, part, how: &str| Variant { plan, place: place.clone(), part, how: how.to_owned() };
+    let mut beside = Vec::new();
+    if !whole.lent && whole.size_bytes > SHORT_BYTES {
+        let lent = Plan { lent: true, ..ladder[1].plan.clone() };
+        beside.push((
+            variant(lent, "lending saves", "with lent buffers, untouched, in place of copies"),
+            1,
+            true,
+        ));
+    }
+    if whole.integrity != Some(true) {
+        let checked = Plan { integrity: Some(true), ..whole.clone() };
+        let part = "checksums would add";
+        beside.push((variant(checked, part, "with the end-to-end check, which is off by default"), 0, false));
+    }
+    beside
+}
+
+fn half_rtt_ns(outcomes: &Outcomes) -> f64 {
+    let readings: Vec<f64> = outcomes.source.blocks.iter().filter_map(|block| block.reading).collect();
+    median(&readings)
+}
+
+/// What the machine alone takes, in ns; nothing where that cannot be had.
+fn alone_ns(test: memory::Test, cores: Cores) -> Option<f64> {
+    let job = Job::Memory(MemoryPlan {
+        spec: memory::Spec::new(test),
+        block_us: ALONE_BLOCK_US,
+        // The first block finds nothing in the caches.
+        warmup_blocks: 1,
+        blocks: ALONE_BLOCKS,
+        deadline_seconds: 5,
+    });
+    let outcome = pair::run(&job, &Place::Processes, cores).ok()?.source;
+    let readings: Vec<f64> = outcome.blocks.iter().filter_map(|block| block.reading).collect();
+    (!readings.is_empty()).then(|| median(&readings))
+}

@@ -1,0 +1,390 @@
+//! The machines: what each document prints about its own, and what follows from it.
+
+use super::pipeline::{Pipeline, Stage};
+use crate::history::{self, Figure};
+
+/// Fragments of GM, in bytes, as both of its texts say.
+const GM_FRAGMENT_BYTES: f64 = 4096.0;
+
+/// The clocks of GM's cards in MHz, which their tables name beside the card.
+const PCIXD_MHZ: f64 = 225.0;
+const PCIXF_MHZ: f64 = 333.0;
+
+/// "Short" has no length in GM's text.
+const SHORT_BYTES: f64 = 8.0;
+
+/// What a TCP segment carries at an MTU: less 40 bytes of headers and 12 of time stamps.
+const SEGMENT_OVERHEAD_BYTES: f64 = 52.0;
+
+/// What an Ethernet frame takes on the link besides its MTU: header, check sequence, preamble and gap.
+const FRAME_OVERHEAD_BYTES: f64 = 38.0;
+
+/// Where a figure comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The model was made to meet it.
+    Fitted,
+    /// The model says it out of other figures.
+    Predicted,
+}
+
+impl Kind {
+    /// `fitted` or `predicted`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fitted => "fitted",
+            Self::Predicted => "predicted",
+        }
+    }
+}
+
+/// A published point beside what the model says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Check {
+    /// As printed.
+    pub figure: &'static Figure,
+    /// Where the model has it from.
+    pub kind: Kind,
+    /// What the model says, in the unit of `figure.normalised`.
+    pub modelled: f64,
+    /// What it follows from.
+    pub from: &'static str,
+}
+
+impl Check {
+    /// How far the model is off, as a share of what was printed; positive where the model says more.
+    pub fn error(&self) -> f64 {
+        self.modelled / self.figure.normalised.value - 1.0
+    }
+}
+
+/// One machine, or one way through it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// The document's short name.
+    pub document: &'static str,
+    /// Its name in a legend.
+    pub name: &'static str,
+    /// The model.
+    pub pipeline: Pipeline,
+    /// The published points.
+    pub checks: Vec<Check>,
+}
+
+/// Every machine of which the documents print enough.
+pub fn machines() -> Vec<Machine> {
+    let mut machines = gm();
+    machines.extend(bip());
+    machines.extend(toe());
+    machines.extend(trapeze());
+    machines
+}
+
+/// The only figure of that row that counts `what`, of messages of that size where one is given.
+fn figure(row: &str, what: &str, size_bytes: Option<u64>) -> &'static Figure {
+    let of_row = history::figures().map(|(_, figure)| figure).filter(|figure| figure.row == row);
+    let mut found = of_row.filter(|figure| {
+        figure.what.starts_with(what) && (size_bytes.is_none() || figure.size_bytes == size_bytes)
+    });
+    // The figures are part of the program; a test asks for all of these.
+    found.next().unwrap_or_else(|| panic!("no figure {what} of {row}"))
+}
+
+/// A card of GM.
+struct Card {
+    name: &'static str,
+    one_way: &'static Figure,
+    two_way: &'static Figure,
+    half_rtt: &'static Figure,
+    half_length: &'static Figure,
+    link: f64,
+    bus: [Stage; 2],
+}
+
+impl Card {
+    fn of(name: &'static str, version: &str, card: &str, shared: Option<f64>) -> Self {
+        let of_card = |what: &str, test: &str| figure(&format!("gm/{version}/{card}/{test}"), what, None);
+        let value =
+            |row: &str, what: &str| figure(&format!("gm/{version}/{row}"), what, None).normalised.value;
+        let (read, write) = (value("bus/read", "bus read"), value("bus/write", "bus write"));
+        // Where the document does not print both at once: each byte crosses as a read or as a write.
+        let shared = Some(shared.unwrap_or(2.0 / (1.0 / read + 1.0 / write)));
+        let link = if version == "2.1" {
+            "unidirectional rate of dual links"
+        } else {
+            "unidirectional rate of a link"
+        };
+        Self {
+            name,
+            one_way: of_card("one-way rate", "one-way"),
+            two_way: of_card("two-way rate", "two-way"),
+            half_rtt: of_card("half-RTT", "latency"),
+            half_length: of_card("N½", "n-half"),
+            link: value("link", link),
+            bus: [
+                Stage { shared_bytes_per_second: shared, ..Stage::moving("bus of the source", read) },
+                Stage { shared_bytes_per_second: shared, ..Stage::moving("bus of the target", write) },
+            ],
+        }
+    }
+
+    /// Of each packet what is no payload of it, in bytes on the link: what is missing of the link's rate.
+    fn header_bytes(&self) -> f64 {
+        GM_FRAGMENT_BYTES * (self.link / self.one_way.normalised.value - 1.0)
+    }
+
+    /// What each message costs the card, by N½.
+    fn message_seconds(&self) -> f64 {
+        let (bytes, rate) = (self.half_length.normalised.value, self.one_way.normalised.value);
+        2.0 * bytes / rate - (bytes + self.header_bytes()) / self.link
+    }
+
+    fn pipeline(&self, header_bytes: f64, message_seconds: f64) -> Pipeline {
+        let [source, target] = self.bus.clone();
+        let card = Stage {
+            message_seconds,
+            packet_seconds: header_bytes / self.link,
+            ..Stage::moving("card and link", self.link)
+        };
+        let mut pipeline = Pipeline {
+            latency_seconds: 0.0,
+            packet_bytes: GM_FRAGMENT_BYTES,
+            stages: vec![source, card, target],
+        };
+        pipeline.latency_seconds = self.half_rtt.normalised.value * 1e-9 - pipeline.half_rtt(SHORT_BYTES);
+        pipeline
+    }
+
+    fn machine(&self, mut checks: Vec<Check>) -> Machine {
+        let pipeline = self.pipeline(self.header_bytes(), self.message_seconds());
+        let long = GM_FRAGMENT_BYTES * 1e6;
+        let fitted = |figure, modelled, from| Check { figure, kind: Kind::Fitted, modelled, from };
+        checks.splice(
+            0..0,
+            [
+                fitted(self.one_way, pipeline.one_way(long), "the header of each packet"),
+                fitted(self.half_length, pipeline.half_length(), "the cost of each message"),
+                fitted(self.half_rtt, pipeline.half_rtt(SHORT_BYTES) * 1e9, "the fixed part of the way"),
+                Check {
+                    figure: self.two_way,
+                    kind: Kind::Predicted,
+                    modelled: pipeline.two_way(long),
+                    from: "the slower of both links and the bus that both directions share",
+                },
+            ],
+        );
+        Machine { document: "gm", name: self.name, pipeline, checks }
+    }
+}
+
+/// GM's three cards. The two of GM 2.0 differ by their clocks alone, which says what part of the cost goes by the clock.
+fn gm() -> Vec<Machine> {
+    let readwrite = figure("gm/2.1/bus/readwrite", "bus read+write", None).normalised.value;
+    let slow = Card::of("GM 2.0, PCIXD", "2.0", "pcixd", None);
+    let fast = Card::of("GM 2.0, PCIXF", "2.0", "pcixf", None);
+    let dual = Card::of("GM 2.1, PCIXE", "2.1", "pcixe", Some(readwrite));
+    let by_clock = slow.message_seconds() * PCIXD_MHZ / PCIXF_MHZ;
+    let predicted = |figure, modelled, from| Check { figure, kind: Kind::Predicted, modelled, from };
+    let sibling = |card: &Card| card.pipeline(slow.header_bytes(), by_clock);
+    let long = GM_FRAGMENT_BYTES * 1e6;
+    let of_fast = vec![
+        predicted(fast.one_way, sibling(&fast).one_way(long), "the PCIXD's packets"),
+        predicted(
+            fast.half_length,
+            sibling(&fast).half_length(),
+            "the PCIXD's cost of a message, by the clock",
+        ),
+    ];
+    let of_dual = vec![
+        predicted(dual.one_way, sibling(&dual).one_way(long), "the PCIXD's packets on two links"),
+        predicted(
+            dual.half_length,
+            sibling(&dual).half_length(),
+            "the PCIXD's cost of a message, by the clock",
+        ),
+        // The same clock, the same way: what differs is the link.
+        predicted(dual.half_rtt, fast.half_rtt.normalised.value, "the PCIXF's, whose clock is the same"),
+    ];
+    vec![slow.machine(Vec::new()), fast.machine(of_fast), dual.machine(of_dual)]
+}
+
+/// BIP's ping-pong: two streams give the cost of a call and of a byte, request/response gives the rest.
+fn bip() -> Vec<Machine> {
+    let short = figure("bip/stream/tcp-stream-7872-ppro", "rate", None);
+    let long = figure("bip/stream/tcp-stream-16384-ppro", "rate", None);
+    let datagrams = figure("bip/stream/udp-stream-7872-ppro", "rate", None);
+    let [tcp, udp] = ["tcp", "udp"].map(|name| figure(&format!("bip/rr/{name}-ppro"), "rate", None));
+    let [few, many] = [7872.0, 16_384.0];
+    let took = |bytes: f64, figure: &Figure| bytes / figure.normalised.value;
+    let bytes_per_second = (many - few) / (took(many, long) - took(few, short));
+    let message_seconds = took(few, short) - few / bytes_per_second;
+    let pipeline = |rr: &Figure, message_seconds: f64| {
+        let stage = Stage { message_seconds, ..Stage::moving("stack, card and link", bytes_per_second) };
+        let half_rtt = 0.5 / rr.normalised.value;
+        let latency_seconds = half_rtt - 1.0 / bytes_per_second;
+        // Its packets are unknown: neither MTU is printed.
+        Pipeline { latency_seconds, packet_bytes: 1e12, stages: vec![stage] }
+    };
+    let transactions = |pipeline: &Pipeline| 0.5 / pipeline.half_rtt(1.0);
+    let check = |figure, kind, modelled, from| Check { figure, kind, modelled, from };
+    let stream = pipeline(tcp, message_seconds);
+    // A call of UDP's costs as much less as its round trip does.
+    let datagram = pipeline(udp, message_seconds * tcp.normalised.value / udp.normalised.value);
+    let calls = "the cost of a call and of a byte";
+    let of_stream = vec![
+        check(short, Kind::Fitted, stream.one_way(few), calls),
+        check(long, Kind::Fitted, stream.one_way(many), calls),
+        check(tcp, Kind::Fitted, transactions(&stream), "the fixed part of the way"),
+    ];
+    let of_datagram = vec![
+        check(udp, Kind::Fitted, transactions(&datagram), "the fixed part of the way"),
+        check(
+            datagrams,
+            Kind::Predicted,
+            datagram.one_way(few),
+            "TCP's bytes, and its calls by the ratio of round trips",
+        ),
+    ];
+    vec![
+        Machine { document: "bip", name: "BIP-IP, TCP", pipeline: stream, checks: of_stream },
+        Machine { document: "bip", name: "BIP-IP, UDP", pipeline: datagram, checks: of_datagram },
+    ]
+}
+
+/// Host TCP/IP at two MTUs gives the cost of a packet and of a byte; offload pays for frames on the link alone.
+fn toe() -> Vec<Machine> {
+    let host_jumbo = figure("toe/mtu-9000/rate-host", "rate", None);
+    let host_standard = figure("toe/mtu-1500/rate-host", "rate", None);
+    let offload_jumbo = figure("toe/mtu-9000/rate-toe", "rate", None);
+    let gain = figure("toe/mtu-1500/gain", "TOE over host", None);
+    let [host, offload] =
+        ["host", "toe"].map(|end| figure(&format!("toe/mtu-9000/latency-{end}"), "half-RTT", None));
+    let [jumbo, standard] = [9000.0, 1500.0].map(|mtu_bytes| mtu_bytes - SEGMENT_OVERHEAD_BYTES);
+    let took = |bytes: f64, figure: &Figure| bytes / figure.normalised.value;
+    let bytes_per_second = (jumbo - standard) / (took(jumbo, host_jumbo) - took(standard, host_standard));
+    let packet_seconds = took(standard, host_standard) - standard / bytes_per_second;
+    // Of what a frame takes on the link, how much is payload.
+    let share = |payload: f64| payload / (payload + SEGMENT_OVERHEAD_BYTES + FRAME_OVERHEAD_BYTES);
+    let offload_standard = offload_jumbo.normalised.value * share(standard) / share(jumbo);
+    let pipeline = |half_rtt: &Figure, stage: Stage, packet_bytes| {
+        let latency_seconds = half_rtt.normalised.value * 1e-9 - 1.0 / stage.bytes_per_second;
+        Pipeline { latency_seconds, packet_bytes, stages: vec![stage] }
+    };
+    let stack = Stage { packet_seconds, ..Stage::moving("stack", bytes_per_second) };
+    let by_host = pipeline(host, stack.clone(), jumbo);
+    let by_host_standard = pipeline(host, stack, standard);
+    let by_card = pipeline(offload, Stage::moving("card", offload_jumbo.normalised.value), jumbo);
+    let check = |figure, kind, modelled, from| Check { figure, kind, modelled, from };
+    let long = 1e9;
+    let cost = "the cost of a packet and of a byte";
+    let of_host = vec![
+        check(host_jumbo, Kind::Fitted, by_host.one_way(jumbo * long), cost),
+        check(host_standard, Kind::Fitted, by_host_standard.one_way(standard * long), cost),
+        check(host, Kind::Fitted, by_host.half_rtt(1.0) * 1e9, "the fixed part of the way"),
+    ];
+    let of_card = vec![
+        check(offload_jumbo, Kind::Fitted, by_card.one_way(jumbo * long), "the cost of a byte"),
+        check(offload, Kind::Fitted, by_card.half_rtt(1.0) * 1e9, "the fixed part of the way"),
+        check(
+            gain,
+            Kind::Predicted,
+            offload_standard / by_host_standard.one_way(standard * long),
+            "the rate at MTU 9000, less what shorter frames take of the link",
+        ),
+    ];
+    vec![
+        Machine { document: "toe", name: "host TCP/IP, MTU 9000", pipeline: by_host, checks: of_host },
+        Machine { document: "toe", name: "TOE, MTU 9000", pipeline: by_card, checks: of_card },
+    ]
+}
+
+/// Duke's table of half-RTT: 1 KB and 8 KB give the fixed part and the cost of a byte, and say the lengths between.
+fn trapeze() -> Vec<Machine> {
+    let machine = |protocol: &str, name| {
+        let at = |bytes| figure(&format!("trapeze/latency/{protocol}"), "latency", Some(bytes));
+        let (short, long) = (at(1024), at(8192));
+        let seconds = |figure: &Figure| figure.normalised.value * 1e-9;
+        let bytes_per_second = (8192.0 - 1024.0) / (seconds(long) - seconds(short));
+        let stage = Stage::moving("stack, card and link", bytes_per_second);
+        let latency_seconds = seconds(short) - 1024.0 / bytes_per_second;
+        let pipeline = Pipeline { latency_seconds, packet_bytes: 1e12, stages: vec![stage] };
+        let checks = [1, 64, 1024, 2048, 4096, 8192].map(|bytes: u64| {
+            let kind = if [1024, 8192].contains(&bytes) { Kind::Fitted } else { Kind::Predicted };
+            let from = match bytes {
+                1 | 64 => "1 KB and 8 KB; short ones went another way",
+                _ => "1 KB and 8 KB",
+            };
+            Check { figure: at(bytes), kind, modelled: pipeline.half_rtt(bytes as f64) * 1e9, from }
+        });
+        Machine { document: "trapeze", name, pipeline, checks: checks.to_vec() }
+    };
+    vec![machine("udp", "Trapeze, UDP"), machine("tcp", "Trapeze, TCP")]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checks() -> Vec<(&'static str, Check)> {
+        machines()
+            .into_iter()
+            .flat_map(|machine| machine.checks.into_iter().map(move |check| (machine.name, check)))
+            .collect()
+    }
+
+    #[test]
+    fn what_was_fitted_is_met() {
+        let fitted: Vec<_> = checks().into_iter().filter(|(_, check)| check.kind == Kind::Fitted).collect();
+        assert!(fitted.len() >= 20, "{}", fitted.len());
+        for (name, check) in fitted {
+            assert!(check.error().abs() < 0.005, "{name}, {}: {}", check.figure.row, check.error());
+        }
+    }
+
+    #[test]
+    fn predictions_are_off_by_what_the_page_says() {
+        // In percent. A change of any of these is a change of the model, which the page and its readers must learn of.
+        let expected = [
+            ("GM 2.0, PCIXD", "gm/2.0/pcixd/two-way", 1.4),
+            ("GM 2.0, PCIXF", "gm/2.0/pcixf/two-way", 1.4),
+            ("GM 2.0, PCIXF", "gm/2.0/pcixf/one-way", 0.0),
+            ("GM 2.0, PCIXF", "gm/2.0/pcixf/n-half", -4.8),
+            ("GM 2.1, PCIXE", "gm/2.1/pcixe/two-way", 7.3),
+            ("GM 2.1, PCIXE", "gm/2.1/pcixe/one-way", 0.2),
+            ("GM 2.1, PCIXE", "gm/2.1/pcixe/n-half", -18.9),
+            ("GM 2.1, PCIXE", "gm/2.1/pcixe/latency", -10.9),
+            ("BIP-IP, UDP", "bip/stream/udp-stream-7872-ppro", -8.6),
+            ("TOE, MTU 9000", "toe/mtu-1500/gain", -10.6),
+            ("Trapeze, UDP", "trapeze/latency/udp", 49.7),
+            ("Trapeze, UDP", "trapeze/latency/udp", 49.8),
+            ("Trapeze, UDP", "trapeze/latency/udp", -1.5),
+            ("Trapeze, UDP", "trapeze/latency/udp", -1.4),
+            ("Trapeze, TCP", "trapeze/latency/tcp", 59.6),
+            ("Trapeze, TCP", "trapeze/latency/tcp", 54.6),
+            ("Trapeze, TCP", "trapeze/latency/tcp", 0.2),
+            ("Trapeze, TCP", "trapeze/latency/tcp", -0.6),
+        ];
+        let predicted: Vec<_> =
+            checks().into_iter().filter(|(_, check)| check.kind == Kind::Predicted).collect();
+        let found: Vec<_> = predicted
+            .iter()
+            .map(|(name, check)| (*name, check.figure.row.as_str(), (check.error() * 1000.0).round() / 10.0))
+            .collect();
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        for (found, expected) in found.iter().zip(&expected) {
+            assert_eq!((found.0, found.1), (expected.0, expected.1));
+            assert!((found.2 - expected.2).abs() < 0.15, "{found:?}, not {expected:?}");
+        }
+    }
+
+    #[test]
+    fn fragments_leave_their_teeth_and_long_messages_near_the_link() {
+        for machine in machines().iter().filter(|machine| machine.document == "gm") {
+            let pipeline = &machine.pipeline;
+            let edge = GM_FRAGMENT_BYTES * 2.0;
+            assert!(pipeline.one_way(edge + 1.0) < pipeline.one_way(edge), "{}", machine.name);
+            let asymptote = machine.checks[0].figure.normalised.value;
+            assert!((pipeline.one_way(1e6) / asymptote - 1.0).abs() < 0.01, "{}", machine.name);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Where an MPI implementation is on this machine, and the program that was made with its compiler.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result, bail, ensure};
+use sha2::{Digest, Sha256};
+
+use super::{Implementation, RANK_PROGRAM};
+use crate::far;
+
+/// Names another place of MPICH than the one in the cache: what its `--prefix` was, or a virtual environment.
+const MPICH_PLACE: &str = "BYWIRE_MPICH";
+
+/// The one whose launcher takes the options that it is given here: the next one's shared memory and its way to another
+/// host have other names.
+const OPEN_MPI_MAJOR: &str = "4";
+
+/// A compiler or a launcher that has not said its version, or made a program, by then is ended.
+const PATIENCE_SECONDS: &str = "60";
+
+/// What launchers run in the place of `ssh`: the command goes to the other namespace, with memory of its own to share
+/// there and another host's name.
+const AGENT: &str = r#"#!/bin/sh
+[ "$1" != -x ] || shift
+shift
+exec nsenter --net="$BYWIRE_MPI_NETWORK" unshare --mount --uts sh -c '
+timeout 5 sh -c "while ip link | grep -q NO-CARRIER; do sleep 0.02; done"
+mount -t tmpfs -o mode=1777 bywire /dev/shm && echo bywire-target >/proc/sys/kernel/hostname && eval "$@"' sh "$*"
+"#;
+
+/// An implementation that is here, with our program made for it.
+#[derive(Clone, Debug)]
+pub struct Installation {
+    /// `mpirun`, or what takes its place.
+    pub launcher: PathBuf,
+    /// What both ranks run.
+    pub program: PathBuf,
+    /// What a launcher runs in the place of `ssh`.
+    pub agent: PathBuf,
+}
+
+impl Installation {
+    /// The implementation as it is found here, once for each process; makes the program where it is not made yet.
+    ///
+    /// # Errors
+    /// One line: it is not here, with what to do, or its compiler failed.
+    pub fn of(implementation: Implementation) -> Result<Arc<Self>> {
+        static KNOWN: Mutex<BTreeMap<Implementation, Arc<Installation>>> = Mutex::new(BTreeMap::new());
+        let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(installation) = known.get(&implementation) {
+            return Ok(Arc::clone(installation));
+        }
+        let tools = Tools::of(implementation)?;
+        let cache = cache()?;
+        let installation = Arc::new(Self {
+            program: made(&cache, &tools)?,
+            agent: kept(&cache, "agent", AGENT.as_bytes(), 0o700)?,
+            launcher: tools.launcher,
+        });
+        known.insert(implementation, Arc::clone(&installation));
+        Ok(installation)
+    }
+
+    /// Whether it is here, without making anything: what it says of itself.
+    ///
+    /// # Errors
+    /// One line: it is not here, with what to do.
+    pub fn look(implementation: Implementation) -> Result<String> {
+        Ok(Tools::of(implementation)?.version)
+    }
+}
+
+/// The programs of an implementation.
+#[derive(Debug)]
+struct Tools {
+    launcher: PathBuf,
+    compiler: PathBuf,
+    /// What the launcher says of itself.
+    version: String,
+}
+
+impl Tools {
+    fn of(implementation: Implementation) -> Result<Self> {
+        match implementation {
+            Implementation::OpenMpi => {
+                let path = env::var_os("PATH").unwrap_or_default();
+                let directories: Vec<PathBuf> = env::split_paths(&path).collect();
+                let found = Self::among(&directories, implementation).context(
+                    "Open MPI is not here: install it with `apt-get install openmpi-bin libopenmpi-dev`",
+                )?;
+                ensure!(
+                    found.version.split('.').next() == Some(OPEN_MPI_MAJOR),
+                    "Open MPI {OPEN_MPI_MAJOR} is not here, but {} at {}, whose launcher takes other options: put one of \
+                     {OPEN_MPI_MAJOR} before it in PATH, or leave Open MPI out",
+                    found.version,
+                    found.launcher.display()
+                );
+                Ok(found)
+            }
+            Implementation::Mpich => {
+                let named = env::var_os(MPICH_PLACE).map(PathBuf::from);
+                let place = named.map_or_else(|| cache().map(|cache| cache.join("mpich")), Ok)?;
+                Self::among(&[place.join("bin")], implementation).with_context(|| {
+                    let place = place.display();
+                    format!(
+                        "MPICH is not here: install it with `python3 -m venv {place} && {place}/bin/pip install mpich`, \
+                         or name its prefix in {MPICH_PLACE}"
+                    )
+                })
+            }
+        }
+    }
+
+    /// The first launcher in `directories` that says it is the implementation's, with a compiler beside it.
+    fn among(directories: &[PathBuf], implementation: Implementation) -> Option<Self> {
+        // Where a distribution has several implementations, the ending tells them apart.
+        let (endings, names) = match implementation {
+            Implementation::OpenMpi => ([".openmpi", ""], ["Open MPI", "OpenRTE"]),
+            Implementation::Mpich => ([".mpich", ""], ["HYDRA", "MPICH"]),
+        };
+        let named = |directory: &Path, program: &str| -> Option<PathBuf> {
+            endings
+                .iter()
+                .map(|ending| directory.join(format!("{program}{ending}")))
+                .find(|path| path.is_file())
+        };
+        directories.iter().find_map(|directory| {
+            let (launcher, compiler) = (named(directory, "mpirun")?, named(directory, "mpicc")?);
+            let said =
+                output(Command::new("timeout").arg(PATIENCE_SECONDS).arg(&launcher).arg("--version")).ok()?;
+            let said = String::from_utf8_lossy(&said.stdout).into_owned();
+            let is_its = names.iter().any(|name| said.contains(name));
+            let line = said.lines().find(|line| line.contains("Version:")).or(said.lines().next())?;
+            let version = line.split_whitespace().last()?.to_owned();
+            is_its.then_some(Self { launcher, compiler, version })
+        })
+    }
+}
+
+/// Our program for this compiler, made where it is not made yet: its name tells what it was made of, and by what.
+fn made(cache: &Path, tools: &Tools) -> Result<PathBuf> {
+    let compiler = tools.compiler.as_os_str().as_encoded_bytes();
+    let name = format!("rank-{}", digest(&[RANK_PROGRAM.as_bytes(), compiler, tools.version.as_bytes()]));
+    let program = cache.join(&name);
+    if program.is_file() {
+        return Ok(program);
+    }
+    let source = kept(cache, "rank", RANK_PROGRAM.as_bytes(), 0o600)?;
+    let being_made = cache.join(format!("{name}.{}", far::nonce()));
+    let mut command = Command::new("timeout");
+    command.arg(PATIENCE_SECONDS).arg(&tools.compiler);
+    command.args(["-O2", "-x", "c", "-o"]).arg(&being_made).arg(&source);
+    let compiled = output(&mut command);
+    let result = compiled.and_then(|output| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let reason =
+            said.lines().find(|line| line.contains("error")).or(said.lines().next()).unwrap_or("nothing");
+        ensure!(output.status.success(), "{} said: {reason}", tools.compiler.display());
+        Ok(fs::rename(&being_made, &program)?)
+    });
+    if result.is_err() {
+        let _never_made = fs::remove_file(&being_made);
+    }
+    result.context("cannot make the program that MPI's ranks run (is a C compiler installed?)")?;
+    Ok(program)
+}
+
+/// A file in the cache whose name tells what is in it.
+fn kept(cache: &Path, name: &str, content: &[u8], mode: u32) -> Result<PathBuf> {
+    let path = cache.join(format!("{name}-{}", digest(&[content, &mode.to_le_bytes()])));
+    if path.is_file() {
+        return Ok(path);
+    }
+    let being_written = cache.join(format!("{name}.{}", far::nonce()));
+    let write = || -> Result<()> {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&being_written)?;
+        file.write_all(content)?;
+        drop(file);
+        Ok(fs::rename(&being_written, &path)?)
+    };
+    let written = write();
+    if written.is_err() {
+        let _never_made = fs::remove_file(&being_written);
+    }
+    written.with_context(|| format!("cannot write in {}", cache.display()))?;
+    Ok(path)
+}
+
+/// Where what was made is kept: this user's alone.
+fn cache() -> Result<PathBuf> {
+    let given = env::var_os("XDG_CACHE_HOME").filter(|path| Path::new(path).is_absolute()).map(PathBuf::from);
+    let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+    let Some(parent) = given.or_else(home) else {
+        bail!("there is no directory to keep MPI's programs in: set HOME or XDG_CACHE_HOME");
+    };
+    let cache = parent.join("bywire");
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&cache)
+        .with_context(|| format!("cannot make {}", cache.display()))?;
+    Ok(cache)
+}
+
+fn digest(parts: &[&[u8]]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn output(command: &mut Command) -> Result<Output> {
+    command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {command:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn program(directory: &Path, name: &str, script: &str) {
+        let path = directory.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn another_implementation_under_the_same_name_is_not_taken() {
+        let directory = tempfile::tempdir().unwrap();
+        let directories = [directory.path().to_owned()];
+        let among = |implementation| Tools::among(&directories, implementation);
+        assert!(among(Implementation::OpenMpi).is_none(), "nothing is there");
+        program(directory.path(), "mpicc", "exit 1");
+        program(directory.path(), "mpirun", "echo HYDRA build details:; echo '    Version:      5.0.2'");
+        assert!(among(Implementation::OpenMpi).is_none(), "somebody else's");
+        assert_eq!(among(Implementation::Mpich).unwrap().version, "5.0.2");
+        program(directory.path(), "mpirun.openmpi", "echo 'mpirun.openmpi (OpenRTE) 4.1.4'; echo; echo more");
+        let found = among(Implementation::OpenMpi).unwrap();
+        assert_eq!(found.version, "4.1.4");
+        assert!(found.launcher.ends_with("mpirun.openmpi"));
+    }
+
+    #[test]
+    fn a_program_is_made_once_and_again_for_another_compiler() {
+        let cache = tempfile::tempdir().unwrap();
+        // A compiler that makes a program which tells how often it has made one.
+        program(cache.path(), "cc", "echo x >>\"$0.count\"; [ -n \"$5\" ] && cp \"$0\" \"$5\"");
+        let tools = |version: &str| Tools {
+            launcher: PathBuf::new(),
+            compiler: cache.path().join("cc"),
+            version: version.to_owned(),
+        };
+        let first = made(cache.path(), &tools("1")).unwrap();
+        assert_eq!(made(cache.path(), &tools("1")).unwrap(), first);
+        assert_ne!(made(cache.path(), &tools("2")).unwrap(), first);
+        assert_eq!(fs::read_to_string(cache.path().join("cc.count")).unwrap().lines().count(), 2);
+    }
+
+    #[test]
+    fn a_compiler_that_fails_leaves_nothing_and_is_quoted() {
+        let cache = tempfile::tempdir().unwrap();
+        program(cache.path(), "cc", "echo 'rank.c:1: error: no such header' >&2; exit 1");
+        let tools =
+            Tools { launcher: PathBuf::new(), compiler: cache.path().join("cc"), version: "1".to_owned() };
+        let error = format!("{:#}", made(cache.path(), &tools).unwrap_err());
+        assert!(error.contains("no such header"), "{error}");
+        let files = fs::read_dir(cache.path()).unwrap().count();
+        assert_eq!(files, 2, "the compiler and the source");
+    }
+}

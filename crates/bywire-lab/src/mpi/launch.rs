@@ -1,0 +1,443 @@
+//! A job of two ranks, started by the implementation's own launcher, and nothing left of it.
+//!
+//! As root it gets namespaces of its own for processes, so that all of it ends with the launcher however that ends, and
+//! for mounts, so that whatever it keeps in shared memory goes with it. Without privileges ranks end with their parent's
+//! socket, and what Open MPI shares lies in the job's directory.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Pid;
+
+use super::{COMMAND, Choice, Implementation, Installation, Link, OUR_PROC, SOCKET};
+use crate::interrupt::{self, Group};
+use crate::level::msg;
+use crate::meeting::MeetingPlace;
+use crate::namespaces::{self, Namespaces, end_with_this_thread};
+use crate::pair::{Cores, Event, Outcomes, Place, listen};
+use crate::plan::{End, Job, Order, Outcome, Plan, Role, Word};
+
+/// Where programs share memory.
+const MEMORY: &str = "/dev/shm";
+
+/// How much longer than their own deadline the ranks are waited for; a launcher takes a second or two to start.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// How long a job may take to end by itself once both ranks have told what they measured.
+const ENDING: Duration = Duration::from_secs(10);
+
+/// How long a process that has connected may take to say which rank it is.
+const GREETING: Duration = Duration::from_secs(5);
+
+/// How often the launcher is looked after.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// The most that is kept of what a launcher complains.
+const COMPLAINTS_BYTES_MAX: u64 = 64 << 10;
+
+/// What a job with namespaces of its own does first: a `/proc` of its own processes, ours at the first word's place, and
+/// memory to share that goes with it.
+const PREPARE: &str = r#"mount --bind /proc "$0" && mount -t proc bywire /proc &&
+mount -t tmpfs -o mode=1777 bywire /dev/shm && exec "$@""#;
+
+/// The same, with a name of its own, as launchers tell hosts apart by it, and once the interfaces have their carriers:
+/// the kernel tells of a new one a second late, and MPI passes over one without. The other rank's host does so in
+/// [`Installation::agent`].
+const PREPARE_SOURCE: &str = r#"echo bywire-source >/proc/sys/kernel/hostname &&
+timeout 5 sh -c 'while ip link | grep -q NO-CARRIER; do sleep 0.02; done'
+mount --bind /proc "$0" && mount -t proc bywire /proc &&
+mount -t tmpfs -o mode=1777 bywire /dev/shm && exec "$@""#;
+
+/// The namespaces of a job.
+const ISOLATED: [&str; 7] = ["--mount", "--uts", "--pid", "--fork", "--kill-child=SIGKILL", "sh", "-c"];
+
+/// Runs one fresh job of two ranks through its plan.
+///
+/// # Errors
+/// One line: the implementation is not here, or what the first end that failed said; by then all of it is gone.
+pub(crate) fn run(plan: &Plan, choice: Choice, place: &Place, cores: Cores) -> Result<Outcomes> {
+    let installation = Installation::of(choice.implementation)?;
+    let namespaces = match place {
+        Place::Namespaces(namespaces) => Some(&**namespaces),
+        _ => None,
+    };
+    ensure!(
+        namespaces.is_none_or(|namespaces| !namespaces.source.is_unprivileged() && may_isolate()),
+        "level mpi enters namespaces with its launcher: run as root for --link {}",
+        choice.link
+    );
+    let directory = directory(&plan.cookie);
+    let prefix = msg::directory("");
+    let prefix = prefix.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let _meeting_place = MeetingPlace::make(directory.clone(), prefix)?;
+    let socket = directory.join(SOCKET);
+    fs::create_dir(directory.join(OUR_PROC))?;
+    let listener = UnixListener::bind(&socket).context("cannot listen for MPI's ranks")?;
+    listener.set_nonblocking(true)?;
+    let launch = Launch { installation: &installation, choice, namespaces, directory: &directory };
+    let mut job = Running::start(launch.command(&socket)?)?;
+    // The ranks end with it.
+    let mut conversation = Conversation::new(listener, plan, cores);
+    match conversation.outcomes(&mut job) {
+        Ok(outcomes) => job.finish().map(|()| outcomes),
+        // What the launcher says explains more than that a rank is gone.
+        Err(error) if interrupt::requested() => Err(error),
+        Err(error) => match job.end() {
+            Some(said) => Err(error.context(format!("{}: {said}", choice.implementation))),
+            None => Err(error),
+        },
+    }
+}
+
+/// Where the job's files are: in memory where those that its ranks share are among them.
+fn directory(cookie: &str) -> PathBuf {
+    let usual = msg::directory(cookie);
+    match usual.file_name() {
+        Some(name) if !may_isolate() && Path::new(MEMORY).is_dir() => Path::new(MEMORY).join(name),
+        _ => usual,
+    }
+}
+
+/// What a launcher is told.
+struct Launch<'a> {
+    installation: &'a Installation,
+    choice: Choice,
+    namespaces: Option<&'a Namespaces>,
+    directory: &'a Path,
+}
+
+impl Launch<'_> {
+    fn command(&self, socket: &Path) -> Result<Command> {
+        let mut words: Vec<OsString> = vec![self.installation.launcher.clone().into()];
+        words.extend(self.options().into_iter().map(OsString::from));
+        // By the path of the running program, which may have been replaced since; a launcher's own is not ours.
+        let this = self.our_proc().join(format!("{}/exe", std::process::id()));
+        words.extend([this.into(), COMMAND.into(), socket.into(), self.installation.program.clone().into()]);
+        let mut command = match may_isolate() {
+            true => {
+                let prepare = if self.namespaces.is_some() { PREPARE_SOURCE } else { PREPARE };
+                let mut command = Command::new("unshare");
+                command.args(ISOLATED).arg(prepare).arg(self.our_proc()).args(words);
+                command.env("TMPDIR", MEMORY);
+                command
+            }
+            false => {
+                let mut command = Command::new(&words[0]);
+                command.args(&words[1..]).env("TMPDIR", self.directory);
+                // Else its segments outlive a job that is interrupted.
+                command.env("OMPI_MCA_btl_vader_backing_directory", self.directory);
+                command
+            }
+        };
+        command.envs(self.variables());
+        if let Some(namespaces) = self.namespaces {
+            namespaces.source.enter(&mut command)?;
+        }
+        Ok(command)
+    }
+
+    /// Where this process's `/proc` is to those of the job.
+    fn our_proc(&self) -> PathBuf {
+        if may_isolate() { self.directory.join(OUR_PROC) } else { PathBuf::from("/proc") }
+    }
+
+    /// The interface that both ranks reach each other by.
+    fn interface(&self) -> &'static str {
+        match self.choice.link {
+            Link::Shm | Link::Tcp => "lo",
+            Link::Veth => namespaces::INTERFACE,
+            Link::Eth => crate::ethernet::INTERFACE,
+        }
+    }
+
+    fn options(&self) -> Vec<String> {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let interface = self.interface();
+        let agent = self.installation.agent.display();
+        let hosts = self.namespaces.map(|pair| (pair.source.address(), pair.target.address()));
+        let mut options = match self.choice.implementation {
+            Implementation::OpenMpi => words("-n 2 --bind-to none --mca pml ob1"),
+            Implementation::Mpich => words("-n 2"),
+        };
+        options.extend(match (self.choice.implementation, self.choice.link) {
+            (Implementation::OpenMpi, Link::Shm) => words("--mca btl self,vader"),
+            (Implementation::OpenMpi, _) => {
+                words(&format!("--mca btl self,tcp --mca btl_tcp_if_include {interface}"))
+            }
+            (Implementation::Mpich, _) => Vec::new(),
+        });
+        options.extend(match (self.choice.implementation, hosts) {
+            (Implementation::OpenMpi, None) => words("--host localhost:2"),
+            (Implementation::OpenMpi, Some((source, target))) => [
+                words(&format!("--host {source}:1,{target}:1 --mca oob_tcp_if_include {interface}")),
+                vec!["--mca".to_owned(), "plm_rsh_agent".to_owned(), agent.to_string()],
+            ]
+            .concat(),
+            (Implementation::Mpich, None) => words("-hosts localhost"),
+            (Implementation::Mpich, Some((source, target))) => [
+                words(&format!(
+                    "-hosts {source},{target} -localhost {source} -iface {interface} -launcher ssh"
+                )),
+                vec!["-launcher-exec".to_owned(), agent.to_string()],
+            ]
+            .concat(),
+        });
+        options
+    }
+
+    fn variables(&self) -> Vec<(&'static str, String)> {
+        let mut variables = Vec::new();
+        if self.choice.implementation == Implementation::OpenMpi {
+            // It asks twice before it runs for root.
+            variables.push(("OMPI_ALLOW_RUN_AS_ROOT", "1".to_owned()));
+            variables.push(("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1".to_owned()));
+        } else if self.choice.link != Link::Shm {
+            // By the network even where both ranks are on one machine.
+            variables.push(("MPIR_CVAR_NOLOCAL", "1".to_owned()));
+            variables.push(("MPIR_CVAR_CH4_NETMOD", "ofi".to_owned()));
+            variables.push(("FI_PROVIDER", "tcp".to_owned()));
+            variables.push(("FI_TCP_IFACE", self.interface().to_owned()));
+        }
+        let network = self.namespaces.map(|pair| pair.target.path());
+        // As the job sees it, whose `/proc` is another one.
+        let network = network.and_then(|path| Some(self.our_proc().join(path.strip_prefix("/proc").ok()?)));
+        variables.extend(network.map(|path| ("BYWIRE_MPI_NETWORK", path.display().to_string())));
+        variables
+    }
+}
+
+/// May a job have namespaces of its own for processes and mounts? Found by trying, once.
+fn may_isolate() -> bool {
+    static TRIED: LazyLock<bool> = LazyLock::new(|| {
+        let mut command = Command::new("unshare");
+        command.args(ISOLATED).args([PREPARE, MEMORY, "true"]);
+        let tried = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        tried.is_ok_and(|status| status.success())
+    });
+    *TRIED
+}
+
+/// A running launcher in a process group of its own. Dropping it ends the group.
+struct Running {
+    child: Child,
+    group: Option<Group>,
+    complaints: Option<JoinHandle<String>>,
+}
+
+impl Running {
+    fn start(mut command: Command) -> Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+        end_with_this_thread(&mut command);
+        let mut child = command.spawn().context("cannot start MPI's launcher")?;
+        let group = Pid::from_raw(child.id() as i32).map(Group::of);
+        let said = child.stderr.take().context("MPI's launcher has no errors")?;
+        let complaints = Some(std::thread::spawn(move || read_some(said)));
+        Ok(Self { child, group, complaints })
+    }
+
+    /// Is the launcher gone already?
+    fn is_gone(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits until the job has ended by itself.
+    fn finish(mut self) -> Result<()> {
+        let until = Instant::now() + ENDING;
+        while !self.is_gone() {
+            interrupt::check()?;
+            ensure!(Instant::now() < until, "the MPI job does not end once it is done");
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        Ok(())
+    }
+
+    /// Ends the job; with the line that tells most of what the launcher complained.
+    fn end(mut self) -> Option<String> {
+        let until = Instant::now() + Duration::from_secs(1);
+        // It may be about to tell why.
+        while !self.is_gone() && Instant::now() < until {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        self.kill();
+        telling_line(&self.complaints.take()?.join().ok()?)
+    }
+
+    fn kill(&mut self) {
+        // The group first: once the child has been waited for, its number may belong to somebody else.
+        drop(self.group.take());
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Reads to the end and keeps the beginning.
+fn read_some(mut from: impl Read) -> String {
+    let mut kept = Vec::new();
+    let _cut_short = (&mut from).take(COMPLAINTS_BYTES_MAX).read_to_end(&mut kept);
+    let _ended = std::io::copy(&mut from, &mut std::io::sink());
+    String::from_utf8_lossy(&kept).into_owned()
+}
+
+/// The first line with a sentence in it: launchers draw lines around theirs.
+fn telling_line(said: &str) -> Option<String> {
+    let lines = || said.lines().map(str::trim).filter(|line| line.chars().any(char::is_alphabetic));
+    let line = lines().find(|line| line.to_lowercase().contains("error")).or_else(|| lines().next())?;
+    Some(line.chars().take(300).collect())
+}
+
+/// The parent's side of what the ranks say.
+struct Conversation<'a> {
+    listener: UnixListener,
+    plan: &'a Plan,
+    cores: Cores,
+    sender: Sender<Event>,
+    receiver: Receiver<Event>,
+    /// Whoever has said which rank it is; a rank ends with its socket.
+    ranks: Vec<(End, UnixStream)>,
+    until: Instant,
+}
+
+impl<'a> Conversation<'a> {
+    fn new(listener: UnixListener, plan: &'a Plan, cores: Cores) -> Self {
+        let (sender, receiver) = channel();
+        let until = Instant::now() + Duration::from_secs(plan.deadline_seconds) + GRACE;
+        Self { listener, plan, cores, sender, receiver, ranks: Vec::new(), until }
+    }
+
+    fn outcomes(&mut self, job: &mut Running) -> Result<Outcomes> {
+        let mut outcomes: Vec<Outcome> = Vec::new();
+        while outcomes.len() < 2 {
+            interrupt::check()?;
+            ensure!(Instant::now() < self.until, "the MPI job has not finished in time");
+            if self.ranks.len() < 2 {
+                self.accept()?;
+            }
+            match self.receiver.recv_timeout(LOOK_AGAIN) {
+                Ok(Event { end, word: Some(Word::Failed { reason, .. }) }) => {
+                    bail!("the {end} failed: {reason}")
+                }
+                Ok(Event { word: Some(Word::Outcome(outcome)), .. }) => outcomes.push(outcome),
+                Ok(Event { word: Some(other), .. }) => bail!("a rank spoke out of turn: {other:?}"),
+                Ok(Event { end, word: None }) if outcomes.iter().any(|outcome| outcome.end == end) => {}
+                Ok(Event { end, word: None }) => bail!("the {end} died in the middle of the test"),
+                // Of both ranks there is a last word: what they measured, or that their sockets have ended.
+                Err(RecvTimeoutError::Timeout) if self.ranks.len() < 2 && job.is_gone() => {
+                    bail!("MPI's launcher ended in the middle of the test")
+                }
+                Err(_) => {}
+            }
+        }
+        outcomes.sort_by_key(|outcome| outcome.end == End::Target);
+        let [source, target] = <[Outcome; 2]>::try_from(outcomes).expect("there are two");
+        ensure!((source.end, target.end) == (End::Source, End::Target), "one end reported twice");
+        Ok(Outcomes { source, target: Some(target), same_machine: true })
+    }
+
+    /// Takes a rank that has connected, and tells it what to do.
+    fn accept(&mut self) -> Result<()> {
+        let stream = match self.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error).context("cannot listen for MPI's ranks"),
+        };
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(GREETING))?;
+        let mut input = BufReader::new(stream.try_clone()?);
+        let mut number = String::new();
+        (&mut input).take(16).read_line(&mut number).context("a rank has not said its number")?;
+        let (end, role) = match number.trim() {
+            "0" => (End::Source, Role::Source { core: self.cores.source, address: String::new() }),
+            "1" => (End::Target, Role::Target { core: self.cores.target }),
+            other => bail!("there is no rank `{other}`"),
+        };
+        ensure!(!self.ranks.iter().any(|(known, _)| *known == end), "two ranks say that they are the {end}");
+        stream.set_read_timeout(None)?;
+        let order = Order { job: Job::Messages(self.plan.clone()), role };
+        (&stream).write_all((serde_json::to_string(&order)? + "\n").as_bytes())?;
+        let sender = self.sender.clone();
+        std::thread::spawn(move || listen(end, input, &sender));
+        self.ranks.push((end, stream));
+        Ok(())
+    }
+}
+
+impl Drop for Conversation<'_> {
+    fn drop(&mut self) {
+        for (_, stream) in &self.ranks {
+            let _gone = stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(implementation: Implementation, link: Link) -> String {
+        let installation = Installation {
+            launcher: PathBuf::from("mpiexec"),
+            program: PathBuf::from("rank"),
+            agent: PathBuf::from("agent"),
+        };
+        let choice = Choice { implementation, link };
+        let launch =
+            Launch { installation: &installation, choice, namespaces: None, directory: Path::new("/tmp") };
+        launch.options().join(" ")
+    }
+
+    #[test]
+    fn each_link_is_named_to_the_launcher() {
+        assert!(options(Implementation::OpenMpi, Link::Shm).contains("btl self,vader"));
+        let tcp = options(Implementation::OpenMpi, Link::Tcp);
+        assert!(tcp.contains("btl self,tcp") && tcp.contains("if_include lo"), "{tcp}");
+        assert!(!options(Implementation::Mpich, Link::Tcp).contains("--mca"));
+    }
+
+    #[test]
+    fn the_line_that_tells_most_is_found_among_ornaments() {
+        let said = "-----\nThere are not enough slots\n  an error came up: 5\n----\n";
+        assert_eq!(telling_line(said).as_deref(), Some("an error came up: 5"));
+        assert_eq!(telling_line("-----\nno slots\n").as_deref(), Some("no slots"));
+        assert_eq!(telling_line("-----\n\n"), None);
+    }
+
+    #[test]
+    fn a_launcher_that_goes_without_a_rank_is_told_with_what_it_said() {
+        let directory = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(directory.path().join("ranks")).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo no such device >&2; exit 1"]);
+        let mut job = Running::start(command).unwrap();
+        let plan = serde_json::from_value(plan()).unwrap();
+        let mut conversation = Conversation::new(listener, &plan, Cores { source: None, target: None });
+        let error = format!("{:#}", conversation.outcomes(&mut job).unwrap_err());
+        assert!(error.contains("launcher ended"), "{error}");
+        assert_eq!(job.end().as_deref(), Some("no such device"));
+    }
+
+    fn plan() -> serde_json::Value {
+        serde_json::json!({
+            "level": "mpi", "test": "latency", "link": null, "size_bytes": 8, "response_bytes": 8,
+            "block_us": 1000, "warmup_blocks": 1, "blocks": 1, "spin": true, "sleep": false, "verify": false,
+            "nagle": false, "socket_buffer_bytes": null, "integrity": null, "lent": false, "nodes": null,
+            "mtu_bytes": null, "bind": "127.0.0.1", "cookie": "", "deadline_seconds": 5,
+        })
+    }
+}

@@ -1,0 +1,176 @@
+//! The level `mpi`: messages between two ranks of a job, by MPI implementations as they come.
+//!
+//! The ranks run a small program of ours in C (`rank.c`), which the implementation's own compiler makes at first
+//! use. The implementation's own launcher starts it, each rank under a process of this program that reads its accounts.
+
+mod installation;
+mod launch;
+mod rank;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::ending::Misuse;
+use crate::ethernet::{self, Carriage};
+use crate::plan::{Level, Test, names};
+use crate::request::{MTU_BYTES, Request};
+
+pub use installation::Installation;
+pub(crate) use launch::run;
+pub use rank::{COMMAND, run as run_rank};
+
+/// What both ranks run.
+const RANK_PROGRAM: &str = include_str!("rank.c");
+
+/// In the directory of a job: where its ranks find the parent, …
+const SOCKET: &str = "ranks";
+
+/// … and where they find the parent's `/proc`, should theirs be another one.
+const OUR_PROC: &str = "proc";
+
+/// What MPI has calls for: the rest of the tests are about other ways to wait, or to be urgent.
+pub const TESTS: [Test; 5] = [Test::Latency, Test::Stream, Test::Bidir, Test::Rr, Test::Nhalf];
+
+names! {
+    /// Whose MPI.
+    Implementation, "MPI implementation" {
+        /// Open MPI as the distribution has it.
+        OpenMpi = "open-mpi",
+        /// MPICH as the Python Package Index has it.
+        Mpich = "mpich",
+    }
+}
+
+names! {
+    /// What carries the messages between the two ranks.
+    Link, "link of level mpi" {
+        /// The implementation's own shared memory.
+        Shm = "shm",
+        /// The implementation's TCP over loopback.
+        Tcp = "tcp",
+        /// The same over the kernel's cable between two namespaces.
+        Veth = "veth",
+        /// The same over Ethernet of the fabric between two namespaces, carried by one process.
+        Eth = "eth",
+    }
+}
+
+impl Implementation {
+    /// What it is, in a line.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "Open MPI as the distribution has it",
+            Self::Mpich => "MPICH as the Python Package Index has it",
+        }
+    }
+}
+
+impl Link {
+    /// How it carries, in a line.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::Shm => "the implementation's own shared memory",
+            Self::Tcp => "the implementation's TCP over loopback",
+            Self::Veth => "the same over the kernel's cable between two namespaces (needs root)",
+            Self::Eth => "the same over Ethernet of the fabric, carried by one process (needs root)",
+        }
+    }
+
+    /// Between namespaces that this joins.
+    fn ethernet(self) -> Option<ethernet::Link> {
+        match self {
+            Self::Shm | Self::Tcp => None,
+            Self::Veth => Some(ethernet::Link::Veth),
+            Self::Eth => Some(ethernet::Link::OneProcess),
+        }
+    }
+}
+
+/// Whose messages, carried by what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// Whose.
+    pub implementation: Implementation,
+    /// By what.
+    pub link: Link,
+}
+
+impl Choice {
+    /// Nothing where `request` is for another level.
+    ///
+    /// # Errors
+    /// An implementation, a link or a test that there is not, or an option that means nothing here.
+    pub(crate) fn asked(request: &Request) -> Result<Option<Self>> {
+        if request.level != Level::Mpi.name() {
+            request.refuse(&[("mpi", request.mpi.is_some())])?;
+            return Ok(None);
+        }
+        let implementation: Implementation =
+            request.mpi.as_deref().map_or(Ok(Implementation::OpenMpi), str::parse)?;
+        let link: Link = request.link.as_deref().map_or(Ok(Link::Shm), str::parse)?;
+        let test: Test = request.test.parse()?;
+        let names = TESTS.map(Test::name).join(", ");
+        ensure!(
+            TESTS.contains(&test),
+            Misuse(format!("level mpi has no test {test}: choose one of {names}"))
+        );
+        let between = if link.ethernet().is_some() { "namespaces" } else { "processes" };
+        ensure!(
+            request.between.as_deref().is_none_or(|asked| asked == between),
+            Misuse(format!("--link {link} joins {between}: leave out --between"))
+        );
+        request.refuse(&[
+            ("no-spin", request.spin == Some(false)),
+            ("untouched", request.untouched),
+            ("socket-buffer", request.socket_buffer_bytes.is_some()),
+            ("burden", request.burden_percent.is_some()),
+            ("mtu", request.mtu_bytes.is_some() && link.ethernet().is_none()),
+            ("key", request.key.is_some()),
+            ("segmentation", request.segmentation.is_some()),
+        ])?;
+        Ok(Some(Self { implementation, link }))
+    }
+
+    /// What the namespaces of the two ranks are joined by, where they have some.
+    pub(crate) fn carriage(self, mtu_bytes: Option<u32>) -> Option<Carriage> {
+        let mtu_bytes = mtu_bytes.unwrap_or(MTU_BYTES);
+        self.link.ethernet().map(|link| Carriage { link, mtu_bytes, coalesce: true, segmentation: true })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(change: impl FnOnce(&mut Request)) -> String {
+        let mut request = Request::new("mpi", "latency");
+        change(&mut request);
+        format!("{:#}", Choice::asked(&request).unwrap_err())
+    }
+
+    #[test]
+    fn what_mpi_has_not_is_refused_in_one_line_that_says_what_it_has() {
+        let refusals = [
+            (refusal(|r| r.mpi = Some("mvapich".into())), "choose one of open-mpi, mpich"),
+            (refusal(|r| r.link = Some("loopback".into())), "choose one of shm, tcp, veth, eth"),
+            (refusal(|r| r.test = "overhead".into()), "choose one of latency, stream, bidir, rr, nhalf"),
+            (refusal(|r| r.between = Some("threads".into())), "leave out --between"),
+            (refusal(|r| r.spin = Some(false)), "--no-spin means nothing"),
+            (refusal(|r| r.untouched = true), "--untouched means nothing"),
+            (refusal(|r| r.mtu_bytes = Some(9000)), "--mtu means nothing"),
+            (refusal(|r| (r.level, r.mpi) = ("tcp".into(), Some("mpich".into()))), "--mpi means nothing"),
+        ];
+        for (refusal, part) in refusals {
+            assert!(refusal.contains(part), "{refusal}");
+            assert!(!refusal.contains('\n'), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn only_links_between_namespaces_have_a_carriage() {
+        let carriage = |link| Choice { implementation: Implementation::Mpich, link }.carriage(Some(9000));
+        assert_eq!((carriage(Link::Shm), carriage(Link::Tcp)), (None, None));
+        assert_eq!(carriage(Link::Veth).map(|carriage| carriage.link), Some(ethernet::Link::Veth));
+        assert_eq!(carriage(Link::Eth).map(|carriage| carriage.mtu_bytes), Some(9000));
+    }
+}

@@ -1,0 +1,295 @@
+//! The process between the launcher and a rank: it does for the rank what a worker does for itself.
+//!
+//! A launcher starts it in the place of the program; it starts that, reads its accounts between blocks, and speaks with
+//! the parent over a Unix socket, which crosses network namespaces. It lives no longer than that socket.
+
+use std::env;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use hdrhistogram::Histogram;
+
+use super::OUR_PROC;
+use crate::clock::Clock;
+use crate::cpu::{Snapshot, process_seconds_by};
+use crate::namespaces::end_with_this_thread;
+use crate::pin;
+use crate::plan::{Details, End, Job, Order, Outcome, Part, Plan, Role, Test, Word};
+use crate::test::{buckets, histogram};
+
+/// The hidden subcommand that a launcher runs: `__mpi-rank SOCKET PROGRAM`.
+pub const COMMAND: &str = "__mpi-rank";
+
+/// Round trips of one block that a rank may tell; it ends the block itself where there are more.
+const SAMPLES_MAX: usize = 8 << 20;
+
+/// Lines of others that are passed over at once, and the longest line.
+const COMPLAINTS_MAX: usize = 64;
+const LINE_BYTES_MAX: u64 = 4096;
+
+/// Where launchers tell a rank its number.
+const RANK_VARIABLES: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"];
+
+/// Plays one rank as the parent at `socket` orders.
+///
+/// # Errors
+/// There is no parent or no number of the rank, or what the parent was told: the launcher then ends the other rank.
+pub fn run(socket: &Path, program: &Path) -> Result<()> {
+    let number = RANK_VARIABLES.iter().find_map(|name| env::var(name).ok());
+    let number = number.context("this is no rank of an MPI job: it is started by `bywire measure mpi`")?;
+    let mut parent = UnixStream::connect(socket).context("the measurement is gone")?;
+    writeln!(parent, "{number}")?;
+    let mut line = String::new();
+    let mut input = BufReader::new(parent.try_clone()?);
+    input.read_line(&mut line)?;
+    let order: Order = serde_json::from_str(&line).context("a rank's order makes no sense")?;
+    let (end, core) = match order.role {
+        Role::Target { core } => (End::Target, core),
+        Role::Source { core, .. } => (End::Source, core),
+        _ => bail!("a rank's order makes no sense"),
+    };
+    let deadline = Instant::now() + order.job.deadline();
+    let to_parent = parent.try_clone()?;
+    std::thread::spawn(move || end_with_parent(input, to_parent, end, deadline));
+    let Job::Messages(plan) = &order.job else { bail!("a rank's order makes no sense") };
+    let own = socket.with_file_name(OUR_PROC);
+    let parents_proc = if own.join("self").exists() { own } else { PathBuf::from("/proc") };
+    let course = Course { plan, end, core, parents_proc, thread: String::new() };
+    let outcome = course.play(program).inspect_err(|error| {
+        say(&parent, &Word::Failed { end, reason: format!("{error:#}") });
+    })?;
+    say(&parent, &Word::Outcome(outcome));
+    Ok(())
+}
+
+/// Writes one line to the parent; a parent that is gone needs no answer.
+fn say(mut parent: &UnixStream, word: &Word) {
+    if let Ok(line) = serde_json::to_string(word) {
+        let _gone = parent.write_all((line + "\n").as_bytes());
+    }
+}
+
+/// Ends this process, and the rank with it, when the parent is gone or the deadline passes.
+fn end_with_parent(mut input: BufReader<UnixStream>, parent: UnixStream, end: End, deadline: Instant) {
+    let remaining = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    let _waits_for_ever = input.get_ref().set_read_timeout(Some(remaining));
+    let late = input.read(&mut [0]).is_err();
+    if late {
+        say(&parent, &Word::Failed { end, reason: "the MPI job has not finished in time".to_owned() });
+    }
+    std::process::exit(3);
+}
+
+/// The rank's way through the blocks of a pair, as [`crate::test::Course`] goes it.
+struct Course<'a> {
+    plan: &'a Plan,
+    end: End,
+    core: Option<u32>,
+    /// Where the processes are that carry messages.
+    parents_proc: PathBuf,
+    /// The rank's thread, as this process's `/proc` calls it.
+    thread: String,
+}
+
+impl Course<'_> {
+    fn play(mut self, program: &Path) -> Result<Outcome> {
+        if let Some(core) = self.core {
+            pin::pin_to(core).with_context(|| format!("cannot run on core {core}"))?;
+        }
+        let mut rank = Rank::start(self.plan, program)?;
+        let introduced = rank.line("rank")?;
+        let mut words = introduced.trim_end().splitn(4, ' ').skip(1);
+        let (number, thread) = (words.next(), words.next().unwrap_or_default());
+        let expected = if self.end == End::Source { "0" } else { "1" };
+        ensure!(number == Some(expected), "the rank says that it is another one: {introduced}");
+        self.thread = format!("/proc/{thread}");
+        let version = words.next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut outcome = self.run(&mut rank)?;
+        if self.end == End::Source {
+            outcome.details.insert("mpi_version".to_owned(), version.replace(" Version:", "").into());
+        }
+        rank.finish()?;
+        Ok(outcome)
+    }
+
+    fn run(&self, rank: &mut Rank) -> Result<Outcome> {
+        let (mut warmup, mut blocks) = (Vec::new(), Vec::new());
+        let (mut all, mut block) = (histogram(), histogram());
+        let (mut first, mut last) = (None, None);
+        for index in 0..self.plan.warmup_blocks + self.plan.blocks {
+            let kept = index >= self.plan.warmup_blocks;
+            let [cpu_ns] = numbers(&rank.line("ready")?)?;
+            let before = self.snapshot(cpu_ns);
+            let carriers_before = self.carriers_seconds();
+            let began = Instant::now();
+            rank.go()?;
+            block.clear();
+            let (mut part, cpu_ns, samples) = rank.block()?;
+            // Before the samples: taking them in is this process's work, on the rank's core.
+            let (ended, after) = (Instant::now(), self.snapshot(cpu_ns));
+            part.carriers_cpu_seconds = self.carriers_seconds() - carriers_before;
+            rank.samples(samples, &mut block)?;
+            part.disturbed = before.disturbed_since(&after);
+            part.reading = (!block.is_empty()).then(|| block.value_at_quantile(0.5) as f64 / 2.0);
+            if kept {
+                all.add(&block)?;
+                first.get_or_insert((began, before));
+                last = Some((ended, after));
+                blocks.push(part);
+            } else {
+                warmup.push(part);
+            }
+        }
+        let (cpu, cpu_seconds) = match (first, last) {
+            (Some(first), Some(last)) => (first.1.until(&last.1), (last.0 - first.0).as_secs_f64()),
+            _ => Default::default(),
+        };
+        let (end, round_trips) = (self.end, buckets(&all));
+        Ok(Outcome { end, blocks, warmup, round_trips, cpu, cpu_seconds, details: Details::new() })
+    }
+
+    fn snapshot(&self, cpu_ns: u64) -> Snapshot {
+        Snapshot::of_thread_that_ran(&self.thread, self.core, cpu_ns as f64 * 1e-9)
+    }
+
+    /// As [`crate::test::Course`] reads it.
+    fn carriers_seconds(&self) -> f64 {
+        match self.end {
+            End::Source => self
+                .plan
+                .carriers
+                .iter()
+                .map(|&process| process_seconds_by(&self.parents_proc, process))
+                .sum(),
+            End::Target => 0.0,
+        }
+    }
+}
+
+/// The running program. Dropping it ends it.
+struct Rank {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Rank {
+    fn start(plan: &Plan, program: &Path) -> Result<Self> {
+        let test = match plan.test {
+            Test::Latency | Test::Rr => "latency",
+            Test::Bidir => "bidir",
+            _ => "stream",
+        };
+        let counter = Clock::shared().source() == "tsc";
+        let numbers = [
+            plan.size_bytes,
+            plan.response_bytes,
+            plan.block_us,
+            u64::from(plan.warmup_blocks + plan.blocks),
+            plan.verify.into(),
+            counter.into(),
+        ];
+        let mut command = Command::new(program);
+        command.arg(test).args(numbers.map(|number| number.to_string()));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        end_with_this_thread(&mut command);
+        let mut child = command.spawn().context("cannot start a rank's program")?;
+        let input = child.stdin.take().context("a rank has no input")?;
+        let output = child.stdout.take().context("a rank has no output")?;
+        Ok(Self { child, input, output: BufReader::new(output) })
+    }
+
+    /// The next line that begins with `word`. Libraries may complain on the same output: what they say is passed over.
+    fn line(&mut self, word: &str) -> Result<String> {
+        let mut complaint = None;
+        for _ in 0..COMPLAINTS_MAX {
+            let mut line = String::new();
+            (&mut self.output).take(LINE_BYTES_MAX).read_line(&mut line)?;
+            if let Some(reason) = line.strip_prefix("failed ") {
+                bail!("{}", reason.trim_end());
+            }
+            if line.is_empty() {
+                break;
+            }
+            if line.ends_with('\n') && line.split(' ').next() == Some(word) {
+                return Ok(line);
+            }
+            complaint.get_or_insert(line);
+        }
+        match complaint {
+            Some(line) => bail!("the rank ended in the middle of the test; it said: {}", line.trim_end()),
+            None => bail!("the rank ended in the middle of the test"),
+        }
+    }
+
+    fn go(&mut self) -> Result<()> {
+        self.input.write_all(b"\n").context("the rank ended in the middle of the test")
+    }
+
+    /// What it tells of a block; with the CPU time of its thread so far, in ns, and how many samples follow.
+    fn block(&mut self) -> Result<(Part, u64, u64)> {
+        let [began_ns, took_ns, operations, sent_bytes, received_bytes, cpu_ns, ran_ns, samples] =
+            numbers(&self.line("block")?)?;
+        ensure!(samples <= SAMPLES_MAX as u64, "the rank tells more round trips than it may: {samples}");
+        let part = Part {
+            began_ns,
+            seconds: took_ns as f64 * 1e-9,
+            operations,
+            sent_bytes,
+            received_bytes,
+            cpu_seconds: cpu_ns as f64 * 1e-9,
+            ..Part::default()
+        };
+        Ok((part, ran_ns, samples))
+    }
+
+    /// The round trips of the block that it has told of.
+    fn samples(&mut self, count: u64, round_trips: &mut Histogram<u64>) -> Result<()> {
+        let mut bytes = [0; 4];
+        for _ in 0..count {
+            self.output.read_exact(&mut bytes)?;
+            round_trips.saturating_record(u32::from_ne_bytes(bytes).into());
+        }
+        Ok(())
+    }
+
+    /// Waits until it has left the job.
+    fn finish(&mut self) -> Result<()> {
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the rank ended with {status}");
+        Ok(())
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+/// The numbers of a line behind its first word.
+fn numbers<const COUNT: usize>(line: &str) -> Result<[u64; COUNT]> {
+    let said = || format!("the rank said: {}", line.trim_end());
+    let numbers: Vec<u64> =
+        line.split_whitespace().skip(1).map(str::parse).collect::<Result<_, _>>().with_context(said)?;
+    numbers.try_into().ok().with_context(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_its_numbers_or_is_quoted() {
+        assert_eq!(numbers("block 1 2 3\n").unwrap(), [1, 2, 3]);
+        for line in ["block 1 2\n", "block 1 2 3 4\n", "block 1 2 x\n", ""] {
+            let error = format!("{:#}", numbers::<3>(line).unwrap_err());
+            assert!(error.contains(&format!("the rank said: {}", line.trim_end())), "{error}");
+        }
+    }
+}

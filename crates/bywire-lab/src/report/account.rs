@@ -1,0 +1,107 @@
+//! Where the time of a message goes, as bars: by differences between variants, and by samples of both cores.
+
+use crate::breakdown::{Account, REST, Share};
+use crate::cell::Cell;
+use crate::report::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
+use crate::report::quantity;
+use crate::report::way::Way;
+use crate::sampling;
+
+/// Both plots; empty where nothing was broken down.
+pub fn plots(ways: &[Way]) -> [Plot; 2] {
+    let accounts: Vec<(String, Account)> = ways
+        .iter()
+        .flat_map(|way| {
+            let cells = way.by_size("breakdown").into_iter();
+            cells.filter_map(|cell| Some((row_name(way, cell), Account::of(cell)?)))
+        })
+        .collect();
+    [by_differences(&accounts), by_samples(&accounts)]
+}
+
+fn row_name(way: &Way, cell: &Cell) -> String {
+    let size = quantity::size(cell.size_bytes.unwrap_or(0));
+    format!("{}, {size}: {}", way.label, quantity::duration(cell.value))
+}
+
+fn by_differences(accounts: &[(String, Account)]) -> Plot {
+    let bars = accounts.iter().map(|(name, account)| (name.clone(), &account.parts[..])).collect();
+    let beside = accounts.iter().flat_map(|(name, account)| {
+        let told = |share: &Share| {
+            let [low, high] = share.ci95_ns.map(quantity::duration);
+            format!(
+                "{name}: {} {} ({low} to {high}), {}.",
+                share.name,
+                quantity::duration(share.ns),
+                share.how
+            )
+        };
+        account.beside.iter().map(told).collect::<Vec<_>>()
+    });
+    let mut notes: Vec<String> = accounts.iter().flat_map(|(_, account)| account.notes.clone()).collect();
+    notes.sort();
+    notes.dedup();
+    Plot {
+        remarks: beside.chain(notes).collect(),
+        ..stacked(
+            "breakdown",
+            "Where a half-RTT goes, by differences",
+            "Each part is what leaving it out saves, one after the other, in fresh pairs taken in turn; what is left over \
+             is shown as not explained. A part below nought cost less than leaving it out. The table says of each how it \
+             was found, with its 95 % interval.",
+            bars,
+        )
+    }
+}
+
+fn by_samples(accounts: &[(String, Account)]) -> Plot {
+    let bars = accounts.iter().flat_map(|(name, account)| {
+        account.cores.iter().map(move |core| {
+            (format!("{}, {}", name.split(": ").next().unwrap_or(name), core.end), &core.parts[..])
+        })
+    });
+    stacked(
+        "breakdown-samples",
+        "Where both cores are during a half-RTT, by samples",
+        "What the core of each end was at while a half-RTT passed, as the kernel's clock found it every 0.1 ms. While one \
+         end works the other waits, so each core is idle or polls for much of the time.",
+        bars.collect(),
+    )
+}
+
+/// One bar for each row, its parts in the order in which they first occur, what is not explained last.
+fn stacked(id: &'static str, title: &'static str, about: &str, bars: Vec<(String, &[Share])>) -> Plot {
+    let mut names: Vec<&str> = Vec::new();
+    for share in bars.iter().flat_map(|(_, shares)| shares.iter()) {
+        if !names.contains(&share.name.as_str()) {
+            names.push(&share.name);
+        }
+    }
+    // The kinds of samples have an order of their own, the parts of a ladder that in which they were left out.
+    let kinds = sampling::KINDS;
+    names.sort_by_key(|name| (*name == REST, kinds.iter().position(|kind| kind == name)));
+    let part = |(slot, name): (usize, &&str)| {
+        let points = bars.iter().enumerate().filter_map(|(index, (_, shares))| {
+            let share = shares.iter().find(|share| share.name == **name)?;
+            let whole_ns: f64 = shares.iter().map(|share| share.ns).sum();
+            let [low, high] = share.ci95_ns.map(quantity::duration);
+            Some(Point {
+                band: Some(share.ci95_ns.map(|ns| ns / whole_ns)),
+                note: Some(format!("{} ({low} to {high}); {}", quantity::duration(share.ns), share.how)),
+                ..Point::new(index as f64, share.ns / whole_ns)
+            })
+        });
+        Series { name: (*name).to_owned(), look: Look::Part, slot, points: points.collect() }
+    };
+    Plot {
+        id,
+        title,
+        about: about.to_owned(),
+        kind: Kind::Bars,
+        x: Axis { name: "message", quantity: Quantity::Name, logarithmic: false },
+        y: Axis { name: "share of a half-RTT", quantity: Quantity::Share, logarithmic: false },
+        series: names.iter().enumerate().map(part).collect(),
+        categories: bars.into_iter().map(|(name, _)| name).collect(),
+        remarks: Vec::new(),
+    }
+}

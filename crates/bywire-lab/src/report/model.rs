@@ -1,0 +1,273 @@
+//! The graphs that the source documents had, redrawn by the models of their machines.
+
+use maud::{Markup, html};
+
+use crate::model::{Kind, Machine, Pipeline, machines};
+use crate::report::plot::{Axis, Kind as Drawn, Look, Plot, Point, Quantity, Series};
+use crate::report::quantity;
+
+const SIZE: Axis = Axis { name: "message length", quantity: Quantity::Size, logarithmic: true };
+const RATE: Axis = Axis { name: "rate", quantity: Quantity::Rate, logarithmic: true };
+const HALF_RTT: Axis = Axis { name: "half-RTT", quantity: Quantity::Duration, logarithmic: true };
+
+/// Points of a curve for each doubling of the length.
+const POINTS_PER_DOUBLING: u32 = 4;
+
+/// Both sides of so many ends of packets are among the points.
+const EDGES: u32 = 8;
+
+/// A graph that a document had.
+struct Graph {
+    id: &'static str,
+    document: &'static str,
+    title: &'static str,
+    /// The test of the figures that belong on it.
+    test: &'static str,
+    to_bytes: f64,
+    axis: Axis,
+    value: fn(&Pipeline, f64) -> f64,
+}
+
+const GRAPHS: [Graph; 6] = [
+    Graph {
+        id: "model-gm-one-way",
+        document: "gm",
+        title: "GM, 2005, as a model: one-way rate",
+        test: "stream",
+        to_bytes: 1048576.0,
+        axis: RATE,
+        value: Pipeline::one_way,
+    },
+    Graph {
+        id: "model-gm-two-way",
+        document: "gm",
+        title: "GM, 2005, as a model: two-way rate",
+        test: "bidir",
+        to_bytes: 1048576.0,
+        axis: RATE,
+        value: Pipeline::two_way,
+    },
+    Graph {
+        id: "model-gm-half-rtt",
+        document: "gm",
+        title: "GM, 2005, as a model: half-RTT",
+        test: "latency",
+        to_bytes: 16384.0,
+        axis: HALF_RTT,
+        value: |pipeline, bytes| pipeline.half_rtt(bytes) * 1e9,
+    },
+    Graph {
+        id: "model-bip-ping-pong",
+        document: "bip",
+        title: "BIP-IP, 1997, as a model: rate of a ping-pong",
+        test: "ping-pong",
+        to_bytes: 1048576.0,
+        axis: RATE,
+        value: |pipeline, bytes| bytes / pipeline.half_rtt(bytes),
+    },
+    Graph {
+        id: "model-toe-half-rtt",
+        document: "toe",
+        title: "10-Gigabit TOE, 2005, as a model: half-RTT",
+        test: "latency",
+        to_bytes: 16384.0,
+        axis: HALF_RTT,
+        value: |pipeline, bytes| pipeline.half_rtt(bytes) * 1e9,
+    },
+    Graph {
+        id: "model-trapeze-half-rtt",
+        document: "trapeze",
+        title: "Trapeze, 1998, as a model: half-RTT",
+        test: "latency",
+        to_bytes: 16384.0,
+        axis: HALF_RTT,
+        value: |pipeline, bytes| pipeline.half_rtt(bytes) * 1e9,
+    },
+];
+
+/// Every graph.
+pub fn plots() -> Vec<Plot> {
+    let machines = machines();
+    GRAPHS.iter().map(|graph| graph.plot(&machines)).collect()
+}
+
+impl Graph {
+    fn plot(&self, machines: &[Machine]) -> Plot {
+        let machines = || machines.iter().filter(|machine| machine.document == self.document).enumerate();
+        let mut series: Vec<Series> = machines()
+            .map(|(slot, machine)| Series {
+                name: machine.name.to_owned(),
+                look: Look::Model,
+                slot,
+                points: self
+                    .lengths(&machine.pipeline)
+                    .into_iter()
+                    .map(|bytes| Point::new(bytes, (self.value)(&machine.pipeline, bytes)))
+                    .collect(),
+            })
+            .collect();
+        series.extend(machines().filter_map(|(slot, machine)| self.published(slot, machine)));
+        Plot {
+            id: self.id,
+            title: self.title,
+            about: "Lines are the model's, drawn from the document's own printed figures; symbols are what it prints. \
+                    Nothing here was measured."
+                .into(),
+            kind: Drawn::Curves,
+            x: SIZE,
+            y: self.axis,
+            categories: Vec::new(),
+            series,
+            remarks: Vec::new(),
+        }
+    }
+
+    /// The lengths that a curve is drawn at.
+    fn lengths(&self, pipeline: &Pipeline) -> Vec<f64> {
+        let count = (self.to_bytes.log2() * f64::from(POINTS_PER_DOUBLING)) as u32;
+        let spread =
+            (0..=count).map(|point| (f64::from(point) / f64::from(POINTS_PER_DOUBLING)).exp2().round());
+        let edges = (1..=EDGES).map(|edge| f64::from(edge) * pipeline.packet_bytes);
+        let mut lengths: Vec<f64> = spread.chain(edges.flat_map(|edge| [edge, edge + 1.0])).collect();
+        lengths.retain(|length| *length <= self.to_bytes);
+        lengths.sort_by(f64::total_cmp);
+        lengths.dedup();
+        lengths
+    }
+
+    /// The printed points of a machine that belong here; a rate of long messages stands at the right.
+    fn published(&self, slot: usize, machine: &Machine) -> Option<Series> {
+        let of_test = machine.checks.iter().filter(|check| check.figure.test == self.test);
+        let mut points: Vec<Point> = Vec::new();
+        for check in of_test
+            .filter(|check| ["ns", "bytes_per_second"].contains(&check.figure.normalised.unit.as_str()))
+        {
+            let x = check.figure.size_bytes.map_or(self.to_bytes, |size| size as f64);
+            let note = format!("{} {}", check.figure.printed, check.figure.unit);
+            points.retain(|point| (point.x, point.note.as_ref()) != (x, Some(&note)));
+            points.push(Point { note: Some(note), ..Point::new(x, check.figure.normalised.value) });
+        }
+        let name = format!("{}, as printed", machine.name);
+        (!points.is_empty()).then_some(Series { name, look: Look::Historic, slot, points })
+    }
+}
+
+/// The section that holds the graphs and what each model says of each printed figure.
+pub fn section(plots: &[Plot]) -> Markup {
+    html! {
+        h2 #models { "The documents' machines, as models" }
+        p.about { "The graphs of the source documents are lost; their printed figures are not. A pipeline of few stages, made of those figures alone, draws the graphs again. What was fitted is met by construction; what was predicted tells how good the model is." }
+        section.card {
+            h3 { "What the models say of what was printed" }
+            details {
+                summary { "Table: models and printed figures" }
+                (table())
+            }
+        }
+        @for plot in plots { (plot.section(plot.id)) }
+    }
+}
+
+fn table() -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="Models and printed figures" {
+            table {
+                thead { tr {
+                    th scope="col" { "machine" }
+                    th scope="col" { "figure" }
+                    th.figure scope="col" { "printed" }
+                    th.figure scope="col" { "model" }
+                    th.figure scope="col" { "error" }
+                    th scope="col" { "by" }
+                } }
+                tbody { @for row in rows() { tr {
+                    th scope="row" { (row.machine) }
+                    td { (row.figure) }
+                    td.figure { (row.printed) }
+                    td.figure { (row.modelled) }
+                    td.figure { (row.error) }
+                    td { (row.kind.name()) ": " (row.from) }
+                } } }
+            }
+        }
+    }
+}
+
+/// A printed figure and what its model says, as text.
+pub struct Row {
+    /// The machine.
+    pub machine: &'static str,
+    /// What it is about.
+    pub figure: String,
+    /// As printed.
+    pub printed: String,
+    /// In today's words.
+    pub modelled: String,
+    /// Signed, in percent.
+    pub error: String,
+    /// Fitted or predicted.
+    pub kind: Kind,
+    /// What it follows from.
+    pub from: &'static str,
+}
+
+/// All of them, in the order of the machines.
+pub fn rows() -> Vec<Row> {
+    let machines = machines();
+    let checks = machines.iter().flat_map(|machine| machine.checks.iter().map(move |check| (machine, check)));
+    checks
+        .map(|(machine, check)| {
+            let figure = check.figure;
+            let size =
+                figure.size_bytes.map(|size| format!(", {}", quantity::size(size))).unwrap_or_default();
+            let modelled = match figure.normalised.unit.as_str() {
+                "ns" => quantity::duration(check.modelled),
+                "bytes_per_second" => quantity::rate(check.modelled),
+                "bytes" => format!("{:.0} B", check.modelled),
+                "transactions_per_second" => quantity::per_second(check.modelled),
+                _ => quantity::factor(check.modelled),
+            };
+            Row {
+                machine: machine.name,
+                figure: format!("{}{size}", figure.what),
+                printed: format!("{} {}", figure.printed, figure.unit),
+                modelled,
+                error: format!("{:+.1} %", check.error() * 100.0),
+                kind: check.kind,
+                from: check.from,
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_graph_has_its_curves_and_every_document_its_points() {
+        let plots = plots();
+        for (plot, graph) in plots.iter().zip(&GRAPHS) {
+            let lines = plot.series.iter().filter(|series| series.look == Look::Model);
+            assert!(lines.clone().count() >= 2, "{}", plot.id);
+            for line in lines {
+                assert!(
+                    line.points.iter().all(|point| point.y.is_finite() && point.y > 0.0),
+                    "{}",
+                    line.name
+                );
+            }
+            let printed = plot.series.iter().any(|series| series.look == Look::Historic);
+            // Of BIP's ping-pong no point is printed, but for its request/response.
+            assert_eq!(printed, graph.document != "bip", "{}", plot.id);
+        }
+    }
+
+    #[test]
+    fn the_table_says_of_each_figure_whether_it_was_predicted_and_how_far_off() {
+        let text = table().into_string();
+        for part in ["predicted: ", "fitted: ", "+7.3 %", "GM 2.1, PCIXE", "838 MByte/s"] {
+            assert!(text.contains(part), "{part} is missing");
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! The load generator: one thread, sockets that never block, one request at a time on each connection.
+
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use hdrhistogram::Histogram;
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::response::Response;
+use super::{Documents, Plan, Trace};
+use crate::clock::Clock;
+use crate::endpoint::PATIENCE;
+use crate::statistics::SplitMix;
+use crate::test::histogram;
+
+/// What is received at once, at most.
+const RECEIVE_BYTES: usize = 256 << 10;
+
+/// Connections that are attended to between two looks at the clock.
+const EVENTS: usize = 256;
+
+/// How long a closed loop sleeps at most before it looks whether anything is wrong.
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// How much longer than it asks an open loop waits for what is still unanswered.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A client of a server, with connections that stay open.
+pub struct Load {
+    epoll: OwnedFd,
+    connections: Vec<Connection>,
+    documents: Documents,
+    /// For each document, what asks for it.
+    requests: Vec<Vec<u8>>,
+    trace: Trace,
+    /// Where in the trace the next request stands.
+    next: usize,
+    verify: bool,
+    /// Rather than poll between requests that are due.
+    sleeps: bool,
+    buffer: Vec<u8>,
+    events: Vec<epoll::Event>,
+    clock: Clock,
+}
+
+struct Connection {
+    socket: OwnedFd,
+    response: Response,
+    document: u32,
+    /// When it was due, and when it was sent; absent while nothing is asked.
+    asked: Option<Asked>,
+}
+
+#[derive(Clone, Copy)]
+struct Asked {
+    due_ns: u64,
+    sent_ns: u64,
+}
+
+/// A request that has been answered.
+struct Answered {
+    connection: usize,
+    asked: Asked,
+    at_ns: u64,
+    sent_bytes: u64,
+    received_bytes: u64,
+}
+
+/// What a closed loop did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Closed {
+    /// How long it took, to the last answer.
+    pub elapsed_ns: u64,
+    /// Requests that were answered.
+    pub answered: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Bytes of the documents in their answers.
+    pub received_bytes: u64,
+}
+
+/// What an open loop did.
+#[derive(Clone, Debug)]
+pub struct Open {
+    /// Requests that became due.
+    pub due: u64,
+    /// Those that were answered.
+    pub answered: u64,
+    /// From the first one's time to the last answer.
+    pub elapsed_ns: u64,
+    /// Of each request from when it was due to its answer, in ns; one without an answer counts with how long it waited.
+    pub from_due: Histogram<u64>,
+    /// Of those that were answered, from when they were sent: what a client would have seen that waits with the next
+    /// request until the last one is answered.
+    pub from_sent: Histogram<u64>,
+}
+
+impl Load {
+    /// Opens all connections to the server at `address`: `IP:PORT`, or `unix:PATH`.
+    ///
+    /// # Errors
+    /// It does not listen there.
+    pub fn connect(plan: &Plan, address: &str) -> Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot wait for sockets")?;
+        let documents = Documents::of(plan);
+        let connections: Vec<Connection> = (0..plan.connections)
+            .map(|_| {
+                let socket = connect(address).with_context(|| format!("cannot connect to {address}"))?;
+                Ok(Connection { socket, response: Response::default(), document: 0, asked: None })
+            })
+            .collect::<Result<_>>()?;
+        for (index, connection) in connections.iter().enumerate() {
+            let data = epoll::EventData::new_u64(index as u64);
+            epoll::add(&epoll, &connection.socket, data, epoll::EventFlags::IN)?;
+        }
+        let request = |document| {
+            let path = Documents::path(document);
+            format!("GET {path} HTTP/1.1\r\nHost: laboratory\r\n\r\n").into_bytes()
+        };
+        Ok(Self {
+            epoll,
+            connections,
+            requests: (0..documents.sizes().len() as u32).map(request).collect(),
+            trace: Trace::of(plan, &documents),
+            documents,
+            next: 0,
+            verify: plan.verify,
+            sleeps: !plan.carriers.is_empty(),
+            buffer: vec![0; RECEIVE_BYTES],
+            events: Vec::with_capacity(EVENTS),
+            clock: Clock::shared(),
+        })
+    }
+
+    /// The mean length of what is asked for, in bytes.
+    pub fn mean_bytes(&self) -> f64 {
+        self.trace.mean_bytes(&self.documents)
+    }
+
+    /// Asks on every connection, again and again as soon as there is an answer, for so long, and waits for the answers
+    /// to what was asked by then. Every connection is answered at least once, and nobody works for this client before or
+    /// afterwards: all that was asked, its time and what it cost belong together. Round trips in ns are added to
+    /// `round_trips`. No connection may be waiting for an answer before.
+    ///
+    /// # Errors
+    /// The server ends a connection, sends something else, or nothing for ten seconds.
+    pub fn closed(&mut self, duration: Duration, round_trips: &mut Histogram<u64>) -> Result<Closed> {
+        let began_ns = self.clock.now_ns();
+        let until_ns = began_ns + duration.as_nanos() as u64;
+        for connection in 0..self.connections.len() {
+            self.ask(connection, began_ns)?;
+        }
+        let mut waiting = self.connections.len();
+        let mut closed = Closed::default();
+        let mut moved_ns = began_ns;
+        while waiting > 0 {
+            self.wait(Some(&NAP))?;
+            for event in 0..self.events.len() {
+                let Some(answered) = self.attend(event)? else { continue };
+                closed.answered += 1;
+                closed.elapsed_ns = answered.at_ns.saturating_sub(began_ns);
+                closed.sent_bytes += answered.sent_bytes;
+                closed.received_bytes += answered.received_bytes;
+                round_trips.saturating_record(answered.at_ns.saturating_sub(answered.asked.sent_ns));
+                if answered.at_ns < until_ns {
+                    self.ask(answered.connection, answered.at_ns)?;
+                } else {
+                    waiting -= 1;
+                }
+            }
+            let now_ns = self.clock.now_ns();
+            if !self.events.is_empty() {
+                moved_ns = now_ns;
+            }
+            ensure_alive(now_ns, moved_ns)?;
+        }
+        Ok(closed)
+    }
+
+    /// Asks at moments that come `per_second` in the mean and know nothing of each other, for so long, and waits for the
+    /// answers a while longer. A request that is due while all connections are taken waits for one, and its time runs. No
+    /// connection may be waiting for an answer before, and none does afterwards.
+    ///
+    /// It polls, as a client that had to be woken would be late and charge the server with it; but where others carry what
+    /// it sends and need a core for that, it sleeps until a request is due or an answer is there.
+    ///
+    /// # Errors
+    /// As [`Load::closed`].
+    pub fn open(&mut self, per_second: f64, duration: Duration, seed: u64) -> Result<Open> {
+        const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut moments = Moments::new(per_second, seed);
+        let mut idle: Vec<usize> = (0..self.connections.len()).collect();
+        let began_ns = self.clock.now_ns();
+        let end_ns = began_ns + duration.as_nanos() as u64;
+        let give_up_ns = end_ns + (GRACE + duration).as_nanos() as u64;
+        let mut due_ns = moments.next_after(began_ns);
+        let mut open =
+            Open { due: 0, answered: 0, elapsed_ns: 0, from_due: histogram(), from_sent: histogram() };
+        loop {
+            let now_ns = self.clock.now_ns();
+            while due_ns <= now_ns && due_ns < end_ns {
+                let Some(connection) = idle.pop() else { break };
+                self.ask(connection, due_ns)?;
+                open.due += 1;
+                due_ns = moments.next_after(due_ns);
+            }
+            if now_ns >= give_up_ns || (due_ns >= end_ns && idle.len() == self.connections.len()) {
+                break;
+            }
+            if self.sleeps {
+                let free_ns = if idle.is_empty() { give_up_ns } else { due_ns.min(give_up_ns) };
+                self.sleep(Duration::from_nanos(free_ns.saturating_sub(self.clock.now_ns())))?;
+            }
+            self.wait(Some(&AT_ONCE))?;
+            for event in 0..self.events.len() {
+                let Some(answered) = self.attend(event)? else { continue };
+                open.answered += 1;
+                open.from_due.saturating_record(answered.at_ns.saturating_sub(answered.asked.due_ns));
+                open.from_sent.saturating_record(answered.at_ns.saturating_sub(answered.asked.sent_ns));
+                idle.push(answered.connection);
+                open.elapsed_ns = answered.at_ns.saturating_sub(began_ns);
+            }
+        }
+        self.charge_unanswered(&mut open, due_ns, end_ns, &mut moments);
+        self.drain()?;
+        Ok(open)
+    }
+
+    /// Who was not answered has waited until now at least, and those who were not even asked for.
+    fn charge_unanswered(&self, open: &mut Open, mut due_ns: u64, end_ns: u64, moments: &mut Moments) {
+        let now_ns = self.clock.now_ns();
+        for asked in self.connections.iter().filter_map(|connection| connection.asked) {
+            open.from_due.saturating_record(now_ns.saturating_sub(asked.due_ns));
+        }
+        while due_ns < end_ns {
+            open.due += 1;
+            open.from_due.saturating_record(now_ns.saturating_sub(due_ns));
+            due_ns = moments.next_after(due_ns);
+        }
+    }
+
+    /// Waits until every connection has its answer.
+    fn drain(&mut self) -> Result<()> {
+        let mut moved_ns = self.clock.now_ns();
+        while self.connections.iter().any(|connection| connection.asked.is_some()) {
+            self.wait(Some(&NAP))?;
+            for event in 0..self.events.len() {
+                self.attend(event)?;
+                moved_ns = self.clock.now_ns();
+            }
+            ensure_alive(self.clock.now_ns(), moved_ns)?;
+        }
+        Ok(())
+    }
+
+    /// Sends the trace's next request on a connection that waits for nothing.
+    fn ask(&mut self, connection: usize, due_ns: u64) -> Result<()> {
+        let document = self.trace.order()[self.next];
+        self.next = (self.next + 1) % self.trace.order().len();
+        let connection = &mut self.connections[connection];
+        connection.document = document;
+        connection.asked = Some(Asked { due_ns, sent_ns: self.clock.now_ns() });
+        send_whole(&connection.socket, &self.requests[document as usize])
+    }
+
+    /// Until an answer is there or `time` has passed, to the nanosecond, which epoll's own time-out does not count in.
+    fn sleep(&self, time: Duration) -> Result<()> {
+        let time = time.min(Duration::from_millis(100));
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
+        match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno).context("cannot wait for sockets"),
+        }
+    }
+
+    fn wait(&mut self, timeout: Option<&Timespec>) -> Result<()> {
+        self.events.clear();
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno).context("cannot wait for sockets"),
+        }
+    }
+
+    /// Receives once from the connection of an event.
+    fn attend(&mut self, event: usize) -> Result<Option<Answered>> {
+        let index = self.events[event].data.u64() as usize;
+        let connection = &mut self.connections[index];
+        let length = match recv(&connection.socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => bail!("the server closed a connection that should stay open"),
+            Ok((length, _)) => length,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Err(errno) => return Err(errno).context("cannot receive from the server"),
+        };
+        let asked = connection.asked.context("the server answered what nobody asked")?;
+        let document = connection.document;
+        let size = self.documents.sizes()[document as usize];
+        let (documents, verify) = (&self.documents, self.verify);
+        let whole = connection.response.take(&self.buffer[..length], size, |offset, bytes| match verify {
+            true => documents.check(document, offset, bytes),
+            false => Ok(()),
+        })?;
+        if !whole {
+            return Ok(None);
+        }
+        connection.asked = None;
+        Ok(Some(Answered {
+            connection: index,
+            asked,
+            at_ns: self.clock.now_ns(),
+            sent_bytes: self.requests[document as usize].len() as u64,
+            received_bytes: size,
+        }))
+    }
+}
+
+fn ensure_alive(now_ns: u64, moved_ns: u64) -> Result<()> {
+    let silent = Duration::from_nanos(now_ns.saturating_sub(moved_ns));
+    ensure!(silent < PATIENCE, "the server has sent nothing for {} s", PATIENCE.as_secs());
+    Ok(())
+}
+
+fn connect(address: &str) -> Result<OwnedFd> {
+    if let Some(path) = address.strip_prefix("unix:") {
+        let stream = UnixStream::connect(path)?;
+        stream.set_nonblocking(true)?;
+        return Ok(stream.into());
+    }
+    let stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    Ok(stream.into())
+}
+
+/// A request fits the buffer of a connection that carries nothing else; where it does not, its rest is waited for.
+fn send_whole(socket: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
+    let started = Instant::now();
+    while !bytes.is_empty() {
+        match send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(Errno::AGAIN) => {
+                ensure!(started.elapsed() < PATIENCE, "the server takes no request");
+                poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&NAP))?;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno).context("cannot send to the server"),
+        }
+    }
+    Ok(())
+}
+
+/// Moments with gaps of an exponential distribution.
+struct Moments {
+    mean_ns: f64,
+    random: SplitMix,
+}
+
+impl Moments {
+    fn new(per_second: f64, seed: u64) -> Self {
+        Self { mean_ns: 1e9 / per_second, random: SplitMix::new(seed) }
+    }
+
+    fn next_after(&mut self, moment_ns: u64) -> u64 {
+        let gap_ns = -self.mean_ns * (1.0 - self.random.share()).ln();
+        // Rounding up: time moves on.
+        moment_ns + gap_ns as u64 + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Request;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    /// A server of one document that stops once for `stall` after so many answers.
+    fn server(plan: &Plan, stall_after: u64, stall: Duration) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let length = plan.size_bytes;
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut body = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").into_bytes();
+            body.resize(body.len() + length as usize, b'x');
+            let mut buffer = [0; 4096];
+            for answers in 1.. {
+                match stream.read(&mut buffer) {
+                    Ok(0) | Err(_) => return,
+                    Ok(_) => {}
+                }
+                if answers == stall_after {
+                    std::thread::sleep(stall);
+                }
+                if stream.write_all(&body).is_err() {
+                    return;
+                }
+            }
+        });
+        address
+    }
+
+    fn plan() -> Plan {
+        let mut request = Request::new("web", "web-file");
+        request.connections = Some(1);
+        Plan::of(&request).unwrap()
+    }
+
+    #[test]
+    fn a_stall_is_charged_to_all_who_came_meanwhile() {
+        let plan = plan();
+        let stall = Duration::from_millis(400);
+        let address = server(&plan, 20, stall);
+        let mut load = Load::connect(&plan, &address).unwrap();
+        // 100 a second for a second: about 40 fall into the stall, and one was sent before it.
+        let open = load.open(100.0, Duration::from_secs(1), 5).unwrap();
+        assert!(open.due > 60 && open.answered == open.due, "{open:?}");
+        let slow = |of: &Histogram<u64>| of.count_between(100_000_000, 60_000_000_000);
+        assert!(slow(&open.from_due) >= 10, "{} of {}", slow(&open.from_due), open.due);
+        assert!(slow(&open.from_due) > slow(&open.from_sent), "coordinated omission is there to be told");
+    }
+
+    #[test]
+    fn a_server_that_stops_for_good_is_charged_too() {
+        let plan = plan();
+        let address = server(&plan, 3, Duration::from_secs(4));
+        let mut load = Load::connect(&plan, &address).unwrap();
+        let open = load.open(200.0, Duration::from_millis(500), 5).unwrap();
+        assert!(open.answered < open.due, "{open:?}");
+        assert_eq!(open.from_due.len(), open.due, "each one has a time");
+        assert!(open.from_due.value_at_quantile(0.5) > 500_000_000);
+        // What was left behind has been drained: the next loop begins with connections that wait for nothing.
+        let mut round_trips = histogram();
+        let closed = load.closed(Duration::from_millis(50), &mut round_trips).unwrap();
+        assert_eq!(closed.answered, round_trips.len());
+        assert!(closed.answered > 0 && closed.received_bytes == closed.answered * plan.size_bytes);
+    }
+
+    #[test]
+    fn a_closed_loop_ends_with_an_answer_to_all_that_it_asked() {
+        let plan = plan();
+        // Neither the answer within the loop's time is sure, nor one within a nap.
+        let address = server(&plan, 1, Duration::from_millis(300));
+        let mut load = Load::connect(&plan, &address).unwrap();
+        for _ in 0..3 {
+            let mut round_trips = histogram();
+            let closed = load.closed(Duration::from_millis(1), &mut round_trips).unwrap();
+            assert!(closed.answered > 0 && closed.answered == round_trips.len(), "{closed:?}");
+            assert!(load.connections.iter().all(|connection| connection.asked.is_none()));
+        }
+    }
+
+    #[test]
+    fn moments_come_as_often_as_was_asked() {
+        let mut moments = Moments::new(1e6, 9);
+        let last = (0..100_000).fold(0, |moment, _| moments.next_after(moment));
+        assert!((98_000_000..102_000_000).contains(&last), "{last} ns for 100,000 of 1 µs");
+    }
+}

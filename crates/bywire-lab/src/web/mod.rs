@@ -1,0 +1,403 @@
+//! The level `web`: real web servers, asked by a load generator of ours over connections that stay open.
+//!
+//! Each pair is a fresh server with a private configuration and a document root in memory, and a fresh client. First a
+//! closed loop, in which every connection asks again as soon as it is answered, finds the peak; then open loops ask at
+//! shares of it at moments drawn beforehand, and time every response from when it was due. So a server that stalls is
+//! charged with all who came meanwhile, which a closed loop leaves out.
+
+pub mod account;
+mod documents;
+mod keeper;
+mod load;
+mod response;
+mod server;
+mod source;
+mod trace;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::ending::Misuse;
+use crate::ethernet;
+use crate::measure::{PAIRS, Request};
+use crate::plan::{SIZE_BYTES_MAX, names};
+use crate::size;
+
+pub use documents::Documents;
+pub(crate) use keeper::keep;
+pub use keeper::{Address, Keeper};
+pub use load::Load;
+pub(crate) use source::measure;
+pub use trace::Trace;
+
+/// The level's name, on the command line and in cells.
+pub const LEVEL: &str = "web";
+
+/// Of the peak, how much each open loop asks for.
+pub const SHARES: [f64; 3] = [0.5, 0.7, 0.9];
+
+/// Measuring time of a cell unless asked otherwise.
+pub const TIME_SECONDS: f64 = 5.0;
+
+/// A shorter cell would leave its open loops too few requests.
+pub const TIME_SECONDS_MIN: f64 = 0.25;
+
+/// How many connections may stay open.
+pub const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=256;
+
+/// How many documents a Zipf trace may be drawn from.
+pub const DOCUMENTS: std::ops::RangeInclusive<u32> = 9..=100_000;
+
+/// The largest α; the first document then has 92 % of all requests.
+const ALPHA_MAX: f64 = 4.0;
+
+/// Of a pair's time the closed loop takes this share, and the open loops the rest in equal parts.
+const CLOSED_SHARE: f64 = 0.4;
+
+/// The closed loop is cut into blocks of about this length.
+const BLOCK_US: u64 = 100_000;
+
+/// Its connections have warmed up after so long.
+const WARMUP_US_MAX: u64 = 50_000;
+
+names! {
+    /// What is asked for.
+    Test, "test of level web" {
+        /// One file.
+        File = "web-file",
+        /// Files of many sizes, some far more often than others.
+        Zipf = "web-zipf",
+    }
+}
+
+names! {
+    /// Who answers.
+    Server, "server" {
+        /// With one worker process.
+        Nginx = "nginx",
+        /// With its event module and one process of threads.
+        Apache = "apache",
+    }
+}
+
+names! {
+    /// What carries requests and responses.
+    Link, "link of level web" {
+        /// The kernel's TCP over loopback.
+        Tcp = "tcp",
+        /// The kernel's Unix-domain sockets.
+        Unix = "unix",
+        /// TCP between two namespaces with the kernel's own cable.
+        Veth = "veth",
+        /// TCP between two namespaces over Ethernet of the fabric, in one process.
+        Eth = "eth",
+        /// The same programs with their sockets over the fabric.
+        Sock = "sock",
+    }
+}
+
+names! {
+    /// Which documents of a Zipf trace are asked for most.
+    Rank, "rank" {
+        /// The smallest.
+        SmallFirst = "small-first",
+        /// Any, whatever their size.
+        Independent = "independent",
+    }
+}
+
+impl Test {
+    /// What it measures, in a line.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::File => "requests per second for one file, then latency at 50, 70 and 90 % of that",
+            Self::Zipf => {
+                "the same for files of 0.1 to 900 KB, of which the i-th is asked for as often as 1/i^α"
+            }
+        }
+    }
+}
+
+impl Link {
+    /// How it carries, in a line.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::Tcp => "the kernel's TCP over loopback",
+            Self::Unix => "the kernel's Unix-domain sockets (nginx; Apache listens on none)",
+            Self::Veth => "the kernel's TCP between two namespaces over its own cable",
+            Self::Eth => "the kernel's TCP between two namespaces over Ethernet of the fabric (needs root)",
+            Self::Sock => "unmodified programs over the fabric; not in this version",
+        }
+    }
+
+    /// The link of the level `eth` that joins the two namespaces, where it takes them.
+    pub fn carriage(self) -> Option<ethernet::Link> {
+        match self {
+            Self::Veth => Some(ethernet::Link::Veth),
+            Self::Eth => Some(ethernet::Link::OneProcess),
+            Self::Tcp | Self::Unix | Self::Sock => None,
+        }
+    }
+}
+
+impl Server {
+    /// What people call it.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Nginx => "nginx",
+            Self::Apache => "Apache",
+        }
+    }
+}
+
+/// What only this level is asked, in the words of the command line.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Wish {
+    /// `nginx` (default) or `apache`.
+    pub server: Option<String>,
+    /// The exponent of popularity (`web-zipf`), 0.9 by default.
+    pub alpha: Option<f64>,
+    /// `small-first` (default) or `independent` (`web-zipf`).
+    pub rank: Option<String>,
+    /// What the trace is drawn from (`web-zipf`), 1 by default.
+    pub seed: Option<u64>,
+    /// How many documents there are (`web-zipf`), 1000 by default.
+    pub documents: Option<u32>,
+    /// Where the list of paths is written.
+    pub trace_out: Option<PathBuf>,
+}
+
+impl Wish {
+    /// What is wished for, for levels that refuse it.
+    pub fn given(&self) -> [(&'static str, bool); 6] {
+        [
+            ("server", self.server.is_some()),
+            ("alpha", self.alpha.is_some()),
+            ("rank", self.rank.is_some()),
+            ("seed", self.seed.is_some()),
+            ("documents", self.documents.is_some()),
+            ("trace-out", self.trace_out.is_some()),
+        ]
+    }
+}
+
+/// Everything that server and client must know.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The test.
+    pub test: Test,
+    /// Who answers.
+    pub server: Server,
+    /// What carries.
+    pub link: Link,
+    /// Length of the file (`web-file`).
+    pub size_bytes: u64,
+    /// The exponent of popularity (`web-zipf`).
+    pub alpha: f64,
+    /// Who is popular (`web-zipf`).
+    pub rank: Rank,
+    /// What the trace and the moments of open loops are drawn from.
+    pub seed: u64,
+    /// Which pair of its cell this is, from 0: each has moments of its own.
+    pub pair: u32,
+    /// How many documents there are (`web-zipf`).
+    pub documents: u32,
+    /// Connections that stay open.
+    pub connections: u32,
+    /// Compare every byte of every response.
+    pub verify: bool,
+    /// Length of a block of the closed loop.
+    pub block_us: u64,
+    /// Blocks of the closed loop.
+    pub blocks: u32,
+    /// Asking before the first of them.
+    pub warmup_us: u64,
+    /// Length of each open loop.
+    pub open_us: u64,
+    /// Processes that carry between the two ends.
+    pub carriers: Vec<u32>,
+    /// The address that the server listens on.
+    pub bind: IpAddr,
+    /// Names this very pair.
+    pub cookie: String,
+    /// A client that has not finished by then ends itself.
+    pub deadline_seconds: u64,
+}
+
+impl Plan {
+    /// Out of a request; places, carriers and the pair are still to be filled in.
+    ///
+    /// # Errors
+    /// What makes no sense, in one line.
+    pub fn of(request: &Request) -> Result<Self> {
+        let test: Test = request.test.parse()?;
+        refuse_what_means_nothing(request, test)?;
+        let wish = &request.web;
+        let server: Server = wish.server.as_deref().map_or(Ok(Server::Nginx), str::parse)?;
+        let link: Link = request.link.as_deref().map_or(Ok(Link::Tcp), str::parse)?;
+        ensure!(
+            !(server == Server::Apache && link == Link::Unix),
+            "Apache listens on no Unix-domain socket: take --link tcp, veth or eth, or --server nginx"
+        );
+        ensure!(
+            link != Link::Sock,
+            "this version has no sockets over the fabric yet: take --link {}",
+            [Link::Tcp, Link::Unix, Link::Veth, Link::Eth].map(Link::name).join(", ")
+        );
+        let alpha = bounded("alpha", wish.alpha.unwrap_or(0.9), 0.0..=ALPHA_MAX)?;
+        let documents = bounded("documents", wish.documents.unwrap_or(1000), DOCUMENTS)?;
+        let connections = bounded("connections", request.connections.unwrap_or(16), CONNECTIONS)?;
+        let size_bytes = request.size_bytes.unwrap_or(1024);
+        ensure!(
+            (1..=SIZE_BYTES_MAX).contains(&size_bytes),
+            "a file of {size_bytes} bytes is out of bounds: give a --size of 1 to {}",
+            size::show(SIZE_BYTES_MAX)
+        );
+        let seconds =
+            bounded("time", request.time_seconds.unwrap_or(TIME_SECONDS), TIME_SECONDS_MIN..=3600.0)?;
+        let pair_us = (seconds * 1e6 / f64::from(PAIRS)) as u64;
+        let closed_us = (pair_us as f64 * CLOSED_SHARE) as u64;
+        let blocks = (closed_us / BLOCK_US).max(1);
+        Ok(Self {
+            test,
+            server,
+            link,
+            size_bytes,
+            alpha,
+            rank: wish.rank.as_deref().map_or(Ok(Rank::SmallFirst), str::parse)?,
+            seed: wish.seed.unwrap_or(1),
+            pair: 0,
+            documents,
+            connections,
+            verify: request.verify,
+            block_us: closed_us / blocks,
+            blocks: blocks as u32,
+            warmup_us: (closed_us / 4).min(WARMUP_US_MAX),
+            open_us: (pair_us - closed_us) / SHARES.len() as u64,
+            carriers: Vec::new(),
+            bind: [127, 0, 0, 1].into(),
+            cookie: String::new(),
+            deadline_seconds: 60 + 6 * pair_us / 1_000_000,
+        })
+    }
+
+    /// About how long a pair takes, in µs.
+    pub fn pair_us(&self) -> u64 {
+        // Server and client start, and the server is waited for when it ends.
+        const START_US: u64 = 250_000;
+        let open_us = self.open_us * SHARES.len() as u64;
+        START_US + self.warmup_us + self.block_us * u64::from(self.blocks) + open_us
+    }
+
+    /// Writes the paths that are asked for, in their order, one a line.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_trace(&self, path: &std::path::Path) -> Result<()> {
+        let documents = Documents::of(self);
+        let lines: String = Trace::of(self, &documents)
+            .order()
+            .iter()
+            .map(|&document| Documents::path(document) + "\n")
+            .collect();
+        std::fs::write(path, lines).with_context(|| format!("cannot write the trace {}", path.display()))
+    }
+}
+
+fn bounded<T: PartialOrd + std::fmt::Display>(
+    flag: &str,
+    value: T,
+    bounds: std::ops::RangeInclusive<T>,
+) -> Result<T> {
+    if !bounds.contains(&value) {
+        bail!("--{flag} {value} is out of bounds: give {} to {}", bounds.start(), bounds.end());
+    }
+    Ok(value)
+}
+
+fn refuse_what_means_nothing(request: &Request, test: Test) -> Result<(), Misuse> {
+    let file = test == Test::File;
+    let link = request.link.as_deref();
+    let cable = [Link::Veth, Link::Eth].iter().any(|cable| link == Some(cable.name()));
+    request.refuse(&[
+        ("between", request.between.is_some()),
+        ("protocol", request.protocol.is_some()),
+        ("coalesce", request.coalesce.is_some() && link != Some(Link::Eth.name())),
+        ("mtu", request.mtu_bytes.is_some() && !cable),
+        ("segmentation", request.segmentation.is_some() && !cable),
+        ("mpi", request.mpi.is_some()),
+        ("untouched", request.untouched),
+        ("nodes", request.nodes.is_some()),
+        ("response-size", request.response_bytes.is_some()),
+        ("integrity", request.integrity.is_some()),
+        ("spin or --no-spin", request.spin.is_some()),
+        ("nagle", request.nagle.is_some()),
+        ("lent", request.lent),
+        ("socket-buffer", request.socket_buffer_bytes.is_some()),
+        ("key", request.key.is_some()),
+        ("lines", request.lines.is_some()),
+        ("both-cores", request.both_cores),
+        ("burden", request.burden_percent.is_some()),
+        ("size", request.size_bytes.is_some() && !file),
+        ("alpha", request.web.alpha.is_some() && file),
+        ("rank", request.web.rank.is_some() && file),
+        ("documents", request.web.documents.is_some() && file),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(change: impl FnOnce(&mut Request)) -> String {
+        let mut request = Request::new(LEVEL, "web-file");
+        change(&mut request);
+        format!("{:#}", Plan::of(&request).expect_err("it should have been refused"))
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_in_one_line_that_says_what_exists() {
+        let refusals = [
+            (refusal(|r| r.test = "latency".into()), "choose one of web-file, web-zipf"),
+            (refusal(|r| r.web.server = Some("iis".into())), "choose one of nginx, apache"),
+            (refusal(|r| r.link = Some("udp".into())), "choose one of tcp, unix, veth, eth, sock"),
+            (refusal(|r| r.link = Some("sock".into())), "no sockets over the fabric yet"),
+            (
+                refusal(|r| (r.link, r.web.server) = (Some("unix".into()), Some("apache".into()))),
+                "Apache listens on no Unix-domain socket",
+            ),
+            (refusal(|r| r.web.alpha = Some(1.0)), "--alpha means nothing for web web-file"),
+            (refusal(|r| r.connections = Some(0)), "give 1 to 256"),
+            (refusal(|r| r.size_bytes = Some(0)), "a --size of 1 to"),
+            (refusal(|r| r.time_seconds = Some(0.2)), "--time 0.2 is out of bounds: give 0.25"),
+            (refusal(|r| r.mtu_bytes = Some(9000)), "--mtu means nothing"),
+            (refusal(|r| r.segmentation = Some(false)), "--segmentation means nothing"),
+            (
+                refusal(|r| (r.link, r.segmentation) = (Some("unix".into()), Some(true))),
+                "--segmentation means nothing",
+            ),
+            (refusal(|r| r.mpi = Some("mpich".into())), "--mpi means nothing for web web-file"),
+            (refusal(|r| r.untouched = true), "--untouched means nothing for web web-file"),
+        ];
+        for (refusal, part) in refusals {
+            assert!(refusal.contains(part) && !refusal.contains('\n'), "{refusal}");
+        }
+        let mut request = Request::new(LEVEL, "web-zipf");
+        request.web.alpha = Some(f64::NAN);
+        assert!(Plan::of(&request).unwrap_err().to_string().contains("--alpha NaN is out of bounds"));
+        for link in ["veth", "eth"] {
+            let mut request = Request::new(LEVEL, "web-file");
+            (request.link, request.segmentation) = (Some(link.to_owned()), Some(false));
+            Plan::of(&request).expect("interfaces may cut there, or not");
+        }
+    }
+
+    #[test]
+    fn a_pair_fills_its_time() {
+        let plan = Plan::of(&Request::new(LEVEL, "web-file")).unwrap();
+        assert_eq!((plan.blocks, plan.block_us, plan.open_us), (4, 100_000, 200_000));
+    }
+}

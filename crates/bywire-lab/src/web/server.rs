@@ -1,0 +1,264 @@
+//! A real server: a private configuration in a directory of its own, and a process group.
+
+use std::fs::{self, File};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process_group};
+
+use super::{Link, Plan, Server};
+use crate::namespaces::end_with_this_thread;
+
+/// Where programs lie that only root looks for.
+const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/local/nginx/sbin"];
+
+/// How long a server may take to listen.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A look at a starting server costs next to nothing.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// Another program may take a port between the look for a free one and the server's start.
+const TRIES: u32 = 5;
+
+/// The threads of Apache's process, at least: its own default.
+const THREADS_MIN: u32 = 25;
+
+/// A server that listens. Dropping it ends all its processes.
+pub struct Running {
+    child: Child,
+    group: Option<Pid>,
+    address: String,
+    version: String,
+}
+
+impl Running {
+    /// Starts what `plan` asks for, with the documents in `directory/site`, and waits until it listens, or until
+    /// `is_wanted` fails.
+    ///
+    /// # Errors
+    /// It is not installed, or what it said.
+    pub fn start(plan: &Plan, directory: &Path, is_wanted: fn() -> Result<()>) -> Result<Self> {
+        let program = Program::find(plan.server)?;
+        for _ in 1..TRIES {
+            match program.start(plan, directory, is_wanted) {
+                Err(error) if is_taken(&error) => {}
+                result => return result,
+            }
+        }
+        program.start(plan, directory, is_wanted)
+    }
+
+    /// Where it listens: `IP:PORT`, or `unix:PATH`.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// What it calls itself.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Its processes.
+    pub fn processes(&self) -> Vec<u32> {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        processes.filter(|process| group_of(*process) == Some(self.child.id())).collect()
+    }
+
+    fn await_listening(&mut self, complaints: &[PathBuf], is_wanted: fn() -> Result<()>) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        // Whoever answers is a child of the process that was started.
+        while self.processes().len() < 2 || !is_listening(&self.address) {
+            if let Some(status) = self.child.try_wait()? {
+                let said = complaints.iter().find_map(|path| {
+                    let said = fs::read_to_string(path).ok()?;
+                    said.lines().find(|line| !line.trim().is_empty()).map(str::to_owned)
+                });
+                bail!("it ended with {status}: {}", said.unwrap_or_else(|| "it said nothing".to_owned()));
+            }
+            is_wanted()?;
+            ensure!(Instant::now() < until, "it does not listen after {} s", PATIENCE.as_secs());
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(group) = self.group {
+            let _gone = kill_process_group(group, Signal::KILL);
+        }
+        let _gone = self.child.wait();
+        // Its children became ours when it went: none stays behind, not even its entry in the table.
+        while let Ok(Some(_)) = rustix::process::wait(WaitOptions::empty()) {}
+    }
+}
+
+/// A server that is installed.
+struct Program {
+    server: Server,
+    path: PathBuf,
+    version: String,
+}
+
+impl Program {
+    fn find(server: Server) -> Result<Self> {
+        let (names, package): (&[&str], _) = match server {
+            Server::Nginx => (&["nginx"], "nginx-light"),
+            Server::Apache => (&["apache2", "httpd"], "apache2-bin"),
+        };
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let directories: Vec<PathBuf> =
+            std::env::split_paths(&path).chain(DIRECTORIES.map(PathBuf::from)).collect();
+        let at = |name: &&str| {
+            directories.iter().map(|directory| directory.join(name)).find(|path| path.is_file())
+        };
+        let Some(path) = names.iter().find_map(at) else {
+            bail!("{} is not installed: `apt-get install {package}`", server.title());
+        };
+        let output = Command::new(&path).arg("-v").stdin(Stdio::null()).output();
+        let output = output.with_context(|| format!("cannot run {}", path.display()))?;
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        let version = said.lines().find_map(|line| Some(line.split_once("version: ")?.1.trim().to_owned()));
+        Ok(Self { server, path, version: version.unwrap_or_else(|| "unknown".to_owned()) })
+    }
+
+    fn start(&self, plan: &Plan, directory: &Path, is_wanted: fn() -> Result<()>) -> Result<Running> {
+        let (listen, address) = match plan.link {
+            Link::Unix => {
+                let path = directory.join("socket");
+                let _left_by_a_try_before = fs::remove_file(&path);
+                let address = format!("unix:{}", path.display());
+                (address.clone(), address)
+            }
+            _ => {
+                let free = TcpListener::bind(SocketAddr::new(plan.bind, 0))
+                    .and_then(|listener| listener.local_addr())
+                    .with_context(|| format!("cannot listen on {}", plan.bind))?;
+                (free.to_string(), free.to_string())
+            }
+        };
+        let configuration = directory.join("configuration");
+        let text = match self.server {
+            Server::Nginx => nginx(&listen, directory),
+            Server::Apache => self.apache(&listen, directory, plan.connections),
+        };
+        fs::write(&configuration, text).context("cannot write the server's configuration")?;
+        let said = directory.join("said");
+        let mut command = Command::new(&self.path);
+        match self.server {
+            Server::Nginx => {
+                command.arg("-p").arg(directory).arg("-e").arg(directory.join("errors")).arg("-c")
+            }
+            Server::Apache => command.arg("-DFOREGROUND").arg("-d").arg(directory).arg("-f"),
+        };
+        command.arg(&configuration).current_dir(directory).process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?);
+        end_with_this_thread(&mut command);
+        let child = command.spawn().with_context(|| format!("cannot run {}", self.path.display()))?;
+        let group = Pid::from_raw(child.id() as i32);
+        let version = self.version.clone();
+        let mut running = Running { child, group, address, version };
+        running
+            .await_listening(&[said, directory.join("errors")], is_wanted)
+            .with_context(|| format!("{} cannot be started", self.server.title()))?;
+        Ok(running)
+    }
+
+    /// As Debian configures it, but for one process whose threads suffice for all connections.
+    fn apache(&self, listen: &str, directory: &Path, connections: u32) -> String {
+        let directory = directory.display();
+        let threads = connections.max(THREADS_MIN);
+        let modules = ["/usr/lib/apache2/modules", "/usr/lib64/httpd/modules", "/usr/lib/httpd/modules"];
+        let modules = modules.into_iter().find(|modules| Path::new(modules).is_dir()).unwrap_or("modules");
+        let load = ["mpm_event", "authz_core", "unixd"].map(|name| {
+            format!(
+                "<IfModule !{name}_module>\nLoadModule {name}_module {modules}/mod_{name}.so\n</IfModule>\n"
+            )
+        });
+        let user =
+            unprivileged().map_or_else(String::new, |(user, group)| format!("User {user}\nGroup {group}\n"));
+        format!(
+            "ServerRoot \"{directory}\"\nDefaultRuntimeDir \"{directory}\"\nPidFile \"{directory}/pid\"\n{}\
+             Listen {listen}\nServerName laboratory\n{user}ErrorLog \"{directory}/errors\"\nLogLevel crit\n\
+             DocumentRoot \"{directory}/site\"\n<Directory \"{directory}/site\">\nRequire all granted\n\
+             AllowOverride None\n</Directory>\nKeepAlive On\nKeepAliveTimeout 3600\nMaxKeepAliveRequests 0\n\
+             EnableSendfile On\nStartServers 1\nServerLimit 1\nThreadLimit {threads}\nThreadsPerChild {threads}\n\
+             MaxRequestWorkers {threads}\nMinSpareThreads 1\nMaxSpareThreads {threads}\nMaxConnectionsPerChild 0\n",
+            load.concat()
+        )
+    }
+}
+
+/// As Debian configures it, but for one process, no record of who asked, and connections that stay open.
+fn nginx(listen: &str, directory: &Path) -> String {
+    let user = unprivileged().map_or_else(String::new, |(user, group)| format!("user {user} {group};\n"));
+    let directory = directory.display();
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("{kind}_temp_path \"{directory}/{kind}\";\n"));
+    format!(
+        "daemon off;\nmaster_process on;\nworker_processes 1;\n{user}pid \"{directory}/pid\";\n\
+         error_log \"{directory}/errors\" crit;\nevents {{ worker_connections 1024; }}\nhttp {{\n{}\
+         access_log off;\nsendfile on;\ntcp_nopush on;\nkeepalive_timeout 3600s;\nkeepalive_requests 1000000000;\n\
+         default_type application/octet-stream;\nserver {{ listen {listen}; root \"{directory}/site\"; }}\n}}\n",
+        temporary.concat()
+    )
+}
+
+/// The user and the group that those who answer become, where they would be root otherwise.
+fn unprivileged() -> Option<(&'static str, &'static str)> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    // Inside a user namespace of this very user there is nobody else to become.
+    let users = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    if users.split_ascii_whitespace().nth(2) == Some("1") {
+        return Some(("root", "root"));
+    }
+    let groups = fs::read_to_string("/etc/group").unwrap_or_default();
+    let group = if groups.lines().any(|line| line.starts_with("nogroup:")) { "nogroup" } else { "nobody" };
+    Some(("nobody", group))
+}
+
+fn is_taken(error: &anyhow::Error) -> bool {
+    format!("{error:#}").to_lowercase().contains("address already in use")
+}
+
+fn is_listening(address: &str) -> bool {
+    match address.strip_prefix("unix:") {
+        Some(path) => UnixStream::connect(path).is_ok(),
+        None => TcpStream::connect(address).is_ok(),
+    }
+}
+
+/// The process group of a process, by its `stat`, where a name in parentheses may contain anything.
+fn group_of(process: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(2)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_found_by_its_group() {
+        let own = rustix::process::getpgrp().as_raw_nonzero().get() as u32;
+        assert_eq!(group_of(std::process::id()), Some(own));
+    }
+
+    #[test]
+    fn a_port_in_use_is_told_apart() {
+        let taken = anyhow::anyhow!("bind() to 127.0.0.1:80 failed (98: Address already in use)");
+        assert!(is_taken(&taken.context("nginx cannot be started")));
+        assert!(!is_taken(&anyhow::anyhow!("unknown directive")));
+    }
+}

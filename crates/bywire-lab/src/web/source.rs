@@ -1,0 +1,135 @@
+//! One pair's measurement, at the client: the closed loop for the peak, then the open loops at shares of it.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+use super::account::{LOADS, OpenLoad};
+use super::keeper::Address;
+use super::load::Load;
+use super::{Plan, SHARES};
+use crate::cpu::{Snapshot, process_seconds};
+use crate::plan::{Details, End, Outcome, Part};
+use crate::statistics::SplitMix;
+use crate::test::{buckets, histogram, monotonic_ns, thread_seconds};
+
+/// What client and server did, by the client's clocks and the kernel's accounts.
+pub(crate) fn measure(plan: &Plan, core: Option<u32>, address: &Address) -> Result<[Outcome; 2]> {
+    let mut load = Load::connect(plan, &address.socket)?;
+    let mut unkept = histogram();
+    load.closed(Duration::from_micros(plan.warmup_us), &mut unkept)?;
+    let take = || (Snapshot::take(core), Snapshot::of_processes(&address.processes, address.core));
+    let carried = || plan.carriers.iter().map(|&process| process_seconds(process)).sum::<f64>();
+    let mut round_trips = histogram();
+    let (mut asked, mut answered) = (Vec::new(), Vec::new());
+    let (began_ns, carried_before, before) = (monotonic_ns(), carried(), take());
+    for _ in 0..plan.blocks {
+        let (block_before, cpu_before, block_began_ns) =
+            (Snapshot::take(core), thread_seconds(), monotonic_ns());
+        let closed = load.closed(Duration::from_micros(plan.block_us), &mut round_trips)?;
+        let part = Part {
+            began_ns: block_began_ns,
+            seconds: closed.elapsed_ns as f64 * 1e-9,
+            operations: closed.answered,
+            ..Part::default()
+        };
+        asked.push(Part {
+            sent_bytes: closed.sent_bytes,
+            received_bytes: closed.received_bytes,
+            cpu_seconds: thread_seconds() - cpu_before,
+            disturbed: block_before.disturbed_since(&Snapshot::take(core)),
+            ..part.clone()
+        });
+        answered.push(Part { sent_bytes: closed.received_bytes, received_bytes: closed.sent_bytes, ..part });
+    }
+    let after = take();
+    let seconds = (monotonic_ns() - began_ns) as f64 * 1e-9;
+    let done: u64 = asked.iter().map(|part| part.operations).sum();
+    ensure!(done > 0, "no request was answered in {seconds:.3} s: give a longer --time");
+    share_out(
+        &mut answered,
+        done,
+        after.1.thread_seconds_since(&before.1),
+        before.1.disturbed_since(&after.1),
+    );
+    let carried = carried() - carried_before;
+    for part in &mut asked {
+        part.carriers_cpu_seconds = carried * part.operations as f64 / done as f64;
+    }
+    let peak = done as f64 / asked.iter().map(|part| part.seconds).sum::<f64>();
+    let mut details = open_loads(plan, &mut load, peak, address)?;
+    details.insert("mean_document_bytes".into(), load.mean_bytes().into());
+    details.insert("server_version".into(), address.version.clone().into());
+    details.insert("server_processes".into(), address.processes.len().into());
+    let outcome = |end, blocks, cpu, details| Outcome {
+        end,
+        blocks,
+        warmup: Vec::new(),
+        round_trips: Vec::new(),
+        cpu,
+        cpu_seconds: seconds,
+        details,
+    };
+    let source = outcome(End::Source, asked, before.0.until(&after.0), details);
+    let target = outcome(End::Target, answered, before.1.until(&after.1), Details::new());
+    Ok([Outcome { round_trips: buckets(&round_trips), ..source }, target])
+}
+
+/// The server's CPU time is read once, as a look at many processes would take a part of every block.
+fn share_out(parts: &mut [Part], done: u64, cpu_seconds: f64, disturbed: Vec<String>) {
+    for part in parts {
+        part.cpu_seconds = cpu_seconds * part.operations as f64 / done as f64;
+        part.disturbed.clone_from(&disturbed);
+    }
+}
+
+fn open_loads(plan: &Plan, load: &mut Load, peak: f64, address: &Address) -> Result<Details> {
+    let server_seconds = || address.processes.iter().map(|&process| process_seconds(process)).sum::<f64>();
+    let mut loads = Vec::new();
+    for (index, share) in SHARES.into_iter().enumerate() {
+        let before = server_seconds();
+        let per_second = peak * share;
+        let seed = moments_seed(plan, index);
+        let open = load.open(per_second, Duration::from_micros(plan.open_us), seed)?;
+        loads.push(OpenLoad {
+            share,
+            intended_per_second: per_second,
+            seconds: open.elapsed_ns as f64 * 1e-9,
+            due: open.due,
+            answered: open.answered,
+            server_cpu_seconds: server_seconds() - before,
+            from_due: buckets(&open.from_due),
+            from_sent: buckets(&open.from_sent),
+        });
+    }
+    Ok(Details::from([(LOADS.to_owned(), json!(loads))]))
+}
+
+/// Each pair and each load has moments of its own, and they can be had again.
+fn moments_seed(plan: &Plan, load: usize) -> u64 {
+    let mixed = |seed| SplitMix::new(seed).next();
+    let of_pair = mixed(mixed(plan.seed).wrapping_add(plan.pair.into()));
+    mixed(of_pair.wrapping_add(load as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Request;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_load_of_every_pair_has_a_seed_of_its_own_that_comes_again() {
+        let plan = |seed, pair| Plan { seed, pair, ..Plan::of(&Request::new("web", "web-file")).unwrap() };
+        let seeds = || {
+            (0..3).flat_map(move |seed| {
+                (0..5).flat_map(move |pair| {
+                    (0..SHARES.len()).map(move |load| moments_seed(&plan(seed, pair), load))
+                })
+            })
+        };
+        assert!(seeds().eq(seeds()));
+        assert_eq!(seeds().collect::<BTreeSet<_>>().len(), 3 * 5 * SHARES.len());
+    }
+}

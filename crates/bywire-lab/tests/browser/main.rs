@@ -1,0 +1,154 @@
+//! The report in a browser: at two widths, light and dark, without an error, every plot drawn, all of it by keyboard.
+
+mod devtools;
+#[path = "../generated/mod.rs"]
+mod generated;
+
+use std::path::{Path, PathBuf};
+
+use bywire_lab::report;
+use devtools::Browser;
+use serde_json::Value;
+
+const TAB: (&str, u32) = ("Tab", 9);
+const ENTER: (&str, u32) = ("Enter", 13);
+
+/// All that Tab should reach, in the order of the page; each has a name that can be compared.
+const REACHABLE: &str = "(() => { const seen = [...document.querySelectorAll('a[href], button, summary, [tabindex=\"0\"]')] \
+     .filter(node => node.checkVisibility()); seen.forEach((node, index) => node.dataset.place = index); return seen.length; })()";
+
+/// Whether what has the focus shows it, and which of them it is.
+const FOCUS: &str = "(() => { const node = document.activeElement, style = getComputedStyle(node); \
+     return [Number(node.dataset.place ?? -1), node.matches(':focus-visible'), parseFloat(style.outlineWidth), \
+     node.tagName + ' ' + (node.textContent || '').slice(0, 40)]; })()";
+
+/// Plots without a mark that is neither a line of the grid nor a label, and how many there are.
+const UNDRAWN: &str = "(() => { const boxes = [...document.querySelectorAll('[data-plot]')]; \
+     const empty = boxes.filter(box => { const svg = box.querySelector('svg'); if (!svg) return true; \
+     const marks = [...svg.querySelectorAll('path')].filter(mark => { const size = mark.getBoundingClientRect(); \
+     const inked = mark.getAttribute('fill') !== 'none' || mark.getAttribute('stroke'); \
+     return inked && size.width > 2 && size.height > 2; }); return marks.length < 1 || svg.getBoundingClientRect().width < 100; }); \
+     return [boxes.length, empty.map(box => box.dataset.plot)]; })()";
+
+#[test]
+fn the_page_works_at_every_width_in_light_and_dark() {
+    let Some(mut browser) = Browser::open() else {
+        println!("not run: no Chromium here: apt-get install chromium");
+        return;
+    };
+    let (page, count) = page();
+    for (width, scheme) in [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")] {
+        let what = format!("{width} px, {scheme}");
+        browser.show(&page, width, scheme);
+        drawn(&mut browser, count, &what);
+        let overflow = browser.evaluate("document.documentElement.scrollWidth - innerWidth");
+        assert_eq!(overflow, 0, "{what}: the page scrolls sideways");
+        let dark = browser.evaluate("getComputedStyle(document.body).backgroundColor");
+        assert_eq!(
+            dark.as_str().is_some_and(|colour| colour.starts_with("rgb(251")),
+            scheme == "light",
+            "{dark}"
+        );
+        browser.picture(
+            &PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{width}-{scheme}.png")),
+        );
+        assert_eq!(complaints(&browser.events), Vec::<String>::new(), "{what}");
+    }
+}
+
+#[test]
+fn everything_is_reached_by_keyboard_in_order_and_shows_it() {
+    let Some(mut browser) = Browser::open() else {
+        println!("not run: no Chromium here: apt-get install chromium");
+        return;
+    };
+    let (page, count) = page();
+    browser.show(&page, 1280, "light");
+    drawn(&mut browser, count, "keyboard");
+    let places = browser.evaluate(REACHABLE).as_i64().unwrap();
+    assert!(places > 20, "{places}");
+    for place in 0..places {
+        browser.press(TAB.0, TAB.1);
+        let focus = browser.evaluate(FOCUS);
+        assert_eq!(focus[0], place, "{focus}");
+        assert!(focus[1] == true && focus[2].as_f64() > Some(0.0), "the focus does not show: {focus}");
+    }
+    // A legend's button hides its curve by keyboard too.
+    let pressed = "document.activeElement.getAttribute('aria-pressed')";
+    browser.evaluate("document.querySelector('.legend button').focus()");
+    let marks = "document.querySelectorAll('[data-plot=\"ladder-half-rtt\"] svg path').length";
+    let before = (browser.evaluate(pressed), browser.evaluate(marks).as_u64());
+    browser.press(ENTER.0, ENTER.1);
+    let after = (browser.evaluate(pressed), browser.evaluate(marks).as_u64());
+    assert_eq!((before.0, after.0), ("true".into(), "false".into()));
+    assert!(after.1 < before.1, "nothing was hidden");
+    assert_eq!(complaints(&browser.events), Vec::<String>::new());
+}
+
+#[test]
+fn each_presets_page_opens_by_its_link_and_draws_its_plots() {
+    let Some(mut browser) = Browser::open() else {
+        println!("not run: no Chromium here: apt-get install chromium");
+        return;
+    };
+    let session = generated::generated_session();
+    let other = bywire_lab::cell::Session { preset: "gm".into(), ..session.clone() };
+    let page = written("presets", &report::render_presets(&[session.clone(), other]));
+    browser.show(&page, 1280, "dark");
+    let visible = "[...document.querySelectorAll('.page')].filter(page => page.checkVisibility()).map(page => page.id).join()";
+    assert_eq!(browser.evaluate(visible), "all");
+    for place in ["p2", "p1"] {
+        browser.evaluate(&format!("document.querySelector('.pages a[href=\"#{place}\"]').focus()"));
+        browser.press(ENTER.0, ENTER.1);
+        browser.evaluate("new Promise(done => setTimeout(() => done(1), 500))");
+        assert_eq!(browser.evaluate(visible), place);
+        let drawn = browser.evaluate(
+            "[...document.querySelectorAll('[data-plot]')].filter(box => box.checkVisibility() && box.querySelector('svg path')).length",
+        );
+        // The models have a page of their own.
+        let models = report::drawings(&bywire_lab::cell::Session::default()).len();
+        assert_eq!(drawn, report::drawings(&session).len() - models);
+    }
+    assert_eq!(complaints(&browser.events), Vec::<String>::new());
+}
+
+/// The generated report as a file, and its plots.
+fn page() -> (PathBuf, usize) {
+    let session = generated::generated_session();
+    (written("single", &report::render(&session)), report::drawings(&session).len())
+}
+
+fn written(name: &str, text: &str) -> PathBuf {
+    // Each test its own: they run at the same time.
+    let thread = format!("{:?}", std::thread::current().id());
+    let number: String = thread.chars().filter(char::is_ascii_digit).collect();
+    let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("browser-{name}-{number}.html"));
+    std::fs::write(&page, text).unwrap();
+    page
+}
+
+fn drawn(browser: &mut Browser, count: usize, what: &str) {
+    // Two frames later everything that was put in place has been drawn.
+    browser.evaluate("new Promise(done => setTimeout(() => done(1), 300))");
+    let undrawn = browser.evaluate(UNDRAWN);
+    assert_eq!(undrawn[0], count, "{what}");
+    assert_eq!(undrawn[1], Value::Array(Vec::new()), "{what}: not drawn");
+}
+
+/// What the page complained of, and whatever it asked the network for.
+fn complaints(events: &[Value]) -> Vec<String> {
+    let complaint = |event: &Value| {
+        let said = event["params"].to_string();
+        match event["method"].as_str().unwrap_or_default() {
+            "Runtime.exceptionThrown" => Some(said),
+            "Runtime.consoleAPICalled" if event["params"]["type"] != "log" => Some(said),
+            "Log.entryAdded" => Some(said),
+            "Network.requestWillBeSent" => {
+                let url = event["params"]["request"]["url"].as_str().unwrap_or_default().to_owned();
+                (!["file:", "data:", "blob:"].iter().any(|own| url.starts_with(own))).then_some(url)
+            }
+            _ => None,
+        }
+    };
+    events.iter().filter_map(complaint).collect()
+}
