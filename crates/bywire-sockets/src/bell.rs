@@ -101,6 +101,9 @@ pub fn conceal(fd: i32) -> i32 {
 pub fn sealed(length_bytes: usize) -> Option<(i32, *mut u8)> {
     const SEALS: i32 =
         libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+    if !crate::kernel::may_file_have(length_bytes as u64) {
+        return None;
+    }
     // SAFETY: a valid name; every result is checked; the mapping is new.
     unsafe {
         let file = libc::memfd_create(

@@ -54,7 +54,8 @@ pub fn configure(path: &CStr) {
             return;
         }
         // With memory or disk behind all of it: a full one must not be found out by a signal.
-        if libc::fallocate(file, 0, 0, LENGTH_BYTES as i64) == 0 {
+        if kernel::may_file_have(LENGTH_BYTES as u64) && libc::fallocate(file, 0, 0, LENGTH_BYTES as i64) == 0
+        {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let address = libc::mmap(ptr::null_mut(), LENGTH_BYTES, protection, libc::MAP_SHARED, file, 0);
             if address != libc::MAP_FAILED {

@@ -5,7 +5,6 @@ mod world;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::RawFd;
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -169,7 +168,9 @@ fn without_memory_it_is_tcp() {
     }
     for kind in ["space", "files"] {
         let world = World::new();
-        is_right(program(&world, MEMORY, kind));
+        let mut command = program(&world, MEMORY, kind);
+        command.env("BYWIRE_LOG", world.path("log"));
+        is_right(command);
         assert_eq!(world.status().carried_ever, 0, "{kind}");
     }
 }
