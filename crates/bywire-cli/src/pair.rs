@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bywire_lab::ending::Misuse;
 use bywire_pairing::launch;
-use bywire_pairing::service::Service;
+use bywire_pairing::service::{Service, StartError};
 use bywire_pairing::space::{JoinError, Spaces};
 use bywire_pairing::user::Scope;
 use bywire_sys::namespace::Place;
@@ -90,7 +90,10 @@ impl PairArgs {
         for (place, error) in spaces.absent() {
             bywire_lab::ending::complain("bywire", format!("no namespace at {place} now: {error}"));
         }
-        let handed_over = if self.socket.is_none() { activation::socket() } else { None };
+        let handed_over = match self.socket {
+            None => activation::socket().map_err(StartError::Socket)?,
+            Some(_) => None,
+        };
         let (mut service, idle) = match handed_over {
             Some(socket) => (Service::adopt(socket)?, IDLE),
             None => {

@@ -182,7 +182,7 @@ impl StatusArgs {
                 .collect();
             let line = serde_json::json!({
                 "processes": status.processes, "carried": status.carried, "carried_ever": status.carried_ever,
-                "waiting": status.waiting, "bytes": status.bytes, "not_carried": reasons,
+                "waiting": status.waiting, "bytes": status.bytes, "cut": status.cut, "not_carried": reasons,
             });
             return crate::print(&format!("{line}\n"));
         }
@@ -191,6 +191,7 @@ impl StatusArgs {
             status.processes, status.carried, status.carried_ever
         );
         text += &format!("{} bytes were sent in memory over connections that have ended\n", status.bytes);
+        text += &format!("{} ends were cut by a kill: their peers saw a reset\n", status.cut);
         text += &format!("{} ends wait for the other one\n", status.waiting);
         for (reason, count) in &status.not_carried {
             text += &format!("{count} not carried: {}\n", reason.text());

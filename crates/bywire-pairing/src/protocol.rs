@@ -46,8 +46,8 @@ kinds! {
     /// `token` names it; with the descriptors of the connection and of the program's segment.
     Offer = 4,
     /// To an offer: `code` is a [`Verdict`]; `number` the peer. When paired, with the peer's segment,
-    /// bell and page. With a peer of another user, `first` is the token of the [`Kind::Bell`] that it rings here, and its
-    /// own is of that kind; else 0.
+    /// bell and page. With a peer of another user, `first` names the [`Kind::Bell`] that it rings here, and its own bell is
+    /// of that kind; else 0.
     Answer = 5,
     /// The offer, or what became of it, is over: `first` bytes were sent and `second` received in memory.
     End = 6,
@@ -61,6 +61,8 @@ kinds! {
     Done = 10,
     /// `token` names a bell that comes with this: programs of some other user ring it, and nobody else has it.
     Bell = 11,
+    /// The program ends in order, or becomes another one. Of one that goes without this word, whatever was carried is cut.
+    Leave = 12,
 }
 
 /// What became of an offer.
@@ -150,6 +152,6 @@ mod tests {
         assert_eq!(Packet::decode(&packet.encode()), Some(packet));
         assert_eq!(Packet::decode(&packet.encode()[1..]), None);
         assert_eq!(Packet::decode(&[0; PACKET_BYTES]), None);
-        assert_eq!(Packet::decode(&[12; PACKET_BYTES]), None);
+        assert_eq!(Packet::decode(&[13; PACKET_BYTES]), None);
     }
 }

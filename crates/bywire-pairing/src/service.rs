@@ -80,6 +80,8 @@ struct Program {
     foreign: HashMap<u32, (u64, OwnedFd)>,
     /// What it has offered and not ended.
     offers: HashMap<u64, Standing>,
+    /// It has said that it ends.
+    is_leaving: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -190,7 +192,7 @@ impl Service {
             self.next += 1;
             let is_watched = self.poller.add(&socket, tag).is_ok();
             let (bell, foreign, offers) = (None, HashMap::new(), HashMap::new());
-            self.programs.insert(tag, Program { socket, user, bell, foreign, offers });
+            self.programs.insert(tag, Program { socket, user, bell, foreign, offers, is_leaving: false });
             if !is_watched {
                 self.dismiss(tag);
             }
@@ -243,6 +245,12 @@ impl Service {
             Kind::End => {
                 self.end(tag, packet.token);
                 self.users.carried(user, packet.first);
+                true
+            }
+            Kind::Leave => {
+                if let Some(program) = self.programs.get_mut(&tag) {
+                    program.is_leaving = true;
+                }
                 true
             }
             Kind::Note => {
@@ -299,7 +307,9 @@ impl Service {
 
     /// Pairs the offer or lets it wait. `false`: the program broke a rule, or cannot be told.
     fn offer(&mut self, tag: u64, token: u64, identity: &Identity, segment: OwnedFd) -> bool {
-        let Some(program) = self.programs.get(&tag) else { return false };
+        let Some(program) = self.programs.get_mut(&tag) else { return false };
+        // It has not become another one after all.
+        program.is_leaving = false;
         let (user, offers_count) = (program.user, program.offers.len());
         if program.bell.is_none() || program.offers.contains_key(&token) {
             return false;
@@ -443,6 +453,10 @@ impl Service {
             {
                 self.users.waits_no_more(program.user);
             }
+        }
+        let carried = program.offers.values().filter(|standing| matches!(standing, Standing::Paired { .. }));
+        if !program.is_leaving {
+            self.users.cut(program.user, carried.count() as u64);
         }
         self.users.dismiss(program.user, program.offers.len());
         // With what it has sent and nobody has taken.

@@ -146,6 +146,11 @@ impl Users {
         self.change(user, |known| known.counts.bytes = known.counts.bytes.saturating_add(bytes));
     }
 
+    /// So many ends of carried connections went with a program that was killed.
+    pub fn cut(&mut self, user: u32, ends: u64) {
+        self.change(user, |known| known.counts.cut = known.counts.cut.saturating_add(ends));
+    }
+
     /// So many connections were not carried.
     pub fn note(&mut self, user: u32, reason: Reason, count: u64) {
         self.change(user, |known| {

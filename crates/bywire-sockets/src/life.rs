@@ -280,6 +280,12 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
     status
 }
 
+/// Before another program takes this process's place.
+pub fn before_replacement() {
+    before_exec();
+    offer::leave();
+}
+
 /// Before another program takes this process's place, or is started by it: what it may inherit goes back to the
 /// kernel.
 pub fn before_exec() {
@@ -342,4 +348,5 @@ pub fn end() {
         }
     });
     account::report();
+    offer::leave();
 }

@@ -501,6 +501,16 @@ pub fn note(reason: Reason, count: u64) {
     });
 }
 
+/// The program ends, or becomes another one.
+pub fn leave() {
+    errno::keep(|| {
+        let _held = TALKING.hold_undisturbed();
+        if SERVICE.load(Ordering::Acquire) >= 0 {
+            say(&Packet::new(Kind::Leave, 0), &[]);
+        }
+    });
+}
+
 /// Before this process gives up what it takes to reach the service.
 pub fn connect_early() {
     errno::keep(|| {

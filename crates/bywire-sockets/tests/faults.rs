@@ -255,6 +255,9 @@ fn who_is_ended_by_a_signal_resets_and_who_ends_in_order_does_not() {
         }
         assert_eq!(server.hear(), end, "{signal:?}");
         client.end();
+        let cut = if signal.is_some() { 1 } else { 0 };
+        world::eventually("both are gone", || (world.status().processes == 0).then_some(()));
+        assert_eq!(world.status().cut, cut, "{signal:?}");
     }
 }
 

@@ -3,22 +3,29 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::io::Errno;
+
 /// The first of them.
 const FIRST: i32 = 3;
 
-/// The only socket that was handed to this process, the first time that it is asked for. `None`: none, or several.
-pub fn socket() -> Option<OwnedFd> {
+/// The socket that was handed to this process, the first time that it is asked for. `None`: there is none.
+///
+/// # Errors
+/// [`Errno::INVAL`] for several, [`Errno::BADF`] for one that is not there.
+pub fn socket() -> Result<Option<OwnedFd>, Errno> {
     static IS_TAKEN: AtomicBool = AtomicBool::new(false);
     let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
     // The variables are inherited, the sockets are not.
-    if number("LISTEN_PID") != Some(std::process::id()) || number("LISTEN_FDS") != Some(1) {
-        return None;
+    if number("LISTEN_PID") != Some(std::process::id()) || IS_TAKEN.swap(true, Ordering::Relaxed) {
+        return Ok(None);
     }
-    if IS_TAKEN.swap(true, Ordering::Relaxed) {
-        return None;
+    if number("LISTEN_FDS") != Some(1) {
+        return Err(Errno::INVAL);
     }
     // SAFETY: no pointers.
-    let flags = unsafe { libc::fcntl(FIRST, libc::F_SETFD, libc::FD_CLOEXEC) };
+    if unsafe { libc::fcntl(FIRST, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
+        return Err(Errno::BADF);
+    }
     // SAFETY: it is open, whoever started this process says that it is for us, and nobody here has taken it before.
-    (flags == 0).then(|| unsafe { OwnedFd::from_raw_fd(FIRST) })
+    Ok(Some(unsafe { OwnedFd::from_raw_fd(FIRST) }))
 }

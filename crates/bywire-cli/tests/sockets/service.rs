@@ -91,7 +91,8 @@ fn systemd_hands_the_socket_over_and_keeps_it() {
     // What systemd does for a unit with a socket of packets.
     let hand_over = "import os, socket, sys\n\
         s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.bind(sys.argv[1]); s.listen(64)\n\
-        os.dup2(s.fileno(), 3, inheritable=True)\n\
+        os.set_inheritable(s.fileno(), True)\n\
+        if s.fileno() != 3: os.dup2(s.fileno(), 3)\n\
         os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1')\n\
         os.execv(sys.argv[2], sys.argv[2:])";
     let _service = ready(&mut fabric.plain(&["python3", "-c", hand_over, &socket, BYWIRE, "pair"]));
@@ -127,6 +128,81 @@ fn settings_and_places_that_others_could_change_are_refused() {
         fs::set_permissions(&config, fs::Permissions::from_mode(mode)).expect("chmod");
         refused(&["--socket", &socket, "--config", &config], why);
     }
+}
+
+/// A container as far as namespaces and a root directory of its own make one: it shares its network, what is said to be
+/// mounted, and the programs of this machine. `$4` is what becomes of the environment.
+const CONTAINER: &str = "root=$1 shared=$2 prefix=$3 place=$4; shift 4; mount -t tmpfs tmpfs \"$root\"
+    for name in usr bin sbin lib lib64 etc dev; do
+        if [ -L /$name ]; then cp -P /$name \"$root/\"
+        elif [ -d /$name ]; then mkdir \"$root/$name\"; mount --rbind /$name \"$root/$name\"; fi
+    done
+    mkdir -p \"$root/proc\" \"$root/tmp\" \"$root/run/shared\" \"$root/opt/bywire\"
+    mount -t proc proc \"$root/proc\"
+    mount --bind \"$shared\" \"$root/run/shared\"; mount --bind \"$prefix\" \"$root/opt/bywire\"
+    exec env -u BYWIRE_SOCKETS_LIBRARY -u BYWIRE_RUNTIME_DIR PATH=/usr/bin:/bin \"$place\" \
+        chroot \"$root\" /opt/bywire/bin/bywire run -- \"$@\"";
+
+#[test]
+fn containers_of_one_network_are_carried_by_what_they_share() {
+    if !have(&[("python3", "python3"), ("curl", "curl"), ("unshare", "util-linux")]) {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return println!("not run: containers are made of namespaces, which takes root");
+    }
+    let fabric = Fabric::new();
+    let [prefix, shared] = ["prefix", "shared"].map(|name| fabric.place(name));
+    for directory in ["bin", "lib/bywire"] {
+        fs::create_dir_all(format!("{prefix}/{directory}")).expect("made");
+    }
+    fs::create_dir(&shared).expect("made");
+    fs::copy(BYWIRE, format!("{prefix}/bin/bywire")).expect("copied");
+    fs::copy(library(), format!("{prefix}/lib/bywire/libbywire_sockets.so")).expect("copied");
+    write(format!("{shared}/file"), text(7, FILE_BYTES));
+    let contained = |place: &str, words: &[&str]| {
+        let root = tempfile::tempdir_in(fabric.directory.path()).expect("a directory").keep();
+        let root = root.display().to_string();
+        let words = [&["sh", "-ec", CONTAINER, "sh", &root, &shared, &prefix, place], words].concat();
+        fabric.plain(
+            &[&["unshare", "--mount", "--pid", "--fork", "--kill-child", "--ipc", "--uts"], &words[..]]
+                .concat(),
+        )
+    };
+    let _service = ready(&mut fabric.plain(&[BYWIRE, "pair", "--socket", &format!("{shared}/machine")]));
+    // By a runtime directory, in which the first one starts the service; and by the host's service.
+    for (place, asked) in [
+        ("BYWIRE_RUNTIME_DIR=/run/shared", ["BYWIRE_RUNTIME_DIR", &shared]),
+        ("BYWIRE_PAIRING=/run/shared/machine", ["BYWIRE_PAIRING", &format!("{shared}/machine")]),
+    ] {
+        let port = port();
+        let server = [
+            "python3",
+            "-m",
+            "http.server",
+            "-b",
+            "127.0.0.1",
+            "--protocol",
+            "HTTP/1.1",
+            "-d",
+            "/run/shared",
+        ];
+        let _server = start(&mut contained(place, &[&server[..], &[&port.to_string()]].concat()));
+        await_listener(port);
+        let url = format!("http://127.0.0.1:{port}/file");
+        let found = ended(&mut contained(place, &[&["curl", "-s", "-S"][..], &[url.as_str(); 20]].concat()));
+        assert!(
+            found.status.success() && found.stdout.len() == 20 * FILE_BYTES,
+            "{place}: {:?}",
+            found.stderr
+        );
+        let status = ended(fabric.plain(&[BYWIRE, "status", "--json"]).env(asked[0], asked[1]));
+        let status: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
+        assert_eq!(status["carried_ever"], 1, "{place}: {status}");
+    }
+    println!(
+        "not run: under podman, docker and kubelet, which are not here: their images and their own confinement"
+    );
 }
 
 /// Both units, with our own program in them.
