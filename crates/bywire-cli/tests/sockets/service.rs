@@ -140,7 +140,7 @@ const CONTAINER: &str = "root=$1 shared=$2 prefix=$3 place=$4; shift 4; mount -t
     mkdir -p \"$root/proc\" \"$root/tmp\" \"$root/run/shared\" \"$root/opt/bywire\"
     mount -t proc proc \"$root/proc\"
     mount --bind \"$shared\" \"$root/run/shared\"; mount --bind \"$prefix\" \"$root/opt/bywire\"
-    exec env -u BYWIRE_SOCKETS_LIBRARY -u BYWIRE_RUNTIME_DIR PATH=/usr/bin:/bin \"$place\" \
+    exec env -u BYWIRE_SOCKETS_LIBRARY -u BYWIRE_RUNTIME_DIR PATH=/usr/bin:/bin:/usr/sbin:/sbin \"$place\" \
         chroot \"$root\" /opt/bywire/bin/bywire run -- \"$@\"";
 
 #[test]
