@@ -182,6 +182,7 @@ impl Place {
         item.fd.store(socket.fd, Ordering::Relaxed);
         item.set.store(self.index, Ordering::Relaxed);
         let Some(family) = arena::family() else { return };
+        socket.record.awaited.store(1, Ordering::Relaxed);
         let _held = family.registering.hold();
         item.next_of_record.store(socket.record.items.load(Ordering::Relaxed), Ordering::Relaxed);
         socket.record.items.store(at, Ordering::Release);
