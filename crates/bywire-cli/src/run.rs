@@ -152,7 +152,7 @@ fn machine_socket() -> Option<PathBuf> {
     }
     let socket = PathBuf::from(MACHINE_SOCKET);
     let is_roots = directory::entry(&socket).is_ok_and(|entry| entry.is_socket && entry.owner == 0)
-        && socket.parent().is_some_and(|directory| directory::is_roots_alone(directory));
+        && socket.parent().is_some_and(directory::is_roots_alone);
     (std::env::var_os("BYWIRE_RUNTIME_DIR").is_none() && is_roots).then_some(socket)
 }
 

@@ -10,7 +10,7 @@ use crate::packages::have;
 use crate::{Fabric, Running, await_listener, ended, eventually, groups, library, port, start, text, write};
 
 const FILE_BYTES: usize = 300_000;
-const BYWIRE: &str = env!("CARGO_BIN_EXE_bywire");
+const COMMAND: &str = env!("CARGO_BIN_EXE_bywire");
 
 /// Files are fetched over connections that `prefix` is before on both sides: how many were carried.
 fn fetched(fabric: &Fabric, bywire: &str, socket: &str) -> u64 {
@@ -22,7 +22,7 @@ fn fetched(fabric: &Fabric, bywire: &str, socket: &str) -> u64 {
         let mut command = fabric.plain(&[&[bywire, "run", "--"], words].concat());
         // It finds its own.
         command.env("BYWIRE_PAIRING", socket).env_remove("BYWIRE_SOCKETS_LIBRARY");
-        if bywire == BYWIRE {
+        if bywire == COMMAND {
             command.env("BYWIRE_SOCKETS_LIBRARY", library());
         }
         command
@@ -71,13 +71,13 @@ fn a_service_that_is_named_serves_and_no_other_is_started() {
         alone.status.success() && said.contains("everything stays TCP") && said.lines().count() == 1,
         "{said}"
     );
-    let _service = ready(&mut fabric.plain(&[BYWIRE, "pair", "--socket", &socket]));
-    assert_eq!(fetched(&fabric, BYWIRE, &socket), 1);
+    let _service = ready(&mut fabric.plain(&[COMMAND, "pair", "--socket", &socket]));
+    assert_eq!(fetched(&fabric, COMMAND, &socket), 1);
     assert_eq!(own_services(&fabric), Vec::<String>::new());
-    let second = ended(&mut fabric.plain(&[BYWIRE, "pair", "--socket", &socket]));
+    let second = ended(&mut fabric.plain(&[COMMAND, "pair", "--socket", &socket]));
     assert!(!second.status.success(), "one is enough: {second:?}");
     // Who wants none has one's own.
-    assert_eq!(fetched(&fabric, BYWIRE, ""), 1);
+    assert_eq!(fetched(&fabric, COMMAND, ""), 1);
     assert_eq!(own_services(&fabric).len(), 1);
 }
 
@@ -95,12 +95,12 @@ fn systemd_hands_the_socket_over_and_keeps_it() {
         if s.fileno() != 3: os.dup2(s.fileno(), 3)\n\
         os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1')\n\
         os.execv(sys.argv[2], sys.argv[2:])";
-    let _service = ready(&mut fabric.plain(&["python3", "-c", hand_over, &socket, BYWIRE, "pair"]));
-    assert_eq!(fetched(&fabric, BYWIRE, &socket), 1);
+    let _service = ready(&mut fabric.plain(&["python3", "-c", hand_over, &socket, COMMAND, "pair"]));
+    assert_eq!(fetched(&fabric, COMMAND, &socket), 1);
     assert_eq!(own_services(&fabric), Vec::<String>::new());
     let wrong = hand_over.replace("SOCK_SEQPACKET", "SOCK_STREAM");
     let refused =
-        ended(&mut fabric.plain(&["python3", "-c", &wrong, &fabric.place("other"), BYWIRE, "pair"]));
+        ended(&mut fabric.plain(&["python3", "-c", &wrong, &fabric.place("other"), COMMAND, "pair"]));
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && said.contains("handed over"), "{said}");
 }
@@ -112,7 +112,7 @@ fn settings_and_places_that_others_could_change_are_refused() {
     fs::create_dir(&open).expect("made");
     fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).expect("chmod");
     let refused = |words: &[&str], why: &str| {
-        let found = ended(&mut fabric.plain(&[&[BYWIRE, "pair"], words].concat()));
+        let found = ended(&mut fabric.plain(&[&[COMMAND, "pair"], words].concat()));
         let said = String::from_utf8_lossy(&found.stderr).into_owned();
         assert_eq!(found.status.code(), Some(2), "{said}");
         assert!(said.contains(why) && said.lines().count() == 1, "{said}");
@@ -157,7 +157,7 @@ fn containers_of_one_network_are_carried_by_what_they_share() {
         fs::create_dir_all(format!("{prefix}/{directory}")).expect("made");
     }
     fs::create_dir(&shared).expect("made");
-    fs::copy(BYWIRE, format!("{prefix}/bin/bywire")).expect("copied");
+    fs::copy(COMMAND, format!("{prefix}/bin/bywire")).expect("copied");
     fs::copy(library(), format!("{prefix}/lib/bywire/libbywire_sockets.so")).expect("copied");
     write(format!("{shared}/file"), text(7, FILE_BYTES));
     let contained = |place: &str, words: &[&str]| {
@@ -169,7 +169,7 @@ fn containers_of_one_network_are_carried_by_what_they_share() {
                 .concat(),
         )
     };
-    let _service = ready(&mut fabric.plain(&[BYWIRE, "pair", "--socket", &format!("{shared}/machine")]));
+    let _service = ready(&mut fabric.plain(&[COMMAND, "pair", "--socket", &format!("{shared}/machine")]));
     // By a runtime directory, in which the first one starts the service; and by the host's service.
     for (place, asked) in [
         ("BYWIRE_RUNTIME_DIR=/run/shared", ["BYWIRE_RUNTIME_DIR", &shared]),
@@ -196,7 +196,7 @@ fn containers_of_one_network_are_carried_by_what_they_share() {
             "{place}: {:?}",
             found.stderr
         );
-        let status = ended(fabric.plain(&[BYWIRE, "status", "--json"]).env(asked[0], asked[1]));
+        let status = ended(fabric.plain(&[COMMAND, "status", "--json"]).env(asked[0], asked[1]));
         let status: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
         assert_eq!(status["carried_ever"], 1, "{place}: {status}");
     }
@@ -216,7 +216,7 @@ fn the_units_are_sound() {
     let directory = tempfile::tempdir().expect("a directory");
     let paths = UNITS.map(|(name, text)| {
         let path = directory.path().join(name);
-        write(&path, text.replace("/usr/local/bin/bywire", BYWIRE));
+        write(&path, text.replace("/usr/local/bin/bywire", COMMAND));
         path
     });
     match Command::new("systemd-analyze").args(["verify", "--man=no"]).args(&paths).output() {
@@ -237,7 +237,7 @@ fn an_installation_finds_what_belongs_to_it() {
         return;
     }
     let Some(installer) =
-        Path::new(BYWIRE).parent().map(|place| place.join("bywire-install")).filter(|file| file.exists())
+        Path::new(COMMAND).parent().map(|place| place.join("bywire-install")).filter(|file| file.exists())
     else {
         return println!("not run: bywire-install was not built: cargo test --workspace builds it");
     };
@@ -246,7 +246,7 @@ fn an_installation_finds_what_belongs_to_it() {
     // What cargo would build for release; the library lies beside the command there.
     let built = fabric.place("built");
     fs::create_dir(&built).expect("made");
-    fs::copy(BYWIRE, format!("{built}/bywire")).expect("copied");
+    fs::copy(COMMAND, format!("{built}/bywire")).expect("copied");
     fs::copy(library(), format!("{built}/libbywire_sockets.so")).expect("copied");
     let installed = ended(&mut fabric.plain(&[
         &installer.display().to_string(),
