@@ -356,7 +356,9 @@ fn connect_from(from: u16, to: u16) -> TcpStream {
     let peer = unsafe {
         let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
         let (ours, theirs) = (address(from), address(to));
-        assert_eq!(libc::bind(fd, (&raw const ours).cast(), length), 0, "the address is free");
+        world::eventually("the address is free", || {
+            (libc::bind(fd, (&raw const ours).cast(), length) == 0).then_some(())
+        });
         assert_eq!(libc::connect(fd, (&raw const theirs).cast(), length), 0);
         TcpStream::from_raw_fd(fd)
     };
