@@ -45,6 +45,7 @@ fn say_right() {
 fn is_right(mut command: Command) {
     let mut running = Running::start(&mut command);
     assert_eq!(running.hear(), "right");
+    drop(running.child.stdin.take());
     assert!(running.end().success());
 }
 
@@ -150,6 +151,45 @@ fn without_descriptors_it_is_tcp() {
     let world = World::new();
     is_right(program(&world, NUMBERS, "talk"));
     assert_eq!(world.status().carried_ever, 0);
+}
+
+const CROWD: &str = "a_service_without_descriptors_serves_whom_it_can";
+
+#[test]
+fn a_service_without_descriptors_serves_whom_it_can() {
+    match world::role().as_deref() {
+        Some("serve") => {
+            let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
+            // SAFETY: a live structure.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+            let path = std::path::PathBuf::from(world::told("BYWIRE_TEST_SERVICE"));
+            let mut service = Service::start(&path, Scope::User).expect("a service");
+            world::say("listens");
+            return service.serve(Duration::from_secs(600)).expect("served");
+        }
+        Some(_) => {
+            let ends = world::pair();
+            talk(ends);
+            world::say("right");
+            let _told = std::io::stdin().read(&mut [0]);
+            return talk(ends);
+        }
+        None => {}
+    }
+    let world = World::without_service();
+    let mut service = program(&world, CROWD, "serve");
+    let mut service =
+        Running::start(service.env_remove("LD_PRELOAD").env("BYWIRE_TEST_SERVICE", &world.service));
+    assert_eq!(service.hear(), "listens");
+    let mut programs: Vec<_> = (0..20).map(|_| Running::start(&mut program(&world, CROWD, "talk"))).collect();
+    programs.iter_mut().for_each(|program| assert_eq!(program.hear(), "right"));
+    programs.iter_mut().for_each(|program| drop(program.child.stdin.take()));
+    programs.iter_mut().for_each(|program| assert!(program.end().success()));
+    // One place is free for whoever asks.
+    let found = world::eventually("it answers", || bywire_pairing::status::ask(&world.service).ok());
+    assert!((1..20).contains(&found.carried_ever), "{found:?}");
+    is_right(program(&world, CROWD, "talk"));
+    assert!(service.child.try_wait().expect("ours").is_none());
 }
 
 const MEMORY: &str = "without_memory_it_is_tcp";

@@ -286,6 +286,8 @@ fn addresses_that_another_had_before_bring_nothing() {
         Running::start(thief.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", &port).stdin(Stdio::piped()));
     let from = thief.hear();
     let mut client = world.user(CLIENT, STOLEN, "talk");
+    // The server offers its end first, while the thief's waits.
+    client.env("BYWIRE_SOCKETS_CALLS", "64");
     let mut client = Running::start(client.env("BYWIRE_TEST_PORT", &port).env("BYWIRE_TEST_FROM", from));
     assert_eq!(client.hear(), "right");
     let found = world.status();
