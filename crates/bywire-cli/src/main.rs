@@ -12,6 +12,7 @@ mod historic;
 mod key;
 mod manual;
 mod measure;
+mod pair;
 mod progress;
 mod report;
 mod run;
@@ -72,6 +73,8 @@ enum Action {
     Man(manual::ManArgs),
     /// Run a program whose TCP connections to others run this way are carried in memory
     Run(run::RunArgs),
+    /// Pair the connections of `bywire run` of all users, in place of a service of each
+    Pair(pair::PairArgs),
     /// Show what the programs of `bywire run` have carried, and what not and why
     Status(run::StatusArgs),
     /// Give namespaces and containers Ethernet interfaces whose frames cross the fabric
@@ -138,6 +141,7 @@ impl Action {
             Self::Report(arguments) => arguments.run(),
             Self::Run(arguments) => arguments.run(),
             Self::Status(arguments) => arguments.run(),
+            Self::Pair(arguments) => arguments.run(),
             Self::Pairing(arguments) => arguments.run(),
             Self::Compare(arguments) => arguments.run(),
             Self::Eth(arguments) => arguments.run(),

@@ -11,18 +11,28 @@ use anyhow::{Context, Result, bail};
 use bywire_pairing::launch::{self, Launch};
 use bywire_pairing::protocol::LOG_VARIABLE;
 use bywire_pairing::service::{Service, StartError};
+use bywire_pairing::status::{self, AskError, Status};
+use bywire_pairing::user::Scope;
+use bywire_sys::directory;
 use clap::Args;
 
 use crate::explain::Account;
 
 /// A service that nobody has needed for so long ends.
-const IDLE: Duration = Duration::from_secs(30);
+pub const IDLE: Duration = Duration::from_secs(30);
+/// Where a service for the whole machine listens: root alone can make something there.
+pub const MACHINE_SOCKET: &str = "/run/bywire-pairing/socket";
+/// Names another place, or none; whoever sets it trusts who listens there.
+const MACHINE_VARIABLE: &str = "BYWIRE_PAIRING";
+/// In a directory of a user's own: that user's service.
+const OWN_SOCKET: &str = "pairing";
 
 /// The program, and how it is run.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Connections between two programs that are run this way, on one machine and in one network namespace, leave the kernel
-after their first calls. Everything else stays TCP as it was.
+after their first calls. Everything else stays TCP as it was. The two are one user's, unless `bywire pair` serves the
+machine; BYWIRE_PAIRING=SOCKET says where it does, and BYWIRE_PAIRING= that it is not to be used.
 
 Examples:
   bywire run -- redis-server --port 7000
@@ -80,12 +90,7 @@ impl RunArgs {
         let log = log.map(std::path::absolute).transpose().context("no log can be written there")?;
         let account = self.explain.then(|| Account::open(log.clone(), &directory)).transpose()?;
         let log = account.as_ref().map(|account| account.path().to_owned()).or(log);
-        let launch = Launch::new(&directory, &library)?.spin(spin).log(log);
-        // Without a service everything stays TCP; the program runs in any case.
-        let command = std::env::current_exe().context("cannot tell where this command is")?;
-        if let Err(error) = launch.found_service(&command) {
-            bywire_lab::ending::complain("bywire", format!("{error}: everything stays TCP"));
-        }
+        let launch = served(Launch::new(&directory, &library)?.spin(spin).log(log))?;
         let [program, arguments @ ..] = &self.program[..] else { bail!("no program is named") };
         let mut command = Command::new(program);
         launch.prepare(command.args(arguments));
@@ -107,7 +112,7 @@ impl ServiceArgs {
             command.arg(launch::SERVICE).arg(&self.path).process_group(0);
             return command.spawn().map(drop).context("cannot start the pairing service");
         }
-        match Service::start(&self.path) {
+        match Service::start(&self.path, Scope::User) {
             Ok(mut service) => {
                 crate::print(launch::READY)?;
                 Ok(service.serve(IDLE)?)
@@ -118,10 +123,57 @@ impl ServiceArgs {
     }
 }
 
+/// With the machine's service where there is one, else with this user's own, which is started. Without any, everything
+/// stays TCP; the program runs in any case.
+fn served(launch: Launch) -> Result<Launch> {
+    let complain = |said: String| bywire_lab::ending::complain("bywire", said + ": everything stays TCP");
+    if let Some(socket) = machine_socket() {
+        match status::ask(&socket) {
+            Ok(_) => return Ok(launch.served_at(socket)),
+            // Whoever names it wants no other.
+            Err(error) if std::env::var_os(MACHINE_VARIABLE).is_some() => {
+                complain(format!("{}: {error}", socket.display()));
+                return Ok(launch.served_at(socket));
+            }
+            Err(_) => {}
+        }
+    }
+    let command = std::env::current_exe().context("cannot tell where this command is")?;
+    if let Err(error) = launch.found_service(&command) {
+        complain(error.to_string());
+    }
+    Ok(launch)
+}
+
+/// Where a service of the whole machine may listen. In a runtime directory of one's own nobody else is met.
+fn machine_socket() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os(MACHINE_VARIABLE) {
+        return Some(PathBuf::from(named)).filter(|path| !path.as_os_str().is_empty());
+    }
+    let socket = PathBuf::from(MACHINE_SOCKET);
+    let is_roots = directory::entry(&socket).is_ok_and(|entry| entry.is_socket && entry.owner == 0)
+        && socket.parent().is_some_and(directory::is_roots_alone);
+    (std::env::var_os("BYWIRE_RUNTIME_DIR").is_none() && is_roots).then_some(socket)
+}
+
 impl StatusArgs {
+    /// Programs that were started before the machine had a service talk to their user's own.
+    fn ask(&self) -> Result<Status, AskError> {
+        let own = own_directory().ok().map(|directory| directory.join(OWN_SOCKET));
+        let mut found = None;
+        for socket in [machine_socket(), own].into_iter().flatten() {
+            match status::ask(&socket) {
+                Ok(status) => found = Some(found.unwrap_or_default() + status),
+                Err(AskError::Absent) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        found.ok_or(AskError::Absent)
+    }
+
     /// Asks the service and prints what it says.
     pub fn run(self) -> Result<()> {
-        let status = bywire_pairing::status::ask(&own_directory()?.join("pairing"))?;
+        let status = self.ask()?;
         if self.json {
             let reasons: serde_json::Map<_, _> = status
                 .not_carried
@@ -130,7 +182,7 @@ impl StatusArgs {
                 .collect();
             let line = serde_json::json!({
                 "processes": status.processes, "carried": status.carried, "carried_ever": status.carried_ever,
-                "waiting": status.waiting, "bytes": status.bytes, "not_carried": reasons,
+                "waiting": status.waiting, "bytes": status.bytes, "cut": status.cut, "not_carried": reasons,
             });
             return crate::print(&format!("{line}\n"));
         }
@@ -139,6 +191,7 @@ impl StatusArgs {
             status.processes, status.carried, status.carried_ever
         );
         text += &format!("{} bytes were sent in memory over connections that have ended\n", status.bytes);
+        text += &format!("{} ends were cut by a kill: their peers saw a reset\n", status.cut);
         text += &format!("{} ends wait for the other one\n", status.waiting);
         for (reason, count) in &status.not_carried {
             text += &format!("{count} not carried: {}\n", reason.text());
@@ -147,11 +200,12 @@ impl StatusArgs {
     }
 }
 
-/// This user's own directory, which nobody else can write: what is loaded into programs lies there.
-fn own_directory() -> Result<PathBuf> {
+/// This user's own directory, which nobody else can write: what is loaded into programs lies there, also into those that
+/// become another user.
+pub fn own_directory() -> Result<PathBuf> {
     let user = bywire_sys::process::user();
     let path = bywire_eth::control::runtime_directory()?.join(format!("sockets-{user}"));
-    match fs::DirBuilder::new().mode(0o700).create(&path) {
+    match fs::DirBuilder::new().mode(0o711).create(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
             return Err(error).with_context(|| format!("cannot make {}", path.display()));
         }

@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::protocol::{LOG_VARIABLE, SERVICE_VARIABLE, SPIN_VARIABLE};
+use crate::protocol::{CORES_VARIABLE, LOG_VARIABLE, SERVICE_VARIABLE, SPIN_VARIABLE};
 
 /// The subcommand of whoever uses this that is the pairing service: it says [`READY`] once it listens.
 pub const SERVICE: &str = "__pairing";
@@ -52,6 +52,7 @@ pub enum LaunchError {
 pub struct Launch {
     preload: PathBuf,
     service: PathBuf,
+    cores: PathBuf,
     spin: Option<bool>,
     log: Option<PathBuf>,
 }
@@ -66,6 +67,7 @@ impl Launch {
         Ok(Self {
             preload: preload(directory, library)?,
             service: directory.join("pairing"),
+            cores: directory.join("pairing.cores"),
             spin: None,
             log: None,
         })
@@ -81,6 +83,11 @@ impl Launch {
         Self { log, ..self }
     }
 
+    /// By a service that listens elsewhere, which this does not start.
+    pub fn served_at(self, service: PathBuf) -> Self {
+        Self { service, ..self }
+    }
+
     /// Where the service listens.
     pub fn service(&self) -> &Path {
         &self.service
@@ -93,7 +100,7 @@ impl Launch {
             value.push(":");
             value.push(before);
         }
-        command.env(PRELOAD, value).env(SERVICE_VARIABLE, &self.service);
+        command.env(PRELOAD, value).env(SERVICE_VARIABLE, &self.service).env(CORES_VARIABLE, &self.cores);
         if let Some(spin) = self.spin {
             command.env(SPIN_VARIABLE, if spin { "1" } else { "0" });
         }

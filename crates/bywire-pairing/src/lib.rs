@@ -3,8 +3,12 @@
 //! Each program sends the descriptor of its end to the [`service`], which asks the kernel who is connected to
 //! whom, and hands each of two ends that mirror each other the other's memory. [`protocol`] is what they say.
 
+mod closer;
 pub mod launch;
 pub mod protocol;
 pub mod reason;
 pub mod service;
+pub mod space;
 pub mod status;
+pub mod user;
+mod waiting;

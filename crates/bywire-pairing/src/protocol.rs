@@ -3,11 +3,13 @@
 /// The length of every packet.
 pub const PACKET_BYTES: usize = 40;
 /// In `Hello`: the version of all that is said here, and of the segments that are exchanged.
-pub const VERSION: u64 = 0x6277_7000_0000_0001;
+pub const VERSION: u64 = 0x6277_7000_0000_0002;
 /// The variable that tells programs where the service listens.
 pub const SERVICE_VARIABLE: &str = "BYWIRE_SOCKETS_SERVICE";
 /// `0`: the library never spins before it sleeps.
 pub const SPIN_VARIABLE: &str = "BYWIRE_SOCKETS_SPIN";
+/// The file with the tokens of those who spin, which all programs of one user share.
+pub const CORES_VARIABLE: &str = "BYWIRE_SOCKETS_CORES";
 /// The file that the library adds a line to for whatever becomes of a connection.
 pub const LOG_VARIABLE: &str = "BYWIRE_LOG";
 /// How long a program waits for an answer before it does without.
@@ -44,7 +46,8 @@ kinds! {
     /// `token` names it; with the descriptors of the connection and of the program's segment.
     Offer = 4,
     /// To an offer: `code` is a [`Verdict`]; `number` the peer. When paired, with the peer's segment,
-    /// bell and page.
+    /// bell and page. With a peer of another user, `first` names the [`Kind::Bell`] that it rings here, and its own bell is
+    /// of that kind; else 0.
     Answer = 5,
     /// The offer, or what became of it, is over: `first` bytes were sent and `second` received in memory.
     End = 6,
@@ -56,6 +59,10 @@ kinds! {
     Count = 9,
     /// After the last count.
     Done = 10,
+    /// `token` names a bell that comes with this: programs of some other user ring it, and nobody else has it.
+    Bell = 11,
+    /// The program ends in order, or becomes another one. Of one that goes without this word, whatever was carried is cut.
+    Leave = 12,
 }
 
 /// What became of an offer.
@@ -74,14 +81,18 @@ pub enum Verdict {
     Namespace = 4,
     /// Not now: too many offers wait.
     Full = 5,
+    /// The other end was offered meanwhile: offer this one once more, so that each was seen while the other one was there.
+    Again = 6,
+    /// Never: the other end is another user's, and there is no bell between them.
+    Foreign = 7,
 }
 
 impl Verdict {
     /// The one with this number.
     pub fn of(number: u8) -> Option<Self> {
-        [Self::Waiting, Self::Paired, Self::Refused, Self::Device, Self::Namespace, Self::Full]
-            .into_iter()
-            .find(|verdict| *verdict as u8 == number)
+        let first = [Self::Waiting, Self::Paired, Self::Refused, Self::Device];
+        let rest = [Self::Namespace, Self::Full, Self::Again, Self::Foreign];
+        first.into_iter().chain(rest).find(|verdict| *verdict as u8 == number)
     }
 }
 
@@ -141,6 +152,6 @@ mod tests {
         assert_eq!(Packet::decode(&packet.encode()), Some(packet));
         assert_eq!(Packet::decode(&packet.encode()[1..]), None);
         assert_eq!(Packet::decode(&[0; PACKET_BYTES]), None);
-        assert_eq!(Packet::decode(&[11; PACKET_BYTES]), None);
+        assert_eq!(Packet::decode(&[13; PACKET_BYTES]), None);
     }
 }

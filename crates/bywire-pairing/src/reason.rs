@@ -42,6 +42,7 @@ reasons! {
     Refused = "the kernel's own account of it did not fit",
     IoUring = "the program uses io_uring",
     Passed = "its descriptor went to another program",
+    Foreign = "the other end is another user's, and no more of those can be talked to",
 }
 
 impl Reason {

@@ -1,10 +1,10 @@
 //! The pairing service of one user, or of a machine.
 //!
 //! It believes nothing that a program says of a connection: a program passes the descriptor, and the kernel says
-//! whose ends it joins. The descriptor is closed before the answer is given, so no end lives longer for it.
+//! whose ends it joins. The descriptor is closed before the answer is given, so no end lives longer for it. Nor does it
+//! let one user's programs hold up or crowd out another's.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,20 +12,26 @@ use std::time::{Duration, Instant};
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Listener, Received, Socket};
 use bywire_sys::tcp::{self, Identity};
-use bywire_sys::{Errno, directory, foreign, limits};
+use bywire_sys::{Errno, directory, limits, memory, process, strike};
 
+use crate::closer::Closer;
 use crate::protocol::{Kind, PACKET_BYTES, Packet, VERSION, Verdict};
 use crate::reason::Reason;
+use crate::space::Spaces;
 use crate::status::Status;
+use crate::user::{Limits, Scope, Users};
+use crate::waiting::{End, Match, Offer, Waiting};
 
-/// Offers that wait, of all programs together: each holds a descriptor.
-const WAITING_MAX: usize = 100_000;
-/// Programs at once.
-const PROGRAMS_MAX: usize = 20_000;
+/// Descriptors that a service wants to be allowed: so many offers wait at once, and so many programs.
+const DESCRIPTORS: u64 = 1 << 19;
 /// Packets taken from one program before the others have their turn.
 const TURN: usize = 64;
-/// The tag of the listener among those of programs, which count from 1.
+/// The tag of the listener among those of programs, which begin anywhere else.
 const LISTENER: u64 = 0;
+/// How long whoever comes has to wait when descriptors have run out after all.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Other users that one program talks to at once: for each it has another bell.
+pub const FOREIGN_MAX: usize = 16;
 
 /// Why there is no service.
 #[derive(Debug, thiserror::Error)]
@@ -41,55 +47,47 @@ pub enum StartError {
         /// What the kernel said.
         cause: Errno,
     },
+    /// What was handed over is no socket for programs.
+    #[error("the socket that was handed over cannot be used: {0}; it has to be a listening one of packets")]
+    Socket(Errno),
 }
 
 /// A running service.
 #[derive(Debug)]
 pub struct Service {
     listener: Listener,
-    path: PathBuf,
+    /// Its name, as long as that is ours to remove.
+    path: Option<PathBuf>,
     poller: Poller,
     programs: HashMap<u64, Program>,
     next: u64,
-    waiting: HashMap<Tuple, Offer>,
-    status: Status,
+    scope: Scope,
+    users: Users,
+    spaces: Spaces,
+    waiting: Waiting,
+    closer: Closer,
     lonely_since: Instant,
-    /// The name is still ours.
-    is_named: bool,
 }
 
 /// One program that has said hello, or is about to.
 #[derive(Debug)]
 struct Program {
     socket: Socket,
+    user: u32,
     /// Its bell, and the page that says whether it sleeps.
     bell: Option<[OwnedFd; 2]>,
+    /// Its bells for programs of other users, by the user: none of these can disturb what is not theirs.
+    foreign: HashMap<u32, (u64, OwnedFd)>,
     /// What it has offered and not ended.
     offers: HashMap<u64, Standing>,
+    /// It has said that it ends.
+    is_leaving: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Standing {
-    Waiting(Tuple),
-    Paired,
-}
-
-/// One end, as the kernel names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Tuple {
-    local: SocketAddr,
-    remote: SocketAddr,
-}
-
-/// An end that waits for the other one.
-#[derive(Debug)]
-struct Offer {
-    program: u64,
-    token: u64,
-    namespace: u64,
-    segment: OwnedFd,
-    /// Offered from two namespaces: it pairs with nobody.
-    disputed: bool,
+    Waiting(End),
+    Paired { is_foreign: bool },
 }
 
 impl Service {
@@ -97,24 +95,50 @@ impl Service {
     ///
     /// # Errors
     /// [`StartError`].
-    pub fn start(path: &Path) -> Result<Self, StartError> {
+    pub fn start(path: &Path, scope: Scope) -> Result<Self, StartError> {
+        let mode = if scope == Scope::Machine { 0o666 } else { 0o600 };
+        let listener = listen(path, mode)?;
         let failed = |cause| StartError::Path { path: path.to_owned(), cause };
-        // As many as there may be; with fewer, whoever comes too late does without.
-        let _fewer = limits::raise_descriptor_limit((WAITING_MAX + 3 * PROGRAMS_MAX) as u64);
-        let listener = listen(path)?;
-        let poller = Poller::new().map_err(failed)?;
-        poller.add(&listener, LISTENER).map_err(failed)?;
+        let mut service = Self::new(listener, scope).map_err(failed)?;
+        service.path = Some(path.to_owned());
+        Ok(service)
+    }
+
+    /// Serves all users at a socket that somebody else keeps, as systemd does.
+    ///
+    /// # Errors
+    /// [`StartError::Socket`].
+    pub fn adopt(socket: OwnedFd) -> Result<Self, StartError> {
+        let listener = Listener::from_descriptor(socket).map_err(StartError::Socket)?;
+        Self::new(listener, Scope::Machine).map_err(StartError::Socket)
+    }
+
+    fn new(listener: Listener, scope: Scope) -> Result<Self, Errno> {
+        // What cannot be had is done without: fewer programs are admitted.
+        let _ = limits::raise_descriptor_limit(DESCRIPTORS);
+        let poller = Poller::new()?;
+        poller.add(&listener, LISTENER)?;
+        let mut random = [0; 4];
+        process::random(&mut random)?;
         Ok(Self {
             listener,
-            path: path.to_owned(),
+            path: None,
             poller,
             programs: HashMap::new(),
-            next: LISTENER + 1,
-            waiting: HashMap::new(),
-            status: Status::default(),
+            // Programs outlive their service, and are not to take a new peer for one of the old ones'.
+            next: u64::from(u32::from_ne_bytes(random)) + LISTENER + 1,
+            scope,
+            users: Users::new(scope, Limits::new(scope, limits::descriptor_limit())),
+            spaces: Spaces::default(),
+            waiting: Waiting::default(),
+            closer: Closer::default(),
             lonely_since: Instant::now(),
-            is_named: true,
         })
+    }
+
+    /// Joins namespaces.
+    pub fn join(&mut self, spaces: Spaces) {
+        self.spaces = spaces;
     }
 
     /// Serves until nobody has been connected for `idle`.
@@ -144,37 +168,62 @@ impl Service {
     }
 
     fn leave_name(&mut self) {
-        if self.is_named {
-            directory::remove(&self.path);
-            self.is_named = false;
+        if let Some(path) = self.path.take() {
+            directory::remove(&path);
         }
     }
 
     fn admit(&mut self) {
-        while let Ok(Some(socket)) = self.listener.accept() {
+        for _ in 0..TURN {
+            let socket = match self.listener.accept() {
+                Ok(Some(socket)) => socket,
+                Ok(None) => return,
+                // Whoever waits there waits on; the others are served in between.
+                Err(_) => return std::thread::sleep(PAUSE),
+            };
+            let Ok(user) = socket.credentials().map(|found| found.uid) else { continue };
             let tag = self.next;
             // Whoever is too many is dropped and does without.
-            if self.programs.len() < PROGRAMS_MAX && self.poller.add(&socket, tag).is_ok() {
-                self.next += 1;
-                self.programs.insert(tag, Program { socket, bell: None, offers: HashMap::new() });
+            let is_welcome = (self.scope == Scope::User || self.closer.bears(user)) && self.users.admit(user);
+            if !is_welcome {
+                self.discard(user, vec![socket.into()]);
+                continue;
             }
+            self.next += 1;
+            let is_watched = self.poller.add(&socket, tag).is_ok();
+            let (bell, foreign, offers) = (None, HashMap::new(), HashMap::new());
+            self.programs.insert(tag, Program { socket, user, bell, foreign, offers, is_leaving: false });
+            if !is_watched {
+                self.dismiss(tag);
+            }
+        }
+    }
+
+    /// Closes what a program has sent. One that only its own user is served by may hold itself up.
+    fn discard(&mut self, user: u32, descriptors: Vec<OwnedFd>) {
+        match self.scope {
+            Scope::User => drop(descriptors),
+            Scope::Machine => self.closer.close(user, descriptors),
         }
     }
 
     fn attend(&mut self, tag: u64) {
         for _ in 0..TURN {
             let Some(program) = self.programs.get(&tag) else { return };
-            let mut buffer = [0; PACKET_BYTES];
+            let (mut buffer, user) = ([0; PACKET_BYTES], program.user);
             let (length, descriptors) = match program.socket.receive(&mut buffer) {
                 Ok(Received::Packet(length, descriptors)) => (length, descriptors),
                 Ok(Received::Nothing) => return,
                 Ok(Received::Closed) | Err(_) => return self.dismiss(tag),
             };
-            let Some(packet) = Packet::decode(&buffer[..length]) else {
-                foreign::discard(descriptors);
-                return self.dismiss(tag);
+            let is_well = match Packet::decode(&buffer[..length]) {
+                Some(packet) => self.answer(tag, &packet, descriptors),
+                None => {
+                    self.discard(user, descriptors);
+                    false
+                }
             };
-            if !self.answer(tag, &packet, descriptors) {
+            if !is_well {
                 return self.dismiss(tag);
             }
         }
@@ -183,171 +232,258 @@ impl Service {
 
     /// `false`: the program broke a rule, or cannot be reached.
     fn answer(&mut self, tag: u64, packet: &Packet, descriptors: Vec<OwnedFd>) -> bool {
+        let Some(user) = self.programs.get(&tag).map(|program| program.user) else { return false };
         match packet.kind {
-            Kind::Hello => {
-                let Some(program) = self.programs.get_mut(&tag) else { return false };
-                program.bell = <[OwnedFd; 2]>::try_from(descriptors).ok();
-                packet.first == VERSION && program.bell.is_some()
+            Kind::Hello => self.greet(tag, packet, descriptors),
+            Kind::Offer => self.consider(tag, packet.token, descriptors),
+            // Nothing else comes with descriptors.
+            _ if !descriptors.is_empty() => {
+                self.discard(user, descriptors);
+                false
             }
             Kind::Ask => self.tell(tag, Packet::new(Kind::Go, packet.token), &[]),
-            Kind::Offer => {
-                let Ok([connection, segment]) = <[OwnedFd; 2]>::try_from(descriptors) else {
-                    // They may have been lost on the way, for want of numbers here.
-                    let full =
-                        Packet { code: Verdict::Full as u8, ..Packet::new(Kind::Answer, packet.token) };
-                    return self.tell(tag, full, &[]);
-                };
-                let identity = tcp::identify(&connection);
-                drop(connection);
-                self.offer(tag, packet.token, identity, segment)
-            }
             Kind::End => {
                 self.end(tag, packet.token);
-                self.status.bytes += packet.first;
+                self.users.carried(user, packet.first);
+                true
+            }
+            Kind::Leave => {
+                if let Some(program) = self.programs.get_mut(&tag) {
+                    program.is_leaving = true;
+                }
                 true
             }
             Kind::Note => {
-                self.note(packet.code, packet.first);
+                if let Some(reason) = Reason::of(packet.code) {
+                    self.users.note(user, reason, packet.first);
+                }
                 true
             }
             Kind::Status => {
-                let status = self.status();
+                let status = self.status(user);
                 status.packets().all(|packet| self.tell(tag, packet, &[]))
             }
-            Kind::Go | Kind::Answer | Kind::Count | Kind::Done => false,
+            Kind::Go | Kind::Answer | Kind::Count | Kind::Done | Kind::Bell => false,
         }
     }
 
-    fn offer(&mut self, tag: u64, token: u64, found: Result<Identity, Errno>, segment: OwnedFd) -> bool {
-        let verdict = match found {
-            Ok(identity) if identity.is_bound_to_device => Verdict::Device,
-            Ok(identity) if identity.is_established => match self.matched(tag, token, &identity, segment) {
-                Ok(told) => return told,
-                Err(verdict) => verdict,
-            },
-            _ => Verdict::Refused,
-        };
-        self.tell(tag, Packet { code: verdict as u8, ..Packet::new(Kind::Answer, token) }, &[])
+    fn greet(&mut self, tag: u64, packet: &Packet, descriptors: Vec<OwnedFd>) -> bool {
+        let Some(program) = self.programs.get_mut(&tag) else { return false };
+        match <[OwnedFd; 2]>::try_from(descriptors) {
+            // The bell is what it is: it is never used here, and a page is memory of the kernel's, which closes at once.
+            Ok(pair) if packet.first == VERSION && program.bell.is_none() => program.bell = Some(pair),
+            Ok(pair) => {
+                let user = program.user;
+                self.discard(user, pair.into());
+                return false;
+            }
+            Err(descriptors) => {
+                let user = program.user;
+                self.discard(user, descriptors);
+                return false;
+            }
+        }
+        true
     }
 
-    /// Pairs the offer or lets it wait; `Ok` when the program has been told, or cannot be.
-    fn matched(
-        &mut self,
-        tag: u64,
-        token: u64,
-        identity: &Identity,
-        segment: OwnedFd,
-    ) -> Result<bool, Verdict> {
-        let Some(program) = self.programs.get(&tag) else { return Ok(false) };
+    fn consider(&mut self, tag: u64, token: u64, descriptors: Vec<OwnedFd>) -> bool {
+        let Some(user) = self.programs.get(&tag).map(|program| program.user) else { return false };
+        let mut descriptors = descriptors;
+        let segment = if descriptors.len() == 2 { descriptors.pop() } else { None };
+        let identity = descriptors.first().map_or(Err(Errno::BADF), tcp::identify);
+        self.discard(user, descriptors);
+        // They may have been lost on the way, for want of numbers here.
+        let Some(segment) = segment else { return self.verdict(tag, token, Verdict::Full) };
+        if self.scope == Scope::Machine && !memory::is_sealable(&segment) {
+            self.discard(user, vec![segment]);
+            return false;
+        }
+        match identity {
+            Ok(identity) if identity.is_bound_to_device => self.verdict(tag, token, Verdict::Device),
+            Ok(identity) if identity.is_established => self.offer(tag, token, &identity, segment),
+            _ => self.verdict(tag, token, Verdict::Refused),
+        }
+    }
+
+    /// Pairs the offer or lets it wait. `false`: the program broke a rule, or cannot be told.
+    fn offer(&mut self, tag: u64, token: u64, identity: &Identity, segment: OwnedFd) -> bool {
+        let Some(program) = self.programs.get_mut(&tag) else { return false };
+        // It has not become another one after all.
+        program.is_leaving = false;
+        let (user, offers_count) = (program.user, program.offers.len());
         if program.bell.is_none() || program.offers.contains_key(&token) {
-            return Ok(false);
+            return false;
         }
-        let ours = Tuple { local: identity.local, remote: identity.remote };
-        let mirror = Tuple { local: identity.remote, remote: identity.local };
-        let namespace = identity.namespace;
-        // The same end from elsewhere: somebody has built a connection that only looks like this one.
-        for tuple in [ours, mirror] {
-            if let Some(other) = self.waiting.get_mut(&tuple)
-                && (other.disputed || other.namespace != namespace)
-            {
-                other.disputed = true;
-                return Err(Verdict::Namespace);
+        if !self.users.may_wait(user) || !self.users.may_offer(user, offers_count) {
+            return self.verdict(tag, token, Verdict::Full);
+        }
+        let space = self.spaces.of(identity.namespace, [identity.local, identity.remote]);
+        let end = End { space, local: identity.local, remote: identity.remote };
+        // Whoever does not listen is told nothing more before it does, so that there is room for what it has asked for.
+        let others = self.waiting.mate(&end);
+        let has_room = |tag| self.programs.get(&tag).is_some_and(|program| program.socket.has_room());
+        if others.is_some_and(|other| !has_room(tag) || !has_room(other)) {
+            return self.verdict(tag, token, Verdict::Full);
+        }
+        let (namespace, cookie) = (identity.namespace, identity.cookie);
+        let offer = Offer { program: tag, user, token, namespace, cookie, segment };
+        match self.waiting.offer(end, offer) {
+            Match::Refused(verdict) => self.verdict(tag, token, verdict),
+            Match::Paired { ours, theirs } => {
+                self.users.waits_no_more(theirs.user);
+                self.pair(&ours, &theirs)
+            }
+            Match::Waits(stale) => {
+                if let Some(stale) = stale {
+                    self.users.waits_no_more(stale.user);
+                    self.forget(stale.program, stale.token);
+                }
+                self.wait(tag, token, end)
+            }
+            Match::Again(theirs) => {
+                self.users.waits_no_more(theirs.user);
+                self.forget(theirs.program, theirs.token);
+                if !self.verdict(theirs.program, theirs.token, Verdict::Again) {
+                    self.dismiss(theirs.program);
+                }
+                self.wait(tag, token, end)
             }
         }
-        if let Some(other) = self.waiting.get(&mirror) {
-            // Answers with descriptors go only where there is room for more, so that there always is for those without.
-            let has_room = |tag| self.programs.get(&tag).is_some_and(|program| program.socket.has_room());
-            if !has_room(tag) || !has_room(other.program) {
-                return Err(Verdict::Full);
-            }
+    }
+
+    fn wait(&mut self, tag: u64, token: u64, end: End) -> bool {
+        let Some(user) = self.programs.get(&tag).map(|program| program.user) else { return false };
+        self.users.waits(user);
+        self.stand(tag, token, Standing::Waiting(end));
+        self.verdict(tag, token, Verdict::Waiting)
+    }
+
+    fn stand(&mut self, tag: u64, token: u64, standing: Standing) {
+        let Some(program) = self.programs.get_mut(&tag) else { return };
+        if program.offers.insert(token, standing).is_none() {
+            self.users.offered(program.user);
         }
-        if let Some(other) = self.waiting.remove(&mirror) {
-            return Ok(self.pair(tag, token, &segment, &other));
-        }
-        if self.waiting.len() >= WAITING_MAX {
-            return Err(Verdict::Full);
-        }
-        // An older offer of the same end is of a connection that is no more.
-        let offer = Offer { program: tag, token, namespace, segment, disputed: false };
-        if let Some(stale) = self.waiting.insert(ours, offer)
-            && let Some(program) = self.programs.get_mut(&stale.program)
-        {
-            program.offers.remove(&stale.token);
-        }
-        if let Some(program) = self.programs.get_mut(&tag) {
-            program.offers.insert(token, Standing::Waiting(ours));
-        }
-        Err(Verdict::Waiting)
+    }
+
+    fn forget(&mut self, tag: u64, token: u64) -> Option<Standing> {
+        let program = self.programs.get_mut(&tag)?;
+        let standing = program.offers.remove(&token)?;
+        self.users.ended(program.user);
+        Some(standing)
     }
 
     /// Gives each end the other's segment and bell.
-    fn pair(&mut self, tag: u64, token: u64, segment: &OwnedFd, other: &Offer) -> bool {
-        let ends = [(tag, token, other.program, &other.segment), (other.program, other.token, tag, segment)];
-        let mut reached = [true; 2];
-        for (index, (tag, token, peer, segment)) in ends.into_iter().enumerate() {
-            let answer = Packet {
-                code: Verdict::Paired as u8,
-                number: peer as u32,
-                ..Packet::new(Kind::Answer, token)
-            };
-            let bell = self.programs.get(&peer).and_then(|peer| peer.bell.as_ref());
-            let descriptors = bell.map(|[bell, page]| [segment.as_fd(), bell.as_fd(), page.as_fd()]);
-            reached[index] = match (self.programs.get(&tag), descriptors) {
-                (Some(program), Some(descriptors)) => {
-                    program.socket.send(&answer.encode(), &descriptors).is_ok()
-                }
-                _ => false,
-            };
-            if let Some(program) = self.programs.get_mut(&tag) {
-                program.offers.insert(token, Standing::Paired);
+    fn pair(&mut self, ours: &Offer, theirs: &Offer) -> bool {
+        let is_foreign = ours.user != theirs.user;
+        if is_foreign
+            && !(self.found_bell(ours.program, theirs.user) && self.found_bell(theirs.program, ours.user))
+        {
+            self.forget(theirs.program, theirs.token);
+            if !self.verdict(theirs.program, theirs.token, Verdict::Foreign) {
+                self.dismiss(theirs.program);
             }
+            return self.verdict(ours.program, ours.token, Verdict::Foreign);
         }
-        self.status.carried_ever += 1;
-        if !reached[1] {
+        self.users.paired([ours.user, theirs.user]);
+        for end in [ours, theirs] {
+            self.stand(end.program, end.token, Standing::Paired { is_foreign });
+        }
+        let ours_is_told = self.introduce(ours, theirs);
+        if !self.introduce(theirs, ours) {
             // An end that hears nothing never prepares, so the other one stays in the kernel.
-            self.dismiss(other.program);
+            self.dismiss(theirs.program);
         }
-        reached[0]
+        ours_is_told
+    }
+
+    /// Tells `ours` of `theirs`.
+    fn introduce(&self, ours: &Offer, theirs: &Offer) -> bool {
+        let Some((program, peer)) = self.programs.get(&ours.program).zip(self.programs.get(&theirs.program))
+        else {
+            return false;
+        };
+        let Some([bell, page]) = &peer.bell else { return false };
+        let foreign = (ours.user != theirs.user)
+            .then(|| program.foreign.get(&theirs.user).zip(peer.foreign.get(&ours.user)))
+            .flatten();
+        let (first, bell) = foreign.map_or((0, bell), |((own, _), (_, bell))| (*own, bell));
+        let answer = Packet {
+            code: Verdict::Paired as u8,
+            number: theirs.program as u32,
+            first,
+            ..Packet::new(Kind::Answer, ours.token)
+        };
+        let descriptors = [theirs.segment.as_fd(), bell.as_fd(), page.as_fd()];
+        program.socket.send(&answer.encode(), &descriptors).is_ok()
+    }
+
+    /// Makes sure that a program has a bell which programs of `user` may ring, and nobody else.
+    fn found_bell(&mut self, tag: u64, user: u32) -> bool {
+        let Some(program) = self.programs.get_mut(&tag) else { return false };
+        if program.foreign.contains_key(&user) {
+            return true;
+        }
+        if program.foreign.len() >= FOREIGN_MAX {
+            return false;
+        }
+        let Ok(bell) = strike::new() else { return false };
+        let name = self.next;
+        self.next += 1;
+        if program.socket.send(&Packet::new(Kind::Bell, name).encode(), &[bell.as_fd()]).is_err() {
+            return false;
+        }
+        program.foreign.insert(user, (name, bell));
+        true
     }
 
     fn end(&mut self, tag: u64, token: u64) {
-        let Some(program) = self.programs.get_mut(&tag) else { return };
-        if let Some(Standing::Waiting(tuple)) = program.offers.remove(&token)
-            && self.waiting.get(&tuple).is_some_and(|offer| (offer.program, offer.token) == (tag, token))
+        if let Some(Standing::Waiting(end)) = self.forget(tag, token)
+            && let Some(offer) = self.waiting.take_back(&end, tag, token)
         {
-            self.waiting.remove(&tuple);
+            self.users.waits_no_more(offer.user);
         }
     }
 
     fn dismiss(&mut self, tag: u64) {
         let Some(program) = self.programs.remove(&tag) else { return };
         self.poller.remove(&program.socket);
-        for standing in program.offers.values() {
-            if let Standing::Waiting(tuple) = standing
-                && self.waiting.get(tuple).is_some_and(|offer| offer.program == tag)
+        for (token, standing) in &program.offers {
+            if let Standing::Waiting(end) = standing
+                && self.waiting.take_back(end, tag, *token).is_some()
             {
-                self.waiting.remove(tuple);
+                self.users.waits_no_more(program.user);
             }
         }
-    }
-
-    fn note(&mut self, code: u8, count: u64) {
-        let Some(reason) = Reason::of(code) else { return };
-        match self.status.not_carried.iter_mut().find(|(known, _)| *known == reason) {
-            Some((_, known)) => *known = known.saturating_add(count),
-            None => self.status.not_carried.push((reason, count)),
+        let carried = program.offers.values().filter(|standing| matches!(standing, Standing::Paired { .. }));
+        if !program.is_leaving {
+            self.users.cut(program.user, carried.count() as u64);
         }
+        self.users.dismiss(program.user, program.offers.len());
+        // With what it has sent and nobody has taken.
+        let rest = program.bell.into_iter().flatten().chain([program.socket.into()]);
+        self.discard(program.user, rest.collect());
     }
 
-    fn status(&self) -> Status {
-        let standings = || self.programs.values().flat_map(|program| program.offers.values());
+    fn status(&self, user: u32) -> Status {
+        let seen =
+            || self.programs.values().filter(|program| self.users.sees_all(user) || program.user == user);
+        let standings = || seen().flat_map(|program| program.offers.values());
+        let ends = |wanted: bool| {
+            let is_such = |standing: &&Standing| matches!(standing, Standing::Paired { is_foreign } if *is_foreign == wanted);
+            standings().filter(is_such).count() as u64
+        };
+        // Of a connection between users, who does not see everything sees one end.
+        let foreign = if self.users.sees_all(user) { ends(true) / 2 } else { ends(true) };
         Status {
             // Whoever asks is connected as well, and has no bell.
-            processes: self.programs.values().filter(|program| program.bell.is_some()).count() as u64,
-            carried: standings().filter(|standing| matches!(standing, Standing::Paired)).count() as u64 / 2,
-            waiting: self.waiting.len() as u64,
-            ..self.status.clone()
+            processes: seen().filter(|program| program.bell.is_some()).count() as u64,
+            carried: ends(false) / 2 + foreign,
+            ..self.users.counts(user)
         }
+    }
+
+    fn verdict(&self, tag: u64, token: u64, verdict: Verdict) -> bool {
+        self.tell(tag, Packet { code: verdict as u8, ..Packet::new(Kind::Answer, token) }, &[])
     }
 
     fn tell(&self, tag: u64, packet: Packet, descriptors: &[std::os::fd::BorrowedFd<'_>]) -> bool {
@@ -363,14 +499,14 @@ impl Drop for Service {
 }
 
 /// Makes the socket beside its name and moves it there: over another one only if nobody serves that.
-fn listen(path: &Path) -> Result<Listener, StartError> {
+fn listen(path: &Path, mode: u32) -> Result<Listener, StartError> {
     let failed = |cause| StartError::Path { path: path.to_owned(), cause };
     let mut random = [0; 8];
     bywire_sys::process::random(&mut random).map_err(failed)?;
     let temporary = path.with_extension(format!("{:016x}", u64::from_ne_bytes(random)));
     let listener = Listener::bind(&temporary).map_err(failed)?;
     let place = || {
-        directory::set_access(&temporary, 0o600, None).map_err(failed)?;
+        directory::set_access(&temporary, mode, None).map_err(failed)?;
         match directory::rename_if_free(&temporary, path) {
             Err(Errno::EXIST) => {}
             other => return other.map_err(failed),

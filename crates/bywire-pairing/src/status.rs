@@ -15,6 +15,7 @@ pub(crate) const CARRIED: u8 = 129;
 pub(crate) const CARRIED_EVER: u8 = 130;
 pub(crate) const WAITING: u8 = 131;
 pub(crate) const BYTES: u8 = 132;
+pub(crate) const CUT: u8 = 133;
 
 /// How long [`ask`] waits.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -32,6 +33,8 @@ pub struct Status {
     pub waiting: u64,
     /// Bytes that were sent in memory over connections that have ended.
     pub bytes: u64,
+    /// Ends of carried connections whose program was killed, so that the other end was reset.
+    pub cut: u64,
     /// Connections that were not carried, by [`Reason`].
     pub not_carried: Vec<(Reason, u64)>,
 }
@@ -77,6 +80,29 @@ pub fn ask(path: &Path) -> Result<Status, AskError> {
     }
 }
 
+impl std::ops::Add for Status {
+    type Output = Self;
+
+    /// What two services have paired between them.
+    fn add(mut self, other: Self) -> Self {
+        for (reason, count) in other.not_carried {
+            match self.not_carried.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, known)) => *known = known.saturating_add(count),
+                None => self.not_carried.push((reason, count)),
+            }
+        }
+        Self {
+            processes: self.processes + other.processes,
+            carried: self.carried + other.carried,
+            carried_ever: self.carried_ever + other.carried_ever,
+            waiting: self.waiting + other.waiting,
+            bytes: self.bytes.saturating_add(other.bytes),
+            cut: self.cut + other.cut,
+            not_carried: self.not_carried,
+        }
+    }
+}
+
 impl Status {
     fn note(&mut self, code: u8, value: u64) {
         match code {
@@ -85,6 +111,7 @@ impl Status {
             CARRIED_EVER => self.carried_ever = value,
             WAITING => self.waiting = value,
             BYTES => self.bytes = value,
+            CUT => self.cut = value,
             _ => self.not_carried.extend(Reason::of(code).map(|reason| (reason, value))),
         }
     }
@@ -97,6 +124,7 @@ impl Status {
             count(CARRIED_EVER, self.carried_ever),
             count(WAITING, self.waiting),
             count(BYTES, self.bytes),
+            count(CUT, self.cut),
         ];
         let reasons = self.not_carried.iter().map(move |(reason, value)| count(*reason as u8, *value));
         own.into_iter().chain(reasons).chain([Packet::new(Kind::Done, 0)])

@@ -9,6 +9,7 @@ use bywire_pairing::protocol::{Kind, PACKET_BYTES, Packet, VERSION, Verdict};
 use bywire_pairing::reason::Reason;
 use bywire_pairing::service::{Service, StartError};
 use bywire_pairing::status;
+use bywire_pairing::user::Scope;
 use bywire_sys::memory::Mapping;
 use bywire_sys::socket::{Received, Socket};
 
@@ -68,7 +69,7 @@ fn connection() -> (TcpStream, TcpStream) {
 fn service() -> (tempfile::TempDir, std::path::PathBuf) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("pairing");
-    let mut service = Service::start(&path).expect("a service");
+    let mut service = Service::start(&path, Scope::User).expect("a service");
     std::thread::spawn(move || service.serve(Duration::from_secs(60)));
     (directory, path)
 }
@@ -182,7 +183,7 @@ fn who_breaks_the_rules_is_dropped_and_nobody_else() {
 #[test]
 fn reasons_are_counted_and_a_second_service_finds_the_first() {
     let (_directory, path) = service();
-    assert!(matches!(Service::start(&path), Err(StartError::Served(_))));
+    assert!(matches!(Service::start(&path, Scope::User), Err(StartError::Served(_))));
     let program = Program::new(&path);
     for _ in 0..2 {
         let note = Packet { code: Reason::Urgent as u8, first: 3, ..Packet::new(Kind::Note, 0) };
@@ -199,7 +200,61 @@ fn a_dead_services_name_is_taken_and_an_idle_one_gives_it_up() {
     let path = directory.path().join("pairing");
     let dead = bywire_sys::socket::Listener::bind(&path).expect("a socket");
     drop(dead);
-    let mut service = Service::start(&path).expect("in place of the dead one");
+    let mut service = Service::start(&path, Scope::User).expect("in place of the dead one");
     service.serve(Duration::from_millis(50)).expect("it serves");
     assert!(!path.exists());
+}
+
+#[test]
+fn who_makes_closing_take_its_time_holds_up_nobody_else() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pairing");
+    let mut service = Service::start(&path, Scope::Machine).expect("a service");
+    let (slow, honest) = (Program::new(&path), Program::new(&path));
+    let (client, _server) = connection();
+    client.set_nonblocking(true).expect("it does not wait");
+    // Nobody reads it, so its end has to wait for ten minutes where its last descriptor is closed: by the service.
+    while std::io::Write::write(&mut &client, &[0; 65_536]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&client, Some(Duration::from_secs(600))).expect("it lingers");
+    slow.offer(1, client.as_fd());
+    drop(client);
+    std::thread::spawn(move || service.serve(Duration::from_secs(60)));
+    for question in 0..100 {
+        honest.socket.send(&Packet::new(Kind::Ask, question).encode(), &[]).expect("a question");
+        assert_eq!(honest.hear().expect("an answer").0.kind, Kind::Go);
+    }
+}
+
+#[test]
+fn a_file_that_is_no_memory_is_nobodys_segment() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pairing");
+    let mut service = Service::start(&path, Scope::Machine).expect("a service");
+    std::thread::spawn(move || service.serve(Duration::from_secs(60)));
+    let program = Program::new(&path);
+    let ((client, _server), file) = (connection(), std::fs::File::open(directory.path()).expect("a file"));
+    let offer = Packet::new(Kind::Offer, 1).encode();
+    program.socket.send(&offer, &[client.as_fd(), file.as_fd()]).expect("an offer");
+    assert!(program.hear().is_none());
+}
+
+#[test]
+fn programs_that_go_without_a_word_were_killed() {
+    let (_directory, path) = service();
+    let (client, server) = connection();
+    let (first, second) = (Program::new(&path), Program::new(&path));
+    first.offer(1, client.as_fd());
+    assert_eq!(first.verdict(1), Verdict::Waiting);
+    second.offer(2, server.as_fd());
+    assert_eq!(second.verdict(2), Verdict::Paired);
+    second.socket.send(&Packet::new(Kind::Leave, 0).encode(), &[]).expect("a word");
+    drop((first, second));
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let found = status::ask(&path).expect("a status");
+        if found.processes == 0 {
+            return assert_eq!(found.cut, 1);
+        }
+        assert!(Instant::now() < end, "they are gone");
+    }
 }

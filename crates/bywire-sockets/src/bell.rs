@@ -4,10 +4,14 @@
 //! wakes every set that holds it, whoever looks first. A page says whether anybody sleeps, so that it is rung for
 //! sleepers only. A bell bears a mark that descriptors of programs do not have, and is looked at before it is written to:
 //! programs close descriptors that they do not know, and numbers are given anew.
+//!
+//! Whoever has a bell can silence it. Programs of one user trust each other so far. Those of another user get one of their
+//! own from the service, a timer that is never set, whose ring nobody can make wait: with it they can disturb their own
+//! connections and no others.
 
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 
 use crate::arena::{self, PEERS, Peer};
 use crate::lock::Lock;
@@ -28,6 +32,14 @@ const MARK: i32 = 63;
 /// `F_SETSIG` and `F_GETSIG` of asm-generic/fcntl.h.
 const SET_MARK: i32 = 10;
 const SEE_MARK: i32 = 11;
+/// `TFD_IOC_SET_TICKS` of linux/timerfd.h: rings a bell of the other kind.
+const SET_COUNT: usize = 0x4008_5400;
+/// Bells of the other kind that a process can have.
+const FOREIGN_MAX: usize = 64;
+/// How many there are; and what the service calls each.
+static FOREIGN_COUNT: AtomicUsize = AtomicUsize::new(0);
+static FOREIGN: [AtomicI32; FOREIGN_MAX] = [const { AtomicI32::new(-1) }; FOREIGN_MAX];
+static FOREIGN_NAMES: [AtomicU64; FOREIGN_MAX] = [const { AtomicU64::new(0) }; FOREIGN_MAX];
 /// The inode that every eventfd has, and its device.
 static INODE: AtomicU64 = AtomicU64::new(0);
 static DEVICE: AtomicU64 = AtomicU64::new(0);
@@ -89,6 +101,9 @@ pub fn conceal(fd: i32) -> i32 {
 pub fn sealed(length_bytes: usize) -> Option<(i32, *mut u8)> {
     const SEALS: i32 =
         libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+    if !crate::kernel::may_file_have(length_bytes as u64) {
+        return None;
+    }
     // SAFETY: a valid name; every result is checked; the mapping is new.
     unsafe {
         let file = libc::memfd_create(
@@ -165,7 +180,12 @@ pub fn ring(index: u32) {
     if asleep % SLEEP == 0 || peer.rung.load(Ordering::Relaxed) == asleep {
         return;
     }
-    strike(peer.bell.load(Ordering::Acquire));
+    let bell = peer.bell.load(Ordering::Acquire);
+    if peer.is_foreign.load(Ordering::Relaxed) == 0 {
+        strike(bell);
+    } else {
+        set_count(bell, 1);
+    }
     peer.rung.store(asleep, Ordering::Relaxed);
 }
 
@@ -180,6 +200,50 @@ fn strike(bell: i32) {
         // SAFETY: eight bytes that live.
         crate::errno::keep(|| unsafe { real::write(bell, (&raw const one).cast(), 8) });
     }
+}
+
+/// Rings a bell of the other kind: the error, 0 for none.
+fn set_count(bell: i32, count: u64) -> i32 {
+    crate::errno::keep(|| {
+        // SAFETY: eight bytes that are read, and that live; other kinds of files know no such call.
+        let status = unsafe { real::ioctl(bell, SET_COUNT, (&raw const count).cast_mut().cast()) };
+        if status == 0 { 0 } else { crate::errno::last() }
+    })
+}
+
+/// Does this number still mean a bell of the other kind? Only a timer says that nought is no count.
+fn is_foreign_bell(fd: i32) -> bool {
+    fd >= 0 && set_count(fd, 0) == libc::EINVAL
+}
+
+/// A bell of our own for programs of some other user, which is the callee's from here on.
+pub fn also(name: u64, fd: i32) {
+    let at = FOREIGN_COUNT.load(Ordering::Acquire);
+    let place = FOREIGN.get(at).zip(FOREIGN_NAMES.get(at));
+    let Some((place, known)) = place.filter(|_| is_foreign_bell(fd)) else {
+        // SAFETY: received for us alone; closing -1 does nothing.
+        unsafe { real::close(fd) };
+        return;
+    };
+    place.store(conceal(fd), Ordering::Relaxed);
+    known.store(name, Ordering::Relaxed);
+    // Pairs with the loads in `add_foreign_to` and `hears`. Only who holds the lock of the service's connection is here.
+    FOREIGN_COUNT.store(at + 1, Ordering::Release);
+}
+
+/// Have we this bell?
+pub fn hears(name: u64) -> bool {
+    let count = FOREIGN_COUNT.load(Ordering::Acquire);
+    FOREIGN_NAMES.iter().take(count).any(|known| known.load(Ordering::Relaxed) == name)
+}
+
+/// Puts the bells of the other kind into a set.
+pub fn add_foreign_to(set: i32) -> bool {
+    let count = FOREIGN_COUNT.load(Ordering::Acquire);
+    FOREIGN.iter().take(count).all(|bell| {
+        let bell = bell.load(Ordering::Relaxed);
+        is_foreign_bell(bell) && crate::errno::keep(|| add(set, bell))
+    })
 }
 
 /// Does this number still mean a bell?
@@ -206,7 +270,10 @@ fn inode(fd: i32) -> Option<(u64, u64)> {
 
 /// Puts the bell into an epoll set of the program's.
 pub fn add_to(set: i32) -> bool {
-    let Some((bell, _)) = own() else { return false };
+    own().is_some_and(|(bell, _)| add(set, bell))
+}
+
+fn add(set: i32, bell: i32) -> bool {
     let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: BELL_DATA };
     // SAFETY: a live event.
     let status = unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_ADD, bell, &raw mut event) };
@@ -225,7 +292,9 @@ impl Watch {
         for place in &SETS {
             let fd = place.swap(-1, Ordering::AcqRel);
             if fd >= 0 {
-                return Some(Self { fd });
+                let found = Self { fd };
+                // One that has come since may be missing.
+                return add_foreign_to(fd).then_some(found);
             }
         }
         // SAFETY: no pointers.
@@ -234,7 +303,7 @@ impl Watch {
             return None;
         }
         let fd = conceal(fd);
-        if add_to(fd) {
+        if add_to(fd) && add_foreign_to(fd) {
             return Some(Self { fd });
         }
         discard(fd);
@@ -243,9 +312,9 @@ impl Watch {
 
     /// Forgets rings that have been heard.
     pub fn hush(&self) {
-        let mut event = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: room for one event.
-        unsafe { real::epoll_wait(self.fd, &raw mut event, 1, 0) };
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 1 + FOREIGN_MAX];
+        // SAFETY: room for so many events.
+        unsafe { real::epoll_wait(self.fd, events.as_mut_ptr(), events.len() as i32, 0) };
     }
 }
 
@@ -280,7 +349,7 @@ pub fn after_fork_in_child() {
 
 /// The library's own descriptor `old` now has the number `new`.
 pub fn renumber(old: i32, new: i32) {
-    for place in [&BELL, &PAGE_FILE].into_iter().chain(&SETS) {
+    for place in [&BELL, &PAGE_FILE].into_iter().chain(&SETS).chain(&FOREIGN) {
         let _ = place.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
     }
     if let Some(own) = arena::own() {
@@ -298,7 +367,7 @@ fn peer(index: u32) -> Option<&'static Peer> {
 }
 
 /// Takes a program at the other end into use, with its bell and page, which are the callee's from here on.
-pub fn adopt(number: u32, bell: i32, page: i32) -> Option<u32> {
+pub fn adopt(number: u32, is_foreign: bool, bell: i32, page: i32) -> Option<u32> {
     let _held = ADOPTING.hold();
     let peers = &arena::own()?.peers;
     let known = |peer: &Peer| {
@@ -316,7 +385,8 @@ pub fn adopt(number: u32, bell: i32, page: i32) -> Option<u32> {
         close_both(bell, page);
         return None;
     };
-    let address = if is_bell(bell) && is_eventfd(bell) { accept(page, PAGE_BYTES) } else { ptr::null_mut() };
+    let is_sound = if is_foreign { is_foreign_bell(bell) } else { is_bell(bell) && is_eventfd(bell) };
+    let address = if is_sound { accept(page, PAGE_BYTES) } else { ptr::null_mut() };
     if address.is_null() {
         close_both(bell, page);
         return None;
@@ -324,6 +394,7 @@ pub fn adopt(number: u32, bell: i32, page: i32) -> Option<u32> {
     // SAFETY: ours.
     unsafe { real::close(page) };
     peer.number.store(number, Ordering::Relaxed);
+    peer.is_foreign.store(is_foreign.into(), Ordering::Relaxed);
     peer.bell.store(conceal(bell), Ordering::Release);
     peer.page.store(address.cast(), Ordering::Release);
     peer.rung.store(0, Ordering::Relaxed);
@@ -345,7 +416,9 @@ pub fn release(index: u32) {
     let _held = ADOPTING.hold();
     if peer.references.load(Ordering::Relaxed) == 1 {
         let bell = peer.bell.swap(-1, Ordering::AcqRel);
-        if is_bell(bell) && table::meaning(bell) == table::Meaning::Hidden {
+        let is_foreign = peer.is_foreign.load(Ordering::Relaxed) != 0;
+        let is_ours = if is_foreign { is_foreign_bell(bell) } else { is_bell(bell) };
+        if is_ours && table::meaning(bell) == table::Meaning::Hidden {
             discard(bell);
         }
         let page = peer.page.swap(ptr::null_mut(), Ordering::AcqRel);

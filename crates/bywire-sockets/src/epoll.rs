@@ -204,7 +204,8 @@ impl Place {
         if self.set.belled.load(Ordering::Acquire) == 0 && bell::add_to(self.set_fd) {
             self.set.belled.store(1, Ordering::Release);
         }
-        self.set.belled.load(Ordering::Acquire) != 0
+        // Which of the other kind there are differs from process to process.
+        self.set.belled.load(Ordering::Acquire) != 0 && bell::add_foreign_to(self.set_fd)
     }
 
     fn remove(&self, socket: &Socket, at: u32, item: &Item) {

@@ -17,6 +17,23 @@ pub struct Account {
     pub is_steady: bool,
 }
 
+/// May a file of this process become so long? One that becomes too long ends it by a signal, memory files too.
+pub fn may_file_have(length_bytes: u64) -> bool {
+    let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
+    // SAFETY: valid for writes; noughts are a value.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_FSIZE, limit.as_mut_ptr()) == 0
+            && limit.assume_init().rlim_cur >= length_bytes
+    }
+}
+
+/// How long a file is.
+pub fn length_bytes(fd: i32) -> Option<u64> {
+    let mut found = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: as above.
+    unsafe { (libc::fstat(fd, found.as_mut_ptr()) == 0).then(|| found.assume_init().st_size as u64) }
+}
+
 /// Places in `struct tcp_info` of linux/tcp.h, which only ever grows at its end.
 const RECEIVED: usize = 128;
 const NOT_SENT: usize = 144;

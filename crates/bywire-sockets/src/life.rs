@@ -38,7 +38,10 @@ pub fn begin() {
         mark();
         let spins = libc::getenv(c"BYWIRE_SOCKETS_SPIN".as_ptr());
         if spins.is_null() || CStr::from_ptr(spins) != c"0" {
-            spin::configure(CStr::from_ptr(path));
+            let cores = libc::getenv(c"BYWIRE_SOCKETS_CORES".as_ptr());
+            if !cores.is_null() {
+                spin::configure(CStr::from_ptr(cores));
+            }
         }
         libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child));
     }
@@ -277,6 +280,12 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
     status
 }
 
+/// Before another program takes this process's place.
+pub fn before_replacement() {
+    before_exec();
+    offer::leave();
+}
+
 /// Before another program takes this process's place, or is started by it: what it may inherit goes back to the
 /// kernel.
 pub fn before_exec() {
@@ -339,4 +348,5 @@ pub fn end() {
         }
     });
     account::report();
+    offer::leave();
 }

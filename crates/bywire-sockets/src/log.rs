@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::account::{self, Fate};
 use crate::table::{self, STREAM, Socket};
-use crate::{errno, real};
+use crate::{errno, kernel, real};
 
 /// The longest path, with its end.
 const PATH_BYTES: usize = 256;
@@ -47,8 +47,8 @@ fn tell(socket: &Socket) {
     else {
         return;
     };
-    let kernel = |count: &core::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
-    let (sent, received) = (kernel(&socket.record.sent), kernel(&socket.record.received));
+    let counted = |count: &core::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+    let (sent, received) = (counted(&socket.record.sent), counted(&socket.record.received));
     let mapped = table::by_index(socket.fd, socket.index).and_then(|socket| socket.mapped().ok());
     let [sent_ring, received_ring] = match &mapped {
         Some(connection) if fate == Fate::Carried => {
@@ -82,7 +82,10 @@ fn append(line: &[u8]) {
         let path = path.as_ptr().cast::<c_char>();
         let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0o600) as i32;
         if fd >= 0 {
-            real::write(fd, line.as_ptr().cast(), line.len());
+            let length = kernel::length_bytes(fd).unwrap_or(u64::MAX);
+            if kernel::may_file_have(length.saturating_add(line.len() as u64)) {
+                real::write(fd, line.as_ptr().cast(), line.len());
+            }
             real::close(fd);
         }
     }

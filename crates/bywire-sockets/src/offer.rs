@@ -339,6 +339,11 @@ fn hear() -> Option<Packet> {
             let _ = OFFERED.compare_exchange(packet.token, 0, Ordering::Relaxed, Ordering::Relaxed);
             answered(&packet, descriptors);
         }
+        Some(packet) if packet.kind == Kind::Bell => {
+            let [bell, others @ ..] = descriptors;
+            others.iter().for_each(|fd| close(*fd));
+            bell::also(packet.token, bell);
+        }
         Some(packet) => {
             if packet.kind == Kind::Go && packet.token == ASKED.load(Ordering::Relaxed) {
                 ASKED.store(0, Ordering::Relaxed);
@@ -378,9 +383,16 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
     };
     let reason = match Verdict::of(packet.code) {
         Some(Verdict::Paired) => {
+            let is_foreign = packet.first != 0;
+            if is_foreign && !bell::hears(packet.first) {
+                [segment, bell, page].iter().for_each(|fd| close(*fd));
+                socket.stay(Reason::Foreign);
+                socket.record.stage.store(stage::PLAIN, Ordering::Release);
+                return;
+            }
             let remote = bell::accept(segment, SEGMENT_BYTES);
             close(segment);
-            if let Some(peer) = bell::adopt(packet.number, bell, page)
+            if let Some(peer) = bell::adopt(packet.number, is_foreign, bell, page)
                 && !remote.is_null()
                 // SAFETY: mapped with this length just now.
                 && STREAM.is_ours(&unsafe { Window::new(remote, SEGMENT_BYTES) })
@@ -398,6 +410,13 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
             descriptors.iter().for_each(|fd| close(*fd));
             return socket.record.stage.store(stage::PLAIN, Ordering::Release);
         }
+        // The service has forgotten it, and hears of it at the next call.
+        Some(Verdict::Again) => {
+            descriptors.iter().for_each(|fd| close(*fd));
+            socket.record.calls.store(CALLS_MIN.load(Ordering::Relaxed), Ordering::Relaxed);
+            return socket.record.stage.store(stage::PLAIN, Ordering::Release);
+        }
+        Some(Verdict::Foreign) => Reason::Foreign,
         Some(Verdict::Device) => Reason::Device,
         Some(Verdict::Namespace) => Reason::Namespace,
         _ => Reason::Refused,
@@ -476,6 +495,16 @@ pub fn note(reason: Reason, count: u64) {
         let _held = TALKING.hold_undisturbed();
         if is_configured() && connect() {
             say(&Packet { code: reason as u8, first: count, ..Packet::new(Kind::Note, 0) }, &[]);
+        }
+    });
+}
+
+/// The program ends, or becomes another one.
+pub fn leave() {
+    errno::keep(|| {
+        let _held = TALKING.hold_undisturbed();
+        if SERVICE.load(Ordering::Acquire) >= 0 {
+            say(&Packet::new(Kind::Leave, 0), &[]);
         }
     });
 }

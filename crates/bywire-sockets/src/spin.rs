@@ -40,19 +40,13 @@ thread_local! {
     static FAILURES: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Maps the tokens of all programs that meet at the service of this name.
-pub fn configure(service: &CStr) {
-    const SUFFIX: &[u8] = b".cores\0";
-    let (name, mut path) = (service.to_bytes(), [0u8; 128]);
-    let Some(place) = path.get_mut(..name.len() + SUFFIX.len()) else { return };
-    let (first, rest) = place.split_at_mut(name.len());
-    first.copy_from_slice(name);
-    rest.copy_from_slice(SUFFIX);
+/// Maps the tokens that all programs of one user share, in the file of this name.
+pub fn configure(path: &CStr) {
     const LENGTH_BYTES: usize = CORES * size_of::<Core>();
     // SAFETY: a valid name; the results are checked, and the mapping is new.
     unsafe {
         let file = libc::open(
-            path.as_ptr().cast(),
+            path.as_ptr(),
             libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW,
             0o600,
         );
@@ -60,7 +54,8 @@ pub fn configure(service: &CStr) {
             return;
         }
         // With memory or disk behind all of it: a full one must not be found out by a signal.
-        if libc::fallocate(file, 0, 0, LENGTH_BYTES as i64) == 0 {
+        if kernel::may_file_have(LENGTH_BYTES as u64) && libc::fallocate(file, 0, 0, LENGTH_BYTES as i64) == 0
+        {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let address = libc::mmap(ptr::null_mut(), LENGTH_BYTES, protection, libc::MAP_SHARED, file, 0);
             if address != libc::MAP_FAILED {

@@ -87,7 +87,9 @@ fn start_echo(world: &World, calls: u64) -> (Child, u16) {
 /// The service itself, until it is killed.
 fn pair() {
     let path = std::env::var_os("BYWIRE_TEST_SERVICE").expect("a path");
-    let mut service = bywire_pairing::service::Service::start(path.as_ref()).expect("a service");
+    let mut service =
+        bywire_pairing::service::Service::start(path.as_ref(), bywire_pairing::user::Scope::User)
+            .expect("a service");
     service.serve(Duration::from_secs(600)).expect("served");
 }
 

@@ -35,6 +35,14 @@ pub fn prepare(path: &Path) -> Result<(), Errno> {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)
 }
 
+/// Can nobody but root put anything into this directory?
+pub fn is_roots_alone(path: &Path) -> bool {
+    rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|found| {
+        let is_directory = rustix::fs::FileType::from_raw_mode(found.st_mode).is_dir();
+        is_directory && found.st_uid == 0 && found.st_mode & 0o022 == 0
+    })
+}
+
 /// Sets who may connect to the socket at `path`.
 ///
 /// # Errors
@@ -148,6 +156,17 @@ mod tests {
 
     fn own_lock(directory: &Path) -> std::path::PathBuf {
         directory.join(format!(".{}.lock", crate::process::user()))
+    }
+
+    #[test]
+    fn roots_alone_is_what_nobody_else_can_write() {
+        assert!(is_roots_alone(Path::new("/proc")), "root's on every system");
+        for (mode, is_such) in [(0o755, true), (0o777, false), (0o1777, false), (0o775, false)] {
+            let directory = directory(mode);
+            let is_root = crate::process::user() == 0;
+            assert_eq!(is_roots_alone(directory.path()), is_such && is_root, "mode {mode:o}");
+        }
+        assert!(!is_roots_alone(Path::new("/proc/self/exe")), "no directory");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Nothing else in the workspace makes raw system calls. Everything here is safe to call; the few
 //! unsafe blocks are confined to mapping memory and to socket options that `rustix` does not cover.
 
+pub mod activation;
 pub mod clock;
 pub mod directory;
 pub mod foreign;
@@ -14,6 +15,7 @@ pub mod poller;
 pub mod preloadable;
 pub mod process;
 pub mod socket;
+pub mod strike;
 pub mod tap;
 pub mod tcp;
 pub mod wake;

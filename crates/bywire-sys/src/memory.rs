@@ -51,6 +51,11 @@ impl From<Errno> for OfferError {
     }
 }
 
+/// Is this memory of the kernel's own making (memfd), and no file of anybody's file system?
+pub fn is_sealable(file: &impl AsFd) -> bool {
+    rustix::fs::fcntl_get_seals(file).is_ok()
+}
+
 impl Mapping {
     /// Makes a zeroed segment that this process alone may write, and the descriptor to hand to readers.
     ///

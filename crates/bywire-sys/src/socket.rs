@@ -72,6 +72,18 @@ impl Listener {
         Ok(Self { file })
     }
 
+    /// The socket that another process has made and listens on.
+    ///
+    /// # Errors
+    /// [`Errno::PROTOTYPE`] when it is no packet socket, [`Errno::INVAL`] when it does not listen.
+    pub fn from_descriptor(file: OwnedFd) -> Result<Self, Errno> {
+        let Socket { file } = Socket::from_descriptor(file)?;
+        if !rustix::net::sockopt::socket_acceptconn(&file)? {
+            return Err(Errno::INVAL);
+        }
+        Ok(Self { file })
+    }
+
     /// The next connection that waits, if any.
     ///
     /// # Errors
@@ -319,6 +331,20 @@ impl AsFd for Socket {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_that_was_handed_over_listens_or_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("socket");
+        let theirs = Listener::bind(&path).expect("bound");
+        let ours = Listener::from_descriptor(theirs.file.try_clone().expect("a copy")).expect("it listens");
+        let _caller = Socket::connect(&path).expect("connected");
+        assert!(ours.accept().expect("accepted").is_some());
+        let (pair, _other) = Socket::pair().expect("socketpair");
+        assert_eq!(Listener::from_descriptor(pair.into()).err(), Some(Errno::INVAL));
+        let (stream, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        assert_eq!(Listener::from_descriptor(stream.into()).err(), Some(Errno::PROTOTYPE));
+    }
 
     #[test]
     fn packets_and_descriptors_cross_and_the_end_is_seen() {

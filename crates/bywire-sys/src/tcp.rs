@@ -44,13 +44,21 @@ pub fn identify(file: &impl AsFd) -> Result<Identity, Errno> {
     let information: [u8; 8] = option(file, libc::IPPROTO_TCP, libc::TCP_INFO)?;
     let interface: i32 = option(file, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX)?;
     Ok(Identity {
-        namespace: option(file, libc::SOL_SOCKET, SO_NETNS_COOKIE)?,
+        namespace: namespace(file)?,
         cookie: option(file, libc::SOL_SOCKET, libc::SO_COOKIE)?,
         local,
         remote,
         is_established: information[0] == ESTABLISHED,
         is_bound_to_device: interface != 0,
     })
+}
+
+/// The network namespace of any socket, as [`Identity::namespace`].
+///
+/// # Errors
+/// [`Errno::NOPROTOOPT`] before Linux 5.14.
+pub fn namespace(file: &impl AsFd) -> Result<u64, Errno> {
+    option(file, libc::SOL_SOCKET, SO_NETNS_COOKIE)
 }
 
 fn canonical(address: SocketAddr) -> SocketAddr {

@@ -9,7 +9,12 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 
 const HEADER: &str = include_str!("../../include/bywire.h");
-const UNIT: &str = include_str!("../../../../packaging/bywire-eth.service");
+/// What systemd is to know, by name.
+const UNITS: [(&str, &str); 3] = [
+    ("bywire-eth.service", include_str!("../../../../packaging/bywire-eth.service")),
+    ("bywire-pairing.service", include_str!("../../../../packaging/bywire-pairing.service")),
+    ("bywire-pairing.socket", include_str!("../../../../packaging/bywire-pairing.socket")),
+];
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What `bywire run` puts before programs.
 const PRELOADED: &str = "libbywire_sockets.so";
@@ -17,9 +22,9 @@ const PRELOADED: &str = "libbywire_sockets.so";
 const LIBRARIES_PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
 /// Installs libbywire for C and C++: lib/libbywire.so, lib/libbywire.a, include/bywire.h and
-/// lib/pkgconfig/bywire.pc. Unless --libraries says that all is built, the command too: bin/bywire, its manual pages,
-/// completions of bash, zsh and fish, lib/systemd/system/bywire-eth.service, and lib/bywire/libbywire_sockets.so for `bywire
-/// run`.
+/// lib/pkgconfig/bywire.pc. And the command: bin/bywire, its manual pages, completions of bash, zsh and fish, its units in
+/// lib/systemd/system, and lib/bywire/libbywire_sockets.so for `bywire run`. With --libraries or --command only that part,
+/// as it was built before.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -32,6 +37,9 @@ struct Arguments {
     /// A directory with both libraries, built before; without it cargo builds them now, for release.
     #[arg(long)]
     libraries: Option<PathBuf>,
+    /// The command, built before, with the library for `bywire run` beside it.
+    #[arg(long, conflicts_with = "libraries")]
+    command: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -50,41 +58,46 @@ fn install(arguments: Arguments) -> Result<()> {
         Some(destination) => destination.join(prefix.strip_prefix("/").unwrap_or(&prefix)),
         None => prefix.clone(),
     };
+    if arguments.command.is_none() {
+        let libraries = arguments.libraries.as_deref().map_or_else(build, |built| Ok(built.to_owned()))?;
+        install_for_c(&libraries, &root, &prefix)?;
+        println!("installed Bywire {VERSION} for C in {}", root.display());
+    }
+    if arguments.libraries.is_none() {
+        let built = arguments.command.map_or_else(build_command, Ok)?;
+        install_command(&built, &root, &prefix)?;
+        println!("installed the command bywire {VERSION} in {}", root.join("bin").display());
+    }
+    Ok(())
+}
+
+fn install_for_c(libraries: &Path, root: &Path, prefix: &Path) -> Result<()> {
     let [include, library] = ["include", "lib"].map(|name| root.join(name));
     for directory in [&include, &library.join("pkgconfig")] {
         make(directory)?;
     }
     let abi = bywire_capi::version::BW_ABI_VERSION;
     let full = format!("libbywire.so.{abi}.{VERSION}");
-    let with_command = arguments.libraries.is_none();
-    let libraries = arguments.libraries.map_or_else(build, Ok)?;
     copy(&libraries.join("libbywire_capi.so"), &library.join(&full))?;
     link(&full, &library.join(format!("libbywire.so.{abi}")))?;
     link(&full, &library.join("libbywire.so"))?;
     copy(&libraries.join("libbywire_capi.a"), &library.join("libbywire.a"))?;
     write(&include.join("bywire.h"), HEADER)?;
-    write(&library.join("pkgconfig/bywire.pc"), &package(&prefix))?;
-    if with_command {
-        install_command(&root, &prefix)?;
-        println!("installed the command bywire {VERSION} in {}", root.join("bin").display());
-    }
-    println!("installed Bywire {VERSION} for C in {}", root.display());
-    Ok(())
+    write(&library.join("pkgconfig/bywire.pc"), &package(prefix))
 }
 
 /// The command with the library that it preloads, and what it says of itself: manual pages, and a completion script where each shell looks.
-fn install_command(root: &Path, prefix: &Path) -> Result<()> {
-    let built = build_command()?;
+fn install_command(built: &Path, root: &Path, prefix: &Path) -> Result<()> {
     for directory in ["bin", "share/man/man1", "lib/systemd/system", "lib/bywire"] {
         make(&root.join(directory))?;
     }
     // Not where linkers look: it is for `bywire run` alone, which looks there.
     copy(&built.with_file_name(PRELOADED), &root.join("lib/bywire").join(PRELOADED))?;
     let command = root.join("bin/bywire");
-    copy(&built, &command)?;
+    copy(built, &command)?;
     fs::set_permissions(&command, Permissions::from_mode(0o755)).context("cannot make it executable")?;
     let pages = root.join("share/man/man1");
-    said(Command::new(&built).args(["man", "--output"]).arg(&pages))?;
+    said(Command::new(built).args(["man", "--output"]).arg(&pages))?;
     let scripts = [
         ("bash", "share/bash-completion/completions", "bywire"),
         ("zsh", "share/zsh/site-functions", "_bywire"),
@@ -93,10 +106,13 @@ fn install_command(root: &Path, prefix: &Path) -> Result<()> {
     for (shell, directory, name) in scripts {
         let directory = root.join(directory);
         make(&directory)?;
-        write(&directory.join(name), &said(Command::new(&built).args(["completions", shell]))?)?;
+        write(&directory.join(name), &said(Command::new(built).args(["completions", shell]))?)?;
     }
-    let unit = UNIT.replace("/usr/local", &prefix.display().to_string());
-    write(&root.join("lib/systemd/system/bywire-eth.service"), &unit)
+    for (name, unit) in UNITS {
+        let unit = unit.replace("/usr/local", &prefix.display().to_string());
+        write(&root.join("lib/systemd/system").join(name), &unit)?;
+    }
+    Ok(())
 }
 
 /// Beside this program, as `cargo build --release` does it.

@@ -89,3 +89,8 @@ fn processes_of(directory: &Path) -> Vec<(Pid, String)> {
     });
     found.collect()
 }
+
+/// What is run for a fabric in `directory`.
+pub fn commands_of(directory: &Path) -> Vec<String> {
+    processes_of(directory).into_iter().map(|(_, command)| command).collect()
+}

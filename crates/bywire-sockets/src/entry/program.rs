@@ -17,42 +17,42 @@ type Words = *const *const c_char;
 take_over! {
     /// Replaces this program.
     fn execve(path: *const c_char, arguments: Words, environment: Words) -> c_int, else -1; {
-        life::before_exec();
+        life::before_replacement();
         // SAFETY: the program's own arguments, here and in every call of this file.
         unsafe { real::execve(path, arguments, environment) }
     }
 
     /// Replaces this program.
     fn execv(path: *const c_char, arguments: Words) -> c_int, else -1; {
-        life::before_exec();
+        life::before_replacement();
         // SAFETY: as above.
         unsafe { real::execv(path, arguments) }
     }
 
     /// Replaces this program.
     fn execvp(file: *const c_char, arguments: Words) -> c_int, else -1; {
-        life::before_exec();
+        life::before_replacement();
         // SAFETY: as above.
         unsafe { real::execvp(file, arguments) }
     }
 
     /// Replaces this program.
     fn execvpe(file: *const c_char, arguments: Words, environment: Words) -> c_int, else -1; {
-        life::before_exec();
+        life::before_replacement();
         // SAFETY: as above.
         unsafe { real::execvpe(file, arguments, environment) }
     }
 
     /// Replaces this program.
     fn fexecve(fd: c_int, arguments: Words, environment: Words) -> c_int, else -1; {
-        life::before_exec();
+        life::before_replacement();
         // SAFETY: as above.
         unsafe { real::fexecve(fd, arguments, environment) }
     }
 
     /// Replaces this program.
     fn execveat(directory: c_int, path: *const c_char, arguments: Words, environment: Words, flags: c_int) -> c_int, else -1; {
-        life::before_exec();
+        life::before_replacement();
         // SAFETY: as above.
         unsafe { real::execveat(directory, path, arguments, environment, flags) }
     }

@@ -2,19 +2,25 @@
 
 #![allow(dead_code)]
 
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{IntoRawFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use bywire_pairing::protocol::SERVICE_VARIABLE;
+use bywire_pairing::protocol::{CORES_VARIABLE, SERVICE_VARIABLE};
 use bywire_pairing::service::Service;
+use bywire_pairing::space::Spaces;
 use bywire_pairing::status::{self, Status};
+use bywire_pairing::user::Scope;
 
 /// A service for one test, in a directory of its own.
 pub struct World {
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
     /// Where it listens.
     pub service: PathBuf,
 }
@@ -22,16 +28,54 @@ pub struct World {
 impl World {
     pub fn new() -> Self {
         let world = Self::without_service();
-        let mut running = Service::start(&world.service).expect("a service");
+        let mut running = Service::start(&world.service, Scope::User).expect("a service");
         std::thread::spawn(move || running.serve(Duration::from_secs(600)));
         world
+    }
+
+    /// A service of the whole machine, and what its users' programs need to be read by them.
+    pub fn of_machine(spaces: Spaces) -> Self {
+        let world = Self::without_service();
+        world.open_to_all();
+        let mut running = Service::start(&world.service, Scope::Machine).expect("a service");
+        running.join(spaces);
+        std::thread::spawn(move || running.serve(Duration::from_secs(600)));
+        world
+    }
+
+    /// Other users may look into the directory, where they find the library and this test.
+    pub fn open_to_all(&self) {
+        let public = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(self.directory.path(), public).expect("chmod");
+        let this = std::env::current_exe().expect("this test");
+        for (file, name) in [(this, "test"), (Self::library(), "library.so")] {
+            let place = self.path(name);
+            if fs::hard_link(&file, &place).is_err() {
+                fs::copy(&file, &place).expect("a copy");
+            }
+        }
+    }
+
+    /// In this test's directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// This very test as a program of a user, with the library, in a role; see [`role`].
+    pub fn user(&self, user: u32, test: &str, role: &str) -> Command {
+        let mut command = Command::new(self.path("test"));
+        command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+        command.env("LD_PRELOAD", self.path("library.so")).env("BYWIRE_SOCKETS_CALLS", "4");
+        command.env(SERVICE_VARIABLE, &self.service).env("BYWIRE_TEST_ROLE", role);
+        command.current_dir("/").stdout(Stdio::piped()).uid(user).gid(user);
+        command
     }
 
     /// Where a service may be started that can be killed.
     pub fn without_service() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let service = directory.path().join("pairing");
-        Self { _directory: directory, service }
+        Self { directory, service }
     }
 
     /// The library, which was built with this test.
@@ -50,6 +94,7 @@ impl World {
             command
                 .env("LD_PRELOAD", Self::library())
                 .env(SERVICE_VARIABLE, &self.service)
+                .env(CORES_VARIABLE, self.service.with_extension("cores"))
                 .env("BYWIRE_SOCKETS_CALLS", calls.to_string());
         }
         command
@@ -73,6 +118,81 @@ impl World {
     pub fn status(&self) -> Status {
         status::ask(&self.service).expect("the service answers")
     }
+}
+
+/// What this process is to do instead of the test.
+pub fn role() -> Option<String> {
+    std::env::var("BYWIRE_TEST_ROLE").ok()
+}
+
+/// A word that a test gives to a role.
+pub fn told(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not told"))
+}
+
+/// Says a word to whoever has started this role.
+pub fn say(word: &str) {
+    println!("\nsaid {word}");
+    std::io::stdout().flush().expect("said");
+}
+
+/// A child that does not outlive its test.
+pub struct Running {
+    pub child: Child,
+    said: BufReader<std::process::ChildStdout>,
+}
+
+impl Running {
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+        let said = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, said }
+    }
+
+    /// The next word that a role says.
+    pub fn hear(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(self.said.read_line(&mut line).expect("a line") > 0, "it ends and says nothing");
+            if let Some(word) = line.strip_prefix("said ") {
+                return word.trim().to_owned();
+            }
+        }
+    }
+
+    /// Its end, which must come in time.
+    pub fn end(&mut self) -> std::process::ExitStatus {
+        eventually("it ends", || self.child.try_wait().expect("ours"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let started = std::time::Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(started.elapsed() < Duration::from_secs(40), "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Only root becomes other users and makes namespaces.
+pub fn is_root() -> bool {
+    // SAFETY: no arguments.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    if !is_root {
+        println!("not run: this takes other users, whom only root can become");
+    }
+    is_root
 }
 
 /// As many open files as this process may have: how many.

@@ -1,0 +1,144 @@
+//! Network namespaces in which addresses mean the same: one each, unless a configuration joins some.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use bywire_sys::Errno;
+use bywire_sys::namespace::{Namespace, Place};
+use bywire_sys::socket::Socket;
+use bywire_sys::tcp;
+
+/// Places that may be named in all.
+pub const PLACES_MAX: usize = 256;
+/// Whether a namespace that nobody knows has come to a place is looked at so often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Where an address names one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// A namespace, by its cookie.
+    Own(u64),
+    /// Namespaces that were joined.
+    Joined(usize),
+}
+
+/// The namespaces that were joined, by where they are found.
+#[derive(Debug, Default)]
+pub struct Spaces {
+    joined: Vec<Vec<Place>>,
+    known: HashMap<u64, usize>,
+    looked: Option<Instant>,
+}
+
+/// Why places cannot be joined.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// A namespace is in two spaces, so its addresses would mean two things.
+    #[error("{0} is in two address spaces: leave it in one")]
+    Twice(String),
+    /// Too many.
+    #[error("more than {PLACES_MAX} namespaces are named")]
+    TooMany,
+}
+
+impl Spaces {
+    /// Each of `joined` is one address space.
+    ///
+    /// # Errors
+    /// [`JoinError`].
+    pub fn new(joined: Vec<Vec<Place>>) -> Result<Self, JoinError> {
+        let all: Vec<&Place> = joined.iter().flatten().collect();
+        if all.len() > PLACES_MAX {
+            return Err(JoinError::TooMany);
+        }
+        match all.iter().enumerate().find(|(at, place)| all.iter().take(*at).any(|other| other == *place)) {
+            Some((_, place)) => Err(JoinError::Twice(place.to_string())),
+            None => Ok(Self { joined, ..Self::default() }),
+        }
+    }
+
+    /// Places at which there is nothing, or nothing that we may enter, and why.
+    pub fn absent(&self) -> Vec<(String, Errno)> {
+        let places = self.joined.iter().flatten();
+        places.filter_map(|place| Some((place.to_string(), cookie(place).err()?))).collect()
+    }
+
+    /// Where the addresses of a connection in `namespace` mean what they do.
+    pub fn of(&mut self, namespace: u64, addresses: [SocketAddr; 2]) -> Space {
+        if self.joined.is_empty() || addresses.iter().any(|address| is_private(address.ip())) {
+            return Space::Own(namespace);
+        }
+        let is_due = self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY);
+        if !self.known.contains_key(&namespace) && is_due {
+            self.look();
+        }
+        self.known.get(&namespace).map_or(Space::Own(namespace), |joined| Space::Joined(*joined))
+    }
+
+    /// Containers come and go: another namespace may be found at the same place.
+    fn look(&mut self) {
+        self.known.clear();
+        let mut doubtful = Vec::new();
+        for (index, places) in self.joined.iter().enumerate() {
+            for cookie in places.iter().filter_map(|place| cookie(place).ok()) {
+                if self.known.insert(cookie, index).is_some_and(|other| other != index) {
+                    doubtful.push(cookie);
+                }
+            }
+        }
+        // One namespace by two names, in two spaces.
+        self.known.retain(|cookie, _| !doubtful.contains(cookie));
+        self.looked = Some(Instant::now());
+    }
+}
+
+/// What the kernel calls the namespace at a place.
+fn cookie(place: &Place) -> Result<u64, Errno> {
+    Namespace::open(place)?.run(|| tcp::namespace(&Socket::pair()?.0))?
+}
+
+/// An address that means something else in every namespace.
+fn is_private(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local() || ip.is_unspecified(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unicast_link_local() || ip.is_unspecified(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(text: &str) -> Place {
+        text.parse().expect("a place")
+    }
+
+    #[test]
+    fn only_what_is_named_is_joined_and_private_addresses_never_are() {
+        let here = cookie(&Place::Current).expect("entering it takes no more than being there");
+        let routed = ["10.1.0.1:1", "10.1.0.2:2"].map(|address| address.parse().expect("an address"));
+        let mut alone = Spaces::default();
+        assert_eq!(alone.of(here, routed), Space::Own(here));
+        let joined = || Spaces::new(vec![vec![place("nobody")], vec![Place::Current]]).expect("spaces");
+        assert_eq!(joined().of(here, routed), Space::Joined(1));
+        assert_eq!(joined().of(here + 1, routed), Space::Own(here + 1));
+        for private in ["127.0.0.1:1", "[::1]:1", "[fe80::1]:1", "169.254.0.1:1"] {
+            let private = private.parse().expect("an address");
+            assert_eq!(joined().of(here, [routed[0], private]), Space::Own(here), "{private}");
+            assert_eq!(joined().of(here, [private, routed[0]]), Space::Own(here), "{private}");
+        }
+        assert_eq!(joined().absent().len(), 1);
+    }
+
+    #[test]
+    fn a_namespace_in_two_spaces_is_in_none() {
+        let twice = vec![vec![place("blue")], vec![place("red"), place("blue")]];
+        assert!(matches!(Spaces::new(twice), Err(JoinError::Twice(name)) if name == "blue"));
+        let routed = ["10.1.0.1:1", "10.1.0.2:2"].map(|address| address.parse().expect("an address"));
+        let here = cookie(&Place::Current).expect("ours");
+        let other_name = place(&format!("/proc/{}/ns/net", std::process::id()));
+        let mut spaces = Spaces::new(vec![vec![Place::Current], vec![other_name]]).expect("two names");
+        assert_eq!(spaces.of(here, routed), Space::Own(here));
+    }
+}

@@ -1,0 +1,329 @@
+//! What a service, a machine or a program may lack: every byte comes all the same, by TCP if need be.
+
+mod world;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::RawFd;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use bywire_pairing::service::Service;
+use bywire_pairing::user::Scope;
+use bywire_sys::socket::{Listener, Received};
+use world::{Running, World};
+
+/// Nobody, on every system.
+const NOBODY: u32 = 65534;
+const ROUNDS: u8 = 200;
+
+/// This test as a program with the library, that does what its role says.
+fn program(world: &World, test: &str, role: &str) -> Command {
+    let mut command = world.command(std::env::current_exe().expect("this test"), Some(4));
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env("BYWIRE_TEST_ROLE", role);
+    command.stdin(Stdio::piped());
+    command
+}
+
+/// Bytes both ways between two ends of this process.
+fn talk((client, server): (RawFd, RawFd)) {
+    for round in 0..ROUNDS {
+        for (from, to) in [(client, server), (server, client)] {
+            assert_eq!(world::send(from, &[round], 0), 1, "round {round}: {}", world::errno());
+            assert!(world::poll_for(to, 20_000), "round {round} is not heard");
+            assert_eq!(world::receive(to, 1, 0), (1, vec![round]));
+        }
+    }
+}
+
+/// What a program without faults of its own does.
+fn say_right() {
+    talk(world::pair());
+    world::say("right");
+}
+
+fn is_right(mut command: Command) {
+    let mut running = Running::start(&mut command);
+    assert_eq!(running.hear(), "right");
+    drop(running.child.stdin.take());
+    assert!(running.end().success());
+}
+
+const ABSENT: &str = "a_service_that_is_not_there_costs_nothing";
+
+#[test]
+fn a_service_that_is_not_there_costs_nothing() {
+    if world::role().is_some() {
+        return say_right();
+    }
+    let world = World::without_service();
+    is_right(program(&world, ABSENT, "talk"));
+    // A name without a service, as a killed one leaves it.
+    drop(Listener::bind(&world.service).expect("bound"));
+    is_right(program(&world, ABSENT, "talk"));
+}
+
+const STOPPED: &str = "a_service_that_is_stopped_holds_nobody_up";
+
+#[test]
+fn a_service_that_is_stopped_holds_nobody_up() {
+    match world::role().as_deref() {
+        Some("serve") => {
+            let path = std::path::PathBuf::from(world::told("BYWIRE_TEST_SERVICE"));
+            let mut service = Service::start(&path, Scope::User).expect("a service");
+            world::say("listens");
+            return service.serve(Duration::from_secs(600)).expect("served");
+        }
+        Some(_) => return say_right(),
+        None => {}
+    }
+    let world = World::without_service();
+    let mut service = program(&world, STOPPED, "serve");
+    let mut service =
+        Running::start(service.env_remove("LD_PRELOAD").env("BYWIRE_TEST_SERVICE", &world.service));
+    assert_eq!(service.hear(), "listens");
+    let signal = |signal: i32| {
+        // SAFETY: our own child.
+        assert_eq!(unsafe { libc::kill(service.child.id() as i32, signal) }, 0);
+    };
+    signal(libc::SIGSTOP);
+    is_right(program(&world, STOPPED, "talk"));
+    signal(libc::SIGCONT);
+    world::eventually("it goes on", || bywire_pairing::status::ask(&world.service).ok());
+    is_right(program(&world, STOPPED, "talk"));
+    assert_eq!(world.status().carried_ever, 1, "the one that came later was carried");
+}
+
+const OTHER: &str = "a_service_of_another_version_is_left_alone";
+
+#[test]
+fn a_service_of_another_version_is_left_alone() {
+    if world::role().is_some() {
+        return say_right();
+    }
+    let world = World::without_service();
+    let listener = Listener::bind(&world.service).expect("bound");
+    let other = std::thread::spawn(move || {
+        // It knows none of our words, and hangs up.
+        let caller = world::eventually("somebody calls", || listener.accept().expect("accept"));
+        let mut buffer = [0; 64];
+        world::eventually("says hello", || match caller.receive(&mut buffer) {
+            Ok(Received::Packet(length, descriptors)) => Some((length, descriptors.len())),
+            _ => None,
+        })
+    });
+    is_right(program(&world, OTHER, "talk"));
+    assert_eq!(other.join().expect("it was called"), (bywire_pairing::protocol::PACKET_BYTES, 2));
+}
+
+const FORBIDDEN: &str = "a_service_that_one_may_not_talk_to_is_done_without";
+
+#[test]
+fn a_service_that_one_may_not_talk_to_is_done_without() {
+    if world::role().is_some() {
+        return say_right();
+    }
+    if !world::is_root() {
+        return;
+    }
+    // Root's own, which is for root alone.
+    let world = World::new();
+    world.open_to_all();
+    is_right(world.user(NOBODY, FORBIDDEN, "talk"));
+    assert_eq!(world.status().carried_ever, 0);
+}
+
+const NUMBERS: &str = "without_descriptors_it_is_tcp";
+
+#[test]
+fn without_descriptors_it_is_tcp() {
+    if world::role().is_some() {
+        let ends = world::pair();
+        let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
+        // SAFETY: a live structure; a descriptor that is open.
+        unsafe {
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+            while libc::dup(ends.0) >= 0 {}
+        }
+        talk(ends);
+        return world::say("right");
+    }
+    let world = World::new();
+    is_right(program(&world, NUMBERS, "talk"));
+    assert_eq!(world.status().carried_ever, 0);
+}
+
+const CROWD: &str = "a_service_without_descriptors_serves_whom_it_can";
+
+#[test]
+fn a_service_without_descriptors_serves_whom_it_can() {
+    match world::role().as_deref() {
+        Some("serve") => {
+            let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
+            // SAFETY: a live structure.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+            let path = std::path::PathBuf::from(world::told("BYWIRE_TEST_SERVICE"));
+            let mut service = Service::start(&path, Scope::User).expect("a service");
+            world::say("listens");
+            return service.serve(Duration::from_secs(600)).expect("served");
+        }
+        Some(_) => {
+            let ends = world::pair();
+            talk(ends);
+            world::say("right");
+            let _told = std::io::stdin().read(&mut [0]);
+            return talk(ends);
+        }
+        None => {}
+    }
+    let world = World::without_service();
+    let mut service = program(&world, CROWD, "serve");
+    let mut service =
+        Running::start(service.env_remove("LD_PRELOAD").env("BYWIRE_TEST_SERVICE", &world.service));
+    assert_eq!(service.hear(), "listens");
+    let mut programs: Vec<_> = (0..20).map(|_| Running::start(&mut program(&world, CROWD, "talk"))).collect();
+    programs.iter_mut().for_each(|program| assert_eq!(program.hear(), "right"));
+    programs.iter_mut().for_each(|program| drop(program.child.stdin.take()));
+    programs.iter_mut().for_each(|program| assert!(program.end().success()));
+    // One place is free for whoever asks.
+    let found = world::eventually("it answers", || bywire_pairing::status::ask(&world.service).ok());
+    assert!((1..20).contains(&found.carried_ever), "{found:?}");
+    is_right(program(&world, CROWD, "talk"));
+    assert!(service.child.try_wait().expect("ours").is_none());
+}
+
+const MEMORY: &str = "without_memory_it_is_tcp";
+
+#[test]
+fn without_memory_it_is_tcp() {
+    if let Some(kind) = world::role() {
+        let ends = world::pair();
+        let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
+        // The address space that is used already stays; files may not become longer than a segment is.
+        let kind = if kind == "files" { libc::RLIMIT_FSIZE } else { libc::RLIMIT_AS };
+        // SAFETY: a live structure.
+        assert_eq!(unsafe { libc::setrlimit(kind, &raw const limit) }, 0);
+        talk(ends);
+        return world::say("right");
+    }
+    for kind in ["space", "files"] {
+        let world = World::new();
+        let mut command = program(&world, MEMORY, kind);
+        command.env("BYWIRE_LOG", world.path("log"));
+        is_right(command);
+        assert_eq!(world.status().carried_ever, 0, "{kind}");
+    }
+}
+
+const ROOT: &str = "who_changes_its_root_is_carried_afterwards";
+
+#[test]
+fn who_changes_its_root_is_carried_afterwards() {
+    if world::role().is_some() {
+        let empty = std::path::PathBuf::from(world::told("BYWIRE_TEST_ROOT"));
+        let empty = std::ffi::CString::new(empty.into_os_string().into_encoded_bytes()).expect("a path");
+        // SAFETY: a live string.
+        assert_eq!(unsafe { libc::chroot(empty.as_ptr()) }, 0);
+        return say_right();
+    }
+    if !world::is_root() {
+        return;
+    }
+    let world = World::new();
+    let empty = tempfile::tempdir().expect("a directory");
+    let mut command = program(&world, ROOT, "talk");
+    command.env("BYWIRE_TEST_ROOT", empty.path());
+    is_right(command);
+    assert_eq!(world.status().carried_ever, 1);
+}
+
+const FULL: &str = "a_full_disk_costs_the_log_and_the_tokens_alone";
+
+#[test]
+fn a_full_disk_costs_the_log_and_the_tokens_alone() {
+    if world::role().is_some() {
+        return say_right();
+    }
+    if !world::is_root() {
+        return;
+    }
+    let world = World::new();
+    let full = tempfile::tempdir().expect("a directory");
+    let inner = program(&world, FULL, "talk");
+    let mut command = Command::new("unshare");
+    let script = "mount -t tmpfs -o size=4k tmpfs \"$0\" && head -c 4096 /dev/zero > \"$0/file\" || exit 77
+        echo >> \"$0/file\" && exit 77
+        LD_PRELOAD=$1 BYWIRE_SOCKETS_CORES=$0/cores BYWIRE_LOG=$0/log; export LD_PRELOAD BYWIRE_SOCKETS_CORES BYWIRE_LOG
+        shift; exec \"$@\"";
+    command.args(["--mount", "sh", "-c", script]).arg(full.path()).arg(World::library());
+    command.arg(inner.get_program()).args(inner.get_args()).stderr(Stdio::null());
+    for (name, value) in inner.get_envs() {
+        if let Some(value) = value
+            && name != "LD_PRELOAD"
+        {
+            command.env(name, value);
+        }
+    }
+    let mut running = Running::start(&mut command);
+    assert_eq!(running.hear(), "right");
+    assert!(running.end().success());
+    assert_eq!(world.status().carried_ever, 1, "{:?}", world.status());
+}
+
+const SIGNALS: &str = "who_is_ended_by_a_signal_resets_and_who_ends_in_order_does_not";
+
+#[test]
+fn who_is_ended_by_a_signal_resets_and_who_ends_in_order_does_not() {
+    match world::role().as_deref() {
+        Some("serve") => return serve_until_the_end(),
+        Some("talk") => return talk_until_told(),
+        _ => {}
+    }
+    for (signal, end) in [(None, "end"), (Some(libc::SIGTERM), "reset"), (Some(libc::SIGKILL), "reset")] {
+        let world = World::new();
+        let mut server = Running::start(&mut program(&world, SIGNALS, "serve"));
+        let port = server.hear();
+        let mut client = program(&world, SIGNALS, "talk");
+        let mut client = Running::start(client.env("BYWIRE_TEST_PORT", port));
+        assert_eq!(client.hear(), "right");
+        let found = world.status();
+        assert_eq!((found.carried, found.carried_ever), (1, 1), "{found:?}");
+        match signal {
+            // SAFETY: our own child.
+            Some(signal) => assert_eq!(unsafe { libc::kill(client.child.id() as i32, signal) }, 0),
+            None => drop(client.child.stdin.take()),
+        }
+        assert_eq!(server.hear(), end, "{signal:?}");
+        client.end();
+        let cut = if signal.is_some() { 1 } else { 0 };
+        world::eventually("both are gone", || (world.status().processes == 0).then_some(()));
+        assert_eq!(world.status().cut, cut, "{signal:?}");
+    }
+}
+
+fn serve_until_the_end() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    world::say(&listener.local_addr().expect("an address").port().to_string());
+    let (mut peer, _) = listener.accept().expect("accept");
+    let mut byte = [0];
+    loop {
+        match peer.read(&mut byte) {
+            Ok(1) => peer.write_all(&byte).expect("an answer"),
+            Ok(_) => return world::say("end"),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return world::say("reset"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Everything that was sent is read when this says so.
+fn talk_until_told() {
+    let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    for _ in 0..400 {
+        peer.write_all(b"!").expect("sent");
+        peer.read_exact(&mut [0]).expect("an answer");
+    }
+    world::say("right");
+    let _told = std::io::stdin().read(&mut [0]);
+}

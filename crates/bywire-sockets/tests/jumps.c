@@ -1,0 +1,83 @@
+/* Leaves receives that sleep by siglongjmp, before and after the connection is carried, and receives again. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+enum { ROUNDS = 600, JUMPS = 20, EVERY = ROUNDS / JUMPS };
+
+static sigjmp_buf out;
+
+static void need(int is_well, const char *what) {
+    if (!is_well) {
+        perror(what);
+        exit(1);
+    }
+}
+
+static void leave(int signal) {
+    (void)signal;
+    siglongjmp(out, 1);
+}
+
+static void *echo(void *argument) {
+    int fd = *(int *)argument;
+    char buffer[256];
+    ssize_t received;
+    sigset_t alarm;
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarm, NULL);
+    while ((received = recv(fd, buffer, sizeof buffer, 0)) > 0)
+        need(send(fd, buffer, received, 0) == received, "echo");
+    return NULL;
+}
+
+int main(void) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
+    need(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 1) == 0, "listen");
+    getsockname(listener, (struct sockaddr *)&address, &length);
+    need(connect(client, (struct sockaddr *)&address, length) == 0, "connect");
+    int server = accept(listener, NULL, NULL);
+    need(server >= 0, "accept");
+    pthread_t thread;
+    need(pthread_create(&thread, NULL, echo, &server) == 0, "thread");
+    struct sigaction action = {.sa_handler = leave};
+    sigaction(SIGALRM, &action, NULL);
+    volatile int jumps = 0;
+    for (volatile int round = 0; round < ROUNDS; round++) {
+        char sent[100], got[100];
+        if (round % EVERY == 2 && sigsetjmp(out, 1) == 0) {
+            struct itimerval soon = {.it_value.tv_usec = 3000};
+            setitimer(ITIMER_REAL, &soon, NULL);
+            /* Nobody sends anything. */
+            recv(client, got, sizeof got, 0);
+            need(0, "a receive of nothing has ended");
+        } else if (round % EVERY == 2) {
+            jumps++;
+        }
+        memset(sent, round, sizeof sent);
+        need(send(client, sent, sizeof sent, 0) == sizeof sent, "send");
+        for (size_t filled = 0; filled < sizeof got;) {
+            ssize_t received = recv(client, got + filled, sizeof got - filled, 0);
+            need(received > 0, "receive");
+            filled += received;
+        }
+        need(memcmp(sent, got, sizeof got) == 0, "the same bytes");
+    }
+    shutdown(client, SHUT_WR);
+    char end;
+    need(pthread_join(thread, NULL) == 0, "the other end");
+    close(server);
+    need(recv(client, &end, 1, 0) == 0, "the end");
+    return jumps == JUMPS ? 0 : 1;
+}

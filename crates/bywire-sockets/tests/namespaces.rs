@@ -1,0 +1,249 @@
+//! Programs in network namespaces that a bridge joins: carried where the service's configuration says that their addresses
+//! mean the same, and else not.
+
+mod world;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, FromRawFd};
+use std::process::{Child, Command, Stdio};
+
+use bywire_pairing::protocol::{Kind, PACKET_BYTES, Packet, VERSION, Verdict};
+use bywire_pairing::space::Spaces;
+use bywire_sys::memory::Mapping;
+use bywire_sys::socket::{Received, Socket};
+use world::{Running, World};
+
+const TEST: &str = "only_namespaces_that_are_named_together_are_carried";
+const ROUNDS: u32 = 800;
+const CLIENT: [u8; 4] = [10, 99, 0, 1];
+const SERVER: [u8; 4] = [10, 99, 0, 2];
+/// With the number of the network's use added: what has ended holds its addresses for a while.
+const CLIENT_PORT: u16 = 5000;
+const SERVER_PORT: u16 = 6000;
+/// Said to the kernel before `bind`.
+const REUSE: i32 = libc::SO_REUSEADDR;
+
+/// A network namespace that lasts as long as this.
+struct Apart(Child);
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _gone = self.0.wait();
+    }
+}
+
+impl Apart {
+    fn new() -> Option<Self> {
+        let inside = "echo; exec sleep 600";
+        let child =
+            Command::new("unshare").args(["--net", "sh", "-c", inside]).stdout(Stdio::piped()).spawn();
+        let mut child = match child {
+            Ok(child) => child,
+            Err(error) => {
+                println!("not run: `unshare` of util-linux: {error}");
+                return None;
+            }
+        };
+        let said = child.stdout.take().expect("piped").read(&mut [0]).expect("read");
+        let apart = Self(child);
+        if said == 0 {
+            println!("not run: no network namespace can be made here");
+            return None;
+        }
+        apart.run("ip link set lo up").then_some(apart)
+    }
+
+    fn number(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    fn enter(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--net", "--target", &self.number(), "--"]);
+        command
+    }
+
+    /// `false`, which is told: it cannot be done here.
+    fn run(&self, words: &str) -> bool {
+        let output = self.enter().args(words.split(' ')).output();
+        let is_done = output.as_ref().is_ok_and(|output| output.status.success());
+        if !is_done {
+            println!("not run: `{words}`: {output:?}");
+        }
+        is_done
+    }
+
+    /// In this namespace, the library before a role of this test.
+    fn role(&self, world: &World, role: &str) -> Command {
+        let this = world.command(std::env::current_exe().expect("this test"), Some(4));
+        let mut command = self.enter();
+        for (name, value) in this.get_envs() {
+            if let Some(value) = value
+                && name != "LD_PRELOAD"
+            {
+                command.env(name, value);
+            }
+        }
+        // `nsenter` itself is not to have it.
+        command.arg("env").arg(format!("LD_PRELOAD={}", World::library().display()));
+        command.arg(this.get_program()).args(["--exact", TEST, "--nocapture", "--test-threads=1"]);
+        command.env("BYWIRE_TEST_ROLE", role).stdin(Stdio::piped());
+        command
+    }
+}
+
+/// Two hosts on a bridge, and a third one which has addresses of its own that are the same.
+fn network() -> Option<[Apart; 4]> {
+    let hosts = [Apart::new()?, Apart::new()?, Apart::new()?, Apart::new()?];
+    let [client, server, stranger, bridge] = &hosts;
+    let mut is_done = bridge.run("ip link add br0 type bridge") && bridge.run("ip link set br0 up");
+    for (name, host, address) in [("one", client, CLIENT), ("other", server, SERVER)] {
+        let address = SocketAddr::from((address, 0)).ip();
+        is_done = is_done
+            && bridge.run(&format!("ip link add {name} type veth peer name eth0 netns {}", host.number()))
+            && bridge.run(&format!("ip link set {name} master br0 up"))
+            && host.run(&format!("ip addr add {address}/24 dev eth0"))
+            && host.run("ip link set eth0 up");
+        is_done = is_done && stranger.run(&format!("ip addr add {address}/32 dev lo"));
+    }
+    is_done.then_some(hosts)
+}
+
+#[test]
+fn only_namespaces_that_are_named_together_are_carried() {
+    match world::role().as_deref() {
+        Some("serve") => return serve(),
+        Some("talk") => return talk(),
+        Some("steal") => return steal(),
+        _ => {}
+    }
+    if !world::is_root() {
+        return;
+    }
+    let Some([client, server, stranger, _bridge]) = network() else { return };
+    let place = |apart: &Apart| format!("pid:{}", apart.number()).parse().expect("a place");
+    let named = vec![vec![place(&client), place(&server)]];
+    let apart = vec![vec![place(&client)], vec![place(&server)]];
+    for (round, (joined, carried)) in [(named, 1), (apart, 0), (vec![], 0)].into_iter().enumerate() {
+        let world = World::of_machine(Spaces::new(joined).expect("spaces"));
+        // It is there first, with a connection that has the same addresses.
+        let start = |place: &Apart, role| {
+            Running::start(place.role(&world, role).env("BYWIRE_TEST_ROUND", round.to_string()))
+        };
+        let mut thief = start(&stranger, "steal");
+        assert_eq!(thief.hear(), "there");
+        let mut serving = start(&server, "serve");
+        assert_eq!(serving.hear(), "listens");
+        let mut talking = start(&client, "talk");
+        assert_eq!(talking.hear(), "right");
+        let found = world.status();
+        assert_eq!((found.carried, found.carried_ever), (carried, carried), "{found:?}");
+        drop(thief.child.stdin.take());
+        assert_eq!(thief.hear(), "nothing");
+        drop(talking.child.stdin.take());
+        assert!(talking.end().success() && serving.end().success());
+    }
+}
+
+fn serve() {
+    let listener = bound(SERVER, SERVER_PORT);
+    // SAFETY: a bound socket of ours.
+    let listener = unsafe {
+        assert_eq!(libc::listen(listener, 8), 0);
+        TcpListener::from_raw_fd(listener)
+    };
+    world::say("listens");
+    let (mut peer, _) = listener.accept().expect("accept");
+    let mut buffer = [0; 512];
+    while let Ok(received @ 1..) = peer.read(&mut buffer) {
+        peer.write_all(&buffer[..received]).expect("an answer");
+    }
+}
+
+fn talk() {
+    let mut peer = connected();
+    for round in 0..ROUNDS {
+        let message = vec![round as u8; round as usize % 300 + 1];
+        peer.write_all(&message).expect("a message");
+        let mut answer = vec![0; message.len()];
+        peer.read_exact(&mut answer).expect("an answer");
+        assert_eq!(answer, message);
+    }
+    world::say("right");
+    let _end = std::io::stdin().read(&mut [0]);
+}
+
+/// Has a connection of the same two addresses, and offers both of its ends.
+fn steal() {
+    let listener = bound(SERVER, SERVER_PORT);
+    // SAFETY: a bound socket of ours.
+    let listener = unsafe {
+        assert_eq!(libc::listen(listener, 8), 0);
+        TcpListener::from_raw_fd(listener)
+    };
+    let near = connected();
+    let (far, _) = listener.accept().expect("accept");
+    let path = std::path::PathBuf::from(world::told("BYWIRE_SOCKETS_SERVICE"));
+    // The mirror of either end of the others' connection, one after the other: together they would be a pair.
+    let mut offered = None;
+    for end in [&near, &far] {
+        drop(offered);
+        let socket = Socket::connect(&path).expect("the service listens");
+        let (_, memory) = Mapping::create("bywire-test", 4096).expect("memory");
+        let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
+        socket.send(&hello.encode(), &[memory.as_fd(), memory.as_fd()]).expect("hello");
+        let offer = Packet::new(Kind::Offer, 1).encode();
+        socket.send(&offer, &[end.as_fd(), memory.as_fd()]).expect("an offer");
+        assert_eq!(verdict(&socket), Some(Verdict::Waiting));
+        offered = Some(socket);
+    }
+    world::say("there");
+    let _told = std::io::stdin().read(&mut [0]);
+    let mut buffer = [0; PACKET_BYTES];
+    let heard = offered.expect("the last one").receive(&mut buffer);
+    assert!(matches!(heard, Ok(Received::Nothing)), "not even a word: {heard:?}");
+    world::say("nothing");
+}
+
+fn verdict(socket: &Socket) -> Option<Verdict> {
+    world::eventually("an answer", || {
+        let mut buffer = [0; PACKET_BYTES];
+        match socket.receive(&mut buffer).expect("a packet") {
+            Received::Packet(length, _) => {
+                Some(Packet::decode(&buffer[..length]).and_then(|found| Verdict::of(found.code)))
+            }
+            _ => None,
+        }
+    })
+}
+
+fn address(ip: [u8; 4], port: u16) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: (port + world::told("BYWIRE_TEST_ROUND").parse::<u16>().expect("a number")).to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(ip) },
+        sin_zero: [0; 8],
+    }
+}
+
+fn bound(ip: [u8; 4], port: u16) -> i32 {
+    let (ours, one) = (address(ip, port), 1i32);
+    // SAFETY: live structures of the lengths given.
+    unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        libc::setsockopt(fd, libc::SOL_SOCKET, REUSE, (&raw const one).cast(), 4);
+        assert_eq!(libc::bind(fd, (&raw const ours).cast(), size_of_val(&ours) as u32), 0, "{ip:?}:{port}");
+        fd
+    }
+}
+
+fn connected() -> TcpStream {
+    let (fd, theirs) = (bound(CLIENT, CLIENT_PORT), address(SERVER, SERVER_PORT));
+    // SAFETY: a live structure of the length given; the descriptor is nobody else's.
+    unsafe {
+        assert_eq!(libc::connect(fd, (&raw const theirs).cast(), size_of_val(&theirs) as u32), 0);
+        TcpStream::from_raw_fd(fd)
+    }
+}

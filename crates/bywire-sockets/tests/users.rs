@@ -1,0 +1,370 @@
+//! Programs of different users, by one service for all of them: carried where they are two ends of one connection, and
+//! given nothing else.
+
+mod world;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::process::Stdio;
+use std::time::Duration;
+
+use bywire_pairing::protocol::{Kind, PACKET_BYTES, Packet, VERSION, Verdict};
+use bywire_pairing::space::Spaces;
+use bywire_pairing::status;
+use bywire_sys::memory::Mapping;
+use bywire_sys::socket::{Received, Socket};
+use world::{Running, World};
+
+const SERVER: u32 = 4001;
+const CLIENT: u32 = 4002;
+const NOBODY: u32 = 4003;
+const ROUNDS: u32 = 400;
+/// How the server waits for what the client sends.
+const WAYS: [&str; 3] = ["blocking", "poll", "epoll"];
+
+const CARRIED: &str = "programs_of_two_users_are_carried_and_each_sees_its_own";
+
+#[test]
+fn programs_of_two_users_are_carried_and_each_sees_its_own() {
+    match world::role().as_deref() {
+        Some("serve") => return serve(),
+        Some("talk") => return talk(),
+        Some("look") => return look(),
+        _ => {}
+    }
+    if !world::is_root() {
+        return;
+    }
+    let world = World::of_machine(Spaces::default());
+    let mut server = Running::start(&mut world.user(SERVER, CARRIED, "serve"));
+    let port = server.hear();
+    let mut clients: Vec<_> = [CLIENT, SERVER, 0]
+        .into_iter()
+        .map(|user| {
+            Running::start(
+                world.user(user, CARRIED, "talk").env("BYWIRE_TEST_PORT", &port).stdin(Stdio::piped()),
+            )
+        })
+        .collect();
+    for client in &mut clients {
+        assert_eq!(client.hear(), "right");
+    }
+    let ways = WAYS.len() as u64;
+    // Each of the three talks over one connection of each kind.
+    let all = world.status();
+    assert_eq!((all.carried, all.carried_ever), (3 * ways, 3 * ways), "{all:?}");
+    let seen = |user: u32| {
+        let mut other = Running::start(world.user(user, CARRIED, "look").env_remove("LD_PRELOAD"));
+        other.hear()
+    };
+    assert_eq!(seen(SERVER), format!("2 {}", 3 * ways), "its server and one client");
+    assert_eq!(seen(CLIENT), format!("1 {ways}"));
+    assert_eq!(seen(NOBODY), "0 0");
+    // As soon as one may go, all may.
+    clients.iter_mut().for_each(|client| drop(client.child.stdin.take()));
+}
+
+/// Gives back what comes over one connection after the other, each waited for in its own way.
+fn serve() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    world::say(&listener.local_addr().expect("an address").port().to_string());
+    let mut threads = Vec::new();
+    for _ in 0..3 * WAYS.len() {
+        let (peer, _) = listener.accept().expect("accept");
+        threads.push(std::thread::spawn(move || echo(peer)));
+    }
+    threads.into_iter().for_each(|thread| thread.join().expect("served"));
+}
+
+fn echo(mut peer: TcpStream) {
+    let mut way = [0];
+    peer.read_exact(&mut way).expect("how to wait");
+    let fd = peer.as_raw_fd();
+    let wait: Box<dyn Fn() -> bool> = match WAYS[usize::from(way[0])] {
+        "poll" => Box::new(move || world::poll_for(fd, 20_000)),
+        "epoll" => {
+            let set = world::epoll();
+            world::control(set, libc::EPOLL_CTL_ADD, fd, (libc::EPOLLIN | libc::EPOLLET) as u32);
+            Box::new(move || wait_in(set))
+        }
+        _ => Box::new(|| true),
+    };
+    let mut buffer = [0; 512];
+    for _ in 0..ROUNDS {
+        assert!(wait(), "nothing is heard of the client");
+        let received = peer.read(&mut buffer).expect("a message");
+        peer.write_all(&buffer[..received]).expect("an answer");
+    }
+    // The client's end comes when everything has been looked at.
+    assert_eq!(peer.read(&mut buffer).expect("the end"), 0);
+}
+
+fn wait_in(set: RawFd) -> bool {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for one event.
+    unsafe { libc::epoll_wait(set, &raw mut event, 1, 20_000) == 1 }
+}
+
+fn talk() {
+    let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let mut peers: Vec<TcpStream> =
+        WAYS.iter().map(|_| TcpStream::connect(("127.0.0.1", port)).expect("connect")).collect();
+    for (way, peer) in peers.iter_mut().enumerate() {
+        peer.set_nodelay(true).expect("at once");
+        peer.write_all(&[way as u8]).expect("said");
+        for round in 0..ROUNDS {
+            // Now and then the server has gone to sleep.
+            if round % 50 == 49 {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let message = vec![round as u8; round as usize % 300 + 1];
+            peer.write_all(&message).expect("a message");
+            let mut answer = vec![0; message.len()];
+            peer.read_exact(&mut answer).expect("an answer");
+            assert_eq!(answer, message);
+        }
+    }
+    world::say("right");
+    let _end = std::io::stdin().read(&mut [0]);
+}
+
+/// What a user is told.
+fn look() {
+    let path = std::path::PathBuf::from(world::told("BYWIRE_SOCKETS_SERVICE"));
+    let status = status::ask(&path).expect("a status");
+    world::say(&format!("{} {}", status.processes, status.carried_ever));
+}
+
+/// A program that keeps to the protocol as far as it likes.
+struct Stranger {
+    socket: Socket,
+    memory: OwnedFd,
+}
+
+impl Stranger {
+    fn new() -> Self {
+        let path = std::path::PathBuf::from(world::told("BYWIRE_SOCKETS_SERVICE"));
+        let socket = Socket::connect(&path).expect("the service listens");
+        let (_, memory) = Mapping::create("bywire-test", 4096).expect("memory");
+        let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
+        socket.send(&hello.encode(), &[memory.as_fd(), memory.as_fd()]).expect("hello");
+        Self { socket, memory }
+    }
+
+    fn offer(&self, token: u64, connection: &TcpStream) {
+        let offer = Packet::new(Kind::Offer, token).encode();
+        self.socket.send(&offer, &[connection.as_fd(), self.memory.as_fd()]).expect("an offer");
+    }
+
+    fn hear(&self) -> Option<(Packet, Vec<OwnedFd>)> {
+        let mut buffer = [0; PACKET_BYTES];
+        match self.socket.receive(&mut buffer).expect("a packet") {
+            Received::Packet(length, descriptors) => {
+                Some((Packet::decode(&buffer[..length]).expect("one of ours"), descriptors))
+            }
+            Received::Nothing => None,
+            Received::Closed => panic!("dropped"),
+        }
+    }
+
+    /// The verdict on an offer, which must come.
+    fn verdict(&self) -> (Verdict, Vec<OwnedFd>) {
+        world::eventually("an answer", || {
+            let (packet, descriptors) = self.hear()?;
+            (packet.kind == Kind::Answer).then(|| (Verdict::of(packet.code).expect("a verdict"), descriptors))
+        })
+    }
+}
+
+const READ_ONLY: &str = "what_a_peer_of_another_user_gets_cannot_be_written";
+
+#[test]
+fn what_a_peer_of_another_user_gets_cannot_be_written() {
+    match world::role().as_deref() {
+        Some("serve") => return answer_for_ever(),
+        Some("write") => return write_to_what_is_given(),
+        _ => {}
+    }
+    if !world::is_root() {
+        return;
+    }
+    let world = World::of_machine(Spaces::default());
+    let mut server = Running::start(&mut world.user(SERVER, READ_ONLY, "serve"));
+    let port = server.hear();
+    let mut stranger = world.user(CLIENT, READ_ONLY, "write");
+    let mut stranger = Running::start(stranger.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", port));
+    assert_eq!(stranger.hear(), "refused");
+    assert!(stranger.end().success());
+}
+
+fn answer_for_ever() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    world::say(&listener.local_addr().expect("an address").port().to_string());
+    let (mut peer, _) = listener.accept().expect("accept");
+    let mut byte = [0];
+    while let Ok(1) = peer.read(&mut byte) {
+        if peer.write_all(&byte).is_err() {
+            return;
+        }
+    }
+}
+
+fn write_to_what_is_given() {
+    let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    let stranger = Stranger::new();
+    let mut given = None;
+    for token in 0.. {
+        // The server offers its end after some calls; each of ours may have to be repeated.
+        (0..20).for_each(|_| {
+            peer.write_all(b"!").expect("asked");
+            peer.read_exact(&mut [0]).expect("answered");
+        });
+        if given.is_none() || matches!(given, Some((Verdict::Again, _))) {
+            stranger.offer(token, &peer);
+            given = Some(stranger.verdict());
+        } else if matches!(given, Some((Verdict::Waiting, _))) {
+            given = stranger
+                .hear()
+                .filter(|(packet, _)| packet.kind == Kind::Answer)
+                .map_or(given, |(packet, descriptors)| {
+                    Some((Verdict::of(packet.code).expect("a verdict"), descriptors))
+                });
+        }
+        if matches!(given, Some((Verdict::Paired, _))) {
+            break;
+        }
+        assert!(token < 2000, "never paired");
+    }
+    let (_, descriptors) = given.expect("paired");
+    // The segment and the page are the server's; the bell between them is a timer.
+    for memory in [&descriptors[0], &descriptors[2]] {
+        let fd = memory.as_raw_fd();
+        // SAFETY: plain calls on a descriptor of ours; what would be mapped is at the kernel's place.
+        unsafe {
+            assert_eq!(libc::pwrite(fd, b"!".as_ptr().cast(), 1, 0), -1);
+            let writable = libc::PROT_READ | libc::PROT_WRITE;
+            let mapped = libc::mmap(std::ptr::null_mut(), 4096, writable, libc::MAP_SHARED, fd, 0);
+            assert_eq!(mapped, libc::MAP_FAILED);
+            let mapped = libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, fd, 0);
+            assert_ne!(mapped, libc::MAP_FAILED, "it is there to be read");
+            assert_eq!(libc::mprotect(mapped, 4096, writable), -1, "nor later");
+            assert_eq!(libc::ftruncate(fd, 0), -1);
+            assert_eq!(
+                libc::fallocate(fd, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 0, 4096),
+                -1
+            );
+            assert_eq!(libc::madvise(mapped, 4096, libc::MADV_REMOVE), -1);
+        }
+        // Opened anew it is a file of its own, and sealed all the same.
+        if let Ok(mut anew) = std::fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{fd}")) {
+            assert!(anew.write(b"!").is_err());
+        }
+    }
+    world::say("refused");
+}
+
+const STOLEN: &str = "addresses_that_another_had_before_bring_nothing";
+
+#[test]
+fn addresses_that_another_had_before_bring_nothing() {
+    match world::role().as_deref() {
+        Some("steal") => return steal(),
+        Some("serve") => return serve_twice(),
+        Some("talk") => return talk_from_an_old_address(),
+        _ => {}
+    }
+    if !world::is_root() {
+        return;
+    }
+    let world = World::of_machine(Spaces::default());
+    let mut server = Running::start(&mut world.user(SERVER, STOLEN, "serve"));
+    let port = server.hear();
+    let mut thief = world.user(NOBODY, STOLEN, "steal");
+    let mut thief =
+        Running::start(thief.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", &port).stdin(Stdio::piped()));
+    let from = thief.hear();
+    let mut client = world.user(CLIENT, STOLEN, "talk");
+    // The server offers its end first, while the thief's waits.
+    client.env("BYWIRE_SOCKETS_CALLS", "64");
+    let mut client = Running::start(client.env("BYWIRE_TEST_PORT", &port).env("BYWIRE_TEST_FROM", from));
+    assert_eq!(client.hear(), "right");
+    let found = world.status();
+    assert_eq!(found.carried_ever, 1, "the true ends found each other all the same: {found:?}");
+    drop(thief.child.stdin.take());
+    assert_eq!(thief.hear(), "nothing");
+}
+
+/// Offers an end that it resets at once, so that others can have its addresses.
+fn steal() {
+    let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let stranger = Stranger::new();
+    let peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    stranger.offer(1, &peer);
+    assert_eq!(stranger.verdict().0, Verdict::Waiting);
+    let from = peer.local_addr().expect("an address");
+    let now = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: a live structure of the size given.
+    let status = unsafe {
+        let length = size_of_val(&now) as u32;
+        libc::setsockopt(peer.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, (&raw const now).cast(), length)
+    };
+    assert_eq!(status, 0);
+    drop(peer);
+    world::say(&from.port().to_string());
+    let _told = std::io::stdin().read(&mut [0]);
+    while let Some((packet, descriptors)) = stranger.hear() {
+        assert!(descriptors.is_empty() && packet.code != Verdict::Paired as u8, "{packet:?}");
+    }
+    world::say("nothing");
+}
+
+fn serve_twice() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    world::say(&listener.local_addr().expect("an address").port().to_string());
+    let (thief, _) = listener.accept().expect("accept");
+    let (mut peer, _) = listener.accept().expect("accept");
+    drop(thief);
+    let mut byte = [0];
+    while let Ok(1) = peer.read(&mut byte) {
+        peer.write_all(&byte).expect("an answer");
+    }
+}
+
+fn talk_from_an_old_address() {
+    let number = |name| world::told(name).parse::<u16>().expect("a number");
+    let mut peer = connect_from(number("BYWIRE_TEST_FROM"), number("BYWIRE_TEST_PORT"));
+    for round in 0..2 * ROUNDS {
+        peer.write_all(&[round as u8]).expect("sent");
+        let mut byte = [0];
+        peer.read_exact(&mut byte).expect("an answer");
+        assert_eq!(byte[0], round as u8);
+    }
+    world::say("right");
+}
+
+/// Connects from a certain port.
+fn connect_from(from: u16, to: u16) -> TcpStream {
+    use std::os::fd::FromRawFd;
+    let address = |port: u16| libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([127, 0, 0, 1]) },
+        sin_zero: [0; 8],
+    };
+    let length = size_of::<libc::sockaddr_in>() as u32;
+    // SAFETY: live structures of the lengths given; the descriptor is nobody else's.
+    let peer = unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        let (ours, theirs) = (address(from), address(to));
+        world::eventually("the address is free", || {
+            (libc::bind(fd, (&raw const ours).cast(), length) == 0).then_some(())
+        });
+        assert_eq!(libc::connect(fd, (&raw const theirs).cast(), length), 0);
+        TcpStream::from_raw_fd(fd)
+    };
+    let from = SocketAddr::from(([127, 0, 0, 1], from));
+    assert_eq!(peer.local_addr().expect("an address"), from);
+    peer
+}
