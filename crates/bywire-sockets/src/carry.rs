@@ -192,7 +192,8 @@ impl Connection {
             self.record.woken.store(wake.round, Ordering::Relaxed);
             // SAFETY: a word of a mapped segment.
             errno::keep(|| unsafe {
-                libc::syscall(libc::SYS_futex, self.own.event_address(), libc::FUTEX_WAKE, i32::MAX)
+                let (word, all) = (self.own.event_address() as usize, i32::MAX as usize);
+                real::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE as usize, all, 0, 0, 0)
             });
         }
         if wake.bell {
@@ -281,7 +282,14 @@ impl Connection {
         }
         STREAM.arm(&self.own, sleep);
         let expected = STREAM.event(&self.remote);
-        let woken = if again() { Woken::Look } else { self.sleep_on(expected, fruitless, deadline_ns) };
+        let woken = if again() {
+            Woken::Look
+        } else {
+            let place = STREAM.next_place(&self.own, &self.remote);
+            let woken = self.sleep_on(expected, fruitless, deadline_ns);
+            STREAM.expect(&self.own, &self.remote, place);
+            woken
+        };
         STREAM.disarm(&self.own, sleep);
         woken
     }
@@ -538,14 +546,9 @@ fn wait_for(address: *const u32, expected: u32, until_ns: u64, has_deadline: boo
                 flags: FUTEX2_SIZE_U32,
                 reserved: 0,
             };
-            status = libc::syscall(
-                SYS_FUTEX_WAITV,
-                &raw const waiter,
-                1,
-                0,
-                &raw const until,
-                libc::CLOCK_MONOTONIC,
-            );
+            let (waiter, until) = ((&raw const waiter) as usize, (&raw const until) as usize);
+            let clock = libc::CLOCK_MONOTONIC as usize;
+            status = real::syscall(SYS_FUTEX_WAITV, waiter, 1, 0, until, clock, 0);
         }
         if has_deadline || (status < 0 && errno::last() == libc::ENOSYS) {
             status = libc::syscall(

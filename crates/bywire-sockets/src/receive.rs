@@ -4,7 +4,7 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use bywire_ring::lane::Corrupt;
-use bywire_ring::stream::{Course, HALF, Sleep};
+use bywire_ring::stream::{Course, HALF, News, Sleep};
 
 use crate::carry::{Source, Woken};
 use crate::parts::Parts;
@@ -218,11 +218,8 @@ fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Resu
                 return Ok(Step::Received(length + more as usize));
             }
             drop(held);
-            if is_taken
-                && length > 0
-                && let Some(news) = connection.news_of_room()
-            {
-                connection.tell(news);
+            if is_taken && STREAM.is_relieved(&connection.own, &connection.remote, length) {
+                connection.tell(News::Room);
             }
             Ok(Step::Received(length).or_end(parts.total()))
         }
