@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bywire_lab::measure::Request;
+use bywire_lab::pair::Setting;
 use bywire_lab::statistics::median;
 use bywire_lab::test::histogram;
 use bywire_lab::web::{Keeper, Load, Plan, Wish};
@@ -57,7 +58,7 @@ fn compare(arguments: &Arguments) -> Result<()> {
                 ..Request::new("web", "web-file")
             };
             let plan = Plan { cookie: format!("beside-wrk-{size_bytes}"), ..Plan::of(&request)? };
-            match Keeper::start(&plan, Some(server), None) {
+            match Keeper::start(&plan, Some(server), Setting::default()) {
                 Ok(keeper) => round_up(arguments, name, &plan, &keeper)?,
                 Err(error) => println!("not run: {name}: {error:#}"),
             }

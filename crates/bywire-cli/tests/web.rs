@@ -96,13 +96,15 @@ fn check(cell: &Value) {
 #[test]
 fn real_servers_answer_over_every_link_and_every_byte_is_right() {
     let directory = tempfile::tempdir().unwrap();
-    let ways: [&[&str]; 6] = [
+    let ways: [&[&str]; 8] = [
         &["web-file", "--server", "nginx", "--size", "64"],
         &["web-file", "--server", "apache", "--size", "300000"],
         &["web-file", "--server", "nginx", "--link", "unix", "--size", "1MiB", "--connections", "3"],
         &["web-zipf", "--server", "apache", "--link", "eth", "--alpha", "1.2", "--documents", "100"],
         &["web-zipf", "--server", "nginx", "--rank", "independent", "--connections", "64"],
         &["web-file", "--server", "nginx", "--link", "veth", "--mtu", "9000", "--segmentation", "off"],
+        &["web-zipf", "--server", "nginx", "--link", "sock", "--documents", "100", "--connections", "40"],
+        &["web-file", "--server", "apache", "--link", "sock", "--size", "100000"],
     ];
     for way in ways {
         let arguments = [way, &["--time", "0.3", "--verify"]].concat();
@@ -141,7 +143,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
     let refusals: [(&[&str], &str); 9] = [
         (&["latency"], "web-file, web-zipf"),
         (&["web-file", "--server", "apache", "--link", "unix"], "no Unix-domain socket"),
-        (&["web-file", "--link", "sock"], "take --link tcp"),
+        (&["web-file", "--link", "sock", "--mtu", "9000"], "--mtu means nothing"),
         (&["web-file", "--alpha", "1"], "--alpha means nothing"),
         (&["web-zipf", "--alpha", "-1"], "give 0 to 4"),
         (&["web-file", "--connections", "257"], "1 to 256"),

@@ -317,7 +317,13 @@ impl Breakdown {
                     .to_owned(),
             );
         }
-        if whole.spin && whole.level != Level::Msg {
+        if whole.level == Level::Sock {
+            notes.push(
+                "system calls: not counted, as most of the program's calls end in the library; samples have those that \
+                 do not"
+                    .to_owned(),
+            );
+        } else if whole.spin && whole.level != Level::Msg {
             notes.push(
                 "system calls: not counted, as whoever polls makes them in vain most of the time".to_owned(),
             );

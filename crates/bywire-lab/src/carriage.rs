@@ -1,4 +1,4 @@
-//! What a pair of level `sock` is started with: the library of `bywire run`, and a pairing service of the pair's own,
+//! What a pair of level `sock`, or of level `web` on its link, is started with: the library of `bywire run`, and a pairing service of the pair's own,
 //! which knows afterwards whether the library has carried what was measured.
 
 use std::path::Path;
@@ -14,6 +14,7 @@ use crate::level::msg;
 use crate::meeting::MeetingPlace;
 use crate::pair::Outcomes;
 use crate::plan::{Job, Level, Plan};
+use crate::web;
 
 /// Ends tell the service what they carried when they close, a moment before they report.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -24,7 +25,7 @@ pub struct Carriage {
     launch: Launch,
     service: Child,
     _place: MeetingPlace,
-    lanes: u64,
+    connections: u64,
 }
 
 impl Carriage {
@@ -33,19 +34,21 @@ impl Carriage {
     /// # Errors
     /// No library, or no service.
     pub fn of(job: &Job) -> Result<Option<Self>> {
-        let Job::Messages(plan @ Plan { level: Level::Sock, .. }) = job else {
-            return Ok(None);
+        let (sleep, connections) = match job {
+            Job::Messages(plan @ Plan { level: Level::Sock, .. }) => (plan.sleep, plan.lanes() as u64),
+            Job::Web(plan) if plan.link == web::Link::Sock => (false, plan.connections.into()),
+            _ => return Ok(None),
         };
         let prefix = msg::directory("");
         let prefix = prefix.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let path = msg::directory(&far::nonce());
         let place = MeetingPlace::make(path.clone(), prefix)?;
         // Spinning is the library's own choice unless it was forbidden.
-        let spin = plan.sleep.then_some(false);
+        let spin = sleep.then_some(false);
         let launch = Launch::new(&path, &launch::find_library()?)?.spin(spin);
         // This very program, as it was when it started.
         let service = launch.start_service(Path::new("/proc/self/exe"))?;
-        Ok(Some(Self { launch, service, _place: place, lanes: plan.lanes() as u64 }))
+        Ok(Some(Self { launch, service, _place: place, connections }))
     }
 
     /// Gives a worker the library.
@@ -64,11 +67,11 @@ impl Carriage {
         let started = Instant::now();
         loop {
             let status = status::ask(self.launch.service()).context("was it carried?")?;
-            if status.carried_ever >= self.lanes && status.bytes >= due_bytes {
+            if status.carried_ever >= self.connections && status.bytes >= due_bytes {
                 return Ok(());
             }
             if started.elapsed() > PATIENCE {
-                bail!(not_carried(&status, self.lanes, due_bytes));
+                bail!(not_carried(&status, self.connections, due_bytes));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -82,12 +85,12 @@ impl Drop for Carriage {
     }
 }
 
-fn not_carried(status: &Status, lanes: u64, due_bytes: u64) -> String {
+fn not_carried(status: &Status, connections: u64, due_bytes: u64) -> String {
     let reasons = status.not_carried.iter().map(|(reason, count)| format!("; {count}: {}", reason.text()));
     format!(
-        "this would have been a measurement of the kernel's TCP: {} of {lanes} connections and {} of {due_bytes} bytes \
+        "this would have been a measurement of the kernel's TCP: {} of {connections} connections and {} of {due_bytes} bytes \
          were carried{}",
-        status.carried_ever.min(lanes),
+        status.carried_ever.min(connections),
         status.bytes,
         reasons.collect::<String>()
     )

@@ -178,7 +178,7 @@ fn run_two(
         _ => (None, None),
     };
     if let Job::Web(plan) = job {
-        let keeper = Keeper::start(plan, cores.target, target_space)?;
+        let keeper = Keeper::start(plan, cores.target, Setting { namespace: target_space, carriage })?;
         let address = serde_json::to_string(keeper.address())?;
         let _source = start(
             End::Source,
@@ -189,7 +189,12 @@ fn run_two(
         )?;
         // The client reads the server's accounts too.
         let (source, target) = conversation.outcomes()?;
-        return Ok(Outcomes { source, target: Some(target), same_machine: true });
+        let outcomes = Outcomes { source, target: Some(target), same_machine: true };
+        if let Some(carriage) = carriage {
+            // While the server is there to tell what it carried.
+            carriage.check(&outcomes)?;
+        }
+        return Ok(outcomes);
     }
     let _target = match place {
         Place::Host(host) => Target::Far(Far::start(host, job, sender.clone())?),
@@ -357,9 +362,27 @@ impl Conversation {
 
 /// What a worker process is started in and with, other than as this one was.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Setting<'a> {
-    namespace: Option<&'a Namespace>,
-    carriage: Option<&'a Carriage>,
+pub struct Setting<'a> {
+    /// Where its network is.
+    pub namespace: Option<&'a Namespace>,
+    /// What carries its connections.
+    pub carriage: Option<&'a Carriage>,
+}
+
+impl Setting<'_> {
+    /// Sees to it that what `command` starts is in this setting.
+    ///
+    /// # Errors
+    /// There is no such namespace any more.
+    pub fn prepare(&self, command: &mut Command) -> Result<()> {
+        if let Some(namespace) = self.namespace {
+            namespace.enter(command)?;
+        }
+        if let Some(carriage) = self.carriage {
+            carriage.prepare(command);
+        }
+        Ok(())
+    }
 }
 
 /// A worker process in a process group of its own. Dropping it ends the group.
@@ -373,12 +396,7 @@ impl Worker {
     pub(crate) fn start(order: &Order, setting: Setting) -> Result<(Self, ChildStdout)> {
         let mut command = Command::new("/proc/self/exe");
         command.arg("__worker").stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-        if let Some(namespace) = setting.namespace {
-            namespace.enter(&mut command)?;
-        }
-        if let Some(carriage) = setting.carriage {
-            carriage.prepare(&mut command);
-        }
+        setting.prepare(&mut command)?;
         let mut child = command.spawn().context("cannot start a worker process")?;
         let group = Pid::from_raw(child.id() as i32).map(Group::of);
         let output = child.stdout.take().context("a worker has no output")?;

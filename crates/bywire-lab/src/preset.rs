@@ -422,8 +422,8 @@ fn served(sizes: &[u64], alphas: &[f64]) -> Vec<Vec<Request>> {
             };
             links.iter().map(on).collect()
         };
-        let (tcp, unix, eth) = (web::Link::Tcp, web::Link::Unix, web::Link::Eth);
-        [of(Server::Nginx, &[tcp, unix, eth]), of(Server::Apache, &[tcp, eth])].concat()
+        let (tcp, sock, unix, eth) = (web::Link::Tcp, web::Link::Sock, web::Link::Unix, web::Link::Eth);
+        [of(Server::Nginx, &[tcp, sock, unix, eth]), of(Server::Apache, &[tcp, sock, eth])].concat()
     };
     let file = |&size| everywhere(Request { size_bytes: Some(size), ..Request::new(web::LEVEL, "web-file") });
     let zipf = |alpha: f64, rank: Rank| {

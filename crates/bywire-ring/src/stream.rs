@@ -17,12 +17,12 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::copy;
 use crate::lane::Corrupt;
 
-/// The page before the ring.
-pub const HEADER_BYTES: usize = 4096;
+/// What lies before the ring, in the same page as its first bytes: small messages touch one page.
+pub const HEADER_BYTES: usize = 512;
 /// The ring of a direction: what the kernel would hold of a connection on one machine.
 pub const RING_BYTES: usize = 4 << 20;
-/// A whole segment.
-pub const SEGMENT_BYTES: usize = HEADER_BYTES + RING_BYTES;
+/// A whole segment, in whole pages.
+pub const SEGMENT_BYTES: usize = (HEADER_BYTES + RING_BYTES).next_multiple_of(4096);
 
 const MAGIC_OFFSET: usize = 0;
 // What a hand-over between sleepers writes and reads lies in one line: it crosses between the cores once.
@@ -123,7 +123,7 @@ impl Window {
     #[inline(always)]
     fn word(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.length_bytes);
-        // SAFETY: offsets are constants of this module, all within the first page, which `new` vouches for.
+        // SAFETY: offsets are constants of this module, all within the header, which `new` vouches for.
         unsafe { &*self.base.add(offset).cast::<AtomicU64>() }
     }
 }

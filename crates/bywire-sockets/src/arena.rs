@@ -62,8 +62,8 @@ pub struct Record {
     pub ended: AtomicU8,
     /// Every byte before the cut has been taken out of the kernel.
     pub drained: AtomicU8,
-    /// Was seen in a poll or select of ours.
-    pub polled: AtomicU8,
+    /// Was waited for by a call of ours once, in a set or by itself.
+    pub awaited: AtomicU8,
     /// Processes that hold it; one that was killed still counts.
     pub processes: AtomicU32,
     /// Calls that moved data, until it was worth an offer.

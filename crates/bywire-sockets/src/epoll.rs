@@ -185,6 +185,7 @@ impl Place {
         item.record.store(socket.index, Ordering::Relaxed);
         item.fd.store(socket.fd, Ordering::Relaxed);
         item.set.store(self.index, Ordering::Relaxed);
+        socket.record.awaited.store(1, Ordering::Relaxed);
         let first = &socket.record.items;
         // Release: the item comes before; pairs with the load in `of_socket`.
         let _ = first.fetch_update(Ordering::Release, Ordering::Relaxed, |next| {

@@ -427,9 +427,7 @@ fn prepare(socket: &Socket) {
         return;
     }
     // One that is never waited for through calls of ours would wait in vain.
-    let is_waited_for =
-        record.items.load(Ordering::Acquire) != 0 || record.polled.load(Ordering::Relaxed) != 0;
-    if kernel::is_nonblocking(socket.fd) && !is_waited_for {
+    if kernel::is_nonblocking(socket.fd) && record.awaited.load(Ordering::Relaxed) == 0 {
         return;
     }
     let _held = TALKING.hold_undisturbed();

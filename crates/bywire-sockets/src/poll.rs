@@ -130,7 +130,7 @@ fn enter(fd: i32) -> bool {
         Meaning::Set(_) => !has_carried(fd),
         Meaning::Socket(_) => {
             let Some(socket) = count_of(fd) else { return true };
-            socket.record.polled.store(1, Ordering::Relaxed);
+            socket.record.awaited.store(1, Ordering::Relaxed);
             socket.record.kernel_pollers.fetch_add(1, Ordering::SeqCst);
             // Pairs with the fence in `offer::prepare`.
             core::sync::atomic::fence(Ordering::SeqCst);

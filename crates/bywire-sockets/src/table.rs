@@ -225,7 +225,7 @@ fn begin(record: &Record) {
         &record.never,
         &record.ended,
         &record.drained,
-        &record.polled,
+        &record.awaited,
         &record.broken,
         &record.lingers,
         &record.waits,

@@ -2,7 +2,7 @@
 //! them. Those of `rustix` go straight to the kernel.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use rustix::event::{PollFlags, epoll};
@@ -91,6 +91,58 @@ pub fn poll(file: impl AsFd, events: PollFlags, timeout: Duration) -> Result<(),
     let mut entry = libc::pollfd { fd: file.as_fd().as_raw_fd(), events: events.bits() as i16, revents: 0 };
     // SAFETY: one entry.
     count(unsafe { libc::poll(&raw mut entry, 1, milliseconds(timeout)) } as isize).map(drop)
+}
+
+/// An epoll set of descriptors that are to be read from, as long as they are open.
+#[derive(Debug)]
+pub struct Set {
+    set: OwnedFd,
+}
+
+/// What one wait tells of, at most.
+const FOUND_MAX: usize = 256;
+
+impl Set {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new() -> Result<Self, Errno> {
+        // SAFETY: no pointers.
+        Ok(Self { set: owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })? })
+    }
+
+    /// Watches `file` from here on; `tag` names it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn add(&self, file: impl AsFd, tag: u64) -> Result<(), Errno> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: tag };
+        let (set, fd) = (self.set.as_raw_fd(), file.as_fd().as_raw_fd());
+        // SAFETY: one event.
+        count(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) } as isize).map(drop)
+    }
+
+    /// Waits until something can be received, or the time is over, and puts the tags into `found`, in place of what was
+    /// there.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn wait(&self, found: &mut Vec<u64>, timeout: Duration) -> Result<(), Errno> {
+        found.clear();
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; FOUND_MAX];
+        let (set, most) = (self.set.as_raw_fd(), FOUND_MAX as i32);
+        // SAFETY: room for as many events.
+        let status = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), most, milliseconds(timeout)) };
+        found.extend(events.iter().take(count(status as isize)?).map(|event| event.u64));
+        Ok(())
+    }
+}
+
+impl AsFd for Set {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.set.as_fd()
+    }
 }
 
 /// An epoll set of one descriptor.

@@ -10,6 +10,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub fn bywire(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
     command.args(arguments).env("TMPDIR", directory).stdin(Stdio::null());
+    // Built as a dependency of these tests.
+    let tests = std::env::current_exe().expect("this test");
+    command.env("BYWIRE_SOCKETS_LIBRARY", tests.with_file_name("libbywire_sockets.so"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::{Calls, gone, granted, prepare, receive_by, send_by, wait};
 use crate::endpoint::{Endpoint, Interest, Mark, NAP, PATIENCE, Received};
 use crate::payload::{Reader, Writer};
-use crate::plan::{Details, End, Plan};
+use crate::plan::{self, Details, End, Plan};
 
 /// Short messages are read through a buffer of this size.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -60,7 +60,7 @@ impl ByteStream {
             watch,
             socket,
             spin: plan.spin,
-            calls: Calls::default(),
+            calls: Calls { intercepted: plan.level == plan::Level::Sock, ..Calls::default() },
             writer: Writer::of(plan),
             outgoing: vec![0; lengths.sent_by(end)],
             filled: 0,

@@ -20,7 +20,7 @@ use super::server::{self, Running};
 use super::{Documents, Plan};
 use crate::interrupt;
 use crate::meeting::MeetingPlace;
-use crate::namespaces::Namespace;
+use crate::pair::Setting;
 use crate::pin;
 use crate::plan::{End, Job, Order, Role, Word};
 
@@ -61,12 +61,10 @@ impl Keeper {
     ///
     /// # Errors
     /// It is not installed, or cannot be started.
-    pub fn start(plan: &Plan, core: Option<u32>, namespace: Option<&Namespace>) -> Result<Self> {
+    pub fn start(plan: &Plan, core: Option<u32>, setting: Setting) -> Result<Self> {
         let mut command = Command::new("/proc/self/exe");
         command.arg("__worker").stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-        if let Some(namespace) = namespace {
-            namespace.enter(&mut command)?;
-        }
+        setting.prepare(&mut command)?;
         let mut child = command.spawn().context("cannot start the keeper of a server")?;
         let output = child.stdout.take().context("the keeper has no output")?;
         let mut input = child.stdin.take().context("the keeper has no input")?;

@@ -6,11 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use bywire_sys::preloadable::{self, Set};
 use hdrhistogram::Histogram;
-use rustix::buffer::spare_capacity;
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendFlags};
 
 use super::response::Response;
 use super::{Documents, Plan, Trace};
@@ -22,18 +22,15 @@ use crate::test::histogram;
 /// What is received at once, at most.
 const RECEIVE_BYTES: usize = 256 << 10;
 
-/// Connections that are attended to between two looks at the clock.
-const EVENTS: usize = 256;
-
 /// How long a closed loop sleeps at most before it looks whether anything is wrong.
-const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const NAP: Duration = Duration::from_millis(100);
 
 /// How much longer than it asks an open loop waits for what is still unanswered.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A client of a server, with connections that stay open.
 pub struct Load {
-    epoll: OwnedFd,
+    set: Set,
     connections: Vec<Connection>,
     documents: Documents,
     /// For each document, what asks for it.
@@ -45,7 +42,8 @@ pub struct Load {
     /// Rather than poll between requests that are due.
     sleeps: bool,
     buffer: Vec<u8>,
-    events: Vec<epoll::Event>,
+    /// The connections at which something has happened.
+    events: Vec<u64>,
     clock: Clock,
 }
 
@@ -107,7 +105,7 @@ impl Load {
     /// # Errors
     /// It does not listen there.
     pub fn connect(plan: &Plan, address: &str) -> Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot wait for sockets")?;
+        let set = Set::new().context("cannot wait for sockets")?;
         let documents = Documents::of(plan);
         let connections: Vec<Connection> = (0..plan.connections)
             .map(|_| {
@@ -116,15 +114,14 @@ impl Load {
             })
             .collect::<Result<_>>()?;
         for (index, connection) in connections.iter().enumerate() {
-            let data = epoll::EventData::new_u64(index as u64);
-            epoll::add(&epoll, &connection.socket, data, epoll::EventFlags::IN)?;
+            set.add(&connection.socket, index as u64).context("cannot wait for sockets")?;
         }
         let request = |document| {
             let path = Documents::path(document);
             format!("GET {path} HTTP/1.1\r\nHost: laboratory\r\n\r\n").into_bytes()
         };
         Ok(Self {
-            epoll,
+            set,
             connections,
             requests: (0..documents.sizes().len() as u32).map(request).collect(),
             trace: Trace::of(plan, &documents),
@@ -133,7 +130,7 @@ impl Load {
             verify: plan.verify,
             sleeps: !plan.carriers.is_empty(),
             buffer: vec![0; RECEIVE_BYTES],
-            events: Vec::with_capacity(EVENTS),
+            events: Vec::new(),
             clock: Clock::shared(),
         })
     }
@@ -160,7 +157,7 @@ impl Load {
         let mut closed = Closed::default();
         let mut moved_ns = began_ns;
         while waiting > 0 {
-            self.wait(Some(&NAP))?;
+            self.wait(NAP)?;
             for event in 0..self.events.len() {
                 let Some(answered) = self.attend(event)? else { continue };
                 closed.answered += 1;
@@ -193,7 +190,6 @@ impl Load {
     /// # Errors
     /// As [`Load::closed`].
     pub fn open(&mut self, per_second: f64, duration: Duration, seed: u64) -> Result<Open> {
-        const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut moments = Moments::new(per_second, seed);
         let mut idle: Vec<usize> = (0..self.connections.len()).collect();
         let began_ns = self.clock.now_ns();
@@ -217,7 +213,7 @@ impl Load {
                 let free_ns = if idle.is_empty() { give_up_ns } else { due_ns.min(give_up_ns) };
                 self.sleep(Duration::from_nanos(free_ns.saturating_sub(self.clock.now_ns())))?;
             }
-            self.wait(Some(&AT_ONCE))?;
+            self.wait(Duration::ZERO)?;
             for event in 0..self.events.len() {
                 let Some(answered) = self.attend(event)? else { continue };
                 open.answered += 1;
@@ -249,7 +245,7 @@ impl Load {
     fn drain(&mut self) -> Result<()> {
         let mut moved_ns = self.clock.now_ns();
         while self.connections.iter().any(|connection| connection.asked.is_some()) {
-            self.wait(Some(&NAP))?;
+            self.wait(NAP)?;
             for event in 0..self.events.len() {
                 self.attend(event)?;
                 moved_ns = self.clock.now_ns();
@@ -271,29 +267,29 @@ impl Load {
 
     /// Until an answer is there or `time` has passed, to the nanosecond, which epoll's own time-out does not count in.
     fn sleep(&self, time: Duration) -> Result<()> {
-        let time = time.min(Duration::from_millis(100));
+        let time = time.min(NAP);
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
-        match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout)) {
+        match poll(&mut [PollFd::new(&self.set, PollFlags::IN)], Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(errno).context("cannot wait for sockets"),
         }
     }
 
-    fn wait(&mut self, timeout: Option<&Timespec>) -> Result<()> {
-        self.events.clear();
-        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
+    fn wait(&mut self, timeout: Duration) -> Result<()> {
+        match self.set.wait(&mut self.events, timeout) {
+            Ok(()) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(errno).context("cannot wait for sockets"),
         }
     }
 
     /// Receives once from the connection of an event.
     fn attend(&mut self, event: usize) -> Result<Option<Answered>> {
-        let index = self.events[event].data.u64() as usize;
+        let index = self.events[event] as usize;
         let connection = &mut self.connections[index];
-        let length = match recv(&connection.socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => bail!("the server closed a connection that should stay open"),
-            Ok((length, _)) => length,
+        let length = match preloadable::receive(&connection.socket, &mut self.buffer[..], RecvFlags::DONTWAIT)
+        {
+            Ok(0) => bail!("the server closed a connection that should stay open"),
+            Ok(length) => length,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(errno) => return Err(errno).context("cannot receive from the server"),
         };
@@ -341,11 +337,11 @@ fn connect(address: &str) -> Result<OwnedFd> {
 fn send_whole(socket: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
     let started = Instant::now();
     while !bytes.is_empty() {
-        match send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        match preloadable::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(sent) => bytes = &bytes[sent..],
             Err(Errno::AGAIN) => {
                 ensure!(started.elapsed() < PATIENCE, "the server takes no request");
-                poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&NAP))?;
+                preloadable::poll(socket, PollFlags::OUT, NAP)?;
             }
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno).context("cannot send to the server"),

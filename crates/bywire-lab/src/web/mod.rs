@@ -63,6 +63,9 @@ const BLOCK_US: u64 = 100_000;
 /// Its connections have warmed up after so long.
 const WARMUP_US_MAX: u64 = 50_000;
 
+/// On link `sock` they have left the kernel after so much more.
+const CUT_OVER_US: u64 = 100_000;
+
 names! {
     /// What is asked for.
     Test, "test of level web" {
@@ -129,7 +132,7 @@ impl Link {
             Self::Unix => "the kernel's Unix-domain sockets (nginx; Apache listens on none)",
             Self::Veth => "the kernel's TCP between two namespaces over its own cable",
             Self::Eth => "the kernel's TCP between two namespaces over Ethernet of the fabric (needs root)",
-            Self::Sock => "unmodified programs over the fabric; not in this version",
+            Self::Sock => "TCP over loopback, carried in memory as by `bywire run`",
         }
     }
 
@@ -240,12 +243,7 @@ impl Plan {
         let link: Link = request.link.as_deref().map_or(Ok(Link::Tcp), str::parse)?;
         ensure!(
             !(server == Server::Apache && link == Link::Unix),
-            "Apache listens on no Unix-domain socket: take --link tcp, veth or eth, or --server nginx"
-        );
-        ensure!(
-            link != Link::Sock,
-            "this version has no sockets over the fabric yet: take --link {}",
-            [Link::Tcp, Link::Unix, Link::Veth, Link::Eth].map(Link::name).join(", ")
+            "Apache listens on no Unix-domain socket: take --link tcp, veth, eth or sock, or --server nginx"
         );
         let alpha = bounded("alpha", wish.alpha.unwrap_or(0.9), 0.0..=ALPHA_MAX)?;
         let documents = bounded("documents", wish.documents.unwrap_or(1000), DOCUMENTS)?;
@@ -275,7 +273,7 @@ impl Plan {
             verify: request.verify,
             block_us: closed_us / blocks,
             blocks: blocks as u32,
-            warmup_us: (closed_us / 4).min(WARMUP_US_MAX),
+            warmup_us: (closed_us / 4).min(WARMUP_US_MAX) + if link == Link::Sock { CUT_OVER_US } else { 0 },
             open_us: (pair_us - closed_us) / SHARES.len() as u64,
             carriers: Vec::new(),
             bind: [127, 0, 0, 1].into(),
@@ -364,7 +362,6 @@ mod tests {
             (refusal(|r| r.test = "latency".into()), "choose one of web-file, web-zipf"),
             (refusal(|r| r.web.server = Some("iis".into())), "choose one of nginx, apache"),
             (refusal(|r| r.link = Some("udp".into())), "choose one of tcp, unix, veth, eth, sock"),
-            (refusal(|r| r.link = Some("sock".into())), "no sockets over the fabric yet"),
             (
                 refusal(|r| (r.link, r.web.server) = (Some("unix".into()), Some("apache".into()))),
                 "Apache listens on no Unix-domain socket",
