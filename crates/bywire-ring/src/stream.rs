@@ -498,8 +498,7 @@ impl Stream {
 
     /// Where the next unread byte will lie, for [`Self::expect`].
     pub fn next_place<S: Segment>(&self, own: &S, remote: &S) -> usize {
-        HEADER_BYTES
-            + self.place(own.load(HEAD, Ordering::Relaxed), remote.load(SHIFT, Ordering::Relaxed))
+        HEADER_BYTES + self.place(own.load(HEAD, Ordering::Relaxed), remote.load(SHIFT, Ordering::Relaxed))
     }
 
     /// Whoever was woken for bytes at `place` fetches what it is about to read all at once.

@@ -67,8 +67,8 @@ pub fn is_configured() -> bool {
 #[inline(always)]
 pub fn is_early(record: &Record) -> bool {
     let calls = record.calls.load(Ordering::Relaxed);
-    let is_early = calls < CALLS_MIN.load(Ordering::Relaxed)
-        && record.stage.load(Ordering::Relaxed) == stage::PLAIN;
+    let is_early =
+        calls < CALLS_MIN.load(Ordering::Relaxed) && record.stage.load(Ordering::Relaxed) == stage::PLAIN;
     if is_early {
         record.calls.store(calls + 1, Ordering::Relaxed);
     }

@@ -6,9 +6,9 @@ use core::sync::atomic::Ordering;
 use bywire_ring::lane::Corrupt;
 use bywire_ring::stream::{Course, HALF, News, Sleep};
 
+use crate::arena::Record;
 use crate::carry::{Source, Woken};
 use crate::parts::Parts;
-use crate::arena::Record;
 use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket};
 use crate::{errno, kernel, offer, real};
 

@@ -6,9 +6,9 @@ use bywire_pairing::reason::Reason;
 use bywire_ring::stream::{Course, LEAVING, News, Sleep};
 use libc::iovec;
 
+use crate::arena::Record;
 use crate::carry::{SHUT_SENDING, Woken};
 use crate::parts::Parts;
-use crate::arena::Record;
 use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket};
 use crate::{errno, kernel, offer, real};
 

@@ -102,9 +102,7 @@ pub fn pass(
 pub fn is_unpaired(fd: i32) -> bool {
     let Meaning::Socket(index) = meaning(fd) else { return true };
     let record = arena::family().and_then(|family| family.records.get(index as usize));
-    record.is_none_or(|record| {
-        matches!(record.stage.load(Ordering::Acquire), stage::PLAIN | stage::WAITING)
-    })
+    record.is_none_or(|record| matches!(record.stage.load(Ordering::Acquire), stage::PLAIN | stage::WAITING))
 }
 
 /// The socket with this index, in use until dropped.
@@ -264,8 +262,7 @@ struct Freed {
 }
 
 const FREED_MAX: usize = 128;
-static FREED: Freed =
-    Freed { count: AtomicU32::new(0), places: [const { AtomicU32::new(0) }; FREED_MAX] };
+static FREED: Freed = Freed { count: AtomicU32::new(0), places: [const { AtomicU32::new(0) }; FREED_MAX] };
 
 impl Freed {
     fn put(&self, index: u32) {
