@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use bywire_lab::cell::Block;
 use bywire_lab::cpu;
 use bywire_lab::ethernet::Carriage;
 use bywire_lab::measure::{Measurement, PAIRS, Places, Request};
@@ -43,13 +44,34 @@ pub type Join = Rc<dyn Fn() -> Result<Namespaces>>;
 /// The laboratory's `request`, over a fresh carrier each time: series `name` (half-RTT in ns for `rr`), and for a
 /// stream `name demand`, µs of CPU per KB at both ends and between.
 pub fn laboratory(name: &str, request: Request, pair_seconds: f64) -> Contestant {
+    by_laboratory(name, request, pair_seconds, |blocks| median(&values(blocks)))
+}
+
+/// A pair of a settled connection takes so long: blocks are half a second then, as there is CPU to be published.
+const SETTLED_PAIR_SECONDS: f64 = 2.0;
+
+/// Its warm-up and this one of its blocks make up the second that is left out.
+const SETTLING_BLOCKS: usize = 1;
+
+/// The laboratory's stream after the first second of its connection, as the mean of what follows: what iperf3 tells with
+/// `-O 1`. Series as [`laboratory`].
+pub fn settled(name: &str, request: Request) -> Contestant {
+    by_laboratory(name, request, SETTLED_PAIR_SECONDS, |blocks| mean_rate(&blocks[SETTLING_BLOCKS..]))
+}
+
+fn by_laboratory(
+    name: &str,
+    request: Request,
+    pair_seconds: f64,
+    of: impl Fn(&[Block]) -> f64 + 'static,
+) -> Contestant {
     let request = Request { time_seconds: Some(pair_seconds * f64::from(PAIRS)), ..request };
     let (series, command) = (name.to_owned(), lab::command(&request));
     let take = move || {
         let mut measurement = Measurement::prepare(request.clone(), &mut Places::default())?;
         measurement.take_pair()?;
         let cell = measurement.cell()?;
-        let value = median(&cell.blocks.iter().map(|block| block.value).collect::<Vec<_>>());
+        let value = of(&cell.blocks);
         let value = if cell.test == "rr" { 0.5e9 / value } else { value };
         let demand = cell.cpu.service_demand_us_per_kb().map(|demand| (format!("{series} demand"), demand));
         Ok(Taken {
@@ -59,6 +81,16 @@ pub fn laboratory(name: &str, request: Request, pair_seconds: f64) -> Contestant
         })
     };
     Contestant { name: name.to_owned(), command, take: Box::new(take) }
+}
+
+fn values(blocks: &[Block]) -> Vec<f64> {
+    blocks.iter().map(|block| block.value).collect()
+}
+
+/// Everything that blocks of rates moved over all the time they took.
+fn mean_rate(blocks: &[Block]) -> f64 {
+    let seconds: f64 = blocks.iter().map(|block| block.seconds).sum();
+    blocks.iter().map(|block| block.value * block.seconds).sum::<f64>() / seconds
 }
 
 /// One TCP connection of iperf3: series `name`, received bytes per second.
@@ -245,6 +277,19 @@ pub fn half_rtt_ns(printed: &str) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mean_rate_weighs_blocks_by_their_time() {
+        let block = |value: f64, seconds: f64| Block {
+            pair: 0,
+            value,
+            seconds,
+            operations: 1,
+            disturbed: Vec::new(),
+            outlier: false,
+        };
+        assert_eq!(mean_rate(&[block(4.0, 1.0), block(1.0, 3.0)]), 1.75);
+    }
 
     #[test]
     fn what_arrived_is_read_and_nothing_else() {

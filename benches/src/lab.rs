@@ -64,6 +64,8 @@ pub fn command(request: &Request) -> String {
     say("nodes", request.nodes.map(|nodes| nodes.to_string()));
     say("integrity", request.integrity.map(|on| if on { "on" } else { "off" }.to_owned()));
     say("lent", request.lent.then(String::new));
+    say("nagle", request.nagle.map(|on| if on { "on" } else { "off" }.to_owned()));
+    say("socket-buffer", request.socket_buffer_bytes.map(|bytes| bytes.to_string()));
     say("epoll", request.epoll.then(String::new));
     say("untouched", request.untouched.then(String::new));
     say("spin", request.spin.filter(|spin| *spin).map(|_| String::new()));

@@ -23,13 +23,20 @@ pub const IPERF3_BLOCK_BYTES: u64 = 128 << 10;
 /// Sockperf's shortest message, in bytes.
 pub const SOCKPERF_BYTES: u64 = 14;
 
-/// One TCP connection of iperf3, after a second that is left out: series `name`, received bytes per second.
-pub fn iperf3(name: &str, way: Way) -> Contestant {
-    let command = format!("iperf3 -c TARGET -l {IPERF3_BLOCK_BYTES} -O 1 -t 1");
+/// Not iperf3's: what that leaves behind keeps sockperf, which reuses no address, from listening there for a minute.
+const SOCKPERF_PORT: &str = "5202";
+
+/// One TCP connection of iperf3 with `options` of its client, after a second that is left out: series `name`, received bytes
+/// per second.
+pub fn iperf3(name: &str, way: Way, options: &'static [&str]) -> Contestant {
+    let block = IPERF3_BLOCK_BYTES.to_string();
+    let fixed = ["-l", &block, "-O", "1", "-t", "1"].map(str::to_owned);
+    let told: Vec<String> = fixed.into_iter().chain(options.iter().map(|word| (*word).to_owned())).collect();
+    let command = format!("iperf3 -c TARGET {}", told.join(" "));
     ethernet::witness(name, &command, "iperf3", move || {
-        let block = IPERF3_BLOCK_BYTES.to_string();
         way.between(|ends| {
-            let client = ["iperf3", "-c", &ends.address, "-l", &block, "-O", "1", "-t", "1", "-J"];
+            let mut client = vec!["iperf3", "-c", &ends.address, "-J"];
+            client.extend(told.iter().map(String::as_str));
             ethernet::received(&ends.converse(&["iperf3", "-s"], &client)?)
         })
     })
@@ -41,9 +48,9 @@ pub fn sockperf(name: &str, way: Way) -> Contestant {
     let command = format!("sockperf pp --tcp -i TARGET -t 1 -m {size}");
     ethernet::witness(name, &command, "sockperf", move || {
         way.between(|ends| {
-            let server = ["sockperf", "sr", "--tcp", "-i", &ends.address, "-p", "5201"];
-            let client =
-                ["sockperf", "pp", "--tcp", "-i", &ends.address, "-p", "5201", "-t", "1", "-m", &size];
+            let server = ["sockperf", "sr", "--tcp", "-i", &ends.address, "-p", SOCKPERF_PORT];
+            let client = ["sockperf", "pp", "--tcp", "-i", &ends.address, "-p", SOCKPERF_PORT];
+            let client = [&client[..], &["-t", "1", "-m", &size]].concat();
             ethernet::half_rtt_ns(&ends.converse(&server, &client)?)
         })
     })

@@ -148,6 +148,7 @@ fn page(directory: &Path, burden: u32) -> Result<String> {
 struct Quiet;
 
 impl Progress for Quiet {
+    fn begins(&mut self, _cells: usize, _total: Duration) {}
     fn advanced(&mut self, _done: Duration, _total: Duration) {}
     fn measured(&mut self, _cell: &Cell) {}
     fn absent(&mut self, absence: &Absence) {

@@ -19,15 +19,70 @@ use clap::Parser;
 struct Witnesses {
     #[command(flatten)]
     arguments: Arguments,
+    /// Only over these: loopback, one-process, two-processes, veth
+    #[arg(long, value_name = "WAY,…", value_delimiter = ',', value_parser = ways().into_iter().map(|way| way.0).collect::<Vec<_>>())]
+    over: Option<Vec<String>>,
+    /// In place of the comparison, what each difference between the laboratory's default and iperf3 is worth by itself
+    #[arg(long)]
+    knobs: bool,
 }
 
 const MTU_BYTES: u32 = 9000;
 
-/// How the laboratory's variants come nearer to the witness, step by step: a name, and what is changed.
-const STREAMS: [(&str, &str); 3] = [
-    ("stream", "64 KiB, written and read: the laboratory's default"),
-    ("stream long", "128 KiB, written and read: iperf3's own block"),
-    ("stream long untouched", "128 KiB, neither written nor read, as iperf3 does"),
+/// A fixed socket buffer, as iperf3's `-w` asks for.
+const BUFFER: &str = "1M";
+const BUFFER_BYTES: u64 = 1 << 20;
+
+/// One of the two programs' streams.
+enum Stream {
+    /// The laboratory's, as a change of one that has iperf3's block, touches nothing, asks before it calls, and leaves Nagle's
+    /// algorithm off; and whether the connection's first second is left out.
+    Laboratory(fn(Request) -> Request, bool),
+    /// iperf3's, by options of its client.
+    Iperf3(&'static [&'static str]),
+}
+
+use Stream::{Iperf3, Laboratory};
+
+/// Everything that is run: its name, and what it does.
+const STREAMS: [(&str, Stream); 11] = [
+    (
+        "default",
+        Laboratory(|request| Request { size_bytes: None, untouched: false, epoll: false, ..request }, false),
+    ),
+    ("like Nagle", Laboratory(|request| Request { nagle: Some(true), ..request }, true)),
+    ("like", Laboratory(|request| request, true)),
+    ("waiting", Laboratory(|request| Request { epoll: false, ..request }, true)),
+    ("touched", Laboratory(|request| Request { untouched: false, ..request }, true)),
+    ("64 KiB", Laboratory(|request| Request { size_bytes: Some(64 << 10), ..request }, true)),
+    ("young", Laboratory(|request| request, false)),
+    ("buffers", Laboratory(|request| Request { socket_buffer_bytes: Some(BUFFER_BYTES), ..request }, true)),
+    ("iperf3", Iperf3(&[])),
+    ("iperf3 -N", Iperf3(&["-N"])),
+    ("iperf3 -N -w", Iperf3(&["-N", "-w", BUFFER])),
+];
+
+/// Rows of the comparison: the laboratory's stream, iperf3's, and what they have in common.
+const COMPARED: [(&str, &str, &str); 3] = [
+    ("default", "iperf3", "each as it comes"),
+    ("like Nagle", "iperf3", "like with like, both with Nagle's algorithm"),
+    ("like", "iperf3 -N", "like with like, both without"),
+];
+
+/// Rows of what a difference is worth: with it, without it, and what it is.
+const KNOBS: [(&str, &str, &str); 8] = [
+    ("waiting", "like", "the laboratory waits within its calls"),
+    ("touched", "like", "the laboratory writes and reads the payload"),
+    ("64 KiB", "like", "the laboratory sends 64 KiB at a time"),
+    (
+        "young",
+        "like",
+        "the laboratory takes the connection's beginning in, and the median of blocks of 20 ms",
+    ),
+    ("like Nagle", "like", "the laboratory leaves Nagle's algorithm on"),
+    ("buffers", "like", "the laboratory asks for socket buffers of 1 MiB"),
+    ("iperf3", "iperf3 -N", "iperf3 leaves Nagle's algorithm on"),
+    ("iperf3 -N -w", "iperf3 -N", "iperf3 asks for socket buffers of 1 MiB"),
 ];
 
 fn main() -> ExitCode {
@@ -37,20 +92,36 @@ fn main() -> ExitCode {
         match words.first().map(String::as_str) {
             Some("__worker") => bywire_lab::worker::run(),
             Some("eth") => program::become_bywire(&words),
-            _ => Witnesses::parse().arguments.run(contestants, page),
+            _ => {
+                let Witnesses { arguments, over, knobs } = Witnesses::parse();
+                let mut ways = ways();
+                ways.retain(|way| over.as_ref().is_none_or(|over| over.iter().any(|name| name == way.0)));
+                arguments.run(
+                    |pair_seconds| contestants(&ways, knobs, pair_seconds),
+                    |contest| page(&ways, knobs, contest),
+                )
+            }
         },
     )
 }
 
+/// A way by its name, and by its link where it has one.
+type Joined = (&'static str, Option<Link>);
+
 /// Loopback, then every way of carrying Ethernet.
-fn ways() -> Vec<(String, Option<Link>)> {
-    let links = Link::ALL.iter().map(|&link| (link.to_string(), Some(link)));
-    std::iter::once(("loopback".to_owned(), None)).chain(links).collect()
+fn ways() -> Vec<Joined> {
+    let links = Link::ALL.iter().map(|&link| (link.name(), Some(link)));
+    std::iter::once(("loopback", None)).chain(links).collect()
 }
 
-fn contestants(pair_seconds: f64) -> Contest {
+/// The rows of one of the two tables.
+fn rows(knobs: bool) -> &'static [(&'static str, &'static str, &'static str)] {
+    if knobs { &KNOBS } else { &COMPARED }
+}
+
+fn contestants(ways: &[Joined], knobs: bool, pair_seconds: f64) -> Contest {
     let mut contest = Contest::default();
-    for (place, link) in ways() {
+    for (place, link) in ways {
         let over = |test: &str, size_bytes: u64| {
             let request = match link {
                 None => Request::new("tcp", test),
@@ -62,59 +133,67 @@ fn contestants(pair_seconds: f64) -> Contest {
             };
             Request { size_bytes: Some(size_bytes), ..request }
         };
-        let long = || over("stream", witness::IPERF3_BLOCK_BYTES);
-        let untouched = Request { untouched: true, ..long() };
-        let requests = [over("stream", 64 << 10), long(), untouched];
-        for ((name, _), request) in STREAMS.iter().zip(requests) {
-            let name = format!("{name} {place}");
-            contest.add(&name, Ok(ethernet::laboratory(&name, request, pair_seconds)));
-        }
-        let name = format!("latency {place}");
-        let latency = over("latency", witness::SOCKPERF_BYTES);
-        contest.add(&name, Ok(ethernet::laboratory(&name, latency, pair_seconds)));
-        let way = match link {
+        let way = match *link {
             None => Way::Loopback,
             Some(link) => {
                 let carriage = Carriage { link, mtu_bytes: MTU_BYTES, coalesce: true, segmentation: true };
                 Way::Joined(Rc::new(move || carriage.open()))
             }
         };
-        let name = format!("iperf3 {place}");
-        contest.add(&name, Ok(witness::iperf3(&name, way.clone())));
+        let like = Request { untouched: true, epoll: true, ..over("stream", witness::IPERF3_BLOCK_BYTES) };
+        let wanted = |name: &str| rows(knobs).iter().any(|row| row.0 == name || row.1 == name);
+        for (name, stream) in STREAMS.iter().filter(|stream| wanted(stream.0)) {
+            let name = format!("{name} {place}");
+            let contestant = match stream {
+                Laboratory(change, true) => ethernet::settled(&name, change(like.clone())),
+                Laboratory(change, false) => ethernet::laboratory(&name, change(like.clone()), pair_seconds),
+                Iperf3(options) => witness::iperf3(&name, way.clone(), options),
+            };
+            contest.add(&name, Ok(contestant));
+        }
+        if knobs {
+            continue;
+        }
+        let name = format!("latency {place}");
+        let latency = over("latency", witness::SOCKPERF_BYTES);
+        contest.add(&name, Ok(ethernet::laboratory(&name, latency, pair_seconds)));
         let name = format!("sockperf {place}");
         contest.add(&name, Ok(witness::sockperf(&name, way)));
     }
     contest
 }
 
-fn page(contest: &Contest) -> String {
+fn page(ways: &[Joined], knobs: bool, contest: &Contest) -> String {
     let mut page = table::machine();
-    page.push_str("\nOne TCP connection, by rate; the ratio is the laboratory's over the witness's.\n\n");
-    page.push_str(&table::heading(&["over", "what the laboratory does", "laboratory", "iperf3", "ratio"]));
-    for (place, _) in ways() {
-        for (name, about) in STREAMS {
-            page.push_str(&compared(
-                contest,
-                &place,
-                about,
-                &format!("{name} {place}"),
-                "iperf3",
-                table::rate,
-            ));
+    let titles = match knobs {
+        true => {
+            page.push_str(
+                "\nOne TCP connection: what a difference is worth by itself. Where nothing else is said both programs send 128 KiB at a \
+                 time, neither write nor read what is sent, ask before each call whether it would wait, leave Nagle's algorithm off and the connection's first second out.\n\n",
+            );
+            ["over", "what is different", "rate with it", "without it", "ratio"]
+        }
+        false => {
+            page.push_str("\nOne TCP connection, by rate; the ratio is the laboratory's over iperf3's.\n\n");
+            ["over", "what is compared", "laboratory", "iperf3", "ratio"]
+        }
+    };
+    page.push_str(&table::heading(&titles));
+    for (place, _) in ways {
+        for (own, other, about) in rows(knobs) {
+            let [own, other] = [own, other].map(|name| format!("{name} {place}"));
+            page.push_str(&compared(contest, place, about, [&own, &other], table::rate));
         }
     }
-    page.push_str("\nPing-pong of 14 bytes over TCP, half-RTT, medians.\n\n");
-    page.push_str(&table::heading(&["over", "what the laboratory does", "laboratory", "sockperf", "ratio"]));
-    for (place, _) in ways() {
-        let own = format!("latency {place}");
-        page.push_str(&compared(
-            contest,
-            &place,
-            "ends that sleep, one blocking call each",
-            &own,
-            "sockperf",
-            table::ns,
-        ));
+    if !knobs {
+        page.push_str("\nPing-pong of 14 bytes over TCP, half-RTT, medians.\n\n");
+        let titles = ["over", "what is compared", "laboratory", "sockperf", "ratio"];
+        page.push_str(&table::heading(&titles));
+        for (place, _) in ways {
+            let [own, other] = ["latency", "sockperf"].map(|name| format!("{name} {place}"));
+            let about = "ends that sleep, one blocking call each";
+            page.push_str(&compared(contest, place, about, [&own, &other], table::ns));
+        }
     }
     page.push_str(&format!("\nBehind them. {DISTURBED}\n\n"));
     page.push_str(&table::contestants(contest, |series| match series {
@@ -129,18 +208,16 @@ fn compared(
     contest: &Contest,
     place: &str,
     about: &str,
-    own: &str,
-    witness: &str,
+    [own, other]: [&str; 2],
     show: table::Show,
 ) -> String {
-    let witness = format!("{witness} {place}");
     let shown = |series: &str| match contest.figure(series) {
         Some(figure) => table::figure(figure, show),
         None => format!("not run: {}", contest.reason(series).unwrap_or("interrupted")),
     };
     let ratio =
-        contest.ratio(own, &witness).map_or_else(String::new, |ratio| table::figure(ratio, table::ratio));
-    table::row(&[place.to_owned(), about.to_owned(), shown(own), shown(&witness), ratio])
+        contest.ratio(own, other).map_or_else(String::new, |ratio| table::figure(ratio, table::ratio));
+    table::row(&[place.to_owned(), about.to_owned(), shown(own), shown(other), ratio])
 }
 
 #[cfg(test)]
@@ -151,7 +228,27 @@ mod tests {
     fn who_did_not_run_says_why_and_the_others_stand() {
         let mut contest = Contest::default();
         contest.add("iperf3 veth", Err(anyhow::anyhow!("not installed")));
-        let page = page(&contest);
+        let page = page(&ways(), false, &contest);
         assert!(page.contains("not run: not installed") && page.contains("| loopback |"), "{page}");
+    }
+
+    #[test]
+    fn every_row_has_somebody_who_runs_it_and_differs_in_what_it_says() {
+        for knobs in [false, true] {
+            let contest = contestants(&ways(), knobs, 0.1);
+            let runs = |name: &str| contest.entries().iter().find(|entry| entry.contestant.name == name);
+            for (place, _) in ways() {
+                for (own, other, about) in rows(knobs) {
+                    let [own, other] =
+                        [own, other].map(|name| runs(&format!("{name} {place}")).expect(about));
+                    assert_ne!(own.contestant.command, other.contestant.command, "{about}");
+                }
+            }
+        }
+        let contest = contestants(&ways(), false, 0.1);
+        let of = |name: &str| contest.entries().iter().find(|entry| entry.contestant.name == name).unwrap();
+        let like = &of("like loopback").contestant.command;
+        assert!(like.contains("--size 131072 --epoll --untouched"), "{like}");
+        assert!(of("iperf3 -N loopback").contestant.command.ends_with("-l 131072 -O 1 -t 1 -N"));
     }
 }

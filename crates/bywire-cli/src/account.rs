@@ -3,6 +3,13 @@
 use bywire_lab::breakdown::{Account, CoreAccount, Share};
 use bywire_lab::report::quantity;
 
+/// No line is longer, in characters.
+const WIDTH: usize = 100;
+
+/// Said below where a part may be nothing at all.
+const SPANS: &str =
+    "?: its interval includes 0, so that it may be nothing, or the reverse; a longer --time narrows it.";
+
 /// Both accounts below each other, each part with its share of the half-RTT, its interval, and how it was found.
 pub fn text(account: &Account, half_rtt_ns: f64) -> String {
     let mut text = format!(
@@ -15,9 +22,15 @@ pub fn text(account: &Account, half_rtt_ns: f64) -> String {
     for core in &account.cores {
         text += &of_core(core);
     }
+    let all =
+        account.parts.iter().chain(&account.beside).chain(account.cores.iter().flat_map(|core| &core.parts));
     text += "\n";
+    if all.clone().any(spans_zero) {
+        text += &wrapped(SPANS, 0);
+    }
+    text += &explained(all);
     for note in &account.notes {
-        text += &format!("{note}\n");
+        text += &wrapped(note, 0);
     }
     text
 }
@@ -32,16 +45,48 @@ fn table(parts: &[Share], whole_ns: f64) -> String {
     let width = parts.iter().map(|part| part.name.chars().count()).max().unwrap_or(0);
     let row = |part: &Share| {
         let [low, high] = part.ci95_ns.map(quantity::duration);
-        let interval = format!("{low} to {high}");
+        let flag = if spans_zero(part) { " ?" } else { "" };
         format!(
-            "  {:<width$} {:>10} {:>8}   {interval:<24} {}\n",
+            "  {:<width$} {:>10} {:>8}   {low} to {high}{flag}\n",
             part.name,
             quantity::duration(part.ns),
             quantity::percent(part.ns / whole_ns),
-            part.how,
         )
     };
     parts.iter().map(row).collect()
+}
+
+/// How each part was found, every way once.
+fn explained<'a>(parts: impl Iterator<Item = &'a Share>) -> String {
+    let mut ways: Vec<(&str, Vec<&str>)> = Vec::new();
+    for part in parts {
+        match ways.iter_mut().find(|(how, _)| *how == part.how) {
+            Some((_, names)) if names.contains(&&*part.name) => {}
+            Some((_, names)) => names.push(&part.name),
+            None => ways.push((&part.how, vec![&part.name])),
+        }
+    }
+    ways.iter().map(|(how, names)| wrapped(&format!("{}: {how}", names.join("; ")), 2)).collect()
+}
+
+fn spans_zero(part: &Share) -> bool {
+    part.ci95_ns[0] < 0.0 && part.ci95_ns[1] > 0.0
+}
+
+/// In lines of at most [`WIDTH`], those after the first indented.
+fn wrapped(text: &str, indent: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= WIDTH => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            Some(_) => lines.push(" ".repeat(indent) + word),
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines.into_iter().map(|line| line + "\n").collect()
 }
 
 #[cfg(test)]
@@ -73,5 +118,28 @@ mod tests {
         {
             assert!(text.contains(expected), "{expected}: {text}");
         }
+        assert!(!text.contains('?'), "no interval includes 0: {text}");
+    }
+
+    #[test]
+    fn what_may_be_nothing_is_marked_and_every_line_fits() {
+        let part = |name: &str, ci95_ns: [f64; 2]| Share {
+            name: name.to_owned(),
+            ns: 5.0,
+            ci95_ns,
+            how: "word ".repeat(60),
+        };
+        let account = Account {
+            parts: vec![part("touching", [-1.0, 9.0]), part("waking", [1.0, 9.0])],
+            notes: vec!["note ".repeat(60)],
+            ..Account::default()
+        };
+        let text = text(&account, 1000.0);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.iter().any(|line| line.contains("touching") && line.ends_with("9.00 ns ?")), "{text}");
+        assert!(lines.iter().any(|line| line.contains("waking") && line.ends_with("9.00 ns")), "{text}");
+        assert!(lines.iter().any(|line| line.starts_with("?: its interval includes 0")), "{text}");
+        assert!(lines.iter().any(|line| line.starts_with("touching; waking: word")), "{text}");
+        assert!(lines.iter().all(|line| line.chars().count() <= WIDTH), "{text}");
     }
 }

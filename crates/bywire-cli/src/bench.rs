@@ -49,10 +49,13 @@ fn levels() -> Words {
 }
 
 fn after_help() -> String {
-    let presets: Vec<String> =
-        preset::PRESETS.iter().map(|(name, what)| format!("  {name:<12} {what}")).collect();
+    let line = |(name, what): &(&str, &str)| {
+        let duration = preset::usual(name).map(preset::about).unwrap_or_default();
+        format!("  {name:<12} {duration:<14} {what}")
+    };
+    let presets: Vec<String> = preset::PRESETS.iter().map(line).collect();
     format!(
-        "Presets:\n{}\n\nExamples:\n  bywire bench\n  bywire bench full --levels unix,tcp\n  \
+        "Presets, and how long each takes with every level and its usual --time:\n{}\n\nExamples:\n  bywire bench\n  bywire bench full --levels unix,tcp\n  \
          bywire bench gm-ethernet --time 10 --output sessions/ethernet",
         presets.join("\n")
     )
@@ -122,6 +125,10 @@ impl Lines {
 }
 
 impl bench::Progress for Lines {
+    fn begins(&mut self, cells: usize, total: Duration) {
+        self.line(&format!("{cells} cells, {}", preset::about(total)));
+    }
+
     fn advanced(&mut self, done: Duration, total: Duration) {
         self.progress.advance(done.as_secs_f64() / total.as_secs_f64());
     }

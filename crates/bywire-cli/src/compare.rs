@@ -66,6 +66,12 @@ impl CompareArgs {
     /// # Errors
     /// One line: there is no session, it cannot be read, or the output cannot be written.
     pub fn run(self) -> Result<()> {
+        if store::is_same(&self.before, &self.after) {
+            let (before, after) = (self.before.display(), self.after.display());
+            bail!(Misuse(format!(
+                "{before} and {after} are one and the same: name what came before and what came after"
+            )));
+        }
         let (before, after) = (side(&self.before)?, side(&self.after)?);
         let rule =
             Rule { threshold_share: self.threshold / 100.0, error_share: 1.0 - self.confidence / 100.0 };

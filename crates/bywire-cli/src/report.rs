@@ -74,13 +74,28 @@ impl ReportArgs {
 
     fn read(&self) -> Result<Vec<(String, Session)>> {
         let mut sessions: Vec<(String, Session)> = Vec::new();
-        for path in &self.sessions {
+        for (index, path) in self.sessions.iter().enumerate() {
+            if let Some(known) = self.sessions[..index].iter().find(|known| store::is_same(known, path)) {
+                bail!(Misuse(format!(
+                    "{} and {} are one session: name each once",
+                    known.display(),
+                    path.display()
+                )));
+            }
             let session = match store::read(path) {
                 Err(absent @ StoreError::Absent(_)) => bail!(Misuse(format!("{absent}{}", there_are(path)))),
                 session => session?,
             };
             if let Some(line) = store::cut_off(path, session.cells.len())? {
                 ending::complain("bywire", line);
+            }
+            // Of a single one the summary says so.
+            if !session.complete && self.sessions.len() > 1 {
+                let path = path.display();
+                ending::complain(
+                    "bywire",
+                    format!("{path} was interrupted: it holds what had been measured by then"),
+                );
             }
             let name = path.file_name().map_or_else(|| "session".into(), |name| name.to_string_lossy());
             let known = sessions.iter().filter(|(known, _)| known.split(' ').next() == Some(&*name)).count();

@@ -113,7 +113,7 @@ fn distribution(cell: &Cell) -> Vec<(String, String)> {
 }
 
 /// Details by name, in the order in which they are read, with the label of each.
-const DETAILS: [(&str, &str); 23] = [
+const DETAILS: [(&str, &str); 24] = [
     ("sent_bytes_per_second", "rate sent"),
     ("received_bytes_per_second", "rate received"),
     ("forward_bytes_per_second", "rate to the target"),
@@ -130,13 +130,14 @@ const DETAILS: [(&str, &str); 23] = [
     ("messages_per_second", "messages"),
     ("messages_sent", "messages sent"),
     ("messages_received", "messages received"),
+    ("lost_share", "lost on the way"),
     ("send_errors", "send errors"),
     ("fairness_jain", "fairness, Jain's index"),
     ("least_bytes_per_second", "slowest connection"),
     ("most_bytes_per_second", "fastest connection"),
     ("least_ns", "luckiest client"),
     ("most_ns", "unluckiest client"),
-    ("summed_transactions_per_second", "transactions/s of all"),
+    ("summed_transactions_per_second", "transactions of all"),
 ];
 
 /// The results among the details, then all others, what was granted and how long it took.
@@ -171,9 +172,10 @@ fn open_loops(cell: &Cell) -> Vec<(String, String)> {
             if latency.is_empty() { "too few for a quantile".to_owned() } else { latency.join(", ") };
         let unanswered = of("unanswered").filter(|count| *count > 0.0);
         let text = format!(
-            "{:.0}/s of {:.0}/s; {latency}; server {:.1} µs each{}",
+            "{:.0}/s of {:.0}/s{}; {latency}; server {:.1} µs each{}",
             of("answered_per_second")?,
             of("intended_per_second")?,
+            if web::account::is_sustained(load) { "" } else { ", not sustained" },
             of("server_cpu_us_per_request")?,
             unanswered.map_or_else(String::new, |count| format!("; {count} unanswered")),
         );
@@ -215,6 +217,7 @@ fn crowd(cell: &Cell) -> Vec<(String, String)> {
 fn detail(name: &str, value: f64) -> (String, String) {
     let units = [
         ("_bytes_per_second", Some(Unit::BytesPerSecond)),
+        ("transactions_per_second", Some(Unit::TransactionsPerSecond)),
         ("messages_per_second", Some(Unit::MessagesPerSecond)),
         ("_bytes", Some(Unit::Bytes)),
         ("_ns", Some(Unit::Nanoseconds)),
@@ -224,7 +227,8 @@ fn detail(name: &str, value: f64) -> (String, String) {
     let (stem, shown) = match found {
         Some((stem, Some(unit))) => (stem, show(value, unit)),
         Some((stem, None)) => (stem, format!("{value:.3} s")),
-        None => (name, format!("{value}")),
+        None if name.ends_with("_share") => (name, quantity::percent(value)),
+        None => (name, rounded(value)),
     };
     if let Some(buffer) = stem.strip_suffix("_socket") {
         return (socket_buffer(buffer), shown);
@@ -232,6 +236,11 @@ fn detail(name: &str, value: f64) -> (String, String) {
     let words = stem.replace('_', " ");
     let label = words.strip_prefix("target ").map_or(words.clone(), |what| format!("{what}, target"));
     (label, shown)
+}
+
+/// A count as it is, anything else to three decimals.
+fn rounded(value: f64) -> String {
+    if value.fract() == 0.0 { format!("{value}") } else { format!("{value:.3}") }
 }
 
 /// What the kernel granted, by end and direction.
@@ -295,7 +304,7 @@ fn notes(cell: &Cell) -> Vec<&'static str> {
         (
             cell.details.contains_key(web::account::LOADS),
             "At a share of the peak requests are due at moments drawn beforehand, and each is timed from its own: what waits behind \
-             a slow one counts. From the send itself is what a client sees that waits before it asks on (coordinated omission).",
+             a slow one counts; where they are not sustained the queue grows for as long as one asks. From the send itself is what a client sees that waits before it asks on (coordinated omission).",
         ),
         (transactions, "A transaction is one request and its response, a whole round trip."),
         (per_kb, "1 KB of service demand is 1,024 bytes."),

@@ -88,7 +88,13 @@ fn a_command_that_makes_no_sense_is_told_in_one_line_and_ends_with_2() {
         (&["measure", "tcp", "latency", "--cores", "0,4000"], "choose from ["),
         (&["measure", "wed", "latency"], "choose one of memory, msg, unix, tcp, sock, udp"),
         (&["measure", "web", "latency"], "choose one of web-file, web-zipf"),
-        (&["measure", "mpi", "fanin"], "level mpi"),
+        (&["measure", "mpi", "fanin"], "choose one of latency, stream, bidir, rr, nhalf"),
+        (&["measure", "mpi", "web-file"], "choose one of latency, stream, bidir, rr, nhalf"),
+        (
+            &["measure", "web", "web-zipf", "--trace-out", "/nowhere/paths"],
+            "cannot write the trace /nowhere/paths",
+        ),
+        (&["measure", "msg", "hotspot", "--connections", "9", "--spin"], "9 ends that poll would take turns"),
         (&["measure", "memory", "lag"], "choose one of cacheline"),
         (&["measure", "tcp", "lag"], "choose one of latency"),
         (&["measure", "unix", "latency", "--nagle", "on"], "--nagle means nothing"),
@@ -223,6 +229,17 @@ fn the_help_of_measure_tells_defaults_tests_and_links() {
         ("size", "8; rr and hotspot 1"),
     ] {
         assert!(plain.contains(&format!("[default: {default}")), "{asked}: {plain}");
+    }
+}
+
+#[test]
+fn the_help_of_bench_tells_how_long_each_preset_takes() {
+    let output = bywire(&["bench", "--help"]);
+    let help = String::from_utf8_lossy(&output.stdout);
+    for (name, _) in bywire_lab::preset::PRESETS {
+        let line = help.lines().find(|line| line.starts_with(&format!("  {name} "))).expect(name);
+        let minutes = line.split_once(" about ").and_then(|(_, rest)| rest.split_once(" min "));
+        assert!(minutes.is_some_and(|(minutes, _)| minutes.parse::<u32>().is_ok()), "{line}");
     }
 }
 

@@ -28,9 +28,27 @@ fn a_slow_down_is_found_and_equals_are_equal() {
     session(at, "before", &[]);
     session(at, "slowed", &["--burden", "200"]);
 
-    let same = bywire(at, &["compare", "before", "before"]);
+    fs::create_dir(at.join("again")).unwrap();
+    for file in ["session.json", "cells.jsonl"] {
+        fs::copy(at.join("before").join(file), at.join("again").join(file)).unwrap();
+    }
+    let same = bywire(at, &["compare", "before", "again"]);
     assert_eq!(same.status.code(), Some(0), "{}", said(&same));
     assert!(said(&same).contains("No difference in 9 cells"), "{}", said(&same));
+
+    for twice in [["compare", "before", "./before"], ["report", "before", "before/../before"]] {
+        let output = bywire(at, &twice);
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains(" one ") && said(&output).lines().count() == 1, "{}", said(&output));
+    }
+    let stored = at.join("again/session.json");
+    let text = fs::read_to_string(&stored).unwrap().replace("\"complete\":true", "\"complete\":false");
+    fs::write(&stored, text).unwrap();
+    let report = bywire(at, &["report", "before", "again", "--output", "cut.html"]);
+    assert!(report.status.success(), "{}", said(&report));
+    assert!(said(&report).contains("again was interrupted: "), "{}", said(&report));
+    assert!(!said(&report).contains("before was interrupted"), "{}", said(&report));
+    assert!(fs::read_to_string(at.join("cut.html")).unwrap().contains("This session was interrupted"));
 
     let files = ["--junit", "compare.xml", "--benchmark-action", "action"];
     let worse = bywire(at, &[&["compare", "before", "slowed", "--json"], &files[..]].concat());

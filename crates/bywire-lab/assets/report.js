@@ -129,6 +129,16 @@ function band(item, style) {
   ];
 }
 
+const LABEL_LINE = 15;
+
+const labelWidth = state => narrow.matches && !state.saving ? 104 : 190;
+
+// Each row is as high as the longest name, broken into lines, needs.
+function rowHeight(plot, state) {
+  const lines = Math.max(...plot.categories.map(name => Math.ceil(7 * name.length / labelWidth(state))));
+  return Math.max(46, LABEL_LINE * (lines + 1));
+}
+
 // A bar starts at nought, which a logarithmic axis has not: there the value is a dot.
 function bars(plot, state, mode) {
   const inks = INKS[mode], dots = plot.y.logarithmic;
@@ -138,7 +148,7 @@ function bars(plot, state, mode) {
     yAxis: {
       type: 'category', inverse: true, data: plot.categories, axisTick: { show: false },
       axisLine: { lineStyle: { color: inks.soft } }, splitLine: { show: dots, lineStyle: { color: inks.line } },
-      axisLabel: { color: inks.ink, width: narrow.matches && !state.saving ? 104 : 190, overflow: 'break', lineHeight: 15, interval: 0 },
+      axisLabel: { color: inks.ink, width: labelWidth(state), overflow: 'break', lineHeight: LABEL_LINE, interval: 0 },
     },
     series: shown.map(item => dots ? ({
       type: 'scatter', name: item.name, symbol: dot(item), symbolSize: 12, itemStyle: { opacity: 1 },
@@ -272,14 +282,15 @@ function save(plot, state) {
 function start(plot) {
   const box = document.querySelector('[data-plot="' + plot.id + '"]');
   const state = { hidden: new Set(), linear: false, saving: false };
-  if (plot.kind === 'bars') box.style.height = 90 + 46 * plot.categories.length + 'px';
+  const fit = () => { if (plot.kind === 'bars') box.style.height = 90 + rowHeight(plot, state) * plot.categories.length + 'px'; };
+  fit();
   const chart = echarts.init(box, null, { renderer: 'svg' });
   const redraw = () => chart.setOption(option(plot, state, dark.matches ? 'dark' : 'light'), true);
   const repaint = () => { legend(plot, state, redraw); redraw(); };
   repaint();
   new ResizeObserver(() => chart.resize()).observe(box);
   dark.addEventListener('change', repaint);
-  narrow.addEventListener('change', redraw);
+  narrow.addEventListener('change', () => { fit(); chart.resize(); redraw(); });
   const scale = document.querySelector('[data-scale="' + plot.id + '"]');
   if (scale) scale.addEventListener('click', () => {
     state.linear = !state.linear;

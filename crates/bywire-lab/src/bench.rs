@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 use crate::cell::{Absence, Cell, SESSION_SCHEMA, Session};
 use crate::cpu::Snapshot;
 use crate::measure::{Measurement, PAIRS, Places, Request};
+use crate::plan::Level;
 use crate::preset::Preset;
 use crate::store::Store;
-use crate::{environment, interrupt, pin, report};
+use crate::{environment, interrupt, mpi, pin, report};
 
 /// How long the machine is watched while nothing runs.
 const IDLE: Duration = Duration::from_secs(1);
@@ -26,6 +27,8 @@ const REPORT_FILE: &str = "report.html";
 
 /// What a session tells while it runs.
 pub trait Progress {
+    /// It is about to begin and will take about so long.
+    fn begins(&mut self, cells: usize, total: Duration);
     /// So much of the whole is done, both in expected time.
     fn advanced(&mut self, done: Duration, total: Duration);
     /// A cell is complete and stored.
@@ -102,10 +105,8 @@ impl<'a> Bench<'a> {
             cells: Vec::new(),
         };
         let store = Store::create(directory, &session)?;
-        let ceilings = preset.ceilings.iter().chain(&preset.ceilings);
-        let messages: Duration = preset.groups.iter().flatten().map(expected_pair).sum();
-        let total = ceilings.map(|request| expected_pair(request) * PAIRS).sum::<Duration>()
-            + messages * rounds.unwrap_or(PAIRS);
+        let total = expected(preset, rounds);
+        progress.begins(preset.groups.iter().flatten().count() + 2 * preset.ceilings.len(), total);
         let mut bench = Self {
             session,
             store,
@@ -113,7 +114,7 @@ impl<'a> Bench<'a> {
             progress,
             started: Instant::now(),
             done: Duration::ZERO,
-            total: total + 2 * IDLE,
+            total,
         };
         for absence in &preset.absent {
             bench.note_absence(absence.clone());
@@ -326,13 +327,22 @@ fn shape(request: &Request) -> String {
     if parts.is_empty() { "by default".to_owned() } else { parts.join(", ") }
 }
 
+/// About how long a session takes where everything can be measured.
+pub fn expected(preset: &Preset, rounds: Option<u32>) -> Duration {
+    let ceilings = preset.ceilings.iter().chain(&preset.ceilings);
+    let messages: Duration = preset.groups.iter().flatten().map(expected_pair).sum();
+    let ceilings: Duration = ceilings.map(|request| expected_pair(request) * PAIRS).sum();
+    ceilings + messages * rounds.unwrap_or(PAIRS) + 2 * IDLE
+}
+
 /// About how long one pair of a request takes; nothing where it cannot be met anyway.
 fn expected_pair(request: &Request) -> Duration {
     // What it runs in does not matter for how long it takes, and must not be opened for an estimate.
     let anywhere = request.anywhere();
+    let launch = if request.level == Level::Mpi.name() { mpi::LAUNCH } else { Duration::ZERO };
     anywhere
         .and_then(|request| Measurement::prepare(request, &mut Places::default()))
-        .map_or(Duration::ZERO, |measurement| measurement.pair_duration())
+        .map_or(Duration::ZERO, |measurement| launch + measurement.pair_duration())
 }
 
 fn singly(requests: &[Request]) -> Vec<Vec<Request>> {

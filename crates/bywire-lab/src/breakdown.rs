@@ -146,6 +146,11 @@ impl Breakdown {
         &self.ladder[0].plan
     }
 
+    /// Pairs of processes that one [`Self::take`] starts: the variants', the machine's own two, and one that is sampled.
+    pub fn pairs(&self) -> u32 {
+        (self.ladder.len() + self.beside.len()) as u32 + 3
+    }
+
     /// Takes a fresh pair of each variant, in random order, and returns that of the whole.
     ///
     /// # Errors

@@ -285,6 +285,7 @@ impl Gathering {
             let sum = over_pairs(&|crowd| crowd.work_per_second.iter().sum());
             details.insert("summed_transactions_per_second".into(), sum.into());
         }
+        self.loss_details(plan, details);
         let limit = self.pairs.iter().rev().find_map(|outcomes| limit(connections as u32, outcomes));
         details.extend(limit.map(|limit| ("limited_by".to_owned(), limit.into())));
         Ok(blocks)
@@ -355,6 +356,23 @@ impl Gathering {
         }
         if plan.level == Level::Udp && matches!(plan.test, Test::Latency | Test::Rr) {
             count("round_trips_lost", sum(&|part| part.lost as f64, false));
+        }
+        self.loss_details(plan, details);
+    }
+
+    /// Which share of all payload did not arrive, where some may get lost on the way.
+    fn loss_details(&self, plan: &Plan, details: &mut Details) {
+        if plan.level != Level::Udp || !plan.test.is_one_way() {
+            return;
+        }
+        let bytes = |outcome: &Outcome, of: fn(&Part) -> u64| outcome.blocks.iter().map(of).sum::<u64>();
+        let sent: u64 = self.all().map(|(_, outcomes)| bytes(&outcomes.source, |part| part.sent_bytes)).sum();
+        let targets = self.all().filter_map(|(_, outcomes)| outcomes.target.as_ref());
+        let received: u64 = targets.map(|target| bytes(target, |part| part.received_bytes)).sum();
+        if sent > 0 {
+            // A block's end that was asked again is counted twice by whoever sees it twice.
+            let lost = (1.0 - received as f64 / sent as f64).max(0.0);
+            details.insert("lost_share".to_owned(), lost.into());
         }
     }
 

@@ -20,7 +20,7 @@ use crate::environment;
 use crate::ethernet;
 use crate::gathering::{Gathering, Subject};
 use crate::gauge::{Gauge, Moment, now_unix_seconds};
-use crate::level::memory;
+use crate::level::{memory, msg};
 use crate::mpi::{Choice, Installation};
 pub use crate::outline::NODES_MAX;
 use crate::outline::{self, CONNECTIONS};
@@ -32,6 +32,12 @@ pub use crate::request::{Request, parse_cores};
 use crate::statistics::median;
 use crate::test::nhalf;
 use crate::web;
+
+/// About how long the processes of a pair take to start and to end, …
+const PAIR_START: Duration = Duration::from_millis(45);
+
+/// … and so much longer for each idle peer, at both ends together.
+const PEER_START: Duration = Duration::from_millis(4);
 
 /// A cache line is timed over this many blocks of this length beside a cell.
 const CACHELINE_BLOCKS: u32 = 3;
@@ -95,9 +101,10 @@ impl Measurement {
             Some(ethernet) => ethernet.protocol.level(),
             None => request.level.parse().map_err(|_| outline::unknown_level(&request.level))?,
         };
+        // First, as it knows which tests it has.
+        let mpi = Choice::asked(&request).map_err(Misuse::of)?;
         let test: Test = request.test.parse().map_err(Misuse::of)?;
         outline::refuse_what_means_nothing(&request, level, test).map_err(Misuse::of)?;
-        let mpi = Choice::asked(&request).map_err(Misuse::of)?;
         if let Some(choice) = mpi {
             Installation::look(choice.implementation)?;
         }
@@ -309,20 +316,28 @@ impl Measurement {
 
     /// About how long one more pair takes.
     pub fn pair_duration(&self) -> Duration {
-        let (block_us, blocks) = match &self.job {
+        let blocks = |block_us: u64, blocks: u32| Duration::from_micros(block_us * u64::from(blocks));
+        let of_pair = match &self.job {
             Job::Messages(plan) => {
-                let sweep = match plan.test {
-                    Test::Nhalf => sweep_sizes(plan.level).len() as u32,
-                    Test::Breakdown => breakdown::VARIANTS,
-                    _ => 1,
-                };
-                (plan.block_us, sweep * (plan.blocks + plan.warmup_blocks))
+                let idle = if plan.level == Level::Msg { msg::idle_peers(plan) } else { 0 };
+                PAIR_START + PEER_START * idle + blocks(plan.block_us, plan.blocks + plan.warmup_blocks)
             }
-            Job::Memory(plan) => (plan.block_us, plan.blocks + plan.warmup_blocks),
-            Job::Web(plan) => (plan.pair_us(), 1),
+            Job::Memory(plan) => PAIR_START + blocks(plan.block_us, plan.blocks + plan.warmup_blocks),
+            Job::Web(plan) => PAIR_START + Duration::from_micros(plan.pair_us()),
         };
         let start = self.crowd.as_ref().map_or(Duration::ZERO, |(_, connections)| crowd::start(*connections));
-        start + Duration::from_micros(block_us * u64::from(blocks)) + Duration::from_millis(50)
+        start + of_pair * self.pairs_in_one()
+    }
+
+    /// How many pairs of processes one pair of a cell comes to.
+    fn pairs_in_one(&self) -> u32 {
+        match (&self.job, &self.breakdown) {
+            (_, Some(breakdown)) => breakdown.pairs(),
+            (Job::Messages(plan), None) if plan.test == Test::Nhalf => {
+                nhalf::sizes(plan.level.longest()).len() as u32
+            }
+            _ => 1,
+        }
     }
 
     /// The cell of the pairs taken so far; of its environment what is not the machine's, between namespaces whether they
@@ -405,6 +420,18 @@ mod tests {
                 "unknown link `udp`: level msg has shm",
             ),
             (refusal(|r| r.test = "lag".into()), "choose one of latency, stream"),
+            (
+                refusal(|r| (r.level, r.test) = ("mpi".into(), "overhead".into())),
+                "level mpi has no test `overhead`: choose one of latency, stream, bidir, rr, nhalf",
+            ),
+            (
+                refusal(|r| (r.level, r.test) = ("mpi".into(), "web-file".into())),
+                "level mpi has no test `web-file`: choose one of latency, stream, bidir, rr, nhalf",
+            ),
+            (
+                refusal(|r| (r.test, r.spin, r.connections) = ("hotspot".into(), Some(true), Some(2))),
+                "2 ends that poll would take turns on one core",
+            ),
             (refusal(|r| r.size_bytes = Some(0)), "a --size of 1 to"),
             (refusal(|r| r.time_seconds = Some(f64::NAN)), "--time"),
             (refusal(|r| r.integrity = Some(true)), "--integrity means nothing"),

@@ -14,7 +14,7 @@ use crate::pair::{Cores, Place};
 use crate::plan::{Level, Plan, SIZE_BYTES_MAX, Test};
 use crate::request::{MTU_BYTES, Request};
 use crate::test::{nhalf, overhead};
-use crate::{breakdown, burden, pin, size, web};
+use crate::{breakdown, burden, pin, preset, size};
 
 /// Connections of a test with several unless asked otherwise.
 pub(crate) const CONNECTIONS: u32 = 4;
@@ -33,15 +33,7 @@ const CUT_OVER_BLOCKS: u32 = 8;
 pub const NODES_MAX: u32 = 10_000;
 
 pub(crate) fn unknown_level(name: &str) -> Misuse {
-    let others = Level::ALL.iter().filter(|level| **level != Level::Mpi);
-    let levels: Vec<&str> = others.map(|level| level.name()).collect();
-    Misuse(format!(
-        "unknown level `{name}`: choose one of memory, {}, {}, {}, {}",
-        levels.join(", "),
-        ethernet::LEVEL,
-        Level::Mpi,
-        web::LEVEL
-    ))
+    Misuse(format!("unknown level `{name}`: choose one of memory, {}", preset::ALL_LEVELS.join(", ")))
 }
 
 pub(crate) fn refuse_what_means_nothing(request: &Request, level: Level, test: Test) -> Result<()> {
@@ -85,6 +77,12 @@ pub(crate) fn refuse_what_means_nothing(request: &Request, level: Level, test: T
         "--connections is out of bounds: give {} to {}",
         crowd::CONNECTIONS.start(),
         crowd::CONNECTIONS.end()
+    );
+    let connections = request.connections.unwrap_or(CONNECTIONS);
+    ensure!(
+        !test.is_crowd() || request.spin != Some(true) || connections == 1,
+        "{connections} ends that poll would take turns on one core, and what is measured would be the scheduler's time slice: \
+         leave out --spin, or give --connections 1"
     );
     let here = request.between.as_deref().is_none_or(|between| HERE.contains(&between));
     ensure!(

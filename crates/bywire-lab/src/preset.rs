@@ -1,6 +1,7 @@
 //! Presets: which cells a session takes, as data. Each source document has one that repeats what it did.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 
@@ -26,7 +27,7 @@ pub struct Preset {
 
 /// All presets with one line each.
 pub const PRESETS: [(&str, &str); 7] = [
-    ("quick", "what each level delivers and costs, in under three minutes"),
+    ("quick", "what each level delivers and costs"),
     ("full", "every test of every level by size"),
     ("gm", "GM's own measurements: rates and half-RTT by size, N½, host CPU per message, memory"),
     (
@@ -38,14 +39,34 @@ pub const PRESETS: [(&str, &str); 7] = [
     ("toe", "Los Alamos's and Ohio's two MTUs, segmentation offload, many connections, and web servers"),
 ];
 
+/// How long each of them takes unless asked otherwise, in minutes: by [`crate::bench::expected`], which a help text would
+/// have to wait for.
+const MINUTES: [(&str, u64); 7] =
+    [("quick", 2), ("full", 20), ("gm", 10), ("gm-ethernet", 32), ("trapeze", 5), ("bip", 7), ("toe", 14)];
+
+/// How long the preset of that name takes unless asked otherwise.
+pub fn usual(name: &str) -> Option<Duration> {
+    let (_, minutes) = MINUTES.iter().find(|(known, _)| *known == name)?;
+    Some(Duration::from_secs(60 * minutes))
+}
+
+/// A duration in words, as one expects it.
+pub fn about(duration: Duration) -> String {
+    match duration.as_secs_f64() {
+        seconds if seconds < 90.0 => format!("about {seconds:.0} s"),
+        seconds => format!("about {:.0} min", seconds / 60.0),
+    }
+}
+
 /// The levels that carry messages between any two processes, in the report's order.
 const LEVELS: [&str; 5] = ["msg", "unix", "tcp", "sock", "udp"];
 
 /// Those whose ends may poll: the library of `sock` decides by itself when to.
 const POLLING_LEVELS: [&str; 4] = ["msg", "unix", "tcp", "udp"];
 
-/// All that `--levels` may name besides `memory`.
-const ALL_LEVELS: [&str; 8] = ["msg", "unix", "tcp", "sock", "udp", ethernet::LEVEL, MPI, web::LEVEL];
+/// Every level besides `memory`.
+pub(crate) const ALL_LEVELS: [&str; 8] =
+    ["msg", "unix", "tcp", "sock", "udp", ethernet::LEVEL, MPI, web::LEVEL];
 
 const MPI: &str = "mpi";
 
@@ -122,7 +143,7 @@ fn left_out(preset: &Preset) -> Vec<Absence> {
         let longest = crate::plan::DATAGRAM_BYTES_MAX;
         left_out.push(absent(
             "udp",
-            format!("{tests} beyond {longest} bytes, which stand for 64 KiB: no datagram is longer"),
+            format!("{tests} longer than 64 KiB: a datagram holds {longest} bytes, which are taken in the place of 64 KiB"),
         ));
     }
     left_out
@@ -161,6 +182,7 @@ fn quick() -> Preset {
     }
     groups.push(at_levels(&LEVELS, "bidir", Some(64 * KIB)));
     groups.push(at_levels(&LEVELS, "rr", Some(1)));
+    groups.push(unmodified("rr", 1));
     groups.push(at_levels(&LEVELS, "overhead", Some(8)));
     groups.push(Link::ALL.iter().map(|&link| over(link, "stream", 64 * KIB)).collect());
     groups.push(Link::ALL.iter().map(|&link| over(link, "rr", 1)).collect());
@@ -183,6 +205,9 @@ fn full() -> Preset {
     }
     for size in [1, KIB, 16 * KIB] {
         groups.push(with_ethernet(at_levels(&LEVELS, "rr", Some(size)), "rr", size));
+    }
+    for (test, size) in [("rr", 1), ("rr", KIB), ("stream", KIB), ("stream", 64 * KIB)] {
+        groups.push(unmodified(test, size));
     }
     for size in [8, 64, KIB, 4 * KIB] {
         groups.push(with_ethernet(at_levels(&LEVELS, "overhead", Some(size)), "overhead", size));
@@ -500,6 +525,14 @@ fn polling(requests: Vec<Request>) -> Vec<Request> {
     requests.into_iter().map(|request| Request { spin: Some(true), ..request }).collect()
 }
 
+/// TCP with and without the fabric, by `epoll` too, and where nobody may spin.
+fn unmodified(test: &str, size_bytes: u64) -> Vec<Request> {
+    let both = || at_levels(&["tcp", "sock"], test, Some(size_bytes)).into_iter();
+    let asleep = both().filter(|request| request.level == "sock");
+    let asleep = asleep.map(|request| Request { spin: Some(false), ..request });
+    both().map(|request| Request { epoll: true, ..request }).chain(asleep).collect()
+}
+
 /// The same requests with so many connections at once.
 fn several(connections: u32, requests: Vec<Request>) -> Vec<Request> {
     requests.into_iter().map(|request| Request { connections: Some(connections), ..request }).collect()
@@ -563,6 +596,21 @@ mod tests {
     }
 
     #[test]
+    fn each_preset_takes_about_as_long_as_is_said() {
+        let of = |name: &str, time| {
+            let preset = named(name, time, None).unwrap();
+            crate::bench::expected(&preset, None).as_secs_f64() / 60.0
+        };
+        let told = PRESETS.map(|(name, _)| (name, usual(name).unwrap().as_secs_f64() / 60.0, of(name, None)));
+        // As a reader would round it.
+        let right =
+            |&(_, said, expected): &(&str, f64, f64)| (said - expected).abs() <= 0.6 + 0.25 * expected;
+        assert!(told.iter().all(right), "said and expected, in minutes: {told:?}");
+        let short = of("full", Some(0.05));
+        assert!(short < 10.0, "full with --time 0.05: {short:.1} min");
+    }
+
+    #[test]
     fn no_level_is_missing_without_a_reason() {
         for (name, _) in PRESETS {
             let preset = named(name, None, None).unwrap();
@@ -577,7 +625,7 @@ mod tests {
         let udp = quick.absent.iter().find(|absence| absence.level == "udp").unwrap();
         assert_eq!(
             udp.reason,
-            "bidir and stream beyond 65507 bytes, which stand for 64 KiB: no datagram is longer"
+            "bidir and stream longer than 64 KiB: a datagram holds 65507 bytes, which are taken in the place of 64 KiB"
         );
         let streams =
             quick.groups.iter().flatten().filter(|cell| cell.level == "udp" && cell.test == "stream");

@@ -183,6 +183,12 @@ pub fn read_all(directory: &Path) -> Result<Vec<Session>, StoreError> {
     Ok(sessions)
 }
 
+/// Do both name one existing directory?
+pub fn is_same(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| fs::canonicalize(path).ok();
+    real(one).is_some_and(|one| Some(one) == real(other))
+}
+
 /// The directories directly below `places` that hold a session, the newest first; each once.
 pub fn newest_first(places: &[&Path]) -> Vec<PathBuf> {
     let entries = places.iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();

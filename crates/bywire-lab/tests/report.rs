@@ -50,6 +50,32 @@ fn each_preset_has_a_page_of_its_own_in_the_one_file() {
     assert_eq!(report::render_presets(&[generated_session()]), report::render(&generated_session()));
 }
 
+#[test]
+fn what_an_unmodified_program_gains_is_told_of_the_same_question_alone() {
+    let of = |level: &'static str, value: f64, spin: serde_json::Value| {
+        let link = if level == "sock" { "shm" } else { "loopback" };
+        let mut found =
+            cell((level, link, None, 9000.0, 2.0), "rr", Some(1), value, Unit::TransactionsPerSecond);
+        found.parameters.insert("spin".to_owned(), spin);
+        found
+    };
+    let [adaptive, asleep, polling] = [serde_json::json!("adaptive"), false.into(), true.into()];
+    let mut by_epoll = of("sock", 70_000.0, adaptive.clone());
+    by_epoll.parameters.insert("epoll".to_owned(), true.into());
+    let cells = vec![
+        of("tcp", 10_000.0, asleep.clone()),
+        of("tcp", 50_000.0, polling),
+        of("sock", 90_000.0, adaptive),
+        of("sock", 15_000.0, asleep),
+        by_epoll,
+    ];
+    let session = Session { cells, ..generated_session() };
+    let page = report::render(&session);
+    assert!(page.contains("What an unmodified program gains") && page.contains("9.00×"), "by spinning ends");
+    assert!(page.contains("1.50×") && page.contains("spinning forbidden"), "without");
+    assert!(!page.contains("7.00×"), "epoll is compared with epoll, which is not there");
+}
+
 /// What the file may come to with every cell of the longest preset many times over.
 const PAGE_BYTES_MAX: usize = 3_000_000;
 
@@ -174,6 +200,26 @@ fn verdicts_of(measured: &[(&'static str, &[&str])]) -> Vec<String> {
     let companies = [", polling: ", ", sleeping: ", ", each waiting in its own way: "];
     let lines = text.lines().filter(|line| companies.iter().any(|company| line.contains(company)));
     lines.map(str::to_owned).collect()
+}
+
+#[test]
+fn an_mpi_is_called_by_its_name_and_each_is_a_side_of_its_own() {
+    let mut session = generated_session();
+    session.cells.clear();
+    for (mpi, start_ns) in [("open-mpi", 1000.0), ("mpich", 3000.0)] {
+        let mut cells = cells_at(("mpi", "shm", Some(true), start_ns, 1.0), 8);
+        for cell in &mut cells {
+            cell.parameters.insert("mpi".into(), mpi.into());
+        }
+        session.cells.extend(cells);
+    }
+    session.cells.extend(cells_at(("unix", "unix", None, 9000.0, 1.0), 8));
+    let text = report::summary_text(&session);
+    let verdict = text.lines().find(|line| line.starts_with("Half-RTT of short messages, polling")).unwrap();
+    assert!(verdict.contains("mpi · shm · open-mpi with 1.00 µs"), "{verdict}");
+    assert!(verdict.contains("3.00× shorter than mpi · shm · mpich"), "{verdict}");
+    let alone = text.lines().find(|line| line.starts_with("Half-RTT of short messages, sleeping")).unwrap();
+    assert!(alone.ends_with("; no other level slept here."), "{alone}");
 }
 
 /// A rate grows with the size of a message: what only one of two was measured at is no advantage over the other.

@@ -255,8 +255,11 @@ impl Connection {
     /// Has the other end gone altogether, as far as the kernel was heard?
     pub fn peer_is_gone(&self) -> bool {
         let ended = self.record.ended.load(Ordering::Relaxed);
+        let told = STREAM.flags(&self.remote);
         ended & (HUNG_UP | FAILED) != 0
-            || (ended & (FINISHED | SHUT) == FINISHED && STREAM.flags(&self.remote) & HALF == 0)
+            || (ended & (FINISHED | SHUT) == FINISHED && told & HALF == 0)
+            // The kernel tells nobody of the close of an end that had shut down before; what it is sent it answers.
+            || (ended & FINISHED != 0 && told & (HALF | LEAVING) == HALF | LEAVING)
     }
 
     /// Asks the kernel what has come to an end.

@@ -108,7 +108,8 @@ impl Level for Msg {
     }
 }
 
-fn idle_peers(plan: &Plan) -> u32 {
+/// Idle peers at each end.
+pub(crate) fn idle_peers(plan: &Plan) -> u32 {
     plan.nodes.unwrap_or(IDLE_PEERS)
 }
 

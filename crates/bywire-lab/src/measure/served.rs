@@ -18,6 +18,10 @@ impl Measurement {
     /// Checks a request for a web server and opens what its pairs run in.
     pub(super) fn of_web(request: &Request, places: &mut Places) -> Result<Self> {
         let mut plan = web::Plan::of(request).map_err(Misuse::of)?;
+        // Where it goes is found out before anything is started.
+        if let Some(path) = &request.web.trace_out {
+            plan.write_trace(path).map_err(Misuse::of)?;
+        }
         let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
         let carriage = plan.link.carriage().map(|link| {
             let coalesce = request.coalesce.unwrap_or(true);
@@ -29,9 +33,6 @@ impl Measurement {
         };
         plan.bind = place.target_address();
         plan.carriers = place.carriers().to_vec();
-        if let Some(path) = &request.web.trace_out {
-            plan.write_trace(path)?;
-        }
         let cores = choose_cores(request.cores, &place).map_err(Misuse::of)?;
         Ok(Self {
             parameters: parameters(request, &plan),

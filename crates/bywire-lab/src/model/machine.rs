@@ -293,8 +293,8 @@ fn toe() -> Vec<Machine> {
         ),
     ];
     vec![
-        Machine { document: "toe", name: "host TCP/IP, MTU 9000", pipeline: by_host, checks: of_host },
-        Machine { document: "toe", name: "TOE, MTU 9000", pipeline: by_card, checks: of_card },
+        Machine { document: "toe", name: "host TCP/IP", pipeline: by_host, checks: of_host },
+        Machine { document: "toe", name: "TOE", pipeline: by_card, checks: of_card },
     ]
 }
 
@@ -354,7 +354,7 @@ mod tests {
             ("GM 2.1, PCIXE", "gm/2.1/pcixe/n-half", -18.9),
             ("GM 2.1, PCIXE", "gm/2.1/pcixe/latency", -10.9),
             ("BIP-IP, UDP", "bip/stream/udp-stream-7872-ppro", -8.6),
-            ("TOE, MTU 9000", "toe/mtu-1500/gain", -10.6),
+            ("TOE", "toe/mtu-1500/gain", -10.6),
             ("Trapeze, UDP", "trapeze/latency/udp", 49.7),
             ("Trapeze, UDP", "trapeze/latency/udp", 49.8),
             ("Trapeze, UDP", "trapeze/latency/udp", -1.5),

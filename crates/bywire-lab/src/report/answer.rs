@@ -4,7 +4,7 @@ use crate::cell::{Cell, Unit};
 use crate::ethernet;
 use crate::report::ceiling::Ceilings;
 use crate::report::quantity;
-use crate::report::way::{Waiting, Way};
+use crate::report::way::{MPI, Waiting, Way};
 
 /// What one way delivers; a field is absent where its test was not run.
 #[derive(Clone, Debug)]
@@ -188,7 +188,8 @@ const QUESTIONS: [Question; 5] = [
     },
 ];
 
-/// One that stands for itself: a level, or of the level `eth` a way of carrying and what is spoken over it.
+/// One that stands for itself: a level, of the level `eth` a way of carrying and what is spoken over it, of the level `mpi`
+/// whose it is.
 type Side<'a> = (&'a str, Option<&'a str>, Option<&'a str>);
 
 type Entry<'s> = (&'s Way<'s>, &'s Cell);
@@ -229,7 +230,8 @@ impl Question {
         let told = |(name, company, did): &(&str, Vec<Entry>, &str)| match company[..] {
             [] => None,
             [alone] if !others_exist || compared.contains(&side(alone.0)) => None,
-            [alone] => Some(format!("{}; nobody else {did}.", self.opening(name, alone))),
+            // Other ways of the same level may have: they are left out as it is by its best way.
+            [alone] => Some(format!("{}; no other level {did} here.", self.opening(name, alone))),
             [winner, ref others @ ..] => {
                 let others: Vec<String> = others.iter().map(|other| self.margin(winner, other)).collect();
                 Some(format!("{}; {}.", self.opening(name, winner), others.join(", ")))
@@ -333,9 +335,13 @@ fn reach(way: &Way, test: &str) -> u64 {
 }
 
 fn side<'a>(way: &Way<'a>) -> Side<'a> {
-    let cell = way.cells.first().filter(|_| way.level == ethernet::LEVEL);
-    let spoken = cell.and_then(|cell| cell.parameters.get("protocol")?.as_str());
-    (way.level, cell.and_then(|cell| cell.link.as_deref()), spoken)
+    let cell = way.cells.first().copied();
+    let said = |name: &str| cell.and_then(|cell| cell.parameters.get(name)?.as_str());
+    match way.level {
+        ethernet::LEVEL => (way.level, cell.and_then(|cell| cell.link.as_deref()), said("protocol")),
+        MPI => (way.level, None, said(MPI)),
+        level => (level, None, None),
+    }
 }
 
 /// Of a test whose ends both send: their own CPU time over what crossed in both directions.

@@ -6,6 +6,7 @@ use crate::report::answer::Score;
 use crate::report::carried;
 use crate::report::ceiling::Ceilings;
 use crate::report::drawing;
+use crate::report::gain;
 use crate::report::graph;
 use crate::report::model;
 use crate::report::past::comparisons;
@@ -42,9 +43,11 @@ pub fn tables(session: &Session) -> Vec<File> {
         let heading = ["then", "size_bytes", "hardware", "printed", "today", "by", "better_by_factor"];
         files.push((format!("past-{}.csv", comparison.document.document), csv::table(&heading, rows)));
     }
-    for (name, tables) in
-        [("ethernet", carried::tables(&session.cells)), ("web", served::tables(&session.cells))]
-    {
+    for (name, tables) in [
+        ("ethernet", carried::tables(&session.cells)),
+        ("sockets", gain::tables(&session.cells)),
+        ("web", served::tables(&session.cells)),
+    ] {
         files.extend(tables.into_iter().enumerate().map(|(number, table)| {
             let heading: Vec<&str> = table.columns.iter().map(String::as_str).collect();
             (format!("{name}-{}.csv", number + 1), csv::table(&heading, table.rows.into_iter()))

@@ -9,6 +9,7 @@ mod carried;
 mod ceiling;
 mod drawing;
 mod export;
+mod gain;
 mod graph;
 mod ladder;
 pub mod merged;

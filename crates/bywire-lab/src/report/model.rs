@@ -68,7 +68,7 @@ const GRAPHS: [Graph; 6] = [
     Graph {
         id: "model-toe-half-rtt",
         document: "toe",
-        title: "10-Gigabit TOE, 2005, as a model: half-RTT",
+        title: "10-Gigabit TOE, 2005, as a model: half-RTT at MTU 9000",
         test: "latency",
         to_bytes: 16384.0,
         axis: HALF_RTT,
@@ -229,7 +229,7 @@ pub fn rows() -> Vec<Row> {
             };
             Row {
                 machine: machine.name,
-                figure: format!("{}{size}", figure.what),
+                figure: format!("{}{size}{}", figure.what, mtu_told(&figure.row)),
                 printed: format!("{} {}", figure.printed, figure.unit),
                 modelled,
                 error: format!("{:+.1} %", check.error() * 100.0),
@@ -238,6 +238,12 @@ pub fn rows() -> Vec<Row> {
             }
         })
         .collect()
+}
+
+/// At which MTU a figure was taken, where its row says so: one machine has figures of several.
+fn mtu_told(row: &str) -> String {
+    let mtu = row.split('/').find_map(|part| part.strip_prefix("mtu-"));
+    mtu.map(|mtu| format!(", MTU {mtu}")).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -261,6 +267,14 @@ mod tests {
             // Of BIP's ping-pong no point is printed, but for its request/response.
             assert_eq!(printed, graph.document != "bip", "{}", plot.id);
         }
+    }
+
+    #[test]
+    fn a_figure_stands_with_its_own_mtu_and_not_with_another_ones() {
+        let rows: Vec<(&str, String)> = rows().into_iter().map(|row| (row.machine, row.figure)).collect();
+        assert!(rows.contains(&("TOE", "TOE over host, MTU 1500".to_owned())), "{rows:?}");
+        assert!(rows.contains(&("host TCP/IP", "rate, MTU 9000".to_owned())), "{rows:?}");
+        assert!(rows.contains(&("host TCP/IP", "rate, MTU 1500".to_owned())), "{rows:?}");
     }
 
     #[test]

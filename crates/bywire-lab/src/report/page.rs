@@ -11,10 +11,11 @@ use crate::cpu::DISTURBED;
 use crate::report::answer::{Headline, Score, headlines, verdicts};
 use crate::report::carried;
 use crate::report::ceiling::{Ceiling, Ceilings};
+use crate::report::gain;
 use crate::report::graph;
 use crate::report::merged::MACHINE;
 use crate::report::model;
-use crate::report::past::{Comparison, comparisons};
+use crate::report::past::{Comparison, Row, comparisons};
 use crate::report::plot::{Placed, Plot};
 use crate::report::quantity;
 use crate::report::served;
@@ -100,6 +101,7 @@ impl<'a> Page<'a> {
             (answer(self, &scores, &ceilings, &ladder))
             @if !self.is_overview {
                 (tables(self, "ethernet", "Ethernet of the fabric beside the kernel's own", &carried::tables(&self.session.cells)))
+                (tables(self, "gain", "What an unmodified program gains", &gain::tables(&self.session.cells)))
                 (tables(self, "web", "Web servers", &served::tables(&self.session.cells)))
                 @if !others.is_empty() { h2 id=(self.name("plots")) { "Plots" } }
                 @for plot in others { (plot.section(&self.name(plot.id))) }
@@ -464,7 +466,7 @@ fn past_table(comparison: &Comparison) -> Markup {
         html! {
             @for row in &comparison.rows { tr {
                 th scope="row" {
-                    (row.figure.what) @if let Some(size) = row.figure.size_bytes { ", " (quantity::size(size)) }
+                    (row.figure.what) ", " (length_told(row))
                     small { (row.figure.hardware) }
                 }
                 td.figure { (row.figure.printed) " " (row.figure.unit) }
@@ -475,6 +477,16 @@ fn past_table(comparison: &Comparison) -> Markup {
             } }
         },
     )
+}
+
+/// The length that the document prints, or that it prints none.
+fn length_told(row: &Row) -> String {
+    let figure = row.figure;
+    match figure.size_bytes {
+        Some(size) => quantity::size(size),
+        None if figure.test == "nhalf" => "all lengths".into(),
+        None => "no length printed".into(),
+    }
 }
 
 fn absences(page: &Page) -> Markup {

@@ -2,6 +2,7 @@
 
 use crate::cell::{Cell, Unit};
 use crate::history::{self, Document, Figure};
+use crate::plan::Level;
 use crate::report::ceiling::Ceilings;
 use crate::report::quantity;
 use crate::report::way::Way;
@@ -53,7 +54,9 @@ fn row(figure: &'static Figure, ways: &[Way], ceilings: &Ceilings) -> Option<Row
     };
     let of_level = |level: &String| match level.as_str() {
         "memory" => ceiling(figure, unit, ceilings),
-        _ => nearest(figure, unit, ways.iter().filter(|way| way.level == level)),
+        _ => {
+            nearest(figure, unit, ways.iter().filter(|way| way.level == level && way.speaks(spoken(figure))))
+        }
     };
     let (whose, cell) = figure.levels.iter().find_map(of_level)?;
     let ratio = cell.value / figure.normalised.value;
@@ -63,6 +66,16 @@ fn row(figure: &'static Figure, ways: &[Way], ceilings: &Ceilings) -> Option<Row
         whose,
         gain: if less_is_better(unit) { 1.0 / ratio } else { ratio },
     })
+}
+
+/// What the document's ends spoke, where the levels that a figure may be set beside tell: TCP is not set beside UDP.
+fn spoken(figure: &Figure) -> Option<&'static str> {
+    let named = |level: Level| figure.levels.iter().any(|name| name == level.name());
+    match [Level::Tcp, Level::Udp].map(named) {
+        [true, false] => Some(Level::Tcp.name()),
+        [false, true] => Some(Level::Udp.name()),
+        _ => None,
+    }
 }
 
 fn less_is_better(unit: Unit) -> bool {
@@ -107,4 +120,41 @@ fn ceiling<'a>(figure: &Figure, unit: Unit, ceilings: &Ceilings<'a>) -> Option<(
         .max_by(|a, b| a.value.total_cmp(&b.value))?;
     let size = cell.size_bytes.map(|size| format!(", {}", quantity::size(size)));
     Some((format!("memory {}{}", cell.test, size.unwrap_or_default()), cell))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::way::ways;
+    use serde_json::json;
+
+    fn stream(level: &str, protocol: Option<&str>, value: f64) -> Cell {
+        let parameters = protocol.map_or(json!({}), |protocol| json!({ "protocol": protocol }));
+        serde_json::from_value(json!({
+            "schema": "bywire-cell/1", "level": level, "test": "stream", "link": "one-process", "between": "namespaces",
+            "size_bytes": 32768, "value": value, "unit": "bytes_per_second", "ci95": [value, value], "blocks": [],
+            "parameters": parameters, "cpu": { "source": {}, "target": {}, "same_machine": true }, "details": {},
+            "environment": {},
+        }))
+        .unwrap()
+    }
+
+    /// Whose today's figure beside that row of a document is.
+    fn beside(row: &str, cells: &[Cell]) -> Option<String> {
+        let ways = ways(cells);
+        let all = comparisons(&ways, &Ceilings::of(&[]));
+        let row = all.iter().flat_map(|comparison| &comparison.rows).find(|found| found.figure.row == row);
+        row.map(|row| row.whose.clone())
+    }
+
+    #[test]
+    fn what_was_tcp_is_set_beside_tcp_alone_and_udp_beside_udp() {
+        let both = [stream("eth", Some("udp"), 9e9), stream("eth", Some("tcp"), 1e9)];
+        let tcp = beside("trapeze/bandwidth/732-tcp", &both).unwrap();
+        assert!(tcp.contains("TCP") && tcp.ends_with(", 32 KiB"), "{tcp}");
+        let udp = beside("trapeze/bandwidth/644-udp", &[both[1].clone(), both[0].clone()]).unwrap();
+        assert!(udp.contains("UDP"), "{udp}");
+        assert_eq!(beside("trapeze/bandwidth/732-tcp", &both[..1]), None, "there is no TCP to be set beside");
+        assert!(beside("trapeze/bandwidth/732-tcp", &[stream("tcp", None, 1e9)]).is_some());
+    }
 }

@@ -4,7 +4,7 @@ use crate::cell::{Cell, CpuEnd};
 use crate::report::carried::{Table, text};
 use crate::report::merged::MACHINE;
 use crate::report::quantity;
-use crate::web::{self, SHARES};
+use crate::web::{self, SHARES, account};
 
 /// The tables of a session's `web` cells; none where it has none.
 pub fn tables(cells: &[Cell]) -> Vec<Table> {
@@ -19,7 +19,8 @@ pub fn tables(cells: &[Cell]) -> Vec<Table> {
         title,
         about: "Requests answered per second in a closed loop, then the 99th percentile at shares of that peak, every request \
                 timed from the moment that it was due: what waits behind a slow one counts; in parentheses the least and the \
-                most of the pairs, and nothing where fewer than ten requests lie beyond. Demand: CPU time of each end's own \
+                most of the pairs, and nothing where fewer than ten requests lie beyond. Not sustained: the answers came slower than was \
+                asked for, so that the queue, and with it the percentile, grows for as long as one asks. Demand: CPU time of each end's own \
                 threads per request, in the closed loop.",
         columns: columns(what),
         rows: rows(test),
@@ -60,11 +61,14 @@ fn row(cell: &Cell, test: web::Test) -> Vec<String> {
         quantity::value(cell.value, cell.unit),
         detail("received_bytes_per_second").map(quantity::rate).unwrap_or_default(),
     ];
+    let loads = || cell.details.get(account::LOADS).and_then(|loads| loads.as_array()).into_iter().flatten();
     let shares = SHARES.map(|share| {
         let of = |name| detail(&format!("open_{:.0}_{name}_ns", 100.0 * share)).map(quantity::duration);
         let spread = of("p99_least").zip(of("p99_most"));
         let spread = spread.map_or_else(String::new, |(least, most)| format!(" ({least} to {most})"));
-        of("p99").map(|p99| p99 + &spread).unwrap_or_default()
+        let told = of("p99").map(|p99| p99 + &spread).unwrap_or_default();
+        let missed = loads().any(|load| load["share"] == share && !account::is_sustained(load));
+        if missed { format!("{told} not sustained").trim_start().to_owned() } else { told }
     });
     let demand =
         |end: &CpuEnd| end.service_demand_us_per_transaction.map(quantity::digits).unwrap_or_default();

@@ -5,6 +5,7 @@ use crate::cpu::DISTURBED;
 use crate::report::answer::{NHalf, Score, verdicts};
 use crate::report::carried;
 use crate::report::ceiling::Ceilings;
+use crate::report::gain;
 use crate::report::quantity;
 use crate::report::served;
 use crate::report::way::ways;
@@ -25,7 +26,8 @@ pub fn summary_text(session: &Session) -> String {
     for verdict in verdicts(&scores) {
         text += &format!("\n{verdict}\n");
     }
-    for table in carried::tables(&session.cells).into_iter().chain(served::tables(&session.cells)) {
+    let carried = carried::tables(&session.cells).into_iter();
+    for table in carried.chain(gain::tables(&session.cells)).chain(served::tables(&session.cells)) {
         let rows = aligned(&table.columns, carried::NAMING, &table.rows);
         text += &format!("\n{}\n{rows}{}\n", table.title, table.about);
     }

@@ -26,6 +26,9 @@ pub const NOT_A_WAY: [&str; 11] = [
 /// What no way is: the ceilings.
 const LEVEL_MEMORY: &str = "memory";
 
+/// Whose MPI it was.
+pub const MPI: &str = "mpi";
+
 /// How an end waits, which [`Waiting`] reads: always part of a way.
 const SPIN: &str = "spin";
 
@@ -102,6 +105,12 @@ pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
 }
 
 impl<'a> Way<'a> {
+    /// Whether its ends speak `protocol`; ways without a choice of one do, whatever it is.
+    pub fn speaks(&self, protocol: Option<&str>) -> bool {
+        let own = self.cells.first().and_then(|cell| cell.parameters.get("protocol")?.as_str());
+        own.zip(protocol).is_none_or(|(own, wanted)| own == wanted)
+    }
+
     /// Its cells of one test, by size; a repeated cell is shown as last taken.
     pub fn by_size(&self, test: &str) -> Vec<&'a Cell> {
         let mut by_size = BTreeMap::new();
@@ -164,8 +173,8 @@ fn varied_parameters(cells: &[Cell]) -> BTreeMap<&str, BTreeSet<&str>> {
 
 fn key<'a>(cell: &'a Cell, varied: &BTreeMap<&str, BTreeSet<&'a str>>) -> Key<'a> {
     let names = varied.get(cell.level.as_str()).into_iter().flatten();
-    // A machine is always told apart, even where it alone has a cell.
-    let names = names.filter(|name| **name != MACHINE).chain([&MACHINE]);
+    // A machine is always told apart, even where it alone has a cell, and so is whose MPI it was.
+    let names = names.filter(|name| ![MACHINE, MPI].contains(*name)).chain([&MACHINE, &MPI]);
     let parameters =
         names.filter_map(|&name| Some((name, parameter(name, cell.parameters.get(name)?)))).collect();
     (&cell.level, cell.link.as_deref(), &cell.between, parameters, Waiting::of(cell))
@@ -198,7 +207,7 @@ pub fn parameter(name: &str, value: &Value) -> String {
         ("both-cores", "off") => "one core".into(),
         ("lines", "1") => "one line".into(),
         ("lines", _) => format!("{plain} lines"),
-        (MACHINE, _) => plain,
+        (MACHINE | MPI, _) => plain,
         ("protocol", _) => plain.to_uppercase(),
         ("mtu", _) => format!("MTU {plain}"),
         _ => format!("{} {plain}", name.replace('-', " ")),

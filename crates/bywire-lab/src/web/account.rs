@@ -13,6 +13,20 @@ use crate::test::{buckets, histogram};
 /// The detail that has an entry for each open loop.
 pub const LOADS: &str = "open_loads";
 
+/// An open loop whose answers come slower than this share of what was asked for was not sustained, …
+const SUSTAINED_SHARE_MIN: f64 = 0.95;
+
+/// … unless chance alone, of moments that are drawn, may have made the difference: so many standard deviations.
+const CHANCE: f64 = 3.0;
+
+/// Whether an entry of [`LOADS`] was answered as fast as it was asked for, and all of it.
+pub fn is_sustained(load: &serde_json::Value) -> bool {
+    let of = |name: &str| load[name].as_f64().unwrap_or(0.0);
+    let chance = CHANCE / of("due").max(1.0).sqrt();
+    let share_min = SUSTAINED_SHARE_MIN.min(1.0 - chance);
+    of("answered") >= of("due") && of("answered_per_second") >= share_min * of("intended_per_second")
+}
+
 /// One open loop of one pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OpenLoad {
@@ -131,7 +145,7 @@ fn of_load(loads: &[OpenLoad], details: &mut Details) -> serde_json::Value {
     set("answered_per_second", achieved.into());
     set("unanswered", ((due - answered) as u64).into());
     set("server_cpu_us_per_request", server_cpu_us.into());
-    json!({
+    let mut load = json!({
         "share": share,
         "intended_per_second": intended,
         "answered_per_second": achieved,
@@ -140,7 +154,9 @@ fn of_load(loads: &[OpenLoad], details: &mut Details) -> serde_json::Value {
         "server_cpu_us_per_request": server_cpu_us,
         "from_intended_send_ns": buckets(&from_due),
         "from_send_ns": buckets(&from_sent),
-    })
+    });
+    load["sustained"] = is_sustained(&load).into();
+    load
 }
 
 fn add(histogram: &mut Histogram<u64>, buckets: &[(u64, u64)]) {
@@ -179,6 +195,21 @@ mod tests {
         assert_eq!(named(999), [true, false, false]);
         assert_eq!(named(1000), [true, true, false]);
         assert_eq!(named(10_000), [true; 3]);
+    }
+
+    #[test]
+    fn a_load_is_sustained_where_all_was_answered_as_fast_as_it_was_asked() {
+        let of = |seconds: f64, answered: u64| {
+            let load = OpenLoad { intended_per_second: 10_000.0, seconds, answered, ..load(10_000, 7) };
+            of_load(&[load], &mut Details::new())["sustained"].clone()
+        };
+        assert_eq!(of(1.0, 10_000), true);
+        assert_eq!(of(1.04, 10_000), true, "within what is tolerated");
+        assert_eq!(of(1.08, 10_000), false, "too slow");
+        assert_eq!(of(1.0, 9_999), false, "one was never answered");
+        // Of few requests chance alone makes more of a difference.
+        let few = OpenLoad { intended_per_second: 25.0, seconds: 1.4, ..load(25, 7) };
+        assert_eq!(of_load(&[few], &mut Details::new())["sustained"], true);
     }
 
     #[test]

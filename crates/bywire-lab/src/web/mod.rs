@@ -285,7 +285,7 @@ impl Plan {
     /// About how long a pair takes, in µs.
     pub fn pair_us(&self) -> u64 {
         // Server and client start, and the server is waited for when it ends.
-        const START_US: u64 = 250_000;
+        const START_US: u64 = 50_000;
         let open_us = self.open_us * SHARES.len() as u64;
         START_US + self.warmup_us + self.block_us * u64::from(self.blocks) + open_us
     }

@@ -56,6 +56,36 @@ fn the_page_works_at_every_width_in_light_and_dark() {
     }
 }
 
+/// Pairs of labels of one plot that lie on each other.
+const OVERLAPS: &str = "(() => [...document.querySelectorAll('[data-plot]')].flatMap(box => { \
+     const labels = [...box.querySelectorAll('svg text')].map(node => [node.textContent, node.getBoundingClientRect()]) \
+     .filter(label => label[0].trim() && label[1].width); \
+     return labels.flatMap(([text, one], index) => labels.slice(index + 1).filter(([, other]) => \
+     Math.min(one.right, other.right) - Math.max(one.left, other.left) > 3 && \
+     Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top) > 5) \
+     .map(([other]) => box.dataset.plot + ': ' + text + ' / ' + other)); }))()";
+
+#[test]
+fn no_label_lies_on_another_one_however_narrow_the_page_and_long_the_name() {
+    let Some(mut browser) = Browser::open() else {
+        println!("not run: no Chromium here: apt-get install chromium");
+        return;
+    };
+    let mut session = generated::generated_session();
+    for cell in session.cells.iter_mut().filter(|cell| ["tcp", "udp"].contains(&cell.level.as_str())) {
+        cell.link = Some("two-processes".to_owned());
+        cell.between = "namespaces of the machine at the other end".to_owned();
+        cell.parameters.insert("machine".to_owned(), "a machine whose name is long".into());
+    }
+    let count = report::drawings(&session).len();
+    let page = written("labels", &report::render(&session));
+    for width in [1280, 390] {
+        browser.show(&page, width, "light");
+        drawn(&mut browser, count, &format!("{width} px"));
+        assert_eq!(browser.evaluate(OVERLAPS), Value::Array(Vec::new()), "{width} px");
+    }
+}
+
 #[test]
 fn everything_is_reached_by_keyboard_in_order_and_shows_it() {
     let Some(mut browser) = Browser::open() else {
