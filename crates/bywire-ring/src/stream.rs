@@ -17,29 +17,30 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::copy;
 use crate::lane::Corrupt;
 
-/// The page before the ring.
-pub const HEADER_BYTES: usize = 4096;
+/// What lies before the ring, in the same page as its first bytes: small messages touch one page.
+pub const HEADER_BYTES: usize = 512;
 /// The ring of a direction: what the kernel would hold of a connection on one machine.
 pub const RING_BYTES: usize = 4 << 20;
-/// A whole segment.
-pub const SEGMENT_BYTES: usize = HEADER_BYTES + RING_BYTES;
+/// A whole segment, in whole pages.
+pub const SEGMENT_BYTES: usize = (HEADER_BYTES + RING_BYTES).next_multiple_of(4096);
 
 const MAGIC_OFFSET: usize = 0;
+// What a hand-over between sleepers writes and reads lies in one line: it crosses between the cores once.
 const TAIL: usize = 64;
 const SHIFT: usize = 72;
+const ASLEEP: usize = 80;
+const EVENT: usize = 88;
 const COURSE: usize = 128;
 const CUT: usize = 136;
 const HEAD: usize = 192;
 const READERS: usize = 256;
-const ASLEEP: usize = 320;
-const EVENT: usize = 384;
-const FLAGS: usize = 448;
+const FLAGS: usize = 320;
 
 /// Every word of a header that the two ends use, for models.
 pub const WORDS: [usize; 10] = [MAGIC_OFFSET, TAIL, SHIFT, COURSE, CUT, HEAD, READERS, ASLEEP, EVENT, FLAGS];
 
 /// Version of this layout, in the first word.
-const MAGIC: u64 = 0x4279_7769_7265_0001;
+const MAGIC: u64 = 0x4279_7769_7265_0002;
 
 /// This end's mappings are made: its peer may change over.
 const PREPARED: u64 = 1 << 63;
@@ -90,6 +91,8 @@ pub trait Segment {
     }
     /// A full fence.
     fn fence(&self);
+    /// Asks for the cache line at `offset`, which is about to be read.
+    fn expect(&self, _offset: usize) {}
 }
 
 /// A mapping that somebody else keeps alive.
@@ -120,7 +123,7 @@ impl Window {
     #[inline(always)]
     fn word(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.length_bytes);
-        // SAFETY: offsets are constants of this module, all within the first page, which `new` vouches for.
+        // SAFETY: offsets are constants of this module, all within the header, which `new` vouches for.
         unsafe { &*self.base.add(offset).cast::<AtomicU64>() }
     }
 }
@@ -173,6 +176,18 @@ impl Segment for Window {
     #[inline(always)]
     fn fence(&self) {
         fence(Ordering::SeqCst);
+    }
+
+    #[inline(always)]
+    fn expect(&self, offset: usize) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, which does nothing where nothing is mapped.
+        unsafe {
+            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.base.wrapping_add(offset).cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = offset;
     }
 }
 
@@ -468,6 +483,29 @@ impl Stream {
         let head = own.load(HEAD, Ordering::Relaxed);
         // Release: pairs with the acquire load in `unread_by_peer`.
         own.store(HEAD, head.wrapping_add(length as u64), Ordering::Release);
+    }
+
+    /// Right after [`Self::consume`] of so much: has the ring become half empty by it? A writer waits for room only where
+    /// less than a third is left, so nobody else has to be told.
+    pub fn is_relieved<S: Segment>(&self, own: &S, remote: &S, taken: usize) -> bool {
+        // Pairs with the fences in `arm` and `want_room`: either the writer sees the room, or we see how full it was.
+        own.fence();
+        let tail = remote.load(TAIL, Ordering::Relaxed);
+        let unread = tail.wrapping_sub(own.load(HEAD, Ordering::Relaxed));
+        let half = self.ring_bytes as u64 / 2;
+        unread <= half && unread.wrapping_add(taken as u64) > half
+    }
+
+    /// Where the next unread byte will lie, for [`Self::expect`].
+    pub fn next_place<S: Segment>(&self, own: &S, remote: &S) -> usize {
+        HEADER_BYTES + self.place(own.load(HEAD, Ordering::Relaxed), remote.load(SHIFT, Ordering::Relaxed))
+    }
+
+    /// Whoever was woken for bytes at `place` fetches what it is about to read all at once.
+    pub fn expect<S: Segment>(&self, own: &S, remote: &S, place: usize) {
+        remote.expect(TAIL);
+        remote.expect(place);
+        own.expect(TAIL);
     }
 
     /// Everything that this end has ever taken out of the peer's ring.

@@ -15,7 +15,7 @@ pub const DESCRIPTORS: usize = 1 << 20;
 pub const RECORDS: usize = 1 << 16;
 /// Epoll sets of a family at once.
 pub const SETS: usize = 1 << 10;
-/// Registrations of sockets in them.
+/// Registrations of sockets in them: one for each socket, and spare ones.
 pub const ITEMS: usize = 1 << 17;
 /// Programs at the other ends.
 pub const PEERS: usize = 1 << 11;
@@ -27,18 +27,14 @@ pub struct Family {
     pub records: [Record; RECORDS],
     /// Index 0 is never used.
     pub sets: [Set; SETS],
-    /// Index 0 is never used.
+    /// Index 0 is never used; those of records are their sockets' first registrations.
     pub items: [Item; ITEMS],
-    /// Held while a socket's list of registrations changes.
+    /// Held while something is taken out of the middle of a socket's list of registrations.
     pub registering: Lock,
-    /// Where the search for a free item goes on.
+    /// Where the search for a spare item goes on.
     pub next_item: AtomicU32,
     /// Where the search for a free record goes on.
     pub next_record: AtomicU32,
-    /// The record and the item that were given back last: the next one finds them in the caches.
-    pub freed_record: AtomicU32,
-    /// See `freed_record`.
-    pub freed_item: AtomicU32,
 }
 
 /// How far a socket is on its way out of the kernel.

@@ -4,7 +4,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use bywire_pairing::reason::Reason;
 use bywire_ring::lane::Corrupt;
-use bywire_ring::stream::{ASKS_BACK, Course, HALF, LEAVING, News, OFFERS_BACK, RING_BYTES, Sleep};
+use bywire_ring::stream::{
+    ASKS_BACK, Course, HALF, HEADER_BYTES, LEAVING, News, OFFERS_BACK, RING_BYTES, Sleep,
+};
 
 use crate::table::{self, Connection, STREAM, Socket};
 use crate::{bell, errno, kernel, real, spin};
@@ -24,6 +26,8 @@ pub const SHUT_SENDING: u8 = 16;
 pub const WRITABLE_BYTES: usize = RING_BYTES / 3;
 /// Memory is put behind the ring in steps of this.
 const STEP_BYTES: usize = 64 << 10;
+/// Bytes of the ring that share the header's page.
+const FIRST_BYTES: usize = 4096 - HEADER_BYTES;
 /// Sleepers look at the kernel's state at least so often: a killed peer wakes nobody.
 const LOOK_MS: [u64; 6] = [5, 20, 50, 100, 200, 500];
 /// The kernel is asked about the end of an empty stream at most so often.
@@ -192,7 +196,8 @@ impl Connection {
             self.record.woken.store(wake.round, Ordering::Relaxed);
             // SAFETY: a word of a mapped segment.
             errno::keep(|| unsafe {
-                libc::syscall(libc::SYS_futex, self.own.event_address(), libc::FUTEX_WAKE, i32::MAX)
+                let (word, all) = (self.own.event_address() as usize, i32::MAX as usize);
+                real::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE as usize, all, 0, 0, 0)
             });
         }
         if wake.bell {
@@ -227,18 +232,20 @@ impl Connection {
         if reach <= backed {
             return true;
         }
-        let until = if backed == 0 && reach <= 4096 {
-            // Small messages of an idle connection stay within one page.
-            4096
+        // Small messages of an idle connection stay within the header's page.
+        let (backed, until) = if reach <= FIRST_BYTES {
+            (FIRST_BYTES, FIRST_BYTES)
         } else {
-            reach.next_multiple_of(STEP_BYTES).min(RING_BYTES)
+            let end = (HEADER_BYTES + reach).next_multiple_of(STEP_BYTES);
+            (backed.max(FIRST_BYTES), (end - HEADER_BYTES).min(RING_BYTES))
         };
-        // SAFETY: within the mapped ring.
-        let status = unsafe {
-            let start = self.own.base().add(bywire_ring::stream::HEADER_BYTES + backed);
-            libc::madvise(start.cast(), until - backed, libc::MADV_POPULATE_WRITE)
-        };
-        let done = status == 0 || errno::last() == libc::EINVAL;
+        // SAFETY: whole pages of the mapped segment: the header and what is backed end with one.
+        let done = backed == until
+            || unsafe {
+                let start = self.own.base().add(HEADER_BYTES + backed);
+                libc::madvise(start.cast(), until - backed, libc::MADV_POPULATE_WRITE) == 0
+                    || errno::last() == libc::EINVAL
+            };
         if done {
             self.record.backed.store(until as u32, Ordering::Relaxed);
         }
@@ -284,7 +291,14 @@ impl Connection {
         }
         STREAM.arm(&self.own, sleep);
         let expected = STREAM.event(&self.remote);
-        let woken = if again() { Woken::Look } else { self.sleep_on(expected, fruitless, deadline_ns) };
+        let woken = if again() {
+            Woken::Look
+        } else {
+            let place = STREAM.next_place(&self.own, &self.remote);
+            let woken = self.sleep_on(expected, fruitless, deadline_ns);
+            STREAM.expect(&self.own, &self.remote, place);
+            woken
+        };
         STREAM.disarm(&self.own, sleep);
         woken
     }
@@ -541,14 +555,9 @@ fn wait_for(address: *const u32, expected: u32, until_ns: u64, has_deadline: boo
                 flags: FUTEX2_SIZE_U32,
                 reserved: 0,
             };
-            status = libc::syscall(
-                SYS_FUTEX_WAITV,
-                &raw const waiter,
-                1,
-                0,
-                &raw const until,
-                libc::CLOCK_MONOTONIC,
-            );
+            let (waiter, until) = ((&raw const waiter) as usize, (&raw const until) as usize);
+            let clock = libc::CLOCK_MONOTONIC as usize;
+            status = real::syscall(SYS_FUTEX_WAITV, waiter, 1, 0, until, clock, 0);
         }
         if has_deadline || (status < 0 && errno::last() == libc::ENOSYS) {
             status = libc::syscall(

@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 use bywire_pairing::reason::Reason;
 use libc::epoll_event;
 
-use crate::arena::{self, ITEMS, Item, Set};
+use crate::arena::{self, ITEMS, Item, RECORDS, Set};
 use crate::bell::{self, BELL_DATA};
 use crate::ready::{ALWAYS, IN, OUT, RDHUP, Ready};
 use crate::table::{self, Connection, Meaning, STREAM, Socket};
@@ -28,15 +28,19 @@ const KERNEL_EVERY: u32 = 8;
 pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) -> i32 {
     // SAFETY: the program's own arguments.
     let real = || unsafe { real::epoll_ctl(set_fd, operation, fd, event) };
-    if let Meaning::Set(inner) = table::meaning(fd)
-        && let Some(inner) = arena::family().and_then(|family| family.sets.get(inner as usize))
-    {
-        inner.nested.store(1, Ordering::Release);
-        return real();
-    }
-    if table::meaning(fd) == Meaning::Hidden {
-        errno::set(libc::EBADF);
-        return -1;
+    match table::meaning(fd) {
+        Meaning::Socket(_) => {}
+        Meaning::Nothing => return real(),
+        Meaning::Hidden => {
+            errno::set(libc::EBADF);
+            return -1;
+        }
+        Meaning::Set(inner) => {
+            if let Some(inner) = arena::family().and_then(|family| family.sets.get(inner as usize)) {
+                inner.nested.store(1, Ordering::Release);
+            }
+            return real();
+        }
     }
     let Some(socket) = table::socket(fd) else { return real() };
     let wanted = if event.is_null() {
@@ -120,7 +124,7 @@ impl Place {
         let (at, item) = match (known, operation) {
             (Some(known), libc::EPOLL_CTL_MOD) => known,
             (None, libc::EPOLL_CTL_ADD) => {
-                let Some(new) = claim() else {
+                let Some(new) = claim(&connection) else {
                     connection.bring_back_or_break(Reason::Memory);
                     return real();
                 };
@@ -164,7 +168,7 @@ impl Place {
         }
         match (known, operation) {
             (Some((_, item)), _) => arm(item, &event, 0),
-            (None, libc::EPOLL_CTL_ADD) => match claim() {
+            (None, libc::EPOLL_CTL_ADD) => match claim(socket) {
                 Some((at, item)) => {
                     arm(item, &event, 0);
                     self.link(socket, at, item);
@@ -181,11 +185,13 @@ impl Place {
         item.record.store(socket.index, Ordering::Relaxed);
         item.fd.store(socket.fd, Ordering::Relaxed);
         item.set.store(self.index, Ordering::Relaxed);
-        let Some(family) = arena::family() else { return };
         socket.record.awaited.store(1, Ordering::Relaxed);
-        let _held = family.registering.hold();
-        item.next_of_record.store(socket.record.items.load(Ordering::Relaxed), Ordering::Relaxed);
-        socket.record.items.store(at, Ordering::Release);
+        let first = &socket.record.items;
+        // Release: the item comes before; pairs with the load in `of_socket`.
+        let _ = first.fetch_update(Ordering::Release, Ordering::Relaxed, |next| {
+            item.next_of_record.store(next, Ordering::Relaxed);
+            Some(at)
+        });
     }
 
     /// Into the list that every look at the set goes through.
@@ -220,17 +226,21 @@ fn free(set: &Set, at: u32, item: &Item) {
         unlink(&set.carried, at, |item| &item.next_of_set);
     }
     item.set.store(0, Ordering::Release);
-    if let Some(family) = arena::family() {
-        family.freed_item.store(at, Ordering::Relaxed);
-    }
 }
 
 fn unlink_from_socket(socket: &Socket, at: u32) {
-    let Some(family) = arena::family() else { return };
+    let (Some(family), Some(gone)) = (arena::family(), item(at)) else { return };
+    // Others only put theirs before it: alone, and still the first, it has no neighbour.
+    let is_alone = gone.next_of_record.load(Ordering::Relaxed) == 0;
+    let first = &socket.record.items;
+    if is_alone && first.compare_exchange(at, 0, Ordering::Release, Ordering::Relaxed).is_ok() {
+        return;
+    }
     let _held = family.registering.hold();
-    unlink(&socket.record.items, at, |item| &item.next_of_record);
+    unlink(first, at, |item| &item.next_of_record);
 }
 
+/// Takes an item out of a list, before whose first one others may be put meanwhile.
 fn unlink(
     head: &core::sync::atomic::AtomicU32,
     at: u32,
@@ -238,8 +248,8 @@ fn unlink(
 ) {
     let Some(gone) = item(at) else { return };
     let after = next(gone).load(Ordering::Relaxed);
-    if head.load(Ordering::Relaxed) == at {
-        return head.store(after, Ordering::Release);
+    if head.compare_exchange(at, after, Ordering::Release, Ordering::Relaxed).is_ok() {
+        return;
     }
     let mut place = head.load(Ordering::Relaxed);
     for _ in 0..ITEMS {
@@ -251,18 +261,17 @@ fn unlink(
     }
 }
 
-/// A free item, which is taken by having a set.
-fn claim() -> Option<(u32, &'static Item)> {
+/// A free item, which is taken by having a set. Each socket has one of its own, for its first set.
+fn claim(socket: &Socket) -> Option<(u32, &'static Item)> {
+    const SPARE: u32 = (ITEMS - RECORDS) as u32;
     let family = arena::family()?;
     let start = family.next_item.load(Ordering::Relaxed);
-    let freed = family.freed_item.load(Ordering::Relaxed);
-    for (step, at) in core::iter::once(freed).chain((0..256).map(|step| start.wrapping_add(step))).enumerate()
-    {
-        let at = at % ITEMS as u32;
+    let spare = (0..256).map(|step| RECORDS as u32 + start.wrapping_add(step) % SPARE);
+    for (step, at) in core::iter::once(socket.index).chain(spare).enumerate() {
         let Some(found) = item(at) else { continue };
         if found.set.compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             if step > 0 {
-                family.next_item.store(at + 1, Ordering::Relaxed);
+                family.next_item.store(start.wrapping_add(step as u32), Ordering::Relaxed);
             }
             for field in [&found.heard, &found.asked, &found.next_of_set, &found.next_of_record] {
                 field.store(0, Ordering::Relaxed);

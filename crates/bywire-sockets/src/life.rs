@@ -149,22 +149,18 @@ pub fn close(fd: i32, real: impl FnOnce() -> i32) -> i32 {
 pub fn departing(fd: i32) -> Option<Leaving> {
     notice_fork();
     let leaving = table::forget(fd)?;
-    if leaving.is_last
-        && let Some(socket) = table::by_index(fd, leaving.index)
-    {
-        log::ending(&socket);
+    if leaving.is_last {
+        log::ending(&leaving);
     }
-    if leaving.is_last
-        && leaving.is_carried()
+    if leaving.is_carried()
         && let Some(Ok(connection)) = table::by_index(fd, leaving.index).map(Socket::mapped)
     {
-        connection.take_leave();
-    } else if leaving.is_carried()
-        && leaving.hold.descriptors.load(Ordering::SeqCst) == 0
-        && let Some(Ok(connection)) = table::by_index(fd, leaving.index).map(Socket::mapped)
-    {
-        // A process that was killed still counts, so this may be the last one after all.
-        connection.unguard();
+        if leaving.is_last {
+            connection.take_leave();
+        } else if leaving.hold.descriptors.load(Ordering::SeqCst) == 0 {
+            // A process that was killed still counts, so this may be the last one after all.
+            connection.unguard();
+        }
     }
     Some(leaving)
 }
@@ -173,6 +169,7 @@ pub fn departing(fd: i32) -> Option<Leaving> {
 pub fn departed(leaving: Option<Leaving>) {
     let Some(leaving) = leaving else { return };
     if leaving.is_last
+        && !leaving.hold.remote.load(Ordering::Acquire).is_null()
         && let Some(Ok(connection)) = table::by_index(-1, leaving.index).map(Socket::mapped)
     {
         connection.tell(News::Course);

@@ -8,7 +8,7 @@ use bywire_pairing::protocol::{Kind, PACKET_BYTES, PATIENCE_MS, Packet, VERSION,
 use bywire_pairing::reason::Reason;
 use bywire_ring::stream::{SEGMENT_BYTES, Window};
 
-use crate::arena::{self, stage};
+use crate::arena::{self, Record, stage};
 use crate::lock::Lock;
 use crate::table::{STREAM, Socket};
 use crate::{bell, epoll, errno, kernel, real, table};
@@ -62,7 +62,20 @@ pub fn is_configured() -> bool {
     PATH_BYTES.load(Ordering::Acquire) > 0
 }
 
-/// At the beginning of every call that moves data over a socket that is not carried.
+/// Is this one of the first calls that move data over a socket, which are the kernel's alone? Counts it, if so; of several
+/// at once perhaps one.
+#[inline(always)]
+pub fn is_early(record: &Record) -> bool {
+    let calls = record.calls.load(Ordering::Relaxed);
+    let is_early =
+        calls < CALLS_MIN.load(Ordering::Relaxed) && record.stage.load(Ordering::Relaxed) == stage::PLAIN;
+    if is_early {
+        record.calls.store(calls + 1, Ordering::Relaxed);
+    }
+    is_early
+}
+
+/// At the beginning of every other call that moves data over a socket that is not carried.
 #[inline(always)]
 pub fn consider(socket: &Socket) {
     let calls = socket.record.calls.fetch_add(1, Ordering::Relaxed);
@@ -441,7 +454,7 @@ fn prepare(socket: &Socket) {
         return;
     }
     record.stage.store(stage::CARRIED, Ordering::SeqCst);
-    // Pairs with the fence in `table::Inside::enter`.
+    // Before the loads of the counts, as in `table::Inside::enter` and in `poll`.
     fence(Ordering::SeqCst);
     let sleepers = [&record.kernel_readers, &record.kernel_pollers, &record.kernel_writers]
         .iter()
@@ -467,7 +480,8 @@ fn prepare(socket: &Socket) {
 
 /// The service hears that an offer is over; it may be waiting there, and its addresses will be used again.
 pub fn end(socket: &Socket) {
-    if socket.hold.offered.swap(0, Ordering::Relaxed) == 0 {
+    let offered = &socket.hold.offered;
+    if offered.load(Ordering::Relaxed) == 0 || offered.swap(0, Ordering::Relaxed) == 0 {
         return;
     }
     let segment = |pointer: &core::sync::atomic::AtomicPtr<u8>| {

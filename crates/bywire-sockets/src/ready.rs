@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use bywire_ring::stream::{Course, HALF, LEAVING, News};
+use bywire_ring::stream::{Course, HALF, LEAVING};
 
 use crate::carry::{FAILED, FINISHED, HUNG_UP, SHUT_SENDING, Source, WRITABLE_BYTES};
 use crate::kernel;
@@ -93,11 +93,5 @@ impl Connection {
         let _held = self.record.sending.hold();
         STREAM.want_room(&self.own);
         room() >= WRITABLE_BYTES
-    }
-
-    /// After bytes were taken: only a reader who has made much room wakes a writer.
-    pub fn news_of_room(&self) -> Option<News> {
-        let unread = STREAM.available(&self.own, &self.remote).unwrap_or(0);
-        (unread <= bywire_ring::stream::RING_BYTES / 2).then_some(News::Room)
     }
 }

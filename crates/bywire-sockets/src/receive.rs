@@ -4,11 +4,12 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use bywire_ring::lane::Corrupt;
-use bywire_ring::stream::{Course, HALF, Sleep};
+use bywire_ring::stream::{Course, HALF, News, Sleep};
 
+use crate::arena::Record;
 use crate::carry::{Source, Woken};
 use crate::parts::Parts;
-use crate::table::{self, Connection, Inside, STREAM, Socket};
+use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket};
 use crate::{errno, kernel, offer, real};
 
 /// Flags of a receive that do not concern the stream: the kernel answers them.
@@ -19,6 +20,14 @@ const UNDER_WAY_MS: i32 = 100;
 /// A receive, by whatever call it came: `real` is that call as it stands.
 #[inline(always)]
 pub fn receive(fd: i32, parts: impl FnOnce() -> Parts, flags: i32, real: impl Fn() -> isize) -> isize {
+    let Meaning::Socket(index) = table::meaning(fd) else { return real() };
+    if flags & ASIDE == 0
+        && let Some((_inside, record)) = table::pass(fd, index, |record| &record.kernel_readers)
+    {
+        let received = real();
+        count(record, flags, received);
+        return received;
+    }
     match table::socket(fd) {
         None => real(),
         Some(socket) => receive_tracked(socket, &parts(), flags, &real),
@@ -48,13 +57,14 @@ fn receive_tracked(socket: Socket, parts: &Parts, flags: i32, real: &dyn Fn() ->
 fn receive_plainly(socket: &Socket, flags: i32, real: &dyn Fn() -> isize) -> Option<isize> {
     let _inside = Inside::enter(&socket.record.kernel_readers, socket.record)?;
     let received = real();
-    count(socket, flags, received);
+    count(socket.record, flags, received);
     Some(received)
 }
 
-fn count(socket: &Socket, flags: i32, received: isize) {
+#[inline(always)]
+fn count(record: &Record, flags: i32, received: isize) {
     if received > 0 && flags & libc::MSG_PEEK == 0 {
-        socket.record.received.fetch_add(received as u64, Ordering::SeqCst);
+        record.received.fetch_add(received as u64, Ordering::SeqCst);
     }
 }
 
@@ -208,11 +218,8 @@ fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Resu
                 return Ok(Step::Received(length + more as usize));
             }
             drop(held);
-            if is_taken
-                && length > 0
-                && let Some(news) = connection.news_of_room()
-            {
-                connection.tell(news);
+            if is_taken && STREAM.is_relieved(&connection.own, &connection.remote, length) {
+                connection.tell(News::Room);
             }
             Ok(Step::Received(length).or_end(parts.total()))
         }
@@ -255,7 +262,7 @@ fn sleep_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i
     SLEEPER.set((connection.own.base() as usize, (&raw const place) as usize));
     let step = if course == Ok(Course::Kernel) {
         let received = receive_now(connection, parts, done, flags & !libc::MSG_WAITALL, usize::MAX);
-        count(connection, flags, received);
+        count(connection.record, flags, received);
         of_kernel(received)
     } else {
         Step::Again
@@ -294,7 +301,7 @@ fn wait_in_kernel(connection: &Connection) -> Woken {
 fn take_from_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32, left: u64) -> Step {
     let flags = (flags | libc::MSG_DONTWAIT) & !libc::MSG_WAITALL;
     let received = receive_now(connection, parts, done, flags, usize::try_from(left).unwrap_or(usize::MAX));
-    count(connection, flags, received);
+    count(connection.record, flags, received);
     of_kernel(received)
 }
 

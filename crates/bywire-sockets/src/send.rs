@@ -6,9 +6,10 @@ use bywire_pairing::reason::Reason;
 use bywire_ring::stream::{Course, LEAVING, News, Sleep};
 use libc::iovec;
 
+use crate::arena::Record;
 use crate::carry::{SHUT_SENDING, Woken};
 use crate::parts::Parts;
-use crate::table::{self, Connection, Inside, STREAM, Socket};
+use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket};
 use crate::{errno, kernel, offer, real};
 
 /// A send, by whatever call it came: `real` is that call as it stands.
@@ -20,6 +21,14 @@ pub fn send(
     is_special: bool,
     real: impl Fn() -> isize,
 ) -> isize {
+    let Meaning::Socket(index) = table::meaning(fd) else { return real() };
+    if never_by(flags, is_special).is_none()
+        && let Some((_inside, record)) = table::pass(fd, index, |record| &record.kernel_writers)
+    {
+        let sent = real();
+        count(record, sent);
+        return sent;
+    }
     match table::socket(fd) {
         None => real(),
         Some(socket) => send_tracked(socket, &parts(), flags, is_special, &real),
@@ -55,6 +64,7 @@ fn send_tracked(
 }
 
 /// What no ring can do.
+#[inline(always)]
 fn never_by(flags: i32, is_special: bool) -> Option<Reason> {
     if flags & libc::MSG_OOB != 0 {
         Some(Reason::Urgent)
@@ -82,10 +92,15 @@ fn send_specially(socket: Socket, reason: Reason, real: &dyn Fn() -> isize) -> i
 fn send_plainly(socket: &Socket, real: &dyn Fn() -> isize) -> Option<isize> {
     let _inside = Inside::enter(&socket.record.kernel_writers, socket.record)?;
     let sent = real();
-    if sent > 0 {
-        socket.record.sent.fetch_add(sent as u64, Ordering::SeqCst);
-    }
+    count(socket.record, sent);
     Some(sent)
+}
+
+#[inline(always)]
+fn count(record: &Record, sent: isize) {
+    if sent > 0 {
+        record.sent.fetch_add(sent as u64, Ordering::SeqCst);
+    }
 }
 
 fn send_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn Fn() -> isize) -> isize {
@@ -128,9 +143,7 @@ fn send_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn F
                 // As the program asked, sleeping where it sleeps without us.
                 let Some(_inside) = Writing::enter(connection) else { continue };
                 let sent = real();
-                if sent > 0 {
-                    connection.record.sent.fetch_add(sent as u64, Ordering::SeqCst);
-                }
+                count(connection.record, sent);
                 return sent;
             }
             Step::Refused if done > 0 => return done as isize,

@@ -2,7 +2,7 @@
 
 use core::ops::Deref;
 use core::ptr;
-use core::sync::atomic::{AtomicU32, Ordering, fence};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use bywire_pairing::reason::Reason;
 use bywire_ring::stream::{SEGMENT_BYTES, Stream, Window};
@@ -79,6 +79,30 @@ pub fn socket(fd: i32) -> Option<Socket> {
     let socket = by_index(fd, index)?;
     // It may have been closed meanwhile: then its mappings are not ours to use.
     if meaning(fd) == Meaning::Socket(index) { Some(socket) } else { None }
+}
+
+/// A call that moves data on a socket that is not worth an offer yet: counted inside the kernel, and nothing more.
+/// `None`: the socket has to be looked at.
+#[inline(always)]
+pub fn pass(
+    fd: i32,
+    index: u32,
+    count: impl FnOnce(&'static Record) -> &'static AtomicU32,
+) -> Option<(Inside<'static>, &'static Record)> {
+    let record = arena::family()?.records.get(index as usize)?;
+    if !offer::is_early(record) {
+        return None;
+    }
+    let inside = Inside::enter(count(record), record)?;
+    // While it is counted, its record is not given to another socket.
+    if meaning(fd) == Meaning::Socket(index) { Some((inside, record)) } else { None }
+}
+
+/// Has no other end been found for it?
+pub fn is_unpaired(fd: i32) -> bool {
+    let Meaning::Socket(index) = meaning(fd) else { return true };
+    let record = arena::family().and_then(|family| family.records.get(index as usize));
+    record.is_none_or(|record| matches!(record.stage.load(Ordering::Acquire), stage::PLAIN | stage::WAITING))
 }
 
 /// The socket with this index, in use until dropped.
@@ -161,17 +185,16 @@ pub fn track(fd: i32) {
     let _held = CHANGING.hold();
     let start = family.next_record.load(Ordering::Relaxed);
     // A full table is found out after a look at some places: then sockets are the kernel's alone.
-    let freed = family.freed_record.load(Ordering::Relaxed);
     for (step, index) in
-        core::iter::once(freed).chain((0..256).map(|step| start.wrapping_add(step))).enumerate()
+        core::iter::once(FREED.take()).chain((0..256).map(|step| start.wrapping_add(step))).enumerate()
     {
         let index = index % (RECORDS as u32);
         let (Some(record), Some(hold)) = (family.records.get(index as usize), own.holds.get(index as usize))
         else {
             return;
         };
-        // A call of ours that still unmaps the last use of this place goes first.
-        if index == 0 || hold.users.load(Ordering::SeqCst) != 0 {
+        // A call that is still under way in the last use of this place goes first.
+        if index == 0 || hold.users.load(Ordering::SeqCst) != 0 || is_inside(record) {
             continue;
         }
         if record.used.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -185,6 +208,11 @@ pub fn track(fd: i32) {
             return;
         }
     }
+}
+
+/// Is a call inside the kernel with it?
+fn is_inside(record: &Record) -> bool {
+    [&record.kernel_readers, &record.kernel_writers].iter().any(|count| count.load(Ordering::SeqCst) != 0)
 }
 
 fn begin(record: &Record) {
@@ -208,8 +236,6 @@ fn begin(record: &Record) {
     for field in [
         &record.calls,
         &record.full,
-        &record.kernel_readers,
-        &record.kernel_writers,
         &record.kernel_pollers,
         &record.backed,
         &record.items,
@@ -225,6 +251,34 @@ fn begin(record: &Record) {
     record.received.store(0, Ordering::Relaxed);
     record.sending.reset();
     record.receiving.reset();
+}
+
+/// Records that this process has given back: the next sockets find them in the caches, however many come and go at once.
+///
+/// What it says is looked at by whoever claims a record, so that its places need not agree with each other.
+struct Freed {
+    count: AtomicU32,
+    places: [AtomicU32; FREED_MAX],
+}
+
+const FREED_MAX: usize = 128;
+static FREED: Freed = Freed { count: AtomicU32::new(0), places: [const { AtomicU32::new(0) }; FREED_MAX] };
+
+impl Freed {
+    fn put(&self, index: u32) {
+        let count = self.count.load(Ordering::Relaxed);
+        if let Some(place) = self.places.get(count as usize) {
+            place.store(index, Ordering::Relaxed);
+            self.count.store(count + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// 0: none is known.
+    fn take(&self) -> u32 {
+        let Some(count) = self.count.load(Ordering::Relaxed).checked_sub(1) else { return 0 };
+        self.count.store(count, Ordering::Relaxed);
+        self.places.get(count as usize).map_or(0, |place| place.load(Ordering::Relaxed))
+    }
 }
 
 /// `fd` is a new epoll set.
@@ -349,25 +403,26 @@ impl Leaving {
         account::ended(&self.socket);
         epoll::forget(&self.socket);
         offer::end(&self.socket);
-        let record = self.socket.record;
-        // The mappings go first, so that the next user of this place finds none.
-        let index = self.socket.index;
+        let (record, index) = (self.socket.record, self.socket.index);
+        // The mappings go first, with the last user, so that the next user of this place finds none.
         drop(self.socket);
-        if let Some(hold) = arena::own().and_then(|own| own.holds.get(index as usize))
-            && hold.users.load(Ordering::SeqCst) == 0
-        {
-            unmap(hold);
-        }
         record.stage.store(stage::PLAIN, Ordering::Relaxed);
         record.used.store(0, Ordering::Release);
-        if let Some(family) = arena::family() {
-            family.freed_record.store(index, Ordering::Relaxed);
-        }
+        FREED.put(index);
     }
 }
 
 /// Gives this process's mappings back.
+#[inline]
 fn unmap(hold: &Hold) {
+    // What was never paired holds nothing.
+    if !hold.own.load(Ordering::Acquire).is_null() || hold.peer.load(Ordering::Acquire) != 0 {
+        unmap_now(hold);
+    }
+}
+
+#[inline(never)]
+fn unmap_now(hold: &Hold) {
     for pointer in [&hold.own, &hold.remote] {
         let address = pointer.swap(ptr::null_mut(), Ordering::AcqRel);
         if !address.is_null() {
@@ -448,7 +503,10 @@ pub fn each_held(mut visit: impl FnMut(&Socket, i32)) {
 fn enter(fd: i32, entry: u32) {
     let Some(own) = arena::own() else { return };
     if let Some(place) = usize::try_from(fd).ok().and_then(|fd| own.descriptors.get(fd)) {
-        own.highest.fetch_max(fd as u32, Ordering::Relaxed);
+        // Changed under `CHANGING` alone.
+        if own.highest.load(Ordering::Relaxed) < fd as u32 {
+            own.highest.store(fd as u32, Ordering::Relaxed);
+        }
         place.store(entry, Ordering::Release);
     }
 }
@@ -462,11 +520,11 @@ impl<'a> Inside<'a> {
     /// `None`: calls look at the segments by now, so the kernel is not the place to sleep.
     #[inline(always)]
     pub fn enter(count: &'a AtomicU32, record: &Record) -> Option<Self> {
+        // SeqCst, as the next: pairs with the stores and loads in `offer::prepare`. Either we are counted there, or see the
+        // new stage here.
         count.fetch_add(1, Ordering::SeqCst);
         let inside = Self { count };
-        // Pairs with the fence in `offer::prepare`: either we are counted there, or see the new stage here.
-        fence(Ordering::SeqCst);
-        if record.stage.load(Ordering::Acquire) == stage::CARRIED { None } else { Some(inside) }
+        if record.stage.load(Ordering::SeqCst) == stage::CARRIED { None } else { Some(inside) }
     }
 }
 

@@ -143,3 +143,22 @@ fn who_asks_for_the_kernel_is_not_taken_out_of_it() {
     assert!(!SMALL.begin(&writer, &reader));
     assert_eq!(SMALL.course(&writer), Ok(Course::Kernel));
 }
+
+#[test]
+fn writers_hear_of_room_when_the_ring_becomes_half_empty() {
+    let mut ends = Ends::new();
+    let (writer, reader) = ends.windows();
+    let take = |length: usize| {
+        assert_eq!(receive(&reader, &writer, length).len(), length);
+        SMALL.is_relieved(&reader, &writer, length)
+    };
+    // 64 bytes are a full ring: half of it is 32.
+    assert_eq!(send(&writer, &reader, &[1; 64]), 64);
+    assert!(!take(31));
+    assert!(take(1));
+    assert!(!take(32));
+    assert_eq!(send(&writer, &reader, &[1; 32]), 32);
+    assert!(!take(32));
+    assert_eq!(send(&writer, &reader, &[1; 64]), 64);
+    assert!(take(64));
+}

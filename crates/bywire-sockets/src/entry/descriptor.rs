@@ -284,7 +284,10 @@ fn control_device(fd: c_int, request: usize, argument: *mut c_void) -> c_int {
 
 /// Calls on it wait from now on, or do not.
 fn keep_waiting(fd: c_int, waits: bool) {
-    if let Some(socket) = table::socket(fd) {
+    // Nobody asks the kernel about one that is not paired; whoever asks later hears it there.
+    if !table::is_unpaired(fd)
+        && let Some(socket) = table::socket(fd)
+    {
         socket.record.waits.store(if waits { 1 } else { 2 }, Ordering::Release);
     }
 }
