@@ -586,6 +586,16 @@ impl Stream {
         segment.load(FLAGS, Ordering::Acquire)
     }
 
+    /// Is everything read that was written for this end, in rings that nobody wants to leave?
+    #[inline(always)]
+    pub fn is_at_rest<S: Segment>(&self, own: &S, remote: &S) -> bool {
+        // Acquire: as in `available` and `flags`, for whoever goes on from here.
+        remote.load(TAIL, Ordering::Acquire) == own.load(HEAD, Ordering::Relaxed)
+            && remote.load(COURSE, Ordering::Acquire) == RING
+            && own.load(COURSE, Ordering::Acquire) == RING
+            && remote.load(FLAGS, Ordering::Acquire) | own.load(FLAGS, Ordering::Relaxed) == 0
+    }
+
     fn distance(&self, head: u64, tail: u64) -> Result<usize, Corrupt> {
         let unread = tail.wrapping_sub(head);
         if unread > self.ring_bytes as u64 { Err(Corrupt) } else { Ok(unread as usize) }

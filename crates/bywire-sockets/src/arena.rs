@@ -148,6 +148,8 @@ pub struct Item {
     pub spent: AtomicU8,
     /// Nothing was reported since it was armed: the next look reports what is there.
     pub fresh: AtomicU8,
+    /// The kernel is asked for what it has to be asked of a connection that is at rest; see `Connection::is_at_rest`.
+    pub settled: AtomicU8,
     /// In the set's list of carried ones.
     pub listed: AtomicU8,
     /// `Record::ended` as reported.

@@ -134,8 +134,16 @@ impl Place {
             _ => return real(),
         };
         let mut own = epoll_event { events: asked, u64: ITEM_DATA | u64::from(at) };
+        // Room is asked of the rings, so the kernel often has nothing else to hear; what is spent it must hear anyway.
+        let is_known = operation == libc::EPOLL_CTL_MOD
+            && wanted & (EDGE | ONCE) == 0
+            && item.spent.load(Ordering::Relaxed) == 0
+            && item.asked.load(Ordering::Relaxed) == asked;
         // SAFETY: a live event.
-        let status = unsafe { real::epoll_ctl(self.set_fd, operation, connection.fd, &raw mut own) };
+        let status = match is_known {
+            true => 0,
+            false => unsafe { real::epoll_ctl(self.set_fd, operation, connection.fd, &raw mut own) },
+        };
         if status != 0 {
             if operation == libc::EPOLL_CTL_ADD {
                 item.set.store(0, Ordering::Release);
@@ -288,6 +296,7 @@ fn arm(item: &Item, event: &epoll_event, fresh: u8) {
     item.data.store(event.u64, Ordering::Relaxed);
     item.spent.store(0, Ordering::Relaxed);
     item.heard.store(0, Ordering::Relaxed);
+    item.settled.store(0, Ordering::Relaxed);
     item.fresh.store(fresh, Ordering::Release);
 }
 
@@ -559,7 +568,11 @@ impl Place {
     fn event_of(&self, at: u32, item: &Item) -> Option<epoll_event> {
         let record = item.record.load(Ordering::Relaxed);
         let connection = table::by_index(item.fd.load(Ordering::Relaxed), record)?.mapped().ok()?;
-        let heard = item.heard.swap(0, Ordering::AcqRel);
+        let is_unheard = item.heard.load(Ordering::Acquire) == 0;
+        if is_unheard && item.settled.load(Ordering::Relaxed) != 0 && connection.is_at_rest() {
+            return None;
+        }
+        let heard = if is_unheard { 0 } else { item.heard.swap(0, Ordering::AcqRel) };
         if heard != 0 {
             connection.heard(heard as i16);
         }
@@ -581,6 +594,12 @@ impl Place {
         let is_due =
             if wanted & EDGE == 0 { bits != 0 } else { edge(item, bits, heard, tail, full, &connection) };
         if !is_due {
+            // Most connections of a large set stand still most of the time. One that waits for room does not.
+            let is_settled = wanted & OUT == 0
+                && bits == 0
+                && connection.is_at_rest()
+                && item.asked.load(Ordering::Relaxed) == ready.ask & !(EDGE | ONCE) | wanted & EDGE;
+            item.settled.store(is_settled.into(), Ordering::Relaxed);
             return None;
         }
         if wanted & ONCE != 0 {

@@ -70,6 +70,15 @@ impl Connection {
         ready
     }
 
+    /// Both directions in the rings, nothing to be read, nobody who asks or ends: as long as that is so, a look gives
+    /// nothing for whoever waits for bytes, and asks the kernel for the same.
+    pub fn is_at_rest(&self) -> bool {
+        STREAM.is_at_rest(&self.own, &self.remote)
+            && self.record.ended.load(Ordering::Acquire) == 0
+            && self.record.drained.load(Ordering::Acquire) != 0
+            && !self.is_broken()
+    }
+
     /// What has come to an end, asked of the kernel where either side has done something about it.
     fn ended(&self) -> u8 {
         let ended = self.record.ended.load(Ordering::Acquire);
