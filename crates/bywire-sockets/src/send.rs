@@ -161,7 +161,8 @@ fn send_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn F
                     deadline = connection.deadline(libc::SO_SNDTIMEO);
                 }
                 let woken = connection.sleep(Sleep::Room, fruitless, deadline, || {
-                    !matches!(STREAM.room(&connection.own, &connection.remote), Ok(0))
+                    // Another thread may be sending: the ring's beginning is its own to move.
+                    !matches!(STREAM.room_hint(&connection.own, &connection.remote), Ok(0))
                         || STREAM.course(&connection.own) != Ok(Course::Ring)
                 });
                 fruitless += 1;
