@@ -221,6 +221,36 @@ pub fn pair() -> (RawFd, RawFd) {
     (client.into_raw_fd(), server.into_raw_fd())
 }
 
+/// Talks over a pair until neither end gives the kernel any bytes.
+pub fn carry((client, server): (RawFd, RawFd)) {
+    let given = || [client, server].map(kernel_sent);
+    eventually("it is carried both ways", || {
+        let mut before = given();
+        for _ in 0..16 {
+            before = given();
+            for (from, to) in [(client, server), (server, client)] {
+                assert_eq!(send(from, b"!", 0), 1, "{}", errno());
+                assert!(poll_for(to, 20_000), "nothing is heard");
+                assert_eq!(receive(to, 1, 0), (1, b"!".to_vec()));
+            }
+        }
+        (given() == before).then_some(())
+    });
+}
+
+/// Bytes that the kernel was given to send, by its own account.
+pub fn kernel_sent(fd: RawFd) -> u64 {
+    // The place of `tcpi_bytes_sent` in `struct tcp_info` of linux/tcp.h.
+    const SENT: usize = 200;
+    let (mut found, mut length) = ([0u8; 256], 256);
+    // SAFETY: a live buffer of that length.
+    unsafe {
+        libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, found.as_mut_ptr().cast(), &raw mut length)
+    };
+    assert!(length as usize >= SENT + 8, "the kernel does not say what it has sent");
+    u64::from_ne_bytes(found[SENT..SENT + 8].try_into().expect("eight bytes"))
+}
+
 /// Waits until so many bytes have come to `fd`, or something else has: even within one machine, that takes time.
 pub fn settle(fd: RawFd, bytes: u64) {
     for _ in 0..200 {
