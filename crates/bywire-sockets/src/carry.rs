@@ -289,8 +289,7 @@ impl Connection {
         if spin::until(&again, deadline_ns) {
             return Woken::Look;
         }
-        STREAM.arm(&self.own, sleep);
-        let expected = STREAM.event(&self.remote);
+        let expected = STREAM.arm(&self.own, &self.remote, sleep);
         let woken = if again() {
             Woken::Look
         } else {
