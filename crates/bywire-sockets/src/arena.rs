@@ -104,6 +104,10 @@ pub struct Record {
     pub broken: AtomicU8,
     /// Who has set `SO_LINGER`; see [`crate::carry::linger`].
     pub lingers: AtomicU8,
+    /// Threads that are counted as sleepers in the kernel: nobody counts a killed one out.
+    pub sleepers: [AtomicU32; 4],
+    /// When it was last looked whether one of them was killed.
+    pub looked_ns: AtomicU64,
     /// One sender at a time.
     pub sending: Lock,
     /// One receiver at a time.

@@ -4,6 +4,7 @@ mod world;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use world::World;
 
 const ROUNDS: u64 = 100;
 /// A survivor that takes longer hangs: it looks at the kernel once a second at the latest.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(40);
 /// What a survivor that has seen a wrong byte ends with.
 const WRONG: i32 = 42;
 /// What a talker ends with that lost its peer before it had said everything.
@@ -44,6 +45,32 @@ fn a_killed_end_costs_nobody_a_wrong_byte_or_a_hang() {
     println!("{} of {rounds} rounds were carried", status.carried_ever);
     assert!(status.carried_ever > rounds / 4, "too few were carried for this to prove anything: {status:?}");
     assert_eq!(status.processes, 0, "nobody is left");
+}
+
+#[test]
+fn a_writer_that_is_killed_while_it_changes_over_ends_its_stream() {
+    let world = World::new();
+    let torn = world.path("torn.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/torn.c");
+    let compiled = Command::new("cc")
+        .args(["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
+        .arg(&torn)
+        .arg(source)
+        .output();
+    match compiled {
+        Ok(output) => {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        Err(error) => return println!("not run: a C compiler is needed: {error}"),
+    }
+    for round in 0..5 {
+        let (mut server, port) = start_echo(&world, round);
+        let preloaded = format!("{} {}", World::library().display(), torn.display());
+        let mut client =
+            command(&world, "talk", port, round).env("LD_PRELOAD", preloaded).spawn().expect("an end");
+        assert_eq!(end_of(&mut client, round).signal(), Some(libc::SIGKILL), "round {round}");
+        end_of(&mut server, round);
+    }
 }
 
 #[test]
