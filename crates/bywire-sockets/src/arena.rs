@@ -125,7 +125,7 @@ pub struct Set {
     pub carried: AtomicU32,
     /// Watched itself by another set or by poll.
     pub nested: AtomicU32,
-    /// Where the next look begins, so that nobody starves.
+    /// Looks that have found something since the kernel was last asked, so that nobody starves there.
     pub turn: AtomicU32,
     /// Held while registrations change.
     pub lock: Lock,

@@ -438,16 +438,16 @@ impl Wait<'_> {
             let found = (self.real)(self.events, self.count, left_ns);
             return self.result(place, found);
         }
-        let found = place.look(self.events, self.count);
-        if found > 0 {
-            let turn = place.set.turn.fetch_add(1, Ordering::Relaxed);
-            if !turn.is_multiple_of(KERNEL_EVERY) || found == self.count {
-                return Some(found);
-            }
-            let more = (self.real)(self.at(found), self.count - found, Some(0));
-            return Some(found + place.sort(self.at(found), more.max(0)));
-        }
+        // The kernel's come first then: a full array would leave no place for them.
         let mut found = 0;
+        if place.set.turn.load(Ordering::Relaxed) >= KERNEL_EVERY {
+            place.set.turn.store(0, Ordering::Relaxed);
+            found = place.sort(self.events, (self.real)(self.events, self.count, Some(0)));
+        }
+        found += place.look(self.at(found), self.count - found);
+        if found > 0 {
+            return Some(place.without_kernel(found));
+        }
         if left_ns != Some(0) {
             let deadline = left_ns.map(|left| kernel::now_ns().saturating_add(left));
             spin::until(
@@ -458,13 +458,13 @@ impl Wait<'_> {
                 deadline,
             );
             if found > 0 {
-                return Some(found);
+                return Some(place.without_kernel(found));
             }
         }
         let asleep = bell::asleep();
         let found = place.look(self.events, self.count);
         let found = if found > 0 {
-            found
+            place.without_kernel(found)
         } else {
             // Without a page nobody would ring: then sleeps are short.
             let left_ns =
@@ -492,6 +492,12 @@ impl Wait<'_> {
 }
 
 impl Place {
+    /// Counts a turn in which the kernel was not asked for what it has beside the rings.
+    fn without_kernel(&self, found: i32) -> i32 {
+        self.set.turn.fetch_add(1, Ordering::Relaxed);
+        found
+    }
+
     /// Keeps what the kernel says of carried connections for [`Self::look`], and leaves the rest to the program.
     fn sort(&self, events: *mut epoll_event, count: i32) -> i32 {
         let mut kept = 0;
@@ -518,14 +524,18 @@ impl Place {
 
     /// Reports carried connections that are ready.
     fn look(&self, events: *mut epoll_event, count: i32) -> i32 {
-        if self.set.carried.load(Ordering::Acquire) == 0 || count <= 0 {
+        if self.set.carried.load(Ordering::Acquire) == 0 {
             return 0;
         }
         let _held = self.set.lock.hold();
         let (mut found, mut at, mut last) = (0, self.set.carried.load(Ordering::Acquire), 0);
         for _ in 0..ITEMS {
             let Some(item) = item(at) else { break };
-            if found == count {
+            if found >= count {
+                // The ring that has woken this thread may have been for one that it does not look at.
+                if bell::is_anybody_asleep() && self.is_any_ready(at) {
+                    bell::ring_own();
+                }
                 self.rotate(at, last);
                 break;
             }
@@ -537,6 +547,19 @@ impl Place {
             (last, at) = (at, item.next_of_set.load(Ordering::Acquire));
         }
         found
+    }
+
+    /// Is one of these ready, from this one on?
+    fn is_any_ready(&self, first: u32) -> bool {
+        let mut at = first;
+        for _ in 0..ITEMS {
+            let Some(item) = item(at) else { return false };
+            if is_item_ready(item) {
+                return true;
+            }
+            at = item.next_of_set.load(Ordering::Acquire);
+        }
+        false
     }
 
     /// Puts what was not looked at first, so that nobody starves behind a few busy ones.
@@ -609,17 +632,13 @@ fn edge(item: &Item, bits: u32, heard: u32, tail: u64, full: u32, connection: &C
 pub fn is_ready(index: u32) -> bool {
     let Some(set) = arena::family().and_then(|family| family.sets.get(index as usize)) else { return false };
     let _held = set.lock.hold();
-    let mut at = set.carried.load(Ordering::Acquire);
-    for _ in 0..ITEMS {
-        let Some(item) = item(at) else { return false };
-        let wanted = item.events.load(Ordering::Relaxed) & !(EDGE | ONCE);
-        let ready = table::by_index(item.fd.load(Ordering::Relaxed), item.record.load(Ordering::Relaxed))
-            .and_then(|socket| socket.mapped().ok())
-            .map_or(Ready::default(), |connection| connection.ready(wanted));
-        if item.spent.load(Ordering::Relaxed) == 0 && ready.bits & wanted != 0 {
-            return true;
-        }
-        at = item.next_of_set.load(Ordering::Acquire);
-    }
-    false
+    Place { set_fd: -1, index, set }.is_any_ready(set.carried.load(Ordering::Acquire))
+}
+
+fn is_item_ready(item: &Item) -> bool {
+    let wanted = item.events.load(Ordering::Relaxed) & !(EDGE | ONCE);
+    let ready = table::by_index(item.fd.load(Ordering::Relaxed), item.record.load(Ordering::Relaxed))
+        .and_then(|socket| socket.mapped().ok())
+        .map_or(Ready::default(), |connection| connection.ready(wanted));
+    item.spent.load(Ordering::Relaxed) == 0 && ready.bits & wanted != 0
 }

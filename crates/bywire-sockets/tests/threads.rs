@@ -2,7 +2,8 @@
 
 mod world;
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use world::{Running, World};
@@ -113,5 +114,77 @@ fn a_receiver_that_was_killed_asleep_holds_nobody_up() {
             assert_eq!(world::receive(server, 1, 0), (1, byte.to_vec()), "after {rounds} rounds");
         }
         [client, server].into_iter().for_each(world::close);
+    }
+}
+
+/// One event of a set, by the number of what it is about.
+fn one_event(set: RawFd, patience_ms: i32) -> Option<u64> {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for one event.
+    let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, patience_ms) };
+    (found == 1).then_some(event.u64)
+}
+
+fn add(set: RawFd, fd: RawFd, events: i32, number: u64) {
+    let mut event = libc::epoll_event { events: events as u32, u64: number };
+    // SAFETY: a live event.
+    assert_eq!(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, 0);
+}
+
+#[test]
+fn a_full_array_leaves_the_kernels_events_a_place() {
+    if !is_driver("a_full_array_leaves_the_kernels_events_a_place") {
+        return;
+    }
+    let (client, server) = carried_pair(false);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
+    let set = world::epoll();
+    add(set, server, libc::EPOLLIN, 0);
+    add(set, listener.as_raw_fd(), libc::EPOLLIN, 1);
+    assert_eq!(world::send(client, &[0; 1000], 0), 1000);
+    let _caller = std::net::TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
+    // The connection has something each time.
+    let is_heard = (0..500).any(|_| {
+        let event = one_event(set, 20_000).expect("something is there");
+        event == 1 || world::receive(server, 1, 0).0 != 1
+    });
+    assert!(is_heard);
+}
+
+#[test]
+fn what_a_full_array_has_no_place_for_another_thread_takes() {
+    if !is_driver("what_a_full_array_has_no_place_for_another_thread_takes") {
+        return;
+    }
+    let pairs = [carried_pair(false), carried_pair(false)];
+    let set = world::epoll();
+    for (number, (_, server)) in pairs.iter().enumerate() {
+        add(set, *server, libc::EPOLLIN | libc::EPOLLET, number as u64);
+    }
+    static TAKEN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+    for _ in 0..2 {
+        std::thread::spawn(move || {
+            loop {
+                let Some(number) = one_event(set, -1).map(|number| number as usize) else { continue };
+                if world::receive(pairs[number].1, 1, 0).0 != 1 {
+                    continue;
+                }
+                let round = TAKEN[number].fetch_add(1, Ordering::SeqCst) + 1;
+                // It comes back only when the other connection was heard, which is the other thread's.
+                world::eventually("the other thread takes the other one", || {
+                    (TAKEN[1 - number].load(Ordering::SeqCst) >= round).then_some(())
+                });
+            }
+        });
+    }
+    for round in 1..=20 {
+        // Both are asleep by now, as a rule.
+        std::thread::sleep(Duration::from_millis(50));
+        for (client, _) in pairs {
+            assert_eq!(world::send(client, b"!", 0), 1);
+        }
+        world::eventually("both are taken", || {
+            TAKEN.iter().all(|taken| taken.load(Ordering::SeqCst) == round).then_some(())
+        });
     }
 }
