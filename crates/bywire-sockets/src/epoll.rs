@@ -4,7 +4,7 @@
 //! only what the rings do not know. What it says of one is kept until the same look that asks the rings: so each
 //! connection is reported once, with everything that it is ready for.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 
 use bywire_pairing::reason::Reason;
 use libc::epoll_event;
@@ -118,6 +118,10 @@ impl Place {
             Err(plain) => return self.register_plainly(&plain, operation, event, known, real),
             Ok(connection) => connection,
         };
+        // Where no ring can be heard, the kernel tells everything.
+        if !self.add_bell() {
+            connection.bring_back_or_break(Reason::Memory);
+        }
         // The kernel decides whether this is possible at all, with what it will be asked.
         let wanted = { event.events };
         let asked = asked(&connection, wanted);
@@ -148,7 +152,6 @@ impl Place {
         item.asked.store(asked, Ordering::Relaxed);
         arm(item, &event, 1);
         self.list(&connection, at, item);
-        self.add_bell();
         // Whoever sleeps in this set has not looked at the rings for it.
         bell::ring_own();
         0
@@ -172,6 +175,7 @@ impl Place {
                 Some((at, item)) => {
                     arm(item, &event, 0);
                     self.link(socket, at, item);
+                    self.catch_up(socket, at, item);
                 }
                 None => socket.stay(Reason::Memory),
             },
@@ -179,6 +183,24 @@ impl Place {
             _ => socket.stay(Reason::Epoll),
         }
         0
+    }
+
+    /// Does for a fresh registration what [`convert`] has done for all that it has found, if that was meanwhile.
+    fn catch_up(&self, socket: &Socket, at: u32, item: &Item) {
+        // Pairs with the fence in `offer::prepare`: either this is found in the socket's list, or the stage here.
+        fence(Ordering::SeqCst);
+        if !socket.is_carried() {
+            return;
+        }
+        let Some(Ok(connection)) = table::by_index(socket.fd, socket.index).map(Socket::mapped) else {
+            return;
+        };
+        if !self.add_bell() {
+            connection.bring_back_or_break(Reason::Memory);
+        }
+        self.list(&connection, at, item);
+        ask_again(self.set_fd, &connection, at, item);
+        bell::ring_own();
     }
 
     fn link(&self, socket: &Socket, at: u32, item: &Item) {
