@@ -30,16 +30,24 @@ fn a_killed_end_costs_nobody_a_wrong_byte_or_a_hang() {
     }
     let world = World::new();
     let rounds = std::env::var("BYWIRE_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number"));
+    let mut carried = 0;
     for round in 0..rounds {
         let (mut server, port) = start_echo(&world, round % 5);
         let mut client = role(&world, "talk", port, round % 5);
-        std::thread::sleep(Duration::from_micros(8000 + round * 7919 % 40_000));
+        let mut delay_us = 8000 + round * 7919 % 40_000;
+        if round % 4 < 2 {
+            // Of these it is certain that they were carried.
+            world::eventually("it is carried", || (world.status().carried_ever > carried).then_some(()));
+            delay_us %= 5000;
+        }
+        std::thread::sleep(Duration::from_micros(delay_us));
         let (killed, survivor) =
             if round % 2 == 0 { (&mut server, &mut client) } else { (&mut client, &mut server) };
         killed.kill().expect("killed");
         killed.wait().expect("gone");
         let status = end_of(survivor, round);
         assert!(status.code() != Some(WRONG), "round {round}: a wrong byte");
+        carried = world.status().carried_ever;
     }
     let status = world.status();
     println!("{} of {rounds} rounds were carried", status.carried_ever);
@@ -90,13 +98,24 @@ fn a_killed_service_costs_nobody_a_connection() {
         let mut client =
             command(&world, "talk", port, round % 5).env("BYWIRE_TEST_TALKS", "600").spawn().expect("an end");
         std::thread::sleep(Duration::from_micros(2000 + round * 7919 % 40_000));
-        carried += bywire_pairing::status::ask(&world.service).map_or(0, |status| status.carried_ever);
+        let mut is_carried = false;
+        while !is_carried {
+            let is_over = client.try_wait().expect("ours").is_some();
+            is_carried =
+                bywire_pairing::status::ask(&world.service).is_ok_and(|status| status.carried_ever > 0);
+            if is_over || round % 2 == 0 {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        carried += u32::from(is_carried);
         service.kill().expect("killed");
         service.wait().expect("gone");
         assert_eq!(end_of(&mut client, round).code(), Some(0), "round {round}");
         end_of(&mut server, round);
     }
     println!("{carried} of {rounds} rounds were carried before the service was killed");
+    assert!(carried > 0, "none was carried, which proves nothing");
 }
 
 fn start_echo(world: &World, calls: u64) -> (Child, u16) {
