@@ -515,11 +515,15 @@ impl Stream {
 
     // Both.
 
-    /// Announces a sleeper. The caller takes [`Self::event`], looks at everything once more, and only then sleeps.
-    pub fn arm<S: Segment>(&self, own: &S, sleep: Sleep) {
+    /// Announces a sleeper: what it expects of the peer's event word. The caller looks at everything once more, and only
+    /// then sleeps.
+    pub fn arm<S: Segment>(&self, own: &S, remote: &S, sleep: Sleep) -> u32 {
+        // Before it is announced: a wake of its round that comes at once changes what is expected.
+        let expected = self.event(remote);
         own.add(ASLEEP, sleep.unit() + ROUND, Ordering::Relaxed);
         // Pairs with the fence in `wake`.
         own.fence();
+        expected
     }
 
     /// The sleeper is awake.

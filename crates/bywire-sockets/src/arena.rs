@@ -104,6 +104,10 @@ pub struct Record {
     pub broken: AtomicU8,
     /// Who has set `SO_LINGER`; see [`crate::carry::linger`].
     pub lingers: AtomicU8,
+    /// Threads that are counted as sleepers in the kernel: nobody counts a killed one out.
+    pub sleepers: [AtomicU32; 4],
+    /// When it was last looked whether one of them was killed.
+    pub looked_ns: AtomicU64,
     /// One sender at a time.
     pub sending: Lock,
     /// One receiver at a time.
@@ -121,7 +125,7 @@ pub struct Set {
     pub carried: AtomicU32,
     /// Watched itself by another set or by poll.
     pub nested: AtomicU32,
-    /// Where the next look begins, so that nobody starves.
+    /// Looks that have found something since the kernel was last asked, so that nobody starves there.
     pub turn: AtomicU32,
     /// Held while registrations change.
     pub lock: Lock,

@@ -169,6 +169,13 @@ impl Drop for Asleep {
     }
 }
 
+/// Does a thread of ours sleep where only the bell wakes it?
+pub fn is_anybody_asleep() -> bool {
+    // SAFETY: null, or a page that stays mapped.
+    let page = unsafe { PAGE.load(Ordering::Acquire).as_ref() };
+    page.is_some_and(|page| !page.load(Ordering::Relaxed).is_multiple_of(SLEEP))
+}
+
 /// Wakes the program at the other end, if it sleeps.
 pub fn ring(index: u32) {
     let Some(peer) = peer(index) else { return };

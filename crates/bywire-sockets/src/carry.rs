@@ -9,7 +9,7 @@ use bywire_ring::stream::{
 };
 
 use crate::table::{self, Connection, STREAM, Socket};
-use crate::{bell, errno, kernel, real, spin};
+use crate::{bell, errno, kernel, lock, process, real, spin};
 
 /// Bits of `Record::ended`, as poll gives them.
 pub const FINISHED: u8 = 1;
@@ -48,7 +48,7 @@ pub enum Source {
     KernelUntil(u64),
     /// In the ring: so many bytes are there.
     Ring(usize),
-    /// Undecided for a moment.
+    /// Undecided for a moment; see [`Connection::settle`].
     Moment,
     /// In the ring, and not to be taken out any more: the other end was asked to give it to the kernel.
     Held,
@@ -89,6 +89,12 @@ impl Connection {
         let course = STREAM.course(&self.remote)?;
         match course {
             Course::Kernel => return Ok(Source::Kernel),
+            // A writer that was killed on its way leaves it so; nothing comes behind the kernel's end.
+            Course::Pending
+                if self.record.ended.load(Ordering::Acquire) & (FINISHED | HUNG_UP | FAILED) != 0 =>
+            {
+                return Ok(Source::KernelUntil(u64::MAX));
+            }
             Course::Pending => return Ok(Source::Moment),
             Course::Ring | Course::Back(_) => {}
         }
@@ -111,6 +117,56 @@ impl Connection {
             Course::Ring if self.has_asked_back() => Ok(Source::Held),
             _ => self.in_ring().map(Source::Ring),
         }
+    }
+
+    /// As [`Self::source`], with a look, now and then, at whether a moment goes on because somebody was killed.
+    pub fn settle(&self) -> Result<Source, Corrupt> {
+        let source = self.source()?;
+        if source != Source::Moment {
+            return Ok(source);
+        }
+        let (now, looked) = (kernel::now_ns(), &self.record.looked_ns);
+        if now.wrapping_sub(looked.load(Ordering::Relaxed)) < ASK_NS {
+            return Ok(source);
+        }
+        looked.store(now, Ordering::Relaxed);
+        self.ask_kernel();
+        errno::keep(|| {
+            for sleeper in &self.record.sleepers {
+                let thread = sleeper.load(Ordering::Acquire);
+                if thread != 0 && !process::lives(thread) {
+                    self.leave_kernel(thread);
+                }
+            }
+        });
+        self.source()
+    }
+
+    /// Goes to sleep in the kernel, if it may: the course, as by `STREAM.enter`. [`Self::leave_kernel`] follows.
+    pub fn enter_kernel(&self) -> Result<Course, Corrupt> {
+        let course = STREAM.enter(&self.own, &self.remote);
+        // One more than there are places for is not known if it is killed.
+        self.change_sleeper(0, lock::thread());
+        course
+    }
+
+    /// One sleeper in the kernel less: this thread, or one that was killed.
+    pub fn leave_kernel(&self, thread: u32) {
+        if self.change_sleeper(thread, 0) || thread == lock::thread() {
+            STREAM.leave(&self.own);
+        }
+    }
+
+    fn change_sleeper(&self, from: u32, to: u32) -> bool {
+        self.record
+            .sleepers
+            .iter()
+            .any(|sleeper| sleeper.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+    }
+
+    /// What the kernel has while the writer changes over lies before the cut, and is anybody's if nobody sleeps for it.
+    pub fn is_early(&self) -> bool {
+        STREAM.course(&self.remote) == Ok(Course::Pending) && self.kernel_readers() == 0
     }
 
     /// Was the other end asked to give the kernel what is in its ring? One that has shut down, or is no more, will not.
@@ -194,15 +250,16 @@ impl Connection {
         let wake = STREAM.wake(&self.own, &self.remote, news, woken);
         if wake.futex {
             self.record.woken.store(wake.round, Ordering::Relaxed);
-            // SAFETY: a word of a mapped segment.
-            errno::keep(|| unsafe {
-                let (word, all) = (self.own.event_address() as usize, i32::MAX as usize);
-                real::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE as usize, all, 0, 0, 0)
-            });
+            strike(self.own.event_address());
         }
         if wake.bell {
             bell::ring(self.hold.peer.load(Ordering::Acquire));
         }
+    }
+
+    /// Wakes threads of this end that sleep on the peer's word: a shutdown is news to them.
+    pub fn wake_own(&self) {
+        strike(self.remote.event_address());
     }
 
     /// How many bytes fit now, for one who wants to send `wanted`. Called with the sending lock held.
@@ -289,8 +346,7 @@ impl Connection {
         if spin::until(&again, deadline_ns) {
             return Woken::Look;
         }
-        STREAM.arm(&self.own, sleep);
-        let expected = STREAM.event(&self.remote);
+        let expected = STREAM.arm(&self.own, &self.remote, sleep);
         let woken = if again() {
             Woken::Look
         } else {
@@ -522,6 +578,15 @@ impl Connection {
     pub fn is_broken(&self) -> bool {
         self.record.broken.load(Ordering::Acquire) != 0
     }
+}
+
+/// Wakes whoever sleeps on the word at `address`.
+fn strike(address: *const u32) {
+    // SAFETY: a word of a mapped segment.
+    errno::keep(|| unsafe {
+        let (word, all) = (address as usize, i32::MAX as usize);
+        real::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE as usize, all, 0, 0, 0)
+    });
 }
 
 /// `struct futex_waitv` of linux/futex.h.

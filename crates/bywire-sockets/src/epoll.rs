@@ -4,7 +4,7 @@
 //! only what the rings do not know. What it says of one is kept until the same look that asks the rings: so each
 //! connection is reported once, with everything that it is ready for.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 
 use bywire_pairing::reason::Reason;
 use libc::epoll_event;
@@ -118,6 +118,10 @@ impl Place {
             Err(plain) => return self.register_plainly(&plain, operation, event, known, real),
             Ok(connection) => connection,
         };
+        // Where no ring can be heard, the kernel tells everything.
+        if !self.add_bell() {
+            connection.bring_back_or_break(Reason::Memory);
+        }
         // The kernel decides whether this is possible at all, with what it will be asked.
         let wanted = { event.events };
         let asked = asked(&connection, wanted);
@@ -156,7 +160,6 @@ impl Place {
         item.asked.store(asked, Ordering::Relaxed);
         arm(item, &event, 1);
         self.list(&connection, at, item);
-        self.add_bell();
         // Whoever sleeps in this set has not looked at the rings for it.
         bell::ring_own();
         0
@@ -180,6 +183,7 @@ impl Place {
                 Some((at, item)) => {
                     arm(item, &event, 0);
                     self.link(socket, at, item);
+                    self.catch_up(socket, at, item);
                 }
                 None => socket.stay(Reason::Memory),
             },
@@ -187,6 +191,24 @@ impl Place {
             _ => socket.stay(Reason::Epoll),
         }
         0
+    }
+
+    /// Does for a fresh registration what [`convert`] has done for all that it has found, if that was meanwhile.
+    fn catch_up(&self, socket: &Socket, at: u32, item: &Item) {
+        // Pairs with the fence in `offer::prepare`: either this is found in the socket's list, or the stage here.
+        fence(Ordering::SeqCst);
+        if !socket.is_carried() {
+            return;
+        }
+        let Some(Ok(connection)) = table::by_index(socket.fd, socket.index).map(Socket::mapped) else {
+            return;
+        };
+        if !self.add_bell() {
+            connection.bring_back_or_break(Reason::Memory);
+        }
+        self.list(&connection, at, item);
+        ask_again(self.set_fd, &connection, at, item);
+        bell::ring_own();
     }
 
     fn link(&self, socket: &Socket, at: u32, item: &Item) {
@@ -447,16 +469,16 @@ impl Wait<'_> {
             let found = (self.real)(self.events, self.count, left_ns);
             return self.result(place, found);
         }
-        let found = place.look(self.events, self.count);
-        if found > 0 {
-            let turn = place.set.turn.fetch_add(1, Ordering::Relaxed);
-            if !turn.is_multiple_of(KERNEL_EVERY) || found == self.count {
-                return Some(found);
-            }
-            let more = (self.real)(self.at(found), self.count - found, Some(0));
-            return Some(found + place.sort(self.at(found), more.max(0)));
-        }
+        // The kernel's come first then: a full array would leave no place for them.
         let mut found = 0;
+        if place.set.turn.load(Ordering::Relaxed) >= KERNEL_EVERY {
+            place.set.turn.store(0, Ordering::Relaxed);
+            found = place.sort(self.events, (self.real)(self.events, self.count, Some(0)));
+        }
+        found += place.look(self.at(found), self.count - found);
+        if found > 0 {
+            return Some(place.without_kernel(found));
+        }
         if left_ns != Some(0) {
             let deadline = left_ns.map(|left| kernel::now_ns().saturating_add(left));
             spin::until(
@@ -467,13 +489,13 @@ impl Wait<'_> {
                 deadline,
             );
             if found > 0 {
-                return Some(found);
+                return Some(place.without_kernel(found));
             }
         }
         let asleep = bell::asleep();
         let found = place.look(self.events, self.count);
         let found = if found > 0 {
-            found
+            place.without_kernel(found)
         } else {
             // Without a page nobody would ring: then sleeps are short.
             let left_ns =
@@ -501,6 +523,12 @@ impl Wait<'_> {
 }
 
 impl Place {
+    /// Counts a turn in which the kernel was not asked for what it has beside the rings.
+    fn without_kernel(&self, found: i32) -> i32 {
+        self.set.turn.fetch_add(1, Ordering::Relaxed);
+        found
+    }
+
     /// Keeps what the kernel says of carried connections for [`Self::look`], and leaves the rest to the program.
     fn sort(&self, events: *mut epoll_event, count: i32) -> i32 {
         let mut kept = 0;
@@ -527,14 +555,18 @@ impl Place {
 
     /// Reports carried connections that are ready.
     fn look(&self, events: *mut epoll_event, count: i32) -> i32 {
-        if self.set.carried.load(Ordering::Acquire) == 0 || count <= 0 {
+        if self.set.carried.load(Ordering::Acquire) == 0 {
             return 0;
         }
         let _held = self.set.lock.hold();
         let (mut found, mut at, mut last) = (0, self.set.carried.load(Ordering::Acquire), 0);
         for _ in 0..ITEMS {
             let Some(item) = item(at) else { break };
-            if found == count {
+            if found >= count {
+                // The ring that has woken this thread may have been for one that it does not look at.
+                if bell::is_anybody_asleep() && self.is_any_ready(at) {
+                    bell::ring_own();
+                }
                 self.rotate(at, last);
                 break;
             }
@@ -546,6 +578,19 @@ impl Place {
             (last, at) = (at, item.next_of_set.load(Ordering::Acquire));
         }
         found
+    }
+
+    /// Is one of these ready, from this one on?
+    fn is_any_ready(&self, first: u32) -> bool {
+        let mut at = first;
+        for _ in 0..ITEMS {
+            let Some(item) = item(at) else { return false };
+            if is_item_ready(item) {
+                return true;
+            }
+            at = item.next_of_set.load(Ordering::Acquire);
+        }
+        false
     }
 
     /// Puts what was not looked at first, so that nobody starves behind a few busy ones.
@@ -628,17 +673,13 @@ fn edge(item: &Item, bits: u32, heard: u32, tail: u64, full: u32, connection: &C
 pub fn is_ready(index: u32) -> bool {
     let Some(set) = arena::family().and_then(|family| family.sets.get(index as usize)) else { return false };
     let _held = set.lock.hold();
-    let mut at = set.carried.load(Ordering::Acquire);
-    for _ in 0..ITEMS {
-        let Some(item) = item(at) else { return false };
-        let wanted = item.events.load(Ordering::Relaxed) & !(EDGE | ONCE);
-        let ready = table::by_index(item.fd.load(Ordering::Relaxed), item.record.load(Ordering::Relaxed))
-            .and_then(|socket| socket.mapped().ok())
-            .map_or(Ready::default(), |connection| connection.ready(wanted));
-        if item.spent.load(Ordering::Relaxed) == 0 && ready.bits & wanted != 0 {
-            return true;
-        }
-        at = item.next_of_set.load(Ordering::Acquire);
-    }
-    false
+    Place { set_fd: -1, index, set }.is_any_ready(set.carried.load(Ordering::Acquire))
+}
+
+fn is_item_ready(item: &Item) -> bool {
+    let wanted = item.events.load(Ordering::Relaxed) & !(EDGE | ONCE);
+    let ready = table::by_index(item.fd.load(Ordering::Relaxed), item.record.load(Ordering::Relaxed))
+        .and_then(|socket| socket.mapped().ok())
+        .map_or(Ready::default(), |connection| connection.ready(wanted));
+    item.spent.load(Ordering::Relaxed) == 0 && ready.bits & wanted != 0
 }

@@ -152,6 +152,16 @@ pub fn wait(fd: i32, events: i16, timeout_ms: i32) -> Result<i16, i32> {
     }
 }
 
+/// What `poll` says before this time, for ever if there is none; `Err` with the error number, `EAGAIN` when it has passed.
+pub fn wait_until(fd: i32, events: i16, deadline_ns: Option<u64>) -> Result<i16, i32> {
+    let left_ns = deadline_ns.map(|deadline| deadline.saturating_sub(now_ns()));
+    let timeout_ms = left_ns.map_or(-1, |left| left.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
+    match wait(fd, events, timeout_ms)? {
+        0 if deadline_ns.is_some_and(|deadline| deadline <= now_ns()) => Err(libc::EAGAIN),
+        found => Ok(found),
+    }
+}
+
 /// Nanoseconds of the clock that only goes forward.
 pub fn now_ns() -> u64 {
     let mut time = MaybeUninit::<libc::timespec>::zeroed();

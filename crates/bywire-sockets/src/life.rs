@@ -273,6 +273,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
     errno::keep(|| {
         connection.ask_kernel();
         connection.tell(News::Course);
+        connection.wake_own();
     });
     status
 }

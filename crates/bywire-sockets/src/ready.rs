@@ -35,7 +35,7 @@ impl Connection {
             return Ready { bits: IN | OUT | RDHUP | ALWAYS, ask: 0 };
         }
         let mut ready = Ready { bits: 0, ask: wanted & !(IN | OUT | RDHUP) };
-        match self.source() {
+        match self.settle() {
             Ok(Source::Kernel | Source::KernelUntil(_) | Source::Moment) => ready.ask |= wanted & IN,
             // What is held comes through the kernel, and only after a word from the other end.
             Ok(Source::Ring(0) | Source::Held) => {}

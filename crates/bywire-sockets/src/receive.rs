@@ -10,7 +10,7 @@ use crate::arena::Record;
 use crate::carry::{Source, Woken};
 use crate::parts::Parts;
 use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket};
-use crate::{errno, kernel, offer, real};
+use crate::{errno, kernel, lock, offer, real};
 
 /// Flags of a receive that do not concern the stream: the kernel answers them.
 const ASIDE: i32 = libc::MSG_OOB | libc::MSG_ERRQUEUE;
@@ -74,6 +74,8 @@ enum Step {
     Received(usize),
     /// Nothing there.
     Empty,
+    /// Where the next byte is will be known in a moment.
+    Moment,
     /// The stream has ended.
     End,
     /// This error number.
@@ -88,7 +90,7 @@ fn receive_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dy
     let total = parts.total();
     // What `MSG_WAITALL` asks for is put together here: part of it may be in the kernel, part in the ring.
     let is_patient = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
-    let (mut done, mut fruitless, mut deadline) = (0, 0, None);
+    let (mut done, mut fruitless, mut deadline, mut moment) = (0, 0, None, None);
     forget_jumped(connection);
     loop {
         connection.serve();
@@ -110,11 +112,13 @@ fn receive_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dy
                 continue;
             }
             Step::Again => continue,
+            // Somebody else is in the middle of it, for microseconds, if nothing has stopped it.
+            Step::Moment if is_short(&mut moment) => continue,
             Step::End => return done as isize,
-            _ if done > 0 && !matches!(step, Step::Empty | Step::Real) => return done as isize,
+            Step::Failed(_) if done > 0 => return done as isize,
             Step::Failed(number) => return errno::fail(number),
             Step::Real if done == 0 => return real(),
-            Step::Real | Step::Empty => {}
+            Step::Real | Step::Empty | Step::Moment => {}
         }
         if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
             return if done > 0 { done as isize } else { errno::fail(libc::EAGAIN) };
@@ -122,12 +126,14 @@ fn receive_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dy
         if deadline.is_none() {
             deadline = connection.deadline(libc::SO_RCVTIMEO);
         }
-        let woken = if matches!(step, Step::Real) {
-            wait_in_kernel(connection)
-        } else {
-            connection.sleep(Sleep::Bytes, fruitless, deadline, || {
+        let woken = match step {
+            Step::Real => wait_in_kernel(connection, deadline),
+            // A sleeper that leaves the kernel wakes nobody: so these sleeps stay short.
+            Step::Moment => connection
+                .sleep(Sleep::Bytes, 0, deadline, || !matches!(connection.source(), Ok(Source::Moment))),
+            _ => connection.sleep(Sleep::Bytes, fruitless, deadline, || {
                 !matches!(connection.source(), Ok(Source::Ring(0) | Source::Held))
-            })
+            }),
         };
         fruitless += 1;
         match woken {
@@ -140,6 +146,20 @@ fn receive_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dy
             return errno::fail(libc::EBADF);
         }
     }
+}
+
+/// How long a moment may last.
+const MOMENT_NS: u64 = 1_000_000;
+
+/// Offers the core to others for as long as a moment lasts that began with the first call; `false`: it lasts longer.
+fn is_short(since: &mut Option<u64>) -> bool {
+    let now = kernel::now_ns();
+    if now.saturating_sub(*since.get_or_insert(now)) >= MOMENT_NS {
+        return false;
+    }
+    // SAFETY: no arguments.
+    unsafe { libc::sched_yield() };
+    true
 }
 
 /// A stream has no seams: a call that has come to the end of what one place holds goes on in the next.
@@ -162,13 +182,13 @@ fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Resu
         return sleep_in_kernel(connection, parts, done, flags);
     }
     let held = connection.record.receiving.hold();
-    match connection.source()? {
+    match connection.settle()? {
         Source::Moment => {
-            drop(held);
-            // Somebody else is in the middle of it, for microseconds.
-            // SAFETY: no arguments.
-            unsafe { libc::sched_yield() };
-            Ok(Step::Again)
+            let waits = flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking();
+            if waits || !connection.is_early() {
+                return Ok(Step::Moment);
+            }
+            Ok(take_from_kernel(connection, parts, done, flags, u64::MAX))
         }
         Source::Kernel if STREAM.course(&connection.remote)? == Course::Kernel => Ok(Step::Again),
         Source::Kernel => Ok(back_in_kernel(connection, parts, done, flags)),
@@ -250,7 +270,7 @@ fn forget_jumped(connection: &Connection) {
     let here = 0u8;
     if segment == connection.own.base() as usize && (&raw const here) as usize >= place {
         SLEEPER.set((0, 0));
-        STREAM.leave(&connection.own);
+        connection.leave_kernel(lock::thread());
     }
 }
 
@@ -258,7 +278,7 @@ fn forget_jumped(connection: &Connection) {
 #[inline(never)]
 fn sleep_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Result<Step, Corrupt> {
     let (before, place) = (SLEEPER.get(), 0u8);
-    let course = STREAM.enter(&connection.own, &connection.remote);
+    let course = connection.enter_kernel();
     SLEEPER.set((connection.own.base() as usize, (&raw const place) as usize));
     let step = if course == Ok(Course::Kernel) {
         let received = receive_now(connection, parts, done, flags & !libc::MSG_WAITALL, usize::MAX);
@@ -269,7 +289,7 @@ fn sleep_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i
     };
     // Somebody on another stack may have taken it for one that was left behind.
     if SLEEPER.replace(before) != (0, 0) {
-        STREAM.leave(&connection.own);
+        connection.leave_kernel(lock::thread());
     }
     course?;
     Ok(match step {
@@ -291,8 +311,9 @@ fn back_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i3
     }
 }
 
-fn wait_in_kernel(connection: &Connection) -> Woken {
-    match kernel::wait(connection.fd, libc::POLLIN, -1) {
+fn wait_in_kernel(connection: &Connection, deadline_ns: Option<u64>) -> Woken {
+    match kernel::wait_until(connection.fd, libc::POLLIN, deadline_ns) {
+        Err(libc::EAGAIN) => Woken::TimeOut,
         Err(_) => Woken::Signal,
         Ok(_) => Woken::Look,
     }

@@ -116,9 +116,8 @@ fn send_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn F
             // What is only half done here goes on in the kernel.
             Ok(Course::Back(_)) if done > 0 => through_kernel(connection, parts, done, flags),
             Ok(Course::Back(_) | Course::Ring) => return real(),
-            // Somebody else is in the middle of it.
             Ok(Course::Pending) | Err(_) => {
-                drop(connection.record.sending.hold());
+                wait_for_course(connection);
                 Step::Sent(0)
             }
         };
@@ -130,15 +129,6 @@ fn send_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn F
                 }
                 fruitless = if sent > 0 { 0 } else { fruitless };
             }
-            Step::Kernel if done > 0 => match through_kernel_or_sleep(connection, parts, done, flags) {
-                Ok(sent) => {
-                    done += sent;
-                    if done >= total {
-                        return done as isize;
-                    }
-                }
-                Err(_) => return done as isize,
-            },
             Step::Kernel => {
                 // As the program asked, sleeping where it sleeps without us.
                 let Some(_inside) = Writing::enter(connection) else { continue };
@@ -161,7 +151,8 @@ fn send_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn F
                     deadline = connection.deadline(libc::SO_SNDTIMEO);
                 }
                 let woken = connection.sleep(Sleep::Room, fruitless, deadline, || {
-                    !matches!(STREAM.room(&connection.own, &connection.remote), Ok(0))
+                    // Another thread may be sending: the ring's beginning is its own to move.
+                    !matches!(STREAM.room_hint(&connection.own, &connection.remote), Ok(0))
                         || STREAM.course(&connection.own) != Ok(Course::Ring)
                 });
                 fruitless += 1;
@@ -228,6 +219,16 @@ impl Drop for Writing<'_> {
     }
 }
 
+/// Somebody else changes it over, holding the lock; who was killed on the way is taken over from, and it stays as it was.
+fn wait_for_course(connection: &Connection) {
+    let held = connection.record.sending.hold();
+    if STREAM.course(&connection.own) == Ok(Course::Pending) {
+        STREAM.abandon(&connection.own);
+        drop(held);
+        connection.tell(News::Course);
+    }
+}
+
 /// Leaves the kernel, if the other end is ready: with one more piece through it, which wakes whoever sleeps there.
 fn change_over(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
     let left = parts.total().saturating_sub(done);
@@ -284,32 +285,26 @@ fn send_now(fd: i32, space: &mut [iovec], count: usize, flags: i32) -> isize {
 
 /// Bytes of a call that began in the ring, and goes on in the kernel.
 fn through_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
-    match through_kernel_or_sleep(connection, parts, done, flags) {
-        Ok(sent) => Step::Sent(sent),
-        Err(_) => Step::Refused,
-    }
-}
-
-fn through_kernel_or_sleep(
-    connection: &Connection,
-    parts: &Parts,
-    done: usize,
-    flags: i32,
-) -> Result<usize, i32> {
     let (mut space, count) = parts.rest(done);
     let _inside = Writing { connection };
     connection.record.kernel_writers.fetch_add(1, Ordering::SeqCst);
+    let mut deadline = None;
     loop {
         let sent = send_now(connection.fd, &mut space, count, flags);
         if sent > 0 {
             connection.record.sent.fetch_add(sent as u64, Ordering::SeqCst);
-            return Ok(sent as usize);
+            return Step::Sent(sent as usize);
         }
         let error = errno::last();
         if error != libc::EAGAIN || flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
-            return Err(error);
+            return Step::Refused;
         }
-        kernel::wait(connection.fd, libc::POLLOUT, -1)?;
+        if deadline.is_none() {
+            deadline = connection.deadline(libc::SO_SNDTIMEO);
+        }
+        if kernel::wait_until(connection.fd, libc::POLLOUT, deadline).is_err() {
+            return Step::Refused;
+        }
     }
 }
 

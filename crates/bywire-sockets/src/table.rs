@@ -242,11 +242,15 @@ fn begin(record: &Record) {
         &record.woken,
         &record.sends,
         &record.distance,
-    ] {
+    ]
+    .into_iter()
+    .chain(&record.sleepers)
+    {
         field.store(0, Ordering::Relaxed);
     }
     record.seen_head.store(0, Ordering::Relaxed);
     record.asked_ns.store(0, Ordering::Relaxed);
+    record.looked_ns.store(0, Ordering::Relaxed);
     record.sent.store(0, Ordering::Relaxed);
     record.received.store(0, Ordering::Relaxed);
     record.sending.reset();

@@ -4,6 +4,7 @@ mod world;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use world::World;
 
 const ROUNDS: u64 = 100;
 /// A survivor that takes longer hangs: it looks at the kernel once a second at the latest.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(40);
 /// What a survivor that has seen a wrong byte ends with.
 const WRONG: i32 = 42;
 /// What a talker ends with that lost its peer before it had said everything.
@@ -29,21 +30,55 @@ fn a_killed_end_costs_nobody_a_wrong_byte_or_a_hang() {
     }
     let world = World::new();
     let rounds = std::env::var("BYWIRE_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number"));
+    let mut carried = 0;
     for round in 0..rounds {
         let (mut server, port) = start_echo(&world, round % 5);
         let mut client = role(&world, "talk", port, round % 5);
-        std::thread::sleep(Duration::from_micros(8000 + round * 7919 % 40_000));
+        let mut delay_us = 8000 + round * 7919 % 40_000;
+        if round % 4 < 2 {
+            // Of these it is certain that they were carried.
+            world::eventually("it is carried", || (world.status().carried_ever > carried).then_some(()));
+            delay_us %= 5000;
+        }
+        std::thread::sleep(Duration::from_micros(delay_us));
         let (killed, survivor) =
             if round % 2 == 0 { (&mut server, &mut client) } else { (&mut client, &mut server) };
         killed.kill().expect("killed");
         killed.wait().expect("gone");
         let status = end_of(survivor, round);
         assert!(status.code() != Some(WRONG), "round {round}: a wrong byte");
+        carried = world.status().carried_ever;
     }
     let status = world.status();
     println!("{} of {rounds} rounds were carried", status.carried_ever);
     assert!(status.carried_ever > rounds / 4, "too few were carried for this to prove anything: {status:?}");
     assert_eq!(status.processes, 0, "nobody is left");
+}
+
+#[test]
+fn a_writer_that_is_killed_while_it_changes_over_ends_its_stream() {
+    let world = World::new();
+    let torn = world.path("torn.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/torn.c");
+    let compiled = Command::new("cc")
+        .args(["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
+        .arg(&torn)
+        .arg(source)
+        .output();
+    match compiled {
+        Ok(output) => {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        Err(error) => return println!("not run: a C compiler is needed: {error}"),
+    }
+    for round in 0..5 {
+        let (mut server, port) = start_echo(&world, round);
+        let preloaded = format!("{} {}", World::library().display(), torn.display());
+        let mut client =
+            command(&world, "talk", port, round).env("LD_PRELOAD", preloaded).spawn().expect("an end");
+        assert_eq!(end_of(&mut client, round).signal(), Some(libc::SIGKILL), "round {round}");
+        end_of(&mut server, round);
+    }
 }
 
 #[test]
@@ -63,13 +98,24 @@ fn a_killed_service_costs_nobody_a_connection() {
         let mut client =
             command(&world, "talk", port, round % 5).env("BYWIRE_TEST_TALKS", "600").spawn().expect("an end");
         std::thread::sleep(Duration::from_micros(2000 + round * 7919 % 40_000));
-        carried += bywire_pairing::status::ask(&world.service).map_or(0, |status| status.carried_ever);
+        let mut is_carried = false;
+        while !is_carried {
+            let is_over = client.try_wait().expect("ours").is_some();
+            is_carried =
+                bywire_pairing::status::ask(&world.service).is_ok_and(|status| status.carried_ever > 0);
+            if is_over || round % 2 == 0 {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        carried += u32::from(is_carried);
         service.kill().expect("killed");
         service.wait().expect("gone");
         assert_eq!(end_of(&mut client, round).code(), Some(0), "round {round}");
         end_of(&mut server, round);
     }
     println!("{carried} of {rounds} rounds were carried before the service was killed");
+    assert!(carried > 0, "none was carried, which proves nothing");
 }
 
 fn start_echo(world: &World, calls: u64) -> (Child, u16) {

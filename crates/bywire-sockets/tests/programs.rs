@@ -126,12 +126,18 @@ fn a_program_without_the_library_is_an_ordinary_peer() {
     assert_eq!(world.status().carried_ever, 0);
 }
 
-/// The client of the two tests below: it says nothing more for some time, and then something.
+/// The client of the two tests below: it talks until the kernel has counted no bytes of either way, says nothing more for
+/// some time, and then something.
 const SLOW_CLIENT: &str = "import socket, sys, time\n\
     c = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n\
-    for i in range(50):\n\
+    told = lambda: c.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)\n\
+    kernels = lambda: (told()[200:208], told()[128:136])\n\
+    for i in range(200000):\n\
+    \x20   before = kernels()\n\
     \x20   c.sendall(b'ping')\n\
     \x20   assert c.recv(100) == b'ping'\n\
+    \x20   if i > 50 and kernels() == before: break\n\
+    c.sendall(b'stop')\n\
     c.sendall(b'early')\n\
     time.sleep(2.5)\n\
     c.sendall(b'late')\n\
@@ -141,7 +147,7 @@ const SLOW_CLIENT: &str = "import socket, sys, time\n\
 const SERVER: &str = "import socket, subprocess, sys, time\n\
     l = socket.create_server(('127.0.0.1', 0)); print(l.getsockname()[1])\n\
     c, _ = l.accept()\n\
-    for i in range(50): c.sendall(c.recv(4))\n\
+    while c.recv(4) == b'ping': c.sendall(b'ping')\n\
     time.sleep(0.3)\n\
     heir = 'import socket, sys\\ns = socket.socket(fileno=%s)\\nd = b\"\"\\n\\\n\
     while len(d) < 9: d += s.recv(100)\\ns.sendall(d)\\ns.shutdown(1)'\n";
@@ -181,9 +187,14 @@ fn a_program_without_the_library_is_passed_a_carried_connection_while_its_peer_i
 /// Sends what nobody reads for now, and is killed before it comes to give it back.
 const KILLED_CLIENT: &str = "import os, signal, socket, sys, time\n\
     c = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n\
-    for i in range(50):\n\
+    told = lambda: c.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)\n\
+    kernels = lambda: (told()[200:208], told()[128:136])\n\
+    for i in range(200000):\n\
+    \x20   before = kernels()\n\
     \x20   c.sendall(b'ping')\n\
     \x20   assert c.recv(100) == b'ping'\n\
+    \x20   if i > 50 and kernels() == before: break\n\
+    c.sendall(b'stop')\n\
     c.sendall(b'early')\n\
     time.sleep(2.5)\n\
     os.kill(os.getpid(), signal.SIGKILL)";

@@ -115,13 +115,13 @@ fn sleepers_are_seen_by_what_they_wait_for() {
     let (writer, reader) = ends.windows();
     assert_eq!(SMALL.wake(&writer, &reader, News::Bytes, 0), Wake { futex: false, bell: true, round: 0 });
     assert_eq!(SMALL.event(&writer), 0);
-    SMALL.arm(&reader, Sleep::Bytes);
+    assert_eq!(SMALL.arm(&reader, &writer, Sleep::Bytes), 0);
     assert_eq!(SMALL.wake(&writer, &reader, News::Room, 0), Wake { futex: false, bell: false, round: 1 });
     assert_eq!(SMALL.wake(&writer, &reader, News::Bytes, 0), Wake { futex: true, bell: true, round: 1 });
     // Whoever was woken in this round already is not woken again.
     assert!(!SMALL.wake(&writer, &reader, News::Bytes, 1).futex);
     SMALL.disarm(&reader, Sleep::Bytes);
-    SMALL.arm(&reader, Sleep::Room);
+    assert_eq!(SMALL.arm(&reader, &writer, Sleep::Room), 1);
     assert!(!SMALL.wake(&writer, &reader, News::Bytes, 0).futex);
     assert!(
         SMALL.wake(&writer, &reader, News::Room, 0).futex
@@ -132,6 +132,52 @@ fn sleepers_are_seen_by_what_they_wait_for() {
     assert_eq!(SMALL.wake(&writer, &reader, News::Room, 0), Wake { futex: false, bell: true, round: 2 });
     (0..2).for_each(|_| SMALL.has_room(&reader));
     assert_eq!((SMALL.event(&writer), reader.load(ASLEEP, Ordering::Relaxed) % ROUND), (3, 0));
+}
+
+/// A segment whose peer does something at every fence of this end's.
+struct Overtaken<'a> {
+    segment: Window,
+    peer: &'a dyn Fn(),
+}
+
+impl Segment for Overtaken<'_> {
+    fn load(&self, offset: usize, order: Ordering) -> u64 {
+        self.segment.load(offset, order)
+    }
+
+    fn store(&self, offset: usize, value: u64, order: Ordering) {
+        self.segment.store(offset, value, order);
+    }
+
+    fn add(&self, offset: usize, value: u64, order: Ordering) {
+        self.segment.add(offset, value, order);
+    }
+
+    unsafe fn read(&self, offset: usize, target: *mut u8, length: usize) {
+        // SAFETY: passed on.
+        unsafe { self.segment.read(offset, target, length) }
+    }
+
+    unsafe fn write(&self, offset: usize, source: *const u8, length: usize) {
+        // SAFETY: passed on.
+        unsafe { self.segment.write(offset, source, length) }
+    }
+
+    fn fence(&self) {
+        (self.peer)();
+    }
+}
+
+#[test]
+fn a_wake_that_comes_while_a_sleeper_announces_itself_keeps_it_awake() {
+    let mut ends = Ends::new();
+    let (writer, reader) = ends.windows();
+    let wake = || assert!(SMALL.wake(&writer, &reader, News::Bytes, 0).futex);
+    let (own, remote) =
+        (Overtaken { segment: reader, peer: &wake }, Overtaken { segment: writer, peer: &|| {} });
+    let expected = SMALL.arm(&own, &remote, Sleep::Bytes);
+    // This round has been woken: with the word that it expects it would sleep on.
+    assert_ne!(SMALL.event(&writer), expected);
 }
 
 #[test]

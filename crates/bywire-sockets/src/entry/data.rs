@@ -19,19 +19,27 @@ take_over! {
     /// Receives.
     fn read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t, else -1; {
         // SAFETY: the program's own arguments, here and in every call of this file.
-        receive(fd, || Parts::one(buffer.cast(), length), 0, || unsafe { real::read(fd, buffer, length) })
+        let real = || unsafe { real::read(fd, buffer, length) };
+        // Of no bytes it never sleeps, which a receive of no bytes does.
+        if length == 0 { real() } else { receive(fd, || Parts::one(buffer.cast(), length), 0, real) }
     }
 
     /// Receives, checked by the compiler.
     fn __read_chk(fd: c_int, buffer: *mut c_void, length: size_t, _room: size_t) -> ssize_t, else -1; {
         // SAFETY: as above.
-        receive(fd, || Parts::one(buffer.cast(), length), 0, || unsafe { real::read(fd, buffer, length) })
+        let real = || unsafe { real::read(fd, buffer, length) };
+        if length == 0 { real() } else { receive(fd, || Parts::one(buffer.cast(), length), 0, real) }
     }
 
     /// Receives into several buffers.
     fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t, else -1; {
         // SAFETY: as above.
-        receive(fd, || Parts::list(parts, count.max(0) as usize), 0, || unsafe { real::readv(fd, parts, count) })
+        let real = || unsafe { real::readv(fd, parts, count) };
+        let given = || Parts::list(parts, count.max(0) as usize);
+        if matches!(table::meaning(fd), Meaning::Socket(_)) && given().total() == 0 {
+            return real();
+        }
+        receive(fd, given, 0, real)
     }
 
     /// Receives.

@@ -174,13 +174,16 @@ impl Drop for Running {
     }
 }
 
+/// However loaded the machine is.
+const PATIENCE: Duration = Duration::from_secs(40);
+
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let started = std::time::Instant::now();
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(started.elapsed() < Duration::from_secs(40), "never: {what}");
+        assert!(started.elapsed() < PATIENCE, "never: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -221,9 +224,54 @@ pub fn pair() -> (RawFd, RawFd) {
     (client.into_raw_fd(), server.into_raw_fd())
 }
 
+/// Talks over a pair until neither end gives the kernel any bytes.
+pub fn carry(ends: (RawFd, RawFd)) {
+    assert!(is_carried_at_last(ends), "it is never carried both ways, or it is broken");
+}
+
+/// The same for a forked child, which must not panic.
+pub fn is_carried_at_last((client, server): (RawFd, RawFd)) -> bool {
+    let given = || [client, server].map(kernel_sent);
+    let end = std::time::Instant::now() + PATIENCE;
+    loop {
+        let mut before = given();
+        for _ in 0..16 {
+            before = given();
+            for (from, to) in [(client, server), (server, client)] {
+                let is_heard = send(from, b"!", 0) == 1
+                    && poll_for(to, 20_000)
+                    && receive(to, 1, 0) == (1, b"!".to_vec());
+                if !is_heard {
+                    return false;
+                }
+            }
+        }
+        if given() == before {
+            return true;
+        }
+        if std::time::Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Bytes that the kernel was given to send, by its own account.
+pub fn kernel_sent(fd: RawFd) -> u64 {
+    // The place of `tcpi_bytes_sent` in `struct tcp_info` of linux/tcp.h.
+    const SENT: usize = 200;
+    let (mut found, mut length) = ([0u8; 256], 256);
+    // SAFETY: a live buffer of that length.
+    unsafe {
+        libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, found.as_mut_ptr().cast(), &raw mut length)
+    };
+    assert!(length as usize >= SENT + 8, "the kernel does not say what it has sent");
+    u64::from_ne_bytes(found[SENT..SENT + 8].try_into().expect("eight bytes"))
+}
+
 /// Waits until so many bytes have come to `fd`, or something else has: even within one machine, that takes time.
 pub fn settle(fd: RawFd, bytes: u64) {
-    for _ in 0..200 {
+    for _ in 0..20_000 {
         let mut queued: i32 = 0;
         // SAFETY: one int.
         unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut queued) };
@@ -236,7 +284,7 @@ pub fn settle(fd: RawFd, bytes: u64) {
 
 /// The same for the end of what `fd` receives.
 pub fn settle_end(fd: RawFd) {
-    for _ in 0..200 {
+    for _ in 0..20_000 {
         if poll(fd, libc::POLLRDHUP).1 != 0 {
             return;
         }
