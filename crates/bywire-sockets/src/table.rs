@@ -1,5 +1,6 @@
 //! What each descriptor means, and who holds what.
 
+use core::cell::UnsafeCell;
 use core::ops::Deref;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -8,7 +9,7 @@ use bywire_pairing::reason::Reason;
 use bywire_ring::stream::{SEGMENT_BYTES, Stream, Window};
 
 use crate::arena::{self, DESCRIPTORS, Hold, RECORDS, Record, SETS, Set, stage};
-use crate::lock::Lock;
+use crate::lock::{Held, Lock};
 use crate::{account, bell, epoll, offer};
 
 /// The rings of all connections.
@@ -21,6 +22,14 @@ const HIDDEN: u32 = 3 << 30;
 
 /// Held while descriptors change their meaning, and across a fork.
 static CHANGING: Lock = Lock::new();
+
+/// `CHANGING`, from before a fork until all is in order behind it: until then handlers wait, which may want it, too.
+struct Across(UnsafeCell<Option<Held<'static>>>);
+
+// SAFETY: looked at by the holder of `CHANGING` alone.
+unsafe impl Sync for Across {}
+
+static ACROSS: Across = Across(UnsafeCell::new(None));
 
 /// What a descriptor means to this library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -447,7 +456,10 @@ pub fn each(mut visit: impl FnMut(i32, Meaning)) {
 
 /// Before a fork: the child will hold what this process holds.
 pub fn before_fork() {
-    CHANGING.take();
+    let held = CHANGING.hold();
+    // SAFETY: `CHANGING` is held. What another thread left there, in a child that came from a raw system call, is no
+    // lock of this thread's.
+    unsafe { ACROSS.0.get().write(Some(held)) };
     each_held(|socket, _| {
         socket.record.processes.fetch_add(1, Ordering::AcqRel);
         // An answer that is still to come would reach only one of the two.
@@ -467,9 +479,10 @@ pub fn before_fork() {
     });
 }
 
-/// After it, in the parent.
-pub fn after_fork_in_parent() {
-    CHANGING.give();
+/// When all is in order after it.
+pub fn end_fork() {
+    // SAFETY: whoever has forked holds `CHANGING`, or is alone.
+    drop(unsafe { (*ACROSS.0.get()).take() });
 }
 
 /// After it, in the child: threads that were in calls are not here.
