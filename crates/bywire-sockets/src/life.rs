@@ -10,7 +10,7 @@ use bywire_ring::stream::{HALF, News};
 
 use crate::carry::{self, SHUT, SHUT_SENDING};
 use crate::table::{self, Leaving, Meaning, STREAM, Socket};
-use crate::{account, arena, bell, errno, kernel, lock, log, offer, real, signals, spin};
+use crate::{account, arena, bell, errno, kernel, lock, log, offer, process, real, signals, spin};
 
 /// How long a program that starts another one waits for its connections to come back.
 const EXEC_PATIENCE_NS: u64 = 1_000_000_000;
@@ -48,6 +48,7 @@ pub fn begin() {
         libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child));
     }
     PROCESS.store(std::process::id(), Ordering::Relaxed);
+    process::find_number();
 }
 
 thread_local! {
@@ -97,6 +98,7 @@ pub extern "C" fn after_fork_in_parent() {
 
 pub extern "C" fn after_fork_in_child() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
+    process::find_number();
     set_mark();
     lock::forget_thread();
     signals::after_fork_in_child();
@@ -373,7 +375,8 @@ pub fn end() {
     }
     carry::end_guards();
     table::each_held(|socket, fd| {
-        let is_last = socket.record.processes.load(Ordering::Acquire) == 1;
+        let is_last =
+            socket.record.processes.load(Ordering::Acquire) == 1 || table::forget_dead(socket.record) == 1;
         if is_last && let Some(Ok(connection)) = table::by_index(fd, socket.index).map(Socket::carried) {
             connection.take_leave();
             connection.tell(News::Course);
@@ -382,7 +385,7 @@ pub fn end() {
             log::ending(socket);
             account::ended(socket);
         }
-        socket.record.processes.fetch_sub(1, Ordering::AcqRel);
+        table::let_go(socket.record);
         // Nobody else is in the middle of something: it may be used again.
         if is_last && socket.hold.users.load(Ordering::SeqCst) == 1 {
             socket.record.used.store(0, Ordering::Release);

@@ -10,7 +10,7 @@ use bywire_ring::stream::{SEGMENT_BYTES, Stream, Window};
 
 use crate::arena::{self, DESCRIPTORS, Hold, RECORDS, Record, SETS, Set, stage};
 use crate::lock::{Held, Lock};
-use crate::{account, bell, epoll, offer};
+use crate::{account, bell, epoll, offer, process};
 
 /// The rings of all connections.
 pub const STREAM: Stream = Stream::new(bywire_ring::stream::RING_BYTES);
@@ -228,6 +228,8 @@ fn begin(record: &Record) {
     record.generation.fetch_add(1, Ordering::Relaxed);
     record.stage.store(stage::PLAIN, Ordering::Relaxed);
     record.processes.store(1, Ordering::Relaxed);
+    record.holders.iter().for_each(|place| place.store(0, Ordering::Relaxed));
+    note_holder(record);
     for field in [
         &record.never,
         &record.ended,
@@ -396,7 +398,7 @@ fn forget_locked(fd: i32) -> Option<Leaving> {
             let hold = own.holds.get(index as usize)?;
             let mut is_last = false;
             if hold.descriptors.fetch_sub(1, Ordering::SeqCst) == 1 {
-                is_last = socket.record.processes.fetch_sub(1, Ordering::AcqRel) == 1;
+                is_last = let_go(socket.record);
             }
             Some(Leaving { socket, is_last })
         }
@@ -479,6 +481,44 @@ pub fn before_fork() {
     });
 }
 
+/// This process holds it.
+fn note_holder(record: &Record) {
+    if let Some(me) = process::number() {
+        let note =
+            |place: &AtomicU32| place.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        record.holders.iter().any(note);
+    }
+}
+
+/// This process holds it no more. `true`: it was the last one, those that were killed not counted.
+pub fn let_go(record: &Record) -> bool {
+    if let Some(me) = process::number() {
+        record.holders.iter().any(|place| is_taken(place, me));
+    }
+    record.processes.fetch_sub(1, Ordering::AcqRel) == 1 || forget_dead(record) == 0
+}
+
+/// Takes out those that hold it no more as they were killed, or became another program and ended: how many are left.
+pub fn forget_dead(record: &Record) -> u32 {
+    let mut left = record.processes.load(Ordering::Acquire);
+    let Some(me) = process::number() else { return left.max(1) };
+    for place in &record.holders {
+        let holder = place.load(Ordering::Acquire);
+        if holder != 0 && holder != me && !process::runs(holder) && is_taken(place, holder) {
+            left = record.processes.fetch_sub(1, Ordering::AcqRel) - 1;
+            if left == 0 {
+                return 0;
+            }
+        }
+    }
+    left.max(1)
+}
+
+/// Takes a number out; `false`: somebody else has done so.
+fn is_taken(place: &AtomicU32, holder: u32) -> bool {
+    place.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+}
+
 /// When all is in order after it.
 pub fn end_fork() {
     // SAFETY: whoever has forked holds `CHANGING`, or is alone.
@@ -496,6 +536,7 @@ pub fn after_fork_in_child() {
             hold.users.store(0, Ordering::SeqCst);
         }
     });
+    each_held(|socket, _| note_holder(socket.record));
 }
 
 /// Each socket that this process holds, once.

@@ -264,6 +264,28 @@ static void lists(const char *way) {
     need(waitpid(child, NULL, 0) == child, "the program");
 }
 
+/* What a child has had that is no more is let go of by the last one that closes it. */
+static void children(void) {
+    connect_ends();
+    talk(100);
+    pid_t child = fork();
+    if (child == 0) {
+        execl("/bin/true", "true", NULL);
+        _exit(1);
+    }
+    need(waitpid(child, NULL, 0) == child, "true");
+    child = fork();
+    if (child == 0) {
+        raise(SIGKILL);
+    }
+    need(waitpid(child, NULL, 0) == child, "a killed child");
+    close(client);
+    close(server);
+    puts("\nsaid closed");
+    fflush(stdout);
+    pause();
+}
+
 int main(int count, char **words) {
     const char *name = count > 1 ? words[1] : "";
     if (strcmp(name, "handlers") == 0) {
@@ -278,6 +300,8 @@ int main(int count, char **words) {
         cancel();
     } else if (strcmp(name, "vforks") == 0) {
         vforks();
+    } else if (strcmp(name, "children") == 0) {
+        children();
     } else if (strcmp(name, "lists") == 0 && count > 2) {
         lists(words[2]);
     } else {

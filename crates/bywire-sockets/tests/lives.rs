@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use bywire_pairing::status::Status;
-use world::{Running, World};
+use world::{Running, World, eventually};
 
 /// A compiled form of `lives.c`; `None`: there is no compiler.
 fn compiled(world: &World, name: &str, words: &[&str]) -> Option<PathBuf> {
@@ -74,6 +74,16 @@ fn threads_are_cancelled_where_they_sleep() {
 #[test]
 fn vfork_waits_for_its_own_child_alone() {
     lives(&["vforks"]);
+}
+
+#[test]
+fn what_dead_children_had_is_let_go_of() {
+    let world = World::new();
+    let Some(program) = compiled(&world, "lives", &[]) else { return };
+    let mut running = Running::start(world.command(program, Some(8)).arg("children"));
+    assert_eq!(running.hear(), "closed");
+    eventually("it ends for the service", || (world.status().carried == 0).then_some(()));
+    assert_eq!(world.status().carried_ever, 1);
 }
 
 #[test]
