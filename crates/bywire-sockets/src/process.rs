@@ -67,12 +67,12 @@ fn with_state<T>(number: u32, visit: impl FnOnce(&[u8]) -> T) -> Option<T> {
     let parts: [&[u8]; 3] = [b"/proc/", &digits.0[digits.1..], b"/stat\0"];
     let mut at = 0;
     for part in parts {
-        let Some(target) = path.get_mut(at..at + part.len()) else { return None };
+        let target = path.get_mut(at..at + part.len())?;
         target.copy_from_slice(part);
         at += part.len();
     }
     let mut text = [0u8; 512];
-    let Ok(path) = CStr::from_bytes_until_nul(&path) else { return None };
+    let path = CStr::from_bytes_until_nul(&path).ok()?;
     // SAFETY: a terminated path, and a buffer of the length given.
     let length = unsafe {
         let fd = libc::syscall(
