@@ -10,9 +10,15 @@ use std::process::{Child, Command, ExitStatus};
 
 use anyhow::{Context, Result};
 use bywire_pairing::reason::Reason;
-use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
+use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
+
+/// What the program gets as well.
+const PASSED_ON: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH];
+/// What a terminal sends to both.
+const BY_TERMINAL: [i32; 3] = [SIGINT, SIGQUIT, SIGWINCH];
 
 /// So many connections are told one by one.
 const TOLD_MAX: usize = 40;
@@ -60,13 +66,21 @@ impl Account {
 
     /// Runs the program, tells, and ends this process as the program ended.
     pub fn explain(self, command: &mut Command) -> Result<()> {
-        let mut signals = Signals::new([SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
+        let mut signals = Signals::new(PASSED_ON.iter().chain([&SIGCHLD]))?;
         let status = wait(command.spawn()?, &mut signals)?;
         let told = self.read().map(|text| tell(&text));
         if self.is_ours {
             let _absent = std::fs::remove_file(&self.path);
         }
         eprint!("{}", told?);
+        if let Some(signal) = status.signal().and_then(Signal::from_named_raw) {
+            // The program has left a core, if any: this one would tell nothing.
+            let none = Rlimit { current: Some(0), maximum: Some(0) };
+            let _refused = setrlimit(Resource::Core, none);
+            let _refused = emulate_default_handler(signal.as_raw());
+            // It has no handler that could be put back.
+            let _refused = kill_process(getpid(), signal);
+        }
         std::process::exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)));
     }
 
@@ -85,6 +99,15 @@ impl Account {
     }
 }
 
+/// Is a terminal's foreground this process's group, so that its keys reach the program as well?
+fn is_in_foreground() -> bool {
+    let Ok(text) = std::fs::read_to_string("/proc/self/stat") else { return false };
+    // The name in parentheses may hold anything; state, parent, group, session, terminal and its foreground follow.
+    let Some((_, rest)) = text.rsplit_once(')') else { return false };
+    let words: Vec<&str> = rest.split_whitespace().collect();
+    matches!((words.get(2), words.get(5)), (Some(group), Some(foreground)) if group == foreground)
+}
+
 /// Waits for the program, which gets whatever signal this process gets; those of a terminal's keys go to both anyway.
 fn wait(mut child: Child, signals: &mut Signals) -> Result<ExitStatus> {
     let pid = Pid::from_raw(child.id() as i32).context("a process without a number")?;
@@ -94,12 +117,13 @@ fn wait(mut child: Child, signals: &mut Signals) -> Result<ExitStatus> {
             return Ok(status);
         }
         for signal in signals.wait() {
-            let passed_on = match signal {
-                SIGHUP => Signal::HUP,
-                SIGTERM => Signal::TERM,
-                _ => continue,
-            };
-            let _gone = kill_process(pid, passed_on);
+            let is_there = BY_TERMINAL.contains(&signal) && is_in_foreground();
+            if PASSED_ON.contains(&signal)
+                && !is_there
+                && let Some(signal) = Signal::from_named_raw(signal)
+            {
+                let _gone = kill_process(pid, signal);
+            }
         }
     }
 }

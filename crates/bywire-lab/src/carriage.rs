@@ -17,7 +17,7 @@ use crate::plan::{Job, Level, Plan};
 use crate::web;
 
 /// Ends tell the service what they carried when they close, a moment before they report.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The means, for as long as the pair lives. Dropping it ends the service.
 #[derive(Debug)]

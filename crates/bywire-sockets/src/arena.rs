@@ -17,6 +17,8 @@ pub const RECORDS: usize = 1 << 16;
 pub const SETS: usize = 1 << 10;
 /// Registrations of sockets in them: one for each socket, and spare ones.
 pub const ITEMS: usize = 1 << 17;
+/// Processes that are known by number to hold a socket.
+pub const HOLDERS: usize = 6;
 /// Programs at the other ends.
 pub const PEERS: usize = 1 << 11;
 
@@ -64,7 +66,7 @@ pub struct Record {
     pub drained: AtomicU8,
     /// Was waited for by a call of ours once, in a set or by itself.
     pub awaited: AtomicU8,
-    /// Processes that hold it; one that was killed still counts.
+    /// Processes that hold it; one that was killed counts until another one lets go of it.
     pub processes: AtomicU32,
     /// Calls that moved data, until it was worth an offer.
     pub calls: AtomicU32,
@@ -108,6 +110,8 @@ pub struct Record {
     pub sleepers: [AtomicU32; 4],
     /// When it was last looked whether one of them was killed.
     pub looked_ns: AtomicU64,
+    /// The numbers of those that hold it, as far as there is room: dead ones are taken out again. 0: free.
+    pub holders: [AtomicU32; HOLDERS],
     /// One sender at a time.
     pub sending: Lock,
     /// One receiver at a time.

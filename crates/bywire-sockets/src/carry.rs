@@ -72,6 +72,11 @@ pub fn end_guards() {
     IS_ENDING.store(true, Ordering::Relaxed);
 }
 
+unsafe extern "C-unwind" {
+    /// The C library's: ends a thread that is to be cancelled, as in every call of its own that waits.
+    fn pthread_testcancel();
+}
+
 /// Why a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
@@ -356,6 +361,8 @@ impl Connection {
             woken
         };
         STREAM.disarm(&self.own, sleep);
+        // SAFETY: no arguments; nothing is held that is not given back when the thread is unwound.
+        unsafe { pthread_testcancel() };
         woken
     }
 

@@ -1,10 +1,9 @@
 //! The names that this library takes over from the C library.
 //!
 //! Each hands what it was called with to where it is decided, and the C library's own function along with it.
-
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use crate::errno;
+//!
+//! A thread that is cancelled in one is unwound by the C library, through these functions and whatever they hold: so none
+//! catches anything, and nothing of ours may panic.
 
 mod data;
 mod descriptor;
@@ -12,26 +11,17 @@ mod program;
 mod standing;
 mod waiting;
 
-/// A panic of ours ends the call, and nothing of the program's.
-#[inline(always)]
-pub fn shield<T>(failed: T, work: impl FnOnce() -> T) -> T {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        errno::set(libc::EIO);
-        failed
-    })
-}
-
-/// Defines exported functions whose bodies are shielded.
+/// Defines exported functions, which a cancelled thread may be unwound through.
 macro_rules! take_over {
-    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty, else $failed:expr; $body:block)*) => {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty $body:block)*) => {
         $(
             $(#[$doc])*
             ///
             /// # Safety
             /// As C's function of this name demands.
             #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-                $crate::entry::shield($failed, || $body)
+            pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
+                $body
             }
         )*
     };

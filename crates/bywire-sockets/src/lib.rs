@@ -5,8 +5,8 @@
 //! connection leaves the kernel, in `offer` and `send`; where its bytes are, in `carry` and `receive`; what it
 //! is ready for, in `ready`, `poll`, `select` and `epoll`.
 //!
-//! Rules of every call: no allocation, no lock of the standard library, no thread-local destructor, nothing
-//! printed. Where anything is in doubt, the connection stays in the kernel.
+//! Rules of every call: no allocation, no lock of the standard library, no thread-local destructor, no panic, nothing
+//! printed; what is held across a call of the C library's is given back by `Drop`, as a thread may be cancelled there. Where anything is in doubt, the connection stays in the kernel.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("the preloaded library knows the calls of Linux on x86-64 only");
@@ -41,10 +41,9 @@ mod table;
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = {
     extern "C" fn begin() {
-        entry::shield((), || {
-            std::panic::set_hook(Box::new(|_| {}));
-            life::begin();
-        });
+        // Nothing of ours panics; if it does, no half of a change gets as far as the program.
+        std::panic::set_hook(Box::new(|_| std::process::abort()));
+        life::begin();
     }
     begin
 };
@@ -55,7 +54,7 @@ static BEGIN: extern "C" fn() = {
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = {
     extern "C" fn end() {
-        entry::shield((), life::end);
+        life::end();
     }
     end
 };

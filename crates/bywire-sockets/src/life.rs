@@ -1,5 +1,6 @@
 //! How sockets begin, are duplicated, passed on, forked and closed.
 
+use core::cell::Cell;
 use core::ffi::CStr;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -9,7 +10,7 @@ use bywire_ring::stream::{HALF, News};
 
 use crate::carry::{self, SHUT, SHUT_SENDING};
 use crate::table::{self, Leaving, Meaning, STREAM, Socket};
-use crate::{account, arena, bell, errno, kernel, lock, log, offer, real, spin};
+use crate::{account, arena, bell, errno, kernel, lock, log, offer, process, real, signals, spin};
 
 /// How long a program that starts another one waits for its connections to come back.
 const EXEC_PATIENCE_NS: u64 = 1_000_000_000;
@@ -20,6 +21,7 @@ static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
 /// When the library is loaded.
 pub fn begin() {
+    real::find_all();
     // SAFETY: names of the environment, and handlers that live as long as the library.
     unsafe {
         let path = libc::getenv(c"BYWIRE_SOCKETS_SERVICE".as_ptr());
@@ -46,24 +48,68 @@ pub fn begin() {
         libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child));
     }
     PROCESS.store(std::process::id(), Ordering::Relaxed);
+    process::find_number();
+}
+
+thread_local! {
+    // Constant and without a destructor: nothing is allocated or registered for it.
+    /// This thread waits for the child of its next fork, by a pipe.
+    static AWAITS: Cell<bool> = const { Cell::new(false) };
+    /// That pipe: where to read, and where to write.
+    static PIPE: Cell<[i32; 2]> = const { Cell::new([-1; 2]) };
+}
+
+/// The next fork of this thread is a `vfork`: [`awaited_child`] is for after it.
+pub fn await_next_child() {
+    AWAITS.set(true);
+}
+
+/// In the parent: what ends when the child has become another program, or has ended.
+pub fn awaited_child() -> Option<i32> {
+    let [end, _] = PIPE.replace([-1; 2]);
+    (end >= 0).then_some(end)
 }
 
 pub extern "C" fn before_fork() {
     table::before_fork();
+    // From here to the end of the fork no other thread forks, whose child would have the pipe as well.
+    if AWAITS.replace(false) {
+        let mut ends = [-1; 2];
+        // SAFETY: room for two descriptors.
+        let is_made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0;
+        PIPE.set(if is_made { ends } else { [-1; 2] });
+    }
+}
+
+/// Closes one end of the pipe of a `vfork`.
+fn close_end(index: usize) {
+    if let Some(end) = PIPE.get().get(index)
+        && *end >= 0
+    {
+        // SAFETY: a descriptor of ours. By number, as no thread is cancelled in `fork`.
+        errno::keep(|| unsafe { real::syscall(libc::SYS_close, *end as usize, 0, 0, 0, 0, 0) });
+    }
 }
 
 pub extern "C" fn after_fork_in_parent() {
-    table::after_fork_in_parent();
+    close_end(1);
+    table::end_fork();
 }
 
 pub extern "C" fn after_fork_in_child() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
+    process::find_number();
     set_mark();
     lock::forget_thread();
+    signals::after_fork_in_child();
     table::after_fork_in_child();
     bell::after_fork_in_child();
     account::after_fork_in_child();
     offer::after_fork_in_child();
+    // The other end closes with the child's exec, or its end.
+    close_end(0);
+    PIPE.set([-1; 2]);
+    table::end_fork();
 }
 
 /// Makes the word by which a fork is noticed without asking the kernel each time.
@@ -330,7 +376,8 @@ pub fn end() {
     }
     carry::end_guards();
     table::each_held(|socket, fd| {
-        let is_last = socket.record.processes.load(Ordering::Acquire) == 1;
+        let is_last =
+            socket.record.processes.load(Ordering::Acquire) == 1 || table::forget_dead(socket.record) == 1;
         if is_last && let Some(Ok(connection)) = table::by_index(fd, socket.index).map(Socket::carried) {
             connection.take_leave();
             connection.tell(News::Course);
@@ -339,7 +386,7 @@ pub fn end() {
             log::ending(socket);
             account::ended(socket);
         }
-        socket.record.processes.fetch_sub(1, Ordering::AcqRel);
+        table::let_go(socket.record);
         // Nobody else is in the middle of something: it may be used again.
         if is_last && socket.hold.users.load(Ordering::SeqCst) == 1 {
             socket.record.used.store(0, Ordering::Release);

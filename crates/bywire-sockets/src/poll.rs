@@ -10,8 +10,8 @@ use crate::carry::{FINISHED, HUNG_UP};
 use crate::table::{self, Meaning, Socket};
 use crate::{epoll, errno, kernel, real, spin};
 
-/// Descriptors in one call for which the stack has room.
-pub const FILES_MAX: usize = 1024;
+/// Descriptors in one call for which the stack has room: threads and coroutines may have little of it.
+const FILES_MAX: usize = 64;
 /// Descriptors in one call at all, as far as it can hold sockets of ours.
 const CALL_MAX: u64 = crate::arena::DESCRIPTORS as u64;
 const NONE: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
@@ -35,16 +35,24 @@ pub fn poll(files: *mut pollfd, count: u64, timeout_ns: Option<u64>, real: Real)
     if let Some(result) = plainly(files, end, real) {
         return result;
     }
-    if files.len() < FILES_MAX {
-        return wait_in(&mut [NONE; FILES_MAX], files, end, real);
+    with_entries(files.len() + 1, |asked| wait_in(asked, files, end, real))
+}
+
+/// Room for so many entries, where `work` has them.
+pub fn with_entries(count: usize, work: impl FnOnce(&mut [pollfd]) -> i32) -> i32 {
+    if count <= FILES_MAX {
+        return on_stack(work);
     }
-    match Scratch::new(files.len() + 1) {
-        Some(mut scratch) => wait_in(scratch.entries(), files, end, real),
-        None => {
-            errno::set(libc::ENOMEM);
-            -1
-        }
+    match Scratch::new(count) {
+        Some(mut scratch) => work(scratch.entries()),
+        None => errno::fail(libc::ENOMEM) as i32,
     }
+}
+
+/// Apart, so that calls which need no such room do not take it.
+#[inline(never)]
+fn on_stack(work: impl FnOnce(&mut [pollfd]) -> i32) -> i32 {
+    work(&mut [NONE; FILES_MAX])
 }
 
 /// Waits, with `asked` for what the kernel is asked in place of the program's entries.
@@ -104,18 +112,29 @@ fn matters(fd: i32) -> bool {
 
 /// The kernel alone, with sockets counted that sleep there; `None`: some are carried.
 fn plainly(files: &mut [pollfd], end: Option<u64>, real: Real) -> Option<i32> {
-    let mut entered = 0;
-    for file in files.iter() {
-        entered += 1;
-        if !enter(file.fd) {
-            files.iter().take(entered).for_each(|file| leave(file.fd));
+    let mut entered = Entered { files, count: 0 };
+    for index in 0..entered.files.len() {
+        entered.count += 1;
+        if entered.files.get(index).is_some_and(|file| !enter(file.fd)) {
             return None;
         }
     }
     let left = end.map(|end| end.saturating_sub(kernel::now_ns()));
-    let found = real(files.as_mut_ptr(), files.len() as u64, left);
-    errno::keep(|| files.iter().for_each(|file| leave(file.fd)));
+    let found = real(entered.files.as_mut_ptr(), entered.files.len() as u64, left);
+    errno::keep(|| drop(entered));
     Some(found)
+}
+
+/// The first of these are counted, until dropped: a thread may be cancelled where it sleeps.
+struct Entered<'a> {
+    files: &'a mut [pollfd],
+    count: usize,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.files.iter().take(self.count).for_each(|file| leave(file.fd));
+    }
 }
 
 fn count_of(fd: i32) -> Option<Socket> {

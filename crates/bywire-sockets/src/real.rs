@@ -10,7 +10,7 @@ use libc::{
     socklen_t, ssize_t, timespec, timeval,
 };
 
-/// The next definition of a name behind ours, looked up once.
+/// The next definition of a name behind ours, looked up when the library is loaded, or by a call that comes before.
 struct Symbol {
     name: &'static CStr,
     address: AtomicUsize,
@@ -20,6 +20,14 @@ struct Symbol {
 const ABSENT: usize = 1;
 
 impl Symbol {
+    const fn new(name: &'static str) -> Self {
+        let name = match CStr::from_bytes_with_nul(name.as_bytes()) {
+            Ok(name) => name,
+            Err(_) => c"",
+        };
+        Self { name, address: AtomicUsize::new(0) }
+    }
+
     fn address(&self) -> Option<usize> {
         // Relaxed: every thread finds the same.
         let mut address = self.address.load(Ordering::Relaxed);
@@ -35,6 +43,18 @@ impl Symbol {
 
 macro_rules! real {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty, else $absent:expr;)*) => {
+        #[allow(non_upper_case_globals)]
+        mod symbol {
+            use super::Symbol;
+
+            $(pub static $name: Symbol = Symbol::new(concat!(stringify!($name), "\0"));)*
+        }
+
+        /// Looks all of them up: a later look would wait for whoever loads a library.
+        pub fn find_all() {
+            $(let _ = symbol::$name.address();)*
+        }
+
         $(
             /// The C library's.
             ///
@@ -42,17 +62,12 @@ macro_rules! real {
             /// As C's function of this name demands.
             #[inline]
             pub unsafe fn $name($($argument: $type),*) -> $result {
-                const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => c"",
-                };
-                static SYMBOL: Symbol = Symbol { name: NAME, address: AtomicUsize::new(0) };
-                let Some(address) = SYMBOL.address() else {
+                let Some(address) = symbol::$name.address() else {
                     crate::errno::set(libc::ENOSYS);
                     return $absent;
                 };
-                // SAFETY: the symbol of this name has this type in C.
-                let function: unsafe extern "C" fn($($type),*) -> $result = unsafe { core::mem::transmute(address) };
+                // SAFETY: the symbol of this name has this type in C; a thread that is cancelled in it is unwound.
+                let function: unsafe extern "C-unwind" fn($($type),*) -> $result = unsafe { core::mem::transmute(address) };
                 // SAFETY: the caller's.
                 unsafe { function($($argument),*) }
             }

@@ -280,6 +280,7 @@ fn sleep_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i
     let (before, place) = (SLEEPER.get(), 0u8);
     let course = connection.enter_kernel();
     SLEEPER.set((connection.own.base() as usize, (&raw const place) as usize));
+    let sleeping = Sleeping { connection, before };
     let step = if course == Ok(Course::Kernel) {
         let received = receive_now(connection, parts, done, flags & !libc::MSG_WAITALL, usize::MAX);
         count(connection.record, flags, received);
@@ -287,16 +288,28 @@ fn sleep_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i
     } else {
         Step::Again
     };
-    // Somebody on another stack may have taken it for one that was left behind.
-    if SLEEPER.replace(before) != (0, 0) {
-        connection.leave_kernel(lock::thread());
-    }
+    drop(sleeping);
     course?;
     Ok(match step {
         // It has slept as long as the program allows.
         Step::Empty => Step::Failed(libc::EAGAIN),
         step => step,
     })
+}
+
+/// Counted as a sleeper in the kernel until dropped: the thread may be cancelled there.
+struct Sleeping<'a> {
+    connection: &'a Connection,
+    before: (usize, usize),
+}
+
+impl Drop for Sleeping<'_> {
+    fn drop(&mut self) {
+        // Somebody on another stack may have taken it for one that was left behind.
+        if SLEEPER.replace(self.before) != (0, 0) {
+            self.connection.leave_kernel(lock::thread());
+        }
+    }
 }
 
 /// The ring is over, and the rest of the stream is the kernel's.

@@ -2,7 +2,7 @@
 
 use libc::{fd_set, pollfd, sigset_t};
 
-use crate::poll::{self, FILES_MAX};
+use crate::poll;
 use crate::table::{self, Meaning};
 use crate::{errno, kernel};
 
@@ -46,32 +46,45 @@ pub fn select(
     if count <= 0 || !(0..count).any(matters) {
         return None;
     }
-    // A set that is larger than C's own is the kernel's to refuse or to serve; C's own always fits.
-    let mut files = [pollfd { fd: -1, events: 0, revents: 0 }; FILES_MAX];
+    let began = kernel::now_ns();
+    let used = (0..count).filter(|fd| events(bits, *fd) != 0).count();
+    let status = poll::with_entries(used, |files| wait(files, count, bits, timeout_ns, mask));
+    *left_ns = timeout_ns.map(|timeout| timeout.saturating_sub(kernel::now_ns() - began));
+    Some(status)
+}
+
+/// What `poll` is asked of a descriptor.
+fn events(bits: [Bits; 3], fd: i32) -> i16 {
+    let wanted = [READABLE, WRITABLE, URGENT];
+    bits.iter().zip(wanted).filter(|(set, _)| set.has(fd)).fold(0, |sum, (_, bits)| sum | bits)
+}
+
+/// The call, in `files`, which have room.
+fn wait(
+    files: &mut [pollfd],
+    count: i32,
+    bits: [Bits; 3],
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> i32 {
     let mut used = 0;
-    for fd in 0..count {
-        let wanted = [READABLE, WRITABLE, URGENT];
-        let events =
-            bits.iter().zip(wanted).filter(|(set, _)| set.has(fd)).fold(0, |sum, (_, bits)| sum | bits);
-        if events != 0 {
-            *files.get_mut(used)? = pollfd { fd, events, revents: 0 };
+    for (fd, events) in (0..count).map(|fd| (fd, events(bits, fd))).filter(|(_, events)| *events != 0) {
+        if let Some(file) = files.get_mut(used) {
+            *file = pollfd { fd, events, revents: 0 };
             used += 1;
         }
     }
-    let began = kernel::now_ns();
     let status = poll::poll(files.as_mut_ptr(), used as u64, timeout_ns, &|files, count, timeout| {
         poll::wait(files, count, timeout, mask)
     });
-    *left_ns = timeout_ns.map(|timeout| timeout.saturating_sub(kernel::now_ns() - began));
     if status < 0 {
-        return Some(status);
+        return status;
     }
-    let files = files.get(..used)?;
+    let files = files.get(..used).unwrap_or(&[]);
     if files.iter().any(|file| file.revents & libc::POLLNVAL != 0) {
-        errno::set(libc::EBADF);
-        return Some(-1);
+        return errno::fail(libc::EBADF) as i32;
     }
-    Some(report(files, bits))
+    report(files, bits)
 }
 
 /// Writes the sets anew: how many bits are in them.

@@ -37,6 +37,8 @@ struct Thread {
     /// A signal has been put aside.
     is_waiting: Cell<bool>,
     number: Cell<c_int>,
+    /// The process that it came to: a forked child is not to have it again.
+    process: Cell<c_int>,
     information: UnsafeCell<MaybeUninit<siginfo_t>>,
     mask: UnsafeCell<MaybeUninit<sigset_t>>,
 }
@@ -48,6 +50,7 @@ thread_local! {
             held: Cell::new(0),
             is_waiting: Cell::new(false),
             number: Cell::new(0),
+            process: Cell::new(0),
             information: UnsafeCell::new(MaybeUninit::uninit()),
             mask: UnsafeCell::new(MaybeUninit::uninit()),
         }
@@ -77,6 +80,11 @@ pub fn admit() {
     });
 }
 
+/// The thread that was changing a handler stayed behind.
+pub fn after_fork_in_child() {
+    CHANGING.reset();
+}
+
 /// Do handlers come that cannot be held off?
 #[inline(always)]
 pub fn are_bypassed() -> bool {
@@ -96,9 +104,11 @@ fn deliver_late(thread: &Thread) {
     errno::keep(|| unsafe {
         let information = (*thread.information.get()).as_ptr();
         let (process, number) = (libc::getpid(), thread.number.get());
-        let thread_number = libc::syscall(libc::SYS_gettid);
-        if libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread_number, number, information) != 0 {
-            libc::syscall(libc::SYS_tgkill, process, thread_number, number);
+        if process == thread.process.get() {
+            let thread_number = libc::syscall(libc::SYS_gettid);
+            if libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread_number, number, information) != 0 {
+                libc::syscall(libc::SYS_tgkill, process, thread_number, number);
+            }
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, (*thread.mask.get()).as_ptr(), core::ptr::null_mut());
     });
@@ -112,7 +122,7 @@ fn is_fault(number: c_int, information: *const siginfo_t) -> bool {
 }
 
 /// Every handler of the program's is this one, for the kernel. All signals are blocked while it begins.
-extern "C" fn deliver(number: c_int, information: *mut siginfo_t, context: *mut c_void) {
+extern "C-unwind" fn deliver(number: c_int, information: *mut siginfo_t, context: *mut c_void) {
     let is_put_aside = THREAD.with(|thread| {
         if thread.held.get() == 0 || is_fault(number, information) {
             return false;
@@ -126,6 +136,7 @@ extern "C" fn deliver(number: c_int, information: *mut siginfo_t, context: *mut 
                 (*thread.mask.get()).as_mut_ptr().cast::<u64>().write(mask.read());
                 (*thread.information.get()).write(*information);
                 thread.number.set(number);
+                thread.process.set(libc::getpid());
                 thread.is_waiting.set(true);
                 mask.write(u64::MAX);
             }
@@ -161,7 +172,8 @@ fn call(number: c_int, information: *mut siginfo_t, context: *mut c_void) {
         errno::keep(|| {
             libc::pthread_sigmask(libc::SIG_SETMASK, during.as_ptr(), core::ptr::null_mut());
         });
-        let function: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = core::mem::transmute(function);
+        let function: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
+            core::mem::transmute(function);
         function(number, information, context);
     }
 }
@@ -193,7 +205,7 @@ pub fn change(number: c_int, new: *const libc::sigaction, old: *mut libc::sigact
                 handler.mask.store((&raw const given.sa_mask).cast::<u64>().read(), Ordering::Relaxed);
                 handler.function.store(given.sa_sigaction, Ordering::Release);
                 let kept = given.sa_flags & !(libc::SA_NODEFER | libc::SA_RESETHAND) | libc::SA_SIGINFO;
-                let deliver: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = deliver;
+                let deliver: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) = deliver;
                 let mut own = action(deliver as usize, kept);
                 libc::sigfillset(&raw mut own.sa_mask);
                 let status = real::sigaction(number, &raw const own, old);
@@ -219,7 +231,7 @@ pub fn change(number: c_int, new: *const libc::sigaction, old: *mut libc::sigact
 
 /// What the program is told was its own.
 fn tell_old(old: *mut libc::sigaction, (function, flags, mask): (usize, c_int, u64)) {
-    let deliver: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = deliver;
+    let deliver: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) = deliver;
     // SAFETY: null, or the program's own, which the kernel has filled.
     unsafe {
         if let Some(told) = old.as_mut()
@@ -239,7 +251,7 @@ pub fn set(number: c_int, real: impl FnOnce() -> usize) -> usize {
     };
     let known = handler.function.load(Ordering::Relaxed);
     let before = real();
-    let deliver: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = deliver;
+    let deliver: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) = deliver;
     if before != libc::SIG_ERR {
         let mut found = action(libc::SIG_DFL, 0);
         // SAFETY: live structures.

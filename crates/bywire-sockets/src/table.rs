@@ -1,5 +1,6 @@
 //! What each descriptor means, and who holds what.
 
+use core::cell::UnsafeCell;
 use core::ops::Deref;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -8,8 +9,8 @@ use bywire_pairing::reason::Reason;
 use bywire_ring::stream::{SEGMENT_BYTES, Stream, Window};
 
 use crate::arena::{self, DESCRIPTORS, Hold, RECORDS, Record, SETS, Set, stage};
-use crate::lock::Lock;
-use crate::{account, bell, epoll, offer};
+use crate::lock::{Held, Lock};
+use crate::{account, bell, epoll, offer, process};
 
 /// The rings of all connections.
 pub const STREAM: Stream = Stream::new(bywire_ring::stream::RING_BYTES);
@@ -21,6 +22,14 @@ const HIDDEN: u32 = 3 << 30;
 
 /// Held while descriptors change their meaning, and across a fork.
 static CHANGING: Lock = Lock::new();
+
+/// `CHANGING`, from before a fork until all is in order behind it: until then handlers wait, which may want it, too.
+struct Across(UnsafeCell<Option<Held<'static>>>);
+
+// SAFETY: looked at by the holder of `CHANGING` alone.
+unsafe impl Sync for Across {}
+
+static ACROSS: Across = Across(UnsafeCell::new(None));
 
 /// What a descriptor means to this library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,6 +228,8 @@ fn begin(record: &Record) {
     record.generation.fetch_add(1, Ordering::Relaxed);
     record.stage.store(stage::PLAIN, Ordering::Relaxed);
     record.processes.store(1, Ordering::Relaxed);
+    record.holders.iter().for_each(|place| place.store(0, Ordering::Relaxed));
+    note_holder(record);
     for field in [
         &record.never,
         &record.ended,
@@ -391,7 +402,7 @@ fn forget_locked(fd: i32) -> Option<Leaving> {
             let hold = own.holds.get(index as usize)?;
             let mut is_last = false;
             if hold.descriptors.fetch_sub(1, Ordering::SeqCst) == 1 {
-                is_last = socket.record.processes.fetch_sub(1, Ordering::AcqRel) == 1;
+                is_last = let_go(socket.record);
             }
             Some(Leaving { socket, is_last })
         }
@@ -451,7 +462,10 @@ pub fn each(mut visit: impl FnMut(i32, Meaning)) {
 
 /// Before a fork: the child will hold what this process holds.
 pub fn before_fork() {
-    CHANGING.take();
+    let held = CHANGING.hold();
+    // SAFETY: `CHANGING` is held. What another thread left there, in a child that came from a raw system call, is no
+    // lock of this thread's.
+    unsafe { ACROSS.0.get().write(Some(held)) };
     each_held(|socket, _| {
         socket.record.processes.fetch_add(1, Ordering::AcqRel);
         // An answer that is still to come would reach only one of the two.
@@ -471,9 +485,48 @@ pub fn before_fork() {
     });
 }
 
-/// After it, in the parent.
-pub fn after_fork_in_parent() {
-    CHANGING.give();
+/// This process holds it.
+fn note_holder(record: &Record) {
+    if let Some(me) = process::number() {
+        let note =
+            |place: &AtomicU32| place.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        record.holders.iter().any(note);
+    }
+}
+
+/// This process holds it no more. `true`: it was the last one, those that were killed not counted.
+pub fn let_go(record: &Record) -> bool {
+    if let Some(me) = process::number() {
+        record.holders.iter().any(|place| is_taken(place, me));
+    }
+    record.processes.fetch_sub(1, Ordering::AcqRel) == 1 || forget_dead(record) == 0
+}
+
+/// Takes out those that hold it no more as they were killed, or became another program and ended: how many are left.
+pub fn forget_dead(record: &Record) -> u32 {
+    let mut left = record.processes.load(Ordering::Acquire);
+    let Some(me) = process::number() else { return left.max(1) };
+    for place in &record.holders {
+        let holder = place.load(Ordering::Acquire);
+        if holder != 0 && holder != me && !process::runs(holder) && is_taken(place, holder) {
+            left = record.processes.fetch_sub(1, Ordering::AcqRel) - 1;
+            if left == 0 {
+                return 0;
+            }
+        }
+    }
+    left.max(1)
+}
+
+/// Takes a number out; `false`: somebody else has done so.
+fn is_taken(place: &AtomicU32, holder: u32) -> bool {
+    place.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+}
+
+/// When all is in order after it.
+pub fn end_fork() {
+    // SAFETY: whoever has forked holds `CHANGING`, or is alone.
+    drop(unsafe { (*ACROSS.0.get()).take() });
 }
 
 /// After it, in the child: threads that were in calls are not here.
@@ -487,6 +540,7 @@ pub fn after_fork_in_child() {
             hold.users.store(0, Ordering::SeqCst);
         }
     });
+    each_held(|socket, _| note_holder(socket.record));
 }
 
 /// Each socket that this process holds, once.

@@ -1,6 +1,7 @@
 //! What `bywire run --explain`, `BYWIRE_LOG` and `bywire status` tell.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 
 use crate::packages::have;
 use crate::{Fabric, await_listener, ended, port, start, text, write};
@@ -43,7 +44,11 @@ fn what_became_of_connections_is_told_on_standard_error_and_nowhere_else() {
     assert!(String::from_utf8_lossy(&closed.stderr).contains("0 of this program's"), "{closed:?}");
 
     let killed = ended(&mut fabric.plain(&[&bywire[..], &["sh", "-c", "kill -9 $$"]].concat()));
-    assert_eq!(killed.status.code(), Some(128 + 9));
+    assert_eq!(killed.status.signal(), Some(9));
+    // What it is sent reaches the program, which ends as it likes.
+    let ends = ["sh", "-c", "trap 'exit 3' USR1 INT; kill -USR1 $PPID; while :; do sleep 0.1; done"];
+    let told = ended(&mut fabric.plain(&[&bywire[..], &ends].concat()));
+    assert_eq!(told.status.code(), Some(3), "{told:?}");
     // Nothing is said unless it is asked for.
     let silent = ended(&mut fabric.carried(&["curl", "-s", "-o", "/dev/null", &url]));
     assert!(silent.status.success() && silent.stderr.is_empty(), "{silent:?}");

@@ -17,7 +17,7 @@ const FILE_STEP: usize = 16 << 10;
 
 take_over! {
     /// Receives.
-    fn read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t, else -1; {
+    fn read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t {
         // SAFETY: the program's own arguments, here and in every call of this file.
         let real = || unsafe { real::read(fd, buffer, length) };
         // Of no bytes it never sleeps, which a receive of no bytes does.
@@ -25,14 +25,14 @@ take_over! {
     }
 
     /// Receives, checked by the compiler.
-    fn __read_chk(fd: c_int, buffer: *mut c_void, length: size_t, _room: size_t) -> ssize_t, else -1; {
+    fn __read_chk(fd: c_int, buffer: *mut c_void, length: size_t, _room: size_t) -> ssize_t {
         // SAFETY: as above.
         let real = || unsafe { real::read(fd, buffer, length) };
         if length == 0 { real() } else { receive(fd, || Parts::one(buffer.cast(), length), 0, real) }
     }
 
     /// Receives into several buffers.
-    fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t, else -1; {
+    fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
         // SAFETY: as above.
         let real = || unsafe { real::readv(fd, parts, count) };
         let given = || Parts::list(parts, count.max(0) as usize);
@@ -43,34 +43,34 @@ take_over! {
     }
 
     /// Receives.
-    fn recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t, else -1; {
+    fn recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
         // SAFETY: as above.
         receive(fd, || Parts::one(buffer.cast(), length), flags, || unsafe { real::recv(fd, buffer, length, flags) })
     }
 
     /// Receives, checked by the compiler.
-    fn __recv_chk(fd: c_int, buffer: *mut c_void, length: size_t, _room: size_t, flags: c_int) -> ssize_t, else -1; {
+    fn __recv_chk(fd: c_int, buffer: *mut c_void, length: size_t, _room: size_t, flags: c_int) -> ssize_t {
         // SAFETY: as above.
         receive(fd, || Parts::one(buffer.cast(), length), flags, || unsafe { real::recv(fd, buffer, length, flags) })
     }
 
     /// Receives; a stream's bytes have no address.
-    fn recvfrom(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int, address: *mut sockaddr, size: *mut socklen_t) -> ssize_t, else -1; {
+    fn recvfrom(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int, address: *mut sockaddr, size: *mut socklen_t) -> ssize_t {
         receive_from(fd, buffer, length, flags, address, size)
     }
 
     /// Receives, checked by the compiler.
-    fn __recvfrom_chk(fd: c_int, buffer: *mut c_void, length: size_t, _room: size_t, flags: c_int, address: *mut sockaddr, size: *mut socklen_t) -> ssize_t, else -1; {
+    fn __recvfrom_chk(fd: c_int, buffer: *mut c_void, length: size_t, _room: size_t, flags: c_int, address: *mut sockaddr, size: *mut socklen_t) -> ssize_t {
         receive_from(fd, buffer, length, flags, address, size)
     }
 
     /// Receives into several buffers, with what goes along with bytes.
-    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t, else -1; {
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
         receive_message(fd, message, flags)
     }
 
     /// Receives several times.
-    fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int, else -1; {
+    fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         if !matches!(table::meaning(fd), Meaning::Socket(_)) {
             // SAFETY: as above.
             return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
@@ -86,36 +86,36 @@ take_over! {
     }
 
     /// Sends.
-    fn write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t, else -1; {
+    fn write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
         // SAFETY: as above.
         send_parts(fd, || Parts::one(buffer.cast(), length), 0, false, || unsafe { real::write(fd, buffer, length) })
     }
 
     /// Sends several buffers.
-    fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t, else -1; {
+    fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
         // SAFETY: as above.
         send_parts(fd, || Parts::list(parts, count.max(0) as usize), 0, false, || unsafe { real::writev(fd, parts, count) })
     }
 
     /// Sends.
-    fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t, else -1; {
+    fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t {
         // SAFETY: as above.
         send_parts(fd, || Parts::one(buffer.cast(), length), flags, false, || unsafe { real::send(fd, buffer, length, flags) })
     }
 
     /// Sends; the address of a connected stream counts for nothing.
-    fn sendto(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int, address: *const sockaddr, size: socklen_t) -> ssize_t, else -1; {
+    fn sendto(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int, address: *const sockaddr, size: socklen_t) -> ssize_t {
         // SAFETY: as above.
         send_parts(fd, || Parts::one(buffer.cast(), length), flags, false, || unsafe { real::sendto(fd, buffer, length, flags, address, size) })
     }
 
     /// Sends several buffers, with what goes along with bytes.
-    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t, else -1; {
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
         send_message(fd, message, flags)
     }
 
     /// Sends several times.
-    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int, else -1; {
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         if !matches!(table::meaning(fd), Meaning::Socket(_)) {
             each_control(messages, count);
             // SAFETY: as above.
@@ -125,17 +125,17 @@ take_over! {
     }
 
     /// Sends out of a file.
-    fn sendfile(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t, else -1; {
+    fn sendfile(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
         send_file(target, source, offset, count)
     }
 
     /// Sends out of a file.
-    fn sendfile64(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t, else -1; {
+    fn sendfile64(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
         send_file(target, source, offset, count)
     }
 
     /// Moves bytes between pipes and others: what a ring cannot do.
-    fn splice(source: c_int, source_offset: *mut i64, target: c_int, target_offset: *mut i64, length: size_t, flags: c_uint) -> ssize_t, else -1; {
+    fn splice(source: c_int, source_offset: *mut i64, target: c_int, target_offset: *mut i64, length: size_t, flags: c_uint) -> ssize_t {
         to_kernel(source, Reason::Option);
         to_kernel(target, Reason::Option);
         // SAFETY: as above.
@@ -290,6 +290,8 @@ fn send_file(target: c_int, source: c_int, offset: *mut off_t, count: size_t) ->
     sent
 }
 
+/// Apart, as its buffer would take room of the stack where nothing is copied.
+#[inline(never)]
 fn copy_file(target: c_int, source: c_int, start: off_t, count: size_t) -> ssize_t {
     let mut buffer = [0u8; FILE_STEP];
     let mut done = 0usize;

@@ -37,7 +37,7 @@ const TCP_OPTIONS: [c_int; 6] = [14, 19, 23, 30, 36, 31];
 
 take_over! {
     /// Makes a socket.
-    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int, else -1; {
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         // SAFETY: the program's own arguments, here and in every call of this file.
         let fd = unsafe { real::socket(domain, kind, protocol) };
         life::made(fd, domain, kind, protocol);
@@ -45,7 +45,7 @@ take_over! {
     }
 
     /// Takes a connection.
-    fn accept(listener: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int, else -1; {
+    fn accept(listener: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
         // SAFETY: as above.
         let fd = unsafe { real::accept(listener, address, length) };
         life::accepted(listener, fd);
@@ -53,7 +53,7 @@ take_over! {
     }
 
     /// Takes a connection.
-    fn accept4(listener: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int, else -1; {
+    fn accept4(listener: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
         // SAFETY: as above.
         let fd = unsafe { real::accept4(listener, address, length, flags) };
         life::accepted(listener, fd);
@@ -61,7 +61,7 @@ take_over! {
     }
 
     /// Connects; a second time only to part.
-    fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int, else -1; {
+    fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
         // SAFETY: null, or the program's own address, of which a family is the least.
         let parts = length >= 2 && unsafe { address.as_ref() }.is_some_and(|given| given.sa_family == libc::AF_UNSPEC as u16);
         if parts && let Some(Ok(connection)) = table::socket(fd).map(Socket::carried) {
@@ -72,38 +72,38 @@ take_over! {
     }
 
     /// Closes.
-    fn close(fd: c_int) -> c_int, else -1; {
+    fn close(fd: c_int) -> c_int {
         // SAFETY: as above.
         life::close(fd, || unsafe { real::close(fd) })
     }
 
     /// Closes, by another name of the C library's.
-    fn __close(fd: c_int) -> c_int, else -1; {
+    fn __close(fd: c_int) -> c_int {
         // SAFETY: as above.
         life::close(fd, || unsafe { real::close(fd) })
     }
 
     /// Closes a range.
-    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, else -1; {
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         // SAFETY: as above.
         life::close_range(first, last, flags, |first, last| unsafe { real::close_range(first, last, flags) })
     }
 
     /// Closes all from a number on.
-    fn closefrom(first: c_int) -> (), else (); {
+    fn closefrom(first: c_int) -> () {
         // SAFETY: as above.
         let real = |first, last| unsafe { real::close_range(first, last, 0) };
         let _closed = life::close_range(first.max(0) as c_uint, c_uint::MAX, 0, real);
     }
 
     /// Ends one direction or both.
-    fn shutdown(fd: c_int, how: c_int) -> c_int, else -1; {
+    fn shutdown(fd: c_int, how: c_int) -> c_int {
         // SAFETY: as above.
         life::shutdown(fd, how, || unsafe { real::shutdown(fd, how) })
     }
 
     /// Duplicates.
-    fn dup(fd: c_int) -> c_int, else -1; {
+    fn dup(fd: c_int) -> c_int {
         if table::meaning(fd) == Meaning::Hidden {
             return errno::fail(libc::EBADF) as c_int;
         }
@@ -114,34 +114,34 @@ take_over! {
     }
 
     /// Duplicates to a number.
-    fn dup2(old: c_int, new: c_int) -> c_int, else -1; {
+    fn dup2(old: c_int, new: c_int) -> c_int {
         // SAFETY: as above.
         life::duplicate_over(old, new, || unsafe { real::dup2(old, new) })
     }
 
     /// Duplicates to a number.
-    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int, else -1; {
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
         // SAFETY: as above.
         life::duplicate_over(old, new, || unsafe { real::dup3(old, new, flags) })
     }
 
     /// Many things.
-    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int, else -1; {
+    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
         control_file(fd, command, argument)
     }
 
     /// Many things.
-    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int, else -1; {
+    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
         control_file(fd, command, argument)
     }
 
     /// Many things more.
-    fn ioctl(fd: c_int, request: usize, argument: *mut c_void) -> c_int, else -1; {
+    fn ioctl(fd: c_int, request: usize, argument: *mut c_void) -> c_int {
         control_device(fd, request, argument)
     }
 
     /// Reads an option.
-    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int, else -1; {
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int {
         // SAFETY: as above.
         let status = unsafe { real::getsockopt(fd, level, name, value, length) };
         if status == 0 && level == libc::SOL_SOCKET && name == libc::SO_LINGER {
@@ -151,7 +151,7 @@ take_over! {
     }
 
     /// Sets an option.
-    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int, else -1; {
+    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int {
         let is_refused = match level {
             libc::SOL_SOCKET => SOCKET_OPTIONS.contains(&name),
             libc::IPPROTO_TCP => TCP_OPTIONS.contains(&name),
@@ -187,26 +187,26 @@ take_over! {
     }
 
     /// A stream of the C library's, whose own calls nobody sees.
-    fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void, else core::ptr::null_mut(); {
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
         to_kernel(fd, Reason::Stdio);
         // SAFETY: as above.
         unsafe { real::fdopen(fd, mode) }
     }
 
     /// Changes an epoll set.
-    fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int, else -1; {
+    fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int {
         epoll::control(set, operation, fd, event)
     }
 
     /// Makes an epoll set.
-    fn epoll_create1(flags: c_int) -> c_int, else -1; {
+    fn epoll_create1(flags: c_int) -> c_int {
         // SAFETY: as above.
         let fd = unsafe { real::epoll_create1(flags) };
         new_set(fd)
     }
 
     /// Makes an epoll set.
-    fn epoll_create(size: c_int) -> c_int, else -1; {
+    fn epoll_create(size: c_int) -> c_int {
         // SAFETY: as above.
         let fd = unsafe { real::epoll_create(size) };
         new_set(fd)

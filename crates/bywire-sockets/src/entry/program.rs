@@ -16,96 +16,96 @@ type Words = *const *const c_char;
 
 take_over! {
     /// Replaces this program.
-    fn execve(path: *const c_char, arguments: Words, environment: Words) -> c_int, else -1; {
+    fn execve(path: *const c_char, arguments: Words, environment: Words) -> c_int {
         life::before_replacement();
         // SAFETY: the program's own arguments, here and in every call of this file.
         unsafe { real::execve(path, arguments, environment) }
     }
 
     /// Replaces this program.
-    fn execv(path: *const c_char, arguments: Words) -> c_int, else -1; {
+    fn execv(path: *const c_char, arguments: Words) -> c_int {
         life::before_replacement();
         // SAFETY: as above.
         unsafe { real::execv(path, arguments) }
     }
 
     /// Replaces this program.
-    fn execvp(file: *const c_char, arguments: Words) -> c_int, else -1; {
+    fn execvp(file: *const c_char, arguments: Words) -> c_int {
         life::before_replacement();
         // SAFETY: as above.
         unsafe { real::execvp(file, arguments) }
     }
 
     /// Replaces this program.
-    fn execvpe(file: *const c_char, arguments: Words, environment: Words) -> c_int, else -1; {
+    fn execvpe(file: *const c_char, arguments: Words, environment: Words) -> c_int {
         life::before_replacement();
         // SAFETY: as above.
         unsafe { real::execvpe(file, arguments, environment) }
     }
 
     /// Replaces this program.
-    fn fexecve(fd: c_int, arguments: Words, environment: Words) -> c_int, else -1; {
+    fn fexecve(fd: c_int, arguments: Words, environment: Words) -> c_int {
         life::before_replacement();
         // SAFETY: as above.
         unsafe { real::fexecve(fd, arguments, environment) }
     }
 
     /// Replaces this program.
-    fn execveat(directory: c_int, path: *const c_char, arguments: Words, environment: Words, flags: c_int) -> c_int, else -1; {
+    fn execveat(directory: c_int, path: *const c_char, arguments: Words, environment: Words, flags: c_int) -> c_int {
         life::before_replacement();
         // SAFETY: as above.
         unsafe { real::execveat(directory, path, arguments, environment, flags) }
     }
 
     /// Starts another program.
-    fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int, else libc::ENOSYS; {
+    fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int {
         life::before_exec();
         // SAFETY: as above.
         unsafe { real::posix_spawn(pid, path, actions, attributes, arguments, environment) }
     }
 
     /// Starts another program.
-    fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int, else libc::ENOSYS; {
+    fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int {
         life::before_exec();
         // SAFETY: as above.
         unsafe { real::posix_spawnp(pid, file, actions, attributes, arguments, environment) }
     }
 
     /// Runs a shell.
-    fn system(command: *const c_char) -> c_int, else -1; {
+    fn system(command: *const c_char) -> c_int {
         life::before_exec();
         // SAFETY: as above.
         unsafe { real::system(command) }
     }
 
     /// Runs a shell.
-    fn popen(command: *const c_char, kind: *const c_char) -> *mut c_void, else core::ptr::null_mut(); {
+    fn popen(command: *const c_char, kind: *const c_char) -> *mut c_void {
         life::before_exec();
         // SAFETY: as above.
         unsafe { real::popen(command, kind) }
     }
 
     /// Ends this process at once.
-    fn _exit(status: c_int) -> (), else (); {
+    fn _exit(status: c_int) -> () {
         life::end();
         // SAFETY: as above.
         unsafe { real::syscall(libc::SYS_exit_group, status as usize, 0, 0, 0, 0, 0) };
     }
 
     /// Ends this process at once.
-    fn _Exit(status: c_int) -> (), else (); {
+    fn _Exit(status: c_int) -> () {
         life::end();
         // SAFETY: as above.
         unsafe { real::syscall(libc::SYS_exit_group, status as usize, 0, 0, 0, 0, 0) };
     }
 
     /// Forks without telling anybody.
-    fn _Fork() -> pid_t, else -1; {
+    fn _Fork() -> pid_t {
         fork_quietly()
     }
 
     /// Any system call by its number: those that have a name here are taken over under it.
-    fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long, else -1; {
+    fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
         call(number, [a, b, c, d, e, f])
     }
 }
@@ -115,30 +115,91 @@ take_over! {
 /// # Safety
 /// As C's `vfork` demands; the parent goes on when the child has become another program or has ended.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn vfork() -> pid_t {
-    let mut ends = [-1; 2];
-    // SAFETY: room for two descriptors. `fork` runs the handlers that `begin` has put there.
+pub unsafe extern "C-unwind" fn vfork() -> pid_t {
+    life::await_next_child();
+    // SAFETY: runs the handlers that `begin` has put there.
+    let child = unsafe { libc::fork() };
+    if let Some(end) = life::awaited_child() {
+        let mut byte = 0u8;
+        // The child's end closes with its exec or its end. By number, as no thread is cancelled in `vfork`.
+        errno::keep(|| {
+            // SAFETY: room for a byte, and a descriptor of ours.
+            unsafe {
+                let (fd, place) = (end as usize, (&raw mut byte) as usize);
+                while real::syscall(libc::SYS_read, fd, place, 1, 0, 0, 0) < 0 && errno::last() == libc::EINTR
+                {
+                }
+                real::syscall(libc::SYS_close, fd, 0, 0, 0, 0, 0);
+            }
+        });
+    }
+    child
+}
+
+/// Defines functions whose arguments are a list in the call itself. `$replace` gets what comes first, and the list as an
+/// array: the words from the registers are put before those that are in memory already.
+macro_rules! take_lists_over {
+    ($($(#[$doc:meta])* fn $name:ident => $replace:ident;)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// As C's function of this name demands.
+            #[unsafe(naked)]
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name() {
+                core::arch::naked_asm!(
+                    "pop rax",
+                    "push r9",
+                    "push r8",
+                    "push rcx",
+                    "push rdx",
+                    "push rsi",
+                    "mov rsi, rsp",
+                    // Where to go on; and a call finds the stack at a multiple of 16.
+                    "push rax",
+                    "call {replace}",
+                    "pop rcx",
+                    "add rsp, 40",
+                    "push rcx",
+                    "ret",
+                    replace = sym $replace,
+                )
+            }
+        )*
+    };
+}
+
+take_lists_over! {
+    /// Replaces this program.
+    fn execl => replace;
+
+    /// Replaces this program.
+    fn execlp => replace_by_name;
+
+    /// Replaces this program.
+    fn execle => replace_in_environment;
+}
+
+unsafe extern "C" fn replace(path: *const c_char, arguments: Words) -> c_int {
+    // SAFETY: the program's own arguments, here and below.
+    unsafe { execv(path, arguments) }
+}
+
+unsafe extern "C" fn replace_by_name(file: *const c_char, arguments: Words) -> c_int {
+    // SAFETY: as above.
+    unsafe { execvp(file, arguments) }
+}
+
+/// The environment follows the end of the list.
+unsafe extern "C" fn replace_in_environment(path: *const c_char, arguments: Words) -> c_int {
+    // SAFETY: as above; a list ends with a null.
     unsafe {
-        let has_pipe = libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) == 0;
-        let child = libc::fork();
-        if !has_pipe {
-            return child;
+        let mut end = arguments;
+        while !(*end).is_null() {
+            end = end.add(1);
         }
-        let [read, write] = ends;
-        if child == 0 {
-            real::close(read);
-            // The child's end closes with its exec or its end, which is what the parent waits for.
-            return child;
-        }
-        real::close(write);
-        if child > 0 {
-            let mut byte = 0u8;
-            errno::keep(|| {
-                while real::read(read, (&raw mut byte).cast(), 1) < 0 && errno::last() == libc::EINTR {}
-            });
-        }
-        errno::keep(|| real::close(read));
-        child
+        execve(path, arguments, end.add(1).cast::<Words>().read())
     }
 }
 

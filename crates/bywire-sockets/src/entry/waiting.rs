@@ -10,27 +10,27 @@ use crate::{poll as polling, real, select as selecting};
 
 take_over! {
     /// Waits for any of several descriptors.
-    fn poll(files: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int, else -1; {
+    fn poll(files: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
         poll_for(files, count, timeout_ms)
     }
 
     /// The same, checked by the compiler.
-    fn __poll_chk(files: *mut pollfd, count: nfds_t, timeout_ms: c_int, _room: size_t) -> c_int, else -1; {
+    fn __poll_chk(files: *mut pollfd, count: nfds_t, timeout_ms: c_int, _room: size_t) -> c_int {
         poll_for(files, count, timeout_ms)
     }
 
     /// The same, with a mask of signals.
-    fn ppoll(files: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int, else -1; {
+    fn ppoll(files: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
         poll_with_mask(files, count, timeout, mask)
     }
 
     /// The same, checked by the compiler.
-    fn __ppoll_chk(files: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, _room: size_t) -> c_int, else -1; {
+    fn __ppoll_chk(files: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, _room: size_t) -> c_int {
         poll_with_mask(files, count, timeout, mask)
     }
 
     /// Waits for any of several descriptors; the time left is told.
-    fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int, else -1; {
+    fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
         let mut left = None;
         // SAFETY: null, or the program's own.
         let given = unsafe { timeout.as_ref() };
@@ -52,7 +52,7 @@ take_over! {
     }
 
     /// The same, with a mask of signals.
-    fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int, else -1; {
+    fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int {
         // SAFETY: null, or the program's own.
         let limit = unsafe { polling::nanoseconds(timeout) };
         match selecting::select(count, [read, write, except], limit, mask, &mut None) {
@@ -63,17 +63,17 @@ take_over! {
     }
 
     /// Waits for an epoll set.
-    fn epoll_wait(set: c_int, events: *mut epoll_event, count: c_int, timeout_ms: c_int) -> c_int, else -1; {
+    fn epoll_wait(set: c_int, events: *mut epoll_event, count: c_int, timeout_ms: c_int) -> c_int {
         wait_for_set(set, events, count, of_milliseconds(timeout_ms), core::ptr::null())
     }
 
     /// The same, with a mask of signals.
-    fn epoll_pwait(set: c_int, events: *mut epoll_event, count: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int, else -1; {
+    fn epoll_pwait(set: c_int, events: *mut epoll_event, count: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int {
         wait_for_set(set, events, count, of_milliseconds(timeout_ms), mask)
     }
 
     /// The same, with a finer time-out.
-    fn epoll_pwait2(set: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int, else -1; {
+    fn epoll_pwait2(set: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
         let real = |events: *mut epoll_event, count: c_int, timeout_ns: Option<u64>| {
             let time = timeout_ns.map(|timeout| timespec { tv_sec: (timeout / 1_000_000_000) as i64, tv_nsec: (timeout % 1_000_000_000) as i64 });
             let pointer = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);

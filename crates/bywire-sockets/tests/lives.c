@@ -1,0 +1,312 @@
+/* What programs do with threads, children and libraries, one thing for each name. Ends with 0 if all of it went well. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static void need(int is_well, const char *what) {
+    if (!is_well) {
+        perror(what);
+        _exit(1);
+    }
+}
+
+#ifdef LOADED
+/* A library whose beginning waits for a thread that calls what has not been called before. */
+static void *call(void *argument) {
+    struct timeval now = {0, 0};
+    select(0, NULL, NULL, NULL, &now);
+    close(dup(0));
+    return argument;
+}
+
+__attribute__((constructor)) static void begin(void) {
+    pthread_t thread;
+    need(pthread_create(&thread, NULL, call, NULL) == 0 && pthread_join(thread, NULL) == 0, "a thread");
+}
+#else
+
+static int client, server, passage[2];
+
+static void connect_ends(void) {
+    int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    need(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 1) == 0, "listen");
+    getsockname(listener, (struct sockaddr *)&address, &length);
+    client = socket(AF_INET, SOCK_STREAM, 0);
+    need(connect(client, (struct sockaddr *)&address, length) == 0, "connect");
+    server = accept(listener, NULL, NULL);
+    need(server >= 0 && close(listener) == 0, "accept");
+    setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(server, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+}
+
+static void talk(int rounds) {
+    char byte = 'x';
+    while (rounds-- > 0) {
+        need(send(client, &byte, 1, 0) == 1 && recv(server, &byte, 1, 0) == 1, "there");
+        need(send(server, &byte, 1, 0) == 1 && recv(client, &byte, 1, 0) == 1, "back");
+    }
+}
+
+static void nothing(int number) {
+    (void)number;
+}
+
+static void *set_handlers(void *argument) {
+    struct sigaction action = {.sa_handler = nothing};
+    for (;;) {
+        sigaction(SIGUSR1, &action, NULL);
+    }
+    return argument;
+}
+
+/* Children set handlers that were forked while another thread did. */
+static void handlers(void) {
+    pthread_t thread;
+    struct sigaction action = {.sa_handler = nothing};
+    pthread_create(&thread, NULL, set_handlers, NULL);
+    for (int round = 0; round < 300; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            sigaction(SIGUSR2, &action, NULL);
+            _exit(0);
+        }
+        need(waitpid(child, NULL, 0) == child, "a child");
+    }
+}
+
+static volatile long handled;
+
+static void open_and_close(int number) {
+    int kept = errno;
+    (void)number;
+    close(socket(AF_INET, SOCK_STREAM, 0));
+    handled++;
+    errno = kept;
+}
+
+/* A handler makes and closes sockets wherever a fork is. */
+static void forks(void) {
+    struct sigaction action = {.sa_handler = open_and_close, .sa_flags = SA_RESTART};
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGVTALRM};
+    struct itimerspec every = {{0, 137000}, {0, 137000}};
+    timer_t timer;
+    need(sigaction(SIGVTALRM, &action, NULL) == 0, "sigaction");
+    for (int index = 0; index < 300; index++) {
+        socket(AF_INET, SOCK_STREAM, 0);
+    }
+    need(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0, "timer_create");
+    timer_settime(timer, 0, &every, NULL);
+    for (int round = 0; round < 1000; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            _exit(0);
+        }
+        while (waitpid(child, NULL, 0) < 0 && errno == EINTR) {
+        }
+    }
+    need(handled > 0, "a signal");
+}
+
+static void *wait_for_both(void *argument) {
+    fd_set set;
+    struct timeval while_us = {0, 1000};
+    struct pollfd file = {client, POLLIN, 0};
+    FD_ZERO(&set);
+    FD_SET(client, &set);
+    need(select(client + 1, &set, NULL, NULL, &while_us) == 0, "select");
+    need(poll(&file, 1, 1) == 0, "poll");
+    return argument;
+}
+
+/* A thread with as little stack as threads can have. */
+static void stack(void) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    connect_ends();
+    talk(40);
+    pthread_attr_init(&attributes);
+    need(pthread_attr_setstacksize(&attributes, 16384) == 0, "a small stack");
+    need(pthread_create(&thread, &attributes, wait_for_both, NULL) == 0, "a thread");
+    pthread_join(thread, NULL);
+}
+
+static void load(const char *path) {
+    need(dlopen(path, RTLD_NOW) != NULL, "dlopen");
+}
+
+static void *read_passage(void *argument) {
+    char byte;
+    (void)!read(passage[0], &byte, 1);
+    return argument;
+}
+
+static void *poll_passage(void *argument) {
+    struct pollfd files[2] = {{passage[0], POLLIN, 0}, {client, POLLIN, 0}};
+    poll(files, 2, -1);
+    return argument;
+}
+
+static void *wait_for_set(void *argument) {
+    struct epoll_event event = {.events = EPOLLIN};
+    int set = epoll_create1(0);
+    epoll_ctl(set, EPOLL_CTL_ADD, client, &event);
+    epoll_wait(set, &event, 1, -1);
+    return argument;
+}
+
+static void *receive(void *argument) {
+    char byte;
+    recv(client, &byte, 1, 0);
+    return argument;
+}
+
+/* Threads are cancelled where they sleep, before the connection is carried and afterwards. */
+static void cancel(void) {
+    void *(*const sleeps[])(void *) = {read_passage, poll_passage, wait_for_set, receive};
+    connect_ends();
+    need(pipe(passage) == 0, "pipe");
+    for (int turn = 0; turn < 2; turn++) {
+        for (unsigned index = 0; index < sizeof sleeps / sizeof *sleeps; index++) {
+            pthread_t thread;
+            void *result;
+            need(pthread_create(&thread, NULL, sleeps[index], NULL) == 0, "a thread");
+            usleep(20000);
+            need(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0, "cancel");
+            need(result == PTHREAD_CANCELED, "it is cancelled");
+        }
+        talk(100);
+    }
+}
+
+static volatile int is_over;
+
+static void *fork_and_stay(void *argument) {
+    while (!is_over) {
+        char byte;
+        pid_t child = fork();
+        if (child == 0) {
+            close(passage[1]);
+            (void)!read(passage[0], &byte, 1);
+            _exit(0);
+        }
+        usleep(200);
+    }
+    return argument;
+}
+
+/* A program is started by vfork while another thread forks children that stay until all of it is over. */
+static void vforks(void) {
+    pthread_t thread;
+    need(pipe2(passage, O_CLOEXEC) == 0, "pipe");
+    pthread_create(&thread, NULL, fork_and_stay, NULL);
+    for (int round = 0; round < 150; round++) {
+        pid_t child = vfork();
+        if (child == 0) {
+            execl("/bin/true", "true", NULL);
+            _exit(1);
+        }
+        int status;
+        need(waitpid(child, &status, 0) == child && status == 0, "true");
+    }
+    is_over = 1;
+    pthread_join(thread, NULL);
+}
+
+/* A connection goes on in a program that a list of arguments names. */
+static void lists(const char *way) {
+    const char text[] = "a word and another";
+    char *environment[] = {"WORD=another", NULL}, heard[sizeof text] = {0};
+    const char *words = "printf '%s %s' \"$9\" \"$WORD\"; exec cat";
+    connect_ends();
+    talk(60);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(server, 0);
+        dup2(server, 1);
+        close(server);
+        close(client);
+        setenv("WORD", "another", 1);
+        if (*way == 'e') {
+            execle("/bin/sh", "sh", "-c", words, "0", "1", "2", "3", "4", "5", "6", "7", "8", "a word and", NULL,
+                   environment);
+        } else if (*way == 'p') {
+            execlp("sh", "sh", "-c", words, "0", "1", "2", "3", "4", "5", "6", "7", "8", "a word and", NULL);
+        } else {
+            execl("/bin/sh", "sh", "-c", words, "0", "1", "2", "3", "4", "5", "6", "7", "8", "a word and", NULL);
+        }
+        _exit(1);
+    }
+    close(server);
+    need(recv(client, heard, sizeof text - 1, MSG_WAITALL) == sizeof text - 1, "the program's word");
+    need(strcmp(heard, text) == 0, heard);
+    need(send(client, "echo", 4, 0) == 4 && recv(client, heard, 4, MSG_WAITALL) == 4, "an echo");
+    need(memcmp(heard, "echo", 4) == 0, heard);
+    shutdown(client, SHUT_WR);
+    need(waitpid(child, NULL, 0) == child, "the program");
+}
+
+/* What a child has had that is no more is let go of by the last one that closes it. */
+static void children(void) {
+    connect_ends();
+    talk(100);
+    pid_t child = fork();
+    if (child == 0) {
+        execl("/bin/true", "true", NULL);
+        _exit(1);
+    }
+    need(waitpid(child, NULL, 0) == child, "true");
+    child = fork();
+    if (child == 0) {
+        raise(SIGKILL);
+    }
+    need(waitpid(child, NULL, 0) == child, "a killed child");
+    close(client);
+    close(server);
+    puts("\nsaid closed");
+    fflush(stdout);
+    pause();
+}
+
+int main(int count, char **words) {
+    const char *name = count > 1 ? words[1] : "";
+    if (strcmp(name, "handlers") == 0) {
+        handlers();
+    } else if (strcmp(name, "forks") == 0) {
+        forks();
+    } else if (strcmp(name, "stack") == 0) {
+        stack();
+    } else if (strcmp(name, "load") == 0 && count > 2) {
+        load(words[2]);
+    } else if (strcmp(name, "cancel") == 0) {
+        cancel();
+    } else if (strcmp(name, "vforks") == 0) {
+        vforks();
+    } else if (strcmp(name, "children") == 0) {
+        children();
+    } else if (strcmp(name, "lists") == 0 && count > 2) {
+        lists(words[2]);
+    } else {
+        return 2;
+    }
+    return 0;
+}
+#endif
