@@ -143,9 +143,9 @@ impl Place {
             && wanted & (EDGE | ONCE) == 0
             && item.spent.load(Ordering::Relaxed) == 0
             && item.asked.load(Ordering::Relaxed) == asked;
-        // SAFETY: a live event.
         let status = match is_known {
             true => 0,
+            // SAFETY: a live event.
             false => unsafe { real::epoll_ctl(self.set_fd, operation, connection.fd, &raw mut own) },
         };
         if status != 0 {
