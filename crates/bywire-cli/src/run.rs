@@ -1,6 +1,7 @@
 //! `bywire run`: programs whose TCP connections to each other are carried in memory.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -8,6 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use bywire_lab::ending::{Misuse, complain};
 use bywire_pairing::launch::{self, Launch};
 use bywire_pairing::protocol::LOG_VARIABLE;
 use bywire_pairing::service::{Service, StartError};
@@ -40,7 +42,8 @@ Examples:
   bywire run --explain -- curl http://127.0.0.1:8000/
   bywire status
 
-BYWIRE_LOG=FILE adds a line to FILE for every connection that ends.")]
+BYWIRE_LOG=FILE adds a line to FILE for every connection that ends. The end is the program's own; 127 where there is no such
+program, and 126 where it cannot be run.")]
 pub struct RunArgs {
     /// The program, as the shell would start it, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
@@ -83,7 +86,13 @@ impl RunArgs {
     /// Becomes the program; returns only if that fails.
     pub fn run(self) -> Result<()> {
         let spin = (self.spin || self.no_spin).then_some(self.spin);
-        let library = self.library.map_or_else(launch::find_library, Ok)?;
+        let library = match self.library {
+            Some(named) => {
+                launch::check_library(&named).map_err(Misuse::of)?;
+                named
+            }
+            None => launch::find_library()?,
+        };
         let directory = own_directory()?;
         let log = std::env::var_os(LOG_VARIABLE).filter(|path| !path.is_empty());
         // The program may change its directory before it writes there.
@@ -95,11 +104,17 @@ impl RunArgs {
         let mut command = Command::new(program);
         launch.prepare(command.args(arguments));
         if let Some(account) = account {
-            return account.explain(&mut command).with_context(|| format!("cannot run {program}"));
+            let explained = account.explain(&mut command);
+            return explained.or_else(|error| not_run(program, &error.downcast()?));
         }
-        let failed = command.exec();
-        Err(failed).with_context(|| format!("cannot run {program}"))
+        not_run(program, &command.exec())
     }
+}
+
+/// Ends as `env` and `nohup` do, so that it can be told from an end of the program's own.
+fn not_run(program: &str, failed: &io::Error) -> ! {
+    complain("bywire", format!("cannot run `{program}`: {failed}"));
+    std::process::exit(if failed.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
 impl ServiceArgs {
@@ -126,7 +141,7 @@ impl ServiceArgs {
 /// With the machine's service where there is one, else with this user's own, which is started. Without any, everything
 /// stays TCP; the program runs in any case.
 fn served(launch: Launch) -> Result<Launch> {
-    let complain = |said: String| bywire_lab::ending::complain("bywire", said + ": everything stays TCP");
+    let complain = |said: String| complain("bywire", said + ": everything stays TCP");
     if let Some(socket) = machine_socket() {
         match status::ask(&socket) {
             Ok(_) => return Ok(launch.served_at(socket)),

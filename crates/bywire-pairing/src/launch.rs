@@ -42,6 +42,12 @@ pub enum LaunchError {
         /// What the kernel said.
         cause: io::Error,
     },
+    /// The loader reads lists.
+    #[error("{} cannot be told to the loader, which reads ` `, `:` and `$` as more than letters: choose another BYWIRE_RUNTIME_DIR", .0.display())]
+    Place(PathBuf),
+    /// What was named is something else.
+    #[error("{} is not Bywire's library for sockets: leave out --library and {LIBRARY_VARIABLE}, or name that", .0.display())]
+    Foreign(PathBuf),
     /// The service could not be started; everything would stay TCP.
     #[error("cannot start the pairing service: {0}")]
     Service(String),
@@ -157,6 +163,18 @@ impl Launch {
     }
 }
 
+/// Is the file at `path` such a library? Anything else the loader would complain of in every program's name, and go on.
+///
+/// # Errors
+/// [`LaunchError::Foreign`], or it cannot be read.
+pub fn check_library(path: &Path) -> Result<(), LaunchError> {
+    let bytes =
+        fs::read(path).map_err(|cause| LaunchError::File { what: "read", path: path.to_owned(), cause })?;
+    let mark = SERVICE_VARIABLE.as_bytes();
+    let is_ours = bytes.starts_with(b"\x7fELF") && bytes.windows(mark.len()).any(|window| window == mark);
+    if is_ours { Ok(()) } else { Err(LaunchError::Foreign(path.to_owned())) }
+}
+
 /// The library: named by [`LIBRARY_VARIABLE`], or beside this command, or where installers put libraries.
 ///
 /// # Errors
@@ -181,6 +199,9 @@ fn preload(directory: &Path, library: &Path) -> Result<PathBuf, LaunchError> {
         move |cause| LaunchError::File { what, path, cause }
     };
     let library = fs::canonicalize(library).map_err(failed("find", library))?;
+    if directory.as_os_str().as_encoded_bytes().iter().any(|byte| b" :$".contains(byte)) {
+        return Err(LaunchError::Place(directory.to_owned()));
+    }
     // Tells libraries of different places apart, so that links never have to be replaced.
     let mut hasher = DefaultHasher::new();
     library.hash(&mut hasher);

@@ -4,12 +4,15 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use bywire_pairing::reason::Reason;
 
-use crate::arena::stage;
+use crate::arena::{Record, stage};
+use crate::kernel;
 use crate::offer;
 use crate::table::Socket;
 
 /// An end that was paired and moved data by fewer calls afterwards ended too soon.
 const TRIES_MIN: u32 = 16;
+/// One that waited for the other end no longer than this may have ended before that was offered.
+const WAIT_NS: u64 = 100_000_000;
 
 /// By reason, since the last report.
 static COUNTS: [AtomicU64; Reason::ALL.len()] = [const { AtomicU64::new(0) }; Reason::ALL.len()];
@@ -48,12 +51,16 @@ pub fn fate(socket: &Socket) -> Option<Fate> {
     let calls = record.calls.load(Ordering::Relaxed);
     let reason = match (never.checked_sub(1).and_then(Reason::of), stage) {
         (Some(reason), _) => reason,
-        (None, stage::WAITING) => Reason::Plain,
+        (None, stage::WAITING) if has_waited(record) => Reason::Plain,
         (None, stage::PAIRED) if calls >= TRIES_MIN => Reason::Waiting,
         (None, stage::PLAIN) if calls == 0 => Reason::Shared,
         (None, _) => Reason::Short,
     };
     Some(Fate::Kernel(reason))
+}
+
+fn has_waited(record: &Record) -> bool {
+    kernel::now_ns().saturating_sub(record.offered_ns.load(Ordering::Relaxed)) > WAIT_NS
 }
 
 /// What a parent has counted is the parent's to tell.

@@ -90,6 +90,8 @@ pub struct Record {
     pub sends: AtomicU32,
     /// How far the peer had read when the sender last looked.
     pub seen_head: AtomicU64,
+    /// When it was offered.
+    pub offered_ns: AtomicU64,
     /// When the kernel was last asked whether the stream has ended.
     pub asked_ns: AtomicU64,
     /// Calls inside the kernel: receiving, sending, polling.

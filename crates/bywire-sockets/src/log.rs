@@ -42,11 +42,8 @@ pub fn ending(socket: &Socket) {
 #[inline(never)]
 fn tell(socket: &Socket) {
     let Some(fate) = account::fate(socket) else { return };
-    let (Some(local), Some(remote)) =
-        (name(socket.fd, libc::getsockname), name(socket.fd, libc::getpeername))
-    else {
-        return;
-    };
+    let local = Name(name(socket.fd, libc::getsockname));
+    let remote = Name(name(socket.fd, libc::getpeername));
     let counted = |count: &core::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
     let (sent, received) = (counted(&socket.record.sent), counted(&socket.record.received));
     let mapped = table::by_index(socket.fd, socket.index).and_then(|socket| socket.mapped().ok());
@@ -91,10 +88,22 @@ fn append(line: &[u8]) {
     }
 }
 
-type Name = unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32;
+type Ask = unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32;
+
+/// An address, or `-`: after a reset the kernel has forgotten the other end's.
+struct Name(Option<SocketAddr>);
+
+impl fmt::Display for Name {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => address.fmt(formatter),
+            None => formatter.write_char('-'),
+        }
+    }
+}
 
 /// The address of either end.
-fn name(fd: i32, ask: Name) -> Option<SocketAddr> {
+fn name(fd: i32, ask: Ask) -> Option<SocketAddr> {
     let mut address = MaybeUninit::<libc::sockaddr_storage>::zeroed();
     let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
     // SAFETY: valid for writes of the length given; noughts are a value of every family's address, none of which is longer.

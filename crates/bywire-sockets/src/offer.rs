@@ -140,6 +140,7 @@ fn offer(socket: &Socket) {
         record.generation.fetch_add(1, Ordering::Relaxed);
     }
     record.backed.store(0, Ordering::Relaxed);
+    record.offered_ns.store(kernel::now_ns(), Ordering::Relaxed);
     record.stage.store(stage::WAITING, Ordering::Release);
     let token = token(socket);
     let said = say(&Packet::new(Kind::Offer, token), &[socket.fd, file]);

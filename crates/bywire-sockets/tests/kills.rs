@@ -45,6 +45,8 @@ fn a_killed_end_costs_nobody_a_wrong_byte_or_a_hang() {
             if round % 2 == 0 { (&mut server, &mut client) } else { (&mut client, &mut server) };
         killed.kill().expect("killed");
         killed.wait().expect("gone");
+        // A server whose client was killed before it connected would wait for one.
+        let _another = TcpStream::connect(("127.0.0.1", port));
         let status = end_of(survivor, round);
         assert!(status.code() != Some(WRONG), "round {round}: a wrong byte");
         carried = world.status().carried_ever;

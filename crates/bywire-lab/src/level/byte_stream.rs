@@ -103,7 +103,7 @@ impl ByteStream {
             }
         }
         self.filled = 0;
-        self.calls.messages += 1;
+        self.calls.sent += 1;
         Ok(true)
     }
 
@@ -149,6 +149,7 @@ impl ByteStream {
         if self.end - self.start >= length {
             let message = &self.incoming[self.start..self.start + length];
             let received = self.reader.read(message)?;
+            self.calls.received += 1;
             self.start += length;
             if self.start == self.end {
                 (self.start, self.end) = (0, 0);

@@ -66,23 +66,26 @@ fn granted(socket: BorrowedFd) -> Details {
     details
 }
 
-/// System calls that move messages, beside the messages sent: in a ping-pong as many come back.
+/// System calls that move messages, beside the messages: in a ping-pong as many are received as sent.
 #[derive(Clone, Copy, Debug, Default)]
 struct Calls {
     made: u64,
-    messages: u64,
+    sent: u64,
+    received: u64,
     /// A library takes them before the kernel does.
     intercepted: bool,
 }
 
 impl Calls {
-    /// `details`, and the calls for each message that was sent.
+    /// `details`, and the calls for each message that was sent, or received where those are more.
     fn add_to(self, mut details: Details) -> Details {
-        if self.messages > 0 {
-            let calls = self.made as f64 / self.messages as f64;
-            let name =
-                if self.intercepted { "calls_per_message_sent" } else { "system_calls_per_message_sent" };
-            details.insert(name.into(), calls.into());
+        // The target of a stream sends next to nothing.
+        let (messages, direction) =
+            if self.received > self.sent + 1 { (self.received, "received") } else { (self.sent, "sent") };
+        if messages > 0 {
+            let kind = if self.intercepted { "calls" } else { "system_calls" };
+            let calls = self.made as f64 / messages as f64;
+            details.insert(format!("{kind}_per_message_{direction}"), calls.into());
         }
         details
     }

@@ -141,7 +141,7 @@ impl Datagrams {
             }
         }
         self.filled = false;
-        self.calls.messages += 1;
+        self.calls.sent += 1;
         Ok(true)
     }
 
@@ -158,6 +158,7 @@ impl Datagrams {
             };
             let message = &self.incoming[..length];
             if length == self.receive_length {
+                self.calls.received += 1;
                 return self.reader.read(message).map(Some);
             }
             // A greeting that came again, since the source had not seen the answer to it.
