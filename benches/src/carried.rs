@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bywire_lab::pin;
 use bywire_pairing::launch::{self, Launch};
 use bywire_pairing::status;
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::offspring::Offspring;
 
@@ -94,11 +96,12 @@ impl Stage {
     ///
     /// # Errors
     /// It does not.
-    pub fn serve(&self, mut command: Command, port: u16) -> Result<Offspring> {
-        let mut server = Offspring(command.spawn().with_context(|| format!("cannot start {command:?}"))?);
+    pub fn serve(&self, mut command: Command, port: u16) -> Result<Server> {
+        let child = command.process_group(0).spawn().with_context(|| format!("cannot start {command:?}"))?;
+        let mut server = Server(Offspring(child));
         let started = Instant::now();
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            ensure!(server.0.try_wait()?.is_none(), "{command:?} ended before it listened");
+            ensure!(server.0.0.try_wait()?.is_none(), "{command:?} ended before it listened");
             ensure!(started.elapsed() < PATIENCE, "{command:?} does not listen");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -132,6 +135,18 @@ impl Stage {
         match &self.service {
             Some(_) => Ok(status::ask(self.launch.service())?.carried_ever),
             None => Ok(0),
+        }
+    }
+}
+
+/// A server that listens. Dropping it ends its whole process group: workers outlive whoever has started them.
+pub struct Server(Offspring);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Before its first process is waited for, whose number the group has.
+        if let Some(group) = Pid::from_raw(self.0.0.id() as i32) {
+            let _gone_already = kill_process_group(group, Signal::KILL);
         }
     }
 }
