@@ -60,19 +60,7 @@ fn a_killed_end_costs_nobody_a_wrong_byte_or_a_hang() {
 #[test]
 fn a_writer_that_is_killed_while_it_changes_over_ends_its_stream() {
     let world = World::new();
-    let torn = world.path("torn.so");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/torn.c");
-    let compiled = Command::new("cc")
-        .args(["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
-        .arg(&torn)
-        .arg(source)
-        .output();
-    match compiled {
-        Ok(output) => {
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        }
-        Err(error) => return println!("not run: a C compiler is needed: {error}"),
-    }
+    let Some(torn) = world.compiled("torn.c", "torn.so", &["-shared", "-fPIC"]) else { return };
     for round in 0..5 {
         let (mut server, port) = start_echo(&world, round);
         let preloaded = format!("{} {}", World::library().display(), torn.display());

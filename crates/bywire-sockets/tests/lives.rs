@@ -2,34 +2,13 @@
 
 mod world;
 
-use std::path::PathBuf;
-use std::process::Command;
-
 use bywire_pairing::status::Status;
 use world::{Running, World, eventually};
-
-/// A compiled form of `lives.c`; `None`: there is no compiler.
-fn compiled(world: &World, name: &str, words: &[&str]) -> Option<PathBuf> {
-    let program = world.path(name);
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lives.c");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-Wall", "-Werror", "-pthread"]).args(words).arg("-o").arg(&program).arg(source);
-    match compiler.output() {
-        Ok(output) => {
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            Some(program)
-        }
-        Err(error) => {
-            println!("not run: a C compiler is needed: {error}");
-            None
-        }
-    }
-}
 
 /// Runs the program to its end, which must come, and be a good one.
 fn lives(words: &[&str]) -> Option<Status> {
     let world = World::new();
-    let program = compiled(&world, "lives", &[])?;
+    let program = world.compiled("lives.c", "lives", &["-pthread"])?;
     let mut running = Running::start(world.command(program, Some(8)).args(words));
     assert!(running.end().success(), "{words:?}");
     Some(world.status())
@@ -55,9 +34,10 @@ fn a_thread_with_the_smallest_stack_polls_and_selects() {
 #[test]
 fn a_library_that_is_being_loaded_waits_for_a_thread_that_makes_calls() {
     let world = World::new();
-    let (Some(program), Some(library)) =
-        (compiled(&world, "lives", &[]), compiled(&world, "loaded.so", &["-shared", "-fPIC", "-DLOADED"]))
-    else {
+    let (Some(program), Some(library)) = (
+        world.compiled("lives.c", "lives", &["-pthread"]),
+        world.compiled("lives.c", "loaded.so", &["-pthread", "-shared", "-fPIC", "-DLOADED"]),
+    ) else {
         return;
     };
     let mut running = Running::start(world.command(program, Some(8)).arg("load").arg(library));
@@ -79,7 +59,7 @@ fn vfork_waits_for_its_own_child_alone() {
 #[test]
 fn what_dead_children_had_is_let_go_of() {
     let world = World::new();
-    let Some(program) = compiled(&world, "lives", &[]) else { return };
+    let Some(program) = world.compiled("lives.c", "lives", &["-pthread"]) else { return };
     let mut running = Running::start(world.command(program, Some(8)).arg("children"));
     assert_eq!(running.hear(), "closed");
     eventually("it ends for the service", || (world.status().carried == 0).then_some(()));

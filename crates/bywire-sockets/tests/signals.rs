@@ -3,7 +3,6 @@
 mod world;
 
 use std::os::fd::RawFd;
-use std::process::Command;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use world::{Running, World};
@@ -36,19 +35,7 @@ fn a_handler_sends_over_the_connection_that_it_interrupts() {
 #[test]
 fn a_receive_that_was_left_by_a_jump_is_taken_up_by_the_next() {
     let world = World::new();
-    let program = world.path("jumps");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/jumps.c");
-    let compiled = Command::new("cc")
-        .args(["-O1", "-Wall", "-Werror", "-pthread", "-o"])
-        .arg(&program)
-        .arg(source)
-        .output();
-    match compiled {
-        Ok(output) => {
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        }
-        Err(error) => return println!("not run: a C compiler is needed: {error}"),
-    }
+    let Some(program) = world.compiled("jumps.c", "jumps", &["-pthread"]) else { return };
     let mut running = Running::start(&mut world.command(program, Some(8)));
     assert!(running.end().success());
     // Both before it was carried and afterwards.

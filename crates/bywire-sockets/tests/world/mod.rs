@@ -61,6 +61,24 @@ impl World {
         self.directory.path().join(name)
     }
 
+    /// A C file beside these tests, compiled; `None`, said: there is no compiler.
+    pub fn compiled(&self, source: &str, name: &str, words: &[&str]) -> Option<PathBuf> {
+        let program = self.path(name);
+        let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O1", "-Wall", "-Werror"]).args(words).arg("-o").arg(&program).arg(source);
+        match compiler.output() {
+            Ok(output) => {
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+                Some(program)
+            }
+            Err(error) => {
+                println!("not run: a C compiler is needed: {error}");
+                None
+            }
+        }
+    }
+
     /// This very test as a program of a user, with the library, in a role; see [`role`].
     pub fn user(&self, user: u32, test: &str, role: &str) -> Command {
         let mut command = Command::new(self.path("test"));
