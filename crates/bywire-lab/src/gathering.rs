@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
 use serde_json::json;
 
-use crate::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Unit};
+use crate::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, LOST_SHARE, Unit};
 use crate::crowd::{Together, fairness, limit};
 use crate::level::memory;
 use crate::pair::Outcomes;
@@ -372,7 +372,7 @@ impl Gathering {
         if sent > 0 {
             // A block's end that was asked again is counted twice by whoever sees it twice.
             let lost = (1.0 - received as f64 / sent as f64).max(0.0);
-            details.insert("lost_share".to_owned(), lost.into());
+            details.insert(LOST_SHARE.to_owned(), lost.into());
         }
     }
 
@@ -638,5 +638,19 @@ mod tests {
         let ways = ["forward_bytes_per_second", "back_bytes_per_second"];
         assert_eq!(rates(Test::Bidir, &ways), [2e5, 1e5, 1e5]);
         assert_eq!(rates(Test::Interleave, &["long_transfer_bytes_per_second"]), [1.0, 1e5]);
+    }
+
+    #[test]
+    fn where_some_was_lost_all_ends_cost_is_by_what_arrived() {
+        let (plan, outcomes) = lossy(Test::Stream);
+        let mut cell = cell(plan, outcomes);
+        assert_eq!(cell.details[LOST_SHARE], 0.9);
+        // A tenth of a second at either end: for 1 MB that was sent, and for 100 kB that arrived.
+        let us_per_kb = |bytes: f64| 0.1e6 / (bytes / 1024.0);
+        let close = |said: Option<f64>, due: f64| (said.unwrap() / due - 1.0).abs() < 1e-9;
+        assert!(close(cell.cpu.source.service_demand_us_per_kb, us_per_kb(1e6)), "{:?}", cell.cpu);
+        assert!(close(cell.service_demand_us_per_kb(), 2.0 * us_per_kb(1e5)), "{:?}", cell.cpu);
+        cell.details.insert(LOST_SHARE.to_owned(), 1.0.into());
+        assert_eq!(cell.service_demand_us_per_kb(), None, "for nothing");
     }
 }
