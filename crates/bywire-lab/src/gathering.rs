@@ -352,7 +352,9 @@ impl Gathering {
         if plan.test == Test::Stream {
             count("messages_sent", sum(&|part| part.operations as f64, false));
             count("messages_received", sum(&|part| part.operations as f64, true));
-            count("send_errors", 0.0);
+        }
+        if plan.test == Test::Stream && plan.level == Level::Udp {
+            count("send_errors", sum(&|part| part.send_errors as f64, false));
         }
         if plan.level == Level::Udp && matches!(plan.test, Test::Latency | Test::Rr) {
             count("round_trips_lost", sum(&|part| part.lost as f64, false));
@@ -605,7 +607,7 @@ mod tests {
         let plan = outline::plan(&request, Level::Udp, test, &Place::Processes).unwrap();
         let mut outcomes = outcomes(&[false], &[false]);
         let (source, target) = (&mut outcomes.source.blocks[0], outcomes.target.as_mut().unwrap());
-        let part = Part { seconds: 1.0, operations: 1000, sent_bytes: 1_000_000, ..Part::default() };
+        let part = Part { seconds: 1.0, operations: 1000, sent_bytes: 1_000_000, send_errors: 7, ..Part::default() };
         *source = Part { received_bytes: 50_000, reading: Some(1.0), cpu_seconds: 0.1, ..part };
         target.blocks[0] = Part {
             seconds: if test == Test::Bidir { 0.5 } else { 0.01 },
@@ -635,6 +637,7 @@ mod tests {
             rates(Test::Stream, &["received_bytes_per_second", "sent_bytes_per_second", "elapsed_seconds"]),
             [1e5, 1e5, 1e6, 1.0]
         );
+        assert_eq!(rates(Test::Stream, &["send_errors"]), [1e5, 7.0]);
         let ways = ["forward_bytes_per_second", "back_bytes_per_second"];
         assert_eq!(rates(Test::Bidir, &ways), [2e5, 1e5, 1e5]);
         assert_eq!(rates(Test::Interleave, &["long_transfer_bytes_per_second"]), [1.0, 1e5]);

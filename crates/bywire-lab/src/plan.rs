@@ -311,6 +311,9 @@ pub struct Part {
     pub reading: Option<f64>,
     /// Round trips that were given up and asked again.
     pub lost: u64,
+    /// Sends that the system refused and that were made again.
+    #[serde(default)]
+    pub send_errors: u64,
     /// Why the block counts as disturbed; empty when clean.
     pub disturbed: Vec<String>,
 }

@@ -98,6 +98,7 @@ pub struct Datagrams {
     end: End,
     greeting: Vec<u8>,
     calls: Calls,
+    send_errors: u64,
     writer: Writer,
     outgoing: Vec<u8>,
     filled: bool,
@@ -115,6 +116,7 @@ impl Datagrams {
             end,
             greeting: greeting(plan, lane),
             calls: Calls::default(),
+            send_errors: 0,
             writer: Writer::of(plan),
             outgoing: vec![0; lengths.sent_by(end)],
             filled: false,
@@ -132,17 +134,30 @@ impl Datagrams {
         }
         loop {
             self.calls.made += 1;
-            match send(&self.socket, &self.outgoing[..length], flags) {
-                Ok(_) => break,
-                Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(false),
-                Err(Errno::INTR) => {}
-                Err(Errno::CONNREFUSED) => return Err(gone()),
-                Err(errno) => return Err(errno).context("send failed"),
+            let attempt = send(&self.socket, &self.outgoing[..length], flags);
+            if attempt != Err(Errno::INTR) {
+                return self.sent(attempt.map(drop));
             }
         }
-        self.filled = false;
-        self.calls.sent += 1;
-        Ok(true)
+    }
+
+    /// What became of an attempt to send: whether it is gone, or has to be made again.
+    #[inline]
+    fn sent(&mut self, attempt: rustix::io::Result<()>) -> Result<bool> {
+        match attempt {
+            Ok(()) => {
+                self.filled = false;
+                self.calls.sent += 1;
+                Ok(true)
+            }
+            Err(Errno::AGAIN) => Ok(false),
+            Err(Errno::NOBUFS) => {
+                self.send_errors += 1;
+                Ok(false)
+            }
+            Err(Errno::CONNREFUSED) => Err(gone()),
+            Err(errno) => Err(errno).context("send failed"),
+        }
     }
 
     #[inline]
@@ -203,7 +218,36 @@ impl Endpoint for Datagrams {
         self.spin
     }
 
+    fn send_errors(&self) -> u64 {
+        self.send_errors
+    }
+
     fn details(&self) -> Details {
         self.calls.add_to(granted(self.socket.as_fd()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outline;
+    use crate::pair::Place;
+    use crate::plan::{self, Test};
+    use crate::request::Request;
+
+    fn plan() -> Plan {
+        let request = Request::new("udp", "stream");
+        outline::plan(&request, plan::Level::Udp, Test::Stream, &Place::Processes).unwrap()
+    }
+
+    #[test]
+    fn a_send_that_was_refused_counts_and_one_without_room_does_not() {
+        let plan = plan();
+        let (mut sockets, _) = Udp::listen(&plan).unwrap();
+        let mut end = Datagrams::new(sockets.remove(0), &plan, End::Source, 0);
+        let attempts = [Err(Errno::NOBUFS), Err(Errno::AGAIN), Err(Errno::NOBUFS), Ok(())];
+        let gone = attempts.map(|attempt| end.sent(attempt).unwrap());
+        assert_eq!((gone, end.send_errors()), ([false, false, false, true], 2));
+        assert!(end.sent(Err(Errno::CONNREFUSED)).is_err());
     }
 }

@@ -20,6 +20,7 @@ pub fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
 fn send<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part> {
     let length = course.plan.lengths(0).forward;
     let stride = stride(length);
+    let errors_before = end.send_errors();
     let started = course.clock.now_ns();
     let stop = course.stop_ns();
     let mut operations = 0;
@@ -37,6 +38,7 @@ fn send<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part> {
         seconds: (finished - started) as f64 * 1e-9,
         operations,
         sent_bytes: operations * length as u64,
+        send_errors: end.send_errors() - errors_before,
         ..Part::default()
     })
 }
