@@ -356,7 +356,7 @@ impl Gathering {
         if plan.test == Test::Stream && plan.level == Level::Udp {
             count("send_errors", sum(&|part| part.send_errors as f64, false));
         }
-        if plan.level == Level::Udp && matches!(plan.test, Test::Latency | Test::Rr) {
+        if plan.level == Level::Udp && matches!(plan.test, Test::Latency | Test::Rr | Test::Interleave) {
             count("round_trips_lost", sum(&|part| part.lost as f64, false));
         }
         self.loss_details(plan, details);

@@ -386,6 +386,29 @@ fn asking_again_for_a_lost_end_is_no_time_of_sending() {
 }
 
 #[test]
+fn a_question_beside_a_long_transfer_is_asked_again_where_it_or_its_answer_was_lost() {
+    for is_answer in [false, true] {
+        let (mut source, mut target): (Vec<_>, Vec<_>) = (0..2).map(|_| Faulty::<false>::pair()).unzip();
+        let asked = if is_answer { &mut target[1] } else { &mut source[1] };
+        let mut sent = 0;
+        asked.lose = Some(Box::new(move |mark| {
+            sent += u64::from(mark.kind() == Kind::Data);
+            mark.kind() == Kind::Data && sent % 2 == 1
+        }));
+        let (target, source) = between(plan(Level::Udp, Test::Interleave, 64), source, target);
+        let (target, source) = (target.unwrap(), source.unwrap().unwrap());
+        let parts = || source.warmup.iter().chain(&source.blocks);
+        let (lost, answered) = parts()
+            .fold((0, 0), |(lost, answered), part| (lost + part.lost, answered + part.operations));
+        assert!(answered > 0 && lost >= answered, "{lost} of {answered}");
+        // What was still on its way when the questions were over belongs to its own block.
+        for (source, target) in source.blocks.iter().zip(&target.blocks) {
+            assert_eq!(source.sent_bytes, target.received_bytes);
+        }
+    }
+}
+
+#[test]
 fn lost_messages_are_asked_for_again_where_a_level_may_lose_them() {
     for test in [Test::Stream, Test::Bidir] {
         for n in [2, 3, 5] {
