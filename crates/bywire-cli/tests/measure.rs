@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::TryRecvError;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -387,6 +388,39 @@ fn the_far_end_refuses_other_versions_and_what_is_out_of_bounds() {
     Raw::open(&address).say(&json!("garbage"));
     drop(connection);
     measure(&["tcp", "latency", "--between", &address]);
+    server.signal(Signal::INT);
+    server.end();
+}
+
+#[test]
+fn the_far_end_sends_datagrams_to_nobody_but_who_asked_for_them() {
+    let (server, address) = serve(&[]);
+    let mut connection = Raw::open(&address);
+    let version = connection.hear()["version"].as_str().unwrap().to_owned();
+    connection.say(&json!({ "protocol": 1, "version": version, "nonce": "", "proof": null }));
+    assert_eq!(connection.hear()["refused"], Value::Null);
+    let cookie = "0".repeat(32);
+    // Its own word for where it is counts for nothing.
+    connection.say(&json!({ "messages": {
+        "level": "udp", "test": "bidir", "link": null, "size_bytes": 64, "response_bytes": 64, "block_us": 1000,
+        "warmup_blocks": 1, "blocks": 1, "spin": false, "sleep": false, "verify": false, "nagle": false,
+        "socket_buffer_bytes": null, "integrity": null, "lent": false, "nodes": null, "mtu_bytes": null,
+        "bind": "127.0.0.1", "source": "127.0.0.2", "cookie": cookie, "deadline_seconds": 30,
+    } }));
+    let target = connection.hear()["listening"]["address"].as_str().unwrap().to_owned();
+    let greeting = format!("{cookie}0");
+    let [victim, client] = ["127.0.0.2:0", "127.0.0.1:0"].map(|own| UdpSocket::bind(own).unwrap());
+    client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    victim.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    // As if it were the victim's.
+    victim.send_to(greeting.as_bytes(), &target).unwrap();
+    let answered = (0..200).any(|_| {
+        client.send_to(greeting.as_bytes(), &target).unwrap();
+        client.recv(&mut [0; 128]).is_ok()
+    });
+    assert!(answered, "who asked for the test is answered");
+    assert!(victim.recv(&mut [0; 128]).is_err(), "the victim hears of it");
+    drop(connection);
     server.signal(Signal::INT);
     server.end();
 }

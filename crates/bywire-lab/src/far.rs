@@ -337,12 +337,12 @@ fn serve_one(
     clients: &Arc<AtomicUsize>,
     log: impl Fn(&str),
 ) -> Result<()> {
-    let local = stream.local_addr()?.ip();
+    let ends = [stream.local_addr()?.ip(), stream.peer_addr()?.ip()];
     let mut line = Line::new(stream)?;
     let _client = line.admit(key, clients)?;
     drop(stranger);
     let job: Job = line.hear()?;
-    let plan = match bounded(job, local) {
+    let plan = match bounded(job, ends) {
         Ok(plan) => plan,
         Err(error) => {
             line.say(&Word::Failed { end: End::Target, reason: format!("{error:#}") })?;
@@ -354,8 +354,9 @@ fn serve_one(
     relay(plan, line)
 }
 
-/// The plan as this end will play it, if it asks for nothing out of bounds.
-fn bounded(job: Job, local: IpAddr) -> Result<Plan> {
+/// The plan as this end, at the first address, will play it for the client at the second, if it asks for nothing out of
+/// bounds.
+fn bounded(job: Job, [local, client]: [IpAddr; 2]) -> Result<Plan> {
     let Job::Messages(mut plan) = job else {
         bail!("level memory measures one machine: run it there");
     };
@@ -384,7 +385,7 @@ fn bounded(job: Job, local: IpAddr) -> Result<Plan> {
         plan.cookie.len() == 32 && plan.cookie.bytes().all(|byte| byte.is_ascii_hexdigit()),
         "the cookie is none"
     );
-    plan.bind = local;
+    (plan.bind, plan.source) = (local, Some(client));
     // Processes of the client's machine, at most.
     plan.carriers.clear();
     Ok(plan)

@@ -183,6 +183,7 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
         spoke: None,
         burden_percent: request.burden_percent.unwrap_or(0).min(burden::PERCENT_MAX),
         bind: place.target_address(),
+        source: None,
         // Each pair gets one of its own.
         cookie: String::new(),
         deadline_seconds: blocks.deadline_seconds(),

@@ -82,6 +82,10 @@ pub struct Plan {
     pub burden_percent: u32,
     /// The address that the target listens on.
     pub bind: IpAddr,
+    /// The only address that the target takes a source from; absent where both ends are on one machine. What a datagram
+    /// says of where it comes from is anybody's word: this is from where the test was asked for over TCP.
+    #[serde(default)]
+    pub source: Option<IpAddr>,
     /// Known to the two ends only, so that a stranger's connection is not taken for the source's.
     pub cookie: String,
     /// A worker that has not finished by then ends itself.

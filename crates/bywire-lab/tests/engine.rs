@@ -46,6 +46,7 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         spoke: None,
         burden_percent: 0,
         bind: [127, 0, 0, 1].into(),
+        source: None,
         cookie: format!("{:032x}", rand::random::<u128>()),
         deadline_seconds: 60,
     }

@@ -43,6 +43,7 @@ impl Level for Udp {
                     // Timed receives end early; the worker's deadline bounds the whole.
                     if let Ok((length, peer)) = socket.recv_from(&mut buffer)
                         && buffer[..length] == greeting
+                        && is_expected(plan, peer)
                     {
                         socket.connect(peer)?;
                         socket.send(&greeting)?;
@@ -67,6 +68,11 @@ impl Level for Udp {
             })
             .collect()
     }
+}
+
+/// Whoever may name the cookie could else have a target send all it can to somebody who never asked for it.
+fn is_expected(plan: &Plan, peer: SocketAddr) -> bool {
+    plan.source.is_none_or(|source| source.to_canonical() == peer.ip().to_canonical())
 }
 
 fn open(address: SocketAddr, plan: &Plan) -> Result<UdpSocket> {
@@ -238,6 +244,26 @@ mod tests {
     fn plan() -> Plan {
         let request = Request::new("udp", "stream");
         outline::plan(&request, plan::Level::Udp, Test::Stream, &Place::Processes).unwrap()
+    }
+
+    #[test]
+    fn a_greeting_that_knows_the_cookie_counts_from_the_named_address_alone() {
+        let plan = Plan { source: Some([127, 0, 0, 1].into()), ..plan() };
+        let (sockets, address) = Udp::listen(&plan).unwrap();
+        let other = UdpSocket::bind("127.0.0.2:0").unwrap();
+        other.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        // It is first in the queue.
+        other.send_to(&greeting(&plan, 0), &address).unwrap();
+        std::thread::scope(|scope| {
+            let target = scope.spawn(|| Udp::accept(sockets, &plan));
+            let mut source = Udp::connect(&plan, &address).unwrap();
+            let mut target = target.join().unwrap().unwrap();
+            target[0].send(1, Mark::DATA).unwrap();
+            assert_eq!(crate::endpoint::receive_patiently(&mut source[0]).unwrap().length, 1);
+        });
+        assert!(other.recv(&mut [0; 128]).is_err(), "nothing was sent to it");
+        let mapped: SocketAddr = "[::ffff:127.0.0.1]:9".parse().unwrap();
+        assert!(is_expected(&plan, mapped), "one address in two forms");
     }
 
     #[test]
