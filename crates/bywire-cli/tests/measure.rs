@@ -425,6 +425,29 @@ fn the_far_end_sends_datagrams_to_nobody_but_who_asked_for_them() {
     server.end();
 }
 
+#[test]
+fn nobody_writes_what_he_likes_into_the_far_ends_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = directory.path().join("key");
+    fs::write(&key, "sixteen letters or more").unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    let hostile = "\u{1b}[2J\n10.0.0.1:7: tcp stream 1 bytes";
+    for (key, due) in [(None, "its version is \\u{1b}[2J\\n"), (key.to_str(), "it came without a key")] {
+        let (mut server, address) = serve(&key.map_or_else(Vec::new, |key| vec!["--key", key]));
+        let mut connection = Raw::open(&address);
+        connection.hear();
+        connection.say(&json!({ "protocol": 1, "version": hostile, "nonce": "", "proof": null }));
+        assert!(connection.hear()["refused"].is_string());
+        let line = server.line();
+        let line = line.strip_suffix('\n').expect("a whole line");
+        assert!(line.starts_with("127.0.0.1:") && line.contains(due), "{line:?}");
+        assert!(!line.chars().any(char::is_control), "{line:?}");
+        assert_eq!(line.contains("2J"), key.is_none(), "{line:?}");
+        server.signal(Signal::INT);
+        server.end();
+    }
+}
+
 /// A client that may say anything.
 struct Raw(BufReader<TcpStream>);
 

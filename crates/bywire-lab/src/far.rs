@@ -36,6 +36,9 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 /// A line of the handshake or a job is never longer.
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
 
+/// As much as is shown of a word that the other side has chosen.
+const WORD_LENGTH_MAX: usize = 32;
+
 /// How long a client may keep one target.
 const DEADLINE_SECONDS_MAX: u64 = 900;
 
@@ -227,20 +230,19 @@ impl Line {
             key_required: key.is_some(),
         })?;
         let hello: Hello = self.hear()?;
-        let verdict = same_version(hello.protocol, &hello.version).and_then(|()| {
-            let claim = hello.proof.as_deref().unwrap_or_default();
-            let known = |key| is_proof(claim, key, "client", &server_nonce, &hello.nonce);
-            ensure!(
-                key.is_none() || hello.proof.is_some(),
-                "it came without a key, which is required here: give it this server's key by --key FILE"
-            );
-            ensure!(
-                key.is_none_or(known),
-                "the key is wrong: give the file of this server's own key by --key FILE"
-            );
-            Seat::take(clients, CLIENTS_MAX)
-                .ok_or_else(|| anyhow!("it serves {CLIENTS_MAX} tests already: try again later"))
-        });
+        let claim = hello.proof.as_deref().unwrap_or_default();
+        let known = |key| is_proof(claim, key, "client", &server_nonce, &hello.nonce);
+        // Before anything else that a stranger says is as much as repeated.
+        let verdict = if key.is_some() && hello.proof.is_none() {
+            Err(anyhow!("it came without a key, which is required here: give it this server's key by --key FILE"))
+        } else if !key.is_none_or(known) {
+            Err(anyhow!("the key is wrong: give the file of this server's own key by --key FILE"))
+        } else {
+            same_version(hello.protocol, &hello.version).and_then(|()| {
+                Seat::take(clients, CLIENTS_MAX)
+                    .ok_or_else(|| anyhow!("it serves {CLIENTS_MAX} tests already: try again later"))
+            })
+        };
         self.say(&Verdict {
             refused: verdict.as_ref().err().map(|error| error.to_string()),
             proof: key
@@ -258,10 +260,16 @@ fn version() -> String {
 fn same_version(protocol: u32, other: &str) -> Result<()> {
     ensure!(
         protocol == PROTOCOL && other == version(),
-        "its version is {other} and this one is {}: install the same at both ends",
+        "its version is {} and this one is {}: install the same at both ends",
+        quoted(other),
         version()
     );
     Ok(())
+}
+
+/// A short word of the other side's, without anything that a terminal or the reader of a log would obey.
+fn quoted(word: &str) -> String {
+    word.escape_debug().take(WORD_LENGTH_MAX).collect()
 }
 
 /// 128 random bits in hex.
@@ -434,6 +442,14 @@ mod tests {
         assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
         line.stream.shutdown(Shutdown::Both).unwrap();
         slow.join().unwrap();
+    }
+
+    #[test]
+    fn another_version_is_shown_in_a_few_harmless_letters() {
+        let hostile = format!("1\u{1b}[2J\n10.0.0.1:1: tcp stream{}", "x".repeat(60_000));
+        let said = same_version(PROTOCOL, &hostile).unwrap_err().to_string();
+        assert!(said.starts_with("its version is 1\\u{1b}[2J\\n10.0.0.1:1") && said.len() < 120, "{said}");
+        assert!(!said.chars().any(char::is_control), "{said:?}");
     }
 
     #[test]

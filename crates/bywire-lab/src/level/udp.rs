@@ -248,7 +248,8 @@ mod tests {
 
     #[test]
     fn a_greeting_that_knows_the_cookie_counts_from_the_named_address_alone() {
-        let plan = Plan { source: Some([127, 0, 0, 1].into()), ..plan() };
+        let source = Some([127, 0, 0, 1].into());
+        let plan = Plan { source, cookie: "c".repeat(32), ..plan() };
         let (sockets, address) = Udp::listen(&plan).unwrap();
         let other = UdpSocket::bind("127.0.0.2:0").unwrap();
         other.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
