@@ -23,7 +23,7 @@ pub struct ServeArgs {
     /// Address and port to listen on; port 0 takes a free one and prints it
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = format!("0.0.0.0:{}", far::DEFAULT_PORT))]
     listen: String,
-    /// File with a key that clients must know; see below for how to make one
+    /// File with a key that clients must know; see below for how to make one. Without it messages may have up to 4 MiB
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 }

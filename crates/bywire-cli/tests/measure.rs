@@ -238,6 +238,7 @@ fn bad_input_is_answered_in_one_line() {
         (&["measure", "tcp", "lag"], "choose one of latency"),
         (&["measure", "memory", "lag"], "cacheline"),
         (&["measure", "udp", "stream", "--size", "65508"], "1 to 65507"),
+        (&["measure", "tcp", "streams", "--connections", "64", "--size", "64MiB"], "no more than 256MiB together"),
         (&["measure", "unix", "latency", "--between", "nowhere.invalid"], "one machine"),
         (&["measure", "tcp", "latency", "--between", "nowhere.invalid"], "cannot resolve"),
         (&["measure", "tcp", "latency", "--between", "127.0.0.1:1"], "is `bywire serve` running there?"),
@@ -366,6 +367,7 @@ fn the_far_end_refuses_other_versions_and_what_is_out_of_bounds() {
     });
     let bounds = [
         ("size_bytes", json!(1u64 << 40), "sizes must be"),
+        ("response_bytes", json!(5 << 20), "for those who have its key up to 67108864"),
         ("deadline_seconds", json!(1_000_000), "too long"),
         ("blocks", json!(u32::MAX), "too long"),
         ("socket_buffer_bytes", json!(1u64 << 40), "socket buffers"),

@@ -45,6 +45,10 @@ const DEADLINE_SECONDS_MAX: u64 = 900;
 /// Blocks that one pair may have.
 const BLOCKS_MAX: u32 = 50_000;
 
+/// A message of whoever needs no key is never longer: a target keeps a few whole ones in memory, and so do as many targets
+/// as there are places.
+const OPEN_SIZE_BYTES_MAX: u64 = 4 << 20;
+
 /// Targets that run at once.
 const CLIENTS_MAX: usize = 16;
 
@@ -350,7 +354,7 @@ fn serve_one(
     let _client = line.admit(key, clients)?;
     drop(stranger);
     let job: Job = line.hear()?;
-    let plan = match bounded(job, ends) {
+    let plan = match bounded(job, ends, key.is_some()) {
         Ok(plan) => plan,
         Err(error) => {
             line.say(&Word::Failed { end: End::Target, reason: format!("{error:#}") })?;
@@ -363,8 +367,8 @@ fn serve_one(
 }
 
 /// The plan as this end, at the first address, will play it for the client at the second, if it asks for nothing out of
-/// bounds.
-fn bounded(job: Job, [local, client]: [IpAddr; 2]) -> Result<Plan> {
+/// bounds, which are narrower where nobody needs a key.
+fn bounded(job: Job, [local, client]: [IpAddr; 2], has_key: bool) -> Result<Plan> {
     let Job::Messages(mut plan) = job else {
         bail!("level memory measures one machine: run it there");
     };
@@ -373,11 +377,12 @@ fn bounded(job: Job, [local, client]: [IpAddr; 2]) -> Result<Plan> {
         "level {} does not cross machines yet: choose tcp or udp",
         plan.level
     );
-    let longest = plan.level.longest();
+    let trusted_longest = plan.level.longest();
+    let longest = if has_key { trusted_longest } else { trusted_longest.min(OPEN_SIZE_BYTES_MAX) };
     let sizes = 1..=longest;
     ensure!(
         sizes.contains(&plan.size_bytes) && sizes.contains(&plan.response_bytes),
-        "sizes must be 1 to {longest} bytes"
+        "sizes must be 1 to {longest} bytes, where `bywire serve` has a --key for those who have its key up to {trusted_longest}"
     );
     ensure!(plan.test != Test::Overhead || plan.size_bytes <= BURST_BYTES_MAX, "the burst is too long");
     ensure!(
@@ -420,6 +425,9 @@ fn relay(plan: Plan, line: Line) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outline;
+    use crate::pair::Place;
+    use crate::request::Request;
 
     fn connection() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -442,6 +450,19 @@ mod tests {
         assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
         line.stream.shutdown(Shutdown::Both).unwrap();
         slow.join().unwrap();
+    }
+
+    #[test]
+    fn long_messages_are_for_those_who_have_the_key() {
+        let request = Request { size_bytes: Some(OPEN_SIZE_BYTES_MAX + 1), ..Request::new("tcp", "stream") };
+        let ends = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
+        let plan = outline::plan(&request, Level::Tcp, Test::Stream, &Place::Processes).unwrap();
+        let refused = bounded(Job::Messages(plan.clone()), ends, false).unwrap_err().to_string();
+        assert!(refused.contains("--key") && refused.contains("4194304"), "{refused}");
+        let short = Plan { size_bytes: OPEN_SIZE_BYTES_MAX, ..plan.clone() };
+        assert!(bounded(Job::Messages(short), ends, false).is_ok());
+        let played = bounded(Job::Messages(plan), ends, true).unwrap();
+        assert_eq!((played.bind, played.source), (ends[0], Some(ends[1])));
     }
 
     #[test]
