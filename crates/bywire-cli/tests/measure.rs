@@ -94,15 +94,19 @@ fn the_text_of_a_cell_tells_the_machines_state_and_its_ends() {
 
 #[test]
 fn a_sweep_takes_the_time_it_is_given() {
-    let sweep = |seconds: &str| -> f64 {
-        let output = bywire(&["measure", "unix", "nhalf", "--time", seconds, "--json"]);
+    for seconds in [0.1, 0.8, 1.8] {
+        let output = bywire(&["measure", "unix", "nhalf", "--time", &seconds.to_string(), "--json"]);
         assert!(output.status.success(), "{}", text(&output.stderr));
         let cell: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        cell["blocks"].as_array().unwrap().iter().map(|block| block["seconds"].as_f64().unwrap()).sum()
-    };
-    let (short, long) = (sweep("0.1"), sweep("0.8"));
-    // Far under the five seconds of a sweep that nobody gave a time; a loaded machine lengthens short blocks most.
-    assert!((0.05..2.5).contains(&short) && (0.5..4.0).contains(&long), "{short} {long}");
+        // As many blocks of such a length as come to that time; how long each really took is the machine's doing as well.
+        let blocks = cell["details"]["blocks_of_streams"].as_u64().unwrap();
+        let planned = blocks as f64 * cell["parameters"]["block_us"].as_f64().unwrap() * 1e-6;
+        assert!((planned / seconds - 1.0).abs() < 0.05, "{blocks} blocks, {planned} s for {seconds} s");
+        let sweeps = cell["blocks"].as_array().unwrap();
+        let taken: f64 = sweeps.iter().map(|block| block["seconds"].as_f64().unwrap()).sum();
+        let sweeps = sweeps.len() as f64 / 5.0;
+        assert!(taken >= planned * sweeps * 0.999, "{taken} s, less than {planned} s");
+    }
 }
 
 #[test]
