@@ -94,7 +94,7 @@ fn the_text_of_a_cell_tells_the_machines_state_and_its_ends() {
 
 #[test]
 fn a_sweep_takes_the_time_it_is_given() {
-    for seconds in [0.1, 0.8, 1.8] {
+    for seconds in [0.1, 0.8] {
         let output = bywire(&["measure", "unix", "nhalf", "--time", &seconds.to_string(), "--json"]);
         assert!(output.status.success(), "{}", text(&output.stderr));
         let cell: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -242,7 +242,10 @@ fn bad_input_is_answered_in_one_line() {
         (&["measure", "tcp", "lag"], "choose one of latency"),
         (&["measure", "memory", "lag"], "cacheline"),
         (&["measure", "udp", "stream", "--size", "65508"], "1 to 65507"),
-        (&["measure", "tcp", "streams", "--connections", "64", "--size", "64MiB"], "no more than 256MiB together"),
+        (
+            &["measure", "tcp", "streams", "--connections", "64", "--size", "64MiB"],
+            "no more than 256MiB together",
+        ),
         (&["measure", "unix", "latency", "--between", "nowhere.invalid"], "one machine"),
         (&["measure", "tcp", "latency", "--between", "nowhere.invalid"], "cannot resolve"),
         (&["measure", "tcp", "latency", "--between", "127.0.0.1:1"], "is `bywire serve` running there?"),

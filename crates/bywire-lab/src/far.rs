@@ -238,7 +238,9 @@ impl Line {
         let known = |key| is_proof(claim, key, "client", &server_nonce, &hello.nonce);
         // Before anything else that a stranger says is as much as repeated.
         let verdict = if key.is_some() && hello.proof.is_none() {
-            Err(anyhow!("it came without a key, which is required here: give it this server's key by --key FILE"))
+            Err(anyhow!(
+                "it came without a key, which is required here: give it this server's key by --key FILE"
+            ))
         } else if !key.is_none_or(known) {
             Err(anyhow!("the key is wrong: give the file of this server's own key by --key FILE"))
         } else {
@@ -457,6 +459,7 @@ mod tests {
         let request = Request { size_bytes: Some(OPEN_SIZE_BYTES_MAX + 1), ..Request::new("tcp", "stream") };
         let ends = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
         let plan = outline::plan(&request, Level::Tcp, Test::Stream, &Place::Processes).unwrap();
+        let plan = Plan { cookie: nonce(), ..plan };
         let refused = bounded(Job::Messages(plan.clone()), ends, false).unwrap_err().to_string();
         assert!(refused.contains("--key") && refused.contains("4194304"), "{refused}");
         let short = Plan { size_bytes: OPEN_SIZE_BYTES_MAX, ..plan.clone() };

@@ -607,7 +607,8 @@ mod tests {
         let plan = outline::plan(&request, Level::Udp, test, &Place::Processes).unwrap();
         let mut outcomes = outcomes(&[false], &[false]);
         let (source, target) = (&mut outcomes.source.blocks[0], outcomes.target.as_mut().unwrap());
-        let part = Part { seconds: 1.0, operations: 1000, sent_bytes: 1_000_000, send_errors: 7, ..Part::default() };
+        let part =
+            Part { seconds: 1.0, operations: 1000, sent_bytes: 1_000_000, send_errors: 7, ..Part::default() };
         *source = Part { received_bytes: 50_000, reading: Some(1.0), cpu_seconds: 0.1, ..part };
         target.blocks[0] = Part {
             seconds: if test == Test::Bidir { 0.5 } else { 0.01 },

@@ -434,7 +434,9 @@ mod tests {
             ),
             (refusal(|r| r.size_bytes = Some(0)), "a --size of 1 to"),
             (
-                refusal(|r| (r.test, r.size_bytes, r.connections) = ("streams".into(), Some(8 << 20), Some(64))),
+                refusal(|r| {
+                    (r.test, r.size_bytes, r.connections) = ("streams".into(), Some(8 << 20), Some(64))
+                }),
                 "64 connections with messages of 8MiB would keep too much memory: give a --size of up to 4194304 bytes",
             ),
             (

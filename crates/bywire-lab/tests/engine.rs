@@ -399,8 +399,8 @@ fn a_question_beside_a_long_transfer_is_asked_again_where_it_or_its_answer_was_l
         let (target, source) = between(plan(Level::Udp, Test::Interleave, 64), source, target);
         let (target, source) = (target.unwrap(), source.unwrap().unwrap());
         let parts = || source.warmup.iter().chain(&source.blocks);
-        let (lost, answered) = parts()
-            .fold((0, 0), |(lost, answered), part| (lost + part.lost, answered + part.operations));
+        let (lost, answered) =
+            parts().fold((0, 0), |(lost, answered), part| (lost + part.lost, answered + part.operations));
         assert!(answered > 0 && lost >= answered, "{lost} of {answered}");
         // What was still on its way when the questions were over belongs to its own block.
         for (source, target) in source.blocks.iter().zip(&target.blocks) {

@@ -79,7 +79,9 @@ fn send_both<E: Endpoint>(
                 Some(received) if E::RELIABLE => bail!(unexpected(received.mark)),
                 // The answer to a question that was asked twice.
                 Some(_) => moved = true,
-                None if !E::RELIABLE => part.lost += u64::from(question.ask_again(&mut lanes[1], short, now)?),
+                None if !E::RELIABLE => {
+                    part.lost += u64::from(question.ask_again(&mut lanes[1], short, now)?)
+                }
                 None => {}
             },
         }
