@@ -243,13 +243,14 @@ impl Service {
             }
             Kind::Ask => self.tell(tag, Packet::new(Kind::Go, packet.token), &[]),
             Kind::End => {
-                self.end(tag, packet.token);
-                self.users.carried(user, packet.first);
+                self.end(tag, packet);
                 true
             }
             Kind::Leave => {
                 if let Some(program) = self.programs.get_mut(&tag) {
                     program.is_leaving = true;
+                    self.users.unused(user, packet.second.min(program.offers.len() as u64));
+                    self.users.carried(user, packet.first);
                 }
                 true
             }
@@ -436,11 +437,19 @@ impl Service {
         true
     }
 
-    fn end(&mut self, tag: u64, token: u64) {
-        if let Some(Standing::Waiting(end)) = self.forget(tag, token)
-            && let Some(offer) = self.waiting.take_back(&end, tag, token)
-        {
-            self.users.waits_no_more(offer.user);
+    fn end(&mut self, tag: u64, packet: &Packet) {
+        let Some(user) = self.programs.get(&tag).map(|program| program.user) else { return };
+        self.users.carried(user, packet.first);
+        match self.forget(tag, packet.token) {
+            Some(Standing::Waiting(end)) => {
+                if let Some(offer) = self.waiting.take_back(&end, tag, packet.token) {
+                    self.users.waits_no_more(offer.user);
+                }
+            }
+            Some(Standing::Paired { .. }) if (packet.first, packet.second) == (0, 0) => {
+                self.users.unused(user, 1);
+            }
+            _ => {}
         }
     }
 

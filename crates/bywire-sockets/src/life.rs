@@ -32,6 +32,11 @@ pub fn begin() {
         if !log.is_null() {
             log::configure(CStr::from_ptr(log).to_bytes());
         }
+        let loaded = libc::getenv(c"BYWIRE_SOCKETS_LOADED".as_ptr());
+        if !loaded.is_null() {
+            // It takes no descriptor. The programs that this one starts find it there.
+            libc::mkdir(loaded, 0o700);
+        }
         let calls = libc::getenv(c"BYWIRE_SOCKETS_CALLS".as_ptr());
         let calls = (!calls.is_null()).then(|| CStr::from_ptr(calls));
         let calls = calls.and_then(|text| text.to_str().ok()?.parse().ok());
@@ -327,7 +332,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
 /// Before another program takes this process's place.
 pub fn before_replacement() {
     before_exec();
-    offer::leave();
+    offer::leave([0; 2]);
 }
 
 /// Before another program takes this process's place, or is started by it: what it may inherit goes back to the
@@ -375,6 +380,7 @@ pub fn end() {
         return;
     }
     carry::end_guards();
+    let (mut bytes, mut unused) = (0, 0);
     table::each_held(|socket, fd| {
         let is_last =
             socket.record.processes.load(Ordering::Acquire) == 1 || table::forget_dead(socket.record) == 1;
@@ -386,6 +392,10 @@ pub fn end() {
             log::ending(socket);
             account::ended(socket);
         }
+        if is_last && let Some([sent, received]) = offer::moved_in_memory(socket) {
+            bytes += sent;
+            unused += u64::from(sent == 0 && received == 0);
+        }
         table::let_go(socket.record);
         // Nobody else is in the middle of something: it may be used again.
         if is_last && socket.hold.users.load(Ordering::SeqCst) == 1 {
@@ -393,5 +403,5 @@ pub fn end() {
         }
     });
     account::report();
-    offer::leave();
+    offer::leave([bytes, unused]);
 }

@@ -485,23 +485,32 @@ pub fn end(socket: &Socket) {
     if offered.load(Ordering::Relaxed) == 0 || offered.swap(0, Ordering::Relaxed) == 0 {
         return;
     }
-    let segment = |pointer: &core::sync::atomic::AtomicPtr<u8>| {
-        let base = pointer.load(Ordering::Acquire);
-        // SAFETY: mapped with this length, and in use by `socket`.
-        (!base.is_null()).then(|| unsafe { Window::new(base, SEGMENT_BYTES) })
-    };
-    let own = segment(&socket.hold.own);
-    let packet = Packet {
-        first: own.as_ref().map_or(0, |own| STREAM.tail(own)),
-        second: own.as_ref().map_or(0, |own| STREAM.head(own)),
-        ..Packet::new(Kind::End, token(socket))
-    };
+    let [first, second] = written_and_read(socket);
+    let packet = Packet { first, second, ..Packet::new(Kind::End, token(socket)) };
     errno::keep(|| {
         let _held = TALKING.hold_undisturbed();
         if SERVICE.load(Ordering::Acquire) >= 0 {
             say(&packet, &[]);
         }
     });
+}
+
+/// What this end has put into its ring, and taken out of its peer's.
+fn written_and_read(socket: &Socket) -> [u64; 2] {
+    let base = socket.hold.own.load(Ordering::Acquire);
+    if base.is_null() {
+        return [0; 2];
+    }
+    // SAFETY: mapped with this length, and in use by `socket`.
+    let own = unsafe { Window::new(base, SEGMENT_BYTES) };
+    [STREAM.tail(&own), STREAM.head(&own)]
+}
+
+/// The same of an end that the service has paired for this process, and has not heard the end of.
+pub fn moved_in_memory(socket: &Socket) -> Option<[u64; 2]> {
+    let is_paired = socket.hold.offered.load(Ordering::Relaxed) != 0
+        && !socket.hold.remote.load(Ordering::Acquire).is_null();
+    is_paired.then(|| written_and_read(socket))
 }
 
 /// Tells the service of connections that were not carried.
@@ -514,12 +523,13 @@ pub fn note(reason: Reason, count: u64) {
     });
 }
 
-/// The program ends, or becomes another one.
-pub fn leave() {
+/// The program ends, or becomes another one. What it had not ended has sent so many `bytes` in memory, and so many ends of
+/// that were `unused`.
+pub fn leave([bytes, unused]: [u64; 2]) {
     errno::keep(|| {
         let _held = TALKING.hold_undisturbed();
         if SERVICE.load(Ordering::Acquire) >= 0 {
-            say(&Packet::new(Kind::Leave, 0), &[]);
+            say(&Packet { first: bytes, second: unused, ..Packet::new(Kind::Leave, 0) }, &[]);
         }
     });
 }
