@@ -78,9 +78,9 @@ impl Account {
         let mut signals = Signals::new(PASSED_ON.iter().chain([&SIGCHLD]))?;
         let status = wait(command.env(LOADED_VARIABLE, &self.loaded).spawn()?, &mut signals)?;
         let is_loaded = std::fs::remove_dir(&self.loaded).is_ok();
-        let told = self.read().map(|text| {
-            if is_loaded || !text.is_empty() { tell(&text) } else { unloaded::tell(program) }
-        });
+        let told = self
+            .read()
+            .map(|text| if is_loaded || !text.is_empty() { tell(&text) } else { unloaded::tell(program) });
         if self.is_ours {
             let _absent = std::fs::remove_file(&self.path);
         }
@@ -244,7 +244,9 @@ mod tests {
     #[test]
     fn what_was_ready_and_moved_nothing_is_not_told_as_carried() {
         let told = tell("7 carried a b 1 9 0 0\n7 carried a c 9 9 1 0\n7 carried a d 9 9 0 1\n");
-        assert!(told.starts_with("bywire: 2 of this program's ends of connections were carried, 1 was not\n"));
+        assert!(
+            told.starts_with("bywire: 2 of this program's ends of connections were carried, 1 was not\n")
+        );
         assert!(told.contains("a to b: 1 byte sent, 9 received, by TCP: it was paired, and over"), "{told}");
         assert!(told.contains("bywire: 1 not carried: it was paired, and over before a byte went"), "{told}");
     }

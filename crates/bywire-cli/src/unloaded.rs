@@ -42,7 +42,8 @@ fn find(program: &str) -> Option<PathBuf> {
 /// `None`: the file tells none.
 fn reason(path: &Path, scripts_max: usize) -> io::Result<Option<&'static str>> {
     let file = File::open(path)?;
-    if file.metadata()?.mode() & SET_ID != 0 || rustix::fs::getxattr(path, CAPABILITIES, &mut [0; 64]).is_ok() {
+    if file.metadata()?.mode() & SET_ID != 0 || rustix::fs::getxattr(path, CAPABILITIES, &mut [0; 64]).is_ok()
+    {
         return Ok(Some("it gains rights when it starts, and such programs load nothing of their caller's"));
     }
     let mut header = [0; HEADER_BYTES];
