@@ -66,8 +66,7 @@ kinds! {
     /// `token` names a bell that comes with this: programs of some other user ring it, and nobody else has it.
     Bell = 11,
     /// The program ends in order, or becomes another one. Of one that goes without this word, whatever was carried is cut.
-    /// Over what it had not ended, `first` bytes were sent in memory, and `second` ends of that have neither sent nor
-    /// received any there.
+    /// Over what it had not ended, `first` bytes were sent in memory; `second` ends of that have sent or received some.
     Leave = 12,
 }
 

@@ -80,8 +80,8 @@ struct Program {
     foreign: HashMap<u32, (u64, OwnedFd)>,
     /// What it has offered and not ended.
     offers: HashMap<u64, Standing>,
-    /// It has said that it ends.
-    is_leaving: bool,
+    /// It has said that it ends: the bytes of what it had not ended, and how many ends of that have moved any.
+    leaving: Option<[u64; 2]>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -192,7 +192,7 @@ impl Service {
             self.next += 1;
             let is_watched = self.poller.add(&socket, tag).is_ok();
             let (bell, foreign, offers) = (None, HashMap::new(), HashMap::new());
-            self.programs.insert(tag, Program { socket, user, bell, foreign, offers, is_leaving: false });
+            self.programs.insert(tag, Program { socket, user, bell, foreign, offers, leaving: None });
             if !is_watched {
                 self.dismiss(tag);
             }
@@ -248,9 +248,7 @@ impl Service {
             }
             Kind::Leave => {
                 if let Some(program) = self.programs.get_mut(&tag) {
-                    program.is_leaving = true;
-                    self.users.unused(user, packet.second.min(program.offers.len() as u64));
-                    self.users.carried(user, packet.first);
+                    program.leaving = Some([packet.first, packet.second]);
                 }
                 true
             }
@@ -310,7 +308,7 @@ impl Service {
     fn offer(&mut self, tag: u64, token: u64, identity: &Identity, segment: OwnedFd) -> bool {
         let Some(program) = self.programs.get_mut(&tag) else { return false };
         // It has not become another one after all.
-        program.is_leaving = false;
+        program.leaving = None;
         let (user, offers_count) = (program.user, program.offers.len());
         if program.bell.is_none() || program.offers.contains_key(&token) {
             return false;
@@ -464,8 +462,13 @@ impl Service {
             }
         }
         let carried = program.offers.values().filter(|standing| matches!(standing, Standing::Paired { .. }));
-        if !program.is_leaving {
-            self.users.cut(program.user, carried.count() as u64);
+        let carried = carried.count() as u64;
+        match program.leaving {
+            Some([bytes, used]) => {
+                self.users.carried(program.user, bytes);
+                self.users.unused(program.user, carried.saturating_sub(used));
+            }
+            None => self.users.cut(program.user, carried),
         }
         self.users.dismiss(program.user, program.offers.len());
         // With what it has sent and nobody has taken.

@@ -215,27 +215,35 @@ fn programs_that_go_without_a_word_were_killed() {
 #[test]
 fn ends_that_were_paired_and_moved_nothing_are_counted_apart() {
     let (_directory, path) = service();
-    let unused = |told: &dyn Fn(&Stranger)| {
+    let unused = |told: &[Packet]| {
         let (client, server) = connection();
-        let before = status::ask(&path).expect("a status").unused;
+        let before = status::ask(&path).expect("a status");
         let (first, second) = (Stranger::new(&path), Stranger::new(&path));
         first.offer(1, client.as_fd());
         assert_eq!(first.verdict(1), Verdict::Waiting);
         second.offer(2, server.as_fd());
         assert_eq!(second.verdict(2), Verdict::Paired);
-        told(&second);
-        second.say(&Packet::new(Kind::Ask, 3));
-        assert_eq!(second.hear().expect("an answer").0.kind, Kind::Go);
-        status::ask(&path).expect("a status").unused - before
+        told.iter().for_each(|packet| second.say(packet));
+        drop((first, second));
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            let found = status::ask(&path).expect("a status");
+            if found.processes == 0 {
+                return (found.unused - before.unused, found.cut - before.cut, found.bytes - before.bytes);
+            }
+            assert!(Instant::now() < end, "they are gone");
+        }
     };
-    let over = |first, second| Packet { first, second, ..Packet::new(Kind::End, 2) };
-    assert_eq!(unused(&|program| program.say(&over(0, 0))), 1);
-    assert_eq!(unused(&|program| program.say(&over(1, 0))), 0);
-    assert_eq!(unused(&|program| program.say(&over(0, 1))), 0);
-    // What never was offered is not counted, nor more than was.
-    assert_eq!(unused(&|program| program.say(&Packet::new(Kind::End, 7))), 0);
+    let end = |first, second| Packet { first, second, ..Packet::new(Kind::End, 2) };
     let leave = |first, second| Packet { first, second, ..Packet::new(Kind::Leave, 0) };
-    assert_eq!(unused(&|program| program.say(&leave(5, 0))), 0);
-    assert_eq!(unused(&|program| program.say(&leave(0, u64::MAX))), 1);
-    assert_eq!(status::ask(&path).expect("a status").bytes, 6);
+    // The other program of each two is killed.
+    assert_eq!(unused(&[end(0, 0)]), (1, 1, 0));
+    assert_eq!(unused(&[end(3, 0)]), (0, 1, 3));
+    assert_eq!(unused(&[end(0, 3)]), (0, 1, 0));
+    assert_eq!(unused(&[leave(0, 0)]), (1, 1, 0));
+    assert_eq!(unused(&[leave(5, 1)]), (0, 1, 5));
+    // More than there is, what never was offered, and a word too many change nothing.
+    assert_eq!(unused(&[leave(5, u64::MAX)]), (0, 1, 5));
+    assert_eq!(unused(&[Packet::new(Kind::End, 7)]), (0, 2, 0));
+    assert_eq!(unused(&[end(0, 0), leave(0, 0), leave(0, 0)]), (1, 1, 0));
 }

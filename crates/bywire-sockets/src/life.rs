@@ -332,7 +332,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
 /// Before another program takes this process's place.
 pub fn before_replacement() {
     before_exec();
-    offer::leave([0; 2]);
+    offer::leave(offer::tally());
 }
 
 /// Before another program takes this process's place, or is started by it: what it may inherit goes back to the
@@ -380,7 +380,7 @@ pub fn end() {
         return;
     }
     carry::end_guards();
-    let (mut bytes, mut unused) = (0, 0);
+    let tally = offer::tally();
     table::each_held(|socket, fd| {
         let is_last =
             socket.record.processes.load(Ordering::Acquire) == 1 || table::forget_dead(socket.record) == 1;
@@ -392,10 +392,6 @@ pub fn end() {
             log::ending(socket);
             account::ended(socket);
         }
-        if is_last && let Some([sent, received]) = offer::moved_in_memory(socket) {
-            bytes += sent;
-            unused += u64::from(sent == 0 && received == 0);
-        }
         table::let_go(socket.record);
         // Nobody else is in the middle of something: it may be used again.
         if is_last && socket.hold.users.load(Ordering::SeqCst) == 1 {
@@ -403,5 +399,5 @@ pub fn end() {
         }
     });
     account::report();
-    offer::leave([bytes, unused]);
+    offer::leave(tally);
 }

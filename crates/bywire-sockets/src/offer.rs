@@ -506,11 +506,19 @@ fn written_and_read(socket: &Socket) -> [u64; 2] {
     [STREAM.tail(&own), STREAM.head(&own)]
 }
 
-/// The same of an end that the service has paired for this process, and has not heard the end of.
-pub fn moved_in_memory(socket: &Socket) -> Option<[u64; 2]> {
-    let is_paired = socket.hold.offered.load(Ordering::Relaxed) != 0
-        && !socket.hold.remote.load(Ordering::Acquire).is_null();
-    is_paired.then(|| written_and_read(socket))
+/// Of all that this process has offered and not ended: the bytes that were sent in memory, and the ends that have moved any.
+pub fn tally() -> [u64; 2] {
+    let [mut bytes, mut used] = [0; 2];
+    if SERVICE.load(Ordering::Acquire) >= 0 {
+        table::each_held(|socket, _| {
+            if socket.hold.offered.load(Ordering::Relaxed) != 0 {
+                let [sent, received] = written_and_read(socket);
+                bytes += sent;
+                used += u64::from(sent > 0 || received > 0);
+            }
+        });
+    }
+    [bytes, used]
 }
 
 /// Tells the service of connections that were not carried.
@@ -523,13 +531,12 @@ pub fn note(reason: Reason, count: u64) {
     });
 }
 
-/// The program ends, or becomes another one. What it had not ended has sent so many `bytes` in memory, and so many ends of
-/// that were `unused`.
-pub fn leave([bytes, unused]: [u64; 2]) {
+/// The program ends, or becomes another one, with what [`tally`] has found.
+pub fn leave([bytes, used]: [u64; 2]) {
     errno::keep(|| {
         let _held = TALKING.hold_undisturbed();
         if SERVICE.load(Ordering::Acquire) >= 0 {
-            say(&Packet { first: bytes, second: unused, ..Packet::new(Kind::Leave, 0) }, &[]);
+            say(&Packet { first: bytes, second: used, ..Packet::new(Kind::Leave, 0) }, &[]);
         }
     });
 }
