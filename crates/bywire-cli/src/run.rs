@@ -230,7 +230,9 @@ pub fn machine_socket() -> Result<Option<PathBuf>> {
 pub fn own_directory() -> Result<PathBuf> {
     let user = bywire_sys::process::user();
     let wanted = "set BYWIRE_RUNTIME_DIR to a directory that you may write";
-    let path = bywire_eth::control::runtime_directory()?.join(format!("sockets-{user}"));
+    // Programs change their directories, and are told of this one.
+    let path =
+        std::path::absolute(bywire_eth::control::runtime_directory()?)?.join(format!("sockets-{user}"));
     match fs::DirBuilder::new().mode(0o711).create(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
             bail!("cannot make {}: {error}; {wanted}", path.display());

@@ -169,9 +169,11 @@ impl Launch {
         }
         let _gone_already = child.kill();
         let _gone = child.wait();
-        let wanted = "it ended before it listened; that must be possible, and the name not longer than 107 bytes, or set \
-                      BYWIRE_RUNTIME_DIR to another directory";
-        Err(LaunchError::Service(format!("{}: {wanted}", self.service.display())))
+        Err(LaunchError::Service(format!(
+            "it ended before it listened at {}; set BYWIRE_RUNTIME_DIR to a directory that you may write, in which that name \
+             is at most 107 bytes long",
+            self.service.display()
+        )))
     }
 }
 

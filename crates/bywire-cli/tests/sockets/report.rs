@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 
 use crate::packages::have;
-use crate::{Fabric, await_listener, ended, port, start, text, write};
+use crate::{Fabric, await_listener, ended, groups, port, start, text, write};
 
 const FILE_BYTES: usize = 300_000;
 
@@ -195,6 +195,19 @@ fn a_runtime_directory_that_cannot_be_used_is_named_with_what_to_do() {
     write(&file, "");
     fs::create_dir(&open).expect("made");
     fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).expect("chmod");
+    let mut relative = fabric.carried(&["sh", "-c", "cd / && ls > /dev/null; true"]);
+    relative.env("BYWIRE_RUNTIME_DIR", "own").current_dir(fabric.directory.path());
+    let output = ended(&mut relative);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    groups::end_processes_of(std::path::Path::new("own"));
+    let long = fabric.place(&"long".repeat(25));
+    fs::create_dir(&long).expect("made");
+    let output = ended(fabric.carried(&["true"]).env("BYWIRE_RUNTIME_DIR", &long));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains(&long) && said.contains("set BYWIRE_RUNTIME_DIR"),
+        "{said}"
+    );
     // Nothing can be made in the last one, as in what is mounted to be read.
     for place in [&fabric.place("no/such/directory"), &file, &open, "/proc/sys"] {
         for words in [&["run", "--", "true"][..], &["status"], &["status", "--json"]] {
