@@ -196,10 +196,12 @@ fn a_runtime_directory_that_cannot_be_used_is_named_with_what_to_do() {
     fs::create_dir(&open).expect("made");
     fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).expect("chmod");
     let mut relative = fabric.carried(&["sh", "-c", "cd / && ls > /dev/null; true"]);
-    relative.env("BYWIRE_RUNTIME_DIR", "own").current_dir(fabric.directory.path());
+    let (parent, name) =
+        fabric.directory.path().parent().zip(fabric.directory.path().file_name()).expect("both");
+    relative.env("BYWIRE_RUNTIME_DIR", name).current_dir(parent);
     let output = ended(&mut relative);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-    groups::end_processes_of(std::path::Path::new("own"));
+    groups::end_processes_of(std::path::Path::new(name));
     let long = fabric.place(&"long".repeat(25));
     fs::create_dir(&long).expect("made");
     let output = ended(fabric.carried(&["true"]).env("BYWIRE_RUNTIME_DIR", &long));
