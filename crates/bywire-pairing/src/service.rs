@@ -175,6 +175,10 @@ impl Service {
 
     fn admit(&mut self) {
         for _ in 0..TURN {
+            if !self.closer.has_room() {
+                // As below.
+                return std::thread::sleep(PAUSE);
+            }
             let socket = match self.listener.accept() {
                 Ok(Some(socket)) => socket,
                 Ok(None) => return,
@@ -184,7 +188,7 @@ impl Service {
             let Ok(user) = socket.credentials().map(|found| found.uid) else { continue };
             let tag = self.next;
             // Whoever is too many is dropped and does without.
-            let is_welcome = (self.scope == Scope::User || self.closer.bears(user)) && self.users.admit(user);
+            let is_welcome = self.closer.bears(user) && self.users.admit(user);
             if !is_welcome {
                 self.discard(user, vec![socket.into()]);
                 continue;
@@ -211,6 +215,10 @@ impl Service {
         for _ in 0..TURN {
             let Some(program) = self.programs.get(&tag) else { return };
             let (mut buffer, user) = ([0; PACKET_BYTES], program.user);
+            // What it would send has to be closed, too.
+            if !self.closer.bears(user) {
+                return self.dismiss(tag);
+            }
             let (length, descriptors) = match program.socket.receive(&mut buffer) {
                 Ok(Received::Packet(length, descriptors)) => (length, descriptors),
                 Ok(Received::Nothing) => return,

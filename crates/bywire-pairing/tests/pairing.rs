@@ -158,17 +158,24 @@ fn a_dead_services_name_is_taken_and_an_idle_one_gives_it_up() {
     assert!(!path.exists());
 }
 
+/// Nobody reads the first end, which has to wait for ten minutes where its last descriptor is closed: by the service.
+fn lingering() -> (TcpStream, TcpStream) {
+    let (client, server) = connection();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&server, 4096).expect("a small one");
+    rustix::net::sockopt::set_socket_send_buffer_size(&client, 1 << 20).expect("a large one");
+    client.set_nonblocking(true).expect("it does not wait");
+    while std::io::Write::write(&mut &client, &[0; 65_536]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&client, Some(Duration::from_secs(600))).expect("it lingers");
+    (client, server)
+}
+
 #[test]
 fn who_makes_closing_take_its_time_holds_up_nobody_else() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("pairing");
     let mut service = Service::start(&path, Scope::Machine).expect("a service");
     let (slow, honest) = (Stranger::new(&path), Stranger::new(&path));
-    let (client, _server) = connection();
-    client.set_nonblocking(true).expect("it does not wait");
-    // Nobody reads it, so its end has to wait for ten minutes where its last descriptor is closed: by the service.
-    while std::io::Write::write(&mut &client, &[0; 65_536]).is_ok() {}
-    rustix::net::sockopt::set_socket_linger(&client, Some(Duration::from_secs(600))).expect("it lingers");
+    let (client, _server) = lingering();
     slow.offer(1, client.as_fd());
     drop(client);
     std::thread::spawn(move || service.serve(Duration::from_secs(60)));
@@ -176,6 +183,31 @@ fn who_makes_closing_take_its_time_holds_up_nobody_else() {
         honest.say(&Packet::new(Kind::Ask, question));
         assert_eq!(honest.hear().expect("an answer").0.kind, Kind::Go);
     }
+}
+
+#[test]
+fn who_holds_up_too_much_is_not_served_before_that_is_over() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pairing");
+    let mut service = Service::start(&path, Scope::Machine).expect("a service");
+    let slow = Stranger::new(&path);
+    let (clients, servers): (Vec<_>, Vec<_>) = (0..16).map(|_| lingering()).unzip();
+    for (token, client) in clients.iter().enumerate() {
+        slow.offer(token as u64, client.as_fd());
+    }
+    drop(clients);
+    std::thread::spawn(move || service.serve(Duration::from_secs(60)));
+    let end = Instant::now() + Duration::from_secs(40);
+    while status::ask(&path).is_ok() {
+        assert!(Instant::now() < end, "this user is not turned away");
+    }
+    // All of them are reset.
+    drop(servers);
+    while status::ask(&path).is_err() {
+        assert!(Instant::now() < end, "nor served again");
+    }
+    let answers = std::iter::from_fn(|| slow.hear()).count();
+    assert!((1..16).contains(&answers), "{answers} offers were looked at before it was dropped");
 }
 
 #[test]
