@@ -174,6 +174,15 @@ impl<'a> Hub<'a> {
         self.spokes[number].part = Part { began_ns: monotonic_ns(), ..Part::default() };
     }
 
+    /// All blocks begin, and are to end, at one moment.
+    fn begin_all(&mut self) {
+        let stop_ns = monotonic_ns() + self.plan.block_us * 1000;
+        for number in 0..self.spokes.len() {
+            self.begin(number);
+            self.spokes[number].stop_ns = Some(stop_ns);
+        }
+    }
+
     /// A block is over: with the last one the accounts are.
     fn complete(&mut self, number: usize) {
         let spoke = &mut self.spokes[number];
@@ -234,6 +243,7 @@ impl<'a> Hub<'a> {
         for spoke in &mut self.spokes {
             spoke.due.push_back(Mark::new(Kind::Begin, 0));
         }
+        let mut unready = self.spokes.len();
         while !self.spokes.iter().all(|spoke| spoke.is_finished) {
             let now_ns = monotonic_ns();
             let mut has_sent = false;
@@ -249,9 +259,11 @@ impl<'a> Hub<'a> {
             let Some((number, mark)) = self.next(!has_sent)? else { continue };
             match mark.kind() {
                 Kind::Begun => {
-                    self.begin(number);
-                    let stop_ns = monotonic_ns() + self.plan.block_us * 1000;
-                    self.spokes[number].stop_ns = Some(stop_ns);
+                    unready = unready.checked_sub(1).with_context(|| unexpected(mark))?;
+                    // Peers that share a core answer by turns; whoever began at once might be done before the last one.
+                    if unready == 0 {
+                        self.begin_all();
+                    }
                 }
                 Kind::Ended => {
                     self.complete(number);
