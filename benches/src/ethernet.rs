@@ -44,7 +44,12 @@ pub type Join = Rc<dyn Fn() -> Result<Namespaces>>;
 /// The laboratory's `request`, over a fresh carrier each time: series `name` (half-RTT in ns for `rr`), and for a
 /// stream `name demand`, µs of CPU per KB at both ends and between.
 pub fn laboratory(name: &str, request: Request, pair_seconds: f64) -> Contestant {
-    by_laboratory(name, request, pair_seconds, |blocks| median(&values(blocks)))
+    by_laboratory(name, request, pair_seconds, 1, |blocks| median(&values(blocks)))
+}
+
+/// The laboratory's `request` as `bywire measure` takes it: over all of its fresh pairs. Series as [`laboratory`].
+pub fn whole(name: &str, request: Request, pair_seconds: f64) -> Contestant {
+    by_laboratory(name, request, pair_seconds, PAIRS, |blocks| median(&values(blocks)))
 }
 
 /// A pair of a settled connection takes so long: blocks are half a second then, as there is CPU to be published.
@@ -56,20 +61,23 @@ const SETTLING_BLOCKS: usize = 1;
 /// The laboratory's stream after the first second of its connection, as the mean of what follows: what iperf3 tells with
 /// `-O 1`. Series as [`laboratory`].
 pub fn settled(name: &str, request: Request) -> Contestant {
-    by_laboratory(name, request, SETTLED_PAIR_SECONDS, |blocks| mean_rate(&blocks[SETTLING_BLOCKS..]))
+    by_laboratory(name, request, SETTLED_PAIR_SECONDS, 1, |blocks| mean_rate(&blocks[SETTLING_BLOCKS..]))
 }
 
 fn by_laboratory(
     name: &str,
     request: Request,
     pair_seconds: f64,
+    pairs: u32,
     of: impl Fn(&[Block]) -> f64 + 'static,
 ) -> Contestant {
     let request = Request { time_seconds: Some(pair_seconds * f64::from(PAIRS)), ..request };
     let (series, command) = (name.to_owned(), lab::command(&request));
     let take = move || {
         let mut measurement = Measurement::prepare(request.clone(), &mut Places::default())?;
-        measurement.take_pair()?;
+        for _ in 0..pairs {
+            measurement.take_pair()?;
+        }
         let cell = measurement.cell()?;
         let value = of(&cell.blocks);
         let value = if cell.test == "rr" { 0.5e9 / value } else { value };
