@@ -297,7 +297,9 @@ fn between<const RELIABLE: bool>(
 ) -> (Result<Outcome>, Option<Result<Outcome>>) {
     let play = |end, mut lanes: Vec<_>| {
         let (plan, (sender, receiver)) = (plan.clone(), mpsc::channel());
-        thread::spawn(move || sender.send(test::run(&plan, end, None, &mut lanes)));
+        thread::spawn(move || {
+            let _left_behind = sender.send(test::run(&plan, end, None, &mut lanes));
+        });
         receiver
     };
     let (source, target) = (play(End::Source, source), play(End::Target, target));
