@@ -153,14 +153,14 @@ fn transactions(ways: &[Way]) -> Plot {
 fn distribution(ways: &[Way]) -> Plot {
     let series = ways.iter().enumerate().filter_map(|(slot, way)| {
         let cell = way.short("latency")?;
-        let total: u64 = cell.histogram.iter().map(|bucket| bucket.1).sum();
-        let mut bins = BTreeMap::<i64, u64>::new();
+        // Counts out of a file may be of any size.
+        let total: f64 = cell.histogram.iter().map(|bucket| bucket.1 as f64).sum();
+        let mut bins = BTreeMap::<i64, f64>::new();
         for &(bound, count) in cell.histogram.iter().filter(|bucket| bucket.0 > 0.0) {
-            *bins.entry((bound.log10() * BINS_PER_DECADE).floor() as i64).or_default() += count;
+            *bins.entry((bound.log10() * BINS_PER_DECADE).floor() as i64).or_default() += count as f64;
         }
-        let middle = |bin: i64| 10f64.powf((bin as f64 + 0.5) / BINS_PER_DECADE);
-        let points =
-            bins.iter().map(|(&bin, &count)| Point::new(middle(bin), count as f64 / total as f64)).collect();
+        let middle = |bin: i64| 10f64.powf((bin as f64 + 0.5) / BINS_PER_DECADE).min(f64::MAX);
+        let points = bins.iter().map(|(&bin, count)| Point::new(middle(bin), count / total)).collect();
         Some(measured(&way.label, slot, points))
     });
     Plot {
