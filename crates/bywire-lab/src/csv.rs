@@ -27,7 +27,6 @@ const END_FIELDS: [&str; 7] = [
 
 fn line(cell: &Cell) -> String {
     let percentile = |of: fn(&crate::cell::Percentiles) -> f64| number(cell.percentiles.as_ref().map(of));
-    let pairs: std::collections::BTreeSet<u32> = cell.blocks.iter().map(|block| block.pair).collect();
     let parameters: Vec<String> = cell
         .parameters
         .iter()
@@ -46,8 +45,8 @@ fn line(cell: &Cell) -> String {
         parameters.join(";"),
         cell.value.to_string(),
         unit.as_str().unwrap_or_default().to_owned(),
-        cell.ci95[0].to_string(),
-        cell.ci95[1].to_string(),
+        number(cell.ci95.map(|[low, _]| low)),
+        number(cell.ci95.map(|[_, high]| high)),
         number(cell.mean),
         percentile(|p| p.p5),
         percentile(|p| p.p50),
@@ -55,7 +54,7 @@ fn line(cell: &Cell) -> String {
         percentile(|p| p.p95),
         percentile(|p| p.p99),
         percentile(|p| p.p999),
-        pairs.len().to_string(),
+        cell.pairs().to_string(),
         cell.blocks.len().to_string(),
         cell.disturbed_blocks().to_string(),
         cell.outlier_blocks().to_string(),

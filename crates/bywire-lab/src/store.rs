@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::cell::{CELL_SCHEMA, Cell, SESSION_SCHEMA, Session};
+use crate::statistics::INTERVAL_PAIRS_MIN;
 
 const SESSION_FILE: &str = "session.json";
 const CELLS_FILE: &str = "cells.jsonl";
@@ -98,7 +99,7 @@ impl Store {
     /// # Errors
     /// When the cell has no value, or cannot be written (a full disk, say); what was stored before stays.
     pub fn append(&mut self, cell: &Cell) -> Result<(), StoreError> {
-        if !(cell.value.is_finite() && cell.ci95.iter().all(|bound| bound.is_finite())) {
+        if !(cell.value.is_finite() && cell.ci95.iter().flatten().all(|bound| bound.is_finite())) {
             return Err(StoreError::Empty { level: cell.level.clone(), test: cell.test.clone() });
         }
         let mut line = json(cell);
@@ -212,11 +213,14 @@ fn read_cells(path: &Path) -> Result<Vec<Cell>, StoreError> {
         if line.is_empty() {
             continue;
         }
-        let cell: Cell = serde_json::from_slice(line).map_err(|error| malformed(path, index + 1, error))?;
+        let mut cell: Cell =
+            serde_json::from_slice(line).map_err(|error| malformed(path, index + 1, error))?;
         if cell.schema != CELL_SCHEMA {
             let reason = format!("schema {} rather than {CELL_SCHEMA}", cell.schema);
             return Err(malformed(path, index + 1, reason));
         }
+        // Older versions gave one to any number of pairs.
+        cell.ci95 = cell.ci95.filter(|_| cell.pairs() >= INTERVAL_PAIRS_MIN);
         cells.push(cell);
     }
     if cells.is_empty() && whole < bytes.len() {

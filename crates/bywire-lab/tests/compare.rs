@@ -114,7 +114,7 @@ fn cell(index: usize) -> Cell {
         parameters: Default::default(),
         value: 1.0,
         unit: Unit::Nanoseconds,
-        ci95: [1.0, 1.0],
+        ci95: Some([1.0, 1.0]),
         mean: None,
         percentiles: None,
         histogram: Vec::new(),

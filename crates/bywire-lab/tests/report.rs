@@ -351,11 +351,32 @@ fn ethernet_stands_in_the_tables_of_the_documents() {
 fn no_difference_is_claimed_where_intervals_overlap() {
     let mut session = generated_session();
     for cell in session.cells.iter_mut().filter(|cell| cell.test == "latency") {
-        cell.ci95 = [0.0, 1e9];
+        cell.ci95 = Some([0.0, 1e9]);
     }
     let text = report::summary_text(&session);
     assert!(text.contains("no measurable difference from unix · polling"), "{text}");
     assert!(!text.contains("shorter than"), "{text}");
+}
+
+#[test]
+fn nothing_is_claimed_by_fewer_pairs_than_an_interval_takes() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut session = generated_session();
+    for cell in session.cells.iter_mut().filter(|cell| cell.test == "latency" && cell.level != "msg") {
+        // An older version gave an interval to two pairs as well.
+        cell.blocks.retain(|block| block.pair < 2);
+    }
+    let store = stored(&session, directory.path());
+    let session = store::read(store.directory()).unwrap();
+    let unix = session.cells.iter().find(|cell| cell.level == "unix" && cell.test == "latency").unwrap();
+    assert_eq!(unix.ci95, None);
+    let text = report::summary_text(&session);
+    assert!(text.contains("; too few pairs for a verdict on unix · polling (2.00 µs"), "{text}");
+    assert!(!text.contains("shorter than"), "{text}");
+    assert!(text.contains("as many as"), "other questions have their verdicts: {text}");
+    assert!(report::render(&session).contains("<td class=\"figure\">too few pairs</td>"));
+    let line = csv::from_cells(&[unix.clone()]);
+    assert!(line.contains(",ns,,,"), "no interval in its fields: {line}");
 }
 
 #[test]

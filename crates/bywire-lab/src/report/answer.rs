@@ -288,7 +288,7 @@ impl Question {
         us.map(|us| quantity::duration(us * 1e3))
     }
 
-    /// A difference counts only where the intervals lie apart. A rate is compared with one that was reached at sizes
+    /// A difference counts only where both have intervals, and those lie apart. A rate is compared with one that was reached at sizes
     /// which both were measured at: a longer message is no merit of whoever carries it.
     fn margin(&self, (champion, best): Entry, (way, other): &Entry) -> String {
         let cost = self.cost(other).map(|cost| format!(", CPU {cost}")).unwrap_or_default();
@@ -307,7 +307,10 @@ impl Question {
             }
             _ => (best, told),
         };
-        if winner.ci95[0] <= other.ci95[1] && other.ci95[0] <= winner.ci95[1] {
+        let Some((own, others)) = winner.ci95.zip(other.ci95) else {
+            return format!("{} for a verdict on {} ({told})", quantity::TOO_FEW_PAIRS, way.label);
+        };
+        if own[0] <= others[1] && others[0] <= own[1] {
             return format!("no measurable difference from {} ({told})", way.label);
         }
         if self.beats(other, winner) {

@@ -68,7 +68,7 @@ fn half_rtt(ways: &[Way], ceilings: &Ceilings) -> Plot {
 }
 
 fn one_way(ways: &[Way], ceilings: &Ceilings) -> Plot {
-    let mut series = curves(ways, "stream", |cell| Some(cell.ci95));
+    let mut series = curves(ways, "stream", |cell| cell.ci95);
     series.extend(ways.iter().enumerate().filter_map(sweep));
     let remarks = holes(&series);
     let sizes = extent(&series);
@@ -92,7 +92,7 @@ fn one_way(ways: &[Way], ceilings: &Ceilings) -> Plot {
 }
 
 fn two_way(ways: &[Way], ceilings: &Ceilings) -> Plot {
-    let mut series = curves(ways, "bidir", |cell| Some(cell.ci95));
+    let mut series = curves(ways, "bidir", |cell| cell.ci95);
     let remarks = holes(&series);
     let sizes = extent(&series);
     series.extend(limit("memory read + write", ceilings.two_way(), sizes));
@@ -129,7 +129,7 @@ fn interleave(ways: &[Way]) -> Plot {
 }
 
 fn transactions(ways: &[Way]) -> Plot {
-    let mut series = curves(ways, "rr", |cell| Some(cell.ci95));
+    let mut series = curves(ways, "rr", |cell| cell.ci95);
     series.extend(historic("rr", "transactions_per_second", None));
     Plot {
         id: "transactions",
@@ -419,7 +419,7 @@ fn connections<'a>(way: &Way<'a>, test: &str) -> BTreeMap<u64, &'a Cell> {
 fn by_connections(ways: &[Way], test: &str, named: bool) -> Vec<Series> {
     let curve = |(slot, way): (usize, &Way)| {
         let point = |(connections, cell): (u64, &Cell)| Point {
-            band: Some(cell.ci95),
+            band: cell.ci95,
             ..Point::new(connections as f64, cell.value)
         };
         let points: Vec<Point> = connections(way, test).into_iter().map(point).collect();

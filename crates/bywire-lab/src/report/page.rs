@@ -259,7 +259,7 @@ fn answer(page: &Page, scores: &[Score], ceilings: &Ceilings, ladder: &[&Plot]) 
                         @if !others.is_empty() { span.others { (unbroken(others)) } }
                     }
                 } }
-                p.about { "Like is compared with like: pollers with pollers, sleepers with sleepers, and the default of the message layer, which spins a little before it sleeps, with the default of the others, which sleep; each level by its best way, and every way of carrying Ethernet for itself. Where the 95 % intervals overlap no difference is claimed. CPU is that of all ends together; 1 KB is 1,024 bytes." }
+                p.about { "Like is compared with like: pollers with pollers, sleepers with sleepers, and the default of the message layer, which spins a little before it sleeps, with the default of the others, which sleep; each level by its best way, and every way of carrying Ethernet for itself. Where the 95 % intervals overlap no difference is claimed, nor where fewer than five pairs give none. CPU is that of all ends together; 1 KB is 1,024 bytes." }
             }
             @if !ladder.is_empty() {
                 h2 id=(page.name("ladder")) { "The ladder" }
@@ -422,8 +422,10 @@ fn ceiling_table(page: &Page, ceilings: &Ceilings) -> Markup {
 }
 
 fn interval(cell: &Cell) -> String {
-    let [low, high] = cell.ci95.map(|bound| quantity::value(bound, cell.unit));
-    format!("{low} – {high}")
+    match cell.ci95.map(|bounds| bounds.map(|bound| quantity::value(bound, cell.unit))) {
+        Some([low, high]) => format!("{low} – {high}"),
+        None => quantity::TOO_FEW_PAIRS.to_owned(),
+    }
 }
 
 fn past(page: &Page, comparisons: &[Comparison]) -> Markup {
@@ -524,7 +526,7 @@ fn conduct(page: &Page) -> Markup {
         @if !session.cells.is_empty() {
             section.card id=(page.name("cells")) {
                 h3 { "Every cell" }
-                p.about { "Medians over fresh pairs of processes, with 95 % bootstrap intervals over the pairs. Disturbed blocks and outliers are marked, never dropped. " (DISTURBED) " The cache line's half-RTT between the same cores, just before and after a cell of msg or unix, tells the state of the machine, which a virtual one may change by the second." }
+                p.about { "Medians over fresh pairs of processes, with 95 % bootstrap intervals over the pairs: of five pairs they hold the true median in 94 of 100 cells, of more in 89 to 95, and fewer have none. Disturbed blocks and outliers are marked, never dropped. " (DISTURBED) " The cache line's half-RTT between the same cores, just before and after a cell of msg or unix, tells the state of the machine, which a virtual one may change by the second." }
                 details {
                     summary { "Table of " (session.cells.len()) " cells" }
                     (scroll("Every cell", &CELL_COLUMNS, html! {
@@ -538,7 +540,6 @@ fn conduct(page: &Page) -> Markup {
 
 fn cell_row(cell: &Cell) -> Markup {
     let value = |value: Option<f64>| value.map(|value| quantity::value(value, cell.unit)).unwrap_or_default();
-    let pairs: std::collections::BTreeSet<u32> = cell.blocks.iter().map(|block| block.pair).collect();
     html! {
         tr {
             th scope="row" {
@@ -550,7 +551,7 @@ fn cell_row(cell: &Cell) -> Markup {
             td.figure { (value(cell.mean)) }
             td.figure { (value(cell.percentiles.map(|percentiles| percentiles.p99))) }
             td.figure { (value(cell.percentiles.map(|percentiles| percentiles.p999))) }
-            td.figure { (pairs.len()) }
+            td.figure { (cell.pairs()) }
             td.figure { (cell.blocks.len()) }
             td.figure { (cell.disturbed_blocks()) }
             td.figure { (cell.outlier_blocks()) }
