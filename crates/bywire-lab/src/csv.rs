@@ -93,9 +93,12 @@ fn number(value: Option<impl ToString>) -> String {
 }
 
 fn quote(field: &str) -> String {
+    // A spreadsheet would take it for a formula and run it.
+    let is_formula = field.starts_with(['=', '+', '-', '@', '\t', '\r']) && field.parse::<f64>().is_err();
+    let field = if is_formula { format!("'{field}") } else { field.to_owned() };
     match field.contains([',', '"', '\r', '\n']) {
         true => format!("\"{}\"", field.replace('"', "\"\"")),
-        false => field.to_owned(),
+        false => field,
     }
 }
 
@@ -107,6 +110,13 @@ mod tests {
     fn fields_that_hold_separators_are_quoted() {
         assert_eq!(quote("plain"), "plain");
         assert_eq!(quote("a,\"b\""), "\"a,\"\"b\"\"\"");
+    }
+
+    #[test]
+    fn no_field_is_a_formula() {
+        assert_eq!(quote("=cmd|' /C calc'!A0"), "'=cmd|' /C calc'!A0");
+        assert_eq!(quote("@SUM(A1,A2)"), "\"'@SUM(A1,A2)\"");
+        assert_eq!([quote("-3.5e-7"), quote("+1"), quote("-1+1")], ["-3.5e-7", "+1", "'-1+1"]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bywire_lab::cell::{Cacheline, Cell, CpuEnd, Session, Unit};
 use bywire_lab::cpu::DISTURBED;
+use bywire_lab::gauge::{Gauge, Moment};
 use bywire_lab::store::{self, Store, StoreError};
 use bywire_lab::{csv, report};
 use generated::{cell, cells_at, generated_session};
@@ -519,6 +520,52 @@ fn a_torn_last_line_costs_that_cell_only() {
     fs::write(&path, [b"{\"torn\n".as_slice(), &whole].concat()).unwrap();
     let error = store::read(store.directory()).unwrap_err().to_string();
     assert!(error.contains("cells.jsonl, line 1"), "{error}");
+}
+
+#[test]
+fn cells_that_are_being_measured_are_read_and_none_is_read_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut session = generated_session();
+    session.cells.truncate(2);
+    for (cell, began_unix_seconds) in session.cells.iter_mut().zip([1.5, 2.5]) {
+        let (before, after) = (Gauge::default(), Gauge::default());
+        cell.moments.push(Moment { pair: 0, began_unix_seconds, before, after });
+    }
+    let mut store = Store::create(&directory.path().join("session"), &session).unwrap();
+    let read = || store::read(&directory.path().join("session")).unwrap().cells;
+    for (place, cell) in session.cells.iter().enumerate() {
+        let early = Cell { blocks: cell.blocks[..1].to_vec(), ci95: None, ..cell.clone() };
+        store.keep_running(place, &early).unwrap();
+        store.keep_running(place, cell).unwrap();
+    }
+    store.keep_running(2, &Cell { value: f64::NAN, ..session.cells[0].clone() }).unwrap();
+    assert!(read() == session.cells);
+    for cell in &session.cells {
+        store.append(cell).unwrap();
+        assert!(read() == session.cells, "one of them stands in both places");
+    }
+    store.forget_running().unwrap();
+    store.forget_running().unwrap();
+    assert!(read() == session.cells);
+}
+
+#[test]
+fn what_controls_a_terminal_is_not_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let hostile = "a\u{1b}[2J\nb\u{7}\u{9b}\u{202e}c";
+    let mut session = generated_session();
+    session.preset = hostile.into();
+    session.environment = serde_json::json!({ hostile: [hostile] });
+    session.cells.truncate(1);
+    session.cells[0].level = hostile.into();
+    session.cells[0].parameters.insert(hostile.into(), hostile.into());
+    let store = stored(&session, directory.path());
+    let read = store::read(store.directory()).unwrap();
+    let plain = "a[2J bc";
+    assert_eq!((&*read.preset, &*read.cells[0].level), (plain, plain));
+    assert_eq!(read.environment, serde_json::json!({ plain: [plain] }));
+    assert_eq!(read.cells[0].parameters[plain], plain);
+    assert!(csv::from_cells(&read.cells).starts_with("level,"));
 }
 
 #[test]
