@@ -10,6 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use bywire_lab::cell::{Cacheline, Cell, CpuEnd, Session, Unit};
 use bywire_lab::cpu::DISTURBED;
 use bywire_lab::gauge::{Gauge, Moment};
+use bywire_lab::report::merged::{by_preset, together};
 use bywire_lab::store::{self, Store, StoreError};
 use bywire_lab::{csv, report};
 use generated::{cell, cells_at, generated_session};
@@ -49,6 +50,53 @@ fn each_preset_has_a_page_of_its_own_in_the_one_file() {
     assert_eq!(names.len(), count, "a name stands twice");
     assert!(page.len() < PAGE_BYTES_MAX);
     assert_eq!(report::render_presets(&[generated_session()]), report::render(&generated_session()));
+}
+
+/// A session of one machine, whose half-RTTs take so many ns, as does the kernel's hand-off.
+fn machine(boot: &str, preset: &str, levels: &[(&'static str, f64)], hand_off_ns: f64) -> Session {
+    let mut session = Session { preset: preset.into(), cells: Vec::new(), ..generated_session() };
+    session.environment["boot"] = boot.into();
+    session.environment["cpu"]["model"] = format!("Processor {boot}").into();
+    for (level, ns) in levels {
+        session.cells.extend(cells_at((level, "link", None, *ns, 1.0), 8));
+    }
+    let floor = cell(("memory", "", None, 0.0, 0.0), "futex", None, hand_off_ns, Unit::Nanoseconds);
+    session.cells.push(floor);
+    session
+}
+
+#[test]
+fn several_machines_are_never_one() {
+    let fast = machine("one", "quick", &[("tcp", 20_000.0)], 60.0);
+    let slow = machine("two", "gm", &[("unix", 15_000.0), ("tcp", 60_000.0)], 300.0);
+    let presets = by_preset(vec![("fast".into(), fast.clone()), ("slow".into(), slow.clone())]);
+    let text = report::summary_text(&together(&presets));
+    let verdict =
+        text.lines().find(|line| line.starts_with("Half-RTT of short messages")).expect("a verdict");
+    for told in [
+        "unix · link · slow with 15.0 µs",
+        "1.33× shorter than tcp · link · fast",
+        "4.00× shorter than tcp · link · slow",
+    ] {
+        assert!(verdict.contains(told), "{told}: {verdict}");
+    }
+    assert!(!text.contains("futex") && text.contains("each machine stand in its own report"), "{text}");
+    let page = report::render_presets(&presets);
+    assert!(page.contains("fast") && page.contains("Processor one") && page.contains("Processor two"));
+    assert!(page.contains("What these machines deliver"));
+    let parts: Vec<&str> = ["all", "p1", "p2"]
+        .map(|place| {
+            let from = page.split(&format!("<div class=\"page\" id=\"{place}\">")).nth(1).expect(place);
+            from.split("<div class=\"page\"").next().unwrap()
+        })
+        .into();
+    assert!(!parts[0].contains("hand-off floor"), "whose would it be?");
+    assert!(parts[1].contains("333× the hand-off floor") && parts[2].contains("50.0× the hand-off floor"));
+
+    let same = machine("one", "gm", &[("unix", 15_000.0)], 60.0);
+    let presets = by_preset(vec![("fast".into(), fast), ("again".into(), same)]);
+    let text = report::summary_text(&together(&presets));
+    assert!(text.contains("1.33× shorter than tcp · link (") && text.contains("futex"), "{text}");
 }
 
 #[test]

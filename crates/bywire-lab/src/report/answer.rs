@@ -3,6 +3,7 @@
 use crate::cell::{Cell, Unit};
 use crate::ethernet;
 use crate::report::ceiling::Ceilings;
+use crate::report::merged::MACHINE;
 use crate::report::quantity;
 use crate::report::way::{MPI, Waiting, Way};
 
@@ -188,9 +189,9 @@ const QUESTIONS: [Question; 5] = [
     },
 ];
 
-/// One that stands for itself: a level, of the level `eth` a way of carrying and what is spoken over it, of the level `mpi`
-/// whose it is.
-type Side<'a> = (&'a str, Option<&'a str>, Option<&'a str>);
+/// One that stands for itself: a machine where there are several, a level, of the level `eth` a way of carrying and what
+/// is spoken over it, of the level `mpi` whose it is.
+type Side<'a> = (Option<&'a str>, &'a str, Option<&'a str>, Option<&'a str>);
 
 type Entry<'s> = (&'s Way<'s>, &'s Cell);
 
@@ -340,10 +341,11 @@ fn reach(way: &Way, test: &str) -> u64 {
 fn side<'a>(way: &Way<'a>) -> Side<'a> {
     let cell = way.cells.first().copied();
     let said = |name: &str| cell.and_then(|cell| cell.parameters.get(name)?.as_str());
+    let machine = said(MACHINE);
     match way.level {
-        ethernet::LEVEL => (way.level, cell.and_then(|cell| cell.link.as_deref()), said("protocol")),
-        MPI => (way.level, None, said(MPI)),
-        level => (level, None, None),
+        ethernet::LEVEL => (machine, way.level, cell.and_then(|cell| cell.link.as_deref()), said("protocol")),
+        MPI => (machine, way.level, None, said(MPI)),
+        level => (machine, level, None, None),
     }
 }
 

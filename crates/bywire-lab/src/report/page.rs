@@ -13,7 +13,7 @@ use crate::report::carried;
 use crate::report::ceiling::{Ceiling, Ceilings};
 use crate::report::gain;
 use crate::report::graph;
-use crate::report::merged::MACHINE;
+use crate::report::merged::{MACHINE, together};
 use crate::report::model;
 use crate::report::past::{Comparison, Row, comparisons};
 use crate::report::plot::{Placed, Plot};
@@ -54,20 +54,6 @@ pub fn render_presets(sessions: &[Session]) -> String {
         sessions.iter().zip(&places).map(|(session, place)| Page::of(place, &session.preset, session)),
     );
     document(&all, &pages)
-}
-
-/// All cells of several sessions, for what is answered out of all of them.
-fn together(sessions: &[Session]) -> Session {
-    let list = |of: fn(&Session) -> &str| sessions.iter().map(of).collect::<Vec<_>>().join(", ");
-    Session {
-        preset: list(|session| &session.preset),
-        started: sessions.first().map(|session| session.started.clone()).unwrap_or_default(),
-        seconds: sessions.iter().map(|session| session.seconds).sum(),
-        environment: sessions.first().map(|session| session.environment.clone()).unwrap_or_default(),
-        complete: sessions.iter().all(|session| session.complete),
-        cells: sessions.iter().flat_map(|session| session.cells.clone()).collect(),
-        ..Session::default()
-    }
 }
 
 /// What one page of the file shows.
@@ -190,33 +176,41 @@ fn masthead(session: &Session) -> Markup {
     html! {
         header {
             p.brand { "Bywire" }
-            h1 { "What this machine delivers" }
+            h1 { (if machines(&session.environment).len() > 1 { "What these machines deliver" } else { "What this machine delivers" }) }
             (facts(session))
         }
     }
 }
 
 fn facts(session: &Session) -> Markup {
-    let at = |pointer: &str| {
-        let value = session.environment.pointer(pointer)?.as_str()?;
-        Some(value.to_owned())
-    };
-    let facts: Vec<String> = [
-        Some(session.started.clone()),
-        Some(format!("{:.0} s", session.seconds)),
-        Some(format!("{} cells", session.cells.len())),
-        at("/cpu/model"),
-        at("/kernel/release").map(|release| format!("Linux {release}")),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
+    let mut facts = vec![
+        session.started.clone(),
+        format!("{:.0} s", session.seconds),
+        format!("{} cells", session.cells.len()),
+    ];
+    facts.extend(machines(&session.environment));
     html! {
         p.facts { "Preset " b { (session.preset) } " · " (facts.join(" · ")) }
         @if !session.complete {
             p.warning role="note" { "This session was interrupted: it shows what had been measured by then." }
         }
     }
+}
+
+/// Processor and kernel of each machine; of several with its session's name.
+fn machines(environment: &Value) -> Vec<String> {
+    let at = |pointer: &str| environment.pointer(pointer).and_then(Value::as_str);
+    let release = at("/kernel/release").map(|release| format!("Linux {release}"));
+    let own: Vec<String> = at("/cpu/model").map(str::to_owned).into_iter().chain(release).collect();
+    if !own.is_empty() {
+        return vec![own.join(" · ")];
+    }
+    let sessions = environment.as_object().into_iter().flatten();
+    let named = sessions.flat_map(|(name, environment)| {
+        let told = machines(environment);
+        told.into_iter().map(move |told| if told.contains(": ") { told } else { format!("{name}: {told}") })
+    });
+    named.collect()
 }
 
 fn answer(page: &Page, scores: &[Score], ceilings: &Ceilings, ladder: &[&Plot]) -> Markup {
