@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
@@ -14,6 +15,22 @@ fn bywire(directory: &Path, arguments: &[&str]) -> Output {
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
+
+/// The session that all tests begin with, measured once.
+fn before(directory: &Path, name: &str) {
+    static BEFORE: OnceLock<[String; 2]> = OnceLock::new();
+    let files = BEFORE.get_or_init(|| {
+        let measured = tempfile::tempdir().unwrap();
+        session(measured.path(), "it", &[]);
+        FILES.map(|file| fs::read_to_string(measured.path().join("it").join(file)).unwrap())
+    });
+    fs::create_dir(directory.join(name)).unwrap();
+    for (file, text) in FILES.iter().zip(files) {
+        fs::write(directory.join(name).join(file), text).unwrap();
+    }
+}
+
+const FILES: [&str; 2] = ["session.json", "cells.jsonl"];
 
 fn session(directory: &Path, name: &str, more: &[&str]) {
     let all = ["bench", "quick", "--levels", "unix", "--rounds", "8", "--time", "0.02", "--output", name];
@@ -46,13 +63,10 @@ fn edit_session(session: &Path, edit: impl FnOnce(&mut Value)) {
 fn a_slow_down_is_found_and_equals_are_equal() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
-    session(at, "before", &[]);
+    before(at, "before");
+    before(at, "again");
     session(at, "slowed", &["--burden", "200"]);
 
-    fs::create_dir(at.join("again")).unwrap();
-    for file in ["session.json", "cells.jsonl"] {
-        fs::copy(at.join("before").join(file), at.join("again").join(file)).unwrap();
-    }
     let same = bywire(at, &["compare", "before", "again", "--json"]);
     assert_eq!(same.status.code(), Some(0), "{}", said(&same));
     let comparison: Value = serde_json::from_slice(&same.stdout).unwrap();
@@ -115,8 +129,8 @@ fn a_slow_down_is_found_and_equals_are_equal() {
 fn a_cell_that_vanished_does_not_pass() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
-    session(at, "before", &[]);
-    session(at, "after", &[]);
+    before(at, "before");
+    before(at, "after");
     let failure = json!({ "level": "unix", "test": null, "reason": "payload corrupted" });
     edit_session(&at.join("after"), |session| session["absent"] = json!([failure]));
     let levels = |cells: &Vec<Value>| cells.iter().filter(|cell| cell["level"] == "unix").count();
@@ -145,7 +159,7 @@ fn a_cell_that_vanished_does_not_pass() {
 fn a_session_file_may_hold_anything() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
-    session(at, "hostile", &[]);
+    before(at, "hostile");
     edit_cells(&at.join("hostile"), |cells| {
         for (cell, value) in cells.iter_mut().zip([1.7e308, 5e-324].into_iter().cycle()) {
             cell["value"] = value.into();
