@@ -112,6 +112,9 @@ pub struct MeasureArgs {
     /// Nagle's algorithm (tcp, sock) [default: off]
     #[arg(long, value_name = "SWITCH")]
     nagle: Option<Switch>,
+    /// The kernel's algorithm of congestion control, such as reno (tcp, sock, eth) [default: the system's]
+    #[arg(long, value_name = "NAME", value_parser = measure::parse_congestion)]
+    congestion: Option<String>,
     /// Compare every byte of every payload
     #[arg(long)]
     verify: bool,
@@ -293,6 +296,7 @@ impl MeasureArgs {
         request.spin = (self.spin || self.no_spin).then_some(self.spin);
         request.epoll = self.epoll;
         request.nagle = on(self.nagle);
+        request.congestion.clone_from(&self.congestion);
         request.verify = self.verify;
         request.untouched = self.untouched;
         request.lent = self.lent;

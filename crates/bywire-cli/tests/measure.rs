@@ -196,6 +196,20 @@ fn udp_counts_what_was_sent_and_what_arrived() {
 }
 
 #[test]
+fn both_ends_have_the_congestion_control_that_was_asked_for() {
+    let chosen = |more: &[&str]| {
+        let cell = measure(&[&["tcp", "bidir"], more].concat());
+        ["congestion", "target_congestion"].map(|name| cell["details"][name].as_str().unwrap().to_owned())
+    };
+    let own = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
+    assert_eq!(chosen(&[]), [own.trim(); 2]);
+    // Everyone may choose it, everywhere.
+    assert_eq!(chosen(&["--congestion", "reno"]), ["reno"; 2]);
+    let unknown = refusal(&["measure", "tcp", "bidir", "--congestion", "nobody-has-it"]);
+    assert!(unknown.contains("tcp_available_congestion_control"), "{unknown}");
+}
+
+#[test]
 fn netperf_style_has_netperfs_headings() {
     // Machine CPU needs spans of half a second in each pair.
     let arguments = ["measure", "tcp", "rr", "--size", "1", "--time", "2.5", "--style", "netperf"];
@@ -232,6 +246,8 @@ fn bad_input_is_answered_in_one_line() {
         (&["measure", "tcp", "latency", "--cores", "0,4000"], "core 4000"),
         (&["measure", "tcp", "latency", "--mtu", "9000"], "--between namespaces"),
         (&["measure", "unix", "latency", "--nagle", "on"], "--nagle means nothing"),
+        (&["measure", "unix", "stream", "--congestion", "reno"], "--congestion means nothing"),
+        (&["measure", "tcp", "stream", "--congestion", "no name"], "no algorithm has that name"),
         (&["measure", "tcp", "latency", "--between", "x", "--key", "/nowhere"], "cannot read the key"),
         (&["bench", "fast"], "choose one of quick"),
         (&["bench", "quick", "--levels", "tpc"], "choose from memory"),
@@ -349,7 +365,7 @@ fn the_far_end_refuses_other_versions_and_what_is_out_of_bounds() {
     let mut plan = json!({
         "level": "tcp", "test": "stream", "link": null, "size_bytes": 64, "response_bytes": 1, "block_us": 1000,
         "warmup_blocks": 1, "blocks": 1, "spin": false, "sleep": false, "verify": false, "nagle": false,
-        "socket_buffer_bytes": null, "integrity": null, "lent": false, "nodes": null, "mtu_bytes": null,
+        "congestion": null, "socket_buffer_bytes": null, "integrity": null, "lent": false, "nodes": null, "mtu_bytes": null,
         "bind": "127.0.0.1", "cookie": "0".repeat(32), "deadline_seconds": 30,
     });
     let bounds = [
@@ -359,6 +375,7 @@ fn the_far_end_refuses_other_versions_and_what_is_out_of_bounds() {
         ("socket_buffer_bytes", json!(1u64 << 40), "socket buffers"),
         ("level", json!("unix"), "does not cross machines"),
         ("cookie", json!("short"), "cookie"),
+        ("congestion", json!("nobody-has-it"), "congestion control"),
     ];
     for (name, value, part) in bounds {
         let proper = std::mem::replace(&mut plan[name], value);

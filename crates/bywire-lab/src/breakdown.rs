@@ -422,7 +422,7 @@ fn ladder(whole: &Plan, place: &Place) -> Vec<Variant> {
     if matches!(whole.level, Level::Tcp | Level::Udp) {
         let part = if whole.level == Level::Tcp { "TCP and IP" } else { "UDP and IP" };
         without(part, "with Unix sockets, which have neither, in its place", &|plan, place| {
-            (plan.level, plan.nagle) = (Level::Unix, false);
+            (plan.level, plan.nagle, plan.congestion) = (Level::Unix, false, None);
             if !matches!(place, Place::Threads) {
                 *place = Place::Processes;
             }

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use crate::ending::Misuse;
+use crate::level::tcp;
 use crate::pair::{Event, Setting, Worker, listen};
 use crate::pin;
 use crate::plan::{End, Job, Level, Order, Plan, Role, SIZE_BYTES_MAX, Test, Word};
@@ -379,6 +380,11 @@ fn bounded(job: Job, local: IpAddr) -> Result<Plan> {
     ensure!(
         plan.socket_buffer_bytes.is_none_or(|bytes| bytes <= SIZE_BYTES_MAX),
         "socket buffers may have {SIZE_BYTES_MAX} bytes"
+    );
+    // Any other name would have a server that is root load a module of the kernel's.
+    ensure!(
+        plan.congestion.as_deref().is_none_or(tcp::is_for_all),
+        "this machine lets not everyone choose that congestion control"
     );
     ensure!(
         plan.cookie.len() == 32 && plan.cookie.bytes().all(|byte| byte.is_ascii_hexdigit()),

@@ -28,7 +28,7 @@ use crate::pair::{self, Cores, Place};
 pub use crate::places::Places;
 use crate::plan::{Job, Level, MemoryPlan, Outcome, Plan, Test};
 use crate::request::Ethernet;
-pub use crate::request::{Request, parse_cores};
+pub use crate::request::{Request, parse_congestion, parse_cores};
 use crate::statistics::median;
 use crate::test::nhalf;
 use crate::web;
@@ -163,6 +163,7 @@ impl Measurement {
             ("spin", request.spin.is_some()),
             ("epoll", request.epoll),
             ("nagle", request.nagle.is_some()),
+            ("congestion", request.congestion.is_some()),
             ("verify", request.verify),
             ("lent", request.lent),
             ("untouched", request.untouched),

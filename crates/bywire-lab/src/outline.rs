@@ -58,6 +58,7 @@ pub(crate) fn refuse_what_means_nothing(request: &Request, level: Level, test: T
         ("verify", request.verify && test == Test::Breakdown),
         ("socket-buffer", request.socket_buffer_bytes.is_some() && !socket),
         ("nagle", request.nagle.is_some() && !matches!(level, Level::Tcp | Level::Sock)),
+        ("congestion", request.congestion.is_some() && !matches!(level, Level::Tcp | Level::Sock)),
         ("epoll", request.epoll && !matches!(level, Level::Unix | Level::Tcp | Level::Sock)),
         // Who asks the kernel again and again waits for nothing.
         ("spin", request.spin == Some(true) && request.epoll && level != Level::Sock),
@@ -172,6 +173,7 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
         verify: request.verify,
         untouched: request.untouched,
         nagle: request.nagle.unwrap_or(false),
+        congestion: request.congestion.clone(),
         socket_buffer_bytes: request.socket_buffer_bytes,
         integrity: request.integrity,
         lent: request.lent,
@@ -217,6 +219,7 @@ pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTree
     set("block_us", Some(plan.block_us.into()));
     set("epoll", plan.epoll.then(|| true.into()));
     set("nagle", matches!(plan.level, Level::Tcp | Level::Sock).then(|| on_off(plan.nagle)));
+    set("congestion", plan.congestion.clone().map(Value::from));
     let mtu_bytes = request
         .mtu_bytes
         .or_else(|| matches!(place, Place::Namespaces(_) | Place::Nodes { .. }).then_some(MTU_BYTES));

@@ -58,6 +58,9 @@ pub struct Plan {
     pub untouched: bool,
     /// Leave Nagle's algorithm on (`tcp`).
     pub nagle: bool,
+    /// Algorithm of congestion control (`tcp`); absent for the system's own.
+    #[serde(default)]
+    pub congestion: Option<String>,
     /// Socket buffers asked for, in bytes, in both directions at both ends.
     pub socket_buffer_bytes: Option<u64>,
     /// The message layer's own end-to-end check; absent for its default.

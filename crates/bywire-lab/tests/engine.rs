@@ -36,6 +36,7 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         verify: true,
         untouched: false,
         nagle: false,
+        congestion: None,
         socket_buffer_bytes: None,
         integrity: None,
         lent: false,
