@@ -2,7 +2,7 @@
 //!
 //! Units are in the names. Every block is kept; nothing measured is dropped, only marked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -41,8 +41,10 @@ pub struct Cell {
     pub value: f64,
     /// What `value`, `ci95`, `mean`, `percentiles` and the blocks are counted in.
     pub unit: Unit,
-    /// The 95 % bootstrap interval of the median, resampled over fresh process pairs.
-    pub ci95: [f64; 2],
+    /// The 95 % bootstrap interval of the median, resampled over fresh process pairs; absent below
+    /// [`crate::statistics::INTERVAL_PAIRS_MIN`] pairs.
+    #[serde(default)]
+    pub ci95: Option<[f64; 2]>,
     /// The mean over all samples, where it differs in kind from the median (latency).
     pub mean: Option<f64>,
     /// Percentiles of single samples (latency tests).
@@ -69,6 +71,11 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// How many pairs of processes stand behind it.
+    pub fn pairs(&self) -> usize {
+        self.blocks.iter().map(|block| block.pair).collect::<BTreeSet<_>>().len()
+    }
+
     /// How many of its blocks were disturbed; see [`crate::cpu::DISTURBED`].
     pub fn disturbed_blocks(&self) -> usize {
         self.blocks.iter().filter(|block| !block.disturbed.is_empty()).count()

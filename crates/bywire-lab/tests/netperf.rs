@@ -118,7 +118,7 @@ fn generated_cell(level: &str, test: &str, value: f64) -> Cell {
         parameters: Default::default(),
         value,
         unit: Unit::BytesPerSecond,
-        ci95: [value, value],
+        ci95: Some([value, value]),
         mean: None,
         percentiles: None,
         histogram: Vec::new(),
