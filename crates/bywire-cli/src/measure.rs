@@ -51,7 +51,8 @@ pub struct MeasureArgs {
     /// namespaces around a switch that they run in (tcp, udp, eth), 2 to 64
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
-    /// Connections at once (streams, hotspot, fanin, fanout), 1 to 64 [default: 4]; of level web 1 to 256 [default: 16]
+    /// Connections at once (streams, hotspot, fanin, fanout), 1 to 64 [default: 4], one message of each up to 256MiB
+    /// together; of level web 1 to 256 [default: 16]
     #[arg(long, value_name = "N")]
     connections: Option<u32>,
     /// Length of a message or a buffer, 1 to 64MiB (udp: to 65507; memory: to 1GiB), like 64, 8K or 1MiB; K, M and G are

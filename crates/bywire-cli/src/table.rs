@@ -1,7 +1,7 @@
 //! A cell as people read it: whole, or as one line of a table that grows.
 
 use bywire_lab::breakdown::Account;
-use bywire_lab::cell::{Cacheline, Cell, CpuBothEnds, CpuEnd, Unit};
+use bywire_lab::cell::{Cacheline, Cell, CpuEnd, LOST_SHARE, Unit};
 use bywire_lab::cpu::DISTURBED;
 use bywire_lab::measure::PAIRS;
 use bywire_lab::report::quantity;
@@ -22,7 +22,7 @@ pub fn of_cell(cell: &Cell) -> String {
     rows.push(("CPU, target".to_owned(), cpu(&cell.cpu.target)));
     if let Some(carriers) = &cell.cpu.carriers {
         rows.push(("CPU, carriers".to_owned(), cpu(carriers)));
-        rows.extend(all_demand(&cell.cpu).map(|demand| ("CPU, all".to_owned(), demand)));
+        rows.extend(all_demand(cell).map(|demand| ("CPU, all".to_owned(), demand)));
     }
     rows.push(("blocks".to_owned(), blocks(cell)));
     let width = rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
@@ -271,9 +271,11 @@ fn cpu(end: &CpuEnd) -> String {
 }
 
 /// Service demand of both ends and of those who carry between them.
-fn all_demand(cpu: &CpuBothEnds) -> Option<String> {
-    let per_kb = cpu.service_demand_us_per_kb().map(|demand| format!("{demand:.3} µs/KB"));
-    let transaction = || Some(format!("{:.3} µs/transaction", cpu.service_demand_us_per_transaction()?));
+fn all_demand(cell: &Cell) -> Option<String> {
+    let lossy = cell.details.contains_key(LOST_SHARE);
+    let kb = if lossy { "KB that arrived" } else { "KB" };
+    let per_kb = cell.service_demand_us_per_kb().map(|demand| format!("{demand:.3} µs/{kb}"));
+    let transaction = || Some(format!("{:.3} µs/transaction", cell.cpu.service_demand_us_per_transaction()?));
     per_kb.or_else(transaction)
 }
 
@@ -303,6 +305,10 @@ fn notes(cell: &Cell) -> Vec<&'static str> {
         ),
         (transactions, "A transaction is one request and its response, a whole round trip."),
         (per_kb, "1 KB of service demand is 1,024 bytes."),
+        (
+            per_kb && cell.details.contains_key(LOST_SHARE),
+            "Of what may get lost the source's µs/KB is by what it sent, and that of all ends by what arrived.",
+        ),
         (
             cell.cacheline.is_some(),
             "Cache line: its half-RTT between the same cores just before and after. A virtual machine may change it three-fold by \

@@ -19,6 +19,9 @@ use crate::test::monotonic_ns;
 /// How many connections there may be.
 pub const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=64;
 
+/// The messages of all connections together may have so many bytes: each end keeps up to six of its own in memory.
+pub const BYTES_MAX: u64 = 256 << 20;
+
 /// Until all sources have connected: so long, …
 const START: Duration = Duration::from_millis(150);
 /// … and so much longer for each connection, whose processes have to be started.

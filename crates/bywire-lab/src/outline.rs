@@ -139,6 +139,15 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
             "a message of {bytes} bytes is out of bounds at level {level}: give a --size of 1 to {longest} bytes"
         );
     }
+    let connections = u64::from(request.connections.unwrap_or(CONNECTIONS));
+    let longest_of_many = crowd::BYTES_MAX / connections.max(1);
+    ensure!(
+        !test.is_crowd() || size_bytes.max(response_bytes) <= longest_of_many,
+        "{connections} connections with messages of {} would keep too much memory: give a --size of up to {longest_of_many} \
+         bytes, or fewer --connections, so that one message of each has no more than {} together",
+        size::show(size_bytes),
+        size::show(crowd::BYTES_MAX)
+    );
     ensure!(
         test != Test::Overhead || size_bytes <= overhead::BURST_BYTES_MAX,
         "overhead is measured up to {}: give a --size within that",
@@ -185,6 +194,7 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
         spoke: None,
         burden_percent: request.burden_percent.unwrap_or(0).min(burden::PERCENT_MAX),
         bind: place.target_address(),
+        source: None,
         // Each pair gets one of its own.
         cookie: String::new(),
         deadline_seconds: blocks.deadline_seconds(),

@@ -85,6 +85,10 @@ pub struct Plan {
     pub burden_percent: u32,
     /// The address that the target listens on.
     pub bind: IpAddr,
+    /// The only address that the target takes a source from; absent where both ends are on one machine. What a datagram
+    /// says of where it comes from is anybody's word: this is from where the test was asked for over TCP.
+    #[serde(default)]
+    pub source: Option<IpAddr>,
     /// Known to the two ends only, so that a stranger's connection is not taken for the source's.
     pub cookie: String,
     /// A worker that has not finished by then ends itself.
@@ -314,6 +318,9 @@ pub struct Part {
     pub reading: Option<f64>,
     /// Round trips that were given up and asked again.
     pub lost: u64,
+    /// Sends that the system refused and that were made again.
+    #[serde(default)]
+    pub send_errors: u64,
     /// Why the block counts as disturbed; empty when clean.
     pub disturbed: Vec<String>,
 }

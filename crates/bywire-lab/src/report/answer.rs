@@ -44,7 +44,7 @@ impl<'a> Score<'a> {
 
     /// CPU of both ends, and of whoever carries between them, at the highest one-way rate, in µs per KB.
     pub fn cpu_us_per_kb(&self) -> Option<f64> {
-        self.one_way?.cpu.service_demand_us_per_kb()
+        self.one_way?.service_demand_us_per_kb()
     }
 
     /// The same per transaction, in µs.
@@ -283,7 +283,7 @@ impl Question {
     fn cost(&self, cell: &Cell) -> Option<String> {
         let us = match self.cost {
             Cost::RoundTrip => cell.cpu.service_demand_us_per_transaction(),
-            Cost::Kilobyte => cell.cpu.service_demand_us_per_kb().or_else(|| busy_us_per_kb(cell)),
+            Cost::Kilobyte => cell.service_demand_us_per_kb().or_else(|| busy_us_per_kb(cell)),
             Cost::Said => None,
         };
         us.map(|us| quantity::duration(us * 1e3))

@@ -188,8 +188,8 @@ fn cpu_per_kilobyte(ways: &[Way]) -> Plot {
     bars(
         "cpu-per-kilobyte",
         "CPU per KB at the highest one-way rate",
-        "CPU time for each 1,024 bytes sent (source) and received (target): attributed by the threads' own clocks, and \
-         what the machine spent beyond it; of Ethernet also those who carry it. Lower is better.",
+        "CPU time for each 1,024 bytes that arrived: attributed by the threads' own clocks, and what the machine spent \
+         beyond it; of Ethernet also those who carry it. Lower is better.",
         "CPU per KB",
         &rows,
         |cell, end| {
@@ -280,9 +280,10 @@ fn bars(
             .collect(),
     };
     let carriers = |cell: &Cell| cell.cpu.carriers.as_ref().and_then(|end| of(cell, end)[0]);
+    let source = |cell: &Cell| of(cell, &cell.cpu_by_arrival().source);
     let series = vec![
-        part("source, attributed", 0, &|cell| of(cell, &cell.cpu.source)[0]),
-        part("source, beyond", 1, &|cell| of(cell, &cell.cpu.source)[1]),
+        part("source, attributed", 0, &|cell| source(cell)[0]),
+        part("source, beyond", 1, &|cell| source(cell)[1]),
         part("target, attributed", 2, &|cell| of(cell, &cell.cpu.target)[0]),
         part("target, beyond", 3, &|cell| of(cell, &cell.cpu.target)[1]),
         part("carriers between them", 4, &carriers),
