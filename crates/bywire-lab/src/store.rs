@@ -131,7 +131,7 @@ impl Store {
         let running = self.directory.join(RUNNING);
         match fs::create_dir(&running) {
             Err(reason) if reason.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(file_error("write", &running, reason));
+                Err(file_error("write", &running, reason))
             }
             _ => replace(&running.join(format!("{place:04}.json")), &json(cell)),
         }

@@ -424,7 +424,7 @@ fn nothing_is_claimed_by_fewer_pairs_than_an_interval_takes() {
     assert!(!text.contains("shorter than"), "{text}");
     assert!(text.contains("as many as"), "other questions have their verdicts: {text}");
     assert!(report::render(&session).contains("<td class=\"figure\">too few pairs</td>"));
-    let line = csv::from_cells(&[unix.clone()]);
+    let line = csv::from_cells(std::slice::from_ref(unix));
     assert!(line.contains(",ns,,,"), "no interval in its fields: {line}");
 }
 
