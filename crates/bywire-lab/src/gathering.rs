@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use serde_json::json;
 
 use crate::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Unit};
-use crate::crowd::{Together, fairness, limit};
+use crate::crowd::{self, Together, fairness, limit};
 use crate::level::memory;
 use crate::pair::Outcomes;
 use crate::plan::{Details, Level, Outcome, Part, Plan, Test};
@@ -255,13 +255,12 @@ impl Gathering {
         let mut blocks = Vec::new();
         let mut crowds = Vec::new();
         for (pair, outcomes) in self.pairs.iter().enumerate() {
-            let together = Together::of(plan.test, plan.level == Level::Udp, outcomes)?;
-            let parts = || outcomes.iter().flat_map(|outcomes| &outcomes.source.blocks);
-            blocks.extend(together.slices.iter().map(|&value| Block {
+            let together = Together::of(plan.test, outcomes)?;
+            blocks.extend(together.slices.iter().map(|slice| Block {
                 pair: pair as u32,
-                value,
+                value: slice.value,
                 seconds: together.slice_seconds,
-                operations: parts().map(|part| part.operations).sum::<u64>() / together.slices.len() as u64,
+                operations: slice.operations.round() as u64,
                 disturbed: once_each(
                     outcomes.iter().flat_map(reasons_by_block).flatten().collect::<Vec<_>>().iter(),
                 ),

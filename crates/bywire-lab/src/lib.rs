@@ -33,6 +33,7 @@ pub mod mpi;
 pub mod namespaces;
 pub mod netperf;
 pub mod outline;
+pub mod pace;
 pub mod pair;
 pub mod payload;
 pub mod pin;

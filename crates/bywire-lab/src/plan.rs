@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::cell::CpuEnd;
 use crate::level::memory;
 use crate::mpi::Choice;
+use crate::pace::Note;
 use crate::web;
 
 /// Named extra results, units in the names.
@@ -291,7 +292,7 @@ pub struct Outcome {
 /// One end's part of one block.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// When this end began it, by the machine's monotonic clock.
+    /// When this end began it, or on a lossy level a stream to it, by the machine's monotonic clock.
     #[serde(default)]
     pub began_ns: u64,
     /// How long this end was at it.
@@ -311,6 +312,9 @@ pub struct Part {
     pub reading: Option<f64>,
     /// Round trips that were given up and asked again.
     pub lost: u64,
+    /// How far it had got meanwhile, at the end of a crowd's connection that counts: see [`crate::pace`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Note>,
     /// Why the block counts as disturbed; empty when clean.
     pub disturbed: Vec<String>,
 }
@@ -433,7 +437,7 @@ impl Test {
                 "where the half-RTT of a message goes: by differences between variants, and by samples of both cores"
             }
             Self::Streams => {
-                "several connections at once: their rates added up, each one's own, and fairness"
+                "several connections at once: their rates while all of them run, added up, and fairness"
             }
             Self::Hotspot => {
                 "several clients of one core's servers: the mean half-RTT that each of them sees"

@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use super::{Course, Turn, answer_again, ask, stride, whole};
 use crate::endpoint::{Endpoint, Kind, Mark, receive_patiently};
+use crate::pace::Pace;
 use crate::plan::{Outcome, Part};
 
 /// The sending end. A block ends with a marked message; its time covers the delivery of all of it, except where
@@ -44,9 +45,11 @@ fn send<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part> {
 fn receive<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part> {
     let length = course.plan.lengths(0).forward;
     let answer_length = course.plan.lengths(0).back;
-    let mut started = course.clock.now_ns();
-    let mut latest = started;
-    let (mut operations, mut received_bytes, mut sum) = (0, 0, 0u64);
+    let stride = stride(length);
+    let entered = course.clock.now_ns();
+    let (mut started, mut latest) = (entered, entered);
+    let mut pace = Pace::new(course.plan);
+    let (mut operations, mut received_bytes, mut sum) = (0u64, 0, 0u64);
     loop {
         let received = receive_patiently(end)?;
         whole(&received, length)?;
@@ -63,6 +66,9 @@ fn receive<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part
             started = course.clock.now_ns();
         }
         operations += 1;
+        if pace.is_wanted() && operations.is_multiple_of(stride) {
+            pace.look(course.clock.now_ns() - started, operations);
+        }
         received_bytes += received.length as u64;
         sum = sum.wrapping_add(received.sum);
         // An end that had to be asked for again comes late: what counts is the last message of the stream itself.
@@ -75,5 +81,13 @@ fn receive<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part
     }
     std::hint::black_box(sum);
     end.send(answer_length, Mark::new(Kind::Ended, turn.tag))?;
-    Ok(Part { seconds: (latest - started) as f64 * 1e-9, operations, received_bytes, ..Part::default() })
+    Ok(Part {
+        began_ns: started - entered,
+        // Nothing but its end may have arrived of a stream.
+        seconds: latest.saturating_sub(started) as f64 * 1e-9,
+        operations,
+        received_bytes,
+        notes: pace.into_notes(),
+        ..Part::default()
+    })
 }
