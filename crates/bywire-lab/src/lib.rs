@@ -25,6 +25,7 @@ pub mod gauge;
 pub mod history;
 pub mod hub;
 pub mod interrupt;
+mod isolation;
 pub mod level;
 pub mod measure;
 pub mod meeting;
