@@ -81,7 +81,7 @@ fn by_laboratory(
         let cell = measurement.cell()?;
         let value = of(&cell.blocks);
         let value = if cell.test == "rr" { 0.5e9 / value } else { value };
-        let demand = cell.cpu.service_demand_us_per_kb().map(|demand| (format!("{series} demand"), demand));
+        let demand = cell.service_demand_us_per_kb().map(|demand| (format!("{series} demand"), demand));
         Ok(Taken {
             values: std::iter::once((series.clone(), value)).chain(demand).collect(),
             blocks: cell.blocks.len() as u64,

@@ -65,6 +65,7 @@ pub fn command(request: &Request) -> String {
     say("integrity", request.integrity.map(|on| if on { "on" } else { "off" }.to_owned()));
     say("lent", request.lent.then(String::new));
     say("nagle", request.nagle.map(|on| if on { "on" } else { "off" }.to_owned()));
+    say("congestion", request.congestion.clone());
     say("socket-buffer", request.socket_buffer_bytes.map(|bytes| bytes.to_string()));
     say("epoll", request.epoll.then(String::new));
     say("untouched", request.untouched.then(String::new));

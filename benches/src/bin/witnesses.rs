@@ -33,10 +33,13 @@ const MTU_BYTES: u32 = 9000;
 const BUFFER: &str = "1M";
 const BUFFER_BYTES: u64 = 1 << 20;
 
+/// What both choose where the system's own choice is not to matter: every Linux has it and lets everyone choose it.
+const CONGESTION: &str = "reno";
+
 /// One of the two programs' streams.
 enum Stream {
-    /// The laboratory's, as a change of one that has iperf3's block, touches nothing, asks before it calls, and leaves Nagle's
-    /// algorithm off; and whether the connection's first second is left out.
+    /// The laboratory's, as a change of one that has iperf3's block, touches nothing, asks before it calls, leaves Nagle's
+    /// algorithm off, and has [`CONGESTION`]; and whether the connection's first second is left out.
     Laboratory(fn(Request) -> Request, bool),
     /// iperf3's, by options of its client.
     Iperf3(&'static [&'static str]),
@@ -45,13 +48,23 @@ enum Stream {
 use Stream::{Iperf3, Laboratory};
 
 /// Everything that is run: its name, and what it does.
-const STREAMS: [(&str, Stream); 11] = [
+const STREAMS: [(&str, Stream); 14] = [
     (
         "default",
-        Laboratory(|request| Request { size_bytes: None, untouched: false, epoll: false, ..request }, false),
+        Laboratory(
+            |request| Request {
+                size_bytes: None,
+                untouched: false,
+                epoll: false,
+                congestion: None,
+                ..request
+            },
+            false,
+        ),
     ),
     ("like Nagle", Laboratory(|request| Request { nagle: Some(true), ..request }, true)),
     ("like", Laboratory(|request| request, true)),
+    ("system", Laboratory(|request| Request { congestion: None, ..request }, true)),
     ("waiting", Laboratory(|request| Request { epoll: false, ..request }, true)),
     ("touched", Laboratory(|request| Request { untouched: false, ..request }, true)),
     ("64 KiB", Laboratory(|request| Request { size_bytes: Some(64 << 10), ..request }, true)),
@@ -59,18 +72,23 @@ const STREAMS: [(&str, Stream); 11] = [
     ("buffers", Laboratory(|request| Request { socket_buffer_bytes: Some(BUFFER_BYTES), ..request }, true)),
     ("iperf3", Iperf3(&[])),
     ("iperf3 -N", Iperf3(&["-N"])),
-    ("iperf3 -N -w", Iperf3(&["-N", "-w", BUFFER])),
+    ("iperf3 -C", Iperf3(&["-C", CONGESTION])),
+    ("iperf3 -C -N", Iperf3(&["-C", CONGESTION, "-N"])),
+    ("iperf3 -C -N -w", Iperf3(&["-C", CONGESTION, "-N", "-w", BUFFER])),
 ];
 
 /// Rows of the comparison: the laboratory's stream, iperf3's, and what they have in common.
-const COMPARED: [(&str, &str, &str); 3] = [
+const COMPARED: [(&str, &str, &str); 4] = [
     ("default", "iperf3", "each as it comes"),
-    ("like Nagle", "iperf3", "like with like, both with Nagle's algorithm"),
-    ("like", "iperf3 -N", "like with like, both without"),
+    ("like Nagle", "iperf3 -C", "like with like, both with Nagle's algorithm"),
+    ("like", "iperf3 -C -N", "like with like, both without"),
+    ("system", "iperf3 -N", "the same, but for the system's congestion control"),
 ];
 
 /// Rows of what a difference is worth: with it, without it, and what it is.
-const KNOBS: [(&str, &str, &str); 8] = [
+const KNOBS: [(&str, &str, &str); 10] = [
+    ("system", "like", "the laboratory leaves congestion control to the system"),
+    ("iperf3 -N", "iperf3 -C -N", "iperf3 leaves congestion control to the system"),
     ("waiting", "like", "the laboratory waits within its calls"),
     ("touched", "like", "the laboratory writes and reads the payload"),
     ("64 KiB", "like", "the laboratory sends 64 KiB at a time"),
@@ -81,8 +99,8 @@ const KNOBS: [(&str, &str, &str); 8] = [
     ),
     ("like Nagle", "like", "the laboratory leaves Nagle's algorithm on"),
     ("buffers", "like", "the laboratory asks for socket buffers of 1 MiB"),
-    ("iperf3", "iperf3 -N", "iperf3 leaves Nagle's algorithm on"),
-    ("iperf3 -N -w", "iperf3 -N", "iperf3 asks for socket buffers of 1 MiB"),
+    ("iperf3 -C", "iperf3 -C -N", "iperf3 leaves Nagle's algorithm on"),
+    ("iperf3 -C -N -w", "iperf3 -C -N", "iperf3 asks for socket buffers of 1 MiB"),
 ];
 
 fn main() -> ExitCode {
@@ -140,7 +158,12 @@ fn contestants(ways: &[Joined], knobs: bool, pair_seconds: f64) -> Contest {
                 Way::Joined(Rc::new(move || carriage.open()))
             }
         };
-        let like = Request { untouched: true, epoll: true, ..over("stream", witness::IPERF3_BLOCK_BYTES) };
+        let like = Request {
+            untouched: true,
+            epoll: true,
+            congestion: Some(CONGESTION.to_owned()),
+            ..over("stream", witness::IPERF3_BLOCK_BYTES)
+        };
         let wanted = |name: &str| rows(knobs).iter().any(|row| row.0 == name || row.1 == name);
         for (name, stream) in STREAMS.iter().filter(|stream| wanted(stream.0)) {
             let name = format!("{name} {place}");
@@ -168,14 +191,20 @@ fn page(ways: &[Joined], knobs: bool, contest: &Contest) -> String {
     let mut page = table::machine();
     let titles = match knobs {
         true => {
-            page.push_str(
+            page.push_str(&format!(
                 "\nOne TCP connection: what a difference is worth by itself. Where nothing else is said both programs send 128 KiB at a \
-                 time, neither write nor read what is sent, ask before each call whether it would wait, leave Nagle's algorithm off and the connection's first second out.\n\n",
-            );
+                 time, neither write nor read what is sent, ask before each call whether it would wait, leave Nagle's algorithm off and the connection's first second out, \
+                 and have {CONGESTION} for congestion control; the system's own is {}.\n\n",
+                system_congestion()
+            ));
             ["over", "what is different", "rate with it", "without it", "ratio"]
         }
         false => {
-            page.push_str("\nOne TCP connection, by rate; the ratio is the laboratory's over iperf3's.\n\n");
+            page.push_str(&format!(
+                "\nOne TCP connection, by rate; the ratio is the laboratory's over iperf3's. Congestion control: {} where each is as it \
+                 comes and where the system chooses, else {CONGESTION}.\n\n",
+                system_congestion()
+            ));
             ["over", "what is compared", "laboratory", "iperf3", "ratio"]
         }
     };
@@ -203,6 +232,12 @@ fn page(ways: &[Joined], knobs: bool, contest: &Contest) -> String {
         _ => table::rate,
     }));
     page
+}
+
+/// What the kernel gives a connection that asks for nothing.
+fn system_congestion() -> String {
+    let found = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
+    found.map_or_else(|_| "not known".to_owned(), |name| name.trim().to_owned())
 }
 
 fn compared(
@@ -249,7 +284,7 @@ mod tests {
         let contest = contestants(&ways(), false, 0.1);
         let of = |name: &str| contest.entries().iter().find(|entry| entry.contestant.name == name).unwrap();
         let like = &of("like loopback").contestant.command;
-        assert!(like.contains("--size 131072 --epoll --untouched"), "{like}");
+        assert!(like.contains("--size 131072 --congestion reno --epoll --untouched"), "{like}");
         assert!(of("iperf3 -N loopback").contestant.command.ends_with("-l 131072 -O 1 -t 1 -N"));
     }
 }

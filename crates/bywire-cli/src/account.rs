@@ -44,13 +44,13 @@ fn of_core(core: &CoreAccount) -> String {
 fn table(parts: &[Share], whole_ns: f64) -> String {
     let width = parts.iter().map(|part| part.name.chars().count()).max().unwrap_or(0);
     let row = |part: &Share| {
-        let [low, high] = part.ci95_ns.map(quantity::duration);
         let flag = if spans_zero(part) { " ?" } else { "" };
         format!(
-            "  {:<width$} {:>10} {:>8}   {low} to {high}{flag}\n",
+            "  {:<width$} {:>10} {:>8}   {}{flag}\n",
             part.name,
             quantity::duration(part.ns),
             quantity::percent(part.ns / whole_ns),
+            part.interval(),
         )
     };
     parts.iter().map(row).collect()
@@ -70,7 +70,7 @@ fn explained<'a>(parts: impl Iterator<Item = &'a Share>) -> String {
 }
 
 fn spans_zero(part: &Share) -> bool {
-    part.ci95_ns[0] < 0.0 && part.ci95_ns[1] > 0.0
+    part.ci95_ns.is_some_and(|[low, high]| low < 0.0 && high > 0.0)
 }
 
 /// In lines of at most [`WIDTH`], those after the first indented.
@@ -98,7 +98,7 @@ mod tests {
         let part = |name: &str, ns: f64| Share {
             name: name.to_owned(),
             ns,
-            ci95_ns: [ns - 10.0, ns + 10.0],
+            ci95_ns: Some([ns - 10.0, ns + 10.0]),
             how: format!("how {name}"),
         };
         let account = Account {
@@ -123,10 +123,10 @@ mod tests {
 
     #[test]
     fn what_may_be_nothing_is_marked_and_every_line_fits() {
-        let part = |name: &str, ci95_ns: [f64; 2]| Share {
+        let part = |name: &str, interval: [f64; 2]| Share {
             name: name.to_owned(),
             ns: 5.0,
-            ci95_ns,
+            ci95_ns: Some(interval),
             how: "word ".repeat(60),
         };
         let account = Account {

@@ -28,7 +28,8 @@ from chance. Best is to take short sessions of both in turn, and to compare the 
   done
   bywire compare before after
 
-Exit code 3: something is worse by more than the threshold, and outside the interval.")]
+Exit code 3: something is worse by more than the threshold, and outside the interval; or a cell that was measured before
+was not, or failed, after. With --allow-missing such a cell is told and skipped.")]
 pub struct CompareArgs {
     /// A session's directory as `bywire bench` named it, or one that holds several sessions of one build
     before: PathBuf,
@@ -40,6 +41,9 @@ pub struct CompareArgs {
     /// In how many of a hundred comparisons of equals no difference is claimed anywhere
     #[arg(long, value_name = "PERCENT", default_value_t = 95.0, value_parser = percent)]
     confidence: f64,
+    /// Cells that were measured before and not after are no failure
+    #[arg(long)]
+    allow_missing: bool,
     /// Print one JSON object and nothing else
     #[arg(long)]
     json: bool,
@@ -61,7 +65,7 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 impl CompareArgs {
-    /// Compares, prints, and ends the program with [`WORSE_EXIT_CODE`] where something is worse.
+    /// Compares, prints, and ends the program with [`WORSE_EXIT_CODE`] where something is worse or missing.
     ///
     /// # Errors
     /// One line: there is no session, it cannot be read, or the output cannot be written.
@@ -73,10 +77,15 @@ impl CompareArgs {
             )));
         }
         let (before, after) = (side(&self.before)?, side(&self.after)?);
-        let rule =
-            Rule { threshold_share: self.threshold / 100.0, error_share: 1.0 - self.confidence / 100.0 };
+        let rule = Rule {
+            threshold_share: self.threshold / 100.0,
+            error_share: 1.0 - self.confidence / 100.0,
+            allow_missing: self.allow_missing,
+        };
         let comparison = Comparison::of(&before, &after, rule);
-        if comparison.rows.is_empty() {
+        // Where all cells are missing after, and no others are there, all of them broke.
+        let unlike = comparison.missing.is_empty() || !comparison.added.is_empty();
+        if comparison.rows.is_empty() && unlike {
             bail!(Misuse(format!(
                 "{} and {} have no cell in common: compare sessions of one preset",
                 before.name, after.name
@@ -87,7 +96,7 @@ impl CompareArgs {
             true => format!("{}\n", comparison.json()),
             false => comparison.text(),
         })?;
-        if comparison.is_worse() {
+        if comparison.fails() {
             std::process::exit(WORSE_EXIT_CODE);
         }
         Ok(())

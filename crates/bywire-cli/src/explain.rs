@@ -9,11 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
 use anyhow::{Context, Result};
+use bywire_pairing::protocol::LOADED_VARIABLE;
 use bywire_pairing::reason::Reason;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
 use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
+
+use crate::{count, unloaded};
 
 /// What the program gets as well.
 const PASSED_ON: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH];
@@ -22,6 +25,8 @@ const BY_TERMINAL: [i32; 3] = [SIGINT, SIGQUIT, SIGWINCH];
 
 /// So many connections are told one by one.
 const TOLD_MAX: usize = 40;
+/// What became of an end that was ready when it was over.
+const UNUSED: &str = "it was paired, and over before a byte went through memory";
 /// So much of a log is read.
 const LOG_BYTES_MAX: u64 = 64 << 20;
 
@@ -32,6 +37,8 @@ pub struct Account {
     start: u64,
     /// Nobody else wants it.
     is_ours: bool,
+    /// A directory that the library makes when it is loaded.
+    loaded: PathBuf,
 }
 
 /// One line of it.
@@ -55,8 +62,10 @@ impl Account {
             // Left by a run of this number that was killed.
             let _absent = std::fs::remove_file(&path);
         }
+        let loaded = directory.join(format!("explain-{}.loaded", std::process::id()));
+        let _absent = std::fs::remove_dir(&loaded);
         let start = std::fs::metadata(&path).map_or(0, |found| found.len());
-        Ok(Self { path, start, is_ours })
+        Ok(Self { path, start, is_ours, loaded })
     }
 
     /// Where the lines go.
@@ -65,10 +74,13 @@ impl Account {
     }
 
     /// Runs the program, tells, and ends this process as the program ended.
-    pub fn explain(self, command: &mut Command) -> Result<()> {
+    pub fn explain(self, program: &str, command: &mut Command) -> Result<()> {
         let mut signals = Signals::new(PASSED_ON.iter().chain([&SIGCHLD]))?;
-        let status = wait(command.spawn()?, &mut signals)?;
-        let told = self.read().map(|text| tell(&text));
+        let status = wait(command.env(LOADED_VARIABLE, &self.loaded).spawn()?, &mut signals)?;
+        let is_loaded = std::fs::remove_dir(&self.loaded).is_ok();
+        let told = self
+            .read()
+            .map(|text| if is_loaded || !text.is_empty() { tell(&text) } else { unloaded::tell(program) });
         if self.is_ours {
             let _absent = std::fs::remove_file(&self.path);
         }
@@ -132,10 +144,13 @@ fn wait(mut child: Child, signals: &mut Signals) -> Result<ExitStatus> {
 fn tell(text: &str) -> String {
     let ended: Vec<Ended> = text.lines().filter_map(Ended::read).collect();
     let (carried, stayed): (Vec<_>, Vec<_>) = ended.iter().partition(|ended| ended.is_carried());
+    let were = |ends: usize| if ends == 1 { "was" } else { "were" };
     let mut told = format!(
-        "bywire: {} of this program's ends of connections were carried, {} were not\n",
+        "bywire: {} of this program's ends of connections {} carried, {} {} not\n",
         carried.len(),
-        stayed.len()
+        were(carried.len()),
+        stayed.len(),
+        were(stayed.len())
     );
     for ended in carried.iter().chain(&stayed).take(TOLD_MAX) {
         let _ = writeln!(told, "bywire: {}", ended.told());
@@ -168,13 +183,15 @@ impl<'a> Ended<'a> {
         })
     }
 
+    /// One that was ready to leave the kernel, and over before anything did, is told with those that stayed.
     fn is_carried(&self) -> bool {
-        self.fate == "carried"
+        self.fate == "carried" && (self.sent_in_memory_bytes > 0 || self.received_in_memory_bytes > 0)
     }
 
     fn told(&self) -> String {
         let [local, remote] = self.ends;
-        let bytes = format!("{} bytes sent, {} received", self.sent_bytes, self.received_bytes);
+        let sent = count::of(self.sent_bytes, "byte", "bytes");
+        let bytes = format!("{sent} sent, {} received", self.received_bytes);
         match self.is_carried() {
             true => format!(
                 "process {}: {local} to {remote}: {bytes}, of these {} and {} in memory",
@@ -193,6 +210,9 @@ impl<'a> Ended<'a> {
 
 /// In a few words, by a reason's name.
 fn reason(name: &str) -> &str {
+    if name == "carried" {
+        return UNUSED;
+    }
     let known = Reason::ALL.iter().find(|reason| format!("{reason:?}") == name);
     known.map_or(name, |reason| reason.text())
 }
@@ -207,7 +227,7 @@ mod tests {
                    7 Short 127.0.0.1:4001 127.0.0.1:80 1 2 0 0\nnonsense\n7 carried 1 2 3\n";
         let told = tell(log);
         assert!(
-            told.starts_with("bywire: 1 of this program's ends of connections were carried, 1 were not\n"),
+            told.starts_with("bywire: 1 of this program's ends of connections was carried, 1 was not\n"),
             "{told}"
         );
         assert!(
@@ -219,6 +239,16 @@ mod tests {
         assert!(told.contains("bywire: 1 not carried: it ended before it was worth it"), "{told}");
         assert_eq!(told.lines().count(), 4);
         assert!(tell("").contains("0 of this program's"));
+    }
+
+    #[test]
+    fn what_was_ready_and_moved_nothing_is_not_told_as_carried() {
+        let told = tell("7 carried a b 1 9 0 0\n7 carried a c 9 9 1 0\n7 carried a d 9 9 0 1\n");
+        assert!(
+            told.starts_with("bywire: 2 of this program's ends of connections were carried, 1 was not\n")
+        );
+        assert!(told.contains("a to b: 1 byte sent, 9 received, by TCP: it was paired, and over"), "{told}");
+        assert!(told.contains("bywire: 1 not carried: it was paired, and over before a byte went"), "{told}");
     }
 
     #[test]

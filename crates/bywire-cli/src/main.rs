@@ -5,6 +5,7 @@ mod background;
 mod bench;
 mod capture;
 mod compare;
+mod count;
 mod doctor;
 mod eth;
 mod explain;
@@ -17,7 +18,9 @@ mod progress;
 mod report;
 mod run;
 mod serve;
+mod status;
 mod table;
+mod unloaded;
 mod words;
 
 use std::io::{self, Write};
@@ -76,7 +79,7 @@ enum Action {
     /// Pair the connections of `bywire run` of all users, in place of a service of each
     Pair(pair::PairArgs),
     /// Show what the programs of `bywire run` have carried, and what not and why
-    Status(run::StatusArgs),
+    Status(status::StatusArgs),
     /// Give namespaces and containers Ethernet interfaces whose frames cross the fabric
     Eth(eth::EthArgs),
     /// Record the frames of a running `bywire eth up`

@@ -51,7 +51,8 @@ pub struct MeasureArgs {
     /// namespaces around a switch that they run in (tcp, udp, eth), 2 to 64
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
-    /// Connections at once (streams, hotspot, fanin, fanout), 1 to 64 [default: 4]; of level web 1 to 256 [default: 16]
+    /// Connections at once (streams, hotspot, fanin, fanout), 1 to 64 [default: 4], one message of each up to 256MiB
+    /// together; of level web 1 to 256 [default: 16]
     #[arg(long, value_name = "N")]
     connections: Option<u32>,
     /// Length of a message or a buffer, 1 to 64MiB (udp: to 65507; memory: to 1GiB), like 64, 8K or 1MiB; K, M and G are
@@ -112,6 +113,9 @@ pub struct MeasureArgs {
     /// Nagle's algorithm (tcp, sock) [default: off]
     #[arg(long, value_name = "SWITCH")]
     nagle: Option<Switch>,
+    /// The kernel's algorithm of congestion control, such as reno (tcp, sock, eth) [default: the system's]
+    #[arg(long, value_name = "NAME", value_parser = measure::parse_congestion)]
+    congestion: Option<String>,
     /// Compare every byte of every payload
     #[arg(long)]
     verify: bool,
@@ -293,6 +297,7 @@ impl MeasureArgs {
         request.spin = (self.spin || self.no_spin).then_some(self.spin);
         request.epoll = self.epoll;
         request.nagle = on(self.nagle);
+        request.congestion.clone_from(&self.congestion);
         request.verify = self.verify;
         request.untouched = self.untouched;
         request.lent = self.lent;

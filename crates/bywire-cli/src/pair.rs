@@ -28,10 +28,11 @@ const EVER: Duration = Duration::from_secs(u64::MAX / 4);
 /// Where it listens, and which namespaces are joined.
 #[derive(Args, Debug)]
 #[command(after_help = format!("\
-Under systemd it takes the socket of bywire-pairing.socket, and ends when nobody has needed it for half a minute. As root
+Under systemd it takes the socket of bywire-pairing.socket, and ends when nobody has needed it for half a minute. As root \
 it serves every user, who sees in `bywire status` what is theirs; else its own user alone.
 
-Namespaces whose addresses mean the same, as those of containers on one bridge, are named in a file:
+Namespaces whose addresses mean the same, as those of containers on one bridge, are named in a file; without --config \
+root's service reads {DEFAULT_CONFIG} if it is there:
   [sockets]
   one-address-space = [[\"web\", \"/run/netns/database\"], [\"pid:4711\", \"-\"]]
 
@@ -39,11 +40,9 @@ Examples:
   systemctl enable --now bywire-pairing.socket
   bywire pair
   bywire pair --socket /run/pod/pairing --config pod.toml
-  BYWIRE_PAIRING=/run/pod/pairing bywire run -- PROGRAM
-
-Without --config, root's service reads {DEFAULT_CONFIG} if it is there."))]
+  BYWIRE_PAIRING=/run/pod/pairing bywire run -- PROGRAM"))]
 pub struct PairArgs {
-    /// Listen here [default: the socket that systemd hands over, else root /run/bywire-pairing/socket]
+    /// Listen here [default: the socket that systemd hands over, else, as root, /run/bywire-pairing/socket]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// A file that only root and the user of this service can write
@@ -118,7 +117,8 @@ fn place(named: Option<PathBuf>, is_root: bool) -> Result<PathBuf> {
         }
         let path = PathBuf::from(MACHINE_SOCKET);
         let directory = path.parent().context("a place in no directory")?;
-        fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        let cannot = || format!("cannot make {}, so name a --socket elsewhere", directory.display());
+        fs::create_dir_all(directory).with_context(cannot)?;
         directory::set_access(directory, 0o755, None)?;
         return Ok(path);
     };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use bywire_lab::cell::Session;
 use bywire_lab::ending::{self, Misuse};
-use bywire_lab::report::merged::merged;
+use bywire_lab::report::merged::{by_preset, merged, together};
 use bywire_lab::store::StoreError;
 use bywire_lab::{bench, csv, report, store};
 use clap::Args;
@@ -18,8 +18,8 @@ const SHOWN_MAX: usize = 5;
 #[derive(Args, Debug)]
 pub struct ReportArgs {
     /// Directories that `bywire bench` named: each holds session.json and cells.jsonl. Several
-    /// become one report: each preset gets a page of its own in it, and of several machines' sessions of one preset each
-    /// is called by its directory's name.
+    /// become one report: each preset gets a page of its own in it. Where they are of several machines (or of one that was
+    /// started again in between), or several are of one preset, each is called by its directory's name.
     #[arg(required = true, value_name = "SESSION")]
     sessions: Vec<PathBuf>,
     /// Where to write the report [default: report.html in the first session's directory]; with --csv or --json, standard output.
@@ -67,9 +67,10 @@ impl ReportArgs {
             };
         }
         let path = self.output.unwrap_or_else(|| self.sessions[0].join("report.html"));
-        fs::write(&path, report::render_presets(&by_preset(presets)))
-            .map_err(|error| elsewhere(&path, &error))?;
-        crate::print(&format!("{}\nreport: {}\n", report::summary_text(&session), path.display()))
+        let presets = by_preset(presets);
+        fs::write(&path, report::render_presets(&presets)).map_err(|error| elsewhere(&path, &error))?;
+        let summary = report::summary_text(&together(&presets));
+        crate::print(&format!("{summary}\nreport: {}\n", path.display()))
     }
 
     fn read(&self) -> Result<Vec<(String, Session)>> {
@@ -109,18 +110,6 @@ impl ReportArgs {
 /// Everything that was named as one session.
 fn whole(sessions: &[(String, Session)]) -> Result<Session> {
     merged(sessions.to_vec()).context("no session was named")
-}
-
-/// One session for each preset, in the order named; of several machines' sessions of one preset each is told apart.
-fn by_preset(sessions: Vec<(String, Session)>) -> Vec<Session> {
-    let mut presets: Vec<Vec<(String, Session)>> = Vec::new();
-    for (name, session) in sessions {
-        match presets.iter_mut().find(|known| known[0].1.preset == session.preset) {
-            Some(known) => known.push((name, session)),
-            None => presets.push(vec![(name, session)]),
-        }
-    }
-    presets.into_iter().filter_map(merged).collect()
 }
 
 fn write_all(directory: &Path, files: Vec<(String, String)>) -> Result<()> {

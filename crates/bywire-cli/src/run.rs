@@ -2,21 +2,22 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use bywire_lab::ending::{Misuse, complain};
 use bywire_pairing::launch::{self, Launch};
-use bywire_pairing::protocol::LOG_VARIABLE;
+use bywire_pairing::protocol::{LOG_PATH_BYTES_MAX, LOG_VARIABLE, SPIN_VARIABLE};
 use bywire_pairing::service::{Service, StartError};
-use bywire_pairing::status::{self, AskError, Status};
+use bywire_pairing::status::{self, AskError};
 use bywire_pairing::user::Scope;
 use bywire_sys::directory;
 use clap::Args;
+use rustix::fs::{Access, access};
 
 use crate::explain::Account;
 
@@ -25,25 +26,31 @@ pub const IDLE: Duration = Duration::from_secs(30);
 /// Where a service for the whole machine listens: root alone can make something there.
 pub const MACHINE_SOCKET: &str = "/run/bywire-pairing/socket";
 /// Names another place, or none; whoever sets it trusts who listens there.
-const MACHINE_VARIABLE: &str = "BYWIRE_PAIRING";
+pub const MACHINE_VARIABLE: &str = "BYWIRE_PAIRING";
 /// In a directory of a user's own: that user's service.
-const OWN_SOCKET: &str = "pairing";
+pub const OWN_SOCKET: &str = "pairing";
 
 /// The program, and how it is run.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Connections between two programs that are run this way, on one machine and in one network namespace, leave the kernel
-after their first calls. Everything else stays TCP as it was. The two are one user's, unless `bywire pair` serves the
-machine; BYWIRE_PAIRING=SOCKET says where it does, and BYWIRE_PAIRING= that it is not to be used.
+Connections between two programs that are run this way, on one machine and in one network namespace, leave the kernel \
+after their first calls. Everything else stays TCP as it was. The two are one user's, unless `bywire pair` serves the \
+machine.
+
+Variables:
+  BYWIRE_LOG=FILE          adds a line to FILE for every connection that ends
+  BYWIRE_SOCKETS_SPIN=0    is --no-spin, and 1 is --spin
+  BYWIRE_PAIRING=SOCKET    is where `bywire pair` serves the machine
+  BYWIRE_PAIRING=          keeps to a service of your own
+  BYWIRE_RUNTIME_DIR=DIR   is where programs meet, instead of /run/bywire
+
+The end is the program's own; 127 where there is no such program, and 126 where it cannot be run.
 
 Examples:
   bywire run -- redis-server --port 7000
   bywire run -- redis-benchmark -p 7000
   bywire run --explain -- curl http://127.0.0.1:8000/
-  bywire status
-
-BYWIRE_LOG=FILE adds a line to FILE for every connection that ends. The end is the program's own; 127 where there is no such
-program, and 126 where it cannot be run.")]
+  bywire status")]
 pub struct RunArgs {
     /// The program, as the shell would start it, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
@@ -73,15 +80,6 @@ pub struct ServiceArgs {
     detach: bool,
 }
 
-/// The state of the pairing service.
-#[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  bywire status\n  bywire status --json")]
-pub struct StatusArgs {
-    /// As one JSON object
-    #[arg(long)]
-    json: bool,
-}
-
 impl RunArgs {
     /// Becomes the program; returns only if that fails.
     pub fn run(self) -> Result<()> {
@@ -93,10 +91,9 @@ impl RunArgs {
             }
             None => launch::find_library()?,
         };
+        check_spin().map_err(Misuse::of)?;
+        let log = log().map_err(Misuse::of)?;
         let directory = own_directory()?;
-        let log = std::env::var_os(LOG_VARIABLE).filter(|path| !path.is_empty());
-        // The program may change its directory before it writes there.
-        let log = log.map(std::path::absolute).transpose().context("no log can be written there")?;
         let account = self.explain.then(|| Account::open(log.clone(), &directory)).transpose()?;
         let log = account.as_ref().map(|account| account.path().to_owned()).or(log);
         let launch = served(Launch::new(&directory, &library)?.spin(spin).log(log))?;
@@ -104,10 +101,52 @@ impl RunArgs {
         let mut command = Command::new(program);
         launch.prepare(command.args(arguments));
         if let Some(account) = account {
-            let explained = account.explain(&mut command);
+            let explained = account.explain(program, &mut command);
             return explained.or_else(|error| not_run(program, &error.downcast()?));
         }
         not_run(program, &command.exec())
+    }
+}
+
+/// The library would say nothing of a word that it does not know.
+fn check_spin() -> Result<()> {
+    match std::env::var_os(SPIN_VARIABLE) {
+        Some(word) if !["", "0", "1"].iter().any(|known| word == *known) => bail!(
+            "{SPIN_VARIABLE}={} means nothing: 0 forbids to spin before sleeping, and 1 allows it",
+            word.display()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// The file that a log is asked for in, if the library can write there: it would say nothing.
+fn log() -> Result<Option<PathBuf>> {
+    let Some(named) = std::env::var_os(LOG_VARIABLE).filter(|path| !path.is_empty()) else { return Ok(None) };
+    // The program may change its directory before it writes there.
+    let path = std::path::absolute(&named)?;
+    let wanted = format!(
+        "name a file that you may write, or a new one in a directory where you may make it, by at most {LOG_PATH_BYTES_MAX} \
+         bytes"
+    );
+    match check_log(&path) {
+        Ok(()) => Ok(Some(path)),
+        Err(error) => bail!("no log can be written to {LOG_VARIABLE}={}: {error}; {wanted}", path.display()),
+    }
+}
+
+fn check_log(path: &Path) -> Result<()> {
+    if path.as_os_str().len() > LOG_PATH_BYTES_MAX {
+        bail!("the name is longer");
+    }
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_file() || found.file_type().is_char_device() => {
+            Ok(access(path, Access::WRITE_OK)?)
+        }
+        Ok(_) => bail!("it is a directory, a link or no file at all"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(access(path.parent().unwrap_or(path), Access::WRITE_OK | Access::EXEC_OK)?)
+        }
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -142,12 +181,12 @@ impl ServiceArgs {
 /// stays TCP; the program runs in any case.
 fn served(launch: Launch) -> Result<Launch> {
     let complain = |said: String| complain("bywire", said + ": everything stays TCP");
-    if let Some(socket) = machine_socket() {
+    if let Some(socket) = machine_socket()? {
         match status::ask(&socket) {
             Ok(_) => return Ok(launch.served_at(socket)),
             // Whoever names it wants no other.
-            Err(error) if std::env::var_os(MACHINE_VARIABLE).is_some() => {
-                complain(format!("{}: {error}", socket.display()));
+            Err(cause) if std::env::var_os(MACHINE_VARIABLE).is_some() => {
+                complain(Unheard { socket: socket.clone(), cause }.to_string());
                 return Ok(launch.served_at(socket));
             }
             Err(_) => {}
@@ -160,73 +199,48 @@ fn served(launch: Launch) -> Result<Launch> {
     Ok(launch)
 }
 
+/// The service that [`MACHINE_VARIABLE`] names is not there.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{MACHINE_VARIABLE}={}: {}; name the socket of a running `bywire pair`, or leave it empty for a service of your own",
+    socket.display(),
+    match cause { AskError::Absent => "no pairing service listens there".to_owned(), other => other.to_string() }
+)]
+pub struct Unheard {
+    /// What was named.
+    pub socket: PathBuf,
+    /// What came of it.
+    pub cause: AskError,
+}
+
 /// Where a service of the whole machine may listen. In a runtime directory of one's own nobody else is met.
-fn machine_socket() -> Option<PathBuf> {
+pub fn machine_socket() -> Result<Option<PathBuf>> {
     if let Some(named) = std::env::var_os(MACHINE_VARIABLE) {
-        return Some(PathBuf::from(named)).filter(|path| !path.as_os_str().is_empty());
+        // The program may change its directory before it looks there.
+        return Ok(if named.is_empty() { None } else { Some(std::path::absolute(named)?) });
     }
     let socket = PathBuf::from(MACHINE_SOCKET);
     let is_roots = directory::entry(&socket).is_ok_and(|entry| entry.is_socket && entry.owner == 0)
         && socket.parent().is_some_and(directory::is_roots_alone);
-    (std::env::var_os("BYWIRE_RUNTIME_DIR").is_none() && is_roots).then_some(socket)
-}
-
-impl StatusArgs {
-    /// Programs that were started before the machine had a service talk to their user's own.
-    fn ask(&self) -> Result<Status, AskError> {
-        let own = own_directory().ok().map(|directory| directory.join(OWN_SOCKET));
-        let mut found = None;
-        for socket in [machine_socket(), own].into_iter().flatten() {
-            match status::ask(&socket) {
-                Ok(status) => found = Some(found.unwrap_or_default() + status),
-                Err(AskError::Absent) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        found.ok_or(AskError::Absent)
-    }
-
-    /// Asks the service and prints what it says.
-    pub fn run(self) -> Result<()> {
-        let status = self.ask()?;
-        if self.json {
-            let reasons: serde_json::Map<_, _> = status
-                .not_carried
-                .iter()
-                .map(|(reason, count)| (format!("{reason:?}"), (*count).into()))
-                .collect();
-            let line = serde_json::json!({
-                "processes": status.processes, "carried": status.carried, "carried_ever": status.carried_ever,
-                "waiting": status.waiting, "bytes": status.bytes, "cut": status.cut, "not_carried": reasons,
-            });
-            return crate::print(&format!("{line}\n"));
-        }
-        let mut text = format!(
-            "{} programs, {} connections carried now, {} since the service began\n",
-            status.processes, status.carried, status.carried_ever
-        );
-        text += &format!("{} bytes were sent in memory over connections that have ended\n", status.bytes);
-        text += &format!("{} ends were cut by a kill: their peers saw a reset\n", status.cut);
-        text += &format!("{} ends wait for the other one\n", status.waiting);
-        for (reason, count) in &status.not_carried {
-            text += &format!("{count} not carried: {}\n", reason.text());
-        }
-        crate::print(&text)
-    }
+    Ok((std::env::var_os("BYWIRE_RUNTIME_DIR").is_none() && is_roots).then_some(socket))
 }
 
 /// This user's own directory, which nobody else can write: what is loaded into programs lies there, also into those that
 /// become another user.
 pub fn own_directory() -> Result<PathBuf> {
     let user = bywire_sys::process::user();
-    let path = bywire_eth::control::runtime_directory()?.join(format!("sockets-{user}"));
+    let wanted = "set BYWIRE_RUNTIME_DIR to a directory that you may write";
+    // Programs change their directories, and are told of this one.
+    let path =
+        std::path::absolute(bywire_eth::control::runtime_directory()?)?.join(format!("sockets-{user}"));
     match fs::DirBuilder::new().mode(0o711).create(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            return Err(error).with_context(|| format!("cannot make {}", path.display()));
+            bail!("cannot make {}: {error}; {wanted}", path.display());
         }
         _ => {}
     }
-    let found = fs::symlink_metadata(&path).with_context(|| format!("cannot look at {}", path.display()))?;
+    let found = fs::symlink_metadata(&path)
+        .map_err(|error| anyhow!("cannot look at {}: {error}; {wanted}", path.display()))?;
     if !found.is_dir() || found.uid() != user || found.mode() & 0o022 != 0 {
         bail!("{} is not ours alone: remove it, or choose another BYWIRE_RUNTIME_DIR", path.display());
     }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 
 use anyhow::Result;
-use bywire_lab::ending::Misuse;
+use bywire_lab::ending::{Misuse, one_line};
 use bywire_lab::far;
 use bywire_lab::interrupt;
 use clap::Args;
@@ -23,7 +23,7 @@ pub struct ServeArgs {
     /// Address and port to listen on; port 0 takes a free one and prints it
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = format!("0.0.0.0:{}", far::DEFAULT_PORT))]
     listen: String,
-    /// File with a key that clients must know; see below for how to make one
+    /// File with a key that clients must know; see below for how to make one. Without it messages may have up to 4 MiB
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 }
@@ -37,7 +37,7 @@ impl ServeArgs {
         let protection = if key.is_some() { "clients need the key" } else { "anyone may measure" };
         crate::print(&format!("listening on {}, {protection}\n", listener.local_addr()?))?;
         far::serve(&listener, key, |line| {
-            let _closed = crate::print(&format!("{line}\n"));
+            let _closed = crate::print(&format!("{}\n", one_line(line)));
         })
     }
 

@@ -1,9 +1,7 @@
 //! A cell as people read it: whole, or as one line of a table that grows.
 
-use std::collections::BTreeSet;
-
 use bywire_lab::breakdown::Account;
-use bywire_lab::cell::{Cacheline, Cell, CpuBothEnds, CpuEnd, Unit};
+use bywire_lab::cell::{Cacheline, Cell, CpuEnd, LOST_SHARE, Unit};
 use bywire_lab::cpu::DISTURBED;
 use bywire_lab::measure::PAIRS;
 use bywire_lab::report::quantity;
@@ -24,7 +22,7 @@ pub fn of_cell(cell: &Cell) -> String {
     rows.push(("CPU, target".to_owned(), cpu(&cell.cpu.target)));
     if let Some(carriers) = &cell.cpu.carriers {
         rows.push(("CPU, carriers".to_owned(), cpu(carriers)));
-        rows.extend(all_demand(&cell.cpu).map(|demand| ("CPU, all".to_owned(), demand)));
+        rows.extend(all_demand(cell).map(|demand| ("CPU, all".to_owned(), demand)));
     }
     rows.push(("blocks".to_owned(), blocks(cell)));
     let width = rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
@@ -39,18 +37,18 @@ pub fn line_heading() -> String {
     format!("{:<7} {:<10} {:<28} {:>8} {:>10}   95 % interval", "level", "test", "way", "size", "median")
 }
 
-/// A cell in one line.
+/// A cell in one line; what was cut short says how many pairs it has.
 pub fn line(cell: &Cell) -> String {
+    let cut_short = (cell.pairs() < PAIRS as usize).then(|| format!(": {}", cell.pairs()));
     format!(
-        "{:<7} {:<10} {:<28} {:>8} {:>10}   {} to {}{}",
+        "{:<7} {:<10} {:<28} {:>8} {:>10}   {}{}",
         cell.level,
         cell.test,
         way(cell),
         cell.size_bytes.map_or_else(String::new, quantity::size),
         quantity::value(cell.value, cell.unit),
-        quantity::value(cell.ci95[0], cell.unit),
-        quantity::value(cell.ci95[1], cell.unit),
-        short_of_pairs(cell),
+        between(cell, quantity::value),
+        cut_short.unwrap_or_default(),
     )
 }
 
@@ -97,7 +95,14 @@ fn result_name(cell: &Cell) -> &'static str {
 }
 
 fn interval(cell: &Cell) -> String {
-    format!("{} to {}", show(cell.ci95[0], cell.unit), show(cell.ci95[1], cell.unit))
+    between(cell, show)
+}
+
+fn between(cell: &Cell, told: fn(f64, Unit) -> String) -> String {
+    match cell.ci95.map(|bounds| bounds.map(|bound| told(bound, cell.unit))) {
+        Some([low, high]) => format!("{low} to {high}"),
+        None => quantity::TOO_FEW_PAIRS.to_owned(),
+    }
 }
 
 fn distribution(cell: &Cell) -> Vec<(String, String)> {
@@ -266,24 +271,16 @@ fn cpu(end: &CpuEnd) -> String {
 }
 
 /// Service demand of both ends and of those who carry between them.
-fn all_demand(cpu: &CpuBothEnds) -> Option<String> {
-    let per_kb = cpu.service_demand_us_per_kb().map(|demand| format!("{demand:.3} µs/KB"));
-    let transaction = || Some(format!("{:.3} µs/transaction", cpu.service_demand_us_per_transaction()?));
+fn all_demand(cell: &Cell) -> Option<String> {
+    let lossy = cell.details.contains_key(LOST_SHARE);
+    let kb = if lossy { "KB that arrived" } else { "KB" };
+    let per_kb = cell.service_demand_us_per_kb().map(|demand| format!("{demand:.3} µs/{kb}"));
+    let transaction = || Some(format!("{:.3} µs/transaction", cell.cpu.service_demand_us_per_transaction()?));
     per_kb.or_else(transaction)
 }
 
-/// Said of a cell that was cut short.
-fn short_of_pairs(cell: &Cell) -> String {
-    let pairs = pairs(cell);
-    if pairs < u64::from(PAIRS) { format!("   of {} only", count_of(pairs, "pair")) } else { String::new() }
-}
-
-fn pairs(cell: &Cell) -> u64 {
-    cell.blocks.iter().map(|block| block.pair).collect::<BTreeSet<_>>().len() as u64
-}
-
 fn blocks(cell: &Cell) -> String {
-    let pairs = count_of(pairs(cell), "pair");
+    let pairs = count_of(cell.pairs() as u64, "pair");
     let outliers = count_of(cell.outlier_blocks() as u64, "outlier");
     format!("{} in {pairs}; {} disturbed, {outliers}", cell.blocks.len(), cell.disturbed_blocks())
 }
@@ -308,6 +305,10 @@ fn notes(cell: &Cell) -> Vec<&'static str> {
         ),
         (transactions, "A transaction is one request and its response, a whole round trip."),
         (per_kb, "1 KB of service demand is 1,024 bytes."),
+        (
+            per_kb && cell.details.contains_key(LOST_SHARE),
+            "Of what may get lost the source's µs/KB is by what it sent, and that of all ends by what arrived.",
+        ),
         (
             cell.cacheline.is_some(),
             "Cache line: its half-RTT between the same cores just before and after. A virtual machine may change it three-fold by \
@@ -406,7 +407,7 @@ mod tests {
             "blocks",
         ];
         assert_eq!(labels, expected, "{text}");
-        let columns: BTreeSet<usize> = text
+        let columns: std::collections::BTreeSet<usize> = text
             .lines()
             .filter_map(|line| {
                 let label = line.strip_prefix("  ")?.find("  ")?;

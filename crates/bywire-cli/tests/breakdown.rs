@@ -44,8 +44,9 @@ fn parts_add_up_to_the_whole_at_every_level() {
         assert_eq!(names.contains(&"system calls, empty"), level != "msg", "{names:?}");
         assert_eq!(names.contains(&"a cache line to the other core"), two_cores, "{names:?}");
         for part in account.parts.iter().chain(&account.beside) {
-            assert!(!part.how.is_empty() && part.ci95_ns[0] <= part.ci95_ns[1], "{level}: {part:?}");
-            assert!(part.ns.is_finite() && part.ci95_ns.iter().all(|bound| bound.is_finite()), "{part:?}");
+            let [low, high] = part.ci95_ns.expect("five pairs");
+            assert!(!part.how.is_empty() && low <= high, "{level}: {part:?}");
+            assert!([part.ns, low, high].iter().all(|ns| ns.is_finite()), "{part:?}");
         }
         assert!(!account.notes.is_empty());
         for core in &account.cores {

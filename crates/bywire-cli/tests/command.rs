@@ -269,3 +269,22 @@ fn progress_is_shown_on_a_terminal_and_nowhere_else() {
     assert!(seen.contains(" left") && seen.contains('%'), "{seen:?}");
     assert!(!seen.contains('\n') || seen.matches('\n').count() <= 1, "one line that is rewritten: {seen:?}");
 }
+
+#[test]
+fn the_help_of_run_status_and_pair_breaks_no_sentence_before_the_line_is_full() {
+    for (name, columns) in ["run", "status", "pair"].map(|name| [(name, 80), (name, 100)]).concat() {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
+        command.args([name, "--help"]).env("COLUMNS", columns.to_string()).stdin(Stdio::null());
+        let help = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        for (line, next) in help.lines().zip(help.lines().skip(1)) {
+            let length = line.chars().count();
+            assert!(length <= columns, "{name} at {columns}: {line}");
+            let word = next.split(' ').next().unwrap_or_default();
+            let is_sentence = !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');
+            assert!(
+                !is_sentence || word.is_empty() || length + 1 + word.chars().count() > columns,
+                "{name} at {columns}: {line}\n{next}"
+            );
+        }
+    }
+}

@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn bywire(directory: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
@@ -15,35 +16,70 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
+/// The session that all tests begin with, measured once.
+fn before(directory: &Path, name: &str) {
+    static BEFORE: OnceLock<[String; 2]> = OnceLock::new();
+    let files = BEFORE.get_or_init(|| {
+        let measured = tempfile::tempdir().unwrap();
+        session(measured.path(), "it", &[]);
+        FILES.map(|file| fs::read_to_string(measured.path().join("it").join(file)).unwrap())
+    });
+    fs::create_dir(directory.join(name)).unwrap();
+    for (file, text) in FILES.iter().zip(files) {
+        fs::write(directory.join(name).join(file), text).unwrap();
+    }
+}
+
+const FILES: [&str; 2] = ["session.json", "cells.jsonl"];
+
 fn session(directory: &Path, name: &str, more: &[&str]) {
     let all = ["bench", "quick", "--levels", "unix", "--rounds", "8", "--time", "0.02", "--output", name];
     let output = bywire(directory, &[&all[..], more].concat());
     assert!(output.status.success(), "{}", said(&output));
+    // Pairs from a busy moment have no counterpart, and how many those are is left to chance.
+    edit_cells(&directory.join(name), |cells| {
+        for cell in cells {
+            cell["moments"] = json!([]);
+        }
+    });
+}
+
+fn edit_cells(session: &Path, edit: impl FnOnce(&mut Vec<Value>)) {
+    let path = session.join("cells.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut cells: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    edit(&mut cells);
+    fs::write(&path, cells.iter().map(|cell| format!("{cell}\n")).collect::<String>()).unwrap();
+}
+
+fn edit_session(session: &Path, edit: impl FnOnce(&mut Value)) {
+    let path = session.join("session.json");
+    let mut stored: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    edit(&mut stored);
+    fs::write(&path, stored.to_string()).unwrap();
 }
 
 #[test]
 fn a_slow_down_is_found_and_equals_are_equal() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
-    session(at, "before", &[]);
+    before(at, "before");
+    before(at, "again");
     session(at, "slowed", &["--burden", "200"]);
 
-    fs::create_dir(at.join("again")).unwrap();
-    for file in ["session.json", "cells.jsonl"] {
-        fs::copy(at.join("before").join(file), at.join("again").join(file)).unwrap();
-    }
-    let same = bywire(at, &["compare", "before", "again"]);
+    let same = bywire(at, &["compare", "before", "again", "--json"]);
     assert_eq!(same.status.code(), Some(0), "{}", said(&same));
-    assert!(said(&same).contains("No difference in 9 cells"), "{}", said(&same));
+    let comparison: Value = serde_json::from_slice(&same.stdout).unwrap();
+    let found = ["worse", "better", "missing"].map(|found| comparison[found].as_u64());
+    assert_eq!(found, [Some(0); 3], "{comparison}");
+    assert_eq!(comparison["cells"].as_array().unwrap().len(), 9, "{comparison}");
 
     for twice in [["compare", "before", "./before"], ["report", "before", "before/../before"]] {
         let output = bywire(at, &twice);
         assert_eq!(output.status.code(), Some(2), "{}", said(&output));
         assert!(said(&output).contains(" one ") && said(&output).lines().count() == 1, "{}", said(&output));
     }
-    let stored = at.join("again/session.json");
-    let text = fs::read_to_string(&stored).unwrap().replace("\"complete\":true", "\"complete\":false");
-    fs::write(&stored, text).unwrap();
+    edit_session(&at.join("again"), |session| session["complete"] = false.into());
     let report = bywire(at, &["report", "before", "again", "--output", "cut.html"]);
     assert!(report.status.success(), "{}", said(&report));
     assert!(said(&report).contains("again was interrupted: "), "{}", said(&report));
@@ -87,6 +123,59 @@ fn a_slow_down_is_found_and_equals_are_equal() {
     assert_eq!(cells.lines().count(), 1 + 2 * 9, "a heading and both machines' cells");
     let points = fs::read_to_string(at.join("tables/plot-half-rtt.csv")).unwrap();
     assert!(points.starts_with("series,") && points.lines().count() > 4, "{points}");
+}
+
+#[test]
+fn a_cell_that_vanished_does_not_pass() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    before(at, "before");
+    before(at, "after");
+    let failure = json!({ "level": "unix", "test": null, "reason": "payload corrupted" });
+    edit_session(&at.join("after"), |session| session["absent"] = json!([failure]));
+    let levels = |cells: &Vec<Value>| cells.iter().filter(|cell| cell["level"] == "unix").count();
+    for left in [1, 0] {
+        edit_cells(&at.join("after"), |cells| {
+            let mut kept = 0;
+            cells.retain(|cell| {
+                kept += usize::from(cell["level"] == "unix");
+                cell["level"] != "unix" || kept <= left
+            });
+            assert_eq!(levels(cells), left);
+        });
+        let compared = bywire(at, &["compare", "before", "after", "--threshold", "99", "--junit", "it.xml"]);
+        assert_eq!(compared.status.code(), Some(3), "{}", said(&compared));
+        assert!(said(&compared).contains("missing after: payload corrupted"), "{}", said(&compared));
+        let xml = fs::read_to_string(at.join("it.xml")).unwrap();
+        assert!(xml.contains(&format!("errors=\"{}\"", 9 - left)), "{xml}");
+    }
+    let allowed = bywire(at, &["compare", "before", "after", "--allow-missing"]);
+    assert_eq!(allowed.status.code(), Some(0), "{}", said(&allowed));
+    let unlike = bywire(at, &["compare", "after", "before"]);
+    assert_eq!(unlike.status.code(), Some(2), "{}", said(&unlike));
+}
+
+#[test]
+fn a_session_file_may_hold_anything() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    before(at, "hostile");
+    edit_cells(&at.join("hostile"), |cells| {
+        for (cell, value) in cells.iter_mut().zip([1.7e308, 5e-324].into_iter().cycle()) {
+            cell["value"] = value.into();
+            cell["ci95"] = json!([5e-324, 1.7e308]);
+            if !cell["histogram"].as_array().unwrap().is_empty() {
+                cell["histogram"] = json!([[5e-324, u64::MAX], [1.7e308, u64::MAX]]);
+            }
+        }
+    });
+    let files = ["--output", "it.html", "--svg", "plots", "--tables", "tables"];
+    let report = bywire(at, &[&["report", "hostile"], &files[..]].concat());
+    assert!(report.status.success(), "{}", said(&report));
+    for entry in fs::read_dir(at.join("plots")).unwrap() {
+        let drawing = fs::read_to_string(entry.unwrap().path()).unwrap();
+        assert!(!drawing.contains("NaN") && !drawing.contains("\"inf"), "{drawing}");
+    }
 }
 
 #[test]

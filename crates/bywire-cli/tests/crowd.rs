@@ -51,9 +51,10 @@ fn check(cell: &Value, test: &str, connections: usize) {
         assert!(each.iter().all(|each| *each <= value * (1.0 + 1e-9)), "{value}: {details}");
     }
     for end in ["source", "target"] {
-        // All ends of a side share a core. A target without a word of a lossy stream to it may have waited for a while.
-        let share = cell["cpu"][end]["attributed"].as_f64().unwrap();
-        assert!(share > 0.0 && share < 1.05, "{end}: {}", cell["cpu"]);
+        let cpu = &cell["cpu"][end];
+        let share = cpu["attributed"].as_f64().unwrap();
+        // All ends of a side share a core, where there is one for each side.
+        assert!(share > 0.0 && (share < 1.05 || cpu["core"].is_null()), "{end}: {cpu}");
     }
 }
 

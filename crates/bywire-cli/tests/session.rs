@@ -76,6 +76,37 @@ fn wait(running: &mut Child, what: &str) -> std::process::ExitStatus {
 }
 
 #[test]
+fn a_session_in_rounds_that_is_killed_keeps_every_pair() {
+    let stage = tempfile::tempdir().unwrap();
+    let place = stage.path().join("session");
+    let whole = ["bench", "quick", "--time", "0.02", "--levels", "unix", "--rounds", "100", "--output"];
+    let arguments = [&whole[..], &[place.to_str().unwrap()]].concat();
+    let mut running = bywire(stage.path(), &arguments).stdout(Stdio::null()).spawn().unwrap();
+    let pairs = || -> Vec<usize> {
+        let session = store::read(&place).unwrap_or_default();
+        let cells = session.cells.iter().filter(|cell| cell.level == "unix");
+        cells.map(|cell| cell.pairs()).collect()
+    };
+    let started = Instant::now();
+    let taken = loop {
+        let taken = pairs();
+        if taken.iter().sum::<usize>() >= 20 {
+            break taken;
+        }
+        assert!(started.elapsed() < PATIENCE && running.try_wait().unwrap().is_none(), "{taken:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    running.kill().unwrap();
+    running.wait().unwrap();
+    let kept = pairs();
+    assert!(kept.len() >= 9 && kept.iter().sum::<usize>() >= taken.iter().sum(), "{taken:?}, then {kept:?}");
+    let report = bywire(stage.path(), &["report", place.to_str().unwrap()]).output().unwrap();
+    let told = String::from_utf8_lossy(&report.stdout).into_owned();
+    assert!(report.status.success() && told.contains("interrupted"), "{told} {}", said(&report));
+    eventually("no process is left", || processes_of(stage.path()).is_empty());
+}
+
+#[test]
 fn a_full_disk_in_the_middle_keeps_what_was_measured() {
     let stage = tempfile::tempdir().unwrap();
     let place = stage.path().join("session");

@@ -290,7 +290,8 @@ fn a_server_goes_even_if_whoever_keeps_it_is_killed_too() {
         eventually("no server is left", || servers_of(process).is_empty());
         let next = measure(directory.path(), &["web-file", "--time", "0.25"]);
         assert!(next.status.success(), "{}", String::from_utf8_lossy(&next.stderr));
-        nothing_is_left(directory.path(), process);
+        // The service that paired a killed one's connections ends by itself, once nobody has needed it for a while.
+        assert_eq!(places_of(process), [""; 0], "the next one removes what it left in memory");
     }
 }
 

@@ -48,9 +48,12 @@ pub struct Door {
 /// Why there is no door, or nobody behind one.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// There is no directory for it.
-    #[error("there is no usable directory for sockets: set BYWIRE_RUNTIME_DIR to one of your own")]
-    NoDirectory,
+    /// There is no directory for it: neither this one nor, where none was asked for, those that were tried before.
+    #[error(
+        "cannot use the runtime directory {0}: {1}; set BYWIRE_RUNTIME_DIR to one that you may write and others may not, \
+         unless it is sticky"
+    )]
+    Directory(PathBuf, Errno),
     /// Somebody else was there first.
     #[error(
         "{0} belongs to another user: run this as that user, or set BYWIRE_RUNTIME_DIR to a directory of your own"
@@ -81,7 +84,7 @@ impl Door {
     /// Opens the door of a node.
     ///
     /// # Errors
-    /// [`ControlError::Running`] when its door is open already, or [`ControlError::NoDirectory`].
+    /// [`ControlError::Running`] when its door is open already, or [`ControlError::Directory`].
     pub fn open(network: &str, node: &str) -> Result<Self, ControlError> {
         let directory = own_directory()?;
         let path = directory.join(format!("{network}.{node}.{ENDING}"));
@@ -150,7 +153,7 @@ fn window_of(door: &Path) -> PathBuf {
 /// The doors of all networks of this user's, or of one network or node. Behind some, nobody may live any more.
 ///
 /// # Errors
-/// [`ControlError::NoDirectory`], [`ControlError::Foreign`].
+/// [`ControlError::Directory`], [`ControlError::Foreign`].
 pub fn doors(network: Option<&str>, node: Option<&str>) -> Result<Vec<PathBuf>, ControlError> {
     let directory = runtime_directory()?.join(DIRECTORY);
     match directory::entry(&directory).map(|entry| entry.owner) {
@@ -198,7 +201,7 @@ pub fn ask(door: &Path, request: Request) -> Result<Option<serde_json::Value>, C
 /// The directory that other programs' ports use too.
 ///
 /// # Errors
-/// [`ControlError::NoDirectory`].
+/// [`ControlError::Directory`].
 pub fn runtime_directory() -> Result<PathBuf, ControlError> {
     let chosen = std::env::var_os("BYWIRE_RUNTIME_DIR").map(PathBuf::from);
     let candidates = match chosen {
@@ -209,14 +212,21 @@ pub fn runtime_directory() -> Result<PathBuf, ControlError> {
             [Some(PathBuf::from("/run/bywire")), session, Some(own)].into_iter().flatten().collect()
         }
     };
-    candidates.into_iter().find(|path| directory::prepare(path).is_ok()).ok_or(ControlError::NoDirectory)
+    let mut failure = ControlError::Directory(PathBuf::new(), Errno::NOENT);
+    for path in candidates {
+        match directory::prepare(&path) {
+            Ok(()) => return Ok(path),
+            Err(cause) => failure = ControlError::Directory(path, cause),
+        }
+    }
+    Err(failure)
 }
 
 /// Where ports of networks are: a directory of their own, into which nobody but their user can put one, and in which
 /// those who carry frames find nothing else.
 ///
 /// # Errors
-/// [`ControlError::NoDirectory`], [`ControlError::Foreign`].
+/// [`ControlError::Directory`], [`ControlError::Foreign`].
 pub fn ports_directory() -> Result<PathBuf, ControlError> {
     private(own_directory()?.join(PORTS))
 }

@@ -63,7 +63,8 @@ function look(series, mode) {
 function axis(spec, logarithmic, mode, points, horizontal) {
   const inks = INKS[mode], format = FORMATS[spec.quantity];
   const sizes = spec.quantity === 'size';
-  const values = points.filter(v => v > 0);
+  // Whatever stands in the file, the ends of the axis and what lies between them are numbers.
+  const values = points.filter(v => v > 0).map(v => Math.min(Math.max(v, 1e-100), 1e100));
   // Labels at every fourth power of two; the axis itself ends at any.
   const base = sizes ? 2 : 10;
   const step = v => Math.log(v) / Math.log(base);

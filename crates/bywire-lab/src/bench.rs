@@ -1,4 +1,4 @@
-//! A session: runs a preset, stores every cell as soon as it is complete, and ends with one report.
+//! A session: runs a preset, stores every pair as soon as it is taken, and ends with one report.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::cpu::Snapshot;
 use crate::measure::{Measurement, PAIRS, Places, Request};
 use crate::plan::Level;
 use crate::preset::Preset;
-use crate::store::Store;
+use crate::store::{self, Store};
 use crate::{environment, interrupt, mpi, pin, report};
 
 /// How long the machine is watched while nothing runs.
@@ -136,7 +136,10 @@ impl<'a> Bench<'a> {
 
     /// Says with an error that ended the session early what there is nevertheless.
     fn kept(&self, error: anyhow::Error) -> anyhow::Error {
-        let (cells, place) = (self.session.cells.len(), self.store.directory().display());
+        // With those that were being measured.
+        let cells = store::read(self.store.directory())
+            .map_or(self.session.cells.len(), |session| session.cells.len());
+        let place = self.store.directory().display();
         if cells == 0 {
             return error;
         }
@@ -191,13 +194,20 @@ impl<'a> Bench<'a> {
                 Err(error) => self.give_up(&request, &error, expected * pairs),
             }
         }
-        for cell in order.of(running.len()) {
-            let running = &mut running[cell];
+        for place in order.of(running.len()) {
+            let running = &mut running[place];
             if running.failed || interrupt::requested() {
                 continue;
             }
             match running.measurement.take_pair() {
-                Ok(()) => self.advance(running.expected),
+                Ok(()) => {
+                    // Nothing of this has to be said twice: what is wrong with it is told when the cell is kept.
+                    if let Ok(cell) = running.measurement.cell() {
+                        self.store.keep_running(place, &cell)?;
+                    }
+                    self.save()?;
+                    self.advance(running.expected);
+                }
                 Err(_) if interrupt::requested() => {}
                 Err(error) => {
                     running.failed = true;
@@ -215,6 +225,11 @@ impl<'a> Bench<'a> {
                 Err(error) => self.give_up(&running.request, &error, Duration::ZERO),
             }
         }
+        self.store.forget_running()?;
+        self.save()
+    }
+
+    fn save(&mut self) -> Result<()> {
         self.session.seconds = self.started.elapsed().as_secs_f64();
         Ok(self.store.save(&self.session)?)
     }
@@ -258,9 +273,8 @@ impl<'a> Bench<'a> {
     }
 
     fn finish(&mut self) -> Result<Finished> {
-        self.session.seconds = self.started.elapsed().as_secs_f64();
         self.session.complete = !interrupt::requested();
-        self.store.save(&self.session)?;
+        self.save()?;
         let report = self.store.directory().join(REPORT_FILE);
         fs::write(&report, report::render(&self.session))
             .with_context(|| format!("cannot write the report {}", report.display()))?;

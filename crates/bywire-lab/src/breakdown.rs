@@ -16,6 +16,7 @@ use crate::ending::Misuse;
 use crate::level::memory;
 use crate::pair::{self, Cores, Outcomes, Place};
 use crate::plan::{Job, Level, MemoryPlan, Plan, Test};
+use crate::report::quantity::{self, TOO_FEW_PAIRS};
 use crate::sampling::{self, Sampling, Symbols, Who};
 use crate::statistics::{bootstrap, median};
 use crate::test::PROCESS;
@@ -45,10 +46,21 @@ pub struct Share {
     pub name: String,
     /// How long it takes, in ns; a difference may be negative.
     pub ns: f64,
-    /// The 95 % bootstrap interval over pairs, in ns.
-    pub ci95_ns: [f64; 2],
+    /// The 95 % bootstrap interval over pairs, in ns; absent where there are too few for one.
+    #[serde(default)]
+    pub ci95_ns: Option<[f64; 2]>,
     /// How it was found.
     pub how: String,
+}
+
+impl Share {
+    /// Its interval in words.
+    pub fn interval(&self) -> String {
+        match self.ci95_ns.map(|bounds| bounds.map(quantity::duration)) {
+            Some([low, high]) => format!("{low} to {high}"),
+            None => TOO_FEW_PAIRS.to_owned(),
+        }
+    }
 }
 
 /// What one end's core was at during a half-RTT.
@@ -410,7 +422,7 @@ fn ladder(whole: &Plan, place: &Place) -> Vec<Variant> {
     if matches!(whole.level, Level::Tcp | Level::Udp) {
         let part = if whole.level == Level::Tcp { "TCP and IP" } else { "UDP and IP" };
         without(part, "with Unix sockets, which have neither, in its place", &|plan, place| {
-            (plan.level, plan.nagle) = (Level::Unix, false);
+            (plan.level, plan.nagle, plan.congestion) = (Level::Unix, false, None);
             if !matches!(place, Place::Threads) {
                 *place = Place::Processes;
             }

@@ -77,6 +77,10 @@ impl<E: Endpoint> Endpoint for Burdened<E> {
         self.end.receive()
     }
 
+    fn send_errors(&self) -> u64 {
+        self.end.send_errors()
+    }
+
     fn details(&self) -> Details {
         self.end.details()
     }

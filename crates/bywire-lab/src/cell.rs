@@ -2,7 +2,7 @@
 //!
 //! Units are in the names. Every block is kept; nothing measured is dropped, only marked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,6 +15,9 @@ pub const CELL_SCHEMA: &str = "bywire-cell/1";
 /// The parameter `spin` of an end that polls a bounded time, then sleeps: it is `true` where it polls, `false` where it
 /// sleeps at once.
 pub const ADAPTIVE: &str = "adaptive";
+
+/// The detail that says which share of all payload did not arrive.
+pub const LOST_SHARE: &str = "lost_share";
 
 /// One measured point: a level, a test, a size and its parameters, with every block that was taken.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,8 +41,10 @@ pub struct Cell {
     pub value: f64,
     /// What `value`, `ci95`, `mean`, `percentiles` and the blocks are counted in.
     pub unit: Unit,
-    /// The 95 % bootstrap interval of the median, resampled over fresh process pairs.
-    pub ci95: [f64; 2],
+    /// The 95 % bootstrap interval of the median, resampled over fresh process pairs; absent below
+    /// [`crate::statistics::INTERVAL_PAIRS_MIN`] pairs.
+    #[serde(default)]
+    pub ci95: Option<[f64; 2]>,
     /// The mean over all samples, where it differs in kind from the median (latency).
     pub mean: Option<f64>,
     /// Percentiles of single samples (latency tests).
@@ -66,9 +71,30 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// How many pairs of processes stand behind it.
+    pub fn pairs(&self) -> usize {
+        self.blocks.iter().map(|block| block.pair).collect::<BTreeSet<_>>().len()
+    }
+
     /// How many of its blocks were disturbed; see [`crate::cpu::DISTURBED`].
     pub fn disturbed_blocks(&self) -> usize {
         self.blocks.iter().filter(|block| !block.disturbed.is_empty()).count()
+    }
+
+    /// The same CPU with every end's µs per KB by what arrived. The source's own figure is by what it sent: where some of
+    /// that was lost, the ends' figures do not add up.
+    pub fn cpu_by_arrival(&self) -> CpuBothEnds {
+        let mut cpu = self.cpu.clone();
+        if let Some(lost) = self.details.get(LOST_SHARE).and_then(Value::as_f64) {
+            let own = &mut cpu.source.service_demand_us_per_kb;
+            *own = own.map(|us| us / (1.0 - lost)).filter(|us| us.is_finite());
+        }
+        cpu
+    }
+
+    /// Service demand of everybody together, in µs per KB that arrived: both ends and whoever carries between them.
+    pub fn service_demand_us_per_kb(&self) -> Option<f64> {
+        self.cpu_by_arrival().together(|end| end.service_demand_us_per_kb)
     }
 
     /// How many of its blocks lie outside Tukey's fences.
@@ -158,12 +184,7 @@ pub struct CpuBothEnds {
 }
 
 impl CpuBothEnds {
-    /// Service demand of everybody together, in µs per KB: both ends and whoever carries between them.
-    pub fn service_demand_us_per_kb(&self) -> Option<f64> {
-        self.together(|end| end.service_demand_us_per_kb)
-    }
-
-    /// The same in µs per transaction.
+    /// Service demand of everybody together, in µs per transaction: both ends and whoever carries between them.
     pub fn service_demand_us_per_transaction(&self) -> Option<f64> {
         self.together(|end| end.service_demand_us_per_transaction)
     }

@@ -27,6 +27,9 @@ const REPEATS: u32 = 3;
 /// All of a crowd ran at one time where they did so for this share of its shortest block.
 const TOGETHER_SHARE_MIN: f64 = 0.1;
 
+/// The messages of all connections together may have so many bytes: each end keeps up to six of its own in memory.
+pub const BYTES_MAX: u64 = 256 << 20;
+
 /// Until all sources have connected: so long, …
 const START: Duration = Duration::from_millis(150);
 /// … and so much longer for each connection, whose processes have to be started.

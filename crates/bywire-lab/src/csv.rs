@@ -27,7 +27,6 @@ const END_FIELDS: [&str; 7] = [
 
 fn line(cell: &Cell) -> String {
     let percentile = |of: fn(&crate::cell::Percentiles) -> f64| number(cell.percentiles.as_ref().map(of));
-    let pairs: std::collections::BTreeSet<u32> = cell.blocks.iter().map(|block| block.pair).collect();
     let parameters: Vec<String> = cell
         .parameters
         .iter()
@@ -46,8 +45,8 @@ fn line(cell: &Cell) -> String {
         parameters.join(";"),
         cell.value.to_string(),
         unit.as_str().unwrap_or_default().to_owned(),
-        cell.ci95[0].to_string(),
-        cell.ci95[1].to_string(),
+        number(cell.ci95.map(|[low, _]| low)),
+        number(cell.ci95.map(|[_, high]| high)),
         number(cell.mean),
         percentile(|p| p.p5),
         percentile(|p| p.p50),
@@ -55,7 +54,7 @@ fn line(cell: &Cell) -> String {
         percentile(|p| p.p95),
         percentile(|p| p.p99),
         percentile(|p| p.p999),
-        pairs.len().to_string(),
+        cell.pairs().to_string(),
         cell.blocks.len().to_string(),
         cell.disturbed_blocks().to_string(),
         cell.outlier_blocks().to_string(),
@@ -94,9 +93,12 @@ fn number(value: Option<impl ToString>) -> String {
 }
 
 fn quote(field: &str) -> String {
+    // A spreadsheet would take it for a formula and run it.
+    let is_formula = field.starts_with(['=', '+', '-', '@', '\t', '\r']) && field.parse::<f64>().is_err();
+    let field = if is_formula { format!("'{field}") } else { field.to_owned() };
     match field.contains([',', '"', '\r', '\n']) {
         true => format!("\"{}\"", field.replace('"', "\"\"")),
-        false => field.to_owned(),
+        false => field,
     }
 }
 
@@ -108,6 +110,13 @@ mod tests {
     fn fields_that_hold_separators_are_quoted() {
         assert_eq!(quote("plain"), "plain");
         assert_eq!(quote("a,\"b\""), "\"a,\"\"b\"\"\"");
+    }
+
+    #[test]
+    fn no_field_is_a_formula() {
+        assert_eq!(quote("=cmd|' /C calc'!A0"), "'=cmd|' /C calc'!A0");
+        assert_eq!(quote("@SUM(A1,A2)"), "\"'@SUM(A1,A2)\"");
+        assert_eq!([quote("-3.5e-7"), quote("+1"), quote("-1+1")], ["-3.5e-7", "+1", "'-1+1"]);
     }
 
     #[test]

@@ -45,8 +45,21 @@ pub fn is_misuse(error: &Error) -> bool {
 
 /// One line to standard error, whatever `reason` contains.
 pub fn complain(program: &str, reason: impl Display) {
-    let reason = reason.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-    let _closed = writeln!(io::stderr(), "{program}: {reason}");
+    let _closed = writeln!(io::stderr(), "{program}: {}", one_line(&reason.to_string()));
+}
+
+/// `text` on one line, without anything that a terminal would obey: another machine may have had a say in it.
+pub fn one_line(text: &str) -> String {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut line = String::new();
+    for letter in words.chars() {
+        // What turns the direction of writing is no control character, but hides what stands there as well.
+        match letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
+            true => line.extend(letter.escape_default()),
+            false => line.push(letter),
+        }
+    }
+    line
 }
 
 fn is_closed_output(error: &Error) -> bool {
@@ -54,4 +67,14 @@ fn is_closed_output(error: &Error) -> bool {
         .chain()
         .filter_map(|cause| cause.downcast_ref::<io::Error>())
         .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_one_and_obeyed_by_nobody() {
+        assert_eq!(one_line("a\n b\u{1b}[2J\u{7}\r\u{202e}µ"), "a b\\u{1b}[2J\\u{7} \\u{202e}µ");
+    }
 }

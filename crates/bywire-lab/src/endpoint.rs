@@ -79,6 +79,11 @@ pub trait Endpoint {
         Ok(None)
     }
 
+    /// Sends so far that the system refused for want of memory (`ENOBUFS`), which netperf counts too; each was made again.
+    fn send_errors(&self) -> u64 {
+        0
+    }
+
     /// What was really granted, for the cell's details (`send_socket_bytes`, …).
     fn details(&self) -> Details {
         Details::new()

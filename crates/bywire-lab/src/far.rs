@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use crate::ending::Misuse;
+use crate::level::tcp;
 use crate::pair::{Event, Setting, Worker, listen};
 use crate::pin;
 use crate::plan::{End, Job, Level, Order, Plan, Role, SIZE_BYTES_MAX, Test, Word};
@@ -36,11 +37,18 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 /// A line of the handshake or a job is never longer.
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
 
+/// As much as is shown of a word that the other side has chosen.
+const WORD_LENGTH_MAX: usize = 32;
+
 /// How long a client may keep one target.
 const DEADLINE_SECONDS_MAX: u64 = 900;
 
 /// Blocks that one pair may have.
 const BLOCKS_MAX: u32 = 50_000;
+
+/// A message of whoever needs no key is never longer: a target keeps a few whole ones in memory, and so do as many targets
+/// as there are places.
+const OPEN_SIZE_BYTES_MAX: u64 = 4 << 20;
 
 /// Targets that run at once.
 const CLIENTS_MAX: usize = 16;
@@ -227,20 +235,21 @@ impl Line {
             key_required: key.is_some(),
         })?;
         let hello: Hello = self.hear()?;
-        let verdict = same_version(hello.protocol, &hello.version).and_then(|()| {
-            let claim = hello.proof.as_deref().unwrap_or_default();
-            let known = |key| is_proof(claim, key, "client", &server_nonce, &hello.nonce);
-            ensure!(
-                key.is_none() || hello.proof.is_some(),
+        let claim = hello.proof.as_deref().unwrap_or_default();
+        let known = |key| is_proof(claim, key, "client", &server_nonce, &hello.nonce);
+        // Before anything else that a stranger says is as much as repeated.
+        let verdict = if key.is_some() && hello.proof.is_none() {
+            Err(anyhow!(
                 "it came without a key, which is required here: give it this server's key by --key FILE"
-            );
-            ensure!(
-                key.is_none_or(known),
-                "the key is wrong: give the file of this server's own key by --key FILE"
-            );
-            Seat::take(clients, CLIENTS_MAX)
-                .ok_or_else(|| anyhow!("it serves {CLIENTS_MAX} tests already: try again later"))
-        });
+            ))
+        } else if !key.is_none_or(known) {
+            Err(anyhow!("the key is wrong: give the file of this server's own key by --key FILE"))
+        } else {
+            same_version(hello.protocol, &hello.version).and_then(|()| {
+                Seat::take(clients, CLIENTS_MAX)
+                    .ok_or_else(|| anyhow!("it serves {CLIENTS_MAX} tests already: try again later"))
+            })
+        };
         self.say(&Verdict {
             refused: verdict.as_ref().err().map(|error| error.to_string()),
             proof: key
@@ -258,10 +267,16 @@ fn version() -> String {
 fn same_version(protocol: u32, other: &str) -> Result<()> {
     ensure!(
         protocol == PROTOCOL && other == version(),
-        "its version is {other} and this one is {}: install the same at both ends",
+        "its version is {} and this one is {}: install the same at both ends",
+        quoted(other),
         version()
     );
     Ok(())
+}
+
+/// A short word of the other side's, without anything that a terminal or the reader of a log would obey.
+fn quoted(word: &str) -> String {
+    word.escape_debug().take(WORD_LENGTH_MAX).collect()
 }
 
 /// 128 random bits in hex.
@@ -337,12 +352,12 @@ fn serve_one(
     clients: &Arc<AtomicUsize>,
     log: impl Fn(&str),
 ) -> Result<()> {
-    let local = stream.local_addr()?.ip();
+    let ends = [stream.local_addr()?.ip(), stream.peer_addr()?.ip()];
     let mut line = Line::new(stream)?;
     let _client = line.admit(key, clients)?;
     drop(stranger);
     let job: Job = line.hear()?;
-    let plan = match bounded(job, local) {
+    let plan = match bounded(job, ends, key.is_some()) {
         Ok(plan) => plan,
         Err(error) => {
             line.say(&Word::Failed { end: End::Target, reason: format!("{error:#}") })?;
@@ -354,8 +369,9 @@ fn serve_one(
     relay(plan, line)
 }
 
-/// The plan as this end will play it, if it asks for nothing out of bounds.
-fn bounded(job: Job, local: IpAddr) -> Result<Plan> {
+/// The plan as this end, at the first address, will play it for the client at the second, if it asks for nothing out of
+/// bounds, which are narrower where nobody needs a key.
+fn bounded(job: Job, [local, client]: [IpAddr; 2], has_key: bool) -> Result<Plan> {
     let Job::Messages(mut plan) = job else {
         bail!("level memory measures one machine: run it there");
     };
@@ -364,11 +380,12 @@ fn bounded(job: Job, local: IpAddr) -> Result<Plan> {
         "level {} does not cross machines yet: choose tcp or udp",
         plan.level
     );
-    let longest = plan.level.longest();
+    let trusted_longest = plan.level.longest();
+    let longest = if has_key { trusted_longest } else { trusted_longest.min(OPEN_SIZE_BYTES_MAX) };
     let sizes = 1..=longest;
     ensure!(
         sizes.contains(&plan.size_bytes) && sizes.contains(&plan.response_bytes),
-        "sizes must be 1 to {longest} bytes"
+        "sizes must be 1 to {longest} bytes, where `bywire serve` has a --key for those who have its key up to {trusted_longest}"
     );
     ensure!(plan.test != Test::Overhead || plan.size_bytes <= BURST_BYTES_MAX, "the burst is too long");
     ensure!(
@@ -380,11 +397,16 @@ fn bounded(job: Job, local: IpAddr) -> Result<Plan> {
         plan.socket_buffer_bytes.is_none_or(|bytes| bytes <= SIZE_BYTES_MAX),
         "socket buffers may have {SIZE_BYTES_MAX} bytes"
     );
+    // Any other name would have a server that is root load a module of the kernel's.
+    ensure!(
+        plan.congestion.as_deref().is_none_or(tcp::is_for_all),
+        "this machine lets not everyone choose that congestion control"
+    );
     ensure!(
         plan.cookie.len() == 32 && plan.cookie.bytes().all(|byte| byte.is_ascii_hexdigit()),
         "the cookie is none"
     );
-    plan.bind = local;
+    (plan.bind, plan.source) = (local, Some(client));
     // Processes of the client's machine, at most.
     plan.carriers.clear();
     Ok(plan)
@@ -411,6 +433,9 @@ fn relay(plan: Plan, line: Line) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outline;
+    use crate::pair::Place;
+    use crate::request::Request;
 
     fn connection() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -433,6 +458,28 @@ mod tests {
         assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
         line.stream.shutdown(Shutdown::Both).unwrap();
         slow.join().unwrap();
+    }
+
+    #[test]
+    fn long_messages_are_for_those_who_have_the_key() {
+        let request = Request { size_bytes: Some(OPEN_SIZE_BYTES_MAX + 1), ..Request::new("tcp", "stream") };
+        let ends = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
+        let plan = outline::plan(&request, Level::Tcp, Test::Stream, &Place::Processes).unwrap();
+        let plan = Plan { cookie: nonce(), ..plan };
+        let refused = bounded(Job::Messages(plan.clone()), ends, false).unwrap_err().to_string();
+        assert!(refused.contains("--key") && refused.contains("4194304"), "{refused}");
+        let short = Plan { size_bytes: OPEN_SIZE_BYTES_MAX, ..plan.clone() };
+        assert!(bounded(Job::Messages(short), ends, false).is_ok());
+        let played = bounded(Job::Messages(plan), ends, true).unwrap();
+        assert_eq!((played.bind, played.source), (ends[0], Some(ends[1])));
+    }
+
+    #[test]
+    fn another_version_is_shown_in_a_few_harmless_letters() {
+        let hostile = format!("1\u{1b}[2J\n10.0.0.1:1: tcp stream{}", "x".repeat(60_000));
+        let said = same_version(PROTOCOL, &hostile).unwrap_err().to_string();
+        assert!(said.starts_with("its version is 1\\u{1b}[2J\\n10.0.0.1:1") && said.len() < 120, "{said}");
+        assert!(!said.chars().any(char::is_control), "{said:?}");
     }
 
     #[test]

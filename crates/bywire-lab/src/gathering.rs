@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
 use serde_json::json;
 
-use crate::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Unit};
+use crate::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, LOST_SHARE, Unit};
 use crate::crowd::{self, Together, fairness, limit};
 use crate::level::memory;
 use crate::pair::Outcomes;
@@ -312,7 +312,6 @@ impl Gathering {
             parts.map(of).sum()
         };
         let seconds = sum(&|part| part.seconds, false);
-        let target_seconds = sum(&|part| part.seconds, true);
         let mut set = |name: &str, value: f64| {
             if value.is_finite() {
                 details.insert(name.to_owned(), value.into());
@@ -324,12 +323,13 @@ impl Gathering {
         match plan.test {
             Test::Stream => {
                 set("sent_bytes_per_second", sent / seconds);
-                set("received_bytes_per_second", received / target_seconds);
+                set("received_bytes_per_second", received / seconds);
                 set("messages_per_second", sum(&|part| part.operations as f64, false) / seconds);
             }
             Test::Bidir => {
-                set("forward_bytes_per_second", received / target_seconds);
-                set("back_bytes_per_second", sum(&|part| part.received_bytes as f64, false) / seconds);
+                let back_seconds = sum(&|part| part.seconds, plan.level == Level::Udp);
+                set("forward_bytes_per_second", received / seconds);
+                set("back_bytes_per_second", sum(&|part| part.received_bytes as f64, false) / back_seconds);
             }
             Test::Overhead => {
                 let reading =
@@ -337,7 +337,7 @@ impl Gathering {
                 set("send_ns", reading(false) / sum(&|part| part.operations as f64, false));
                 set("receive_ns", reading(true) / sum(&|part| part.operations as f64, true));
             }
-            Test::Interleave => set("long_transfer_bytes_per_second", received / target_seconds),
+            Test::Interleave => set("long_transfer_bytes_per_second", received / seconds),
             _ => {}
         }
         if let (Test::Rr, Some(histogram)) = (plan.test, self.round_trips()) {
@@ -351,9 +351,11 @@ impl Gathering {
         if plan.test == Test::Stream {
             count("messages_sent", sum(&|part| part.operations as f64, false));
             count("messages_received", sum(&|part| part.operations as f64, true));
-            count("send_errors", 0.0);
         }
-        if plan.level == Level::Udp && matches!(plan.test, Test::Latency | Test::Rr) {
+        if plan.test == Test::Stream && plan.level == Level::Udp {
+            count("send_errors", sum(&|part| part.send_errors as f64, false));
+        }
+        if plan.level == Level::Udp && matches!(plan.test, Test::Latency | Test::Rr | Test::Interleave) {
             count("round_trips_lost", sum(&|part| part.lost as f64, false));
         }
         self.loss_details(plan, details);
@@ -371,7 +373,7 @@ impl Gathering {
         if sent > 0 {
             // A block's end that was asked again is counted twice by whoever sees it twice.
             let lost = (1.0 - received as f64 / sent as f64).max(0.0);
-            details.insert("lost_share".to_owned(), lost.into());
+            details.insert(LOST_SHARE.to_owned(), lost.into());
         }
     }
 
@@ -493,12 +495,13 @@ fn value(plan: &Plan, source: &Part, target: &Part) -> Option<f64> {
         Test::Latency | Test::Interleave | Test::Hotspot => source.reading?,
         Test::Overhead => source.reading? + target.reading?,
         Test::Rr => source.operations as f64 / source.seconds,
-        // What arrived counts; where nothing is lost, over the source's time, which covers the delivery of all of it.
+        // What arrived counts, over the time in which it was sent: what is lost, be it the whole tail of a block, was
+        // sent in that time too. Where nothing is lost the source's time covers the delivery of all of it.
         Test::Bidir if lossy => {
-            source.received_bytes as f64 / source.seconds + target.received_bytes as f64 / target.seconds
+            source.received_bytes as f64 / target.seconds + target.received_bytes as f64 / source.seconds
         }
         Test::Bidir => (source.received_bytes + target.received_bytes) as f64 / source.seconds,
-        _ if lossy => target.received_bytes as f64 / target.seconds,
+        _ if lossy => target.received_bytes as f64 / source.seconds,
         _ => source.sent_bytes as f64 / source.seconds,
     })
 }
@@ -579,7 +582,10 @@ fn cpu_end(outcomes: &[&Outcome], transactions: bool, bytes: Option<fn(&Part) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outline;
+    use crate::pair::Place;
     use crate::plan::End;
+    use crate::request::Request;
 
     fn outcome(end: End, disturbed: &[bool]) -> Outcome {
         let part = |&disturbed: &bool| Part {
@@ -668,5 +674,62 @@ mod tests {
         let carriers = cpu.carriers.unwrap();
         assert!(is_near(carriers.attributed, 1.31), "{carriers:?}");
         assert!(is_near(carriers.service_demand_us_per_transaction, 1.31e6 / 1750.0), "{carriers:?}");
+    }
+
+    /// A plan for datagrams, and a pair of one block: of ten bytes sent in a second one arrived, within a hundredth of it.
+    fn lossy(test: Test) -> (Plan, Outcomes) {
+        let request = Request::new("udp", test.name());
+        let plan = outline::plan(&request, Level::Udp, test, &Place::Processes).unwrap();
+        let mut outcomes = outcomes(&[false], &[false]);
+        let (source, target) = (&mut outcomes.source.blocks[0], outcomes.target.as_mut().unwrap());
+        let part =
+            Part { seconds: 1.0, operations: 1000, sent_bytes: 1_000_000, send_errors: 7, ..Part::default() };
+        *source = Part { received_bytes: 50_000, reading: Some(1.0), cpu_seconds: 0.1, ..part };
+        target.blocks[0] = Part {
+            seconds: if test == Test::Bidir { 0.5 } else { 0.01 },
+            operations: 100,
+            received_bytes: 100_000,
+            cpu_seconds: 0.1,
+            ..Part::default()
+        };
+        (plan, outcomes)
+    }
+
+    fn cell(plan: Plan, outcomes: Outcomes) -> Cell {
+        let mut gathering = Gathering::new(Subject::Messages(plan));
+        gathering.add(vec![outcomes], None).unwrap();
+        gathering.cell().unwrap()
+    }
+
+    #[test]
+    fn what_arrived_counts_over_the_time_in_which_it_was_sent() {
+        let rates = |test: Test, names: &[&str]| -> Vec<f64> {
+            let (plan, outcomes) = lossy(test);
+            let cell = cell(plan, outcomes);
+            let details = names.iter().map(|name| cell.details[*name].as_f64().unwrap());
+            std::iter::once(cell.value).chain(details).collect()
+        };
+        assert_eq!(
+            rates(Test::Stream, &["received_bytes_per_second", "sent_bytes_per_second", "elapsed_seconds"]),
+            [1e5, 1e5, 1e6, 1.0]
+        );
+        assert_eq!(rates(Test::Stream, &["send_errors"]), [1e5, 7.0]);
+        let ways = ["forward_bytes_per_second", "back_bytes_per_second"];
+        assert_eq!(rates(Test::Bidir, &ways), [2e5, 1e5, 1e5]);
+        assert_eq!(rates(Test::Interleave, &["long_transfer_bytes_per_second"]), [1.0, 1e5]);
+    }
+
+    #[test]
+    fn where_some_was_lost_all_ends_cost_is_by_what_arrived() {
+        let (plan, outcomes) = lossy(Test::Stream);
+        let mut cell = cell(plan, outcomes);
+        assert_eq!(cell.details[LOST_SHARE], 0.9);
+        // A tenth of a second at either end: for 1 MB that was sent, and for 100 kB that arrived.
+        let us_per_kb = |bytes: f64| 0.1e6 / (bytes / 1024.0);
+        let close = |said: Option<f64>, due: f64| (said.unwrap() / due - 1.0).abs() < 1e-9;
+        assert!(close(cell.cpu.source.service_demand_us_per_kb, us_per_kb(1e6)), "{:?}", cell.cpu);
+        assert!(close(cell.service_demand_us_per_kb(), 2.0 * us_per_kb(1e5)), "{:?}", cell.cpu);
+        cell.details.insert(LOST_SHARE.to_owned(), 1.0.into());
+        assert_eq!(cell.service_demand_us_per_kb(), None, "for nothing");
     }
 }

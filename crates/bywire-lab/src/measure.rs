@@ -28,7 +28,7 @@ use crate::pair::{self, Cores, Place};
 pub use crate::places::Places;
 use crate::plan::{Job, Level, MemoryPlan, Outcome, Plan, Test};
 use crate::request::Ethernet;
-pub use crate::request::{Request, parse_cores};
+pub use crate::request::{Request, parse_congestion, parse_cores};
 use crate::statistics::median;
 use crate::test::nhalf;
 use crate::web;
@@ -166,6 +166,7 @@ impl Measurement {
             ("spin", request.spin.is_some()),
             ("epoll", request.epoll),
             ("nagle", request.nagle.is_some()),
+            ("congestion", request.congestion.is_some()),
             ("verify", request.verify),
             ("lent", request.lent),
             ("untouched", request.untouched),
@@ -441,6 +442,19 @@ mod tests {
                 "2 ends that poll would take turns on one core",
             ),
             (refusal(|r| r.size_bytes = Some(0)), "a --size of 1 to"),
+            (
+                refusal(|r| {
+                    (r.test, r.size_bytes, r.connections) = ("streams".into(), Some(8 << 20), Some(64))
+                }),
+                "64 connections with messages of 8MiB would keep too much memory: give a --size of up to 4194304 bytes",
+            ),
+            (
+                refusal(|r| {
+                    (r.level, r.test) = ("msg".into(), "fanin".into());
+                    (r.size_bytes, r.connections) = (Some((64 << 20) - 1), Some(5));
+                }),
+                "fewer --connections",
+            ),
             (refusal(|r| r.time_seconds = Some(f64::NAN)), "--time"),
             (refusal(|r| r.integrity = Some(true)), "--integrity means nothing"),
             (refusal(|r| (r.level, r.between) = ("sock".into(), Some("threads".into()))), "joins programs"),

@@ -146,7 +146,7 @@ impl Netperf {
     /// the banner, from `cpu` the utilisation of the core that each end is pinned to (so one CPU counts, and a
     /// shared machine is not counted twice). From `details`: `elapsed_seconds`,
     /// `source_send_socket_bytes`, `target_receive_socket_bytes` and the other two of that form; for `udp stream` also
-    /// `messages_sent`, `messages_received` and, if there were any, `send_errors`. A response is as long as the request unless the parameter
+    /// `messages_sent`, `messages_received` and `send_errors`. A response is as long as the request unless the parameter
     /// `response-size` (or `response_size`) says otherwise.
     ///
     /// # Errors
@@ -244,7 +244,7 @@ impl UdpStream {
             sent_seconds: seconds,
             received_seconds: seconds,
             messages_sent,
-            send_errors: whole(cell, "send_errors").unwrap_or(0),
+            send_errors: whole(cell, "send_errors")?,
             messages_received,
             sent_megabits_per_second: sent * 8.0 / 1e6,
             received_megabits_per_second: received * 8.0 / 1e6,

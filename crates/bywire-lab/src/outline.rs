@@ -58,6 +58,7 @@ pub(crate) fn refuse_what_means_nothing(request: &Request, level: Level, test: T
         ("verify", request.verify && test == Test::Breakdown),
         ("socket-buffer", request.socket_buffer_bytes.is_some() && !socket),
         ("nagle", request.nagle.is_some() && !matches!(level, Level::Tcp | Level::Sock)),
+        ("congestion", request.congestion.is_some() && !matches!(level, Level::Tcp | Level::Sock)),
         ("epoll", request.epoll && !matches!(level, Level::Unix | Level::Tcp | Level::Sock)),
         // Who asks the kernel again and again waits for nothing.
         ("spin", request.spin == Some(true) && request.epoll && level != Level::Sock),
@@ -138,6 +139,15 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
             "a message of {bytes} bytes is out of bounds at level {level}: give a --size of 1 to {longest} bytes"
         );
     }
+    let connections = u64::from(request.connections.unwrap_or(CONNECTIONS));
+    let longest_of_many = crowd::BYTES_MAX / connections.max(1);
+    ensure!(
+        !test.is_crowd() || size_bytes.max(response_bytes) <= longest_of_many,
+        "{connections} connections with messages of {} would keep too much memory: give a --size of up to {longest_of_many} \
+         bytes, or fewer --connections, so that one message of each has no more than {} together",
+        size::show(size_bytes),
+        size::show(crowd::BYTES_MAX)
+    );
     ensure!(
         test != Test::Overhead || size_bytes <= overhead::BURST_BYTES_MAX,
         "overhead is measured up to {}: give a --size within that",
@@ -172,6 +182,7 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
         verify: request.verify,
         untouched: request.untouched,
         nagle: request.nagle.unwrap_or(false),
+        congestion: request.congestion.clone(),
         socket_buffer_bytes: request.socket_buffer_bytes,
         integrity: request.integrity,
         lent: request.lent,
@@ -183,6 +194,7 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
         spoke: None,
         burden_percent: request.burden_percent.unwrap_or(0).min(burden::PERCENT_MAX),
         bind: place.target_address(),
+        source: None,
         // Each pair gets one of its own.
         cookie: String::new(),
         deadline_seconds: blocks.deadline_seconds(),
@@ -217,6 +229,7 @@ pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTree
     set("block_us", Some(plan.block_us.into()));
     set("epoll", plan.epoll.then(|| true.into()));
     set("nagle", matches!(plan.level, Level::Tcp | Level::Sock).then(|| on_off(plan.nagle)));
+    set("congestion", plan.congestion.clone().map(Value::from));
     let mtu_bytes = request
         .mtu_bytes
         .or_else(|| matches!(place, Place::Namespaces(_) | Place::Nodes { .. }).then_some(MTU_BYTES));

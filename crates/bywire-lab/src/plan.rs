@@ -59,6 +59,9 @@ pub struct Plan {
     pub untouched: bool,
     /// Leave Nagle's algorithm on (`tcp`).
     pub nagle: bool,
+    /// Algorithm of congestion control (`tcp`); absent for the system's own.
+    #[serde(default)]
+    pub congestion: Option<String>,
     /// Socket buffers asked for, in bytes, in both directions at both ends.
     pub socket_buffer_bytes: Option<u64>,
     /// The message layer's own end-to-end check; absent for its default.
@@ -83,6 +86,10 @@ pub struct Plan {
     pub burden_percent: u32,
     /// The address that the target listens on.
     pub bind: IpAddr,
+    /// The only address that the target takes a source from; absent where both ends are on one machine. What a datagram
+    /// says of where it comes from is anybody's word: this is from where the test was asked for over TCP.
+    #[serde(default)]
+    pub source: Option<IpAddr>,
     /// Known to the two ends only, so that a stranger's connection is not taken for the source's.
     pub cookie: String,
     /// A worker that has not finished by then ends itself.
@@ -292,7 +299,7 @@ pub struct Outcome {
 /// One end's part of one block.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// When this end began it, or on a lossy level a stream to it, by the machine's monotonic clock.
+    /// When this end began it, by the machine's monotonic clock.
     #[serde(default)]
     pub began_ns: u64,
     /// How long this end was at it.
@@ -315,6 +322,9 @@ pub struct Part {
     /// How far it had got meanwhile, at the end of a crowd's connection that counts: see [`crate::pace`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
+    /// Sends that the system refused and that were made again.
+    #[serde(default)]
+    pub send_errors: u64,
     /// Why the block counts as disturbed; empty when clean.
     pub disturbed: Vec<String>,
 }

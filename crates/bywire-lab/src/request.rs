@@ -52,6 +52,8 @@ pub struct Request {
     pub epoll: bool,
     /// Nagle's algorithm (`tcp`); off by default.
     pub nagle: Option<bool>,
+    /// The kernel's algorithm of congestion control, by its name (`tcp`); the system's own by default.
+    pub congestion: Option<String>,
     /// Compare every byte of every payload.
     pub verify: bool,
     /// Write and read no more of a payload than its first 8 bytes.
@@ -147,6 +149,22 @@ impl Ethernet {
         let carriage = ethernet::carriage(link, mtu_bytes, coalesce, segmentation)?;
         Ok(Some(Self { protocol, carriage }))
     }
+}
+
+/// The kernel's names of algorithms have fewer bytes than this (`TCP_CA_NAME_MAX`).
+const CONGESTION_BYTES_END: usize = 16;
+
+/// Reads the name of an algorithm of congestion control.
+///
+/// # Errors
+/// No algorithm can have that name.
+pub fn parse_congestion(text: &str) -> Result<String> {
+    let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+    ensure!(
+        is_name && (1..CONGESTION_BYTES_END).contains(&text.len()),
+        "no algorithm has that name: give one such as reno, of those in /proc/sys/net/ipv4/tcp_available_congestion_control"
+    );
+    Ok(text.to_owned())
 }
 
 /// Reads `A,B` as two cores.

@@ -9,6 +9,11 @@ use crate::cell::Percentiles;
 /// How many times [`bootstrap`] draws.
 const RESAMPLES: usize = 2000;
 
+/// Of fewer pairs nothing has an interval: even from the least to the greatest, three hold the true median in 75 of 100
+/// cells, two in 50. Of five that holds it in 94, and it is what the bootstrap gives; of more the bootstrap's holds it in
+/// 89 to 95.
+pub const INTERVAL_PAIRS_MIN: usize = 5;
+
 /// The median of `values`, in their unit; the mean of the middle two when their number is even.
 ///
 /// NaN for no values, so that a cell without blocks cannot pass for a measured one.
@@ -28,22 +33,23 @@ pub fn median_over_pairs(blocks: &[(u32, f64)]) -> f64 {
 /// The 95 % percentile-bootstrap interval of [`median_over_pairs`], as `[low, high]` in the unit of the values.
 ///
 /// Pairs are resampled, not blocks: one program differs from itself between fresh mappings by more than its
-/// blocks differ among themselves. The same `seed` gives the same interval. One pair gives a width of nought.
-pub fn bootstrap_median_over_pairs(blocks: &[(u32, f64)], seed: u64) -> [f64; 2] {
+/// blocks differ among themselves. The same `seed` gives the same interval. `None` below [`INTERVAL_PAIRS_MIN`].
+pub fn bootstrap_median_over_pairs(blocks: &[(u32, f64)], seed: u64) -> Option<[f64; 2]> {
     let pairs = pair_medians(blocks);
     bootstrap(pairs.len(), seed, |drawn| median(&drawn.iter().map(|&pair| pairs[pair]).collect::<Vec<_>>()))
 }
 
-/// The 95 % percentile-bootstrap interval of whatever `of` makes of a number of `pairs` drawn anew, each by its place.
-pub fn bootstrap(pairs: usize, seed: u64, of: impl Fn(&[usize]) -> f64) -> [f64; 2] {
-    if pairs == 0 {
-        return [f64::NAN; 2];
+/// The 95 % percentile-bootstrap interval of whatever `of` makes of a number of `pairs` drawn anew, each by its place;
+/// `None` below [`INTERVAL_PAIRS_MIN`].
+pub fn bootstrap(pairs: usize, seed: u64, of: impl Fn(&[usize]) -> f64) -> Option<[f64; 2]> {
+    if pairs < INTERVAL_PAIRS_MIN {
+        return None;
     }
     let mut random = SplitMix(seed);
     let mut values: Vec<f64> =
         (0..RESAMPLES).map(|_| of(&(0..pairs).map(|_| random.below(pairs)).collect::<Vec<_>>())).collect();
     values.sort_by(f64::total_cmp);
-    [quantile_of_sorted(&values, 0.025), quantile_of_sorted(&values, 0.975)]
+    Some([quantile_of_sorted(&values, 0.025), quantile_of_sorted(&values, 0.975)])
 }
 
 /// Which of `values` lie outside Tukey's fences, 1.5 interquartile ranges beyond the quartiles.
@@ -175,8 +181,8 @@ mod tests {
     #[test]
     fn bootstrap_is_repeatable_and_holds_the_median() {
         let blocks: Vec<(u32, f64)> = (0..50).map(|i| (i / 10, f64::from(i / 10) + 10.0)).collect();
-        let interval = bootstrap_median_over_pairs(&blocks, 7);
-        assert_eq!(interval, bootstrap_median_over_pairs(&blocks, 7));
+        let interval = bootstrap_median_over_pairs(&blocks, 7).unwrap();
+        assert_eq!(Some(interval), bootstrap_median_over_pairs(&blocks, 7));
         assert!(interval[0] < 12.0 && 12.0 < interval[1], "{interval:?}");
         assert!(interval[0] >= 10.0 && interval[1] <= 14.0, "{interval:?}");
     }
@@ -186,8 +192,17 @@ mod tests {
         // Within a pair the blocks scatter widely, but the pairs agree: no width is left.
         let blocks: Vec<(u32, f64)> =
             (0..5).flat_map(|pair| [(pair, 1.0), (pair, 5.0), (pair, 9.0)]).collect();
-        assert_eq!(bootstrap_median_over_pairs(&blocks, 1), [5.0, 5.0]);
-        assert!(bootstrap_median_over_pairs(&[], 1)[0].is_nan());
+        assert_eq!(bootstrap_median_over_pairs(&blocks, 1), Some([5.0, 5.0]));
+    }
+
+    #[test]
+    fn fewer_than_five_pairs_have_no_interval_and_five_have_all_of_theirs() {
+        let blocks: Vec<(u32, f64)> = (0..5).map(|pair| (pair, f64::from(pair * pair))).collect();
+        for pairs in 0..5 {
+            assert_eq!(bootstrap_median_over_pairs(&blocks[..pairs], 1), None, "{pairs} pairs");
+        }
+        // The median lies outside where all five fall on one side of it: in 2 of 32 cells.
+        assert_eq!(bootstrap_median_over_pairs(&blocks, 1), Some([0.0, 16.0]));
     }
 
     #[test]
@@ -198,7 +213,7 @@ mod tests {
         let covered = (0..200u64)
             .filter(|&seed| {
                 let blocks: Vec<(u32, f64)> = (0..9).map(|pair| (pair, uniform())).collect();
-                let [low, high] = bootstrap_median_over_pairs(&blocks, seed);
+                let [low, high] = bootstrap_median_over_pairs(&blocks, seed).unwrap();
                 low <= 0.5 && 0.5 <= high
             })
             .count();

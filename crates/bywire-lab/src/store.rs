@@ -1,16 +1,23 @@
 //! A stored session: a directory with `session.json` and `cells.jsonl`, one cell a line.
 //!
-//! Each cell is appended as soon as it is measured, so an interrupted session keeps what it has; a last line that
-//! was torn off in the middle is left out when the session is read again, and [`cut_off`] says so.
+//! While several cells are measured in turn, each is kept in a file of its own under `running`, written again after each
+//! of its pairs; together they are appended once they are complete or cut short. So a session that is interrupted, or
+//! killed, at any moment keeps every pair that it has taken. A last line that was torn off in the middle is left out when
+//! the session is read again, and [`cut_off`] says so.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
 use crate::cell::{CELL_SCHEMA, Cell, SESSION_SCHEMA, Session};
+use crate::statistics::INTERVAL_PAIRS_MIN;
 
 const SESSION_FILE: &str = "session.json";
 const CELLS_FILE: &str = "cells.jsonl";
+const RUNNING: &str = "running";
 
 /// Why a session could not be stored or read.
 #[derive(Debug, thiserror::Error)]
@@ -98,7 +105,7 @@ impl Store {
     /// # Errors
     /// When the cell has no value, or cannot be written (a full disk, say); what was stored before stays.
     pub fn append(&mut self, cell: &Cell) -> Result<(), StoreError> {
-        if !(cell.value.is_finite() && cell.ci95.iter().all(|bound| bound.is_finite())) {
+        if !has_value(cell) {
             return Err(StoreError::Empty { level: cell.level.clone(), test: cell.test.clone() });
         }
         let mut line = json(cell);
@@ -112,19 +119,44 @@ impl Store {
         Ok(())
     }
 
+    /// Keeps what there is of the cell at `place` among those that are being measured, instead of what was kept of it
+    /// before. One without a value is not kept.
+    ///
+    /// # Errors
+    /// When it cannot be written; the older version then stays.
+    pub fn keep_running(&self, place: usize, cell: &Cell) -> Result<(), StoreError> {
+        if !has_value(cell) {
+            return Ok(());
+        }
+        let running = self.directory.join(RUNNING);
+        match fs::create_dir(&running) {
+            Err(reason) if reason.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(file_error("write", &running, reason));
+            }
+            _ => replace(&running.join(format!("{place:04}.json")), &json(cell)),
+        }
+    }
+
+    /// Removes what [`Store::keep_running`] kept, once all of it has been appended.
+    ///
+    /// # Errors
+    /// When it cannot be removed; it then costs room and nothing else.
+    pub fn forget_running(&self) -> Result<(), StoreError> {
+        let running = self.directory.join(RUNNING);
+        match fs::remove_dir_all(&running) {
+            Err(reason) if reason.kind() != io::ErrorKind::NotFound => {
+                Err(file_error("remove", &running, reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Writes the session's own facts again, all at once: seconds so far, absences, whether it is complete.
     ///
     /// # Errors
     /// When it cannot be written; the older version then stays.
     pub fn save(&self, session: &Session) -> Result<(), StoreError> {
-        let path = self.directory.join(SESSION_FILE);
-        let fresh = self.directory.join("session.json.new");
-        let text = json(session);
-        let written = fs::write(&fresh, text + "\n").and_then(|()| fs::rename(&fresh, &path));
-        written.map_err(|reason| {
-            let _absent = fs::remove_file(&fresh);
-            file_error("write", &path, reason)
-        })
+        replace(&self.directory.join(SESSION_FILE), &json(session))
     }
 
     /// Where it is stored.
@@ -144,12 +176,29 @@ pub fn read(directory: &Path) -> Result<Session, StoreError> {
     }
     let text = read_text(&path)?;
     let mut session: Session =
-        serde_json::from_str(&text).map_err(|error| malformed(&path, error.line(), error))?;
+        parsed(text.as_bytes()).map_err(|error| malformed(&path, error.line().max(1), error))?;
     if session.schema != SESSION_SCHEMA {
         let reason = format!("schema {} rather than {SESSION_SCHEMA}", session.schema);
         return Err(malformed(&path, 1, reason));
     }
-    session.cells = read_cells(&directory.join(CELLS_FILE))?;
+    // Before those that are complete: one that moves meanwhile is then read twice, not never.
+    let running = read_running(&directory.join(RUNNING))?;
+    let path = directory.join(CELLS_FILE);
+    let is_torn;
+    (session.cells, is_torn) = read_cells(&path)?;
+    for cell in running {
+        // It was killed between the two.
+        let is_known = session.cells.iter().any(|known| {
+            (&known.level, &known.test, known.moments.first())
+                == (&cell.level, &cell.test, cell.moments.first())
+        });
+        if !is_known {
+            session.cells.push(cell);
+        }
+    }
+    if session.cells.is_empty() && is_torn {
+        return Err(StoreError::CutOff { path });
+    }
     Ok(session)
 }
 
@@ -203,7 +252,8 @@ pub fn newest_first(places: &[&Path]) -> Vec<PathBuf> {
     sessions.into_iter().map(|(_, path)| path).collect()
 }
 
-fn read_cells(path: &Path) -> Result<Vec<Cell>, StoreError> {
+/// The whole lines, and whether something follows the last one.
+fn read_cells(path: &Path) -> Result<(Vec<Cell>, bool), StoreError> {
     let bytes = fs::read(path).map_err(|reason| file_error("read", path, reason))?;
     // What follows the last line end was torn off while it was written, perhaps within a character.
     let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
@@ -212,17 +262,81 @@ fn read_cells(path: &Path) -> Result<Vec<Cell>, StoreError> {
         if line.is_empty() {
             continue;
         }
-        let cell: Cell = serde_json::from_slice(line).map_err(|error| malformed(path, index + 1, error))?;
-        if cell.schema != CELL_SCHEMA {
-            let reason = format!("schema {} rather than {CELL_SCHEMA}", cell.schema);
-            return Err(malformed(path, index + 1, reason));
-        }
-        cells.push(cell);
+        cells.push(parsed_cell(line).map_err(|reason| malformed(path, index + 1, reason))?);
     }
-    if cells.is_empty() && whole < bytes.len() {
-        return Err(StoreError::CutOff { path: path.to_owned() });
+    Ok((cells, whole < bytes.len()))
+}
+
+/// What was kept of cells that were being measured, in their order.
+fn read_running(directory: &Path) -> Result<Vec<Cell>, StoreError> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_whole = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "json");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_whole).collect();
+    paths.sort();
+    let mut cells = Vec::new();
+    for path in paths {
+        let line = match fs::read(&path) {
+            Err(reason) if reason.kind() == io::ErrorKind::NotFound => continue,
+            line => line.map_err(|reason| file_error("read", &path, reason))?,
+        };
+        cells.push(parsed_cell(&line).map_err(|reason| malformed(&path, 1, reason))?);
     }
     Ok(cells)
+}
+
+/// A cell out of a file, which anybody may have written; or what is wrong with it.
+fn parsed_cell(line: &[u8]) -> Result<Cell, String> {
+    let mut cell: Cell = parsed(line).map_err(|error| error.to_string())?;
+    if cell.schema != CELL_SCHEMA {
+        return Err(format!("schema {} rather than {CELL_SCHEMA}", cell.schema));
+    }
+    // Older versions gave one to any number of pairs.
+    cell.ci95 = cell.ci95.filter(|_| cell.pairs() >= INTERVAL_PAIRS_MIN);
+    Ok(cell)
+}
+
+/// JSON without control characters in any of its strings: they would reach the reader's terminal.
+fn parsed<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
+    let mut value: Value = serde_json::from_slice(text)?;
+    make_plain(&mut value);
+    serde_json::from_value(value)
+}
+
+fn make_plain(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = plain(text),
+        Value::Array(items) => items.iter_mut().for_each(make_plain),
+        Value::Object(parts) => {
+            for (name, mut part) in std::mem::take(parts) {
+                make_plain(&mut part);
+                parts.insert(plain(&name), part);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Line ends and tabulators become blanks; what else controls a terminal, or turns the direction of writing, goes.
+fn plain(text: &str) -> String {
+    let turns = |letter| matches!(letter, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars()
+        .map(|letter| if matches!(letter, '\n' | '\r' | '\t') { ' ' } else { letter })
+        .filter(|letter| !letter.is_control() && !turns(*letter))
+        .collect()
+}
+
+/// Writes a file anew, all at once.
+fn replace(path: &Path, text: &str) -> Result<(), StoreError> {
+    let fresh = path.with_extension("json.new");
+    let written = fs::write(&fresh, format!("{text}\n")).and_then(|()| fs::rename(&fresh, path));
+    written.map_err(|reason| {
+        let _absent = fs::remove_file(&fresh);
+        file_error("write", path, reason)
+    })
+}
+
+fn has_value(cell: &Cell) -> bool {
+    cell.value.is_finite() && cell.ci95.iter().flatten().all(|bound| bound.is_finite())
 }
 
 fn read_text(path: &Path) -> Result<String, StoreError> {

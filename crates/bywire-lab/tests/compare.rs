@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use bywire_lab::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, SESSION_SCHEMA, Session, Unit};
+use bywire_lab::cell::{Absence, Block, CELL_SCHEMA, Cell, CpuBothEnds, SESSION_SCHEMA, Session, Unit};
 use bywire_lab::compare::side::Side;
 use bywire_lab::compare::{Comparison, Rule, Verdict, benchmark_action, junit};
 use bywire_lab::gauge::{Gauge, Moment};
@@ -114,7 +114,7 @@ fn cell(index: usize) -> Cell {
         parameters: Default::default(),
         value: 1.0,
         unit: Unit::Nanoseconds,
-        ci95: [1.0, 1.0],
+        ci95: Some([1.0, 1.0]),
         mean: None,
         percentiles: None,
         histogram: Vec::new(),
@@ -219,6 +219,20 @@ fn without_the_machine_read_beside_it_a_comparison_would_be_misled() {
 }
 
 #[test]
+fn load_that_held_up_the_gauges_is_no_slow_down() {
+    let [before, mut after] = one_after_the_other(11, 0.0);
+    for cell in &mut after.sessions[0].cells {
+        for moment in &mut cell.moments {
+            (moment.before.line_ns, moment.after.line_ns) = (None, None);
+        }
+        cell.blocks.iter_mut().for_each(|block| block.value *= 5.0);
+    }
+    let comparison = Comparison::of(&before, &after, Rule::default());
+    assert_eq!(comparison.count(Verdict::TooFewPairs), CELLS);
+    assert!(comparison.rows.iter().all(|row| row.pairs_alone == 2 * ROUNDS as usize));
+}
+
+#[test]
 fn few_pairs_are_told_rather_than_judged() {
     let mut machine = Machine::new(5);
     let (before, after) = (side(vec![machine.session(2, 0.0)]), side(vec![machine.session(2, 0.5)]));
@@ -226,6 +240,44 @@ fn few_pairs_are_told_rather_than_judged() {
     assert_eq!(comparison.count(Verdict::TooFewPairs), CELLS);
     assert!(comparison.text().contains("too few pairs") && comparison.text().contains("--rounds"));
     assert!(junit::report(&comparison).unwrap().contains("skipped"));
+}
+
+fn corrupted() -> Absence {
+    Absence { level: "tcp".into(), test: Some("latency".into()), reason: "payload corrupted".into() }
+}
+
+#[test]
+fn what_is_missing_after_fails_in_every_form() {
+    let [before, mut after] = one_after_the_other(7, 0.0);
+    after.sessions[0].cells.truncate(1);
+    after.sessions[0].absent.push(corrupted());
+    let comparison = Comparison::of(&before, &after, Rule::default());
+    assert!(comparison.fails() && !comparison.is_worse());
+    assert_eq!((comparison.rows.len(), comparison.missing.len()), (1, CELLS - 1));
+    let text = comparison.text();
+    assert!(text.contains("missing after: payload corrupted") && text.contains("--allow-missing"), "{text}");
+    let (json, xml) = (comparison.json(), junit::report(&comparison).unwrap());
+    assert_eq!((json["missing"].as_u64(), json["fails"].as_bool()), (Some(CELLS as u64 - 1), Some(true)));
+    assert!(xml.contains("tests=\"12\"") && xml.contains("errors=\"11\""), "{xml}");
+    assert!(xml.contains("payload corrupted"), "{xml}");
+
+    let lenient = Comparison::of(&before, &after, Rule { allow_missing: true, ..Rule::default() });
+    assert!(!lenient.fails() && lenient.missing.len() == CELLS - 1);
+    assert!(junit::report(&lenient).unwrap().contains("errors=\"0\""));
+    let reversed = Comparison::of(&after, &before, Rule::default());
+    assert!(!reversed.fails() && reversed.added.len() == CELLS - 1, "what is new is no failure");
+}
+
+#[test]
+fn what_failed_in_the_middle_is_missing_unless_it_failed_before_too() {
+    let [mut before, mut after] = one_after_the_other(7, 0.0);
+    after.sessions[0].cells[0].blocks.retain(|block| block.pair < ROUNDS - 1);
+    assert!(!Comparison::of(&before, &after, Rule::default()).fails(), "an interrupt alone is no failure");
+    after.sessions[0].absent.push(corrupted());
+    let comparison = Comparison::of(&before, &after, Rule::default());
+    assert!(comparison.fails() && comparison.rows.len() == CELLS - 1);
+    before.sessions[0].absent.push(corrupted());
+    assert!(!Comparison::of(&before, &after, Rule::default()).fails());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The measuring core against real sockets and against endpoints that corrupt and lose messages.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -39,6 +39,7 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         verify: true,
         untouched: false,
         nagle: false,
+        congestion: None,
         socket_buffer_bytes: None,
         integrity: None,
         lent: false,
@@ -49,6 +50,7 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         spoke: None,
         burden_percent: 0,
         bind: [127, 0, 0, 1].into(),
+        source: None,
         cookie: format!("{:032x}", rand::random::<u128>()),
         deadline_seconds: 60,
     }
@@ -232,7 +234,10 @@ impl Wire {
     }
 }
 
-/// A test-only endpoint that may flip a byte of its n-th message, or lose every n-th.
+/// Which messages get lost: asked of each one that is sent, in order.
+type Loss = Box<dyn FnMut(Mark) -> bool + Send>;
+
+/// A test-only endpoint that may flip a byte of its n-th message, or lose some.
 struct Faulty<const RELIABLE: bool> {
     outgoing: Arc<Wire>,
     incoming: Arc<Wire>,
@@ -241,10 +246,11 @@ struct Faulty<const RELIABLE: bool> {
     sent: usize,
     flip_at: Option<usize>,
     shorten_at: Option<usize>,
-    lose_every: Option<usize>,
-    /// Sleeps this long before the payload after any other message.
-    late: Option<Duration>,
-    in_payload: bool,
+    lose: Option<Loss>,
+    /// Refuses every so-manieth attempt to send payload, as a system that is short of memory does.
+    refuse_every: Option<u64>,
+    attempts: u64,
+    send_errors: u64,
 }
 
 impl<const RELIABLE: bool> Faulty<RELIABLE> {
@@ -262,9 +268,10 @@ impl<const RELIABLE: bool> Faulty<RELIABLE> {
             sent: 0,
             flip_at: None,
             shorten_at: None,
-            lose_every: None,
-            late: None,
-            in_payload: false,
+            lose: None,
+            refuse_every: None,
+            attempts: 0,
+            send_errors: 0,
         }
     }
 }
@@ -273,9 +280,11 @@ impl<const RELIABLE_: bool> Endpoint for Faulty<RELIABLE_> {
     const RELIABLE: bool = RELIABLE_;
 
     fn try_send(&mut self, length: usize, mark: Mark) -> Result<bool> {
-        let was_in_payload = std::mem::replace(&mut self.in_payload, mark.kind() == Kind::Data);
-        if let Some(late) = self.late.filter(|_| self.in_payload && !was_in_payload) {
-            thread::sleep(late);
+        self.attempts += 1;
+        let is_refused = self.refuse_every.is_some_and(|every| self.attempts.is_multiple_of(every));
+        if is_refused && mark.kind() == Kind::Data {
+            self.send_errors += 1;
+            return Ok(false);
         }
         let mut messages = self.outgoing.messages();
         if messages.len() >= 64 {
@@ -290,7 +299,7 @@ impl<const RELIABLE_: bool> Endpoint for Faulty<RELIABLE_> {
         if self.shorten_at == Some(self.sent) {
             message.truncate(length - 1);
         }
-        if self.lose_every.is_none_or(|every| !self.sent.is_multiple_of(every)) {
+        if !self.lose.as_mut().is_some_and(|lose| lose(mark)) {
             messages.push_back(message);
             self.outgoing.arrived.notify_all();
         }
@@ -300,6 +309,10 @@ impl<const RELIABLE_: bool> Endpoint for Faulty<RELIABLE_> {
     fn try_receive(&mut self) -> Result<Option<Received>> {
         let message = self.incoming.messages().pop_front();
         message.map(|message| self.reader.read(&message)).transpose()
+    }
+
+    fn send_errors(&self) -> u64 {
+        self.send_errors
     }
 
     fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<()> {
@@ -314,21 +327,45 @@ impl<const RELIABLE_: bool> Endpoint for Faulty<RELIABLE_> {
     }
 }
 
+/// Longer than any end is patient.
+const NEVER: Duration = Duration::from_secs(60);
+
 /// Runs `test` between two faulty ends; what the target says, and the source if the target was content.
 fn with_faults<const RELIABLE: bool>(
     test: Test,
     fault: impl FnOnce(&mut Faulty<RELIABLE>),
 ) -> (Result<Outcome>, Option<Result<Outcome>>) {
-    let plan = plan(Level::Unix, test, 64);
-    let (mut source, mut target) = Faulty::<RELIABLE>::pair();
+    let (mut source, target) = Faulty::<RELIABLE>::pair();
     fault(&mut source);
-    let target_plan = plan.clone();
+    between(plan(Level::Unix, test, 64), vec![source], vec![target])
+}
+
+/// The same between such lanes. Nobody waits for ends that never come to one.
+fn between<const RELIABLE: bool>(
+    plan: Plan,
+    source: Vec<Faulty<RELIABLE>>,
+    target: Vec<Faulty<RELIABLE>>,
+) -> (Result<Outcome>, Option<Result<Outcome>>) {
+    let play = |end, mut lanes: Vec<_>| {
+        let (plan, (sender, receiver)) = (plan.clone(), mpsc::channel());
+        thread::spawn(move || sender.send(test::run(&plan, end, None, &mut lanes)));
+        receiver
+    };
+    let (source, target) = (play(End::Source, source), play(End::Target, target));
+    let outcome = |end: mpsc::Receiver<_>| end.recv_timeout(NEVER).expect("it neither hangs nor panics");
+    let target: Result<Outcome> = outcome(target);
     // The source is left behind when the target has failed: it would only wait for its patience to end.
-    let source =
-        thread::spawn(move || test::run(&plan, End::Source, None, std::slice::from_mut(&mut source)));
-    let target = test::run(&target_plan, End::Target, None, std::slice::from_mut(&mut target));
-    let source = target.is_ok().then(|| source.join().expect("the source does not panic"));
+    let source = target.is_ok().then(|| outcome(source));
     (target, source)
+}
+
+/// Loses every n-th message.
+fn every(n: usize) -> Option<Loss> {
+    let mut sent = 0;
+    Some(Box::new(move |_| {
+        sent += 1;
+        usize::is_multiple_of(sent, n)
+    }))
 }
 
 #[test]
@@ -359,12 +396,67 @@ fn a_short_message_fails_the_test() {
 }
 
 #[test]
-fn where_messages_may_be_lost_each_end_times_its_own_receiving() {
-    let late = Duration::from_millis(30);
+fn a_block_of_which_nothing_but_its_end_arrives_has_a_time() {
     for test in [Test::Stream, Test::Bidir] {
-        let (target, _) = with_faults::<false>(test, |source| source.late = Some(late));
-        for part in target.unwrap().blocks {
-            assert!(part.seconds > 0.0 && part.seconds < late.as_secs_f64() / 2.0, "{test}: {part:?}");
+        let lose: Loss = Box::new(|mark| mark.kind() == Kind::Data);
+        let (target, source) = with_faults::<false>(test, |source| source.lose = Some(lose));
+        for (source, target) in source.unwrap().unwrap().blocks.iter().zip(target.unwrap().blocks) {
+            assert_eq!(target.received_bytes, 64, "{test}: {target:?}");
+            assert!(source.seconds >= 1e-3, "{test}: {source:?}");
+            assert!((1e-9..NEVER.as_secs_f64()).contains(&target.seconds), "{test}: {target:?}");
+        }
+    }
+}
+
+#[test]
+fn sends_that_the_system_refused_are_counted() {
+    let (_, source) = with_faults::<false>(Test::Stream, |source| source.refuse_every = Some(2));
+    for part in source.unwrap().unwrap().blocks {
+        // Between any two messages that went one attempt was refused; the last of a block never is.
+        assert!(part.send_errors + 2 >= part.operations, "{part:?}");
+    }
+    let (_, source) = with_faults::<false>(Test::Stream, |_| {});
+    assert!(source.unwrap().unwrap().blocks.iter().all(|part| part.send_errors == 0));
+}
+
+#[test]
+fn asking_again_for_a_lost_end_is_no_time_of_sending() {
+    // An end asks again after 20 ms.
+    let (lost, asking_seconds) = (3, 0.015);
+    for test in [Test::Stream, Test::Bidir] {
+        let mut ends = HashMap::new();
+        let lose: Loss = Box::new(move |mark| {
+            let seen = ends.entry(mark.tag()).or_insert(0);
+            *seen += u32::from(mark.kind() == Kind::End);
+            mark.kind() == Kind::End && *seen <= lost
+        });
+        let (_, source) = with_faults::<false>(test, |source| source.lose = Some(lose));
+        let source = source.unwrap().unwrap();
+        let sending: f64 = source.blocks.iter().map(|part| part.seconds).sum();
+        let asking = asking_seconds * f64::from(lost) * source.blocks.len() as f64;
+        assert!(sending + asking < source.cpu_seconds, "{test}: {source:?}");
+    }
+}
+
+#[test]
+fn a_question_beside_a_long_transfer_is_asked_again_where_it_or_its_answer_was_lost() {
+    for is_answer in [false, true] {
+        let (mut source, mut target): (Vec<_>, Vec<_>) = (0..2).map(|_| Faulty::<false>::pair()).unzip();
+        let asked = if is_answer { &mut target[1] } else { &mut source[1] };
+        let mut sent = 0;
+        asked.lose = Some(Box::new(move |mark| {
+            sent += u64::from(mark.kind() == Kind::Data);
+            mark.kind() == Kind::Data && sent % 2 == 1
+        }));
+        let (target, source) = between(plan(Level::Udp, Test::Interleave, 64), source, target);
+        let (target, source) = (target.unwrap(), source.unwrap().unwrap());
+        let parts = || source.warmup.iter().chain(&source.blocks);
+        let (lost, answered) =
+            parts().fold((0, 0), |(lost, answered), part| (lost + part.lost, answered + part.operations));
+        assert!(answered > 0 && lost >= answered, "{lost} of {answered}");
+        // What was still on its way when the questions were over belongs to its own block.
+        for (source, target) in source.blocks.iter().zip(&target.blocks) {
+            assert_eq!(source.sent_bytes, target.received_bytes);
         }
     }
 }
@@ -372,13 +464,13 @@ fn where_messages_may_be_lost_each_end_times_its_own_receiving() {
 #[test]
 fn lost_messages_are_asked_for_again_where_a_level_may_lose_them() {
     for test in [Test::Stream, Test::Bidir] {
-        for every in [2, 3, 5] {
-            let (target, source) = with_faults::<false>(test, |source| source.lose_every = Some(every));
+        for n in [2, 3, 5] {
+            let (target, source) = with_faults::<false>(test, |source| source.lose = every(n));
             let (target, source) = (target.unwrap(), source.unwrap().unwrap());
-            assert_eq!((target.blocks.len(), source.blocks.len()), (3, 3), "{test} {every}");
+            assert_eq!((target.blocks.len(), source.blocks.len()), (3, 3), "{test} {n}");
             let received: u64 = target.blocks.iter().map(|part| part.received_bytes).sum();
             let sent: u64 = source.blocks.iter().map(|part| part.sent_bytes).sum();
-            assert!(received < sent, "{test} {every}: {received} of {sent}");
+            assert!(received < sent, "{test} {n}: {received} of {sent}");
         }
     }
 }

@@ -61,6 +61,16 @@ fn datagrams_lost_count_against_the_receiver_only() {
 }
 
 #[test]
+fn sends_that_failed_are_printed_and_never_made_up() {
+    let mut cell = generated_cell("udp", "stream", 0.0);
+    cell.details.insert("send_errors".into(), 17.into());
+    let text = Netperf::from_cell(&cell).unwrap().to_string();
+    assert!(text.contains(" 1000000     17 "), "{text}");
+    cell.details.remove("send_errors");
+    assert_eq!(Netperf::from_cell(&cell), Err(NetperfError::Missing("send_errors")));
+}
+
+#[test]
 fn a_response_may_be_longer_than_its_request() {
     let mut cell = generated_cell("udp", "rr", 10_000.0);
     cell.parameters.insert("response-size".into(), 64_000.into());
@@ -96,7 +106,7 @@ fn generated_cell(level: &str, test: &str, value: f64) -> Cell {
         ("send_socket_bytes", 425_984.into()),
         ("messages_sent", 1_000_000.into()),
         ("messages_received", 1_000_000.into()),
-        ("send_errors", 0.into()),
+        ("send_errors", 3.into()),
     ];
     Cell {
         schema: CELL_SCHEMA.into(),
@@ -108,7 +118,7 @@ fn generated_cell(level: &str, test: &str, value: f64) -> Cell {
         parameters: Default::default(),
         value,
         unit: Unit::BytesPerSecond,
-        ci95: [value, value],
+        ci95: Some([value, value]),
         mean: None,
         percentiles: None,
         histogram: Vec::new(),

@@ -9,6 +9,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bywire_lab::cell::{Cacheline, Cell, CpuEnd, Session, Unit};
 use bywire_lab::cpu::DISTURBED;
+use bywire_lab::gauge::{Gauge, Moment};
+use bywire_lab::report::merged::{by_preset, together};
 use bywire_lab::store::{self, Store, StoreError};
 use bywire_lab::{csv, report};
 use generated::{cell, cells_at, generated_session};
@@ -48,6 +50,53 @@ fn each_preset_has_a_page_of_its_own_in_the_one_file() {
     assert_eq!(names.len(), count, "a name stands twice");
     assert!(page.len() < PAGE_BYTES_MAX);
     assert_eq!(report::render_presets(&[generated_session()]), report::render(&generated_session()));
+}
+
+/// A session of one machine, whose half-RTTs take so many ns, as does the kernel's hand-off.
+fn machine(boot: &str, preset: &str, levels: &[(&'static str, f64)], hand_off_ns: f64) -> Session {
+    let mut session = Session { preset: preset.into(), cells: Vec::new(), ..generated_session() };
+    session.environment["boot"] = boot.into();
+    session.environment["cpu"]["model"] = format!("Processor {boot}").into();
+    for (level, ns) in levels {
+        session.cells.extend(cells_at((level, "link", None, *ns, 1.0), 8));
+    }
+    let floor = cell(("memory", "", None, 0.0, 0.0), "futex", None, hand_off_ns, Unit::Nanoseconds);
+    session.cells.push(floor);
+    session
+}
+
+#[test]
+fn several_machines_are_never_one() {
+    let fast = machine("one", "quick", &[("tcp", 20_000.0)], 60.0);
+    let slow = machine("two", "gm", &[("unix", 15_000.0), ("tcp", 60_000.0)], 300.0);
+    let presets = by_preset(vec![("fast".into(), fast.clone()), ("slow".into(), slow.clone())]);
+    let text = report::summary_text(&together(&presets));
+    let verdict =
+        text.lines().find(|line| line.starts_with("Half-RTT of short messages")).expect("a verdict");
+    for told in [
+        "unix · link · slow with 15.0 µs",
+        "1.33× shorter than tcp · link · fast",
+        "4.00× shorter than tcp · link · slow",
+    ] {
+        assert!(verdict.contains(told), "{told}: {verdict}");
+    }
+    assert!(!text.contains("futex") && text.contains("each machine stand in its own report"), "{text}");
+    let page = report::render_presets(&presets);
+    assert!(page.contains("fast") && page.contains("Processor one") && page.contains("Processor two"));
+    assert!(page.contains("What these machines deliver"));
+    let parts: Vec<&str> = ["all", "p1", "p2"]
+        .map(|place| {
+            let from = page.split(&format!("<div class=\"page\" id=\"{place}\">")).nth(1).expect(place);
+            from.split("<div class=\"page\"").next().unwrap()
+        })
+        .into();
+    assert!(!parts[0].contains("hand-off floor"), "whose would it be?");
+    assert!(parts[1].contains("333× the hand-off floor") && parts[2].contains("50.0× the hand-off floor"));
+
+    let same = machine("one", "gm", &[("unix", 15_000.0)], 60.0);
+    let presets = by_preset(vec![("fast".into(), fast), ("again".into(), same)]);
+    let text = report::summary_text(&together(&presets));
+    assert!(text.contains("1.33× shorter than tcp · link (") && text.contains("futex"), "{text}");
 }
 
 #[test]
@@ -351,11 +400,32 @@ fn ethernet_stands_in_the_tables_of_the_documents() {
 fn no_difference_is_claimed_where_intervals_overlap() {
     let mut session = generated_session();
     for cell in session.cells.iter_mut().filter(|cell| cell.test == "latency") {
-        cell.ci95 = [0.0, 1e9];
+        cell.ci95 = Some([0.0, 1e9]);
     }
     let text = report::summary_text(&session);
     assert!(text.contains("no measurable difference from unix · polling"), "{text}");
     assert!(!text.contains("shorter than"), "{text}");
+}
+
+#[test]
+fn nothing_is_claimed_by_fewer_pairs_than_an_interval_takes() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut session = generated_session();
+    for cell in session.cells.iter_mut().filter(|cell| cell.test == "latency" && cell.level != "msg") {
+        // An older version gave an interval to two pairs as well.
+        cell.blocks.retain(|block| block.pair < 2);
+    }
+    let store = stored(&session, directory.path());
+    let session = store::read(store.directory()).unwrap();
+    let unix = session.cells.iter().find(|cell| cell.level == "unix" && cell.test == "latency").unwrap();
+    assert_eq!(unix.ci95, None);
+    let text = report::summary_text(&session);
+    assert!(text.contains("; too few pairs for a verdict on unix · polling (2.00 µs"), "{text}");
+    assert!(!text.contains("shorter than"), "{text}");
+    assert!(text.contains("as many as"), "other questions have their verdicts: {text}");
+    assert!(report::render(&session).contains("<td class=\"figure\">too few pairs</td>"));
+    let line = csv::from_cells(&[unix.clone()]);
+    assert!(line.contains(",ns,,,"), "no interval in its fields: {line}");
 }
 
 #[test]
@@ -498,6 +568,52 @@ fn a_torn_last_line_costs_that_cell_only() {
     fs::write(&path, [b"{\"torn\n".as_slice(), &whole].concat()).unwrap();
     let error = store::read(store.directory()).unwrap_err().to_string();
     assert!(error.contains("cells.jsonl, line 1"), "{error}");
+}
+
+#[test]
+fn cells_that_are_being_measured_are_read_and_none_is_read_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut session = generated_session();
+    session.cells.truncate(2);
+    for (cell, began_unix_seconds) in session.cells.iter_mut().zip([1.5, 2.5]) {
+        let (before, after) = (Gauge::default(), Gauge::default());
+        cell.moments.push(Moment { pair: 0, began_unix_seconds, before, after });
+    }
+    let mut store = Store::create(&directory.path().join("session"), &session).unwrap();
+    let read = || store::read(&directory.path().join("session")).unwrap().cells;
+    for (place, cell) in session.cells.iter().enumerate() {
+        let early = Cell { blocks: cell.blocks[..1].to_vec(), ci95: None, ..cell.clone() };
+        store.keep_running(place, &early).unwrap();
+        store.keep_running(place, cell).unwrap();
+    }
+    store.keep_running(2, &Cell { value: f64::NAN, ..session.cells[0].clone() }).unwrap();
+    assert!(read() == session.cells);
+    for cell in &session.cells {
+        store.append(cell).unwrap();
+        assert!(read() == session.cells, "one of them stands in both places");
+    }
+    store.forget_running().unwrap();
+    store.forget_running().unwrap();
+    assert!(read() == session.cells);
+}
+
+#[test]
+fn what_controls_a_terminal_is_not_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let hostile = "a\u{1b}[2J\nb\u{7}\u{9b}\u{202e}c";
+    let mut session = generated_session();
+    session.preset = hostile.into();
+    session.environment = serde_json::json!({ hostile: [hostile] });
+    session.cells.truncate(1);
+    session.cells[0].level = hostile.into();
+    session.cells[0].parameters.insert(hostile.into(), hostile.into());
+    let store = stored(&session, directory.path());
+    let read = store::read(store.directory()).unwrap();
+    let plain = "a[2J bc";
+    assert_eq!((&*read.preset, &*read.cells[0].level), (plain, plain));
+    assert_eq!(read.environment, serde_json::json!({ plain: [plain] }));
+    assert_eq!(read.cells[0].parameters[plain], plain);
+    assert!(csv::from_cells(&read.cells).starts_with("level,"));
 }
 
 #[test]

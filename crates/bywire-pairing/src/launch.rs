@@ -42,6 +42,16 @@ pub enum LaunchError {
         /// What the kernel said.
         cause: io::Error,
     },
+    /// Nothing can be put where the loader would find it.
+    #[error("cannot {what} {}: {cause}; set BYWIRE_RUNTIME_DIR to a directory that you may write", path.display())]
+    Directory {
+        /// What was to be done.
+        what: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// What the kernel said.
+        cause: io::Error,
+    },
     /// The loader reads lists.
     #[error("{} cannot be told to the loader, which reads ` `, `:` and `$` as more than letters: choose another BYWIRE_RUNTIME_DIR", .0.display())]
     Place(PathBuf),
@@ -159,7 +169,11 @@ impl Launch {
         }
         let _gone_already = child.kill();
         let _gone = child.wait();
-        Err(LaunchError::Service("it ended before it listened".to_owned()))
+        Err(LaunchError::Service(format!(
+            "it ended before it listened at {}; set BYWIRE_RUNTIME_DIR to a directory that you may write, in which that name \
+             is at most 107 bytes long",
+            self.service.display()
+        )))
     }
 }
 
@@ -196,9 +210,10 @@ pub fn find_library() -> Result<PathBuf, LaunchError> {
 fn preload(directory: &Path, library: &Path) -> Result<PathBuf, LaunchError> {
     let failed = |what, path: &Path| {
         let path = path.to_owned();
-        move |cause| LaunchError::File { what, path, cause }
+        move |cause| LaunchError::Directory { what, path, cause }
     };
-    let library = fs::canonicalize(library).map_err(failed("find", library))?;
+    let absent = |cause| LaunchError::File { what: "find", path: library.to_owned(), cause };
+    let library = fs::canonicalize(library).map_err(absent)?;
     if directory.as_os_str().as_encoded_bytes().iter().any(|byte| b" :$".contains(byte)) {
         return Err(LaunchError::Place(directory.to_owned()));
     }

@@ -12,6 +12,10 @@ pub const SPIN_VARIABLE: &str = "BYWIRE_SOCKETS_SPIN";
 pub const CORES_VARIABLE: &str = "BYWIRE_SOCKETS_CORES";
 /// The file that the library adds a line to for whatever becomes of a connection.
 pub const LOG_VARIABLE: &str = "BYWIRE_LOG";
+/// The longest name of that file.
+pub const LOG_PATH_BYTES_MAX: usize = 255;
+/// A directory that the library makes as soon as it is loaded, so that whoever has started the program knows.
+pub const LOADED_VARIABLE: &str = "BYWIRE_SOCKETS_LOADED";
 /// How long a program waits for an answer before it does without.
 pub const PATIENCE_MS: i32 = 20;
 
@@ -62,6 +66,7 @@ kinds! {
     /// `token` names a bell that comes with this: programs of some other user ring it, and nobody else has it.
     Bell = 11,
     /// The program ends in order, or becomes another one. Of one that goes without this word, whatever was carried is cut.
+    /// Over what it had not ended, `first` bytes were sent in memory; `second` ends of that have sent or received some.
     Leave = 12,
 }
 

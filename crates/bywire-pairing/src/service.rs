@@ -80,8 +80,8 @@ struct Program {
     foreign: HashMap<u32, (u64, OwnedFd)>,
     /// What it has offered and not ended.
     offers: HashMap<u64, Standing>,
-    /// It has said that it ends.
-    is_leaving: bool,
+    /// It has said that it ends: the bytes of what it had not ended, and how many ends of that have moved any.
+    leaving: Option<[u64; 2]>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -175,6 +175,10 @@ impl Service {
 
     fn admit(&mut self) {
         for _ in 0..TURN {
+            if !self.closer.has_room() {
+                // As below.
+                return std::thread::sleep(PAUSE);
+            }
             let socket = match self.listener.accept() {
                 Ok(Some(socket)) => socket,
                 Ok(None) => return,
@@ -184,7 +188,7 @@ impl Service {
             let Ok(user) = socket.credentials().map(|found| found.uid) else { continue };
             let tag = self.next;
             // Whoever is too many is dropped and does without.
-            let is_welcome = (self.scope == Scope::User || self.closer.bears(user)) && self.users.admit(user);
+            let is_welcome = self.closer.bears(user) && self.users.admit(user);
             if !is_welcome {
                 self.discard(user, vec![socket.into()]);
                 continue;
@@ -192,7 +196,7 @@ impl Service {
             self.next += 1;
             let is_watched = self.poller.add(&socket, tag).is_ok();
             let (bell, foreign, offers) = (None, HashMap::new(), HashMap::new());
-            self.programs.insert(tag, Program { socket, user, bell, foreign, offers, is_leaving: false });
+            self.programs.insert(tag, Program { socket, user, bell, foreign, offers, leaving: None });
             if !is_watched {
                 self.dismiss(tag);
             }
@@ -211,6 +215,10 @@ impl Service {
         for _ in 0..TURN {
             let Some(program) = self.programs.get(&tag) else { return };
             let (mut buffer, user) = ([0; PACKET_BYTES], program.user);
+            // What it would send has to be closed, too.
+            if !self.closer.bears(user) {
+                return self.dismiss(tag);
+            }
             let (length, descriptors) = match program.socket.receive(&mut buffer) {
                 Ok(Received::Packet(length, descriptors)) => (length, descriptors),
                 Ok(Received::Nothing) => return,
@@ -243,13 +251,12 @@ impl Service {
             }
             Kind::Ask => self.tell(tag, Packet::new(Kind::Go, packet.token), &[]),
             Kind::End => {
-                self.end(tag, packet.token);
-                self.users.carried(user, packet.first);
+                self.end(tag, packet);
                 true
             }
             Kind::Leave => {
                 if let Some(program) = self.programs.get_mut(&tag) {
-                    program.is_leaving = true;
+                    program.leaving = Some([packet.first, packet.second]);
                 }
                 true
             }
@@ -309,7 +316,7 @@ impl Service {
     fn offer(&mut self, tag: u64, token: u64, identity: &Identity, segment: OwnedFd) -> bool {
         let Some(program) = self.programs.get_mut(&tag) else { return false };
         // It has not become another one after all.
-        program.is_leaving = false;
+        program.leaving = None;
         let (user, offers_count) = (program.user, program.offers.len());
         if program.bell.is_none() || program.offers.contains_key(&token) {
             return false;
@@ -436,11 +443,19 @@ impl Service {
         true
     }
 
-    fn end(&mut self, tag: u64, token: u64) {
-        if let Some(Standing::Waiting(end)) = self.forget(tag, token)
-            && let Some(offer) = self.waiting.take_back(&end, tag, token)
-        {
-            self.users.waits_no_more(offer.user);
+    fn end(&mut self, tag: u64, packet: &Packet) {
+        let Some(user) = self.programs.get(&tag).map(|program| program.user) else { return };
+        self.users.carried(user, packet.first);
+        match self.forget(tag, packet.token) {
+            Some(Standing::Waiting(end)) => {
+                if let Some(offer) = self.waiting.take_back(&end, tag, packet.token) {
+                    self.users.waits_no_more(offer.user);
+                }
+            }
+            Some(Standing::Paired { .. }) if (packet.first, packet.second) == (0, 0) => {
+                self.users.unused(user, 1);
+            }
+            _ => {}
         }
     }
 
@@ -455,8 +470,13 @@ impl Service {
             }
         }
         let carried = program.offers.values().filter(|standing| matches!(standing, Standing::Paired { .. }));
-        if !program.is_leaving {
-            self.users.cut(program.user, carried.count() as u64);
+        let carried = carried.count() as u64;
+        match program.leaving {
+            Some([bytes, used]) => {
+                self.users.carried(program.user, bytes);
+                self.users.unused(program.user, carried.saturating_sub(used));
+            }
+            None => self.users.cut(program.user, carried),
         }
         self.users.dismiss(program.user, program.offers.len());
         // With what it has sent and nobody has taken.

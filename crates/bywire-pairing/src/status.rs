@@ -16,6 +16,7 @@ pub(crate) const CARRIED_EVER: u8 = 130;
 pub(crate) const WAITING: u8 = 131;
 pub(crate) const BYTES: u8 = 132;
 pub(crate) const CUT: u8 = 133;
+pub(crate) const UNUSED: u8 = 134;
 
 /// How long [`ask`] waits.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -35,6 +36,8 @@ pub struct Status {
     pub bytes: u64,
     /// Ends of carried connections whose program was killed, so that the other end was reset.
     pub cut: u64,
+    /// Ends of [`Self::carried_ever`] that were over before they had sent or received a byte in memory.
+    pub unused: u64,
     /// Connections that were not carried, by [`Reason`].
     pub not_carried: Vec<(Reason, u64)>,
 }
@@ -98,6 +101,7 @@ impl std::ops::Add for Status {
             waiting: self.waiting + other.waiting,
             bytes: self.bytes.saturating_add(other.bytes),
             cut: self.cut + other.cut,
+            unused: self.unused.saturating_add(other.unused),
             not_carried: self.not_carried,
         }
     }
@@ -112,6 +116,7 @@ impl Status {
             WAITING => self.waiting = value,
             BYTES => self.bytes = value,
             CUT => self.cut = value,
+            UNUSED => self.unused = value,
             _ => self.not_carried.extend(Reason::of(code).map(|reason| (reason, value))),
         }
     }
@@ -125,6 +130,7 @@ impl Status {
             count(WAITING, self.waiting),
             count(BYTES, self.bytes),
             count(CUT, self.cut),
+            count(UNUSED, self.unused),
         ];
         let reasons = self.not_carried.iter().map(move |(reason, value)| count(*reason as u8, *value));
         own.into_iter().chain(reasons).chain([Packet::new(Kind::Done, 0)])

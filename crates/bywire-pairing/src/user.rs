@@ -151,6 +151,11 @@ impl Users {
         self.change(user, |known| known.counts.cut = known.counts.cut.saturating_add(ends));
     }
 
+    /// So many ends were paired and over before a byte went through memory.
+    pub fn unused(&mut self, user: u32, ends: u64) {
+        self.change(user, |known| known.counts.unused = known.counts.unused.saturating_add(ends));
+    }
+
     /// So many connections were not carried.
     pub fn note(&mut self, user: u32, reason: Reason, count: u64) {
         self.change(user, |known| {

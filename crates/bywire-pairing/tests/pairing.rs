@@ -1,64 +1,17 @@
 //! Programs and the service, over its socket: who is paired with whom, and who is not.
 
+mod stranger;
+
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use bywire_pairing::protocol::{Kind, PACKET_BYTES, Packet, VERSION, Verdict};
+use bywire_pairing::protocol::{Kind, Packet, Verdict};
 use bywire_pairing::reason::Reason;
 use bywire_pairing::service::{Service, StartError};
 use bywire_pairing::status;
 use bywire_pairing::user::Scope;
-use bywire_sys::memory::Mapping;
-use bywire_sys::socket::{Received, Socket};
-
-/// A program as the service sees it.
-struct Program {
-    socket: Socket,
-    memory: OwnedFd,
-}
-
-impl Program {
-    fn new(path: &Path) -> Self {
-        let socket = Socket::connect(path).expect("the service listens");
-        let (_, memory) = Mapping::create("bywire-test", 4096).expect("memory");
-        let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
-        socket.send(&hello.encode(), &[memory.as_fd(), memory.as_fd()]).expect("hello");
-        Self { socket, memory }
-    }
-
-    fn offer(&self, token: u64, connection: BorrowedFd<'_>) {
-        let offer = Packet::new(Kind::Offer, token).encode();
-        self.socket.send(&offer, &[connection, self.memory.as_fd()]).expect("an offer");
-    }
-
-    fn hear(&self) -> Option<(Packet, usize)> {
-        let end = Instant::now() + Duration::from_secs(5);
-        while Instant::now() < end {
-            let mut buffer = [0; PACKET_BYTES];
-            match self.socket.receive(&mut buffer).expect("a packet") {
-                Received::Packet(length, descriptors) => {
-                    return Some((
-                        Packet::decode(&buffer[..length]).expect("one of ours"),
-                        descriptors.len(),
-                    ));
-                }
-                Received::Nothing => std::thread::sleep(Duration::from_millis(1)),
-                Received::Closed => return None,
-            }
-        }
-        panic!("the service says nothing")
-    }
-
-    fn verdict(&self, token: u64) -> Verdict {
-        let (packet, descriptors) = self.hear().expect("an answer");
-        assert_eq!((packet.kind, packet.token), (Kind::Answer, token));
-        let verdict = Verdict::of(packet.code).expect("a verdict");
-        assert_eq!(descriptors, if verdict == Verdict::Paired { 3 } else { 0 });
-        verdict
-    }
-}
+use stranger::Stranger;
 
 fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
@@ -78,7 +31,7 @@ fn service() -> (tempfile::TempDir, std::path::PathBuf) {
 fn two_ends_of_one_connection_are_paired_and_each_hears_of_it() {
     let (_directory, path) = service();
     let (client, server) = connection();
-    let (first, second) = (Program::new(&path), Program::new(&path));
+    let (first, second) = (Stranger::new(&path), Stranger::new(&path));
     first.offer(1, client.as_fd());
     assert_eq!(first.verdict(1), Verdict::Waiting);
     second.offer(2, server.as_fd());
@@ -91,7 +44,7 @@ fn two_ends_of_one_connection_are_paired_and_each_hears_of_it() {
 #[test]
 fn what_is_no_established_connection_is_refused() {
     let (_directory, path) = service();
-    let program = Program::new(&path);
+    let program = Stranger::new(&path);
     let (client, server) = connection();
     drop(server);
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
@@ -105,7 +58,7 @@ fn what_is_no_established_connection_is_refused() {
 #[test]
 fn who_does_not_listen_is_not_flooded_and_keeps_what_it_has() {
     let (_directory, path) = service();
-    let (deaf, caller) = (Program::new(&path), Program::new(&path));
+    let (deaf, caller) = (Stranger::new(&path), Stranger::new(&path));
     let pairs: Vec<_> = (0..1000).map(|_| connection()).collect();
     for (token, (_, server)) in pairs.iter().enumerate() {
         deaf.offer(token as u64, server.as_fd());
@@ -130,8 +83,8 @@ fn who_does_not_listen_is_not_flooded_and_keeps_what_it_has() {
 #[test]
 fn an_offer_whose_descriptors_are_lost_on_the_way_may_be_repeated() {
     let (_directory, path) = service();
-    let program = Program::new(&path);
-    program.socket.send(&Packet::new(Kind::Offer, 7).encode(), &[]).expect("an offer");
+    let program = Stranger::new(&path);
+    program.say(&Packet::new(Kind::Offer, 7));
     assert_eq!(program.verdict(7), Verdict::Full);
 }
 
@@ -139,10 +92,10 @@ fn an_offer_whose_descriptors_are_lost_on_the_way_may_be_repeated() {
 fn an_offer_that_is_over_pairs_with_nobody() {
     let (_directory, path) = service();
     let (client, server) = connection();
-    let (first, second) = (Program::new(&path), Program::new(&path));
+    let (first, second) = (Stranger::new(&path), Stranger::new(&path));
     first.offer(1, client.as_fd());
     assert_eq!(first.verdict(1), Verdict::Waiting);
-    first.socket.send(&Packet::new(Kind::End, 1).encode(), &[]).expect("an end");
+    first.say(&Packet::new(Kind::End, 1));
     second.offer(2, server.as_fd());
     assert_eq!(second.verdict(2), Verdict::Waiting);
     drop(second);
@@ -156,7 +109,7 @@ fn an_offer_that_is_over_pairs_with_nobody() {
 fn the_service_keeps_no_descriptor_that_would_hold_up_an_end() {
     let (_directory, path) = service();
     let (client, mut server) = connection();
-    let program = Program::new(&path);
+    let program = Stranger::new(&path);
     program.offer(1, client.as_fd());
     assert_eq!(program.verdict(1), Verdict::Waiting);
     drop(client);
@@ -167,16 +120,16 @@ fn the_service_keeps_no_descriptor_that_would_hold_up_an_end() {
 #[test]
 fn who_breaks_the_rules_is_dropped_and_nobody_else() {
     let (_directory, path) = service();
-    let honest = Program::new(&path);
+    let honest = Stranger::new(&path);
     for packet in [Packet::new(Kind::Go, 0), Packet { first: 1, ..Packet::new(Kind::Hello, 0) }] {
-        let program = Program::new(&path);
-        program.socket.send(&packet.encode(), &[]).expect("a packet");
+        let program = Stranger::new(&path);
+        program.say(&packet);
         assert!(program.hear().is_none(), "{packet:?}");
     }
-    let program = Program::new(&path);
+    let program = Stranger::new(&path);
     program.socket.send(b"garbage", &[]).expect("a packet");
     assert!(program.hear().is_none());
-    honest.socket.send(&Packet::new(Kind::Ask, 9).encode(), &[]).expect("a question");
+    honest.say(&Packet::new(Kind::Ask, 9));
     assert_eq!(honest.hear().expect("an answer").0.kind, Kind::Go);
 }
 
@@ -184,12 +137,12 @@ fn who_breaks_the_rules_is_dropped_and_nobody_else() {
 fn reasons_are_counted_and_a_second_service_finds_the_first() {
     let (_directory, path) = service();
     assert!(matches!(Service::start(&path, Scope::User), Err(StartError::Served(_))));
-    let program = Program::new(&path);
+    let program = Stranger::new(&path);
     for _ in 0..2 {
         let note = Packet { code: Reason::Urgent as u8, first: 3, ..Packet::new(Kind::Note, 0) };
-        program.socket.send(&note.encode(), &[]).expect("a note");
+        program.say(&note);
     }
-    program.socket.send(&Packet::new(Kind::Ask, 1).encode(), &[]).expect("a question");
+    program.say(&Packet::new(Kind::Ask, 1));
     assert_eq!(program.hear().expect("an answer").0.kind, Kind::Go);
     assert_eq!(status::ask(&path).expect("a status").not_carried, [(Reason::Urgent, 6)]);
 }
@@ -205,24 +158,56 @@ fn a_dead_services_name_is_taken_and_an_idle_one_gives_it_up() {
     assert!(!path.exists());
 }
 
+/// Nobody reads the first end, which has to wait for ten minutes where its last descriptor is closed: by the service.
+fn lingering() -> (TcpStream, TcpStream) {
+    let (client, server) = connection();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&server, 4096).expect("a small one");
+    rustix::net::sockopt::set_socket_send_buffer_size(&client, 1 << 20).expect("a large one");
+    client.set_nonblocking(true).expect("it does not wait");
+    while std::io::Write::write(&mut &client, &[0; 65_536]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&client, Some(Duration::from_secs(600))).expect("it lingers");
+    (client, server)
+}
+
 #[test]
 fn who_makes_closing_take_its_time_holds_up_nobody_else() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("pairing");
     let mut service = Service::start(&path, Scope::Machine).expect("a service");
-    let (slow, honest) = (Program::new(&path), Program::new(&path));
-    let (client, _server) = connection();
-    client.set_nonblocking(true).expect("it does not wait");
-    // Nobody reads it, so its end has to wait for ten minutes where its last descriptor is closed: by the service.
-    while std::io::Write::write(&mut &client, &[0; 65_536]).is_ok() {}
-    rustix::net::sockopt::set_socket_linger(&client, Some(Duration::from_secs(600))).expect("it lingers");
+    let (slow, honest) = (Stranger::new(&path), Stranger::new(&path));
+    let (client, _server) = lingering();
     slow.offer(1, client.as_fd());
     drop(client);
     std::thread::spawn(move || service.serve(Duration::from_secs(60)));
     for question in 0..100 {
-        honest.socket.send(&Packet::new(Kind::Ask, question).encode(), &[]).expect("a question");
+        honest.say(&Packet::new(Kind::Ask, question));
         assert_eq!(honest.hear().expect("an answer").0.kind, Kind::Go);
     }
+}
+
+#[test]
+fn who_holds_up_too_much_is_not_served_before_that_is_over() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pairing");
+    let mut service = Service::start(&path, Scope::Machine).expect("a service");
+    let slow = Stranger::new(&path);
+    let (clients, servers): (Vec<_>, Vec<_>) = (0..16).map(|_| lingering()).unzip();
+    for (token, client) in clients.iter().enumerate() {
+        slow.offer(token as u64, client.as_fd());
+    }
+    drop(clients);
+    std::thread::spawn(move || service.serve(Duration::from_secs(60)));
+    let end = Instant::now() + Duration::from_secs(40);
+    while status::ask(&path).is_ok() {
+        assert!(Instant::now() < end, "this user is not turned away");
+    }
+    // All of them are reset.
+    drop(servers);
+    while status::ask(&path).is_err() {
+        assert!(Instant::now() < end, "nor served again");
+    }
+    let answers = std::iter::from_fn(|| slow.hear()).count();
+    assert!((1..16).contains(&answers), "{answers} offers were looked at before it was dropped");
 }
 
 #[test]
@@ -231,7 +216,7 @@ fn a_file_that_is_no_memory_is_nobodys_segment() {
     let path = directory.path().join("pairing");
     let mut service = Service::start(&path, Scope::Machine).expect("a service");
     std::thread::spawn(move || service.serve(Duration::from_secs(60)));
-    let program = Program::new(&path);
+    let program = Stranger::new(&path);
     let ((client, _server), file) = (connection(), std::fs::File::open(directory.path()).expect("a file"));
     let offer = Packet::new(Kind::Offer, 1).encode();
     program.socket.send(&offer, &[client.as_fd(), file.as_fd()]).expect("an offer");
@@ -242,12 +227,12 @@ fn a_file_that_is_no_memory_is_nobodys_segment() {
 fn programs_that_go_without_a_word_were_killed() {
     let (_directory, path) = service();
     let (client, server) = connection();
-    let (first, second) = (Program::new(&path), Program::new(&path));
+    let (first, second) = (Stranger::new(&path), Stranger::new(&path));
     first.offer(1, client.as_fd());
     assert_eq!(first.verdict(1), Verdict::Waiting);
     second.offer(2, server.as_fd());
     assert_eq!(second.verdict(2), Verdict::Paired);
-    second.socket.send(&Packet::new(Kind::Leave, 0).encode(), &[]).expect("a word");
+    second.say(&Packet::new(Kind::Leave, 0));
     drop((first, second));
     let end = Instant::now() + Duration::from_secs(20);
     loop {
@@ -257,4 +242,40 @@ fn programs_that_go_without_a_word_were_killed() {
         }
         assert!(Instant::now() < end, "they are gone");
     }
+}
+
+#[test]
+fn ends_that_were_paired_and_moved_nothing_are_counted_apart() {
+    let (_directory, path) = service();
+    let unused = |told: &[Packet]| {
+        let (client, server) = connection();
+        let before = status::ask(&path).expect("a status");
+        let (first, second) = (Stranger::new(&path), Stranger::new(&path));
+        first.offer(1, client.as_fd());
+        assert_eq!(first.verdict(1), Verdict::Waiting);
+        second.offer(2, server.as_fd());
+        assert_eq!(second.verdict(2), Verdict::Paired);
+        told.iter().for_each(|packet| second.say(packet));
+        drop((first, second));
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            let found = status::ask(&path).expect("a status");
+            if found.processes == 0 {
+                return (found.unused - before.unused, found.cut - before.cut, found.bytes - before.bytes);
+            }
+            assert!(Instant::now() < end, "they are gone");
+        }
+    };
+    let end = |first, second| Packet { first, second, ..Packet::new(Kind::End, 2) };
+    let leave = |first, second| Packet { first, second, ..Packet::new(Kind::Leave, 0) };
+    // The other program of each two is killed.
+    assert_eq!(unused(&[end(0, 0)]), (1, 1, 0));
+    assert_eq!(unused(&[end(3, 0)]), (0, 1, 3));
+    assert_eq!(unused(&[end(0, 3)]), (0, 1, 0));
+    assert_eq!(unused(&[leave(0, 0)]), (1, 1, 0));
+    assert_eq!(unused(&[leave(5, 1)]), (0, 1, 5));
+    // More than there is, what never was offered, and a word too many change nothing.
+    assert_eq!(unused(&[leave(5, u64::MAX)]), (0, 1, 5));
+    assert_eq!(unused(&[Packet::new(Kind::End, 7)]), (0, 2, 0));
+    assert_eq!(unused(&[end(0, 0), leave(0, 0), leave(0, 0)]), (1, 1, 0));
 }

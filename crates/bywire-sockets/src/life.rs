@@ -32,6 +32,11 @@ pub fn begin() {
         if !log.is_null() {
             log::configure(CStr::from_ptr(log).to_bytes());
         }
+        let loaded = libc::getenv(c"BYWIRE_SOCKETS_LOADED".as_ptr());
+        if !loaded.is_null() {
+            // It takes no descriptor. The programs that this one starts find it there.
+            libc::mkdir(loaded, 0o700);
+        }
         let calls = libc::getenv(c"BYWIRE_SOCKETS_CALLS".as_ptr());
         let calls = (!calls.is_null()).then(|| CStr::from_ptr(calls));
         let calls = calls.and_then(|text| text.to_str().ok()?.parse().ok());
@@ -327,7 +332,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
 /// Before another program takes this process's place.
 pub fn before_replacement() {
     before_exec();
-    offer::leave();
+    offer::leave(offer::tally());
 }
 
 /// Before another program takes this process's place, or is started by it: what it may inherit goes back to the
@@ -375,6 +380,7 @@ pub fn end() {
         return;
     }
     carry::end_guards();
+    let tally = offer::tally();
     table::each_held(|socket, fd| {
         let is_last =
             socket.record.processes.load(Ordering::Acquire) == 1 || table::forget_dead(socket.record) == 1;
@@ -393,5 +399,5 @@ pub fn end() {
         }
     });
     account::report();
-    offer::leave();
+    offer::leave(tally);
 }

@@ -9,12 +9,14 @@ use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use bywire_pairing::protocol::LOG_PATH_BYTES_MAX;
+
 use crate::account::{self, Fate};
 use crate::table::{self, STREAM, Socket};
 use crate::{errno, kernel, real};
 
 /// The longest path, with its end.
-const PATH_BYTES: usize = 256;
+const PATH_BYTES: usize = LOG_PATH_BYTES_MAX + 1;
 /// The longest line.
 const LINE_BYTES: usize = 256;
 

@@ -485,23 +485,40 @@ pub fn end(socket: &Socket) {
     if offered.load(Ordering::Relaxed) == 0 || offered.swap(0, Ordering::Relaxed) == 0 {
         return;
     }
-    let segment = |pointer: &core::sync::atomic::AtomicPtr<u8>| {
-        let base = pointer.load(Ordering::Acquire);
-        // SAFETY: mapped with this length, and in use by `socket`.
-        (!base.is_null()).then(|| unsafe { Window::new(base, SEGMENT_BYTES) })
-    };
-    let own = segment(&socket.hold.own);
-    let packet = Packet {
-        first: own.as_ref().map_or(0, |own| STREAM.tail(own)),
-        second: own.as_ref().map_or(0, |own| STREAM.head(own)),
-        ..Packet::new(Kind::End, token(socket))
-    };
+    let [first, second] = written_and_read(socket);
+    let packet = Packet { first, second, ..Packet::new(Kind::End, token(socket)) };
     errno::keep(|| {
         let _held = TALKING.hold_undisturbed();
         if SERVICE.load(Ordering::Acquire) >= 0 {
             say(&packet, &[]);
         }
     });
+}
+
+/// What this end has put into its ring, and taken out of its peer's.
+fn written_and_read(socket: &Socket) -> [u64; 2] {
+    let base = socket.hold.own.load(Ordering::Acquire);
+    if base.is_null() {
+        return [0; 2];
+    }
+    // SAFETY: mapped with this length, and in use by `socket`.
+    let own = unsafe { Window::new(base, SEGMENT_BYTES) };
+    [STREAM.tail(&own), STREAM.head(&own)]
+}
+
+/// Of all that this process has offered and not ended: the bytes that were sent in memory, and the ends that have moved any.
+pub fn tally() -> [u64; 2] {
+    let [mut bytes, mut used] = [0; 2];
+    if SERVICE.load(Ordering::Acquire) >= 0 {
+        table::each_held(|socket, _| {
+            if socket.hold.offered.load(Ordering::Relaxed) != 0 {
+                let [sent, received] = written_and_read(socket);
+                bytes += sent;
+                used += u64::from(sent > 0 || received > 0);
+            }
+        });
+    }
+    [bytes, used]
 }
 
 /// Tells the service of connections that were not carried.
@@ -514,12 +531,12 @@ pub fn note(reason: Reason, count: u64) {
     });
 }
 
-/// The program ends, or becomes another one.
-pub fn leave() {
+/// The program ends, or becomes another one, with what [`tally`] has found.
+pub fn leave([bytes, used]: [u64; 2]) {
     errno::keep(|| {
         let _held = TALKING.hold_undisturbed();
         if SERVICE.load(Ordering::Acquire) >= 0 {
-            say(&Packet::new(Kind::Leave, 0), &[]);
+            say(&Packet { first: bytes, second: used, ..Packet::new(Kind::Leave, 0) }, &[]);
         }
     });
 }

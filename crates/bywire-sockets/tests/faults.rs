@@ -327,3 +327,64 @@ fn talk_until_told() {
     world::say("right");
     let _told = std::io::stdin().read(&mut [0]);
 }
+
+const UNUSED: &str = "ends_that_moved_nothing_in_memory_are_told_apart";
+
+#[test]
+fn ends_that_moved_nothing_in_memory_are_told_apart() {
+    if let Some(role) = world::role() {
+        let ends = world::pair();
+        if role.starts_with("used") {
+            world::carry(ends);
+        } else {
+            talk_until_paired(ends);
+        }
+        if role.ends_with("closes") {
+            [ends.0, ends.1].into_iter().for_each(world::close);
+        }
+        return world::say("right");
+    }
+    for (role, unused) in [("used, closes", 0), ("used, leaves", 0), ("closes", 2), ("leaves", 2)] {
+        let world = World::new();
+        is_right(program(&world, UNUSED, role));
+        world::eventually("it is gone", || (world.status().processes == 0).then_some(()));
+        let found = world.status();
+        assert_eq!((found.carried_ever, found.unused, found.cut), (1, unused, 0), "{role}: {found:?}");
+        assert_eq!(found.bytes > 0, unused == 0, "{role}: {found:?}");
+    }
+}
+
+/// Not one call more: the next ones would go through memory.
+fn talk_until_paired((client, server): (RawFd, RawFd)) {
+    let service = std::path::PathBuf::from(world::told("BYWIRE_SOCKETS_SERVICE"));
+    let is_paired = || bywire_pairing::status::ask(&service).expect("it answers").carried_ever > 0;
+    for (from, to) in [(client, server), (server, client)].into_iter().cycle().take(2000) {
+        assert_eq!(world::send(from, b"!", 0), 1);
+        if is_paired() {
+            return;
+        }
+        assert!(world::poll_for(to, 20_000));
+        assert_eq!(world::receive(to, 1, 0).0, 1);
+        if is_paired() {
+            return;
+        }
+    }
+    panic!("never paired");
+}
+
+const SILENT: &str = "what_is_set_wrongly_is_not_said_into_a_programs_output";
+
+#[test]
+fn what_is_set_wrongly_is_not_said_into_a_programs_output() {
+    if world::role().is_some() {
+        return say_right();
+    }
+    let world = World::new();
+    let mut command = program(&world, SILENT, "talk");
+    command.env("BYWIRE_LOG", world.path("no/such/log")).env("BYWIRE_SOCKETS_SPIN", "perhaps");
+    let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("said right") && !said.contains("perhaps"), "{said}");
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(world.status().carried_ever, 1);
+}

@@ -1,17 +1,19 @@
 //! Programs in network namespaces that a bridge joins: carried where the service's configuration says that their addresses
 //! mean the same, and else not.
 
+#[path = "../../bywire-pairing/tests/stranger/mod.rs"]
+mod stranger;
 mod world;
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, FromRawFd};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use bywire_pairing::protocol::{Kind, PACKET_BYTES, Packet, VERSION, Verdict};
+use bywire_pairing::protocol::{SERVICE_VARIABLE, Verdict};
 use bywire_pairing::space::Spaces;
-use bywire_sys::memory::Mapping;
-use bywire_sys::socket::{Received, Socket};
+use stranger::Stranger;
 use world::{Running, World};
 
 const TEST: &str = "only_namespaces_that_are_named_together_are_carried";
@@ -156,21 +158,12 @@ fn serve() {
     };
     world::say("listens");
     let (mut peer, _) = listener.accept().expect("accept");
-    let mut buffer = [0; 512];
-    while let Ok(received @ 1..) = peer.read(&mut buffer) {
-        peer.write_all(&buffer[..received]).expect("an answer");
-    }
+    world::give_back(&mut peer, || true);
 }
 
 fn talk() {
     let mut peer = connected();
-    for round in 0..ROUNDS {
-        let message = vec![round as u8; round as usize % 300 + 1];
-        peer.write_all(&message).expect("a message");
-        let mut answer = vec![0; message.len()];
-        peer.read_exact(&mut answer).expect("an answer");
-        assert_eq!(answer, message);
-    }
+    world::converse(&mut peer, ROUNDS);
     world::say("right");
     let _end = std::io::stdin().read(&mut [0]);
 }
@@ -185,38 +178,21 @@ fn steal() {
     };
     let near = connected();
     let (far, _) = listener.accept().expect("accept");
-    let path = std::path::PathBuf::from(world::told("BYWIRE_SOCKETS_SERVICE"));
+    let service = world::told(SERVICE_VARIABLE);
     // The mirror of either end of the others' connection, one after the other: together they would be a pair.
     let mut offered = None;
     for end in [&near, &far] {
         drop(offered);
-        let socket = Socket::connect(&path).expect("the service listens");
-        let (_, memory) = Mapping::create("bywire-test", 4096).expect("memory");
-        let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
-        socket.send(&hello.encode(), &[memory.as_fd(), memory.as_fd()]).expect("hello");
-        let offer = Packet::new(Kind::Offer, 1).encode();
-        socket.send(&offer, &[end.as_fd(), memory.as_fd()]).expect("an offer");
-        assert_eq!(verdict(&socket), Some(Verdict::Waiting));
-        offered = Some(socket);
+        let stranger = Stranger::new(Path::new(&service));
+        stranger.offer(1, end.as_fd());
+        assert_eq!(stranger.verdict(1), Verdict::Waiting);
+        offered = Some(stranger);
     }
     world::say("there");
     let _told = std::io::stdin().read(&mut [0]);
-    let mut buffer = [0; PACKET_BYTES];
-    let heard = offered.expect("the last one").receive(&mut buffer);
-    assert!(matches!(heard, Ok(Received::Nothing)), "not even a word: {heard:?}");
+    let heard = offered.expect("the last one").look();
+    assert!(heard.is_none(), "not even a word: {heard:?}");
     world::say("nothing");
-}
-
-fn verdict(socket: &Socket) -> Option<Verdict> {
-    world::eventually("an answer", || {
-        let mut buffer = [0; PACKET_BYTES];
-        match socket.receive(&mut buffer).expect("a packet") {
-            Received::Packet(length, _) => {
-                Some(Packet::decode(&buffer[..length]).and_then(|found| Verdict::of(found.code)))
-            }
-            _ => None,
-        }
-    })
 }
 
 fn address(ip: [u8; 4], port: u16) -> libc::sockaddr_in {

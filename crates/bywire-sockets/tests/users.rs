@@ -1,19 +1,20 @@
 //! Programs of different users, by one service for all of them: carried where they are two ends of one connection, and
 //! given nothing else.
 
+#[path = "../../bywire-pairing/tests/stranger/mod.rs"]
+mod stranger;
 mod world;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
 
-use bywire_pairing::protocol::{Kind, PACKET_BYTES, Packet, VERSION, Verdict};
+use bywire_pairing::protocol::{Kind, SERVICE_VARIABLE, Verdict};
 use bywire_pairing::space::Spaces;
 use bywire_pairing::status;
-use bywire_sys::memory::Mapping;
-use bywire_sys::socket::{Received, Socket};
+use stranger::Stranger;
 use world::{Running, World};
 
 const SERVER: u32 = 4001;
@@ -82,7 +83,7 @@ fn echo(mut peer: TcpStream) {
     peer.read_exact(&mut way).expect("how to wait");
     let fd = peer.as_raw_fd();
     let wait: Box<dyn Fn() -> bool> = match WAYS[usize::from(way[0])] {
-        "poll" => Box::new(move || world::poll_for(fd, 20_000)),
+        "poll" => Box::new(move || world::poll_for(fd, 40_000)),
         "epoll" => {
             let set = world::epoll();
             world::control(set, libc::EPOLL_CTL_ADD, fd, (libc::EPOLLIN | libc::EPOLLET) as u32);
@@ -90,20 +91,14 @@ fn echo(mut peer: TcpStream) {
         }
         _ => Box::new(|| true),
     };
-    let mut buffer = [0; 512];
-    for _ in 0..ROUNDS {
-        assert!(wait(), "nothing is heard of the client");
-        let received = peer.read(&mut buffer).expect("a message");
-        peer.write_all(&buffer[..received]).expect("an answer");
-    }
     // The client's end comes when everything has been looked at.
-    assert_eq!(peer.read(&mut buffer).expect("the end"), 0);
+    world::give_back(&mut peer, wait);
 }
 
 fn wait_in(set: RawFd) -> bool {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     // SAFETY: room for one event.
-    unsafe { libc::epoll_wait(set, &raw mut event, 1, 20_000) == 1 }
+    unsafe { libc::epoll_wait(set, &raw mut event, 1, 40_000) == 1 }
 }
 
 fn talk() {
@@ -113,17 +108,7 @@ fn talk() {
     for (way, peer) in peers.iter_mut().enumerate() {
         peer.set_nodelay(true).expect("at once");
         peer.write_all(&[way as u8]).expect("said");
-        for round in 0..ROUNDS {
-            // Now and then the server has gone to sleep.
-            if round % 50 == 49 {
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            let message = vec![round as u8; round as usize % 300 + 1];
-            peer.write_all(&message).expect("a message");
-            let mut answer = vec![0; message.len()];
-            peer.read_exact(&mut answer).expect("an answer");
-            assert_eq!(answer, message);
-        }
+        world::converse(peer, ROUNDS);
     }
     world::say("right");
     let _end = std::io::stdin().read(&mut [0]);
@@ -131,50 +116,12 @@ fn talk() {
 
 /// What a user is told.
 fn look() {
-    let path = std::path::PathBuf::from(world::told("BYWIRE_SOCKETS_SERVICE"));
-    let status = status::ask(&path).expect("a status");
+    let status = status::ask(Path::new(&world::told(SERVICE_VARIABLE))).expect("a status");
     world::say(&format!("{} {}", status.processes, status.carried_ever));
 }
 
-/// A program that keeps to the protocol as far as it likes.
-struct Stranger {
-    socket: Socket,
-    memory: OwnedFd,
-}
-
-impl Stranger {
-    fn new() -> Self {
-        let path = std::path::PathBuf::from(world::told("BYWIRE_SOCKETS_SERVICE"));
-        let socket = Socket::connect(&path).expect("the service listens");
-        let (_, memory) = Mapping::create("bywire-test", 4096).expect("memory");
-        let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
-        socket.send(&hello.encode(), &[memory.as_fd(), memory.as_fd()]).expect("hello");
-        Self { socket, memory }
-    }
-
-    fn offer(&self, token: u64, connection: &TcpStream) {
-        let offer = Packet::new(Kind::Offer, token).encode();
-        self.socket.send(&offer, &[connection.as_fd(), self.memory.as_fd()]).expect("an offer");
-    }
-
-    fn hear(&self) -> Option<(Packet, Vec<OwnedFd>)> {
-        let mut buffer = [0; PACKET_BYTES];
-        match self.socket.receive(&mut buffer).expect("a packet") {
-            Received::Packet(length, descriptors) => {
-                Some((Packet::decode(&buffer[..length]).expect("one of ours"), descriptors))
-            }
-            Received::Nothing => None,
-            Received::Closed => panic!("dropped"),
-        }
-    }
-
-    /// The verdict on an offer, which must come.
-    fn verdict(&self) -> (Verdict, Vec<OwnedFd>) {
-        world::eventually("an answer", || {
-            let (packet, descriptors) = self.hear()?;
-            (packet.kind == Kind::Answer).then(|| (Verdict::of(packet.code).expect("a verdict"), descriptors))
-        })
-    }
+fn stranger() -> Stranger {
+    Stranger::new(Path::new(&world::told(SERVICE_VARIABLE)))
 }
 
 const READ_ONLY: &str = "what_a_peer_of_another_user_gets_cannot_be_written";
@@ -202,18 +149,13 @@ fn answer_for_ever() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     world::say(&listener.local_addr().expect("an address").port().to_string());
     let (mut peer, _) = listener.accept().expect("accept");
-    let mut byte = [0];
-    while let Ok(1) = peer.read(&mut byte) {
-        if peer.write_all(&byte).is_err() {
-            return;
-        }
-    }
+    world::give_back(&mut peer, || true);
 }
 
 fn write_to_what_is_given() {
     let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
-    let stranger = Stranger::new();
+    let stranger = stranger();
     let mut given = None;
     for token in 0.. {
         // The server offers its end after some calls; each of ours may have to be repeated.
@@ -222,11 +164,11 @@ fn write_to_what_is_given() {
             peer.read_exact(&mut [0]).expect("answered");
         });
         if given.is_none() || matches!(given, Some((Verdict::Again, _))) {
-            stranger.offer(token, &peer);
-            given = Some(stranger.verdict());
+            stranger.offer(token, peer.as_fd());
+            given = Some(stranger.answer(token));
         } else if matches!(given, Some((Verdict::Waiting, _))) {
             given = stranger
-                .hear()
+                .look()
                 .filter(|(packet, _)| packet.kind == Kind::Answer)
                 .map_or(given, |(packet, descriptors)| {
                     Some((Verdict::of(packet.code).expect("a verdict"), descriptors))
@@ -299,10 +241,10 @@ fn addresses_that_another_had_before_bring_nothing() {
 /// Offers an end that it resets at once, so that others can have its addresses.
 fn steal() {
     let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
-    let stranger = Stranger::new();
+    let stranger = stranger();
     let peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
-    stranger.offer(1, &peer);
-    assert_eq!(stranger.verdict().0, Verdict::Waiting);
+    stranger.offer(1, peer.as_fd());
+    assert_eq!(stranger.verdict(1), Verdict::Waiting);
     let from = peer.local_addr().expect("an address");
     let now = libc::linger { l_onoff: 1, l_linger: 0 };
     // SAFETY: a live structure of the size given.
@@ -314,7 +256,7 @@ fn steal() {
     drop(peer);
     world::say(&from.port().to_string());
     let _told = std::io::stdin().read(&mut [0]);
-    while let Some((packet, descriptors)) = stranger.hear() {
+    while let Some((packet, descriptors)) = stranger.look() {
         assert!(descriptors.is_empty() && packet.code != Verdict::Paired as u8, "{packet:?}");
     }
     world::say("nothing");
@@ -326,21 +268,13 @@ fn serve_twice() {
     let (thief, _) = listener.accept().expect("accept");
     let (mut peer, _) = listener.accept().expect("accept");
     drop(thief);
-    let mut byte = [0];
-    while let Ok(1) = peer.read(&mut byte) {
-        peer.write_all(&byte).expect("an answer");
-    }
+    world::give_back(&mut peer, || true);
 }
 
 fn talk_from_an_old_address() {
     let number = |name| world::told(name).parse::<u16>().expect("a number");
     let mut peer = connect_from(number("BYWIRE_TEST_FROM"), number("BYWIRE_TEST_PORT"));
-    for round in 0..2 * ROUNDS {
-        peer.write_all(&[round as u8]).expect("sent");
-        let mut byte = [0];
-        peer.read_exact(&mut byte).expect("an answer");
-        assert_eq!(byte[0], round as u8);
-    }
+    world::converse(&mut peer, 2 * ROUNDS);
     world::say("right");
 }
 

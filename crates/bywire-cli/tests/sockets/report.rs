@@ -1,10 +1,11 @@
 //! What `bywire run --explain`, `BYWIRE_LOG` and `bywire status` tell.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 
 use crate::packages::have;
-use crate::{Fabric, await_listener, ended, port, start, text, write};
+use crate::{Fabric, await_listener, ended, groups, port, start, text, write};
 
 const FILE_BYTES: usize = 300_000;
 
@@ -32,7 +33,7 @@ fn what_became_of_connections_is_told_on_standard_error_and_nowhere_else() {
     assert!(many.status.success() && many.stdout.len() == 20 * FILE_BYTES, "{many:?}");
     let told = String::from_utf8_lossy(&many.stderr);
     assert!(
-        told.starts_with("bywire: 1 of this program's ends of connections were carried, 0 were not\n"),
+        told.starts_with("bywire: 1 of this program's ends of connections was carried, 0 were not\n"),
         "{told}"
     );
     assert!(told.contains(&format!("to 127.0.0.1:{port}: ")) && told.contains("in memory"), "{told}");
@@ -106,4 +107,150 @@ fn an_end_that_saw_a_reset_is_told_as_well() {
     let told = ended(&mut fabric.plain(&words));
     let said = String::from_utf8_lossy(&told.stderr);
     assert!(told.status.success() && said.contains(" bytes sent, "), "{said}");
+}
+
+/// A program for the kernel alone, which ends with 0: headers of the ELF format, and three instructions.
+fn static_program() -> Vec<u8> {
+    let words = |numbers: &[u64]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
+    let start = 0x40_0000;
+    [
+        b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0\x01\0\0\0".to_vec(),
+        words(&[start + 120, 64, 0]),
+        b"\0\0\0\0\x40\0\x38\0\x01\0\0\0\0\0\0\0".to_vec(),
+        // To be loaded, to be read and run.
+        words(&[1 | 5 << 32, 0, start, start, 129, 129, 4096]),
+        // exit(0)
+        b"\xb8\x3c\0\0\0\x31\xff\x0f\x05".to_vec(),
+    ]
+    .concat()
+}
+
+#[test]
+fn a_program_that_never_loads_the_library_is_told_with_the_reason() {
+    let fabric = Fabric::new();
+    let program = fabric.place("static");
+    write(&program, static_program());
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("chmod");
+    let explained = |words: &[&str]| {
+        let bywire = [env!("CARGO_BIN_EXE_bywire"), "run", "--explain", "--"];
+        let output = ended(&mut fabric.plain(&[&bywire[..], words].concat()));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && said.lines().count() == 1, "{words:?}: {said}");
+        said
+    };
+    let said = explained(&[&program]);
+    assert!(said.contains("never loaded") && said.contains("linked statically"), "{said}");
+    // One that is started by another is not told: the first one had the library.
+    let said = explained(&["sh", "-c", &format!("{program}; true")]);
+    assert!(said.contains("0 of this program's ends of connections were carried, 0 were not"), "{said}");
+    let left = fs::read_dir(fabric.directory.path()).expect("ours").flatten();
+    let own = left.map(|entry| entry.path()).find(|path| path.join("pairing").exists()).expect("one's own");
+    let left: Vec<_> = fs::read_dir(own).expect("ours").flatten().map(|entry| entry.file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("explain")), "{left:?}");
+}
+
+#[test]
+fn what_is_set_wrongly_is_refused_before_the_program_starts() {
+    let fabric = Fabric::new();
+    let started = fabric.place("started");
+    let run = |variable: &str, value: &str| {
+        let mut command = fabric.carried(&["touch", &started]);
+        ended(command.env(variable, value))
+    };
+    let link = fabric.place("link");
+    std::os::unix::fs::symlink("/dev/null", &link).expect("a link");
+    let (directory, long) = (fabric.place(""), fabric.place(&"long".repeat(80)));
+    for (variable, value, wanted) in [
+        ("BYWIRE_SOCKETS_SPIN", "perhaps", "0 forbids to spin before sleeping, and 1 allows it"),
+        ("BYWIRE_LOG", &directory, "name a file that you may write, or a new one"),
+        ("BYWIRE_LOG", &link, "name a file that you may write, or a new one"),
+        ("BYWIRE_LOG", "/no/such/log", "name a file that you may write, or a new one"),
+        ("BYWIRE_LOG", &long, "by at most 255 bytes"),
+    ] {
+        let output = run(variable, value);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(&format!("{variable}={value}")) && said.contains(wanted), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(!fs::exists(&started).expect("looked"), "{variable}={value}: the program has run");
+    }
+    for (variable, value) in [
+        ("BYWIRE_SOCKETS_SPIN", ""),
+        ("BYWIRE_SOCKETS_SPIN", "0"),
+        ("BYWIRE_SOCKETS_SPIN", "1"),
+        ("BYWIRE_LOG", ""),
+        ("BYWIRE_LOG", "/dev/null"),
+        ("BYWIRE_LOG", &fabric.place("log")),
+    ] {
+        let output = run(variable, value);
+        assert!(output.status.success() && output.stderr.is_empty(), "{variable}={value}: {output:?}");
+        fs::remove_file(&started).expect("the program has run");
+    }
+}
+
+#[test]
+fn a_runtime_directory_that_cannot_be_used_is_named_with_what_to_do() {
+    let fabric = Fabric::new();
+    let [file, open] = ["file", "open"].map(|name| fabric.place(name));
+    write(&file, "");
+    fs::create_dir(&open).expect("made");
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).expect("chmod");
+    let mut relative = fabric.carried(&["sh", "-c", "cd / && ls > /dev/null; true"]);
+    let (parent, name) =
+        fabric.directory.path().parent().zip(fabric.directory.path().file_name()).expect("both");
+    relative.env("BYWIRE_RUNTIME_DIR", name).current_dir(parent);
+    let output = ended(&mut relative);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    groups::end_processes_of(std::path::Path::new(name));
+    let long = fabric.place(&"long".repeat(25));
+    fs::create_dir(&long).expect("made");
+    let output = ended(fabric.carried(&["true"]).env("BYWIRE_RUNTIME_DIR", &long));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains(&long) && said.contains("set BYWIRE_RUNTIME_DIR"),
+        "{said}"
+    );
+    // Nothing can be made in the last one, as in what is mounted to be read.
+    for place in [&fabric.place("no/such/directory"), &file, &open, "/proc/sys"] {
+        for words in [&["run", "--", "true"][..], &["status"], &["status", "--json"]] {
+            let words = [&[env!("CARGO_BIN_EXE_bywire")], words].concat();
+            let output = ended(fabric.plain(&words).env("BYWIRE_RUNTIME_DIR", place));
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+            assert!(
+                said.contains(&format!(" {place}")) && said.contains("set BYWIRE_RUNTIME_DIR to"),
+                "{said}"
+            );
+            assert_eq!(said.lines().count(), 1, "{said}");
+        }
+    }
+}
+
+#[test]
+fn status_says_that_there_is_no_service() {
+    let fabric = Fabric::new();
+    let status = |words: &[&str], place: Option<&str>| {
+        let mut command = fabric.plain(&[&[env!("CARGO_BIN_EXE_bywire"), "status"], words].concat());
+        place.map(|place| command.env("BYWIRE_PAIRING", place));
+        let output = ended(&mut command);
+        let [told, said] =
+            [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        (output.status.code(), told, said)
+    };
+    let (code, told, said) = status(&[], None);
+    assert_eq!((code, told.as_str()), (Some(1), ""), "{said}");
+    assert_eq!(said, "bywire: no pairing service runs: `bywire run` starts one\n");
+    let (code, told, _) = status(&["--json"], None);
+    assert_eq!((code, told.as_str()), (Some(1), "{\"service\":\"absent\"}\n"));
+    // A place that is named wrongly is told, also where one's own service answers.
+    let place = fabric.place("nowhere");
+    let (_, _, said) = status(&[], Some(&place));
+    let wanted =
+        format!("bywire: BYWIRE_PAIRING={place}: no pairing service listens there; name the socket of a");
+    assert!(said.starts_with(&wanted) && said.lines().count() == 1, "{said}");
+    assert!(ended(&mut fabric.carried(&["true"])).status.success());
+    let (code, told, said) = status(&[], Some(&place));
+    assert!(said.starts_with(&wanted) && said.lines().count() == 1, "{said}");
+    assert!(code == Some(0) && told.starts_with("0 programs, 0 connections carried now"), "{told}");
+    assert_eq!(fabric.status()["service"], "running");
 }

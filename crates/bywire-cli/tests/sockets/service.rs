@@ -68,9 +68,11 @@ fn a_service_that_is_named_serves_and_no_other_is_started() {
     let alone = ended(fabric.carried(&["true"]).env("BYWIRE_PAIRING", &socket));
     let said = String::from_utf8_lossy(&alone.stderr);
     assert!(
-        alone.status.success() && said.contains("everything stays TCP") && said.lines().count() == 1,
+        alone.status.success() && said.ends_with(": everything stays TCP\n") && said.lines().count() == 1,
         "{said}"
     );
+    assert!(said.contains(&format!("BYWIRE_PAIRING={socket}: no pairing service listens there")), "{said}");
+    assert!(said.contains("name the socket of a running `bywire pair`, or leave it empty"), "{said}");
     let _service = ready(&mut fabric.plain(&[COMMAND, "pair", "--socket", &socket]));
     assert_eq!(fetched(&fabric, COMMAND, &socket), 1);
     assert_eq!(own_services(&fabric), Vec::<String>::new());

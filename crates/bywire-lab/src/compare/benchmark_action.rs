@@ -14,12 +14,14 @@ pub fn entries(comparison: &Comparison) -> [Value; 2] {
 
 fn entry(row: &Row) -> Value {
     let cell = row.after;
-    let half_width = (cell.ci95[1] - cell.ci95[0]) / 2.0;
-    json!({
+    let mut entry = json!({
         "name": row.name(),
         "unit": cell.unit,
         "value": row.values[1],
-        "range": format!("± {half_width}"),
         "extra": format!("{} against what was before: {}", row.ratio.map_or_else(String::new, |ratio| format!("{:.3} times", ratio.0)), row.verdict.name()),
-    })
+    });
+    if let Some([low, high]) = cell.ci95 {
+        entry["range"] = format!("± {}", (high - low) / 2.0).into();
+    }
+    entry
 }

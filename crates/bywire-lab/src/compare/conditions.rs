@@ -23,11 +23,11 @@ const READINGS_MIN: usize = 6;
 /// What the two cores were to each other while a pair was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// As near as they come, or this machine has no other state, or it was not read.
+    /// As near as they come, or this machine has no other state, or nobody ever reads it.
     Near,
     /// A line takes much longer.
     Far,
-    /// It changed in between.
+    /// It changed in between, or was too busy to be read.
     Between,
 }
 
@@ -77,9 +77,12 @@ impl Conditions {
         };
         let is_far = |gauge: &Gauge| gauge.line_ns.map(|line_ns| line_ns > far_ns);
         match (is_far(&moment.before), is_far(&moment.after)) {
-            (Some(before), Some(after)) if before != after => State::Between,
-            (Some(true), _) | (_, Some(true)) => State::Far,
-            _ => State::Near,
+            (Some(true), Some(true)) => State::Far,
+            (Some(false), Some(false)) => State::Near,
+            // Its cores are none that a gauge can stand between.
+            (None, None) if [moment.before, moment.after] == [Gauge::default(); 2] => State::Near,
+            // A gauge that is held up tells of load, which its pair had too: with a quiet one it has nothing in common.
+            _ => State::Between,
         }
     }
 
@@ -170,4 +173,28 @@ fn pairs(cell: &Cell) -> impl Iterator<Item = (f64, Option<&Moment>)> {
     values
         .into_iter()
         .map(|(pair, values)| (median(&values), cell.moments.iter().find(|moment| moment.pair == pair)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_whose_gauge_was_held_up_is_compared_with_no_quiet_one() {
+        let conditions = Conditions { far_ns: Some(100.0), in_rounds: false };
+        let gauge = |line_ns| Gauge { line_ns, step_ns: Some(1.0), wake_ns: None };
+        let state = |before, after| {
+            conditions.state(Some(&Moment { pair: 0, began_unix_seconds: 0.0, before, after }))
+        };
+        let (near, far, held_up) = (gauge(Some(40.0)), gauge(Some(170.0)), gauge(None));
+        assert_eq!(state(near, near), State::Near);
+        assert_eq!(state(far, far), State::Far);
+        for [before, after] in [[near, far], [near, held_up], [held_up, far], [held_up, held_up]] {
+            assert_eq!(state(before, after), State::Between, "{before:?} {after:?}");
+        }
+        assert_eq!(state(Gauge::default(), Gauge::default()), State::Near, "never read between these cores");
+        let unread = Conditions { far_ns: None, in_rounds: false };
+        let moment = Moment { pair: 0, began_unix_seconds: 0.0, before: held_up, after: held_up };
+        assert_eq!(unread.state(Some(&moment)), State::Near, "nor on this machine");
+    }
 }

@@ -2,22 +2,36 @@
 
 use quick_junit::{NonSuccessKind, Report, SerializeError, TestCase, TestCaseStatus, TestSuite};
 
+use crate::cell::Cell;
 use crate::compare::{Comparison, Row, Verdict};
 
-/// The whole document. What is worse has failed; what has too few pairs is skipped.
+/// The whole document. What is worse has failed, what is missing is an error; what has too few pairs is skipped, and so
+/// is what may be missing.
 ///
 /// # Errors
 /// The library cannot write it.
 pub fn report(comparison: &Comparison) -> Result<String, SerializeError> {
     let mut suite = TestSuite::new(format!("{} against {}", comparison.after.name, comparison.before.name));
     for row in &comparison.rows {
-        let mut case = TestCase::new(row.name(), status(row));
-        case.set_classname(format!("bywire.{}.{}", row.before.level, row.before.test));
-        suite.add_test_case(case);
+        suite.add_test_case(case(row.before, row.name(), status(row)));
+    }
+    for missing in &comparison.missing {
+        let mut status = match comparison.rule.allow_missing {
+            true => TestCaseStatus::skipped(),
+            false => TestCaseStatus::non_success(NonSuccessKind::Error),
+        };
+        status.set_message(format!("missing: {}", missing.reason));
+        suite.add_test_case(case(missing.before, missing.name(), status));
     }
     let mut report = Report::new("bywire compare");
     report.add_test_suite(suite);
     report.to_string()
+}
+
+fn case(cell: &Cell, name: String, status: TestCaseStatus) -> TestCase {
+    let mut case = TestCase::new(name, status);
+    case.set_classname(format!("bywire.{}.{}", cell.level, cell.test));
+    case
 }
 
 fn status(row: &Row) -> TestCaseStatus {

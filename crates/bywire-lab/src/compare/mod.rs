@@ -4,12 +4,13 @@
 //! A difference counts where it is beyond a threshold *and* its interval excludes none. The intervals are exact (see
 //! [`shift`]), hold for all cells together (Bonferroni: each misses with the allowed probability divided by the number
 //! of cells), compare pairs only within one round and one state of the machine (see [`conditions`]), and are widened by
-//! how far the machine itself drifted between the sides.
+//! how far the machine itself drifted between the sides. A cell that is [`missing`] after fails the comparison too.
 
 pub mod benchmark_action;
 pub mod change;
 pub mod conditions;
 pub mod junit;
+pub mod missing;
 pub mod shift;
 pub mod side;
 mod text;
@@ -22,11 +23,12 @@ use serde_json::{Value, json};
 use crate::cell::{Cell, Unit};
 use crate::compare::change::{Change, changes};
 use crate::compare::conditions::{Conditions, State};
+use crate::compare::missing::Missing;
 use crate::compare::shift::{Shift, Tables};
 use crate::compare::side::Side;
 use crate::report::way::parameter;
 
-/// The exit code of a comparison that found something worse.
+/// The exit code of a comparison that found something worse, or missing.
 pub const WORSE_EXIT_CODE: i32 = 3;
 
 /// The schema of a comparison's JSON.
@@ -39,11 +41,13 @@ pub struct Rule {
     pub threshold_share: f64,
     /// How often a comparison of equals may claim a difference anywhere.
     pub error_share: f64,
+    /// Cells that are missing after are told, and no failure.
+    pub allow_missing: bool,
 }
 
 impl Default for Rule {
     fn default() -> Self {
-        Self { threshold_share: 0.05, error_share: 0.05 }
+        Self { threshold_share: 0.05, error_share: 0.05, allow_missing: false }
     }
 }
 
@@ -112,8 +116,10 @@ pub struct Comparison<'a> {
     pub far_shares: [f64; 2],
     /// Cells that both sides have, in the order taken.
     pub rows: Vec<Row<'a>>,
-    /// Cells that only one side has: what they are, and on which side.
-    pub unmatched: Vec<(String, &'static str)>,
+    /// Cells that were measured before, and not or not to their end after.
+    pub missing: Vec<Missing<'a>>,
+    /// Cells that were measured after alone.
+    pub added: Vec<&'a Cell>,
     /// What differs in the environment.
     pub changes: Vec<Change>,
 }
@@ -125,19 +131,25 @@ impl<'a> Comparison<'a> {
         let mut tables = Tables::default();
         let drift = conditions.drift(before, after, &mut tables);
         let (befores, afters) = (by_key(before), by_key(after));
-        let shared: Vec<_> =
+        let mut shared: Vec<_> =
             befores.iter().filter_map(|(key, before)| Some((before, afters.get(key)?))).collect();
+        let alone = befores.iter().filter(|(key, _)| !afters.contains_key(*key));
+        let mut missing: Vec<Missing> = alone.map(|(_, cells)| Missing::of(cells[0].1, after)).collect();
+        shared.retain(|(cells, others)| {
+            let failed = Missing::failed([*cells, *others], [before, after]);
+            let has_failed = failed.is_some();
+            missing.extend(failed);
+            !has_failed
+        });
         let error = rule.error_share / shared.len().max(1) as f64;
         let mut rows: Vec<Row> = shared
             .into_iter()
             .map(|(before, after)| row(before, after, &conditions, drift.slack(), rule, error, &mut tables))
             .collect();
-        let place = |row: &Row| before.cells().position(|(_, cell)| std::ptr::eq(cell, row.before));
-        rows.sort_by_cached_key(place);
-        let only = |one: &BTreeMap<Key, Cells<'a>>, other: &BTreeMap<Key, Cells<'a>>, side| {
-            let alone = one.iter().filter(|(key, _)| !other.contains_key(*key));
-            alone.map(|(_, cells)| (name(cells[0].1), side)).collect::<Vec<_>>()
-        };
+        let place = |taken: &Cell| before.cells().position(|(_, cell)| std::ptr::eq(cell, taken));
+        rows.sort_by_cached_key(|row| place(row.before));
+        missing.sort_by_cached_key(|missing| place(missing.before));
+        let added = afters.iter().filter(|(key, _)| !befores.contains_key(*key));
         Self {
             before,
             after,
@@ -146,7 +158,8 @@ impl<'a> Comparison<'a> {
             drift,
             far_shares: [before, after].map(|side| far_share(side, &conditions)),
             rows,
-            unmatched: [only(&befores, &afters, "before"), only(&afters, &befores, "after")].concat(),
+            missing,
+            added: added.map(|(_, cells)| cells[0].1).collect(),
             changes: changes(&before.sessions[0].environment, &after.sessions[0].environment),
         }
     }
@@ -161,6 +174,11 @@ impl<'a> Comparison<'a> {
         self.count(Verdict::Worse) > 0
     }
 
+    /// True where something became worse, or is missing and must not be.
+    pub fn fails(&self) -> bool {
+        self.is_worse() || !(self.rule.allow_missing || self.missing.is_empty())
+    }
+
     /// As one JSON object, units in the names.
     pub fn json(&self) -> Value {
         let side = |side: &Side| {
@@ -172,8 +190,12 @@ impl<'a> Comparison<'a> {
             })
         };
         let rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
-        let unmatched: Vec<Value> =
-            self.unmatched.iter().map(|(cell, side)| json!({ "cell": cell, "only": side })).collect();
+        let missing = self
+            .missing
+            .iter()
+            .map(|missing| json!({ "cell": missing.name(), "only": "before", "reason": missing.reason }));
+        let added = self.added.iter().map(|cell| json!({ "cell": name(cell), "only": "after" }));
+        let unmatched: Vec<Value> = missing.chain(added).collect();
         let drift: BTreeMap<_, _> =
             self.drift.shifts.iter().map(|(name, shift)| (*name, shift.exp())).collect();
         json!({
@@ -189,6 +211,8 @@ impl<'a> Comparison<'a> {
             "worse": self.count(Verdict::Worse),
             "better": self.count(Verdict::Better),
             "too_few_pairs": self.count(Verdict::TooFewPairs),
+            "missing": self.missing.len(),
+            "fails": self.fails(),
             "cells": rows,
             "unmatched": unmatched,
             "changes": self.changes,

@@ -1,6 +1,6 @@
 //! A comparison as people read it.
 
-use crate::compare::{Comparison, Row, Verdict};
+use crate::compare::{Comparison, Row, Verdict, name};
 use crate::report::quantity;
 
 /// Changes of the environment that are shown; all stand in the JSON.
@@ -20,8 +20,11 @@ pub fn of(comparison: &Comparison) -> String {
             text += &line(row, width);
         }
     }
-    for (cell, side) in &comparison.unmatched {
-        text += &format!("{cell}: only {side}\n");
+    for missing in &comparison.missing {
+        text += &format!("{}: missing after: {}\n", missing.name(), missing.reason);
+    }
+    for cell in &comparison.added {
+        text += &format!("{}: only after\n", name(cell));
     }
     text + "\n" + &conclusion(comparison) + "\n"
 }
@@ -108,8 +111,17 @@ fn conclusion(comparison: &Comparison) -> String {
             " {few} had too few pairs for a verdict at that confidence: take both sessions by `bywire bench --rounds 20`."
         ),
     };
+    let missing = match (comparison.missing.len(), rule.allow_missing) {
+        (0, _) => String::new(),
+        (missing, true) => format!(" {missing} of the cells before are missing after, which is allowed."),
+        (missing, false) => {
+            format!(
+                " {missing} of the cells before are missing after: that fails, unless --allow-missing is given."
+            )
+        }
+    };
     format!(
-        "{what}, by more than {} and outside the interval, which holds for all cells together with {}.{few}",
+        "{what}, by more than {} and outside the interval, which holds for all cells together with {}.{few}{missing}",
         quantity::percent(rule.threshold_share),
         quantity::percent(1.0 - rule.error_share)
     )

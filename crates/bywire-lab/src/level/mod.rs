@@ -54,7 +54,7 @@ fn prepare(socket: BorrowedFd, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// The buffers that the kernel granted.
+/// What the kernel granted: buffers, and over TCP the algorithm of congestion control.
 fn granted(socket: BorrowedFd) -> Details {
     let mut details = Details::new();
     if let Ok(bytes) = sockopt::socket_send_buffer_size(socket) {
@@ -62,6 +62,9 @@ fn granted(socket: BorrowedFd) -> Details {
     }
     if let Ok(bytes) = sockopt::socket_recv_buffer_size(socket) {
         details.insert("receive_socket_bytes".into(), bytes.into());
+    }
+    if let Ok(name) = sockopt::tcp_congestion(socket) {
+        details.insert("congestion".into(), name.into());
     }
     details
 }

@@ -49,9 +49,24 @@ impl Level for Tcp {
     }
 }
 
+/// Whether everyone on this machine may choose that algorithm of congestion control.
+pub fn is_for_all(congestion: &str) -> bool {
+    let allowed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
+    allowed.is_ok_and(|names| names.split_whitespace().any(|name| name == congestion))
+}
+
 fn open(address: SocketAddr, plan: &Plan) -> Result<OwnedFd> {
     let socket = preloadable::tcp(&address)?;
     prepare(socket.as_fd(), plan)?;
     sockopt::set_tcp_nodelay(&socket, !plan.nagle)?;
+    // What is accepted has its listener's.
+    if let Some(name) = &plan.congestion {
+        sockopt::set_tcp_congestion(&socket, name).with_context(|| {
+            format!(
+                "cannot use congestion control `{name}`: /proc/sys/net/ipv4/tcp_available_congestion_control lists what there \
+                 is, and tcp_allowed_congestion_control beside it what does not need root"
+            )
+        })?;
+    }
     Ok(socket)
 }

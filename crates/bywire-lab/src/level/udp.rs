@@ -43,6 +43,7 @@ impl Level for Udp {
                     // Timed receives end early; the worker's deadline bounds the whole.
                     if let Ok((length, peer)) = socket.recv_from(&mut buffer)
                         && buffer[..length] == greeting
+                        && is_expected(plan, peer)
                     {
                         socket.connect(peer)?;
                         socket.send(&greeting)?;
@@ -67,6 +68,11 @@ impl Level for Udp {
             })
             .collect()
     }
+}
+
+/// Whoever may name the cookie could else have a target send all it can to somebody who never asked for it.
+fn is_expected(plan: &Plan, peer: SocketAddr) -> bool {
+    plan.source.is_none_or(|source| source.to_canonical() == peer.ip().to_canonical())
 }
 
 fn open(address: SocketAddr, plan: &Plan) -> Result<UdpSocket> {
@@ -98,6 +104,7 @@ pub struct Datagrams {
     end: End,
     greeting: Vec<u8>,
     calls: Calls,
+    send_errors: u64,
     writer: Writer,
     outgoing: Vec<u8>,
     filled: bool,
@@ -115,6 +122,7 @@ impl Datagrams {
             end,
             greeting: greeting(plan, lane),
             calls: Calls::default(),
+            send_errors: 0,
             writer: Writer::of(plan),
             outgoing: vec![0; lengths.sent_by(end)],
             filled: false,
@@ -132,17 +140,30 @@ impl Datagrams {
         }
         loop {
             self.calls.made += 1;
-            match send(&self.socket, &self.outgoing[..length], flags) {
-                Ok(_) => break,
-                Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(false),
-                Err(Errno::INTR) => {}
-                Err(Errno::CONNREFUSED) => return Err(gone()),
-                Err(errno) => return Err(errno).context("send failed"),
+            let attempt = send(&self.socket, &self.outgoing[..length], flags);
+            if attempt != Err(Errno::INTR) {
+                return self.sent(attempt.map(drop));
             }
         }
-        self.filled = false;
-        self.calls.sent += 1;
-        Ok(true)
+    }
+
+    /// What became of an attempt to send: whether it is gone, or has to be made again.
+    #[inline]
+    fn sent(&mut self, attempt: rustix::io::Result<()>) -> Result<bool> {
+        match attempt {
+            Ok(()) => {
+                self.filled = false;
+                self.calls.sent += 1;
+                Ok(true)
+            }
+            Err(Errno::AGAIN) => Ok(false),
+            Err(Errno::NOBUFS) => {
+                self.send_errors += 1;
+                Ok(false)
+            }
+            Err(Errno::CONNREFUSED) => Err(gone()),
+            Err(errno) => Err(errno).context("send failed"),
+        }
     }
 
     #[inline]
@@ -203,7 +224,57 @@ impl Endpoint for Datagrams {
         self.spin
     }
 
+    fn send_errors(&self) -> u64 {
+        self.send_errors
+    }
+
     fn details(&self) -> Details {
         self.calls.add_to(granted(self.socket.as_fd()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outline;
+    use crate::pair::Place;
+    use crate::plan::{self, Test};
+    use crate::request::Request;
+
+    fn plan() -> Plan {
+        let request = Request::new("udp", "stream");
+        outline::plan(&request, plan::Level::Udp, Test::Stream, &Place::Processes).unwrap()
+    }
+
+    #[test]
+    fn a_greeting_that_knows_the_cookie_counts_from_the_named_address_alone() {
+        let source = Some([127, 0, 0, 1].into());
+        let plan = Plan { source, cookie: "c".repeat(32), ..plan() };
+        let (sockets, address) = Udp::listen(&plan).unwrap();
+        let other = UdpSocket::bind("127.0.0.2:0").unwrap();
+        other.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        // It is first in the queue.
+        other.send_to(&greeting(&plan, 0), &address).unwrap();
+        std::thread::scope(|scope| {
+            let target = scope.spawn(|| Udp::accept(sockets, &plan));
+            let mut source = Udp::connect(&plan, &address).unwrap();
+            let mut target = target.join().unwrap().unwrap();
+            target[0].send(1, Mark::DATA).unwrap();
+            assert_eq!(crate::endpoint::receive_patiently(&mut source[0]).unwrap().length, 1);
+        });
+        assert!(other.recv(&mut [0; 128]).is_err(), "nothing was sent to it");
+        let mapped: SocketAddr = "[::ffff:127.0.0.1]:9".parse().unwrap();
+        assert!(is_expected(&plan, mapped), "one address in two forms");
+    }
+
+    #[test]
+    fn a_send_that_was_refused_counts_and_one_without_room_does_not() {
+        let plan = plan();
+        let (mut sockets, _) = Udp::listen(&plan).unwrap();
+        let mut end = Datagrams::new(sockets.remove(0), &plan, End::Source, 0);
+        let attempts = [Err(Errno::NOBUFS), Err(Errno::AGAIN), Err(Errno::NOBUFS), Ok(())];
+        let gone = attempts.map(|attempt| end.sent(attempt).unwrap());
+        assert_eq!((gone, end.send_errors()), ([false, false, false, true], 2));
+        assert!(end.sent(Err(Errno::CONNREFUSED)).is_err());
     }
 }

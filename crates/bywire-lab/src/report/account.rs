@@ -28,13 +28,8 @@ fn by_differences(accounts: &[(String, Account)]) -> Plot {
     let bars = accounts.iter().map(|(name, account)| (name.clone(), &account.parts[..])).collect();
     let beside = accounts.iter().flat_map(|(name, account)| {
         let told = |share: &Share| {
-            let [low, high] = share.ci95_ns.map(quantity::duration);
-            format!(
-                "{name}: {} {} ({low} to {high}), {}.",
-                share.name,
-                quantity::duration(share.ns),
-                share.how
-            )
+            let (ns, interval) = (quantity::duration(share.ns), share.interval());
+            format!("{name}: {} {ns} ({interval}), {}.", share.name, share.how)
         };
         account.beside.iter().map(told).collect::<Vec<_>>()
     });
@@ -84,10 +79,10 @@ fn stacked(id: &'static str, title: &'static str, about: &str, bars: Vec<(String
         let points = bars.iter().enumerate().filter_map(|(index, (_, shares))| {
             let share = shares.iter().find(|share| share.name == **name)?;
             let whole_ns: f64 = shares.iter().map(|share| share.ns).sum();
-            let [low, high] = share.ci95_ns.map(quantity::duration);
+            let (ns, interval) = (quantity::duration(share.ns), share.interval());
             Some(Point {
-                band: Some(share.ci95_ns.map(|ns| ns / whole_ns)),
-                note: Some(format!("{} ({low} to {high}); {}", quantity::duration(share.ns), share.how)),
+                band: share.ci95_ns.map(|bounds| bounds.map(|ns| ns / whole_ns)),
+                note: Some(format!("{ns} ({interval}); {}", share.how)),
                 ..Point::new(index as f64, share.ns / whole_ns)
             })
         });

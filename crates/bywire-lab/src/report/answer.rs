@@ -3,6 +3,7 @@
 use crate::cell::{Cell, Unit};
 use crate::ethernet;
 use crate::report::ceiling::Ceilings;
+use crate::report::merged::MACHINE;
 use crate::report::quantity;
 use crate::report::way::{MPI, Waiting, Way};
 
@@ -43,7 +44,7 @@ impl<'a> Score<'a> {
 
     /// CPU of both ends, and of whoever carries between them, at the highest one-way rate, in µs per KB.
     pub fn cpu_us_per_kb(&self) -> Option<f64> {
-        self.one_way?.cpu.service_demand_us_per_kb()
+        self.one_way?.service_demand_us_per_kb()
     }
 
     /// The same per transaction, in µs.
@@ -188,9 +189,9 @@ const QUESTIONS: [Question; 5] = [
     },
 ];
 
-/// One that stands for itself: a level, of the level `eth` a way of carrying and what is spoken over it, of the level `mpi`
-/// whose it is.
-type Side<'a> = (&'a str, Option<&'a str>, Option<&'a str>);
+/// One that stands for itself: a machine where there are several, a level, of the level `eth` a way of carrying and what
+/// is spoken over it, of the level `mpi` whose it is.
+type Side<'a> = (Option<&'a str>, &'a str, Option<&'a str>, Option<&'a str>);
 
 type Entry<'s> = (&'s Way<'s>, &'s Cell);
 
@@ -282,13 +283,13 @@ impl Question {
     fn cost(&self, cell: &Cell) -> Option<String> {
         let us = match self.cost {
             Cost::RoundTrip => cell.cpu.service_demand_us_per_transaction(),
-            Cost::Kilobyte => cell.cpu.service_demand_us_per_kb().or_else(|| busy_us_per_kb(cell)),
+            Cost::Kilobyte => cell.service_demand_us_per_kb().or_else(|| busy_us_per_kb(cell)),
             Cost::Said => None,
         };
         us.map(|us| quantity::duration(us * 1e3))
     }
 
-    /// A difference counts only where the intervals lie apart. A rate is compared with one that was reached at sizes
+    /// A difference counts only where both have intervals, and those lie apart. A rate is compared with one that was reached at sizes
     /// which both were measured at: a longer message is no merit of whoever carries it.
     fn margin(&self, (champion, best): Entry, (way, other): &Entry) -> String {
         let cost = self.cost(other).map(|cost| format!(", CPU {cost}")).unwrap_or_default();
@@ -307,7 +308,10 @@ impl Question {
             }
             _ => (best, told),
         };
-        if winner.ci95[0] <= other.ci95[1] && other.ci95[0] <= winner.ci95[1] {
+        let Some((own, others)) = winner.ci95.zip(other.ci95) else {
+            return format!("{} for a verdict on {} ({told})", quantity::TOO_FEW_PAIRS, way.label);
+        };
+        if own[0] <= others[1] && others[0] <= own[1] {
             return format!("no measurable difference from {} ({told})", way.label);
         }
         if self.beats(other, winner) {
@@ -337,10 +341,11 @@ fn reach(way: &Way, test: &str) -> u64 {
 fn side<'a>(way: &Way<'a>) -> Side<'a> {
     let cell = way.cells.first().copied();
     let said = |name: &str| cell.and_then(|cell| cell.parameters.get(name)?.as_str());
+    let machine = said(MACHINE);
     match way.level {
-        ethernet::LEVEL => (way.level, cell.and_then(|cell| cell.link.as_deref()), said("protocol")),
-        MPI => (way.level, None, said(MPI)),
-        level => (level, None, None),
+        ethernet::LEVEL => (machine, way.level, cell.and_then(|cell| cell.link.as_deref()), said("protocol")),
+        MPI => (machine, way.level, None, said(MPI)),
+        level => (machine, level, None, None),
     }
 }
 

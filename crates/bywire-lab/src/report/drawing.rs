@@ -14,6 +14,10 @@ const NAMES: f64 = 260.0;
 const BAR: f64 = 26.0;
 const LEGEND_ROW: f64 = 20.0;
 const LEGEND_COLUMNS: usize = 3;
+/// Values beyond are drawn here: with those next to it, and their differences, they stay numbers.
+const DRAWN_MAX: f64 = 1e100;
+/// Powers that are named beside an axis, at most.
+const TICKS_MAX: f64 = 24.0;
 
 /// Okabe and Ito's colours, told apart without colour vision; the page has the same.
 const COLOURS: [&str; 8] =
@@ -58,7 +62,14 @@ struct Scale {
 impl Scale {
     fn of(axis: &Axis, values: impl Iterator<Item = f64>, ends: [f64; 2]) -> Self {
         let logarithmic = axis.logarithmic;
-        let usable = values.filter(|value| value.is_finite() && (!logarithmic || *value > 0.0));
+        let usable =
+            values.filter(|value| value.is_finite() && (!logarithmic || *value > 0.0)).map(|value| {
+                if logarithmic {
+                    value.clamp(1.0 / DRAWN_MAX, DRAWN_MAX)
+                } else {
+                    value.clamp(-DRAWN_MAX, DRAWN_MAX)
+                }
+            });
         let (from, to) = usable
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), value| (from.min(value), to.max(value)));
         let base = if axis.quantity == Quantity::Size { 2.0 } else { 10.0 };
@@ -82,8 +93,11 @@ impl Scale {
     /// Decades, every fourth power of two, or about six round steps.
     fn ticks(&self, quantity: Quantity) -> Vec<f64> {
         let powers = |base: f64| {
-            let first = self.from.log(base).ceil() as i32;
-            (first..).map(move |power| base.powi(power)).take_while(|tick| *tick <= self.to * 1.001).collect()
+            let [first, last] = [self.from.log(base).ceil(), (self.to * 1.001).log(base).floor()];
+            // Where there is no room for every one.
+            let step = ((last - first) / TICKS_MAX).ceil().max(1.0);
+            let count = ((last - first) / step).floor().clamp(0.0, TICKS_MAX) as u32;
+            (0..=count).map(|tick| base.powf(first + f64::from(tick) * step)).collect()
         };
         if self.logarithmic {
             return powers(if quantity == Quantity::Size { 16.0 } else { 10.0 });
@@ -250,5 +264,42 @@ fn dash(series: &Series) -> &'static str {
     match series.look {
         Look::Limit => "3 4",
         _ => DASHES[series.slot % DASHES.len()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_axis_from_the_least_to_the_greatest_number_has_few_ticks_and_all_are_numbers() {
+        let extremes = [f64::from_bits(1), 1.7e308, f64::MAX, f64::INFINITY, f64::NAN, -1.7e308, 0.0];
+        for (quantity, logarithmic) in [Quantity::Size, Quantity::Duration, Quantity::Rate]
+            .into_iter()
+            .flat_map(|quantity| [(quantity, true), (quantity, false)])
+        {
+            let axis = Axis { name: "", quantity, logarithmic };
+            for (first, value) in extremes.into_iter().enumerate() {
+                for values in [vec![value], extremes[first..].to_vec()] {
+                    let scale = Scale::of(&axis, values.iter().copied(), [0.0, 100.0]);
+                    let ticks = scale.ticks(quantity);
+                    assert!(ticks.len() <= 30 && ticks.iter().all(|tick| tick.is_finite()), "{values:?}");
+                    let places = ticks.iter().chain(&values).filter(|value| !value.is_nan());
+                    for place in places.map(|value| scale.at(*value)) {
+                        assert!((0.0..=100.0).contains(&place), "{values:?}: {place}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn decades_and_powers_of_sixteen_stand_where_they_stood() {
+        let ticks = |quantity, values: [f64; 2]| {
+            let axis = Axis { name: "", quantity, logarithmic: true };
+            Scale::of(&axis, values.into_iter(), [0.0, 1.0]).ticks(quantity)
+        };
+        assert_eq!(ticks(Quantity::Duration, [30.0, 20_000.0]), [10.0, 100.0, 1e3, 1e4, 1e5]);
+        assert_eq!(ticks(Quantity::Size, [1.0, 1048576.0]), [1.0, 16.0, 256.0, 4096.0, 65536.0, 1048576.0]);
     }
 }

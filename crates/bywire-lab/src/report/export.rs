@@ -94,8 +94,8 @@ fn ceiling_table(ceilings: &Ceilings) -> String {
             ceiling.name(),
             unit.as_str().unwrap_or_default().to_owned(),
             ceiling.first.value.to_string(),
-            ceiling.first.ci95[0].to_string(),
-            ceiling.first.ci95[1].to_string(),
+            number(ceiling.first.ci95.map(|[low, _]| low)),
+            number(ceiling.first.ci95.map(|[_, high]| high)),
             ceiling.last.value.to_string(),
         ]
     });

@@ -67,7 +67,7 @@ fn row(plain: &Cell, carried: &Cell) -> Vec<String> {
         _ => carried.value / plain.value,
     };
     let demand = |cell: &Cell| match cell.unit {
-        Unit::BytesPerSecond => cell.cpu.service_demand_us_per_kb().map(|us| (us, "/KB")),
+        Unit::BytesPerSecond => cell.service_demand_us_per_kb().map(|us| (us, "/KB")),
         _ => cell.cpu.service_demand_us_per_transaction().map(|us| (us, "")),
     };
     let shown = |(us, per): (f64, &str)| quantity::duration(us * 1e3) + per;

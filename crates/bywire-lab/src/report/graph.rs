@@ -68,7 +68,7 @@ fn half_rtt(ways: &[Way], ceilings: &Ceilings) -> Plot {
 }
 
 fn one_way(ways: &[Way], ceilings: &Ceilings) -> Plot {
-    let mut series = curves(ways, "stream", |cell| Some(cell.ci95));
+    let mut series = curves(ways, "stream", |cell| cell.ci95);
     series.extend(ways.iter().enumerate().filter_map(sweep));
     let remarks = holes(&series);
     let sizes = extent(&series);
@@ -92,7 +92,7 @@ fn one_way(ways: &[Way], ceilings: &Ceilings) -> Plot {
 }
 
 fn two_way(ways: &[Way], ceilings: &Ceilings) -> Plot {
-    let mut series = curves(ways, "bidir", |cell| Some(cell.ci95));
+    let mut series = curves(ways, "bidir", |cell| cell.ci95);
     let remarks = holes(&series);
     let sizes = extent(&series);
     series.extend(limit("memory read + write", ceilings.two_way(), sizes));
@@ -129,7 +129,7 @@ fn interleave(ways: &[Way]) -> Plot {
 }
 
 fn transactions(ways: &[Way]) -> Plot {
-    let mut series = curves(ways, "rr", |cell| Some(cell.ci95));
+    let mut series = curves(ways, "rr", |cell| cell.ci95);
     series.extend(historic("rr", "transactions_per_second", None));
     Plot {
         id: "transactions",
@@ -153,14 +153,14 @@ fn transactions(ways: &[Way]) -> Plot {
 fn distribution(ways: &[Way]) -> Plot {
     let series = ways.iter().enumerate().filter_map(|(slot, way)| {
         let cell = way.short("latency")?;
-        let total: u64 = cell.histogram.iter().map(|bucket| bucket.1).sum();
-        let mut bins = BTreeMap::<i64, u64>::new();
+        // Counts out of a file may be of any size.
+        let total: f64 = cell.histogram.iter().map(|bucket| bucket.1 as f64).sum();
+        let mut bins = BTreeMap::<i64, f64>::new();
         for &(bound, count) in cell.histogram.iter().filter(|bucket| bucket.0 > 0.0) {
-            *bins.entry((bound.log10() * BINS_PER_DECADE).floor() as i64).or_default() += count;
+            *bins.entry((bound.log10() * BINS_PER_DECADE).floor() as i64).or_default() += count as f64;
         }
-        let middle = |bin: i64| 10f64.powf((bin as f64 + 0.5) / BINS_PER_DECADE);
-        let points =
-            bins.iter().map(|(&bin, &count)| Point::new(middle(bin), count as f64 / total as f64)).collect();
+        let middle = |bin: i64| 10f64.powf((bin as f64 + 0.5) / BINS_PER_DECADE).min(f64::MAX);
+        let points = bins.iter().map(|(&bin, count)| Point::new(middle(bin), count / total)).collect();
         Some(measured(&way.label, slot, points))
     });
     Plot {
@@ -188,8 +188,8 @@ fn cpu_per_kilobyte(ways: &[Way]) -> Plot {
     bars(
         "cpu-per-kilobyte",
         "CPU per KB at the highest one-way rate",
-        "CPU time for each 1,024 bytes sent (source) and received (target): attributed by the threads' own clocks, and \
-         what the machine spent beyond it; of Ethernet also those who carry it. Lower is better.",
+        "CPU time for each 1,024 bytes that arrived: attributed by the threads' own clocks, and what the machine spent \
+         beyond it; of Ethernet also those who carry it. Lower is better.",
         "CPU per KB",
         &rows,
         |cell, end| {
@@ -280,9 +280,10 @@ fn bars(
             .collect(),
     };
     let carriers = |cell: &Cell| cell.cpu.carriers.as_ref().and_then(|end| of(cell, end)[0]);
+    let source = |cell: &Cell| of(cell, &cell.cpu_by_arrival().source);
     let series = vec![
-        part("source, attributed", 0, &|cell| of(cell, &cell.cpu.source)[0]),
-        part("source, beyond", 1, &|cell| of(cell, &cell.cpu.source)[1]),
+        part("source, attributed", 0, &|cell| source(cell)[0]),
+        part("source, beyond", 1, &|cell| source(cell)[1]),
         part("target, attributed", 2, &|cell| of(cell, &cell.cpu.target)[0]),
         part("target, beyond", 3, &|cell| of(cell, &cell.cpu.target)[1]),
         part("carriers between them", 4, &carriers),
@@ -419,7 +420,7 @@ fn connections<'a>(way: &Way<'a>, test: &str) -> BTreeMap<u64, &'a Cell> {
 fn by_connections(ways: &[Way], test: &str, named: bool) -> Vec<Series> {
     let curve = |(slot, way): (usize, &Way)| {
         let point = |(connections, cell): (u64, &Cell)| Point {
-            band: Some(cell.ci95),
+            band: cell.ci95,
             ..Point::new(connections as f64, cell.value)
         };
         let points: Vec<Point> = connections(way, test).into_iter().map(point).collect();

@@ -60,7 +60,7 @@ fn rungs<'a>(
             waiting.name(),
             slot,
             points.map(|(row, (_, cell))| Point {
-                band: Some(cell.ci95),
+                band: cell.ci95,
                 note: cell.size_bytes.map(|bytes| format!("at {}", crate::report::quantity::size(bytes))),
                 ..Point::new((limits.len() + row) as f64, cell.value)
             }),

@@ -1,4 +1,4 @@
-//! Sessions of several machines as one, so that one report shows them side by side.
+//! Sessions of several machines, or several presets of one, so that one report shows them side by side.
 
 use serde_json::{Map, Value};
 
@@ -7,6 +7,10 @@ use crate::cell::{Absence, Session};
 /// What tells the cells of several sessions apart.
 pub const MACHINE: &str = "machine";
 
+/// The level of the ceilings, which are a machine's own.
+const MEMORY: &str = "memory";
+const CEILINGS_ELSEWHERE: &str = "the ceilings of each machine stand in its own report";
+
 /// One session out of several, each with a name. A single one stays as it is.
 ///
 /// Ceilings stay behind: results are shown as a share of their own machine's, of which a report has one.
@@ -14,35 +18,83 @@ pub fn merged(mut sessions: Vec<(String, Session)>) -> Option<Session> {
     if sessions.len() < 2 {
         return sessions.pop().map(|(_, session)| session);
     }
-    let mut environment = Map::new();
-    let mut whole: Option<Session> = None;
-    let reason = "the ceilings of each machine stand in its own report".to_owned();
-    let mut absent = vec![Absence { level: "memory".to_owned(), test: None, reason }];
-    for (name, mut session) in sessions {
-        environment.insert(name.clone(), session.environment.take());
-        session.cells.retain(|cell| cell.level != "memory");
-        for cell in &mut session.cells {
-            cell.parameters.insert(MACHINE.to_owned(), Value::String(name.clone()));
-        }
-        absent.extend(
-            session
-                .absent
-                .drain(..)
-                .map(|absence| Absence { reason: format!("{name}: {}", absence.reason), ..absence }),
-        );
-        match &mut whole {
-            None => whole = Some(session),
-            Some(whole) => {
-                if whole.preset != session.preset {
-                    whole.preset = format!("{}, {}", whole.preset, session.preset);
-                }
-                whole.seconds += session.seconds;
-                whole.complete &= session.complete;
-                whole.command.push("&&".to_owned());
-                whole.command.append(&mut session.command);
-                whole.cells.append(&mut session.cells);
-            }
+    sessions.iter_mut().for_each(|(name, session)| tag(name, session));
+    Some(joined(sessions.iter().map(|(name, session)| (&**name, session)).collect()))
+}
+
+/// One session for each preset, in the order named. Cells are tagged with their session's name where a preset has
+/// several sessions, and everywhere where the sessions are not all of one machine.
+pub fn by_preset(mut sessions: Vec<(String, Session)>) -> Vec<Session> {
+    if !are_of_one_machine(&sessions) {
+        sessions.iter_mut().for_each(|(name, session)| tag(name, session));
+    }
+    let mut presets: Vec<Vec<(String, Session)>> = Vec::new();
+    for (name, session) in sessions {
+        match presets.iter_mut().find(|known| known[0].1.preset == session.preset) {
+            Some(known) => known.push((name, session)),
+            None => presets.push(vec![(name, session)]),
         }
     }
-    whole.map(|whole| Session { environment: Value::Object(environment), absent, ..whole })
+    presets.into_iter().filter_map(merged).collect()
+}
+
+/// All of what [`by_preset`] gave, for what is answered out of all of them. Ceilings stay behind where any cell is
+/// tagged.
+pub fn together(presets: &[Session]) -> Session {
+    match presets {
+        [] => Session::default(),
+        [only] => only.clone(),
+        several => joined(several.iter().map(|session| (&*session.preset, session)).collect()),
+    }
+}
+
+/// By what a machine tells of itself: a virtual one may be another after it was started again.
+fn are_of_one_machine(sessions: &[(String, Session)]) -> bool {
+    let identity = |session: &Session| {
+        ["boot", "cpu", "memory_total_bytes"].map(|fact| session.environment.get(fact).cloned())
+    };
+    sessions.windows(2).all(|pair| identity(&pair[0].1) == identity(&pair[1].1))
+}
+
+fn tag(name: &str, session: &mut Session) {
+    for cell in session.cells.iter_mut().filter(|cell| cell.level != MEMORY) {
+        cell.parameters.insert(MACHINE.to_owned(), name.into());
+    }
+}
+
+fn joined(sessions: Vec<(&str, &Session)>) -> Session {
+    let mut whole = Session { complete: true, ..Session::default() };
+    let mut presets: Vec<&str> = Vec::new();
+    let mut environments = Map::new();
+    for &(name, session) in &sessions {
+        whole.seconds += session.seconds;
+        whole.complete &= session.complete;
+        whole.cells.extend(session.cells.iter().cloned());
+        if !whole.command.is_empty() {
+            whole.command.push("&&".to_owned());
+        }
+        whole.command.extend(session.command.iter().cloned());
+        let absent = session.absent.iter().filter(|absence| absence.reason != CEILINGS_ELSEWHERE).cloned();
+        whole.absent.extend(
+            absent.map(|absence| Absence { reason: format!("{name}: {}", absence.reason), ..absence }),
+        );
+        if !presets.contains(&&*session.preset) {
+            presets.push(&session.preset);
+        }
+        environments.insert(name.to_owned(), session.environment.clone());
+    }
+    let (_, first) = sessions[0];
+    whole.environment = first.environment.clone();
+    if whole.cells.iter().any(|cell| cell.parameters.contains_key(MACHINE)) {
+        whole.environment = Value::Object(environments);
+        whole.cells.retain(|cell| cell.level != MEMORY);
+        let reason = CEILINGS_ELSEWHERE.to_owned();
+        whole.absent.insert(0, Absence { level: MEMORY.to_owned(), test: None, reason });
+    }
+    Session {
+        schema: first.schema.clone(),
+        preset: presets.join(", "),
+        started: first.started.clone(),
+        ..whole
+    }
 }

@@ -12,6 +12,9 @@ pub fn value(value: f64, unit: Unit) -> String {
     }
 }
 
+/// What stands in the place of an interval that there are too few pairs for.
+pub const TOO_FEW_PAIRS: &str = "too few pairs";
+
 /// Nanoseconds.
 pub fn duration(ns: f64) -> String {
     scaled(ns, &[(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")])

@@ -7,8 +7,9 @@ use crate::endpoint::{Endpoint, Interest, Kind, Mark};
 use crate::plan::{End, Outcome, Part};
 use std::time::{Duration, Instant};
 
-/// Either end: the source stops by the clock, the target when it has seen the source's last message. A block's time is
-/// that of its receiving: up to the peer's last message, and where messages may be lost only from its first one on.
+/// Either end: the source stops by the clock, the target when it has seen the source's last message. A block's time ends
+/// with the peer's last message, and where messages may be lost with this end's own: that of its sending is the time of
+/// what arrived at the other end.
 pub fn either<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
     course.run(lanes, |course, lanes, turn| Duplex::new(course, turn).run(&mut lanes[0]))
 }
@@ -19,7 +20,7 @@ struct Duplex<'a, 'b> {
     length: usize,
     due: usize,
     started_ns: u64,
-    latest_ns: u64,
+    finished_ns: u64,
     peer_ended: bool,
     sum: u64,
     part: Part,
@@ -34,7 +35,7 @@ impl<'a, 'b> Duplex<'a, 'b> {
             length: course.plan.lengths(0).sent_by(course.end()),
             due: course.plan.lengths(0).received_by(course.end()),
             started_ns: now,
-            latest_ns: now,
+            finished_ns: now,
             peer_ended: false,
             sum: 0,
             part: Part::default(),
@@ -66,7 +67,7 @@ impl<'a, 'b> Duplex<'a, 'b> {
         }
         self.close(end)?;
         std::hint::black_box(self.sum);
-        self.part.seconds = (self.latest_ns - self.started_ns) as f64 * 1e-9;
+        self.part.seconds = (self.finished_ns - self.started_ns) as f64 * 1e-9;
         Ok(self.part)
     }
 
@@ -99,7 +100,12 @@ impl<'a, 'b> Duplex<'a, 'b> {
         whole(&received, self.due)?;
         match received.mark.kind() {
             Kind::Data => {}
-            Kind::End if received.mark.tag() == self.turn.tag => self.peer_ended = true,
+            Kind::End if received.mark.tag() == self.turn.tag && !self.peer_ended => {
+                self.peer_ended = true;
+                if E::RELIABLE {
+                    self.finished_ns = self.course.clock.now_ns();
+                }
+            }
             Kind::Ended if !E::RELIABLE => {
                 self.peer_ended = true;
                 return Ok(true);
@@ -108,13 +114,6 @@ impl<'a, 'b> Duplex<'a, 'b> {
                 answer_again(end, self.length, received.mark, self.turn)?;
                 return Ok(true);
             }
-        }
-        if E::RELIABLE != (received.mark.kind() == Kind::Data) {
-            self.latest_ns = self.course.clock.now_ns();
-        }
-        if self.part.operations == 0 && !E::RELIABLE {
-            // Each end times its own receiving, which begins when the peer's messages do.
-            self.started_ns = self.latest_ns;
         }
         self.part.operations += 1;
         self.part.received_bytes += received.length as u64;
@@ -130,6 +129,9 @@ impl<'a, 'b> Duplex<'a, 'b> {
             self.progress(end, &mut patience)?;
         }
         self.count_sent();
+        if !E::RELIABLE {
+            self.finished_ns = self.course.clock.now_ns();
+        }
         let mut asked = Instant::now();
         let mut patience = Patience::fresh();
         while !self.peer_ended {

@@ -1,9 +1,9 @@
 //! Half-RTT of short messages while a long transfer runs beside them. Both ends poll both lanes in one thread.
 
-use anyhow::Result;
+use anyhow::{Result, bail, ensure};
 
-use super::{Course, Patience, Turn, answer_again, ask, buckets, histogram, whole};
-use crate::endpoint::{Endpoint, Kind, Mark};
+use super::{ASK_AGAIN, Course, Patience, Turn, answer_again, ask, buckets, histogram, unexpected, whole};
+use crate::endpoint::{Endpoint, Kind, Mark, PATIENCE};
 use crate::plan::{Outcome, Part};
 use hdrhistogram::Histogram;
 
@@ -28,6 +28,13 @@ pub fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
     course.run(lanes, receive_both)
 }
 
+/// A short message that waits for its answer.
+struct Question {
+    mark: Mark,
+    asked_ns: u64,
+    asked_again_ns: u64,
+}
+
 fn send_both<E: Endpoint>(
     course: &Course,
     lanes: &mut [E],
@@ -40,11 +47,11 @@ fn send_both<E: Endpoint>(
     let stop = course.stop_ns();
     let mut part = Part::default();
     let mut patience = Patience::fresh();
-    let mut asked_ns = None;
+    let mut open: Option<Question> = None;
     let mut sum = 0u64;
     loop {
         let now = course.clock.now_ns();
-        if now >= stop && asked_ns.is_none() {
+        if now >= stop && open.is_none() {
             break;
         }
         let mut moved = false;
@@ -52,23 +59,31 @@ fn send_both<E: Endpoint>(
             part.sent_bytes += long as u64;
             moved = true;
         }
-        match asked_ns {
+        match &mut open {
             None => {
                 let now = course.clock.now_ns();
-                if lanes[1].try_send(short, Mark::DATA)? {
-                    asked_ns = Some(now);
+                let mark = Mark::new(Kind::Data, part.operations as u32);
+                if lanes[1].try_send(short, mark)? {
+                    open = Some(Question { mark, asked_ns: now, asked_again_ns: now });
                     moved = true;
                 }
             }
-            Some(asked) => {
-                if let Some(received) = lanes[1].try_receive()? {
-                    round_trips.saturating_record(course.clock.now_ns() - asked);
+            Some(question) => match lanes[1].try_receive()? {
+                Some(received) if received.mark == question.mark => {
+                    round_trips.saturating_record(course.clock.now_ns() - question.asked_ns);
                     sum = sum.wrapping_add(received.sum);
                     part.operations += 1;
-                    asked_ns = None;
+                    open = None;
                     moved = true;
                 }
-            }
+                Some(received) if E::RELIABLE => bail!(unexpected(received.mark)),
+                // The answer to a question that was asked twice.
+                Some(_) => moved = true,
+                None if !E::RELIABLE => {
+                    part.lost += u64::from(question.ask_again(&mut lanes[1], short, now)?)
+                }
+                None => {}
+            },
         }
         if moved {
             patience = Patience::fresh();
@@ -81,10 +96,28 @@ fn send_both<E: Endpoint>(
     lanes[0].send(long, Mark::DATA)?;
     lanes[0].send(long, Mark::new(Kind::End, turn.tag))?;
     part.sent_bytes += 2 * long as u64;
-    part.seconds = (course.clock.now_ns() - started) as f64 * 1e-9;
     part.reading = (part.operations > 0).then(|| round_trips.value_at_quantile(0.5) as f64 / 2.0);
+    let sent = course.clock.now_ns();
     ask(&mut lanes[1], short, Kind::End, Kind::Ended, turn.tag)?;
+    // As a stream's: it covers the delivery where that is certain.
+    let finished = if E::RELIABLE { course.clock.now_ns() } else { sent };
+    part.seconds = (finished - started) as f64 * 1e-9;
     Ok(part)
+}
+
+impl Question {
+    /// Asks again where an answer may have been lost, as the long transfer never waits for it; true where it did.
+    fn ask_again<E: Endpoint>(&mut self, lane: &mut E, length: usize, now_ns: u64) -> Result<bool> {
+        let waited_ns = |since_ns: u64| u128::from(now_ns.saturating_sub(since_ns));
+        if waited_ns(self.asked_again_ns) < ASK_AGAIN.as_nanos() {
+            return Ok(false);
+        }
+        let is_late = waited_ns(self.asked_ns) >= PATIENCE.as_nanos();
+        ensure!(!is_late, "the peer has not answered for {} s", PATIENCE.as_secs());
+        lane.send(length, self.mark)?;
+        self.asked_again_ns = now_ns;
+        Ok(true)
+    }
 }
 
 fn receive_both<E: Endpoint>(course: &Course, lanes: &mut [E], turn: Turn) -> Result<Part> {
@@ -94,7 +127,7 @@ fn receive_both<E: Endpoint>(course: &Course, lanes: &mut [E], turn: Turn) -> Re
     let started = course.clock.now_ns();
     let mut part = Part::default();
     let mut patience = Patience::fresh();
-    let (mut long_ended, mut short_ended) = (!E::RELIABLE, false);
+    let (mut long_ended, mut short_ended) = (false, false);
     let mut sum = 0u64;
     while !(long_ended && short_ended) {
         let mut moved = false;
@@ -120,6 +153,8 @@ fn receive_both<E: Endpoint>(course: &Course, lanes: &mut [E], turn: Turn) -> Re
         if moved {
             patience = Patience::fresh();
         } else {
+            // Where the long transfer's end may be lost, it is over once nothing of it is left to read.
+            long_ended |= short_ended && !E::RELIABLE;
             patience.idle()?;
         }
     }

@@ -8,7 +8,7 @@ use crate::pace::Pace;
 use crate::plan::{Outcome, Part};
 
 /// The sending end. A block ends with a marked message; its time covers the delivery of all of it, except where
-/// messages may be lost: there it covers the sending, and the target's own time the receiving.
+/// messages may be lost: there it covers the sending, which is the time of what arrived as well.
 pub fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
     course.run(lanes, |course, lanes, turn| send(course, &mut lanes[0], turn))
 }
@@ -21,6 +21,7 @@ pub fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
 fn send<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part> {
     let length = course.plan.lengths(0).forward;
     let stride = stride(length);
+    let errors_before = end.send_errors();
     let started = course.clock.now_ns();
     let stop = course.stop_ns();
     let mut operations = 0;
@@ -38,6 +39,7 @@ fn send<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part> {
         seconds: (finished - started) as f64 * 1e-9,
         operations,
         sent_bytes: operations * length as u64,
+        send_errors: end.send_errors() - errors_before,
         ..Part::default()
     })
 }
@@ -46,8 +48,7 @@ fn receive<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part
     let length = course.plan.lengths(0).forward;
     let answer_length = course.plan.lengths(0).back;
     let stride = stride(length);
-    let entered = course.clock.now_ns();
-    let (mut started, mut latest) = (entered, entered);
+    let started = course.clock.now_ns();
     let mut pace = Pace::new(course.plan);
     let (mut operations, mut received_bytes, mut sum) = (0u64, 0, 0u64);
     loop {
@@ -61,30 +62,21 @@ fn receive<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part
                 continue;
             }
         };
-        if operations == 0 && !E::RELIABLE {
-            // Where this end's own clock counts, it starts with the stream: the source has accounts to read first.
-            started = course.clock.now_ns();
-        }
         operations += 1;
         if pace.is_wanted() && operations.is_multiple_of(stride) {
             pace.look(course.clock.now_ns() - started, operations);
         }
         received_bytes += received.length as u64;
         sum = sum.wrapping_add(received.sum);
-        // An end that had to be asked for again comes late: what counts is the last message of the stream itself.
-        if E::RELIABLE == ended {
-            latest = course.clock.now_ns();
-        }
         if ended {
             break;
         }
     }
+    let finished = course.clock.now_ns();
     std::hint::black_box(sum);
     end.send(answer_length, Mark::new(Kind::Ended, turn.tag))?;
     Ok(Part {
-        began_ns: started - entered,
-        // Nothing but its end may have arrived of a stream.
-        seconds: latest.saturating_sub(started) as f64 * 1e-9,
+        seconds: (finished - started) as f64 * 1e-9,
         operations,
         received_bytes,
         notes: pace.into_notes(),

@@ -333,6 +333,7 @@ fn refuse_what_means_nothing(request: &Request, test: Test) -> Result<(), Misuse
         ("integrity", request.integrity.is_some()),
         ("spin or --no-spin", request.spin.is_some()),
         ("nagle", request.nagle.is_some()),
+        ("congestion", request.congestion.is_some()),
         ("lent", request.lent),
         ("socket-buffer", request.socket_buffer_bytes.is_some()),
         ("key", request.key.is_some()),

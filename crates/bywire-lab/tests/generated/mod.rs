@@ -61,7 +61,7 @@ pub fn cells_at(way: Formula, size: u64) -> Vec<Cell> {
     let rate = size as f64 / (start_ns / 8.0 + size as f64 / bytes_per_ns) * 1e9;
     let mut latency = cell(way, "latency", Some(size), ns, Unit::Nanoseconds);
     latency.value = if size == 8 { start_ns } else { ns };
-    latency.ci95 = [latency.value * 0.97, latency.value * 1.03];
+    latency.ci95 = Some([latency.value * 0.97, latency.value * 1.03]);
     latency.percentiles = Some(Percentiles {
         p5: ns * 0.93,
         p50: ns,
@@ -124,7 +124,7 @@ pub fn cell(way: Formula, test: &str, size_bytes: Option<u64>, value: f64, unit:
         parameters: spin.into_iter().collect(),
         value,
         unit,
-        ci95: [value * 0.97, value * 1.03],
+        ci95: Some([value * 0.97, value * 1.03]),
         mean: None,
         percentiles: None,
         histogram: Vec::new(),
@@ -152,7 +152,7 @@ fn broken_down(way: Formula) -> Cell {
     let share = |name: &str, of_whole: f64| Share {
         name: name.to_owned(),
         ns: of_whole * half_rtt_ns,
-        ci95_ns: [(of_whole - 0.02) * half_rtt_ns, (of_whole + 0.02) * half_rtt_ns],
+        ci95_ns: Some([(of_whole - 0.02) * half_rtt_ns, (of_whole + 0.02) * half_rtt_ns]),
         how: format!("by a formula for {name}"),
     };
     let names =

@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{IntoRawFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
@@ -240,6 +240,34 @@ pub fn pair() -> (RawFd, RawFd) {
         end.set_nodelay(true).expect("at once");
     }
     (client.into_raw_fd(), server.into_raw_fd())
+}
+
+/// Gives back what comes until it ends; `wait` is how each piece is waited for, and `false` if none came.
+pub fn give_back(peer: &mut TcpStream, wait: impl Fn() -> bool) {
+    let mut buffer = [0; 512];
+    loop {
+        assert!(wait(), "nothing is heard of the other end");
+        match peer.read(&mut buffer) {
+            Ok(received @ 1..) if peer.write_all(&buffer[..received]).is_ok() => {}
+            // It has gone.
+            _ => return,
+        }
+    }
+}
+
+/// Says so many words of different lengths to an end that gives them back.
+pub fn converse(peer: &mut TcpStream, words: u32) {
+    for word in 0..words {
+        // Now and then the other end has gone to sleep.
+        if word % 50 == 49 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let message = vec![word as u8; word as usize % 300 + 1];
+        peer.write_all(&message).expect("a message");
+        let mut answer = vec![0; message.len()];
+        peer.read_exact(&mut answer).expect("an answer");
+        assert_eq!(answer, message);
+    }
 }
 
 /// Talks over a pair until neither end gives the kernel any bytes.

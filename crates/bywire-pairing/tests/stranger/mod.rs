@@ -1,0 +1,94 @@
+//! A program that keeps to the protocol as far as it likes.
+
+#![allow(dead_code)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bywire_pairing::protocol::{Kind, PACKET_BYTES, Packet, VERSION, Verdict};
+use bywire_sys::memory::Mapping;
+use bywire_sys::socket::{Received, Socket};
+
+/// However loaded the machine is.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// As the service sees it.
+pub struct Stranger {
+    /// Where it says what it likes.
+    pub socket: Socket,
+    memory: OwnedFd,
+}
+
+/// A packet, and what came with it.
+type Word = (Packet, Vec<OwnedFd>);
+
+/// The service has hung up.
+struct HungUp;
+
+impl Stranger {
+    /// It has said hello to the service that listens at `path`.
+    pub fn new(path: &Path) -> Self {
+        let socket = Socket::connect(path).expect("the service listens");
+        let (_, memory) = Mapping::create("bywire-test", 4096).expect("memory");
+        let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
+        socket.send(&hello.encode(), &[memory.as_fd(), memory.as_fd()]).expect("hello");
+        Self { socket, memory }
+    }
+
+    pub fn say(&self, packet: &Packet) {
+        self.socket.send(&packet.encode(), &[]).expect("said");
+    }
+
+    pub fn offer(&self, token: u64, connection: BorrowedFd<'_>) {
+        let offer = Packet::new(Kind::Offer, token).encode();
+        self.socket.send(&offer, &[connection, self.memory.as_fd()]).expect("an offer");
+    }
+
+    fn receive(&self) -> Result<Option<Word>, HungUp> {
+        let mut buffer = [0; PACKET_BYTES];
+        match self.socket.receive(&mut buffer).expect("a packet") {
+            Received::Packet(length, descriptors) => {
+                Ok(Some((Packet::decode(&buffer[..length]).expect("one of ours"), descriptors)))
+            }
+            Received::Nothing => Ok(None),
+            Received::Closed => Err(HungUp),
+        }
+    }
+
+    /// What has come, if anything.
+    pub fn look(&self) -> Option<Word> {
+        self.receive().unwrap_or_else(|HungUp| panic!("the service has hung up"))
+    }
+
+    /// What comes next. `None`: the service has hung up.
+    pub fn hear(&self) -> Option<Word> {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            match self.receive() {
+                Ok(Some(word)) => return Some(word),
+                Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+                Err(HungUp) => return None,
+            }
+        }
+        panic!("the service says nothing")
+    }
+
+    /// The answer to an offer, which comes next but for bells, and what comes with it.
+    pub fn answer(&self, token: u64) -> (Verdict, Vec<OwnedFd>) {
+        let (packet, descriptors) = loop {
+            let (packet, descriptors) = self.hear().expect("an answer");
+            if packet.kind != Kind::Bell {
+                break (packet, descriptors);
+            }
+        };
+        assert_eq!((packet.kind, packet.token), (Kind::Answer, token));
+        let verdict = Verdict::of(packet.code).expect("a verdict");
+        assert_eq!(descriptors.len(), if verdict == Verdict::Paired { 3 } else { 0 });
+        (verdict, descriptors)
+    }
+
+    pub fn verdict(&self, token: u64) -> Verdict {
+        self.answer(token).0
+    }
+}
