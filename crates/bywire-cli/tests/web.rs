@@ -4,6 +4,7 @@ mod scene;
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
@@ -166,6 +167,12 @@ fn random_below(bound: u64) -> u64 {
     RandomState::new().hash_one(0) % bound
 }
 
+/// The parent of a process, by its `stat`, where a name in parentheses may contain anything.
+fn parent_of(process: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 /// Ends `running` by each signal at a random moment within `span`.
 fn end(running: &mut Child, signal: Signal, span: Duration) {
     let moment = Duration::from_millis(random_below(span.as_millis() as u64));
@@ -233,6 +240,58 @@ fn an_end_while_a_server_starts_leaves_nothing_behind() {
         kill_process(Pid::from_child(&running), signal).unwrap();
         running.wait().unwrap();
         nothing_is_left(directory.path(), process);
+    }
+}
+
+#[test]
+fn a_server_goes_even_if_whoever_keeps_it_is_killed_too() {
+    let directory = tempfile::tempdir().unwrap();
+    if !rustix::process::geteuid().is_root()
+        || cell(directory.path(), &["web-file", "--time", "0.25"]).is_none()
+    {
+        println!("not run: a server has a namespace of its own only as root, with nginx installed");
+        return;
+    }
+    let isolates = Command::new("unshare").args(["--pid", "--fork", "true"]).status();
+    if !isolates.is_ok_and(|status| status.success()) {
+        println!("not run: this machine allows no namespace of processes");
+        return;
+    }
+    for link in ["tcp", "sock"] {
+        let all = ["measure", "web", "web-file", "--server", "nginx", "--link", link, "--time", "60"];
+        let mut running = bywire(directory.path(), &all).spawn().unwrap();
+        let process = running.id();
+        // The one that answers runs as another user.
+        let is_served = || {
+            let is_other =
+                |server: &u32| fs::metadata(format!("/proc/{server}")).is_ok_and(|of| of.uid() != 0);
+            servers_of(process).iter().any(is_other)
+        };
+        await_beside(&running, "the server answers", is_served);
+        let place = Path::new("/dev/shm").join(&places_of(process)[0]);
+        for path in [&place, &place.join("site")] {
+            assert_eq!(
+                fs::metadata(path).unwrap().mode() & 0o7027,
+                0,
+                "nobody else enters {}",
+                path.display()
+            );
+        }
+        let servers = servers_of(process);
+        let keepers: Vec<u32> = servers.iter().filter_map(|server| parent_of(*server)).collect();
+        let is_keeper = |keeper: &&u32| parent_of(**keeper) == Some(process);
+        let keeper = *keepers.iter().find(is_keeper).expect("a child of the command keeps the server");
+        let keeper = Pid::from_raw(keeper as i32).unwrap();
+        // It would clean up at the end of its parent, did it not end in its sleep.
+        kill_process(keeper, Signal::STOP).unwrap();
+        kill_process(Pid::from_child(&running), Signal::KILL).unwrap();
+        running.wait().unwrap();
+        kill_process(keeper, Signal::KILL).unwrap();
+        eventually("no server is left", || servers_of(process).is_empty());
+        let next = measure(directory.path(), &["web-file", "--time", "0.25"]);
+        assert!(next.status.success(), "{}", String::from_utf8_lossy(&next.stderr));
+        // The service that paired a killed one's connections ends by itself, once nobody has needed it for a while.
+        assert_eq!(places_of(process), [""; 0], "the next one removes what it left in memory");
     }
 }
 

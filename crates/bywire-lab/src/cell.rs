@@ -204,7 +204,8 @@ pub struct CpuEnd {
     pub machine_busy: Option<f64>,
     /// Steal share of that core, 0 to 1.
     pub steal: Option<f64>,
-    /// Attributed: the threads' own clocks as a share of wall time.
+    /// Attributed: the threads' own clocks as a share of wall time, above 1 where threads run on several cores; of several
+    /// connections, whose ends share a core, from when the first one began to when the last one had ended.
     pub attributed: Option<f64>,
     /// Machine − attributed.
     pub unattributed: Option<f64>,

@@ -2,8 +2,9 @@
 //! at one moment, the sources on one core and the targets on another. Of the message layer one end of all connections is
 //! one port in one process; see [`crate::hub`].
 //!
-//! What counts is the time in which all of them ran. It is cut into slices; in each slice the connections' own rates
-//! are added, or their half-RTTs averaged, each block by the part of it that lies within.
+//! What counts is the time in which all of them ran, and what was done in it: the connections' own rates are added, or
+//! their half-RTTs averaged. It is cut into as many slices as there are blocks. Connections that begin before the others
+//! or end after them are faster meanwhile, so every end that counts notes how far it has got (see [`crate::pace`]).
 
 use std::sync::Arc;
 use std::thread;
@@ -12,12 +13,19 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::pair::{self, Cores, Outcomes, Place};
-use crate::plan::{End, Job, Level, Part, Plan, Test};
+use crate::plan::{End, Job, Level, Outcome, Part, Plan, Test};
 use crate::star::Star;
 use crate::test::monotonic_ns;
 
 /// How many connections there may be.
 pub const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=64;
+
+/// A crowd that did not run at one time is no measurement. It is taken again up to so many times, each time with twice
+/// as long until it begins: a loaded machine is late with starting so many processes.
+const REPEATS: u32 = 3;
+
+/// All of a crowd ran at one time where they did so for this share of its shortest block.
+const TOGETHER_SHARE_MIN: f64 = 0.1;
 
 /// The messages of all connections together may have so many bytes: each end keeps up to six of its own in memory.
 pub const BYTES_MAX: u64 = 256 << 20;
@@ -66,15 +74,45 @@ pub fn start(connections: u32) -> Duration {
     START + START_EACH * connections
 }
 
-/// Runs so many connections through `plan` at once.
+/// Runs so many connections through `plan` at once; with how often that had to be done again until they did run at one
+/// time.
 ///
 /// # Errors
-/// One line from the connection that failed first; by then all are gone.
-pub fn run(plan: &Plan, ground: &Ground, connections: u32, cores: Cores) -> Result<Vec<Outcomes>> {
-    let begin_ns = monotonic_ns() + start(connections).as_nanos() as u64;
+/// One line from the connection that failed first, by then all are gone; or they have not run at one time.
+pub fn run(plan: &Plan, ground: &Ground, connections: u32, cores: Cores) -> Result<(Vec<Outcomes>, u32)> {
+    repeated(plan.test, |repeats| {
+        attempt(plan, ground, connections, cores, start(connections) * (1 << repeats))
+    })
+}
+
+/// The first outcomes of `attempt`, which is told how many there were before, that ran at one time.
+fn repeated(
+    test: Test,
+    mut attempt: impl FnMut(u32) -> Result<Vec<Outcomes>>,
+) -> Result<(Vec<Outcomes>, u32)> {
+    let mut repeats = 0;
+    loop {
+        let outcomes = attempt(repeats)?;
+        match Together::of(test, &outcomes) {
+            Ok(_) => return Ok((outcomes, repeats)),
+            Err(error) if repeats == REPEATS => return Err(error),
+            Err(_) => repeats += 1,
+        }
+    }
+}
+
+/// Runs all of them once; they begin after `start`.
+fn attempt(
+    plan: &Plan,
+    ground: &Ground,
+    connections: u32,
+    cores: Cores,
+    start: Duration,
+) -> Result<Vec<Outcomes>> {
+    let begin_ns = monotonic_ns() + start.as_nanos() as u64;
+    let deadline_seconds = plan.deadline_seconds + start.as_secs();
     // A lent message lies in memory that was made for one peer.
     if let (Level::Msg, false, Ground::One(Place::Processes)) = (plan.level, plan.lent, ground) {
-        let deadline_seconds = plan.deadline_seconds + start(connections).as_secs();
         let plan = Plan { begin_ns: Some(begin_ns), deadline_seconds, ..plan.clone() };
         return pair::run_hub(&plan, connections, cores);
     }
@@ -83,7 +121,7 @@ pub fn run(plan: &Plan, ground: &Ground, connections: u32, cores: Cores) -> Resu
         let plan = Plan {
             begin_ns: Some(begin_ns),
             bind: place.target_address(),
-            deadline_seconds: plan.deadline_seconds + start(connections).as_secs(),
+            deadline_seconds,
             // Their time would be counted once for each connection.
             carriers: if connection == 0 { plan.carriers.clone() } else { Vec::new() },
             ..plan.clone()
@@ -105,8 +143,8 @@ pub fn run(plan: &Plan, ground: &Ground, connections: u32, cores: Cores) -> Resu
 /// What the connections of one crowd did while all of them ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Together {
-    /// The crowd's own value in each slice: a summed rate, or a mean half-RTT.
-    pub slices: Vec<f64>,
+    /// The crowd in each slice.
+    pub slices: Vec<Slice>,
     /// How long a slice is.
     pub slice_seconds: f64,
     /// Each connection's value over the whole.
@@ -115,70 +153,112 @@ pub struct Together {
     pub work_per_second: Vec<f64>,
 }
 
+/// What a crowd did in one slice of the time in which all of it ran.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slice {
+    /// A summed rate, or a mean half-RTT.
+    pub value: f64,
+    /// Messages or round trips of all connections, one that was half done counting half.
+    pub operations: f64,
+}
+
 impl Together {
     /// Of one crowd's outcomes.
     ///
     /// # Errors
     /// They did not all run at once.
-    pub fn of(test: Test, lossy: bool, outcomes: &[Outcomes]) -> Result<Self> {
-        let ends: Vec<&[Part]> = outcomes
-            .iter()
-            .map(|outcomes| match (&outcomes.target, lossy && test != Test::Hotspot) {
-                // Where messages may be lost only what arrives counts, over the target's own time.
-                (Some(target), true) => &target.blocks[..],
-                _ => &outcomes.source.blocks[..],
-            })
-            .collect();
+    pub fn of(test: Test, outcomes: &[Outcomes]) -> Result<Self> {
+        let ends: Vec<&[Part]> = outcomes.iter().map(|outcomes| counting_end(test, outcomes)).collect();
         let begin_ns = ends.iter().filter_map(|parts| parts.first()).map(|part| part.began_ns).max();
-        let end_ns = ends.iter().filter_map(|parts| parts.last()).map(|part| span(part).1).min();
+        let end_ns = ends.iter().filter_map(|parts| parts.last()).map(Part::ended_ns).min();
         let (begin_ns, end_ns) = begin_ns.zip(end_ns).context("a connection has no block")?;
+        let shortest = ends.iter().map(|parts| parts.iter().map(|part| part.seconds).sum());
+        let shortest_ns = 1e9 * shortest.fold(f64::INFINITY, f64::min);
         ensure!(
-            end_ns > begin_ns + 1000,
+            end_ns > begin_ns && (end_ns - begin_ns) as f64 >= TOGETHER_SHARE_MIN * shortest_ns,
             "the connections did not run at one time: give a longer --time, or fewer --connections"
         );
         let count = ends.iter().map(|parts| parts.len()).min().unwrap_or(1).max(1);
         let slice_ns = (end_ns - begin_ns) / count as u64;
         let slices = (0..count as u64).map(|slice| {
             let from_ns = begin_ns + slice * slice_ns;
-            let values = ends.iter().map(|parts| within(test, parts, from_ns, from_ns + slice_ns));
-            let values: Vec<f64> = values.map(|(value, _)| value).filter(|value| value.is_finite()).collect();
-            match test {
-                Test::Hotspot => values.iter().sum::<f64>() / values.len() as f64,
-                _ => values.iter().sum(),
-            }
+            let shares: Vec<Share> =
+                ends.iter().map(|parts| Share::of(test, parts, from_ns, from_ns + slice_ns)).collect();
+            let values = || shares.iter().map(|share| share.value).filter(|value| value.is_finite());
+            let value = match test {
+                Test::Hotspot => values().sum::<f64>() / values().count() as f64,
+                _ => values().sum(),
+            };
+            Slice { value, operations: shares.iter().map(|share| share.operations).sum() }
         });
-        let slices = slices.filter(|value| value.is_finite()).collect();
-        let (connections, work_per_second) =
-            ends.iter().map(|parts| within(test, parts, begin_ns, end_ns)).unzip();
-        Ok(Self { slices, slice_seconds: slice_ns as f64 * 1e-9, connections, work_per_second })
+        let slices = slices.filter(|slice| slice.value.is_finite()).collect();
+        let whole: Vec<Share> = ends.iter().map(|parts| Share::of(test, parts, begin_ns, end_ns)).collect();
+        Ok(Self {
+            slices,
+            slice_seconds: slice_ns as f64 * 1e-9,
+            connections: whole.iter().map(|share| share.value).collect(),
+            work_per_second: whole.iter().map(|share| share.work_per_second).collect(),
+        })
     }
 }
 
-/// When a block began and ended, in ns.
-fn span(part: &Part) -> (u64, u64) {
-    (part.began_ns, part.began_ns + (part.seconds * 1e9) as u64)
+/// The blocks of the end that counts: whoever receives, as what was sent may still be on its way when others begin or
+/// end, or be lost; of round trips the end that asks.
+fn counting_end(test: Test, outcomes: &Outcomes) -> &[Part] {
+    let target = outcomes.target.as_ref().filter(|_| test.is_one_way());
+    &target.unwrap_or(&outcomes.source).blocks
 }
 
-/// A connection's value from one moment to another, and its work per second. Between its blocks it did nothing.
-fn within(test: Test, parts: &[Part], from_ns: u64, to_ns: u64) -> (f64, f64) {
-    let mut work = 0.0;
-    for part in parts {
-        let (began_ns, ended_ns) = span(part);
-        let shared_ns = ended_ns.min(to_ns).saturating_sub(began_ns.max(from_ns)) as f64;
-        let share = shared_ns / (ended_ns - began_ns).max(1) as f64;
-        let done = match test {
-            Test::Hotspot => part.operations,
-            // The sending end counts what it sent, the receiving end what arrived.
-            _ => part.sent_bytes.max(part.received_bytes),
+/// What one connection did from one moment to another.
+struct Share {
+    operations: f64,
+    /// Bytes or transactions.
+    work: f64,
+    work_per_second: f64,
+    /// Its rate, or its mean half-RTT.
+    value: f64,
+}
+
+impl Share {
+    /// Between its blocks it did nothing.
+    fn of(test: Test, parts: &[Part], from_ns: u64, to_ns: u64) -> Self {
+        let (mut operations, mut work) = (0.0, 0.0);
+        for part in parts {
+            let done = part.operations_until(to_ns) - part.operations_until(from_ns);
+            operations += done;
+            work += match test {
+                Test::Hotspot => done,
+                _ => done * part.received_bytes as f64 / part.operations.max(1) as f64,
+            };
+        }
+        let work_per_second = work / ((to_ns - from_ns) as f64 * 1e-9);
+        let value = match test {
+            // The mean, which counts the waiting for a turn on the core: most single round trips fall within one turn.
+            Test::Hotspot => 0.5e9 / work_per_second,
+            _ => work_per_second,
         };
-        work += share * done as f64;
+        Self { operations, work, work_per_second, value }
     }
-    let per_second = work / ((to_ns - from_ns) as f64 * 1e-9);
-    match test {
-        // The mean, which counts the waiting for a turn on the core: most single round trips fall within one turn.
-        Test::Hotspot => (0.5e9 / per_second, per_second),
-        _ => (per_second, per_second),
-    }
+}
+
+/// What all connections of a crowd did in the blocks of the first one: bytes that arrived, or transactions.
+pub fn work_beside_first(test: Test, outcomes: &[Outcomes]) -> f64 {
+    let first = outcomes.first().map_or(&[][..], |first| &first.source.blocks);
+    let during = |part: &Part| -> f64 {
+        let ends = outcomes.iter().map(|outcomes| counting_end(test, outcomes));
+        ends.map(|parts| Share::of(test, parts, part.began_ns, part.ended_ns()).work).sum()
+    };
+    first.iter().map(during).sum()
+}
+
+/// The share of one core that the threads of so many ends had of it, from when the first of them began to when the last
+/// one had ended: each one's share of its own time would count the same moment twice.
+pub fn attributed(ends: &[&Outcome]) -> Option<f64> {
+    let parts = || ends.iter().flat_map(|end| &end.blocks);
+    let began_ns = parts().map(|part| part.began_ns).min()?;
+    let ended_ns = parts().map(Part::ended_ns).max()?;
+    let cpu_seconds: f64 = parts().map(|part| part.cpu_seconds).sum();
+    (ended_ns > began_ns).then(|| cpu_seconds / ((ended_ns - began_ns) as f64 * 1e-9))
 }
 
 /// Jain's index of fairness: 1 where all have the same, 1/n where one has all (Jain, Chiu and Hawe, DEC-TR-301, 1984).
@@ -191,17 +271,15 @@ pub fn fairness(shares: &[f64]) -> f64 {
 /// What the cores allowed, in one line, where one of them had no time left for more connections.
 pub fn limit(connections: u32, outcomes: &[Outcomes]) -> Option<String> {
     let busy = |end: End| -> Option<(u32, f64)> {
-        let ends = || {
-            outcomes.iter().filter_map(move |outcomes| match end {
-                End::Source => Some(&outcomes.source),
-                End::Target => outcomes.target.as_ref(),
-            })
-        };
-        let core = ends().next()?.cpu.core?;
+        let ends = outcomes.iter().filter_map(move |outcomes| match end {
+            End::Source => Some(&outcomes.source),
+            End::Target => outcomes.target.as_ref(),
+        });
+        let ends: Vec<&Outcome> = ends.collect();
+        let core = ends.first()?.cpu.core?;
         // Threads that share a core wait for each other: their own clocks add up to what the core gave them.
-        let attributed: f64 = ends().filter_map(|outcome| outcome.cpu.attributed).sum();
-        let machine = ends().filter_map(|outcome| outcome.cpu.machine_busy).fold(0.0, f64::max);
-        Some((core, attributed.max(machine).min(1.0)))
+        let machine = ends.iter().filter_map(|outcome| outcome.cpu.machine_busy).fold(0.0, f64::max);
+        Some((core, attributed(&ends)?.max(machine)))
     };
     let full: Vec<String> = [busy(End::Source), busy(End::Target)]
         .into_iter()
@@ -223,32 +301,55 @@ pub fn limit(connections: u32, outcomes: &[Outcomes]) -> Option<String> {
 mod tests {
     use super::*;
     use crate::cell::CpuEnd;
-    use crate::plan::{Details, Outcome};
+    use crate::plan::Details;
 
-    fn outcome(end: End, parts: Vec<Part>, attributed: f64) -> Outcome {
+    fn outcome(end: End, parts: Vec<Part>) -> Outcome {
         Outcome {
             end,
             blocks: parts,
             warmup: Vec::new(),
             round_trips: Vec::new(),
-            cpu: CpuEnd { core: Some(end as u32), attributed: Some(attributed), ..CpuEnd::default() },
+            cpu: CpuEnd { core: Some(end as u32), ..CpuEnd::default() },
             cpu_seconds: 1.0,
             details: Details::new(),
         }
     }
 
-    /// A connection that sends 1,000 bytes in each of its blocks of 10 ms, from `began_ms` on.
+    /// A connection that carries 1,000 bytes in 10 operations in each of its blocks of 10 ms, from `began_ms` on. Its
+    /// source has 3 ms of CPU for each, its target 5.
     fn connection(began_ms: u64, blocks: u64) -> Outcomes {
-        let part = |index: u64| Part {
+        let part = |index: u64, cpu_seconds| Part {
             began_ns: 1_000_000 * (began_ms + 10 * index),
             seconds: 0.01,
             operations: 10,
-            sent_bytes: 1000,
+            cpu_seconds,
             ..Part::default()
         };
+        let sent = |index| Part { sent_bytes: 1000, ..part(index, 0.003) };
+        let received = |index| Part { received_bytes: 1000, ..part(index, 0.005) };
         Outcomes {
-            source: outcome(End::Source, (0..blocks).map(part).collect(), 0.3),
-            target: Some(outcome(End::Target, Vec::new(), 0.5)),
+            source: outcome(End::Source, (0..blocks).map(sent).collect()),
+            target: Some(outcome(End::Target, (0..blocks).map(received).collect())),
+            same_machine: true,
+        }
+    }
+
+    /// A connection with one block at both ends: the operations, of 100 bytes each, that it had completed by each
+    /// millisecond.
+    fn uneven(began_ms: u64, by_ms: &[(u64, u64)]) -> Outcomes {
+        let &(last_ms, operations) = by_ms.last().unwrap();
+        let part = Part {
+            began_ns: 1_000_000 * began_ms,
+            seconds: (last_ms - began_ms) as f64 * 1e-3,
+            operations,
+            notes: by_ms.iter().map(|&(at_ms, done)| (1_000_000 * (at_ms - began_ms), done)).collect(),
+            ..Part::default()
+        };
+        let (sent_bytes, received_bytes) = (100 * operations, 100 * operations);
+        Outcomes {
+            // What was sent may be on its way: its account tells of other times.
+            source: outcome(End::Source, vec![Part { sent_bytes, ..part.clone() }]),
+            target: Some(outcome(End::Target, vec![Part { received_bytes, ..part }])),
             same_machine: true,
         }
     }
@@ -256,17 +357,60 @@ mod tests {
     #[test]
     fn only_the_time_counts_in_which_all_ran() {
         let crowd = [connection(0, 5), connection(15, 5)];
-        let together = Together::of(Test::Streams, false, &crowd).unwrap();
+        let together = Together::of(Test::Streams, &crowd).unwrap();
         // From 15 to 50 ms, in five slices.
         assert!((together.slice_seconds - 0.007).abs() < 1e-9, "{together:?}");
         assert_eq!(together.slices.len(), 5);
-        assert!(together.slices.iter().all(|rate| (rate - 200_000.0).abs() < 1.0), "{together:?}");
+        let is =
+            |slice: &Slice| (slice.value - 200_000.0).abs() < 1.0 && (slice.operations - 14.0).abs() < 1e-6;
+        assert!(together.slices.iter().all(is), "{together:?}");
         assert!(together.connections.iter().all(|rate| (rate - 100_000.0).abs() < 1.0), "{together:?}");
-        let hotspot = Together::of(Test::Hotspot, false, &crowd).unwrap();
-        assert!(hotspot.slices.iter().all(|half_rtt| (half_rtt - 500_000.0).abs() < 1.0), "{hotspot:?}");
+        let hotspot = Together::of(Test::Hotspot, &crowd).unwrap();
+        assert!(hotspot.slices.iter().all(|slice| (slice.value - 500_000.0).abs() < 1.0), "{hotspot:?}");
         assert!((hotspot.work_per_second[0] - 1000.0).abs() < 1e-6, "{hotspot:?}");
-        let apart = [connection(0, 2), connection(50, 2)];
-        assert!(Together::of(Test::Streams, false, &apart).unwrap_err().to_string().contains("--time"));
+    }
+
+    #[test]
+    fn what_was_done_alone_does_not_count() {
+        // Ten operations in a millisecond are all that there is, for one alone or for both together.
+        let crowd = [uneven(0, &[(10, 100), (20, 150)]), uneven(10, &[(20, 50), (30, 150)])];
+        let together = Together::of(Test::Streams, &crowd).unwrap();
+        assert!((together.slice_seconds - 0.01).abs() < 1e-9, "{together:?}");
+        assert!((together.slices[0].value - 1e6).abs() < 1.0, "{together:?}");
+        assert!((together.slices[0].operations - 100.0).abs() < 1e-6, "{together:?}");
+        assert!(together.work_per_second.iter().all(|rate| (rate - 5e5).abs() < 1.0), "{together:?}");
+        // Each had five round trips a millisecond.
+        let hotspot = Together::of(Test::Hotspot, &crowd).unwrap();
+        assert!(hotspot.connections.iter().all(|half_rtt| (half_rtt - 1e5).abs() < 1.0), "{hotspot:?}");
+    }
+
+    #[test]
+    fn of_streams_the_receiving_end_counts() {
+        let mut late = connection(0, 1);
+        late.source.blocks[0].began_ns = 1_000_000_000;
+        let together = Together::of(Test::Fanout, &[late.clone(), connection(0, 1)]).unwrap();
+        assert!((together.slices[0].value - 200_000.0).abs() < 1.0, "{together:?}");
+        assert!(Together::of(Test::Hotspot, &[late, connection(0, 1)]).is_err());
+    }
+
+    #[test]
+    fn a_crowd_that_did_not_run_at_one_time_is_repeated_and_then_refused() {
+        let apart = || vec![uneven(0, &[(100, 10)]), uneven(95, &[(195, 10)])];
+        let together = || vec![uneven(0, &[(100, 10)]), uneven(85, &[(185, 10)])];
+        let mut attempts = 0;
+        let (outcomes, repeats) = repeated(Test::Streams, |before| {
+            assert_eq!(before, attempts);
+            attempts += 1;
+            Ok(if attempts < 3 { apart() } else { together() })
+        })
+        .unwrap();
+        assert_eq!((outcomes, repeats), (together(), 2));
+        let refused = repeated(Test::Streams, |before| {
+            attempts = before;
+            Ok(apart())
+        });
+        assert!(refused.unwrap_err().to_string().contains("--time"));
+        assert_eq!(attempts, REPEATS);
     }
 
     #[test]
@@ -282,5 +426,7 @@ mod tests {
         let two = [connection(0, 1), connection(0, 1)];
         let said = limit(2, &two).unwrap();
         assert!(said.contains("core 1 was 100 % busy") && !said.contains("core 0"), "{said}");
+        // Half of the core each, but half of the time alone.
+        assert_eq!(limit(2, &[connection(0, 1), connection(5, 1)]), None);
     }
 }

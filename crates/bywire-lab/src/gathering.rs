@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use serde_json::json;
 
 use crate::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, LOST_SHARE, Unit};
-use crate::crowd::{Together, fairness, limit};
+use crate::crowd::{self, Together, fairness, limit};
 use crate::level::memory;
 use crate::pair::Outcomes;
 use crate::plan::{Details, Level, Outcome, Part, Plan, Test};
@@ -255,13 +255,12 @@ impl Gathering {
         let mut blocks = Vec::new();
         let mut crowds = Vec::new();
         for (pair, outcomes) in self.pairs.iter().enumerate() {
-            let together = Together::of(plan.test, plan.level == Level::Udp, outcomes)?;
-            let parts = || outcomes.iter().flat_map(|outcomes| &outcomes.source.blocks);
-            blocks.extend(together.slices.iter().map(|&value| Block {
+            let together = Together::of(plan.test, outcomes)?;
+            blocks.extend(together.slices.iter().map(|slice| Block {
                 pair: pair as u32,
-                value,
+                value: slice.value,
                 seconds: together.slice_seconds,
-                operations: parts().map(|part| part.operations).sum::<u64>() / together.slices.len() as u64,
+                operations: slice.operations.round() as u64,
                 disturbed: once_each(
                     outcomes.iter().flat_map(reasons_by_block).flatten().collect::<Vec<_>>().iter(),
                 ),
@@ -418,23 +417,62 @@ impl Gathering {
             Subject::Web(plan) => !plan.carriers.is_empty(),
             Subject::Sweep(_) | Subject::Memory(_) => false,
         };
-        let received = targets.iter().flat_map(|target| &target.blocks).map(|part| part.received_bytes).sum();
-        let connections = self.pairs.first().filter(|_| self.is_crowd()).map_or(1, Vec::len) as f64;
-        let together = |end: CpuEnd| CpuEnd {
-            // They begin and end a little apart: what they had of one core cannot be more than all of it.
-            attributed: end.attributed.map(|share| (share * connections).min(1.0)),
-            unattributed: end
-                .machine_busy
-                .zip(end.attributed)
-                .map(|(busy, share)| busy - share * connections),
-            ..end
+        let sum = |ends: &[&Outcome], of: fn(&Part) -> u64| -> u64 {
+            ends.iter().flat_map(|end| &end.blocks).map(of).sum()
+        };
+        let work = match bytes {
+            true => sum(&targets, |part| part.received_bytes),
+            false => sum(&sources, |part| part.operations),
         };
         CpuBothEnds {
-            carriers: carried
-                .then(|| together(carriers_end(&sources, transactions, bytes.then_some(received)))),
-            source: together(cpu_end(&sources, transactions, bytes.then_some(|part| part.sent_bytes))),
-            target: together(cpu_end(&targets, transactions, bytes.then_some(|part| part.received_bytes))),
+            carriers: carried.then(|| self.carriers_end(work as f64, transactions, bytes)),
+            source: self.together(
+                cpu_end(&sources, transactions, bytes.then_some(|part| part.sent_bytes)),
+                |outcomes| Some(&outcomes.source),
+            ),
+            target: self.together(
+                cpu_end(&targets, transactions, bytes.then_some(|part| part.received_bytes)),
+                |outcomes| outcomes.target.as_ref(),
+            ),
             same_machine: self.all().all(|(_, outcomes)| outcomes.same_machine),
+        }
+    }
+
+    /// The cost of an end of one connection, or of that end of all connections of a crowd, which share its core.
+    fn together(&self, end: CpuEnd, of: fn(&Outcomes) -> Option<&Outcome>) -> CpuEnd {
+        if !self.is_crowd() {
+            return end;
+        }
+        let shares = self
+            .pairs
+            .iter()
+            .filter_map(|outcomes| crowd::attributed(&outcomes.iter().filter_map(of).collect::<Vec<_>>()));
+        let shares: Vec<f64> = shares.collect();
+        let attributed = (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64);
+        let unattributed = end.machine_busy.zip(attributed).map(|(busy, share)| busy - share);
+        CpuEnd { attributed, unattributed, ..end }
+    }
+
+    /// The cost of those who carry the messages, over the blocks of all pairs, whose `work` is in transactions or in bytes
+    /// that arrived.
+    fn carriers_end(&self, work: f64, transactions: bool, bytes: bool) -> CpuEnd {
+        // The first of several connections watches them for all.
+        let watched =
+            || self.pairs.iter().filter_map(|all| all.first()).flat_map(|first| &first.source.blocks);
+        let cpu_seconds: f64 = watched().map(|part| part.carriers_cpu_seconds).sum();
+        let seconds: f64 = watched().map(|part| part.seconds).sum();
+        let per = |work: f64| (work > 0.0).then(|| cpu_seconds * 1e6 / work);
+        let work = match &self.subject {
+            Subject::Messages(plan) if plan.test.is_crowd() => {
+                self.pairs.iter().map(|crowd| crowd::work_beside_first(plan.test, crowd)).sum()
+            }
+            _ => work,
+        };
+        CpuEnd {
+            attributed: (seconds > 0.0).then(|| cpu_seconds / seconds),
+            service_demand_us_per_kb: bytes.then(|| per(work / 1024.0)).flatten(),
+            service_demand_us_per_transaction: transactions.then(|| per(work)).flatten(),
+            ..CpuEnd::default()
         }
     }
 }
@@ -541,23 +579,6 @@ fn cpu_end(outcomes: &[&Outcome], transactions: bool, bytes: Option<fn(&Part) ->
     }
 }
 
-/// The cost of those who carry the messages, over the blocks of all pairs; a stream's by what arrived.
-fn carriers_end(sources: &[&Outcome], transactions: bool, received_bytes: Option<u64>) -> CpuEnd {
-    let sum =
-        |of: fn(&Part) -> f64| -> f64 { sources.iter().flat_map(|outcome| &outcome.blocks).map(of).sum() };
-    let cpu_seconds = sum(|part| part.carriers_cpu_seconds);
-    let per = |work: f64| (work > 0.0).then(|| cpu_seconds * 1e6 / work);
-    let seconds = sum(|part| part.seconds);
-    CpuEnd {
-        attributed: (seconds > 0.0).then(|| cpu_seconds / seconds),
-        service_demand_us_per_kb: received_bytes.and_then(|bytes| per(bytes as f64 / 1024.0)),
-        service_demand_us_per_transaction: transactions
-            .then(|| per(sum(|part| part.operations as f64)))
-            .flatten(),
-        ..CpuEnd::default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -599,6 +620,60 @@ mod tests {
         assert_eq!(sweep_disturbed(&[clean.clone(), once], Some(&memcpy)), ["source"]);
         let alone = Outcomes { target: None, ..outcomes(&[true], &[]) };
         assert_eq!(reasons_by_block(&alone), [["source"]]);
+    }
+
+    fn gathering(test: Test, pair: Vec<Outcomes>) -> Gathering {
+        let plan = json!({
+            "level": "tcp", "test": test, "link": null, "size_bytes": 8, "response_bytes": 8, "block_us": 1000,
+            "warmup_blocks": 0, "blocks": 1, "spin": false, "sleep": true, "verify": false, "nagle": false,
+            "socket_buffer_bytes": null, "integrity": null, "lent": false, "nodes": null, "mtu_bytes": null,
+            "carriers": [1], "bind": "127.0.0.1", "cookie": "", "deadline_seconds": 5,
+        });
+        let mut gathering = Gathering::new(Subject::Messages(serde_json::from_value(plan).unwrap()));
+        gathering.add(pair, None).unwrap();
+        gathering
+    }
+
+    /// A second of 1,000 operations, from `began_ns` on: each end had `share` of a core, and carriers all of `carried`.
+    fn busy(began_ns: u64, share: f64, carried: f64) -> Outcomes {
+        let part = Part { began_ns, seconds: 1.0, operations: 1000, cpu_seconds: share, ..Part::default() };
+        let cpu = CpuEnd { attributed: Some(share), machine_busy: Some(0.9), ..CpuEnd::default() };
+        let end = |end, carriers_cpu_seconds| Outcome {
+            blocks: vec![Part { carriers_cpu_seconds, ..part.clone() }],
+            cpu: cpu.clone(),
+            cpu_seconds: 1.0,
+            ..outcome(end, &[])
+        };
+        Outcomes {
+            source: end(End::Source, carried),
+            target: Some(end(End::Target, 0.0)),
+            same_machine: true,
+        }
+    }
+
+    fn is_near(value: Option<f64>, expected: f64) -> bool {
+        value.is_some_and(|value| (value - expected).abs() < 1e-9)
+    }
+
+    #[test]
+    fn threads_of_one_end_and_carriers_may_have_more_than_one_core() {
+        let cpu = gathering(Test::Rr, vec![busy(0, 1.25, 1.31)]).cpu();
+        assert!(is_near(cpu.source.attributed, 1.25) && is_near(cpu.target.attributed, 1.25), "{cpu:?}");
+        let carriers = cpu.carriers.unwrap();
+        assert!(is_near(carriers.attributed, 1.31), "{carriers:?}");
+        assert!(is_near(carriers.service_demand_us_per_transaction, 1310.0), "{carriers:?}");
+    }
+
+    #[test]
+    fn connections_have_of_their_core_what_they_had_of_all_the_time() {
+        // Each alone for a quarter of a second, which has 1.25 s of the core in 1.25 s rather than in one.
+        let crowd = vec![busy(0, 0.625, 1.31), busy(250_000_000, 0.625, 0.0)];
+        let cpu = gathering(Test::Hotspot, crowd).cpu();
+        assert!(is_near(cpu.source.attributed, 1.0) && is_near(cpu.source.unattributed, -0.1), "{cpu:?}");
+        // The first connection's second has all of its own round trips, and three quarters of the other's.
+        let carriers = cpu.carriers.unwrap();
+        assert!(is_near(carriers.attributed, 1.31), "{carriers:?}");
+        assert!(is_near(carriers.service_demand_us_per_transaction, 1.31e6 / 1750.0), "{carriers:?}");
     }
 
     /// A plan for datagrams, and a pair of one block: of ten bytes sent in a second one arrived, within a hundredth of it.

@@ -13,9 +13,10 @@ use crate::cell::CpuEnd;
 use crate::cpu::Snapshot;
 use crate::endpoint::{Kind, Mark, NAP, PATIENCE};
 use crate::level::msg;
+use crate::pace::Pace;
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Outcome, Part, Plan, Test};
-use crate::test::{monotonic_ns, thread_seconds, unexpected, whole};
+use crate::test::{monotonic_ns, stride, thread_seconds, unexpected, whole};
 
 /// Long messages under way to or from one peer at a time.
 const BUFFERS: usize = 2;
@@ -98,6 +99,7 @@ struct Spoke {
     /// When it is to end its block; absent while it does not send one.
     stop_ns: Option<u64>,
     part: Part,
+    pace: Pace,
     blocks: Vec<Part>,
     is_finished: bool,
 }
@@ -125,6 +127,7 @@ impl<'a> Hub<'a> {
             unsent: None,
             stop_ns: None,
             part: Part::default(),
+            pace: Pace::new(plan),
             blocks: Vec::new(),
             is_finished: false,
         };
@@ -172,6 +175,7 @@ impl<'a> Hub<'a> {
             self.accounts[0] = Some(self.account());
         }
         self.spokes[number].part = Part { began_ns: monotonic_ns(), ..Part::default() };
+        self.spokes[number].pace = Pace::new(self.plan);
     }
 
     /// All blocks begin, and are to end, at one moment.
@@ -188,6 +192,7 @@ impl<'a> Hub<'a> {
         let spoke = &mut self.spokes[number];
         let mut part = std::mem::take(&mut spoke.part);
         part.seconds = monotonic_ns().saturating_sub(part.began_ns) as f64 * 1e-9;
+        part.notes = std::mem::replace(&mut spoke.pace, Pace::new(self.plan)).into_notes();
         spoke.blocks.push(part);
         if self.spokes.iter().all(|spoke| !spoke.blocks.is_empty()) {
             self.accounts[1] = Some(self.account());
@@ -196,6 +201,7 @@ impl<'a> Hub<'a> {
 
     fn receive_from_all(&mut self) -> Result<()> {
         let hotspot = self.plan.test == Test::Hotspot;
+        let stride = stride(self.received_length);
         while !self.spokes.iter().all(|spoke| spoke.is_finished && spoke.due.is_empty()) {
             let Some((number, mark)) = self.next(true)? else {
                 // Room may have come for what is due.
@@ -210,6 +216,10 @@ impl<'a> Hub<'a> {
             if is_payload {
                 part.operations += 1;
                 part.received_bytes += self.received_length as u64;
+                // Of a hotspot's connections the clients' own accounts count.
+                if !hotspot && part.operations.is_multiple_of(stride) {
+                    spoke.pace.look(monotonic_ns() - part.began_ns, part.operations);
+                }
             }
             match mark.kind() {
                 Kind::Begin => {

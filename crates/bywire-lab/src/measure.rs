@@ -78,6 +78,8 @@ pub struct Measurement {
     /// Whether a cache line is timed beside it, and how fast it was.
     beside: Option<Option<Cacheline>>,
     gathering: Gathering,
+    /// Crowds that did not run at one time, and were taken again.
+    crowds_repeated: u32,
     breakdown: Option<Breakdown>,
     /// Of each pair taken so far.
     moments: Vec<Moment>,
@@ -147,6 +149,7 @@ impl Measurement {
             cores,
             link,
             between,
+            crowds_repeated: 0,
             moments: Vec::new(),
         })
     }
@@ -211,6 +214,7 @@ impl Measurement {
             link: None,
             between: between.to_owned(),
             ethernet: false,
+            crowds_repeated: 0,
             moments: Vec::new(),
             beside: None,
         })
@@ -252,7 +256,8 @@ impl Measurement {
             return self.gathering.add(vec![outcomes], None);
         };
         if let Some((ground, connections)) = &self.crowd {
-            let outcomes = crowd::run(plan, ground, *connections, self.cores)?;
+            let (outcomes, repeats) = crowd::run(plan, ground, *connections, self.cores)?;
+            self.crowds_repeated += repeats;
             return self.gathering.add(outcomes, None);
         }
         if let Some(breakdown) = &mut self.breakdown {
@@ -358,6 +363,9 @@ impl Measurement {
         }
         cell.parameters.clone_from(&self.parameters);
         cell.parameters.insert("pairs".to_owned(), self.pairs_taken().into());
+        if self.crowds_repeated > 0 {
+            cell.details.insert("crowds_repeated".to_owned(), self.crowds_repeated.into());
+        }
         cell.cacheline = self.beside.flatten();
         cell.link.clone_from(&self.link);
         cell.between.clone_from(&self.between);

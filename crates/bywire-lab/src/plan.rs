@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::cell::CpuEnd;
 use crate::level::memory;
 use crate::mpi::Choice;
+use crate::pace::Note;
 use crate::web;
 
 /// Named extra results, units in the names.
@@ -318,6 +319,9 @@ pub struct Part {
     pub reading: Option<f64>,
     /// Round trips that were given up and asked again.
     pub lost: u64,
+    /// How far it had got meanwhile, at the end of a crowd's connection that counts: see [`crate::pace`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Note>,
     /// Sends that the system refused and that were made again.
     #[serde(default)]
     pub send_errors: u64,
@@ -443,7 +447,7 @@ impl Test {
                 "where the half-RTT of a message goes: by differences between variants, and by samples of both cores"
             }
             Self::Streams => {
-                "several connections at once: their rates added up, each one's own, and fairness"
+                "several connections at once: their rates while all of them run, added up, and fairness"
             }
             Self::Hotspot => {
                 "several clients of one core's servers: the mean half-RTT that each of them sees"

@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use anyhow::Result;
 use bywire_lab::endpoint::{Endpoint, Interest, Kind, Mark, Received};
+use bywire_lab::hub;
 use bywire_lab::level::Level as _;
+use bywire_lab::level::msg::{self, Msg};
 use bywire_lab::level::tcp::Tcp;
 use bywire_lab::level::udp::Udp;
 use bywire_lab::level::unix::Unix;
+use bywire_lab::meeting::MeetingPlace;
 use bywire_lab::payload::{Reader, Writer};
-use bywire_lab::plan::{End, Level, Outcome, Plan, Test};
+use bywire_lab::plan::{End, Level, Outcome, Part, Plan, Test};
 use bywire_lab::test;
 
 fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
@@ -90,6 +93,54 @@ fn every_test_runs_over_every_socket_level_and_every_byte_is_right() {
             }
         }
     }
+}
+
+/// One block of 20 ms, long enough for many notes of how far it got.
+fn crowd_plan(level: Level, test: Test) -> Plan {
+    Plan { block_us: 20_000, warmup_blocks: 0, blocks: 1, nodes: Some(0), ..plan(level, test, 8192) }
+}
+
+fn has_noted_how_far_it_got(part: &Part) {
+    let notes = &part.notes;
+    assert!(!notes.is_empty() && notes.len() < 1000, "{part:?}");
+    assert!(notes.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1), "{part:?}");
+    let &(last_ns, operations) = notes.last().unwrap();
+    assert!(last_ns as f64 <= part.seconds * 1e9 + 1.0 && operations <= part.operations, "{part:?}");
+}
+
+#[test]
+fn the_end_of_a_crowd_that_counts_notes_how_far_it_got() {
+    for level in [Level::Unix, Level::Tcp, Level::Udp] {
+        let (_, target) = by_level(&crowd_plan(level, Test::Streams)).unwrap();
+        has_noted_how_far_it_got(&target.blocks[0]);
+        let (source, _) = by_level(&crowd_plan(level, Test::Hotspot)).unwrap();
+        has_noted_how_far_it_got(&source.blocks[0]);
+        let (_, target) = by_level(&crowd_plan(level, Test::Stream)).unwrap();
+        assert_eq!(target.blocks[0].notes, [], "one connection runs alone");
+    }
+}
+
+#[test]
+fn one_port_with_many_peers_notes_how_far_each_got() {
+    let plan = crowd_plan(Level::Msg, Test::Fanin);
+    let _place = MeetingPlace::make(msg::directory(&plan.cookie), "bywire-lab-").unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let plan = &plan;
+    thread::scope(|scope| {
+        let hub = scope.spawn(move || hub::run(plan, None, 3, |address| sender.send(address).unwrap()));
+        let address = receiver.recv().expect("the hub listens");
+        for spoke in 0..3 {
+            let plan = Plan { spoke: Some(spoke), ..plan.clone() };
+            let address = address.clone();
+            scope.spawn(move || {
+                let mut lanes = Msg::connect(&plan, &address).unwrap();
+                test::run(&plan, End::Source, None, &mut lanes).unwrap()
+            });
+        }
+        let outcomes = hub.join().expect("the hub does not panic").unwrap();
+        assert_eq!(outcomes.len(), 3);
+        outcomes.iter().for_each(|outcome| has_noted_how_far_it_got(&outcome.blocks[0]));
+    });
 }
 
 #[test]

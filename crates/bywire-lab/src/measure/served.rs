@@ -47,6 +47,7 @@ impl Measurement {
             place,
             crowd: None,
             cores,
+            crowds_repeated: 0,
             moments: Vec::new(),
         })
     }

@@ -21,6 +21,7 @@ use rustix::process::Pid;
 
 use super::{COMMAND, Choice, Implementation, Installation, Link, OUR_PROC, SOCKET};
 use crate::interrupt::{self, Group};
+use crate::isolation;
 use crate::level::msg;
 use crate::meeting::MeetingPlace;
 use crate::namespaces::{self, Namespaces, end_with_this_thread};
@@ -58,8 +59,8 @@ timeout 5 sh -c 'while ip link | grep -q NO-CARRIER; do sleep 0.02; done'
 mount --bind /proc "$0" && mount -t proc bywire /proc &&
 mount -t tmpfs -o mode=1777 bywire /dev/shm && exec "$@""#;
 
-/// The namespaces of a job.
-const ISOLATED: [&str; 7] = ["--mount", "--uts", "--pid", "--fork", "--kill-child=SIGKILL", "sh", "-c"];
+/// The namespaces of a job besides that of its processes, and what it runs there.
+const ISOLATED: [&str; 4] = ["--mount", "--uts", "sh", "-c"];
 
 /// Runs one fresh job of two ranks through its plan.
 ///
@@ -126,7 +127,7 @@ impl Launch<'_> {
         let mut command = match may_isolate() {
             true => {
                 let prepare = if self.namespaces.is_some() { PREPARE_SOURCE } else { PREPARE };
-                let mut command = Command::new("unshare");
+                let mut command = isolation::command();
                 command.args(ISOLATED).arg(prepare).arg(self.our_proc()).args(words);
                 command.env("TMPDIR", MEMORY);
                 command
@@ -219,10 +220,7 @@ impl Launch<'_> {
 /// May a job have namespaces of its own for processes and mounts? Found by trying, once.
 fn may_isolate() -> bool {
     static TRIED: LazyLock<bool> = LazyLock::new(|| {
-        let mut command = Command::new("unshare");
-        command.args(ISOLATED).args([PREPARE, MEMORY, "true"]);
-        let tried = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
-        tried.is_ok_and(|status| status.success())
+        isolation::succeeds(isolation::command().args(ISOLATED).args([PREPARE, MEMORY, "true"]))
     });
     *TRIED
 }

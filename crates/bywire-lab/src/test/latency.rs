@@ -5,6 +5,7 @@ use hdrhistogram::Histogram;
 
 use super::{Course, Turn, answer_again, ask, buckets, histogram, unexpected, whole};
 use crate::endpoint::{Endpoint, Kind, Mark, PATIENCE, Received, receive_patiently};
+use crate::pace::Pace;
 use crate::plan::{Outcome, Part};
 
 /// The asking end. A block's `reading` is the median half-RTT.
@@ -40,6 +41,7 @@ fn ping<E: Endpoint>(
     let started = clock.now_ns();
     let stop = course.stop_ns();
     let (mut operations, mut lost, mut sum) = (0, 0, 0u64);
+    let mut pace = Pace::new(course.plan);
     let finished = loop {
         let mark = Mark::new(Kind::Data, operations as u32);
         let sent = clock.now_ns();
@@ -50,6 +52,7 @@ fn ping<E: Endpoint>(
         round_trips.saturating_record(now - sent);
         sum = sum.wrapping_add(received.sum);
         operations += 1;
+        pace.look(now - started, operations);
         if now >= stop {
             break now;
         }
@@ -63,6 +66,7 @@ fn ping<E: Endpoint>(
         received_bytes: operations * back as u64,
         reading: Some(round_trips.value_at_quantile(0.5) as f64 / 2.0),
         lost,
+        notes: pace.into_notes(),
         ..Part::default()
     })
 }

@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use super::{Course, Turn, answer_again, ask, stride, whole};
 use crate::endpoint::{Endpoint, Kind, Mark, receive_patiently};
+use crate::pace::Pace;
 use crate::plan::{Outcome, Part};
 
 /// The sending end. A block ends with a marked message; its time covers the delivery of all of it, except where
@@ -46,8 +47,10 @@ fn send<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part> {
 fn receive<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part> {
     let length = course.plan.lengths(0).forward;
     let answer_length = course.plan.lengths(0).back;
+    let stride = stride(length);
     let started = course.clock.now_ns();
-    let (mut operations, mut received_bytes, mut sum) = (0, 0, 0u64);
+    let mut pace = Pace::new(course.plan);
+    let (mut operations, mut received_bytes, mut sum) = (0u64, 0, 0u64);
     loop {
         let received = receive_patiently(end)?;
         whole(&received, length)?;
@@ -60,6 +63,9 @@ fn receive<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part
             }
         };
         operations += 1;
+        if pace.is_wanted() && operations.is_multiple_of(stride) {
+            pace.look(course.clock.now_ns() - started, operations);
+        }
         received_bytes += received.length as u64;
         sum = sum.wrapping_add(received.sum);
         if ended {
@@ -69,5 +75,11 @@ fn receive<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part
     let finished = course.clock.now_ns();
     std::hint::black_box(sum);
     end.send(answer_length, Mark::new(Kind::Ended, turn.tag))?;
-    Ok(Part { seconds: (finished - started) as f64 * 1e-9, operations, received_bytes, ..Part::default() })
+    Ok(Part {
+        seconds: (finished - started) as f64 * 1e-9,
+        operations,
+        received_bytes,
+        notes: pace.into_notes(),
+        ..Part::default()
+    })
 }

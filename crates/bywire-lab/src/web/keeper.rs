@@ -162,9 +162,11 @@ impl Kept {
         let place = MeetingPlace::make(directory.clone(), PREFIX)?;
         let site = directory.join("site");
         fs::create_dir(&site).with_context(|| format!("cannot make {}", site.display()))?;
-        // Whoever answers may be another user; the names of the files are no secret.
+        // Whoever answers may be another user, of a group that nobody else has to do with.
+        let group = server::group_that_answers();
         for path in [&directory, &site] {
-            fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+            std::os::unix::fs::chown(path, None, group)?;
+            fs::set_permissions(path, fs::Permissions::from_mode(0o750))?;
         }
         Documents::of(plan).write(&site, is_wanted)?;
         let server = Running::start(plan, &directory, is_wanted)?;

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group};
 
 use super::{Link, Plan, Server};
+use crate::isolation;
 use crate::namespaces::end_with_this_thread;
 
 /// Where programs lie that only root looks for.
@@ -31,7 +32,9 @@ const THREADS_MIN: u32 = 25;
 
 /// A server that listens. Dropping it ends all its processes.
 pub struct Running {
+    /// The server, or `unshare` with the server as its child.
     child: Child,
+    is_isolated: bool,
     group: Option<Pid>,
     address: String,
     version: String,
@@ -68,7 +71,10 @@ impl Running {
     pub fn processes(&self) -> Vec<u32> {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        processes.filter(|process| group_of(*process) == Some(self.child.id())).collect()
+        let group = self.child.id();
+        let is_its_own =
+            |process: &u32| group_of(*process) == Some(group) && !(self.is_isolated && *process == group);
+        processes.filter(is_its_own).collect()
     }
 
     fn await_listening(&mut self, complaints: &[PathBuf], is_wanted: fn() -> Result<()>) -> Result<()> {
@@ -153,7 +159,14 @@ impl Program {
         };
         fs::write(&configuration, text).context("cannot write the server's configuration")?;
         let said = directory.join("said");
-        let mut command = Command::new(&self.path);
+        let is_isolated = may_isolate();
+        let mut command = match is_isolated {
+            true => isolation::command(),
+            false => Command::new(&self.path),
+        };
+        if is_isolated {
+            command.arg(&self.path);
+        }
         match self.server {
             Server::Nginx => {
                 command.arg("-p").arg(directory).arg("-e").arg(directory.join("errors")).arg("-c")
@@ -166,7 +179,7 @@ impl Program {
         let child = command.spawn().with_context(|| format!("cannot run {}", self.path.display()))?;
         let group = Pid::from_raw(child.id() as i32);
         let version = self.version.clone();
-        let mut running = Running { child, group, address, version };
+        let mut running = Running { child, is_isolated, group, address, version };
         running
             .await_listening(&[said, directory.join("errors")], is_wanted)
             .with_context(|| format!("{} cannot be started", self.server.title()))?;
@@ -211,6 +224,20 @@ fn nginx(listen: &str, directory: &Path) -> String {
          default_type application/octet-stream;\nserver {{ listen {listen}; root \"{directory}/site\"; }}\n}}\n",
         temporary.concat()
     )
+}
+
+/// May a server have a namespace of its own for its processes? Those who answer are another user's where it drops root:
+/// they would live on if the keeper were killed together with its parent, as no signal reaches them then.
+fn may_isolate() -> bool {
+    isolation::succeeds(isolation::command().arg("true"))
+}
+
+/// The number of the group that those who answer become, where they would be root otherwise.
+pub(super) fn group_that_answers() -> Option<u32> {
+    let (_, name) = unprivileged()?;
+    let groups = fs::read_to_string("/etc/group").unwrap_or_default();
+    let mut groups = groups.lines().map(|line| line.split(':'));
+    groups.find_map(|mut fields| (fields.next()? == name).then(|| fields.nth(1)?.parse().ok()).flatten())
 }
 
 /// The user and the group that those who answer become, where they would be root otherwise.
