@@ -335,7 +335,14 @@ fn way(cell: &Cell) -> String {
         (cell.parameters.get("segmentation") == Some(&"off".into())).then(|| "not segmented".to_owned()),
         cell.parameters.get("server").and_then(|server| server.as_str()).map(str::to_owned),
         cell.parameters.get("alpha").map(|alpha| format!("α {alpha}")),
+        cell.parameters.get("connections").map(|connections| format!("{connections} connections")),
+        is_set("epoll").then(|| "epoll".to_owned()),
+        // Other sockets always sleep, where they do not poll.
+        (["msg", "sock"].contains(&&*cell.level) && cell.parameters.get("spin") == Some(&false.into()))
+            .then(|| "sleeping".to_owned()),
         is_set("spin").then(|| "polling".to_owned()),
+        (cell.parameters.get("nagle") == Some(&"on".into())).then(|| "Nagle".to_owned()),
+        cell.parameters.get("congestion").and_then(|name| name.as_str()).map(str::to_owned),
         (cell.parameters.get("coalesce") == Some(&"off".into())).then(|| "not coalesced".to_owned()),
         is_set("both-cores").then(|| "both cores".to_owned()),
     ];
@@ -426,6 +433,25 @@ mod tests {
         let text = of_cell(&cell("latency", "ns", json!({})));
         assert!(text.contains("  half-RTT, median") && text.contains("Half-RTT is half of a round trip"));
         assert!(text.contains("18.25 µs") && text.contains("1.288 µs") && !text.contains("p50"), "{text}");
+    }
+
+    #[test]
+    fn cells_that_differ_in_how_they_were_taken_have_different_ways() {
+        let way_of = |level: &str, name: &str, value: serde_json::Value| {
+            let mut cell = cell("rr", "transactions_per_second", json!({}));
+            (cell.level, cell.link) = (level.to_owned(), None);
+            cell.parameters.insert(name.to_owned(), value);
+            way(&cell)
+        };
+        assert_eq!(way_of("sock", "spin", json!("adaptive")), "");
+        assert_eq!(way_of("sock", "spin", json!(false)), "sleeping");
+        assert_eq!(way_of("tcp", "spin", json!(false)), "");
+        assert_eq!(way_of("tcp", "spin", json!(true)), "polling");
+        assert_eq!(way_of("tcp", "epoll", json!(true)), "epoll");
+        assert_eq!(way_of("tcp", "connections", json!(16)), "16 connections");
+        assert_eq!(way_of("tcp", "nagle", json!("on")), "Nagle");
+        assert_eq!(way_of("tcp", "nagle", json!("off")), "");
+        assert_eq!(way_of("tcp", "congestion", json!("reno")), "reno");
     }
 
     #[test]
