@@ -74,6 +74,12 @@ pub fn start(connections: u32) -> Duration {
     START + START_EACH * connections
 }
 
+/// How long connections that warm up take for it: their blocks, and a quarter more to agree on each with the other end,
+/// which has its turns on a core with all others.
+fn warmup(plan: &Plan) -> Duration {
+    Duration::from_micros(plan.block_us * u64::from(plan.warmup_blocks) * 5 / 4)
+}
+
 /// Runs so many connections through `plan` at once; with how often that had to be done again until they did run at one
 /// time.
 ///
@@ -101,7 +107,7 @@ fn repeated(
     }
 }
 
-/// Runs all of them once; they begin after `start`.
+/// Runs all of them once; after `start` and their warm-up they begin.
 fn attempt(
     plan: &Plan,
     ground: &Ground,
@@ -109,6 +115,7 @@ fn attempt(
     cores: Cores,
     start: Duration,
 ) -> Result<Vec<Outcomes>> {
+    let start = start + warmup(plan);
     let begin_ns = monotonic_ns() + start.as_nanos() as u64;
     let deadline_seconds = plan.deadline_seconds + start.as_secs();
     // A lent message lies in memory that was made for one peer.

@@ -75,7 +75,7 @@ pub struct Plan {
     /// Processes of the source's machine that carry the messages besides the two ends: their CPU is counted too.
     #[serde(default)]
     pub carriers: Vec<u32>,
-    /// When the source begins its first block, by the machine's monotonic clock: several connections begin at once.
+    /// When the source begins its first block that is kept, by the machine's monotonic clock: several connections begin at once.
     #[serde(default)]
     pub begin_ns: Option<u64>,
     /// Which of several connections of one port this is (`msg`).

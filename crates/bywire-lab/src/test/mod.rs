@@ -91,8 +91,11 @@ impl<'a> Course<'a> {
         let total = self.plan.warmup_blocks + self.plan.blocks;
         let mut first: Option<(u64, Snapshot)> = None;
         let mut last = None;
-        self.await_beginning();
         for index in 0..total {
+            // Whoever warms up does so before: else connections would drift apart by as much as that takes.
+            if index == self.plan.warmup_blocks {
+                self.await_beginning();
+            }
             let turn = Turn { tag: index & 0x1f, kept: index >= self.plan.warmup_blocks };
             let before = self.begin(lanes, turn)?;
             let carriers_before = self.carriers_seconds();
