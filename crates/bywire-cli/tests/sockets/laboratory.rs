@@ -13,13 +13,14 @@ fn measure(fabric: &Fabric, words: &[&str]) -> std::process::Command {
 #[test]
 fn what_is_measured_was_carried_and_has_the_fields_of_tcp() {
     let fabric = Fabric::new();
-    let tests: [&[&str]; 6] = [
+    let tests: [&[&str]; 7] = [
         &["rr", "--size", "1"],
         &["rr", "--epoll", "--no-spin"],
         &["rr", "--spin"],
         &["stream", "--size", "64KiB", "--verify"],
         &["latency", "--verify"],
         &["overhead"],
+        &["fanin", "--connections", "4"],
     ];
     for test in tests {
         let words = [&["sock"], test, &["--time", "0.5", "--json"]].concat();
