@@ -335,7 +335,10 @@ fn way(cell: &Cell) -> String {
         (cell.parameters.get("segmentation") == Some(&"off".into())).then(|| "not segmented".to_owned()),
         cell.parameters.get("server").and_then(|server| server.as_str()).map(str::to_owned),
         cell.parameters.get("alpha").map(|alpha| format!("α {alpha}")),
-        cell.parameters.get("connections").map(|connections| format!("{connections} connections")),
+        cell.parameters
+            .get("connections")
+            .and_then(|connections| connections.as_u64())
+            .map(|connections| count_of(connections, "connection")),
         is_set("epoll").then(|| "epoll".to_owned()),
         // Other sockets always sleep, where they do not poll.
         (["msg", "sock"].contains(&&*cell.level) && cell.parameters.get("spin") == Some(&false.into()))
