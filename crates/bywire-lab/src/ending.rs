@@ -53,13 +53,19 @@ pub fn one_line(text: &str) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut line = String::new();
     for letter in words.chars() {
-        // What turns the direction of writing is no control character, but hides what stands there as well.
-        match letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
+        match is_obeyed(letter) {
             true => line.extend(letter.escape_default()),
             false => line.push(letter),
         }
     }
     line
+}
+
+/// Whether a terminal obeys that letter. What turns the direction of writing, or ends a line, is not always a control
+/// character, but hides what stands there as well.
+pub(crate) fn is_obeyed(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn is_closed_output(error: &Error) -> bool {

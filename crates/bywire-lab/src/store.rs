@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::cell::{CELL_SCHEMA, Cell, SESSION_SCHEMA, Session};
+use crate::ending::is_obeyed;
 use crate::statistics::INTERVAL_PAIRS_MIN;
 
 const SESSION_FILE: &str = "session.json";
@@ -318,10 +319,9 @@ fn make_plain(value: &mut Value) {
 
 /// Line ends and tabulators become blanks; what else controls a terminal, or turns the direction of writing, goes.
 fn plain(text: &str) -> String {
-    let turns = |letter| matches!(letter, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars()
         .map(|letter| if matches!(letter, '\n' | '\r' | '\t') { ' ' } else { letter })
-        .filter(|letter| !letter.is_control() && !turns(*letter))
+        .filter(|letter| !is_obeyed(*letter))
         .collect()
 }
 
