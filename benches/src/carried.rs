@@ -58,7 +58,7 @@ impl Stage {
         let launch = Launch::new(directory.path(), &launch::find_library()?)?;
         let service = match way {
             Way::Plain => None,
-            _ => Some(launch.start_service(&std::env::current_exe()?)?),
+            _ => Some(launch.start_service(Command::new(std::env::current_exe()?))?),
         };
         if service.is_some() {
             // For servers that may not be run by root: where the service listens, and the tokens of cores.

@@ -185,11 +185,12 @@ fn end(running: &mut Child, signal: Signal, span: Duration) {
 #[test]
 fn an_end_at_any_moment_leaves_nothing_behind() {
     let directory = tempfile::tempdir().unwrap();
-    let measured: [&[&str]; 4] = [
+    let measured: [&[&str]; 5] = [
         &["web", "web-file", "--server", "nginx"],
         &["web", "web-zipf", "--server", "apache", "--link", "eth"],
         &["tcp", "fanin", "--connections", "6", "--nodes", "4"],
         &["eth", "streams", "--connections", "4", "--nodes", "4", "--link", "two-processes"],
+        &["sock", "stream"],
     ];
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
         for arguments in measured {
@@ -288,9 +289,9 @@ fn a_server_goes_even_if_whoever_keeps_it_is_killed_too() {
         running.wait().unwrap();
         kill_process(keeper, Signal::KILL).unwrap();
         eventually("no server is left", || servers_of(process).is_empty());
+        eventually("no process is left", || processes_of(directory.path()).is_empty());
         let next = measure(directory.path(), &["web-file", "--time", "0.25"]);
         assert!(next.status.success(), "{}", String::from_utf8_lossy(&next.stderr));
-        // The service that paired a killed one's connections ends by itself, once nobody has needed it for a while.
         assert_eq!(places_of(process), [""; 0], "the next one removes what it left in memory");
     }
 }

@@ -86,11 +86,7 @@ impl<'a> Service<'a> {
         launch: &Launch,
         say: &'a dyn Fn(&str),
     ) -> Result<Self, ServiceError> {
-        let settings = read()?;
-        let plans = settings.plans()?;
-        if plans.is_empty() {
-            return Err(SettingsError::Nothing.into());
-        }
+        let (settings, plans) = planned(read)?;
         let (stop, reload) = watch_signals().map_err(ServiceError::System)?;
         let door = Door::open(&settings.network, &settings.node)?;
         let listen =
@@ -231,9 +227,9 @@ impl<'a> Service<'a> {
 
     /// Reads the settings again and does what differs.
     fn follow(&mut self) -> Result<(), ServiceError> {
-        let read = (self.read)().and_then(|settings| Ok((settings.plans()?, settings)));
-        let (mut plans, settings) = match read {
-            Ok(read) => read,
+        // A file that is just being written may be empty for a moment: nothing is refused here too.
+        let (settings, mut plans) = match planned(self.read) {
+            Ok(planned) => planned,
             Err(error) => {
                 (self.say)(&format!("everything stays as it was: {error}"));
                 return Ok(());
@@ -354,6 +350,18 @@ impl<'a> Service<'a> {
         let answer = json!({ "network": settings.network, "node": settings.node, "ended": true });
         let _ = caller.write_all(answer.to_string().as_bytes());
     }
+}
+
+/// Settings, and what they plan, which must not be nothing.
+fn planned(
+    read: &dyn Fn() -> Result<Settings, SettingsError>,
+) -> Result<(Settings, Vec<Plan>), SettingsError> {
+    let settings = read()?;
+    let plans = settings.plans()?;
+    if plans.is_empty() {
+        return Err(SettingsError::Nothing);
+    }
+    Ok((settings, plans))
 }
 
 /// Streams that become readable when this process is told to end, and when it is told to read its settings again.

@@ -1,7 +1,6 @@
 //! What a pair of level `sock`, or of level `web` on its link, is started with: the library of `bywire run`, and a pairing service of the pair's own,
 //! which knows afterwards whether the library has carried what was measured.
 
-use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use bywire_pairing::status::{self, Status};
 use crate::far;
 use crate::level::msg;
 use crate::meeting::MeetingPlace;
+use crate::namespaces::end_with_this_thread;
 use crate::pair::Outcomes;
 use crate::plan::{Job, Level, Plan};
 use crate::web;
@@ -47,7 +47,9 @@ impl Carriage {
         let spin = sleep.then_some(false);
         let launch = Launch::new(&path, &launch::find_library()?)?.spin(spin);
         // This very program, as it was when it started.
-        let service = launch.start_service(Path::new("/proc/self/exe"))?;
+        let mut command = Command::new("/proc/self/exe");
+        end_with_this_thread(&mut command);
+        let service = launch.start_service(command)?;
         Ok(Some(Self { launch, service, _place: place, connections }))
     }
 

@@ -134,23 +134,25 @@ impl Launch {
         if crate::status::ask(&self.service).is_ok() {
             return Ok(());
         }
-        let mut parent = self.start(command, &[DETACH])?;
+        let mut command = Command::new(command);
+        command.arg(SERVICE).arg(DETACH);
+        let mut parent = self.start(command)?;
         parent.wait().map(drop).map_err(|cause| LaunchError::Service(cause.to_string()))
     }
 
-    /// Starts `command`'s service, and waits until it listens. Whoever gets the process has to end it.
+    /// Starts the service of `command`, which has no arguments yet, and waits until it listens. Whoever gets the process
+    /// has to end it.
     ///
     /// # Errors
     /// [`LaunchError::Service`].
-    pub fn start_service(&self, command: &Path) -> Result<Child, LaunchError> {
-        self.start(command, &[])
+    pub fn start_service(&self, mut command: Command) -> Result<Child, LaunchError> {
+        command.arg(SERVICE);
+        self.start(command)
     }
 
-    fn start(&self, command: &Path, options: &[&str]) -> Result<Child, LaunchError> {
+    fn start(&self, mut command: Command) -> Result<Child, LaunchError> {
         let failed = |cause: io::Error| LaunchError::Service(cause.to_string());
-        let mut child = Command::new(command)
-            .arg(SERVICE)
-            .args(options)
+        let mut child = command
             .arg(&self.service)
             .current_dir("/")
             .stdin(Stdio::null())
