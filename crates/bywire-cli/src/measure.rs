@@ -92,7 +92,7 @@ pub struct MeasureArgs {
     #[arg(long, value_name = "SWITCH")]
     integrity: Option<Switch>,
     /// Measuring time of the whole cell: all blocks of all five fresh pairs, and of all 18 lengths of nhalf, together.
-    /// Starting the pairs and a warm-up of two blocks in each come on top. At least 0.005 (nhalf: 0.09) [default: 1;
+    /// Starting the pairs and a warm-up of at most a second in each come on top. At least 0.005 (nhalf: 0.09) [default: 1;
     /// nhalf 5, several connections 2.5, level web 5 and no less than 0.25]
     #[arg(long, value_name = "SECONDS", value_parser = measure::parse_time, allow_negative_numbers = true)]
     time: Option<f64>,

@@ -77,7 +77,7 @@ pub fn start(connections: u32) -> Duration {
 /// How long connections that warm up take for it: their blocks, and a quarter more to agree on each with the other end,
 /// which has its turns on a core with all others.
 fn warmup(plan: &Plan) -> Duration {
-    Duration::from_micros(plan.block_us * u64::from(plan.warmup_blocks) * 5 / 4)
+    Duration::from_micros(plan.warmup_block_us() * u64::from(plan.warmup_blocks) * 5 / 4)
 }
 
 /// Runs so many connections through `plan` at once; with how often that had to be done again until they did run at one

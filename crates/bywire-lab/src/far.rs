@@ -409,6 +409,8 @@ fn bounded(job: Job, [local, client]: [IpAddr; 2], has_key: bool) -> Result<Plan
     (plan.bind, plan.source) = (local, Some(client));
     // Processes of the client's machine, at most.
     plan.carriers.clear();
+    // A moment of the client's clock.
+    plan.begin_ns = None;
     Ok(plan)
 }
 
@@ -465,13 +467,13 @@ mod tests {
         let request = Request { size_bytes: Some(OPEN_SIZE_BYTES_MAX + 1), ..Request::new("tcp", "stream") };
         let ends = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
         let plan = outline::plan(&request, Level::Tcp, Test::Stream, &Place::Processes).unwrap();
-        let plan = Plan { cookie: nonce(), ..plan };
+        let plan = Plan { cookie: nonce(), begin_ns: Some(u64::MAX), ..plan };
         let refused = bounded(Job::Messages(plan.clone()), ends, false).unwrap_err().to_string();
         assert!(refused.contains("--key") && refused.contains("4194304"), "{refused}");
         let short = Plan { size_bytes: OPEN_SIZE_BYTES_MAX, ..plan.clone() };
         assert!(bounded(Job::Messages(short), ends, false).is_ok());
         let played = bounded(Job::Messages(plan), ends, true).unwrap();
-        assert_eq!((played.bind, played.source), (ends[0], Some(ends[1])));
+        assert_eq!((played.bind, played.source, played.begin_ns), (ends[0], Some(ends[1]), None));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::level::msg;
 use crate::pace::Pace;
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Outcome, Part, Plan, Test};
-use crate::test::{monotonic_ns, stride, thread_seconds, unexpected, whole};
+use crate::test::{monotonic_ns, patient_until_ns, stride, thread_seconds, unexpected, whole};
 
 /// Long messages under way to or from one peer at a time.
 const BUFFERS: usize = 2;
@@ -68,7 +68,7 @@ struct Hub<'a> {
     transfers: HashMap<TransferId, usize>,
     sent_length: usize,
     received_length: usize,
-    moved: Instant,
+    moved_ns: u64,
     core: Option<u32>,
     /// At the beginning of the first block, and at the end of the last one.
     accounts: [Option<Account>; 2],
@@ -139,7 +139,7 @@ impl<'a> Hub<'a> {
             transfers: HashMap::new(),
             sent_length,
             received_length,
-            moved: Instant::now(),
+            moved_ns: monotonic_ns(),
             core,
             accounts: [None, None],
         })
@@ -293,10 +293,11 @@ impl<'a> Hub<'a> {
             false => self.port.poll(),
         };
         let Some(event) = event else {
-            ensure!(self.moved.elapsed() < PATIENCE, "nothing has moved for {} s", PATIENCE.as_secs());
+            let is_patient = monotonic_ns() < patient_until_ns(self.plan, self.moved_ns);
+            ensure!(is_patient, "nothing has moved for {} s", PATIENCE.as_secs());
             return Ok(None);
         };
-        self.moved = Instant::now();
+        self.moved_ns = monotonic_ns();
         match event {
             Event::Message(message) => {
                 let number = *self.numbers.get(&message.peer).context("a stranger sent a message")?;

@@ -326,7 +326,8 @@ impl Measurement {
         let of_pair = match &self.job {
             Job::Messages(plan) => {
                 let idle = if plan.level == Level::Msg { msg::idle_peers(plan) } else { 0 };
-                PAIR_START + PEER_START * idle + blocks(plan.block_us, plan.blocks + plan.warmup_blocks)
+                let warmup = blocks(plan.warmup_block_us(), plan.warmup_blocks);
+                PAIR_START + PEER_START * idle + warmup + blocks(plan.block_us, plan.blocks)
             }
             Job::Memory(plan) => PAIR_START + blocks(plan.block_us, plan.blocks + plan.warmup_blocks),
             Job::Web(plan) => PAIR_START + Duration::from_micros(plan.pair_us()),

@@ -96,7 +96,15 @@ pub struct Plan {
     pub deadline_seconds: u64,
 }
 
+/// A block of a warm-up is no longer than this: what it is for has happened by then, however long those are that count.
+const WARMUP_BLOCK_US_MAX: u64 = 100_000;
+
 impl Plan {
+    /// How long the source keeps each block of the warm-up going.
+    pub fn warmup_block_us(&self) -> u64 {
+        self.block_us.min(WARMUP_BLOCK_US_MAX)
+    }
+
     /// Endpoints that the pair is joined by: lane 1 is the high-priority lane where the level has priorities
     /// (`interleave`), and an independent connection otherwise.
     pub fn lanes(&self) -> usize {

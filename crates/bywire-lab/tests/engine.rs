@@ -143,6 +143,50 @@ fn one_port_with_many_peers_notes_how_far_each_got() {
     });
 }
 
+/// Longer than an end is patient that has begun, with time to join before.
+const LATE: Duration = Duration::from_secs(13);
+
+#[test]
+fn nobody_gives_up_before_all_are_to_begin() {
+    let begin_ns = Some(test::monotonic_ns() + LATE.as_nanos() as u64);
+    let late = |level, test| Plan { begin_ns, ..crowd_plan(level, test) };
+    let streams = late(Level::Unix, Test::Streams);
+    let (fanin, fanout) = (late(Level::Msg, Test::Fanin), late(Level::Msg, Test::Fanout));
+    let place = |plan: &Plan| MeetingPlace::make(msg::directory(&plan.cookie), "bywire-lab-").unwrap();
+    let _places = [place(&fanin), place(&fanout)];
+    let spoke = |plan: &Plan| Plan { spoke: Some(0), ..plan.clone() };
+    let block_of = |outcome: &Outcome| assert!(outcome.blocks[0].operations > 0, "{outcome:?}");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (source, target) = by_level(&streams).unwrap();
+            [source, target].iter().for_each(block_of);
+        });
+        let (sender, receiver) = mpsc::channel();
+        let plan = &fanin;
+        scope.spawn(move || {
+            let outcomes = hub::run(plan, None, 1, |address| sender.send(address).unwrap()).unwrap();
+            outcomes.iter().for_each(block_of);
+        });
+        scope.spawn(move || {
+            let address = receiver.recv().expect("the hub listens");
+            let plan = spoke(plan);
+            let mut lanes = Msg::connect(&plan, &address).unwrap();
+            block_of(&test::run(&plan, End::Source, None, &mut lanes).unwrap());
+        });
+        let (sender, receiver) = mpsc::channel();
+        let plan = &fanout;
+        scope.spawn(move || {
+            let plan = spoke(plan);
+            let (listener, address) = Msg::listen(&plan).unwrap();
+            sender.send(address).unwrap();
+            let mut lanes = Msg::accept(listener, &plan).unwrap();
+            block_of(&test::run(&plan, End::Target, None, &mut lanes).unwrap());
+        });
+        receiver.recv().expect("the spoke listens");
+        hub::run(&fanout, None, 1, |_| {}).unwrap().iter().for_each(block_of);
+    });
+}
+
 #[test]
 fn spinning_ends_measure_too() {
     for level in [Level::Unix, Level::Tcp, Level::Udp] {

@@ -43,7 +43,7 @@ impl<'a, 'b> Duplex<'a, 'b> {
     }
 
     fn run<E: Endpoint>(mut self, end: &mut E) -> Result<Part> {
-        let stop = self.course.stop_ns();
+        let stop = self.course.stop_ns(self.turn);
         let mut patience = Patience::fresh();
         // A message that was begun must be finished with its own mark before the last one is begun.
         let mut begun = false;

@@ -44,7 +44,7 @@ fn send_both<E: Endpoint>(
     let long = course.plan.lengths(0).forward;
     let short = course.plan.lengths(1).forward;
     let started = course.clock.now_ns();
-    let stop = course.stop_ns();
+    let stop = course.stop_ns(turn);
     let mut part = Part::default();
     let mut patience = Patience::fresh();
     let mut open: Option<Question> = None;

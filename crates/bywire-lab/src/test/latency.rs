@@ -39,7 +39,7 @@ fn ping<E: Endpoint>(
     let back = course.plan.lengths(0).back;
     let clock = course.clock;
     let started = clock.now_ns();
-    let stop = course.stop_ns();
+    let stop = course.stop_ns(turn);
     let (mut operations, mut lost, mut sum) = (0, 0, 0u64);
     let mut pace = Pace::new(course.plan);
     let finished = loop {

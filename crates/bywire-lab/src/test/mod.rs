@@ -74,8 +74,9 @@ impl<'a> Course<'a> {
     }
 
     /// When a block that starts now is to stop, by the course's clock.
-    pub fn stop_ns(&self) -> u64 {
-        self.clock.now_ns() + self.plan.block_us * 1000
+    pub fn stop_ns(&self, turn: Turn) -> u64 {
+        let block_us = if turn.kept { self.plan.block_us } else { self.plan.warmup_block_us() };
+        self.clock.now_ns() + block_us * 1000
     }
 
     /// Runs `body` once for each block, in step with the other end, and gathers what it returns.
@@ -155,7 +156,7 @@ impl<'a> Course<'a> {
                 Ok(Snapshot::take(self.core))
             }
             End::Target => {
-                await_asked(control, lengths, Kind::Begin, turn.tag)?;
+                await_asked(self.plan, control, lengths, Kind::Begin, turn.tag)?;
                 let before = Snapshot::take(self.core);
                 control.send(lengths, Mark::new(Kind::Begun, turn.tag))?;
                 Ok(before)
@@ -182,7 +183,7 @@ impl<'a> Course<'a> {
                 Ok(())
             }
             End::Target => {
-                await_asked(control, length, Kind::Finish, 0)?;
+                await_asked(self.plan, control, length, Kind::Finish, 0)?;
                 control.send(length, Mark::new(Kind::Finished, 0))?;
                 if E::RELIABLE {
                     // A level may still be carrying the answer, which would end with this process: the source goes
@@ -230,9 +231,9 @@ pub fn ask<E: Endpoint>(end: &mut E, length: usize, question: Kind, answer: Kind
 }
 
 /// Waits for the source's `question` with `tag`. Late repetitions of the block before are answered again.
-fn await_asked<E: Endpoint>(end: &mut E, length: usize, question: Kind, tag: u32) -> Result<()> {
-    let started = Instant::now();
-    while started.elapsed() < PATIENCE {
+fn await_asked<E: Endpoint>(plan: &Plan, end: &mut E, length: usize, question: Kind, tag: u32) -> Result<()> {
+    let until_ns = patient_until_ns(plan, monotonic_ns());
+    while monotonic_ns() < until_ns {
         let Some(received) = end.receive()? else {
             continue;
         };
@@ -277,6 +278,30 @@ pub fn unexpected(mark: Mark) -> String {
         mark.kind(),
         mark.tag()
     )
+}
+
+/// Until when an end is patient that has heard nothing since then, by the machine's monotonic clock: before all begin
+/// nobody has to say anything.
+pub fn patient_until_ns(plan: &Plan, since_ns: u64) -> u64 {
+    since_ns.max(plan.begin_ns.unwrap_or(0)).saturating_add(PATIENCE.as_nanos() as u64)
+}
+
+/// When the first message of payload of a block arrived, and the last one. Its end does not count, for that may be asked
+/// for again.
+#[derive(Default)]
+pub struct Arrivals(Option<(u64, u64)>);
+
+impl Arrivals {
+    /// One has arrived by now.
+    pub fn note(&mut self, now_ns: u64) {
+        let first_ns = self.0.map_or(now_ns, |(first_ns, _)| first_ns);
+        self.0 = Some((first_ns, now_ns));
+    }
+
+    /// How long they took to arrive.
+    pub fn seconds(&self) -> f64 {
+        self.0.map_or(0.0, |(first_ns, last_ns)| (last_ns - first_ns) as f64 * 1e-9)
+    }
 }
 
 /// Fails once nothing has moved for [`PATIENCE`]; for loops that poll.
@@ -329,4 +354,41 @@ pub fn monotonic_ns() -> u64 {
 pub(crate) fn thread_seconds() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outline;
+    use crate::pair::Place;
+    use crate::plan::Level;
+    use crate::request::Request;
+
+    fn plan(block_us: u64, begin_ns: Option<u64>) -> Plan {
+        let plan = outline::plan(&Request::new("unix", "rr"), Level::Unix, Test::Rr, &Place::Processes);
+        Plan { block_us, begin_ns, ..plan.unwrap() }
+    }
+
+    #[test]
+    fn patience_begins_when_all_begin() {
+        let patience_ns = PATIENCE.as_nanos() as u64;
+        assert_eq!(patient_until_ns(&plan(1000, None), 7), 7 + patience_ns);
+        assert_eq!(patient_until_ns(&plan(1000, Some(5)), 7), 7 + patience_ns);
+        assert_eq!(patient_until_ns(&plan(1000, Some(60_000_000_000)), 7), 60_000_000_000 + patience_ns);
+        assert_eq!(patient_until_ns(&plan(1000, Some(u64::MAX)), 7), u64::MAX);
+    }
+
+    #[test]
+    fn a_block_of_the_warm_up_is_short() {
+        for (block_us, warmup_ns) in [(20_000, 20_000_000), (5_000_000, 100_000_000)] {
+            let plan = plan(block_us, None);
+            let course = Course::new(&plan, End::Source, None);
+            let before_ns = course.clock.now_ns();
+            let stops = [false, true].map(|kept| course.stop_ns(Turn { tag: 0, kept }));
+            let after_ns = course.clock.now_ns();
+            for (stop_ns, length_ns) in stops.into_iter().zip([warmup_ns, block_us * 1000]) {
+                assert!((before_ns + length_ns..=after_ns + length_ns).contains(&stop_ns), "{block_us}");
+            }
+        }
+    }
 }

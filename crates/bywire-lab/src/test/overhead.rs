@@ -39,7 +39,7 @@ fn send_bursts<E: Endpoint>(course: &Course, lanes: &mut [E], turn: Turn) -> Res
     let length = course.plan.lengths(0).forward;
     let burst = burst(course.plan.size_bytes);
     let started = course.clock.now_ns();
-    let stop = course.stop_ns();
+    let stop = course.stop_ns(turn);
     let (mut spent_ns, mut operations, mut count) = (0, 0, 0u32);
     while course.clock.now_ns() < stop {
         let (control, control_length) = course.control(lanes);

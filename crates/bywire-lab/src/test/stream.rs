@@ -23,7 +23,7 @@ fn send<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part> {
     let stride = stride(length);
     let errors_before = end.send_errors();
     let started = course.clock.now_ns();
-    let stop = course.stop_ns();
+    let stop = course.stop_ns(turn);
     let mut operations = 0;
     while course.clock.now_ns() < stop {
         for _ in 0..stride {
