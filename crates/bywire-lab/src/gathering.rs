@@ -312,6 +312,13 @@ impl Gathering {
             parts.map(of).sum()
         };
         let seconds = sum(&|part| part.seconds, false);
+        let over_blocks = |of: &dyn Fn(&Part, &Part) -> f64| -> f64 {
+            let ends =
+                self.all().filter_map(|(_, outcomes)| Some((&outcomes.source, outcomes.target.as_ref()?)));
+            let parts = ends.flat_map(|(source, target)| source.blocks.iter().zip(&target.blocks));
+            parts.map(|(source, target)| of(source, target)).sum()
+        };
+        let there_seconds = over_blocks(&way_seconds);
         let mut set = |name: &str, value: f64| {
             if value.is_finite() {
                 details.insert(name.to_owned(), value.into());
@@ -323,12 +330,15 @@ impl Gathering {
         match plan.test {
             Test::Stream => {
                 set("sent_bytes_per_second", sent / seconds);
-                set("received_bytes_per_second", received / seconds);
+                set("received_bytes_per_second", received / there_seconds);
                 set("messages_per_second", sum(&|part| part.operations as f64, false) / seconds);
             }
             Test::Bidir => {
-                let back_seconds = sum(&|part| part.seconds, plan.level == Level::Udp);
-                set("forward_bytes_per_second", received / seconds);
+                let back_seconds = match plan.level {
+                    Level::Udp => over_blocks(&|source, target| way_seconds(target, source)),
+                    _ => seconds,
+                };
+                set("forward_bytes_per_second", received / there_seconds);
                 set("back_bytes_per_second", sum(&|part| part.received_bytes as f64, false) / back_seconds);
             }
             Test::Overhead => {
@@ -337,7 +347,7 @@ impl Gathering {
                 set("send_ns", reading(false) / sum(&|part| part.operations as f64, false));
                 set("receive_ns", reading(true) / sum(&|part| part.operations as f64, true));
             }
-            Test::Interleave => set("long_transfer_bytes_per_second", received / seconds),
+            Test::Interleave => set("long_transfer_bytes_per_second", received / there_seconds),
             _ => {}
         }
         if let (Test::Rr, Some(histogram)) = (plan.test, self.round_trips()) {
@@ -495,15 +505,21 @@ fn value(plan: &Plan, source: &Part, target: &Part) -> Option<f64> {
         Test::Latency | Test::Interleave | Test::Hotspot => source.reading?,
         Test::Overhead => source.reading? + target.reading?,
         Test::Rr => source.operations as f64 / source.seconds,
-        // What arrived counts, over the time in which it was sent: what is lost, be it the whole tail of a block, was
-        // sent in that time too. Where nothing is lost the source's time covers the delivery of all of it.
         Test::Bidir if lossy => {
-            source.received_bytes as f64 / target.seconds + target.received_bytes as f64 / source.seconds
+            source.received_bytes as f64 / way_seconds(target, source)
+                + target.received_bytes as f64 / way_seconds(source, target)
         }
         Test::Bidir => (source.received_bytes + target.received_bytes) as f64 / source.seconds,
-        _ if lossy => target.received_bytes as f64 / source.seconds,
+        _ if lossy => target.received_bytes as f64 / way_seconds(source, target),
         _ => source.sent_bytes as f64 / source.seconds,
     })
+}
+
+/// The time of what `to` has of what `from` sent in a block: that in which it was sent, for what is lost, be it the whole
+/// tail of the block, was sent in it too. What still stands in a buffer when all is sent has not arrived by then: where
+/// reading took longer, that is the time. Where nothing is lost the source's own time covers all of it.
+fn way_seconds(from: &Part, to: &Part) -> f64 {
+    from.seconds.max(to.arrival_seconds)
 }
 
 /// A sweep's point: its length and the median rate of one pair's blocks.
@@ -717,6 +733,28 @@ mod tests {
         let ways = ["forward_bytes_per_second", "back_bytes_per_second"];
         assert_eq!(rates(Test::Bidir, &ways), [2e5, 1e5, 1e5]);
         assert_eq!(rates(Test::Interleave, &["long_transfer_bytes_per_second"]), [1.0, 1e5]);
+    }
+
+    #[test]
+    fn what_stands_in_a_buffer_when_all_is_sent_has_not_arrived_by_then() {
+        let rates = |test: Test, names: &[&str]| -> Vec<f64> {
+            let (plan, mut outcomes) = lossy(test);
+            outcomes.source.blocks[0].arrival_seconds = 4.0;
+            outcomes.target.as_mut().unwrap().blocks[0].arrival_seconds = 2.0;
+            let cell = cell(plan, outcomes);
+            let details = names.iter().map(|name| cell.details[*name].as_f64().unwrap());
+            std::iter::once(cell.value).chain(details).collect()
+        };
+        assert_eq!(
+            rates(Test::Stream, &["received_bytes_per_second", "sent_bytes_per_second"]),
+            [5e4, 5e4, 1e6]
+        );
+        let ways = ["forward_bytes_per_second", "back_bytes_per_second"];
+        assert_eq!(rates(Test::Bidir, &ways), [62_500.0, 5e4, 12_500.0]);
+        assert_eq!(rates(Test::Interleave, &["long_transfer_bytes_per_second"]), [1.0, 5e4]);
+        let (plan, mut outcomes) = lossy(Test::Nhalf);
+        outcomes.target.as_mut().unwrap().blocks[0].arrival_seconds = 2.0;
+        assert_eq!(point(&plan, &outcomes), Some((1000, 5e4)));
     }
 
     #[test]

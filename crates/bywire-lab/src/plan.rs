@@ -323,6 +323,10 @@ pub struct Part {
     /// The CPU time of the plan's carriers over the block, at the source.
     #[serde(default)]
     pub carriers_cpu_seconds: f64,
+    /// From the first message of payload that arrived to the last one, where some may be lost; elsewhere nought, as the
+    /// source's own time covers the delivery.
+    #[serde(default)]
+    pub arrival_seconds: f64,
     /// What the block yields by itself: median half-RTT or time per message in ns, or a `memory` test's own value.
     pub reading: Option<f64>,
     /// Round trips that were given up and asked again.

@@ -1,6 +1,7 @@
 //! The measuring core against real sockets and against endpoints that corrupt and lose messages.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -270,6 +271,8 @@ fn deserted<L: bywire_lab::level::Level<Listener: Send>>(plan: &Plan) -> String 
 struct Wire {
     messages: Mutex<VecDeque<Vec<u8>>>,
     arrived: Condvar,
+    /// All has been read, and more is waited for.
+    is_idle: AtomicBool,
 }
 
 impl Wire {
@@ -293,6 +296,8 @@ struct Faulty<const RELIABLE: bool> {
     lose: Option<Loss>,
     /// Refuses every so-manieth attempt to send payload, as a system that is short of memory does.
     refuse_every: Option<u64>,
+    /// How long it takes to read each message.
+    reading: Duration,
     attempts: u64,
     send_errors: u64,
 }
@@ -314,6 +319,7 @@ impl<const RELIABLE: bool> Faulty<RELIABLE> {
             shorten_at: None,
             lose: None,
             refuse_every: None,
+            reading: Duration::ZERO,
             attempts: 0,
             send_errors: 0,
         }
@@ -345,6 +351,7 @@ impl<const RELIABLE_: bool> Endpoint for Faulty<RELIABLE_> {
         }
         if !self.lose.as_mut().is_some_and(|lose| lose(mark)) {
             messages.push_back(message);
+            self.outgoing.is_idle.store(false, Relaxed);
             self.outgoing.arrived.notify_all();
         }
         Ok(true)
@@ -352,6 +359,9 @@ impl<const RELIABLE_: bool> Endpoint for Faulty<RELIABLE_> {
 
     fn try_receive(&mut self) -> Result<Option<Received>> {
         let message = self.incoming.messages().pop_front();
+        if message.is_some() {
+            thread::sleep(self.reading);
+        }
         message.map(|message| self.reader.read(&message)).transpose()
     }
 
@@ -365,6 +375,7 @@ impl<const RELIABLE_: bool> Endpoint for Faulty<RELIABLE_> {
             return Ok(());
         }
         let messages = self.incoming.messages();
+        self.incoming.is_idle.store(messages.is_empty(), Relaxed);
         let empty = |messages: &mut VecDeque<Vec<u8>>| messages.is_empty();
         drop(self.incoming.arrived.wait_timeout_while(messages, timeout, empty));
         Ok(())
@@ -481,6 +492,44 @@ fn asking_again_for_a_lost_end_is_no_time_of_sending() {
         let sending: f64 = source.blocks.iter().map(|part| part.seconds).sum();
         let asking = asking_seconds * f64::from(lost) * source.blocks.len() as f64;
         assert!(sending + asking < source.cpu_seconds, "{test}: {source:?}");
+    }
+}
+
+#[test]
+fn what_is_read_after_all_was_sent_has_its_own_time_of_arrival() {
+    for test in [Test::Stream, Test::Bidir] {
+        let (source, mut target) = Faulty::<false>::pair();
+        target.reading = Duration::from_millis(1);
+        let (target, _) = between(plan(Level::Udp, test, 64), vec![source], vec![target]);
+        for part in target.unwrap().blocks {
+            // From the first to the last one; the end is not among them.
+            let intervals = (part.received_bytes / 64).saturating_sub(2);
+            assert!(part.arrival_seconds >= 0.99e-3 * intervals as f64, "{test}: {part:?}");
+            assert!(part.arrival_seconds <= part.seconds || test == Test::Bidir, "{test}: {part:?}");
+        }
+        let (target, _) = with_faults::<true>(test, |_| {});
+        let blocks = target.unwrap().blocks;
+        assert!(blocks.iter().all(|part| part.arrival_seconds == 0.0), "{test}: {blocks:?}");
+    }
+}
+
+#[test]
+fn asking_again_for_a_lost_end_is_no_time_of_arrival() {
+    let (source, target) = Faulty::<false>::pair();
+    let (mut source, wire) = (source, Arc::clone(&target.incoming));
+    // The end gets lost until all else has been read, and twice more, 20 ms apart: the time of arrival is over by then.
+    let mut seen = HashMap::new();
+    source.lose = Some(Box::new(move |mark| {
+        if mark.kind() != Kind::End {
+            return false;
+        }
+        let seen = seen.entry(mark.tag()).or_insert(0);
+        *seen += u32::from(wire.is_idle.load(Relaxed));
+        *seen <= 2
+    }));
+    let (target, _) = between(plan(Level::Udp, Test::Stream, 64), vec![source], vec![target]);
+    for part in target.unwrap().blocks {
+        assert!(part.arrival_seconds + 0.03 < part.seconds, "{part:?}");
     }
 }
 

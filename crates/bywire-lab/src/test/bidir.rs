@@ -2,14 +2,14 @@
 
 use anyhow::Result;
 
-use super::{Course, Patience, Turn, answer_again, stride, whole};
+use super::{Arrivals, Course, Patience, Turn, answer_again, stride, whole};
 use crate::endpoint::{Endpoint, Interest, Kind, Mark};
 use crate::plan::{End, Outcome, Part};
 use std::time::{Duration, Instant};
 
 /// Either end: the source stops by the clock, the target when it has seen the source's last message. A block's time ends
-/// with the peer's last message, and where messages may be lost with this end's own: that of its sending is the time of
-/// what arrived at the other end.
+/// with the peer's last message, and where messages may be lost with this end's own: what it sent arrived at the other end
+/// meanwhile, or for as long as that took to read it.
 pub fn either<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
     course.run(lanes, |course, lanes, turn| Duplex::new(course, turn).run(&mut lanes[0]))
 }
@@ -23,6 +23,7 @@ struct Duplex<'a, 'b> {
     finished_ns: u64,
     peer_ended: bool,
     sum: u64,
+    arrivals: Arrivals,
     part: Part,
 }
 
@@ -38,6 +39,7 @@ impl<'a, 'b> Duplex<'a, 'b> {
             finished_ns: now,
             peer_ended: false,
             sum: 0,
+            arrivals: Arrivals::default(),
             part: Part::default(),
         }
     }
@@ -67,6 +69,7 @@ impl<'a, 'b> Duplex<'a, 'b> {
         }
         self.close(end)?;
         std::hint::black_box(self.sum);
+        self.part.arrival_seconds = self.arrivals.seconds();
         self.part.seconds = (self.finished_ns - self.started_ns) as f64 * 1e-9;
         Ok(self.part)
     }
@@ -99,6 +102,7 @@ impl<'a, 'b> Duplex<'a, 'b> {
         };
         whole(&received, self.due)?;
         match received.mark.kind() {
+            Kind::Data if !E::RELIABLE => self.arrivals.note(self.course.clock.now_ns()),
             Kind::Data => {}
             Kind::End if received.mark.tag() == self.turn.tag && !self.peer_ended => {
                 self.peer_ended = true;

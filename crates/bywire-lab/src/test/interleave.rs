@@ -2,7 +2,9 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::{ASK_AGAIN, Course, Patience, Turn, answer_again, ask, buckets, histogram, unexpected, whole};
+use super::{
+    ASK_AGAIN, Arrivals, Course, Patience, Turn, answer_again, ask, buckets, histogram, unexpected, whole,
+};
 use crate::endpoint::{Endpoint, Kind, Mark, PATIENCE};
 use crate::plan::{Outcome, Part};
 use hdrhistogram::Histogram;
@@ -125,7 +127,7 @@ fn receive_both<E: Endpoint>(course: &Course, lanes: &mut [E], turn: Turn) -> Re
     let short = course.plan.lengths(1).forward;
     let back = course.plan.lengths(1).back;
     let started = course.clock.now_ns();
-    let mut part = Part::default();
+    let (mut part, mut arrivals) = (Part::default(), Arrivals::default());
     let mut patience = Patience::fresh();
     let (mut long_ended, mut short_ended) = (false, false);
     let mut sum = 0u64;
@@ -133,7 +135,11 @@ fn receive_both<E: Endpoint>(course: &Course, lanes: &mut [E], turn: Turn) -> Re
         let mut moved = false;
         if let Some(received) = lanes[0].try_receive()? {
             whole(&received, long)?;
-            long_ended |= received.mark.kind() == Kind::End;
+            let is_end = received.mark.kind() == Kind::End;
+            long_ended |= is_end;
+            if !E::RELIABLE && !is_end {
+                arrivals.note(course.clock.now_ns());
+            }
             part.received_bytes += received.length as u64;
             sum = sum.wrapping_add(received.sum);
             moved = true;
@@ -160,6 +166,7 @@ fn receive_both<E: Endpoint>(course: &Course, lanes: &mut [E], turn: Turn) -> Re
     }
     std::hint::black_box(sum);
     part.seconds = (course.clock.now_ns() - started) as f64 * 1e-9;
+    part.arrival_seconds = arrivals.seconds();
     lanes[1].send(back, Mark::new(Kind::Ended, turn.tag))?;
     Ok(part)
 }

@@ -2,13 +2,13 @@
 
 use anyhow::Result;
 
-use super::{Course, Turn, answer_again, ask, stride, whole};
+use super::{Arrivals, Course, Turn, answer_again, ask, stride, whole};
 use crate::endpoint::{Endpoint, Kind, Mark, receive_patiently};
 use crate::pace::Pace;
 use crate::plan::{Outcome, Part};
 
 /// The sending end. A block ends with a marked message; its time covers the delivery of all of it, except where
-/// messages may be lost: there it covers the sending, which is the time of what arrived as well.
+/// messages may be lost: there it covers the sending, in which what arrived did so too, but for what had to be read later.
 pub fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
     course.run(lanes, |course, lanes, turn| send(course, &mut lanes[0], turn))
 }
@@ -50,12 +50,18 @@ fn receive<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part
     let stride = stride(length);
     let started = course.clock.now_ns();
     let mut pace = Pace::new(course.plan);
+    let mut arrivals = Arrivals::default();
     let (mut operations, mut received_bytes, mut sum) = (0u64, 0, 0u64);
     loop {
         let received = receive_patiently(end)?;
         whole(&received, length)?;
         let ended = match received.mark.kind() {
-            Kind::Data => false,
+            Kind::Data => {
+                if !E::RELIABLE {
+                    arrivals.note(course.clock.now_ns());
+                }
+                false
+            }
             Kind::End => true,
             _ => {
                 answer_again(end, answer_length, received.mark, turn)?;
@@ -79,6 +85,7 @@ fn receive<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part
         seconds: (finished - started) as f64 * 1e-9,
         operations,
         received_bytes,
+        arrival_seconds: arrivals.seconds(),
         notes: pace.into_notes(),
         ..Part::default()
     })
