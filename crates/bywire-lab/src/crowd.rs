@@ -80,27 +80,34 @@ fn warmup(plan: &Plan) -> Duration {
     Duration::from_micros(plan.warmup_block_us() * u64::from(plan.warmup_blocks) * 5 / 4)
 }
 
-/// Runs so many connections through `plan` at once; with how often that had to be done again until they did run at one
-/// time.
+/// What so many connections measured at once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Crowd {
+    /// Of each connection.
+    pub outcomes: Vec<Outcomes>,
+    /// While all of them ran.
+    pub together: Together,
+    /// How often it had to be done again until they did run at one time.
+    pub repeats: u32,
+}
+
+/// Runs so many connections through `plan` at once.
 ///
 /// # Errors
 /// One line from the connection that failed first, by then all are gone; or they have not run at one time.
-pub fn run(plan: &Plan, ground: &Ground, connections: u32, cores: Cores) -> Result<(Vec<Outcomes>, u32)> {
+pub fn run(plan: &Plan, ground: &Ground, connections: u32, cores: Cores) -> Result<Crowd> {
     repeated(plan.test, |repeats| {
         attempt(plan, ground, connections, cores, start(connections) * (1 << repeats))
     })
 }
 
 /// The first outcomes of `attempt`, which is told how many there were before, that ran at one time.
-fn repeated(
-    test: Test,
-    mut attempt: impl FnMut(u32) -> Result<Vec<Outcomes>>,
-) -> Result<(Vec<Outcomes>, u32)> {
+fn repeated(test: Test, mut attempt: impl FnMut(u32) -> Result<Vec<Outcomes>>) -> Result<Crowd> {
     let mut repeats = 0;
     loop {
         let outcomes = attempt(repeats)?;
         match Together::of(test, &outcomes) {
-            Ok(_) => return Ok((outcomes, repeats)),
+            Ok(together) => return Ok(Crowd { outcomes, together, repeats }),
             Err(error) if repeats == REPEATS => return Err(error),
             Err(_) => repeats += 1,
         }
@@ -176,7 +183,7 @@ impl Together {
     /// They did not all run at once.
     pub fn of(test: Test, outcomes: &[Outcomes]) -> Result<Self> {
         let ends: Vec<&[Part]> = outcomes.iter().map(|outcomes| counting_end(test, outcomes)).collect();
-        let begin_ns = ends.iter().filter_map(|parts| parts.first()).map(|part| part.began_ns).max();
+        let begin_ns = outcomes.iter().filter_map(began_ns).max();
         let end_ns = ends.iter().filter_map(|parts| parts.last()).map(Part::ended_ns).min();
         let (begin_ns, end_ns) = begin_ns.zip(end_ns).context("a connection has no block")?;
         let shortest = ends.iter().map(|parts| parts.iter().map(|part| part.seconds).sum());
@@ -207,6 +214,13 @@ impl Together {
             work_per_second: whole.iter().map(|share| share.work_per_second).collect(),
         })
     }
+}
+
+/// When a connection began: when both of its ends had had a turn on their cores to do so, and not when one of them was
+/// ready for an end that all the others kept waiting.
+fn began_ns(outcomes: &Outcomes) -> Option<u64> {
+    let ends = [Some(&outcomes.source), outcomes.target.as_ref()].into_iter().flatten();
+    ends.filter_map(|end| end.blocks.first()).map(|part| part.began_ns).max()
 }
 
 /// The blocks of the end that counts: whoever receives, as what was sent may still be on its way when others begin or
@@ -308,7 +322,9 @@ pub fn limit(connections: u32, outcomes: &[Outcomes]) -> Option<String> {
 mod tests {
     use super::*;
     use crate::cell::CpuEnd;
+    use crate::outline;
     use crate::plan::Details;
+    use crate::request::Request;
 
     fn outcome(end: End, parts: Vec<Part>) -> Outcome {
         Outcome {
@@ -393,11 +409,43 @@ mod tests {
 
     #[test]
     fn of_streams_the_receiving_end_counts() {
-        let mut late = connection(0, 1);
-        late.source.blocks[0].began_ns = 1_000_000_000;
-        let together = Together::of(Test::Fanout, &[late.clone(), connection(0, 1)]).unwrap();
+        let mut connection = connection(0, 1);
+        // What was sent may still be on its way, or lost.
+        connection.source.blocks[0].sent_bytes = 5000;
+        connection.source.blocks[0].seconds = 0.005;
+        let together = Together::of(Test::Fanout, &[connection.clone(), connection]).unwrap();
         assert!((together.slices[0].value - 200_000.0).abs() < 1.0, "{together:?}");
-        assert!(Together::of(Test::Hotspot, &[late, connection(0, 1)]).is_err());
+        assert!((together.slice_seconds - 0.01).abs() < 1e-9, "{together:?}");
+    }
+
+    #[test]
+    fn all_run_once_the_last_sender_does_so() {
+        // Both have ten operations in a millisecond while they send. All targets were ready at the beginning, and the
+        // second one's sender had its turn after 10 ms.
+        let early = uneven(0, &[(30, 300)]);
+        let mut late = uneven(0, &[(10, 0), (40, 300)]);
+        late.source.blocks[0].began_ns = 10_000_000;
+        let together = Together::of(Test::Streams, &[early.clone(), late.clone()]).unwrap();
+        assert!((together.slice_seconds - 0.02).abs() < 1e-9, "{together:?}");
+        assert!(together.connections.iter().all(|rate| (rate - 1e6).abs() < 1.0), "{together:?}");
+        assert!((fairness(&together.work_per_second) - 1.0).abs() < 1e-9, "{together:?}");
+        // A sender that has begun, and then has no turn for as long, is one that gets less.
+        late.source.blocks[0].began_ns = 0;
+        let starved = Together::of(Test::Streams, &[early, late]).unwrap();
+        assert!((starved.slice_seconds - 0.03).abs() < 1e-9, "{starved:?}");
+        assert!((starved.connections[1] - 2e6 / 3.0).abs() < 1.0, "{starved:?}");
+        assert!(fairness(&starved.work_per_second) < 0.97, "{starved:?}");
+    }
+
+    #[test]
+    fn a_warm_up_is_short_however_long_the_blocks_are_that_count() {
+        for (time_seconds, due_us) in
+            [(0.25, 500_000), (0.5, 1_000_000), (2.5, 1_000_000), (3600.0, 1_000_000)]
+        {
+            let request = Request { time_seconds: Some(time_seconds), ..Request::new("sock", "hotspot") };
+            let plan = outline::plan(&request, Level::Sock, Test::Hotspot, &Place::Processes).unwrap();
+            assert_eq!(warmup(&plan), Duration::from_micros(due_us), "{time_seconds} s");
+        }
     }
 
     #[test]
@@ -405,13 +453,14 @@ mod tests {
         let apart = || vec![uneven(0, &[(100, 10)]), uneven(95, &[(195, 10)])];
         let together = || vec![uneven(0, &[(100, 10)]), uneven(85, &[(185, 10)])];
         let mut attempts = 0;
-        let (outcomes, repeats) = repeated(Test::Streams, |before| {
+        let crowd = repeated(Test::Streams, |before| {
             assert_eq!(before, attempts);
             attempts += 1;
             Ok(if attempts < 3 { apart() } else { together() })
         })
         .unwrap();
-        assert_eq!((outcomes, repeats), (together(), 2));
+        assert_eq!((crowd.outcomes, crowd.repeats), (together(), 2));
+        assert_eq!(crowd.together, Together::of(Test::Streams, &together()).unwrap());
         let refused = repeated(Test::Streams, |before| {
             attempts = before;
             Ok(apart())

@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use serde_json::json;
 
 use crate::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, LOST_SHARE, Unit};
-use crate::crowd::{self, Together, fairness, limit};
+use crate::crowd::{self, Crowd, Together, fairness, limit};
 use crate::level::memory;
 use crate::pair::Outcomes;
 use crate::plan::{Details, Level, Outcome, Part, Plan, Test};
@@ -42,12 +42,14 @@ pub struct Gathering {
     pairs: Vec<Vec<Outcomes>>,
     /// Per pair of a sweep: memcpy at the same time.
     memcpy: Vec<Outcome>,
+    /// Per crowd: what it did while all of it ran.
+    crowds: Vec<Together>,
 }
 
 impl Gathering {
     /// Nothing yet.
     pub fn new(subject: Subject) -> Self {
-        Self { subject, pairs: Vec::new(), memcpy: Vec::new() }
+        Self { subject, pairs: Vec::new(), memcpy: Vec::new(), crowds: Vec::new() }
     }
 
     /// Pairs so far.
@@ -65,6 +67,16 @@ impl Gathering {
         }
         self.pairs.push(outcomes);
         self.memcpy.extend(memcpy);
+        Ok(())
+    }
+
+    /// Adds one crowd.
+    ///
+    /// # Errors
+    /// As [`Gathering::add`].
+    pub fn add_crowd(&mut self, crowd: Crowd) -> Result<()> {
+        self.add(crowd.outcomes, None)?;
+        self.crowds.push(crowd.together);
         Ok(())
     }
 
@@ -102,7 +114,7 @@ impl Gathering {
         let mut details = Details::new();
         let (level, test, unit, size_bytes, mut blocks) = match &self.subject {
             Subject::Messages(plan) if plan.test.is_crowd() => {
-                let blocks = self.crowd_blocks(plan, &mut details)?;
+                let blocks = self.crowd_blocks(plan, &mut details);
                 (plan.level.name(), plan.test.name(), unit(plan.test), Some(plan.size_bytes), blocks)
             }
             Subject::Messages(plan) => {
@@ -250,12 +262,10 @@ impl Gathering {
     }
 
     /// The blocks in which all connections of a crowd ran, and what each of them did.
-    fn crowd_blocks(&self, plan: &Plan, details: &mut Details) -> Result<Vec<Block>> {
+    fn crowd_blocks(&self, plan: &Plan, details: &mut Details) -> Vec<Block> {
         self.granted_details(details);
         let mut blocks = Vec::new();
-        let mut crowds = Vec::new();
-        for (pair, outcomes) in self.pairs.iter().enumerate() {
-            let together = Together::of(plan.test, outcomes)?;
+        for (pair, (outcomes, together)) in self.pairs.iter().zip(&self.crowds).enumerate() {
             blocks.extend(together.slices.iter().map(|slice| Block {
                 pair: pair as u32,
                 value: slice.value,
@@ -266,10 +276,10 @@ impl Gathering {
                 ),
                 outlier: false,
             }));
-            crowds.push(together);
         }
-        let connections = crowds.first().map_or(0, |crowd| crowd.connections.len());
-        let over_pairs = |of: &dyn Fn(&Together) -> f64| median(&crowds.iter().map(of).collect::<Vec<_>>());
+        let connections = self.crowds.first().map_or(0, |crowd| crowd.connections.len());
+        let over_pairs =
+            |of: &dyn Fn(&Together) -> f64| median(&self.crowds.iter().map(of).collect::<Vec<_>>());
         let each: Vec<f64> =
             (0..connections).map(|connection| over_pairs(&|crowd| crowd.connections[connection])).collect();
         let (least, most) = each
@@ -287,7 +297,7 @@ impl Gathering {
         self.loss_details(plan, details);
         let limit = self.pairs.iter().rev().find_map(|outcomes| limit(connections as u32, outcomes));
         details.extend(limit.map(|limit| ("limited_by".to_owned(), limit.into())));
-        Ok(blocks)
+        blocks
     }
 
     fn warmup_details(&self, details: &mut Details) {

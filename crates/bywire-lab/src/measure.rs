@@ -256,9 +256,9 @@ impl Measurement {
             return self.gathering.add(vec![outcomes], None);
         };
         if let Some((ground, connections)) = &self.crowd {
-            let (outcomes, repeats) = crowd::run(plan, ground, *connections, self.cores)?;
-            self.crowds_repeated += repeats;
-            return self.gathering.add(outcomes, None);
+            let crowd = crowd::run(plan, ground, *connections, self.cores)?;
+            self.crowds_repeated += crowd.repeats;
+            return self.gathering.add_crowd(crowd);
         }
         if let Some(breakdown) = &mut self.breakdown {
             let whole = breakdown.take(self.cores, progress)?;
