@@ -190,7 +190,7 @@ impl Service {
             // Whoever is too many is dropped and does without.
             let is_welcome = self.closer.bears(user) && self.users.admit(user);
             if !is_welcome {
-                self.discard(user, vec![socket.into()]);
+                self.refuse(user, socket);
                 continue;
             }
             self.next += 1;
@@ -208,6 +208,15 @@ impl Service {
         match self.scope {
             Scope::User => drop(descriptors),
             Scope::Machine => self.closer.close(user, descriptors),
+        }
+    }
+
+    /// Closes the socket of a program that was not let in, of which there may come any number.
+    fn refuse(&mut self, user: u32, socket: Socket) {
+        match self.scope {
+            Scope::User => drop(socket),
+            Scope::Machine if socket.ends_empty() => drop(socket),
+            Scope::Machine => self.closer.refuse(user, socket.into()),
         }
     }
 

@@ -14,6 +14,7 @@ use std::process::Stdio;
 use bywire_pairing::protocol::{Kind, SERVICE_VARIABLE, Verdict};
 use bywire_pairing::space::Spaces;
 use bywire_pairing::status;
+use bywire_sys::socket::Socket;
 use stranger::Stranger;
 use world::{Running, World};
 
@@ -301,4 +302,79 @@ fn connect_from(from: u16, to: u16) -> TcpStream {
     let from = SocketAddr::from(([127, 0, 0, 1], from));
     assert_eq!(peer.local_addr().expect("an address"), from);
     peer
+}
+
+const SHUT: &str = "who_shuts_itself_out_does_not_shut_out_others";
+
+#[test]
+fn who_shuts_itself_out_does_not_shut_out_others() {
+    match world::role().as_deref() {
+        Some("crowd") => return crowd(),
+        Some("look") => return look(),
+        _ => {}
+    }
+    if !world::is_root() {
+        return;
+    }
+    let world = World::of_machine(Spaces::default());
+    let mut crowd = world.user(NOBODY, SHUT, "crowd");
+    let mut crowd = Running::start(crowd.env_remove("LD_PRELOAD").stdin(Stdio::piped()));
+    assert_eq!(crowd.hear(), "shut out");
+    let mut other = Running::start(world.user(CLIENT, SHUT, "look").env_remove("LD_PRELOAD"));
+    assert_eq!(other.hear(), "0 0");
+    // It was still at it.
+    drop(crowd.child.stdin.take());
+    assert_eq!(crowd.hear(), "still shut out");
+}
+
+/// Comes again and again after it has held up too much, now and then with what would hold up whoever refuses it.
+fn crowd() {
+    /// More than wait anywhere.
+    const CALLS: usize = 40_000;
+    let path = world::told(SERVICE_VARIABLE);
+    let path = Path::new(&path);
+    let slow = stranger();
+    let ends: Vec<_> = (0..16).map(|_| lingering()).collect();
+    for (token, (client, _)) in ends.iter().enumerate() {
+        slow.offer(token as u64, client.as_fd());
+    }
+    let _ends: Vec<_> = ends.into_iter().map(|(_, server)| server).collect();
+    while slow.hear().is_some() {}
+    let mut held = Vec::new();
+    for call in 0..CALLS {
+        let socket = world::eventually("there is room to wait", || Socket::connect(path).ok());
+        if call % 4000 == 0 {
+            let (client, server) = lingering();
+            // It may have been refused already.
+            let _refused = socket.send(b"!", &[client.as_fd()]);
+            held.push(server);
+        }
+    }
+    let is_shut_out = || status::ask(path).is_err();
+    assert!(is_shut_out());
+    world::say("shut out");
+    let _told = std::io::stdin().read(&mut [0]);
+    assert!(is_shut_out());
+    world::say("still shut out");
+}
+
+/// Nobody reads the first end, which has to wait for ten minutes where its last descriptor is closed.
+fn lingering() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
+    let (server, _) = listener.accept().expect("accept");
+    let set = |socket: &TcpStream, option: i32, value: [i32; 2], words: usize| {
+        // SAFETY: live words, as many as are told.
+        let status = unsafe {
+            let length = (words * size_of::<i32>()) as u32;
+            libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value.as_ptr().cast(), length)
+        };
+        assert_eq!(status, 0);
+    };
+    set(&server, libc::SO_RCVBUF, [4096, 0], 1);
+    set(&client, libc::SO_SNDBUF, [1 << 20, 0], 1);
+    set(&client, libc::SO_LINGER, [1, 600], 2);
+    client.set_nonblocking(true).expect("it does not wait");
+    while (&client).write(&[0; 65_536]).is_ok() {}
+    (client, server)
 }
