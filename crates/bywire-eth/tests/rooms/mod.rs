@@ -158,10 +158,11 @@ pub fn tcp(from: &Room, to: &Room, address: SocketAddr) -> (TcpStream, TcpStream
         persist(|| TcpListener::bind(address))
     });
     let near = from.inside(|| persist(|| TcpStream::connect_timeout(&address, Duration::from_secs(5))));
-    // What was given up before is accepted before.
-    let own = near.local_addr().expect("an address");
+    // What was given up before is accepted before. An address of one link alone has another number of it at each end.
+    let place = |address: SocketAddr| (address.ip(), address.port());
+    let own = place(near.local_addr().expect("an address"));
     let mut all = listener.incoming().map(|far| far.expect("accepted"));
-    let far = all.find(|far| far.peer_addr().is_ok_and(|address| address == own)).expect("it comes");
+    let far = all.find(|far| far.peer_addr().is_ok_and(|address| place(address) == own)).expect("it comes");
     for end in [&near, &far] {
         end.set_read_timeout(Some(PATIENCE)).expect("a time-out");
         end.set_write_timeout(Some(PATIENCE)).expect("a time-out");
