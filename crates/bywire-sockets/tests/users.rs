@@ -245,7 +245,8 @@ fn addresses_that_another_had_before_bring_nothing() {
 fn steal() {
     let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let stranger = stranger();
-    let peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    // Any that can be bound again: what `connect` chooses may be in use between other ends, or have been a minute ago.
+    let peer = connect_from(0, port);
     stranger.offer(1, peer.as_fd());
     assert_eq!(stranger.verdict(1), Verdict::Waiting);
     let from = peer.local_addr().expect("an address");
@@ -282,7 +283,7 @@ fn talk_from_an_old_address() {
     world::say("right");
 }
 
-/// Connects from a certain port.
+/// Connects from a certain port, or, where that is 0, from one that nobody has.
 fn connect_from(from: u16, to: u16) -> TcpStream {
     use std::os::fd::FromRawFd;
     let address = |port: u16| libc::sockaddr_in {
@@ -302,7 +303,8 @@ fn connect_from(from: u16, to: u16) -> TcpStream {
         assert_eq!(libc::connect(fd, (&raw const theirs).cast(), length), 0);
         TcpStream::from_raw_fd(fd)
     };
-    let from = SocketAddr::from(([127, 0, 0, 1], from));
-    assert_eq!(peer.local_addr().expect("an address"), from);
+    let found = peer.local_addr().expect("an address");
+    let from = if from == 0 { found.port() } else { from };
+    assert_eq!(found, SocketAddr::from(([127, 0, 0, 1], from)));
     peer
 }
