@@ -159,6 +159,7 @@ impl Gathering {
             moments: Vec::new(),
             cpu: self.cpu(),
             cacheline: None,
+            failure: None,
             details,
             environment: json!({}),
         })

@@ -372,7 +372,16 @@ mod tests {
         assert_eq!(rustix::io::read(&reader, &mut buffer), Ok(1));
         assert!(matches!(b.receive(&mut buffer), Ok(Received::Nothing)));
         drop(a);
-        assert!(matches!(b.receive(&mut buffer), Ok(Received::Closed)));
+        assert_closed(&b);
+    }
+
+    /// The end comes: a child of a test beside this one has all descriptors until it has become its program.
+    fn assert_closed(socket: &Socket) {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while matches!(socket.receive(&mut [0; 16]), Ok(Received::Nothing)) {
+            assert!(std::time::Instant::now() < deadline, "it is still open");
+        }
+        assert!(matches!(socket.receive(&mut [0; 16]), Ok(Received::Closed)));
     }
 
     #[test]
@@ -430,7 +439,7 @@ mod tests {
         for _ in 0..sent {
             assert!(matches!(b.receive(&mut buffer), Ok(Received::Packet(1, _))));
         }
-        assert!(matches!(b.receive(&mut buffer), Ok(Received::Closed)));
+        assert_closed(&b);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use crate::groups::Group;
 use crate::packages::have;
-use crate::{Fabric, await_listener, ended, eventually, groups, port, start, text, write};
+use crate::{Fabric, UNHURRIED, await_listener, ended, eventually, groups, port, start, text, write};
 
 const FILE_BYTES: usize = 300_000;
 
@@ -20,9 +20,8 @@ fn what_became_of_connections_is_told_on_standard_error_and_nowhere_else() {
     let fabric = Fabric::new();
     write(fabric.place("file"), text(3, FILE_BYTES));
     let port = port();
-    let server =
-        ["python3", "-m", "http.server", "-b", "127.0.0.1", "--protocol", "HTTP/1.1", &port.to_string()];
-    let _server = start(fabric.carried(&server).current_dir(fabric.directory.path()));
+    let _server =
+        start(&mut fabric.carried(&["python3", "-c", UNHURRIED, &port.to_string(), &fabric.place("")]));
     await_listener(port);
     let url = format!("http://127.0.0.1:{port}/file");
     let log = fabric.place("log");
@@ -95,7 +94,7 @@ fn an_end_that_saw_a_reset_is_told_as_well() {
     let port = port();
     // It answers, and then closes with bytes unread.
     let server = format!(
-        "import socket\nl=socket.create_server(('127.0.0.1',{port}))\nl.accept()[0].close()\nc=l.accept()[0]\n\
+        "import socket\nl=socket.create_server(('127.0.0.1',{port}))\nc=l.accept()[0]\n\
          for _ in range(200): c.sendall(c.recv(100))\nc.close()\nl.accept()"
     );
     let _server = start(&mut fabric.carried(&["python3", "-c", &server]));
