@@ -83,8 +83,9 @@ impl CompareArgs {
             allow_missing: self.allow_missing,
         };
         let comparison = Comparison::of(&before, &after, rule);
-        // Where all cells are missing after, and no others are there, all of them broke.
-        let unlike = comparison.missing.is_empty() || !comparison.added.is_empty();
+        // Where one preset has none of its cells after, all of them broke.
+        let presets = [&before, &after].map(|side| &side.sessions[0].preset);
+        let unlike = comparison.missing.is_empty() || presets[0] != presets[1];
         if comparison.rows.is_empty() && unlike {
             bail!(Misuse(format!(
                 "{} and {} have no cell in common: compare sessions of one preset",

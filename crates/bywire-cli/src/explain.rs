@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use bywire_pairing::protocol::LOADED_VARIABLE;
 use bywire_pairing::reason::Reason;
+use bywire_sys::{Errno, directory, process};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
 use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::Signals;
@@ -29,16 +32,26 @@ const TOLD_MAX: usize = 40;
 const UNUSED: &str = "it was paired, and over before a byte went through memory";
 /// So much of a log is read.
 const LOG_BYTES_MAX: u64 = 64 << 20;
+/// What every place's name begins with.
+const PREFIX: &str = "explain-";
+/// So many names are looked at for places of runs that were killed.
+const SWEPT_MAX: usize = 4096;
+/// Programs that put something into a place while it is being removed: each does so once.
+const REMOVALS_MAX: usize = 100;
 
 /// The file that the library adds lines to.
 pub struct Account {
     path: PathBuf,
     /// Where this run's lines begin.
     start: u64,
-    /// Nobody else wants it.
-    is_ours: bool,
-    /// A directory that the library makes when it is loaded.
-    loaded: PathBuf,
+    place: Place,
+}
+
+/// A directory for what the library makes. Programs that live on after it is gone find nowhere to make anything.
+struct Place {
+    path: PathBuf,
+    /// Held as long as this process lives, which no number of a process tells as surely.
+    _lock: OwnedFd,
 }
 
 /// One line of it.
@@ -56,16 +69,11 @@ struct Ended<'a> {
 impl Account {
     /// By the log that the user has asked for, or one of our own in `directory`.
     pub fn open(log: Option<PathBuf>, directory: &Path) -> Result<Self> {
-        let is_ours = log.is_none();
-        let path = log.unwrap_or_else(|| directory.join(format!("explain-{}", std::process::id())));
-        if is_ours {
-            // Left by a run of this number that was killed.
-            let _absent = std::fs::remove_file(&path);
-        }
-        let loaded = directory.join(format!("explain-{}.loaded", std::process::id()));
-        let _absent = std::fs::remove_dir(&loaded);
+        Place::sweep(directory);
+        let place = Place::make(directory)?;
+        let path = log.unwrap_or_else(|| place.path.join("log"));
         let start = std::fs::metadata(&path).map_or(0, |found| found.len());
-        Ok(Self { path, start, is_ours, loaded })
+        Ok(Self { path, start, place })
     }
 
     /// Where the lines go.
@@ -76,14 +84,14 @@ impl Account {
     /// Runs the program, tells, and ends this process as the program ended.
     pub fn explain(self, program: &str, command: &mut Command) -> Result<()> {
         let mut signals = Signals::new(PASSED_ON.iter().chain([&SIGCHLD]))?;
-        let status = wait(command.env(LOADED_VARIABLE, &self.loaded).spawn()?, &mut signals)?;
-        let is_loaded = std::fs::remove_dir(&self.loaded).is_ok();
+        let loaded = self.place.path.join("loaded");
+        let status = wait(command.env(LOADED_VARIABLE, &loaded).spawn()?, &mut signals)?;
+        let is_loaded = loaded.exists();
         let told = self
             .read()
             .map(|text| if is_loaded || !text.is_empty() { tell(&text) } else { unloaded::tell(program) });
-        if self.is_ours {
-            let _absent = std::fs::remove_file(&self.path);
-        }
+        // Nothing of this process is dropped where it ends as the program ended.
+        drop(self);
         eprint!("{}", told?);
         if let Some(signal) = status.signal().and_then(Signal::from_named_raw) {
             // The program has left a core, if any: this one would tell nothing.
@@ -104,10 +112,55 @@ impl Account {
                 file.take(LOG_BYTES_MAX).read_to_end(&mut bytes)?;
             }
             // No connection has ended.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", self.path.display())),
         }
         Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+impl Place {
+    /// In `directory`, which is this user's.
+    fn make(directory: &Path) -> Result<Self> {
+        loop {
+            let mut random = [0; 4];
+            process::random(&mut random)?;
+            let path = directory.join(format!("{PREFIX}{:08x}", u32::from_ne_bytes(random)));
+            match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+                made => made.with_context(|| format!("cannot make {}", path.display()))?,
+            }
+            match directory::try_lock(&path) {
+                Ok(lock) if path.exists() => return Ok(Self { path, _lock: lock }),
+                // Another run has swept it, or is about to, before it was locked.
+                Ok(_) | Err(Errno::AGAIN | Errno::NOENT) => {}
+                Err(error) => {
+                    let _absent = std::fs::remove_dir(&path);
+                    bail!("cannot lock {}: {error}", path.display());
+                }
+            }
+        }
+    }
+
+    /// Removes those of runs that were killed.
+    fn sweep(directory: &Path) {
+        let names = directory::names(directory, SWEPT_MAX).unwrap_or_default();
+        for path in names.iter().filter(|name| name.starts_with(PREFIX)).map(|name| directory.join(name)) {
+            if let Ok(lock) = directory::try_lock(&path) {
+                drop(Self { path, _lock: lock });
+            }
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for _ in 0..REMOVALS_MAX {
+            match std::fs::remove_dir_all(&self.path) {
+                Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {}
+                _ => return,
+            }
+        }
     }
 }
 

@@ -151,6 +151,13 @@ fn a_cell_that_vanished_does_not_pass() {
     }
     let allowed = bywire(at, &["compare", "before", "after", "--allow-missing"]);
     assert_eq!(allowed.status.code(), Some(0), "{}", said(&allowed));
+    before(at, "other");
+    edit_cells(&at.join("other"), |cells| {
+        cells.truncate(1);
+        cells[0]["size_bytes"] = 77.into();
+    });
+    let replaced = bywire(at, &["compare", "before", "other"]);
+    assert_eq!(replaced.status.code(), Some(3), "a new cell stands for none of them: {}", said(&replaced));
     let unlike = bywire(at, &["compare", "after", "before"]);
     assert_eq!(unlike.status.code(), Some(2), "{}", said(&unlike));
 }

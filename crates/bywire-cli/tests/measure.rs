@@ -44,8 +44,15 @@ fn what_a_killed_measurement_left_is_removed_by_the_next() {
         command
     };
     let mut killed = bywire("600").spawn().expect("bywire runs");
-    while left() == 0 {
-        std::thread::yield_now();
+    // Held, and with both ports: a process that was only just begun would still have its parent's lock.
+    let has_both = || {
+        let places = fs::read_dir(directory.path()).unwrap().flatten();
+        let has = |place: &Path| ["source.port", "target.port"].iter().all(|port| place.join(port).exists());
+        places.map(|place| place.path()).any(|place| has(&place))
+    };
+    while !has_both() {
+        assert!(killed.try_wait().unwrap().is_none(), "it ended before both ports were open");
+        std::thread::sleep(Duration::from_millis(1));
     }
     assert!(bywire("0.02").status().expect("bywire runs").success());
     assert_eq!(left(), 1, "what another program still uses stays");
@@ -175,12 +182,15 @@ fn a_neighbour_of_the_target_disturbs_a_ceiling() {
         return;
     }
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let (busy, is_busy) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             bywire_lab::pin::pin_to(target).unwrap();
+            busy.send(()).unwrap();
             while stopped.try_recv() == Err(TryRecvError::Empty) {}
         });
         let cores = format!("{source},{target}");
+        is_busy.recv().unwrap();
         let output =
             bywire(&["measure", "memory", "cacheline", "--cores", &cores, "--time", "0.5", "--json"]);
         drop(stop);
@@ -440,7 +450,7 @@ fn the_far_end_sends_datagrams_to_nobody_but_who_asked_for_them() {
     victim.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     // As if it were the victim's.
     victim.send_to(greeting.as_bytes(), &target).unwrap();
-    let answered = (0..200).any(|_| {
+    let answered = (0..600).any(|_| {
         client.send_to(greeting.as_bytes(), &target).unwrap();
         client.recv(&mut [0; 128]).is_ok()
     });

@@ -149,7 +149,9 @@ fn limited(stage: &Path, kilobytes: u32, place: &Path) -> Output {
 fn a_directory_that_goes_away_in_the_middle_keeps_what_it_held() {
     let stage = tempfile::tempdir().unwrap();
     let (place, elsewhere) = (stage.path().join("session"), stage.path().join("elsewhere"));
-    let arguments = [&SESSION[..], &["--output", place.to_str().unwrap()]].concat();
+    // Every pair is stored, and it is long before there are no more of them.
+    let long = ["bench", "quick", "--time", "2", "--levels", "msg,unix,tcp", "--output"];
+    let arguments = [&long[..], &[place.to_str().unwrap()]].concat();
     let running = bywire(stage.path(), &arguments).stdout(Stdio::null()).spawn().unwrap();
     eventually("a cell is stored", || store::read(&place).is_ok_and(|session| !session.cells.is_empty()));
     fs::rename(&place, &elsewhere).unwrap();

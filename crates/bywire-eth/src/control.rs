@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bywire_sys::socket::{Listener, Socket};
 use bywire_sys::{Errno, directory};
@@ -180,22 +180,38 @@ pub fn doors(network: Option<&str>, node: Option<&str>) -> Result<Vec<PathBuf>, 
 /// # Errors
 /// [`ControlError::System`], [`ControlError::Unreadable`].
 pub fn ask(door: &Path, request: Request) -> Result<Option<serde_json::Value>, ControlError> {
-    let system = |error| ControlError::System(door.to_owned(), error);
+    let word = serde_json::to_vec(&request).map_err(|error| ControlError::Unreadable(error.to_string()))?;
+    let began = Instant::now();
+    loop {
+        let answer = call(door, &word);
+        // Whoever is held up before it has said its word is not waited for, and may ask again.
+        let is_unheard = match &answer {
+            Ok(answer) => answer.as_ref().is_some_and(Vec::is_empty),
+            Err(error) => matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset),
+        };
+        if is_unheard && request == Request::Status && began.elapsed() < PATIENCE {
+            continue;
+        }
+        let answer = answer.map_err(|error| ControlError::System(door.to_owned(), error))?;
+        let read = |answer: Vec<u8>| serde_json::from_slice(&answer);
+        return answer.map(read).transpose().map_err(|error| ControlError::Unreadable(error.to_string()));
+    }
+}
+
+/// What is answered to a word; `None`: nobody lives there.
+fn call(door: &Path, word: &[u8]) -> io::Result<Option<Vec<u8>>> {
     let mut stream = match UnixStream::connect(door) {
-        Ok(stream) => stream,
         Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
             return Ok(None);
         }
-        Err(error) => return Err(system(error)),
+        stream => stream?,
     };
-    stream.set_read_timeout(Some(PATIENCE)).map_err(system)?;
-    let word = serde_json::to_vec(&request).map_err(|error| ControlError::Unreadable(error.to_string()))?;
-    stream.write_all(&word).map_err(system)?;
-    stream.shutdown(std::net::Shutdown::Write).map_err(system)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(word)?;
+    stream.shutdown(std::net::Shutdown::Write)?;
     let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(system)?;
-    let answer = serde_json::from_slice(&answer);
-    answer.map(Some).map_err(|error| ControlError::Unreadable(error.to_string()))
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+    Ok(Some(answer))
 }
 
 /// The directory that other programs' ports use too.

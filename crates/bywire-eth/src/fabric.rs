@@ -278,6 +278,7 @@ impl Fabric {
         let report = met.map(|(peer, met)| PeerReport {
             node: met.node.clone(),
             process: self.port.peer_info(peer).map_or(0, |info| info.pid),
+            loops_count: usize::from(!met.interfaces.is_empty()),
             // An answer has a bounded length.
             interfaces: met.interfaces.iter().take(16).cloned().collect(),
             interfaces_count: met.interfaces.len(),

@@ -122,6 +122,8 @@ pub struct PeerReport {
     pub node: String,
     /// Its process, 0 where that cannot be known.
     pub process: i32,
+    /// To how many of our loops it has said what it is.
+    pub loops_count: usize,
     /// Its first interfaces.
     pub interfaces: Vec<Announced>,
     /// How many it has.
@@ -181,6 +183,7 @@ impl Counts {
 impl PeerReport {
     /// Adds what went between other loops of the same two processes.
     pub fn add(&mut self, other: &PeerReport) {
+        self.loops_count = self.loops_count.saturating_add(other.loops_count);
         self.sent.add(other.sent);
         self.received.add(other.received);
         self.drops += &other.drops;

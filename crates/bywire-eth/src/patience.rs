@@ -52,7 +52,8 @@ mod tests {
         let start = Instant::now();
         let bytes = vec![0; 64 << 20];
         let said = write_within(&mut ours, UnixStream::set_write_timeout, &bytes, Duration::from_millis(300));
-        assert!(said.is_err() && start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+        // All of it would take more than a minute.
+        assert!(said.is_err() && start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
         drop(ours);
         reader.join().expect("it ends");
     }

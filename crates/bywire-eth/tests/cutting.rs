@@ -3,11 +3,13 @@
 
 mod rooms;
 
+use std::time::{Duration, Instant};
+
 use bywire_eth::offload::{self, VnetHeader};
 use bywire_eth::segment::Segmenter;
 use bywire_sys::Errno;
 use bywire_sys::tap::{Offloads, Queue, Tap};
-use rooms::{Room, persist, rooms};
+use rooms::{PATIENCE, Room, persist, rooms};
 
 const ALL: Offloads = Offloads { checksum: true, tcp_segmentation: true, udp_segmentation: true };
 
@@ -32,28 +34,33 @@ fn bench() -> Option<Bench> {
     }
     room.ip("link set br0 addrgenmode none up");
     // A port learns for a moment before it forwards; what was lost then is told by an ordinary frame.
+    let ordinary =
+        |number: u64| [[0xFF; 6].as_slice(), &[2, 0, 0, 0, 0, 2], &[0; 40], &number.to_be_bytes()].concat();
+    let write = |number| whole.queues[0].write(&packet([0; 10], &ordinary(number)));
     persist(|| {
-        let ordinary = [[0xFF; 6].as_slice(), &[2, 0, 0, 0, 0, 2], &[0; 48]].concat();
-        whole.queues[0].write(&packet([0; 10], &ordinary))?;
-        match read(&plain.queues[0]) {
-            Some(_) => Ok(()),
-            None => Err(std::io::ErrorKind::WouldBlock.into()),
-        }
+        write(0)?;
+        read(&plain.queues[0], Duration::from_millis(10))
+            .map(drop)
+            .ok_or(std::io::ErrorKind::WouldBlock.into())
     });
-    while read(&plain.queues[0]).is_some() {}
+    // Those that took their time are still on the way, before this one.
+    write(1).expect("the kernel takes it");
+    while read(&plain.queues[0], PATIENCE).expect("it forwards") != ordinary(1) {}
     Some(Bench { whole, plain, _room: room })
 }
 
-fn read(queue: &Queue) -> Option<Vec<u8>> {
+/// The next frame, if one comes in time.
+fn read(queue: &Queue, patience: Duration) -> Option<Vec<u8>> {
     let mut buffer = vec![0; 70_000];
-    for _ in 0..100 {
+    let deadline = Instant::now() + patience;
+    loop {
         match queue.read(&mut buffer) {
             Ok(length) => return Some(buffer[VnetHeader::BYTES..length].to_vec()),
-            Err(Errno::AGAIN) => std::thread::sleep(std::time::Duration::from_micros(100)),
+            Err(Errno::AGAIN) if Instant::now() > deadline => return None,
+            Err(Errno::AGAIN) => std::thread::sleep(Duration::from_micros(100)),
             Err(error) => panic!("{error}"),
         }
     }
-    None
 }
 
 fn packet(header: [u8; 10], frame: &[u8]) -> Vec<u8> {
@@ -179,7 +186,7 @@ fn compare(bench: &Bench, recipe: Recipe) {
         let mut index = 0;
         while let Some(segment) = segments.next_segment() {
             let ours = [segment.headers, segment.payload].concat();
-            let kernels = read(&bench.plain.queues[0]);
+            let kernels = read(&bench.plain.queues[0], PATIENCE);
             let kernels =
                 kernels.unwrap_or_else(|| panic!("{recipe:?}: the kernel made {index} segments only"));
             assert!(

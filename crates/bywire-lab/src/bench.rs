@@ -190,42 +190,41 @@ impl<'a> Bench<'a> {
         for request in group {
             let expected = expected_pair(&request);
             match Measurement::prepare(request.clone(), &mut self.places) {
-                Ok(measurement) => running.push(Running { request, measurement, expected, failed: false }),
+                Ok(measurement) => running.push(Running { request, measurement, expected, failure: None }),
                 Err(error) => self.give_up(&request, &error, expected * pairs),
             }
         }
         for place in order.of(running.len()) {
             let running = &mut running[place];
-            if running.failed || interrupt::requested() {
+            if running.failure.is_some() || interrupt::requested() {
                 continue;
             }
             match running.measurement.take_pair() {
-                Ok(()) => {
-                    // Nothing of this has to be said twice: what is wrong with it is told when the cell is kept.
-                    if let Ok(cell) = running.measurement.cell() {
-                        self.store.keep_running(place, &cell)?;
-                    }
-                    self.save()?;
-                    self.advance(running.expected);
-                }
-                Err(_) if interrupt::requested() => {}
+                Ok(()) => self.advance(running.expected),
+                Err(_) if interrupt::requested() => continue,
                 Err(error) => {
-                    running.failed = true;
                     let taken = running.measurement.pairs_taken();
                     let error =
                         error.context(format!("{}, after {taken} of {pairs} pairs", shape(&running.request)));
+                    running.failure = Some(format!("{error:#}"));
                     self.give_up(&running.request, &error, running.expected * (pairs - taken));
                 }
             }
+            // Nothing of this has to be said twice: what is wrong with it is told when the cell is kept.
+            if let Ok(cell) = running.cell() {
+                self.store.keep_running(place, &cell)?;
+            }
+            self.save()?;
         }
         // A cell that was cut short is kept too: its parameters say how many pairs stand behind it.
         for running in running.iter().filter(|running| running.measurement.pairs_taken() > 0) {
-            match running.measurement.cell() {
+            match running.cell() {
                 Ok(cell) => self.keep(cell)?,
                 Err(error) => self.give_up(&running.request, &error, Duration::ZERO),
             }
         }
-        self.store.forget_running()?;
+        // It costs room, and is known by what was kept of it since.
+        let _stays = self.store.forget_running();
         self.save()
     }
 
@@ -319,7 +318,15 @@ struct Running {
     measurement: Measurement,
     /// Of one pair.
     expected: Duration,
-    failed: bool,
+    /// Why no more pairs of it are taken.
+    failure: Option<String>,
+}
+
+impl Running {
+    /// What there is of it.
+    fn cell(&self) -> Result<Cell> {
+        Ok(Cell { failure: self.failure.clone(), ..self.measurement.cell()? })
+    }
 }
 
 /// What tells a request from others of its level and test.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bywire_pairing::launch::{self, Launch};
-use bywire_pairing::status::{self, Status};
+use bywire_pairing::status::{self, AskError, Status};
 
 use crate::far;
 use crate::level::msg;
@@ -61,24 +61,36 @@ impl Carriage {
     /// Was all that counts carried?
     ///
     /// # Errors
-    /// It was not: how much of it, and why.
+    /// [`NotCarried`], or the service does not answer.
     pub fn check(&self, outcomes: &Outcomes) -> Result<()> {
         let ends = [Some(&outcomes.source), outcomes.target.as_ref()];
         let parts = ends.into_iter().flatten().flat_map(|end| &end.blocks);
         let due_bytes: u64 = parts.map(|part| part.sent_bytes).sum();
         let started = Instant::now();
         loop {
-            let status = status::ask(self.launch.service()).context("was it carried?")?;
-            if status.carried_ever >= self.connections && status.bytes >= due_bytes {
-                return Ok(());
-            }
-            if started.elapsed() > PATIENCE {
-                bail!(not_carried(&status, self.connections, due_bytes));
+            let has_waited = started.elapsed() > PATIENCE;
+            match status::ask(self.launch.service()) {
+                Ok(status) if status.carried_ever >= self.connections && status.bytes >= due_bytes => {
+                    return Ok(());
+                }
+                // Of those who are gone nothing more is to be heard.
+                Ok(status) if has_waited || status.processes == 0 => {
+                    bail!(NotCarried(not_carried(&status, self.connections, due_bytes)));
+                }
+                // It may be held up.
+                Err(AskError::Silent) if !has_waited => {}
+                Err(error) => return Err(error).context("was it carried?"),
+                Ok(_) => {}
             }
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
+
+/// It was not: how much of it, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NotCarried(String);
 
 impl Drop for Carriage {
     fn drop(&mut self) {

@@ -63,6 +63,9 @@ pub struct Cell {
     /// machine may change that by the second, and results two- to three-fold with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cacheline: Option<Cacheline>,
+    /// One line: why no more pairs were taken than were asked for; absent where nothing failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
     /// What only this test yields, units in the names (`sent_bytes_per_second`, `n_half_bytes`, …).
     #[serde(default)]
     pub details: BTreeMap<String, Value>,

@@ -299,7 +299,9 @@ pub fn limit(connections: u32, outcomes: &[Outcomes]) -> Option<String> {
         let ends: Vec<&Outcome> = ends.collect();
         let core = ends.first()?.cpu.core?;
         // Threads that share a core wait for each other: their own clocks add up to what the core gave them.
-        let machine = ends.iter().filter_map(|outcome| outcome.cpu.machine_busy).fold(0.0, f64::max);
+        // What the hypervisor took of it was nobody's to use.
+        let taken = |outcome: &Outcome| Some(outcome.cpu.machine_busy? + outcome.cpu.steal.unwrap_or(0.0));
+        let machine = ends.iter().filter_map(|outcome| taken(outcome)).fold(0.0, f64::max);
         Some((core, attributed(&ends)?.max(machine)))
     };
     let full: Vec<String> = [busy(End::Source), busy(End::Target)]

@@ -65,7 +65,7 @@ pub fn one_line(text: &str) -> String {
 /// character, but hides what stands there as well.
 pub(crate) fn is_obeyed(letter: char) -> bool {
     letter.is_control()
-        || matches!(letter, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(letter, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn is_closed_output(error: &Error) -> bool {
@@ -81,6 +81,9 @@ mod tests {
 
     #[test]
     fn a_line_is_one_and_obeyed_by_nobody() {
+        for turning in ['\u{61c}', '\u{200e}', '\u{200f}', '\u{202a}', '\u{202e}', '\u{2066}', '\u{2069}'] {
+            assert_eq!(one_line(&format!("a{turning}b")), format!("a{}b", turning.escape_unicode()));
+        }
         assert_eq!(one_line("a\n b\u{1b}[2J\u{7}\r\u{202e}µ"), "a b\\u{1b}[2J\\u{7} \\u{202e}µ");
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::Pid;
 
-use crate::carriage::Carriage;
+use crate::carriage::{Carriage, NotCarried};
 use crate::environment::boot_identity;
 use crate::far::{self, Far, Host};
 use crate::hub;
@@ -96,11 +96,33 @@ pub struct Outcomes {
     pub same_machine: bool,
 }
 
-/// Runs one fresh pair through its job.
+/// A pair of whose connections some were not carried is taken so often again.
+const CARRIED_REPEATS: u32 = 2;
+
+/// Each time it warms up for so many times as long.
+const CARRIED_LONGER: u32 = 4;
+
+/// Runs one fresh pair through its job. Where it is to be carried and was not in time, as a service that is held up tells
+/// its ends of each other late, another one takes its place.
 ///
 /// # Errors
 /// One line from the end that failed first; by then both ends are gone.
 pub fn run(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
+    let mut job = job.clone();
+    for _ in 0..CARRIED_REPEATS {
+        match run_once(&job, place, cores) {
+            Err(error) if error.is::<NotCarried>() => {}
+            done => return done,
+        }
+        if let Job::Messages(plan) = &mut job {
+            plan.warmup_blocks *= CARRIED_LONGER;
+            plan.deadline_seconds += 2 * plan.block_us * u64::from(plan.warmup_blocks) / 1_000_000;
+        }
+    }
+    run_once(&job, place, cores)
+}
+
+fn run_once(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
     interrupt::check()?;
     let job = &fresh(job);
     if let Job::Messages(plan) = job

@@ -141,7 +141,7 @@ impl Store {
     /// Removes what [`Store::keep_running`] kept, once all of it has been appended.
     ///
     /// # Errors
-    /// When it cannot be removed; it then costs room and nothing else.
+    /// When it cannot be removed; it then costs room and nothing else: readers know its cells by those appended.
     pub fn forget_running(&self) -> Result<(), StoreError> {
         let running = self.directory.join(RUNNING);
         match fs::remove_dir_all(&running) {
@@ -183,7 +183,7 @@ pub fn read(directory: &Path) -> Result<Session, StoreError> {
         return Err(malformed(&path, 1, reason));
     }
     // Before those that are complete: one that moves meanwhile is then read twice, not never.
-    let running = read_running(&directory.join(RUNNING))?;
+    let (running, _torn) = read_running(directory)?;
     let path = directory.join(CELLS_FILE);
     let is_torn;
     (session.cells, is_torn) = read_cells(&path)?;
@@ -203,7 +203,7 @@ pub fn read(directory: &Path) -> Result<Session, StoreError> {
     Ok(session)
 }
 
-/// One line about a session of `cells` cells in `directory` whose last line was torn off; `None`: it is whole.
+/// One line about a session of `cells` cells in `directory` of which something was torn off; `None`: it is whole.
 ///
 /// # Errors
 /// When the cells cannot be read.
@@ -212,7 +212,11 @@ pub fn cut_off(directory: &Path, cells: usize) -> Result<Option<String>, StoreEr
     let bytes = fs::read(&path).map_err(|reason| file_error("read", &path, reason))?;
     let whole = bytes.split(|&byte| byte == b'\n').count();
     let torn = bytes.last().is_some_and(|&byte| byte != b'\n');
-    Ok(torn.then(|| format!("{}, line {whole}: cut off; {cells} cells read", path.display())))
+    let place = match torn {
+        true => Some(format!("{}, line {whole}", path.display())),
+        false => read_running(directory)?.1.first().map(|path| path.display().to_string()),
+    };
+    Ok(place.map(|place| format!("{place}: cut off; {cells} cells read")))
 }
 
 /// Reads the session in `directory`, or all those directly below it, in the order in which they were started.
@@ -268,21 +272,25 @@ fn read_cells(path: &Path) -> Result<(Vec<Cell>, bool), StoreError> {
     Ok((cells, whole < bytes.len()))
 }
 
-/// What was kept of cells that were being measured, in their order.
-fn read_running(directory: &Path) -> Result<Vec<Cell>, StoreError> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+/// What was kept of cells that were being measured, in their order, and the files that hold none.
+fn read_running(directory: &Path) -> Result<(Vec<Cell>, Vec<PathBuf>), StoreError> {
+    let entries = fs::read_dir(directory.join(RUNNING)).into_iter().flatten().flatten();
     let is_whole = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "json");
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_whole).collect();
     paths.sort();
-    let mut cells = Vec::new();
+    let (mut cells, mut torn) = (Vec::new(), Vec::new());
     for path in paths {
         let line = match fs::read(&path) {
             Err(reason) if reason.kind() == io::ErrorKind::NotFound => continue,
             line => line.map_err(|reason| file_error("read", &path, reason))?,
         };
-        cells.push(parsed_cell(&line).map_err(|reason| malformed(&path, 1, reason))?);
+        // The machine may have stopped before it was written; what was complete by then is in another file.
+        match parsed_cell(&line) {
+            Ok(cell) => cells.push(cell),
+            Err(_) => torn.push(path),
+        }
     }
-    Ok(cells)
+    Ok((cells, torn))
 }
 
 /// A cell out of a file, which anybody may have written; or what is wrong with it.

@@ -121,6 +121,7 @@ fn cell(index: usize) -> Cell {
         blocks: Vec::new(),
         moments: Vec::new(),
         cacheline: None,
+        failure: None,
         cpu: CpuBothEnds::default(),
         details: Default::default(),
         environment: json!({}),
@@ -271,13 +272,34 @@ fn what_is_missing_after_fails_in_every_form() {
 #[test]
 fn what_failed_in_the_middle_is_missing_unless_it_failed_before_too() {
     let [mut before, mut after] = one_after_the_other(7, 0.0);
-    after.sessions[0].cells[0].blocks.retain(|block| block.pair < ROUNDS - 1);
-    assert!(!Comparison::of(&before, &after, Rule::default()).fails(), "an interrupt alone is no failure");
+    // Presets say of whole levels, each time, what is no part of them.
+    for side in [&mut before, &mut after] {
+        side.sessions[0].absent.push(Absence {
+            test: None,
+            reason: "longer than 64 KiB".into(),
+            ..corrupted()
+        });
+    }
+    for cell in &mut after.sessions[0].cells {
+        cell.blocks.retain(|block| block.pair < ROUNDS - 1);
+    }
+    assert!(!Comparison::of(&before, &after, Rule::default()).fails(), "fewer rounds alone are no failure");
+    after.sessions[0].cells[0].failure = Some(corrupted().reason);
     after.sessions[0].absent.push(corrupted());
     let comparison = Comparison::of(&before, &after, Rule::default());
-    assert!(comparison.fails() && comparison.rows.len() == CELLS - 1);
-    before.sessions[0].absent.push(corrupted());
+    let told = |comparison: &Comparison, reason: &str| {
+        comparison.fails()
+            && comparison.missing.len() == 1
+            && comparison.missing[0].reason == reason
+            && comparison.rows.len() == CELLS - 1
+    };
+    assert!(told(&comparison, "payload corrupted"), "its neighbours, of one level and test, are sound");
+    before.sessions[0].cells[0].failure = Some(corrupted().reason);
     assert!(!Comparison::of(&before, &after, Rule::default()).fails());
+
+    after.sessions[0].cells.remove(0);
+    let gone = Comparison::of(&before, &after, Rule::default());
+    assert!(told(&gone, "payload corrupted"), "what was said before is no reason: {:?}", gone.missing);
 }
 
 #[test]

@@ -125,6 +125,7 @@ fn generated_cell(level: &str, test: &str, value: f64) -> Cell {
         blocks: Vec::new(),
         moments: Vec::new(),
         cacheline: None,
+        failure: None,
         cpu: CpuBothEnds {
             source: end(0.5),
             target: end(0.25),

@@ -3,17 +3,26 @@
 //! Closing the last descriptor of a lingering socket, or of a file of a user's own file system, takes as long as its
 //! sender likes. Another thread does it, and is waited for only so long. Whoever holds up too much waits behind itself:
 //! the service never closes for it.
+//!
+//! Sockets of those who are not let in are without number, so none of them may wait: what lingers in their queues is
+//! interrupted, as it would be by the end of this process.
 
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use bywire_sys::interrupt::Interruptible;
 
 /// What takes longer was meant to.
 const PATIENCE: Duration = Duration::from_millis(20);
+/// What is not to wait is left alone so long before it is interrupted, each time.
+const MOMENT: Duration = Duration::from_micros(100);
 /// Orders of one user that may be unfinished. Nothing is waited for any more after that, nor taken from its programs.
 const UNFINISHED_BY_USER_MAX: usize = 8;
-/// Orders of all users: from here on nobody else is let in.
-const UNFINISHED_MAX: usize = 8192;
+/// Orders of all users: from here on nobody else is let in. Whoever is not served has no more of them than it had programs,
+/// and these are fewer, in all and by far for one user.
+const UNFINISHED_MAX: usize = 1 << 15;
 /// Threads that are kept for the next orders.
 const IDLE_MAX: usize = 8;
 /// They do nothing but close.
@@ -42,12 +51,16 @@ struct HeldUp {
     user: u32,
     /// Not finished.
     orders: usize,
+    /// Nothing that it closes may linger.
+    is_hurried: bool,
 }
 
 #[derive(Debug)]
 struct Worker {
     orders: Sender<Vec<OwnedFd>>,
     done: Receiver<()>,
+    /// Itself, once it runs.
+    thread: Arc<OnceLock<Interruptible>>,
 }
 
 impl Default for Closer {
@@ -71,7 +84,23 @@ impl Closer {
         let Some(worker) = worker else { return self.queue(user, descriptors) };
         // It waits for orders, so this does not wait.
         let is_done = worker.orders.send(descriptors).is_ok() && worker.done.recv_timeout(PATIENCE).is_ok();
-        if is_done { self.rest(worker) } else { self.held_up.push(HeldUp { worker, user, orders: 1 }) }
+        match is_done {
+            true => self.rest(worker),
+            false => self.held_up.push(HeldUp { worker, user, orders: 1, is_hurried: false }),
+        }
+    }
+
+    /// Closes the socket of somebody who is not let in, with what lies in its queue, however many of them come.
+    pub fn refuse(&mut self, user: u32, socket: OwnedFd) {
+        let has_place = self.held_up.len() < self.places.common + self.places.first;
+        let worker = has_place.then(|| self.idle.pop().or_else(Worker::start)).flatten();
+        let Some(worker) = worker else { return self.queue(user, vec![socket]) };
+        let is_done = worker.orders.send(vec![socket]).is_ok() && worker.hurry();
+        match is_done {
+            true => self.rest(worker),
+            // The machine is busy, and its turn comes.
+            false => self.held_up.push(HeldUp { worker, user, orders: 1, is_hurried: true }),
+        }
     }
 
     /// Behind what this user holds up, or else behind anything.
@@ -106,6 +135,9 @@ impl Closer {
     fn collect(&mut self) {
         for held_up in &mut self.held_up {
             held_up.orders = held_up.orders.saturating_sub(held_up.worker.done.try_iter().count());
+            if held_up.is_hurried && held_up.orders > 0 {
+                held_up.worker.interrupt();
+            }
         }
         let free: Vec<_> = self.held_up.extract_if(.., |held_up| held_up.orders == 0).collect();
         free.into_iter().for_each(|held_up| self.rest(held_up.worker));
@@ -123,7 +155,10 @@ impl Worker {
     fn start() -> Option<Self> {
         let (orders, ordered) = channel::<Vec<OwnedFd>>();
         let (say, done) = channel();
+        let thread = Arc::new(OnceLock::new());
+        let own = Arc::clone(&thread);
         let work = move || {
+            own.get_or_init(Interruptible::here);
             while let Ok(descriptors) = ordered.recv() {
                 drop(descriptors);
                 if say.send(()).is_err() {
@@ -133,7 +168,25 @@ impl Worker {
         };
         let builder = std::thread::Builder::new().name("closer".to_owned()).stack_size(STACK_BYTES);
         builder.spawn(work).ok()?;
-        Some(Self { orders, done })
+        Some(Self { orders, done, thread })
+    }
+
+    /// Is its order done, with nothing that lingers?
+    fn hurry(&self) -> bool {
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            if self.done.recv_timeout(MOMENT).is_ok() {
+                return true;
+            }
+            self.interrupt();
+        }
+        false
+    }
+
+    fn interrupt(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.interrupt();
+        }
     }
 }
 
@@ -141,7 +194,9 @@ impl Worker {
 mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::time::Instant;
+    use std::os::fd::AsFd;
+
+    use bywire_sys::socket::Socket;
 
     use super::*;
 
@@ -222,6 +277,32 @@ mod tests {
         assert!(closer.bears(2003) && closer.has_room());
         drop(receivers);
         await_all(&mut closer, began);
+    }
+
+    #[test]
+    fn what_is_refused_is_closed_and_lingers_nowhere() {
+        let (mut closer, began) = (Closer::default(), Instant::now());
+        let (senders, _receivers): (Vec<_>, Vec<_>) =
+            (0..UNFINISHED_BY_USER_MAX).map(|_| lingering()).unzip();
+        senders.into_iter().for_each(|sender| closer.close(ONE, vec![sender]));
+        assert!(!closer.bears(ONE));
+        // Each with what would hold up whoever closes it, twice over.
+        let mut receivers = Vec::new();
+        for _ in 0..2 * UNFINISHED_BY_USER_MAX {
+            let (ours, theirs) = Socket::pair().expect("a pair");
+            for _ in 0..2 {
+                let (sender, receiver) = lingering();
+                ours.send(b"!", &[sender.as_fd()]).expect("passed");
+                receivers.push(receiver);
+            }
+            closer.refuse(ONE, theirs.into());
+        }
+        // All is closed but what is waited for.
+        while closer.unfinished(ONE) > UNFINISHED_BY_USER_MAX {
+            assert!(began.elapsed() < LINGER / 2, "what is refused lingers");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!closer.bears(ONE) && began.elapsed() < LINGER / 2, "what lingered before lingers on");
     }
 
     #[test]

@@ -14,7 +14,8 @@ pub const CORES_VARIABLE: &str = "BYWIRE_SOCKETS_CORES";
 pub const LOG_VARIABLE: &str = "BYWIRE_LOG";
 /// The longest name of that file.
 pub const LOG_PATH_BYTES_MAX: usize = 255;
-/// A directory that the library makes as soon as it is loaded, so that whoever has started the program knows.
+/// A directory that the library makes as soon as it is loaded, so that whoever has started the program knows. It stands in
+/// one of theirs, which goes when they do.
 pub const LOADED_VARIABLE: &str = "BYWIRE_SOCKETS_LOADED";
 /// How long a program waits for an answer before it does without.
 pub const PATIENCE_MS: i32 = 20;

@@ -39,6 +39,11 @@ pub enum StartError {
     /// Another one listens there, and answers.
     #[error("a pairing service listens at {0} already")]
     Served(PathBuf),
+    /// What is there is no socket that a service has left behind.
+    #[error(
+        "{0} is there already, and no socket that nobody serves any more: name another one, or remove it"
+    )]
+    Occupied(PathBuf),
     /// The socket cannot be made.
     #[error("cannot listen at {path}: {cause}")]
     Path {
@@ -190,7 +195,7 @@ impl Service {
             // Whoever is too many is dropped and does without.
             let is_welcome = self.closer.bears(user) && self.users.admit(user);
             if !is_welcome {
-                self.discard(user, vec![socket.into()]);
+                self.refuse(user, socket);
                 continue;
             }
             self.next += 1;
@@ -208,6 +213,15 @@ impl Service {
         match self.scope {
             Scope::User => drop(descriptors),
             Scope::Machine => self.closer.close(user, descriptors),
+        }
+    }
+
+    /// Closes the socket of a program that was not let in, of which there may come any number.
+    fn refuse(&mut self, user: u32, socket: Socket) {
+        match self.scope {
+            Scope::User => drop(socket),
+            Scope::Machine if socket.ends_empty() => drop(socket),
+            Scope::Machine => self.closer.refuse(user, socket.into()),
         }
     }
 
@@ -518,7 +532,8 @@ impl Drop for Service {
     }
 }
 
-/// Makes the socket beside its name and moves it there: over another one only if nobody serves that.
+/// Makes the socket beside its name and moves it there: over another socket only if nobody serves that, and over nothing
+/// else.
 fn listen(path: &Path, mode: u32) -> Result<Listener, StartError> {
     let failed = |cause| StartError::Path { path: path.to_owned(), cause };
     let mut random = [0; 8];
@@ -539,8 +554,12 @@ fn listen(path: &Path, mode: u32) -> Result<Listener, StartError> {
                 Err(cause) => return Err(failed(cause)),
             }
         };
-        if Socket::connect(path).is_ok() {
-            return Err(StartError::Served(path.to_owned()));
+        match Socket::connect(path) {
+            Ok(_) | Err(Errno::AGAIN) => return Err(StartError::Served(path.to_owned())),
+            // It may have been removed since.
+            Err(Errno::NOENT) if directory::entry(path).is_err() => {}
+            Err(Errno::CONNREFUSED) if directory::entry(path).is_ok_and(|entry| entry.is_socket) => {}
+            Err(_) => return Err(StartError::Occupied(path.to_owned())),
         }
         directory::rename(&temporary, path).map_err(failed)
     };

@@ -11,7 +11,18 @@ use bywire_pairing::reason::Reason;
 use bywire_pairing::service::{Service, StartError};
 use bywire_pairing::status;
 use bywire_pairing::user::Scope;
-use stranger::Stranger;
+use stranger::{PATIENCE, Stranger};
+
+/// What the service says, as soon as it does: whoever asks gives up after a while.
+fn asked(path: &std::path::Path) -> status::Status {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match status::ask(path) {
+            Ok(found) => return found,
+            Err(error) => assert!(Instant::now() < end, "{error}"),
+        }
+    }
+}
 
 fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
@@ -37,7 +48,7 @@ fn two_ends_of_one_connection_are_paired_and_each_hears_of_it() {
     second.offer(2, server.as_fd());
     assert_eq!(second.verdict(2), Verdict::Paired);
     assert_eq!(first.verdict(1), Verdict::Paired);
-    let found = status::ask(&path).expect("a status");
+    let found = asked(&path);
     assert_eq!((found.processes, found.carried, found.waiting), (2, 1, 0));
 }
 
@@ -45,8 +56,9 @@ fn two_ends_of_one_connection_are_paired_and_each_hears_of_it() {
 fn what_is_no_established_connection_is_refused() {
     let (_directory, path) = service();
     let program = Stranger::new(&path);
-    let (client, server) = connection();
+    let (mut client, server) = connection();
     drop(server);
+    assert_eq!(std::io::Read::read(&mut client, &mut [0]).expect("the end"), 0);
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     let (unix, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
     for (token, file) in [(1, client.as_fd()), (2, listener.as_fd()), (3, unix.as_fd())] {
@@ -76,7 +88,7 @@ fn who_does_not_listen_is_not_flooded_and_keeps_what_it_has() {
         assert_eq!(deaf.verdict((token - taken) as u64), Verdict::Paired);
         assert_eq!(offer(token), Verdict::Paired);
     }
-    let found = status::ask(&path).expect("a status");
+    let found = asked(&path);
     assert_eq!((found.processes, found.carried, found.waiting), (2, 1000, 0));
 }
 
@@ -96,11 +108,15 @@ fn an_offer_that_is_over_pairs_with_nobody() {
     first.offer(1, client.as_fd());
     assert_eq!(first.verdict(1), Verdict::Waiting);
     first.say(&Packet::new(Kind::End, 1));
+    // What two programs say may be heard in any order.
+    let end = Instant::now() + PATIENCE;
+    while asked(&path).waiting > 0 {
+        assert!(Instant::now() < end, "the offer is over");
+    }
     second.offer(2, server.as_fd());
     assert_eq!(second.verdict(2), Verdict::Waiting);
     drop(second);
-    let end = Instant::now() + Duration::from_secs(5);
-    while status::ask(&path).expect("a status").waiting > 0 {
+    while asked(&path).waiting > 0 {
         assert!(Instant::now() < end, "what a program that is gone has offered goes with it");
     }
 }
@@ -113,7 +129,7 @@ fn the_service_keeps_no_descriptor_that_would_hold_up_an_end() {
     program.offer(1, client.as_fd());
     assert_eq!(program.verdict(1), Verdict::Waiting);
     drop(client);
-    server.set_read_timeout(Some(Duration::from_secs(5))).expect("a time-out");
+    server.set_read_timeout(Some(PATIENCE)).expect("a time-out");
     assert_eq!(std::io::Read::read(&mut server, &mut [0]).expect("the end"), 0);
 }
 
@@ -137,6 +153,16 @@ fn who_breaks_the_rules_is_dropped_and_nobody_else() {
 fn reasons_are_counted_and_a_second_service_finds_the_first() {
     let (_directory, path) = service();
     assert!(matches!(Service::start(&path, Scope::User), Err(StartError::Served(_))));
+    // Nothing of other people's is replaced: no file, no link, and no socket of another kind that somebody serves.
+    let [file, link, other] = ["file", "link", "other"].map(|name| path.with_file_name(name));
+    std::fs::write(&file, "precious").expect("written");
+    std::os::unix::fs::symlink(&file, &link).expect("a link");
+    let _listener = std::os::unix::net::UnixListener::bind(&other).expect("bound");
+    for taken in [&file, &link, &other] {
+        let refused = Service::start(taken, Scope::User);
+        assert!(matches!(refused, Err(StartError::Occupied(_))), "{taken:?}: {refused:?}");
+    }
+    assert_eq!(std::fs::read_to_string(&link).expect("still there"), "precious");
     let program = Stranger::new(&path);
     for _ in 0..2 {
         let note = Packet { code: Reason::Urgent as u8, first: 3, ..Packet::new(Kind::Note, 0) };
@@ -144,7 +170,7 @@ fn reasons_are_counted_and_a_second_service_finds_the_first() {
     }
     program.say(&Packet::new(Kind::Ask, 1));
     assert_eq!(program.hear().expect("an answer").0.kind, Kind::Go);
-    assert_eq!(status::ask(&path).expect("a status").not_carried, [(Reason::Urgent, 6)]);
+    assert_eq!(asked(&path).not_carried, [(Reason::Urgent, 6)]);
 }
 
 #[test]
@@ -236,7 +262,7 @@ fn programs_that_go_without_a_word_were_killed() {
     drop((first, second));
     let end = Instant::now() + Duration::from_secs(20);
     loop {
-        let found = status::ask(&path).expect("a status");
+        let found = asked(&path);
         if found.processes == 0 {
             return assert_eq!(found.cut, 1);
         }
@@ -249,7 +275,7 @@ fn ends_that_were_paired_and_moved_nothing_are_counted_apart() {
     let (_directory, path) = service();
     let unused = |told: &[Packet]| {
         let (client, server) = connection();
-        let before = status::ask(&path).expect("a status");
+        let before = asked(&path);
         let (first, second) = (Stranger::new(&path), Stranger::new(&path));
         first.offer(1, client.as_fd());
         assert_eq!(first.verdict(1), Verdict::Waiting);
@@ -259,7 +285,7 @@ fn ends_that_were_paired_and_moved_nothing_are_counted_apart() {
         drop((first, second));
         let end = Instant::now() + Duration::from_secs(20);
         loop {
-            let found = status::ask(&path).expect("a status");
+            let found = asked(&path);
             if found.processes == 0 {
                 return (found.unused - before.unused, found.cut - before.cut, found.bytes - before.bytes);
             }

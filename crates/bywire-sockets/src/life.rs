@@ -34,7 +34,7 @@ pub fn begin() {
         }
         let loaded = libc::getenv(c"BYWIRE_SOCKETS_LOADED".as_ptr());
         if !loaded.is_null() {
-            // It takes no descriptor. The programs that this one starts find it there.
+            // It takes no descriptor. The programs that this one starts find it there, or else its parent gone.
             libc::mkdir(loaded, 0o700);
         }
         let calls = libc::getenv(c"BYWIRE_SOCKETS_CALLS".as_ptr());

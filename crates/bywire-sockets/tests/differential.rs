@@ -33,8 +33,14 @@ fn carried_sockets_do_what_the_kernels_do() {
         std::env::var(name).map_or(otherwise, |text| text.parse::<u64>().expect("a number"))
     };
     let (first, count) = (number("BYWIRE_SEED", 0), number("BYWIRE_SEEDS", SEEDS));
-    for batch in (first..first + count).step_by(BATCH as usize) {
-        let seeds = batch..(batch + BATCH).min(first + count);
+    let has_enough = || count < 100 || world.status().carried_ever * 2 >= count;
+    // More where the service was too slow for too many, as on a busy machine: calls hardly wait for it.
+    for batch in (first..first + 4 * count).step_by(BATCH as usize) {
+        if batch >= first + count && has_enough() {
+            break;
+        }
+        let end = if batch < first + count { first + count } else { first + 4 * count };
+        let seeds = batch..(batch + BATCH).min(end);
         let test = "carried_sockets_do_what_the_kernels_do";
         let plain = world.transcript(test, seeds.clone(), None);
         let carried = world.transcript(test, seeds, Some(batch / BATCH % 7));
@@ -43,10 +49,7 @@ fn carried_sockets_do_what_the_kernels_do() {
     let status = world.status();
     println!("{} of {count} seeds were carried", status.carried_ever);
     // Of a few seeds, looked at again, none may be.
-    assert!(
-        status.carried_ever * 2 >= count || count < 100,
-        "too few connections were carried for this to prove anything: {status:?}"
-    );
+    assert!(has_enough(), "too few connections were carried for this to prove anything: {status:?}");
 }
 
 fn compare(plain: &str, carried: &str) {

@@ -45,8 +45,8 @@ fn a_killed_end_costs_nobody_a_wrong_byte_or_a_hang() {
             if round % 2 == 0 { (&mut server, &mut client) } else { (&mut client, &mut server) };
         killed.kill().expect("killed");
         killed.wait().expect("gone");
-        // A server whose client was killed before it connected would wait for one.
-        let _another = TcpStream::connect(("127.0.0.1", port));
+        // A server whose client was killed before it connected would wait for one. A killed server's port is free for others.
+        let _another = (round % 2 == 1).then(|| TcpStream::connect(("127.0.0.1", port)));
         let status = end_of(survivor, round);
         assert!(status.code() != Some(WRONG), "round {round}: a wrong byte");
         carried = world.status().carried_ever;
@@ -54,7 +54,7 @@ fn a_killed_end_costs_nobody_a_wrong_byte_or_a_hang() {
     let status = world.status();
     println!("{} of {rounds} rounds were carried", status.carried_ever);
     assert!(status.carried_ever > rounds / 4, "too few were carried for this to prove anything: {status:?}");
-    assert_eq!(status.processes, 0, "nobody is left");
+    world::eventually("nobody is left", || (world.status().processes == 0).then_some(()));
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod world;
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -132,7 +132,9 @@ fn only_namespaces_that_are_named_together_are_carried() {
         let world = World::of_machine(Spaces::new(joined).expect("spaces"));
         // It is there first, with a connection that has the same addresses.
         let start = |place: &Apart, role| {
-            Running::start(place.role(&world, role).env("BYWIRE_TEST_ROUND", round.to_string()))
+            let mut command = place.role(&world, role);
+            command.env("BYWIRE_TEST_ROUND", round.to_string());
+            Running::start(command.env("BYWIRE_TEST_CARRIED", carried.to_string()))
         };
         let mut thief = start(&stranger, "steal");
         assert_eq!(thief.hear(), "there");
@@ -164,6 +166,9 @@ fn serve() {
 fn talk() {
     let mut peer = connected();
     world::converse(&mut peer, ROUNDS);
+    if world::told("BYWIRE_TEST_CARRIED") != "0" {
+        world::until_carried(peer.as_raw_fd(), || world::converse(&mut peer, 1));
+    }
     world::say("right");
     let _end = std::io::stdin().read(&mut [0]);
 }

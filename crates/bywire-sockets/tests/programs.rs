@@ -56,12 +56,19 @@ fn curl_fetches_files_from_pythons_server() {
     let mut server =
         Running(server.current_dir(directory.path()).stderr(Stdio::null()).spawn().expect("a server"));
     let port = first_line(&mut server.0).trim().to_owned();
-    for calls in [Some(0), Some(3), None] {
+    let fetch = |calls| {
         let mut client = world.command("curl", calls);
         let output = client.args(["-s", &format!("http://127.0.0.1:{port}/file")]).output().expect("curl");
         assert!(output.status.success() && output.stdout == bytes, "{calls:?}: {}", output.stdout.len());
-    }
-    assert!(world.status().carried_ever > 0, "nothing was carried: {:?}", world.status());
+    };
+    [Some(0), Some(3), None].into_iter().for_each(fetch);
+    // A service that is slow for a moment has missed them.
+    world::eventually("one is carried", || {
+        (world.status().carried_ever > 0).then_some(()).or_else(|| {
+            fetch(Some(0));
+            None
+        })
+    });
 }
 
 #[test]
@@ -85,13 +92,17 @@ fn pythons_event_loop_talks_to_threads_that_block() {
         bad = []\n\
         def one(n):\n\
         \x20   c = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n\
-        \x20   for i in range(300):\n\
+        \x20   told = lambda: c.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)\n\
+        \x20   kernels = lambda: (told()[200:208], told()[128:136])\n\
+        \x20   for i in range(200000):\n\
+        \x20       before = kernels()\n\
         \x20       m = os.urandom((i * 7919 * n) % 9000 + 1)\n\
         \x20       c.sendall(m)\n\
         \x20       g = b''\n\
         \x20       while len(g) < len(m):\n\
         \x20           g += c.recv(65536)\n\
         \x20       if g != m: bad.append(n)\n\
+        \x20       if i > 300 and kernels() == before: break\n\
         \x20   c.shutdown(socket.SHUT_WR)\n\
         \x20   if c.recv(1) != b'': bad.append(n)\n\
         t = [threading.Thread(target=one, args=(n,)) for n in range(1, 9)]\n\
@@ -101,7 +112,7 @@ fn pythons_event_loop_talks_to_threads_that_block() {
     let port = first_line(&mut server.0).trim().to_owned();
     let output = python(&world, talk, &[&port]).output().expect("clients");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "bad []");
-    assert!(world.status().carried_ever >= 4, "too few were carried: {:?}", world.status());
+    assert_eq!(world.status().carried_ever, 8, "{:?}", world.status());
 }
 
 #[test]

@@ -71,12 +71,13 @@ fn a_receive_that_has_begun_in_the_ring_keeps_its_time_in_the_kernel() {
         libc::setsockopt(server, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const patience).cast(), size)
     };
     assert_eq!(status, 0);
+    // First, so that it is there however long the receiver's time has been running.
+    assert_eq!(world::send(client, b"1", 0), 1);
     let receiver = std::thread::spawn(move || {
         let mut bytes = [0u8; 4];
         // SAFETY: a live buffer of that length.
         unsafe { libc::recv(server, bytes.as_mut_ptr().cast(), 4, libc::MSG_WAITALL) }
     });
-    assert_eq!(world::send(client, b"1", 0), 1);
     std::thread::sleep(Duration::from_millis(300));
     world::pass(client);
     assert_eq!(receiver.join().expect("its time is over"), 1);
@@ -87,6 +88,8 @@ fn a_receiver_that_was_killed_asleep_holds_nobody_up() {
     if !is_driver("a_receiver_that_was_killed_asleep_holds_nobody_up") {
         return;
     }
+    // The service is there and knows this program: what follows does not wait for it.
+    carried_pair(true);
     // One of these numbers of calls is right before the direction leaves the kernel.
     for rounds in 0..30 {
         let (client, server) = world::pair();
@@ -143,6 +146,7 @@ fn a_full_array_leaves_the_kernels_events_a_place() {
     add(set, listener.as_raw_fd(), libc::EPOLLIN, 1);
     assert_eq!(world::send(client, &[0; 1000], 0), 1000);
     let _caller = std::net::TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
+    assert!(world::poll_for(listener.as_raw_fd(), 20_000), "it has come");
     // The connection has something each time.
     let is_heard = (0..500).any(|_| {
         let event = one_event(set, 20_000).expect("something is there");

@@ -10,10 +10,14 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
 use bywire_pairing::protocol::{Kind, SERVICE_VARIABLE, Verdict};
+use bywire_pairing::service::Service;
 use bywire_pairing::space::Spaces;
 use bywire_pairing::status;
+use bywire_pairing::user::Scope;
+use bywire_sys::socket::Socket;
 use stranger::Stranger;
 use world::{Running, World};
 
@@ -109,6 +113,7 @@ fn talk() {
         peer.set_nodelay(true).expect("at once");
         peer.write_all(&[way as u8]).expect("said");
         world::converse(peer, ROUNDS);
+        world::until_carried(peer.as_raw_fd(), || world::converse(peer, 1));
     }
     world::say("right");
     let _end = std::io::stdin().read(&mut [0]);
@@ -116,7 +121,8 @@ fn talk() {
 
 /// What a user is told.
 fn look() {
-    let status = status::ask(Path::new(&world::told(SERVICE_VARIABLE))).expect("a status");
+    let service = world::told(SERVICE_VARIABLE);
+    let status = world::eventually("the service answers", || status::ask(Path::new(&service)).ok());
     world::say(&format!("{} {}", status.processes, status.carried_ever));
 }
 
@@ -157,6 +163,7 @@ fn write_to_what_is_given() {
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
     let stranger = stranger();
     let mut given = None;
+    let started = std::time::Instant::now();
     for token in 0.. {
         // The server offers its end after some calls; each of ours may have to be repeated.
         (0..20).for_each(|_| {
@@ -177,7 +184,7 @@ fn write_to_what_is_given() {
         if matches!(given, Some((Verdict::Paired, _))) {
             break;
         }
-        assert!(token < 2000, "never paired");
+        assert!(started.elapsed() < world::PATIENCE, "never paired");
     }
     let (_, descriptors) = given.expect("paired");
     // The segment and the page are the server's; the bell between them is a timer.
@@ -242,7 +249,8 @@ fn addresses_that_another_had_before_bring_nothing() {
 fn steal() {
     let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let stranger = stranger();
-    let peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    // Any that can be bound again: what `connect` chooses may be in use between other ends, or have been a minute ago.
+    let peer = connect_from(0, port);
     stranger.offer(1, peer.as_fd());
     assert_eq!(stranger.verdict(1), Verdict::Waiting);
     let from = peer.local_addr().expect("an address");
@@ -275,10 +283,11 @@ fn talk_from_an_old_address() {
     let number = |name| world::told(name).parse::<u16>().expect("a number");
     let mut peer = connect_from(number("BYWIRE_TEST_FROM"), number("BYWIRE_TEST_PORT"));
     world::converse(&mut peer, 2 * ROUNDS);
+    world::until_carried(peer.as_raw_fd(), || world::converse(&mut peer, 1));
     world::say("right");
 }
 
-/// Connects from a certain port.
+/// Connects from a certain port, or, where that is 0, from one that nobody has.
 fn connect_from(from: u16, to: u16) -> TcpStream {
     use std::os::fd::FromRawFd;
     let address = |port: u16| libc::sockaddr_in {
@@ -298,7 +307,82 @@ fn connect_from(from: u16, to: u16) -> TcpStream {
         assert_eq!(libc::connect(fd, (&raw const theirs).cast(), length), 0);
         TcpStream::from_raw_fd(fd)
     };
-    let from = SocketAddr::from(([127, 0, 0, 1], from));
-    assert_eq!(peer.local_addr().expect("an address"), from);
+    let found = peer.local_addr().expect("an address");
+    let from = if from == 0 { found.port() } else { from };
+    assert_eq!(found, SocketAddr::from(([127, 0, 0, 1], from)));
     peer
+}
+
+const SHUT: &str = "who_shuts_itself_out_does_not_shut_out_others";
+
+#[test]
+fn who_shuts_itself_out_does_not_shut_out_others() {
+    match world::role().as_deref() {
+        Some("crowd") => return crowd(),
+        Some("look") => return look(),
+        _ => {}
+    }
+    if !world::is_root() {
+        return;
+    }
+    let world = World::without_service();
+    world.open_to_all();
+    let mut service = Service::start(&world.service, Scope::Machine).expect("a service");
+    let mut crowd = world.user(NOBODY, SHUT, "crowd");
+    let mut crowd = Running::start(crowd.env_remove("LD_PRELOAD").stdin(Stdio::piped()));
+    // Only the service has what is offered now, so only the service waits where that is closed.
+    assert_eq!(crowd.hear(), "offered");
+    std::thread::spawn(move || service.serve(Duration::from_secs(600)));
+    assert_eq!(crowd.hear(), "shut out");
+    let mut other = Running::start(world.user(CLIENT, SHUT, "look").env_remove("LD_PRELOAD"));
+    assert_eq!(other.hear(), "0 0");
+    // It was still at it.
+    drop(crowd.child.stdin.take());
+    assert_eq!(crowd.hear(), "still shut out");
+}
+
+/// Comes again and again after it has held up too much.
+fn crowd() {
+    /// More than wait anywhere.
+    const CALLS: usize = 40_000;
+    let path = world::told(SERVICE_VARIABLE);
+    let path = Path::new(&path);
+    let slow = stranger();
+    let (clients, _servers): (Vec<_>, Vec<_>) = (0..16).map(|_| lingering()).unzip();
+    for (token, client) in clients.iter().enumerate() {
+        slow.offer(token as u64, client.as_fd());
+    }
+    drop(clients);
+    world::say("offered");
+    while slow.hear().is_some() {}
+    for _ in 0..CALLS {
+        world::eventually("there is room to come", || Socket::connect(path).ok());
+    }
+    let is_shut_out = || status::ask(path).is_err();
+    assert!(is_shut_out());
+    world::say("shut out");
+    let _told = std::io::stdin().read(&mut [0]);
+    assert!(is_shut_out());
+    world::say("still shut out");
+}
+
+/// Nobody reads the first end, which has to wait for ten minutes where its last descriptor is closed.
+fn lingering() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
+    let (server, _) = listener.accept().expect("accept");
+    let set = |socket: &TcpStream, option: i32, value: [i32; 2], words: usize| {
+        // SAFETY: live words, as many as are told.
+        let status = unsafe {
+            let length = (words * size_of::<i32>()) as u32;
+            libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value.as_ptr().cast(), length)
+        };
+        assert_eq!(status, 0);
+    };
+    set(&server, libc::SO_RCVBUF, [4096, 0], 1);
+    set(&client, libc::SO_SNDBUF, [1 << 20, 0], 1);
+    set(&client, libc::SO_LINGER, [1, 600], 2);
+    client.set_nonblocking(true).expect("it does not wait");
+    while (&client).write(&[0; 65_536]).is_ok() {}
+    (client, server)
 }

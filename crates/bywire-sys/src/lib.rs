@@ -1,13 +1,14 @@
 //! The operating system as Bywire needs it: mechanisms without policy.
 //!
 //! Nothing else in the workspace makes raw system calls. Everything here is safe to call; the few
-//! unsafe blocks are confined to mapping memory and to socket options that `rustix` does not cover.
+//! unsafe blocks are confined to mapping memory and to calls that `rustix` does not cover.
 
 pub mod activation;
 pub mod clock;
 pub mod directory;
 pub mod foreign;
 pub mod fork;
+pub mod interrupt;
 pub mod limits;
 pub mod memory;
 pub mod namespace;

@@ -3,8 +3,8 @@
 mod actor;
 mod ports;
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use actor::{Actor, Stage, play};
@@ -17,6 +17,9 @@ use ports::{Place, event, meet, until};
 use rustix::process::{Resource, Rlimit};
 
 const MINUTE: Duration = Duration::from_secs(60);
+
+/// Whoever leaves a dead socket behind is alone: until a child has become its program it has all sockets of its parent.
+static SPAWNING: Mutex<()> = Mutex::new(());
 
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
@@ -193,6 +196,7 @@ fn of_racing_openers_exactly_one_wins_and_the_name_leads_to_it() {
         let mut owner = is_alive.then(|| place.open(options.clone()));
         if !is_alive {
             // A socket that nobody listens on any more, as after SIGKILL.
+            let _alone = SPAWNING.lock().unwrap_or_else(PoisonError::into_inner);
             drop(Listener::bind(&place.path().join("race.port")).expect("a free path"));
         }
         let start = Barrier::new(OPENERS + 1);
@@ -316,14 +320,14 @@ fn ports_open_although_somebody_sweeps_too_hard() {
     /// An opener begins again that often. One fewer is taken from each: a removal seen late counts for the next one.
     const SWEPT_MAX: u32 = 8 - 1;
     let place = Place::new();
-    let opening = AtomicU32::new(0);
+    let (opening, swept) = (AtomicU32::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
-        let sweeper = scope.spawn(|| {
-            let (mut swept, mut of) = (0u64, (0, 0));
+        scope.spawn(|| {
+            let mut of = (0, 0);
             loop {
                 let now = opening.load(Ordering::Relaxed);
                 if now == u32::MAX {
-                    return swept;
+                    return;
                 }
                 if now != of.0 {
                     of = (now, 0);
@@ -334,11 +338,16 @@ fn ports_open_although_somebody_sweeps_too_hard() {
                     .find(|entry| entry.path().extension().is_some_and(|text| text == "new"));
                 if of.1 < SWEPT_MAX && fresh.is_some_and(|fresh| std::fs::remove_file(fresh.path()).is_ok()) {
                     of.1 += 1;
-                    swept += 1;
+                    swept.fetch_add(1, Ordering::Relaxed);
                 }
             }
         });
-        let opened: Vec<_> = (1..=2000)
+        // And on, until something was swept from under an opener: the sweeper may begin late.
+        let deadline = Instant::now() + MINUTE;
+        let goes_on =
+            |number: &u32| *number <= 2000 || swept.load(Ordering::Relaxed) == 0 && Instant::now() < deadline;
+        let opened: Vec<_> = (1..u32::MAX)
+            .take_while(goes_on)
             .map(|number| {
                 opening.store(number, Ordering::Relaxed);
                 Port::open(place.options()).map(drop)
@@ -346,8 +355,7 @@ fn ports_open_although_somebody_sweeps_too_hard() {
             .collect();
         opening.store(u32::MAX, Ordering::Relaxed);
         assert!(opened.iter().all(Result::is_ok), "{:?}", opened.iter().find(|result| result.is_err()));
-        let swept = sweeper.join().expect("the sweeper");
-        assert!(swept > 0, "nothing was swept from under an opener");
+        assert!(swept.load(Ordering::Relaxed) > 0, "nothing was swept from under an opener");
     });
 }
 
@@ -403,7 +411,10 @@ fn large() -> bywire::Geometry {
 fn starve(what: &str) -> (Place, Port, bywire::Peer, Actor, Vec<String>) {
     let place = Place::new();
     let mut rich = place.open(PortOptions { name: Some("rich".parse().expect("a name")), ..place.options() });
-    let mut actor = Actor::start("starved", place.path(), &[what]);
+    let mut actor = {
+        let _alone = SPAWNING.lock().unwrap_or_else(PoisonError::into_inner);
+        Actor::start("starved", place.path(), &[what])
+    };
     let Some(Event::Connected(peer)) = rich.wait(Some(MINUTE)).expect("wait") else {
         panic!("no connection")
     };

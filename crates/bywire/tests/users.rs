@@ -83,10 +83,10 @@ fn become_user(user: u32, group: u32) {
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable).expect("prctl");
 }
 
-/// Answers one peer, in a thread's place: until it leaves or a moment has gone by without one.
+/// Answers one peer, in a thread's place: until it leaves or this actor is killed.
 fn serve(port: Option<&mut Port>) {
     let Some(port) = port else { return };
-    while let Ok(Some(event)) = port.wait(Some(Duration::from_secs(2))) {
+    while let Ok(Some(event)) = port.wait(Some(MINUTE)) {
         match event {
             Event::Message(message) => {
                 let info = port.peer_info(message.peer).expect("connected");
@@ -290,10 +290,8 @@ fn a_foreign_user_cannot_hold_every_posted_buffer() {
         actor.tell("hoard shared");
         live(&mut port, &mut actor, "begun");
         let mut later = Vec::new();
-        let deadline = std::time::Instant::now() + Duration::from_millis(100);
-        while std::time::Instant::now() < deadline {
-            later.extend(port.poll());
-        }
+        // All of it is there by now, and is taken by polls alone.
+        (0..100_000).for_each(|_| later.extend(port.poll()));
         assert!(later.iter().all(|event| matches!(event, Event::Connected(_))), "{later:?}");
         assert_eq!(missing(&mut port), held, "user {user}, {count} buffers");
         // One after the other, all of them come.

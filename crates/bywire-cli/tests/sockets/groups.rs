@@ -52,6 +52,27 @@ impl Group {
     pub fn end(self) {
         self.signal("KILL");
     }
+
+    /// Waits until none of it runs any more: a killed process goes when it gets its turn on a core, and until then it looks
+    /// like one that was left behind.
+    pub fn await_end(self) {
+        let started = Instant::now();
+        while self.runs() && started.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn runs(self) -> bool {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let mut stats = entries.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+        stats.any(|stat| {
+            // After the name, which may contain anything: the state, the parent, the group.
+            let mut fields = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace();
+            let state = fields.next().unwrap_or("X");
+            let group = fields.nth(1).and_then(|group| group.parse::<i32>().ok());
+            group == Some(self.0.as_raw_nonzero().get()) && !matches!(state, "Z" | "X")
+        })
+    }
 }
 
 /// Kills what was started for a fabric in `directory` and is in no group: the pairing service. What else was still there?

@@ -11,10 +11,6 @@ fn iperf3_streams_either_way() {
         return;
     }
     let fabric = Fabric::new();
-    let port = port();
-    let port_word = port.to_string();
-    let mut server = start(&mut fabric.carried(&["iperf3", "-s", "-B", "127.0.0.1", "-p", &port_word]));
-    await_listener(port);
     for words in [
         &["-n", "300M"][..],
         &["-R", "-t", "1"],
@@ -22,6 +18,12 @@ fn iperf3_streams_either_way() {
         &["--bidir", "-t", "1"],
         &["-l", "1K", "-t", "1"],
     ] {
+        // One for each: it stops listening for a moment after each of its clients.
+        let port = port();
+        let port_word = port.to_string();
+        let mut server =
+            start(&mut fabric.carried(&["iperf3", "-s", "-1", "-B", "127.0.0.1", "-p", &port_word]));
+        await_listener(port);
         let asked = [&["iperf3", "-c", "127.0.0.1", "-p", &port_word, "-J"], words].concat();
         let told: Value = serde_json::from_str(&said(fabric.carried(&asked))).expect("JSON");
         assert!(told.get("error").is_none(), "{words:?}: {}", told["error"]);
@@ -29,11 +31,10 @@ fn iperf3_streams_either_way() {
         assert!(bytes("sum_received") > 1e6, "{words:?}: {}", told["end"]);
         // The sender stops at a moment of its own; what it has sent then, arrives.
         assert!(bytes("sum_received") <= bytes("sum_sent"), "{words:?}: {}", told["end"]);
+        assert!(server.end("the server ends").success(), "{words:?}");
     }
     let status = fabric.status();
     assert!(status["carried_ever"].as_u64() >= Some(5), "{status}");
     // Most of what five runs of a second sent.
     assert!(status["bytes"].as_u64() >= Some(100_000_000), "{status}");
-    server.signal("TERM");
-    server.end("the server ends");
 }

@@ -147,7 +147,8 @@ fn serves_reloads_and_stops(nginx: &Nginx, user: &str) {
 fn kill_a_worker(nginx: &Nginx) {
     let master = fs::read_to_string(nginx.fabric.place("pid")).expect("the master's number");
     let children = || said(nginx.fabric.plain(&["pgrep", "-P", master.trim()]));
-    let before = children();
+    // Those that were there before the reload go once their last connection has.
+    let before = eventually("two workers", || Some(children()).filter(|now| now.lines().count() == 2));
     let mut load = start(&mut nginx.load(1));
     std::thread::sleep(Duration::from_millis(300));
     let first = before.lines().next().expect("a worker").to_owned();

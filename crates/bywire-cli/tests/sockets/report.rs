@@ -3,9 +3,12 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Stdio;
 
+use crate::groups::Group;
 use crate::packages::have;
-use crate::{Fabric, await_listener, ended, groups, port, start, text, write};
+use crate::{Fabric, UNHURRIED, await_listener, ended, eventually, groups, port, start, text, write};
 
 const FILE_BYTES: usize = 300_000;
 
@@ -17,9 +20,8 @@ fn what_became_of_connections_is_told_on_standard_error_and_nowhere_else() {
     let fabric = Fabric::new();
     write(fabric.place("file"), text(3, FILE_BYTES));
     let port = port();
-    let server =
-        ["python3", "-m", "http.server", "-b", "127.0.0.1", "--protocol", "HTTP/1.1", &port.to_string()];
-    let _server = start(fabric.carried(&server).current_dir(fabric.directory.path()));
+    let _server =
+        start(&mut fabric.carried(&["python3", "-c", UNHURRIED, &port.to_string(), &fabric.place("")]));
     await_listener(port);
     let url = format!("http://127.0.0.1:{port}/file");
     let log = fabric.place("log");
@@ -92,7 +94,7 @@ fn an_end_that_saw_a_reset_is_told_as_well() {
     let port = port();
     // It answers, and then closes with bytes unread.
     let server = format!(
-        "import socket\nl=socket.create_server(('127.0.0.1',{port}))\nl.accept()[0].close()\nc=l.accept()[0]\n\
+        "import socket\nl=socket.create_server(('127.0.0.1',{port}))\nc=l.accept()[0]\n\
          for _ in range(200): c.sendall(c.recv(100))\nc.close()\nl.accept()"
     );
     let _server = start(&mut fabric.carried(&["python3", "-c", &server]));
@@ -143,10 +145,73 @@ fn a_program_that_never_loads_the_library_is_told_with_the_reason() {
     // One that is started by another is not told: the first one had the library.
     let said = explained(&["sh", "-c", &format!("{program}; true")]);
     assert!(said.contains("0 of this program's ends of connections were carried, 0 were not"), "{said}");
-    let left = fs::read_dir(fabric.directory.path()).expect("ours").flatten();
-    let own = left.map(|entry| entry.path()).find(|path| path.join("pairing").exists()).expect("one's own");
-    let left: Vec<_> = fs::read_dir(own).expect("ours").flatten().map(|entry| entry.file_name()).collect();
-    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("explain")), "{left:?}");
+    assert_eq!(explained_places(&fabric), Vec::<String>::new());
+}
+
+/// What `--explain` has in its user's directory.
+fn explained_places(fabric: &Fabric) -> Vec<String> {
+    let names = |path: &Path| {
+        let entries = fs::read_dir(path).expect("ours").flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
+    };
+    let root = fabric.directory.path();
+    let own = names(root).into_iter().find(|name| name.starts_with("sockets-")).expect("one's own");
+    names(&root.join(own)).into_iter().filter(|name| name.starts_with("explain")).collect()
+}
+
+/// All that was started has ended, but for the service.
+fn await_the_end(fabric: &Fabric) {
+    let is_service = |command: &String| command.contains("__pairing");
+    eventually("all have ended", || {
+        groups::commands_of(fabric.directory.path()).iter().all(is_service).then_some(())
+    });
+}
+
+#[test]
+fn a_program_that_starts_when_all_is_told_leaves_nothing() {
+    let fabric = Fabric::new();
+    let gate = fabric.place("gate");
+    assert!(ended(&mut fabric.plain(&["mkfifo", &gate])).status.success());
+    // The brackets' shell lives on, and starts another program.
+    let late = format!("(read word < {gate}; ls; true) > /dev/null 2>&1 < /dev/null & true");
+    let words = [env!("CARGO_BIN_EXE_bywire"), "run", "--explain", "--", "sh", "-c", &late];
+    let told = ended(&mut fabric.plain(&words));
+    assert!(String::from_utf8_lossy(&told.stderr).contains("0 of this program's"), "{told:?}");
+    write(&gate, "now\n");
+    await_the_end(&fabric);
+    assert_eq!(explained_places(&fabric), Vec::<String>::new());
+}
+
+#[test]
+fn what_a_killed_run_leaves_goes_with_the_next_and_what_a_living_one_has_stays() {
+    let fabric = Fabric::new();
+    let explained = |words: &[&str]| {
+        fabric.plain(&[&[env!("CARGO_BIN_EXE_bywire"), "run", "--explain", "--"], words].concat())
+    };
+    let waiting = |name: &str| {
+        let [gate, here] = ["gate", "here"].map(|what| fabric.place(&format!("{name}-{what}")));
+        assert!(ended(&mut fabric.plain(&["mkfifo", &gate])).status.success());
+        let script = format!(": > {here}; read word < {gate}; true");
+        let running = explained(&["sh", "-c", &script]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let running = running.expect("it starts");
+        let group = Group::of(&running);
+        eventually("it runs", || fs::exists(&here).expect("looked").then_some(()));
+        (running, group, gate)
+    };
+    let (mut killed, killed_group, _) = waiting("killed");
+    let (living, _, gate) = waiting("living");
+    let before = explained_places(&fabric);
+    assert_eq!(before.len(), 2, "{before:?}");
+    killed_group.end();
+    assert_eq!(killed.wait().expect("ours").signal(), Some(9));
+    assert!(ended(&mut explained(&["true"])).status.success());
+    let after = explained_places(&fabric);
+    assert!(after.len() == 1 && before.contains(&after[0]), "{before:?}, {after:?}");
+    write(&gate, "now\n");
+    let told = living.wait_with_output().expect("its output");
+    assert!(String::from_utf8_lossy(&told.stderr).contains("0 of this program's"), "{told:?}");
+    assert_eq!(explained_places(&fabric), Vec::<String>::new());
+    await_the_end(&fabric);
 }
 
 #[test]

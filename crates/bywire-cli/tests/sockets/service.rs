@@ -7,7 +7,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::packages::have;
-use crate::{Fabric, Running, await_listener, ended, eventually, groups, library, port, start, text, write};
+use crate::{
+    Fabric, Running, UNHURRIED, await_listener, ended, eventually, groups, library, port, start, text, write,
+};
 
 const FILE_BYTES: usize = 300_000;
 const COMMAND: &str = env!("CARGO_BIN_EXE_bywire");
@@ -16,8 +18,6 @@ const COMMAND: &str = env!("CARGO_BIN_EXE_bywire");
 fn fetched(fabric: &Fabric, bywire: &str, socket: &str) -> u64 {
     write(fabric.place("file"), text(5, FILE_BYTES));
     let port = port();
-    let server =
-        ["python3", "-m", "http.server", "-b", "127.0.0.1", "--protocol", "HTTP/1.1", &port.to_string()];
     let run = |words: &[&str]| {
         let mut command = fabric.plain(&[&[bywire, "run", "--"], words].concat());
         // It finds its own.
@@ -27,7 +27,7 @@ fn fetched(fabric: &Fabric, bywire: &str, socket: &str) -> u64 {
         }
         command
     };
-    let _server = start(run(&server).current_dir(fabric.directory.path()));
+    let _server = start(&mut run(&["python3", "-c", UNHURRIED, &port.to_string(), &fabric.place("")]));
     await_listener(port);
     let url = format!("http://127.0.0.1:{port}/file");
     let found = ended(&mut run(&[&["curl", "-s", "-S"][..], &[url.as_str(); 20]].concat()));
@@ -78,6 +78,12 @@ fn a_service_that_is_named_serves_and_no_other_is_started() {
     assert_eq!(own_services(&fabric), Vec::<String>::new());
     let second = ended(&mut fabric.plain(&[COMMAND, "pair", "--socket", &socket]));
     assert!(!second.status.success(), "one is enough: {second:?}");
+    let file = fabric.place("file");
+    fs::write(&file, "precious").expect("written");
+    let refused = ended(&mut fabric.plain(&[COMMAND, "pair", "--socket", &file]));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && said.contains("is there already"), "{said}");
+    assert_eq!(fs::read_to_string(&file).expect("still there"), "precious");
     // Who wants none has one's own.
     assert_eq!(fetched(&fabric, COMMAND, ""), 1);
     assert_eq!(own_services(&fabric).len(), 1);
@@ -178,18 +184,8 @@ fn containers_of_one_network_are_carried_by_what_they_share() {
         ("BYWIRE_PAIRING=/run/shared/machine", ["BYWIRE_PAIRING", &format!("{shared}/machine")]),
     ] {
         let port = port();
-        let server = [
-            "python3",
-            "-m",
-            "http.server",
-            "-b",
-            "127.0.0.1",
-            "--protocol",
-            "HTTP/1.1",
-            "-d",
-            "/run/shared",
-        ];
-        let _server = start(&mut contained(place, &[&server[..], &[&port.to_string()]].concat()));
+        let server = ["python3", "-c", UNHURRIED, &port.to_string(), "/run/shared"];
+        let _server = start(&mut contained(place, &server));
         await_listener(port);
         let url = format!("http://127.0.0.1:{port}/file");
         let found = ended(&mut contained(place, &[&["curl", "-s", "-S"][..], &[url.as_str(); 20]].concat()));

@@ -63,11 +63,13 @@ pub fn node(room: &Room, mtu_bytes: u32, directory: &Path, loops_count: usize) -
     network
 }
 
-/// The others, as soon as so many have said who they are.
+/// The others, as soon as so many have said who they are to every one of our loops.
 pub fn met(network: &mut Network, count: usize) -> Vec<PeerReport> {
     persist(|| {
         let peers = network.peers().expect("an answer");
-        let told = peers.iter().filter(|peer| !peer.interfaces.is_empty()).count();
+        let is_told =
+            |peer: &&PeerReport| !peer.interfaces.is_empty() && peer.loops_count == network.loops_count();
+        let told = peers.iter().filter(is_told).count();
         if told == count { Ok(peers) } else { Err(std::io::ErrorKind::WouldBlock.into()) }
     })
 }
@@ -156,7 +158,11 @@ pub fn tcp(from: &Room, to: &Room, address: SocketAddr) -> (TcpStream, TcpStream
         persist(|| TcpListener::bind(address))
     });
     let near = from.inside(|| persist(|| TcpStream::connect_timeout(&address, Duration::from_secs(5))));
-    let (far, _) = listener.accept().expect("accepted");
+    // What was given up before is accepted before. An address of one link alone has another number of it at each end.
+    let place = |address: SocketAddr| (address.ip(), address.port());
+    let own = place(near.local_addr().expect("an address"));
+    let mut all = listener.incoming().map(|far| far.expect("accepted"));
+    let far = all.find(|far| far.peer_addr().is_ok_and(|address| place(address) == own)).expect("it comes");
     for end in [&near, &far] {
         end.set_read_timeout(Some(PATIENCE)).expect("a time-out");
         end.set_write_timeout(Some(PATIENCE)).expect("a time-out");
@@ -167,7 +173,7 @@ pub fn tcp(from: &Room, to: &Room, address: SocketAddr) -> (TcpStream, TcpStream
 /// A UDP socket in a room.
 pub fn udp(room: &Room, address: SocketAddr) -> UdpSocket {
     let socket = room.inside(|| persist(|| UdpSocket::bind(address)));
-    socket.set_read_timeout(Some(Duration::from_secs(5))).expect("a time-out");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
     socket
 }
 

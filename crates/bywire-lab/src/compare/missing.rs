@@ -1,5 +1,7 @@
 //! Cells that were measured before and were not, or not to their end, after: what broke them must not pass for it.
 
+use std::collections::BTreeSet;
+
 use crate::cell::{Absence, Cell};
 use crate::compare::Cells;
 use crate::compare::side::Side;
@@ -15,22 +17,25 @@ pub struct Missing<'a> {
 
 impl<'a> Missing<'a> {
     /// A cell that the other side does not have.
-    pub(super) fn of(before: &'a Cell, after: &Side) -> Self {
+    pub(super) fn of(cell: &'a Cell, [before, after]: [&Side; 2]) -> Self {
+        // What was said before as well has not kept it from being measured.
+        let known: BTreeSet<_> = concerning(cell, before).collect();
+        let new: BTreeSet<_> = concerning(cell, after).filter(|reason| !known.contains(reason)).collect();
         let interrupted = after.sessions.iter().any(|session| !session.complete);
-        let reason = match absence(before, after) {
-            Some(absence) => absence.reason.clone(),
-            None if interrupted => "the session was interrupted".to_owned(),
-            None => "the session does not say why; was it asked for?".to_owned(),
+        let reason = if !new.is_empty() {
+            new.into_iter().collect::<Vec<_>>().join("; or ")
+        } else if interrupted {
+            "the session was interrupted".to_owned()
+        } else {
+            "the session does not say why; was it asked for?".to_owned()
         };
-        Self { before, reason }
+        Self { before: cell, reason }
     }
 
-    /// A cell that failed in the middle: it has fewer pairs after, and a failure that there was not before.
-    pub(super) fn failed(cells: [&Cells<'a>; 2], sides: [&Side; 2]) -> Option<Self> {
-        let [before, after] = cells.map(pairs);
-        let cell = cells[0][0].1;
-        let failure = absence(cell, sides[1]).filter(|_| after < before && absence(cell, sides[0]).is_none());
-        failure.map(|failure| Self { before: cell, reason: failure.reason.clone() })
+    /// A cell that failed in the middle, as it did not before.
+    pub(super) fn failed([before, after]: [&Cells<'a>; 2]) -> Option<Self> {
+        let reason = failure(after).filter(|_| failure(before).is_none())?;
+        Some(Self { before: before[0].1, reason: reason.to_owned() })
     }
 
     /// What it is: `tcp latency over loopback, 1 B`.
@@ -39,14 +44,15 @@ impl<'a> Missing<'a> {
     }
 }
 
-/// What a side says about a cell's level or test that could not be measured.
-fn absence<'s>(cell: &Cell, side: &'s Side) -> Option<&'s Absence> {
+/// What a side says about a cell's level, or test, that could not be measured.
+fn concerning<'s>(cell: &Cell, side: &'s Side) -> impl Iterator<Item = &'s str> {
+    let all = side.sessions.iter().flat_map(|session| &session.absent);
     let concerns = |absence: &&Absence| {
         absence.level == cell.level && absence.test.as_ref().is_none_or(|test| *test == cell.test)
     };
-    side.sessions.iter().flat_map(|session| &session.absent).find(concerns)
+    all.filter(concerns).map(|absence| absence.reason.as_str())
 }
 
-fn pairs(cells: &Cells) -> usize {
-    cells.iter().map(|(_, cell)| cell.pairs()).sum()
+fn failure<'a>(cells: &Cells<'a>) -> Option<&'a str> {
+    cells.iter().find_map(|(_, cell)| cell.failure.as_deref())
 }

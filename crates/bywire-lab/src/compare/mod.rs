@@ -134,9 +134,10 @@ impl<'a> Comparison<'a> {
         let mut shared: Vec<_> =
             befores.iter().filter_map(|(key, before)| Some((before, afters.get(key)?))).collect();
         let alone = befores.iter().filter(|(key, _)| !afters.contains_key(*key));
-        let mut missing: Vec<Missing> = alone.map(|(_, cells)| Missing::of(cells[0].1, after)).collect();
+        let mut missing: Vec<Missing> =
+            alone.map(|(_, cells)| Missing::of(cells[0].1, [before, after])).collect();
         shared.retain(|(cells, others)| {
-            let failed = Missing::failed([*cells, *others], [before, after]);
+            let failed = Missing::failed([*cells, *others]);
             let has_failed = failed.is_some();
             missing.extend(failed);
             !has_failed

@@ -162,7 +162,8 @@ impl Kept {
         let place = MeetingPlace::make(directory.clone(), PREFIX)?;
         let site = directory.join("site");
         fs::create_dir(&site).with_context(|| format!("cannot make {}", site.display()))?;
-        // Whoever answers may be another user, of a group that nobody else has to do with.
+        // Whoever answers may be another user, whose group gets in; on Debian that is `nogroup`, which other daemons have
+        // as well.
         let group = server::group_that_answers();
         for path in [&directory, &site] {
             std::os::unix::fs::chown(path, None, group)?;

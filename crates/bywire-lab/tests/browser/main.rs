@@ -5,10 +5,14 @@ mod devtools;
 mod generated;
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use bywire_lab::report;
 use devtools::Browser;
 use serde_json::Value;
+
+/// What is drawn at all is drawn by then.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 const TAB: (&str, u32) = ("Tab", 9);
 const ENTER: (&str, u32) = ("Enter", 13);
@@ -109,11 +113,16 @@ fn everything_is_reached_by_keyboard_in_order_and_shows_it() {
     let marks = "document.querySelectorAll('[data-plot=\"ladder-half-rtt\"] svg path').length";
     let before = (browser.evaluate(pressed), browser.evaluate(marks).as_u64());
     browser.press(ENTER.0, ENTER.1);
-    let after = (browser.evaluate(pressed), browser.evaluate(marks).as_u64());
-    assert_eq!((before.0, after.0), ("true".into(), "false".into()));
-    assert!(after.1 < before.1, "nothing was hidden");
+    let after = awaited(&mut browser, pressed, |pressed| pressed == "false");
+    assert_eq!((before.0, after), ("true".into(), "false".into()));
+    let left = awaited(&mut browser, marks, |left| left.as_u64() < before.1);
+    assert!(left.as_u64() < before.1, "nothing was hidden");
     assert_eq!(complaints(&browser.events), Vec::<String>::new());
 }
+
+/// How many plots can be seen and have something in them.
+const DRAWN: &str = "[...document.querySelectorAll('[data-plot]')] \
+     .filter(box => box.checkVisibility() && box.querySelector('svg path')).length";
 
 #[test]
 fn each_presets_page_opens_by_its_link_and_draws_its_plots() {
@@ -131,13 +140,11 @@ fn each_presets_page_opens_by_its_link_and_draws_its_plots() {
         browser.evaluate(&format!("document.querySelector('.pages a[href=\"#{place}\"]').focus()"));
         browser.press(ENTER.0, ENTER.1);
         browser.evaluate("new Promise(done => setTimeout(() => done(1), 500))");
-        assert_eq!(browser.evaluate(visible), place);
-        let drawn = browser.evaluate(
-            "[...document.querySelectorAll('[data-plot]')].filter(box => box.checkVisibility() && box.querySelector('svg path')).length",
-        );
+        assert_eq!(awaited(&mut browser, visible, |visible| visible == place), place);
         // The models have a page of their own.
         let models = report::drawings(&bywire_lab::cell::Session::default()).len();
-        assert_eq!(drawn, report::drawings(&session).len() - models);
+        let due = report::drawings(&session).len() - models;
+        assert_eq!(awaited(&mut browser, DRAWN, |drawn| *drawn == due), due);
     }
     assert_eq!(complaints(&browser.events), Vec::<String>::new());
 }
@@ -160,9 +167,24 @@ fn written(name: &str, text: &str) -> PathBuf {
 fn drawn(browser: &mut Browser, count: usize, what: &str) {
     // Two frames later everything that was put in place has been drawn.
     browser.evaluate("new Promise(done => setTimeout(() => done(1), 300))");
-    let undrawn = browser.evaluate(UNDRAWN);
+    // On a busy machine frames take their time.
+    let undrawn = awaited(browser, UNDRAWN, |undrawn| {
+        undrawn[0] == count && undrawn[1].as_array().is_some_and(Vec::is_empty)
+    });
     assert_eq!(undrawn[0], count, "{what}");
     assert_eq!(undrawn[1], Value::Array(Vec::new()), "{what}: not drawn");
+}
+
+/// What an expression comes to, once that is what was to come, or after a while.
+fn awaited(browser: &mut Browser, expression: &str, is_due: impl Fn(&Value) -> bool) -> Value {
+    let started = Instant::now();
+    loop {
+        let found = browser.evaluate(expression);
+        if is_due(&found) || started.elapsed() > PATIENCE {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// What the page complained of, and whatever it asked the network for.

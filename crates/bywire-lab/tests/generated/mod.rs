@@ -140,6 +140,7 @@ pub fn cell(way: Formula, test: &str, size_bytes: Option<u64>, value: f64, unit:
             .collect(),
         moments: Vec::new(),
         cacheline: None,
+        failure: None,
         cpu: CpuBothEnds { source: end(0), target: end(1), same_machine: true, ..CpuBothEnds::default() },
         details: BTreeMap::new(),
         environment: serde_json::Value::Null,

@@ -11,7 +11,7 @@ use bywire_sys::memory::Mapping;
 use bywire_sys::socket::{Received, Socket};
 
 /// However loaded the machine is.
-const PATIENCE: Duration = Duration::from_secs(40);
+pub const PATIENCE: Duration = Duration::from_secs(40);
 
 /// As the service sees it.
 pub struct Stranger {
