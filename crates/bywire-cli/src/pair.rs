@@ -97,12 +97,21 @@ impl PairArgs {
             Some(socket) => (Service::adopt(socket)?, IDLE),
             None => {
                 let scope = if is_root { Scope::Machine } else { Scope::User };
-                (Service::start(&place(self.socket, is_root)?, scope)?, EVER)
+                let started = Service::start(&place(self.socket, is_root)?, scope);
+                (started.map_err(refused)?, EVER)
             }
         };
         service.join(spaces);
         crate::print(launch::READY)?;
         Ok(service.serve(idle)?)
+    }
+}
+
+/// Who names what is there already has named the wrong thing.
+fn refused(error: StartError) -> anyhow::Error {
+    match error {
+        StartError::Occupied(_) => Misuse::of(error),
+        error => error.into(),
     }
 }
 
@@ -124,6 +133,10 @@ fn place(named: Option<PathBuf>, is_root: bool) -> Result<PathBuf> {
     };
     let path = std::path::absolute(path)?;
     let directory = path.parent().unwrap_or(Path::new("/"));
+    // Not for all to put their own things in, as the directory where programs meet is.
+    if fs::create_dir(directory).is_ok() {
+        directory::set_access(directory, if is_root { 0o755 } else { 0o700 }, None)?;
+    }
     directory::prepare(directory).map_err(|error| {
         Misuse(format!(
             "{} cannot be used: {error}; others must not be able to replace what is in it",

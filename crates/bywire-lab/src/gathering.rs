@@ -556,12 +556,14 @@ fn half_buckets(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {
     buckets.into_iter().map(|(value, count)| (value as f64 / 2.0, count)).collect()
 }
 
-/// One end's cost over all pairs, each weighing as much as it lasted.
+/// One end's cost over all pairs, each weighing as much as it lasted. What the kernel's counters are too coarse to tell of
+/// the shorter ones is not told of all by the others, which somebody may have held up.
 fn cpu_end(outcomes: &[&Outcome], transactions: bool, bytes: Option<fn(&Part) -> u64>) -> CpuEnd {
     let mean = |of: fn(&CpuEnd) -> Option<f64>| {
-        let known = || outcomes.iter().filter_map(|outcome| Some((of(&outcome.cpu)?, outcome.cpu_seconds)));
-        let seconds: f64 = known().map(|(_, seconds)| seconds).sum();
-        (seconds > 0.0).then(|| known().map(|(share, seconds)| share * seconds).sum::<f64>() / seconds)
+        let shares: Vec<f64> = outcomes.iter().map(|outcome| of(&outcome.cpu)).collect::<Option<_>>()?;
+        let seconds: f64 = outcomes.iter().map(|outcome| outcome.cpu_seconds).sum();
+        let weighed = shares.iter().zip(outcomes).map(|(share, outcome)| share * outcome.cpu_seconds);
+        (seconds > 0.0).then(|| weighed.sum::<f64>() / seconds)
     };
     let parts = || outcomes.iter().flat_map(|outcome| &outcome.blocks);
     let cpu_us: f64 = parts().map(|part| part.cpu_seconds * 1e6).sum();

@@ -39,6 +39,11 @@ pub enum StartError {
     /// Another one listens there, and answers.
     #[error("a pairing service listens at {0} already")]
     Served(PathBuf),
+    /// What is there is no socket that a service has left behind.
+    #[error(
+        "{0} is there already, and no socket that nobody serves any more: name another one, or remove it"
+    )]
+    Occupied(PathBuf),
     /// The socket cannot be made.
     #[error("cannot listen at {path}: {cause}")]
     Path {
@@ -529,7 +534,8 @@ impl Drop for Service {
     }
 }
 
-/// Makes the socket beside its name and moves it there: over another one only if nobody serves that.
+/// Makes the socket beside its name and moves it there: over another socket only if nobody serves that, and over nothing
+/// else.
 fn listen(path: &Path, mode: u32) -> Result<Listener, StartError> {
     let failed = |cause| StartError::Path { path: path.to_owned(), cause };
     let mut random = [0; 8];
@@ -550,8 +556,12 @@ fn listen(path: &Path, mode: u32) -> Result<Listener, StartError> {
                 Err(cause) => return Err(failed(cause)),
             }
         };
-        if Socket::connect(path).is_ok() {
-            return Err(StartError::Served(path.to_owned()));
+        match Socket::connect(path) {
+            Ok(_) | Err(Errno::AGAIN) => return Err(StartError::Served(path.to_owned())),
+            // It may have been removed since.
+            Err(Errno::NOENT) if directory::entry(path).is_err() => {}
+            Err(Errno::CONNREFUSED) if directory::entry(path).is_ok_and(|entry| entry.is_socket) => {}
+            Err(_) => return Err(StartError::Occupied(path.to_owned())),
         }
         directory::rename(&temporary, path).map_err(failed)
     };

@@ -153,6 +153,16 @@ fn who_breaks_the_rules_is_dropped_and_nobody_else() {
 fn reasons_are_counted_and_a_second_service_finds_the_first() {
     let (_directory, path) = service();
     assert!(matches!(Service::start(&path, Scope::User), Err(StartError::Served(_))));
+    // Nothing of other people's is replaced: no file, no link, and no socket of another kind that somebody serves.
+    let [file, link, other] = ["file", "link", "other"].map(|name| path.with_file_name(name));
+    std::fs::write(&file, "precious").expect("written");
+    std::os::unix::fs::symlink(&file, &link).expect("a link");
+    let _listener = std::os::unix::net::UnixListener::bind(&other).expect("bound");
+    for taken in [&file, &link, &other] {
+        let refused = Service::start(taken, Scope::User);
+        assert!(matches!(refused, Err(StartError::Occupied(_))), "{taken:?}: {refused:?}");
+    }
+    assert_eq!(std::fs::read_to_string(&link).expect("still there"), "precious");
     let program = Stranger::new(&path);
     for _ in 0..2 {
         let note = Packet { code: Reason::Urgent as u8, first: 3, ..Packet::new(Kind::Note, 0) };

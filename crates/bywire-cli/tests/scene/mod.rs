@@ -3,11 +3,17 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Once;
 use std::time::{Duration, Instant};
+
+use signal_hook::consts::SIGINT;
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn bywire(directory: &Path, arguments: &[&str]) -> Command {
+    heed_interrupts();
     let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
     command.args(arguments).env("TMPDIR", directory).stdin(Stdio::null());
     // Built as a dependency of these tests.
@@ -15,6 +21,16 @@ pub fn bywire(directory: &Path, arguments: &[&str]) -> Command {
     command.env("BYWIRE_SOCKETS_LIBRARY", tests.with_file_name("libbywire_sockets.so"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// Shells start what is to run in their background with interrupts ignored, which everything inherits that it starts;
+/// unless it has a handler of its own, as this process has from now on.
+fn heed_interrupts() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let mut interrupts = Signals::new([SIGINT]).expect("a handler");
+        std::thread::spawn(move || interrupts.forever().try_for_each(emulate_default_handler));
+    });
 }
 
 /// Processes that were started by, or for, a measurement in `directory`.

@@ -78,6 +78,12 @@ fn a_service_that_is_named_serves_and_no_other_is_started() {
     assert_eq!(own_services(&fabric), Vec::<String>::new());
     let second = ended(&mut fabric.plain(&[COMMAND, "pair", "--socket", &socket]));
     assert!(!second.status.success(), "one is enough: {second:?}");
+    let file = fabric.place("file");
+    fs::write(&file, "precious").expect("written");
+    let refused = ended(&mut fabric.plain(&[COMMAND, "pair", "--socket", &file]));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && said.contains("is there already"), "{said}");
+    assert_eq!(fs::read_to_string(&file).expect("still there"), "precious");
     // Who wants none has one's own.
     assert_eq!(fetched(&fabric, COMMAND, ""), 1);
     assert_eq!(own_services(&fabric).len(), 1);

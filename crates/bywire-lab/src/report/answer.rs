@@ -91,9 +91,8 @@ pub fn headlines(scores: &[Score], ceilings: &Ceilings) -> Vec<Headline> {
     let highest = |of: fn(&Score) -> Option<f64>| best(scores, of, f64::max);
     let mut headlines = Vec::new();
     if let Some((score, ns)) = lowest(|score| Some(score.half_rtt?.value)) {
-        let floor = ceilings
-            .floor_of(score.way.waiting)
-            .map(|(name, floor)| format!("; {} the {name} floor", quantity::factor(ns / floor)));
+        let floor = score.half_rtt.and_then(|cell| ceilings.floor_beside(cell, score.way.waiting));
+        let floor = floor.map(|(name, floor)| format!("; {} the {name} floor", quantity::factor(ns / floor)));
         headlines.push(Headline {
             title: "shortest half-RTT",
             figure: quantity::duration(ns),

@@ -1,6 +1,8 @@
 //! The ceilings: what memory and the kernel allow on this machine, as measured in the same session.
 
-use crate::cell::{Cell, Unit};
+use serde_json::Value;
+
+use crate::cell::{Cacheline, Cell, Unit};
 use crate::report::quantity;
 use crate::report::way::{NOT_A_WAY, Waiting, parameter};
 
@@ -87,6 +89,14 @@ impl<'a> Ceilings<'a> {
         }
     }
 
+    /// The same as it was while a cell was measured, where that is known: a virtual machine's cores may move apart between
+    /// two cells.
+    pub fn floor_beside(&self, cell: &Cell, waiting: Waiting) -> Option<(&'static str, f64)> {
+        let own = cell.cacheline.filter(|_| waiting != Waiting::Sleeping);
+        let mean = |line: Cacheline| f64::midpoint(line.before_ns, line.after_ns.unwrap_or(line.before_ns));
+        own.map(|line| ("cache line", mean(line))).or_else(|| self.floor_of(waiting))
+    }
+
     /// The ceiling of a one-way rate: one core's write, copy and sum, at the length nearest to `size_bytes`.
     pub fn one_way(&self, size_bytes: u64) -> Option<f64> {
         let distance = |row: &&Ceiling| {
@@ -106,6 +116,7 @@ impl<'a> Ceilings<'a> {
         let mut points: Vec<_> = self
             .of_test(test)
             .filter(|row| row.first.unit == Unit::BytesPerSecond)
+            .filter(|row| row.first.parameters.get("both-cores") != Some(&Value::Bool(true)))
             .filter_map(|row| Some((row.first.size_bytes?, row.value())))
             .collect();
         points.sort_by_key(|point| point.0);

@@ -271,7 +271,7 @@ fn answer(page: &Page, scores: &[Score], ceilings: &Ceilings, ladder: &[&Plot]) 
 fn score_table(scores: &[Score], ceilings: &Ceilings) -> Markup {
     let floor = |cell: Option<&Cell>| {
         let cell = cell?;
-        let (name, floor) = ceilings.floor_of(Waiting::of(cell))?;
+        let (name, floor) = ceilings.floor_beside(cell, Waiting::of(cell))?;
         Some(format!("{} {name}", quantity::factor(cell.value / floor)))
     };
     let cell = |cell: Option<&Cell>, ratio: Option<String>| {
@@ -557,7 +557,7 @@ fn cell_row(cell: &Cell) -> Markup {
 /// The machine's own state before and after a cell.
 fn cacheline(cacheline: Cacheline) -> String {
     let spans = [Some(cacheline.before_ns), cacheline.after_ns].into_iter().flatten();
-    spans.map(quantity::duration).collect::<Vec<_>>().join(" – ")
+    spans.map(quantity::duration).collect::<Vec<_>>().join(" → ")
 }
 
 /// The command that takes a cell again.
