@@ -476,6 +476,8 @@ impl Service {
     fn dismiss(&mut self, tag: u64) {
         let Some(program) = self.programs.remove(&tag) else { return };
         self.poller.remove(&program.socket);
+        // It hears of it now, even if its end has to wait for what it has sent.
+        program.socket.shut_down();
         for (token, standing) in &program.offers {
             if let Standing::Waiting(end) = standing
                 && self.waiting.take_back(end, tag, *token).is_some()
