@@ -160,7 +160,7 @@ pub struct Block {
     pub pair: u32,
     /// The block's own value in the cell's unit.
     pub value: f64,
-    /// How long it took.
+    /// How long it took; of what may be lost, also until what arrived was read.
     pub seconds: f64,
     /// Operations (messages or round trips) in it.
     pub operations: u64,

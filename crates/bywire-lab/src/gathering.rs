@@ -204,7 +204,7 @@ impl Gathering {
                 blocks.push(Block {
                     pair,
                     value,
-                    seconds: source.seconds,
+                    seconds: way_seconds(source, target),
                     operations: source.operations,
                     disturbed: disturbed(source, target),
                     outlier: false,
