@@ -298,10 +298,10 @@ pub fn limit(connections: u32, outcomes: &[Outcomes]) -> Option<String> {
         });
         let ends: Vec<&Outcome> = ends.collect();
         let core = ends.first()?.cpu.core?;
-        // Threads that share a core wait for each other: their own clocks add up to what the core gave them.
-        // What the hypervisor took of it was nobody's to use.
+        // What the hypervisor took of a core was nobody's to use.
         let taken = |outcome: &Outcome| Some(outcome.cpu.machine_busy? + outcome.cpu.steal.unwrap_or(0.0));
         let machine = ends.iter().filter_map(|outcome| taken(outcome)).fold(0.0, f64::max);
+        // Threads that share a core wait for each other: their own clocks add up to what the core gave them.
         Some((core, attributed(&ends)?.max(machine)))
     };
     let full: Vec<String> = [busy(End::Source), busy(End::Target)]

@@ -116,7 +116,7 @@ pub fn run(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
         }
         if let Job::Messages(plan) = &mut job {
             plan.warmup_blocks *= CARRIED_LONGER;
-            plan.deadline_seconds += 2 * plan.block_us * u64::from(plan.warmup_blocks) / 1_000_000;
+            plan.deadline_seconds += 2 * plan.warmup_block_us() * u64::from(plan.warmup_blocks) / 1_000_000;
         }
     }
     run_once(&job, place, cores)
