@@ -13,6 +13,7 @@ compile_error!("the preloaded library knows the calls of Linux on x86-64 only");
 
 mod account;
 mod arena;
+mod back;
 mod bell;
 mod carry;
 mod entry;

@@ -6,11 +6,12 @@ use bywire_pairing::reason::Reason;
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use super::take_over;
+use crate::back::to_kernel;
 use crate::parts::Parts;
 use crate::receive::receive;
 use crate::send::send as send_parts;
 use crate::table::{self, Meaning, Socket};
-use crate::{errno, kernel, life, real};
+use crate::{kernel, life, real};
 
 /// Bytes of a file that are copied at once where the kernel would have moved them.
 const FILE_STEP: usize = 16 << 10;
@@ -140,15 +141,6 @@ take_over! {
         to_kernel(target, Reason::Option);
         // SAFETY: as above.
         unsafe { real::splice(source, source_offset, target, target_offset, length, flags) }
-    }
-}
-
-/// This socket stays in the kernel, or goes back there.
-pub fn to_kernel(fd: c_int, reason: Reason) {
-    let Some(socket) = table::socket(fd) else { return };
-    socket.stay(reason);
-    if let Ok(connection) = socket.carried() {
-        errno::keep(|| connection.bring_back_or_break(reason));
     }
 }
 

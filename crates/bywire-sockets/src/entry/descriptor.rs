@@ -6,8 +6,9 @@ use core::sync::atomic::Ordering;
 use bywire_pairing::reason::Reason;
 use libc::{sockaddr, socklen_t};
 
-use super::data::{to_kernel, waiting_bytes};
+use super::data::waiting_bytes;
 use super::take_over;
+use crate::back::to_kernel;
 use crate::carry::linger;
 use crate::table::{self, Meaning, Socket};
 use crate::{epoll, errno, kernel, life, real};

@@ -7,8 +7,7 @@ use libc::pid_t;
 
 use super::take_over;
 use super::{data, descriptor, waiting};
-use crate::table::{self, Meaning};
-use crate::{errno, life, offer, real, signals};
+use crate::{back, errno, life, offer, real, signals};
 
 const SYS_EPOLL_PWAIT2: c_long = 441;
 
@@ -275,22 +274,11 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
                 real()
             }
             libc::SYS_io_uring_setup => {
-                every_socket_to_kernel();
+                // Rings of the kernel's own may be given any descriptor, and nobody sees it.
+                back::all_to_kernel(Reason::IoUring);
                 real()
             }
             _ => real(),
         }
     }
-}
-
-/// Rings of the kernel's own may be given any descriptor, and nobody sees it.
-fn every_socket_to_kernel() {
-    crate::offer::give_up();
-    errno::keep(|| {
-        table::each(|fd, meaning| {
-            if matches!(meaning, Meaning::Socket(_)) {
-                data::to_kernel(fd, Reason::IoUring);
-            }
-        });
-    });
 }
