@@ -222,7 +222,9 @@ fn preload(directory: &Path, library: &Path) -> Result<PathBuf, LaunchError> {
     // Tells libraries of different places apart, so that links never have to be replaced.
     let mut hasher = DefaultHasher::new();
     library.hash(&mut hasher);
-    let name = format!("bywire-{:x}.so", hasher.finish());
+    // AddressSanitizer's shared runtime ends programs unless the first library's name has this in it, wherever they were
+    // started from and whatever options they were given: so that nothing hides what it checks, of which the library tells it.
+    let name = format!("bywire-{:x}-libasan.so", hasher.finish());
     for place in LIBRARY_DIRECTORIES {
         let place = directory.join(place);
         fs::create_dir_all(&place).map_err(failed("make", &place))?;

@@ -30,6 +30,7 @@ mod process;
 mod ready;
 mod real;
 mod receive;
+mod sanitizer;
 mod select;
 mod send;
 mod signals;

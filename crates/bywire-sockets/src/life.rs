@@ -10,7 +10,7 @@ use bywire_ring::stream::{HALF, News};
 
 use crate::carry::{self, SHUT, SHUT_SENDING};
 use crate::table::{self, Leaving, Meaning, STREAM, Socket};
-use crate::{account, arena, bell, errno, kernel, lock, log, offer, process, real, signals, spin};
+use crate::{account, arena, bell, errno, kernel, lock, log, offer, process, real, sanitizer, signals, spin};
 
 /// How long a program that starts another one waits for its connections to come back.
 const EXEC_PATIENCE_NS: u64 = 1_000_000_000;
@@ -22,6 +22,7 @@ static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 /// When the library is loaded.
 pub fn begin() {
     real::find_all();
+    sanitizer::find_all();
     // SAFETY: names of the environment, and handlers that live as long as the library.
     unsafe {
         let path = libc::getenv(c"BYWIRE_SOCKETS_SERVICE".as_ptr());

@@ -10,7 +10,7 @@ use crate::arena::Record;
 use crate::carry::{Source, Woken};
 use crate::parts::Parts;
 use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket};
-use crate::{errno, kernel, lock, offer, real};
+use crate::{errno, kernel, lock, offer, real, sanitizer};
 
 /// Flags of a receive that do not concern the stream: the kernel answers them.
 const ASIDE: i32 = libc::MSG_OOB | libc::MSG_ERRQUEUE;
@@ -103,6 +103,7 @@ fn receive_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dy
         };
         match step {
             Step::Received(received) => {
+                sanitizer::has_received();
                 done += received;
                 let goes_on = is_patient || (flags & libc::MSG_PEEK == 0 && has_more(connection));
                 if done >= total || !goes_on {
@@ -387,6 +388,7 @@ fn take_from_ring(connection: &Connection, parts: &Parts, done: usize, flags: i3
     // `MSG_TRUNC` throws a stream's bytes away.
     if flags & libc::MSG_TRUNC == 0 {
         parts.each(done, length, |base, length| {
+            sanitizer::writes(base, length);
             // SAFETY: the program's own buffer, as it handed it to us.
             unsafe { STREAM.peek(&connection.own, &connection.remote, at, base, length) };
             at += length;

@@ -10,7 +10,7 @@ use crate::arena::Record;
 use crate::carry::{SHUT_SENDING, Woken};
 use crate::parts::Parts;
 use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket};
-use crate::{errno, kernel, offer, real};
+use crate::{errno, kernel, offer, real, sanitizer};
 
 /// A send, by whatever call it came: `real` is that call as it stands.
 #[inline(always)]
@@ -105,6 +105,7 @@ fn count(record: &Record, sent: isize) {
 
 fn send_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn Fn() -> isize) -> isize {
     let (total, mut done, mut fruitless, mut deadline) = (parts.total(), 0, 0, None);
+    sanitizer::sends();
     loop {
         connection.serve();
         if connection.is_broken() {
@@ -377,6 +378,7 @@ fn stage(connection: &Connection, parts: &Parts, skip: usize, length: usize) {
     let start_ns = if is_timed { kernel::now_ns() } else { 0 };
     let mut at = 0;
     parts.each(skip, length, |base, length| {
+        sanitizer::reads(base, length);
         // SAFETY: the program's bytes, as it handed them to us; within the room.
         unsafe { STREAM.stage(&connection.own, at, base, length, is_far) };
         at += length;

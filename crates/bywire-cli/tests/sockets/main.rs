@@ -11,6 +11,7 @@ mod packages;
 mod postgresql;
 mod redis;
 mod report;
+mod sanitizers;
 mod service;
 mod suites;
 
