@@ -7,6 +7,7 @@
 //! Nothing a peer writes is trusted: each word is loaded once and bounded before it is used, positions
 //! are counted privately at both ends, and a peer that breaks the rules yields [`lane::Corrupt`].
 
+pub mod bell;
 pub mod copy;
 mod distance;
 pub mod doorbell;

@@ -33,6 +33,8 @@ pub struct Family {
     pub items: [Item; ITEMS],
     /// Held while something is taken out of the middle of a socket's list of registrations.
     pub registering: Lock,
+    /// Sets from here on were never within others.
+    pub nested_end: AtomicU32,
     /// Where the search for a spare item goes on.
     pub next_item: AtomicU32,
     /// Where the search for a free record goes on.
@@ -131,6 +133,14 @@ pub struct Set {
     pub carried: AtomicU32,
     /// Watched itself by another set or by poll.
     pub nested: AtomicU32,
+    /// The set that watches it, if that is one only; see [`crate::nested`].
+    pub outer: AtomicU32,
+    /// Watches others itself.
+    pub holds_sets: AtomicU32,
+    /// Threads that sleep in it; one that was killed there is counted for good, which costs others a ring now and then.
+    pub sleepers: AtomicU32,
+    /// Threads that sleep in it, or watch it, and are not announced to peers: nothing in it was carried when they began.
+    pub unannounced: AtomicU32,
     /// Looks that have found something since the kernel was last asked, so that nobody starves there.
     pub turn: AtomicU32,
     /// Held while registrations change.

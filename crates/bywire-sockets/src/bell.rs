@@ -11,7 +11,10 @@
 
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+use bywire_ring::bell as rule;
+use bywire_ring::stream::Window;
 
 use crate::arena::{self, PEERS, Peer};
 use crate::lock::Lock;
@@ -25,7 +28,7 @@ const PAGE_BYTES: usize = 4096;
 
 static BELL: AtomicI32 = AtomicI32::new(-1);
 static PAGE_FILE: AtomicI32 = AtomicI32::new(-1);
-static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
+static PAGE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 /// A bell's open file bears it, whoever has a descriptor of it: the signal that `O_ASYNC`, which is never set, would
 /// send.
 const MARK: i32 = 63;
@@ -70,7 +73,7 @@ pub fn own() -> Option<(i32, i32)> {
     let bell = conceal(bell);
     let (file, address) = sealed(PAGE_BYTES)?;
     let file = conceal(file);
-    PAGE.store(address.cast(), Ordering::Release);
+    PAGE.store(address, Ordering::Release);
     PAGE_FILE.store(file, Ordering::Release);
     BELL.store(bell, Ordering::Release);
     Some((bell, file))
@@ -147,53 +150,55 @@ pub fn accept(file: i32, length_bytes: usize) -> *mut u8 {
     }
 }
 
-/// A thread that is about to sleep where only the bell wakes it. It looks at everything once more after this.
-pub struct Asleep(&'static AtomicU64);
+/// This family's page, if there is one.
+fn page() -> Option<Window> {
+    // Acquire: pairs with the release store in `own`; the page is mapped before.
+    let base = PAGE.load(Ordering::Acquire);
+    // SAFETY: `own` has mapped so many bytes there, for writing, and nobody unmaps them.
+    (!base.is_null()).then(|| unsafe { Window::new(base, PAGE_BYTES) })
+}
 
-/// In the page: counts those that ever went to sleep, so that a bell is rung once for a sleep. Below: who sleeps now.
-const SLEEP: u64 = 1 << 20;
+/// A thread that is about to sleep where only the bell wakes it. It looks at everything once more after this.
+pub struct Asleep(Window);
 
 /// Announces it.
 pub fn asleep() -> Option<Asleep> {
-    // SAFETY: null, or a page that stays mapped.
-    let page = unsafe { PAGE.load(Ordering::Acquire).as_ref() }?;
-    page.fetch_add(SLEEP + 1, Ordering::Relaxed);
-    // Pairs with the fence in `STREAM.wake`, which comes before every `ring`.
-    fence(Ordering::SeqCst);
+    let page = page()?;
+    rule::announce(&page);
     Some(Asleep(page))
 }
 
 impl Drop for Asleep {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        rule::rise(&self.0);
     }
 }
 
-/// Does a thread of ours sleep where only the bell wakes it?
-pub fn is_anybody_asleep() -> bool {
-    // SAFETY: null, or a page that stays mapped.
-    let page = unsafe { PAGE.load(Ordering::Acquire).as_ref() };
-    page.is_some_and(|page| !page.load(Ordering::Relaxed).is_multiple_of(SLEEP))
+/// This thread has taken a ring out of a set that others may sleep in. It looks at everything after this.
+pub fn taken() {
+    if let Some(page) = page() {
+        rule::take(&page);
+    }
 }
 
-/// Wakes the program at the other end, if it sleeps.
+/// Wakes the program at the other end, if it sleeps. What it is to find was published before, with a fence behind it.
 pub fn ring(index: u32) {
     let Some(peer) = peer(index) else { return };
-    let page = peer.page.load(Ordering::Acquire);
-    // SAFETY: null, or the peer's page, mapped as long as it is referred to.
-    let Some(page) = (unsafe { page.cast::<AtomicU64>().as_ref() }) else { return };
-    let asleep = page.load(Ordering::Relaxed);
-    // One ring wakes one of several that sleep in one set: with it gone, the word has changed.
-    if asleep % SLEEP == 0 || peer.rung.load(Ordering::Relaxed) == asleep {
+    let base = peer.page.load(Ordering::Acquire);
+    if base.is_null() {
         return;
     }
+    // SAFETY: `adopt` has mapped so many bytes there, for as long as the peer is referred to.
+    let page = unsafe { Window::new(base.cast(), PAGE_BYTES) };
+    // Relaxed, as below: who reads an older value rings once more for nothing.
+    let Some(rung) = rule::must_ring(&page, peer.rung.load(Ordering::Relaxed)) else { return };
     let bell = peer.bell.load(Ordering::Acquire);
     if peer.is_foreign.load(Ordering::Relaxed) == 0 {
         strike(bell);
     } else {
         set_count(bell, 1);
     }
-    peer.rung.store(asleep, Ordering::Relaxed);
+    peer.rung.store(rung, Ordering::Relaxed);
 }
 
 /// Wakes every sleeper of our own family, for sets that others watch.

@@ -4,6 +4,7 @@
 //! only what the rings do not know. What it says of one is kept until the same look that asks the rings: so each
 //! connection is reported once, with everything that it is ready for.
 
+use core::cell::Cell;
 use core::sync::atomic::{Ordering, fence};
 
 use bywire_pairing::reason::Reason;
@@ -11,9 +12,10 @@ use libc::epoll_event;
 
 use crate::arena::{self, ITEMS, Item, RECORDS, Set};
 use crate::bell::{self, BELL_DATA};
-use crate::ready::{ALWAYS, IN, OUT, RDHUP, Ready};
+use crate::ready::{ALWAYS, IN, OUT, RDHUP};
+use crate::sleepers::{Sleeping, Unannounced};
 use crate::table::{self, Connection, Meaning, STREAM, Socket};
-use crate::{errno, kernel, real, spin};
+use crate::{errno, kernel, nested, real, spin};
 
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONCE: u32 = libc::EPOLLONESHOT as u32;
@@ -36,8 +38,8 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
             return -1;
         }
         Meaning::Set(inner) => {
-            if let Some(inner) = arena::family().and_then(|family| family.sets.get(inner as usize)) {
-                inner.nested.store(1, Ordering::Release);
+            if operation == libc::EPOLL_CTL_ADD {
+                nested::add(set_fd, inner);
             }
             return real();
         }
@@ -54,7 +56,7 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
         return outside(socket, &real);
     }
     let _held = set.lock.hold();
-    let place = Place { set_fd, index, set };
+    let place = Place::of(set_fd, index, set);
     match operation {
         libc::EPOLL_CTL_DEL => {
             let status = real();
@@ -88,6 +90,8 @@ struct Place {
     set_fd: i32,
     index: u32,
     set: &'static Set,
+    /// The last look has left something that another thread would be told of.
+    is_left: Cell<bool>,
 }
 
 fn item(index: u32) -> Option<&'static Item> {
@@ -106,6 +110,10 @@ fn of_socket(socket: &Socket) -> impl Iterator<Item = (u32, &'static Item)> {
 }
 
 impl Place {
+    fn of(set_fd: i32, index: u32, set: &'static Set) -> Self {
+        Self { set_fd, index, set, is_left: Cell::new(false) }
+    }
+
     fn find(&self, socket: &Socket) -> Option<(u32, &'static Item)> {
         of_socket(socket).find(|(_, item)| {
             item.set.load(Ordering::Relaxed) == self.index && item.fd.load(Ordering::Relaxed) == socket.fd
@@ -348,7 +356,7 @@ pub fn make_ready(socket: &Socket) -> bool {
         let Some(set_fd) = descriptor_of(index) else { return false };
         let Some((_, set)) = table::set(set_fd) else { return false };
         let _held = set.lock.hold();
-        if !(Place { set_fd, index, set }).add_bell() {
+        if !Place::of(set_fd, index, set).add_bell() {
             return false;
         }
     }
@@ -362,7 +370,7 @@ pub fn convert(connection: &Connection) {
         let Some(set_fd) = descriptor_of(index) else { continue };
         let Some((_, set)) = table::set(set_fd) else { continue };
         let _held = set.lock.hold();
-        let place = Place { set_fd, index, set };
+        let place = Place::of(set_fd, index, set);
         place.list(connection, at, item);
         ask_again(set_fd, connection, at, item);
     }
@@ -446,14 +454,14 @@ impl Wait<'_> {
         if self.count <= 0 || self.events.is_null() {
             return (self.real)(self.events, self.count, self.timeout_ns);
         }
-        let place = Place { set_fd: self.set_fd, index, set };
+        let place = Place::of(self.set_fd, index, set);
         let end = self.timeout_ns.map(|timeout| kernel::now_ns().saturating_add(timeout));
         loop {
             let left = end.map(|end| end.saturating_sub(kernel::now_ns()));
+            place.is_left.set(false);
             if let Some(result) = self.turn(&place, left) {
-                if set.nested.load(Ordering::Acquire) != 0 && set.carried.load(Ordering::Acquire) != 0 {
-                    // Whoever watches this set sees by the bell alone that something is left in the rings.
-                    bell::ring_own();
+                if result > 0 {
+                    place.pass_on();
                 }
                 return result;
             }
@@ -465,15 +473,20 @@ impl Wait<'_> {
 
     /// One look, with a sleep if there is nothing; `None`: look again.
     fn turn(&self, place: &Place, left_ns: Option<u64>) -> Option<i32> {
-        if place.set.carried.load(Ordering::Acquire) == 0 {
-            let found = (self.real)(self.events, self.count, left_ns);
-            return self.result(place, found);
-        }
+        let Some(unannounced) = Unannounced::enter(place.set) else {
+            return self.turn_of_carried(place, left_ns);
+        };
+        let heard = (self.real)(self.events, self.count, left_ns);
+        errno::keep(|| drop(unannounced));
+        self.result(place, heard)
+    }
+
+    fn turn_of_carried(&self, place: &Place, left_ns: Option<u64>) -> Option<i32> {
         // The kernel's come first then: a full array would leave no place for them.
         let mut found = 0;
         if place.set.turn.load(Ordering::Relaxed) >= KERNEL_EVERY {
             place.set.turn.store(0, Ordering::Relaxed);
-            found = place.sort(self.events, (self.real)(self.events, self.count, Some(0)));
+            found = self.ask(place);
         }
         found += place.look(self.at(found), self.count - found);
         if found > 0 {
@@ -492,19 +505,33 @@ impl Wait<'_> {
                 return Some(place.without_kernel(found));
             }
         }
-        let asleep = bell::asleep();
+        let sleeping = Sleeping::announce(place.set);
+        nested::ring_for_inner(place.index, place.set);
         let found = place.look(self.events, self.count);
-        let found = if found > 0 {
-            place.without_kernel(found)
-        } else {
-            // Without a page nobody would ring: then sleeps are short.
-            let left_ns =
-                if asleep.is_some() { left_ns } else { Some(left_ns.unwrap_or(u64::MAX).min(10_000_000)) };
-            let heard = (self.real)(self.events, self.count, left_ns);
-            drop(asleep);
-            return self.result(place, heard);
+        if found > 0 {
+            drop(sleeping);
+            return Some(place.without_kernel(found));
+        }
+        // Without a page nobody would ring: then sleeps are short.
+        let left_ns = match sleeping.is_announced() {
+            true => left_ns,
+            false => Some(left_ns.unwrap_or(u64::MAX).min(10_000_000)),
         };
-        Some(found)
+        let heard = (self.real)(self.events, self.count, left_ns);
+        errno::keep(|| drop(sleeping));
+        self.result(place, heard)
+    }
+
+    /// The kernel's answer at once, without what is for [`Place::look`].
+    fn ask(&self, place: &Place) -> i32 {
+        loop {
+            let heard = (self.real)(self.events, self.count, Some(0));
+            let (kept, was_bell) = place.sort(self.events, heard);
+            // The bell may have had the place of something else.
+            if kept > 0 || !was_bell || heard < self.count {
+                return kept;
+            }
+        }
     }
 
     /// What the kernel has said, and what the rings have by now.
@@ -512,7 +539,10 @@ impl Wait<'_> {
         if heard < 0 {
             return Some(heard);
         }
-        let sorted = place.sort(self.events, heard);
+        let (mut sorted, was_bell) = place.sort(self.events, heard);
+        if sorted == 0 && was_bell && heard == self.count {
+            sorted = self.ask(place);
+        }
         let found = sorted + place.look(self.at(sorted), self.count - sorted);
         if found > 0 { Some(found) } else { None }
     }
@@ -529,14 +559,16 @@ impl Place {
         found
     }
 
-    /// Keeps what the kernel says of carried connections for [`Self::look`], and leaves the rest to the program.
-    fn sort(&self, events: *mut epoll_event, count: i32) -> i32 {
-        let mut kept = 0;
+    /// Keeps what the kernel says of carried connections for [`Self::look`], and leaves the rest to the program: how many, and
+    /// whether the bell was among them.
+    fn sort(&self, events: *mut epoll_event, count: i32) -> (i32, bool) {
+        let (mut kept, mut was_bell) = (0, false);
         for index in 0..count.max(0) as usize {
             // SAFETY: the kernel has written `count` events there.
             let event = unsafe { events.add(index).read_unaligned() };
             let data = { event.u64 };
             if data == BELL_DATA {
+                was_bell = true;
                 continue;
             }
             if data & TAG == ITEM_DATA
@@ -550,7 +582,27 @@ impl Place {
             unsafe { events.add(kept).write_unaligned(event) };
             kept += 1;
         }
-        kept as i32
+        if was_bell {
+            bell::taken();
+            // It was for those as well, of whom peers do not know; each of them passes it on to the next.
+            if self.set.unannounced.load(Ordering::Relaxed) != 0 {
+                bell::ring_own();
+            }
+        }
+        (kept as i32, was_bell)
+    }
+
+    /// What is left wakes the next sleeper, as in the kernel's own sets, and whoever watches this set.
+    fn pass_on(&self) {
+        if self.is_left.get() && self.has_others() {
+            bell::ring_own();
+        }
+    }
+
+    /// Would anybody else hear of what is left?
+    fn has_others(&self) -> bool {
+        // Relaxed: who has looked before this thread is counted, by the set's lock; who looks after it finds what is left.
+        self.set.sleepers.load(Ordering::Relaxed) != 0 || self.set.nested.load(Ordering::Acquire) != 0
     }
 
     /// Reports carried connections that are ready.
@@ -563,10 +615,7 @@ impl Place {
         for _ in 0..ITEMS {
             let Some(item) = item(at) else { break };
             if found >= count {
-                // The ring that has woken this thread may have been for one that it does not look at.
-                if bell::is_anybody_asleep() && self.is_any_ready(at) {
-                    bell::ring_own();
-                }
+                self.is_left.set(self.is_left.get() || self.has_others() && self.is_any_ready(at));
                 self.rotate(at, last);
                 break;
             }
@@ -574,6 +623,10 @@ impl Place {
                 // SAFETY: the program's array has room for `count` events.
                 unsafe { events.add(found as usize).write_unaligned(event) };
                 found += 1;
+                // A level stays until somebody has read it.
+                if item.events.load(Ordering::Relaxed) & (EDGE | ONCE) == 0 {
+                    self.is_left.set(true);
+                }
             }
             (last, at) = (at, item.next_of_set.load(Ordering::Acquire));
         }
@@ -636,8 +689,11 @@ impl Place {
         if elsewhere != 0 && (bits | heard & elsewhere) != 0 {
             bits |= u32::from(kernel::ready(connection.fd, elsewhere as i16) as u16) & (wanted | ALWAYS);
         }
-        let is_due =
-            if wanted & EDGE == 0 { bits != 0 } else { edge(item, bits, heard, tail, full, &connection) };
+        let ended = connection.record.ended.load(Ordering::Acquire);
+        let is_due = match wanted & EDGE {
+            0 => bits != 0,
+            _ => Look { bits, heard, tail, full, ended }.take_news(item),
+        };
         if !is_due {
             // Most connections of a large set stand still most of the time. One that waits for room does not.
             let is_settled = wanted & OUT == 0
@@ -655,31 +711,65 @@ impl Place {
     }
 }
 
-/// Has anything happened since the last report that the kernel would report again?
-fn edge(item: &Item, bits: u32, heard: u32, tail: u64, full: u32, connection: &Connection) -> bool {
-    let ended = connection.record.ended.load(Ordering::Acquire);
-    let fresh = item.fresh.swap(0, Ordering::AcqRel) != 0;
-    let more = item.seen_tail.swap(tail, Ordering::Relaxed) != tail;
-    let ends = item.seen_ended.swap(ended, Ordering::Relaxed) != ended;
-    let room = bits & OUT != 0 && item.seen_full.load(Ordering::Relaxed) != full;
-    if room {
-        item.seen_full.store(full, Ordering::Relaxed);
+/// What the rings say of an item now, beside what was reported.
+struct Look {
+    bits: u32,
+    heard: u32,
+    tail: u64,
+    full: u32,
+    ended: u8,
+}
+
+impl Look {
+    /// Has anything happened since the last report that the kernel would report again?
+    fn is_news(&self, item: &Item) -> bool {
+        let is_more = item.seen_tail.load(Ordering::Relaxed) != self.tail
+            || item.seen_ended.load(Ordering::Relaxed) != self.ended;
+        let is_room = self.bits & OUT != 0 && item.seen_full.load(Ordering::Relaxed) != self.full;
+        let of_bytes = is_more && self.bits & (IN | RDHUP) != 0;
+        let is_fresh = item.fresh.load(Ordering::Relaxed) != 0;
+        self.bits != 0 && (is_fresh || of_bytes || is_room || self.heard & self.bits != 0)
     }
-    let of_bytes = (more || ends) && bits & (IN | RDHUP) != 0;
-    bits != 0 && (fresh || of_bytes || room || heard & bits != 0)
+
+    /// The same, once: what is seen now is no news the next time.
+    fn take_news(&self, item: &Item) -> bool {
+        let is_news = self.is_news(item);
+        item.fresh.store(0, Ordering::Relaxed);
+        item.seen_tail.store(self.tail, Ordering::Relaxed);
+        item.seen_ended.store(self.ended, Ordering::Relaxed);
+        if self.bits & OUT != 0 {
+            item.seen_full.store(self.full, Ordering::Relaxed);
+        }
+        is_news
+    }
 }
 
 /// What a set that is itself watched has for its watcher.
 pub fn is_ready(index: u32) -> bool {
-    let Some(set) = arena::family().and_then(|family| family.sets.get(index as usize)) else { return false };
-    let _held = set.lock.hold();
-    Place { set_fd: -1, index, set }.is_any_ready(set.carried.load(Ordering::Acquire))
+    let set = arena::family().and_then(|family| family.sets.get(index as usize));
+    set.is_some_and(|set| has_ready(index, set) || nested::is_any_ready(index, set))
 }
 
+/// The same, without the sets within it.
+pub fn has_ready(index: u32, set: &'static Set) -> bool {
+    if set.carried.load(Ordering::Acquire) == 0 {
+        return false;
+    }
+    let _held = set.lock.hold();
+    Place::of(-1, index, set).is_any_ready(set.carried.load(Ordering::Acquire))
+}
+
+/// Would [`Place::look`] report it?
 fn is_item_ready(item: &Item) -> bool {
-    let wanted = item.events.load(Ordering::Relaxed) & !(EDGE | ONCE);
-    let ready = table::by_index(item.fd.load(Ordering::Relaxed), item.record.load(Ordering::Relaxed))
-        .and_then(|socket| socket.mapped().ok())
-        .map_or(Ready::default(), |connection| connection.ready(wanted));
-    item.spent.load(Ordering::Relaxed) == 0 && ready.bits & wanted != 0
+    let socket = table::by_index(item.fd.load(Ordering::Relaxed), item.record.load(Ordering::Relaxed));
+    let Some(Ok(connection)) = socket.map(Socket::mapped) else { return false };
+    if item.spent.load(Ordering::Relaxed) != 0 {
+        return false;
+    }
+    let wanted = item.events.load(Ordering::Relaxed);
+    let heard = item.heard.load(Ordering::Acquire) & (wanted | ALWAYS);
+    let (tail, full) = (STREAM.tail(&connection.remote), connection.record.full.load(Ordering::Acquire));
+    let bits = connection.ready(wanted & !(EDGE | ONCE)).bits & (wanted | ALWAYS) | heard;
+    let ended = connection.record.ended.load(Ordering::Acquire);
+    bits != 0 && (wanted & EDGE == 0 || Look { bits, heard, tail, full, ended }.is_news(item))
 }

@@ -23,6 +23,7 @@ mod kernel;
 mod life;
 mod lock;
 mod log;
+mod nested;
 mod offer;
 mod parts;
 mod poll;
@@ -34,6 +35,7 @@ mod sanitizer;
 mod select;
 mod send;
 mod signals;
+mod sleepers;
 mod spin;
 mod table;
 

@@ -4,11 +4,11 @@ use core::sync::atomic::Ordering;
 
 use libc::{pollfd, sigset_t, timespec};
 
-use crate::arena::stage;
+use crate::arena::{Set, stage};
 use crate::bell::{self, Watch};
 use crate::carry::{FINISHED, HUNG_UP};
 use crate::table::{self, Meaning, Socket};
-use crate::{epoll, errno, kernel, real, spin};
+use crate::{epoll, errno, kernel, real, sleepers, spin};
 
 /// Descriptors in one call for which the stack has room: threads and coroutines may have little of it.
 const FILES_MAX: usize = 64;
@@ -146,7 +146,7 @@ fn count_of(fd: i32) -> Option<Socket> {
 
 fn enter(fd: i32) -> bool {
     match table::meaning(fd) {
-        Meaning::Set(_) => !has_carried(fd),
+        Meaning::Set(_) => table::set(fd).is_none_or(|(_, set)| !enter_set(set)),
         Meaning::Socket(_) => {
             let Some(socket) = count_of(fd) else { return true };
             socket.record.awaited.store(1, Ordering::Relaxed);
@@ -160,20 +160,24 @@ fn enter(fd: i32) -> bool {
 }
 
 fn leave(fd: i32) {
-    if let Some(socket) = count_of(fd) {
-        let count = &socket.record.kernel_pollers;
+    let one_less = |count: &core::sync::atomic::AtomicU32| {
         let _ = count.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |found| found.checked_sub(1));
+    };
+    if let Some(socket) = count_of(fd) {
+        one_less(&socket.record.kernel_pollers);
+    } else if let Some((_, set)) = table::set(fd) {
+        one_less(&set.unannounced);
     }
 }
 
-fn has_carried(fd: i32) -> bool {
-    match table::set(fd) {
-        Some((_, set)) => {
-            set.nested.store(1, Ordering::Release);
-            set.carried.load(Ordering::Acquire) != 0
-        }
-        None => false,
-    }
+/// Has a watcher of this set to hear the bell? It is counted as one that does not, until [`leave`].
+fn enter_set(set: &Set) -> bool {
+    set.nested.store(1, Ordering::Release);
+    // Relaxed: ordered by the fence.
+    set.unannounced.fetch_add(1, Ordering::Relaxed);
+    // Pairs with the fence of `bell::take`, as in `sleepers::Unannounced`.
+    core::sync::atomic::fence(Ordering::SeqCst);
+    sleepers::is_of_concern(set)
 }
 
 /// What the rings say of one entry, and what the kernel is to be asked of it.

@@ -304,7 +304,16 @@ pub fn track_set(fd: i32) {
     for index in 1..SETS as u32 {
         let Some(set) = family.sets.get(index as usize) else { return };
         if set.references.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-            for field in [&set.belled, &set.carried, &set.nested, &set.turn] {
+            for field in [
+                &set.belled,
+                &set.carried,
+                &set.nested,
+                &set.outer,
+                &set.holds_sets,
+                &set.sleepers,
+                &set.unannounced,
+                &set.turn,
+            ] {
                 field.store(0, Ordering::Relaxed);
             }
             set.lock.reset();

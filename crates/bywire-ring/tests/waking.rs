@@ -1,0 +1,150 @@
+//! Every interleaving of sleepers, of threads that only look, and of a peer that publishes and rings.
+
+#[allow(dead_code)]
+mod model;
+
+use bywire_ring::bell::{self, WORD_OFFSET};
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use loom::sync::{Arc, Mutex};
+use model::Modelled;
+
+/// A program: its page, what was published for it, and its epoll set, of which the kernel's part is locked.
+#[derive(Clone)]
+struct Program {
+    page: Modelled,
+    news: Arc<[AtomicBool; 2]>,
+    set: Arc<Mutex<Set>>,
+}
+
+#[derive(Default)]
+struct Set {
+    /// The bell has rung since somebody last took it from the set.
+    has_rung: bool,
+    /// Threads that sleep in it, and how many of them are woken by now.
+    asleep: u32,
+    woken: u32,
+}
+
+impl Program {
+    fn new() -> Self {
+        let news = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
+        Self { page: Modelled::new([WORD_OFFSET]), news, set: Arc::default() }
+    }
+
+    fn set<T>(&self, work: impl FnOnce(&mut Set) -> T) -> T {
+        work(&mut self.set.lock().expect("no panic"))
+    }
+
+    /// What this thread finds, and takes so that nobody else does.
+    fn look(&self) -> [bool; 2] {
+        [0, 1].map(|index| {
+            let news: &AtomicBool = &self.news[index];
+            news.load(Ordering::Relaxed) && news.swap(false, Ordering::Relaxed)
+        })
+    }
+
+    /// The kernel's wait with a time-out of nought, and what the library does about it.
+    fn pass_by(&self) -> [bool; 2] {
+        if self.set(|set| core::mem::take(&mut set.has_rung)) {
+            bell::take(&self.page);
+        }
+        self.look()
+    }
+
+    /// Goes to sleep, if there is nothing: `None`, and the kernel knows of it from then on.
+    fn lie_down(&self) -> Option<[bool; 2]> {
+        bell::announce(&self.page);
+        let found = self.look();
+        if found != [false; 2] {
+            bell::rise(&self.page);
+            return Some(found);
+        }
+        self.set(|set| set.asleep += 1);
+        None
+    }
+}
+
+/// A peer with what its threads share of the last ring.
+#[derive(Clone)]
+struct Peer {
+    program: Program,
+    rung: Arc<AtomicU64>,
+}
+
+impl Peer {
+    fn publish(&self, index: usize) {
+        self.program.news[index].store(true, Ordering::Relaxed);
+        loom::sync::atomic::fence(Ordering::SeqCst);
+        let rung = self.rung.load(Ordering::Relaxed);
+        if let Some(word) = bell::must_ring(&self.program.page, rung) {
+            self.program.set(|set| {
+                set.has_rung = true;
+                set.woken = (set.woken + 1).min(set.asleep);
+            });
+            self.rung.store(word, Ordering::Relaxed);
+        }
+    }
+}
+
+fn explore(check: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(check);
+}
+
+/// Once all is quiet: what nobody has taken is found by whoever the kernel wakes.
+fn assert_nobody_sleeps_on_news(program: &Program) {
+    let is_left = program.news.iter().any(|news| news.load(Ordering::SeqCst));
+    program.set(|set| {
+        // A woken thread that finds no ring in the set sleeps on without a word to anybody.
+        let is_awake = set.woken > 0 && set.has_rung;
+        assert!(!is_left || set.asleep == 0 || is_awake, "somebody sleeps on news, and nobody is on the way");
+    });
+}
+
+/// A thread that passes by takes the ring that was meant for a sleeper, and the first news with it. The second news wake the
+/// sleeper, or were in time for the look of the thread that passed by.
+#[test]
+fn a_ring_that_was_taken_in_passing_is_followed_by_another() {
+    explore(|| {
+        let program = Program::new();
+        assert_eq!(program.lie_down(), None);
+        let peer = Peer { program: program.clone(), rung: Arc::new(AtomicU64::new(0)) };
+        let thread = loom::thread::spawn(move || [0, 1].into_iter().for_each(|index| peer.publish(index)));
+        program.pass_by();
+        thread.join().expect("peer");
+        assert_nobody_sleeps_on_news(&program);
+    });
+}
+
+/// The same with two threads of the peer, which share what they know of the last ring.
+#[test]
+fn two_threads_that_ring_do_not_rely_on_each_others_ring_wrongly() {
+    explore(|| {
+        let program = Program::new();
+        assert_eq!(program.lie_down(), None);
+        let peer = Peer { program: program.clone(), rung: Arc::new(AtomicU64::new(0)) };
+        let other = peer.clone();
+        let threads =
+            [loom::thread::spawn(move || peer.publish(0)), loom::thread::spawn(move || other.publish(1))];
+        program.pass_by();
+        threads.into_iter().for_each(|thread| thread.join().expect("peer"));
+        assert_nobody_sleeps_on_news(&program);
+    });
+}
+
+/// A sleeper that lies down while the peer publishes either finds the news or is woken.
+#[test]
+fn who_lies_down_finds_the_news_or_is_woken() {
+    explore(|| {
+        let program = Program::new();
+        let peer = Peer { program: program.clone(), rung: Arc::new(AtomicU64::new(0)) };
+        let thread = loom::thread::spawn(move || [0, 1].into_iter().for_each(|index| peer.publish(index)));
+        let found = program.lie_down();
+        thread.join().expect("peer");
+        // Lying down, it enters the kernel's set behind a ring that came before: the kernel finds it there.
+        let is_awake = program.set(|set| set.asleep == 0 || set.has_rung);
+        let is_left = program.news.iter().any(|news| news.load(Ordering::SeqCst));
+        assert!(found.is_some() || is_awake || !is_left, "it sleeps on news");
+    });
+}

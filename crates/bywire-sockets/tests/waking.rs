@@ -1,0 +1,260 @@
+//! Who sleeps while another thread only looks: nobody sleeps on news that nobody else will handle.
+//!
+//! Each test is a program of one core whose sleepers have the policy `SCHED_IDLE`: woken, they do not run before the
+//! thread that looks pauses. What otherwise happens once in many rounds happens in each.
+
+mod world;
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use world::{Running, World};
+
+/// More than the looks after which a set asks the kernel as well.
+const EXCHANGES: u32 = 18;
+
+/// Runs this very test as a program over TCP, and with the library, where connections have to be carried; `true`: this is
+/// one of them, on one core.
+fn is_driver(test: &str) -> bool {
+    if world::role().is_some() {
+        // SAFETY: a live set; noughts are an empty one.
+        unsafe {
+            let mut core: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(libc::sched_getcpu() as usize, &mut core);
+            assert_eq!(libc::sched_setaffinity(0, size_of_val(&core), &raw const core), 0);
+        }
+        return true;
+    }
+    let world = World::new();
+    for (role, calls, spin) in [("plain", None, "0"), ("carried", Some(1), "0"), ("carried", Some(1), "1")] {
+        let mut command = world.command(std::env::current_exe().expect("this test"), calls);
+        command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env("BYWIRE_TEST_ROLE", role);
+        command.env("BYWIRE_SOCKETS_SPIN", spin);
+        println!("{role}, spinning: {spin}");
+        assert!(Running::start(&mut command).end().success(), "{role}, spinning: {spin}");
+    }
+    assert!(world.status().carried_ever > 0, "{:?}", world.status());
+    false
+}
+
+/// Two ends that do not wait, carried where this program is.
+fn pair() -> (RawFd, RawFd) {
+    let ends = world::pair();
+    if world::role().as_deref() == Some("carried") {
+        world::carry(ends);
+    }
+    ends
+}
+
+fn add(set: RawFd, fd: RawFd, events: i32, number: u64) {
+    let mut event = libc::epoll_event { events: events as u32, u64: number };
+    // SAFETY: a live event.
+    assert_eq!(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, 0);
+}
+
+/// One event of a set, by the number of what it is about.
+fn one_event(set: RawFd, patience_ms: i32) -> Option<u64> {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for one event.
+    let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, patience_ms) };
+    (found == 1).then_some(event.u64)
+}
+
+/// A thread that runs only while no other one wants its core.
+struct Sleeper {
+    number: i32,
+}
+
+impl Sleeper {
+    fn start(work: impl FnOnce() + Send + 'static) -> Self {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            // SAFETY: a live structure; this thread alone.
+            unsafe {
+                let idle = libc::sched_param { sched_priority: 0 };
+                assert_eq!(libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const idle), 0);
+                sender.send(libc::gettid()).expect("heard");
+            }
+            work();
+        });
+        Self { number: receiver.recv().expect("it has begun") }
+    }
+
+    /// Waits until it sleeps.
+    fn await_sleep(&self) {
+        let path = format!("/proc/self/task/{}/stat", self.number);
+        world::eventually("it sleeps", || {
+            let stat = std::fs::read_to_string(&path).expect("a thread of ours");
+            stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" S")).then_some(())
+        });
+    }
+}
+
+/// Takes every byte that comes to connections of a set, and counts them by connection.
+fn take_all(set: RawFd, servers: Vec<RawFd>, taken: &'static [AtomicU64]) {
+    loop {
+        let Some(number) = one_event(set, -1).map(|number| number as usize) else { continue };
+        while world::receive(servers[number], 1, 0).0 == 1 {
+            taken[number].fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Sends a byte and takes it by a look, unless the sleeper is faster.
+fn exchange(set: RawFd, client: RawFd, servers: &[RawFd]) {
+    assert_eq!(world::send(client, b"!", 0), 1);
+    if let Some(number) = one_event(set, 0) {
+        world::receive(servers[number as usize], 1, 0);
+    }
+}
+
+fn looks_leave_the_next_news_to_the_sleeper(mode: i32) {
+    static TAKEN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+    let (first, second) = (pair(), pair());
+    let set = world::epoll();
+    let servers = vec![first.1, second.1];
+    for (number, server) in servers.iter().enumerate() {
+        add(set, *server, libc::EPOLLIN | mode, number as u64);
+    }
+    let of_sleeper = servers.clone();
+    let sleeper = Sleeper::start(move || take_all(set, of_sleeper, &TAKEN));
+    for exchanges in 0..EXCHANGES {
+        sleeper.await_sleep();
+        (0..exchanges).for_each(|_| exchange(set, first.0, &servers));
+        let before = TAKEN[1].load(Ordering::SeqCst);
+        assert_eq!(world::send(second.0, b"!", 0), 1);
+        // This thread is busy from here on, and comes back only when the sleeper has done its part.
+        world::eventually("the sleeper takes it", || {
+            (TAKEN[1].load(Ordering::SeqCst) > before).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_look_without_waiting_leaves_the_next_news_to_the_sleeper() {
+    if is_driver("a_look_without_waiting_leaves_the_next_news_to_the_sleeper") {
+        looks_leave_the_next_news_to_the_sleeper(0);
+    }
+}
+
+#[test]
+fn a_look_at_edges_leaves_the_next_news_to_the_sleeper() {
+    if is_driver("a_look_at_edges_leaves_the_next_news_to_the_sleeper") {
+        looks_leave_the_next_news_to_the_sleeper(libc::EPOLLET);
+    }
+}
+
+#[test]
+fn what_the_kernel_has_told_and_a_full_array_leaves_the_sleeper_takes() {
+    if !is_driver("what_the_kernel_has_told_and_a_full_array_leaves_the_sleeper_takes") {
+        return;
+    }
+    // Whichever a look comes to first.
+    for order in [[0, 1, 2], [2, 1, 0]] {
+        told_by_the_kernel_behind_a_full_array(order);
+    }
+}
+
+/// The last of three connections has its bytes in the kernel.
+fn told_by_the_kernel_behind_a_full_array(order: [usize; 3]) {
+    let taken: &'static [AtomicU64; 3] = Box::leak(Box::new([const { AtomicU64::new(0) }; 3]));
+    let pairs = [(); 3].map(|()| pair());
+    let servers = pairs.map(|(_, server)| server).to_vec();
+    let set = world::epoll();
+    for number in order {
+        add(set, servers[number], libc::EPOLLIN | libc::EPOLLET, number as u64);
+    }
+    // From here on.
+    assert_eq!(world::pass(pairs[2].0), 1);
+    let of_sleeper = servers.clone();
+    let sleeper = Sleeper::start(move || take_all(set, of_sleeper, taken));
+    for exchanges in 0..EXCHANGES {
+        sleeper.await_sleep();
+        (0..exchanges).for_each(|_| exchange(set, pairs[0].0, &servers));
+        let before = [0, 1, 2].map(|number| taken[number].load(Ordering::SeqCst));
+        pairs.iter().rev().for_each(|(client, _)| assert_eq!(world::send(*client, b"!", 0), 1));
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
+        // SAFETY: room for two events.
+        let found = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 2, 0) };
+        let mine: Vec<usize> = events.iter().take(found as usize).map(|event| event.u64 as usize).collect();
+        for number in (0..3).filter(|number| !mine.contains(number)) {
+            world::eventually("the sleeper takes what is left", || {
+                (taken[number].load(Ordering::SeqCst) > before[number]).then_some(())
+            });
+        }
+        mine.into_iter().for_each(|number| assert!(world::receive(servers[number], 1, 0).0 <= 1));
+    }
+}
+
+#[test]
+fn a_level_that_stays_wakes_one_sleeper_after_another() {
+    if !is_driver("a_level_that_stays_wakes_one_sleeper_after_another") {
+        return;
+    }
+    static WOKEN: AtomicUsize = AtomicUsize::new(0);
+    let (client, server) = pair();
+    let set = world::epoll();
+    add(set, server, libc::EPOLLIN, 0);
+    let sleepers = [(); 3].map(|()| {
+        Sleeper::start(move || {
+            assert_eq!(one_event(set, -1), Some(0));
+            WOKEN.fetch_add(1, Ordering::SeqCst);
+            std::thread::park();
+        })
+    });
+    sleepers.iter().for_each(Sleeper::await_sleep);
+    assert_eq!(world::send(client, b"!", 0), 1);
+    world::eventually("each of them", || (WOKEN.load(Ordering::SeqCst) == 3).then_some(()));
+}
+
+#[test]
+fn who_sleeps_in_a_set_around_a_set_is_woken() {
+    if !is_driver("who_sleeps_in_a_set_around_a_set_is_woken") {
+        return;
+    }
+    static TAKEN: AtomicU64 = AtomicU64::new(0);
+    let (client, server) = pair();
+    let [inner, middle, outer] = [(); 3].map(|()| world::epoll());
+    add(inner, server, libc::EPOLLIN, 7);
+    add(outer, middle, libc::EPOLLIN, 9);
+    add(middle, inner, libc::EPOLLIN, 8);
+    let sleeper = Sleeper::start(move || {
+        loop {
+            assert_eq!(one_event(outer, -1), Some(9));
+            if one_event(middle, 0) == Some(8) && one_event(inner, 0) == Some(7) {
+                TAKEN.fetch_add(world::receive(server, 1, 0).0.max(0) as u64, Ordering::SeqCst);
+            }
+        }
+    });
+    for round in 1..=20 {
+        sleeper.await_sleep();
+        assert_eq!(world::send(client, b"!", 0), 1);
+        world::eventually("it takes the byte", || (TAKEN.load(Ordering::SeqCst) == round).then_some(()));
+    }
+}
+
+#[test]
+fn a_look_hears_the_kernel_behind_what_was_rung_for_others() {
+    if !is_driver("a_look_hears_the_kernel_behind_what_was_rung_for_others") {
+        return;
+    }
+    let (client, server) = pair();
+    let set = world::epoll();
+    add(set, server, libc::EPOLLIN, 0);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
+    add(set, listener.as_raw_fd(), libc::EPOLLIN, 1);
+    // Somebody sleeps elsewhere, so that the bell is rung.
+    let (_other, elsewhere) = pair();
+    let sleeper = Sleeper::start(move || {
+        world::poll_for(elsewhere, -1);
+    });
+    for _ in 0..3 {
+        sleeper.await_sleep();
+        assert_eq!(world::send(client, b"!", 0), 1);
+        assert_eq!(world::receive(server, 1, 0).0, 1);
+        let _caller =
+            std::net::TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
+        assert_eq!(one_event(set, 0), Some(1));
+        listener.accept().expect("a caller");
+    }
+}
