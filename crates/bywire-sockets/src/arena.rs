@@ -164,6 +164,10 @@ pub struct Item {
     pub asked: AtomicU32,
     /// What the kernel has said since it was last reported.
     pub heard: AtomicU32,
+    /// Counts its uses, and what it was armed with: part of its name.
+    pub generation: AtomicU32,
+    /// The kernel reports the item's name though its socket is not carried.
+    pub named: AtomicU8,
     /// Reported once with `EPOLLONESHOT`, and not armed again.
     pub spent: AtomicU8,
     /// Nothing was reported since it was armed: the next look reports what is there.

@@ -10,19 +10,17 @@ use core::sync::atomic::{Ordering, fence};
 use bywire_pairing::reason::Reason;
 use libc::epoll_event;
 
-use crate::arena::{self, ITEMS, Item, RECORDS, Set};
+use crate::arena::{self, ITEMS, Item, Set};
 use crate::bell::{self, BELL_DATA};
+use crate::items::{arm, claim, free, item, name, of_socket, unlink_from_socket};
 use crate::ready::{ALWAYS, IN, OUT, RDHUP};
 use crate::sleepers::{Sleeping, Unannounced};
 use crate::table::{self, Connection, Meaning, STREAM, Socket};
-use crate::{errno, kernel, nested, real, spin};
+use crate::{errno, items, kernel, nested, real, spin};
 
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONCE: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
-/// What the kernel reports for a carried connection: this, and its item's index.
-const ITEM_DATA: u64 = 0xB7E2_0000_0000_0000;
-const TAG: u64 = 0xFFFF << 48;
 /// While rings have news all the time, the kernel is asked at one look of so many.
 const KERNEL_EVERY: u32 = 8;
 
@@ -94,21 +92,6 @@ struct Place {
     is_left: Cell<bool>,
 }
 
-fn item(index: u32) -> Option<&'static Item> {
-    if index == 0 { None } else { arena::family()?.items.get(index as usize) }
-}
-
-/// Every registration of a socket.
-fn of_socket(socket: &Socket) -> impl Iterator<Item = (u32, &'static Item)> {
-    let mut next = socket.record.items.load(Ordering::Acquire);
-    core::iter::from_fn(move || {
-        let (index, found) = (next, item(next)?);
-        next = found.next_of_record.load(Ordering::Acquire);
-        Some((index, found))
-    })
-    .take(ITEMS)
-}
-
 impl Place {
     fn of(set_fd: i32, index: u32, set: &'static Set) -> Self {
         Self { set_fd, index, set, is_left: Cell::new(false) }
@@ -123,7 +106,7 @@ impl Place {
     fn register(&self, socket: Socket, operation: i32, event: epoll_event, real: &dyn Fn() -> i32) -> i32 {
         let known = self.find(&socket);
         let connection = match socket.carried() {
-            Err(plain) => return self.register_plainly(&plain, operation, event, known, real),
+            Err(plain) => return self.register_plainly(&plain, operation, event, known),
             Ok(connection) => connection,
         };
         // Where no ring can be heard, the kernel tells everything.
@@ -145,7 +128,7 @@ impl Place {
             // EEXIST or ENOENT, from the kernel itself.
             _ => return real(),
         };
-        let mut own = epoll_event { events: asked, u64: ITEM_DATA | u64::from(at) };
+        let mut own = epoll_event { events: asked, u64: name(at, item) };
         // Room is asked of the rings, so the kernel often has nothing else to hear; what is spent it must hear anyway.
         let is_known = operation == libc::EPOLL_CTL_MOD
             && wanted & (EDGE | ONCE) == 0
@@ -173,32 +156,63 @@ impl Place {
         0
     }
 
+    /// The kernel tells the program itself. Of what it tells once it names the item instead of what the program has
+    /// given it, as [`Self::sort`] has to know what was told.
     fn register_plainly(
         &self,
         socket: &Socket,
         operation: i32,
         event: epoll_event,
         known: Option<(u32, &'static Item)>,
-        real: &dyn Fn() -> i32,
     ) -> i32 {
-        let status = real();
+        let real = |mut event: epoll_event| {
+            // SAFETY: a live event.
+            unsafe { real::epoll_ctl(self.set_fd, operation, socket.fd, &raw mut event) }
+        };
+        let claimed = if known.is_none() && operation == libc::EPOLL_CTL_ADD { claim(socket) } else { None };
+        let Some((at, item)) = known.or(claimed) else {
+            let status = real(event);
+            if status == 0 {
+                // Registered before we knew the set, or the table is full.
+                socket.stay(if operation == libc::EPOLL_CTL_ADD { Reason::Memory } else { Reason::Epoll });
+            }
+            return status;
+        };
+        let is_named = { event.events } & ONCE != 0
+            && (item.named.load(Ordering::Relaxed) != 0 || self.may_name(socket));
+        let before = item.generation.load(Ordering::Relaxed);
+        // What is under way to another thread was told of what is replaced here: the kernel looks anew.
+        item.generation.store(before.wrapping_add(1), Ordering::Relaxed);
+        let status = real(if is_named { epoll_event { u64: name(at, item), ..event } } else { event });
         if status != 0 {
+            item.generation.store(before, Ordering::Relaxed);
+            if known.is_none() {
+                item.set.store(0, Ordering::Release);
+            }
             return status;
         }
-        match (known, operation) {
-            (Some((_, item)), _) => arm(item, &event, 0),
-            (None, libc::EPOLL_CTL_ADD) => match claim(socket) {
-                Some((at, item)) => {
-                    arm(item, &event, 0);
-                    self.link(socket, at, item);
-                    self.catch_up(socket, at, item);
-                }
-                None => socket.stay(Reason::Memory),
-            },
-            // Registered before we knew the set.
-            _ => socket.stay(Reason::Epoll),
+        item.named.store(is_named.into(), Ordering::Relaxed);
+        arm(item, &event, 0);
+        if known.is_none() {
+            self.link(socket, at, item);
+            self.catch_up(socket, at, item);
         }
         0
+    }
+
+    /// May the kernel report this set's item by a name that this library alone understands?
+    fn may_name(&self, socket: &Socket) -> bool {
+        if socket.record.never.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        // SAFETY: no pointers.
+        let flags = unsafe { real::fcntl(self.set_fd, libc::F_GETFD, 0) };
+        // Another program that inherits the set would be told such names.
+        let is_ours_alone = flags >= 0 && flags & libc::FD_CLOEXEC != 0;
+        if !is_ours_alone {
+            socket.stay(Reason::Epoll);
+        }
+        is_ours_alone
     }
 
     /// Does for a fresh registration what [`convert`] has done for all that it has found, if that was meanwhile.
@@ -258,78 +272,6 @@ impl Place {
     }
 }
 
-/// Takes an item out of its set's list and gives it back. Its record's list is the caller's.
-fn free(set: &Set, at: u32, item: &Item) {
-    if item.listed.swap(0, Ordering::Relaxed) != 0 {
-        unlink(&set.carried, at, |item| &item.next_of_set);
-    }
-    item.set.store(0, Ordering::Release);
-}
-
-fn unlink_from_socket(socket: &Socket, at: u32) {
-    let (Some(family), Some(gone)) = (arena::family(), item(at)) else { return };
-    // Others only put theirs before it: alone, and still the first, it has no neighbour.
-    let is_alone = gone.next_of_record.load(Ordering::Relaxed) == 0;
-    let first = &socket.record.items;
-    if is_alone && first.compare_exchange(at, 0, Ordering::Release, Ordering::Relaxed).is_ok() {
-        return;
-    }
-    let _held = family.registering.hold();
-    unlink(first, at, |item| &item.next_of_record);
-}
-
-/// Takes an item out of a list, before whose first one others may be put meanwhile.
-fn unlink(
-    head: &core::sync::atomic::AtomicU32,
-    at: u32,
-    next: impl Fn(&'static Item) -> &'static core::sync::atomic::AtomicU32,
-) {
-    let Some(gone) = item(at) else { return };
-    let after = next(gone).load(Ordering::Relaxed);
-    if head.compare_exchange(at, after, Ordering::Release, Ordering::Relaxed).is_ok() {
-        return;
-    }
-    let mut place = head.load(Ordering::Relaxed);
-    for _ in 0..ITEMS {
-        let Some(found) = item(place) else { return };
-        place = next(found).load(Ordering::Relaxed);
-        if place == at {
-            return next(found).store(after, Ordering::Release);
-        }
-    }
-}
-
-/// A free item, which is taken by having a set. Each socket has one of its own, for its first set.
-fn claim(socket: &Socket) -> Option<(u32, &'static Item)> {
-    const SPARE: u32 = (ITEMS - RECORDS) as u32;
-    let family = arena::family()?;
-    let start = family.next_item.load(Ordering::Relaxed);
-    let spare = (0..256).map(|step| RECORDS as u32 + start.wrapping_add(step) % SPARE);
-    for (step, at) in core::iter::once(socket.index).chain(spare).enumerate() {
-        let Some(found) = item(at) else { continue };
-        if found.set.compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            if step > 0 {
-                family.next_item.store(start.wrapping_add(step as u32), Ordering::Relaxed);
-            }
-            for field in [&found.heard, &found.asked, &found.next_of_set, &found.next_of_record] {
-                field.store(0, Ordering::Relaxed);
-            }
-            found.listed.store(0, Ordering::Relaxed);
-            return Some((at, found));
-        }
-    }
-    None
-}
-
-fn arm(item: &Item, event: &epoll_event, fresh: u8) {
-    item.events.store(event.events, Ordering::Relaxed);
-    item.data.store(event.u64, Ordering::Relaxed);
-    item.spent.store(0, Ordering::Relaxed);
-    item.heard.store(0, Ordering::Relaxed);
-    item.settled.store(0, Ordering::Relaxed);
-    item.fresh.store(fresh, Ordering::Release);
-}
-
 /// What the kernel has to be asked for somebody who wants `wanted`. Where edges count, they count there too.
 fn asked(connection: &Connection, wanted: u32) -> u32 {
     connection.ready(wanted & !(EDGE | ONCE)).ask & !(EDGE | ONCE) | wanted & EDGE
@@ -347,8 +289,12 @@ pub fn make_ready(socket: &Socket) -> bool {
         socket.stay(Reason::Epoll);
         return false;
     }
-    // Whether the kernel has reported one of these, and disarmed it, is not known.
-    if of_socket(socket).any(|(_, item)| item.events.load(Ordering::Relaxed) & ONCE != 0) {
+    // Whether the kernel has told of it is known by its name alone.
+    let is_unknown = |item: &Item| {
+        item.events.load(Ordering::Relaxed) & ONCE != 0 && item.named.load(Ordering::Relaxed) == 0
+    };
+    if of_socket(socket).any(|(_, item)| is_unknown(item)) {
+        socket.stay(Reason::Epoll);
         return false;
     }
     for (_, item) in of_socket(socket) {
@@ -397,7 +343,7 @@ fn ask_again(set_fd: i32, connection: &Connection, at: u32, item: &Item) {
     if item.asked.load(Ordering::Relaxed) == asked {
         return;
     }
-    let mut event = epoll_event { events: asked, u64: ITEM_DATA | u64::from(at) };
+    let mut event = epoll_event { events: asked, u64: name(at, item) };
     let fd = item.fd.load(Ordering::Relaxed);
     // SAFETY: a live event.
     if unsafe { real::epoll_ctl(set_fd, libc::EPOLL_CTL_MOD, fd, &raw mut event) } == 0 {
@@ -562,26 +508,35 @@ impl Place {
     /// Keeps what the kernel says of carried connections for [`Self::look`], and leaves the rest to the program: how many, and
     /// whether the bell was among them.
     fn sort(&self, events: *mut epoll_event, count: i32) -> (i32, bool) {
-        let (mut kept, mut was_bell) = (0, false);
+        let (mut kept, mut was_bell, mut held) = (0, false, None);
         for index in 0..count.max(0) as usize {
             // SAFETY: the kernel has written `count` events there.
-            let event = unsafe { events.add(index).read_unaligned() };
+            let mut event = unsafe { events.add(index).read_unaligned() };
             let data = { event.u64 };
             if data == BELL_DATA {
                 was_bell = true;
                 continue;
             }
-            if data & TAG == ITEM_DATA
-                && let Some(item) = item(data as u32)
-                && item.set.load(Ordering::Acquire) == self.index
-            {
-                item.heard.fetch_or(event.events, Ordering::AcqRel);
-                continue;
+            if items::is_name(data) {
+                held.get_or_insert_with(|| self.set.lock.hold());
+                match items::named(data, self.index) {
+                    Some(item) if item.listed.load(Ordering::Relaxed) == 0 => {
+                        item.spent.store(1, Ordering::Relaxed);
+                        event.u64 = item.data.load(Ordering::Relaxed);
+                    }
+                    Some(item) => {
+                        item.heard.fetch_or(event.events, Ordering::AcqRel);
+                        continue;
+                    }
+                    // It was told of a registration that has been replaced or removed since.
+                    None => continue,
+                }
             }
             // SAFETY: at most as far as was read.
             unsafe { events.add(kept).write_unaligned(event) };
             kept += 1;
         }
+        drop(held);
         if was_bell {
             bell::taken();
             // It was for those as well, of whom peers do not know; each of them passes it on to the next.

@@ -19,6 +19,7 @@ mod carry;
 mod entry;
 mod epoll;
 mod errno;
+mod items;
 mod kernel;
 mod life;
 mod lock;

@@ -182,6 +182,13 @@ impl Running {
         }
     }
 
+    /// What it has said by its end.
+    pub fn rest(&mut self) -> String {
+        let mut text = String::new();
+        self.said.read_to_string(&mut text).expect("text");
+        text
+    }
+
     /// Its end, which must come in time.
     pub fn end(&mut self) -> std::process::ExitStatus {
         eventually("it ends", || self.child.try_wait().expect("ours"))

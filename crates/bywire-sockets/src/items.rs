@@ -1,0 +1,120 @@
+//! Registrations of sockets in epoll sets: who has one, in which lists it is, and what the kernel calls it.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use libc::epoll_event;
+
+use crate::arena::{self, ITEMS, Item, RECORDS, Set};
+use crate::table::Socket;
+
+/// What the kernel reports for an item is its name: this, its generation, its index.
+const ITEM_DATA: u64 = 0xB7E2_0000_0000_0000;
+const INDEX_BITS: u32 = ITEMS.ilog2();
+const GENERATION_BITS: u32 = 20;
+const TAG: u64 = u64::MAX << (INDEX_BITS + GENERATION_BITS);
+
+/// The registration with this index.
+pub fn item(index: u32) -> Option<&'static Item> {
+    if index == 0 { None } else { arena::family()?.items.get(index as usize) }
+}
+
+/// Every registration of a socket.
+pub fn of_socket(socket: &Socket) -> impl Iterator<Item = (u32, &'static Item)> {
+    let mut next = socket.record.items.load(Ordering::Acquire);
+    core::iter::from_fn(move || {
+        let (index, found) = (next, item(next)?);
+        next = found.next_of_record.load(Ordering::Acquire);
+        Some((index, found))
+    })
+    .take(ITEMS)
+}
+
+/// Takes an item out of its set's list and gives it back. Its record's list is the caller's.
+pub fn free(set: &Set, at: u32, item: &Item) {
+    if item.listed.swap(0, Ordering::Relaxed) != 0 {
+        unlink(&set.carried, at, |item| &item.next_of_set);
+    }
+    item.set.store(0, Ordering::Release);
+}
+
+/// Takes an item out of its socket's list.
+pub fn unlink_from_socket(socket: &Socket, at: u32) {
+    let (Some(family), Some(gone)) = (arena::family(), item(at)) else { return };
+    // Others only put theirs before it: alone, and still the first, it has no neighbour.
+    let is_alone = gone.next_of_record.load(Ordering::Relaxed) == 0;
+    let first = &socket.record.items;
+    if is_alone && first.compare_exchange(at, 0, Ordering::Release, Ordering::Relaxed).is_ok() {
+        return;
+    }
+    let _held = family.registering.hold();
+    unlink(first, at, |item| &item.next_of_record);
+}
+
+/// Takes an item out of a list, before whose first one others may be put meanwhile.
+fn unlink(head: &AtomicU32, at: u32, next: impl Fn(&'static Item) -> &'static AtomicU32) {
+    let Some(gone) = item(at) else { return };
+    let after = next(gone).load(Ordering::Relaxed);
+    if head.compare_exchange(at, after, Ordering::Release, Ordering::Relaxed).is_ok() {
+        return;
+    }
+    let mut place = head.load(Ordering::Relaxed);
+    for _ in 0..ITEMS {
+        let Some(found) = item(place) else { return };
+        place = next(found).load(Ordering::Relaxed);
+        if place == at {
+            return next(found).store(after, Ordering::Release);
+        }
+    }
+}
+
+/// A free item, which is taken by having a set. Each socket has one of its own, for its first set.
+pub fn claim(socket: &Socket) -> Option<(u32, &'static Item)> {
+    const SPARE: u32 = (ITEMS - RECORDS) as u32;
+    let family = arena::family()?;
+    let start = family.next_item.load(Ordering::Relaxed);
+    let spare = (0..256).map(|step| RECORDS as u32 + start.wrapping_add(step) % SPARE);
+    for (step, at) in core::iter::once(socket.index).chain(spare).enumerate() {
+        let Some(found) = item(at) else { continue };
+        if found.set.compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            if step > 0 {
+                family.next_item.store(start.wrapping_add(step as u32), Ordering::Relaxed);
+            }
+            for field in [&found.heard, &found.asked, &found.next_of_set, &found.next_of_record] {
+                field.store(0, Ordering::Relaxed);
+            }
+            found.listed.store(0, Ordering::Relaxed);
+            found.named.store(0, Ordering::Relaxed);
+            // What another thread has been told of its last use is nothing to this one.
+            found.generation.fetch_add(1, Ordering::Relaxed);
+            return Some((at, found));
+        }
+    }
+    None
+}
+
+/// The program wants `event` from here on; `fresh`: the next look reports what is there.
+pub fn arm(item: &Item, event: &epoll_event, fresh: u8) {
+    item.events.store(event.events, Ordering::Relaxed);
+    item.data.store(event.u64, Ordering::Relaxed);
+    item.spent.store(0, Ordering::Relaxed);
+    item.heard.store(0, Ordering::Relaxed);
+    item.settled.store(0, Ordering::Relaxed);
+    item.fresh.store(fresh, Ordering::Release);
+}
+
+/// What the kernel is to report for an item, in this use of it.
+pub fn name(at: u32, item: &Item) -> u64 {
+    let generation = u64::from(item.generation.load(Ordering::Relaxed)) % (1 << GENERATION_BITS);
+    ITEM_DATA | generation << INDEX_BITS | u64::from(at)
+}
+
+/// The item of this name in a set, if the name is still its own. Called with the set's lock held.
+pub fn named(data: u64, set: u32) -> Option<&'static Item> {
+    let at = (data % (1 << INDEX_BITS)) as u32;
+    item(at).filter(|item| item.set.load(Ordering::Acquire) == set && name(at, item) == data)
+}
+
+/// Is it a name of an item, or was it one?
+pub fn is_name(data: u64) -> bool {
+    data & TAG == ITEM_DATA
+}

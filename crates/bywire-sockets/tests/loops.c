@@ -1,0 +1,251 @@
+/* An event loop of each kind, which gives every byte back, and clients that check each: `loops KIND THREADS`. KIND is
+ * level, edge, once, once-edge, or uring: the set is then changed through io_uring where the kernel lets it, as libuv
+ * does. Prints "ring" where it did. Ends with 0 if all went well, and with 3 if most bytes went through the kernel. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/io_uring.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { CLIENTS = 6, ROUNDS = 400, LONGEST = 20000, LAST = 8 << 20, HELD = 64 << 10 };
+
+/* One end of a connection, or the listener. */
+struct end {
+    int fd, is_out;
+    size_t start, length;
+    pthread_mutex_t lock;
+    atomic_int is_served;
+    char held[HELD];
+};
+
+static int set, is_edge, is_once, ring = -1;
+static unsigned *tail, *mask, *slots, *done_head, *done_tail;
+static struct io_uring_sqe *entries;
+static struct io_uring_cqe *results;
+static unsigned results_mask;
+static struct end listener;
+static struct sockaddr_in address = {.sin_family = AF_INET};
+
+static void need(int is_well, const char *what) {
+    if (!is_well) {
+        perror(what);
+        _exit(1);
+    }
+}
+
+/* A ring, as libuv makes one; none where it is refused. */
+static void make_ring(void) {
+    struct io_uring_params given = {0};
+    ring = syscall(SYS_io_uring_setup, 64, &given);
+    if (ring < 0) {
+        need(errno == EPERM || errno == ENOSYS, "io_uring_setup");
+        return;
+    }
+    puts("ring");
+    fflush(stdout);
+    size_t length = given.cq_off.cqes + given.cq_entries * sizeof *results;
+    char *rings = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, IORING_OFF_SQ_RING);
+    need(rings != MAP_FAILED, "its rings");
+    length = given.sq_entries * sizeof *entries;
+    entries = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, IORING_OFF_SQES);
+    need(entries != MAP_FAILED, "its entries");
+    tail = (unsigned *)(rings + given.sq_off.tail), mask = (unsigned *)(rings + given.sq_off.ring_mask);
+    slots = (unsigned *)(rings + given.sq_off.array);
+    done_head = (unsigned *)(rings + given.cq_off.head), done_tail = (unsigned *)(rings + given.cq_off.tail);
+    results = (struct io_uring_cqe *)(rings + given.cq_off.cqes);
+    results_mask = *(unsigned *)(rings + given.cq_off.ring_mask);
+}
+
+static int control(int operation, int fd, struct epoll_event *event) {
+    if (ring < 0) return epoll_ctl(set, operation, fd, event);
+    unsigned at = *tail & *mask;
+    memset(&entries[at], 0, sizeof entries[at]);
+    entries[at].opcode = IORING_OP_EPOLL_CTL, entries[at].fd = set, entries[at].len = operation;
+    entries[at].off = fd, entries[at].addr = (unsigned long)event;
+    slots[at] = at;
+    __atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
+    need(syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) == 1, "io_uring_enter");
+    need(__atomic_load_n(done_tail, __ATOMIC_ACQUIRE) != *done_head, "a result");
+    int result = results[*done_head & results_mask].res;
+    __atomic_store_n(done_head, *done_head + 1, __ATOMIC_RELEASE);
+    return result;
+}
+
+static void want(struct end *end, int operation) {
+    unsigned events = end->is_out ? EPOLLOUT : EPOLLIN;
+    if (is_edge) events |= EPOLLET;
+    /* By edges both are wanted from the beginning, unless each has to be asked for anew. */
+    if (is_edge && !is_once && end != &listener) events |= EPOLLIN | EPOLLOUT;
+    if (is_once) events |= EPOLLONESHOT;
+    struct epoll_event event = {.events = events, .data.ptr = end};
+    need(control(operation, end->fd, &event) == 0, "epoll_ctl");
+}
+
+static void drop(struct end *end) {
+    struct epoll_event none = {0};
+    need(epoll_ctl(set, EPOLL_CTL_DEL, end->fd, &none) == 0, "out of the set");
+    close(end->fd);
+    /* Another thread may have been told of it already. */
+    end->fd = -1;
+}
+
+/* 0: there is nothing more for now; 1: go on; -1: it is over. */
+static int step(struct end *end) {
+    if (end->start == end->length) {
+        ssize_t got = read(end->fd, end->held, HELD);
+        if (got <= 0) return got < 0 && errno == EAGAIN ? 0 : -1;
+        end->start = 0, end->length = got;
+    }
+    ssize_t given = write(end->fd, end->held + end->start, end->length - end->start);
+    if (given < 0 && errno != EAGAIN) return -1;
+    if (given > 0) end->start += given;
+    end->is_out = end->start != end->length;
+    return given > 0 && !end->is_out;
+}
+
+static void serve(struct end *end) {
+    if (is_once) need(atomic_exchange(&end->is_served, 1) == 0, "told twice of what was asked for once");
+    pthread_mutex_lock(&end->lock);
+    int was_out = end->is_out, more = end->fd < 0 ? 0 : step(end);
+    while (more > 0 && is_edge) more = step(end);
+    int is_gone = end->fd < 0;
+    if (more < 0) drop(end);
+    atomic_store(&end->is_served, 0);
+    if (!is_gone && more >= 0 && (is_once || (!is_edge && end->is_out != was_out))) want(end, EPOLL_CTL_MOD);
+    pthread_mutex_unlock(&end->lock);
+}
+
+static void take_calls(void) {
+    int fd, one = 1;
+    while ((fd = accept4(listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
+        struct end *end = calloc(1, sizeof *end);
+        need(end != NULL, "memory");
+        end->fd = fd;
+        pthread_mutex_init(&end->lock, NULL);
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        want(end, EPOLL_CTL_ADD);
+    }
+    if (is_once) want(&listener, EPOLL_CTL_MOD);
+}
+
+static void *loop(void *argument) {
+    struct epoll_event events[4];
+    for (;;) {
+        int found = epoll_wait(set, events, 4, -1);
+        need(found > 0 || errno == EINTR, "epoll_wait");
+        for (int at = 0; at < found; at++) {
+            struct end *end = events[at].data.ptr;
+            if (end == &listener) take_calls();
+            else serve(end);
+        }
+    }
+    return argument;
+}
+
+static void fill(char *bytes, size_t length, unsigned *state) {
+    for (size_t at = 0; at < length; at++) {
+        *state = *state * 1664525 + 1013904223;
+        bytes[at] = *state >> 24;
+    }
+}
+
+struct parcel {
+    int fd;
+    const char *bytes;
+    size_t length;
+};
+
+static void *give(void *argument) {
+    struct parcel *parcel = argument;
+    for (size_t given = 0; given < parcel->length;) {
+        ssize_t sent = send(parcel->fd, parcel->bytes + given, parcel->length - given, 0);
+        need(sent > 0, "send");
+        given += sent;
+    }
+    return NULL;
+}
+
+static void get(int fd, const char *due, size_t length) {
+    static _Thread_local char bytes[64 << 10];
+    for (size_t got = 0; got < length;) {
+        size_t room = length - got < sizeof bytes ? length - got : sizeof bytes;
+        ssize_t received = recv(fd, bytes, room, 0);
+        need(received > 0, "recv");
+        need(memcmp(bytes, due + got, received) == 0, "other bytes came back");
+        got += received;
+    }
+}
+
+static void *talk(void *argument) {
+    unsigned state = *(unsigned *)argument;
+    char *bytes = malloc(LAST);
+    int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    need(connect(fd, (struct sockaddr *)&address, sizeof address) == 0, "connect");
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    size_t sum = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        size_t length = 1 + state % (round % 8 ? 200 : LONGEST);
+        fill(bytes, length, &state);
+        struct parcel parcel = {fd, bytes, length};
+        give(&parcel);
+        get(fd, bytes, length);
+        sum += length;
+    }
+    /* More than fits: the loop has to wait until it can write. */
+    pthread_t giver;
+    struct parcel parcel = {fd, bytes, LAST};
+    fill(bytes, LAST, &state);
+    need(pthread_create(&giver, NULL, give, &parcel) == 0, "a thread");
+    usleep(100000);
+    get(fd, bytes, LAST);
+    need(pthread_join(giver, NULL) == 0, "join");
+    sum += LAST;
+    need(shutdown(fd, SHUT_WR) == 0 && recv(fd, bytes, 1, 0) == 0, "an end");
+    /* What the kernel was given to send: the place in `struct tcp_info` of linux/tcp.h. */
+    char account[256];
+    socklen_t size = sizeof account;
+    unsigned long long sent = 0;
+    need(getsockopt(fd, IPPROTO_TCP, TCP_INFO, account, &size) == 0 && size >= 208, "the kernel's account");
+    memcpy(&sent, account + 200, 8);
+    close(fd);
+    free(bytes);
+    *(unsigned *)argument = sent > sum / 2;
+    return NULL;
+}
+
+int main(int count, char **words) {
+    need(count == 3, "loops KIND THREADS");
+    is_edge = strcmp(words[1], "edge") == 0 || strcmp(words[1], "once-edge") == 0;
+    is_once = strncmp(words[1], "once", 4) == 0;
+    set = epoll_create1(EPOLL_CLOEXEC);
+    if (strcmp(words[1], "uring") == 0) make_ring();
+    listener.fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    need(bind(listener.fd, (struct sockaddr *)&address, length) == 0 && listen(listener.fd, 50) == 0, "listen");
+    getsockname(listener.fd, (struct sockaddr *)&address, &length);
+    want(&listener, EPOLL_CTL_ADD);
+    pthread_t thread, clients[CLIENTS];
+    for (int at = 0; at < atoi(words[2]); at++) need(pthread_create(&thread, NULL, loop, NULL) == 0, "a thread");
+    unsigned seeds[CLIENTS], in_kernel = 0;
+    for (int at = 0; at < CLIENTS; at++) {
+        seeds[at] = at + 1;
+        need(pthread_create(&clients[at], NULL, talk, &seeds[at]) == 0, "a client");
+    }
+    for (int at = 0; at < CLIENTS; at++) {
+        need(pthread_join(clients[at], NULL) == 0, "join");
+        in_kernel += seeds[at];
+    }
+    return in_kernel > 0 ? 3 : 0;
+}
