@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use bywire_lab::ending::{Misuse, complain};
 use bywire_pairing::launch::{self, Launch};
-use bywire_pairing::protocol::{LOG_PATH_BYTES_MAX, LOG_VARIABLE, SPIN_VARIABLE};
+use bywire_pairing::protocol::{IO_URING_VARIABLE, LOG_PATH_BYTES_MAX, LOG_VARIABLE, SPIN_VARIABLE};
 use bywire_pairing::service::{Service, StartError};
 use bywire_pairing::status::{self, AskError};
 use bywire_pairing::user::Scope;
@@ -38,11 +38,12 @@ after their first calls. Everything else stays TCP as it was. The two are one us
 machine.
 
 Variables:
-  BYWIRE_LOG=FILE          adds a line to FILE for every connection that ends
-  BYWIRE_SOCKETS_SPIN=0    is --no-spin, and 1 is --spin
-  BYWIRE_PAIRING=SOCKET    is where `bywire pair` serves the machine
-  BYWIRE_PAIRING=          keeps to a service of your own
-  BYWIRE_RUNTIME_DIR=DIR   is where programs meet, instead of /run/bywire
+  BYWIRE_LOG=FILE            adds a line to FILE for every connection that ends
+  BYWIRE_SOCKETS_SPIN=0      is --no-spin, and 1 is --spin
+  BYWIRE_SOCKETS_IO_URING=1  is --io-uring
+  BYWIRE_PAIRING=SOCKET      is where `bywire pair` serves the machine
+  BYWIRE_PAIRING=            keeps to a service of your own
+  BYWIRE_RUNTIME_DIR=DIR     is where programs meet, instead of /run/bywire
 
 The end is the program's own; 127 where there is no such program, and 126 where it cannot be run.
 
@@ -64,6 +65,10 @@ pub struct RunArgs {
     /// Sleep at once
     #[arg(long)]
     no_spin: bool,
+    /// Let the program use io_uring: nothing of it is carried once it does. Otherwise it is refused, as most containers refuse
+    /// it, and event loops built on libuv do without
+    #[arg(long)]
+    io_uring: bool,
     /// When the program has ended, tell on standard error which connections were carried, which not and why, and the
     /// bytes of each way
     #[arg(long)]
@@ -91,12 +96,15 @@ impl RunArgs {
             }
             None => launch::find_library()?,
         };
-        check_spin().map_err(Misuse::of)?;
+        check_switch(SPIN_VARIABLE, "0 forbids to spin before sleeping, and 1 allows it")
+            .map_err(Misuse::of)?;
+        check_switch(IO_URING_VARIABLE, "1 lets the program use io_uring, and 0 does not")
+            .map_err(Misuse::of)?;
         let log = log().map_err(Misuse::of)?;
         let directory = own_directory()?;
         let account = self.explain.then(|| Account::open(log.clone(), &directory)).transpose()?;
         let log = account.as_ref().map(|account| account.path().to_owned()).or(log);
-        let launch = served(Launch::new(&directory, &library)?.spin(spin).log(log))?;
+        let launch = served(Launch::new(&directory, &library)?.spin(spin).io_uring(self.io_uring).log(log))?;
         let [program, arguments @ ..] = &self.program[..] else { bail!("no program is named") };
         let mut command = Command::new(program);
         launch.prepare(command.args(arguments));
@@ -109,12 +117,11 @@ impl RunArgs {
 }
 
 /// The library would say nothing of a word that it does not know.
-fn check_spin() -> Result<()> {
-    match std::env::var_os(SPIN_VARIABLE) {
-        Some(word) if !["", "0", "1"].iter().any(|known| word == *known) => bail!(
-            "{SPIN_VARIABLE}={} means nothing: 0 forbids to spin before sleeping, and 1 allows it",
-            word.display()
-        ),
+fn check_switch(variable: &str, meaning: &str) -> Result<()> {
+    match std::env::var_os(variable) {
+        Some(word) if !["", "0", "1"].iter().any(|known| word == *known) => {
+            bail!("{variable}={} means nothing: {meaning}", word.display())
+        }
         _ => Ok(()),
     }
 }

@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::protocol::{CORES_VARIABLE, LOG_VARIABLE, SERVICE_VARIABLE, SPIN_VARIABLE};
+use crate::protocol::{CORES_VARIABLE, IO_URING_VARIABLE, LOG_VARIABLE, SERVICE_VARIABLE, SPIN_VARIABLE};
 
 /// The subcommand of whoever uses this that is the pairing service: it says [`READY`] once it listens.
 pub const SERVICE: &str = "__pairing";
@@ -70,6 +70,7 @@ pub struct Launch {
     service: PathBuf,
     cores: PathBuf,
     spin: Option<bool>,
+    has_io_uring: bool,
     log: Option<PathBuf>,
 }
 
@@ -85,6 +86,7 @@ impl Launch {
             service: directory.join("pairing"),
             cores: directory.join("pairing.cores"),
             spin: None,
+            has_io_uring: false,
             log: None,
         })
     }
@@ -92,6 +94,11 @@ impl Launch {
     /// Allows or forbids the library to spin before it sleeps; by itself it spins a bounded time where it may.
     pub fn spin(self, spin: Option<bool>) -> Self {
         Self { spin, ..self }
+    }
+
+    /// Lets the program use io_uring: it is not carried once it does. Otherwise the environment decides.
+    pub fn io_uring(self, has_io_uring: bool) -> Self {
+        Self { has_io_uring, ..self }
     }
 
     /// Lets the library write what it does to a file.
@@ -119,6 +126,9 @@ impl Launch {
         command.env(PRELOAD, value).env(SERVICE_VARIABLE, &self.service).env(CORES_VARIABLE, &self.cores);
         if let Some(spin) = self.spin {
             command.env(SPIN_VARIABLE, if spin { "1" } else { "0" });
+        }
+        if self.has_io_uring {
+            command.env(IO_URING_VARIABLE, "1");
         }
         if let Some(log) = &self.log {
             command.env(LOG_VARIABLE, log);

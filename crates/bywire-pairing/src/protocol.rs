@@ -8,6 +8,8 @@ pub const VERSION: u64 = 0x6277_7000_0000_0002;
 pub const SERVICE_VARIABLE: &str = "BYWIRE_SOCKETS_SERVICE";
 /// `0`: the library never spins before it sleeps.
 pub const SPIN_VARIABLE: &str = "BYWIRE_SOCKETS_SPIN";
+/// `1`: programs may use io_uring, and are not carried once they do.
+pub const IO_URING_VARIABLE: &str = "BYWIRE_SOCKETS_IO_URING";
 /// The file with the tokens of those who spin, which all programs of one user share.
 pub const CORES_VARIABLE: &str = "BYWIRE_SOCKETS_CORES";
 /// The file that the library adds a line to for whatever becomes of a connection.

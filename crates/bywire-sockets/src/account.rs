@@ -51,6 +51,7 @@ pub fn fate(socket: &Socket) -> Option<Fate> {
     let calls = record.calls.load(Ordering::Relaxed);
     let reason = match (never.checked_sub(1).and_then(Reason::of), stage) {
         (Some(reason), _) => reason,
+        (None, stage::PLAIN) if let Some(reason) = offer::given_up() => reason,
         (None, stage::WAITING) if has_waited(record) => Reason::Plain,
         (None, stage::PAIRED) if calls >= TRIES_MIN => Reason::Waiting,
         (None, stage::PLAIN) if calls == 0 => Reason::Shared,

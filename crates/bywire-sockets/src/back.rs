@@ -16,7 +16,7 @@ const KERNEL_PATIENCE_NS: u64 = 10_000_000_000;
 
 /// Everything that this program has goes back to the kernel, and nothing of it is carried from here on.
 pub fn all_to_kernel(reason: Reason) {
-    offer::give_up();
+    offer::give_up(reason);
     errno::keep(|| {
         table::each(|fd, meaning| {
             if matches!(meaning, Meaning::Socket(_)) {

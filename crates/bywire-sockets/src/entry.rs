@@ -8,6 +8,7 @@
 mod data;
 mod descriptor;
 mod program;
+mod rings;
 mod standing;
 mod waiting;
 

@@ -32,6 +32,7 @@ mod process;
 mod ready;
 mod real;
 mod receive;
+mod rings;
 mod sanitizer;
 mod select;
 mod send;

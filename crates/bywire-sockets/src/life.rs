@@ -10,7 +10,9 @@ use bywire_ring::stream::{HALF, News};
 
 use crate::carry::{self, SHUT, SHUT_SENDING};
 use crate::table::{self, Leaving, Meaning, STREAM, Socket};
-use crate::{account, arena, bell, errno, kernel, lock, log, offer, process, real, sanitizer, signals, spin};
+use crate::{
+    account, arena, bell, errno, kernel, lock, log, offer, process, real, rings, sanitizer, signals, spin,
+};
 
 /// How long a program that starts another one waits for its connections to come back.
 const EXEC_PATIENCE_NS: u64 = 1_000_000_000;
@@ -42,6 +44,10 @@ pub fn begin() {
         let calls = (!calls.is_null()).then(|| CStr::from_ptr(calls));
         let calls = calls.and_then(|text| text.to_str().ok()?.parse().ok());
         offer::configure(CStr::from_ptr(path).to_bytes(), calls);
+        let rings = libc::getenv(c"BYWIRE_SOCKETS_IO_URING".as_ptr());
+        if !rings.is_null() && CStr::from_ptr(rings) == c"1" {
+            rings::keep();
+        }
         arena::found();
         mark();
         let spins = libc::getenv(c"BYWIRE_SOCKETS_SPIN".as_ptr());

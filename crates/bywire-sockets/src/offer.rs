@@ -2,7 +2,7 @@
 
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use bywire_pairing::protocol::{Kind, PACKET_BYTES, PATIENCE_MS, Packet, VERSION, Verdict};
 use bywire_pairing::reason::Reason;
@@ -15,6 +15,8 @@ use crate::{bell, epoll, errno, kernel, real, table};
 
 /// After so many calls that moved data a connection is worth an offer.
 static CALLS_MIN: AtomicU32 = AtomicU32::new(8);
+/// Why nothing more is offered, plus one.
+static GIVEN_UP: AtomicU8 = AtomicU8::new(0);
 /// How long a service that does not answer is left alone.
 const REST_NS: u64 = 1_000_000_000;
 /// Answers are looked for once in so many calls on whatever waits for one: a few more are all that the service sends to
@@ -52,9 +54,15 @@ pub fn configure(path: &[u8], calls_min: Option<u32>) {
     PATH_BYTES.store(path.len(), Ordering::Release);
 }
 
-/// Nothing of this program is carried from here on.
-pub fn give_up() {
+/// Nothing of this program is carried from here on, for this reason.
+pub fn give_up(reason: Reason) {
+    GIVEN_UP.store(reason as u8 + 1, Ordering::Relaxed);
     CALLS_MIN.store(u32::MAX, Ordering::Relaxed);
+}
+
+/// Why nothing of this program is carried any more.
+pub fn given_up() -> Option<Reason> {
+    GIVEN_UP.load(Ordering::Relaxed).checked_sub(1).and_then(Reason::of)
 }
 
 /// Can anything be carried at all?

@@ -1,8 +1,9 @@
 /* An event loop of each kind, which gives every byte back, and clients that check each: `loops KIND THREADS`. KIND is
- * level, edge, once, once-edge, or uring: the set is then changed through io_uring where the kernel lets it, as libuv
- * does. Prints "ring" where it did. Ends with 0 if all went well, and with 3 if most bytes went through the kernel. */
+ * level, edge, once, once-edge, or uring and liburing: the set is then changed through io_uring where that is there, as
+ * libuv does; in the second case liburing makes the ring. Prints "ring" where there is one, and "absent" without liburing. Ends with 0 if all went well, and with 3 if most bytes went through the kernel. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <linux/io_uring.h>
 #include <netinet/in.h>
@@ -44,10 +45,24 @@ static void need(int is_well, const char *what) {
     }
 }
 
+static int setup_by_liburing(struct io_uring_params *given) {
+    int (*setup)(unsigned, struct io_uring_params *) = NULL;
+    if (dlopen("liburing.so.2", RTLD_NOW | RTLD_GLOBAL)) setup = dlsym(RTLD_DEFAULT, "io_uring_setup");
+    if (!setup) {
+        puts("absent");
+        fflush(stdout);
+        errno = ENOSYS;
+        return -1;
+    }
+    int made = setup(64, given);
+    errno = made < 0 ? -made : 0;
+    return made;
+}
+
 /* A ring, as libuv makes one; none where it is refused. */
-static void make_ring(void) {
+static void make_ring(int by_liburing) {
     struct io_uring_params given = {0};
-    ring = syscall(SYS_io_uring_setup, 64, &given);
+    ring = by_liburing ? setup_by_liburing(&given) : syscall(SYS_io_uring_setup, 64, &given);
     if (ring < 0) {
         need(errno == EPERM || errno == ENOSYS, "io_uring_setup");
         return;
@@ -229,7 +244,8 @@ int main(int count, char **words) {
     is_edge = strcmp(words[1], "edge") == 0 || strcmp(words[1], "once-edge") == 0;
     is_once = strncmp(words[1], "once", 4) == 0;
     set = epoll_create1(EPOLL_CLOEXEC);
-    if (strcmp(words[1], "uring") == 0) make_ring();
+    int by_liburing = strcmp(words[1], "liburing") == 0;
+    if (by_liburing || strcmp(words[1], "uring") == 0) make_ring(by_liburing);
     listener.fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t length = sizeof address;

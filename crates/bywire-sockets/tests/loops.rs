@@ -2,6 +2,7 @@
 
 mod world;
 
+use bywire_pairing::reason::Reason;
 use world::{Running, World};
 
 /// Ends that most of whose bytes have left the kernel, both of each connection in one program.
@@ -10,18 +11,26 @@ const ENDS: u64 = 6;
 const BY_TCP: i32 = 3;
 
 /// Runs a loop, with the library or without: its code and what it said.
-fn runs(words: &[&str], is_carried: bool) -> Option<(Option<i32>, String, World)> {
+fn runs(words: &[&str], is_carried: bool, keeps_rings: bool) -> Option<(Option<i32>, String, World)> {
     let world = World::new();
     let program = world.compiled("loops.c", "loops", &["-pthread"])?;
-    let mut running = Running::start(world.command(program, is_carried.then_some(4)).args(words));
+    let mut command = world.command(program, is_carried.then_some(4));
+    if keeps_rings {
+        command.env("BYWIRE_SOCKETS_IO_URING", "1");
+    }
+    let mut running = Running::start(command.args(words));
     let code = running.end().code();
     Some((code, running.rest(), world))
 }
 
 fn is_carried(words: &[&str]) {
-    let Some((code, said, _)) = runs(words, false) else { return };
-    assert_eq!((code, said.as_str()), (Some(BY_TCP), ""), "{words:?} without the library");
-    let Some((code, said, world)) = runs(words, true) else { return };
+    let Some((code, said, _)) = runs(words, false, false) else { return };
+    assert_eq!(code, Some(BY_TCP), "{words:?} without the library: {said}");
+    if said == "absent\n" {
+        println!("not run: {words:?} needs liburing.so.2");
+        return;
+    }
+    let Some((code, said, world)) = runs(words, true, false) else { return };
     assert_eq!((code, said.as_str()), (Some(0), ""), "{words:?}: {:?}", world.status());
     assert_eq!(world.status().carried_ever, ENDS, "{words:?}: {:?}", world.status());
 }
@@ -48,4 +57,24 @@ fn loops_that_are_told_once_are_carried() {
 fn loops_that_are_told_once_by_edge_are_carried() {
     is_carried(&["once-edge", "1"]);
     is_carried(&["once-edge", "4"]);
+}
+
+#[test]
+fn a_loop_that_asks_for_io_uring_is_refused_it_and_carried() {
+    is_carried(&["uring", "1"]);
+    is_carried(&["liburing", "1"]);
+}
+
+#[test]
+fn a_loop_that_is_let_have_io_uring_stays_in_tcp_and_is_told_so() {
+    for kind in ["uring", "liburing"] {
+        let Some((code, said, world)) = runs(&[kind, "1"], true, true) else { return };
+        if said != "ring\n" {
+            println!("not run: this kernel refuses io_uring itself, or there is no liburing.so.2");
+            continue;
+        }
+        assert_eq!(code, Some(BY_TCP), "{kind}: {:?}", world.status());
+        let reasons = world.status().not_carried;
+        assert_eq!(reasons, [(Reason::IoUring, 2 * ENDS)], "{kind}: {:?}", world.status());
+    }
 }

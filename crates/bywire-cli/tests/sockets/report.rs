@@ -227,6 +227,7 @@ fn what_is_set_wrongly_is_refused_before_the_program_starts() {
     let (directory, long) = (fabric.place(""), fabric.place(&"long".repeat(80)));
     for (variable, value, wanted) in [
         ("BYWIRE_SOCKETS_SPIN", "perhaps", "0 forbids to spin before sleeping, and 1 allows it"),
+        ("BYWIRE_SOCKETS_IO_URING", "yes", "1 lets the program use io_uring"),
         ("BYWIRE_LOG", &directory, "name a file that you may write, or a new one"),
         ("BYWIRE_LOG", &link, "name a file that you may write, or a new one"),
         ("BYWIRE_LOG", "/no/such/log", "name a file that you may write, or a new one"),
@@ -243,6 +244,8 @@ fn what_is_set_wrongly_is_refused_before_the_program_starts() {
         ("BYWIRE_SOCKETS_SPIN", ""),
         ("BYWIRE_SOCKETS_SPIN", "0"),
         ("BYWIRE_SOCKETS_SPIN", "1"),
+        ("BYWIRE_SOCKETS_IO_URING", "0"),
+        ("BYWIRE_SOCKETS_IO_URING", "1"),
         ("BYWIRE_LOG", ""),
         ("BYWIRE_LOG", "/dev/null"),
         ("BYWIRE_LOG", &fabric.place("log")),

@@ -2,12 +2,11 @@
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 
-use bywire_pairing::reason::Reason;
 use libc::pid_t;
 
 use super::take_over;
 use super::{data, descriptor, waiting};
-use crate::{back, errno, life, offer, real, signals};
+use crate::{errno, life, offer, real, rings, signals};
 
 const SYS_EPOLL_PWAIT2: c_long = 441;
 
@@ -274,9 +273,11 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
                 real()
             }
             libc::SYS_io_uring_setup => {
-                // Rings of the kernel's own may be given any descriptor, and nobody sees it.
-                back::all_to_kernel(Reason::IoUring);
-                real()
+                if rings::permit() {
+                    real()
+                } else {
+                    errno::fail(rings::REFUSED) as c_long
+                }
             }
             _ => real(),
         }
