@@ -110,8 +110,11 @@ const DESCRIPTOR_COMMANDS: [i32; 7] = [
     libc::F_GET_SEALS,
 ];
 
+/// Not yet in `libc`; the same on every architecture.
+const SYS_CACHESTAT: i64 = 451;
+
 /// What carrying frames and meeting other ports takes.
-const CALLS: [i64; 58] = [
+const CALLS: [i64; 59] = [
     // Frames.
     libc::SYS_read,
     libc::SYS_readv,
@@ -159,6 +162,7 @@ const CALLS: [i64; 58] = [
     libc::SYS_unlinkat,
     // Memory, ours and shared.
     libc::SYS_brk,
+    SYS_CACHESTAT,
     libc::SYS_fallocate,
     libc::SYS_fstat,
     libc::SYS_ftruncate,

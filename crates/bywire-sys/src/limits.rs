@@ -1,4 +1,4 @@
-//! Descriptor limits.
+//! Limits of descriptors and of the lengths of files.
 
 use std::os::fd::OwnedFd;
 
@@ -23,6 +23,11 @@ pub fn raise_descriptor_limit(needed: u64) -> Result<(), Errno> {
 /// The soft limit of open descriptors now.
 pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// May a file of this process become so long? One that becomes too long ends the process by a signal, memory files too.
+pub fn may_file_have(length_bytes: u64) -> bool {
+    getrlimit(Resource::Fsize).current.is_none_or(|current| current >= length_bytes)
 }
 
 /// A descriptor held only so that it can be closed when there are no others left.

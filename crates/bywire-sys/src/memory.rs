@@ -12,6 +12,8 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use crate::limits;
+
 /// Seals that a reader insists on: fixed size, no writers beside the creator's own mapping.
 const READER_SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
@@ -62,10 +64,15 @@ impl Mapping {
     /// Every page is allocated now, so that memory that runs out is an error here and not a signal later.
     ///
     /// # Errors
-    /// What the kernel said: [`Errno::NOSPC`] or [`Errno::NOMEM`] without memory, [`Errno::MFILE`] without descriptors.
+    /// What the kernel said: [`Errno::NOSPC`] or [`Errno::NOMEM`] without memory, [`Errno::MFILE`] without descriptors;
+    /// [`Errno::FBIG`] where the process may have no file of this length.
     pub fn create(name: &str, length_bytes: usize) -> Result<(Self, OwnedFd), Errno> {
         let file = memfd(name)?;
         let length = u64::try_from(length_bytes).map_err(|_| Errno::INVAL)?;
+        // A file that becomes too long ends the process by SIGXFSZ, and memory files count.
+        if !limits::may_file_have(length) {
+            return Err(Errno::FBIG);
+        }
         rustix::fs::ftruncate(&file, length)?;
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, length)?;
         let mapping = Self::map(&file, length_bytes, true)?;
@@ -89,7 +96,7 @@ impl Mapping {
         }
         // A hole's first read could raise SIGBUS for want of memory, and filling it would be at our cost.
         // An honest creator has left none, and the seals forbid punching new ones.
-        if u64::try_from(found.st_blocks).unwrap_or(0) * 512 < length_bytes as u64 {
+        if !has_no_holes(file, length_bytes as u64)? {
             return Err(OfferError::Holes);
         }
         Ok(Self::map(file, length_bytes, false)?)
@@ -137,6 +144,56 @@ impl Drop for Mapping {
         // `self` for as long as it uses the address.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr(), self.length_bytes) };
     }
+}
+
+/// Has a file with a reader's seals memory behind every byte up to its end? What lies behind the end does not count.
+fn has_no_holes(file: &impl AsFd, length_bytes: u64) -> Result<bool, Errno> {
+    match allocated_pages(file, length_bytes) {
+        Ok(pages) => Ok(pages >= length_bytes.div_ceil(rustix::param::page_size() as u64)),
+        // Older kernels, and sandboxes that do not know the call. A descriptor that may not be asked for want of rights
+        // is no descriptor of an honest creator, and cannot be truncated either.
+        Err(Errno::NOSYS | Errno::PERM) => has_no_holes_by_truncation(file, length_bytes),
+        // Memory in huge pages.
+        Err(Errno::OPNOTSUPP) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// How many pages of a memory file's first bytes are in memory or swapped out. Takes no lock of the file's, which its
+/// creator could hold.
+fn allocated_pages(file: &impl AsFd, length_bytes: u64) -> Result<u64, Errno> {
+    /// The same on every architecture; Linux 6.5.
+    const SYS_CACHESTAT: libc::c_long = 451;
+    /// `struct cachestat`: in memory, dirty, being written, swapped out, swapped out recently.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Pages([u64; 5]);
+    let range = [0u64, length_bytes];
+    let mut pages = Pages::default();
+    // SAFETY: `struct cachestat_range` is two words and `struct cachestat` five; both live until the call is over, and the
+    // descriptor is borrowed for as long.
+    let result = unsafe {
+        libc::syscall(
+            SYS_CACHESTAT,
+            std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()),
+            range.as_ptr(),
+            &raw mut pages,
+            0,
+        )
+    };
+    if result == 0 { Ok(pages.0[0] + pages.0[3]) } else { Err(last_error()) }
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// The same by an `ftruncate` to the length that the file has: it frees what lies behind the end, and the seals keep
+/// anything from being put there again. What is counted then lies before it.
+fn has_no_holes_by_truncation(file: &impl AsFd, length_bytes: u64) -> Result<bool, Errno> {
+    rustix::fs::ftruncate(file, length_bytes)?;
+    let found = rustix::fs::fstat(file)?;
+    Ok(u64::try_from(found.st_blocks).unwrap_or(0) * 512 >= length_bytes)
 }
 
 fn memfd(name: &str) -> Result<OwnedFd, Errno> {
@@ -188,5 +245,28 @@ mod tests {
         assert_eq!(Mapping::accept(&sparse, 1 << 36).err(), Some(OfferError::Holes));
         let (pipe, _other) = rustix::pipe::pipe().expect("pipe");
         assert_eq!(Mapping::accept(&pipe, 4096).err(), Some(OfferError::Unsealed));
+    }
+
+    /// Blocks behind the end count among a file's, and go with the next `ftruncate` to the length that it has.
+    #[test]
+    fn blocks_behind_the_end_stand_for_none_that_are_missing_before_it() {
+        const LENGTH: u64 = 1 << 20;
+        let holed = |behind: u64, first: u64| {
+            let file = memfd("bywire-test").expect("memfd");
+            rustix::fs::ftruncate(&file, LENGTH).expect("ftruncate");
+            rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, LENGTH, behind).expect("behind the end");
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), first, LENGTH - first).expect("before it");
+            rustix::fs::fcntl_add_seals(&file, READER_SEALS).expect("seals");
+            file
+        };
+        let accept = |file: &OwnedFd| Mapping::accept(file, LENGTH as usize).map(drop);
+        assert_eq!(accept(&holed(4096, 0)), Ok(()), "what lies behind the end harms nobody");
+        for file in [holed(4096, 4096), holed(LENGTH, LENGTH / 2), holed(2 * LENGTH, LENGTH - 4096)] {
+            let blocks = |file: &OwnedFd| rustix::fs::fstat(file).expect("fstat").st_blocks as u64 * 512;
+            assert!(blocks(&file) >= LENGTH, "the sum looks right");
+            assert_eq!(accept(&file), Err(OfferError::Holes));
+            assert_eq!(has_no_holes_by_truncation(&file, LENGTH), Ok(false), "as older kernels are asked");
+        }
+        assert_eq!(has_no_holes_by_truncation(&holed(4096, 0), LENGTH), Ok(true));
     }
 }

@@ -6,6 +6,24 @@ use bywire_sys::Errno;
 
 use crate::address::PortName;
 
+/// What the one who reads an error can do about it, where that is known.
+fn help(cause: Errno) -> &'static str {
+    match cause {
+        Errno::MFILE => ": raise this process's limit of descriptors (`ulimit -n`), or close some",
+        Errno::NFILE => ": the machine has as many open files as it allows (`fs.file-max`)",
+        Errno::FBIG => {
+            ": raise this process's limit of file lengths (`ulimit -f`), which holds for memory as well"
+        }
+        Errno::NOMEM | Errno::NOSPC => ": this process, its control group or the machine has no memory left",
+        _ => "",
+    }
+}
+
+/// Is something wanting that is wanting in every directory?
+pub(crate) fn is_want(cause: Errno) -> bool {
+    matches!(cause, Errno::MFILE | Errno::NFILE | Errno::FBIG | Errno::NOMEM | Errno::NOBUFS)
+}
+
 /// A text that is no address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
@@ -44,7 +62,7 @@ pub enum OpenError {
     #[error("another process has held the lock of the runtime directory for two seconds: try again")]
     Locked,
     /// Descriptors or memory have run out, or the kernel lacks something.
-    #[error("the system refused: {0}")]
+    #[error("the system refused: {0}{help}", help = help(*.0))]
     System(Errno),
 }
 
@@ -77,7 +95,7 @@ pub enum ConnectError {
     #[error("this port belongs to the parent process: open one here")]
     Forked,
     /// Descriptors or memory have run out.
-    #[error("the system refused: {0}")]
+    #[error("the system refused: {0}{help}", help = help(*.0))]
     System(Errno),
 }
 
@@ -188,7 +206,7 @@ pub enum WaitError {
     #[error("this port belongs to the parent process: open one here")]
     Forked,
     /// The kernel refused to wait.
-    #[error("the system refused: {0}")]
+    #[error("the system refused: {0}{help}", help = help(*.0))]
     System(Errno),
 }
 
@@ -209,6 +227,6 @@ pub enum LendError {
     #[error(transparent)]
     Send(#[from] SendError),
     /// Descriptors or memory have run out.
-    #[error("the system refused: {0}")]
+    #[error("the system refused: {0}{help}", help = help(*.0))]
     System(Errno),
 }

@@ -12,7 +12,7 @@ use bywire_sys::directory;
 use bywire_sys::socket::{Credentials, Listener, Socket};
 
 use crate::address::PortName;
-use crate::error::OpenError;
+use crate::error::{OpenError, is_want};
 use crate::options::Admit;
 
 /// How long a claim waits for the directory's lock.
@@ -59,12 +59,22 @@ impl RuntimeDirectory {
         };
         let mut failure = OpenError::System(Errno::NOENT);
         for path in candidates {
-            match directory::prepare(&path) {
-                Ok(()) => return Ok(Self { path }),
-                Err(cause) => failure = OpenError::RuntimeDirectory { path, cause },
+            let candidate = Self { path };
+            match directory::prepare(&candidate.path) {
+                Ok(()) => return Ok(candidate),
+                Err(cause) => failure = candidate.unusable(cause),
             }
         }
         Err(failure)
+    }
+
+    /// It cannot be used, unless what is wanting is wanting anywhere.
+    fn unusable(&self, cause: Errno) -> OpenError {
+        if is_want(cause) {
+            OpenError::System(cause)
+        } else {
+            OpenError::RuntimeDirectory { path: self.path.clone(), cause }
+        }
     }
 
     /// The socket of a port.
@@ -114,7 +124,7 @@ impl RuntimeDirectory {
     }
 
     fn try_claim_name(&self, name: &PortName, admit: Admit) -> Result<Claim, OpenError> {
-        let unusable = |cause| OpenError::RuntimeDirectory { path: self.path.clone(), cause };
+        let unusable = |cause| self.unusable(cause);
         let mut random = [0; 8];
         bywire_sys::process::random(&mut random).map_err(OpenError::System)?;
         let temporary = self.path.join(format!(".{:016x}.new", u64::from_ne_bytes(random)));
@@ -140,7 +150,7 @@ impl RuntimeDirectory {
     /// Moves a fresh socket to its name: at once where the name is free, else under this user's lock of the directory
     /// when the socket there turns out to be dead.
     fn place(&self, temporary: &Path, path: &Path, name: &PortName) -> Result<(), OpenError> {
-        let unusable = |cause| OpenError::RuntimeDirectory { path: self.path.clone(), cause };
+        let unusable = |cause| self.unusable(cause);
         let mut lock = None;
         loop {
             match directory::rename_if_free(temporary, path) {
@@ -206,7 +216,7 @@ impl RuntimeDirectory {
                     std::thread::sleep(Duration::from_millis(1))
                 }
                 Err(Errno::AGAIN) => return Err(OpenError::Locked),
-                Err(cause) => return Err(OpenError::RuntimeDirectory { path: self.path.clone(), cause }),
+                Err(cause) => return Err(self.unusable(cause)),
             }
         }
     }

@@ -24,7 +24,7 @@ static SPAWNING: Mutex<()> = Mutex::new(());
 #[test]
 #[ignore = "a role for the other tests of this file, which start it themselves"]
 fn actor() {
-    play(&[("starved", starved)]);
+    play(&[("starved", starved), ("scarce", scarce)]);
 }
 
 /// A put is known in two places while it is under way: it must not be completed from both.
@@ -374,6 +374,7 @@ fn starved(stage: &mut Stage) {
     let (resource, limit) = match what.as_str() {
         "descriptors" => (Resource::Nofile, used),
         "memory" => (Resource::As, pages * 4096 + (1 << 20)),
+        "files" => (Resource::Fsize, 1024),
         other => panic!("no limit of {other}"),
     };
     rustix::process::setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })
@@ -398,6 +399,23 @@ fn starved(stage: &mut Stage) {
             Some(Event::Message(message)) => port.send(peer, Priority::Low, &message.payload).expect("room"),
             Some(Event::Disconnected { peer: gone, .. }) if gone == peer => return,
             _ => {}
+        }
+    }
+}
+
+/// Opens a port with no descriptor left, with one, with two, and so on until it succeeds; says how each went.
+fn scarce(stage: &mut Stage) {
+    let used = std::fs::read_dir("/proc/self/fd").expect("procfs").count() as u64;
+    let limit = Some(used + 32);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).expect("lower");
+    let mut filler: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    loop {
+        match Port::open(PortOptions { name: Some("scarce".parse().expect("a name")), ..stage.options() }) {
+            Ok(_) => return stage.tell(format!("{} left", filler.len())),
+            Err(error) => stage.tell(error),
+        }
+        if filler.pop().is_none() {
+            return;
         }
     }
 }
@@ -469,10 +487,47 @@ fn without_descriptors_calls_say_so_and_connections_go_on() {
     assert!(!place.path().join("more.port").exists(), "a port that was not opened has no name");
 }
 
+/// Another runtime directory would not help.
+#[test]
+fn whichever_descriptor_is_the_first_that_lacks_the_error_says_that_descriptors_do() {
+    let place = Place::new();
+    let mut actor = {
+        let _alone = SPAWNING.lock().unwrap_or_else(PoisonError::into_inner);
+        Actor::start("scarce", place.path(), &[])
+    };
+    let mut lines = Vec::new();
+    while let Some(line) = actor.hear() {
+        lines.push(line);
+    }
+    let last = lines.pop().expect("an outcome");
+    assert!(last.ends_with(" left"), "{last}");
+    assert!(lines.len() > 4, "several descriptors are needed: {lines:?}");
+    for line in lines {
+        assert_eq!(line, OpenError::System(Errno::MFILE).to_string());
+        assert!(line.contains("ulimit -n"), "{line}");
+    }
+}
+
 #[test]
 fn without_memory_calls_say_so_and_connections_go_on() {
     let (place, mut rich, peer, _actor, lines) = starve("memory");
     assert_eq!(lines[2], format!("Some({:?})", LendError::System(Errno::NOMEM)));
     still_talks(&mut rich, peer);
     drop(place);
+}
+
+/// Files of memory count for the limit, and whoever makes one longer is sent a signal that ends a program.
+#[test]
+fn under_a_limit_of_file_lengths_calls_say_so_and_a_client_ends_no_server() {
+    let (place, mut rich, peer, _actor, lines) = starve("files");
+    let fbig = |error: &dyn std::fmt::Debug| format!("Some({error:?})");
+    assert_eq!(lines[0], fbig(&OpenError::System(Errno::FBIG)));
+    assert_eq!(lines[1], fbig(&ConnectError::System(Errno::FBIG)));
+    assert_eq!(lines[2], fbig(&LendError::System(Errno::FBIG)));
+    assert!(OpenError::System(Errno::FBIG).to_string().contains("ulimit -f"), "it says what helps");
+    still_talks(&mut rich, peer);
+    let mut stranger = place.open(place.options());
+    let refused = stranger.connect(&Address::local("starved".parse::<PortName>().expect("a name")), MINUTE);
+    assert_eq!(refused, Err(ConnectError::Refused(Refusal::NoResources)));
+    still_talks(&mut rich, peer);
 }
