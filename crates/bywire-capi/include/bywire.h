@@ -39,6 +39,8 @@ typedef enum {
   BW_ERROR_FORKED = -4,
   /* Something that this version of the interface has no code for. */
   BW_ERROR_UNKNOWN = -5,
+  /* Another thread is inside a call on this port, which belongs to one thread at a time. */
+  BW_ERROR_THREADS = -6,
   /* The part of an address before the slash is no node's name. */
   BW_ERROR_ADDRESS_NODE = -10,
   /* A port's name or number is none. */
@@ -65,6 +67,8 @@ typedef enum {
   BW_ERROR_OWN_PORT = -34,
   /* This port has as many peers as its options allow. */
   BW_ERROR_TOO_MANY_PEERS = -35,
+  /* The other end's user keeps too much memory of connections that have ended. */
+  BW_ERROR_MEMORY_KEPT = -36,
   /* The other end speaks another version of the protocol. */
   BW_ERROR_REFUSED_VERSION = -40,
   /* The other end has as many peers as it allows. */
@@ -77,6 +81,8 @@ typedef enum {
   BW_ERROR_REFUSED_NO_RESOURCES = -44,
   /* The other end closed the connection before it was made. */
   BW_ERROR_REFUSED_CLOSED = -45,
+  /* Programs of this user keep too much of the other end's memory from connections that have ended. */
+  BW_ERROR_REFUSED_MEMORY_KEPT = -46,
   /* No room towards that peer now. */
   BW_ERROR_FULL = -50,
   /* All send tokens of this priority are out. */
@@ -145,7 +151,9 @@ typedef enum {
 typedef enum {
   /* Nothing; the event is all zeros otherwise. */
   BW_EVENT_NONE = 0,
-  /* A message: `peer`, `priority`, `data`, `length_bytes`, and `buffer` if it lies in posted memory. */
+  /* A message: `peer`, `priority`, `data`, `length_bytes`, and `buffer` if it lies in posted memory. A long one does,
+     except of a peer that has ended: what was whole in its ring comes without a posted buffer as well, in memory of
+     the library's own. */
   BW_EVENT_MESSAGE = 1,
   /* A datagram: as for a message. */
   BW_EVENT_DATAGRAM = 2,
@@ -224,7 +232,8 @@ typedef struct {
   uint32_t admit_group;
   /* 1: check every payload end to end with CRC32C, in both directions; on as soon as either end wants it. */
   uint32_t integrity;
-  /* Asynchronous transfers that may be outstanding, for each priority (1 to 256). */
+  /* Asynchronous transfers that may be outstanding, for each priority (1 to 256). A token is free as soon as its completion
+     is queued, so a program that does not take its events has any number of completions waiting. */
   uint32_t send_tokens;
   /* Receive buffers that may be posted, for each priority. */
   uint32_t receive_tokens;
@@ -307,7 +316,7 @@ typedef struct {
 typedef uint64_t bw_key_t;
 
 /* Every code. */
-#define bw_error_t_ALL { BW_OK, BW_ERROR_ARGUMENT, BW_ERROR_PANIC, BW_ERROR_SYSTEM, BW_ERROR_FORKED, BW_ERROR_UNKNOWN, BW_ERROR_ADDRESS_NODE, BW_ERROR_ADDRESS_PORT, BW_ERROR_IN_USE, BW_ERROR_FOREIGN, BW_ERROR_OPTION, BW_ERROR_RUNTIME_DIRECTORY, BW_ERROR_LOCKED, BW_ERROR_UNKNOWN_NODE, BW_ERROR_NO_PORT, BW_ERROR_NOT_ADMITTED, BW_ERROR_TIMED_OUT, BW_ERROR_OWN_PORT, BW_ERROR_TOO_MANY_PEERS, BW_ERROR_REFUSED_VERSION, BW_ERROR_REFUSED_TOO_MANY_PEERS, BW_ERROR_REFUSED_UNVERIFIED, BW_ERROR_REFUSED_BAD_OFFER, BW_ERROR_REFUSED_NO_RESOURCES, BW_ERROR_REFUSED_CLOSED, BW_ERROR_FULL, BW_ERROR_NO_TOKEN, BW_ERROR_TOO_LONG, BW_ERROR_NO_PEER, BW_ERROR_CONNECTING, BW_ERROR_DROPPED, BW_ERROR_NO_RECEIVE_TOKEN, BW_ERROR_GONE_CLOSED, BW_ERROR_GONE_DIED, BW_ERROR_GONE_BROKEN, BW_ERROR_GONE_CORRUPTED, BW_ERROR_GONE_HERE, BW_ERROR_BAD_KEY, BW_ERROR_NO_RIGHT, BW_ERROR_OUT_OF_RANGE, BW_ERROR_NO_BLOCK, BW_ERROR_OTHER_PEER, BW_ERROR_HEAP_SIZE, }
+#define bw_error_t_ALL { BW_OK, BW_ERROR_ARGUMENT, BW_ERROR_PANIC, BW_ERROR_SYSTEM, BW_ERROR_FORKED, BW_ERROR_UNKNOWN, BW_ERROR_THREADS, BW_ERROR_ADDRESS_NODE, BW_ERROR_ADDRESS_PORT, BW_ERROR_IN_USE, BW_ERROR_FOREIGN, BW_ERROR_OPTION, BW_ERROR_RUNTIME_DIRECTORY, BW_ERROR_LOCKED, BW_ERROR_UNKNOWN_NODE, BW_ERROR_NO_PORT, BW_ERROR_NOT_ADMITTED, BW_ERROR_TIMED_OUT, BW_ERROR_OWN_PORT, BW_ERROR_TOO_MANY_PEERS, BW_ERROR_MEMORY_KEPT, BW_ERROR_REFUSED_VERSION, BW_ERROR_REFUSED_TOO_MANY_PEERS, BW_ERROR_REFUSED_UNVERIFIED, BW_ERROR_REFUSED_BAD_OFFER, BW_ERROR_REFUSED_NO_RESOURCES, BW_ERROR_REFUSED_CLOSED, BW_ERROR_REFUSED_MEMORY_KEPT, BW_ERROR_FULL, BW_ERROR_NO_TOKEN, BW_ERROR_TOO_LONG, BW_ERROR_NO_PEER, BW_ERROR_CONNECTING, BW_ERROR_DROPPED, BW_ERROR_NO_RECEIVE_TOKEN, BW_ERROR_GONE_CLOSED, BW_ERROR_GONE_DIED, BW_ERROR_GONE_BROKEN, BW_ERROR_GONE_CORRUPTED, BW_ERROR_GONE_HERE, BW_ERROR_BAD_KEY, BW_ERROR_NO_RIGHT, BW_ERROR_OUT_OF_RANGE, BW_ERROR_NO_BLOCK, BW_ERROR_OTHER_PEER, BW_ERROR_HEAP_SIZE, }
 
 #ifdef __cplusplus
 extern "C" {
@@ -417,7 +426,8 @@ int bw_send_datagram(bw_port_t *port,
                      size_t length_bytes);
 
 /* Sends a message of any length from the program's own memory, which stays untouched until BW_EVENT_SENT gives it
-   back. `confirm` is a bw_confirm_t. Takes a send token. `transfer` may be NULL.
+   back. `confirm` is a bw_confirm_t. `transfer` may be NULL. Takes a send token, which is free again as soon as that event
+   is queued, whether or not the program has taken it.
    The caller promises: `port` is null or an open port, used by this thread alone. `data` is valid for reads of `length_bytes`, from
    any thread, and not written until its event or until the port is closed; on failure at once.
    `transfer` is null or valid for a write. */
@@ -430,7 +440,7 @@ int bw_send_buffer(bw_port_t *port,
                    bw_transfer_t *transfer);
 
 /* Posts memory to receive one long message of this priority into; its event gives the memory back. A message takes
-   the smallest buffer that it fits; messages of one fragment need none.
+   the smallest buffer that it fits; messages of one fragment need none, nor do long ones of a peer that has ended.
    The caller promises: `port` is null or an open port, used by this thread alone. `data` is valid for reads and writes of
    `length_bytes`, from any thread, and not touched until its event or until the port is closed; on failure at once. */
 int bw_post_receive(bw_port_t *port,
@@ -486,7 +496,7 @@ int bw_region_revoke(bw_port_t *port,
 
 /* Puts data into a peer's region at `offset`, in order with messages of the same priority. With a note (not NULL) of up to
    BW_NOTE_BYTES_MAX bytes the peer is told, after the data is visible. The data stays untouched until BW_EVENT_PUT
-   gives it back. Takes a send token. `transfer` may be NULL.
+   gives it back. Takes a send token until that event is queued. `transfer` may be NULL.
    The caller promises: As for bw_send_buffer; `note` is null or valid for reads of `note_bytes`. */
 int bw_put(bw_port_t *port,
            bw_peer_t peer,
@@ -500,7 +510,7 @@ int bw_put(bw_port_t *port,
            bw_transfer_t *transfer);
 
 /* Gets `length_bytes` from a peer's region at `offset` into `data`, which is the library's until BW_EVENT_GOT. Takes a send
-   token. `transfer` may be NULL.
+   token until that event is queued. `transfer` may be NULL.
    The caller promises: As for bw_post_receive; `transfer` is null or valid for a write. */
 int bw_get(bw_port_t *port,
            bw_peer_t peer,

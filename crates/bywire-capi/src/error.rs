@@ -18,6 +18,8 @@ pub enum bw_error_t {
     BW_ERROR_FORKED = -4,
     /// Something that this version of the interface has no code for.
     BW_ERROR_UNKNOWN = -5,
+    /// Another thread is inside a call on this port, which belongs to one thread at a time.
+    BW_ERROR_THREADS = -6,
     /// The part of an address before the slash is no node's name.
     BW_ERROR_ADDRESS_NODE = -10,
     /// A port's name or number is none.
@@ -44,6 +46,8 @@ pub enum bw_error_t {
     BW_ERROR_OWN_PORT = -34,
     /// This port has as many peers as its options allow.
     BW_ERROR_TOO_MANY_PEERS = -35,
+    /// The other end's user keeps too much memory of connections that have ended.
+    BW_ERROR_MEMORY_KEPT = -36,
     /// The other end speaks another version of the protocol.
     BW_ERROR_REFUSED_VERSION = -40,
     /// The other end has as many peers as it allows.
@@ -56,6 +60,8 @@ pub enum bw_error_t {
     BW_ERROR_REFUSED_NO_RESOURCES = -44,
     /// The other end closed the connection before it was made.
     BW_ERROR_REFUSED_CLOSED = -45,
+    /// Programs of this user keep too much of the other end's memory from connections that have ended.
+    BW_ERROR_REFUSED_MEMORY_KEPT = -46,
     /// No room towards that peer now.
     BW_ERROR_FULL = -50,
     /// All send tokens of this priority are out.
@@ -98,13 +104,14 @@ use bw_error_t::*;
 
 impl bw_error_t {
     /// Every code.
-    pub const ALL: [Self; 43] = [
+    pub const ALL: [Self; 46] = [
         BW_OK,
         BW_ERROR_ARGUMENT,
         BW_ERROR_PANIC,
         BW_ERROR_SYSTEM,
         BW_ERROR_FORKED,
         BW_ERROR_UNKNOWN,
+        BW_ERROR_THREADS,
         BW_ERROR_ADDRESS_NODE,
         BW_ERROR_ADDRESS_PORT,
         BW_ERROR_IN_USE,
@@ -118,12 +125,14 @@ impl bw_error_t {
         BW_ERROR_TIMED_OUT,
         BW_ERROR_OWN_PORT,
         BW_ERROR_TOO_MANY_PEERS,
+        BW_ERROR_MEMORY_KEPT,
         BW_ERROR_REFUSED_VERSION,
         BW_ERROR_REFUSED_TOO_MANY_PEERS,
         BW_ERROR_REFUSED_UNVERIFIED,
         BW_ERROR_REFUSED_BAD_OFFER,
         BW_ERROR_REFUSED_NO_RESOURCES,
         BW_ERROR_REFUSED_CLOSED,
+        BW_ERROR_REFUSED_MEMORY_KEPT,
         BW_ERROR_FULL,
         BW_ERROR_NO_TOKEN,
         BW_ERROR_TOO_LONG,
@@ -162,6 +171,9 @@ impl bw_error_t {
             BW_ERROR_UNKNOWN => {
                 c"an error that this version of the C interface does not know: update bywire.h"
             }
+            BW_ERROR_THREADS => {
+                c"two threads are inside calls on one port: a port belongs to one thread at a time"
+            }
             BW_ERROR_ADDRESS_NODE => {
                 c"not a node's name: use letters, digits, `-`, `_` and `.`, 48 at most, before the slash"
             }
@@ -189,6 +201,9 @@ impl bw_error_t {
             BW_ERROR_TIMED_OUT => c"no answer in time: the other end may be stopped, or it does not poll",
             BW_ERROR_OWN_PORT => c"a port cannot connect to itself: open another one",
             BW_ERROR_TOO_MANY_PEERS => c"this port has as many peers as its options allow: raise peers_max",
+            BW_ERROR_MEMORY_KEPT => {
+                c"the other end's user keeps too much memory of connections that have ended: end the programs that do"
+            }
             BW_ERROR_REFUSED_VERSION => c"the other end speaks another version: use the same library on both",
             BW_ERROR_REFUSED_TOO_MANY_PEERS => {
                 c"the other end has as many peers as it allows: raise peers_max there"
@@ -197,6 +212,9 @@ impl bw_error_t {
             BW_ERROR_REFUSED_BAD_OFFER => c"the other end refused the offered memory: check the geometry",
             BW_ERROR_REFUSED_NO_RESOURCES => c"the other end has run out of descriptors or memory: try later",
             BW_ERROR_REFUSED_CLOSED => c"the other end closed the connection before it was made: try again",
+            BW_ERROR_REFUSED_MEMORY_KEPT => {
+                c"programs of this user keep too much of the other end's memory from connections that have ended: end them"
+            }
             BW_ERROR_FULL => {
                 c"no room towards that peer now: poll or wait until there is room, then try again"
             }

@@ -23,7 +23,9 @@ const _: () = assert!(BW_NOTE_BYTES_MAX as usize == bywire::NOTE_BYTES_MAX);
 pub enum bw_event_kind_t {
     /// Nothing; the event is all zeros otherwise.
     BW_EVENT_NONE = 0,
-    /// A message: `peer`, `priority`, `data`, `length_bytes`, and `buffer` if it lies in posted memory.
+    /// A message: `peer`, `priority`, `data`, `length_bytes`, and `buffer` if it lies in posted memory. A long one does,
+    /// except of a peer that has ended: what was whole in its ring comes without a posted buffer as well, in memory of
+    /// the library's own.
     BW_EVENT_MESSAGE = 1,
     /// A datagram: as for a message.
     BW_EVENT_DATAGRAM = 2,

@@ -130,6 +130,7 @@ impl From<ConnectError> for Failure {
             ConnectError::TimedOut => BW_ERROR_TIMED_OUT,
             ConnectError::OwnPort => BW_ERROR_OWN_PORT,
             ConnectError::TooManyPeers => BW_ERROR_TOO_MANY_PEERS,
+            ConnectError::MemoryKept => BW_ERROR_MEMORY_KEPT,
             ConnectError::Forked => BW_ERROR_FORKED,
             ConnectError::System(_) => BW_ERROR_SYSTEM,
             _ => BW_ERROR_UNKNOWN,
@@ -161,6 +162,7 @@ impl From<LendError> for Failure {
             LendError::NoBlock => BW_ERROR_NO_BLOCK.into(),
             LendError::OtherPeer => BW_ERROR_OTHER_PEER.into(),
             LendError::BadSize => BW_ERROR_HEAP_SIZE.into(),
+            LendError::MemoryKept => BW_ERROR_MEMORY_KEPT.into(),
             LendError::Send(error) => error.into(),
             LendError::System(_) => detailed(BW_ERROR_SYSTEM, &error),
             _ => detailed(BW_ERROR_UNKNOWN, &error),
@@ -217,6 +219,7 @@ fn refused(refusal: Refusal) -> bw_error_t {
         Refusal::Unverified => BW_ERROR_REFUSED_UNVERIFIED,
         Refusal::BadOffer => BW_ERROR_REFUSED_BAD_OFFER,
         Refusal::NoResources => BW_ERROR_REFUSED_NO_RESOURCES,
+        Refusal::MemoryKept => BW_ERROR_REFUSED_MEMORY_KEPT,
         Refusal::Closed => BW_ERROR_REFUSED_CLOSED,
     }
 }

@@ -107,6 +107,6 @@ fn bad_memory(is_null: bool) -> Failure {
 }
 
 #[cold]
-fn null(what: &str) -> Failure {
+pub fn null(what: &str) -> Failure {
     Failure::argument(format!("{what} is null"))
 }

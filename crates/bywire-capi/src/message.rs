@@ -59,7 +59,8 @@ pub unsafe extern "C" fn bw_send_datagram(
 }
 
 /// Sends a message of any length from the program's own memory, which stays untouched until BW_EVENT_SENT gives it
-/// back. `confirm` is a bw_confirm_t. Takes a send token. `transfer` may be NULL.
+/// back. `confirm` is a bw_confirm_t. `transfer` may be NULL. Takes a send token, which is free again as soon as that event
+/// is queued, whether or not the program has taken it.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone. `data` is valid for reads of `length_bytes`, from
@@ -107,7 +108,7 @@ pub unsafe fn name_transfer(
 }
 
 /// Posts memory to receive one long message of this priority into; its event gives the memory back. A message takes
-/// the smallest buffer that it fits; messages of one fragment need none.
+/// the smallest buffer that it fits; messages of one fragment need none, nor do long ones of a peer that has ended.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone. `data` is valid for reads and writes of

@@ -77,7 +77,8 @@ pub struct bw_port_options_t {
     pub admit_group: u32,
     /// 1: check every payload end to end with CRC32C, in both directions; on as soon as either end wants it.
     pub integrity: u32,
-    /// Asynchronous transfers that may be outstanding, for each priority (1 to 256).
+    /// Asynchronous transfers that may be outstanding, for each priority (1 to 256). A token is free as soon as its completion
+    /// is queued, so a program that does not take its events has any number of completions waiting.
     pub send_tokens: u32,
     /// Receive buffers that may be posted, for each priority.
     pub receive_tokens: u32,

@@ -3,14 +3,15 @@
 use std::collections::HashSet;
 use std::ffi::{CString, c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use bywire::{Address, Peer, PeerInfo, Port};
 
-use crate::error::bw_error_t::BW_ERROR_PANIC;
+use crate::error::bw_error_t::{BW_ERROR_PANIC, BW_ERROR_THREADS};
 use crate::event::Held;
 use crate::failure::{Failure, answer, shielded, text_at};
-use crate::handle::{Handle, place};
+use crate::handle::{Handle, null, place};
 use crate::options::{self, bw_port_options_t};
 use crate::sized::{self, Plain};
 
@@ -24,8 +25,8 @@ pub struct bw_port_t {
     pub(crate) held: Held,
     /// Where the posted memory of the C program lies.
     pub(crate) posted: HashSet<usize>,
-    /// Set while a call works on the port, so that a panic leaves it set.
-    is_inside: bool,
+    /// One of [`FREE`], [`INSIDE`] and [`BROKEN`].
+    state: AtomicU8,
     name: CString,
     address: CString,
     runtime_directory: Option<CString>,
@@ -46,7 +47,7 @@ impl bw_port_t {
             runtime_directory: directory.map(|path| text(path.as_os_str().as_encoded_bytes())),
             held: Held::Nothing,
             posted: HashSet::new(),
-            is_inside: false,
+            state: AtomicU8::new(FREE),
             port,
         }
     }
@@ -97,6 +98,56 @@ const _: () = assert!(size_of::<bw_peer_info_t>() == PEER_INFO_BYTES_LEAST);
 const STATISTICS_BYTES_LEAST: usize = 32;
 const PEER_INFO_BYTES_LEAST: usize = 128 + 2 * 8 + 4 * 4;
 
+/// No call works on the port.
+const FREE: u8 = 0;
+/// A call works on it.
+const INSIDE: u8 = 1;
+/// A call has panicked inside: nothing else is answered.
+const BROKEN: u8 = 2;
+
+/// A call that works on a port; dropped by a panic, it leaves the port broken.
+struct Inside<'a>(&'a AtomicU8);
+
+impl<'a> Inside<'a> {
+    /// Begins a call, unless another one is under way. There are no call-backs, so that is another thread's: misuse, which
+    /// a build with debug assertions always notices, and another one nearly always, as it spends no atomic exchange on it.
+    #[inline(always)]
+    fn begin(state: &'a AtomicU8) -> Result<Self, Failure> {
+        let before = if cfg!(debug_assertions) {
+            // Acquire: pairs with the release in `end`. A port is handed from thread to thread by the program's own means.
+            match state.compare_exchange(FREE, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(before) | Err(before) => before,
+            }
+        } else {
+            let before = state.load(Ordering::Relaxed);
+            if before == FREE {
+                state.store(INSIDE, Ordering::Relaxed);
+            }
+            before
+        };
+        match before {
+            FREE => Ok(Self(state)),
+            INSIDE => Err(BW_ERROR_THREADS.into()),
+            _ => Err(BW_ERROR_PANIC.into()),
+        }
+    }
+
+    #[inline(always)]
+    fn end(self) {
+        // Release: pairs with the acquire in `begin`.
+        self.0.store(FREE, Ordering::Release);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Inside<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        // Release: pairs with the acquire in `begin`.
+        self.0.store(BROKEN, Ordering::Release);
+    }
+}
+
 /// Runs the body of a call on a port. After a panic inside, the port answers nothing else.
 ///
 /// # Safety
@@ -107,15 +158,28 @@ pub unsafe fn with(
     body: impl FnOnce(&mut bw_port_t) -> Result<c_int, Failure>,
 ) -> c_int {
     answer(|| {
-        // SAFETY: the caller's promise.
-        let port = unsafe { bw_port_t::borrow_mut(port)? };
-        if std::mem::replace(&mut port.is_inside, true) {
-            return Err(BW_ERROR_PANIC.into());
-        }
-        let result = body(port);
-        port.is_inside = false;
+        // SAFETY: the caller's promise, of which the field alone is used here: it may be shared with another thread.
+        let state = unsafe { state_of(port)? };
+        let inside = Inside::begin(state)?;
+        // SAFETY: the caller's promise; a second thread that breaks it was turned away by `begin`.
+        let result = body(unsafe { bw_port_t::borrow_mut(port)? });
+        inside.end();
         result
     })
+}
+
+/// The word that tells whether a call works on the port.
+///
+/// # Safety
+/// `port` is null or an open port; other fields may be in use by another thread.
+#[inline(always)]
+unsafe fn state_of<'a>(port: *mut bw_port_t) -> Result<&'a AtomicU8, Failure> {
+    if port.is_null() {
+        return Err(null(bw_port_t::NAME));
+    }
+    // SAFETY: not null, so an open port by the caller's promise; the field is an atomic, and no reference to the whole
+    // value is made here. Only a program that breaks its promise has another thread inside that holds one.
+    Ok(unsafe { &*(&raw const (*port).state) })
 }
 
 /// Opens a port on this node and stores its handle. `options` may be NULL: the defaults.
@@ -142,6 +206,10 @@ pub unsafe extern "C" fn bw_port_open(options: *const bw_port_options_t, port: *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_port_close(port: *mut bw_port_t) -> c_int {
     answer(|| {
+        // SAFETY: the caller's promise.
+        if unsafe { state_of(port)? }.load(Ordering::Relaxed) == INSIDE {
+            return Err(BW_ERROR_THREADS.into());
+        }
         // SAFETY: the caller's promise.
         drop(unsafe { bw_port_t::take(port)? });
         Ok(0)

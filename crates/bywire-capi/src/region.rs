@@ -109,7 +109,7 @@ pub unsafe extern "C" fn bw_region_revoke(port: *mut bw_port_t, key: bw_key_t) -
 
 /// Puts data into a peer's region at `offset`, in order with messages of the same priority. With a note (not NULL) of up to
 /// BW_NOTE_BYTES_MAX bytes the peer is told, after the data is visible. The data stays untouched until BW_EVENT_PUT
-/// gives it back. Takes a send token. `transfer` may be NULL.
+/// gives it back. Takes a send token until that event is queued. `transfer` may be NULL.
 ///
 /// # Safety
 /// As for bw_send_buffer; `note` is null or valid for reads of `note_bytes`.
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn bw_put(
 }
 
 /// Gets `length_bytes` from a peer's region at `offset` into `data`, which is the library's until BW_EVENT_GOT. Takes a send
-/// token. `transfer` may be NULL.
+/// token until that event is queued. `transfer` may be NULL.
 ///
 /// # Safety
 /// As for bw_post_receive; `transfer` is null or valid for a write.

@@ -40,6 +40,17 @@ fn two_processes_talk_and_one_notices_the_death_of_the_other() {
 }
 
 #[test]
+fn a_second_thread_in_one_port_is_told_so() {
+    if !cfg!(debug_assertions) {
+        eprintln!("not run: without debug assertions the library notices most such calls, not every one");
+        return;
+    }
+    let installed = Installed::new();
+    let program = installed.compile(&source("threads.c"), "c11");
+    assert_eq!(installed.run(&program, &[]), "turned away\n");
+}
+
+#[test]
 fn null_and_garbage_are_errors_and_no_crash() {
     let installed = Installed::new();
     for dialect in DIALECTS {

@@ -1,7 +1,7 @@
 //! Shared memory as the rings see it, so that the same code runs on mapped segments and in models.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Weak};
 
 use bywire_sys::memory::Mapping;
 
@@ -96,6 +96,11 @@ impl Shared {
         assert!(self.extension.is_none(), "memory is extended once");
         self.extension = Some(Box::new(extension));
         self.length_bytes
+    }
+
+    /// Tells as long as it can be upgraded that somebody here uses the mapping.
+    pub fn witness(&self) -> Weak<Mapping> {
+        Arc::downgrade(&self.mapping)
     }
 
     /// Has it been extended?

@@ -15,6 +15,7 @@ pub mod namespace;
 pub mod poller;
 pub mod preloadable;
 pub mod process;
+pub mod release;
 pub mod socket;
 pub mod strike;
 pub mod tap;

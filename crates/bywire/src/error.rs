@@ -91,6 +91,11 @@ pub enum ConnectError {
     /// This port has as many peers as its options allow.
     #[error("this port has as many peers as its options allow: raise peers_max")]
     TooManyPeers,
+    /// The other end's user keeps too much memory of connections that have ended.
+    #[error(
+        "the other end's user keeps too much memory of connections that have ended: end the programs that do"
+    )]
+    MemoryKept,
     /// This process is a forked child of the one that opened the port.
     #[error("this port belongs to the parent process: open one here")]
     Forked,
@@ -120,6 +125,9 @@ pub enum Refusal {
     /// It has run out of descriptors or memory.
     #[error("it has run out of descriptors or memory")]
     NoResources,
+    /// Programs of our user keep too much of its memory from connections that have ended.
+    #[error("programs of this user keep too much of its memory from connections that have ended: end them")]
+    MemoryKept,
     /// It closed the connection without a word.
     #[error("it closed the connection")]
     Closed,
@@ -223,6 +231,9 @@ pub enum LendError {
     /// Sizes are zero or over the limit.
     #[error("a heap has 1 to 1024 blocks of 64 bytes to 1 GiB, and a peer at most 16 heaps")]
     BadSize,
+    /// The peer's user keeps too much memory of connections that have ended.
+    #[error("the peer's user keeps too much memory of connections that have ended: end the programs that do")]
+    MemoryKept,
     /// Not sent, for the reason that any message has.
     #[error(transparent)]
     Send(#[from] SendError),

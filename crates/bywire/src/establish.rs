@@ -14,6 +14,7 @@ use bywire_sys::memory::{Mapping, OfferError};
 use bywire_sys::socket::{Credentials, PACKETS_QUEUED_MAX, Received, Socket};
 use bywire_sys::{foreign, limits, process, wake};
 
+use crate::account::{Kind, NoMemory};
 use crate::address::Address;
 use crate::connection::{BorrowedHeap, Connection, Meeting, is_family};
 use crate::error::{ConnectError, Gone, Refusal};
@@ -186,7 +187,12 @@ impl Port {
             })?;
         socket.limit_queue();
         ensure_headroom(&socket);
-        let (outbound, file) = self.segment().map_err(ConnectError::System)?;
+        // Whoever listens there, by the kernel's word.
+        let user = socket.credentials().map_err(ConnectError::System)?.uid;
+        let (outbound, file) = self.segment(user).map_err(|error| match error {
+            NoMemory::Kept => ConnectError::MemoryKept,
+            NoMemory::System(error) => ConnectError::System(error),
+        })?;
         let hello = Packet::Hello(self.introduction()).to_bytes();
         let descriptors = [file.as_fd(), self.page_file.as_fd(), self.bell.ringing_end()];
         socket.send(&hello, &descriptors).map_err(|error| match error {
@@ -211,9 +217,11 @@ impl Port {
         if self.slots.len() >= self.options.peers_max as usize { Err(Refusal::TooManyPeers) } else { Ok(()) }
     }
 
-    fn segment(&self) -> Result<(Shared, OwnedFd), Errno> {
-        let (mapping, file) = Mapping::create("bywire-ring", self.options.geometry.segment_bytes())?;
-        Ok((Shared::new(mapping), file))
+    /// The segment to write for a peer of this user.
+    fn segment(&mut self, user: u32) -> Result<(Shared, OwnedFd), NoMemory> {
+        let length_bytes = self.options.geometry.segment_bytes();
+        let foreign_user = (!is_family(user)).then_some(user);
+        self.resources.account.create(Kind::Segment, length_bytes, foreign_user)
     }
 
     fn introduction(&self) -> Introduction {
@@ -369,8 +377,10 @@ impl Port {
     }
 
     fn welcome(&mut self, socket: Socket, hello: Introduction, credentials: Credentials, offer: Offer) {
-        let Ok((outbound, file)) = self.segment() else {
-            return self.turn_away(&socket, Refusal::NoResources);
+        let (outbound, file) = match self.segment(credentials.uid) {
+            Ok(made) => made,
+            Err(NoMemory::Kept) => return self.turn_away(&socket, Refusal::MemoryKept),
+            Err(NoMemory::System(_)) => return self.turn_away(&socket, Refusal::NoResources),
         };
         let welcome = Packet::Welcome(self.introduction()).to_bytes();
         let descriptors = [file.as_fd(), self.page_file.as_fd(), self.bell.ringing_end()];

@@ -82,7 +82,8 @@ impl PeerInfo {
 /// One message, whole.
 #[derive(Debug)]
 pub struct Message {
-    /// From whom; [`crate::Port::peer_info`] tells more.
+    /// From whom; [`crate::Port::peer_info`] tells more, of a peer that has died as well, until its
+    /// [`Event::Disconnected`] is taken.
     pub peer: Peer,
     /// On which lane.
     pub priority: Priority,
@@ -94,7 +95,8 @@ pub struct Message {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A message.
+    /// A message. A long one lies in the posted buffer that it took. Of a peer that has ended, what was whole in its ring
+    /// comes without one as well: then in memory of the library's own, as short ones do.
     Message(Message),
     /// A datagram: at most once, in no order.
     Datagram(Message),

@@ -191,6 +191,7 @@ fn refusal_code(refusal: Refusal) -> u8 {
         Refusal::Unverified => 4,
         Refusal::BadOffer => 5,
         Refusal::NoResources => 6,
+        Refusal::MemoryKept => 7,
     }
 }
 
@@ -202,6 +203,7 @@ fn refusal(code: u8) -> Refusal {
         4 => Refusal::Unverified,
         5 => Refusal::BadOffer,
         6 => Refusal::NoResources,
+        7 => Refusal::MemoryKept,
         _ => Refusal::Closed,
     }
 }
@@ -224,7 +226,7 @@ mod tests {
 
     #[test]
     fn packets_survive_the_way() {
-        let refusals = (0..=6).map(|code| Packet::Refuse(refusal(code)));
+        let refusals = (0..=7).map(|code| Packet::Refuse(refusal(code)));
         let heap = Packet::Heap { id: 1, block_bytes: 65536, blocks: 8 };
         let others = [
             Packet::Hello(introduction()),

@@ -47,6 +47,7 @@
 //!
 //! A port belongs to one thread at a time, and may move between threads.
 
+mod account;
 mod address;
 mod buffer;
 mod connection;

@@ -38,7 +38,8 @@ pub struct PortOptions {
     pub integrity: bool,
     /// The longest message that this port takes, in bytes (up to 2^40).
     pub message_bytes_max: u64,
-    /// Asynchronous transfers that may be outstanding, for each priority (1 to 256).
+    /// Asynchronous transfers that may be outstanding, for each priority (1 to 256). A token is free as soon as its
+    /// completion is queued, so a program that does not take its events has any number of completions waiting.
     pub send_tokens: u32,
     /// Receive buffers that may be posted, for each priority.
     pub receive_tokens: u32,
@@ -47,7 +48,7 @@ pub struct PortOptions {
     /// Connections at a time.
     pub peers_max: u32,
     /// Peers that have a bulk area of 4 MiB of their own while they are connected, once they are sent so much
-    /// that the small one stands in the way; 0: none.
+    /// that the small one stands in the way; 0: none. Each foreign user has at most an eighth of them, and at least one.
     pub busy_peers_max: u32,
     /// How long [`crate::Port::wait`] spins at most before it sleeps: about what going to sleep and being
     /// woken costs. It spins less while that does not pay.

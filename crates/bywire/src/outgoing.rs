@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use bywire_ring::geometry::{BUSY_BULK_BYTES, INLINE_BYTES, LaneName};
 use bywire_ring::header::{CHECKED, Header, PROMPT};
 use bywire_ring::memory::Shared;
-use bywire_sys::memory::Mapping;
 
+use crate::account::Kind;
 use crate::buffer::Buffer;
 use crate::connection::{Busy, Connection, TransferKind, has_urgent_input, lane_of, pushed};
 use crate::error::{Gone, SendError, TransferError};
@@ -219,7 +219,7 @@ impl Connection {
     /// Moves the bulk area of the low lane to larger memory, once so much was sent that it pays.
     fn become_busy(&mut self, resources: &mut Resources) -> Result<bool, Gone> {
         if matches!(self.busy, Busy::No) && self.is_busy() && resources.busy_peers_left > 0 {
-            self.busy = self.offer_bulk().map_or(Busy::Never, Busy::Offered);
+            self.busy = self.offer_bulk(resources).map_or(Busy::Never, Busy::Offered);
             resources.busy_peers_left -= u32::from(matches!(self.busy, Busy::Offered(_)));
         }
         let Busy::Offered(extension) = &self.busy else { return Ok(false) };
@@ -239,10 +239,14 @@ impl Connection {
     }
 
     /// Shares a bulk area with the peer; without one, things go on as they are.
-    fn offer_bulk(&self) -> Option<Shared> {
-        let (mapping, file) = Mapping::create("bywire-bulk", BUSY_BULK_BYTES).ok()?;
+    fn offer_bulk(&self, resources: &mut Resources) -> Option<Shared> {
+        let total = resources.busy_peers_max as usize;
+        if self.foreign_user.is_some_and(|user| !resources.account.may_have_bulk(user, total)) {
+            return None;
+        }
+        let (memory, file) = resources.account.create(Kind::Bulk, BUSY_BULK_BYTES, self.foreign_user).ok()?;
         self.socket.send(&Packet::Bulk.to_bytes(), &[file.as_fd()]).ok()?;
-        Some(Shared::new(mapping))
+        Some(memory)
     }
 
     /// Could `advance` move something now? A broken lane counts: the poll finds out.

@@ -167,12 +167,9 @@ impl Port {
         Address { node: self.node.clone(), port: self.claim.name.clone() }
     }
 
-    /// Who a peer is; `None` while it connects and after it has gone.
+    /// Who a peer is; `None` while it connects, and once its [`Event::Disconnected`] has been taken.
     pub fn peer_info(&self, peer: Peer) -> Option<&PeerInfo> {
-        match self.slots.peek(peer) {
-            Some(Slot::Connected(connection)) => Some(&connection.info),
-            _ => None,
-        }
+        self.slots.info(peer)
     }
 
     /// The connected peers.
@@ -356,7 +353,16 @@ impl Port {
         if !self.busy.is_empty() {
             self.advance_busy();
         }
-        self.resources.events.pop_front()
+        self.next_event()
+    }
+
+    /// The next event that waits; with a peer's end it is forgotten who that was.
+    fn next_event(&mut self) -> Option<Event> {
+        let event = self.resources.events.pop_front()?;
+        if let Event::Disconnected { peer, .. } = event {
+            self.slots.forget(peer);
+        }
+        Some(event)
     }
 
     /// Another hot peer is asked first from now on.
@@ -399,7 +405,7 @@ impl Port {
             self.scan_quiet(SCAN);
             self.keep_house();
         }
-        self.resources.events.pop_front()
+        self.next_event()
     }
 
     #[inline(always)]
@@ -436,11 +442,11 @@ impl Port {
             self.read_whole_socket(index);
             if self.slots.connection_at(index).is_some_and(|connection| !connection.awaits_memory(priority)) {
                 self.progressed = true;
-                return self.resources.events.pop_front();
+                return self.next_event();
             }
         }
         self.end(index, reason);
-        self.resources.events.pop_front()
+        self.next_event()
     }
 
     /// Looks at a few quiet peers and warms those that have something.
@@ -596,6 +602,7 @@ impl Port {
                 self.resources.busy_peers_left +=
                     u32::from(matches!(connection.busy, Busy::Offered(_) | Busy::Yes));
                 self.resources.events.push_back(Event::Disconnected { peer, reason });
+                self.slots.remember(peer, connection.info);
             }
             Some(Slot::Connecting(connecting)) => {
                 self.poller.remove(&connecting.socket);

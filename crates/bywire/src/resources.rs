@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use bywire_sys::fork::ForkGuard;
 
+use crate::account::Account;
 use crate::buffer::Buffer;
 use crate::event::{Event, Priority};
 use crate::heap::Returns;
 use crate::options::PortOptions;
 use crate::region::Regions;
 
-/// Of what a port has to give, places for peers and posted buffers, each foreign user gets one in so many, and all of
+/// Of what a port has to give, places for peers, posted buffers, bulk areas and memory that ended connections keep, each foreign user gets one in so many, and all of
 /// them together leave as much (but get at least one): neither one nor many can take it all.
 const FOREIGN_SHARE: usize = 8;
 /// Spare buffers kept for messages of one fragment.
@@ -28,9 +29,12 @@ pub(crate) struct Resources {
     pub regions: Regions,
     pub returns: Arc<Returns>,
     pub guard: Arc<ForkGuard>,
+    /// The memory made for peers of other users.
+    pub account: Account,
     pub message_bytes_max: u64,
     /// Peers that may still become busy ones.
     pub busy_peers_left: u32,
+    pub busy_peers_max: u32,
     /// Datagrams that were dropped because they were damaged.
     pub datagrams_dropped: u64,
     /// Asynchronous transfers outstanding, by priority.
@@ -64,8 +68,10 @@ impl Resources {
             regions: Regions::default(),
             returns: Arc::new(returns),
             guard,
+            account: Account::default(),
             message_bytes_max: options.message_bytes_max,
             busy_peers_left: options.busy_peers_max,
+            busy_peers_max: options.busy_peers_max,
             datagrams_dropped: 0,
             tokens_out: [0; 2],
             tokens_max: options.send_tokens,

@@ -1,17 +1,21 @@
 //! The table of a port's peers: handles go stale when their peer has gone.
 
+use std::collections::HashMap;
+
 use bywire_ring::memory::Shared;
 use bywire_sys::socket::Socket;
 
 use crate::address::Address;
 use crate::connection::Connection;
 use crate::error::{Gone, SendError};
-use crate::event::Peer;
+use crate::event::{Peer, PeerInfo};
 
 #[derive(Default)]
 pub(crate) struct Slots {
     entries: Vec<Entry>,
     free: Vec<u32>,
+    /// Peers whose end the program has not seen yet: who they were.
+    departed: HashMap<Peer, PeerInfo>,
 }
 
 struct Entry {
@@ -68,6 +72,24 @@ impl Slots {
         }
         self.free.push(peer.index);
         Some(std::mem::replace(&mut entry.state, Slot::Free { last: Some(reason) }))
+    }
+
+    /// Keeps who a peer was until [`Self::forget`].
+    pub fn remember(&mut self, peer: Peer, info: PeerInfo) {
+        self.departed.insert(peer, info);
+    }
+
+    /// The program has seen a peer's end.
+    pub fn forget(&mut self, peer: Peer) {
+        self.departed.remove(&peer);
+    }
+
+    /// Who a peer is, or was.
+    pub fn info(&self, peer: Peer) -> Option<&PeerInfo> {
+        match self.peek(peer) {
+            Some(Slot::Connected(connection)) => Some(&connection.info),
+            _ => self.departed.get(&peer),
+        }
     }
 
     pub fn replace(&mut self, peer: Peer, state: Slot) -> Option<Slot> {

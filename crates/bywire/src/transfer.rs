@@ -3,9 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
-use bywire_ring::memory::Shared;
-use bywire_sys::memory::Mapping;
-
+use crate::account::{Kind, NoMemory};
 use crate::buffer::Buffer;
 use crate::connection::{LentHeap, TransferKind, insert_waiting};
 use crate::error::{LendError, SendError};
@@ -29,7 +27,7 @@ pub struct Unsent {
 
 impl Port {
     /// Sends a message of any length from memory that the library keeps until [`crate::Event::Sent`].
-    /// Takes a send token.
+    /// Takes a send token until that event is queued: from then on, whether it has been taken or not, the token is free.
     ///
     /// # Errors
     /// [`Unsent`] with the reason and the memory.
@@ -49,7 +47,8 @@ impl Port {
     }
 
     /// Puts data into a peer's region, in order with messages of the same priority. With a note of up to
-    /// 32 bytes the peer is told, after the data is visible. Takes a send token until [`crate::Event::Put`].
+    /// 32 bytes the peer is told, after the data is visible. Takes a send token until [`crate::Event::Put`]
+    /// is queued.
     ///
     /// # Errors
     /// [`Unsent`]; a note too long is [`SendError::TooLong`].
@@ -86,7 +85,8 @@ impl Port {
         }))
     }
 
-    /// Gets data from a peer's region, as much as fills `buffer`. Takes a send token until [`crate::Event::Got`].
+    /// Gets data from a peer's region, as much as fills `buffer`. Takes a send token until [`crate::Event::Got`] is
+    /// queued.
     ///
     /// # Errors
     /// [`Unsent`].
@@ -187,14 +187,18 @@ impl Port {
         }
         let block_bytes = block_bytes.next_multiple_of(64);
         let length = heap_bytes(block_bytes, blocks).ok_or(LendError::BadSize)?;
-        let (mapping, file) = Mapping::create("bywire-heap", length).map_err(LendError::System)?;
+        let made = self.resources.account.create(Kind::Heap, length, connection.foreign_user);
+        let (memory, file) = made.map_err(|error| match error {
+            NoMemory::Kept => LendError::MemoryKept,
+            NoMemory::System(error) => LendError::System(error),
+        })?;
         let id = connection.heaps_lent.len() as u32;
         let offer = Packet::Heap { id, block_bytes: block_bytes as u64, blocks };
         connection.socket.send(&offer.to_bytes(), &[file.as_fd()]).map_err(LendError::System)?;
         let shared = Arc::new(LenderHeap {
             peer,
             id,
-            memory: Shared::new(mapping),
+            memory,
             block_bytes,
             guard: self.guard.clone(),
             free: Mutex::new((0..blocks).rev().collect()),

@@ -17,6 +17,40 @@ fn message(ports: &mut [&mut Port]) -> Payload {
     }
 }
 
+/// A program that takes its events late still learns who said what.
+#[test]
+fn who_sent_a_message_is_known_until_the_end_of_its_sender_is_taken() {
+    let place = Place::new();
+    let (mut a, to_b, mut b, to_a) = place.pair(&place.options());
+    let name = a.name().clone();
+    // The first poll after this looks at the sockets, and so finds the end before any message.
+    until(|| b.arm());
+    for number in 0..20u8 {
+        a.send(to_b, Priority::Low, &[number; 100]).expect("room");
+        a.send(to_b, Priority::High, &[number]).expect("room");
+    }
+    drop(a);
+    let mut messages = 0;
+    until(|| match b.poll() {
+        Some(Event::Message(message)) => {
+            assert_eq!(message.peer, to_a);
+            let info = b.peer_info(to_a).expect("whoever has sent this is known");
+            assert_eq!((info.port(), info.pid), (&name, std::process::id() as i32));
+            messages += 1;
+            false
+        }
+        Some(Event::Disconnected { peer, .. }) => {
+            assert_eq!(peer, to_a);
+            true
+        }
+        Some(other) => panic!("{other:?}"),
+        None => false,
+    });
+    assert_eq!(messages, 40);
+    assert!(b.peer_info(to_a).is_none(), "its end has been taken");
+    assert_eq!(b.peers().count(), 0);
+}
+
 #[test]
 fn short_messages_cross_both_ways_with_their_true_source() {
     let place = Place::new();

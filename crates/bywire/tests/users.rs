@@ -6,14 +6,18 @@ mod ports;
 mod rogue;
 
 use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use actor::{Actor, Stage, play};
+use bywire::handshake::Packet;
 use bywire::{
-    Address, Admit, Confirm, ConnectError, Event, OpenError, Port, PortName, PortOptions, Priority,
+    Address, Admit, Confirm, ConnectError, Event, OpenError, Port, PortName, PortOptions, Priority, Refusal,
 };
 use bywire_ring::memory::Memory;
+use bywire_sys::memory::Mapping;
 use ports::Place;
+use rustix::fs::OFlags;
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Users and groups that need no entry anywhere.
@@ -65,6 +69,7 @@ fn user(stage: &mut Stage) {
             }
             "connect" => stage.tell(attempt(stage, argument)),
             "hoard" => hoard(stage, argument),
+            "keep" => keep(stage, argument),
             "reach" => stage.tell(reach(argument)),
             "listen" => serve(port.as_mut()),
             other => panic!("{other}"),
@@ -145,6 +150,46 @@ fn hoard(stage: &mut Stage, name: &str) {
     }
     stage.tell("sent");
     stage.hear();
+}
+
+/// Connects and leaves again and again, but keeps the memory that it was given: until it is turned away, or 200 times.
+/// Then it lets go, and is let in.
+fn keep(stage: &mut Stage, argument: &str) {
+    let (name, how) = argument.split_once(' ').expect("two words");
+    let rogue =
+        rogue::Rogue::new(&stage.directory, &format!("keeper-{}", rustix::process::geteuid().as_raw()));
+    let enter = || {
+        let socket = rogue.connect(name);
+        socket.send(&Packet::Hello(rogue.introduction()).to_bytes(), &rogue.offer()).expect("send");
+        match rogue::answer(&socket) {
+            Some((Packet::Welcome(theirs), mut files)) => {
+                Ok((theirs.geometry.segment_bytes(), files.remove(0)))
+            }
+            other => Err(format!("{:?}", other.map(|(packet, _)| packet))),
+        }
+    };
+    let (mut kept, mut bytes) = (Vec::<Box<dyn std::any::Any>>::new(), 0);
+    let refusal = loop {
+        let (length, file) = match enter() {
+            Ok(entered) if kept.len() < 200 => entered,
+            Ok(_) => break "never turned away".to_owned(),
+            Err(refusal) => break refusal,
+        };
+        bytes += length;
+        kept.push(match how {
+            "mapped" => Box::new(Mapping::accept(&file, length).expect("an honest offer")),
+            "open" => Box::new(file),
+            _ => {
+                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                let flags = OFlags::PATH | OFlags::CLOEXEC;
+                Box::new(rustix::fs::open(path, flags, rustix::fs::Mode::empty()).expect("procfs"))
+            }
+        });
+    };
+    stage.tell(format!("{bytes} {refusal}"));
+    stage.hear();
+    drop(kept);
+    stage.tell(if enter().is_ok() { "let in" } else { "turned away" });
 }
 
 /// Tries to open all memory of ours that a process has, for writing: how many pieces were seen and opened.
@@ -251,6 +296,45 @@ fn a_third_user_cannot_reach_memory_and_even_the_same_user_cannot_write_it() {
         same.strip_prefix("seen ").and_then(|rest| rest.split_once(" writable ")).expect("two numbers");
     assert_eq!(writable, "0", "{same}");
     assert_ne!(seen, "0", "the same user saw nothing: nothing was proved");
+}
+
+/// Memory that a peer goes on mapping cannot be taken back from it: so it is counted, and it is let go of only with
+/// the last process that has it, in whatever way.
+#[test]
+fn a_foreign_user_that_keeps_memory_of_ended_connections_gets_no_more_of_it() {
+    if !is_root() {
+        return;
+    }
+    for how in ["mapped", "open", "a mere path"] {
+        let place = shared();
+        let name = Some("shared".parse().expect("a name"));
+        let mut port = place.open(PortOptions { name, admit: Admit::Everyone, ..place.options() });
+        let (mut alice, mut bob) = (start(&place, ALICE, GROUP), start(&place, BOB, GROUP));
+        alice.tell(&format!("keep shared {how}"));
+        let (line, _) = hear(&mut port, &mut alice);
+        let (bytes, refusal) = line.split_once(' ').expect("bytes and a refusal");
+        let bytes: usize = bytes.parse().expect("a number");
+        // Until an end is noticed, its memory counts as a connection's.
+        assert!((15 << 20..=24 << 20).contains(&bytes), "{how}: {bytes} bytes are kept: {refusal}");
+        assert_eq!(refusal, format!("{:?}", Some(Packet::Refuse(Refusal::MemoryKept))), "{how}");
+        // Nobody else is worse off for it.
+        bob.tell(&format!("keep shared {how}"));
+        assert!(hear(&mut port, &mut bob).0.ends_with("MemoryKept))"), "{how}: with an account of his own");
+        alice.tell("let go");
+        assert_eq!(hear(&mut port, &mut alice).0, "let in", "{how}");
+    }
+}
+
+/// Lets a port live until an actor has said something: what, and what the port saw.
+fn hear(port: &mut Port, actor: &mut Actor) -> (String, Vec<Event>) {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| actor.hear().expect("a word"));
+        let mut events = Vec::new();
+        while !thread.is_finished() {
+            events.extend(port.wait(Some(Duration::from_millis(1))).expect("wait"));
+        }
+        (thread.join().expect("it said so"), events)
+    })
 }
 
 /// Lets a port live until an actor has said a word; what the port saw.

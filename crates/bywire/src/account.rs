@@ -1,0 +1,119 @@
+//! What peers of other users keep of the memory that was made for them.
+//!
+//! A segment is sealed, so that its reader can rely on every page: its maker can therefore not take a page back from a
+//! reader that goes on mapping it after the connection has ended. So it is counted, until the kernel says that nobody
+//! has it any more, and a user whose programs keep too much gets no more.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Weak;
+
+use bywire_ring::memory::Shared;
+use bywire_sys::Errno;
+use bywire_sys::memory::Mapping;
+use bywire_sys::release::{Heard, Releases};
+
+use crate::resources::is_foreign_share;
+
+/// What all foreign users together may keep of ended connections before nothing more is made; each an eighth of it.
+const KEPT_BYTES_MAX: usize = 128 << 20;
+
+/// The memory that a port has made for peers of other users.
+#[derive(Default)]
+pub(crate) struct Account {
+    /// Made with the first such peer.
+    releases: Option<Releases>,
+    /// By the number of their watch.
+    pieces: HashMap<i32, Piece>,
+}
+
+struct Piece {
+    user: u32,
+    length_bytes: usize,
+    kind: Kind,
+    /// Our own mapping: as long as there is one, it is in use.
+    ours: Weak<Mapping>,
+}
+
+/// What memory is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Segment,
+    Bulk,
+    Heap,
+}
+
+/// Why there is no memory for a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoMemory {
+    /// Its user, or foreign users together, keep too much of what they had before.
+    Kept,
+    System(Errno),
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Segment => "bywire-ring",
+            Self::Bulk => "bywire-bulk",
+            Self::Heap => "bywire-heap",
+        }
+    }
+}
+
+impl Account {
+    /// Makes memory for a peer to read, and puts it on its user's account if that is a foreign one.
+    pub fn create(
+        &mut self,
+        kind: Kind,
+        length_bytes: usize,
+        foreign_user: Option<u32>,
+    ) -> Result<(Shared, OwnedFd), NoMemory> {
+        if foreign_user.is_some_and(|user| !self.may_have_more(user)) {
+            return Err(NoMemory::Kept);
+        }
+        let (mapping, file) = Mapping::create(kind.name(), length_bytes).map_err(NoMemory::System)?;
+        let memory = Shared::new(mapping);
+        if let Some(user) = foreign_user {
+            let number = self.watch(&file).map_err(NoMemory::System)?;
+            self.pieces.insert(number, Piece { user, length_bytes, kind, ours: memory.witness() });
+        }
+        Ok((memory, file))
+    }
+
+    fn watch(&mut self, file: &OwnedFd) -> Result<i32, Errno> {
+        let releases = match self.releases.take() {
+            Some(releases) => releases,
+            None => Releases::new()?,
+        };
+        self.releases.insert(releases).watch(file)
+    }
+
+    /// Does a user keep so little of ended connections that something new may be made for it?
+    fn may_have_more(&mut self, user: u32) -> bool {
+        self.hear();
+        let kept = |piece: &&Piece| piece.ours.strong_count() == 0;
+        let bytes = |pieces: &mut dyn Iterator<Item = &Piece>| pieces.map(|piece| piece.length_bytes).sum();
+        let all = bytes(&mut self.pieces.values().filter(kept));
+        let own = bytes(&mut self.pieces.values().filter(kept).filter(|piece| piece.user == user));
+        is_foreign_share(KEPT_BYTES_MAX, own, all)
+    }
+
+    /// May one more peer of a foreign user have a bulk area of its own, of `total`?
+    pub fn may_have_bulk(&mut self, user: u32, total: usize) -> bool {
+        self.hear();
+        let bulks = || self.pieces.values().filter(|piece| piece.kind == Kind::Bulk);
+        is_foreign_share(total, bulks().filter(|piece| piece.user == user).count(), bulks().count())
+    }
+
+    /// Takes off what has gone.
+    fn hear(&mut self) {
+        let Some(releases) = &self.releases else { return };
+        let pieces = &mut self.pieces;
+        let heard = releases.look(|number| drop(pieces.remove(&number)));
+        if heard == Heard::Some {
+            // What is in use is told of when it goes; of what is not, whatever is still there counts for good.
+            pieces.retain(|number, piece| piece.ours.strong_count() > 0 || !releases.is_gone(*number));
+        }
+    }
+}
