@@ -106,6 +106,7 @@ fn bad_memory(is_null: bool) -> Failure {
     Failure::argument(if is_null { "the data pointer is null" } else { "no memory is that long" })
 }
 
+/// A null handle.
 #[cold]
 pub fn null(what: &str) -> Failure {
     Failure::argument(format!("{what} is null"))

@@ -3,15 +3,15 @@
 use std::collections::HashSet;
 use std::ffi::{CString, c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use bywire::{Address, Peer, PeerInfo, Port};
 
-use crate::error::bw_error_t::{BW_ERROR_PANIC, BW_ERROR_THREADS};
+use crate::error::bw_error_t::BW_ERROR_THREADS;
 use crate::event::Held;
 use crate::failure::{Failure, answer, shielded, text_at};
 use crate::handle::{Handle, null, place};
+use crate::inside::{Inside, State};
 use crate::options::{self, bw_port_options_t};
 use crate::sized::{self, Plain};
 
@@ -25,8 +25,7 @@ pub struct bw_port_t {
     pub(crate) held: Held,
     /// Where the posted memory of the C program lies.
     pub(crate) posted: HashSet<usize>,
-    /// One of [`FREE`], [`INSIDE`] and [`BROKEN`].
-    state: AtomicU8,
+    state: State,
     name: CString,
     address: CString,
     runtime_directory: Option<CString>,
@@ -47,7 +46,7 @@ impl bw_port_t {
             runtime_directory: directory.map(|path| text(path.as_os_str().as_encoded_bytes())),
             held: Held::Nothing,
             posted: HashSet::new(),
-            state: AtomicU8::new(FREE),
+            state: State::default(),
             port,
         }
     }
@@ -98,56 +97,6 @@ const _: () = assert!(size_of::<bw_peer_info_t>() == PEER_INFO_BYTES_LEAST);
 const STATISTICS_BYTES_LEAST: usize = 32;
 const PEER_INFO_BYTES_LEAST: usize = 128 + 2 * 8 + 4 * 4;
 
-/// No call works on the port.
-const FREE: u8 = 0;
-/// A call works on it.
-const INSIDE: u8 = 1;
-/// A call has panicked inside: nothing else is answered.
-const BROKEN: u8 = 2;
-
-/// A call that works on a port; dropped by a panic, it leaves the port broken.
-struct Inside<'a>(&'a AtomicU8);
-
-impl<'a> Inside<'a> {
-    /// Begins a call, unless another one is under way. There are no call-backs, so that is another thread's: misuse, which
-    /// a build with debug assertions always notices, and another one nearly always, as it spends no atomic exchange on it.
-    #[inline(always)]
-    fn begin(state: &'a AtomicU8) -> Result<Self, Failure> {
-        let before = if cfg!(debug_assertions) {
-            // Acquire: pairs with the release in `end`. A port is handed from thread to thread by the program's own means.
-            match state.compare_exchange(FREE, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(before) | Err(before) => before,
-            }
-        } else {
-            let before = state.load(Ordering::Relaxed);
-            if before == FREE {
-                state.store(INSIDE, Ordering::Relaxed);
-            }
-            before
-        };
-        match before {
-            FREE => Ok(Self(state)),
-            INSIDE => Err(BW_ERROR_THREADS.into()),
-            _ => Err(BW_ERROR_PANIC.into()),
-        }
-    }
-
-    #[inline(always)]
-    fn end(self) {
-        // Release: pairs with the acquire in `begin`.
-        self.0.store(FREE, Ordering::Release);
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Inside<'_> {
-    #[cold]
-    fn drop(&mut self) {
-        // Release: pairs with the acquire in `begin`.
-        self.0.store(BROKEN, Ordering::Release);
-    }
-}
-
 /// Runs the body of a call on a port. After a panic inside, the port answers nothing else.
 ///
 /// # Safety
@@ -173,13 +122,13 @@ pub unsafe fn with(
 /// # Safety
 /// `port` is null or an open port; other fields may be in use by another thread.
 #[inline(always)]
-unsafe fn state_of<'a>(port: *mut bw_port_t) -> Result<&'a AtomicU8, Failure> {
+unsafe fn state_of<'a>(port: *mut bw_port_t) -> Result<&'a State, Failure> {
     if port.is_null() {
         return Err(null(bw_port_t::NAME));
     }
     // SAFETY: not null, so an open port by the caller's promise; the field is an atomic, and no reference to the whole
     // value is made here. Only a program that breaks its promise has another thread inside that holds one.
-    Ok(unsafe { &*(&raw const (*port).state) })
+    Ok(unsafe { &(*port).state })
 }
 
 /// Opens a port on this node and stores its handle. `options` may be NULL: the defaults.
@@ -207,7 +156,7 @@ pub unsafe extern "C" fn bw_port_open(options: *const bw_port_options_t, port: *
 pub unsafe extern "C" fn bw_port_close(port: *mut bw_port_t) -> c_int {
     answer(|| {
         // SAFETY: the caller's promise.
-        if unsafe { state_of(port)? }.load(Ordering::Relaxed) == INSIDE {
+        if unsafe { state_of(port)? }.is_inside() {
             return Err(BW_ERROR_THREADS.into());
         }
         // SAFETY: the caller's promise.
@@ -439,6 +388,7 @@ pub fn peer_of(bits: bw_peer_t) -> Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::bw_error_t::BW_ERROR_PANIC;
 
     #[test]
     fn after_a_panic_a_port_answers_nothing_else_and_can_be_closed() {
