@@ -33,14 +33,17 @@ const EVENT: usize = 88;
 const COURSE: usize = 128;
 const CUT: usize = 136;
 const HEAD: usize = 192;
+/// In the line of [`HEAD`], which whoever takes bytes writes anyway.
+const TAKING: usize = 200;
 const READERS: usize = 256;
 const FLAGS: usize = 320;
 
 /// Every word of a header that the two ends use, for models.
-pub const WORDS: [usize; 10] = [MAGIC_OFFSET, TAIL, SHIFT, COURSE, CUT, HEAD, READERS, ASLEEP, EVENT, FLAGS];
+pub const WORDS: [usize; 11] =
+    [MAGIC_OFFSET, TAIL, SHIFT, COURSE, CUT, HEAD, TAKING, READERS, ASLEEP, EVENT, FLAGS];
 
 /// Version of this layout, in the first word.
-const MAGIC: u64 = 0x4279_7769_7265_0002;
+const MAGIC: u64 = 0x4279_7769_7265_0003;
 
 /// This end's mappings are made: its peer may change over.
 const PREPARED: u64 = 1 << 63;
@@ -59,9 +62,6 @@ pub const HALF: u64 = 1;
 pub const LEAVING: u64 = 4;
 /// Wants its receiving direction back in the kernel, and takes nothing more out of the ring.
 pub const ASKS_BACK: u64 = 2;
-
-/// Wants its sending direction back in the kernel: its reader is to raise [`ASKS_BACK`].
-pub const OFFERS_BACK: u64 = 8;
 
 /// Memory that one end writes and both read, addressed by byte offset.
 pub trait Segment {
@@ -200,6 +200,8 @@ pub enum Course {
     Pending,
     /// Through the kernel up to the cut, then through the ring.
     Ring,
+    /// Its writer is about to end the ring, and nobody takes anything out of it for a moment.
+    Ending,
     /// Through the ring up to this many bytes of it, and from there through the kernel, for good.
     Back(u64),
 }
@@ -208,6 +210,7 @@ const KERNEL: u64 = 0;
 const PENDING: u64 = 1;
 const RING: u64 = 2;
 const BACK: u64 = 3;
+const ENDING: u64 = 4;
 
 /// Who has to be woken after a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -349,13 +352,11 @@ impl Stream {
         own.store(TAIL, tail.wrapping_add(length as u64), Ordering::Release);
     }
 
-    /// Copies bytes out of our own ring that the peer has not read, `at` bytes behind its position.
-    ///
-    /// # Safety
-    /// `target` must be valid for writes of `length` bytes; all of it must lie before the tail.
-    pub unsafe fn recall<S: Segment>(&self, own: &S, position: u64, target: *mut u8, length: usize) {
-        // SAFETY: passed on.
-        unsafe { self.copy_out(own, position, target, length) }
+    /// Where `length` published bytes of our own ring lie, from `position` on: offsets in the segment, and lengths.
+    pub fn places<S: Segment>(&self, own: &S, position: u64, length: usize) -> [(usize, usize); 2] {
+        let start = self.place(position, own.load(SHIFT, Ordering::Relaxed));
+        let first = length.min(self.ring_bytes - start);
+        [(HEADER_BYTES + start, first), (HEADER_BYTES, length - first)]
     }
 
     /// Everything that was ever published in this ring.
@@ -394,6 +395,28 @@ impl Stream {
         own.store(COURSE, RING, Ordering::Release);
     }
 
+    /// Begins to end the ring: from here on no reader begins to take anything out of it. [`Self::back`] follows, at the place
+    /// of [`Self::untaken`] if there is one, else at the tail.
+    pub fn begin_end<S: Segment>(&self, own: &S) {
+        // Release: pairs with the acquire load in `course`.
+        own.store(COURSE, ENDING, Ordering::Release);
+        // Pairs with the fence in `begin_taking`: either its reader sees the new course, or we see that it takes.
+        own.fence();
+    }
+
+    /// After [`Self::begin_end`]: how far the reader has taken, who takes no more. `None`: it is about to take some.
+    ///
+    /// # Errors
+    /// [`Corrupt`] when it claims to have read what was not written.
+    pub fn untaken<S: Segment>(&self, own: &S, remote: &S) -> Result<Option<u64>, Corrupt> {
+        // Acquire: pairs with the release store in `end_taking`, before which the reader has stored its position.
+        if remote.load(TAKING, Ordering::Acquire) != 0 {
+            return Ok(None);
+        }
+        let unread = self.unread_by_peer(own, remote)?;
+        Ok(Some(own.load(TAIL, Ordering::Relaxed).wrapping_sub(unread as u64)))
+    }
+
     /// The ring ends at its byte `until`; what follows is given to the kernel.
     pub fn back<S: Segment>(&self, own: &S, until: u64) {
         // Release: pairs with the acquire load in `course`.
@@ -425,6 +448,7 @@ impl Stream {
             (KERNEL, 0) => Ok(Course::Kernel),
             (PENDING, 0) => Ok(Course::Pending),
             (RING, 0) => Ok(Course::Ring),
+            (ENDING, 0) => Ok(Course::Ending),
             (BACK, until) => Ok(Course::Back(until)),
             _ => Err(Corrupt),
         }
@@ -466,6 +490,24 @@ impl Stream {
         // Acquire: pairs with the release store in `publish`.
         let tail = remote.load(TAIL, Ordering::Acquire);
         self.distance(own.load(HEAD, Ordering::Relaxed), tail)
+    }
+
+    /// Announces that bytes are about to be taken out of the ring, by one thread at a time: the course, which has to be
+    /// [`Course::Ring`] or [`Course::Back`] for that. [`Self::end_taking`] follows in any case.
+    ///
+    /// # Errors
+    /// [`Corrupt`], as from [`Self::course`].
+    pub fn begin_taking<S: Segment>(&self, own: &S, remote: &S) -> Result<Course, Corrupt> {
+        own.store(TAKING, 1, Ordering::Relaxed);
+        // Pairs with the fence in `begin_end`.
+        own.fence();
+        self.course(remote)
+    }
+
+    /// What was taken is taken.
+    pub fn end_taking<S: Segment>(&self, own: &S) {
+        // Release: the position comes before; pairs with the acquire load in `untaken`.
+        own.store(TAKING, 0, Ordering::Release);
     }
 
     /// Copies bytes that are available, `at` bytes behind the first unread one.

@@ -5,6 +5,7 @@ mod model;
 
 use std::collections::VecDeque;
 
+use bywire_ring::stream::Segment as _;
 use bywire_ring::stream::{ASKS_BACK, Course, HEADER_BYTES, Stream, WORDS};
 use loom::sync::{Arc, Condvar, Mutex};
 use model::Modelled;
@@ -80,22 +81,52 @@ impl World {
                         return value;
                     }
                 }
-                Course::Pending | Course::Back(_) => {}
+                Course::Pending | Course::Ending => {}
+                Course::Back(until) if until == STREAM.head(&self.reader) => {
+                    *taken += 1;
+                    return self.kernel.pop();
+                }
                 Course::Ring if *taken < STREAM.cut_offset(&self.writer) => {
                     *taken += 1;
                     return self.kernel.pop();
                 }
-                Course::Ring => {
-                    if STREAM.available(&self.reader, &self.writer).expect("no corruption") >= 8 {
-                        let mut bytes = [0; 8];
-                        // SAFETY: a live buffer.
-                        unsafe { STREAM.peek(&self.reader, &self.writer, 0, bytes.as_mut_ptr(), 8) };
-                        STREAM.consume(&self.reader, 8);
-                        return u64::from_ne_bytes(bytes);
+                Course::Ring | Course::Back(_) => {
+                    if let Some(value) = self.take() {
+                        return value;
                     }
                 }
             }
             loom::thread::yield_now();
+        }
+    }
+}
+
+impl World {
+    /// Takes a value out of the ring, if there is one and its writer does not take it back.
+    fn take(&self) -> Option<u64> {
+        let course = STREAM.begin_taking(&self.reader, &self.writer).expect("no corruption");
+        let is_there = matches!(course, Course::Ring | Course::Back(_))
+            && STREAM.available(&self.reader, &self.writer).expect("no corruption") >= 8;
+        let mut bytes = [0; 8];
+        if is_there {
+            // SAFETY: a live buffer.
+            unsafe { STREAM.peek(&self.reader, &self.writer, 0, bytes.as_mut_ptr(), 8) };
+            STREAM.consume(&self.reader, 8);
+        }
+        STREAM.end_taking(&self.reader);
+        is_there.then_some(u64::from_ne_bytes(bytes))
+    }
+
+    /// Ends the ring as a hook does, and gives the kernel what nobody has taken.
+    fn end_ring(&self) {
+        STREAM.begin_end(&self.writer);
+        let tail = STREAM.tail(&self.writer);
+        let from = STREAM.untaken(&self.writer, &self.reader).expect("no corruption").unwrap_or(tail);
+        STREAM.back(&self.writer, from);
+        let unread = tail.wrapping_sub(from) as usize;
+        for at in (0..unread).step_by(8) {
+            let [(place, _), _] = STREAM.places(&self.writer, from + at as u64, 8);
+            self.kernel.push(self.writer.load(place, core::sync::atomic::Ordering::Relaxed));
         }
     }
 }
@@ -141,5 +172,27 @@ fn who_asks_for_the_kernel_either_sees_the_change_or_prevents_it() {
         let leaves = thread.join().expect("writer");
         // A reader that finds the kernel after it has asked may rely on it.
         assert!(!(leaves && course == Course::Kernel));
+    });
+}
+
+#[test]
+fn what_a_writer_takes_back_nobody_has_taken_and_nothing_is_lost() {
+    explore(|| {
+        let World { kernel, writer, reader } = world();
+        let ours = World { kernel: kernel.clone(), writer: writer.clone(), reader: reader.clone() };
+        STREAM.prepare(&reader);
+        // Both in the ring already.
+        assert!(STREAM.begin(&writer, &reader));
+        STREAM.cut(&writer, 0);
+        for value in 1u64..=2 {
+            // SAFETY: a live value.
+            unsafe { STREAM.stage(&writer, 0, value.to_ne_bytes().as_ptr(), 8, false) };
+            STREAM.publish(&writer, 8);
+        }
+        let thread = loom::thread::spawn(move || ours.end_ring());
+        let world = World { kernel, writer, reader };
+        let mut taken = 0;
+        assert_eq!((world.receive(&mut taken), world.receive(&mut taken)), (1, 2));
+        thread.join().expect("writer");
     });
 }

@@ -68,6 +68,12 @@ pub struct Record {
     pub drained: AtomicU8,
     /// Was waited for by a call of ours once, in a set or by itself.
     pub awaited: AtomicU8,
+    /// Bytes at the end of the own ring that belong into the kernel, which had no room for them yet; see [`crate::back`].
+    pub owed: AtomicU32,
+    /// Bytes of the own ring that were given to the kernel, or are owed to it.
+    pub returned: AtomicU64,
+    /// The sending direction is shut down as soon as nothing is owed.
+    pub shuts: AtomicU8,
     /// Processes that hold it; one that was killed counts until another one lets go of it.
     pub processes: AtomicU32,
     /// Calls that moved data, until it was worth an offer.
@@ -193,6 +199,8 @@ pub struct Item {
 pub struct Own {
     /// What each descriptor means: a kind in the upper two bits, an index below.
     pub descriptors: [AtomicU32; DESCRIPTORS],
+    /// A bit for each descriptor: a program is to be started with a copy of it.
+    pub named: [AtomicU64; DESCRIPTORS / 64],
     /// What this process holds of each record.
     pub holds: [Hold; RECORDS],
     /// The programs at the other ends.

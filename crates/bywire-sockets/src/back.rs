@@ -1,29 +1,35 @@
 //! The way back: what makes a carried connection the kernel's again, for good.
+//!
+//! Whoever writes a direction ends its ring where the reader has stopped, and gives the kernel what nobody has taken. What
+//! the kernel has no room for is *owed*: it goes there as room comes, in every call and every wait on the connection, and
+//! until then nothing else of that direction does.
 
 use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
-use bywire_ring::stream::{ASKS_BACK, Course, HALF, News, OFFERS_BACK, Sleep};
+use bywire_ring::lane::Corrupt;
+use bywire_ring::stream::{ASKS_BACK, Course, HALF, News, Sleep};
 
-use crate::carry::SHUT_SENDING;
+use crate::carry::{SHUT_SENDING, Woken};
 use crate::table::{self, Connection, Meaning, STREAM, Socket};
 use crate::{errno, kernel, offer, real};
 
-/// How long a program that has to leave the rings waits for the other end.
+/// How long a program that hands connections on waits for what their other ends have sent: those that come later give it
+/// to the kernel then.
 const BACK_PATIENCE_NS: u64 = 1_000_000_000;
-/// How long the kernel may take for what is given back to it.
-const KERNEL_PATIENCE_NS: u64 = 10_000_000_000;
+/// The same for one that does not wait for its sockets.
+const QUICK_PATIENCE_NS: u64 = 20_000_000;
+/// How long a reader may be in the middle of taking bytes that are to be taken back from it.
+const TAKING_PATIENCE_NS: u64 = 2_000_000;
+/// Looks at such a reader before the core is offered to it.
+const LOOKS: u32 = 200;
+/// Who owes looks so often at what the kernel does not tell.
+const OWING_LOOK_NS: u64 = 10_000_000;
 
 /// Everything that this program has goes back to the kernel, and nothing of it is carried from here on.
 pub fn all_to_kernel(reason: Reason) {
     offer::give_up(reason);
-    errno::keep(|| {
-        table::each(|fd, meaning| {
-            if matches!(meaning, Meaning::Socket(_)) {
-                to_kernel(fd, reason);
-            }
-        });
-    });
+    errno::keep(|| hand_back(|_| true, reason));
 }
 
 /// This socket stays in the kernel, or goes back there.
@@ -31,95 +37,78 @@ pub fn to_kernel(fd: i32, reason: Reason) {
     let Some(socket) = table::socket(fd) else { return };
     socket.stay(reason);
     if let Ok(connection) = socket.carried() {
-        errno::keep(|| connection.bring_back_or_break(reason));
+        errno::keep(|| connection.bring_back(reason));
     }
 }
 
+/// All of these descriptors' sockets go back to the kernel: each is asked for before the first one is waited for.
+pub fn hand_back(is_meant: impl Fn(i32) -> bool, reason: Reason) {
+    let mut patience_ns = 0;
+    each_socket(&is_meant, |socket| match socket.carried() {
+        Ok(connection) => {
+            connection.begin_back(reason);
+            patience_ns = connection.patience_ns().max(patience_ns);
+        }
+        Err(plain) => plain.stay(reason),
+    });
+    let end_ns = kernel::now_ns() + patience_ns;
+    each_socket(&is_meant, |socket| {
+        if let Ok(connection) = socket.carried() {
+            connection.finish_back(end_ns);
+        }
+    });
+}
+
+fn each_socket(is_meant: impl Fn(i32) -> bool, mut visit: impl FnMut(Socket)) {
+    table::each(|fd, meaning| {
+        if matches!(meaning, Meaning::Socket(_))
+            && is_meant(fd)
+            && let Some(socket) = table::socket(fd)
+        {
+            visit(socket);
+        }
+    });
+}
+
 impl Connection {
-    #[inline(never)]
-    pub fn serve_now(&self) {
-        let asked = STREAM.flags(&self.remote);
-        if asked & OFFERS_BACK != 0 && STREAM.flags(&self.own) & ASKS_BACK == 0 {
-            self.ask_back();
-            self.tell(News::Course);
-        }
-        if asked & ASKS_BACK != 0 && STREAM.course(&self.own) == Ok(Course::Ring) {
-            let _held = self.record.sending.hold();
-            if STREAM.course(&self.own) == Ok(Course::Ring) {
-                self.send_back();
-            }
-        }
-    }
-
-    /// Nobody takes anything more out of the peer's ring.
-    fn ask_back(&self) {
-        let _receiving = self.record.receiving.hold();
-        let _sending = self.record.sending.hold();
-        STREAM.raise(&self.own, ASKS_BACK);
-    }
-
-    /// Ends our ring where the reader has stopped, and gives the rest of it to the kernel.
-    fn send_back(&self) {
-        let Ok(unread) = STREAM.unread_by_peer(&self.own, &self.remote) else {
-            return self.break_off();
-        };
-        if unread > 0 && self.record.ended.load(Ordering::Acquire) & SHUT_SENDING != 0 {
-            // The kernel takes nothing behind the end that it has been told: they stay where they are.
-            return;
-        }
-        let tail = STREAM.tail(&self.own);
-        let mut position = tail.wrapping_sub(unread as u64);
-        STREAM.back(&self.own, position);
-        // A death in the middle of it must not look like an end.
-        if unread > 0 {
-            self.guard();
-        }
-        let end_ns = kernel::now_ns() + KERNEL_PATIENCE_NS;
-        let mut buffer = [0u8; 8192];
-        while position != tail {
-            let length = tail.wrapping_sub(position).min(buffer.len() as u64) as usize;
-            // SAFETY: a live buffer; what is recalled lies before the tail.
-            let sent = unsafe {
-                STREAM.recall(&self.own, position, buffer.as_mut_ptr(), length);
-                real::send(self.fd, buffer.as_ptr().cast(), length, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
-            };
-            match sent {
-                1.. => position = position.wrapping_add(sent as u64),
-                _ if errno::last() == libc::EAGAIN && kernel::now_ns() < end_ns => {
-                    let _ = kernel::wait(self.fd, libc::POLLOUT, 100);
-                }
-                _ => return self.break_off(),
-            }
-        }
-        self.unguard();
-        self.tell(News::Course);
-    }
-
     /// Returns both directions to the kernel, for good: what comes next is nothing that rings can do.
     ///
     /// A peer that does not come into a call of the library in time does its part when it comes: until then what it has
-    /// sent waits. `false`: bytes lie in a ring that has ended, and the kernel will never have them.
-    pub fn bring_back(&self, reason: Reason, end_ns: u64) -> bool {
+    /// sent waits. A connection of which bytes are lost by that is reset.
+    pub fn bring_back(&self, reason: Reason) {
+        self.begin_back(reason);
+        self.finish_back(kernel::now_ns() + self.patience_ns());
+    }
+
+    fn patience_ns(&self) -> u64 {
+        if self.is_nonblocking() { QUICK_PATIENCE_NS } else { BACK_PATIENCE_NS }
+    }
+
+    /// Ends our ring, and asks the other end for its own; nothing is waited for.
+    fn begin_back(&self, reason: Reason) {
         self.stay(reason);
-        self.ask_back();
         {
-            let _held = self.record.sending.hold();
-            if STREAM.course(&self.own) == Ok(Course::Ring) {
-                if STREAM.unread_by_peer(&self.own, &self.remote) == Ok(0) {
-                    STREAM.back(&self.own, STREAM.tail(&self.own));
-                } else {
-                    STREAM.raise(&self.own, OFFERS_BACK);
-                }
+            // Nobody takes anything more out of the peer's ring.
+            let _receiving = self.record.receiving.hold();
+            let _sending = self.record.sending.hold();
+            STREAM.raise(&self.own, ASKS_BACK);
+            if matches!(STREAM.course(&self.own), Ok(Course::Ring | Course::Ending)) {
+                self.end_ring();
             }
         }
         self.tell(News::Course);
+    }
+
+    /// Waits for what [`Self::begin_back`] has asked for.
+    fn finish_back(&self, end_ns: u64) {
         let is_back = loop {
             self.serve();
             if let Some(is_back) = self.is_back() {
                 break is_back;
             }
             if kernel::now_ns() > end_ns {
-                break true;
+                // What it has not given back yet it gives later. What we owe nobody would.
+                break !self.owes();
             }
             // The other end may be in this very program.
             table::each_held(|socket, fd| {
@@ -129,25 +118,21 @@ impl Connection {
             });
             self.sleep(Sleep::Bytes, 0, None, || self.is_back().is_some());
         };
-        let _held = self.record.sending.hold();
-        if STREAM.course(&self.own) == Ok(Course::Ring) {
-            // Nobody has agreed: what is in the ring is read there before the kernel's.
-            STREAM.back(&self.own, STREAM.tail(&self.own));
-            self.tell(News::Course);
+        if is_back {
+            // Whoever has it next may end as it likes.
+            self.unguard();
+        } else {
+            self.break_off();
         }
-        // Whoever has it next may end as it likes.
-        self.unguard();
-        is_back
     }
 
     /// Has everything come back? `Some(false)`: not everything, and it never will.
     fn is_back(&self) -> Option<bool> {
-        let is_sent_back = STREAM.course(&self.own) != Ok(Course::Ring);
         let Ok(course) = STREAM.course(&self.remote) else { return Some(true) };
         let unread = match course {
             // It asks for nothing before it has seen our flag.
             Course::Kernel => 0,
-            Course::Pending => 1,
+            Course::Pending | Course::Ending => 1,
             Course::Ring => STREAM.available(&self.own, &self.remote).unwrap_or(0) as u64,
             Course::Back(until) => until.wrapping_sub(STREAM.head(&self.own)),
         };
@@ -160,18 +145,173 @@ impl Connection {
                 if is_over {
                     return Some(unread == 0);
                 }
-                // What it sends from now on it gives to the kernel: it looks for our flag before and after.
-                return (unread == 0 && is_sent_back).then_some(true);
             }
             _ => {}
         }
-        (unread == 0 && (is_sent_back || self.peer_is_gone())).then_some(true)
+        // What it sends from now on it gives to the kernel: it looks for our flag before and after.
+        (unread == 0 && (!self.owes() || self.peer_is_gone())).then_some(true)
     }
 
-    /// The same within the patience that there is for one connection; one that cannot come back whole is reset.
-    pub fn bring_back_or_break(&self, reason: Reason) {
-        if !self.bring_back(reason, kernel::now_ns() + BACK_PATIENCE_NS) {
-            self.break_off();
+    /// What the other end asks of us: to have our bytes in the kernel again.
+    #[inline(never)]
+    pub fn serve_now(&self) {
+        let is_asked = STREAM.flags(&self.remote) & ASKS_BACK != 0;
+        let is_in_ring = || matches!(STREAM.course(&self.own), Ok(Course::Ring | Course::Ending));
+        if !self.owes() && !(is_asked && is_in_ring()) {
+            return;
+        }
+        let _held = self.record.sending.hold();
+        if self.owes() {
+            self.pay();
+        } else if is_asked && is_in_ring() {
+            self.send_back();
+        }
+    }
+
+    /// Ends our ring where the reader has stopped, who has said so, and gives the rest of it to the kernel.
+    fn send_back(&self) {
+        match STREAM.unread_by_peer(&self.own, &self.remote) {
+            Err(Corrupt) => self.break_off(),
+            // The kernel takes nothing behind the end that it has been told: they stay where they are.
+            Ok(1..) if self.record.ended.load(Ordering::Acquire) & SHUT_SENDING != 0 => {}
+            Ok(unread) => self.owe(STREAM.tail(&self.own).wrapping_sub(unread as u64)),
+        }
+    }
+
+    /// Ends our ring: the kernel gets what the other end has not taken, if it has room for all of that now. Otherwise it is
+    /// read where it lies, before what follows in the kernel. Called with the sending lock held.
+    pub fn end_ring(&self) {
+        let tail = STREAM.tail(&self.own);
+        let unread = STREAM.unread_by_peer(&self.own, &self.remote).unwrap_or(0);
+        let is_shut = self.record.ended.load(Ordering::Acquire) & SHUT_SENDING != 0;
+        if unread == 0 || is_shut || self.peer_is_gone() || !kernel::has_room(self.fd, unread) {
+            STREAM.back(&self.own, tail);
+            return;
+        }
+        STREAM.begin_end(&self.own);
+        match self.untaken() {
+            Ok(position) => self.owe(position.unwrap_or(tail)),
+            Err(Corrupt) => self.break_off(),
+        }
+    }
+
+    /// Where the reader has stopped; `None`: it goes on taking.
+    fn untaken(&self) -> Result<Option<u64>, Corrupt> {
+        let end_ns = kernel::now_ns() + TAKING_PATIENCE_NS;
+        loop {
+            for _ in 0..LOOKS {
+                if let Some(position) = STREAM.untaken(&self.own, &self.remote)? {
+                    return Ok(Some(position));
+                }
+                core::hint::spin_loop();
+            }
+            if kernel::now_ns() > end_ns {
+                return Ok(None);
+            }
+            // SAFETY: no arguments.
+            unsafe { libc::sched_yield() };
+        }
+    }
+
+    /// From `position` on our ring's bytes are owed to the kernel.
+    fn owe(&self, position: u64) {
+        let owed = STREAM.tail(&self.own).wrapping_sub(position);
+        self.record.returned.fetch_add(owed, Ordering::Relaxed);
+        // Before the course: whoever finds the ring ended finds what is owed. Pairs with the load in `owes`.
+        self.record.owed.store(owed as u32, Ordering::Release);
+        STREAM.back(&self.own, position);
+        if owed > 0 {
+            // A death in the middle of it must not look like an end.
+            self.guard();
+            self.pay();
+        } else {
+            self.unguard();
+        }
+        self.tell(News::Course);
+    }
+
+    /// Does the kernel not have all of our bytes yet that belong there?
+    #[inline(always)]
+    pub fn owes(&self) -> bool {
+        // Pairs with the store in `owe`.
+        self.record.owed.load(Ordering::Acquire) != 0
+    }
+
+    /// Gives the kernel as much of what is owed as it takes now. Called with the sending lock held.
+    fn pay(&self) {
+        let tail = STREAM.tail(&self.own);
+        loop {
+            let owed = self.record.owed.load(Ordering::Relaxed);
+            if owed == 0 {
+                return self.paid();
+            }
+            let sent = self.send_owed(tail.wrapping_sub(owed.into()), owed as usize);
+            match sent {
+                1.. => {
+                    self.record.sent.fetch_add(sent as u64, Ordering::SeqCst);
+                    self.record.owed.store(owed - sent as u32, Ordering::Release);
+                }
+                _ if errno::last() == libc::EAGAIN => return,
+                _ => {
+                    self.record.owed.store(0, Ordering::Release);
+                    return self.break_off();
+                }
+            }
+        }
+    }
+
+    /// Out of the ring as it lies there: the stack of a program's thread may have no room for a copy.
+    fn send_owed(&self, position: u64, length: usize) -> isize {
+        let mut parts = STREAM.places(&self.own, position, length).map(|(offset, length)| libc::iovec {
+            iov_base: self.own.base().wrapping_add(offset).cast(),
+            iov_len: length,
+        });
+        let mut message = crate::parts::message(&mut parts, 2);
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: bytes of our own ring, which stays mapped while the connection is in use. By number, as no thread is
+        // cancelled in this call.
+        unsafe {
+            let message = (&raw mut message) as usize;
+            real::syscall(libc::SYS_sendmsg, self.fd as usize, message, flags as usize, 0, 0, 0) as isize
+        }
+    }
+
+    /// Nothing is owed any more: what was waiting for that is done.
+    fn paid(&self) {
+        self.unguard();
+        if self.record.shuts.swap(0, Ordering::AcqRel) != 0 {
+            // SAFETY: no pointers.
+            errno::keep(|| unsafe { real::shutdown(self.fd, libc::SHUT_WR) });
+        }
+    }
+
+    /// For a call that would wait for `events`: waits for them, and pays meanwhile. `None`: nothing is owed.
+    pub fn pay_while_waiting(&self, events: i16, deadline_ns: Option<u64>) -> Option<Woken> {
+        if !self.owes() {
+            return None;
+        }
+        let look_ns = kernel::now_ns() + OWING_LOOK_NS;
+        let until_ns = deadline_ns.map_or(look_ns, |deadline| deadline.min(look_ns));
+        let found = kernel::wait_until(self.fd, events | libc::POLLOUT, Some(until_ns));
+        self.serve();
+        let is_late = deadline_ns.is_some_and(|deadline| deadline <= kernel::now_ns());
+        Some(match found {
+            Ok(_) => Woken::Look,
+            Err(libc::EAGAIN) if is_late => Woken::TimeOut,
+            Err(libc::EAGAIN) => Woken::Look,
+            Err(_) => Woken::Signal,
+        })
+    }
+
+    /// The last of what is owed, before the end: the kernel makes room for all of it, where it may.
+    pub fn pay_at_the_end(&self) {
+        if !self.owes() {
+            return;
+        }
+        kernel::make_room(self.fd, self.record.owed.load(Ordering::Relaxed) as usize);
+        let _held = self.record.sending.hold();
+        if self.owes() {
+            self.pay();
         }
     }
 }

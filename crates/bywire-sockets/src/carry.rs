@@ -3,9 +3,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use bywire_ring::lane::Corrupt;
-use bywire_ring::stream::{
-    ASKS_BACK, Course, HALF, HEADER_BYTES, LEAVING, News, OFFERS_BACK, RING_BYTES, Sleep,
-};
+use bywire_ring::stream::{ASKS_BACK, Course, HALF, HEADER_BYTES, LEAVING, News, RING_BYTES, Sleep};
 
 use crate::table::{Connection, STREAM};
 use crate::{bell, errno, kernel, lock, process, real, spin};
@@ -95,8 +93,14 @@ impl Connection {
             {
                 return Ok(Source::KernelUntil(u64::MAX));
             }
+            // Nobody ends the ring of a writer that was killed while it did: what is there is there.
+            Course::Ending
+                if self.record.ended.load(Ordering::Acquire) & (FINISHED | HUNG_UP | FAILED) == 0 =>
+            {
+                return Ok(Source::Moment);
+            }
             Course::Pending => return Ok(Source::Moment),
-            Course::Ring | Course::Back(_) => {}
+            Course::Ring | Course::Ending | Course::Back(_) => {}
         }
         if self.record.drained.load(Ordering::Acquire) == 0 {
             // A call that sleeps in the kernel is woken by the last bytes there: nobody takes them from it.
@@ -197,7 +201,7 @@ impl Connection {
         let available = STREAM.available(&self.own, &self.remote)?;
         Ok(match STREAM.course(&self.remote)? {
             Course::Kernel | Course::Pending => 0,
-            Course::Ring => available,
+            Course::Ring | Course::Ending => available,
             Course::Back(until) => {
                 available.min(until.checked_sub(STREAM.head(&self.own)).ok_or(Corrupt)? as usize)
             }
@@ -411,18 +415,40 @@ impl Connection {
     /// Its end is about to come, in order: unread bytes make TCP's end a reset, wherever they lie.
     pub fn take_leave(&self) {
         self.serve();
-        if self.in_ring() == Ok(0) {
-            self.unguard();
-        } else {
+        self.pay_at_the_end();
+        self.end_before_the_kernels(true);
+        if STREAM.flags(&self.own) & ASKS_BACK == 0 && self.in_ring() != Ok(0) {
             kernel::linger(self.fd, Some(0));
+        } else if !self.owes() {
+            self.unguard();
         }
         STREAM.raise(&self.own, LEAVING);
     }
 
-    /// What the other end asks of us: to have its bytes in the kernel again, or to let ours go there.
+    /// Before the kernel is told the end of what we send: what the other end has not taken goes into the kernel before it, as
+    /// far as there is room. Whoever has that end next, and does not know this library, has it all.
+    pub fn end_before_the_kernels(&self, is_last: bool) {
+        let is_in_ring = || matches!(STREAM.course(&self.own), Ok(Course::Ring | Course::Ending));
+        if !is_in_ring() {
+            return;
+        }
+        let unread = STREAM.unread_by_peer(&self.own, &self.remote).unwrap_or(0);
+        if unread == 0 {
+            return;
+        }
+        if is_last && !kernel::has_room(self.fd, unread) {
+            kernel::make_room(self.fd, unread);
+        }
+        let _held = self.record.sending.hold();
+        if kernel::has_room(self.fd, unread) && is_in_ring() {
+            self.end_ring();
+        }
+    }
+
+    /// What the other end asks of us: to have our bytes in the kernel again.
     #[inline]
     pub fn serve(&self) {
-        if STREAM.flags(&self.remote) & (ASKS_BACK | OFFERS_BACK) != 0 {
+        if STREAM.flags(&self.remote) & ASKS_BACK != 0 || self.owes() {
             self.serve_now();
         }
     }

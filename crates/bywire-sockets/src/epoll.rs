@@ -78,7 +78,7 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
 fn outside(socket: Socket, real: &dyn Fn() -> i32) -> i32 {
     socket.stay(Reason::Epoll);
     if let Ok(connection) = socket.carried() {
-        connection.bring_back_or_break(Reason::Epoll);
+        connection.bring_back(Reason::Epoll);
     }
     real()
 }
@@ -111,7 +111,7 @@ impl Place {
         };
         // Where no ring can be heard, the kernel tells everything.
         if !self.add_bell() {
-            connection.bring_back_or_break(Reason::Memory);
+            connection.bring_back(Reason::Memory);
         }
         // The kernel decides whether this is possible at all, with what it will be asked.
         let wanted = { event.events };
@@ -120,7 +120,7 @@ impl Place {
             (Some(known), libc::EPOLL_CTL_MOD) => known,
             (None, libc::EPOLL_CTL_ADD) => {
                 let Some(new) = claim(&connection) else {
-                    connection.bring_back_or_break(Reason::Memory);
+                    connection.bring_back(Reason::Memory);
                     return real();
                 };
                 new
@@ -226,7 +226,7 @@ impl Place {
             return;
         };
         if !self.add_bell() {
-            connection.bring_back_or_break(Reason::Memory);
+            connection.bring_back(Reason::Memory);
         }
         self.list(&connection, at, item);
         ask_again(self.set_fd, &connection, at, item);
@@ -339,7 +339,11 @@ fn ask_again(set_fd: i32, connection: &Connection, at: u32, item: &Item) {
     let wanted = item.events.load(Ordering::Relaxed);
     let is_spent = item.spent.load(Ordering::Relaxed) != 0;
     // One that is spent must not be heard again: by its edges, what is there already is not.
-    let asked = if is_spent { EDGE } else { asked(connection, wanted) };
+    let asked = match is_spent {
+        false => asked(connection, wanted),
+        true if connection.owes() => EDGE | libc::EPOLLOUT as u32,
+        true => EDGE,
+    };
     if item.asked.load(Ordering::Relaxed) == asked {
         return;
     }
@@ -640,7 +644,7 @@ impl Place {
         let mut bits = ready.bits & (wanted | ALWAYS);
         // One report says everything, wherever it is known. What was heard may have been taken since, as an error or as
         // bytes: the kernel, too, looks again before it reports.
-        let elsewhere = ready.ask & wanted & (IN | OUT | libc::EPOLLPRI as u32);
+        let elsewhere = ready.ask & wanted & (IN | OUT | libc::EPOLLPRI as u32) & !ready.withheld;
         if elsewhere != 0 && (bits | heard & elsewhere) != 0 {
             bits |= u32::from(kernel::ready(connection.fd, elsewhere as i16) as u16) & (wanted | ALWAYS);
         }

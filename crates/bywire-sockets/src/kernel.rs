@@ -122,6 +122,55 @@ pub fn lingers(fd: i32) -> bool {
     value.iter().take(4).any(|byte| *byte != 0)
 }
 
+/// `SO_MEMINFO` of asm-generic/socket.h, and the places of `SK_MEMINFO_SNDBUF` and `SK_MEMINFO_WMEM_QUEUED` in it.
+const MEMORY: i32 = 55;
+const MAY_SEND: usize = 12;
+const QUEUED: usize = 20;
+
+/// Will the kernel take so many bytes at once, beside what it holds already?
+pub fn has_room(fd: i32, bytes: usize) -> bool {
+    let mut value = [0; 36];
+    if option(fd, libc::SOL_SOCKET, MEMORY, &mut value).is_none_or(|length| length < QUEUED + 4) {
+        return false;
+    }
+    let word = |at: usize| {
+        let bytes = value.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, u32::from_ne_bytes) as usize
+    };
+    // A limit of what is not sent yet holds whatever room there is.
+    let unsent_max = number(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT).unwrap_or(0) as u32 as usize;
+    if unsent_max != 0 && unsent_max <= bytes {
+        return false;
+    }
+    word(MAY_SEND).saturating_sub(word(QUEUED)) >= with_overhead(bytes)
+}
+
+/// What the kernel counts for so many bytes, at most: it takes whole pieces until the limit is passed.
+fn with_overhead(bytes: usize) -> usize {
+    bytes + bytes / 8 + 4096
+}
+
+/// Lets the kernel take so many bytes more of a socket that is about to end, where this process may do so.
+pub fn make_room(fd: i32, bytes: usize) {
+    let set = |level: i32, name: i32, value: i32| {
+        let length = size_of_val(&value) as u32;
+        // SAFETY: a live int.
+        crate::errno::keep(|| unsafe { real::setsockopt(fd, level, name, (&raw const value).cast(), length) })
+    };
+    let held = queued_to_send(fd).unwrap_or(0).max(0) as usize;
+    // The kernel doubles it.
+    set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, with_overhead(bytes + held) as i32);
+    set(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, -1);
+}
+
+/// Bytes that the kernel was given, and the other end's kernel has not taken.
+fn queued_to_send(fd: i32) -> Option<i32> {
+    let mut queued = 0i32;
+    // SAFETY: TIOCOUTQ writes one int.
+    let status = unsafe { real::ioctl(fd, libc::TIOCOUTQ as usize, (&raw mut queued).cast()) };
+    (status == 0).then_some(queued)
+}
+
 /// Sets `SO_LINGER`.
 pub fn linger(fd: i32, seconds: Option<i32>) {
     let value = libc::linger { l_onoff: seconds.is_some().into(), l_linger: seconds.unwrap_or(0) };

@@ -9,13 +9,10 @@ use bywire_pairing::reason::Reason;
 use bywire_ring::stream::{HALF, News};
 
 use crate::carry::{self, SHUT, SHUT_SENDING};
-use crate::table::{self, Leaving, Meaning, STREAM, Socket};
+use crate::table::{self, Connection, Leaving, Meaning, STREAM, Socket};
 use crate::{
-    account, arena, bell, errno, kernel, lock, log, offer, process, real, rings, sanitizer, signals, spin,
+    account, arena, back, bell, errno, kernel, lock, log, offer, process, real, rings, sanitizer, signals, spin,
 };
-
-/// How long a program that starts another one waits for its connections to come back.
-const EXEC_PATIENCE_NS: u64 = 1_000_000_000;
 
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// A word that a forked child finds wiped; null: there is none.
@@ -318,6 +315,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
         connection.record.ended.fetch_or(SHUT, Ordering::AcqRel);
     }
     if ends_sending {
+        connection.end_before_the_kernels(false);
         let _held = connection.record.sending.hold();
         let before = connection.record.ended.fetch_or(SHUT_SENDING, Ordering::AcqRel);
         // Whoever still receives has half a connection; a killed one is then to be a reset, as nothing else
@@ -327,7 +325,8 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
             connection.guard();
         }
     }
-    let status = real();
+    let status =
+        if ends_sending && connection.owes() { shut_later(&connection, ends_receiving) } else { real() };
     errno::keep(|| {
         connection.ask_kernel();
         connection.tell(News::Course);
@@ -336,49 +335,53 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
     status
 }
 
+/// The kernel is told the end of what we send when it has all of it.
+fn shut_later(connection: &Connection, ends_receiving: bool) -> i32 {
+    connection.record.shuts.store(1, Ordering::Release);
+    // SAFETY: no pointers.
+    let status = if ends_receiving { unsafe { real::shutdown(connection.fd, libc::SHUT_RD) } } else { 0 };
+    // It may have been paid meanwhile.
+    connection.serve_now();
+    status
+}
+
 /// Before another program takes this process's place.
 pub fn before_replacement() {
-    before_exec();
+    errno::keep(|| table::each_held(leave_to_kernel));
+    hand_over(false);
     offer::leave(offer::tally());
 }
 
-/// Before another program takes this process's place, or is started by it: what it may inherit goes back to the
-/// kernel.
-pub fn before_exec() {
+/// Another program will close this one, in order, where nobody is to see it.
+fn leave_to_kernel(socket: &Socket, fd: i32) {
+    if is_inherited(fd) || socket.record.processes.load(Ordering::Acquire) != 1 {
+        return;
+    }
+    if let Some(Ok(connection)) = table::by_index(fd, socket.index).map(Socket::carried) {
+        connection.end_before_the_kernels(false);
+        if !connection.owes() {
+            connection.unguard();
+        }
+    }
+}
+
+/// Does a program that is started have this descriptor?
+fn is_inherited(fd: i32) -> bool {
+    // SAFETY: no pointers.
+    let flags = unsafe { real::fcntl(fd, libc::F_GETFD, 0) };
+    flags >= 0 && flags & libc::FD_CLOEXEC == 0
+}
+
+/// Before another program is started; `has_actions`: after steps that may copy descriptors.
+pub fn hand_over(has_actions: bool) {
     errno::keep(|| {
-        let end_ns = kernel::now_ns() + EXEC_PATIENCE_NS;
-        table::each(|fd, meaning| {
-            let Meaning::Socket(_) = meaning else { return };
-            // SAFETY: no pointers.
-            let flags = unsafe { real::fcntl(fd, libc::F_GETFD, 0) };
-            if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
-                // The kernel may close it, in order, where nobody is to see it.
-                if let Some(Ok(connection)) = table::socket(fd).map(Socket::carried) {
-                    connection.unguard();
-                }
-                return;
-            }
-            if let Some(socket) = table::socket(fd) {
-                match socket.carried() {
-                    Ok(connection) => {
-                        connection.bring_back(Reason::Passed, end_ns);
-                    }
-                    Err(plain) => plain.stay(Reason::Passed),
-                }
-            }
-        });
+        back::hand_back(|fd| is_inherited(fd) || (has_actions && table::is_named(fd)), Reason::Passed)
     });
 }
 
 /// Before `fd` goes to a program that may not know this library.
 pub fn before_passing(fd: i32) {
-    let Some(socket) = table::socket(fd) else { return };
-    errno::keep(|| match socket.carried() {
-        Ok(connection) => {
-            connection.bring_back_or_break(Reason::Passed);
-        }
-        Err(plain) => plain.stay(Reason::Passed),
-    });
+    back::to_kernel(fd, Reason::Passed);
 }
 
 /// The process ends in order: its peers are told to look.

@@ -51,7 +51,9 @@ fn tell(socket: &Socket) {
     let mapped = table::by_index(socket.fd, socket.index).and_then(|socket| socket.mapped().ok());
     let [sent_ring, received_ring] = match &mapped {
         Some(connection) if fate == Fate::Carried => {
-            [STREAM.tail(&connection.own), STREAM.head(&connection.own)]
+            // What was given back went through the kernel, and is counted there.
+            let returned = connection.record.returned.load(Ordering::Relaxed);
+            [STREAM.tail(&connection.own).wrapping_sub(returned), STREAM.head(&connection.own)]
         }
         _ => [0; 2],
     };

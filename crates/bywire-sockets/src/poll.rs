@@ -265,6 +265,9 @@ fn merge(file: &pollfd, place: &pollfd) -> i16 {
     }
     let ended = connection.record.ended.load(Ordering::Acquire);
     let mut bits = place.revents;
+    if connection.owes() {
+        bits &= !(libc::POLLOUT | libc::POLLWRNORM);
+    }
     if ended & (FINISHED | HUNG_UP) != 0 {
         bits |= libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP;
     }

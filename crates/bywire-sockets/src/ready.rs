@@ -24,6 +24,8 @@ pub struct Ready {
     pub bits: u32,
     /// What the kernel has to be asked, beside what it says anyway.
     pub ask: u32,
+    /// What the kernel says of these is not for the program: it is room for what is owed.
+    pub withheld: u32,
 }
 
 impl Connection {
@@ -32,9 +34,9 @@ impl Connection {
         self.serve();
         let ended = self.ended();
         if self.is_broken() {
-            return Ready { bits: IN | OUT | RDHUP | ALWAYS, ask: 0 };
+            return Ready { bits: IN | OUT | RDHUP | ALWAYS, ..Ready::default() };
         }
-        let mut ready = Ready { bits: 0, ask: wanted & !(IN | OUT | RDHUP) };
+        let mut ready = Ready { ask: wanted & !(IN | OUT | RDHUP), ..Ready::default() };
         match self.settle() {
             Ok(Source::Kernel | Source::KernelUntil(_) | Source::Moment) => ready.ask |= wanted & IN,
             // What is held comes through the kernel, and only after a word from the other end.
@@ -44,11 +46,12 @@ impl Connection {
             Err(_) => ready.bits |= IN | OUT,
         }
         match STREAM.course(&self.own) {
-            Ok(Course::Ring) => {
+            Ok(Course::Ring | Course::Ending) => {
                 if wanted & OUT != 0 && (self.peer_is_gone() || self.is_writable()) {
                     ready.bits |= OUT;
                 }
             }
+            _ if self.owes() => (ready.ask, ready.withheld) = (ready.ask | libc::EPOLLOUT as u32, OUT),
             _ => ready.ask |= wanted & OUT,
         }
         if ended & FINISHED != 0 {

@@ -123,6 +123,9 @@ real! {
     execveat(directory: c_int, path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char, flags: c_int) -> c_int, else -1;
     posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *const c_char, environment: *const *const c_char) -> c_int, else libc::ENOSYS;
     posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *const c_char, environment: *const *const c_char) -> c_int, else libc::ENOSYS;
+    pidfd_spawn(pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *const c_char, environment: *const *const c_char) -> c_int, else libc::ENOSYS;
+    pidfd_spawnp(pid: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *const c_char, environment: *const *const c_char) -> c_int, else libc::ENOSYS;
+    posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int, else libc::ENOSYS;
     _Fork() -> pid_t, else -1;
     system(command: *const c_char) -> c_int, else -1;
     popen(command: *const c_char, kind: *const c_char) -> *mut c_void, else core::ptr::null_mut();

@@ -94,6 +94,14 @@ fn receive_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dy
     forget_jumped(connection);
     loop {
         connection.serve();
+        if let Some(woken) = pay_first(connection, flags, &mut deadline) {
+            match woken {
+                Woken::Look => continue,
+                _ if done > 0 => return done as isize,
+                Woken::Signal => return errno::fail(libc::EINTR),
+                Woken::TimeOut => return errno::fail(libc::EAGAIN),
+            }
+        }
         let step = match look(connection, parts, done, flags) {
             Ok(step) => step,
             Err(Corrupt) => {
@@ -118,7 +126,11 @@ fn receive_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dy
             Step::End => return done as isize,
             Step::Failed(_) if done > 0 => return done as isize,
             Step::Failed(number) => return errno::fail(number),
-            Step::Real if done == 0 => return real(),
+            Step::Real if done == 0 => {
+                let received = real();
+                count(connection.record, flags, received);
+                return received;
+            }
             Step::Real | Step::Empty | Step::Moment => {}
         }
         if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
@@ -147,6 +159,21 @@ fn receive_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dy
             return errno::fail(libc::EBADF);
         }
     }
+}
+
+/// Whoever owes the kernel something does not sleep there for what it receives: it pays meanwhile.
+#[inline(always)]
+fn pay_first(connection: &Connection, flags: i32, deadline: &mut Option<u64>) -> Option<Woken> {
+    let waits = || flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking();
+    if !connection.owes() || !waits() || connection.in_ring().is_ok_and(|there| there > 0) {
+        return None;
+    }
+    *deadline = deadline.or_else(|| connection.deadline(libc::SO_RCVTIMEO));
+    // What is there already is received first.
+    if kernel::ready(connection.fd, libc::POLLIN | libc::POLLRDHUP) != 0 {
+        return None;
+    }
+    connection.pay_while_waiting(libc::POLLIN | libc::POLLRDHUP, *deadline)
 }
 
 /// How long a moment may last.
@@ -227,15 +254,24 @@ fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Resu
         Source::Ring(0) if done == 0 && connection.may_have_ended() => Ok(end_or_nothing(connection)),
         Source::Ring(0) if done > 0 && is_over(connection) => Ok(Step::End),
         Source::Ring(0) => Ok(Step::Empty),
-        Source::Ring(available) => {
+        Source::Ring(_) => {
+            let taking = Taking { connection };
+            let course = STREAM.begin_taking(&connection.own, &connection.remote)?;
+            // Its writer may be about to end it.
+            if course == Course::Ending && !matches!(connection.source()?, Source::Ring(_)) {
+                return Ok(Step::Again);
+            }
+            let available = connection.in_ring()?;
             let length = available.min(parts.total().saturating_sub(done));
             take_from_ring(connection, parts, done, flags, length);
+            drop(taking);
             let is_taken = flags & libc::MSG_PEEK == 0;
             let is_last = matches!(STREAM.course(&connection.remote)?, Course::Back(_));
             if !is_taken && is_last && length == available {
                 // What follows is in the kernel again.
                 let flags = flags | libc::MSG_DONTWAIT;
                 let more = receive_now(connection, parts, done + length, flags, usize::MAX).max(0);
+                count(connection.record, flags, more);
                 return Ok(Step::Received(length + more as usize));
             }
             drop(held);
@@ -244,6 +280,18 @@ fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Resu
             }
             Ok(Step::Received(length).or_end(parts.total()))
         }
+    }
+}
+
+/// Bytes are being taken out of the ring, until dropped: its writer takes none of them back meanwhile.
+struct Taking<'a> {
+    connection: &'a Connection,
+}
+
+impl Drop for Taking<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        STREAM.end_taking(&self.connection.own);
     }
 }
 
@@ -319,6 +367,7 @@ fn back_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i3
         return Step::Real;
     }
     let received = receive_now(connection, parts, done, flags | libc::MSG_DONTWAIT, usize::MAX);
+    count(connection.record, flags, received);
     match of_kernel(received) {
         Step::Empty => Step::Real,
         step => step,

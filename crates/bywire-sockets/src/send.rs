@@ -81,7 +81,7 @@ fn send_specially(socket: Socket, reason: Reason, real: &dyn Fn() -> isize) -> i
     socket.stay(reason);
     match socket.carried() {
         Ok(connection) => {
-            connection.bring_back_or_break(reason);
+            connection.bring_back(reason);
             real()
         }
         Err(plain) => send_plainly(&plain, real).unwrap_or_else(real),
@@ -114,10 +114,21 @@ fn send_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn F
         let step = match STREAM.course(&connection.own) {
             Ok(Course::Kernel) => change_over(connection, parts, done, flags),
             Ok(Course::Ring) if total > 0 => send_in_ring(connection, parts, done),
+            // Behind what the kernel has no room for yet.
+            Ok(Course::Back(_)) if connection.owes() => match wait_to_pay(connection, flags, &mut deadline) {
+                None => Step::Sent(0),
+                Some(_) if done > 0 => return done as isize,
+                Some(libc::EPIPE) => return broken_pipe(0, flags),
+                Some(number) => return errno::fail(number),
+            },
             // What is only half done here goes on in the kernel.
             Ok(Course::Back(_)) if done > 0 => through_kernel(connection, parts, done, flags),
-            Ok(Course::Back(_) | Course::Ring) => return real(),
-            Ok(Course::Pending) | Err(_) => {
+            Ok(Course::Back(_) | Course::Ring) => {
+                let sent = real();
+                count(connection.record, sent);
+                return sent;
+            }
+            Ok(Course::Pending | Course::Ending) | Err(_) => {
                 wait_for_course(connection);
                 Step::Sent(0)
             }
@@ -220,13 +231,31 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// Somebody else changes it over, holding the lock; who was killed on the way is taken over from, and it stays as it was.
+/// Somebody else changes it over, holding the lock; who was killed on the way is taken over from: it stays as it was, or ends.
 fn wait_for_course(connection: &Connection) {
     let held = connection.record.sending.hold();
-    if STREAM.course(&connection.own) == Ok(Course::Pending) {
-        STREAM.abandon(&connection.own);
-        drop(held);
-        connection.tell(News::Course);
+    match STREAM.course(&connection.own) {
+        Ok(Course::Pending) => STREAM.abandon(&connection.own),
+        Ok(Course::Ending) => connection.end_ring(),
+        _ => return,
+    }
+    drop(held);
+    connection.tell(News::Course);
+}
+
+/// Waits until nothing is owed to the kernel, where this call may wait; the error number if it may not.
+fn wait_to_pay(connection: &Connection, flags: i32, deadline: &mut Option<u64>) -> Option<i32> {
+    if connection.record.ended.load(Ordering::Acquire) & SHUT_SENDING != 0 {
+        return Some(libc::EPIPE);
+    }
+    if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
+        return Some(libc::EAGAIN);
+    }
+    *deadline = deadline.or_else(|| connection.deadline(libc::SO_SNDTIMEO));
+    match connection.pay_while_waiting(0, *deadline) {
+        None | Some(Woken::Look) => None,
+        Some(Woken::Signal) => Some(libc::EINTR),
+        Some(Woken::TimeOut) => Some(libc::EAGAIN),
     }
 }
 

@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::ops::Deref;
 use core::ptr;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use bywire_pairing::reason::Reason;
 use bywire_ring::stream::{SEGMENT_BYTES, Stream, Window};
@@ -123,6 +123,23 @@ pub fn by_index(fd: i32, index: u32) -> Option<Socket> {
     Some(Socket { fd, index, record, hold })
 }
 
+/// A program is to be started with a copy of this descriptor, whatever it means by then.
+pub fn name(fd: i32) {
+    if let Some((place, bit)) = naming(fd) {
+        place.fetch_or(bit, Ordering::Relaxed);
+    }
+}
+
+/// Was it ever named so?
+pub fn is_named(fd: i32) -> bool {
+    naming(fd).is_some_and(|(place, bit)| place.load(Ordering::Relaxed) & bit != 0)
+}
+
+fn naming(fd: i32) -> Option<(&'static AtomicU64, u64)> {
+    let fd = usize::try_from(fd).ok()?;
+    Some((arena::own()?.named.get(fd / 64)?, 1 << (fd % 64)))
+}
+
 /// The epoll set behind `fd`.
 pub fn set(fd: i32) -> Option<(u32, &'static Set)> {
     let Meaning::Set(index) = meaning(fd) else { return None };
@@ -238,6 +255,7 @@ fn begin(record: &Record) {
         &record.broken,
         &record.lingers,
         &record.waits,
+        &record.shuts,
     ]
     .into_iter()
     .chain(&record.patience)
@@ -253,6 +271,7 @@ fn begin(record: &Record) {
         &record.woken,
         &record.sends,
         &record.distance,
+        &record.owed,
     ]
     .into_iter()
     .chain(&record.sleepers)
@@ -260,6 +279,7 @@ fn begin(record: &Record) {
         field.store(0, Ordering::Relaxed);
     }
     record.seen_head.store(0, Ordering::Relaxed);
+    record.returned.store(0, Ordering::Relaxed);
     record.asked_ns.store(0, Ordering::Relaxed);
     record.looked_ns.store(0, Ordering::Relaxed);
     record.sent.store(0, Ordering::Relaxed);

@@ -82,7 +82,7 @@ fn impossible_positions_are_corrupt() {
     writer.store(TAIL, 3, Ordering::Relaxed);
     reader.store(HEAD, 4, Ordering::Relaxed);
     assert_eq!(SMALL.room(&writer, &reader), Err(Corrupt));
-    for word in [4, 8, PENDING | 8, RING | 8, u64::MAX] {
+    for word in [5, 8, PENDING | 8, RING | 8, ENDING | 8, u64::MAX] {
         writer.store(COURSE, word, Ordering::Relaxed);
         assert_eq!(SMALL.course(&writer), Err(Corrupt), "{word:#x}");
     }

@@ -4,6 +4,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
+use bywire_ring::stream::Course;
 use libc::{sockaddr, socklen_t};
 
 use super::data::waiting_bytes;
@@ -258,7 +259,15 @@ fn control_device(fd: c_int, request: usize, argument: *mut c_void) -> c_int {
         libc::TIOCOUTQ if socket.is_carried() && !argument.is_null() => {
             let status = real();
             let Ok(connection) = socket.carried() else { return status };
-            let unread = table::STREAM.unread_by_peer(&connection.own, &connection.remote).unwrap_or(0);
+            let unread = match table::STREAM.course(&connection.own) {
+                Ok(Course::Back(_)) if connection.owes() => {
+                    connection.record.owed.load(Ordering::Relaxed) as usize
+                }
+                Ok(Course::Ring) => {
+                    table::STREAM.unread_by_peer(&connection.own, &connection.remote).unwrap_or(0)
+                }
+                _ => 0,
+            };
             if status == 0 && unread > 0 {
                 // SAFETY: the program's int, which the kernel has written.
                 let queued = unsafe { argument.cast::<c_int>().read_unaligned() };

@@ -6,7 +6,7 @@ use libc::pid_t;
 
 use super::take_over;
 use super::{data, descriptor, waiting};
-use crate::{errno, life, offer, real, rings, signals};
+use crate::{errno, life, offer, real, rings, signals, table};
 
 const SYS_EPOLL_PWAIT2: c_long = 441;
 
@@ -57,28 +57,49 @@ take_over! {
 
     /// Starts another program.
     fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int {
-        life::before_exec();
+        life::hand_over(!actions.is_null());
         // SAFETY: as above.
         unsafe { real::posix_spawn(pid, path, actions, attributes, arguments, environment) }
     }
 
     /// Starts another program.
     fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int {
-        life::before_exec();
+        life::hand_over(!actions.is_null());
         // SAFETY: as above.
         unsafe { real::posix_spawnp(pid, file, actions, attributes, arguments, environment) }
     }
 
+    /// A copy that a program will be started with.
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int {
+        table::name(old);
+        // SAFETY: as above.
+        unsafe { real::posix_spawn_file_actions_adddup2(actions, old, new) }
+    }
+
+    /// Starts another program.
+    fn pidfd_spawn(pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int {
+        life::hand_over(!actions.is_null());
+        // SAFETY: as above.
+        unsafe { real::pidfd_spawn(pid, path, actions, attributes, arguments, environment) }
+    }
+
+    /// Starts another program.
+    fn pidfd_spawnp(pid: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int {
+        life::hand_over(!actions.is_null());
+        // SAFETY: as above.
+        unsafe { real::pidfd_spawnp(pid, file, actions, attributes, arguments, environment) }
+    }
+
     /// Runs a shell.
     fn system(command: *const c_char) -> c_int {
-        life::before_exec();
+        life::hand_over(false);
         // SAFETY: as above.
         unsafe { real::system(command) }
     }
 
     /// Runs a shell.
     fn popen(command: *const c_char, kind: *const c_char) -> *mut c_void {
-        life::before_exec();
+        life::hand_over(false);
         // SAFETY: as above.
         unsafe { real::popen(command, kind) }
     }

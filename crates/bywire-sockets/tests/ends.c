@@ -1,0 +1,410 @@
+/* What becomes of bytes and ends when sockets are handed on, given back and closed: one thing for each name. It writes down
+   what happened, which is the same with the library and without. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static void need(int is_well, const char *what) {
+    if (!is_well) {
+        perror(what);
+        _exit(1);
+    }
+}
+
+static int client, server, start[2], told[2];
+static pid_t peer;
+
+/* The kernel's own account of what was sent and received: the places in `struct tcp_info` of linux/tcp.h. */
+static void count_kernels(int fd, char moved[16]) {
+    char bytes[256] = {0};
+    socklen_t length = sizeof bytes;
+    need(getsockopt(fd, IPPROTO_TCP, TCP_INFO, bytes, &length) == 0 && length >= 208, "the kernel's account");
+    memcpy(moved, bytes + 200, 8);
+    memcpy(moved + 8, bytes + 128, 8);
+}
+
+/* Bytes of one way, by their places: what is lost, doubled or misplaced does not go unseen. */
+static char byte_at(size_t place) {
+    return (char)(place * 31 + place / 251);
+}
+
+/* Says a byte and hears it again until none of them goes through the kernel: a slow service is not waited for by calls. */
+static void talk(int fd) {
+    time_t started = time(NULL);
+    char before[16], after[16], byte;
+    int is_bare = getenv("LD_PRELOAD") == NULL;
+    for (;;) {
+        count_kernels(fd, before);
+        for (int round = 0; round < 24; round++) {
+            byte = 'x';
+            need(send(fd, &byte, 1, 0) == 1 && recv(fd, &byte, 1, 0) == 1, "a word");
+        }
+        count_kernels(fd, after);
+        if (is_bare || memcmp(before, after, sizeof before) == 0) {
+            break;
+        }
+        need(time(NULL) - started < 40, "it is never carried");
+        usleep(1000);
+    }
+    byte = 'q';
+    need(send(fd, &byte, 1, 0) == 1 && recv(fd, &byte, 1, 0) == 1 && byte == 'Q', "the last word");
+}
+
+static void answer(int fd) {
+    char byte = 0;
+    while (byte != 'q') {
+        need(recv(fd, &byte, 1, 0) == 1, "a question");
+        char back = byte == 'q' ? 'Q' : byte;
+        need(send(fd, &back, 1, 0) == 1, "an answer");
+    }
+}
+
+/* What the other process waits for, and gives. */
+static void signal_by(int *passage) {
+    need(write(passage[1], "!", 1) == 1, "a signal");
+}
+
+static void await_by(int *passage) {
+    char byte;
+    need(read(passage[0], &byte, 1) == 1, "a signal");
+}
+
+/* Two processes with an end each: `act` of the child has `client`, and what goes on in the parent has `server`. */
+static void meet(void (*act)(void)) {
+    int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    need(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 1) == 0, "listen");
+    getsockname(listener, (struct sockaddr *)&address, &length);
+    need(pipe2(start, O_CLOEXEC) == 0 && pipe2(told, O_CLOEXEC) == 0, "pipe");
+    fflush(stdout);
+    peer = fork();
+    need(peer >= 0, "fork");
+    if (peer == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(listener);
+        client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        need(connect(client, (struct sockaddr *)&address, length) == 0, "connect");
+        setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        talk(client);
+        act();
+        fflush(stdout);
+        _exit(0);
+    }
+    server = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    need(server >= 0 && close(listener) == 0, "accept");
+    setsockopt(server, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    answer(server);
+}
+
+static void join(void) {
+    int status;
+    need(waitpid(peer, &status, 0) == peer && status == 0, "the other end");
+}
+
+static void send_all(int fd, size_t count) {
+    static char bytes[65536];
+    for (size_t done = 0; done < count;) {
+        size_t length = count - done < sizeof bytes ? count - done : sizeof bytes;
+        for (size_t at = 0; at < length; at++) {
+            bytes[at] = byte_at(done + at);
+        }
+        for (size_t sent = 0; sent < length;) {
+            ssize_t found = send(fd, bytes + sent, length - sent, MSG_NOSIGNAL);
+            need(found > 0, "send");
+            sent += found;
+        }
+        done += length;
+    }
+}
+
+/* Reads to the end, and says how much came, whether it was right, and how it ended. */
+static void read_all(const char *what, int fd) {
+    static char bytes[65536];
+    size_t total = 0;
+    int is_right = 1;
+    ssize_t found;
+    while ((found = read(fd, bytes, sizeof bytes)) > 0) {
+        for (ssize_t at = 0; at < found; at++) {
+            is_right &= bytes[at] == byte_at(total + at);
+        }
+        total += found;
+    }
+    printf("%s: %zu %s, then %s\n", what, total, is_right ? "right" : "wrong", found == 0 ? "the end" : strerror(errno));
+}
+
+static size_t amount = 10240;
+
+static void send_and_close(void) {
+    send_all(client, amount);
+    close(client);
+    signal_by(told);
+}
+
+static void send_and_shut(void) {
+    send_all(client, amount);
+    shutdown(client, SHUT_WR);
+    signal_by(told);
+    read_all("the answer", client);
+}
+
+/* This program as another one, whose standard input is a connection; what it says goes to ours. */
+static const char *self;
+
+static pid_t spawn_reader(const char *role, int fd, int is_copied) {
+    posix_spawn_file_actions_t actions;
+    char *words[] = {(char *)self, (char *)role, NULL};
+    pid_t child;
+    posix_spawn_file_actions_init(&actions);
+    if (is_copied) {
+        posix_spawn_file_actions_adddup2(&actions, fd, 0);
+    } else {
+        need(dup2(fd, 0) == 0, "dup2");
+    }
+    fflush(stdout);
+    need(posix_spawn(&child, self, &actions, NULL, words, environ) == 0, "posix_spawn");
+    posix_spawn_file_actions_destroy(&actions);
+    return child;
+}
+
+static void await_child(pid_t child) {
+    int status;
+    need(waitpid(child, &status, 0) == child && status == 0, "a child");
+}
+
+/* How a socket is handed to somebody who does not know the library. */
+static void hand_on(const char *way) {
+    if (strcmp(way, "spawn") == 0) {
+        await_child(spawn_reader("reader", server, 1));
+    } else if (strcmp(way, "inherit") == 0) {
+        await_child(spawn_reader("reader", server, 0));
+        close(0);
+    } else if (strcmp(way, "exec") == 0) {
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            dup2(server, 0);
+            execl(self, self, "reader", NULL);
+            _exit(1);
+        }
+        await_child(child);
+    } else if (strcmp(way, "fork") == 0) {
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            read_all("in the child", server);
+            fflush(stdout);
+            _exit(0);
+        }
+        await_child(child);
+    } else {
+        int ends[2];
+        char byte = 0, control[CMSG_SPACE(sizeof(int))];
+        struct iovec part = {&byte, 1};
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+        need(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "socketpair");
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS, header->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(header), &server, sizeof server);
+        need(sendmsg(ends[0], &message, 0) == 1 && recvmsg(ends[1], &message, 0) == 1, "pass");
+        int copy;
+        memcpy(&copy, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof copy);
+        read_all("the copy", copy);
+        close(copy);
+    }
+}
+
+/* The other end has sent, and finished or gone, before anything was read. */
+static void ended(const char *how, const char *way, const char *bytes) {
+    amount = strtoul(bytes, NULL, 10);
+    meet(strcmp(how, "closed") == 0 ? send_and_close : send_and_shut);
+    await_by(told);
+    hand_on(way);
+    close(server);
+    join();
+}
+
+/* A program that answers on what it was started with, where the socket itself is closed by exec. */
+static void act_echoed(void) {
+    char heard[6] = {0};
+    await_by(start);
+    for (int round = 0; round < 3; round++) {
+        need(send(client, "hello", 5, 0) == 5, "a word");
+        ssize_t found = recv(client, heard, 5, MSG_WAITALL);
+        printf("%zd %s\n", found, found < 0 ? strerror(errno) : heard);
+    }
+    shutdown(client, SHUT_WR);
+    read_all("then", client);
+}
+
+static void echoed(void) {
+    meet(act_echoed);
+    posix_spawn_file_actions_t actions;
+    char *words[] = {"cat", NULL};
+    pid_t child;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, server, 0);
+    posix_spawn_file_actions_adddup2(&actions, server, 1);
+    need(posix_spawnp(&child, "cat", &actions, NULL, words, environ) == 0, "posix_spawnp");
+    close(server);
+    signal_by(start);
+    await_child(child);
+    join();
+}
+
+/* What a server sent before it looked at the client's signal, and what it hears. */
+static void fill(int fd, size_t *sent) {
+    static char bytes[65536];
+    for (;;) {
+        for (size_t at = 0; at < sizeof bytes; at++) {
+            bytes[at] = byte_at(*sent + at);
+        }
+        ssize_t found = send(fd, bytes, sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (found <= 0) {
+            need(errno == EAGAIN, "fill");
+            return;
+        }
+        *sent += found;
+    }
+}
+
+/* Hands its end on to a program that reads when it is told to; and closes its own. */
+static void act_slow_reader(void) {
+    int room = 65536;
+    setsockopt(client, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+    await_by(start);
+    fcntl(client, F_SETFD, 0);
+    pid_t child = fork();
+    if (child == 0) {
+        char number[16];
+        snprintf(number, sizeof number, "%d", fcntl(start[0], F_DUPFD, 3));
+        char other[16];
+        snprintf(other, sizeof other, "%d", client);
+        char result[16];
+        snprintf(result, sizeof result, "%d", fcntl(told[1], F_DUPFD, 3));
+        execl(self, self, "waiting", number, other, result, NULL);
+        _exit(1);
+    }
+    close(client);
+    signal_by(told);
+    await_child(child);
+}
+
+/* A reader with hardly any room has the rest given back to it, while its sender goes on with other things. */
+static void owing(const char *way) {
+    int room = 65536;
+    size_t sent = 0;
+    meet(act_slow_reader);
+    setsockopt(server, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    fill(server, &sent);
+    printf("%s\n", sent > 60000 ? "filled" : "hardly anything was sent");
+    signal_by(start);
+    await_by(told);
+    /* The other end has asked for it by now. Whoever waits a little now and then has to go on. */
+    struct pollfd file = {server, POLLIN, 0};
+    struct timespec before, now;
+    int set = epoll_create1(0), kind = strcmp(way, "epoll") == 0;
+    struct epoll_event event = {.events = EPOLLIN};
+    epoll_ctl(set, EPOLL_CTL_ADD, server, &event);
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    for (int turn = 0; turn < 40; turn++) {
+        need((kind ? epoll_wait(set, &event, 1, 10) : poll(&file, 1, 10)) == 0, "nothing is to be heard");
+        fill(server, &sent);
+    }
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    printf("%s\n", now.tv_sec - before.tv_sec < 8 ? "it went on" : "it stood still");
+    /* From here on it is read. */
+    signal_by(start);
+    if (strcmp(way, "recv") == 0) {
+        char byte;
+        shutdown(server, SHUT_WR);
+        printf("%zd\n", recv(server, &byte, 1, 0));
+    } else if (strcmp(way, "send") == 0) {
+        int waits = fcntl(server, F_GETFL);
+        fcntl(server, F_SETFL, waits & ~O_NONBLOCK);
+        char byte = byte_at(sent);
+        printf("%zd\n", send(server, &byte, 1, 0));
+        sent++;
+    } else if (strcmp(way, "close") == 0) {
+        /* Whatever is left by then. */
+        close(server);
+    } else {
+        event.events = EPOLLOUT | EPOLLET;
+        epoll_ctl(set, EPOLL_CTL_MOD, server, &event);
+        file.events = POLLOUT;
+        for (int is_sent = 0; !is_sent;) {
+            char byte = byte_at(sent);
+            need((kind ? epoll_wait(set, &event, 1, 30000) : poll(&file, 1, 30000)) == 1, "room at last");
+            is_sent = send(server, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
+            need(is_sent || errno == EAGAIN, "a last byte");
+        }
+        sent++;
+    }
+    if (strcmp(way, "close") != 0) {
+        close(server);
+    }
+    join();
+    /* How much that was differs from run to run. */
+    char number[32] = {0};
+    need(read(told[0], number, sizeof number) > 0, "a sum");
+    printf("%s\n", strtoul(number, NULL, 10) == sent ? "all of it" : number);
+}
+
+/* As `reader`, when it is told to, and it tells how much it was. */
+static void wait_and_read(int passage, int fd, int result) {
+    static char bytes[65536];
+    size_t total = 0;
+    int is_right = 1;
+    ssize_t found;
+    char byte;
+    need(read(passage, &byte, 1) == 1, "a signal");
+    while ((found = read(fd, bytes, sizeof bytes)) > 0) {
+        for (ssize_t at = 0; at < found; at++) {
+            is_right &= bytes[at] == byte_at(total + at);
+        }
+        total += found;
+    }
+    dprintf(result, "%zu %s", is_right ? total : 0, found == 0 ? "the end" : strerror(errno));
+}
+
+int main(int count, char **words) {
+    const char *name = count > 1 ? words[1] : "";
+    self = words[0];
+    signal(SIGPIPE, SIG_IGN);
+    if (strcmp(name, "reader") == 0) {
+        read_all("in the program", 0);
+    } else if (strcmp(name, "ended") == 0 && count > 4) {
+        ended(words[2], words[3], words[4]);
+    } else if (strcmp(name, "waiting") == 0 && count > 4) {
+        wait_and_read(atoi(words[2]), atoi(words[3]), atoi(words[4]));
+    } else if (strcmp(name, "owing") == 0 && count > 2) {
+        owing(words[2]);
+    } else if (strcmp(name, "echoed") == 0) {
+        echoed();
+    } else {
+        return 2;
+    }
+    fflush(stdout);
+    return 0;
+}

@@ -1,0 +1,72 @@
+//! Bytes and ends are TCP's, whatever a program does with a connection: handed on, given back, closed, left.
+//!
+//! One program does the same thing without the library and with it, and writes down what happened.
+
+mod world;
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use world::{PATIENCE, World};
+
+/// What the program wrote when it had done this; it must end well, and in time.
+fn transcript(world: &World, program: &Path, words: &[&str], calls: Option<u64>) -> String {
+    let mut command = world.command(program, calls);
+    command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().expect("it starts");
+    let started = std::time::Instant::now();
+    while child.try_wait().expect("ours").is_none() {
+        if started.elapsed() > PATIENCE {
+            // With its children, which have its output as well.
+            // SAFETY: a group that this test has made, and that is not waited for yet.
+            unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    let Output { status, stdout, stderr } = child.wait_with_output().expect("ours");
+    let (said, wrong) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert!(status.success(), "{words:?}, {calls:?}: {status}\n{said}{wrong}");
+    said.into_owned()
+}
+
+/// The same without the library and with it, in which it must have been carried.
+fn same(things: &[&[&str]]) {
+    let world = World::new();
+    let Some(program) = world.compiled("ends.c", "ends", &["-pthread"]) else { return };
+    for words in things {
+        let before = world.status().carried_ever;
+        let plain = transcript(&world, &program, words, None);
+        let carried = transcript(&world, &program, words, Some(4));
+        assert_eq!(carried, plain, "{words:?}: with the library, and without");
+        assert!(!plain.is_empty(), "{words:?} says nothing");
+        assert!(world.status().carried_ever > before, "{words:?}: {:?}", world.status());
+    }
+}
+
+#[test]
+fn what_was_sent_before_the_end_is_had_by_whoever_has_the_socket_next() {
+    let ways = ["spawn", "inherit", "exec", "fork", "pass"];
+    let things: Vec<_> = ["closed", "shut"]
+        .into_iter()
+        .flat_map(|how| ways.map(|way| ["ended", how, way, "10240"]))
+        .chain(["closed", "shut"].map(|how| ["ended", how, "exec", "1000000"]))
+        .collect();
+    same(&things.iter().map(|words| words.as_slice()).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_program_that_was_spawned_with_a_copy_of_the_socket_talks_on() {
+    same(&[&["echoed"]]);
+}
+
+#[test]
+fn what_is_given_back_goes_on_while_its_sender_does() {
+    same(
+        &["poll", "epoll", "recv", "send", "close"]
+            .map(|way| ["owing", way])
+            .each_ref()
+            .map(|words| words.as_slice()),
+    );
+}
