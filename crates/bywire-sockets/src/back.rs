@@ -157,7 +157,7 @@ impl Connection {
     pub fn serve_now(&self) {
         let is_asked = STREAM.flags(&self.remote) & ASKS_BACK != 0;
         let is_in_ring = || matches!(STREAM.course(&self.own), Ok(Course::Ring | Course::Ending));
-        if !self.owes() && !(is_asked && is_in_ring()) {
+        if !(self.owes() || is_asked && is_in_ring()) {
             return;
         }
         let _held = self.record.sending.hold();

@@ -11,7 +11,8 @@ use bywire_ring::stream::{HALF, News};
 use crate::carry::{self, SHUT, SHUT_SENDING};
 use crate::table::{self, Connection, Leaving, Meaning, STREAM, Socket};
 use crate::{
-    account, arena, back, bell, errno, kernel, lock, log, offer, process, real, rings, sanitizer, signals, spin,
+    account, arena, back, bell, errno, kernel, lock, log, offer, process, real, rings, sanitizer, signals,
+    spin,
 };
 
 static PROCESS: AtomicU32 = AtomicU32::new(0);
