@@ -216,6 +216,10 @@ pub struct Hold {
     pub descriptors: AtomicU32,
     /// Calls that use the mappings.
     pub users: AtomicU32,
+    /// Calls that sleep with it, or have slept, and are not over.
+    pub waiters: AtomicU32,
+    /// The descriptor that those go on with, plus one, as the program has closed its last one; 0: none.
+    pub kept: AtomicI32,
     /// The segment that this side writes.
     pub own: AtomicPtr<u8>,
     /// The segment that the other side writes.

@@ -79,15 +79,20 @@ pub fn own() -> Option<(i32, i32)> {
     Some((bell, file))
 }
 
-/// Moves a descriptor to where programs seldom look, and out of their sight.
-pub fn conceal(fd: i32) -> i32 {
+/// From this number on programs seldom look.
+pub fn first_high() -> u64 {
     let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
     // SAFETY: valid for writes; noughts are a value.
     let limit = unsafe {
         libc::getrlimit(libc::RLIMIT_NOFILE, limit.as_mut_ptr());
         limit.assume_init().rlim_cur
     };
-    let high = limit.min(arena::DESCRIPTORS as u64) / 8 * 7;
+    limit.min(arena::DESCRIPTORS as u64) / 8 * 7
+}
+
+/// Moves a descriptor to there, and out of their sight.
+pub fn conceal(fd: i32) -> i32 {
+    let high = first_high();
     // SAFETY: a descriptor of ours.
     let moved = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, high as usize) };
     if moved < 0 {

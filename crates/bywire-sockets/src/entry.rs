@@ -7,6 +7,7 @@
 
 mod data;
 mod descriptor;
+mod files;
 mod program;
 mod rings;
 mod standing;

@@ -13,6 +13,7 @@ use libc::epoll_event;
 use crate::arena::{self, ITEMS, Item, Set};
 use crate::bell::{self, BELL_DATA};
 use crate::items::{arm, claim, free, item, name, of_socket, unlink_from_socket};
+use crate::reach::are_readable;
 use crate::ready::{ALWAYS, IN, OUT, RDHUP};
 use crate::sleepers::{Sleeping, Unannounced};
 use crate::table::{self, Connection, Meaning, STREAM, Socket};
@@ -43,8 +44,10 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
         }
     }
     let Some(socket) = table::socket(fd) else { return real() };
-    let wanted = if event.is_null() {
+    let wanted = if operation == libc::EPOLL_CTL_DEL {
         0
+    } else if !are_readable(event, 1) {
+        return real();
     } else {
         // SAFETY: the program's own event.
         unsafe { event.read_unaligned().events }

@@ -29,6 +29,7 @@ mod offer;
 mod parts;
 mod poll;
 mod process;
+mod reach;
 mod ready;
 mod real;
 mod receive;

@@ -1,13 +1,14 @@
 //! How sockets begin, are duplicated, passed on, forked and closed.
 
 use core::cell::Cell;
-use core::ffi::CStr;
+use core::ffi::{CStr, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use bywire_pairing::reason::Reason;
 use bywire_ring::stream::{HALF, News};
 
+use crate::arena::Hold;
 use crate::carry::{self, SHUT, SHUT_SENDING};
 use crate::table::{self, Connection, Leaving, Meaning, STREAM, Socket};
 use crate::{
@@ -18,6 +19,22 @@ use crate::{
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// A word that a forked child finds wiped; null: there is none.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
+unsafe extern "C" {
+    /// The C library's: what `quick_exit` runs; behind its `at_quick_exit`, which is no symbol.
+    fn __cxa_at_quick_exit(work: extern "C" fn(*mut c_void), library: *mut c_void) -> i32;
+}
+
+extern "C" fn end_quickly(_: *mut c_void) {
+    end();
+}
+
+/// A thread ends by itself: the process with it, if it is the last one.
+pub fn end_thread() {
+    if process::is_alone() {
+        end();
+    }
+}
 
 /// When the library is loaded.
 pub fn begin() {
@@ -55,6 +72,8 @@ pub fn begin() {
                 spin::configure(CStr::from_ptr(cores));
             }
         }
+        // The first one that is put there runs last.
+        __cxa_at_quick_exit(end_quickly, ptr::null_mut());
         libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child));
     }
     PROCESS.store(std::process::id(), Ordering::Relaxed);
@@ -201,9 +220,42 @@ pub fn close(fd: i32, real: impl FnOnce() -> i32) -> i32 {
     status
 }
 
+/// Leaves calls that sleep with a connection a descriptor, if `fd` is the last one: over TCP they go on, and the connection
+/// ends when they are over.
+fn keep_for_waiters(fd: i32) {
+    let Some(Ok(connection)) = table::socket(fd).map(Socket::carried) else { return };
+    let hold = connection.hold;
+    // SeqCst: pairs with `table::Waiting`, here and below.
+    if hold.waiters.load(Ordering::SeqCst) == 0 || hold.descriptors.load(Ordering::SeqCst) != 1 {
+        return;
+    }
+    errno::keep(|| {
+        // SAFETY: no pointers.
+        let kept = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, bell::first_high() as usize) };
+        if kept >= 0 {
+            table::duplicate(fd, kept);
+            hold.kept.store(kept + 1, Ordering::SeqCst);
+            connection.wake_own();
+            if hold.waiters.load(Ordering::SeqCst) == 0 {
+                close_kept(hold);
+            }
+        }
+    });
+}
+
+/// Nobody waits any more.
+pub fn close_kept(hold: &Hold) {
+    let kept = hold.kept.swap(0, Ordering::SeqCst) - 1;
+    if kept >= 0 {
+        // SAFETY: a descriptor that calls of ours alone know.
+        errno::keep(|| close(kept, || unsafe { real::close(kept) }));
+    }
+}
+
 /// Takes `fd` out of the table, and tells the kernel how its end will be.
 pub fn departing(fd: i32) -> Option<Leaving> {
     notice_fork();
+    keep_for_waiters(fd);
     let leaving = table::forget(fd)?;
     if leaving.is_last {
         log::ending(&leaving);

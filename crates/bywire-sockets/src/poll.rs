@@ -7,6 +7,7 @@ use libc::{pollfd, sigset_t, timespec};
 use crate::arena::{Set, stage};
 use crate::bell::{self, Watch};
 use crate::carry::{FINISHED, HUNG_UP};
+use crate::reach::are_readable;
 use crate::table::{self, Meaning, Socket};
 use crate::{epoll, errno, kernel, real, sleepers, spin};
 
@@ -23,7 +24,7 @@ type Real<'a> = &'a dyn Fn(*mut pollfd, u64, Option<u64>) -> i32;
 
 /// `poll`, with its time-out in nanoseconds.
 pub fn poll(files: *mut pollfd, count: u64, timeout_ns: Option<u64>, real: Real) -> i32 {
-    if files.is_null() || count == 0 || count > CALL_MAX {
+    if count == 0 || count > CALL_MAX || !are_readable(files, count as usize) {
         return real(files, count, timeout_ns);
     }
     // SAFETY: the program's own array, of the length that it gives.

@@ -41,6 +41,11 @@ pub fn lives(number: u32) -> bool {
     found && !is_zombie(number)
 }
 
+/// Has this process but one thread?
+pub fn is_alone() -> bool {
+    threads(std::process::id()) == 1
+}
+
 fn is_zombie(number: u32) -> bool {
     // The name in parentheses may hold anything; the state follows the last of them.
     with_state(number, |state| matches!(state.first(), Some(b'Z' | b'X'))).unwrap_or(false)

@@ -97,6 +97,14 @@ real! {
     sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int, else -1;
     sendfile(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t, else -1;
     splice(source: c_int, source_offset: *mut i64, target: c_int, target_offset: *mut i64, length: size_t, flags: c_uint) -> ssize_t, else -1;
+    preadv2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t, else -1;
+    pwritev2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t, else -1;
+    aio_read(control: *mut c_void) -> c_int, else -1;
+    aio_read64(control: *mut c_void) -> c_int, else -1;
+    aio_write(control: *mut c_void) -> c_int, else -1;
+    aio_write64(control: *mut c_void) -> c_int, else -1;
+    lio_listio(mode: c_int, list: *const *mut c_void, count: c_int, event: *mut c_void) -> c_int, else -1;
+    lio_listio64(mode: c_int, list: *const *mut c_void, count: c_int, event: *mut c_void) -> c_int, else -1;
     pread(fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t) -> ssize_t, else -1;
     dup(fd: c_int) -> c_int, else -1;
     dup2(old: c_int, new: c_int) -> c_int, else -1;

@@ -9,7 +9,7 @@ use bywire_ring::stream::{Course, HALF, News, Sleep};
 use crate::arena::Record;
 use crate::carry::{Source, Woken};
 use crate::parts::Parts;
-use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket};
+use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket, Waiting};
 use crate::{errno, kernel, lock, offer, real, sanitizer};
 
 /// Flags of a receive that do not concern the stream: the kernel answers them.
@@ -48,7 +48,7 @@ fn receive_tracked(socket: Socket, parts: &Parts, flags: i32, real: &dyn Fn() ->
                 Some(received) => return received,
                 None => socket = plain,
             },
-            Ok(connection) => return receive_carried(&connection, parts, flags, real),
+            Ok(mut connection) => return receive_carried(&mut connection, parts, flags, real),
         }
     }
 }
@@ -86,7 +86,13 @@ enum Step {
     Again,
 }
 
-fn receive_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn Fn() -> isize) -> isize {
+fn receive_carried(
+    connection: &mut Connection,
+    parts: &Parts,
+    flags: i32,
+    real: &dyn Fn() -> isize,
+) -> isize {
+    let (given_fd, mut waiting) = (connection.fd, None);
     let total = parts.total();
     // What `MSG_WAITALL` asks for is put together here: part of it may be in the kernel, part in the ring.
     let is_patient = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
@@ -127,7 +133,10 @@ fn receive_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dy
             Step::Failed(_) if done > 0 => return done as isize,
             Step::Failed(number) => return errno::fail(number),
             Step::Real if done == 0 => {
-                let received = real();
+                let received = match connection.fd == given_fd {
+                    true => real(),
+                    false => receive_now(connection, parts, done, flags, usize::MAX),
+                };
                 count(connection.record, flags, received);
                 return received;
             }
@@ -139,6 +148,7 @@ fn receive_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dy
         if deadline.is_none() {
             deadline = connection.deadline(libc::SO_RCVTIMEO);
         }
+        waiting.get_or_insert_with(|| Waiting::begin(connection));
         let woken = match step {
             Step::Real => wait_in_kernel(connection, deadline),
             // A sleeper that leaves the kernel wakes nobody: so these sleeps stay short.
@@ -155,7 +165,7 @@ fn receive_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dy
             Woken::Signal => return errno::fail(libc::EINTR),
             Woken::TimeOut => return errno::fail(libc::EAGAIN),
         }
-        if !connection.is_current() {
+        if !connection.follow() {
             return errno::fail(libc::EBADF);
         }
     }

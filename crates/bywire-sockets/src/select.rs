@@ -3,6 +3,7 @@
 use libc::{fd_set, pollfd, sigset_t};
 
 use crate::poll;
+use crate::reach::are_readable;
 use crate::table::{self, Meaning};
 use crate::{errno, kernel};
 
@@ -38,6 +39,10 @@ pub fn select(
     mask: *const sigset_t,
     left_ns: &mut Option<u64>,
 ) -> Option<i32> {
+    let words = count.max(0).unsigned_abs().div_ceil(u64::BITS) as usize;
+    if !sets.iter().all(|set| set.is_null() || are_readable(set.cast::<u64>().cast_const(), words)) {
+        return None;
+    }
     let bits = sets.map(|set| Bits(set.cast()));
     let matters = |fd: i32| {
         matches!(table::meaning(fd), Meaning::Socket(_) | Meaning::Set(_))

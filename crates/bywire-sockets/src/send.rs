@@ -9,7 +9,7 @@ use libc::iovec;
 use crate::arena::Record;
 use crate::carry::{SHUT_SENDING, Woken};
 use crate::parts::Parts;
-use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket};
+use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket, Waiting};
 use crate::{errno, kernel, offer, real, sanitizer};
 
 /// A send, by whatever call it came: `real` is that call as it stands.
@@ -58,7 +58,7 @@ fn send_tracked(
                     None => socket = plain,
                 }
             }
-            Ok(connection) => return send_carried(&connection, parts, flags, real),
+            Ok(mut connection) => return send_carried(&mut connection, parts, flags, real),
         }
     }
 }
@@ -103,7 +103,13 @@ fn count(record: &Record, sent: isize) {
     }
 }
 
-fn send_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn Fn() -> isize) -> isize {
+fn send_carried(connection: &mut Connection, parts: &Parts, flags: i32, real: &dyn Fn() -> isize) -> isize {
+    let (given_fd, mut waiting) = (connection.fd, None);
+    // The program's call, unless its descriptor was closed meanwhile.
+    let real = |connection: &Connection| match connection.fd == given_fd {
+        true => real(),
+        false => send_otherwise(connection, parts, flags),
+    };
     let (total, mut done, mut fruitless, mut deadline) = (parts.total(), 0, 0, None);
     sanitizer::sends();
     loop {
@@ -124,7 +130,7 @@ fn send_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn F
             // What is only half done here goes on in the kernel.
             Ok(Course::Back(_)) if done > 0 => through_kernel(connection, parts, done, flags),
             Ok(Course::Back(_) | Course::Ring) => {
-                let sent = real();
+                let sent = real(connection);
                 count(connection.record, sent);
                 return sent;
             }
@@ -144,12 +150,12 @@ fn send_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn F
             Step::Kernel => {
                 // As the program asked, sleeping where it sleeps without us.
                 let Some(_inside) = Writing::enter(connection) else { continue };
-                let sent = real();
+                let sent = real(connection);
                 count(connection.record, sent);
                 return sent;
             }
             Step::Refused if done > 0 => return done as isize,
-            Step::Refused => return real(),
+            Step::Refused => return real(connection),
             Step::Full => {
                 if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
                     connection.record.full.fetch_add(1, Ordering::AcqRel);
@@ -162,6 +168,7 @@ fn send_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn F
                 if deadline.is_none() {
                     deadline = connection.deadline(libc::SO_SNDTIMEO);
                 }
+                waiting.get_or_insert_with(|| Waiting::begin(connection));
                 let woken = connection.sleep(Sleep::Room, fruitless, deadline, || {
                     // Another thread may be sending: the ring's beginning is its own to move.
                     !matches!(STREAM.room_hint(&connection.own, &connection.remote), Ok(0))
@@ -174,10 +181,10 @@ fn send_carried(connection: &Connection, parts: &Parts, flags: i32, real: &dyn F
                     Woken::Signal => return errno::fail(libc::EINTR),
                     Woken::TimeOut => return errno::fail(libc::EAGAIN),
                 }
-                connection.ask_kernel();
-                if !connection.is_current() {
+                if !connection.follow() {
                     return errno::fail(libc::EBADF);
                 }
+                connection.ask_kernel();
             }
         }
     }
@@ -307,6 +314,14 @@ fn give_the_last(connection: &Connection, parts: &Parts, done: usize, flags: i32
     }
 }
 
+/// By the descriptor that was kept for this call.
+fn send_otherwise(connection: &Connection, parts: &Parts, flags: i32) -> isize {
+    let (mut space, count) = parts.rest(0);
+    let mut message = crate::parts::message(&mut space, count);
+    // SAFETY: the parts are the program's own, as it handed them to us.
+    unsafe { real::sendmsg(connection.fd, &raw mut message, flags) }
+}
+
 fn send_now(fd: i32, space: &mut [iovec], count: usize, flags: i32) -> isize {
     let mut message = crate::parts::message(space, count);
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -375,8 +390,12 @@ fn send_in_ring(connection: &Connection, parts: &Parts, done: usize) -> Step {
     }
     STREAM.has_room(&connection.own);
     if !connection.back_with_memory(length) {
-        // Sleeping may bring memory, as it does in the kernel.
-        return Step::Full;
+        // The kernel has memory of its own, or waits for it.
+        connection.stay(Reason::Memory);
+        connection.end_ring();
+        drop(held);
+        connection.tell(News::Course);
+        return Step::Sent(0);
     }
     connection.guard();
     let mut at = 0;

@@ -163,7 +163,9 @@ fn call(number: c_int, information: *mut siginfo_t, context: *mut c_void) {
     unsafe {
         if flags & libc::SA_RESETHAND != 0 {
             handler.function.store(0, Ordering::Release);
-            let ordinary = action(libc::SIG_DFL, 0);
+            // The kernel, too, keeps what else was asked for.
+            let mut ordinary = action(libc::SIG_DFL, flags);
+            (&raw mut ordinary.sa_mask).cast::<u64>().write(handler.mask.load(Ordering::Relaxed));
             real::sigaction(number, &raw const ordinary, core::ptr::null_mut());
         }
         let before = (&raw const (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>().read();

@@ -10,7 +10,7 @@ use bywire_ring::stream::{SEGMENT_BYTES, Stream, Window};
 
 use crate::arena::{self, DESCRIPTORS, Hold, RECORDS, Record, SETS, Set, stage};
 use crate::lock::{Held, Lock};
-use crate::{account, bell, epoll, offer, process};
+use crate::{account, bell, epoll, life, offer, process};
 
 /// The rings of all connections.
 pub const STREAM: Stream = Stream::new(bywire_ring::stream::RING_BYTES);
@@ -201,6 +201,41 @@ impl Deref for Connection {
 
     fn deref(&self) -> &Socket {
         &self.socket
+    }
+}
+
+impl Connection {
+    /// Is there still a descriptor of it? The kernel, too, lets go of a socket when the last call on it is over.
+    pub fn follow(&mut self) -> bool {
+        // SeqCst: pairs with the store in `life::keep_for_waiters`, which comes before the descriptor is forgotten.
+        if !self.is_current() {
+            self.socket.fd = self.hold.kept.load(Ordering::SeqCst) - 1;
+        }
+        self.is_current()
+    }
+}
+
+/// A call that sleeps with a connection, until dropped.
+pub struct Waiting {
+    hold: &'static Hold,
+}
+
+impl Waiting {
+    /// Whoever closes the last descriptor from here on leaves this call another one.
+    pub fn begin(connection: &Connection) -> Self {
+        // SeqCst: pairs with the loads in `life::keep_for_waiters`.
+        connection.hold.waiters.fetch_add(1, Ordering::SeqCst);
+        Self { hold: connection.hold }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // SeqCst: pairs with the store and the load in `life::keep_for_waiters`: either that call sees that nobody waits, or
+        // this one what was kept.
+        if self.hold.waiters.fetch_sub(1, Ordering::SeqCst) == 1 {
+            life::close_kept(self.hold);
+        }
     }
 }
 
@@ -567,6 +602,7 @@ pub fn after_fork_in_child() {
             && let Some(hold) = own.holds.get(index as usize)
         {
             hold.users.store(0, Ordering::SeqCst);
+            hold.waiters.store(0, Ordering::SeqCst);
         }
     });
     each_held(|socket, _| note_holder(socket.record));

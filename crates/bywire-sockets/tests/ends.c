@@ -1,7 +1,9 @@
 /* What becomes of bytes and ends when sockets are handed on, given back and closed: one thing for each name. It writes down
    what happened, which is the same with the library and without. */
 #define _GNU_SOURCE
+#include <aio.h>
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -14,11 +16,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -388,6 +395,299 @@ static void wait_and_read(int passage, int fd, int result) {
     dprintf(result, "%zu %s", is_right ? total : 0, found == 0 ? "the end" : strerror(errno));
 }
 
+static const char *way_of_act;
+
+/* A program that ends in one of the ways in which programs end. */
+static void act_exit(void) {
+    need(send(client, "hello", 5, 0) == 5, "a word");
+    if (strcmp(way_of_act, "quick_exit") == 0) {
+        quick_exit(0);
+    } else if (strcmp(way_of_act, "exit_group") == 0) {
+        syscall(SYS_exit_group, 0);
+    } else if (strcmp(way_of_act, "exit_thread") == 0) {
+        syscall(SYS_exit, 0);
+    } else if (strcmp(way_of_act, "_exit") == 0) {
+        _exit(0);
+    } else if (strcmp(way_of_act, "exec") == 0) {
+        execl("/bin/true", "true", NULL);
+    } else if (strcmp(way_of_act, "exec_by_number") == 0) {
+        char *words[] = {"true", NULL};
+        syscall(SYS_execve, "/bin/true", words, environ);
+    }
+    exit(0);
+}
+
+static void exits(const char *way) {
+    char bytes[16];
+    way_of_act = way;
+    meet(act_exit);
+    ssize_t found = recv(server, bytes, sizeof bytes, 0);
+    printf("%zd\n", found);
+    found = recv(server, bytes, sizeof bytes, 0);
+    printf("%zd %s\n", found, found < 0 ? strerror(errno) : "the end");
+    join();
+}
+
+static void act_late(void) {
+    await_by(start);
+    need(send(client, "x", 1, 0) == 1, "a late byte");
+    char byte;
+    ssize_t found = recv(client, &byte, 1, 0);
+    printf("%zd %s\n", found, found < 0 ? strerror(errno) : "the end");
+}
+
+static void *receive_one(void *argument) {
+    char byte = 0;
+    ssize_t found = recv(server, &byte, 1, 0);
+    printf("%zd %c %s\n", found, byte ? byte : '-', found < 0 ? strerror(errno) : "");
+    return argument;
+}
+
+/* The socket is closed while another thread receives from it; its number is given to something else. */
+static void closed_meanwhile(const char *way) {
+    pthread_t thread;
+    meet(act_late);
+    pthread_create(&thread, NULL, receive_one, NULL);
+    usleep(300000);
+    if (strcmp(way, "dup2") == 0) {
+        need(dup2(start[0], server) == server, "dup2");
+    } else {
+        close(server);
+        need(dup2(start[0], server) == server, "the number");
+    }
+    usleep(300000);
+    signal_by(start);
+    pthread_join(thread, NULL);
+    join();
+}
+
+static void act_echo(void) {
+    char bytes[256];
+    ssize_t found;
+    while ((found = recv(client, bytes, sizeof bytes, 0)) > 0) {
+        need(send(client, bytes, found, MSG_NOSIGNAL) == found, "an echo");
+    }
+    printf("%s\n", found == 0 ? "the end" : strerror(errno));
+}
+
+#define SAY(what) (errno = 0, number = (long)(what), printf("%s = %ld %s\n", #what, number, number < 0 ? strerror(errno) : ""))
+
+/* Calls by other names and by their numbers. */
+static void others(void) {
+    char bytes[64] = "0123456789", heard[64];
+    struct iovec part = {bytes, 10}, into = {heard, 10};
+    struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}}};
+    long number;
+    int one = 1, zero = 0;
+    meet(act_echo);
+    struct pollfd file = {server, POLLIN, 0};
+    SAY(pwritev2(server, &part, 1, -1, 0));
+    SAY(preadv2(server, &into, 1, -1, 0));
+    SAY(preadv2(server, &into, 1, -1, RWF_NOWAIT));
+    SAY(preadv2(server, &into, 1, 0, 0));
+    SAY(pwritev2(server, &part, 1, 5, 0));
+    SAY(preadv2(server, &into, 1, -1, 0x40000000));
+    SAY(syscall(SYS_pwritev2, server, &part, 1, -1, -1, 0));
+    SAY(syscall(SYS_preadv2, server, &into, 1, -1, -1, 0));
+    SAY(syscall(SYS_sendmmsg, server, messages, 2, 0));
+    while (syscall(SYS_ioctl, server, FIONREAD, &one) == 0 && one < 20) {
+        poll(&file, 1, 10);
+    }
+    SAY(one);
+    messages[0].msg_hdr.msg_iov = messages[1].msg_hdr.msg_iov = &into;
+    SAY(syscall(SYS_recvmmsg, server, messages, 2, 0, NULL));
+    one = 1;
+    SAY(syscall(SYS_ioctl, server, FIONBIO, &one));
+    SAY(recv(server, heard, 10, 0));
+    SAY(syscall(SYS_ioctl, server, FIONBIO, &zero));
+    SAY(syscall(SYS_fcntl, server, F_SETFL, O_NONBLOCK));
+    SAY(recv(server, heard, 10, 0));
+    SAY(syscall(SYS_fcntl, server, F_SETFL, 0));
+    struct timeval time = {0, 20000};
+    SAY(syscall(SYS_setsockopt, server, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time));
+    SAY(recv(server, heard, 10, 0));
+    time.tv_usec = 0;
+    SAY(syscall(SYS_setsockopt, server, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time));
+    int copy = syscall(SYS_fcntl, server, F_DUPFD_CLOEXEC, 50);
+    SAY(dup3(copy, server, 0x12345));
+    SAY(send(server, bytes, 10, 0));
+    SAY(recv(server, heard, 10, MSG_WAITALL));
+    close(server);
+    server = copy;
+    SAY(send(server, bytes, 10, 0));
+    SAY(recv(server, heard, 10, MSG_WAITALL));
+    /* A child by the call's number. */
+    fflush(stdout);
+    pid_t child = syscall(SYS_fork);
+    if (child == 0) {
+        SAY(send(server, bytes, 10, 0));
+        SAY(recv(server, heard, 10, MSG_WAITALL));
+        fflush(stdout);
+        syscall(SYS_exit_group, 0);
+    }
+    await_child(child);
+    SAY(send(server, bytes, 10, 0));
+    SAY(recv(server, heard, 10, MSG_WAITALL));
+    close(server);
+    join();
+}
+
+/* The C library's own threads read and write. */
+static void asynchronous(void) {
+    char bytes[16] = "0123456789", heard[16] = "";
+    long number;
+    meet(act_echo);
+    struct aiocb there = {.aio_fildes = server, .aio_buf = bytes, .aio_nbytes = 10};
+    struct aiocb back = {.aio_fildes = server, .aio_buf = heard, .aio_nbytes = 10};
+    const struct aiocb *list[] = {&back};
+    const struct aiocb *first[] = {&there};
+    SAY(aio_write(&there));
+    SAY(aio_suspend(first, 1, NULL));
+    SAY(aio_return(&there));
+    SAY(aio_read(&back));
+    SAY(aio_suspend(list, 1, NULL));
+    SAY(aio_return(&back));
+    printf("%s\n", heard);
+    close(server);
+    join();
+}
+
+static void *send_a_file(void *argument) {
+    int file = memfd_create("a file", 0);
+    long number;
+    char bytes[4096];
+    for (size_t place = 0; place < 200000; place += sizeof bytes) {
+        for (size_t at = 0; at < sizeof bytes; at++) {
+            bytes[at] = byte_at(place + at);
+        }
+        need(write(file, bytes, sizeof bytes) == sizeof bytes, "a file");
+    }
+    off_t from = 0;
+    SAY(sendfile(server, file, &from, 1000));
+    SAY(sendfile(server, file, &from, 199000));
+    SAY(shutdown(server, SHUT_WR));
+    return argument;
+}
+
+static void act_read_all(void) {
+    await_by(start);
+    read_all("a file", client);
+}
+
+/* A thread with as little stack as threads can have sends a file, and gives it back. */
+static void small(void) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    meet(act_read_all);
+    pthread_attr_init(&attributes);
+    need(pthread_attr_setstacksize(&attributes, 16384) == 0, "a small stack");
+    need(pthread_create(&thread, &attributes, send_a_file, NULL) == 0, "a thread");
+    pthread_join(thread, NULL);
+    signal_by(start);
+    join();
+}
+
+/* Addresses, time-outs and sets that are not there. */
+static void nowhere(const char *whose) {
+    long number;
+    char *none = mmap(NULL, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char bytes[16] = "0123456789";
+    struct pollfd file = {0, POLLIN, 0};
+    struct epoll_event event = {.events = EPOLLIN};
+    fd_set some;
+    if (strcmp(whose, "carried") == 0) {
+        meet(act_echo);
+    } else {
+        server = socket(AF_INET, SOCK_STREAM, 0);
+        meet(act_echo);
+        dup2(socket(AF_INET, SOCK_STREAM, 0), server);
+    }
+    int set = epoll_create1(0);
+    file.fd = server;
+    for (int turn = 0; turn < 2; turn++) {
+        void *bad = turn == 0 ? (void *)none : (void *)-4096L;
+        struct msghdr message = {.msg_iov = bad, .msg_iovlen = 1};
+        struct msghdr control = {.msg_control = bad, .msg_controllen = 64};
+        FD_ZERO(&some);
+        FD_SET(server, &some);
+        SAY(connect(server, bad, sizeof(struct sockaddr_in)));
+        SAY(poll(bad, 1, 0));
+        SAY(syscall(SYS_ppoll, &file, 1, bad, NULL, 8));
+        SAY(ppoll(bad, 1, NULL, NULL));
+        SAY(select(server + 1, bad, NULL, NULL, NULL));
+        SAY(syscall(SYS_select, server + 1, &some, NULL, NULL, bad));
+        SAY(syscall(SYS_pselect6, server + 1, &some, NULL, NULL, bad, NULL));
+        SAY(epoll_ctl(set, EPOLL_CTL_ADD, server, bad));
+        SAY(epoll_ctl(set, EPOLL_CTL_ADD, server, &event));
+        SAY(epoll_ctl(set, EPOLL_CTL_MOD, server, bad));
+        SAY(epoll_ctl(set, EPOLL_CTL_DEL, server, bad));
+        SAY(epoll_pwait2(set, &event, 1, bad, NULL));
+        SAY(sendmsg(server, bad, MSG_NOSIGNAL));
+        SAY(sendmsg(server, &message, MSG_NOSIGNAL));
+        SAY(sendmsg(server, &control, MSG_NOSIGNAL));
+        SAY(recvmsg(server, bad, MSG_DONTWAIT));
+        SAY(recvmsg(server, &message, MSG_DONTWAIT));
+        SAY(sendmmsg(server, bad, 1, MSG_NOSIGNAL));
+        SAY(recvmmsg(server, bad, 1, MSG_DONTWAIT, NULL));
+        SAY(writev(server, bad, 1));
+        SAY(readv(server, bad, 1));
+        SAY(pwritev2(server, bad, 1, -1, 0));
+        SAY(ioctl(server, FIONREAD, bad));
+        SAY(sendfile(server, memfd_create("a file", 0), bad, 10));
+    }
+    (void)bytes;
+    close(server);
+    join();
+}
+
+static volatile int handled;
+
+static void handle(int number, siginfo_t *information, void *context) {
+    (void)context;
+    handled += number == SIGUSR1 && information->si_pid == getpid();
+}
+
+/* What a handler of one time leaves behind; and one that has no place for it. */
+static void handlers(void) {
+    struct sigaction action = {.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_RESETHAND | SA_NODEFER}, after;
+    meet(act_echo);
+    sigaddset(&action.sa_mask, SIGUSR2);
+    sigaction(SIGUSR1, &action, NULL);
+    raise(SIGUSR1);
+    sigaction(SIGUSR1, NULL, &after);
+    printf("%d %d %#x %d\n", handled, after.sa_handler == SIG_DFL, (unsigned)after.sa_flags & ~0x04000000u,
+           sigismember(&after.sa_mask, SIGUSR2));
+    close(server);
+    join();
+}
+
+static void *signal_later(void *argument) {
+    usleep(1000000);
+    signal_by(start);
+    return argument;
+}
+
+/* A blocking send for which there is no memory waits, and works not. */
+static void starved(void) {
+    pthread_t thread;
+    struct rusage before, after;
+    meet(act_read_all);
+    void (*end)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "memory_ends");
+    if (end != NULL) {
+        end();
+    }
+    pthread_create(&thread, NULL, signal_later, NULL);
+    getrusage(RUSAGE_SELF, &before);
+    send_all(server, 12000000);
+    getrusage(RUSAGE_SELF, &after);
+    long worked_us = (after.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_utime.tv_sec - before.ru_stime.tv_sec) * 1000000 +
+                     after.ru_utime.tv_usec + after.ru_stime.tv_usec - before.ru_utime.tv_usec - before.ru_stime.tv_usec;
+    printf("%s\n", worked_us < 500000 ? "it has slept" : "it has spun");
+    close(server);
+    pthread_join(thread, NULL);
+    join();
+}
+
 int main(int count, char **words) {
     const char *name = count > 1 ? words[1] : "";
     self = words[0];
@@ -400,6 +700,22 @@ int main(int count, char **words) {
         wait_and_read(atoi(words[2]), atoi(words[3]), atoi(words[4]));
     } else if (strcmp(name, "owing") == 0 && count > 2) {
         owing(words[2]);
+    } else if (strcmp(name, "exits") == 0 && count > 2) {
+        exits(words[2]);
+    } else if (strcmp(name, "closed") == 0 && count > 2) {
+        closed_meanwhile(words[2]);
+    } else if (strcmp(name, "others") == 0) {
+        others();
+    } else if (strcmp(name, "asynchronous") == 0) {
+        asynchronous();
+    } else if (strcmp(name, "small") == 0) {
+        small();
+    } else if (strcmp(name, "nowhere") == 0 && count > 2) {
+        nowhere(words[2]);
+    } else if (strcmp(name, "handlers") == 0) {
+        handlers();
+    } else if (strcmp(name, "starved") == 0) {
+        starved();
     } else if (strcmp(name, "echoed") == 0) {
         echoed();
     } else {

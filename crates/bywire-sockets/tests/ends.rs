@@ -6,13 +6,16 @@ mod world;
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use world::{PATIENCE, World};
 
 /// What the program wrote when it had done this; it must end well, and in time.
 fn transcript(world: &World, program: &Path, words: &[&str], calls: Option<u64>) -> String {
-    let mut command = world.command(program, calls);
+    run(world.command(program, calls), words)
+}
+
+fn run(mut command: Command, words: &[&str]) -> String {
     command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().expect("it starts");
     let started = std::time::Instant::now();
@@ -27,7 +30,7 @@ fn transcript(world: &World, program: &Path, words: &[&str], calls: Option<u64>)
     }
     let Output { status, stdout, stderr } = child.wait_with_output().expect("ours");
     let (said, wrong) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    assert!(status.success(), "{words:?}, {calls:?}: {status}\n{said}{wrong}");
+    assert!(status.success(), "{command:?}: {status}\n{said}{wrong}");
     said.into_owned()
 }
 
@@ -69,4 +72,51 @@ fn what_is_given_back_goes_on_while_its_sender_does() {
             .each_ref()
             .map(|words| words.as_slice()),
     );
+}
+
+#[test]
+fn programs_end_their_connections_as_they_end() {
+    let ways = ["return", "_exit", "quick_exit", "exit_group", "exit_thread", "exec", "exec_by_number"];
+    same(&ways.map(|way| ["exits", way]).each_ref().map(|words| words.as_slice()));
+}
+
+#[test]
+fn a_receive_goes_on_whose_socket_is_closed_meanwhile() {
+    same(&[&["closed", "close"], &["closed", "dup2"]]);
+}
+
+#[test]
+fn calls_by_other_names_and_by_numbers_do_what_they_do() {
+    same(&[&["others"], &["asynchronous"]]);
+}
+
+#[test]
+fn a_file_is_sent_by_a_thread_with_the_smallest_stack() {
+    same(&[&["small"]]);
+}
+
+#[test]
+fn what_is_nowhere_is_an_error_and_no_fault() {
+    same(&[&["nowhere", "carried"], &["nowhere", "plain"]]);
+}
+
+#[test]
+fn a_handler_of_one_time_leaves_its_flags() {
+    same(&[&["handlers"]]);
+}
+
+#[test]
+fn a_blocking_send_without_memory_for_its_ring_sleeps() {
+    let world = World::new();
+    let (Some(program), Some(starved)) = (
+        world.compiled("ends.c", "ends", &["-pthread"]),
+        world.compiled("starved.c", "starved.so", &["-shared", "-fPIC"]),
+    ) else {
+        return;
+    };
+    let mut command = world.command(&program, Some(4));
+    command.env("LD_PRELOAD", format!("{} {}", World::library().display(), starved.display()));
+    let plain = transcript(&world, &program, &["starved"], None);
+    assert_eq!(run(command, &["starved"]), plain, "with the library, and without");
+    assert!(world.status().carried_ever > 0, "{:?}", world.status());
 }

@@ -3,18 +3,16 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 use bywire_pairing::reason::Reason;
-use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use super::take_over;
 use crate::back::to_kernel;
 use crate::parts::Parts;
+use crate::reach::are_readable;
 use crate::receive::receive;
 use crate::send::send as send_parts;
 use crate::table::{self, Meaning, Socket};
-use crate::{kernel, life, real};
-
-/// Bytes of a file that are copied at once where the kernel would have moved them.
-const FILE_STEP: usize = 16 << 10;
+use crate::{errno, kernel, life, real};
 
 take_over! {
     /// Receives.
@@ -36,11 +34,7 @@ take_over! {
     fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
         // SAFETY: as above.
         let real = || unsafe { real::readv(fd, parts, count) };
-        let given = || Parts::list(parts, count.max(0) as usize);
-        if matches!(table::meaning(fd), Meaning::Socket(_)) && given().total() == 0 {
-            return real();
-        }
-        receive(fd, given, 0, real)
+        receive_parts(fd, parts, count, 0, &real)
     }
 
     /// Receives.
@@ -95,7 +89,7 @@ take_over! {
     /// Sends several buffers.
     fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
         // SAFETY: as above.
-        send_parts(fd, || Parts::list(parts, count.max(0) as usize), 0, false, || unsafe { real::writev(fd, parts, count) })
+        send_list(fd, parts, count, 0, &|| unsafe { real::writev(fd, parts, count) })
     }
 
     /// Sends.
@@ -125,16 +119,6 @@ take_over! {
         each_message(messages, count, |message| send_message(fd, message, flags))
     }
 
-    /// Sends out of a file.
-    fn sendfile(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-        send_file(target, source, offset, count)
-    }
-
-    /// Sends out of a file.
-    fn sendfile64(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-        send_file(target, source, offset, count)
-    }
-
     /// Moves bytes between pipes and others: what a ring cannot do.
     fn splice(source: c_int, source_offset: *mut i64, target: c_int, target_offset: *mut i64, length: size_t, flags: c_uint) -> ssize_t {
         to_kernel(source, Reason::Option);
@@ -142,6 +126,37 @@ take_over! {
         // SAFETY: as above.
         unsafe { real::splice(source, source_offset, target, target_offset, length, flags) }
     }
+}
+
+/// Into a list of buffers, as files know it: of no bytes it never sleeps, which a receive of no bytes does.
+pub fn receive_parts(
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    flags: c_int,
+    real: &dyn Fn() -> ssize_t,
+) -> ssize_t {
+    let given = || Parts::list(parts, count.max(0) as usize);
+    if matches!(table::meaning(fd), Meaning::Socket(_))
+        && (!are_readable(parts, count.max(0) as usize) || given().total() == 0)
+    {
+        return real();
+    }
+    receive(fd, given, flags, real)
+}
+
+/// Out of a list of buffers.
+pub fn send_list(
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    flags: c_int,
+    real: &dyn Fn() -> ssize_t,
+) -> ssize_t {
+    if matches!(table::meaning(fd), Meaning::Socket(_)) && !are_readable(parts, count.max(0) as usize) {
+        return real();
+    }
+    send_parts(fd, || Parts::list(parts, count.max(0) as usize), flags, false, real)
 }
 
 fn receive_from(
@@ -158,7 +173,7 @@ fn receive_from(
         return real();
     }
     let received = receive(fd, || Parts::one(buffer.cast(), length), flags, real);
-    if received >= 0 && !address.is_null() && !size.is_null() {
+    if received >= 0 && !address.is_null() && are_readable(size, 1) {
         // SAFETY: the program's own.
         unsafe { size.write(0) };
     }
@@ -167,14 +182,17 @@ fn receive_from(
 
 fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: as above.
-    let real = || unsafe { real::recvmsg(fd, message, flags) };
-    // SAFETY: null, or the program's own.
-    let (Meaning::Socket(_), Some(given)) = (table::meaning(fd), unsafe { message.as_mut() }) else {
+    let real = move || unsafe { real::recvmsg(fd, message, flags) };
+    let Meaning::Socket(_) = table::meaning(fd) else { return real() };
+    if !is_readable_message(message) {
         return real();
-    };
+    }
     // What goes along is written anew by the kernel, if it is the kernel that receives.
-    let (parts, count) = (given.msg_iov, given.msg_iovlen);
-    given.msg_flags = 0;
+    // SAFETY: the program's own, which can be read.
+    let (parts, count) = unsafe {
+        (*message).msg_flags = 0;
+        ((*message).msg_iov, (*message).msg_iovlen)
+    };
     let asked = core::cell::Cell::new(false);
     let received = receive(
         fd,
@@ -196,13 +214,28 @@ fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
 }
 
 fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    before_control(message);
     // SAFETY: as above.
     let real = || unsafe { real::sendmsg(fd, message, flags) };
-    // SAFETY: null, or the program's own.
-    let Some(given) = (unsafe { message.as_ref() }) else { return real() };
+    if !is_readable_message(message) {
+        return real();
+    }
+    before_control(message);
+    // SAFETY: the program's own, which can be read.
+    let given = unsafe { &*message };
     let is_special = !given.msg_control.is_null() && given.msg_controllen > 0;
     send_parts(fd, || Parts::list(given.msg_iov, given.msg_iovlen), flags, is_special, real)
+}
+
+/// Can a message be read, with the list of its parts and what goes along with them? The kernel says what is wrong, if not.
+fn is_readable_message(message: *const msghdr) -> bool {
+    if !are_readable(message, 1) {
+        return false;
+    }
+    // SAFETY: it can be read.
+    let given = unsafe { &*message };
+    are_readable(given.msg_iov.cast_const(), given.msg_iovlen)
+        && (given.msg_control.is_null()
+            || are_readable(given.msg_control.cast::<u8>().cast_const(), given.msg_controllen))
 }
 
 /// Descriptors that are passed on go back to the kernel first: who receives them may not know this library.
@@ -227,10 +260,15 @@ fn before_control(message: *const msghdr) {
 }
 
 fn each_control(messages: *mut mmsghdr, count: c_uint) {
-    if !messages.is_null() {
-        // SAFETY: the program's own array.
-        (0..count as usize)
-            .for_each(|index| before_control(unsafe { &raw const (*messages.add(index)).msg_hdr }));
+    let count = count.min(1024) as usize;
+    if are_readable(messages, count) {
+        for index in 0..count {
+            // SAFETY: the program's own array, which can be read.
+            let message = unsafe { &raw const (*messages.add(index)).msg_hdr };
+            if is_readable_message(message) {
+                before_control(message);
+            }
+        }
     }
 }
 
@@ -240,8 +278,12 @@ fn each_message(
     mut step: impl FnMut(*mut msghdr) -> ssize_t,
 ) -> c_int {
     let mut done = 0;
-    for index in 0..count.min(1024) as usize {
-        // SAFETY: the program's own array of `count` messages.
+    let count = count.min(1024) as usize;
+    if !are_readable(messages, count) {
+        return errno::fail(libc::EFAULT) as c_int;
+    }
+    for index in 0..count {
+        // SAFETY: the program's own array of `count` messages, which can be read.
         let message = unsafe { &mut *messages.add(index) };
         let moved = step(&raw mut message.msg_hdr);
         if moved < 0 {
@@ -251,66 +293,6 @@ fn each_message(
         done += 1;
     }
     done
-}
-
-fn send_file(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    // SAFETY: as above.
-    let real = || unsafe { real::sendfile(target, source, offset, count) };
-    if !table::socket(target).is_some_and(|socket| socket.is_carried()) {
-        to_kernel(source, Reason::Option);
-        // The parts are asked for only if it is carried by then.
-        return send_parts(target, || Parts::one(core::ptr::null(), 0), 0, false, real);
-    }
-    // SAFETY: null, or the program's own; lseek takes no pointer.
-    let start =
-        unsafe { if offset.is_null() { libc::lseek(source, 0, libc::SEEK_CUR) } else { offset.read() } };
-    if start < 0 {
-        to_kernel(target, Reason::Option);
-        return real();
-    }
-    let sent = copy_file(target, source, start, count);
-    if sent > 0 {
-        // SAFETY: as above.
-        unsafe {
-            if offset.is_null() {
-                libc::lseek(source, start + sent as off_t, libc::SEEK_SET);
-            } else {
-                offset.write(start + sent as off_t);
-            }
-        }
-    }
-    sent
-}
-
-/// Apart, as its buffer would take room of the stack where nothing is copied.
-#[inline(never)]
-fn copy_file(target: c_int, source: c_int, start: off_t, count: size_t) -> ssize_t {
-    let mut buffer = [0u8; FILE_STEP];
-    let mut done = 0usize;
-    while done < count {
-        let wanted = (count - done).min(FILE_STEP);
-        // SAFETY: a live buffer.
-        let found = unsafe { real::pread(source, buffer.as_mut_ptr().cast(), wanted, start + done as off_t) };
-        if found == 0 {
-            break;
-        }
-        let given = if found < 0 {
-            found
-        } else {
-            let (base, length) = (buffer.as_ptr(), found as usize);
-            // SAFETY: a live buffer.
-            let real = || unsafe { real::send(target, base.cast(), length, 0) };
-            send_parts(target, || Parts::one(base, length), 0, false, real)
-        };
-        if given < 0 {
-            return if done > 0 { done as ssize_t } else { given };
-        }
-        done += given as usize;
-        if given < found {
-            break;
-        }
-    }
-    done as ssize_t
 }
 
 /// Bytes that wait to be received, in the kernel and in the ring.

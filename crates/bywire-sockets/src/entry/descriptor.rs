@@ -11,6 +11,7 @@ use super::data::waiting_bytes;
 use super::take_over;
 use crate::back::to_kernel;
 use crate::carry::linger;
+use crate::reach::are_readable;
 use crate::table::{self, Meaning, Socket};
 use crate::{epoll, errno, kernel, life, real};
 
@@ -64,8 +65,8 @@ take_over! {
 
     /// Connects; a second time only to part.
     fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
-        // SAFETY: null, or the program's own address, of which a family is the least.
-        let parts = length >= 2 && unsafe { address.as_ref() }.is_some_and(|given| given.sa_family == libc::AF_UNSPEC as u16);
+        // SAFETY: the program's own address, of which a family is the least, and can be read.
+        let parts = length >= 2 && are_readable(address.cast::<u16>(), 1) && unsafe { (*address).sa_family } == libc::AF_UNSPEC as u16;
         if parts && let Some(Ok(connection)) = table::socket(fd).map(Socket::carried) {
             errno::keep(|| connection.break_off());
         }
@@ -124,7 +125,9 @@ take_over! {
     /// Duplicates to a number.
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
         // SAFETY: as above.
-        life::duplicate_over(old, new, || unsafe { real::dup3(old, new, flags) })
+        let real = || unsafe { real::dup3(old, new, flags) };
+        // Nothing of `new` is given up for a call that fails.
+        if flags & !libc::O_CLOEXEC != 0 { real() } else { life::duplicate_over(old, new, real) }
     }
 
     /// Many things.
@@ -253,7 +256,7 @@ fn control_device(fd: c_int, request: usize, argument: *mut c_void) -> c_int {
         0
     };
     match request as u64 {
-        libc::FIONREAD if socket.is_carried() && !argument.is_null() => {
+        libc::FIONREAD if socket.is_carried() && are_readable(argument.cast::<c_int>(), 1) => {
             waiting_bytes(socket).map_or_else(real, set)
         }
         libc::TIOCOUTQ if socket.is_carried() && !argument.is_null() => {

@@ -2,11 +2,12 @@
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 
+use bywire_pairing::reason::Reason;
 use libc::pid_t;
 
 use super::take_over;
-use super::{data, descriptor, waiting};
-use crate::{errno, life, offer, real, rings, signals, table};
+use super::{data, descriptor, files, waiting};
+use crate::{back, errno, life, offer, real, rings, signals, table};
 
 const SYS_EPOLL_PWAIT2: c_long = 441;
 
@@ -234,6 +235,18 @@ fn fork_quietly() -> pid_t {
     child
 }
 
+/// The same by the call's own number: what the child is to have of its own the program says there.
+fn fork_by(real: &dyn Fn() -> c_long) -> c_long {
+    life::before_fork();
+    let child = real();
+    if child == 0 {
+        life::after_fork_in_child();
+    } else {
+        life::after_fork_in_parent();
+    }
+    child
+}
+
 fn call(number: c_long, given: [usize; 6]) -> c_long {
     let [a, b, c, d, e, f] = given;
     let fd = a as c_int;
@@ -251,8 +264,34 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
             libc::SYS_sendto => data::sendto(fd, b as _, c, d as _, e as _, f as _) as c_long,
             libc::SYS_recvmsg => data::recvmsg(fd, b as _, c as _) as c_long,
             libc::SYS_sendmsg => data::sendmsg(fd, b as _, c as _) as c_long,
-            libc::SYS_sendfile => data::sendfile(fd, b as _, c as _, d) as c_long,
+            libc::SYS_sendfile => files::sendfile(fd, b as _, c as _, d) as c_long,
             libc::SYS_splice => data::splice(fd, b as _, c as _, d as _, e, f as _) as c_long,
+            libc::SYS_preadv2 => files::preadv2(fd, b as _, c as _, d as _, f as _) as c_long,
+            libc::SYS_pwritev2 => files::pwritev2(fd, b as _, c as _, d as _, f as _) as c_long,
+            libc::SYS_recvmmsg => data::recvmmsg(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_sendmmsg => data::sendmmsg(fd, b as _, c as _, d as _).into(),
+            libc::SYS_fcntl => descriptor::fcntl(fd, b as _, c).into(),
+            libc::SYS_ioctl => descriptor::ioctl(fd, b, c as _).into(),
+            libc::SYS_getsockopt => descriptor::getsockopt(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_setsockopt => descriptor::setsockopt(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_execve => execve(a as _, b as _, c as _).into(),
+            libc::SYS_execveat => execveat(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_fork => fork_quietly().into(),
+            libc::SYS_vfork => vfork().into(),
+            libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 && b == 0 => fork_by(&real),
+            libc::SYS_exit_group => {
+                life::end();
+                real()
+            }
+            libc::SYS_exit => {
+                life::end_thread();
+                real()
+            }
+            libc::SYS_io_setup => {
+                // What is submitted there nobody sees.
+                back::all_to_kernel(Reason::Option);
+                real()
+            }
             libc::SYS_socket => descriptor::socket(fd, b as _, c as _).into(),
             libc::SYS_connect => descriptor::connect(fd, b as _, c as _).into(),
             libc::SYS_accept => descriptor::accept(fd, b as _, c as _).into(),
@@ -263,6 +302,7 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
             libc::SYS_dup => descriptor::dup(fd).into(),
             libc::SYS_dup2 => descriptor::dup2(fd, b as _).into(),
             libc::SYS_dup3 => descriptor::dup3(fd, b as _, c as _).into(),
+            libc::SYS_epoll_create => descriptor::epoll_create(fd).into(),
             libc::SYS_epoll_create1 => descriptor::epoll_create1(fd).into(),
             libc::SYS_epoll_ctl => descriptor::epoll_ctl(fd, b as _, c as _, d as _).into(),
             libc::SYS_epoll_wait => waiting::epoll_wait(fd, b as _, c as _, d as _).into(),

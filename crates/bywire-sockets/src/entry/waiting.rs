@@ -6,7 +6,8 @@ use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, time
 
 use super::take_over;
 use crate::epoll::Wait;
-use crate::{poll as polling, real, select as selecting};
+use crate::reach::are_readable;
+use crate::{errno, poll as polling, real, select as selecting};
 
 take_over! {
     /// Waits for any of several descriptors.
@@ -32,6 +33,9 @@ take_over! {
     /// Waits for any of several descriptors; the time left is told.
     fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
         let mut left = None;
+        if !is_time(timeout) {
+            return errno::fail(libc::EFAULT) as c_int;
+        }
         // SAFETY: null, or the program's own.
         let given = unsafe { timeout.as_ref() };
         let limit = given.map(|given| {
@@ -53,6 +57,9 @@ take_over! {
 
     /// The same, with a mask of signals.
     fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+        if !is_time(timeout) {
+            return errno::fail(libc::EFAULT) as c_int;
+        }
         // SAFETY: null, or the program's own.
         let limit = unsafe { polling::nanoseconds(timeout) };
         match selecting::select(count, [read, write, except], limit, mask, &mut None) {
@@ -74,6 +81,9 @@ take_over! {
 
     /// The same, with a finer time-out.
     fn epoll_pwait2(set: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+        if !is_time(timeout) {
+            return errno::fail(libc::EFAULT) as c_int;
+        }
         let real = |events: *mut epoll_event, count: c_int, timeout_ns: Option<u64>| {
             let time = timeout_ns.map(|timeout| timespec { tv_sec: (timeout / 1_000_000_000) as i64, tv_nsec: (timeout % 1_000_000_000) as i64 });
             let pointer = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
@@ -83,6 +93,11 @@ take_over! {
         // SAFETY: null, or the program's own.
         Wait { set_fd: set, events, count, timeout_ns: unsafe { polling::nanoseconds(timeout) }, real: &real }.run()
     }
+}
+
+/// Can it be read, where there is a time-out at all?
+fn is_time<T>(timeout: *const T) -> bool {
+    timeout.is_null() || are_readable(timeout, 1)
 }
 
 fn of_milliseconds(timeout_ms: c_int) -> Option<u64> {
@@ -107,6 +122,9 @@ fn poll_with_mask(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    if !is_time(timeout) {
+        return errno::fail(libc::EFAULT) as c_int;
+    }
     // SAFETY: null, or the program's own.
     let timeout = unsafe { polling::nanoseconds(timeout) };
     polling::poll(files, count, timeout, &|files, count, timeout| polling::wait(files, count, timeout, mask))
