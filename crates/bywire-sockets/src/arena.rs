@@ -68,12 +68,6 @@ pub struct Record {
     pub drained: AtomicU8,
     /// Was waited for by a call of ours once, in a set or by itself.
     pub awaited: AtomicU8,
-    /// Bytes at the end of the own ring that belong into the kernel, which had no room for them yet; see [`crate::back`].
-    pub owed: AtomicU32,
-    /// Bytes of the own ring that were given to the kernel, or are owed to it.
-    pub returned: AtomicU64,
-    /// The sending direction is shut down as soon as nothing is owed.
-    pub shuts: AtomicU8,
     /// Processes that hold it; one that was killed counts until another one lets go of it.
     pub processes: AtomicU32,
     /// Calls that moved data, until it was worth an offer.
@@ -96,6 +90,8 @@ pub struct Record {
     pub distance: AtomicU32,
     /// Sends into the ring.
     pub sends: AtomicU32,
+    /// Bytes at the end of the own ring that belong into the kernel, which had no room for them yet; see [`crate::back`].
+    pub owed: AtomicU32,
     /// How far the peer had read when the sender last looked.
     pub seen_head: AtomicU64,
     /// When it was offered.
@@ -126,6 +122,10 @@ pub struct Record {
     pub sending: Lock,
     /// One receiver at a time.
     pub receiving: Lock,
+    /// Bytes of the own ring that were given to the kernel, or are owed to it.
+    pub returned: AtomicU64,
+    /// The sending direction is shut down as soon as nothing is owed.
+    pub shuts: AtomicU8,
 }
 
 /// An epoll set of the program's.

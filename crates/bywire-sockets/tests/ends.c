@@ -661,6 +661,44 @@ static void handlers(void) {
     join();
 }
 
+static void say_and_end(int number, siginfo_t *information, void *context) {
+    (void)context;
+    printf("signal %d, code %d\n", number, information->si_code);
+    fflush(stdout);
+    _exit(0);
+}
+
+/* A signal whose stack cannot be written, with a handler for what comes of it, or without. */
+static void unwritable(const char *way) {
+    meet(act_echo);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        struct rlimit none = {0, 0};
+        struct sigaction action = {.sa_sigaction = say_and_end, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+        stack_t stack = {.ss_size = 65536};
+        setrlimit(RLIMIT_CORE, &none);
+        stack.ss_sp = mmap(NULL, stack.ss_size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        need(sigaltstack(&stack, NULL) == 0, "sigaltstack");
+        sigaction(SIGUSR1, &action, NULL);
+        if (strcmp(way, "handled") == 0) {
+            action.sa_flags = SA_SIGINFO;
+            sigaction(SIGSEGV, &action, NULL);
+        }
+        char byte = 'x';
+        send(server, &byte, 1, 0);
+        raise(SIGUSR1);
+        printf("it went on\n");
+        fflush(stdout);
+        _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    printf("status %#x\n", status);
+    close(server);
+    join();
+}
+
 static void *signal_later(void *argument) {
     usleep(1000000);
     signal_by(start);
@@ -714,6 +752,8 @@ int main(int count, char **words) {
         nowhere(words[2]);
     } else if (strcmp(name, "handlers") == 0) {
         handlers();
+    } else if (strcmp(name, "unwritable") == 0 && count > 2) {
+        unwritable(words[2]);
     } else if (strcmp(name, "starved") == 0) {
         starved();
     } else if (strcmp(name, "echoed") == 0) {

@@ -101,8 +101,24 @@ fn what_is_nowhere_is_an_error_and_no_fault() {
 }
 
 #[test]
-fn a_handler_of_one_time_leaves_its_flags() {
-    same(&[&["handlers"]]);
+fn a_handler_of_one_time_leaves_its_flags_and_one_without_a_stack_does_what_it_does() {
+    same(&[&["handlers"], &["unwritable", "handled"], &["unwritable", "not"]]);
+}
+
+/// More than the kernel has room for lies in the ring when its sender has told the end: it is had, or an error is.
+#[test]
+fn what_is_lost_never_looks_like_an_end() {
+    let world = World::new();
+    let Some(program) = world.compiled("ends.c", "ends", &["-pthread"]) else { return };
+    for (how, way) in
+        [("closed", "exec"), ("closed", "pass"), ("shut", "exec"), ("shut", "pass"), ("shut", "spawn")]
+    {
+        let said = transcript(&world, &program, &["ended", how, way, "4000000"], Some(4));
+        let is_whole = said.contains(": 4000000 right, then the end");
+        let is_error = said.contains("right, then Connection reset by peer");
+        assert!(is_whole || is_error, "{how}, {way}: {said}");
+    }
+    assert!(world.status().carried_ever > 0, "{:?}", world.status());
 }
 
 #[test]
