@@ -3,6 +3,7 @@
 //! Each program sends the descriptor of its end to the [`service`], which asks the kernel who is connected to
 //! whom, and hands each of two ends that mirror each other the other's memory. [`protocol`] is what they say.
 
+mod account;
 mod closer;
 pub mod launch;
 pub mod protocol;

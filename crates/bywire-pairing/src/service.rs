@@ -14,6 +14,7 @@ use bywire_sys::socket::{Listener, Received, Socket};
 use bywire_sys::tcp::{self, Identity};
 use bywire_sys::{Errno, directory, limits, memory, process, strike};
 
+use crate::account::Account;
 use crate::closer::Closer;
 use crate::protocol::{Kind, PACKET_BYTES, Packet, VERSION, Verdict};
 use crate::reason::Reason;
@@ -71,6 +72,7 @@ pub struct Service {
     spaces: Spaces,
     waiting: Waiting,
     closer: Closer,
+    account: Account,
     lonely_since: Instant,
 }
 
@@ -137,6 +139,7 @@ impl Service {
             spaces: Spaces::default(),
             waiting: Waiting::default(),
             closer: Closer::default(),
+            account: Account::default(),
             lonely_since: Instant::now(),
         })
     }
@@ -390,15 +393,16 @@ impl Service {
         let program = self.programs.get_mut(&tag)?;
         let standing = program.offers.remove(&token)?;
         self.users.ended(program.user);
+        if matches!(standing, Standing::Paired { is_foreign: true }) {
+            self.account.end((tag, token));
+        }
         Some(standing)
     }
 
     /// Gives each end the other's segment and bell.
     fn pair(&mut self, ours: &Offer, theirs: &Offer) -> bool {
         let is_foreign = ours.user != theirs.user;
-        if is_foreign
-            && !(self.found_bell(ours.program, theirs.user) && self.found_bell(theirs.program, ours.user))
-        {
+        if is_foreign && !self.begin_foreign(ours, theirs) {
             self.forget(theirs.program, theirs.token);
             if !self.verdict(theirs.program, theirs.token, Verdict::Foreign) {
                 self.dismiss(theirs.program);
@@ -415,6 +419,16 @@ impl Service {
             self.dismiss(theirs.program);
         }
         ours_is_told
+    }
+
+    /// May ends of different users meet? Then they have bells, and are on both users' account.
+    fn begin_foreign(&mut self, ours: &Offer, theirs: &Offer) -> bool {
+        let users = [ours.user, theirs.user];
+        let ends = [ours, theirs].map(|offer| (offer.program, offer.token));
+        self.account.may_begin(users)
+            && self.found_bell(ours.program, theirs.user)
+            && self.found_bell(theirs.program, ours.user)
+            && self.account.begin(users, ends, [&ours.segment, &theirs.segment]).is_ok()
     }
 
     /// Tells `ours` of `theirs`.
@@ -479,6 +493,9 @@ impl Service {
         // It hears of it now, even if its end has to wait for what it has sent.
         program.socket.shut_down();
         for (token, standing) in &program.offers {
+            if matches!(standing, Standing::Paired { is_foreign: true }) {
+                self.account.end((tag, *token));
+            }
             if let Standing::Waiting(end) = standing
                 && self.waiting.take_back(end, tag, *token).is_some()
             {

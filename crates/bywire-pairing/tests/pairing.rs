@@ -305,3 +305,65 @@ fn ends_that_were_paired_and_moved_nothing_are_counted_apart() {
     assert_eq!(unused(&[Packet::new(Kind::End, 7)]), (0, 2, 0));
     assert_eq!(unused(&[end(0, 0), leave(0, 0), leave(0, 0)]), (1, 1, 0));
 }
+
+/// A program of another user, which only root can be.
+fn of_user(path: &std::path::Path, user: u32) -> Stranger {
+    let connect = || {
+        let uid = rustix::process::Uid::from_raw(user);
+        // This thread alone, which is over when it has connected: that is when the kernel notes who it is.
+        rustix::thread::set_thread_res_uid(uid, uid, uid).expect("another user");
+        Stranger::new(path)
+    };
+    std::thread::scope(|scope| scope.spawn(connect).join().expect("it connects"))
+}
+
+/// Ends of different users are paired when the first one was seen before the other and after it. What the second one is
+/// given of the first one's, if they are.
+fn meet(first: &Stranger, second: &Stranger, token: u64) -> Option<std::os::fd::OwnedFd> {
+    let (client, server) = connection();
+    first.offer_anew(token, client.as_fd());
+    assert_eq!(first.verdict(token), Verdict::Waiting);
+    second.offer_anew(token, server.as_fd());
+    assert_eq!(second.verdict(token), Verdict::Waiting);
+    assert_eq!(first.verdict(token), Verdict::Again);
+    first.offer_anew(token, client.as_fd());
+    let (verdict, mut given) = second.answer(token);
+    assert_eq!(first.verdict(token), verdict);
+    match verdict {
+        Verdict::Paired => {
+            for end in [first, second] {
+                end.say(&Packet::new(Kind::End, token));
+                // Heard before what comes next.
+                end.say(&Packet::new(Kind::Ask, token));
+                assert_eq!(end.hear().expect("an answer").0.kind, Kind::Go);
+            }
+            Some(given.remove(0))
+        }
+        Verdict::Foreign => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_keeps_memory_of_ended_connections_is_paired_no_more_with_whom_it_belongs_to() {
+    use std::os::unix::fs::PermissionsExt;
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("not run: only root can be other users; run this test as root");
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    let path = directory.path().join("pairing");
+    let mut service = Service::start(&path, Scope::Machine).expect("a service");
+    std::thread::spawn(move || service.serve(Duration::from_secs(60)));
+    let [alice, bob, carol] = [54_321, 54_322, 54_323].map(|user| of_user(&path, user));
+    // Nobody keeps anything: any number, one after the other.
+    for token in 0..40 {
+        assert!(meet(&alice, &bob, token).is_some(), "{token}");
+    }
+    let mut kept: Vec<_> = (40..80).map_while(|token| meet(&alice, &bob, token)).collect();
+    assert_eq!(kept.len(), 16);
+    assert!(meet(&bob, &alice, 80).is_none(), "in either direction");
+    assert!(meet(&carol, &bob, 81).is_some(), "others are none the worse");
+    kept.pop();
+    assert!(meet(&alice, &bob, 82).is_some());
+}

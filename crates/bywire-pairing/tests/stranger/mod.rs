@@ -36,6 +36,13 @@ impl Stranger {
         Self { socket, memory }
     }
 
+    /// Offers a connection with memory of its own.
+    pub fn offer_anew(&self, token: u64, connection: BorrowedFd<'_>) {
+        let (_, memory) = Mapping::create("bywire-test", 4096).expect("memory");
+        let offer = Packet::new(Kind::Offer, token).encode();
+        self.socket.send(&offer, &[connection, memory.as_fd()]).expect("an offer");
+    }
+
     pub fn say(&self, packet: &Packet) {
         self.socket.send(&packet.encode(), &[]).expect("said");
     }

@@ -1,0 +1,211 @@
+//! What two users keep of each other's memory after their connections have ended.
+//!
+//! Each end of a carried connection maps the other's segment, and whoever goes on mapping it, or keeps a descriptor, keeps
+//! its memory: at the cost of whoever has made it, or of whoever has read what was never written. Neither can take it back.
+//! So the connections between two users are counted until the kernel says that nobody has their memory any more.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+
+use bywire_sys::Errno;
+use bywire_sys::release::{Heard, Releases};
+
+/// Connections of two users that may be over and still have memory, beside as many as they have at the time.
+const KEPT_MAX: usize = 16;
+
+/// An end: its program, and what that calls it.
+pub type Name = (u64, u64);
+
+/// The connections between programs of different users.
+#[derive(Debug, Default)]
+pub struct Account {
+    /// Made with the first connection.
+    releases: Option<Releases>,
+    connections: HashMap<u64, Connection>,
+    next: u64,
+    /// By the number of a segment's watch.
+    segments: HashMap<i32, u64>,
+    /// As long as neither end is over.
+    ends: HashMap<Name, u64>,
+    users: HashMap<[u32; 2], Count>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    users: [u32; 2],
+    ends: [Name; 2],
+    is_over: bool,
+    segments: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    live: usize,
+    kept: usize,
+}
+
+impl Account {
+    /// May two users have one more connection?
+    pub fn may_begin(&mut self, users: [u32; 2]) -> bool {
+        self.hear();
+        let count = self.users.get(&sorted(users)).copied().unwrap_or_default();
+        count.kept < KEPT_MAX + count.live
+    }
+
+    /// A connection begins, with the memory of either end.
+    ///
+    /// # Errors
+    /// What the kernel said when it would not watch that: then it must not begin.
+    pub fn begin(&mut self, users: [u32; 2], ends: [Name; 2], segments: [&OwnedFd; 2]) -> Result<(), Errno> {
+        let releases = match self.releases.take() {
+            Some(releases) => releases,
+            None => Releases::new()?,
+        };
+        let releases = self.releases.insert(releases);
+        let id = self.next;
+        let numbers = [releases.watch(segments[0])?, releases.watch(segments[1])?];
+        self.next += 1;
+        let users = sorted(users);
+        let mut connection = Connection { users, ends, is_over: false, segments: 0 };
+        for number in numbers {
+            // Whoever offers memory that is watched already has it counted with the connection that came first.
+            if let std::collections::hash_map::Entry::Vacant(place) = self.segments.entry(number) {
+                place.insert(id);
+                connection.segments += 1;
+            }
+        }
+        self.connections.insert(id, connection);
+        self.ends.extend(ends.map(|end| (end, id)));
+        self.users.entry(users).or_default().live += 1;
+        Ok(())
+    }
+
+    /// An end is over, and with it its connection.
+    pub fn end(&mut self, end: Name) {
+        if let Some(id) = self.ends.get(&end).copied() {
+            self.finish(id);
+        }
+        self.hear();
+    }
+
+    fn finish(&mut self, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.is_over = true;
+        for end in connection.ends {
+            self.ends.remove(&end);
+        }
+        let (users, is_kept) = (connection.users, connection.segments > 0);
+        self.count(users, |count| {
+            count.live = count.live.saturating_sub(1);
+            count.kept += usize::from(is_kept);
+        });
+        if !is_kept {
+            self.connections.remove(&id);
+        }
+    }
+
+    /// Takes off what has gone.
+    fn hear(&mut self) {
+        let Some(releases) = self.releases.take() else { return };
+        if releases.look(|number| self.release(number)) == Heard::Some {
+            // Whatever of ended connections is still there counts for good.
+            let over = |id: &u64| self.connections.get(id).is_some_and(|connection| connection.is_over);
+            let ended: Vec<i32> =
+                self.segments.iter().filter(|(_, id)| over(id)).map(|(number, _)| *number).collect();
+            ended
+                .into_iter()
+                .filter(|number| releases.is_gone(*number))
+                .for_each(|number| self.release(number));
+        }
+        self.releases = Some(releases);
+    }
+
+    fn release(&mut self, number: i32) {
+        let Some(id) = self.segments.remove(&number) else { return };
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.segments = connection.segments.saturating_sub(1);
+        if connection.segments == 0 && connection.is_over {
+            let users = connection.users;
+            self.connections.remove(&id);
+            self.count(users, |count| count.kept = count.kept.saturating_sub(1));
+        }
+    }
+
+    fn count(&mut self, users: [u32; 2], change: impl FnOnce(&mut Count)) {
+        let count = self.users.entry(users).or_default();
+        change(count);
+        if (count.live, count.kept) == (0, 0) {
+            self.users.remove(&users);
+        }
+    }
+}
+
+fn sorted([first, second]: [u32; 2]) -> [u32; 2] {
+    [first.min(second), first.max(second)]
+}
+
+#[cfg(test)]
+mod tests {
+    use bywire_sys::memory::Mapping;
+
+    use super::*;
+
+    const USERS: [u32; 2] = [7, 3];
+
+    fn memory() -> OwnedFd {
+        Mapping::create("bywire-test", 4096).expect("memory").1
+    }
+
+    #[test]
+    fn what_is_kept_counts_until_it_has_gone() {
+        let mut account = Account::default();
+        let mut kept = Vec::new();
+        while account.may_begin(USERS) {
+            let (ours, theirs) = (memory(), memory());
+            let number = kept.len() as u64;
+            account.begin(USERS, [(1, number), (2, number)], [&ours, &theirs]).expect("watched");
+            // Both ends say so, in any order.
+            account.end((1 + number % 2, number));
+            account.end((2 - number % 2, number));
+            kept.push(theirs);
+        }
+        assert_eq!(kept.len(), KEPT_MAX);
+        assert!(!account.may_begin([3, 7]), "whoever asks");
+        assert!(account.may_begin([3, 8]), "others are not concerned");
+        kept.pop();
+        assert!(account.may_begin(USERS));
+        drop(kept);
+        assert!(account.may_begin(USERS));
+        assert!(account.users.is_empty() && account.connections.is_empty() && account.segments.is_empty());
+        assert!(account.ends.is_empty());
+    }
+
+    #[test]
+    fn connections_that_go_on_are_not_kept() {
+        let mut account = Account::default();
+        let files: Vec<_> = (0..2 * KEPT_MAX as u64).map(|number| (number, [memory(), memory()])).collect();
+        for (number, [ours, theirs]) in &files {
+            assert!(account.may_begin(USERS));
+            account.begin(USERS, [(1, *number), (2, *number)], [ours, theirs]).expect("watched");
+        }
+        assert_eq!(account.users[&[3, 7]].live, files.len());
+        // Those that let go before they say so.
+        drop(files);
+        assert!(account.may_begin(USERS));
+        (0..2 * KEPT_MAX as u64).for_each(|number| account.end((1, number)));
+        assert!(account.users.is_empty() && account.connections.is_empty() && account.segments.is_empty());
+    }
+
+    #[test]
+    fn memory_that_is_offered_twice_is_counted_once() {
+        let mut account = Account::default();
+        let one = memory();
+        account.begin(USERS, [(1, 1), (2, 1)], [&one, &one]).expect("watched");
+        account.begin(USERS, [(1, 2), (2, 2)], [&one, &one]).expect("watched");
+        account.end((1, 1));
+        account.end((1, 2));
+        drop(one);
+        assert!(account.may_begin(USERS));
+        assert!(account.users.is_empty() && account.connections.is_empty() && account.segments.is_empty());
+    }
+}
