@@ -117,3 +117,40 @@ impl Account {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTH: usize = 1 << 20;
+
+    #[test]
+    fn bulk_areas_are_shared_like_places() {
+        let mut account = Account::default();
+        let mut had = Vec::new();
+        while account.may_have_bulk(7, 16) {
+            had.push(account.create(Kind::Bulk, LENGTH, Some(7)).expect("memory"));
+        }
+        assert_eq!(had.len(), 2, "an eighth");
+        assert!(account.may_have_bulk(8, 16), "another user is none the worse");
+        assert!(!account.may_have_bulk(7, 1), "one is there for each");
+        had.pop();
+        assert!(account.may_have_bulk(7, 16));
+        drop(had);
+        assert!(account.may_have_bulk(7, 1) && account.pieces.is_empty());
+    }
+
+    #[test]
+    fn what_is_kept_counts_and_what_is_in_use_does_not() {
+        let mut account = Account::default();
+        let create = |account: &mut Account, user| account.create(Kind::Heap, LENGTH, user);
+        let in_use: Vec<_> = (0..20).map(|_| create(&mut account, Some(7)).expect("in use")).collect();
+        let descriptors: Vec<_> = in_use.into_iter().map(|(_memory, file)| file).collect();
+        assert_eq!(create(&mut account, Some(7)).err(), Some(NoMemory::Kept));
+        assert!(create(&mut account, Some(8)).is_ok(), "another user");
+        assert!(create(&mut account, None).is_ok(), "our own");
+        let fifteen: Vec<_> = descriptors.into_iter().take(15).collect();
+        assert!(create(&mut account, Some(7)).is_ok());
+        drop(fifteen);
+    }
+}
