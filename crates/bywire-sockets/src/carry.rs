@@ -319,8 +319,9 @@ impl Connection {
         let told = STREAM.flags(&self.remote);
         ended & (HUNG_UP | FAILED) != 0
             || (ended & (FINISHED | SHUT) == FINISHED && told & HALF == 0)
-            // The kernel tells nobody of the close of an end that had shut down before; what it is sent it answers.
-            || (ended & FINISHED != 0 && told & (HALF | LEAVING) == HALF | LEAVING)
+            // The kernel tells nobody of the close of an end that had shut down before, nor one that has shut down its own
+            // receiving; what it is sent it answers.
+            || (ended & FINISHED != 0 && told & LEAVING != 0)
     }
 
     /// Asks the kernel what has come to an end.
@@ -433,7 +434,8 @@ impl Connection {
             return;
         }
         let unread = STREAM.unread_by_peer(&self.own, &self.remote).unwrap_or(0);
-        if unread == 0 {
+        // An end that has shut down both ways answers what comes by a reset: it reads what it has already where it is.
+        if unread == 0 || STREAM.flags(&self.remote) & LEAVING != 0 {
             return;
         }
         if is_last && !kernel::has_room(self.fd, unread) {

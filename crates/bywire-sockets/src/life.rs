@@ -6,7 +6,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use bywire_pairing::reason::Reason;
-use bywire_ring::stream::{HALF, News};
+use bywire_ring::stream::{ASKS_BACK, HALF, LEAVING, News};
 
 use crate::arena::Hold;
 use crate::carry::{self, SHUT, SHUT_SENDING};
@@ -360,10 +360,23 @@ fn make_way(fd: i32) {
 
 /// `shutdown`, around the kernel's.
 pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
-    let Some(Ok(connection)) = table::socket(fd).map(Socket::carried) else { return real() };
-    connection.serve();
+    let Some(socket) = table::socket(fd) else { return real() };
     let (ends_receiving, ends_sending) =
         (how == libc::SHUT_RD || how == libc::SHUT_RDWR, how == libc::SHUT_WR || how == libc::SHUT_RDWR);
+    let connection = match socket.carried() {
+        Ok(connection) => connection,
+        Err(plain) => {
+            let status = real();
+            // It may be carried later: what the kernel then says of its end is our own doing.
+            if status == 0 {
+                let bits =
+                    if ends_receiving { SHUT } else { 0 } | if ends_sending { SHUT_SENDING } else { 0 };
+                plain.record.ended.fetch_or(bits, Ordering::AcqRel);
+            }
+            return status;
+        }
+    };
+    connection.serve();
     if ends_receiving {
         connection.record.ended.fetch_or(SHUT, Ordering::AcqRel);
     }
@@ -375,8 +388,15 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
         // would tell its peer, who goes on sending.
         if before & (SHUT | SHUT_SENDING) == 0 && how == libc::SHUT_WR {
             STREAM.raise(&connection.own, HALF);
-            connection.guard();
+            // What was asked back comes through the kernel, which answers for it.
+            if STREAM.flags(&connection.own) & ASKS_BACK == 0 {
+                connection.guard();
+            }
         }
+    }
+    // What comes from now on is answered by a reset, as by an end that is closed.
+    if connection.record.ended.load(Ordering::Acquire) & (SHUT | SHUT_SENDING) == SHUT | SHUT_SENDING {
+        STREAM.raise(&connection.own, LEAVING);
     }
     let status =
         if ends_sending && connection.owes() { shut_later(&connection, ends_receiving) } else { real() };
@@ -412,7 +432,10 @@ fn leave_to_kernel(socket: &Socket, fd: i32) {
     }
     if let Some(Ok(connection)) = table::by_index(fd, socket.index).map(Socket::carried) {
         connection.end_before_the_kernels(false);
-        if !connection.owes() {
+        // By a reset, where bytes are unread, as TCP does.
+        if connection.in_ring() != Ok(0) {
+            connection.guard();
+        } else if !connection.owes() {
             connection.unguard();
         }
     }

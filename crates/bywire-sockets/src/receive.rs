@@ -97,6 +97,8 @@ fn receive_carried(
     // What `MSG_WAITALL` asks for is put together here: part of it may be in the kernel, part in the ring.
     let is_patient = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
     let (mut done, mut fruitless, mut deadline, mut moment) = (0, 0, None, None);
+    // Asked for once, as in the kernel: who changes it meanwhile does not mean a call that sleeps already.
+    let mut returns_at_once = None;
     forget_jumped(connection);
     loop {
         connection.serve();
@@ -142,7 +144,9 @@ fn receive_carried(
             }
             Step::Real | Step::Empty | Step::Moment => {}
         }
-        if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
+        if *returns_at_once
+            .get_or_insert_with(|| flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking())
+        {
             return if done > 0 { done as isize } else { errno::fail(libc::EAGAIN) };
         }
         if deadline.is_none() {

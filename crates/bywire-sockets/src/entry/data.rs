@@ -70,6 +70,10 @@ take_over! {
             // SAFETY: as above.
             return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
         }
+        // Unlike every other receive, the kernel's looks for an error before it looks for an end.
+        if flags & libc::MSG_ERRQUEUE == 0 && let Some(number @ 1..) = kernel::number(fd, libc::SOL_SOCKET, libc::SO_ERROR) {
+            return errno::fail(number) as c_int;
+        }
         let mut flags = flags;
         each_message(messages, count, |message| {
             let received = receive_message(fd, message, flags & !libc::MSG_WAITFORONE);

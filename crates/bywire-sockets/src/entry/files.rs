@@ -11,9 +11,9 @@ use super::take_over;
 use crate::back::to_kernel;
 use crate::parts::Parts;
 use crate::reach::are_readable;
-use crate::real;
 use crate::send::send as send_parts;
-use crate::table::{self, Meaning};
+use crate::table::{self, Connection, Meaning};
+use crate::{errno, real};
 
 /// Bytes of a file that are copied at once where the kernel would have moved them.
 const FILE_STEP: usize = 64 << 10;
@@ -159,11 +159,24 @@ fn send_file(target: c_int, source: c_int, offset: *mut off_t, count: size_t) ->
     if !offset.is_null() && !are_readable(offset, 1) {
         return real();
     }
+    // The kernel takes for an end that has gone what it would take in one piece.
+    let has_gone = |connection: Connection| {
+        if connection.may_have_ended() {
+            connection.ask_kernel();
+        }
+        connection.peer_is_gone()
+    };
+    if table::socket(target).is_some_and(|socket| socket.carried().is_ok_and(has_gone)) {
+        return real();
+    }
     // SAFETY: null, or the program's own; lseek takes no pointer.
     let start =
         unsafe { if offset.is_null() { libc::lseek(source, 0, libc::SEEK_CUR) } else { offset.read() } };
     if start < 0 {
-        to_kernel(target, Reason::Option);
+        // Of a source that does not exist the kernel takes nothing.
+        if errno::last() != libc::EBADF {
+            to_kernel(target, Reason::Option);
+        }
         return real();
     }
     let sent = copy_file(target, source, start, count);
@@ -200,6 +213,8 @@ fn copy_short(target: c_int, source: c_int, start: off_t, count: size_t) -> ssiz
 fn copy_by(buffer: &mut [u8], target: c_int, source: c_int, start: off_t, count: size_t) -> ssize_t {
     let mut done = 0usize;
     while done < count {
+        // A call that has sent something raises no signal.
+        let flags = if done > 0 { libc::MSG_NOSIGNAL } else { 0 };
         let wanted = (count - done).min(buffer.len());
         // SAFETY: a live buffer.
         let found = unsafe { real::pread(source, buffer.as_mut_ptr().cast(), wanted, start + done as off_t) };
@@ -211,8 +226,8 @@ fn copy_by(buffer: &mut [u8], target: c_int, source: c_int, start: off_t, count:
         } else {
             let (base, length) = (buffer.as_ptr(), found as usize);
             // SAFETY: a live buffer.
-            let real = || unsafe { real::send(target, base.cast(), length, 0) };
-            send_parts(target, || Parts::one(base, length), 0, false, real)
+            let real = || unsafe { real::send(target, base.cast(), length, flags) };
+            send_parts(target, || Parts::one(base, length), flags, false, real)
         };
         if given < 0 {
             return if done > 0 { done as ssize_t } else { given };
