@@ -1,0 +1,506 @@
+//! Waiting, descriptors, processes, threads and signals: the steps of `play` that move no bytes.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::{DOZE, Mismatch, Play, Played};
+use crate::random::channel::{Operation, Order, Outcome, Reply};
+use crate::random::model::{PLAIN, Process, Sleeps, What};
+use crate::random::step::{Kind, Step};
+
+impl Play<'_> {
+    // Waiting.
+
+    pub(super) fn poll(&mut self, step: &Step) -> Played<bool> {
+        let Some((connection, side)) = self.end(step)? else { return Ok(false) };
+        let ends = &self.model.connections[connection].ends;
+        let (for_bytes, for_room) =
+            (step.flags & i32::from(libc::POLLIN) != 0, step.flags & i32::from(libc::POLLOUT) != 0);
+        let is_vague = (ends[side].is_full && for_room) || self.model.is_end_hidden(connection, side);
+        if is_vague || (step.to < 0 && !for_bytes) {
+            return Ok(false);
+        }
+        let order = Order { milliseconds: step.to, to: 0, ..self.order(step, Operation::Poll) };
+        let sleep = Sleeps::Poll { connection, side };
+        let sleeps = step.to < 0 && !for_room && !self.model.is_served(connection, side, 1);
+        if sleeps && !self.model.may_sleep(step.actor, connection, side) {
+            return Ok(false);
+        }
+        self.tell(step.actor, [order; 2]);
+        if sleeps {
+            self.put_to_sleep(step.actor, sleep);
+            return Ok(true);
+        }
+        match self.answers(step.actor, DOZE)? {
+            Some(outcomes) => drop(self.agree("", outcomes)?),
+            None => self.put_to_sleep(step.actor, sleep),
+        }
+        Ok(true)
+    }
+
+    pub(super) fn new_set(&mut self, step: &Step) -> Played<bool> {
+        let reply = self.both(step.actor, self.order(step, Operation::NewSet))?;
+        if reply.result >= 0 {
+            self.model.sets.push(Vec::new());
+            let set = What::Set(self.model.sets.len() - 1);
+            self.model.made(step.actor, reply.result, set, step.flags != 0);
+        }
+        Ok(true)
+    }
+
+    pub(super) fn control(&mut self, step: &Step) -> Played<bool> {
+        let Some((connection, side)) = self.end(step)? else { return Ok(false) };
+        let Some(What::Set(set)) = self.model.holds(step.actor, step.to).map(|held| held.what) else {
+            return Ok(false);
+        };
+        let reply = self.both(step.actor, self.order(step, Operation::Control))?;
+        if reply.result == 0 {
+            let found = &mut self.model.sets[set];
+            found.retain(|end| *end != (connection, side));
+            if step.way != libc::EPOLL_CTL_DEL {
+                found.push((connection, side));
+            }
+            if step.flags & libc::EPOLLET != 0 {
+                self.model.edges.insert(set);
+            }
+        }
+        Ok(true)
+    }
+
+    pub(super) fn wait(&mut self, step: &Step) -> Played<bool> {
+        let Some(What::Set(set)) = self.model.holds(step.actor, step.fd).map(|held| held.what) else {
+            return Ok(false);
+        };
+        let ends = self.model.sets[set].clone();
+        // Whether there is room in what was full, and who is cut, is nothing that both worlds agree on.
+        let is_vague = ends.iter().any(|(connection, side)| {
+            let found = &self.model.connections[*connection];
+            found.is_cut
+                || found.is_busy
+                || found.ends[*side].is_full
+                || self.model.is_end_hidden(*connection, *side)
+        });
+        // What nobody here can look at has not settled for certain.
+        let is_seen = |(at, side): &(usize, usize)| {
+            self.held_as(step.actor, What::End(*at, *side)).is_some()
+                || !self.model.is_held(What::End(*at, *side))
+        };
+        if is_vague || !ends.iter().all(is_seen) || !self.settle_all(step.actor)? {
+            return Ok(false);
+        }
+        let order = Order { milliseconds: step.flags.max(0), ..self.order(step, Operation::Wait) };
+        self.tell(step.actor, [order; 2]);
+        let Some(outcomes) = self.answers(step.actor, self.patience)? else {
+            return Err(Mismatch("neither world's wait ends".into()));
+        };
+        let reply = self.agree_on_events(set, "", outcomes)?;
+        let may_sleep =
+            !ends.is_empty() && ends.iter().all(|(at, side)| self.model.may_sleep(step.actor, *at, *side));
+        if reply.result == 0 && step.flags < 0 && may_sleep {
+            self.tell(step.actor, [Order { milliseconds: -1, ..order }; 2]);
+            let seen = self.model.activity(set);
+            self.put_to_sleep(step.actor, Sleeps::Wait { set, seen });
+        }
+        Ok(true)
+    }
+
+    /// An edge may be told once more than is due, as the kernel does, too: never once less.
+    pub(super) fn agree_on_events(
+        &mut self,
+        set: usize,
+        what: &str,
+        outcomes: [Outcome; 2],
+    ) -> Played<Reply> {
+        if let [Outcome::Replied(plain), Outcome::Replied(carried)] = outcomes
+            && self.model.edges.contains(&set)
+            && plain.result >= 0
+            && carried.result > plain.result
+        {
+            writeln!(self.text, "    {what}one edge more").expect("a string");
+            self.extra_edges += 1;
+            return Ok(carried);
+        }
+        match self.agree(what, outcomes)? {
+            Outcome::Replied(reply) => Ok(reply),
+            Outcome::Died => Err(Mismatch("it dies of a wait".into())),
+        }
+    }
+
+    // Descriptors.
+
+    pub(super) fn duplicate(&mut self, step: &Step) -> Played<bool> {
+        let Some(held) = self.model.holds(step.actor, step.fd) else { return Ok(false) };
+        let is_onto = matches!(step.way, 1 | 2);
+        if is_onto && self.model.is_used(step.actor, step.to) {
+            return Ok(false);
+        }
+        let reply = self.both(step.actor, self.order(step, Operation::Duplicate))?;
+        if reply.result >= 0 && reply.result != step.fd.into() {
+            let closes = (step.way == 2 && step.flags == libc::O_CLOEXEC) || step.way == 4;
+            self.model.made(step.actor, reply.result, held.what, closes);
+            self.model.settle_closed(false);
+        }
+        Ok(true)
+    }
+
+    pub(super) fn close(&mut self, step: &Step) -> Played<bool> {
+        if self.model.holds(step.actor, step.fd).is_none() || self.model.is_used(step.actor, step.fd) {
+            return Ok(false);
+        }
+        let reply = self.both(step.actor, self.order(step, Operation::Close))?;
+        if reply.result == 0 {
+            self.model.process_of(step.actor).fds.remove(&step.fd);
+            self.model.settle_closed(false);
+        }
+        Ok(true)
+    }
+
+    pub(super) fn pass(&mut self, step: &Step) -> Played<bool> {
+        let Some(what @ What::End(connection, _)) =
+            self.model.holds(step.actor, step.fd).map(|held| held.what)
+        else {
+            return Ok(false);
+        };
+        if self.model.mail.is_some() || self.model.connections[connection].is_cut {
+            return Ok(false);
+        }
+        let reply = self.both(step.actor, self.order(step, Operation::Pass))?;
+        self.model.connections[connection].has_left = true;
+        if reply.result >= 0 {
+            self.model.mail = Some(what);
+        }
+        Ok(true)
+    }
+
+    pub(super) fn take(&mut self, step: &Step) -> Played<bool> {
+        let Some(what) = self.model.mail else { return Ok(false) };
+        let reply = self.both(step.actor, self.order(step, Operation::Take))?;
+        self.model.mail = None;
+        if reply.result >= 0 {
+            self.model.made(step.actor, reply.result, what, step.flags != 0);
+        }
+        self.model.settle_closed(false);
+        Ok(true)
+    }
+
+    pub(super) fn look(&mut self, step: &Step) -> Played<bool> {
+        let Some((connection, _)) = self.end(step)? else { return Ok(false) };
+        // Ends that were told wait behind bytes in one world, and have come in the other.
+        if self.model.connections[connection].ends.iter().any(|end| end.is_full) && matches!(step.way, 0 | 5)
+        {
+            return Ok(false);
+        }
+        self.both(step.actor, self.order(step, Operation::Look))?;
+        Ok(true)
+    }
+
+    pub(super) fn set(&mut self, step: &Step) -> Played<bool> {
+        let Some((connection, side)) = self.end(step)? else { return Ok(false) };
+        let order = Order { milliseconds: step.size as i32, ..self.order(step, Operation::Set) };
+        let reply = self.both(step.actor, order)?;
+        let end = &mut self.model.connections[connection].ends[side];
+        match step.way {
+            _ if reply.result < 0 => {}
+            0 | 1 | 6 => end.is_nonblocking = step.flags != 0,
+            2 => end.has_patience = step.size > 0,
+            3 => end.lingers = step.flags != 0,
+            _ => {
+                if let Some(held) = self.model.process_of(step.actor).fds.get_mut(&step.fd) {
+                    held.closes_on_exec = step.flags != 0;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    pub(super) fn shutdown(&mut self, step: &Step) -> Played<bool> {
+        let Some((connection, side)) = self.end(step)? else { return Ok(false) };
+        let reply = self.both(step.actor, self.order(step, Operation::Shutdown))?;
+        if reply.result == 0 {
+            let end = &mut self.model.connections[connection].ends[side];
+            end.has_shut_receiving |= step.way != libc::SHUT_WR;
+            end.has_shut_sending |= step.way != libc::SHUT_RD;
+            // What has not fitted is then answered by a reset, where it has to go through the kernel.
+            let is_over = end.has_shut_receiving && end.has_shut_sending;
+            let found = &mut self.model.connections[connection];
+            found.is_cut |= is_over && found.ends[1 - side].is_full;
+        }
+        Ok(true)
+    }
+
+    // Processes and threads.
+
+    /// What may be inherited goes back to the kernel before another program may get it.
+    fn leaves(&mut self, process: usize) {
+        for (_, held) in self.model.processes[process].fds.clone() {
+            if let What::End(connection, _) = held.what {
+                self.model.connections[connection].has_left |= !held.closes_on_exec;
+            }
+        }
+    }
+
+    pub(super) fn fork(&mut self, step: &Step) -> Played<bool> {
+        let process = self.model.actors[step.actor].process;
+        if !self.model.has_room_for_actor() || self.model.processes[process].is_sandboxed {
+            return Ok(false);
+        }
+        let is_spawn = step.kind == Kind::Spawn;
+        let replaces = is_spawn || step.way == 1;
+        // A program without descriptors does not even begin.
+        if replaces && self.model.processes[process].is_limited {
+            return Ok(false);
+        }
+        let operation = if is_spawn { Operation::Spawn } else { Operation::Fork };
+        let child = self.model.actors.len();
+        self.tell(step.actor, [Order { to: child as i32, ..self.order(step, operation) }; 2]);
+        let Some(outcomes) = self.answers(step.actor, self.patience)? else {
+            return Err(Mismatch("neither world has a child".into()));
+        };
+        if replaces {
+            self.leaves(process);
+        }
+        // Their numbers differ.
+        let outcomes = outcomes.map(|outcome| match outcome {
+            Outcome::Replied(reply) => Outcome::Replied(Reply { result: reply.result.min(1), ..reply }),
+            Outcome::Died => Outcome::Died,
+        });
+        match self.agree("", outcomes)? {
+            Outcome::Replied(Reply { result: 1, .. }) => {}
+            Outcome::Replied(_) => return Ok(true),
+            Outcome::Died => {
+                self.model.ended(step.actor, true);
+                return Ok(true);
+            }
+        }
+        let new = self.model.forked(step.actor);
+        self.greet(new, None)?;
+        if is_spawn {
+            self.act_in_child(step, new);
+        }
+        if replaces {
+            self.leaves(self.model.actors[new].process);
+            self.model.replaced(new);
+        }
+        Ok(true)
+    }
+
+    fn act_in_child(&mut self, step: &Step, child: usize) {
+        let fds = &mut self.model.process_of(child).fds;
+        if step.flags & 1 != 0
+            && let Some(held) = fds.get(&step.fd).copied()
+        {
+            fds.insert(step.way, held);
+            fds.get_mut(&step.way).expect("just put there").closes_on_exec = false;
+        }
+        if step.flags & 2 != 0 {
+            fds.remove(&step.fd);
+        }
+    }
+
+    fn greet(&mut self, actor: usize, thread_of: Option<usize>) -> Played<()> {
+        for (world, stage) in self.stages.iter_mut().enumerate() {
+            if stage.greet(actor, thread_of).is_none() {
+                return Err(Mismatch(format!("world {world}: actor {actor} does not begin")));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn exec(&mut self, step: &Step) -> Played<bool> {
+        let process = self.model.actors[step.actor].process;
+        let found = &self.model.processes[process];
+        if found.is_sandboxed || found.is_limited || self.model.transfers(process) {
+            return Ok(false);
+        }
+        let order = Order { to: step.actor as i32, ..self.order(step, Operation::Exec) };
+        self.tell(step.actor, [order; 2]);
+        let Some([plain, carried]) = self.answers(step.actor, self.patience)? else {
+            return Err(Mismatch("neither world becomes another program".into()));
+        };
+        let hellos = [plain, carried];
+        for (world, hello) in hellos.iter().enumerate() {
+            match hello {
+                Outcome::Replied(hello) if hello.result > 0 => self.stages[world].renew(step.actor, *hello),
+                other => return Err(Mismatch(format!("world {world}: {other:?}"))),
+            }
+        }
+        self.leaves(process);
+        self.model.replaced(step.actor);
+        Ok(true)
+    }
+
+    pub(super) fn run_other(&mut self, step: &Step) -> Played<bool> {
+        let process = self.model.actors[step.actor].process;
+        let found = &self.model.processes[process];
+        if found.is_sandboxed || found.is_limited {
+            return Ok(false);
+        }
+        self.both(step.actor, self.order(step, Operation::Run))?;
+        self.leaves(process);
+        Ok(true)
+    }
+
+    pub(super) fn thread(&mut self, step: &Step) -> Played<bool> {
+        let process = self.model.actors[step.actor].process;
+        if !self.model.has_room_for_actor() || self.model.processes[process].is_sandboxed {
+            return Ok(false);
+        }
+        let new = self.model.actors.len();
+        self.both(step.actor, Order { to: new as i32, ..self.order(step, Operation::Thread) })?;
+        self.model.add_actor(process, false);
+        self.greet(new, Some(step.actor))?;
+        Ok(true)
+    }
+
+    pub(super) fn exit(&mut self, step: &Step) -> Played<bool> {
+        let found = self.model.actors[step.actor].clone();
+        let is_thread = step.way == 2;
+        // Without descriptors the C library cannot load what ends a thread.
+        let is_limited = self.model.processes[found.process].is_limited;
+        if (is_thread && (found.is_main || is_limited)) || (!is_thread && self.model.transfers(found.process))
+        {
+            return Ok(false);
+        }
+        self.tell(step.actor, [self.order(step, Operation::Exit); 2]);
+        for (world, stage) in self.stages.iter().enumerate() {
+            let is_over = if is_thread {
+                stage.thread_ends(step.actor, self.patience)
+            } else {
+                stage.ends(step.actor, self.patience)
+            };
+            if !is_over {
+                return Err(Mismatch(format!("world {world}: it does not end")));
+            }
+        }
+        if is_thread {
+            self.model.actors[step.actor].is_alive = false;
+        } else {
+            self.model.ended(step.actor, false);
+        }
+        Ok(true)
+    }
+
+    pub(super) fn kill(&mut self, step: &Step) -> Played<bool> {
+        let process = self.model.actors[step.actor].process;
+        if self.model.transfers(process) {
+            return Ok(false);
+        }
+        for (world, stage) in self.stages.iter().enumerate() {
+            stage.signal(step.actor, libc::SIGKILL);
+            if !stage.ends(step.actor, self.patience) {
+                return Err(Mismatch(format!("world {world}: it is not killed")));
+            }
+        }
+        self.model.ended(step.actor, true);
+        Ok(true)
+    }
+
+    pub(super) fn reap(&mut self, step: &Step) -> Played<bool> {
+        let parent = self.model.actors[step.actor].process;
+        let is_due =
+            |process: &Process| process.parent == Some(parent) && !process.is_alive && !process.is_reaped;
+        let Some(child) = self.model.processes.iter().position(is_due) else { return Ok(false) };
+        let main = self.model.actors.iter().position(|actor| actor.process == child);
+        let Some(main) = main else { return Ok(false) };
+        let mut orders = [self.order(step, Operation::Reap); 2];
+        for (world, order) in orders.iter_mut().enumerate() {
+            order.to = self.stages[world].process(main);
+        }
+        self.tell(step.actor, orders);
+        self.model.processes[child].is_reaped = true;
+        match self.answers(step.actor, self.patience)? {
+            Some(outcomes) => drop(self.agree("", outcomes)?),
+            None => return Err(Mismatch("neither world's child has ended".into())),
+        }
+        Ok(true)
+    }
+
+    // Signals, and what a process may not do.
+
+    pub(super) fn handle(&mut self, step: &Step) -> Played<bool> {
+        let reply = self.both(step.actor, self.order(step, Operation::Handle))?;
+        if reply.result == 0 {
+            let which = usize::from(step.way == libc::SIGALRM);
+            self.model.process_of(step.actor).handlers[which] = Some(step.flags);
+        }
+        Ok(true)
+    }
+
+    pub(super) fn signal(&mut self, step: &Step) -> Played<bool> {
+        let Some(flags) = self.model.process_of(step.actor).handlers[0] else { return Ok(false) };
+        let pending = self.model.actors[step.actor].pending;
+        let sleeps = pending.is_some_and(|pending| !matches!(pending.sleeps, Sleeps::Transfer { .. }));
+        for stage in &*self.stages {
+            if sleeps {
+                stage.falls_asleep(step.actor, true);
+            }
+            stage.signal(step.actor, libc::SIGUSR1);
+        }
+        if flags & libc::SA_RESETHAND != 0 {
+            self.model.process_of(step.actor).handlers[0] = None;
+        }
+        let Some(pending) = pending else {
+            self.both(step.actor, Order::new(Operation::Handled, -1))?;
+            return Ok(true);
+        };
+        let is_interrupted = match pending.sleeps {
+            Sleeps::Transfer { .. } => false,
+            Sleeps::Poll { .. } | Sleeps::Wait { .. } => true,
+            Sleeps::Receive { connection, side, .. } => {
+                flags & libc::SA_RESTART == 0 || self.model.connections[connection].ends[side].has_patience
+            }
+        };
+        if is_interrupted && !self.wake(step.actor)? {
+            return Err(Mismatch("the signal interrupts neither world".into()));
+        }
+        // It may be on its way for a moment, and the next step is not to come before it.
+        if !is_interrupted {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(true)
+    }
+
+    pub(super) fn limit(&mut self, step: &Step) -> Played<bool> {
+        self.both(step.actor, self.order(step, Operation::Limit))?;
+        self.model.process_of(step.actor).is_limited = true;
+        Ok(true)
+    }
+
+    pub(super) fn sandbox(&mut self, step: &Step) -> Played<bool> {
+        let process = self.model.actors[step.actor].process;
+        if self.model.threads(process).count() > 1 || self.model.processes[process].is_sandboxed {
+            return Ok(false);
+        }
+        self.both(step.actor, self.order(step, Operation::Sandbox))?;
+        self.model.process_of(step.actor).is_sandboxed = true;
+        Ok(true)
+    }
+
+    /// What a killed peer has sent is read, and then comes an end of some kind: none that hides what is lost.
+    pub(super) fn look_at_cut(&mut self, connection: usize, side: usize) -> Played<()> {
+        let Some((actor, fd)) = self.model.holder(connection, side) else { return Ok(()) };
+        let ends = self.model.connections[connection].ends;
+        if ends[side].is_closed || ends[1 - side].is_full {
+            return Ok(());
+        }
+        let mut orders = [Order::new(Operation::ReceiveAll, fd); 2];
+        for (world, order) in orders.iter_mut().enumerate() {
+            order.size = self.model.under_way(world, connection, side) + 1;
+            order.position = super::position(connection, 1 - side, ends[side].received[world]);
+        }
+        self.tell(actor, orders);
+        let Some([Outcome::Replied(plain), Outcome::Replied(carried)]) =
+            self.answers(actor, self.patience)?
+        else {
+            return Err(Mismatch(format!("actor {actor}, fd {fd}: a killed peer's stream never ends")));
+        };
+        let is_whole = carried.result >= plain.result || carried.more != 0;
+        if plain.is_wrong != 0 || carried.is_wrong != 0 || !is_whole {
+            return Err(Mismatch(format!(
+                "of {:?} bytes: plain {plain:?}, carried {carried:?}",
+                orders[PLAIN].size - 1
+            )));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,357 @@
+//! What a script has come to so far: who holds what, and which bytes are under way. It is the same for both worlds, but
+//! for how much a full connection has taken.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::random::channel::ACTORS;
+
+/// The plain world and the carried one.
+pub const PLAIN: usize = 0;
+pub const CARRIED: usize = 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// One end of a connection: which connection, and 0 or 1.
+    End(usize, usize),
+    Set(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptor {
+    pub what: What,
+    pub closes_on_exec: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Process {
+    pub is_alive: bool,
+    pub fds: BTreeMap<i32, Descriptor>,
+    pub parent: Option<usize>,
+    /// Flags of the handlers that are set for SIGUSR1 and SIGALRM.
+    pub handlers: [Option<i32>; 2],
+    pub is_sandboxed: bool,
+    pub is_limited: bool,
+    /// Its parent has asked for its end.
+    pub is_reaped: bool,
+}
+
+/// An order that sleeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Pending {
+    /// The step that began it.
+    pub step: usize,
+    pub sleeps: Sleeps,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleeps {
+    /// In a receive, for so many bytes at least.
+    Receive {
+        connection: usize,
+        side: usize,
+        wanted: u64,
+        takes: bool,
+    },
+    /// For an end to be readable, or for any of a set's.
+    Poll {
+        connection: usize,
+        side: usize,
+    },
+    Wait {
+        set: usize,
+        seen: u64,
+    },
+    /// One of the two halves of a transfer, which is over after so many steps.
+    Transfer {
+        due: usize,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub struct Actor {
+    pub process: usize,
+    pub is_alive: bool,
+    pub is_main: bool,
+    pub pending: Option<Pending>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct End {
+    /// By world.
+    pub sent: [u64; 2],
+    pub received: [u64; 2],
+    pub is_nonblocking: bool,
+    pub has_patience: bool,
+    /// It closes by a reset.
+    pub lingers: bool,
+    pub has_shut_sending: bool,
+    pub has_shut_receiving: bool,
+    pub is_closed: bool,
+    /// Bytes were sent to a peer that cannot take them any more, or closed over: a reset is on its way.
+    pub expects_reset: bool,
+    /// This end's bytes have filled both buffers: how many the worlds took differs.
+    pub is_full: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Connection {
+    pub ends: [End; 2],
+    /// Its bytes went through memory when it began, both ways.
+    pub is_carried: bool,
+    /// It was to go back to the kernel: whoever has sent what is unread does its part at its next call.
+    pub has_left: bool,
+    /// A killed end is a reset where TCP would end the stream: docs/sockets.md says so. Nothing more is compared.
+    pub is_cut: bool,
+    /// Both ends move bytes at once: whoever looks sees more or less of it.
+    pub is_busy: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    pub processes: Vec<Process>,
+    pub actors: Vec<Actor>,
+    pub connections: Vec<Connection>,
+    /// Who may wake a sleeper in the set.
+    pub sets: Vec<Vec<(usize, usize)>>,
+    /// Those in which somebody is told of edges.
+    pub edges: BTreeSet<usize>,
+    /// What was passed, and nobody has taken yet.
+    pub mail: Option<What>,
+}
+
+impl Model {
+    pub fn holds(&self, actor: usize, fd: i32) -> Option<Descriptor> {
+        self.processes[self.actors.get(actor)?.process].fds.get(&fd).copied()
+    }
+
+    pub fn end_of(&self, actor: usize, fd: i32) -> Option<(usize, usize)> {
+        match self.holds(actor, fd)?.what {
+            What::End(connection, side) => Some((connection, side)),
+            What::Set(_) => None,
+        }
+    }
+
+    pub fn process_of(&mut self, actor: usize) -> &mut Process {
+        &mut self.processes[self.actors[actor].process]
+    }
+
+    pub fn is_idle(&self, actor: usize) -> bool {
+        self.actors.get(actor).is_some_and(|actor| actor.is_alive && actor.pending.is_none())
+    }
+
+    pub fn idle(&self) -> Vec<usize> {
+        (0..self.actors.len()).filter(|actor| self.is_idle(*actor)).collect()
+    }
+
+    /// Threads of the same process, the actor itself included.
+    pub fn threads(&self, process: usize) -> impl Iterator<Item = usize> + '_ {
+        (0..self.actors.len())
+            .filter(move |at| self.actors[*at].is_alive && self.actors[*at].process == process)
+    }
+
+    pub fn has_room_for_actor(&self) -> bool {
+        self.actors.len() < ACTORS
+    }
+
+    pub fn add_actor(&mut self, process: usize, is_main: bool) -> usize {
+        self.actors.push(Actor { process, is_alive: true, is_main, pending: None });
+        self.actors.len() - 1
+    }
+
+    /// Some idle actor's descriptor of that end.
+    pub fn holder(&self, connection: usize, side: usize) -> Option<(usize, i32)> {
+        self.idle().into_iter().find_map(|actor| {
+            let fds = &self.processes[self.actors[actor].process].fds;
+            let found = fds.iter().find(|(_, held)| held.what == What::End(connection, side));
+            found.map(|(fd, _)| (actor, *fd))
+        })
+    }
+
+    /// Does anybody hold that end?
+    pub fn is_held(&self, what: What) -> bool {
+        let in_call = |actor: &Actor| match actor.pending {
+            Some(Pending { sleeps: Sleeps::Receive { connection, side, .. }, .. }) if actor.is_alive => {
+                what == What::End(connection, side)
+            }
+            _ => false,
+        };
+        let is_open =
+            |process: &Process| process.is_alive && process.fds.values().any(|held| held.what == what);
+        self.mail == Some(what) || self.processes.iter().any(is_open) || self.actors.iter().any(in_call)
+    }
+
+    /// Is there somebody who can wake a sleeper at that end?
+    pub fn may_sleep(&self, actor: usize, connection: usize, side: usize) -> bool {
+        let wakes = |other: usize| {
+            let fds = &self.processes[self.actors[other].process].fds;
+            other != actor && fds.values().any(|held| held.what == What::End(connection, 1 - side))
+        };
+        // Whoever takes bytes and whoever looks for them may come in any order.
+        let is_alone = !self.has_watcher(connection, side) && !self.has_receiver(connection, side);
+        is_alone && self.idle().into_iter().any(wakes)
+    }
+
+    /// Does somebody of this actor's process sleep in a call on that descriptor?
+    pub fn is_used(&self, actor: usize, fd: i32) -> bool {
+        let (Some(held), process) = (self.holds(actor, fd), self.actors[actor].process) else { return false };
+        self.threads(process).any(|other| {
+            self.actors[other].pending.is_some_and(|pending| match (pending.sleeps, held.what) {
+                (
+                    Sleeps::Receive { connection, side, .. } | Sleeps::Poll { connection, side },
+                    What::End(at, end),
+                ) => (at, end) == (connection, side),
+                (Sleeps::Transfer { .. }, What::End(..)) => true,
+                (Sleeps::Wait { set, .. }, What::Set(at)) => at == set,
+                _ => false,
+            })
+        })
+    }
+
+    /// Does one of its threads move many bytes?
+    pub fn transfers(&self, process: usize) -> bool {
+        self.threads(process).any(|actor| {
+            matches!(self.actors[actor].pending, Some(Pending { sleeps: Sleeps::Transfer { .. }, .. }))
+        })
+    }
+
+    pub fn under_way(&self, world: usize, connection: usize, to: usize) -> u64 {
+        let ends = &self.connections[connection].ends;
+        ends[1 - to].sent[world] - ends[to].received[world]
+    }
+
+    /// Will nothing come any more?
+    pub fn has_ended(&self, connection: usize, to: usize) -> bool {
+        let ends = &self.connections[connection].ends;
+        ends[1 - to].is_closed
+            || ends[1 - to].has_shut_sending
+            || ends[to].has_shut_receiving
+            || ends[to].expects_reset
+    }
+
+    /// A number that changes whenever a set's ends get bytes or their end.
+    pub fn activity(&self, set: usize) -> u64 {
+        let of_end = |(at, side): &(usize, usize)| {
+            let sent = self.connections[*at].ends[1 - side].sent[PLAIN];
+            sent + u64::from(self.has_ended(*at, *side))
+                + u64::from(self.connections[*at].ends[1 - side].is_closed)
+        };
+        self.sets[set].iter().map(of_end).sum()
+    }
+
+    /// Has an end been told behind bytes that do not fit, of which TCP says nothing yet?
+    pub fn is_end_hidden(&self, connection: usize, to: usize) -> bool {
+        let from = &self.connections[connection].ends[1 - to];
+        from.is_full && (from.has_shut_sending || from.is_closed)
+    }
+
+    /// Does a receive that asks for so many bytes find what it needs?
+    pub fn is_served(&self, connection: usize, side: usize, wanted: u64) -> bool {
+        self.under_way(PLAIN, connection, side) >= wanted || self.has_ended(connection, side)
+    }
+
+    pub fn is_awake(&self, pending: &Pending, steps: usize) -> bool {
+        match pending.sleeps {
+            Sleeps::Receive { connection, side, wanted, .. } => self.is_served(connection, side, wanted),
+            Sleeps::Poll { connection, side } => self.is_served(connection, side, 1),
+            Sleeps::Wait { set, seen } => self.activity(set) != seen,
+            Sleeps::Transfer { due } => steps >= due,
+        }
+    }
+
+    /// Does somebody sleep for bytes of that end, and will take them?
+    pub fn has_receiver(&self, connection: usize, side: usize) -> bool {
+        self.actors.iter().filter(|actor| actor.is_alive).any(|actor| {
+            matches!(actor.pending, Some(Pending { sleeps: Sleeps::Receive { connection: at, side: end, .. }, .. })
+                if (at, end) == (connection, side))
+        })
+    }
+
+    /// Does somebody wait for that end to be ready, who may or may not see what comes and goes?
+    pub fn has_watcher(&self, connection: usize, side: usize) -> bool {
+        let end = (connection, side);
+        self.actors.iter().filter(|actor| actor.is_alive).any(|actor| {
+            match actor.pending.map(|found| found.sleeps) {
+                Some(Sleeps::Poll { connection, side }) => (connection, side) == end,
+                Some(Sleeps::Wait { set, .. }) => self.sets[set].contains(&end),
+                _ => false,
+            }
+        })
+    }
+
+    pub fn made(&mut self, actor: usize, fd: i64, what: What, closes_on_exec: bool) {
+        self.process_of(actor).fds.insert(fd as i32, Descriptor { what, closes_on_exec });
+    }
+
+    /// After something was closed: ends that nobody holds any more are over.
+    pub fn settle_closed(&mut self, by_signal: bool) {
+        for connection in 0..self.connections.len() {
+            for side in 0..2 {
+                if self.connections[connection].ends[side].is_closed
+                    || self.is_held(What::End(connection, side))
+                {
+                    continue;
+                }
+                let has_unread = self.under_way(PLAIN, connection, side) > 0;
+                let found = &mut self.connections[connection];
+                let Connection { ends, .. } = found;
+                ends[side].is_closed = true;
+                ends[1 - side].expects_reset |= has_unread || ends[side].lingers;
+                // A reset throws away what the kernel has not sent yet.
+                let is_torn = ends[side].is_full && ends[1 - side].expects_reset;
+                found.is_cut |= by_signal || is_torn;
+                // Nobody reads it any more.
+                found.ends[side].received = found.ends[1 - side].sent;
+            }
+        }
+    }
+
+    /// A thread has ended; what it has received of what it waited for is lost.
+    fn actor_ends(&mut self, actor: usize) {
+        self.actors[actor].is_alive = false;
+        if let Some(Pending { sleeps: Sleeps::Receive { connection, side, wanted, takes: true }, .. }) =
+            self.actors[actor].pending.take()
+        {
+            for world in [PLAIN, CARRIED] {
+                let taken = self.under_way(world, connection, side).min(wanted);
+                self.connections[connection].ends[side].received[world] += taken;
+            }
+        }
+    }
+
+    /// A process has ended, or a thread of it alone.
+    pub fn ended(&mut self, actor: usize, by_signal: bool) {
+        let process = self.actors[actor].process;
+        for actor in 0..self.actors.len() {
+            if self.actors[actor].process == process {
+                self.actor_ends(actor);
+            }
+        }
+        self.processes[process].is_alive = false;
+        self.processes[process].fds.clear();
+        self.settle_closed(by_signal);
+    }
+
+    /// `exec` leaves the calling thread, and what may be inherited.
+    pub fn replaced(&mut self, actor: usize) {
+        let process = self.actors[actor].process;
+        for other in 0..self.actors.len() {
+            if other != actor && self.actors[other].process == process {
+                self.actor_ends(other);
+            }
+        }
+        self.actors[actor].is_main = true;
+        let process = &mut self.processes[process];
+        process.fds.retain(|_, held| !held.closes_on_exec);
+        process.handlers = [None; 2];
+        self.settle_closed(false);
+    }
+
+    /// A new process that has what its parent has.
+    pub fn forked(&mut self, actor: usize) -> usize {
+        let parent = self.actors[actor].process;
+        let mut child = self.processes[parent].clone();
+        (child.parent, child.is_reaped) = (Some(parent), false);
+        self.processes.push(child);
+        self.add_actor(self.processes.len() - 1, true)
+    }
+}

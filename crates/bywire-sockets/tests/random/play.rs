@@ -1,0 +1,852 @@
+//! Carries a script out in both worlds, step by step, and compares what each step gave.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use crate::random::channel::{ACTORS, FOUNDERS, Operation, Order, Outcome, Reply, Stage};
+use crate::random::gaps;
+use crate::random::model::{Actor, CARRIED, Connection, Model, PLAIN, Pending, Process, Sleeps, What};
+use crate::random::step::{Draw, Kind, Step};
+
+/// Both kinds of socket hold so much.
+const UNDER_WAY_MAX: u64 = 60_000;
+/// A small message is one piece for TCP and for a ring: a receiver that sleeps gets all of it.
+const PIECE_BYTES: u64 = 1000;
+/// A world that is so much later than the other one hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// When neither answers for so long, both sleep.
+const DOZE: Duration = Duration::from_secs(2);
+
+/// The worlds differ: in what, and after which steps.
+pub struct Mismatch(pub String);
+
+type Played<T> = Result<T, Mismatch>;
+
+/// How often each kind of step was done by somebody who holds a carried connection.
+pub type Counts = BTreeMap<Kind, u64>;
+
+pub struct Play<'a> {
+    stages: &'a mut [Stage; 2],
+    pub model: Model,
+    /// What was done so far, including what made no sense and was left out.
+    steps: Vec<Step>,
+    pub text: String,
+    pub counts: Counts,
+    /// How often a carried set told of an edge that a plain one did not.
+    pub extra_edges: u64,
+    patience: Duration,
+}
+
+impl<'a> Play<'a> {
+    pub fn new(stages: &'a mut [Stage; 2], patience: Option<Duration>) -> Self {
+        Self {
+            stages,
+            model: Model::default(),
+            steps: Vec::new(),
+            text: String::new(),
+            counts: Counts::new(),
+            extra_edges: 0,
+            patience: patience.unwrap_or(PATIENCE),
+        }
+    }
+
+    /// A few programs and their connections, of which most are carried from the beginning.
+    pub fn begin(&mut self, draw: &mut Draw) -> Played<()> {
+        for root in 0..2 {
+            let founder = ACTORS + draw.of(&[root, root, 0]) % FOUNDERS;
+            let order = Order { to: root as i32, ..Order::new(Operation::Fork, -1) };
+            self.model.processes.push(Process { is_alive: true, ..Process::default() });
+            self.model.add_actor(root, true);
+            for stage in &mut *self.stages {
+                stage.tell(founder, order);
+                stage.greet(root, None).ok_or_else(|| Mismatch("a program does not begin".into()))?;
+                stage.outcome(founder, PATIENCE);
+            }
+        }
+        for _ in 0..2 + draw.below(2) {
+            let sides = draw.of(&[[0, 1], [1, 0], [0, 1], [0, 0]]);
+            self.connect(sides)?;
+            let connection = self.model.connections.len() - 1;
+            if draw.below(5) > 0 {
+                self.warm(connection)?;
+            }
+            if self.model.connections[connection].is_carried {
+                writeln!(self.text, "connection {connection} is carried").expect("a string");
+            }
+        }
+        Ok(())
+    }
+
+    /// A result that must be a success in both worlds.
+    fn must(&mut self, actor: usize, order: Order) -> Played<[Reply; 2]> {
+        self.stages.iter().for_each(|stage| stage.tell(actor, order));
+        let mut replies = [Reply::default(); 2];
+        for (world, reply) in replies.iter_mut().enumerate() {
+            match self.stages[world].outcome(actor, self.patience) {
+                Some(Outcome::Replied(found)) if found.result >= 0 => *reply = found,
+                other => return Err(Mismatch(format!("world {world}, {order:?}: {other:?}"))),
+            }
+        }
+        Ok(replies)
+    }
+
+    fn connect(&mut self, sides: [usize; 2]) -> Played<()> {
+        let listener = self.must(sides[1], Order::new(Operation::Listen, -1))?;
+        for (world, stage) in self.stages.iter().enumerate() {
+            let order = Order { to: listener[world].more as i32, ..Order::new(Operation::Connect, -1) };
+            stage.tell(sides[0], order);
+        }
+        let mut fds = [0; 2];
+        for stage in &mut *self.stages {
+            match stage.outcome(sides[0], PATIENCE) {
+                Some(Outcome::Replied(reply)) if reply.result >= 0 => fds[0] = reply.result,
+                other => return Err(Mismatch(format!("connect: {other:?}"))),
+            }
+        }
+        let listener = listener[0].result as i32;
+        fds[1] = self.must(sides[1], Order::new(Operation::Accept, listener))?[0].result;
+        self.must(sides[1], Order::new(Operation::Close, listener))?;
+        let connection = self.model.connections.len();
+        self.model.connections.push(Connection::default());
+        for side in 0..2 {
+            self.model.made(sides[side], fds[side], What::End(connection, side), false);
+            writeln!(
+                self.text,
+                "actor {} has fd {}: connection {connection}, end {side}",
+                sides[side], fds[side]
+            )
+            .expect("a string");
+        }
+        Ok(())
+    }
+
+    /// Talks until no byte goes through the kernel; the plain world talks a little.
+    fn warm(&mut self, connection: usize) -> Played<()> {
+        let started = Instant::now();
+        for world in [PLAIN, CARRIED] {
+            let mut before = [0; 2];
+            for round in 0.. {
+                for side in 0..2 {
+                    self.say_one(world, connection, side)?;
+                }
+                if round % 8 != 7 {
+                    continue;
+                }
+                let moved = self.moved(world, connection)?;
+                if world == PLAIN {
+                    break;
+                }
+                if moved == before {
+                    self.model.connections[connection].is_carried = true;
+                    break;
+                }
+                // A service that is slow, as on a busy machine, is not waited for by calls.
+                if started.elapsed() > Duration::from_secs(2) {
+                    break;
+                }
+                before = moved;
+            }
+        }
+        Ok(())
+    }
+
+    fn in_one(&mut self, world: usize, actor: usize, order: Order) -> Played<Reply> {
+        self.stages[world].tell(actor, order);
+        match self.stages[world].outcome(actor, self.patience) {
+            Some(Outcome::Replied(reply)) if reply.is_wrong == 0 && reply.result >= 0 => Ok(reply),
+            other => Err(Mismatch(format!("world {world}, {order:?}: {other:?}"))),
+        }
+    }
+
+    fn say_one(&mut self, world: usize, connection: usize, side: usize) -> Played<()> {
+        for (operation, end) in [(Operation::Send, side), (Operation::Receive, 1 - side)] {
+            let (actor, fd) = self.model.holder(connection, end).expect("everybody is idle");
+            let found = &self.model.connections[connection].ends[side];
+            let position = position(connection, side, found.sent[world]);
+            self.in_one(world, actor, Order { size: 1, position, ..Order::new(operation, fd) })?;
+        }
+        let ends = &mut self.model.connections[connection].ends;
+        ends[side].sent[world] += 1;
+        ends[1 - side].received[world] += 1;
+        Ok(())
+    }
+
+    fn moved(&mut self, world: usize, connection: usize) -> Played<[u64; 2]> {
+        let (actor, fd) = self.model.holder(connection, 0).expect("everybody is idle");
+        let reply = self.in_one(world, actor, Order::new(Operation::Moved, fd))?;
+        Ok([reply.result as u64, reply.more])
+    }
+
+    /// Does what makes sense now: `false` if it makes none.
+    pub fn apply(&mut self, step: Step) -> Played<bool> {
+        let may_be_busy = matches!(step.kind, Kind::Kill | Kind::Signal);
+        let is_there = self.model.actors.get(step.actor).is_some_and(|actor| actor.is_alive);
+        if !is_there || (!may_be_busy && !self.model.is_idle(step.actor)) || gaps::is_off(&self.model, &step)
+        {
+            return Ok(false);
+        }
+        let is_carried = self.concerns_carried(&step);
+        let length = self.text.len();
+        writeln!(self.text, "{step}").expect("a string");
+        self.steps.push(step);
+        let started = Instant::now();
+        let is_done = self.perform(&step)?;
+        if started.elapsed() > Duration::from_millis(200) && std::env::var_os("BYWIRE_TEST_TIMES").is_some() {
+            eprintln!("slow {} ms: {step}", started.elapsed().as_millis());
+        }
+        if !is_done {
+            self.steps.pop();
+            self.text.truncate(length);
+            return Ok(false);
+        }
+        if is_carried {
+            *self.counts.entry(step.kind).or_default() += 1;
+        }
+        self.await_sleepers()?;
+        Ok(true)
+    }
+
+    fn concerns_carried(&self, step: &Step) -> bool {
+        let is_carried = |at: usize| {
+            let connection = &self.model.connections[at];
+            connection.is_carried && !connection.has_left && !connection.is_cut
+        };
+        match self.model.end_of(step.actor, step.fd) {
+            Some((connection, _)) => is_carried(connection),
+            None => {
+                let held = &self.model.processes[self.model.actors[step.actor].process].fds;
+                held.values().any(|held| matches!(held.what, What::End(at, _) if is_carried(at)))
+            }
+        }
+    }
+
+    fn perform(&mut self, step: &Step) -> Played<bool> {
+        match step.kind {
+            Kind::Send => self.send(step),
+            Kind::Receive => self.receive(step),
+            Kind::Fill => self.fill(step),
+            Kind::Drain => self.drain(step),
+            Kind::Transfer => self.transfer(step),
+            Kind::Poll => self.poll(step),
+            Kind::NewSet => self.new_set(step),
+            Kind::Control => self.control(step),
+            Kind::Wait => self.wait(step),
+            Kind::Duplicate => self.duplicate(step),
+            Kind::Close => self.close(step),
+            Kind::Pass => self.pass(step),
+            Kind::Take => self.take(step),
+            Kind::Fork | Kind::Spawn => self.fork(step),
+            Kind::Exec => self.exec(step),
+            Kind::Run => self.run_other(step),
+            Kind::Thread => self.thread(step),
+            Kind::Exit => self.exit(step),
+            Kind::Kill => self.kill(step),
+            Kind::Shutdown => self.shutdown(step),
+            Kind::Handle => self.handle(step),
+            Kind::Signal => self.signal(step),
+            Kind::Look => self.look(step),
+            Kind::Set => self.set(step),
+            Kind::Limit => self.limit(step),
+            Kind::Sandbox => self.sandbox(step),
+            Kind::Reap => self.reap(step),
+        }
+    }
+
+    // What both worlds are told, and what they answer.
+
+    fn order(&self, step: &Step, operation: Operation) -> Order {
+        let Step { fd, way, flags, to, size, .. } = *step;
+        Order { operation, fd, way, flags, to, milliseconds: 0, size, position: 0 }
+    }
+
+    fn tell(&self, actor: usize, orders: [Order; 2]) {
+        for (stage, order) in self.stages.iter().zip(orders) {
+            stage.tell(actor, order);
+        }
+    }
+
+    /// What became of it in both worlds; `None`: both sleep.
+    fn answers(&mut self, actor: usize, doze: Duration) -> Played<Option<[Outcome; 2]>> {
+        let started = Instant::now();
+        let mut found = [None; 2];
+        let mut slice = Duration::from_millis(3);
+        let mut nudges = 0;
+        loop {
+            for world in [PLAIN, CARRIED] {
+                if found[world].is_none() {
+                    found[world] = self.stages[world].outcome(actor, slice);
+                }
+            }
+            match found {
+                [Some(plain), Some(carried)] => return Ok(Some([plain, carried])),
+                [None, None] if started.elapsed() >= doze => return Ok(None),
+                _ if started.elapsed() > self.patience => {
+                    let [plain, carried] =
+                        found.map(|found| found.map_or("sleeps".into(), |found| format!("{found:?}")));
+                    return Err(Mismatch(format!("actor {actor}: plain {plain}, carried {carried}")));
+                }
+                _ => {}
+            }
+            // Whoever brings a connection back waits for its peer's next call on it.
+            if nudges < 3 {
+                self.nudge(actor)?;
+                nudges += 1;
+            }
+            slice = (slice * 2).min(Duration::from_millis(100));
+        }
+    }
+
+    /// Every idle peer of what this actor's process holds makes a call on it.
+    fn nudge(&mut self, actor: usize) -> Played<()> {
+        let held = self.model.process_of(actor).fds.values().map(|held| held.what).collect::<Vec<_>>();
+        let connections = self.model.connections.clone();
+        for (at, connection) in connections.iter().enumerate() {
+            for side in 0..2 {
+                if connection.is_cut || !held.contains(&What::End(at, side)) {
+                    continue;
+                }
+                self.nudge_end(at, 1 - side, actor)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn nudge_end(&mut self, connection: usize, side: usize, but: usize) -> Played<()> {
+        // A thread of the same process may be about to end with it.
+        if let Some((peer, fd)) = self.model.holder(connection, side)
+            && self.model.actors[peer].process != self.model.actors[but].process
+        {
+            self.tell(peer, [Order { flags: 1, ..Order::new(Operation::Poll, fd) }; 2]);
+            for world in [PLAIN, CARRIED] {
+                if self.stages[world].outcome(peer, self.patience).is_none() {
+                    return Err(Mismatch(format!("world {world}: actor {peer} hangs in a poll of fd {fd}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One answer, which both worlds give.
+    fn agree(&mut self, what: &str, outcomes: [Outcome; 2]) -> Played<Outcome> {
+        let [plain, carried] = outcomes;
+        writeln!(self.text, "    {what}{}", describe(&plain)).expect("a string");
+        let is_wrong = |outcome: &Outcome| matches!(outcome, Outcome::Replied(reply) if reply.is_wrong != 0);
+        if plain != carried || is_wrong(&plain) {
+            return Err(Mismatch(format!("{what}plain{}, carried{}", describe(&plain), describe(&carried))));
+        }
+        Ok(plain)
+    }
+
+    /// Carries out what does not sleep.
+    fn both(&mut self, actor: usize, order: Order) -> Played<Reply> {
+        self.tell(actor, [order; 2]);
+        match self.answers(actor, self.patience)? {
+            Some(outcomes) => match self.agree("", outcomes)? {
+                Outcome::Replied(reply) => Ok(reply),
+                Outcome::Died => {
+                    self.model.ended(actor, true);
+                    Ok(Reply { result: -1, ..Reply::default() })
+                }
+            },
+            None => Err(Mismatch(format!("neither world answers {order:?}"))),
+        }
+    }
+
+    /// What the peer did has come: bytes, ends, and room.
+    fn settle(&mut self, actor: usize, connection: usize, side: usize) -> Played<bool> {
+        let Connection { ends, is_busy, has_left, is_cut, .. } = self.model.connections[connection];
+        if is_busy || is_cut {
+            return Ok(false);
+        }
+        let Some(fd) = self.held_as(actor, What::End(connection, side)) else { return Ok(false) };
+        // Whoever waits for more takes what comes: there is nothing to look at, or will not be in a moment.
+        if self.model.has_receiver(connection, side) && self.model.under_way(PLAIN, connection, side) > 0 {
+            return Ok(false);
+        }
+        let peer = ends[1 - side];
+        if has_left && self.model.under_way(PLAIN, connection, side) > 0 && !peer.is_closed {
+            // Whoever sent it does its part at its next call.
+            match self.model.holder(connection, 1 - side) {
+                Some((other, _)) if other == actor => {}
+                Some(_) => self.nudge_end(connection, 1 - side, actor)?,
+                None => return Ok(false),
+            }
+        }
+        let mut orders = [Order { milliseconds: 10_000, ..Order::new(Operation::Settle, fd) }; 2];
+        for (world, order) in orders.iter_mut().enumerate() {
+            order.size = self.model.under_way(world, connection, side);
+        }
+        if !peer.is_full
+            && !ends[side].expects_reset
+            && orders[0].size > 0
+            && orders[0].size == orders[1].size
+        {
+            self.settle_by(actor, "bytes", orders)?;
+        }
+        let end = Order { milliseconds: 10_000, ..Order::new(Operation::SettleEnd, fd) };
+        if (peer.is_closed || peer.has_shut_sending) && !peer.is_full {
+            self.settle_by(actor, "the end", [Order { flags: libc::POLLRDHUP.into(), ..end }; 2])?;
+        }
+        if ends[side].expects_reset {
+            let flags = i32::from(libc::POLLHUP | libc::POLLERR);
+            self.settle_by(actor, "the reset", [Order { flags, ..end }; 2])?;
+        }
+        Ok(true)
+    }
+
+    fn settle_by(&mut self, actor: usize, what: &str, orders: [Order; 2]) -> Played<()> {
+        self.tell(actor, orders);
+        let mut found = [0; 2];
+        for (world, found) in found.iter_mut().enumerate() {
+            match self.stages[world].outcome(actor, PATIENCE) {
+                Some(Outcome::Replied(reply)) => *found = reply.result,
+                other => return Err(Mismatch(format!("world {world}: waiting for {what}: {other:?}"))),
+            }
+        }
+        if found[PLAIN] != found[CARRIED] || (orders[0].size > 0 && found[PLAIN] as u64 != orders[0].size) {
+            return Err(Mismatch(format!(
+                "waiting for {what}: plain {}, carried {}",
+                found[PLAIN], found[CARRIED]
+            )));
+        }
+        Ok(())
+    }
+
+    fn held_as(&self, actor: usize, what: What) -> Option<i32> {
+        let fds = &self.model.processes[self.model.actors[actor].process].fds;
+        fds.iter().find(|(_, held)| held.what == what).map(|(fd, _)| *fd)
+    }
+
+    /// Before a look at a set: everything that this process holds has settled.
+    fn settle_all(&mut self, actor: usize) -> Played<bool> {
+        let held: Vec<_> = self.model.process_of(actor).fds.values().map(|held| held.what).collect();
+        for what in held {
+            if let What::End(connection, side) = what
+                && !self.settle(actor, connection, side)?
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    // Sleepers.
+
+    fn put_to_sleep(&mut self, actor: usize, sleeps: Sleeps) {
+        if !matches!(sleeps, Sleeps::Transfer { .. }) {
+            self.stages.iter().for_each(|stage| stage.falls_asleep(actor, false));
+            self.text.push_str("    sleeps\n");
+        }
+        self.model.actors[actor].pending = Some(Pending { step: self.steps.len() - 1, sleeps });
+    }
+
+    fn await_sleepers(&mut self) -> Played<()> {
+        loop {
+            let awake = (0..self.model.actors.len()).find(|actor| {
+                let found = &self.model.actors[*actor];
+                found.is_alive
+                    && found.pending.is_some_and(|pending| self.model.is_awake(&pending, self.steps.len()))
+            });
+            let Some(actor) = awake else { return Ok(()) };
+            if !self.wake(actor)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// An actor that sleeps should be awake: `false` if it is not, in both worlds.
+    fn wake(&mut self, actor: usize) -> Played<bool> {
+        let Actor { pending: Some(pending), .. } = self.model.actors[actor] else { return Ok(true) };
+        let doze = if matches!(pending.sleeps, Sleeps::Transfer { .. }) { self.patience } else { DOZE };
+        let Some(outcomes) = self.answers(actor, doze)? else {
+            if matches!(pending.sleeps, Sleeps::Transfer { .. }) {
+                return Err(Mismatch(format!("actor {actor}: a transfer is never over")));
+            }
+            if let Sleeps::Wait { set, .. } = pending.sleeps {
+                let seen = self.model.activity(set);
+                self.model.actors[actor].pending =
+                    Some(Pending { sleeps: Sleeps::Wait { set, seen }, ..pending });
+            }
+            return Ok(false);
+        };
+        self.model.actors[actor].pending = None;
+        if matches!(pending.sleeps, Sleeps::Transfer { .. }) {
+            return self.transferred(actor, &pending, outcomes);
+        }
+        let is_cut = match pending.sleeps {
+            Sleeps::Receive { connection, .. } | Sleeps::Poll { connection, .. } => {
+                self.model.connections[connection].is_cut
+            }
+            Sleeps::Wait { set, .. } => {
+                self.model.sets[set].iter().any(|(at, _)| self.model.connections[*at].is_cut)
+            }
+            Sleeps::Transfer { .. } => false,
+        };
+        if is_cut {
+            self.woken_by_cut(&pending, outcomes)?;
+        } else if let Sleeps::Wait { set, .. } = pending.sleeps {
+            self.agree_on_events(set, &format!("actor {actor} wakes: "), outcomes)?;
+        } else {
+            let found = self.agree(&format!("actor {actor} wakes: "), outcomes)?;
+            self.woken(&pending, found);
+        }
+        self.model.settle_closed(false);
+        Ok(true)
+    }
+
+    fn woken(&mut self, pending: &Pending, found: Outcome) {
+        if let (Sleeps::Receive { connection, side, takes: true, .. }, Outcome::Replied(reply)) =
+            (pending.sleeps, found)
+        {
+            self.took(connection, side, [reply.result; 2]);
+        }
+    }
+
+    /// By a killed peer: an end of some kind, but none that hides what was sent.
+    fn woken_by_cut(&mut self, pending: &Pending, outcomes: [Outcome; 2]) -> Played<()> {
+        if let (
+            Sleeps::Receive { connection, side, takes: true, .. },
+            [Outcome::Replied(plain), Outcome::Replied(carried)],
+        ) = (pending.sleeps, outcomes)
+        {
+            if plain.is_wrong != 0 || carried.is_wrong != 0 || (0..plain.result).contains(&carried.result) {
+                return Err(Mismatch(format!("a killed peer's bytes: plain {plain:?}, carried {carried:?}")));
+            }
+            self.took(connection, side, [plain.result, carried.result]);
+        }
+        Ok(())
+    }
+
+    fn took(&mut self, connection: usize, side: usize, lengths: [i64; 2]) {
+        for (world, length) in lengths.iter().enumerate() {
+            self.model.connections[connection].ends[side].received[world] += (*length).max(0) as u64;
+        }
+    }
+
+    // Bytes.
+
+    /// The end that a step is about, settled, if it can be compared.
+    fn end(&mut self, step: &Step) -> Played<Option<(usize, usize)>> {
+        let Some((connection, side)) = self.model.end_of(step.actor, step.fd) else { return Ok(None) };
+        Ok(self.settle(step.actor, connection, side)?.then_some((connection, side)))
+    }
+
+    fn send(&mut self, step: &Step) -> Played<bool> {
+        let Some((connection, side)) = self.end(step)? else { return Ok(false) };
+        let Connection { ends, .. } = self.model.connections[connection];
+        let sleeper = self.model.has_receiver(connection, 1 - side);
+        let total = self.model.under_way(PLAIN, connection, 1 - side) + step.size;
+        if ends[side].is_full || total > UNDER_WAY_MAX || (sleeper && step.size > PIECE_BYTES) {
+            return Ok(false);
+        }
+        // It may die of it, and a transfer with it.
+        let is_over = ends[side].expects_reset || ends[side].has_shut_sending;
+        if is_over && self.model.transfers(self.model.actors[step.actor].process) {
+            return Ok(false);
+        }
+        let mut order = self.order(step, Operation::Send);
+        order.position = position(connection, side, ends[side].sent[PLAIN]);
+        let mut orders = [order; 2];
+        orders[CARRIED].position = position(connection, side, ends[side].sent[CARRIED]);
+        self.tell(step.actor, orders);
+        let Some(outcomes) = self.answers(step.actor, self.patience)? else {
+            return Err(Mismatch("neither world takes it".into()));
+        };
+        match self.agree("", outcomes)? {
+            Outcome::Replied(reply) => {
+                let ends = &mut self.model.connections[connection].ends;
+                let peer = ends[1 - side];
+                if reply.result <= 0 {
+                } else if peer.is_closed || (peer.has_shut_sending && peer.has_shut_receiving) {
+                    // It is thrown away, and answered by a reset.
+                    ends.iter_mut().for_each(|end| end.expects_reset = true);
+                    // The error's number tells whether the end of what did not fit had come.
+                    self.model.connections[connection].is_cut |= peer.is_full;
+                } else {
+                    ends[side].sent.iter_mut().for_each(|sent| *sent += reply.result as u64);
+                }
+            }
+            // By the signal for a pipe that nobody reads.
+            Outcome::Died => self.model.ended(step.actor, true),
+        }
+        Ok(true)
+    }
+
+    fn receive(&mut self, step: &Step) -> Played<bool> {
+        let Some((connection, side)) = self.end(step)? else { return Ok(false) };
+        if self.model.has_receiver(connection, side) {
+            return Ok(false);
+        }
+        let Connection { ends, .. } = self.model.connections[connection];
+        // Much more would make room.
+        if ends[1 - side].is_full && (step.size > 3000 || step.flags & libc::MSG_TRUNC != 0) {
+            return Ok(false);
+        }
+        let process = self.model.process_of(step.actor);
+        let alarm = process.handlers[1];
+        if step.to > 0 && alarm.is_none_or(|flags| flags & libc::SA_RESETHAND != 0) {
+            return Ok(false);
+        }
+        let process = self.model.actors[step.actor].process;
+        if step.to > 0 && self.model.threads(process).count() > 1 {
+            return Ok(false);
+        }
+        let mut order = self.order(step, Operation::Receive);
+        (order.milliseconds, order.to) = (step.to, 0);
+        let mut orders = [order; 2];
+        for (world, order) in orders.iter_mut().enumerate() {
+            order.position = position(connection, 1 - side, ends[side].received[world]);
+        }
+        let wanted = if step.flags & libc::MSG_WAITALL != 0 { step.size } else { 1 };
+        let takes = step.flags & libc::MSG_PEEK == 0;
+        let is_interrupted =
+            step.to > 0 && (alarm.unwrap_or(0) & libc::SA_RESTART == 0 || ends[side].has_patience);
+        let sleeps = step.flags & libc::MSG_DONTWAIT == 0
+            && !ends[side].is_nonblocking
+            && !ends[side].has_patience
+            && !is_interrupted
+            && !self.model.is_served(connection, side, wanted);
+        if sleeps && !self.model.may_sleep(step.actor, connection, side) {
+            return Ok(false);
+        }
+        self.tell(step.actor, orders);
+        let sleep = Sleeps::Receive { connection, side, wanted, takes };
+        if sleeps {
+            self.put_to_sleep(step.actor, sleep);
+            return Ok(true);
+        }
+        let Some(outcomes) = self.answers(step.actor, DOZE)? else {
+            self.put_to_sleep(step.actor, sleep);
+            return Ok(true);
+        };
+        let found = self.agree("", outcomes)?;
+        self.woken(&Pending { step: 0, sleeps: sleep }, found);
+        Ok(true)
+    }
+
+    fn fill(&mut self, step: &Step) -> Played<bool> {
+        let Some((connection, side)) = self.end(step)? else { return Ok(false) };
+        let Connection { ends, .. } = self.model.connections[connection];
+        let is_over =
+            ends[1 - side].is_closed || ends[1 - side].has_shut_receiving || ends[side].expects_reset;
+        if is_over
+            || ends[side].is_full
+            || ends[side].has_shut_sending
+            || self.model.has_receiver(connection, 1 - side)
+        {
+            return Ok(false);
+        }
+        let order = self.order(step, Operation::Fill);
+        let mut orders = [order; 2];
+        for (world, order) in orders.iter_mut().enumerate() {
+            order.position = position(connection, side, ends[side].sent[world]);
+        }
+        self.tell(step.actor, orders);
+        let Some([plain, carried]) = self.answers(step.actor, self.patience)? else {
+            return Err(Mismatch("neither world is ever full".into()));
+        };
+        let (Outcome::Replied(plain), Outcome::Replied(carried)) = (plain, carried) else {
+            return Err(Mismatch("it dies of it".into()));
+        };
+        let taken = [plain.result as u64, carried.result as u64];
+        writeln!(self.text, "    {taken:?} bytes, then error {}", plain.more).expect("a string");
+        // What a connection holds is a kernel's matter; that it is full is not.
+        if plain.more != carried.more || taken.iter().any(|taken| !(64_000..64 << 20).contains(taken)) {
+            return Err(Mismatch(format!(
+                "{taken:?} bytes, then plain {}, carried {}",
+                plain.more, carried.more
+            )));
+        }
+        let end = &mut self.model.connections[connection].ends[side];
+        end.sent.iter_mut().zip(taken).for_each(|(sent, taken)| *sent += taken);
+        end.is_full = true;
+        Ok(true)
+    }
+
+    fn drain(&mut self, step: &Step) -> Played<bool> {
+        let Some((connection, side)) = self.end(step)? else { return Ok(false) };
+        let Connection { ends, .. } = self.model.connections[connection];
+        let sizes = [PLAIN, CARRIED].map(|world| self.model.under_way(world, connection, side));
+        if sizes[PLAIN] == 0 || self.model.has_receiver(connection, side) || ends[side].has_shut_receiving {
+            return Ok(false);
+        }
+        let mut orders = [self.order(step, Operation::ReceiveAll); 2];
+        for (world, order) in orders.iter_mut().enumerate() {
+            (order.to, order.size) = (0, sizes[world]);
+            order.position = position(connection, 1 - side, ends[side].received[world]);
+        }
+        self.tell(step.actor, orders);
+        let Some([plain, carried]) = self.answers(step.actor, self.patience)? else {
+            return Err(Mismatch("what was sent never comes, in neither world".into()));
+        };
+        self.received_all(connection, side, sizes, [plain, carried])?;
+        if ends[1 - side].is_full {
+            self.model.connections[connection].ends[1 - side].is_full = false;
+            // Room is told by what is acknowledged, which takes its time.
+            if let Some((peer, fd)) = self.model.holder(connection, 1 - side) {
+                let order = Order {
+                    milliseconds: 10_000,
+                    flags: libc::POLLOUT.into(),
+                    ..Order::new(Operation::SettleEnd, fd)
+                };
+                self.settle_by(peer, "room", [order; 2])?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Every byte has come, and was right, or the stream ended alike.
+    fn received_all(
+        &mut self,
+        connection: usize,
+        side: usize,
+        sizes: [u64; 2],
+        outcomes: [Outcome; 2],
+    ) -> Played<()> {
+        let [Outcome::Replied(plain), Outcome::Replied(carried)] = outcomes else {
+            return Err(Mismatch(format!("plain {:?}, carried {:?}", outcomes[0], outcomes[1])));
+        };
+        writeln!(self.text, "    {} of {} bytes", plain.result, sizes[PLAIN]).expect("a string");
+        self.took(connection, side, [plain.result, carried.result]);
+        let left = |reply: Reply, size: u64| size as i64 - reply.result;
+        let is_right = plain.is_wrong == 0 && carried.is_wrong == 0 && plain.more == carried.more;
+        if is_right && left(plain, sizes[PLAIN]) == left(carried, sizes[CARRIED]) {
+            return Ok(());
+        }
+        Err(Mismatch(format!("of {sizes:?} bytes: plain {plain:?}, carried {carried:?}")))
+    }
+
+    fn transfer(&mut self, step: &Step) -> Played<bool> {
+        let Some((connection, side)) = self.end(step)? else { return Ok(false) };
+        let receiver = step.to as usize;
+        if receiver == step.actor || !self.model.is_idle(receiver) {
+            return Ok(false);
+        }
+        let Some(fd) = self.held_as(receiver, What::End(connection, 1 - side)) else { return Ok(false) };
+        let Connection { ends, .. } = self.model.connections[connection];
+        let is_over = [side, 1 - side].iter().any(|side| self.model.has_ended(connection, *side));
+        let is_watched = (0..2).any(|side| self.model.has_watcher(connection, side));
+        if is_over || is_watched || ends[side].is_full || self.model.has_receiver(connection, 1 - side) {
+            return Ok(false);
+        }
+        let mut orders = [self.order(step, Operation::SendAll); 2];
+        let mut takes = [Order { way: step.way, ..Order::new(Operation::ReceiveAll, fd) }; 2];
+        for world in [PLAIN, CARRIED] {
+            (orders[world].flags, orders[world].to) = (0, [0, 40_000, 4096][step.way as usize % 3]);
+            orders[world].position = position(connection, side, ends[side].sent[world]);
+            takes[world].position = position(connection, side, ends[1 - side].received[world]);
+            takes[world].size = self.model.under_way(world, connection, 1 - side) + step.size;
+        }
+        self.tell(step.actor, orders);
+        self.tell(receiver, takes);
+        let due = self.steps.len() + step.flags as usize;
+        self.model.connections[connection].is_busy = true;
+        self.put_to_sleep(step.actor, Sleeps::Transfer { due });
+        self.put_to_sleep(receiver, Sleeps::Transfer { due });
+        Ok(true)
+    }
+
+    /// One half of a transfer is over.
+    fn transferred(&mut self, actor: usize, pending: &Pending, outcomes: [Outcome; 2]) -> Played<bool> {
+        let step = self.steps[pending.step];
+        let Some((connection, side)) = self.model.end_of(step.actor, step.fd) else {
+            return Err(Mismatch("a transfer's descriptor is gone".into()));
+        };
+        let sizes = if actor == step.actor {
+            [step.size; 2]
+        } else {
+            // What its sender has sent is known when that one is over.
+            let more = if self.model.is_idle(step.actor) { 0 } else { step.size };
+            [PLAIN, CARRIED].map(|world| self.model.under_way(world, connection, 1 - side) + more)
+        };
+        if actor == step.actor {
+            let [Outcome::Replied(plain), Outcome::Replied(carried)] = outcomes else {
+                return Err(Mismatch(format!("sender: {outcomes:?}")));
+            };
+            if plain != carried || plain.result as u64 != step.size {
+                return Err(Mismatch(format!("sender: plain {plain:?}, carried {carried:?}")));
+            }
+        }
+        // The receiver may be asked for first: what has been sent counts when both are over.
+        let end = &mut self.model.connections[connection].ends;
+        if actor == step.actor {
+            end[side].sent.iter_mut().for_each(|sent| *sent += step.size);
+        } else {
+            let before = end[1 - side].received;
+            self.received_all(connection, 1 - side, sizes, outcomes)?;
+            let is_whole = [PLAIN, CARRIED].iter().all(|world| {
+                self.model.connections[connection].ends[1 - side].received[*world] - before[*world]
+                    == sizes[*world]
+            });
+            if !is_whole {
+                return Err(Mismatch(format!("receiver: {outcomes:?}")));
+            }
+        }
+        let other = if actor == step.actor { step.to as usize } else { step.actor };
+        if self.model.is_idle(other) {
+            self.model.connections[connection].is_busy = false;
+        }
+        Ok(true)
+    }
+
+    /// At the end everything that is under way comes, whatever was done before.
+    pub fn finish(&mut self) -> Played<()> {
+        self.text.push_str("the end\n");
+        for actor in &mut self.model.actors {
+            if let Some(Pending { sleeps: Sleeps::Transfer { due }, .. }) = &mut actor.pending {
+                *due = 0;
+            }
+        }
+        self.await_sleepers()?;
+        for connection in 0..self.model.connections.len() {
+            for side in 0..2 {
+                if self.model.connections[connection].is_cut {
+                    self.look_at_cut(connection, side)?;
+                } else if let Some((actor, fd)) = self.model.holder(connection, side) {
+                    let step = Step { kind: Kind::Drain, actor, fd, way: 0, flags: 0, to: 0, size: 0 };
+                    self.apply(step)?;
+                }
+            }
+        }
+        for actor in 0..self.model.actors.len() {
+            if !self.model.actors[actor].is_alive || self.model.actors[actor].pending.is_none() {
+                continue;
+            }
+            let found =
+                [PLAIN, CARRIED].map(|world| self.stages[world].outcome(actor, Duration::ZERO).is_some());
+            if found[PLAIN] != found[CARRIED] {
+                self.wake(actor)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Every stream has bytes of its own.
+fn position(connection: usize, side: usize, offset: u64) -> u64 {
+    ((connection * 2 + side) as u64) << 40 | offset
+}
+
+fn describe(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Died => " it dies".into(),
+        Outcome::Replied(Reply { result, error, is_wrong, more, detail }) => {
+            let mut text = format!(" = {result}");
+            for (name, value) in [
+                ("error", *error as u64),
+                ("wrong bytes", (*is_wrong).into()),
+                ("more", *more),
+                ("events", *detail),
+            ] {
+                if value != 0 {
+                    write!(text, " {name} {value:#x}").expect("a string");
+                }
+            }
+            text
+        }
+    }
+}
+
+#[path = "lives.rs"]
+mod lives;
