@@ -4,7 +4,7 @@
 //! the kernel has no room for is *owed*: it goes there as room comes, in every call and every wait on the connection, and
 //! until then nothing else of that direction does.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use bywire_pairing::reason::Reason;
 use bywire_ring::lane::Corrupt;
@@ -25,6 +25,34 @@ const TAKING_PATIENCE_NS: u64 = 2_000_000;
 const LOOKS: u32 = 200;
 /// Who owes looks so often at what the kernel does not tell.
 const OWING_LOOK_NS: u64 = 10_000_000;
+
+/// This process has owed something since nothing was found that it owes.
+static MAY_OWE: AtomicBool = AtomicBool::new(false);
+
+/// Pays what this process owes, on whatever connections: how long a wait for other things may last that would last so long.
+#[inline(always)]
+pub fn pay_before_wait(left_ns: Option<u64>) -> Option<u64> {
+    if MAY_OWE.load(Ordering::Relaxed) { pay_all(left_ns) } else { left_ns }
+}
+
+#[inline(never)]
+fn pay_all(left_ns: Option<u64>) -> Option<u64> {
+    let mut is_owing = false;
+    MAY_OWE.store(false, Ordering::Relaxed);
+    errno::keep(|| {
+        table::each_held(|socket, fd| {
+            if let Some(Ok(connection)) = table::by_index(fd, socket.index).map(Socket::carried) {
+                connection.serve();
+                is_owing |= connection.owes();
+            }
+        });
+    });
+    if !is_owing {
+        return left_ns;
+    }
+    MAY_OWE.store(true, Ordering::Relaxed);
+    Some(left_ns.map_or(OWING_LOOK_NS, |left| left.min(OWING_LOOK_NS)))
+}
 
 /// Everything that this program has goes back to the kernel, and nothing of it is carried from here on.
 pub fn all_to_kernel(reason: Reason) {
@@ -221,6 +249,7 @@ impl Connection {
         self.record.owed.store(owed as u32, Ordering::Release);
         STREAM.back(&self.own, position);
         if owed > 0 {
+            MAY_OWE.store(true, Ordering::Relaxed);
             // A death in the middle of it must not look like an end.
             self.guard();
             self.pay();

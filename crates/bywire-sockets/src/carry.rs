@@ -6,7 +6,7 @@ use bywire_ring::lane::Corrupt;
 use bywire_ring::stream::{ASKS_BACK, Course, HALF, HEADER_BYTES, LEAVING, News, RING_BYTES, Sleep};
 
 use crate::table::{Connection, STREAM};
-use crate::{bell, errno, kernel, lock, process, real, spin};
+use crate::{back, bell, errno, kernel, lock, process, real, spin};
 
 /// Bits of `Record::ended`, as poll gives them.
 pub const FINISHED: u8 = 1;
@@ -373,7 +373,8 @@ impl Connection {
         if deadline_ns.is_some_and(|deadline| deadline <= now) {
             return Woken::TimeOut;
         }
-        let until = deadline_ns.unwrap_or(u64::MAX).min(now + look_ms * 1_000_000);
+        let look_ns = back::pay_before_wait(Some(look_ms * 1_000_000)).unwrap_or(0);
+        let until = deadline_ns.unwrap_or(u64::MAX).min(now + look_ns);
         match wait_for(self.remote.event_address(), expected, until, deadline_ns.is_some()) {
             libc::EINTR => Woken::Signal,
             _ => Woken::Look,

@@ -17,7 +17,7 @@ use crate::reach::are_readable;
 use crate::ready::{ALWAYS, IN, OUT, RDHUP};
 use crate::sleepers::{Sleeping, Unannounced};
 use crate::table::{self, Connection, Meaning, STREAM, Socket};
-use crate::{errno, items, kernel, nested, real, spin};
+use crate::{back, errno, items, kernel, nested, real, spin};
 
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONCE: u32 = libc::EPOLLONESHOT as u32;
@@ -429,7 +429,7 @@ impl Wait<'_> {
         let Some(unannounced) = Unannounced::enter(place.set) else {
             return self.turn_of_carried(place, left_ns);
         };
-        let heard = (self.real)(self.events, self.count, left_ns);
+        let heard = (self.real)(self.events, self.count, back::pay_before_wait(left_ns));
         errno::keep(|| drop(unannounced));
         self.result(place, heard)
     }
@@ -470,7 +470,7 @@ impl Wait<'_> {
             true => left_ns,
             false => Some(left_ns.unwrap_or(u64::MAX).min(10_000_000)),
         };
-        let heard = (self.real)(self.events, self.count, left_ns);
+        let heard = (self.real)(self.events, self.count, back::pay_before_wait(left_ns));
         errno::keep(|| drop(sleeping));
         self.result(place, heard)
     }

@@ -9,7 +9,7 @@ use crate::bell::{self, Watch};
 use crate::carry::{FINISHED, HUNG_UP};
 use crate::reach::are_readable;
 use crate::table::{self, Meaning, Socket};
-use crate::{epoll, errno, kernel, real, sleepers, spin};
+use crate::{back, epoll, errno, kernel, real, sleepers, spin};
 
 /// Descriptors in one call for which the stack has room: threads and coroutines may have little of it.
 const FILES_MAX: usize = 64;
@@ -29,7 +29,7 @@ pub fn poll(files: *mut pollfd, count: u64, timeout_ns: Option<u64>, real: Real)
     }
     // SAFETY: the program's own array, of the length that it gives.
     let files = unsafe { core::slice::from_raw_parts_mut(files, count as usize) };
-    if !files.iter().any(|file| matters(file.fd)) {
+    if !files.iter().any(|file| matters(file.fd)) && back::pay_before_wait(timeout_ns) == timeout_ns {
         return real(files.as_mut_ptr(), count, timeout_ns);
     }
     let end = timeout_ns.map(|timeout| kernel::now_ns().saturating_add(timeout));
@@ -121,9 +121,10 @@ fn plainly(files: &mut [pollfd], end: Option<u64>, real: Real) -> Option<i32> {
         }
     }
     let left = end.map(|end| end.saturating_sub(kernel::now_ns()));
-    let found = real(entered.files.as_mut_ptr(), entered.files.len() as u64, left);
+    let limit = back::pay_before_wait(left);
+    let found = real(entered.files.as_mut_ptr(), entered.files.len() as u64, limit);
     errno::keep(|| drop(entered));
-    Some(found)
+    (found != 0 || limit == left).then_some(found)
 }
 
 /// The first of these are counted, until dropped: a thread may be cancelled where it sleeps.
@@ -232,7 +233,7 @@ fn turn(asked: &mut [pollfd], files: &mut [pollfd], left_ns: Option<u64>, real: 
     }
     let timeout = match (is_ready, &asleep) {
         (true, _) => Some(0),
-        (false, Some(_)) => left_ns,
+        (false, Some(_)) => back::pay_before_wait(left_ns),
         (false, None) => Some(left_ns.unwrap_or(u64::MAX).min(BLIND_NS)),
     };
     let status = real(asked.as_mut_ptr(), asked.len() as u64, timeout);

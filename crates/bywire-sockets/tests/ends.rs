@@ -67,7 +67,7 @@ fn a_program_that_was_spawned_with_a_copy_of_the_socket_talks_on() {
 #[test]
 fn what_is_given_back_goes_on_while_its_sender_does() {
     same(
-        &["poll", "epoll", "recv", "send", "close"]
+        &["poll", "epoll", "recv", "send", "close", "elsewhere"]
             .map(|way| ["owing", way])
             .each_ref()
             .map(|words| words.as_slice()),
