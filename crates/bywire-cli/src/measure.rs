@@ -136,6 +136,10 @@ pub struct MeasureArgs {
     /// Lines walked in each direction (memory cacheline), up to 1048576 [default: 256]
     #[arg(long, value_name = "N")]
     lines: Option<u32>,
+    /// Busy threads beside both ends, half of them on the core of each: what a program gets where others want the cores.
+    /// Give a --time of 10 and more, as the scheduler's turns take milliseconds (not memory, mpi, web) [default: none]
+    #[arg(long, value_name = "N")]
+    load: Option<u32>,
     /// Both cores at once (rates of memory)
     #[arg(long, action = ArgAction::SetTrue)]
     both_cores: bool,
@@ -210,6 +214,7 @@ Examples:
   bywire measure tcp stream --between HOST --style netperf
   bywire measure eth stream --mtu 9000 --link two-processes
   bywire measure sock rr --size 1 --epoll
+  bywire measure sock rr --load 8 --time 10
   bywire measure tcp fanin --connections 12 --nodes 4
   bywire measure mpi latency --mpi mpich --link tcp --size 8
   bywire measure web web-file --size 1KiB --server nginx --connections 16
@@ -305,6 +310,7 @@ impl MeasureArgs {
         request.key = self.key.as_deref().map(key::read).transpose()?;
         request.lines = self.lines;
         request.both_cores = self.both_cores;
+        request.load = self.load;
         Ok(request)
     }
 }

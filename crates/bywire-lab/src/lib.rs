@@ -27,6 +27,7 @@ pub mod hub;
 pub mod interrupt;
 mod isolation;
 pub mod level;
+pub mod load;
 pub mod measure;
 pub mod meeting;
 pub mod model;

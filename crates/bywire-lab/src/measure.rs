@@ -21,6 +21,7 @@ use crate::ethernet;
 use crate::gathering::{Gathering, Subject};
 use crate::gauge::{Gauge, Moment, now_unix_seconds};
 use crate::level::{memory, msg};
+use crate::load::Load;
 use crate::mpi::{Choice, Installation};
 pub use crate::outline::NODES_MAX;
 use crate::outline::{self, CONNECTIONS};
@@ -77,6 +78,8 @@ pub struct Measurement {
     ethernet: bool,
     /// Whether a cache line is timed beside it, and how fast it was.
     beside: Option<Option<Cacheline>>,
+    /// Busy threads beside each pair.
+    load: u32,
     gathering: Gathering,
     /// Crowds that did not run at one time, and were taken again.
     crowds_repeated: u32,
@@ -134,6 +137,7 @@ impl Measurement {
         let link = outline::link(&request, level, &place);
         let breakdown = (test == Test::Breakdown).then(|| Breakdown::new(&plan, &place)).transpose()?;
         Ok(Self {
+            load: request.load.unwrap_or(0),
             parameters: outline::parameters(&request, &plan, &place),
             ethernet: ethernet.is_some(),
             beside: (matches!(level, Level::Msg | Level::Unix | Level::Mpi) && cores.apart()).then_some(None),
@@ -172,6 +176,7 @@ impl Measurement {
             ("untouched", request.untouched),
             ("socket-buffer", request.socket_buffer_bytes.is_some()),
             ("burden", request.burden_percent.is_some()),
+            ("load", request.load.is_some()),
             ("mpi", request.mpi.is_some()),
             ("connections", request.connections.is_some()),
         ])?;
@@ -205,6 +210,7 @@ impl Measurement {
         };
         Ok(Self {
             gathering: Gathering::new(Subject::Memory(plan.spec.clone())),
+            load: 0,
             job: Job::Memory(plan),
             breakdown: None,
             place: Place::Processes,
@@ -235,7 +241,9 @@ impl Measurement {
         let gauge = |cores: Cores| Gauge::read(cores.source, cores.target);
         let (pair, before) = (self.pairs_taken(), gauge(self.cores));
         let began_unix_seconds = now_unix_seconds();
+        let load = Load::start(self.load, self.cores)?;
         self.take_alone(progress)?;
+        drop(load);
         self.moments.push(Moment { pair, began_unix_seconds, before, after: gauge(self.cores) });
         // A session in rounds may take more; the second reading stands for all of them.
         if self.pairs_taken() == PAIRS
@@ -458,6 +466,7 @@ mod tests {
             ),
             (refusal(|r| r.time_seconds = Some(f64::NAN)), "--time"),
             (refusal(|r| r.integrity = Some(true)), "--integrity means nothing"),
+            (refusal(|r| r.load = Some(0)), "--load is out of bounds: give 1 to 256"),
             (refusal(|r| (r.level, r.between) = ("sock".into(), Some("threads".into()))), "joins programs"),
             (refusal(|r| (r.level, r.epoll) = ("udp".into(), true)), "--epoll means nothing"),
             (refusal(|r| (r.epoll, r.spin) = (true, Some(true))), "--spin means nothing"),

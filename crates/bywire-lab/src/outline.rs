@@ -10,6 +10,7 @@ use crate::cell::ADAPTIVE;
 use crate::crowd;
 use crate::ending::Misuse;
 use crate::ethernet;
+use crate::load::THREADS_MAX;
 use crate::pair::{Cores, Place};
 use crate::plan::{Level, Plan, SIZE_BYTES_MAX, Test};
 use crate::request::{MTU_BYTES, Request};
@@ -38,6 +39,7 @@ pub(crate) fn unknown_level(name: &str) -> Misuse {
 
 pub(crate) fn refuse_what_means_nothing(request: &Request, level: Level, test: Test) -> Result<()> {
     let socket = level != Level::Msg;
+    let here = request.between.as_deref().is_none_or(|between| HERE.contains(&between));
     request.refuse(&[
         ("lines", request.lines.is_some()),
         ("both-cores", request.both_cores),
@@ -65,6 +67,7 @@ pub(crate) fn refuse_what_means_nothing(request: &Request, level: Level, test: T
         ("response-size", request.response_bytes.is_some() && test != Test::Rr),
         ("size", request.size_bytes.is_some() && test == Test::Nhalf),
         ("no-spin", request.spin == Some(false) && test == Test::Interleave),
+        ("load", request.load.is_some() && !here),
     ])?;
     if let Some(link) = request.link.as_deref().filter(|link| !socket && !MSG_LINKS.contains(link)) {
         bail!("unknown link `{link}`: level msg has {}", MSG_LINKS.join(", "));
@@ -79,13 +82,16 @@ pub(crate) fn refuse_what_means_nothing(request: &Request, level: Level, test: T
         crowd::CONNECTIONS.start(),
         crowd::CONNECTIONS.end()
     );
+    ensure!(
+        request.load.is_none_or(|threads| (1..=THREADS_MAX).contains(&threads)),
+        "--load is out of bounds: give 1 to {THREADS_MAX}"
+    );
     let connections = request.connections.unwrap_or(CONNECTIONS);
     ensure!(
         !test.is_crowd() || request.spin != Some(true) || connections == 1,
         "{connections} ends that poll would take turns on one core, and what is measured would be the scheduler's time slice: \
          leave out --spin, or give --connections 1"
     );
-    let here = request.between.as_deref().is_none_or(|between| HERE.contains(&between));
     ensure!(
         here || !test.is_crowd(),
         "{test} takes place on one machine: give --between {}",
@@ -246,6 +252,7 @@ pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTree
     set("connections", plan.test.is_crowd().then(|| request.connections.unwrap_or(CONNECTIONS).into()));
     set("socket-buffer", request.socket_buffer_bytes.map(Value::from));
     set("burden", request.burden_percent.map(Value::from));
+    set("load", request.load.map(Value::from));
     set("response-size", request.response_bytes.map(Value::from));
     parameters
 }

@@ -70,6 +70,8 @@ pub struct Request {
     pub both_cores: bool,
     /// What only web servers are asked (`web`).
     pub web: web::Wish,
+    /// Busy threads beside both ends, half of them on the core of each.
+    pub load: Option<u32>,
     /// Slow the source down by so many percent, to see what a comparison finds.
     pub burden_percent: Option<u32>,
 }

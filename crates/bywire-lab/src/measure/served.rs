@@ -39,6 +39,7 @@ impl Measurement {
             breakdown: None,
             ethernet: false,
             beside: None,
+            load: 0,
             gathering: Gathering::new(Subject::Web(plan.clone())),
             link: Some(plan.link.name().to_owned()),
             between: if matches!(place, Place::Namespaces(_)) { "namespaces" } else { "processes" }

@@ -133,6 +133,7 @@ impl Choice {
             ("untouched", request.untouched),
             ("socket-buffer", request.socket_buffer_bytes.is_some()),
             ("burden", request.burden_percent.is_some()),
+            ("load", request.load.is_some()),
             ("mtu", request.mtu_bytes.is_some() && link.ethernet().is_none()),
             ("key", request.key.is_some()),
             ("segmentation", request.segmentation.is_some()),

@@ -340,6 +340,7 @@ fn refuse_what_means_nothing(request: &Request, test: Test) -> Result<(), Misuse
         ("lines", request.lines.is_some()),
         ("both-cores", request.both_cores),
         ("burden", request.burden_percent.is_some()),
+        ("load", request.load.is_some()),
         ("size", request.size_bytes.is_some() && !file),
         ("alpha", request.web.alpha.is_some() && file),
         ("rank", request.web.rank.is_some() && file),

@@ -1,0 +1,77 @@
+//! Others that want the cores: busy threads beside what is measured, as many on one core as on the other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::Result;
+
+use crate::pair::Cores;
+use crate::pin;
+
+/// More says nothing else, and takes long.
+pub const THREADS_MAX: u32 = 256;
+
+/// Busy threads, until dropped. To the scheduler each of them counts as much as a process.
+#[derive(Debug)]
+pub struct Load {
+    is_over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    /// Starts so many, in turns on the cores of source and target.
+    ///
+    /// # Errors
+    /// A core that may not be used.
+    pub fn start(count: u32, cores: Cores) -> Result<Self> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut load = Self { is_over, threads: Vec::new() };
+        for core in [cores.source, cores.target].into_iter().cycle().take(count as usize) {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let is_over = Arc::clone(&load.is_over);
+            load.threads.push(std::thread::spawn(move || {
+                let pinned = core.map_or(Ok(()), pin::pin_to);
+                let is_pinned = pinned.is_ok();
+                let _gone = sender.send(pinned);
+                // Relaxed: nothing else is shared.
+                while is_pinned && !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            }));
+            receiver.recv()??;
+        }
+        Ok(load)
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ended = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_busy_where_it_was_put_and_none_is_left() {
+        let (first, second) = pin::two_cores();
+        let busy = || -> usize {
+            let tasks = std::fs::read_dir("/proc/self/task").expect("this process");
+            let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat"));
+            let is_running =
+                |text: String| text.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" R"));
+            tasks.flatten().filter_map(|task| stat(task).ok()).filter(|text| is_running(text.clone())).count()
+        };
+        let before = busy();
+        let load = Load::start(5, Cores { source: Some(first), target: Some(second) }).expect("a load");
+        assert!(busy() >= before + 4, "{} busy threads, {before} before", busy());
+        drop(load);
+        assert!(Load::start(1, Cores { source: Some(u32::MAX), target: None }).is_err());
+    }
+}
