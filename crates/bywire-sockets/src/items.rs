@@ -1,7 +1,8 @@
 //! Registrations of sockets in epoll sets: who has one, in which lists it is, and what the kernel calls it.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 
+use bywire_ring::list;
 use libc::epoll_event;
 
 use crate::arena::{self, ITEMS, Item, RECORDS, Set};
@@ -20,10 +21,10 @@ pub fn item(index: u32) -> Option<&'static Item> {
 
 /// Every registration of a socket.
 pub fn of_socket(socket: &Socket) -> impl Iterator<Item = (u32, &'static Item)> {
-    let mut next = socket.record.items.load(Ordering::Acquire);
+    let mut next = list::step(&socket.record.items);
     core::iter::from_fn(move || {
         let (index, found) = (next, item(next)?);
-        next = found.next_of_record.load(Ordering::Acquire);
+        next = list::step(&found.next_of_record);
         Some((index, found))
     })
     .take(ITEMS)
@@ -32,7 +33,7 @@ pub fn of_socket(socket: &Socket) -> impl Iterator<Item = (u32, &'static Item)> 
 /// Takes an item out of its set's list and gives it back. Its record's list is the caller's.
 pub fn free(set: &Set, at: u32, item: &Item) {
     if item.listed.swap(0, Ordering::Relaxed) != 0 {
-        unlink(&set.carried, at, |item| &item.next_of_set);
+        list::take_out(&set.carried, at, ITEMS, |at| self::item(at).map(|item| &item.next_of_set));
     }
     item.set.store(0, Ordering::Release);
 }
@@ -40,30 +41,10 @@ pub fn free(set: &Set, at: u32, item: &Item) {
 /// Takes an item out of its socket's list.
 pub fn unlink_from_socket(socket: &Socket, at: u32) {
     let (Some(family), Some(gone)) = (arena::family(), item(at)) else { return };
-    // Others only put theirs before it: alone, and still the first, it has no neighbour.
-    let is_alone = gone.next_of_record.load(Ordering::Relaxed) == 0;
     let first = &socket.record.items;
-    if is_alone && first.compare_exchange(at, 0, Ordering::Release, Ordering::Relaxed).is_ok() {
-        return;
-    }
-    let _held = family.registering.hold();
-    unlink(first, at, |item| &item.next_of_record);
-}
-
-/// Takes an item out of a list, before whose first one others may be put meanwhile.
-fn unlink(head: &AtomicU32, at: u32, next: impl Fn(&'static Item) -> &'static AtomicU32) {
-    let Some(gone) = item(at) else { return };
-    let after = next(gone).load(Ordering::Relaxed);
-    if head.compare_exchange(at, after, Ordering::Release, Ordering::Relaxed).is_ok() {
-        return;
-    }
-    let mut place = head.load(Ordering::Relaxed);
-    for _ in 0..ITEMS {
-        let Some(found) = item(place) else { return };
-        place = next(found).load(Ordering::Relaxed);
-        if place == at {
-            return next(found).store(after, Ordering::Release);
-        }
+    if !list::take_out_alone(first, at, &gone.next_of_record) {
+        let _held = family.registering.hold();
+        list::take_out(first, at, ITEMS, |at| item(at).map(|item| &item.next_of_record));
     }
 }
 

@@ -6,12 +6,12 @@
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use bywire_ring::lock as rule;
+
 use crate::signals;
 
 /// How long a waiter sleeps before it looks whether the holder still lives.
 const LOOK_NS: i64 = 20_000_000;
-const CONTENDED: u32 = 1 << 31;
-const SPINS: u32 = 100;
 
 /// The thread that holds it, and whether others wait.
 #[derive(Debug)]
@@ -54,65 +54,48 @@ impl Lock {
     /// The lock alone, for a holder that returns between; [`Self::give`] ends it.
     #[inline]
     pub fn take(&self) {
-        let me = thread();
-        let mut spins = 0;
-        // Acquire: pairs with the release in `give`.
-        while let Err(found) = self.word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
-            if spins < SPINS {
-                spins += 1;
-                core::hint::spin_loop();
-                continue;
-            }
-            if self.wait(found) {
-                // The holder is gone; whoever changes the word first has it.
-                let gone = found | CONTENDED;
-                if self.word.compare_exchange(gone, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                    break;
-                }
-            }
-        }
+        rule::take(&self.word, thread(), &Kernel);
     }
 
     /// Lets go of it.
+    #[inline]
     pub fn give(&self) {
-        // Release: pairs with the acquire in `take`.
-        if self.word.swap(0, Ordering::Release) & CONTENDED != 0 {
-            // SAFETY: a live word.
-            unsafe {
-                libc::syscall(libc::SYS_futex, self.word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
-            }
-        }
-    }
-
-    /// `true`: the thread that held it is no more.
-    fn wait(&self, found: u32) -> bool {
-        let contended = found | CONTENDED;
-        if found == 0
-            || (found != contended
-                && self
-                    .word
-                    .compare_exchange(found, contended, Ordering::Relaxed, Ordering::Relaxed)
-                    .is_err())
-        {
-            return false;
-        }
-        let timeout = libc::timespec { tv_sec: 0, tv_nsec: LOOK_NS };
-        // SAFETY: a live word and a live timeout.
-        let status = unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                self.word.as_ptr(),
-                libc::FUTEX_WAIT,
-                contended,
-                &raw const timeout,
-            )
-        };
-        status == -1 && crate::errno::last() == libc::ETIMEDOUT && !crate::process::lives(found & !CONTENDED)
+        rule::give(&self.word, &Kernel);
     }
 
     /// For a child's copy of a private lock, whose holders stayed behind.
     pub fn reset(&self) {
         self.word.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Sleeps on words, and asks who lives.
+struct Kernel;
+
+impl rule::Sleeping<AtomicU32> for Kernel {
+    fn sleep(&self, word: &AtomicU32, expected: u32) -> bool {
+        let timeout = libc::timespec { tv_sec: 0, tv_nsec: LOOK_NS };
+        // SAFETY: a live word and a live timeout.
+        let status = unsafe {
+            let (word, timeout) = (word.as_ptr(), &raw const timeout);
+            libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, expected, timeout)
+        };
+        status == -1 && crate::errno::last() == libc::ETIMEDOUT
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        // SAFETY: a live word.
+        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+    }
+
+    fn lives(&self, thread: u32) -> bool {
+        crate::process::lives(thread)
+    }
+
+    #[inline(always)]
+    fn pause(&self) -> bool {
+        core::hint::spin_loop();
+        true
     }
 }
 

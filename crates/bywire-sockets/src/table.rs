@@ -6,6 +6,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use bywire_pairing::reason::Reason;
+use bywire_ring::hold as rule;
 use bywire_ring::stream::{SEGMENT_BYTES, Stream, Window};
 
 use crate::arena::{self, DESCRIPTORS, Hold, RECORDS, Record, SETS, Set, stage};
@@ -118,8 +119,7 @@ pub fn is_unpaired(fd: i32) -> bool {
 pub fn by_index(fd: i32, index: u32) -> Option<Socket> {
     let (family, own) = (arena::family()?, arena::own()?);
     let (record, hold) = (family.records.get(index as usize)?, own.holds.get(index as usize)?);
-    // SeqCst: pairs with the one in `release`: either we are counted, or see that nothing is held any more.
-    hold.users.fetch_add(1, Ordering::SeqCst);
+    rule::enter(&hold.users);
     Some(Socket { fd, index, record, hold })
 }
 
@@ -188,10 +188,9 @@ impl Socket {
 impl Drop for Socket {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.hold.users.fetch_sub(1, Ordering::SeqCst) == 1
-            && self.hold.descriptors.load(Ordering::SeqCst) == 0
-        {
+        if rule::leave(&self.hold.users, &self.hold.descriptors) {
             unmap(self.hold);
+            rule::cleared(&self.hold.users);
         }
     }
 }
@@ -255,15 +254,20 @@ pub fn track(fd: i32) {
             return;
         };
         // A call that is still under way in the last use of this place goes first.
-        if index == 0 || hold.users.load(Ordering::SeqCst) != 0 || is_inside(record) {
+        if index == 0 || hold.users.load(Ordering::Relaxed) != 0 || is_inside(record) {
             continue;
         }
+        // Acquire: pairs with the release stores in `Leaving::finish` and `life::end`, and with the one below.
         if record.used.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            if !rule::open(&hold.users, &hold.descriptors) {
+                // Release: pairs with the exchange above.
+                record.used.store(0, Ordering::Release);
+                continue;
+            }
             begin(record);
             if step > 0 {
                 family.next_record.store(index + 1, Ordering::Relaxed);
             }
-            hold.descriptors.store(1, Ordering::SeqCst);
             hold.offered.store(0, Ordering::Relaxed);
             enter(fd, SOCKET | index);
             return;
@@ -465,7 +469,7 @@ fn forget_locked(fd: i32) -> Option<Leaving> {
             enter(fd, 0);
             let hold = own.holds.get(index as usize)?;
             let mut is_last = false;
-            if hold.descriptors.fetch_sub(1, Ordering::SeqCst) == 1 {
+            if rule::close(&hold.descriptors) {
                 is_last = let_go(socket.record);
             }
             Some(Leaving { socket, is_last })

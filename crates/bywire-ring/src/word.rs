@@ -1,0 +1,47 @@
+//! Words that threads share: the processor's own, or those of a model that tries every interleaving.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// An atomic word of 32 bits.
+pub trait Word {
+    /// As the method of this name of [`AtomicU32`].
+    fn load(&self, order: Ordering) -> u32;
+    /// As the method of this name of [`AtomicU32`].
+    fn store(&self, value: u32, order: Ordering);
+    /// As the method of this name of [`AtomicU32`].
+    fn swap(&self, value: u32, order: Ordering) -> u32;
+    /// As the method of this name of [`AtomicU32`], wrapping.
+    fn fetch_add(&self, value: u32, order: Ordering) -> u32;
+    /// As the method of this name of [`AtomicU32`]; a failure is [`Ordering::Relaxed`].
+    ///
+    /// # Errors
+    /// What was found instead.
+    fn compare_exchange(&self, found: u32, value: u32, order: Ordering) -> Result<u32, u32>;
+}
+
+impl Word for AtomicU32 {
+    #[inline(always)]
+    fn load(&self, order: Ordering) -> u32 {
+        self.load(order)
+    }
+
+    #[inline(always)]
+    fn store(&self, value: u32, order: Ordering) {
+        self.store(value, order);
+    }
+
+    #[inline(always)]
+    fn swap(&self, value: u32, order: Ordering) -> u32 {
+        self.swap(value, order)
+    }
+
+    #[inline(always)]
+    fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+        self.fetch_add(value, order)
+    }
+
+    #[inline(always)]
+    fn compare_exchange(&self, found: u32, value: u32, order: Ordering) -> Result<u32, u32> {
+        self.compare_exchange(found, value, order, Ordering::Relaxed)
+    }
+}
