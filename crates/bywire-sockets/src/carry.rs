@@ -348,7 +348,7 @@ impl Connection {
         deadline_ns: Option<u64>,
         again: impl Fn() -> bool,
     ) -> Woken {
-        if spin::until(&again, deadline_ns) {
+        if spin::until(1, &again, deadline_ns) {
             return Woken::Look;
         }
         let expected = STREAM.arm(&self.own, &self.remote, sleep);

@@ -8,6 +8,7 @@ use core::cell::Cell;
 use core::sync::atomic::{Ordering, fence};
 
 use bywire_pairing::reason::Reason;
+use bywire_ring::list;
 use libc::epoll_event;
 
 use crate::arena::{self, ITEMS, Item, Set};
@@ -93,11 +94,13 @@ struct Place {
     set: &'static Set,
     /// The last look has left something that another thread would be told of.
     is_left: Cell<bool>,
+    /// How many registrations the last look has looked at.
+    looked_at: Cell<usize>,
 }
 
 impl Place {
     fn of(set_fd: i32, index: u32, set: &'static Set) -> Self {
-        Self { set_fd, index, set, is_left: Cell::new(false) }
+        Self { set_fd, index, set, is_left: Cell::new(false), looked_at: Cell::new(0) }
     }
 
     fn find(&self, socket: &Socket) -> Option<(u32, &'static Item)> {
@@ -241,12 +244,7 @@ impl Place {
         item.fd.store(socket.fd, Ordering::Relaxed);
         item.set.store(self.index, Ordering::Relaxed);
         socket.record.awaited.store(1, Ordering::Relaxed);
-        let first = &socket.record.items;
-        // Release: the item comes before; pairs with the load in `of_socket`.
-        let _ = first.fetch_update(Ordering::Release, Ordering::Relaxed, |next| {
-            item.next_of_record.store(next, Ordering::Relaxed);
-            Some(at)
-        });
+        list::put(&socket.record.items, at, &item.next_of_record);
     }
 
     /// Into the list that every look at the set goes through.
@@ -257,8 +255,7 @@ impl Place {
         item.seen_tail.store(STREAM.tail(&connection.remote), Ordering::Relaxed);
         item.seen_full.store(connection.record.full.load(Ordering::Relaxed), Ordering::Relaxed);
         item.seen_ended.store(0, Ordering::Relaxed);
-        item.next_of_set.store(self.set.carried.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.set.carried.store(at, Ordering::Release);
+        list::put(&self.set.carried, at, &item.next_of_set);
     }
 
     fn add_bell(&self) -> bool {
@@ -448,6 +445,7 @@ impl Wait<'_> {
         if left_ns != Some(0) {
             let deadline = left_ns.map(|left| kernel::now_ns().saturating_add(left));
             spin::until(
+                place.looked_at.get(),
                 || {
                     found = place.look(self.events, self.count);
                     found > 0
@@ -574,7 +572,8 @@ impl Place {
         }
         let _held = self.set.lock.hold();
         let (mut found, mut at, mut last) = (0, self.set.carried.load(Ordering::Acquire), 0);
-        for _ in 0..ITEMS {
+        for looked_at in 0..ITEMS {
+            self.looked_at.set(looked_at);
             let Some(item) = item(at) else { break };
             if found >= count {
                 self.is_left.set(self.is_left.get() || self.has_others() && self.is_any_ready(at));
@@ -590,7 +589,7 @@ impl Place {
                     self.is_left.set(true);
                 }
             }
-            (last, at) = (at, item.next_of_set.load(Ordering::Acquire));
+            (last, at) = (at, list::step(&item.next_of_set));
         }
         found
     }
@@ -603,7 +602,7 @@ impl Place {
             if is_item_ready(item) {
                 return true;
             }
-            at = item.next_of_set.load(Ordering::Acquire);
+            at = list::step(&item.next_of_set);
         }
         false
     }

@@ -12,6 +12,7 @@
 compile_error!("the preloaded library knows the calls of Linux on x86-64 only");
 
 mod account;
+mod allowance;
 mod arena;
 mod back;
 mod bell;

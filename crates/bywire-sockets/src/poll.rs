@@ -208,7 +208,7 @@ fn turn(asked: &mut [pollfd], files: &mut [pollfd], left_ns: Option<u64>, real: 
     let any = || files.iter().any(|file| look(file).0 != 0);
     let is_there = left_ns == Some(0) || {
         let deadline = left_ns.map(|left| kernel::now_ns().saturating_add(left));
-        spin::until(any, deadline) || any()
+        spin::until(files.len(), any, deadline) || any()
     };
     let watch = if is_there { None } else { Watch::take() };
     if let Some(watch) = &watch {

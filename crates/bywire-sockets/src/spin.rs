@@ -1,14 +1,19 @@
 //! Looking for a moment before sleeping: on a core of which this thread holds the token, and as long as that pays.
 //!
 //! A token is a time until which somebody looks on that core; whoever is killed with it has lost it soon. While it
-//! looks, a thread offers the core to others again and again. If another one has run, or the wait was in vain, it sleeps
-//! the next times without looking.
+//! looks, a thread offers the core to others again and again. If another one has run, it sleeps at once.
+//!
+//! On a core that others want, looking is dear: the scheduler takes whoever offers it the core for one that has had its
+//! turn, and lets all others have theirs, which takes milliseconds. That is found out by trying, and paid for: each thread
+//! has an [`Allowance`].
 
 use core::cell::Cell;
 use core::ffi::CStr;
+use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
+use crate::allowance::Allowance;
 use crate::{errno, kernel, real};
 
 /// Cores that have a token; on others nobody looks.
@@ -17,14 +22,14 @@ const CORES: usize = 512;
 const LOOK_NS: u64 = 30_000;
 /// A token that nobody has renewed for so long is free: a little more than it is renewed.
 const LEASE_NS: u64 = 50_000;
-/// Looks between two looks at the clock.
+/// Looks between two looks at the clock, of one that looks at so few things as one connection.
 const ROUND: u32 = 24;
 /// From here on the core is offered to others.
 const OFFER_NS: u64 = 2_000;
-/// Whoever was away for so long was not alone on its core.
+/// Whoever was away for so long has been interrupted, or was not alone on its core.
 const AWAY_NS: u64 = 4_000;
-/// As many waits at most are slept through after one that was looked for in vain.
-const REST_MAX: u32 = 64;
+/// Whoever was away for no longer, and then found what it waited for, has let its partner run on the same core.
+const HANDED_NS: u64 = 15_000;
 
 #[repr(C, align(64))]
 struct Core {
@@ -36,8 +41,9 @@ static IS_ALLOWED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     // Constant and without a destructor: nothing is allocated or registered for them.
-    static REST: Cell<u32> = const { Cell::new(0) };
-    static FAILURES: Cell<u32> = const { Cell::new(0) };
+    static ALLOWANCE: Cell<Allowance> = const { Cell::new(Allowance::new()) };
+    /// How often the kernel has given the core of this thread to others, when it was last asked.
+    static SWITCHES: Cell<i64> = const { Cell::new(0) };
 }
 
 /// Maps the tokens that all programs of one user share, in the file of this name.
@@ -75,32 +81,31 @@ fn token() -> Option<&'static Core> {
     if tokens.is_null() || core >= CORES { None } else { unsafe { tokens.add(core).as_ref() } }
 }
 
-/// Looks until `is_ready`, if that may be soon. `false`: it is time to sleep.
+/// Looks until `is_ready`, if that may be soon; each look is at so many things. `false`: it is time to sleep.
 #[inline]
-pub fn until(mut is_ready: impl FnMut() -> bool, deadline_ns: Option<u64>) -> bool {
+pub fn until(things: usize, mut is_ready: impl FnMut() -> bool, deadline_ns: Option<u64>) -> bool {
     if !IS_ALLOWED.load(Ordering::Relaxed) {
         return false;
     }
-    let rest = REST.get();
-    if rest > 0 {
-        REST.set(rest - 1);
-        return false;
-    }
-    let found = errno::keep(|| look(&mut is_ready, deadline_ns));
-    if found {
-        FAILURES.set(FAILURES.get() / 2);
-    } else {
-        let failures = (FAILURES.get() + 1).min(REST_MAX.ilog2());
-        FAILURES.set(failures);
-        REST.set(1 << failures);
-    }
+    let mut allowance = ALLOWANCE.get();
+    let found = !allowance.rests(kernel::now_ns) && {
+        let round = ROUND / (things.clamp(1, ROUND as usize) as u32);
+        errno::keep(|| look(round, &mut is_ready, deadline_ns, &mut allowance))
+    };
+    ALLOWANCE.set(allowance);
     found
 }
 
-fn look(is_ready: &mut dyn FnMut() -> bool, deadline_ns: Option<u64>) -> bool {
+fn look(
+    round: u32,
+    is_ready: &mut dyn FnMut() -> bool,
+    deadline_ns: Option<u64>,
+    allowance: &mut Allowance,
+) -> bool {
     // What is about to come needs no token and no clock.
-    for _ in 0..ROUND {
+    for _ in 0..round {
         if is_ready() {
+            allowance.save();
             return true;
         }
         core::hint::spin_loop();
@@ -118,28 +123,48 @@ fn look(is_ready: &mut dyn FnMut() -> bool, deadline_ns: Option<u64>) -> bool {
         return false;
     }
     let end = deadline_ns.unwrap_or(u64::MAX).min(start + LOOK_NS);
-    let mut before = start;
+    let (mut now, mut has_lost_core) = (start, false);
     let found = loop {
-        if (0..ROUND).any(|_| {
+        if (0..round).any(|_| {
             core::hint::spin_loop();
             is_ready()
         }) {
             break true;
         }
-        let mut now = kernel::now_ns();
-        let mut is_alone = now - before < AWAY_NS;
-        if is_alone && now - start > OFFER_NS {
+        let before = now;
+        now = kernel::now_ns();
+        let mut away = now - before >= AWAY_NS;
+        if !away && now - start > OFFER_NS {
             // SAFETY: no arguments.
             unsafe { libc::sched_yield() };
             let after = kernel::now_ns();
-            is_alone = after - now < AWAY_NS;
+            away = after - now >= AWAY_NS;
             now = after;
         }
-        if !is_alone || now >= end {
+        // An interruption by the machine itself is nobody's wish for the core.
+        has_lost_core = away && has_others_run();
+        if has_lost_core || now >= end {
             break is_ready();
         }
-        before = now;
     };
     token.until_ns.store(0, Ordering::Relaxed);
+    let lost_ns = now - start;
+    if found && (!has_lost_core || lost_ns < HANDED_NS) {
+        allowance.save();
+    } else {
+        allowance.lose(lost_ns, now);
+    }
     found
+}
+
+/// Has the kernel given this thread's core to another one since it was last asked?
+#[cold]
+fn has_others_run() -> bool {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: valid for writes; noughts are a value.
+    let count = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init().ru_nivcsw
+    };
+    SWITCHES.replace(count) != count
 }
