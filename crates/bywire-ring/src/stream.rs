@@ -175,6 +175,7 @@ impl Segment for Window {
 
     #[inline(always)]
     fn fence(&self) {
+        // SeqCst: pairs with the fence of the other end that the caller names.
         fence(Ordering::SeqCst);
     }
 
@@ -385,6 +386,7 @@ impl Stream {
 
     /// Stays in the kernel after all.
     pub fn abandon<S: Segment>(&self, own: &S) {
+        // Release: pairs with the acquire load in `course`.
         own.store(COURSE, KERNEL, Ordering::Release);
     }
 
@@ -473,11 +475,13 @@ impl Stream {
 
     /// The call of [`Self::enter`] is over.
     pub fn leave<S: Segment>(&self, own: &S) {
+        // Release: pairs with the acquire load in `readers`; what the call has taken is counted before.
         own.add(READERS, u64::MAX, Ordering::Release);
     }
 
     /// How many calls of this end are in the kernel.
     pub fn readers<S: Segment>(&self, own: &S) -> u64 {
+        // Acquire: pairs with the release addition in `leave`.
         own.load(READERS, Ordering::Acquire) & !PREPARED
     }
 
@@ -635,7 +639,8 @@ impl Stream {
     /// Is everything read that was written for this end, in rings that nobody wants to leave?
     #[inline(always)]
     pub fn is_at_rest<S: Segment>(&self, own: &S, remote: &S) -> bool {
-        // Acquire: as in `available` and `flags`, for whoever goes on from here.
+        // Acquire, all of them: pair with the release stores in `publish`, `cut`, `back` and `raise`, for whoever goes on from
+        // here.
         remote.load(TAIL, Ordering::Acquire) == own.load(HEAD, Ordering::Relaxed)
             && remote.load(COURSE, Ordering::Acquire) == RING
             && own.load(COURSE, Ordering::Acquire) == RING

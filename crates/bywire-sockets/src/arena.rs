@@ -257,6 +257,8 @@ pub fn found() {
     if family.is_null() || own.is_null() {
         return;
     }
+    // Release, both: pair with nothing but the start of threads, which comes later; a handler of the loader's may
+    // look before.
     FAMILY.store(family.cast(), Ordering::Release);
     OWN.store(own.cast(), Ordering::Release);
 }
@@ -272,7 +274,8 @@ pub fn family() -> Option<&'static Family> {
 /// What this process has.
 #[inline(always)]
 pub fn own() -> Option<&'static Own> {
-    // SAFETY: as above.
+    // SAFETY: null, or a mapping of this size that stays; noughts are a value of every field, all of which are
+    // atomics or locks.
     unsafe { OWN.load(Ordering::Relaxed).as_ref() }
 }
 

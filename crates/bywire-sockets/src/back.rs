@@ -201,7 +201,7 @@ impl Connection {
         match STREAM.unread_by_peer(&self.own, &self.remote) {
             Err(Corrupt) => self.break_off(),
             // The kernel takes nothing behind the end that it has been told: they stay where they are.
-            Ok(1..) if self.record.ended.load(Ordering::Acquire) & SHUT_SENDING != 0 => {}
+            Ok(1..) if self.record.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0 => {}
             Ok(unread) => self.owe(STREAM.tail(&self.own).wrapping_sub(unread as u64)),
         }
     }
@@ -211,7 +211,7 @@ impl Connection {
     pub fn end_ring(&self) {
         let tail = STREAM.tail(&self.own);
         let unread = STREAM.unread_by_peer(&self.own, &self.remote).unwrap_or(0);
-        let is_shut = self.record.ended.load(Ordering::Acquire) & SHUT_SENDING != 0;
+        let is_shut = self.record.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0;
         if unread == 0 || is_shut || self.peer_is_gone() || !kernel::has_room(self.fd, unread) {
             STREAM.back(&self.own, tail);
             return;
@@ -277,6 +277,8 @@ impl Connection {
             let sent = self.send_owed(tail.wrapping_sub(owed.into()), owed as usize);
             match sent {
                 1.. => {
+                    // SeqCst: pairs with the loads in `offer::accounts_agree` and `send::give_the_last`, of who found
+                    // nobody inside.
                     self.record.sent.fetch_add(sent as u64, Ordering::SeqCst);
                     self.record.owed.store(owed - sent as u32, Ordering::Release);
                 }
@@ -308,6 +310,7 @@ impl Connection {
     /// Nothing is owed any more: what was waiting for that is done.
     fn paid(&self) {
         self.unguard();
+        // AcqRel: pairs with the release store in `life`; of two that find all paid, one shuts.
         if self.record.shuts.swap(0, Ordering::AcqRel) != 0 {
             // SAFETY: no pointers.
             errno::keep(|| unsafe { real::shutdown(self.fd, libc::SHUT_WR) });

@@ -52,6 +52,7 @@ static ADOPTING: Lock = Lock::new();
 
 /// This family's bell and page, made when first asked for.
 pub fn own() -> Option<(i32, i32)> {
+    // Acquire, both: pair with the release stores below, behind which the page is mapped.
     let (bell, page) = (BELL.load(Ordering::Acquire), PAGE_FILE.load(Ordering::Acquire));
     if bell >= 0 && page >= 0 {
         return is_bell(bell).then_some((bell, page));
@@ -73,6 +74,7 @@ pub fn own() -> Option<(i32, i32)> {
     let bell = conceal(bell);
     let (file, address) = sealed(PAGE_BYTES)?;
     let file = conceal(file);
+    // Release, as the next two: pairs with the acquire load in `page`; the page is mapped before.
     PAGE.store(address, Ordering::Release);
     PAGE_FILE.store(file, Ordering::Release);
     BELL.store(bell, Ordering::Release);
@@ -99,7 +101,7 @@ pub fn conceal(fd: i32) -> i32 {
         table::hide(fd);
         return fd;
     }
-    // SAFETY: as above; nobody else knows the number.
+    // SAFETY: a descriptor of ours, of which nobody else knows the number.
     unsafe { real::close(fd) };
     table::hide(moved);
     moved
@@ -189,7 +191,7 @@ pub fn taken() {
 /// Wakes the program at the other end, if it sleeps. What it is to find was published before, with a fence behind it.
 pub fn ring(index: u32) {
     let Some(peer) = peer(index) else { return };
-    let base = peer.page.load(Ordering::Acquire);
+    let base = peer.page.load(Ordering::Relaxed);
     if base.is_null() {
         return;
     }
@@ -197,7 +199,7 @@ pub fn ring(index: u32) {
     let page = unsafe { Window::new(base.cast(), PAGE_BYTES) };
     // Relaxed, as below: who reads an older value rings once more for nothing.
     let Some(rung) = rule::must_ring(&page, peer.rung.load(Ordering::Relaxed)) else { return };
-    let bell = peer.bell.load(Ordering::Acquire);
+    let bell = peer.bell.load(Ordering::Relaxed);
     if peer.is_foreign.load(Ordering::Relaxed) == 0 {
         strike(bell);
     } else {
@@ -208,6 +210,7 @@ pub fn ring(index: u32) {
 
 /// Wakes every sleeper of our own family, for sets that others watch.
 pub fn ring_own() {
+    // Acquire, both: pair with the release stores below, behind which the page is mapped.
     strike(BELL.load(Ordering::Acquire));
 }
 
@@ -235,6 +238,7 @@ fn is_foreign_bell(fd: i32) -> bool {
 
 /// A bell of our own for programs of some other user, which is the callee's from here on.
 pub fn also(name: u64, fd: i32) {
+    // Acquire: pairs with the release store in `also`; so many bells are in their places.
     let at = FOREIGN_COUNT.load(Ordering::Acquire);
     let place = FOREIGN.get(at).zip(FOREIGN_NAMES.get(at));
     let Some((place, known)) = place.filter(|_| is_foreign_bell(fd)) else {
@@ -250,12 +254,14 @@ pub fn also(name: u64, fd: i32) {
 
 /// Have we this bell?
 pub fn hears(name: u64) -> bool {
+    // Acquire: pairs with the release store in `also`; so many bells are in their places.
     let count = FOREIGN_COUNT.load(Ordering::Acquire);
     FOREIGN_NAMES.iter().take(count).any(|known| known.load(Ordering::Relaxed) == name)
 }
 
 /// Puts the bells of the other kind into a set.
 pub fn add_foreign_to(set: i32) -> bool {
+    // Acquire: pairs with the release store in `also`; so many bells are in their places.
     let count = FOREIGN_COUNT.load(Ordering::Acquire);
     FOREIGN.iter().take(count).all(|bell| {
         let bell = bell.load(Ordering::Relaxed);
@@ -307,7 +313,7 @@ impl Watch {
     /// One from the pool, or a new one.
     pub fn take() -> Option<Self> {
         for place in &SETS {
-            let fd = place.swap(-1, Ordering::AcqRel);
+            let fd = place.swap(-1, Ordering::Relaxed);
             if fd >= 0 {
                 let found = Self { fd };
                 // One that has come since may be missing.
@@ -338,7 +344,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         for place in &SETS {
-            if place.compare_exchange(-1, self.fd, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            if place.compare_exchange(-1, self.fd, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 return;
             }
         }
@@ -356,7 +362,7 @@ pub fn discard(fd: i32) {
 /// A child's sets of its own: those that it has inherited are its parent's, edge by edge.
 pub fn after_fork_in_child() {
     for place in &SETS {
-        let fd = place.swap(-1, Ordering::AcqRel);
+        let fd = place.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
             discard(fd);
         }
@@ -367,11 +373,11 @@ pub fn after_fork_in_child() {
 /// The library's own descriptor `old` now has the number `new`.
 pub fn renumber(old: i32, new: i32) {
     for place in [&BELL, &PAGE_FILE].into_iter().chain(&SETS).chain(&FOREIGN) {
-        let _ = place.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = place.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
     }
     if let Some(own) = arena::own() {
         for peer in &own.peers {
-            let _ = peer.bell.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
+            let _ = peer.bell.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 }
@@ -393,10 +399,10 @@ pub fn adopt(number: u32, is_foreign: bool, bell: i32, page: i32) -> Option<u32>
     let index = peers.iter().skip(1).position(known);
     if let Some(index) = index {
         close_both(bell, page);
-        peers.get(index + 1)?.references.fetch_add(1, Ordering::AcqRel);
+        peers.get(index + 1)?.references.fetch_add(1, Ordering::Relaxed);
         return Some(index as u32 + 1);
     }
-    let free = peers.iter().skip(1).position(|peer| peer.references.load(Ordering::Acquire) == 0);
+    let free = peers.iter().skip(1).position(|peer| peer.references.load(Ordering::Relaxed) == 0);
     let index = free.map_or(PEERS, |index| index + 1);
     let Some(peer) = peers.get(index) else {
         close_both(bell, page);
@@ -412,10 +418,10 @@ pub fn adopt(number: u32, is_foreign: bool, bell: i32, page: i32) -> Option<u32>
     unsafe { real::close(page) };
     peer.number.store(number, Ordering::Relaxed);
     peer.is_foreign.store(is_foreign.into(), Ordering::Relaxed);
-    peer.bell.store(conceal(bell), Ordering::Release);
-    peer.page.store(address.cast(), Ordering::Release);
+    peer.bell.store(conceal(bell), Ordering::Relaxed);
+    peer.page.store(address.cast(), Ordering::Relaxed);
     peer.rung.store(0, Ordering::Relaxed);
-    peer.references.store(1, Ordering::Release);
+    peer.references.store(1, Ordering::Relaxed);
     Some(index as u32)
 }
 
@@ -432,17 +438,17 @@ pub fn release(index: u32) {
     let Some(peer) = peer(index) else { return };
     let _held = ADOPTING.hold();
     if peer.references.load(Ordering::Relaxed) == 1 {
-        let bell = peer.bell.swap(-1, Ordering::AcqRel);
+        let bell = peer.bell.swap(-1, Ordering::Relaxed);
         let is_foreign = peer.is_foreign.load(Ordering::Relaxed) != 0;
         let is_ours = if is_foreign { is_foreign_bell(bell) } else { is_bell(bell) };
         if is_ours && table::meaning(bell) == table::Meaning::Hidden {
             discard(bell);
         }
-        let page = peer.page.swap(ptr::null_mut(), Ordering::AcqRel);
+        let page = peer.page.swap(ptr::null_mut(), Ordering::Relaxed);
         if !page.is_null() {
             // SAFETY: mapped by `adopt` with this length; nobody refers to it any more.
             unsafe { libc::munmap(page.cast(), PAGE_BYTES) };
         }
     }
-    peer.references.fetch_sub(1, Ordering::AcqRel);
+    peer.references.fetch_sub(1, Ordering::Relaxed);
 }

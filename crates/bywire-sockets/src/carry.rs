@@ -89,28 +89,29 @@ impl Connection {
             Course::Kernel => return Ok(Source::Kernel),
             // A writer that was killed on its way leaves it so; nothing comes behind the kernel's end.
             Course::Pending
-                if self.record.ended.load(Ordering::Acquire) & (FINISHED | HUNG_UP | FAILED) != 0 =>
+                if self.record.ended.load(Ordering::Relaxed) & (FINISHED | HUNG_UP | FAILED) != 0 =>
             {
                 return Ok(Source::KernelUntil(u64::MAX));
             }
             // Nobody ends the ring of a writer that was killed while it did: what is there is there.
             Course::Ending
-                if self.record.ended.load(Ordering::Acquire) & (FINISHED | HUNG_UP | FAILED) == 0 =>
+                if self.record.ended.load(Ordering::Relaxed) & (FINISHED | HUNG_UP | FAILED) == 0 =>
             {
                 return Ok(Source::Moment);
             }
             Course::Pending => return Ok(Source::Moment),
             Course::Ring | Course::Ending | Course::Back(_) => {}
         }
-        if self.record.drained.load(Ordering::Acquire) == 0 {
+        if self.record.drained.load(Ordering::Relaxed) == 0 {
             // A call that sleeps in the kernel is woken by the last bytes there: nobody takes them from it.
             if self.kernel_readers() != 0 {
                 return Ok(Source::Moment);
             }
             let cut = STREAM.cut_offset(&self.remote);
+            // SeqCst: pairs with the addition in `receive::count`, of calls that have left: nobody is in the kernel.
             let received = self.record.received.load(Ordering::SeqCst);
             match cut.checked_sub(received) {
-                Some(0) => self.record.drained.store(1, Ordering::Release),
+                Some(0) => self.record.drained.store(1, Ordering::Relaxed),
                 Some(left) => return Ok(Source::KernelUntil(left)),
                 None => return Err(Corrupt),
             }
@@ -137,7 +138,7 @@ impl Connection {
         self.ask_kernel();
         errno::keep(|| {
             for sleeper in &self.record.sleepers {
-                let thread = sleeper.load(Ordering::Acquire);
+                let thread = sleeper.load(Ordering::Relaxed);
                 if thread != 0 && !process::lives(thread) {
                     self.leave_kernel(thread);
                 }
@@ -165,7 +166,7 @@ impl Connection {
         self.record
             .sleepers
             .iter()
-            .any(|sleeper| sleeper.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+            .any(|sleeper| sleeper.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok())
     }
 
     /// What the kernel has while the writer changes over lies before the cut, and is anybody's if nobody sleeps for it.
@@ -177,7 +178,7 @@ impl Connection {
     fn has_asked_back(&self) -> bool {
         STREAM.flags(&self.own) & ASKS_BACK != 0
             && STREAM.flags(&self.remote) & HALF == 0
-            && self.record.ended.load(Ordering::Acquire) & (FINISHED | HUNG_UP | FAILED) == 0
+            && self.record.ended.load(Ordering::Relaxed) & (FINISHED | HUNG_UP | FAILED) == 0
     }
 
     /// May the stream have ended? Its end is told, but for that of a killed peer, which has to be looked for.
@@ -209,6 +210,7 @@ impl Connection {
     }
 
     fn kernel_readers(&self) -> u64 {
+        // SeqCst: pairs with the addition and the subtraction in `table::Inside`.
         STREAM.readers(&self.own) + u64::from(self.record.kernel_readers.load(Ordering::SeqCst))
     }
 
@@ -218,14 +220,14 @@ impl Connection {
         if self.record.never.load(Ordering::Relaxed) != 0 {
             return kernel::is_nonblocking(self.fd);
         }
-        match self.record.waits.load(Ordering::Acquire) {
+        match self.record.waits.load(Ordering::Relaxed) {
             0 => {
                 let found = kernel::is_nonblocking(self.fd);
                 // Not over what a call that changes it has said meanwhile.
                 let _ = self.record.waits.compare_exchange(
                     0,
                     1 + u8::from(found),
-                    Ordering::AcqRel,
+                    Ordering::Relaxed,
                     Ordering::Relaxed,
                 );
                 found
@@ -237,12 +239,12 @@ impl Connection {
     /// When a call that begins to wait now ends by the socket's own time-out, `SO_RCVTIMEO` or `SO_SNDTIMEO`.
     pub fn deadline(&self, name: i32) -> Option<u64> {
         let place = self.record.patience.get(usize::from(name == libc::SO_SNDTIMEO))?;
-        if place.load(Ordering::Acquire) == 1 && self.record.never.load(Ordering::Relaxed) == 0 {
+        if place.load(Ordering::Relaxed) == 1 && self.record.never.load(Ordering::Relaxed) == 0 {
             return None;
         }
         let found = kernel::patience(self.fd, name);
         if found.is_none() {
-            let _ = place.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
+            let _ = place.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
         }
         found.map(|patience| kernel::now_ns().saturating_add(patience))
     }
@@ -257,6 +259,7 @@ impl Connection {
             strike(self.own.event_address());
         }
         if wake.bell {
+            // Acquire: pairs with the release store in `offer::answered`; the peer's page is mapped before.
             bell::ring(self.hold.peer.load(Ordering::Acquire));
         }
     }
@@ -335,7 +338,7 @@ impl Connection {
         let pairs = [(libc::POLLRDHUP, FINISHED), (libc::POLLHUP, HUNG_UP), (libc::POLLERR, FAILED)];
         for (bit, kept) in pairs {
             if found & bit != 0 && self.record.ended.load(Ordering::Relaxed) & kept == 0 {
-                self.record.ended.fetch_or(kept, Ordering::AcqRel);
+                self.record.ended.fetch_or(kept, Ordering::Relaxed);
             }
         }
     }
@@ -399,7 +402,7 @@ impl Connection {
         let next = if is_programs { linger::PROGRAMS } else { linger::OURS };
         let lingers = &self.record.lingers;
         let is_changed =
-            lingers.compare_exchange(linger::UNSET, next, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            lingers.compare_exchange(linger::UNSET, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if is_changed && !is_programs {
             kernel::linger(self.fd, Some(0));
         }
@@ -408,7 +411,7 @@ impl Connection {
     /// Its end is TCP's again.
     pub fn unguard(&self) {
         let lingers = &self.record.lingers;
-        if lingers.compare_exchange(linger::OURS, linger::UNSET, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        if lingers.compare_exchange(linger::OURS, linger::UNSET, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
             kernel::linger(self.fd, None);
         }
@@ -458,7 +461,7 @@ impl Connection {
 
     /// The peer broke the rules: the connection is reset, and nothing else is harmed.
     pub fn break_off(&self) {
-        self.record.broken.store(1, Ordering::Release);
+        self.record.broken.store(1, Ordering::Relaxed);
         kernel::linger(self.fd, Some(0));
         let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
         // SAFETY: a live address; AF_UNSPEC resets a TCP connection and leaves the descriptor.
@@ -468,7 +471,7 @@ impl Connection {
 
     /// Was it broken off?
     pub fn is_broken(&self) -> bool {
-        self.record.broken.load(Ordering::Acquire) != 0
+        self.record.broken.load(Ordering::Relaxed) != 0
     }
 }
 

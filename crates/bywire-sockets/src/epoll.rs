@@ -147,6 +147,7 @@ impl Place {
         };
         if status != 0 {
             if operation == libc::EPOLL_CTL_ADD {
+                // Release: pairs with the exchange in `items::claim`.
                 item.set.store(0, Ordering::Release);
             }
             return status;
@@ -193,6 +194,7 @@ impl Place {
         if status != 0 {
             item.generation.store(before, Ordering::Relaxed);
             if known.is_none() {
+                // Release: pairs with the exchange in `items::claim`.
                 item.set.store(0, Ordering::Release);
             }
             return status;
@@ -259,11 +261,11 @@ impl Place {
     }
 
     fn add_bell(&self) -> bool {
-        if self.set.belled.load(Ordering::Acquire) == 0 && bell::add_to(self.set_fd) {
-            self.set.belled.store(1, Ordering::Release);
+        if self.set.belled.load(Ordering::Relaxed) == 0 && bell::add_to(self.set_fd) {
+            self.set.belled.store(1, Ordering::Relaxed);
         }
         // Which of the other kind there are differs from process to process.
-        self.set.belled.load(Ordering::Acquire) != 0 && bell::add_foreign_to(self.set_fd)
+        self.set.belled.load(Ordering::Relaxed) != 0 && bell::add_foreign_to(self.set_fd)
     }
 
     fn remove(&self, socket: &Socket, at: u32, item: &Item) {
@@ -283,7 +285,7 @@ pub fn make_ready(socket: &Socket) -> bool {
         let index = item.set.load(Ordering::Relaxed);
         arena::family()
             .and_then(|family| family.sets.get(index as usize))
-            .is_some_and(|set| set.nested.load(Ordering::Acquire) == 0)
+            .is_some_and(|set| set.nested.load(Ordering::Relaxed) == 0)
     });
     if !is_simple {
         socket.stay(Reason::Epoll);
@@ -530,7 +532,7 @@ impl Place {
                         event.u64 = item.data.load(Ordering::Relaxed);
                     }
                     Some(item) => {
-                        item.heard.fetch_or(event.events, Ordering::AcqRel);
+                        item.heard.fetch_or(event.events, Ordering::Relaxed);
                         continue;
                     }
                     // It was told of a registration that has been replaced or removed since.
@@ -562,11 +564,12 @@ impl Place {
     /// Would anybody else hear of what is left?
     fn has_others(&self) -> bool {
         // Relaxed: who has looked before this thread is counted, by the set's lock; who looks after it finds what is left.
-        self.set.sleepers.load(Ordering::Relaxed) != 0 || self.set.nested.load(Ordering::Acquire) != 0
+        self.set.sleepers.load(Ordering::Relaxed) != 0 || self.set.nested.load(Ordering::Relaxed) != 0
     }
 
     /// Reports carried connections that are ready.
     fn look(&self, events: *mut epoll_event, count: i32) -> i32 {
+        // Acquire: pairs with the release exchange in `list::put`.
         if self.set.carried.load(Ordering::Acquire) == 0 {
             return 0;
         }
@@ -620,6 +623,7 @@ impl Place {
         if let Some(end) = item(end) {
             split.next_of_set.store(0, Ordering::Relaxed);
             end.next_of_set.store(head, Ordering::Relaxed);
+            // Release: pairs with the acquire loads of the list's first; the links are changed before.
             self.set.carried.store(first, Ordering::Release);
         }
     }
@@ -627,11 +631,11 @@ impl Place {
     fn event_of(&self, at: u32, item: &Item) -> Option<epoll_event> {
         let record = item.record.load(Ordering::Relaxed);
         let connection = table::by_index(item.fd.load(Ordering::Relaxed), record)?.mapped().ok()?;
-        let is_unheard = item.heard.load(Ordering::Acquire) == 0;
+        let is_unheard = item.heard.load(Ordering::Relaxed) == 0;
         if is_unheard && item.settled.load(Ordering::Relaxed) != 0 && connection.is_at_rest() {
             return None;
         }
-        let heard = if is_unheard { 0 } else { item.heard.swap(0, Ordering::AcqRel) };
+        let heard = if is_unheard { 0 } else { item.heard.swap(0, Ordering::Relaxed) };
         if heard != 0 {
             connection.heard(heard as i16);
         }
@@ -640,7 +644,7 @@ impl Place {
         }
         let wanted = item.events.load(Ordering::Relaxed);
         let tail = STREAM.tail(&connection.remote);
-        let full = connection.record.full.load(Ordering::Acquire);
+        let full = connection.record.full.load(Ordering::Relaxed);
         let ready = connection.ready(wanted & !(EDGE | ONCE));
         ask_again(self.set_fd, &connection, at, item);
         let mut bits = ready.bits & (wanted | ALWAYS);
@@ -650,7 +654,7 @@ impl Place {
         if elsewhere != 0 && (bits | heard & elsewhere) != 0 {
             bits |= u32::from(kernel::ready(connection.fd, elsewhere as i16) as u16) & (wanted | ALWAYS);
         }
-        let ended = connection.record.ended.load(Ordering::Acquire);
+        let ended = connection.record.ended.load(Ordering::Relaxed);
         let is_due = match wanted & EDGE {
             0 => bits != 0,
             _ => Look { bits, heard, tail, full, ended }.take_news(item),
@@ -713,6 +717,7 @@ pub fn is_ready(index: u32) -> bool {
 
 /// The same, without the sets within it.
 pub fn has_ready(index: u32, set: &'static Set) -> bool {
+    // Acquire: pairs with the release exchange in `list::put`.
     if set.carried.load(Ordering::Acquire) == 0 {
         return false;
     }
@@ -728,9 +733,9 @@ fn is_item_ready(item: &Item) -> bool {
         return false;
     }
     let wanted = item.events.load(Ordering::Relaxed);
-    let heard = item.heard.load(Ordering::Acquire) & (wanted | ALWAYS);
-    let (tail, full) = (STREAM.tail(&connection.remote), connection.record.full.load(Ordering::Acquire));
+    let heard = item.heard.load(Ordering::Relaxed) & (wanted | ALWAYS);
+    let (tail, full) = (STREAM.tail(&connection.remote), connection.record.full.load(Ordering::Relaxed));
     let bits = connection.ready(wanted & !(EDGE | ONCE)).bits & (wanted | ALWAYS) | heard;
-    let ended = connection.record.ended.load(Ordering::Acquire);
+    let ended = connection.record.ended.load(Ordering::Relaxed);
     bits != 0 && (wanted & EDGE == 0 || Look { bits, heard, tail, full, ended }.is_news(item))
 }

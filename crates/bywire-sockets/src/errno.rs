@@ -10,7 +10,7 @@ pub fn last() -> c_int {
 
 /// Sets it.
 pub fn set(number: c_int) {
-    // SAFETY: as above.
+    // SAFETY: the C library's address of this thread's own variable.
     unsafe { *libc::__errno_location() = number }
 }
 

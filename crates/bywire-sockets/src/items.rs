@@ -35,6 +35,7 @@ pub fn free(set: &Set, at: u32, item: &Item) {
     if item.listed.swap(0, Ordering::Relaxed) != 0 {
         list::take_out(&set.carried, at, ITEMS, |at| self::item(at).map(|item| &item.next_of_set));
     }
+    // Release: pairs with the exchange in `claim`.
     item.set.store(0, Ordering::Release);
 }
 
@@ -56,6 +57,8 @@ pub fn claim(socket: &Socket) -> Option<(u32, &'static Item)> {
     let spare = (0..256).map(|step| RECORDS as u32 + start.wrapping_add(step) % SPARE);
     for (step, at) in core::iter::once(socket.index).chain(spare).enumerate() {
         let Some(found) = item(at) else { continue };
+        // AcqRel: pairs with the release stores of 0, and with the acquire load in `named`, which finds none in a
+        // place that is being made ready.
         if found.set.compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             if step > 0 {
                 family.next_item.store(start.wrapping_add(step as u32), Ordering::Relaxed);
@@ -80,7 +83,7 @@ pub fn arm(item: &Item, event: &epoll_event, fresh: u8) {
     item.spent.store(0, Ordering::Relaxed);
     item.heard.store(0, Ordering::Relaxed);
     item.settled.store(0, Ordering::Relaxed);
-    item.fresh.store(fresh, Ordering::Release);
+    item.fresh.store(fresh, Ordering::Relaxed);
 }
 
 /// What the kernel is to report for an item, in this use of it.
@@ -92,6 +95,7 @@ pub fn name(at: u32, item: &Item) -> u64 {
 /// The item of this name in a set, if the name is still its own. Called with the set's lock held.
 pub fn named(data: u64, set: u32) -> Option<&'static Item> {
     let at = (data % (1 << INDEX_BITS)) as u32;
+    // Acquire: pairs with the exchange in `claim`.
     item(at).filter(|item| item.set.load(Ordering::Acquire) == set && name(at, item) == data)
 }
 

@@ -30,7 +30,7 @@ pub fn may_file_have(length_bytes: u64) -> bool {
 /// How long a file is.
 pub fn length_bytes(fd: i32) -> Option<u64> {
     let mut found = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: as above.
+    // SAFETY: valid for writes; noughts are a value.
     unsafe { (libc::fstat(fd, found.as_mut_ptr()) == 0).then(|| found.assume_init().st_size as u64) }
 }
 

@@ -57,7 +57,7 @@ static BEGIN: extern "C" fn() = {
 };
 
 /// Runs when the program ends in order.
-// SAFETY: as above.
+// SAFETY: the section holds addresses of functions of this type.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = {

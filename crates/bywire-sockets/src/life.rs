@@ -152,6 +152,7 @@ fn mark() {
         if page == libc::MAP_FAILED || libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) != 0 {
             return;
         }
+        // Release: pairs with the acquire loads of the mark; its page is mapped before.
         MARK.store(page.cast(), Ordering::Release);
     }
     set_mark();
@@ -159,6 +160,7 @@ fn mark() {
 
 fn set_mark() {
     // SAFETY: null, or a page that stays.
+    // Acquire: pairs with the release store where the page is mapped.
     if let Some(mark) = unsafe { MARK.load(Ordering::Acquire).as_ref() } {
         mark.store(1, Ordering::Relaxed);
     }
@@ -166,7 +168,8 @@ fn set_mark() {
 
 /// A process that came from a raw system call counts as forked as soon as it closes something.
 fn notice_fork() {
-    // SAFETY: as above.
+    // SAFETY: null, or a page that stays.
+    // Acquire: pairs with the release store where the page is mapped.
     if unsafe { MARK.load(Ordering::Acquire).as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) != 0)
     {
         return;
@@ -234,6 +237,7 @@ fn keep_for_waiters(fd: i32) {
         let kept = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, bell::first_high() as usize) };
         if kept >= 0 {
             table::duplicate(fd, kept);
+            // SeqCst, this and the load that follows: pair with the subtraction in `table::Waiting`.
             hold.kept.store(kept + 1, Ordering::SeqCst);
             connection.wake_own();
             if hold.waiters.load(Ordering::SeqCst) == 0 {
@@ -245,6 +249,7 @@ fn keep_for_waiters(fd: i32) {
 
 /// Nobody waits any more.
 pub fn close_kept(hold: &Hold) {
+    // SeqCst: pairs with the store in `keep_for_waiters`; of two that close it, one does.
     let kept = hold.kept.swap(0, Ordering::SeqCst) - 1;
     if kept >= 0 {
         // SAFETY: a descriptor that calls of ours alone know.
@@ -265,6 +270,7 @@ pub fn departing(fd: i32) -> Option<Leaving> {
     {
         if leaving.is_last {
             connection.take_leave();
+        // SeqCst: pairs with the additions in `table::duplicate` and `hold::close`.
         } else if leaving.hold.descriptors.load(Ordering::SeqCst) == 0 {
             // A process that was killed still counts, so this may be the last one after all.
             connection.unguard();
@@ -277,6 +283,7 @@ pub fn departing(fd: i32) -> Option<Leaving> {
 pub fn departed(leaving: Option<Leaving>) {
     let Some(leaving) = leaving else { return };
     if leaving.is_last
+        // Acquire: pairs with the release store in `offer::answered`.
         && !leaving.hold.remote.load(Ordering::Acquire).is_null()
         && let Some(Ok(connection)) = table::by_index(-1, leaving.index).map(Socket::mapped)
     {
@@ -371,19 +378,19 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
             if status == 0 {
                 let bits =
                     if ends_receiving { SHUT } else { 0 } | if ends_sending { SHUT_SENDING } else { 0 };
-                plain.record.ended.fetch_or(bits, Ordering::AcqRel);
+                plain.record.ended.fetch_or(bits, Ordering::Relaxed);
             }
             return status;
         }
     };
     connection.serve();
     if ends_receiving {
-        connection.record.ended.fetch_or(SHUT, Ordering::AcqRel);
+        connection.record.ended.fetch_or(SHUT, Ordering::Relaxed);
     }
     if ends_sending {
         connection.end_before_the_kernels(false);
         let _held = connection.record.sending.hold();
-        let before = connection.record.ended.fetch_or(SHUT_SENDING, Ordering::AcqRel);
+        let before = connection.record.ended.fetch_or(SHUT_SENDING, Ordering::Relaxed);
         // Whoever still receives has half a connection; a killed one is then to be a reset, as nothing else
         // would tell its peer, who goes on sending.
         if before & (SHUT | SHUT_SENDING) == 0 && how == libc::SHUT_WR {
@@ -395,7 +402,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
         }
     }
     // What comes from now on is answered by a reset, as by an end that is closed.
-    if connection.record.ended.load(Ordering::Acquire) & (SHUT | SHUT_SENDING) == SHUT | SHUT_SENDING {
+    if connection.record.ended.load(Ordering::Relaxed) & (SHUT | SHUT_SENDING) == SHUT | SHUT_SENDING {
         STREAM.raise(&connection.own, LEAVING);
     }
     let status =
@@ -410,6 +417,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
 
 /// The kernel is told the end of what we send when it has all of it.
 fn shut_later(connection: &Connection, ends_receiving: bool) -> i32 {
+    // Release: pairs with the swap in `Connection::paid`; what is owed is noted before.
     connection.record.shuts.store(1, Ordering::Release);
     // SAFETY: no pointers.
     let status = if ends_receiving { unsafe { real::shutdown(connection.fd, libc::SHUT_RD) } } else { 0 };
@@ -427,6 +435,7 @@ pub fn before_replacement() {
 
 /// Another program will close this one, in order, where nobody is to see it.
 fn leave_to_kernel(socket: &Socket, fd: i32) {
+    // Acquire: pairs with the changes of the count in `table::before_fork` and `table::let_go`.
     if is_inherited(fd) || socket.record.processes.load(Ordering::Acquire) != 1 {
         return;
     }
@@ -469,6 +478,7 @@ pub fn end() {
     let tally = offer::tally();
     table::each_held(|socket, fd| {
         let is_last =
+            // Acquire: pairs with the changes of the count in `table::before_fork` and `table::let_go`.
             socket.record.processes.load(Ordering::Acquire) == 1 || table::forget_dead(socket.record) == 1;
         if is_last && let Some(Ok(connection)) = table::by_index(fd, socket.index).map(Socket::carried) {
             connection.take_leave();
@@ -480,6 +490,7 @@ pub fn end() {
         }
         table::let_go(socket.record);
         // Nobody else is in the middle of something: it may be used again.
+        // SeqCst: pairs with the additions and exchanges of `hold::enter` and `hold::leave`.
         if is_last && socket.hold.users.load(Ordering::SeqCst) == 1 {
             socket.record.used.store(0, Ordering::Release);
         }

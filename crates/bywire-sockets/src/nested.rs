@@ -17,7 +17,7 @@ const DEPTH_MAX: u32 = 6;
 pub fn add(outer_fd: i32, inner: u32) {
     let Some(family) = arena::family() else { return };
     let Some(found) = family.sets.get(inner as usize) else { return };
-    found.nested.store(1, Ordering::Release);
+    found.nested.store(1, Ordering::Relaxed);
     let Some((index, outer)) = table::set(outer_fd) else { return };
     // Relaxed, all of them: the kernel orders them before whatever the outer set is asked, as it adds the inner one after.
     let _ = found.outer.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |known| {

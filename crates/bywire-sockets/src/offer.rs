@@ -51,6 +51,7 @@ pub fn configure(path: &[u8], calls_min: Option<u32>) {
         word.iter_mut().zip(bytes).for_each(|(target, byte)| *target = *byte);
         place.store(u32::from_ne_bytes(word), Ordering::Relaxed);
     }
+    // Release: pairs with the acquire loads of the length; the path is written before.
     PATH_BYTES.store(path.len(), Ordering::Release);
 }
 
@@ -67,6 +68,7 @@ pub fn given_up() -> Option<Reason> {
 
 /// Can anything be carried at all?
 pub fn is_configured() -> bool {
+    // Acquire: pairs with the release store in `configure`; the path was written before.
     PATH_BYTES.load(Ordering::Acquire) > 0
 }
 
@@ -87,6 +89,7 @@ pub fn is_early(record: &Record) -> bool {
 #[inline(always)]
 pub fn consider(socket: &Socket) {
     let calls = socket.record.calls.fetch_add(1, Ordering::Relaxed);
+    // Acquire: pairs with the stores of the stage in `answered` and `prepare`; what was mapped comes before.
     match socket.record.stage.load(Ordering::Acquire) {
         stage::PLAIN if calls >= CALLS_MIN.load(Ordering::Relaxed) => errno::keep(|| offer(socket)),
         stage::WAITING
@@ -106,6 +109,7 @@ fn offer(socket: &Socket) {
     if record.never.load(Ordering::Relaxed) != 0 || !is_configured() {
         return;
     }
+    // Acquire: pairs with the changes of the count in `table::before_fork` and `table::let_go`.
     if record.processes.load(Ordering::Acquire) != 1 {
         return;
     }
@@ -117,6 +121,7 @@ fn offer(socket: &Socket) {
     if !account.is_established {
         return;
     }
+    // SeqCst, both: pair with the additions in `table::Inside`; counts of bytes are complete when nobody is inside.
     let is_quiet = record.kernel_readers.load(Ordering::SeqCst) == 0
         && record.kernel_writers.load(Ordering::SeqCst) == 0;
     if is_quiet && !account.is_steady {
@@ -126,6 +131,7 @@ fn offer(socket: &Socket) {
         return socket.stay(Reason::Unseen);
     }
     let _held = TALKING.hold_undisturbed();
+    // Acquire: pairs with the release stores of the stage in `answered`.
     if record.stage.load(Ordering::Acquire) != stage::PLAIN || !connect() {
         return;
     }
@@ -137,6 +143,8 @@ fn offer(socket: &Socket) {
     };
     // SAFETY: mapped with this length just now.
     STREAM.found(&unsafe { Window::new(address, SEGMENT_BYTES) });
+    // AcqRel: pairs with the acquire loads of `own` in `table::mapped` and the swap in `table::unmap_now`; the
+    // segment is founded before.
     let stale = socket.hold.own.swap(address, Ordering::AcqRel);
     if !stale.is_null() {
         // SAFETY: an offer that a fork has taken back: nobody has used its segment.
@@ -149,6 +157,7 @@ fn offer(socket: &Socket) {
     }
     record.backed.store(0, Ordering::Relaxed);
     record.offered_ns.store(kernel::now_ns(), Ordering::Relaxed);
+    // Release: pairs with the acquire loads of the stage; what is offered is mapped before.
     record.stage.store(stage::WAITING, Ordering::Release);
     let token = token(socket);
     let said = say(&Packet::new(Kind::Offer, token), &[socket.fd, file]);
@@ -191,6 +200,8 @@ fn token(socket: &Socket) -> u64 {
 
 /// Have all bytes passed through calls of ours?
 fn accounts_agree(socket: &Socket, account: &kernel::Account) -> bool {
+    // SeqCst, both: pair with the additions in `send::count` and `receive::count`, in calls that have left before
+    // `prepare` found nobody inside.
     socket.record.sent.load(Ordering::SeqCst) == account.given
         && socket.record.received.load(Ordering::SeqCst) == account.taken
 }
@@ -211,7 +222,7 @@ fn listen_for(mut wanted: impl FnMut(&Packet) -> bool) -> bool {
                 return true;
             }
         }
-        let service = SERVICE.load(Ordering::Acquire);
+        let service = SERVICE.load(Ordering::Relaxed);
         let left_ns = end.saturating_sub(kernel::now_ns());
         // Rounded up, so that the last wait is not one of nothing, over and over.
         if service < 0
@@ -229,7 +240,7 @@ fn rest() {
 }
 
 fn connect() -> bool {
-    let service = SERVICE.load(Ordering::Acquire);
+    let service = SERVICE.load(Ordering::Relaxed);
     if service >= 0 {
         return table::meaning(service) == table::Meaning::Hidden;
     }
@@ -253,7 +264,7 @@ fn connect() -> bool {
         }
         fd
     };
-    SERVICE.store(bell::conceal(fd), Ordering::Release);
+    SERVICE.store(bell::conceal(fd), Ordering::Relaxed);
     // SAFETY: no arguments.
     let pid = unsafe { libc::getpid() };
     say(&Packet { number: pid as u32, first: VERSION, ..Packet::new(Kind::Hello, 0) }, &[bell, page])
@@ -261,6 +272,7 @@ fn connect() -> bool {
 
 fn address() -> (libc::sockaddr_un, libc::socklen_t) {
     let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+    // Acquire: pairs with the release store in `configure`; the path was written before.
     let length = PATH_BYTES.load(Ordering::Acquire);
     let bytes = PATH.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
     address.sun_path.iter_mut().zip(bytes.take(length)).for_each(|(target, byte)| *target = byte as i8);
@@ -271,7 +283,7 @@ fn disconnect() {
     for pending in [&ASKED, &OFFERED, &LEAVE_NS] {
         pending.store(0, Ordering::Relaxed);
     }
-    let service = SERVICE.swap(-1, Ordering::AcqRel);
+    let service = SERVICE.swap(-1, Ordering::Relaxed);
     if service >= 0 {
         bell::discard(service);
     }
@@ -285,7 +297,7 @@ struct Control([u8; CONTROL_BYTES]);
 
 /// Sends a packet; `false` ends the connection to the service.
 fn say(packet: &Packet, descriptors: &[i32]) -> bool {
-    let service = SERVICE.load(Ordering::Acquire);
+    let service = SERVICE.load(Ordering::Relaxed);
     if service < 0 || descriptors.len() > DESCRIPTORS_MAX {
         return false;
     }
@@ -324,7 +336,7 @@ fn say(packet: &Packet, descriptors: &[i32]) -> bool {
 
 /// The next packet that has come, dealt with; `None`: none.
 fn hear() -> Option<Packet> {
-    let service = SERVICE.load(Ordering::Acquire);
+    let service = SERVICE.load(Ordering::Relaxed);
     if service < 0 {
         return None;
     }
@@ -395,6 +407,8 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
     let socket = table::by_index(-1, packet.token as u32);
     let socket = socket.filter(|socket| {
         token(socket) == packet.token
+            // Acquire, these four: pair with the exchange of `used` in `table::track`, the counts of processes, the
+            // release store of `WAITING` and the swap of `own`.
             && socket.record.used.load(Ordering::Acquire) == 1
             && socket.record.processes.load(Ordering::Acquire) == 1
             && socket.record.stage.load(Ordering::Acquire) == stage::WAITING
@@ -409,6 +423,7 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
             if is_foreign && !bell::hears(packet.first) {
                 [segment, bell, page].iter().for_each(|fd| close(*fd));
                 socket.stay(Reason::Foreign);
+                // Release: pairs with the acquire loads of the stage; the answer has been dealt with before.
                 socket.record.stage.store(stage::PLAIN, Ordering::Release);
                 return;
             }
@@ -419,6 +434,7 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
                 // SAFETY: mapped with this length just now.
                 && STREAM.is_ours(&unsafe { Window::new(remote, SEGMENT_BYTES) })
             {
+                // Release: pairs with the acquire load in `Connection::tell`; the peer is adopted before.
                 socket.hold.peer.store(peer, Ordering::Release);
                 socket.hold.remote.store(remote, Ordering::Release);
                 socket.record.stage.store(stage::PAIRED, Ordering::Release);
@@ -430,6 +446,7 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
         // Later again.
         Some(Verdict::Full) => {
             descriptors.iter().for_each(|fd| close(*fd));
+            // Release: pairs with the acquire loads of the stage; the answer has been dealt with before.
             return socket.record.stage.store(stage::PLAIN, Ordering::Release);
         }
         // The service has forgotten it, and hears of it at the next call.
@@ -444,6 +461,7 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
         _ => Reason::Refused,
     };
     socket.stay(reason);
+    // Release: pairs with the acquire loads of the stage; the answer has been dealt with before.
     socket.record.stage.store(stage::PLAIN, Ordering::Release);
 }
 
@@ -451,6 +469,7 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
 #[inline(never)]
 fn prepare(socket: &Socket) {
     let record = socket.record;
+    // Acquire: pairs with the changes of the count in `table::before_fork` and `table::let_go`.
     if record.never.load(Ordering::Relaxed) != 0 || record.processes.load(Ordering::Acquire) != 1 {
         return;
     }
@@ -459,14 +478,19 @@ fn prepare(socket: &Socket) {
         return;
     }
     let _held = TALKING.hold_undisturbed();
+    // Acquire: pairs with the release store of `PAIRED` in `answered`.
     if record.stage.load(Ordering::Acquire) != stage::PAIRED || !epoll::make_ready(socket) {
         return;
     }
+    // SeqCst: pairs with the load in `table::Inside::enter`, and by the fence with those in `poll::enter` and
+    // `epoll`.
     record.stage.store(stage::CARRIED, Ordering::SeqCst);
     // Before the loads of the counts, as in `table::Inside::enter` and in `poll`.
     fence(Ordering::SeqCst);
     let sleepers = [&record.kernel_readers, &record.kernel_pollers, &record.kernel_writers]
         .iter()
+        // SeqCst: pairs with the additions in `table::Inside`, `send::Writing` and `poll::enter`: either they are
+        // counted, or see the stage.
         .any(|count| count.load(Ordering::SeqCst) != 0);
     let account = kernel::account(socket.fd);
     let agrees = !sleepers
@@ -474,6 +498,7 @@ fn prepare(socket: &Socket) {
             account.is_established && account.is_steady && accounts_agree(socket, account)
         });
     if !agrees {
+        // SeqCst: pairs with the load in `table::Inside::enter`: calls go into the kernel again.
         record.stage.store(stage::PAIRED, Ordering::SeqCst);
         if !sleepers && account.is_none_or(|account| account.is_steady) {
             socket.stay(Reason::Unseen);
@@ -497,7 +522,7 @@ pub fn end(socket: &Socket) {
     let packet = Packet { first, second, ..Packet::new(Kind::End, token(socket)) };
     errno::keep(|| {
         let _held = TALKING.hold_undisturbed();
-        if SERVICE.load(Ordering::Acquire) >= 0 {
+        if SERVICE.load(Ordering::Relaxed) >= 0 {
             say(&packet, &[]);
         }
     });
@@ -505,6 +530,7 @@ pub fn end(socket: &Socket) {
 
 /// What this end has put into its ring, and taken out of its peer's.
 fn written_and_read(socket: &Socket) -> [u64; 2] {
+    // Acquire: pairs with the swap in `offer`, which has mapped it before.
     let base = socket.hold.own.load(Ordering::Acquire);
     if base.is_null() {
         return [0; 2];
@@ -517,7 +543,7 @@ fn written_and_read(socket: &Socket) -> [u64; 2] {
 /// Of all that this process has offered and not ended: the bytes that were sent in memory, and the ends that have moved any.
 pub fn tally() -> [u64; 2] {
     let [mut bytes, mut used] = [0; 2];
-    if SERVICE.load(Ordering::Acquire) >= 0 {
+    if SERVICE.load(Ordering::Relaxed) >= 0 {
         table::each_held(|socket, _| {
             if socket.hold.offered.load(Ordering::Relaxed) != 0 {
                 let [sent, received] = written_and_read(socket);
@@ -543,7 +569,7 @@ pub fn note(reason: Reason, count: u64) {
 pub fn leave([bytes, used]: [u64; 2]) {
     errno::keep(|| {
         let _held = TALKING.hold_undisturbed();
-        if SERVICE.load(Ordering::Acquire) >= 0 {
+        if SERVICE.load(Ordering::Relaxed) >= 0 {
             say(&Packet { first: bytes, second: used, ..Packet::new(Kind::Leave, 0) }, &[]);
         }
     });
@@ -569,7 +595,7 @@ pub fn after_fork_in_child() {
 
 /// The library's own descriptor `old` now has the number `new`.
 pub fn renumber(old: i32, new: i32) {
-    let _ = SERVICE.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
+    let _ = SERVICE.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
 }
 
 /// Is there anything to map at all?

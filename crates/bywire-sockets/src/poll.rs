@@ -152,6 +152,8 @@ fn enter(fd: i32) -> bool {
         Meaning::Socket(_) => {
             let Some(socket) = count_of(fd) else { return true };
             socket.record.awaited.store(1, Ordering::Relaxed);
+            // SeqCst, with the fence and the load that follow: pairs with the store of the stage and the load of this
+            // count in `offer::prepare`.
             socket.record.kernel_pollers.fetch_add(1, Ordering::SeqCst);
             // Pairs with the fence in `offer::prepare`.
             core::sync::atomic::fence(Ordering::SeqCst);
@@ -163,6 +165,7 @@ fn enter(fd: i32) -> bool {
 
 fn leave(fd: i32) {
     let one_less = |count: &core::sync::atomic::AtomicU32| {
+        // SeqCst: pairs with the load of the count in `offer::prepare`; what the call has done comes before.
         let _ = count.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |found| found.checked_sub(1));
     };
     if let Some(socket) = count_of(fd) {
@@ -174,7 +177,7 @@ fn leave(fd: i32) {
 
 /// Has a watcher of this set to hear the bell? It is counted as one that does not, until [`leave`].
 fn enter_set(set: &Set) -> bool {
-    set.nested.store(1, Ordering::Release);
+    set.nested.store(1, Ordering::Relaxed);
     // Relaxed: ordered by the fence.
     set.unannounced.fetch_add(1, Ordering::Relaxed);
     // Pairs with the fence of `bell::take`, as in `sleepers::Unannounced`.
@@ -265,7 +268,7 @@ fn merge(file: &pollfd, place: &pollfd) -> i16 {
     if place.revents != 0 {
         connection.heard(place.revents);
     }
-    let ended = connection.record.ended.load(Ordering::Acquire);
+    let ended = connection.record.ended.load(Ordering::Relaxed);
     let mut bits = place.revents;
     if connection.owes() {
         bits &= !(libc::POLLOUT | libc::POLLWRNORM);

@@ -77,14 +77,14 @@ impl Connection {
     /// nothing for whoever waits for bytes, and asks the kernel for the same.
     pub fn is_at_rest(&self) -> bool {
         STREAM.is_at_rest(&self.own, &self.remote)
-            && self.record.ended.load(Ordering::Acquire) == 0
-            && self.record.drained.load(Ordering::Acquire) != 0
+            && self.record.ended.load(Ordering::Relaxed) == 0
+            && self.record.drained.load(Ordering::Relaxed) != 0
             && !self.is_broken()
     }
 
     /// What has come to an end, asked of the kernel where either side has done something about it.
     fn ended(&self) -> u8 {
-        let ended = self.record.ended.load(Ordering::Acquire);
+        let ended = self.record.ended.load(Ordering::Relaxed);
         let flags = STREAM.flags(&self.remote);
         let is_told = flags & HALF != 0 && ended & FINISHED == 0;
         // Whatever is sent to an end that is closed comes back as an error, later.
@@ -94,7 +94,7 @@ impl Connection {
             return ended;
         }
         self.ask_kernel();
-        self.record.ended.load(Ordering::Acquire)
+        self.record.ended.load(Ordering::Relaxed)
     }
 
     fn is_writable(&self) -> bool {

@@ -64,6 +64,8 @@ fn receive_plainly(socket: &Socket, flags: i32, real: &dyn Fn() -> isize) -> Opt
 #[inline(always)]
 fn count(record: &Record, flags: i32, received: isize) {
     if received > 0 && flags & libc::MSG_PEEK == 0 {
+        // SeqCst: pairs with the loads in `offer::accounts_agree` and `Connection::source`, of who found nobody
+        // inside.
         record.received.fetch_add(received as u64, Ordering::SeqCst);
     }
 }

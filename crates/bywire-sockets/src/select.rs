@@ -25,7 +25,7 @@ impl Bits {
         if self.0.is_null() {
             return;
         }
-        // SAFETY: as above.
+        // SAFETY: the program's set has a bit for every descriptor below the number that it gave.
         let word = unsafe { &mut *self.0.add(fd as usize / 64) };
         *word = *word & !(1 << (fd % 64)) | u64::from(is_in) << (fd % 64);
     }

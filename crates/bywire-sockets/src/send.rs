@@ -99,6 +99,8 @@ fn send_plainly(socket: &Socket, real: &dyn Fn() -> isize) -> Option<isize> {
 #[inline(always)]
 fn count(record: &Record, sent: isize) {
     if sent > 0 {
+        // SeqCst: pairs with the loads in `offer::accounts_agree` and `send::give_the_last`, of who found nobody
+        // inside.
         record.sent.fetch_add(sent as u64, Ordering::SeqCst);
     }
 }
@@ -158,7 +160,7 @@ fn send_carried(connection: &mut Connection, parts: &Parts, flags: i32, real: &d
             Step::Refused => return real(connection),
             Step::Full => {
                 if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
-                    connection.record.full.fetch_add(1, Ordering::AcqRel);
+                    connection.record.full.fetch_add(1, Ordering::Relaxed);
                     connection.ask_kernel();
                     if done == 0 && connection.peer_is_gone() {
                         continue;
@@ -224,6 +226,7 @@ struct Writing<'a> {
 
 impl<'a> Writing<'a> {
     fn enter(connection: &'a Connection) -> Option<Self> {
+        // SeqCst: pairs with the loads of the count in `give_the_last` and `offer::prepare`.
         connection.record.kernel_writers.fetch_add(1, Ordering::SeqCst);
         let writing = Self { connection };
         // Pairs with the look at this count in `change_over`, which comes behind a fence and this course.
@@ -234,6 +237,8 @@ impl<'a> Writing<'a> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
+        // SeqCst: pairs with the loads of the count in `give_the_last` and `offer::prepare`; what was sent is counted
+        // before.
         self.connection.record.kernel_writers.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -252,7 +257,7 @@ fn wait_for_course(connection: &Connection) {
 
 /// Waits until nothing is owed to the kernel, where this call may wait; the error number if it may not.
 fn wait_to_pay(connection: &Connection, flags: i32, deadline: &mut Option<u64>) -> Option<i32> {
-    if connection.record.ended.load(Ordering::Acquire) & SHUT_SENDING != 0 {
+    if connection.record.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0 {
         return Some(libc::EPIPE);
     }
     if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
@@ -277,7 +282,7 @@ fn change_over(connection: &Connection, parts: &Parts, done: usize, flags: i32) 
     }
     let _held = connection.record.sending.hold();
     if STREAM.course(&connection.own) != Ok(Course::Kernel)
-        || connection.record.ended.load(Ordering::Acquire) & SHUT_SENDING != 0
+        || connection.record.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0
         || !STREAM.begin(&connection.own, &connection.remote)
     {
         return if STREAM.course(&connection.own) == Ok(Course::Kernel) {
@@ -294,6 +299,8 @@ fn change_over(connection: &Connection, parts: &Parts, done: usize, flags: i32) 
 /// The last piece for the kernel, while the course is pending.
 fn give_the_last(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
     let record = connection.record;
+    // SeqCst: pairs with the additions of calls that have left; whether all have is looked at next, and the kernel
+    // agrees or not.
     let sent = record.sent.load(Ordering::SeqCst);
     let agrees = || {
         kernel::account(connection.fd).is_some_and(|account| account.is_established && account.given == sent)
@@ -305,6 +312,7 @@ fn give_the_last(connection: &Connection, parts: &Parts, done: usize, flags: i32
     let (mut space, count) = parts.rest(done);
     let given = send_now(connection.fd, &mut space, count, flags);
     if given > 0 {
+        // SeqCst: pairs with the loads of whoever looks at the account next, under this lock or with nobody inside.
         record.sent.store(sent + given as u64, Ordering::SeqCst);
         STREAM.cut(&connection.own, sent + given as u64);
         Step::Sent(given as usize)
@@ -337,11 +345,14 @@ fn send_now(fd: i32, space: &mut [iovec], count: usize, flags: i32) -> isize {
 fn through_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
     let (mut space, count) = parts.rest(done);
     let _inside = Writing { connection };
+    // SeqCst: pairs with the loads of the count in `give_the_last` and `offer::prepare`.
     connection.record.kernel_writers.fetch_add(1, Ordering::SeqCst);
     let mut deadline = None;
     loop {
         let sent = send_now(connection.fd, &mut space, count, flags);
         if sent > 0 {
+            // SeqCst: pairs with the loads in `offer::accounts_agree` and `send::give_the_last`, of who found nobody
+            // inside.
             connection.record.sent.fetch_add(sent as u64, Ordering::SeqCst);
             return Step::Sent(sent as usize);
         }
@@ -369,7 +380,7 @@ fn send_in_ring(connection: &Connection, parts: &Parts, done: usize) -> Step {
         connection.ask_kernel();
     }
     // The kernel has the right error, and the signal, for what cannot be sent any more.
-    let is_shut = connection.record.ended.load(Ordering::Acquire) & SHUT_SENDING != 0;
+    let is_shut = connection.record.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0;
     if is_shut || connection.peer_is_gone() {
         return Step::Refused;
     }

@@ -62,6 +62,7 @@ thread_local! {
 pub fn hold_off() {
     THREAD.with(|thread| {
         thread.held.set(thread.held.get() + 1);
+        // Pairs with the handler that may interrupt this thread here: no other thread is concerned.
         core::sync::atomic::compiler_fence(Ordering::SeqCst);
     });
 }
@@ -70,6 +71,7 @@ pub fn hold_off() {
 #[inline(always)]
 pub fn admit() {
     THREAD.with(|thread| {
+        // Pairs with the handler that may interrupt this thread here: no other thread is concerned.
         core::sync::atomic::compiler_fence(Ordering::SeqCst);
         let held = thread.held.get() - 1;
         thread.held.set(held);
@@ -150,6 +152,7 @@ extern "C-unwind" fn deliver(number: c_int, information: *mut siginfo_t, context
 
 fn call(number: c_int, information: *mut siginfo_t, context: *mut c_void) {
     let Some(handler) = HANDLERS.get(number as usize) else { return };
+    // Acquire: pairs with the release stores of the function; what belongs to it is written before.
     let function = handler.function.load(Ordering::Acquire);
     let (flags, mut mask) = (handler.flags.load(Ordering::Relaxed), handler.mask.load(Ordering::Relaxed));
     if function == 0 {
@@ -162,6 +165,7 @@ fn call(number: c_int, information: *mut siginfo_t, context: *mut c_void) {
     // function is the program's, and takes three arguments or ignores two of them.
     unsafe {
         if flags & libc::SA_RESETHAND != 0 {
+            // Release: pairs with the acquire load in `deliver`, behind which the rest is read.
             handler.function.store(0, Ordering::Release);
             // The kernel, too, keeps what else was asked for.
             let mut ordinary = action(libc::SIG_DFL, flags);
@@ -205,6 +209,7 @@ pub fn change(number: c_int, new: *const libc::sigaction, old: *mut libc::sigact
             Some(given) if !matches!(given.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) => {
                 handler.flags.store(given.sa_flags, Ordering::Relaxed);
                 handler.mask.store((&raw const given.sa_mask).cast::<u64>().read(), Ordering::Relaxed);
+                // Release: pairs with the acquire load in `deliver`, behind which the rest is read.
                 handler.function.store(given.sa_sigaction, Ordering::Release);
                 let kept = given.sa_flags & !(libc::SA_NODEFER | libc::SA_RESETHAND) | libc::SA_SIGINFO;
                 let deliver: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) = deliver;
@@ -219,6 +224,7 @@ pub fn change(number: c_int, new: *const libc::sigaction, old: *mut libc::sigact
             given => {
                 let status = real::sigaction(number, new, old);
                 if status == 0 && given.is_some() {
+                    // Release: pairs with the acquire load in `deliver`, behind which the rest is read.
                     handler.function.store(0, Ordering::Release);
                 }
                 status

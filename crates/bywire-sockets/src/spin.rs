@@ -65,6 +65,7 @@ pub fn configure(path: &CStr) {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let address = libc::mmap(ptr::null_mut(), LENGTH_BYTES, protection, libc::MAP_SHARED, file, 0);
             if address != libc::MAP_FAILED {
+                // Release: pairs with the acquire load in `token`; the tokens are mapped before.
                 TOKENS.store(address.cast(), Ordering::Release);
                 IS_ALLOWED.store(true, Ordering::Release);
             }
@@ -76,6 +77,7 @@ pub fn configure(path: &CStr) {
 fn token() -> Option<&'static Core> {
     // SAFETY: no arguments.
     let core = usize::try_from(unsafe { libc::sched_getcpu() }).ok()?;
+    // Acquire: pairs with the release store in `configure`.
     let tokens = TOKENS.load(Ordering::Acquire);
     // SAFETY: a mapping of so many that stays.
     if tokens.is_null() || core >= CORES { None } else { unsafe { tokens.add(core).as_ref() } }

@@ -112,6 +112,7 @@ pub fn pass(
 pub fn is_unpaired(fd: i32) -> bool {
     let Meaning::Socket(index) = meaning(fd) else { return true };
     let record = arena::family().and_then(|family| family.records.get(index as usize));
+    // Acquire: pairs with the release store of `PAIRED` in `offer::answered`.
     record.is_none_or(|record| matches!(record.stage.load(Ordering::Acquire), stage::PLAIN | stage::WAITING))
 }
 
@@ -165,6 +166,8 @@ impl Socket {
 
     /// Its segments, if this process has them.
     pub fn mapped(self) -> Result<Connection, Self> {
+        // Acquire, both: pair with the swap in `offer` and the release store in `offer::answered`; the segments are
+        // mapped before.
         let (own, remote) = (self.hold.own.load(Ordering::Acquire), self.hold.remote.load(Ordering::Acquire));
         if own.is_null() || remote.is_null() {
             return Err(self);
@@ -277,6 +280,7 @@ pub fn track(fd: i32) {
 
 /// Is a call inside the kernel with it?
 fn is_inside(record: &Record) -> bool {
+    // SeqCst: pairs with the subtraction in `Inside`: a call of the last use of this place has left.
     [&record.kernel_readers, &record.kernel_writers].iter().any(|count| count.load(Ordering::SeqCst) != 0)
 }
 
@@ -362,6 +366,7 @@ pub fn track_set(fd: i32) {
     let _held = CHANGING.hold();
     for index in 1..SETS as u32 {
         let Some(set) = family.sets.get(index as usize) else { return };
+        // Acquire: pairs with the release subtraction in `forget_locked`.
         if set.references.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
             for field in [
                 &set.belled,
@@ -402,6 +407,8 @@ pub fn duplicate(old: i32, new: i32) {
     match meaning(old) {
         Meaning::Socket(index) => {
             if let Some(hold) = own.holds.get(index as usize) {
+                // SeqCst: pairs with the loads in `hold::leave`; whoever has copied it is a user, or holds
+                // `CHANGING`.
                 hold.descriptors.fetch_add(1, Ordering::SeqCst);
                 enter(new, SOCKET | index);
             }
@@ -461,6 +468,7 @@ fn forget_locked(fd: i32) -> Option<Leaving> {
             if set.references.load(Ordering::Relaxed) == 1 {
                 epoll::clear(index, set);
             }
+            // Release: pairs with the exchange in `track_set`, by any process of the family.
             set.references.fetch_sub(1, Ordering::Release);
             None
         }
@@ -490,6 +498,7 @@ impl Leaving {
         // The mappings go first, with the last user, so that the next user of this place finds none.
         drop(self.socket);
         record.stage.store(stage::PLAIN, Ordering::Relaxed);
+        // Release: pairs with the exchange in `table::track`; whoever has the place next finds it as it was left.
         record.used.store(0, Ordering::Release);
         FREED.put(index);
     }
@@ -499,6 +508,7 @@ impl Leaving {
 #[inline]
 fn unmap(hold: &Hold) {
     // What was never paired holds nothing.
+    // Acquire, both: pair with the swap in `offer` and the release store of the peer in `offer::answered`.
     if !hold.own.load(Ordering::Acquire).is_null() || hold.peer.load(Ordering::Acquire) != 0 {
         unmap_now(hold);
     }
@@ -507,6 +517,7 @@ fn unmap(hold: &Hold) {
 #[inline(never)]
 fn unmap_now(hold: &Hold) {
     for pointer in [&hold.own, &hold.remote] {
+        // AcqRel: pairs with the swap and the release store that have put it there; of two that clear, one gets it.
         let address = pointer.swap(ptr::null_mut(), Ordering::AcqRel);
         if !address.is_null() {
             // SAFETY: mapped by `offer` with this length; whoever swapped it out is the only one to unmap it, and
@@ -514,6 +525,7 @@ fn unmap_now(hold: &Hold) {
             unsafe { libc::munmap(address.cast(), SEGMENT_BYTES) };
         }
     }
+    // AcqRel: pairs with the release store in `offer::answered`.
     bell::release(hold.peer.swap(0, Ordering::AcqRel));
 }
 
@@ -535,11 +547,13 @@ pub fn before_fork() {
     // lock of this thread's.
     unsafe { ACROSS.0.get().write(Some(held)) };
     each_held(|socket, _| {
+        // AcqRel: pairs with the acquire loads of the count, which decide whether it is offered.
         socket.record.processes.fetch_add(1, Ordering::AcqRel);
         // An answer that is still to come would reach only one of the two.
         let _ = socket.record.stage.compare_exchange(
             stage::WAITING,
             stage::PLAIN,
+            // AcqRel: pairs with the release store of `WAITING`, and with the acquire load in `offer::answered`.
             Ordering::AcqRel,
             Ordering::Relaxed,
         );
@@ -557,6 +571,7 @@ pub fn before_fork() {
 fn note_holder(record: &Record) {
     if let Some(me) = process::number() {
         let note =
+            // AcqRel: pairs with the exchange in `is_taken`, of another process.
             |place: &AtomicU32| place.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         record.holders.iter().any(note);
     }
@@ -567,14 +582,17 @@ pub fn let_go(record: &Record) -> bool {
     if let Some(me) = process::number() {
         record.holders.iter().any(|place| is_taken(place, me));
     }
+    // AcqRel: pairs with the same of other processes: the last one finds all that they have done.
     record.processes.fetch_sub(1, Ordering::AcqRel) == 1 || forget_dead(record) == 0
 }
 
 /// Takes out those that hold it no more as they were killed, or became another program and ended: how many are left.
 pub fn forget_dead(record: &Record) -> u32 {
+    // Acquire: pairs with the changes of the count in `table::before_fork` and `table::let_go`.
     let mut left = record.processes.load(Ordering::Acquire);
     let Some(me) = process::number() else { return left.max(1) };
     for place in &record.holders {
+        // Acquire: pairs with the exchange in `note_holder`.
         let holder = place.load(Ordering::Acquire);
         if holder != 0 && holder != me && !process::runs(holder) && is_taken(place, holder) {
             left = record.processes.fetch_sub(1, Ordering::AcqRel) - 1;
@@ -588,6 +606,7 @@ pub fn forget_dead(record: &Record) -> u32 {
 
 /// Takes a number out; `false`: somebody else has done so.
 fn is_taken(place: &AtomicU32, holder: u32) -> bool {
+    // AcqRel: pairs with the exchange in `note_holder`; of two that take it out, one does.
     place.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
@@ -605,6 +624,7 @@ pub fn after_fork_in_child() {
         if let Meaning::Socket(index) = meaning
             && let Some(hold) = own.holds.get(index as usize)
         {
+            // SeqCst: pairs with nobody, as the child has one thread; later calls come after by themselves.
             hold.users.store(0, Ordering::SeqCst);
             hold.waiters.store(0, Ordering::SeqCst);
         }
@@ -634,6 +654,7 @@ fn enter(fd: i32, entry: u32) {
         if own.highest.load(Ordering::Relaxed) < fd as u32 {
             own.highest.store(fd as u32, Ordering::Relaxed);
         }
+        // Release: pairs with the acquire load in `meaning`; the record was made before.
         place.store(entry, Ordering::Release);
     }
 }
@@ -658,6 +679,8 @@ impl<'a> Inside<'a> {
 impl Drop for Inside<'_> {
     #[inline(always)]
     fn drop(&mut self) {
+        // Release: pairs with the loads of the counts in `offer::prepare` and `is_inside`; what was moved is counted
+        // before.
         self.count.fetch_sub(1, Ordering::Release);
     }
 }

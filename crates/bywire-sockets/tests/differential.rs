@@ -273,7 +273,7 @@ impl Driver {
         if self.draw.below(3) != 0 {
             return;
         }
-        // SAFETY: as above.
+        // SAFETY: a descriptor of this driver's, which it uses no more.
         let status = unsafe { libc::close(self.ends[end]) };
         if status == 0 && !self.is_closed[1 - end] {
             world::settle_end(self.ends[1 - end]);

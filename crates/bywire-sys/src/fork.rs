@@ -16,7 +16,8 @@ pub struct ForkGuard {
 
 // SAFETY: the page is written once, before the guard is shared, and only read afterwards.
 unsafe impl Send for ForkGuard {}
-// SAFETY: as above; the only access through `&self` is an atomic load.
+// SAFETY: the page is written once, before the guard is shared, and only read afterwards; the only access through
+// `&self` is an atomic load.
 unsafe impl Sync for ForkGuard {}
 
 impl ForkGuard {

@@ -31,7 +31,8 @@ pub struct Mapping {
 // SAFETY: the mapping is plain memory, valid from any thread until it is dropped; who may touch
 // which part when is decided by the code that uses the pointer.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; `&Mapping` itself gives out only the address and the length.
+// SAFETY: the mapping is plain memory, valid from any thread until it is dropped; who may touch which part when is
+// decided by the code that uses the pointer; `&Mapping` itself gives out only the address and the length.
 unsafe impl Sync for Mapping {}
 
 /// Why memory that a peer offered is not used.

@@ -44,7 +44,7 @@ pub fn connect(socket: impl AsFd, address: &SocketAddr) -> Result<(), Errno> {
                 sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
                 sin6_scope_id: address.scope_id(),
             };
-            // SAFETY: as above.
+            // SAFETY: an address of the length given.
             unsafe { libc::connect(fd, (&raw const name).cast(), size_of_val(&name) as u32) }
         }
     };

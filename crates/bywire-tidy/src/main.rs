@@ -5,6 +5,7 @@ mod dependency;
 mod layer;
 mod link;
 mod name;
+mod partner;
 mod size;
 mod tree;
 mod unchecked;
@@ -30,12 +31,13 @@ struct Breach {
 
 type Rule = fn(&Tree) -> Vec<Breach>;
 
-const RULES: [(&str, Rule); 8] = [
+const RULES: [(&str, Rule); 9] = [
     ("atomics stay in named crates", atomic::check),
     ("every dependency is explained and used", dependency::check),
     ("crates depend upward only", layer::check),
     ("links resolve", link::check),
     ("names say what they hold", name::check),
+    ("orderings name their partner", partner::check),
     ("files fit", size::check),
     ("unsafe stays in named places", unchecked::check),
     ("words are ours", word::check),

@@ -41,15 +41,26 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
     let others = sources.filter(|(path, _)| !NAMED.iter().any(|named| path.starts_with(named)));
     let lines = others.flat_map(|(path, text)| text.lines().enumerate().map(move |line| (path, line)));
     let opened = lines.filter(|(_, (_, line))| FORMS.iter().any(|form| line.contains(form)));
-    opened
-        .map(|(path, (index, _))| Breach {
-            path: path.to_owned(),
-            line: index + 1,
-            reason: "unsafe outside its named places: move it to bywire-sys, or name the place and why in \
-                     crates/bywire-tidy/src/unchecked.rs"
-                .to_owned(),
-        })
-        .collect()
+    let misplaced = opened.map(|(path, (index, _))| Breach {
+        path: path.to_owned(),
+        line: index + 1,
+        reason: "unsafe outside its named places: move it to bywire-sys, or name the place and why in \
+                 crates/bywire-tidy/src/unchecked.rs"
+            .to_owned(),
+    });
+    misplaced.chain(unreasoned(tree)).collect()
+}
+
+/// What holds at one place need not hold at another, nor after the next change.
+fn unreasoned(tree: &Tree) -> impl Iterator<Item = Breach> {
+    let phrase = format!("{}: as above", "SAFETY");
+    let sources = tree.ending_in(&[".rs"]);
+    let lines = sources.flat_map(|(path, text)| text.lines().enumerate().map(move |line| (path, line)));
+    lines.filter(move |(_, (_, line))| line.contains(&phrase)).map(|(path, (index, _))| Breach {
+        path: path.to_owned(),
+        line: index + 1,
+        reason: "a reason that stands elsewhere: say what holds here, and who upholds it".to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -63,5 +74,8 @@ mod tests {
             Tree::of(&[("crates/bywire-wire/src/frame.rs", text), ("crates/bywire-sys/src/clock.rs", text)]);
         let found: Vec<_> = check(&tree).into_iter().map(|breach| (breach.path, breach.line)).collect();
         assert_eq!(found, [("crates/bywire-wire/src/frame.rs".to_owned(), 2)]);
+        let text = format!("// {}: as above.\n", "SAFETY");
+        let found = check(&Tree::of(&[("crates/bywire-sys/src/clock.rs", &text)]));
+        assert_eq!(found.len(), 1);
     }
 }

@@ -436,7 +436,7 @@ fn a_port_whose_process_becomes_another_user_goes_on_ringing() {
             assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1, 54_321, -1) }, 0);
         }
         let sent = port.send(peer, Priority::Low, b"wake up");
-        // SAFETY: as above.
+        // SAFETY: takes numbers; the raw call changes this thread alone.
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1, 0, -1) }, 0);
         sent.expect("room");
         let woken = inside.socket.receive(&mut bytes).expect("receive");

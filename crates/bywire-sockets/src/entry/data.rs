@@ -17,7 +17,7 @@ use crate::{errno, kernel, life, real};
 take_over! {
     /// Receives.
     fn read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t {
-        // SAFETY: the program's own arguments, here and in every call of this file.
+        // SAFETY: the program's own arguments, as they came.
         let real = || unsafe { real::read(fd, buffer, length) };
         // Of no bytes it never sleeps, which a receive of no bytes does.
         if length == 0 { real() } else { receive(fd, || Parts::one(buffer.cast(), length), 0, real) }
@@ -25,27 +25,27 @@ take_over! {
 
     /// Receives, checked by the compiler.
     fn __read_chk(fd: c_int, buffer: *mut c_void, length: size_t, _room: size_t) -> ssize_t {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         let real = || unsafe { real::read(fd, buffer, length) };
         if length == 0 { real() } else { receive(fd, || Parts::one(buffer.cast(), length), 0, real) }
     }
 
     /// Receives into several buffers.
     fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         let real = || unsafe { real::readv(fd, parts, count) };
         receive_parts(fd, parts, count, 0, &real)
     }
 
     /// Receives.
     fn recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         receive(fd, || Parts::one(buffer.cast(), length), flags, || unsafe { real::recv(fd, buffer, length, flags) })
     }
 
     /// Receives, checked by the compiler.
     fn __recv_chk(fd: c_int, buffer: *mut c_void, length: size_t, _room: size_t, flags: c_int) -> ssize_t {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         receive(fd, || Parts::one(buffer.cast(), length), flags, || unsafe { real::recv(fd, buffer, length, flags) })
     }
 
@@ -67,7 +67,7 @@ take_over! {
     /// Receives several times.
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         if !matches!(table::meaning(fd), Meaning::Socket(_)) {
-            // SAFETY: as above.
+            // SAFETY: the program's own arguments, as they came.
             return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
         }
         // Unlike every other receive, the kernel's looks for an error before it looks for an end.
@@ -86,25 +86,25 @@ take_over! {
 
     /// Sends.
     fn write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         send_parts(fd, || Parts::one(buffer.cast(), length), 0, false, || unsafe { real::write(fd, buffer, length) })
     }
 
     /// Sends several buffers.
     fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         send_list(fd, parts, count, 0, &|| unsafe { real::writev(fd, parts, count) })
     }
 
     /// Sends.
     fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         send_parts(fd, || Parts::one(buffer.cast(), length), flags, false, || unsafe { real::send(fd, buffer, length, flags) })
     }
 
     /// Sends; the address of a connected stream counts for nothing.
     fn sendto(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int, address: *const sockaddr, size: socklen_t) -> ssize_t {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         send_parts(fd, || Parts::one(buffer.cast(), length), flags, false, || unsafe { real::sendto(fd, buffer, length, flags, address, size) })
     }
 
@@ -117,7 +117,7 @@ take_over! {
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         if !matches!(table::meaning(fd), Meaning::Socket(_)) {
             each_control(messages, count);
-            // SAFETY: as above.
+            // SAFETY: the program's own arguments, as they came.
             return unsafe { real::sendmmsg(fd, messages, count, flags) };
         }
         each_message(messages, count, |message| send_message(fd, message, flags))
@@ -127,7 +127,7 @@ take_over! {
     fn splice(source: c_int, source_offset: *mut i64, target: c_int, target_offset: *mut i64, length: size_t, flags: c_uint) -> ssize_t {
         to_kernel(source, Reason::Option);
         to_kernel(target, Reason::Option);
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         unsafe { real::splice(source, source_offset, target, target_offset, length, flags) }
     }
 }
@@ -171,7 +171,7 @@ fn receive_from(
     address: *mut sockaddr,
     size: *mut socklen_t,
 ) -> ssize_t {
-    // SAFETY: as above.
+    // SAFETY: the program's own arguments, as they came.
     let real = || unsafe { real::recvfrom(fd, buffer, length, flags, address, size) };
     if !matches!(table::meaning(fd), Meaning::Socket(_)) {
         return real();
@@ -185,7 +185,7 @@ fn receive_from(
 }
 
 fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: as above.
+    // SAFETY: the program's own.
     let real = move || unsafe { real::recvmsg(fd, message, flags) };
     let Meaning::Socket(_) = table::meaning(fd) else { return real() };
     if !is_readable_message(message) {
@@ -208,7 +208,7 @@ fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
         },
     );
     if !asked.get() && received >= 0 {
-        // SAFETY: as above.
+        // SAFETY: the program's own, which can be read.
         unsafe {
             (*message).msg_namelen = 0;
             (*message).msg_controllen = 0;
@@ -218,7 +218,7 @@ fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
 }
 
 fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: as above.
+    // SAFETY: the program's own, which can be read.
     let real = || unsafe { real::sendmsg(fd, message, flags) };
     if !is_readable_message(message) {
         return real();

@@ -41,7 +41,7 @@ const TCP_OPTIONS: [c_int; 6] = [14, 19, 23, 30, 36, 31];
 take_over! {
     /// Makes a socket.
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-        // SAFETY: the program's own arguments, here and in every call of this file.
+        // SAFETY: the program's own arguments, as they came.
         let fd = unsafe { real::socket(domain, kind, protocol) };
         life::made(fd, domain, kind, protocol);
         fd
@@ -49,7 +49,7 @@ take_over! {
 
     /// Takes a connection.
     fn accept(listener: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         let fd = unsafe { real::accept(listener, address, length) };
         life::accepted(listener, fd);
         fd
@@ -57,7 +57,7 @@ take_over! {
 
     /// Takes a connection.
     fn accept4(listener: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         let fd = unsafe { real::accept4(listener, address, length, flags) };
         life::accepted(listener, fd);
         fd
@@ -70,38 +70,38 @@ take_over! {
         if parts && let Some(Ok(connection)) = table::socket(fd).map(Socket::carried) {
             errno::keep(|| connection.break_off());
         }
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         unsafe { real::connect(fd, address, length) }
     }
 
     /// Closes.
     fn close(fd: c_int) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         life::close(fd, || unsafe { real::close(fd) })
     }
 
     /// Closes, by another name of the C library's.
     fn __close(fd: c_int) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         life::close(fd, || unsafe { real::close(fd) })
     }
 
     /// Closes a range.
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         life::close_range(first, last, flags, |first, last| unsafe { real::close_range(first, last, flags) })
     }
 
     /// Closes all from a number on.
     fn closefrom(first: c_int) -> () {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         let real = |first, last| unsafe { real::close_range(first, last, 0) };
         let _closed = life::close_range(first.max(0) as c_uint, c_uint::MAX, 0, real);
     }
 
     /// Ends one direction or both.
     fn shutdown(fd: c_int, how: c_int) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         life::shutdown(fd, how, || unsafe { real::shutdown(fd, how) })
     }
 
@@ -110,7 +110,7 @@ take_over! {
         if table::meaning(fd) == Meaning::Hidden {
             return errno::fail(libc::EBADF) as c_int;
         }
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         let new = unsafe { real::dup(fd) };
         life::duplicated(fd, new);
         new
@@ -118,13 +118,13 @@ take_over! {
 
     /// Duplicates to a number.
     fn dup2(old: c_int, new: c_int) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         life::duplicate_over(old, new, || unsafe { real::dup2(old, new) })
     }
 
     /// Duplicates to a number.
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         let real = || unsafe { real::dup3(old, new, flags) };
         // Nothing of `new` is given up for a call that fails.
         if flags & !libc::O_CLOEXEC != 0 { real() } else { life::duplicate_over(old, new, real) }
@@ -147,7 +147,7 @@ take_over! {
 
     /// Reads an option.
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         let status = unsafe { real::getsockopt(fd, level, name, value, length) };
         if status == 0 && level == libc::SOL_SOCKET && name == libc::SO_LINGER {
             hide_linger(fd, value, length);
@@ -172,21 +172,21 @@ take_over! {
         if level == libc::SOL_SOCKET && name == libc::SO_LINGER
             && let Some(socket) = table::socket(fd)
         {
-            socket.record.lingers.store(linger::PROGRAMS, Ordering::Release);
+            socket.record.lingers.store(linger::PROGRAMS, Ordering::Relaxed);
         }
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         let status = unsafe { real::setsockopt(fd, level, name, value, length) };
         if level == libc::SOL_SOCKET && name == libc::SO_LINGER
             && let Some(socket) = table::socket(fd)
             && errno::keep(|| !kernel::lingers(fd))
         {
-            socket.record.lingers.store(linger::UNSET, Ordering::Release);
+            socket.record.lingers.store(linger::UNSET, Ordering::Relaxed);
         }
         if level == libc::SOL_SOCKET && TIME_OUTS.contains(&name)
             && let Some(socket) = table::socket(fd)
         {
             // One has been set at some time: the kernel is asked from now on.
-            socket.record.patience.iter().for_each(|place| place.store(2, Ordering::Release));
+            socket.record.patience.iter().for_each(|place| place.store(2, Ordering::Relaxed));
         }
         status
     }
@@ -194,7 +194,7 @@ take_over! {
     /// A stream of the C library's, whose own calls nobody sees.
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
         to_kernel(fd, Reason::Stdio);
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         unsafe { real::fdopen(fd, mode) }
     }
 
@@ -205,14 +205,14 @@ take_over! {
 
     /// Makes an epoll set.
     fn epoll_create1(flags: c_int) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         let fd = unsafe { real::epoll_create1(flags) };
         new_set(fd)
     }
 
     /// Makes an epoll set.
     fn epoll_create(size: c_int) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         let fd = unsafe { real::epoll_create(size) };
         new_set(fd)
     }
@@ -301,14 +301,14 @@ fn keep_waiting(fd: c_int, waits: bool) {
     if !table::is_unpaired(fd)
         && let Some(socket) = table::socket(fd)
     {
-        socket.record.waits.store(if waits { 1 } else { 2 }, Ordering::Release);
+        socket.record.waits.store(if waits { 1 } else { 2 }, Ordering::Relaxed);
     }
 }
 
 /// What this library has set for killed ends is none of the program's settings.
 fn hide_linger(fd: c_int, value: *mut c_void, length: *mut socklen_t) {
     let is_ours =
-        table::socket(fd).is_some_and(|socket| socket.record.lingers.load(Ordering::Acquire) == linger::OURS);
+        table::socket(fd).is_some_and(|socket| socket.record.lingers.load(Ordering::Relaxed) == linger::OURS);
     if is_ours {
         // SAFETY: the kernel has written so many bytes there.
         unsafe { core::ptr::write_bytes(value.cast::<u8>(), 0, length.read() as usize) };

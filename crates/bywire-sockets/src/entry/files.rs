@@ -149,7 +149,7 @@ fn send_at(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c
 }
 
 fn send_file(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    // SAFETY: as above.
+    // SAFETY: the program's own arguments.
     let real = || unsafe { real::sendfile(target, source, offset, count) };
     if !table::socket(target).is_some_and(|socket| socket.is_carried()) {
         to_kernel(source, Reason::Option);
@@ -181,7 +181,7 @@ fn send_file(target: c_int, source: c_int, offset: *mut off_t, count: size_t) ->
     }
     let sent = copy_file(target, source, start, count);
     if sent > 0 {
-        // SAFETY: as above.
+        // SAFETY: null, or the program's own; lseek takes no pointer.
         unsafe {
             if offset.is_null() {
                 libc::lseek(source, start + sent as off_t, libc::SEEK_SET);

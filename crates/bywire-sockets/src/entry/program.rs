@@ -17,105 +17,105 @@ take_over! {
     /// Replaces this program.
     fn execve(path: *const c_char, arguments: Words, environment: Words) -> c_int {
         life::before_replacement();
-        // SAFETY: the program's own arguments, here and in every call of this file.
+        // SAFETY: the program's own arguments, as they came.
         unsafe { real::execve(path, arguments, environment) }
     }
 
     /// Replaces this program.
     fn execv(path: *const c_char, arguments: Words) -> c_int {
         life::before_replacement();
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         unsafe { real::execv(path, arguments) }
     }
 
     /// Replaces this program.
     fn execvp(file: *const c_char, arguments: Words) -> c_int {
         life::before_replacement();
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         unsafe { real::execvp(file, arguments) }
     }
 
     /// Replaces this program.
     fn execvpe(file: *const c_char, arguments: Words, environment: Words) -> c_int {
         life::before_replacement();
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         unsafe { real::execvpe(file, arguments, environment) }
     }
 
     /// Replaces this program.
     fn fexecve(fd: c_int, arguments: Words, environment: Words) -> c_int {
         life::before_replacement();
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         unsafe { real::fexecve(fd, arguments, environment) }
     }
 
     /// Replaces this program.
     fn execveat(directory: c_int, path: *const c_char, arguments: Words, environment: Words, flags: c_int) -> c_int {
         life::before_replacement();
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         unsafe { real::execveat(directory, path, arguments, environment, flags) }
     }
 
     /// Starts another program.
     fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int {
         life::hand_over(!actions.is_null());
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         unsafe { real::posix_spawn(pid, path, actions, attributes, arguments, environment) }
     }
 
     /// Starts another program.
     fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int {
         life::hand_over(!actions.is_null());
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         unsafe { real::posix_spawnp(pid, file, actions, attributes, arguments, environment) }
     }
 
     /// A copy that a program will be started with.
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int {
         table::name(old);
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         unsafe { real::posix_spawn_file_actions_adddup2(actions, old, new) }
     }
 
     /// Starts another program.
     fn pidfd_spawn(pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int {
         life::hand_over(!actions.is_null());
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         unsafe { real::pidfd_spawn(pid, path, actions, attributes, arguments, environment) }
     }
 
     /// Starts another program.
     fn pidfd_spawnp(pid: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int {
         life::hand_over(!actions.is_null());
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         unsafe { real::pidfd_spawnp(pid, file, actions, attributes, arguments, environment) }
     }
 
     /// Runs a shell.
     fn system(command: *const c_char) -> c_int {
         life::hand_over(false);
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         unsafe { real::system(command) }
     }
 
     /// Runs a shell.
     fn popen(command: *const c_char, kind: *const c_char) -> *mut c_void {
         life::hand_over(false);
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         unsafe { real::popen(command, kind) }
     }
 
     /// Ends this process at once.
     fn _exit(status: c_int) -> () {
         life::end();
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         unsafe { real::syscall(libc::SYS_exit_group, status as usize, 0, 0, 0, 0, 0) };
     }
 
     /// Ends this process at once.
     fn _Exit(status: c_int) -> () {
         life::end();
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, as they came.
         unsafe { real::syscall(libc::SYS_exit_group, status as usize, 0, 0, 0, 0, 0) };
     }
 
@@ -202,18 +202,18 @@ take_lists_over! {
 }
 
 unsafe extern "C" fn replace(path: *const c_char, arguments: Words) -> c_int {
-    // SAFETY: the program's own arguments, here and below.
+    // SAFETY: the program's own arguments, as they came.
     unsafe { execv(path, arguments) }
 }
 
 unsafe extern "C" fn replace_by_name(file: *const c_char, arguments: Words) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the program's own arguments, as they came.
     unsafe { execvp(file, arguments) }
 }
 
 /// The environment follows the end of the list.
 unsafe extern "C" fn replace_in_environment(path: *const c_char, arguments: Words) -> c_int {
-    // SAFETY: as above; a list ends with a null.
+    // SAFETY: the program's own list of arguments, which ends with a null.
     unsafe {
         let mut end = arguments;
         while !(*end).is_null() {
@@ -250,9 +250,9 @@ fn fork_by(real: &dyn Fn() -> c_long) -> c_long {
 fn call(number: c_long, given: [usize; 6]) -> c_long {
     let [a, b, c, d, e, f] = given;
     let fd = a as c_int;
-    // SAFETY: as above.
+    // SAFETY: the program's own arguments, as they came.
     let real = || unsafe { real::syscall(number, a, b, c, d, e, f) };
-    // SAFETY: as above: the program's own arguments, under the name that the number stands for.
+    // SAFETY: the program's own arguments, under the name that the number stands for.
     unsafe {
         match number {
             libc::SYS_futex => real(),

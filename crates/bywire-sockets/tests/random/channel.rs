@@ -282,7 +282,7 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         for actor in self.actors.iter().flatten() {
-            // SAFETY: as above.
+            // SAFETY: no pointers; the descriptor is that of an actor of this stage's.
             unsafe { libc::syscall(libc::SYS_pidfd_send_signal, actor.end.as_raw_fd(), libc::SIGKILL, 0, 0) };
         }
         for founder in &mut self.founders {
