@@ -18,10 +18,10 @@ use crate::capture::{self, Watch};
 use crate::checksum;
 use crate::confinement;
 use crate::drops::Cause;
-use crate::fabric::{Arrival, Fabric};
+use crate::fabric::{Arrival, Content, Fabric};
 use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES_MAX};
 use crate::gather::{BATCH_FRAMES, Gatherer, Taken};
-use crate::lane::Lane;
+use crate::lane::{End, Lane};
 use crate::offload::{self, Descriptor, VnetHeader};
 use crate::order::{self, Adoption, Answer, Confinement, ExchangeError, Join, Manner, Order};
 use crate::rejection::BadFrame;
@@ -32,7 +32,9 @@ use crate::switch::{LaneId, Side, Switch, Verdict};
 pub const LANES_MAX: usize = 1024;
 /// Interfaces that are told to have vanished before somebody answers.
 const TOLD_MAX: usize = 32;
-/// The tag of the socket on which orders come; lanes have their number.
+/// Queues of one interface that one loop serves at most.
+const ENDS_MAX: usize = 256;
+/// The tag of the socket on which orders come; queues have those of [`tag_of`].
 const ORDERS: u64 = u64::MAX;
 /// The tag of the port.
 const PORT: u64 = u64::MAX - 1;
@@ -47,6 +49,8 @@ pub struct Carrier {
     gatherer: Gatherer,
     spin: Spin,
     batch_frames: usize,
+    /// Queues, by their tags, from which nothing is taken, since there is no room where their frames go.
+    held_back: Vec<u64>,
     began: Instant,
     /// Interfaces are others than those that were announced.
     is_changed: bool,
@@ -103,6 +107,7 @@ impl Carrier {
             gatherer: Gatherer::default(),
             spin: Spin::new(Duration::ZERO),
             batch_frames: BATCH_FRAMES,
+            held_back: Vec::with_capacity(LANES_MAX),
             began: Instant::now(),
             is_changed: false,
             untold: Vec::new(),
@@ -123,7 +128,7 @@ impl Carrier {
                 ORDERS => self.obey()?,
                 // The port was asked already.
                 PORT => {}
-                lane => self.take(lane as LaneId, now_ms),
+                tag => self.take(tag, now_ms),
             }
         }
         self.announce();
@@ -164,7 +169,7 @@ impl Carrier {
         {
             return Ok(self.paths.next_arrival());
         }
-        let limit = self.paths.seek_lost();
+        let limit = [self.paths.seek_lost(), self.patience()].into_iter().flatten().min();
         let asleep = clock::cycles();
         self.ready.extend(self.poller.wait(limit)?);
         self.spin.woken_after(clock::cycles().wrapping_sub(asleep));
@@ -175,20 +180,56 @@ impl Carrier {
     fn look(&mut self) -> Result<Option<Option<Arrival>>, ExchangeError> {
         self.ready.clear();
         let arrival = self.paths.next_arrival();
+        // That may have told of room.
+        self.let_go();
         self.ready.extend(self.poller.wait(Some(Duration::ZERO))?);
         Ok((arrival.is_some() || !self.ready.is_empty()).then_some(arrival))
     }
 
-    fn take(&mut self, lane: LaneId, now_ms: u64) {
+    fn take(&mut self, tag: u64, now_ms: u64) {
+        let (id, place) = place_of(tag);
         let paths = &mut self.paths;
-        let Some(Some(its)) = paths.lanes.get(lane / 2) else { return };
-        let queue = Rc::clone(&its.queue);
+        let Some(Some(its)) = paths.lanes.get(id) else { return };
+        let Some(end) = its.ends.get(place) else { return };
+        let queue = Rc::clone(&end.queue);
         self.gatherer.merge_datagrams(its.takes_udp);
-        let taken = self.gatherer.take(&queue, self.batch_frames, |packet| paths.carry(lane, packet, now_ms));
+        let carry = |packet: &mut [u8]| paths.carry(2 * id, place, packet, now_ms);
+        let taken = self.gatherer.take(&queue, self.batch_frames, carry);
         if taken == Taken::Vanished {
-            self.release(lane / 2);
-            self.untold.push(lane / 2);
+            self.release(id);
+            self.untold.push(id);
+        } else if self.paths.end(tag).is_some_and(|end| end.held_back_by.is_some()) {
+            self.poller.remove(&*queue);
+            self.held_back.push(tag);
         }
+    }
+
+    /// Takes frames again from queues whose frames have room now, or have waited for it long enough.
+    fn let_go(&mut self) {
+        if self.held_back.is_empty() {
+            return;
+        }
+        let (poller, paths) = (&self.poller, &mut self.paths);
+        let now = Instant::now();
+        self.held_back.retain(|tag| {
+            if paths.held_back_until(*tag).is_some_and(|until| now < until) {
+                return true;
+            }
+            if let Some(end) = paths.end(*tag)
+                && end.held_back_by.take().is_some()
+            {
+                // It was watched before: there is room for it in the kernel's table.
+                let _ = poller.add(&*end.queue, *tag);
+            }
+            false
+        });
+    }
+
+    /// For how long queues may still be held back, if any are.
+    fn patience(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let until = self.held_back.iter().map(|tag| self.paths.held_back_until(*tag).unwrap_or(now));
+        Some(until.min()?.saturating_duration_since(now))
     }
 
     /// Tells which interfaces have vanished, a few at a time: whoever is told answers with a release, after which comes
@@ -210,6 +251,10 @@ impl Carrier {
                 Order::Adopt(adoption) => match file {
                     Some(file) => self.adopt(&adoption, Queue::from_descriptor(file)),
                     None => Some(Answer::Refused("an interface came without its queue".to_owned())),
+                },
+                Order::Widen(lane) => match file {
+                    Some(file) => self.widen(lane, Queue::from_descriptor(file)),
+                    None => Some(Answer::Refused("an interface came without one of its queues".to_owned())),
                 },
                 Order::Release(lane) => {
                     self.told = self.told.saturating_sub(1);
@@ -257,7 +302,7 @@ impl Carrier {
         if !self.paths.switch.insert(2 * id, side) {
             return Some(Answer::Refused(format!("the address {} is taken", MacAddress(adoption.mac))));
         }
-        if let Err(error) = self.poller.add(&queue, 2 * id as u64) {
+        if let Err(error) = self.poller.add(&queue, tag_of(id, 0)) {
             self.paths.switch.remove(2 * id);
             return Some(Answer::Refused(format!("a queue cannot be watched: {error}")));
         }
@@ -269,6 +314,19 @@ impl Carrier {
         None
     }
 
+    fn widen(&mut self, id: LaneId, queue: Queue) -> Option<Answer> {
+        // Where there is no such interface, it was refused, which was said.
+        let Some(Some(lane)) = self.paths.lanes.get_mut(id) else { return None };
+        if lane.ends.len() >= ENDS_MAX {
+            return Some(Answer::Refused(format!("more than {ENDS_MAX} queues of one interface")));
+        }
+        if let Err(error) = self.poller.add(&queue, tag_of(id, lane.ends.len())) {
+            return Some(Answer::Refused(format!("a queue cannot be watched: {error}")));
+        }
+        lane.widen(queue);
+        None
+    }
+
     /// Whoever has this place next must not be told to have vanished.
     fn forget(&mut self, id: LaneId) {
         self.untold.retain(|lane| *lane != id);
@@ -276,7 +334,7 @@ impl Carrier {
 
     fn release(&mut self, id: LaneId) -> Option<Answer> {
         if let Some(lane) = self.paths.lanes.get_mut(id).and_then(Option::take) {
-            self.poller.remove(&*lane.queue);
+            lane.ends.iter().for_each(|end| self.poller.remove(&*end.queue));
             self.paths.switch.remove(2 * id);
             self.is_changed = true;
         }
@@ -327,13 +385,27 @@ impl Carrier {
 }
 
 impl Paths {
-    /// Delivers or drops a header and frame that were taken from an interface.
-    fn carry(&mut self, from: LaneId, packet: &mut [u8], now_ms: u64) {
-        let Some(Some(lane)) = self.lanes.get_mut(from / 2) else { return };
+    fn end(&mut self, tag: u64) -> Option<&mut End> {
+        let (id, place) = place_of(tag);
+        self.lanes.get_mut(id)?.as_mut()?.ends.get_mut(place)
+    }
+
+    /// Until when a queue is held back, if it is.
+    fn held_back_until(&self, tag: u64) -> Option<Instant> {
+        let (id, place) = place_of(tag);
+        let target = self.lanes.get(id)?.as_ref()?.ends.get(place)?.held_back_by?;
+        self.fabric.as_ref()?.holds_back_until(target)
+    }
+
+    /// Delivers or drops a header and frame that were taken from an interface, from the queue in that place. `false`:
+    /// no more is to be taken there for now.
+    fn carry(&mut self, from: LaneId, place: usize, packet: &mut [u8], now_ms: u64) -> bool {
+        let Some(Some(lane)) = self.lanes.get_mut(from / 2) else { return true };
         let frame = packet.get(VnetHeader::BYTES..).unwrap_or_default();
         lane.sends(frame.len(), packet.get(1).is_some_and(|kind| *kind != offload::GSO_NONE));
         if frame.len() == FRAME_BYTES_MAX {
-            return lane.counts.drops.count(Cause::Long);
+            lane.counts.drops.count(Cause::Long);
+            return true;
         }
         if let Some(watch) = &mut self.watch
             && !watch.show(from, &lane.announced.label, frame)
@@ -341,18 +413,34 @@ impl Paths {
             self.watch = None;
         }
         match self.switch.judge(from, frame, now_ms) {
-            Verdict::To(target) if is_fabric(target) => self.send(from, target, packet),
-            Verdict::To(target) => self.deliver(target, packet),
+            Verdict::To(target) if is_fabric(target) => {
+                self.send(from, target, packet);
+                return !self.is_held_back(from, place, target);
+            }
+            Verdict::To(target) => self.deliver(from, target, packet),
             Verdict::Flood { is_unknown } => self.flood(from, is_unknown, packet),
             Verdict::Drop(cause) => lane.counts.drops.count(cause),
         }
+        true
+    }
+
+    /// Holds a queue back where there is no room for what it sends. Where it is another's, a frame in it is the first of
+    /// its flow, or one of a flow that nobody answers: for those nobody else waits.
+    fn is_held_back(&mut self, from: LaneId, place: usize, target: LaneId) -> bool {
+        let Some(Some(lane)) = self.lanes.get_mut(from / 2) else { return false };
+        let until = self.fabric.as_ref().and_then(|fabric| fabric.holds_back_until(target));
+        if lane.end_for(target) != place || until.is_none_or(|until| until <= Instant::now()) {
+            return false;
+        }
+        lane.ends[place].held_back_by = Some(target);
+        true
     }
 
     fn flood(&mut self, from: LaneId, is_unknown: bool, packet: &mut [u8]) {
         // Interfaces first: what goes to the fabric gets another header in the same place.
         for target in (0..self.switch.lanes_count()).step_by(2) {
             if self.switch.floods(from, target, is_unknown) {
-                self.deliver(target, packet);
+                self.deliver(from, target, packet);
             }
         }
         for target in (1..self.switch.lanes_count()).step_by(2) {
@@ -362,11 +450,11 @@ impl Paths {
         }
     }
 
-    fn deliver(&mut self, target: LaneId, packet: &[u8]) {
+    fn deliver(&mut self, from: LaneId, target: LaneId, packet: &[u8]) {
         if let Some(Some(lane)) = self.lanes.get_mut(target / 2)
             && let Some((header, frame)) = packet.split_first_chunk()
         {
-            lane.deliver(*header, frame, &mut self.segment);
+            lane.deliver(from, *header, frame, &mut self.segment);
         }
     }
 
@@ -412,16 +500,16 @@ impl Paths {
             && !watch.show(
                 arrival.lane,
                 capture::FABRIC,
-                arrival.payload.get(Descriptor::BYTES..).unwrap_or_default(),
+                arrival.content.get(Descriptor::BYTES..).unwrap_or_default(),
             )
         {
             self.watch = None;
         }
-        match arrived(&arrival.payload) {
+        match arrived(&arrival.content) {
             Ok((header, frame)) => match self.switch.judge(arrival.lane, frame, now_ms) {
                 Verdict::To(target) => {
                     if let Some(Some(lane)) = self.lanes.get_mut(target / 2) {
-                        lane.deliver(header, frame, &mut self.segment);
+                        lane.deliver(arrival.lane, header, frame, &mut self.segment);
                     }
                 }
                 Verdict::Flood { is_unknown } => {
@@ -429,7 +517,7 @@ impl Paths {
                         if let Some(lane) = lane
                             && self.switch.floods(arrival.lane, 2 * place, is_unknown)
                         {
-                            lane.deliver(header, frame, &mut self.segment);
+                            lane.deliver(arrival.lane, header, frame, &mut self.segment);
                         }
                     }
                 }
@@ -437,7 +525,9 @@ impl Paths {
             },
             Err(_) => fabric.drop_from(arrival.lane, Cause::Illegal),
         }
-        fabric.port.recycle(arrival.payload);
+        if let Content::Whole(payload) = arrival.content {
+            fabric.port.recycle(payload);
+        }
     }
 }
 
@@ -446,6 +536,16 @@ fn arrived(payload: &[u8]) -> Result<([u8; VnetHeader::BYTES], &[u8]), BadFrame>
     let (descriptor, frame) = payload.split_first_chunk().ok_or(BadFrame::Runt)?;
     let headers = &frame[..frame.len().min(HEADER_BYTES_MAX)];
     Ok((offload::derive(*descriptor, headers, frame.len())?.to_bytes(), frame))
+}
+
+/// What tells a queue of an interface apart.
+const fn tag_of(id: LaneId, place: usize) -> u64 {
+    (place as u64) << 32 | id as u64
+}
+
+/// The interface of a tag, and the place of the queue among its own.
+const fn place_of(tag: u64) -> (LaneId, usize) {
+    ((tag & 0xFFFF_FFFF) as LaneId, (tag >> 32) as usize)
 }
 
 const fn is_fabric(lane: LaneId) -> bool {

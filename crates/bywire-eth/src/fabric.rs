@@ -5,6 +5,7 @@
 //! so nobody has to watch for newcomers; who loses somebody that has not ended looks again, ever more rarely.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -15,10 +16,12 @@ use bywire::{
 use serde::{Deserialize, Serialize};
 
 use crate::address::MacAddress;
+use crate::backlog::Backlog;
 use crate::drops::{Cause, Drops};
 use crate::frame::HEADER_BYTES_MAX;
 use crate::offload::Descriptor;
 use crate::order::{Join, PeerReport, Traffic};
+use crate::parts::{self, Joined, Partial};
 use crate::segment::Cutter;
 use crate::switch::{LaneId, Switch};
 
@@ -70,7 +73,27 @@ pub struct Arrival {
     /// From which lane.
     pub lane: LaneId,
     /// Descriptor and frame.
-    pub payload: Payload,
+    pub content: Content,
+}
+
+/// Where a frame that has come lies.
+#[derive(Debug)]
+pub enum Content {
+    /// In memory of the port, which wants it back.
+    Whole(Payload),
+    /// It came in parts.
+    Joined(Vec<u8>),
+}
+
+impl Deref for Content {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Whole(payload) => payload,
+            Self::Joined(bytes) => bytes,
+        }
+    }
 }
 
 /// The fabric as one carrying loop sees it.
@@ -106,6 +129,10 @@ struct Met {
     /// The longest datagram that both sides can take.
     datagram_bytes_max: usize,
     conflicts: Vec<String>,
+    /// What found no room on the way to it.
+    backlog: Backlog,
+    /// What came from it in parts and is not complete.
+    partial: Partial,
     sent: Traffic,
     received: Traffic,
     drops: Drops,
@@ -221,7 +248,8 @@ impl Fabric {
                         self.seek_later();
                     }
                 }
-                Event::Room { peer, .. } => self.tell(peer),
+                Event::Room { peer, priority: Priority::High } => self.tell(peer),
+                Event::Room { peer, priority: Priority::Low } => self.go_on(peer),
                 _ => {}
             }
         }
@@ -229,23 +257,26 @@ impl Fabric {
     }
 
     /// Sends what stands in `packet`, a descriptor and a frame, to a lane's process; a superframe too long for one
-    /// datagram goes in several, cut where its segments end. The packet is used for that, and afterwards as it was.
+    /// datagram goes in several, cut where its segments end, and any other frame in parts. The packet is used for that,
+    /// and afterwards as it was.
     pub fn send(&mut self, lane: LaneId, descriptor: Descriptor, packet: &mut [u8]) {
         let Some(peer) = self.lanes.get(lane / 2).copied().flatten() else { return };
         let Some(met) = self.peers.get_mut(&peer) else { return };
+        let port = &mut self.port;
         if packet.len() <= met.datagram_bytes_max {
-            let is_superframe = descriptor.kind.is_superframe();
-            return met.note(
-                self.port.send_datagram(peer, Priority::Low, packet),
-                packet.len(),
-                is_superframe,
-            );
+            return match met.offer(port, peer, packet) {
+                Ok(()) => met.sent.count(packet.len(), descriptor.kind.is_superframe()),
+                Err(cause) => met.drops.count(cause),
+            };
         }
         let frame = &packet[Descriptor::BYTES..];
         let headers = &frame[..frame.len().min(HEADER_BYTES_MAX)];
         let room = met.datagram_bytes_max.saturating_sub(Descriptor::BYTES);
         let Ok(mut pieces) = Cutter::new(descriptor, headers, frame.len(), room) else {
-            return met.drops.count(Cause::Long);
+            return match met.offer_parts(port, peer, packet) {
+                Ok(()) => met.sent.count(packet.len(), descriptor.kind.is_superframe()),
+                Err(cause) => met.drops.count(cause),
+            };
         };
         while let Some(piece) = pieces.next_piece() {
             // A piece's headers go right before its payload, where the end of the piece before is, which was sent.
@@ -257,9 +288,34 @@ impl Fabric {
             packet[start..start + Descriptor::BYTES].copy_from_slice(&piece.descriptor.to_bytes());
             packet[start + Descriptor::BYTES..payload.start].copy_from_slice(piece.headers);
             let is_superframe = piece.descriptor.kind.is_superframe();
-            let sent = self.port.send_datagram(peer, Priority::Low, &packet[start..payload.end]);
-            met.note(sent, payload.end - start, is_superframe);
+            match met.offer(port, peer, &packet[start..payload.end]) {
+                Ok(()) => met.sent.count(payload.end - start, is_superframe),
+                Err(cause) => met.drops.count(cause),
+            }
             packet[start..payload.start].copy_from_slice(kept);
+        }
+    }
+
+    /// Until when whoever sends to a lane's process is held back, where it has no room.
+    pub fn holds_back_until(&self, lane: LaneId) -> Option<Instant> {
+        let peer = self.lanes.get(lane / 2).copied().flatten()?;
+        self.peers.get(&peer)?.backlog.holds_back_until()
+    }
+
+    /// There is room towards a process again: what waits for it goes on.
+    fn go_on(&mut self, peer: Peer) {
+        let Some(met) = self.peers.get_mut(&peer) else { return };
+        let port = &mut self.port;
+        let drops = &mut met.drops;
+        let is_all = met.backlog.drain(|datagram| match port.send_datagram(peer, Priority::Low, datagram) {
+            Ok(has_gone) => has_gone,
+            Err(_) => {
+                drops.count(Cause::TargetDown);
+                true
+            }
+        });
+        if !is_all {
+            met.wait(port, peer);
         }
     }
 
@@ -293,10 +349,22 @@ impl Fabric {
     fn arrive(&mut self, peer: Peer, payload: Payload) -> Option<Arrival> {
         match self.peers.get_mut(&peer) {
             Some(met) if !met.interfaces.is_empty() => {
-                met.received.frames += 1;
-                met.received.superframes += u64::from(payload.first().is_some_and(|kind| *kind > 1));
-                met.received.bytes += payload.len() as u64;
-                Some(Arrival { lane: met.lane, payload })
+                let content = match met.partial.join(&payload) {
+                    Joined::Whole => Content::Whole(payload),
+                    Joined::Complete(bytes) => {
+                        self.port.recycle(payload);
+                        Content::Joined(bytes)
+                    }
+                    joined => {
+                        if joined == Joined::Lost {
+                            met.drops.count(Cause::Illegal);
+                        }
+                        self.port.recycle(payload);
+                        return None;
+                    }
+                };
+                met.received.count(content.len(), content.first().is_some_and(|kind| *kind > 1));
+                Some(Arrival { lane: met.lane, content })
             }
             // It has not said who it is, or has nothing that could send.
             Some(met) => {
@@ -332,6 +400,8 @@ impl Fabric {
             untold: None,
             datagram_bytes_max: self.datagram_bytes_max,
             conflicts: Vec::new(),
+            backlog: Backlog::default(),
+            partial: Partial::default(),
             sent: Traffic::default(),
             received: Traffic::default(),
             drops: Drops::default(),
@@ -450,21 +520,33 @@ impl Met {
         }
     }
 
-    fn note(&mut self, sent: Result<bool, SendError>, length_bytes: usize, is_superframe: bool) {
-        match sent {
-            Ok(true) => {
-                self.sent.frames += 1;
-                self.sent.superframes += u64::from(is_superframe);
-                self.sent.bytes += length_bytes as u64;
+    /// Sends a datagram, or keeps it until there is room.
+    fn offer(&mut self, port: &mut Port, peer: Peer, datagram: &[u8]) -> Result<(), Cause> {
+        if self.backlog.is_empty() {
+            match port.send_datagram(peer, Priority::Low, datagram) {
+                Ok(true) => return Ok(()),
+                Ok(false) => self.wait(port, peer),
+                Err(_) => return Err(Cause::TargetDown),
             }
-            Ok(false) => {
-                self.drops.count(Cause::TargetFull);
-                // Nothing helps but that the other end has its turn, perhaps on this core: this doubles what arrives
-                // of a stream that nothing holds back. It is no wait: with nobody else there, it returns at once.
-                std::thread::yield_now();
-            }
-            Err(_) => self.drops.count(Cause::TargetDown),
         }
+        if self.backlog.push(datagram) { Ok(()) } else { Err(Cause::TargetFull) }
+    }
+
+    /// Sends a descriptor and a frame in as many datagrams as it takes.
+    fn offer_parts(&mut self, port: &mut Port, peer: Peer, packet: &[u8]) -> Result<(), Cause> {
+        let part_bytes = self.datagram_bytes_max.saturating_sub(parts::HEADER_BYTES).max(1);
+        for (number, part) in packet.chunks(part_bytes).enumerate() {
+            let header = parts::header(number * part_bytes, packet.len());
+            self.offer(port, peer, &[&header[..], part].concat())?;
+        }
+        Ok(())
+    }
+
+    /// There is no room: we are told when there is again.
+    fn wait(&mut self, port: &mut Port, peer: Peer) {
+        self.backlog.note_full(Instant::now());
+        // One that is gone has ended, which is told next.
+        let _ = port.await_room(peer, Priority::Low);
     }
 }
 

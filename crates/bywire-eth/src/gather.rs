@@ -5,6 +5,8 @@
 //! one by one. Everybody behind then has one frame to look at, and one system call, for dozens. Nothing waits for it:
 //! as soon as the interface has no more to give, everything goes on.
 
+use std::cell::Cell;
+
 use bywire_sys::Errno;
 use bywire_sys::tap::Queue;
 
@@ -64,14 +66,25 @@ impl Gatherer {
         self.coalescer.merge_datagrams(is_wanted);
     }
 
-    /// Takes at most `frames_max` frames from a queue, and hands each header and frame, merged or not, to `carry`.
+    /// Takes at most `frames_max` frames from a queue, and hands each header and frame, merged or not, to `carry`,
+    /// until that answers `false`: then no more are taken, and what is held goes on.
     /// A frame that was cut off for want of room comes with all the room there is.
-    pub fn take(&mut self, queue: &Queue, frames_max: usize, mut carry: impl FnMut(&mut [u8])) -> Taken {
+    pub fn take(
+        &mut self,
+        queue: &Queue,
+        frames_max: usize,
+        mut carry: impl FnMut(&mut [u8]) -> bool,
+    ) -> Taken {
         let Self { coalescer, burst, whole } = self;
         let mut taken = Taken::Some;
+        let goes_on = Cell::new(true);
+        let mut carry = |packet: &mut [u8]| goes_on.set(carry(packet) && goes_on.get());
         // As long as nothing is held, the first place is used again and again: it stays in the processor's cache.
         let mut number = 0;
         for _ in 0..frames_max.min(BATCH_FRAMES) {
+            if !goes_on.get() {
+                break;
+            }
             let length = match queue.read(&mut burst.places[number]) {
                 Ok(length) if length > 0 => length,
                 Err(Errno::AGAIN | Errno::INTR) => {
@@ -201,7 +214,10 @@ mod tests {
         packets.iter().for_each(|packet| kernels.send(packet, &[]).expect("sent"));
         let queue = Queue::from_descriptor(ours.into());
         let mut carried = Vec::new();
-        let taken = Gatherer::default().take(&queue, frames_max, |packet| carried.push(packet.to_vec()));
+        let taken = Gatherer::default().take(&queue, frames_max, |packet| {
+            carried.push(packet.to_vec());
+            true
+        });
         (taken, carried)
     }
 
@@ -256,7 +272,10 @@ mod tests {
         // A child of a test beside this one may have it as well, until it has become its program.
         kernels.shut_down();
         let mut carried = 0;
-        let taken = Gatherer::default().take(&Queue::from_descriptor(ours.into()), 64, |_| carried += 1);
+        let taken = Gatherer::default().take(&Queue::from_descriptor(ours.into()), 64, |_| {
+            carried += 1;
+            true
+        });
         assert_eq!((taken, carried), (Taken::Vanished, 1));
     }
 }

@@ -11,15 +11,25 @@ use crate::fabric::Announced;
 use crate::offload::{self, VnetHeader};
 use crate::order::{Adoption, Counts};
 use crate::segment::Segmenter;
+use crate::switch::LaneId;
 
 /// Superframes refused by the kernel before no more are offered: one may have been odd, several are a broken offload.
 const REFUSALS_MAX: u32 = 3;
 
 /// One queue of an interface's TAP.
 #[derive(Debug)]
-pub struct Lane {
+pub struct End {
     /// The kernel's end; shared with whoever takes frames from it while they are delivered elsewhere.
     pub queue: Rc<Queue>,
+    /// Nothing is taken from it until there is room towards this one.
+    pub held_back_by: Option<LaneId>,
+}
+
+/// An interface, with those queues of its TAP that are ours.
+#[derive(Debug)]
+pub struct Lane {
+    /// Its queues, at least one.
+    pub ends: Vec<End>,
     /// What has happened here.
     pub counts: Counts,
     /// How it is told to others.
@@ -35,7 +45,7 @@ impl Lane {
     /// Of a queue that was given into our care.
     pub fn new(queue: Queue, adoption: &Adoption) -> Self {
         Self {
-            queue: Rc::new(queue),
+            ends: vec![End { queue: Rc::new(queue), held_back_by: None }],
             announced: Announced {
                 label: adoption.label.clone(),
                 mac: adoption.mac,
@@ -49,27 +59,48 @@ impl Lane {
         }
     }
 
+    /// Takes one more queue.
+    pub fn widen(&mut self, queue: Queue) {
+        self.ends.push(End { queue: Rc::new(queue), held_back_by: None });
+    }
+
+    /// Which queue has what goes to that lane and comes from it: the first one what stays in this process, the others
+    /// by turns what other processes have. The kernel sends a flow by the queue on which it was last answered.
+    #[inline]
+    pub fn end_for(&self, lane: LaneId) -> usize {
+        match self.ends.len() {
+            0 | 1 => 0,
+            _ if lane.is_multiple_of(2) => 0,
+            count => 1 + lane / 2 % (count - 1),
+        }
+    }
+
     /// Counts a frame that came from the interface.
     #[inline]
     pub fn sends(&mut self, length_bytes: usize, is_superframe: bool) {
-        self.counts.sent.frames += 1;
-        self.counts.sent.superframes += u64::from(is_superframe);
-        self.counts.sent.bytes += length_bytes as u64;
+        self.counts.sent.count(length_bytes, is_superframe);
     }
 
-    /// Hands a header and frame to the interface, both in memory of ours; whole where its kernel takes that, else in
-    /// segments, for which `scratch` has room.
+    /// Hands a header and frame from another lane to the interface, both in memory of ours; whole where its kernel takes
+    /// that, else in segments, for which `scratch` has room.
     #[inline]
-    pub fn deliver(&mut self, header: [u8; VnetHeader::BYTES], frame: &[u8], scratch: &mut [u8]) {
+    pub fn deliver(
+        &mut self,
+        from: LaneId,
+        header: [u8; VnetHeader::BYTES],
+        frame: &[u8],
+        scratch: &mut [u8],
+    ) {
         let gso_type = header[1] & !offload::GSO_ECN;
+        let end = self.end_for(from);
         if gso_type != offload::GSO_NONE && !self.takes(gso_type) {
-            return self.deliver_cut(header, frame, scratch);
+            return self.deliver_cut(end, header, frame, scratch);
         }
-        match self.queue.write_pieces(&[IoSlice::new(&header), IoSlice::new(frame)]) {
+        match self.ends[end].queue.write_pieces(&[IoSlice::new(&header), IoSlice::new(frame)]) {
             Ok(()) => self.receives(frame.len(), gso_type != offload::GSO_NONE),
             Err(Errno::INVAL) if gso_type != offload::GSO_NONE => {
                 self.note_refusal(gso_type);
-                self.deliver_cut(header, frame, scratch);
+                self.deliver_cut(end, header, frame, scratch);
             }
             Err(error) => self.counts.drops.count(cause_of(error)),
         }
@@ -80,9 +111,7 @@ impl Lane {
     }
 
     fn receives(&mut self, length_bytes: usize, is_superframe: bool) {
-        self.counts.received.frames += 1;
-        self.counts.received.superframes += u64::from(is_superframe);
-        self.counts.received.bytes += length_bytes as u64;
+        self.counts.received.count(length_bytes, is_superframe);
     }
 
     #[cold]
@@ -101,7 +130,7 @@ impl Lane {
 
     /// Cuts a superframe into what a wire would carry.
     #[cold]
-    fn deliver_cut(&mut self, header: [u8; VnetHeader::BYTES], frame: &[u8], scratch: &mut [u8]) {
+    fn deliver_cut(&mut self, end: usize, header: [u8; VnetHeader::BYTES], frame: &[u8], scratch: &mut [u8]) {
         let described = offload::describe(VnetHeader::from_bytes(header), frame);
         let segments = described.and_then(|descriptor| Segmenter::new(descriptor, frame));
         let Ok(mut segments) = segments else { return self.counts.drops.count(Cause::TargetRefused) };
@@ -109,7 +138,7 @@ impl Lane {
         scratch[..VnetHeader::BYTES].fill(0);
         while let Some(segment) = segments.next_segment() {
             let Some(length) = segment.write(&mut scratch[VnetHeader::BYTES..]) else { return };
-            match self.queue.write(&scratch[..VnetHeader::BYTES + length]) {
+            match self.ends[end].queue.write(&scratch[..VnetHeader::BYTES + length]) {
                 Ok(()) => self.receives(length, false),
                 Err(error) => self.counts.drops.count(cause_of(error)),
             }

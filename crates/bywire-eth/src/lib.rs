@@ -26,6 +26,8 @@
 //! | [`gather`] | a burst of frames taken from an interface, merged where that can be |
 //! | [`lane`] | an interface as the loop sees it |
 //! | [`fabric`] | other processes as the loop sees them |
+//! | `backlog` | what waits for one of them, and for how long its senders wait with it |
+//! | `parts` | frames too long for one datagram |
 //! | [`spin`] | how long the loop looks before it sleeps |
 //! | [`drops`] | why frames were dropped, counted |
 //! | [`order`] | what the loop is told, and tells |
@@ -40,6 +42,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+mod backlog;
 pub mod capture;
 pub mod carrier;
 pub mod checksum;
@@ -56,6 +59,7 @@ pub mod metrics;
 pub mod network;
 pub mod offload;
 pub mod order;
+mod parts;
 mod patience;
 pub mod probe;
 pub mod rejection;

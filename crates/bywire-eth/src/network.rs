@@ -1,7 +1,7 @@
 //! All interfaces of this process, and the loops that carry their frames.
 //!
-//! This is the part with privileges: it makes devices and hands their queues over. One carrying process serves one
-//! queue of every interface; frames of one flow stay with one of them, since the kernel answers a flow on the queue
+//! This is the part with privileges: it makes devices and hands their queues over. One carrying process serves a few
+//! queues of every interface; frames of one flow stay with one of them, since the kernel answers a flow on the queue
 //! that it came by.
 
 use std::collections::BTreeSet;
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use bywire_sys::Errno;
 use bywire_sys::namespace::Namespace;
 use bywire_sys::socket::Socket;
+use bywire_sys::tap;
 
 use crate::address::MacAddress;
 use crate::carrier::{self, LANES_MAX};
@@ -32,6 +33,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How many orders a loop may refuse before it is asked whether all were carried out.
 const REFUSALS_MAX: usize = 16;
+
+/// How many queues of an interface one loop serves, where there are enough for all loops: one for what stays here, and
+/// the others for other processes, so that whoever has no room holds up his own frames alone.
+const QUEUES: usize = 8;
 
 /// How a carrying loop is started.
 #[derive(Clone, Debug)]
@@ -149,7 +154,8 @@ impl Network {
         if lane >= LANES_MAX {
             return Err(NetworkError::TooMany);
         }
-        let plan = Plan { queues_count: self.loops.len(), ..plan };
+        let each_count = (tap::QUEUES_MAX / self.loops.len()).clamp(1, QUEUES);
+        let plan = Plan { queues_count: each_count * self.loops.len(), ..plan };
         let (station, queues) = Station::build(plan, &self.workshop)?;
         let adoption = Adoption {
             lane,
@@ -160,8 +166,12 @@ impl Network {
             takes_tcp: self.probe.takes_tcp,
             takes_udp: self.probe.takes_udp,
         };
-        for (each, queue) in self.loops.iter().zip(queues) {
-            order::send(&each.orders, &Order::Adopt(adoption.clone()), Some(&OwnedFd::from(queue)))?;
+        let mut queues = queues.into_iter().map(OwnedFd::from);
+        for each in &self.loops {
+            order::send(&each.orders, &Order::Adopt(adoption.clone()), queues.next().as_ref())?;
+            for queue in queues.by_ref().take(each_count - 1) {
+                order::send(&each.orders, &Order::Widen(lane), Some(&queue))?;
+            }
         }
         if lane == self.stations.len() {
             self.stations.push(None);

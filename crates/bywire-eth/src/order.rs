@@ -25,7 +25,9 @@ pub enum Order {
     Work(Manner),
     /// Carry frames for an interface. The queue of its TAP comes along.
     Adopt(Adoption),
-    /// Stop doing so, and close the queue.
+    /// Carry frames for one more queue of this interface, which comes along.
+    Widen(LaneId),
+    /// Stop doing so, and close the queues.
     Release(LaneId),
     /// Answer with [`Answer::Counts`] of this lane.
     Count(LaneId),
@@ -191,6 +193,14 @@ impl PeerReport {
 }
 
 impl Traffic {
+    /// Counts one more frame.
+    #[inline]
+    pub fn count(&mut self, length_bytes: usize, is_superframe: bool) {
+        self.frames += 1;
+        self.superframes += u64::from(is_superframe);
+        self.bytes += length_bytes as u64;
+    }
+
     fn add(&mut self, other: Traffic) {
         self.frames = self.frames.wrapping_add(other.frames);
         self.superframes = self.superframes.wrapping_add(other.superframes);

@@ -56,11 +56,30 @@ fn mtu_30000_is_longer_than_what_is_merged() {
 }
 
 #[test]
-fn mtu_65521_is_the_greatest_within_a_process() {
-    let Some(rooms) = rooms(2) else { return };
-    let mut joined = join(&rooms, Link::Within, 65_521);
-    streams_cross(&rooms, 65_521, &mut joined);
-    datagrams_cross(&rooms, 65_521);
+fn mtu_65450_and_65451_are_the_edge_of_a_datagram_between_processes() {
+    crosses(65_450);
+    crosses(65_451);
+}
+
+#[test]
+fn mtu_65521_is_the_greatest() {
+    crosses(65_521);
+}
+
+/// What `bywire eth status` says of interfaces whose MTUs differ.
+#[test]
+fn what_is_longer_than_the_target_s_mtu_arrives_all_the_same() {
+    for link in [Link::Within, Link::Between] {
+        let Some(rooms) = rooms(2) else { return };
+        let _joined = join(&rooms, link, 9000);
+        rooms[1].ip("link set by0 mtu 1500");
+        let (near, far) = (udp(&rooms[0], rooms[0].ipv4(7001)), udp(&rooms[1], rooms[1].ipv4(7001)));
+        for length in [1472, 1473, 8972] {
+            echo(&near, &far, rooms[1].ipv4(7001), length);
+        }
+        let (near, far) = tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7000));
+        exchange(&near, &far, STREAM_BYTES);
+    }
 }
 
 fn crosses(mtu_bytes: u32) {

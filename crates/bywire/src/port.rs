@@ -236,6 +236,21 @@ impl Port {
         Ok(sent)
     }
 
+    /// Asks for [`Event::Room`] as soon as a whole fragment fits into the lane towards a peer: for whoever keeps a
+    /// datagram that was dropped for want of room, and tries again. It is told once.
+    ///
+    /// # Errors
+    /// [`SendError`], never [`SendError::Full`].
+    pub fn await_room(&mut self, peer: Peer, priority: Priority) -> Result<(), SendError> {
+        if !self.guard.is_owner() {
+            return Err(SendError::Forked);
+        }
+        self.slots.connection(peer)?.starved[priority as usize] = true;
+        self.keep_busy(peer.index);
+        self.stir();
+        Ok(())
+    }
+
     /// Posts memory to receive one long message of this priority into. A message takes the smallest
     /// buffer that it fits; messages of one fragment need none. Where foreign users are admitted, post several:
     /// each of them fills at most one in eight at a time, but always one.

@@ -1,0 +1,102 @@
+//! Frames that found no room on the way to another process: they wait here in their order, and whoever sends them is
+//! held back for a bounded time.
+//!
+//! Held back means that nothing more is taken from the queue of the interface that they came from. It fills then, as
+//! the queue of any network card does, and the connections that it feeds slow down by themselves. A process that takes
+//! nothing within [`PATIENCE`] holds nobody back any more: what is for it waits as far as there is room, and is lost
+//! beyond.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// How long a process may take nothing and still hold back whoever sends to it: longer than others may have its core,
+/// and shorter than a connection waits before it repeats (200 ms on Linux).
+pub const PATIENCE: Duration = Duration::from_millis(50);
+/// What waits for one process at most: a superframe of each of thirty interfaces.
+const BYTES_MAX: usize = 2 << 20;
+
+/// What waits for one process.
+#[derive(Debug, Default)]
+pub struct Backlog {
+    /// Datagrams one behind the other, those that have gone on still before them.
+    bytes: Vec<u8>,
+    lengths: VecDeque<usize>,
+    gone_bytes: usize,
+    /// Since when there is no room; `None`: there may be some.
+    full_since: Option<Instant>,
+}
+
+impl Backlog {
+    /// Is everything on its way, so that the next datagram may be tried?
+    pub fn is_empty(&self) -> bool {
+        self.full_since.is_none()
+    }
+
+    /// There was no room now, nor after what has gone on before.
+    pub fn note_full(&mut self, now: Instant) {
+        self.full_since = Some(now);
+    }
+
+    /// Until when whoever sends there is held back.
+    pub fn holds_back_until(&self) -> Option<Instant> {
+        self.full_since.map(|since| since + PATIENCE)
+    }
+
+    /// Keeps a datagram. `false`: there is no room for it.
+    #[must_use]
+    pub fn push(&mut self, datagram: &[u8]) -> bool {
+        let has_room = self.bytes.len() + datagram.len() <= BYTES_MAX;
+        if has_room {
+            self.bytes.extend_from_slice(datagram);
+            self.lengths.push_back(datagram.len());
+        }
+        has_room
+    }
+
+    /// Gives `take` one datagram after the other until it refuses one, which is kept. `true`: all have gone on.
+    pub fn drain(&mut self, mut take: impl FnMut(&[u8]) -> bool) -> bool {
+        while let Some(length) = self.lengths.front() {
+            let end = self.gone_bytes + length;
+            if !take(&self.bytes[self.gone_bytes..end]) {
+                return false;
+            }
+            self.gone_bytes = end;
+            self.lengths.pop_front();
+        }
+        self.bytes.clear();
+        self.gone_bytes = 0;
+        self.full_since = None;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_goes_on_in_its_order_and_is_bounded() {
+        let mut backlog = Backlog::default();
+        let now = Instant::now();
+        assert!(backlog.is_empty() && backlog.holds_back_until().is_none());
+        backlog.note_full(now);
+        assert_eq!((backlog.is_empty(), backlog.holds_back_until()), (false, Some(now + PATIENCE)));
+        assert!(backlog.push(b"one") && backlog.push(b"") && backlog.push(b"three"));
+        let mut taken = Vec::new();
+        let mut take = |bytes: &[u8]| {
+            taken.push(bytes.to_vec());
+            taken.len() < 2
+        };
+        assert!(!backlog.drain(&mut take), "the second one was refused");
+        assert!(backlog.push(b"four"));
+        assert!(backlog.drain(|bytes| {
+            taken.push(bytes.to_vec());
+            true
+        }));
+        assert_eq!(taken, [&b"one"[..], b"", b"", b"three", b"four"]);
+        assert!(backlog.is_empty());
+        let datagram = vec![1; 65_472];
+        let kept = (0..1000).take_while(|_| backlog.push(&datagram)).count();
+        assert_eq!(kept, BYTES_MAX / datagram.len());
+    }
+}

@@ -1,0 +1,108 @@
+//! Frames too long for one datagram: cut anywhere, and put together again.
+//!
+//! Datagrams between two processes keep their order, so a part belongs behind the one before it, or it is lost with its
+//! frame. A part is `255 · 1 for the first, 0 for others · 0 · 0 · number (4, little-endian)` and bytes behind it, which
+//! together make a descriptor and a frame. The first one's number is the length of all; another's, where it belongs.
+
+use crate::frame::FRAME_BYTES_MAX;
+use crate::offload::Descriptor;
+
+/// What stands before a part. No descriptor begins like that.
+pub const HEADER_BYTES: usize = 8;
+const PART: u8 = 255;
+/// The longest that is put together.
+const WHOLE_BYTES_MAX: usize = Descriptor::BYTES + FRAME_BYTES_MAX;
+
+/// A frame of which not everything has come.
+#[derive(Debug, Default)]
+pub struct Partial {
+    bytes: Vec<u8>,
+    whole_bytes: usize,
+}
+
+/// What became of a datagram.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Joined {
+    /// It is no part.
+    Whole,
+    /// More has to come.
+    Waiting,
+    /// It was the last: descriptor and frame.
+    Complete(Vec<u8>),
+    /// It belongs nowhere.
+    Lost,
+}
+
+/// The header of the part that begins at `offset` of `whole_bytes`.
+pub fn header(offset: usize, whole_bytes: usize) -> [u8; HEADER_BYTES] {
+    let number = if offset == 0 { whole_bytes } else { offset };
+    let [a, b, c, d] = (number as u32).to_le_bytes();
+    [PART, u8::from(offset == 0), 0, 0, a, b, c, d]
+}
+
+impl Partial {
+    /// Takes what has come: any datagram, so that a frame of which the rest was lost is not waited for.
+    pub fn join(&mut self, datagram: &[u8]) -> Joined {
+        let Some((&[PART, is_first, 0, 0, a, b, c, d], part)) = datagram.split_first_chunk() else {
+            self.bytes.clear();
+            return Joined::Whole;
+        };
+        let number = u32::from_le_bytes([a, b, c, d]) as usize;
+        if is_first == 1 {
+            self.bytes.clear();
+            self.whole_bytes = number;
+        }
+        let belongs = is_first == 1 || (is_first == 0 && number == self.bytes.len() && number > 0);
+        let is_sound = self.whole_bytes <= WHOLE_BYTES_MAX && !part.is_empty();
+        if !belongs || !is_sound || part.len() > self.whole_bytes - self.bytes.len() {
+            self.bytes.clear();
+            return Joined::Lost;
+        }
+        self.bytes.extend_from_slice(part);
+        if self.bytes.len() < self.whole_bytes {
+            return Joined::Waiting;
+        }
+        Joined::Complete(std::mem::take(&mut self.bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(whole: &[u8], from: usize, to: usize) -> Vec<u8> {
+        [&header(from, whole.len())[..], &whole[from..to]].concat()
+    }
+
+    #[test]
+    fn parts_make_the_frame_again() {
+        let whole: Vec<u8> = (0..WHOLE_BYTES_MAX).map(|index| index as u8).collect();
+        let mut partial = Partial::default();
+        for _ in 0..2 {
+            assert_eq!(partial.join(&part(&whole, 0, 65_000)), Joined::Waiting);
+            assert_eq!(partial.join(&part(&whole, 65_000, whole.len())), Joined::Complete(whole.clone()));
+        }
+    }
+
+    #[test]
+    fn what_belongs_nowhere_is_lost_alone() {
+        let whole = [7; 100];
+        let mut partial = Partial::default();
+        let mut joined = |datagram: &[u8]| partial.join(datagram);
+        assert_eq!(joined(&part(&whole, 50, 100)), Joined::Lost, "the first one is missing");
+        assert_eq!(joined(&part(&whole, 0, 50)), Joined::Waiting);
+        assert_eq!(joined(&[0; 60]), Joined::Whole, "the rest was lost");
+        assert_eq!(joined(&part(&whole, 50, 100)), Joined::Lost);
+        assert_eq!(joined(&part(&whole, 0, 50)), Joined::Waiting);
+        assert_eq!(joined(&part(&whole, 60, 100)), Joined::Lost, "one between is missing");
+        assert_eq!(joined(&part(&whole, 50, 100)), Joined::Lost);
+        let longer = [&part(&whole, 0, 50)[..], &[7; 51]].concat();
+        assert_eq!(joined(&longer), Joined::Lost, "more than it said");
+        assert_eq!(joined(&header(0, usize::MAX >> 33)), Joined::Lost, "longer than any frame");
+        assert_eq!(joined(&header(0, 0)), Joined::Lost, "nothing");
+        for datagram in [&[PART; 7][..], &[PART, 2, 0, 0, 0, 0, 0, 0, 1], &[PART; 9]] {
+            assert_ne!(joined(datagram), Joined::Waiting, "{datagram:?}");
+        }
+        assert_eq!(joined(&part(&whole, 0, 100)), Joined::Complete(whole.to_vec()));
+    }
+}
