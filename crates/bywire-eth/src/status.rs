@@ -103,12 +103,13 @@ pub fn warnings(interfaces: &[Value], peers: &[Value]) -> Vec<String> {
     let near = interfaces.iter().map(|interface| (String::new(), interface.clone()));
     let others = near.chain(far).filter(|(_, other)| other["mtu"] != first["mtu"]);
     let mtus = others.map(|(whose, other)| {
+        let [near, far] = [first, &other].map(|end| end["mtu"].as_u64().unwrap_or_default());
+        let (here, there) = (text(&first["interface"]), format!("{whose}{}", text(&other["interface"])));
+        let (shorter, bytes) = if near < far { (here, near) } else { (there.as_str(), far) };
+        // A TAP takes what its MTU would not let it send; only a bridge asks for the length again.
         format!(
-            "{} has an MTU of {}, {whose}{} one of {}: long packets between them are lost",
-            text(&first["interface"]),
-            first["mtu"],
-            text(&other["interface"]),
-            other["mtu"]
+            "{here} has an MTU of {near}, {there} one of {far}: packets of more than {bytes} bytes reach {shorter}, \
+             but nobody behind a bridge that it belongs to"
         )
     });
     let conflicts = peers.iter().flat_map(|peer| {
@@ -245,6 +246,20 @@ mod tests {
         let text = table(&json!({ "interfaces": [{ "offloads": offloads }] }));
         let expected = "superframes: TCP whole, UDP cut; the kernel refused UDP superframes while running";
         assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
+    fn mtus_that_differ_are_told_with_what_that_does() {
+        let interface = |name: &str, mtu_bytes: u32| json!({ "interface": name, "mtu": mtu_bytes });
+        let far =
+            json!({ "node": "n2", "interfaces": [interface("red:by0", 9000), interface("red:by1", 1500)] });
+        let expected = "blue:by0 has an MTU of 1500, n2's red:by0 one of 9000: packets of more than 1500 bytes \
+                        reach blue:by0, but nobody behind a bridge that it belongs to";
+        assert_eq!(warnings(&[interface("blue:by0", 1500)], std::slice::from_ref(&far)), [expected]);
+        let near = [interface("blue:by0", 9000), interface("blue:by1", 1500)];
+        let told = warnings(&near, &[]);
+        assert_eq!(told.len(), 1);
+        assert!(told[0].contains("more than 1500 bytes reach blue:by1,"), "{told:?}");
     }
 
     #[test]
