@@ -152,7 +152,8 @@ fn silent_queue() -> std::os::fd::OwnedFd {
 /// A loop without devices of the kernel, which has so many interfaces and has joined.
 fn quiet_node(name: &str, interfaces: usize, directory: &Path) -> Socket {
     let (orders, theirs) = Socket::pair().expect("a pair");
-    std::thread::spawn(move || bywire_eth::carrier::run(theirs, Confinement::Absent));
+    let run = move || bywire_eth::carrier::run(theirs, Confinement::Absent);
+    std::thread::Builder::new().name(format!("loop-{name}")).spawn(run).expect("a thread");
     let settle = || {
         order::send(&orders, &Order::Settle, None).expect("sent");
         let answer = order::await_next::<Answer>(&orders, Duration::from_secs(20)).expect("an answer");
@@ -200,6 +201,43 @@ fn as_many_interfaces_as_there_may_be_are_told_to_the_others() {
     // Not before both were asked: whoever has ended is forgotten.
     one.shut_down();
     other.shut_down();
+}
+
+/// What the kernel says of the thread of this name: its time on a processor, and how often it had one.
+fn processor_of(thread: &str) -> String {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("our threads").flatten();
+    let read = |path: std::path::PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+    let mut ours = tasks.filter(|task| read(task.path().join("comm")).trim_end() == thread);
+    let told = read(ours.next().expect("it runs").path().join("schedstat"));
+    // The second number is the time that it waited for a processor.
+    let numbers: Vec<&str> = told.split_whitespace().collect();
+    format!("{} ns in {} turns", numbers[0], numbers[2])
+}
+
+#[test]
+fn two_processes_that_have_nothing_to_carry_use_no_processor() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let nodes = ["idle-a", "idle-bb"].map(|name| quiet_node(name, 2, directory.path()));
+    for orders in &nodes {
+        persist(|| {
+            order::send(orders, &Order::Peer(0), None).expect("sent");
+            match order::await_next(orders, Duration::from_secs(20)).expect("an answer") {
+                Answer::Peer(Some(report), _) if report.interfaces_count == 2 => Ok(()),
+                other => Err(std::io::Error::other(format!("{other:?}"))),
+            }
+        });
+    }
+    // Whatever the meeting has left to do is done by then, on a busy machine too.
+    let look = || ["loop-idle-a", "loop-idle-bb"].map(processor_of);
+    persist(|| {
+        let before = look();
+        std::thread::sleep(Duration::from_millis(500));
+        if look() == before { Ok(()) } else { Err(std::io::Error::other("they are still at work")) }
+    });
+    let before = look();
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(look(), before);
+    nodes.iter().for_each(Socket::shut_down);
 }
 
 #[test]
