@@ -134,13 +134,78 @@ pub fn sockperf(name: &str, join: Join) -> Contestant {
     })
 }
 
+/// How long several connections run.
+const FLOWS_SECONDS: u32 = 2;
+
+/// So many TCP connections of iperf3 at once, or so many each way. Series `name`, received bytes per second; `name
+/// again`, segments sent again, where none counts as one so that a ratio can be told; `name share`, the part that they are
+/// of all segments; and `name demand`, the carriers' CPU in µs per KB.
+pub fn flows(name: &str, join: Join, count: u32, both_ways: bool) -> Contestant {
+    let (time, number) = (FLOWS_SECONDS.to_string(), count.to_string());
+    let both: &[&str] = if both_ways { &["--bidir"] } else { &[] };
+    let command = format!("iperf3 -c TARGET -t {time} -P {number} {}", both.join(""));
+    let (series, both) = (name.to_owned(), both.to_vec());
+    let take = move || {
+        let namespaces = join()?;
+        let address = target(&namespaces);
+        let client = [&["iperf3", "-c", &address, "-t", &time, "-P", &number, "-J"][..], &both].concat();
+        let ends = [&namespaces.source, &namespaces.target];
+        let spent =
+            || namespaces.carriers().iter().map(|&process| cpu::process_seconds(process)).sum::<f64>();
+        let (spent_before, before) = (spent(), segments(ends)?);
+        let printed = converse(&namespaces, &["iperf3", "-s"], &client)?;
+        let (spent_after, after) = (spent(), segments(ends)?);
+        let rate = received(&printed)? + if both.is_empty() { 0.0 } else { received_back(&printed)? };
+        let [sent, again] = [0, 1].map(|which| after[which] - before[which]);
+        let demand_us_per_kb = 1e9 * (spent_after - spent_before) / (rate * f64::from(FLOWS_SECONDS));
+        Ok(Taken {
+            values: vec![
+                (series.clone(), rate),
+                (format!("{series} again"), again.max(1.0)),
+                (format!("{series} share"), again / sent.max(1.0)),
+                (format!("{series} demand"), demand_us_per_kb),
+            ],
+            ..Taken::default()
+        })
+    };
+    Contestant { name: name.to_owned(), command, take: Box::new(take) }
+}
+
+/// What the kernels of both ends say of TCP: segments sent, and those that were sent again.
+fn segments(ends: [&Namespace; 2]) -> Result<[f64; 2]> {
+    let mut sums = [0.0, 0.0];
+    for end in ends {
+        let printed = inside(end, None, &["cat", "/proc/net/snmp"])?.output()?.stdout;
+        let of_this = tcp_counts(&String::from_utf8_lossy(&printed), ["OutSegs", "RetransSegs"])?;
+        sums.iter_mut().zip(of_this).for_each(|(sum, count)| *sum += count);
+    }
+    Ok(sums)
+}
+
+/// Counts of TCP by their names, out of `/proc/net/snmp`.
+fn tcp_counts(text: &str, names: [&str; 2]) -> Result<[f64; 2]> {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (known, numbers) = lines.next().zip(lines.next()).context("/proc/net/snmp tells nothing of TCP")?;
+    let number = |name: &str| -> Result<f64> {
+        let mut pairs = known.split_whitespace().zip(numbers.split_whitespace());
+        let (_, number) =
+            pairs.find(|(known, _)| *known == name).with_context(|| format!("it does not tell {name}"))?;
+        Ok(number.parse()?)
+    };
+    Ok([number(names[0])?, number(names[1])?])
+}
+
 /// What the carrying processes cost that have nothing to carry: series `name`, ns of CPU per second.
 pub fn idle(name: &str, carriage: Carriage) -> Contestant {
     let series = name.to_owned();
     let mut opened: Option<(Namespaces, Instant)> = None;
     let take = move || {
         if opened.is_none() {
-            opened = Some((carriage.open()?, Instant::now()));
+            let namespaces = carriage.open()?;
+            for end in [&namespaces.source, &namespaces.target] {
+                ask_for_no_routers(end)?;
+            }
+            opened = Some((namespaces, Instant::now()));
         }
         let (namespaces, since) = opened.as_ref().context("just opened")?;
         std::thread::sleep(SETTLE.saturating_sub(since.elapsed()));
@@ -152,6 +217,15 @@ pub fn idle(name: &str, carriage: Carriage) -> Contestant {
     };
     let command = format!("bywire eth up, without traffic, watched for {} s", WATCH.as_secs());
     Contestant { name: name.to_owned(), command, take: Box::new(take) }
+}
+
+/// Has a kernel send no router solicitations, which IPv6 repeats for ever where nobody answers: they are traffic, and
+/// carrying them is no idling.
+fn ask_for_no_routers(end: &Namespace) -> Result<()> {
+    const NEVER: &str = "for name in /proc/sys/net/ipv6/conf/*/router_solicitations; do echo 0 > $name; done";
+    let status = inside(end, None, &["sh", "-c", NEVER])?.status()?;
+    ensure!(status.success(), "router solicitations cannot be switched off");
+    Ok(())
 }
 
 fn joined(
@@ -270,6 +344,13 @@ pub fn received(printed: &str) -> Result<f64> {
     Ok(bits / 8.0)
 }
 
+/// What arrived the other way at the same time, in bytes per second.
+fn received_back(printed: &str) -> Result<f64> {
+    let said: Value = serde_json::from_str(printed).context("iperf3 prints no JSON")?;
+    let bits = said.pointer("/end/sum_received_bidir_reverse/bits_per_second").and_then(Value::as_f64);
+    Ok(bits.context("iperf3 tells nothing of the way back")? / 8.0)
+}
+
 /// Sockperf's median half-RTT, in ns.
 ///
 /// # Errors
@@ -313,6 +394,21 @@ mod tests {
         ] {
             assert!(received(other).is_err(), "{other}");
         }
+    }
+
+    #[test]
+    fn counts_of_tcp_are_read_by_their_names() {
+        let text = "Ip: OutSegs\nIp: 7\nTcp: InSegs OutSegs RetransSegs\nTcp: 1 20 3\nUdp: OutSegs\nUdp: 9\n";
+        assert_eq!(tcp_counts(text, ["OutSegs", "RetransSegs"]).unwrap(), [20.0, 3.0]);
+        assert!(tcp_counts(text, ["OutSegs", "Lost"]).is_err());
+        assert!(tcp_counts("Tcp: OutSegs\n", ["OutSegs", "OutSegs"]).is_err());
+    }
+
+    #[test]
+    fn what_came_back_is_read() {
+        let printed = r#"{"end":{"sum_received_bidir_reverse":{"bits_per_second":8e9}}}"#;
+        assert_eq!(received_back(printed).unwrap(), 1e9);
+        assert!(received_back(r#"{"end":{}}"#).is_err());
     }
 
     #[test]

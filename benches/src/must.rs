@@ -105,7 +105,7 @@ impl Basis {
             Worst(series) => series.to_vec(),
             Over(above, below) => vec![above, below],
         };
-        let endings = [" mean", " messages", " demand"];
+        let endings = [" mean", " messages", " demand", " again"];
         let name = |series: &'static str| {
             endings.iter().find_map(|ending| series.strip_suffix(ending)).unwrap_or(series)
         };

@@ -27,7 +27,7 @@ struct Ethernet {
 const RATIO: Show = table::ratio;
 
 #[rustfmt::skip]
-const MUSTS: [Must; 15] = [
+const MUSTS: [Must; 18] = [
     Must { measure: "TCP stream over veth, one process", bound: AtLeast { must: 0.5, aim: 0.6 }, basis: Over("stream one-process", "stream veth"), show: RATIO },
     Must { measure: "the same by iperf3", bound: AtLeast { must: 0.5, aim: 0.6 }, basis: Over("iperf3 one-process", "iperf3 veth"), show: RATIO },
     Must { measure: "TCP stream over veth, two processes", bound: AtLeast { must: 0.5, aim: 0.6 }, basis: Over("stream two-processes", "stream veth"), show: RATIO },
@@ -41,6 +41,9 @@ const MUSTS: [Must; 15] = [
     Must { measure: "service demand of a TCP stream over veth, one process", bound: AtMost { must: 1.9, aim: 1.6 }, basis: Over("stream one-process demand", "stream veth demand"), show: RATIO },
     Must { measure: "the same, two processes", bound: AtMost { must: 1.9, aim: 1.6 }, basis: Over("stream two-processes demand", "stream veth demand"), show: RATIO },
     Must { measure: "TCP stream at MTU 1500 over MTU 9000, one process", bound: AtLeast { must: 0.9, aim: 0.97 }, basis: Over("stream one-process 1500", "stream one-process"), show: RATIO },
+    Must { measure: "four TCP streams over one, two processes (iperf3)", bound: AtLeast { must: 1.0, aim: 1.2 }, basis: Over("flows 4 two-processes", "flows 1 two-processes"), show: RATIO },
+    Must { measure: "segments of four TCP streams sent again, two processes over veth", bound: AtMost { must: 1.0, aim: 0.1 }, basis: Over("flows 4 two-processes again", "flows 4 veth again"), show: RATIO },
+    Must { measure: "the same, eight streams each way", bound: AtMost { must: 1.0, aim: 0.1 }, basis: Over("flows 8+8 two-processes again", "flows 8+8 veth again"), show: RATIO },
     Must { measure: "idle, one process", bound: AtMost { must: 0.0, aim: 0.0 }, basis: Median("idle one-process"), show: table::cpu },
     Must { measure: "idle, two processes", bound: AtMost { must: 0.0, aim: 0.0 }, basis: Median("idle two-processes"), show: table::cpu },
 ];
@@ -78,6 +81,10 @@ fn contestants(pair_seconds: f64) -> Contest {
             contest.add(&name, Ok(ethernet::laboratory(&name, request, pair_seconds)));
         }
         contest.add(&name("iperf3"), Ok(ethernet::iperf3_stream(&name("iperf3"), Rc::clone(&join))));
+        for (what, count, both_ways) in FLOWS {
+            let series = name(&format!("flows {what}"));
+            contest.add(&series, Ok(ethernet::flows(&series, Rc::clone(&join), count, both_ways)));
+        }
         contest.add(&name("udp"), Ok(ethernet::iperf3_datagrams(&name("udp"), Rc::clone(&join))));
         contest.add(&name("sockperf"), Ok(ethernet::sockperf(&name("sockperf"), join)));
         if link != Link::Veth {
@@ -96,11 +103,40 @@ fn page(contest: &Contest) -> String {
     let mut page = table::machine();
     page.push('\n');
     page.push_str(&must::table(&MUSTS, contest));
+    page.push_str("\nSeveral TCP connections at once, by iperf3. The CPU is that of who carries:\n\n");
+    page.push_str(&flows(contest));
     page.push_str("\nBeside other programs, none of which encrypts:\n\n");
     page.push_str(&rivals(contest));
     page.push_str("\nBehind them. Who carries frames shares the two cores with both ends, which makes their blocks count as disturbed.\n\n");
     page.push_str(&table::contestants(contest, show));
     page
+}
+
+/// Several connections: what they are called, how many, and whether as many go back.
+const FLOWS: [(&str, u32, bool); 3] = [("1", 1, false), ("4", 4, false), ("8+8", 8, true)];
+
+/// Several connections over each link, with what TCP sent again.
+fn flows(contest: &Contest) -> String {
+    let mut rows =
+        table::heading(&["connections", "carried by", "received", "segments sent again", "of all", "CPU"]);
+    for (what, ..) in FLOWS {
+        for link in Link::ALL {
+            let series = format!("flows {what} {link}");
+            let shown = |which: &str| match contest.figure(&format!("{series}{which}")) {
+                Some(figure) => table::figure(figure, show(&format!("{series}{which}"))),
+                None => format!("not run: {}", contest.reason(&series).unwrap_or("interrupted")),
+            };
+            rows.push_str(&table::row(&[
+                what.to_owned(),
+                link.name().to_owned(),
+                shown(""),
+                shown(" again"),
+                shown(" share"),
+                shown(" demand"),
+            ]));
+        }
+    }
+    rows
 }
 
 /// TCP by iperf3 and sockperf over everybody.
@@ -129,6 +165,8 @@ fn rivals(contest: &Contest) -> String {
 fn show(series: &str) -> Show {
     match series {
         _ if series.ends_with("demand") => table::us_per_kb,
+        _ if series.ends_with("again") => |count| format!("{count:.0}"),
+        _ if series.ends_with("share") => |share| format!("{:.3} %", 100.0 * share),
         _ if series.starts_with("idle") => table::cpu,
         _ if series.starts_with("rr") || series.starts_with("sockperf") || series.starts_with("udp rr") => {
             table::ns
