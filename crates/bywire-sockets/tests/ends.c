@@ -700,6 +700,8 @@ static void unwritable(const char *way) {
     int status;
     waitpid(child, &status, 0);
     printf("status %#x\n", status);
+    char byte;
+    need(recv(server, &byte, 1, 0) == 1, "an echo");
     close(server);
     join();
 }
