@@ -245,7 +245,7 @@ impl Carrier {
     }
 
     fn obey(&mut self) -> Result<(), ExchangeError> {
-        while let Some((order, file)) = order::receive::<Order>(&self.orders)? {
+        while let Some((order, file)) = order::receive_order(&self.orders)? {
             let answer = match order {
                 Order::Work(manner) => self.work(manner),
                 Order::Adopt(adoption) => match file {

@@ -52,6 +52,9 @@ pub fn confine(directory: &Path) -> Result<Option<String>, ConfinementError> {
     let directory = Path::new(ROOT);
     bywire_sys::process::give_up_privileges().map_err(ConfinementError::Capabilities)?;
     let unenforced = give_up_files(directory)?;
+    // No thread can be started from here on; those who reach the directory of ports are as confined as this process is, and
+    // have no sockets that linger nor files of a file system that does not answer.
+    bywire_sys::deferred::forgo();
     give_up_calls()?;
     Ok(unenforced)
 }

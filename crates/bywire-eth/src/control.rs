@@ -9,7 +9,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bywire_sys::socket::{Listener, Socket};
+use bywire_sys::deferred::Deferred;
+use bywire_sys::socket::{Listener, Socket, receive_first};
 use bywire_sys::{Errno, directory};
 use serde::{Deserialize, Serialize};
 
@@ -115,14 +116,15 @@ impl Door {
     }
 
     /// The next caller and its request, if there is one that can be understood.
-    pub fn answer_next(&self) -> Option<(Request, UnixStream)> {
-        let (mut caller, _) = self.listener.accept().ok()?;
+    pub fn answer_next(&self) -> Option<(Request, Deferred<UnixStream>)> {
+        let (caller, _) = self.listener.accept().ok()?;
+        let caller = Deferred::new(caller);
         caller.set_nonblocking(false).ok()?;
         // A caller that says nothing must not hold up the others for long, nor one that says it letter by letter.
         caller.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
         caller.set_write_timeout(Some(Duration::from_secs(1))).ok()?;
         let mut word = [0; REQUEST_BYTES_MAX];
-        let length = caller.read(&mut word).ok()?;
+        let length = receive_first(&*caller, &mut word).ok()?;
         Some((serde_json::from_slice(&word[..length]).ok()?, caller))
     }
 }

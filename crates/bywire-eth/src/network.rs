@@ -288,7 +288,7 @@ impl Network {
         for each in &self.loops {
             // Not for as long as something comes: the other end is not to be trusted with our time.
             for _ in 0..LANES_MAX {
-                let Some((answer, _)) = order::receive::<Answer>(&each.orders)? else { break };
+                let Some(answer) = order::receive::<Answer>(&each.orders)? else { break };
                 if let Answer::Vanished(lane) = answer
                     && lane < LANES_MAX
                 {

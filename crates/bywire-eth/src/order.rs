@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use bywire_sys::Errno;
+use bywire_sys::deferred::Foreign;
 use bywire_sys::socket::{Received, Socket};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -239,18 +240,37 @@ pub fn send<T: Serialize>(socket: &Socket, what: &T, file: Option<&OwnedFd>) -> 
     })
 }
 
-/// Takes the next order or answer, if there is one.
+/// Takes the next answer, if there is one. None comes with a descriptor: whatever does is closed by nobody who waits.
 ///
 /// # Errors
 /// [`ExchangeError`].
-pub fn receive<T: DeserializeOwned>(socket: &Socket) -> Result<Option<(T, Option<OwnedFd>)>, ExchangeError> {
+pub fn receive<T: DeserializeOwned>(socket: &Socket) -> Result<Option<T>, ExchangeError> {
+    let mut buffer = [0; BYTES_MAX];
+    let received = socket.receive(&mut buffer)?;
+    Ok(read(&buffer, received)?.map(|(what, _)| what))
+}
+
+/// Takes the next order, if there is one, from whoever has started this part and may well give it descriptors.
+///
+/// # Errors
+/// [`ExchangeError`].
+pub fn receive_order(socket: &Socket) -> Result<Option<(Order, Option<OwnedFd>)>, ExchangeError> {
     let mut buffer = [0; BYTES_MAX];
     // Without its file where there is no room for one more: whoever sent it is told so.
-    match socket.receive_what_fits(&mut buffer)?.0 {
+    let received = socket.receive_from_own(&mut buffer)?;
+    let order = read(&buffer, received)?;
+    Ok(order.map(|(order, files)| (order, files.into_iter().next().map(Foreign::into_inner))))
+}
+
+fn read<T: DeserializeOwned>(
+    buffer: &[u8],
+    received: Received,
+) -> Result<Option<(T, Vec<Foreign>)>, ExchangeError> {
+    match received {
         Received::Packet(length, files) => {
             let what = serde_json::from_slice(&buffer[..length])
                 .map_err(|error| ExchangeError::Unreadable(printable(&error.to_string())))?;
-            Ok(Some((what, files.into_iter().next())))
+            Ok(Some((what, files)))
         }
         Received::Nothing => Ok(None),
         Received::Closed => Err(ExchangeError::Ended),
@@ -275,7 +295,7 @@ pub fn await_next<T: DeserializeOwned>(socket: &Socket, patience: Duration) -> R
         if rest.is_zero() {
             return Err(ExchangeError::Late);
         }
-        if let Some((what, _)) = receive(socket)? {
+        if let Some(what) = receive(socket)? {
             return Ok(what);
         }
         poller.wait(Some(rest))?;

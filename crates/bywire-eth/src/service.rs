@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use bywire_sys::deferred::Deferred;
 use bywire_sys::poller::Poller;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -168,9 +169,10 @@ impl<'a> Service<'a> {
             if ready.contains(&WINDOW)
                 && let Ok(Some(watcher)) = self.door.window().accept()
             {
-                // Dropped unless it was given to all: whoever watches then sees the end, and everything else goes on.
-                if let Err(error) = self.network.show(&watcher) {
-                    (self.say)(&format!("nobody can watch now: {error}"));
+                match self.network.show(&watcher) {
+                    Ok(()) => watcher.release(),
+                    // Not given to all: whoever watches sees the end, and everything else goes on.
+                    Err(error) => (self.say)(&format!("nobody can watch now: {error}")),
                 }
             }
             if ready.contains(&METRICS)
@@ -298,7 +300,7 @@ impl<'a> Service<'a> {
     }
 
     /// Answers whoever calls at the door; returns the caller who asks for the end.
-    fn answer(&mut self) -> Result<Option<UnixStream>, ServiceError> {
+    fn answer(&mut self) -> Result<Option<Deferred<UnixStream>>, ServiceError> {
         let Some((request, mut caller)) = self.door.answer_next() else { return Ok(None) };
         if request == Request::Down {
             return Ok(Some(caller));
@@ -306,7 +308,7 @@ impl<'a> Service<'a> {
         let answer = self.status()?;
         // A caller that has gone away has its reasons.
         let answer = answer.to_string();
-        let _ = write_within(&mut caller, UnixStream::set_write_timeout, answer.as_bytes(), PATIENCE);
+        let _ = write_within(&mut *caller, UnixStream::set_write_timeout, answer.as_bytes(), PATIENCE);
         Ok(None)
     }
 
@@ -343,7 +345,7 @@ impl<'a> Service<'a> {
     }
 
     /// Takes everything away, then says so.
-    fn end(self, mut caller: UnixStream) {
+    fn end(self, mut caller: Deferred<UnixStream>) {
         let Self { network, door, settings, .. } = self;
         drop(network);
         drop(door);

@@ -4,12 +4,14 @@
 //! whom, and hands each of two ends that mirror each other the other's memory. [`protocol`] is what they say.
 
 mod account;
-mod closer;
+mod attendant;
 pub mod launch;
 pub mod protocol;
 pub mod reason;
+mod registry;
 pub mod service;
 pub mod space;
 pub mod status;
 pub mod user;
 mod waiting;
+mod word;

@@ -2,8 +2,10 @@
 
 /// The length of every packet.
 pub const PACKET_BYTES: usize = 40;
+/// The length of a program's page.
+pub const PAGE_BYTES: usize = 4096;
 /// In `Hello`: the version of all that is said here, and of the segments that are exchanged.
-pub const VERSION: u64 = 0x6277_7000_0000_0002;
+pub const VERSION: u64 = 0x6277_7000_0000_0003;
 /// The variable that tells programs where the service listens.
 pub const SERVICE_VARIABLE: &str = "BYWIRE_SOCKETS_SERVICE";
 /// `0`: the library never spins before it sleeps.

@@ -64,6 +64,10 @@ pub struct Users {
 #[derive(Clone, Debug, Default)]
 struct User {
     programs: usize,
+    /// Those that have said hello.
+    processes: u64,
+    /// Ends of connections that are carried: between programs of this user, and with others.
+    ends: [u64; 2],
     waiting: usize,
     offers: usize,
     counts: Status,
@@ -97,6 +101,24 @@ impl Users {
         self.change(user, |known| {
             known.programs = known.programs.saturating_sub(1);
             known.offers = known.offers.saturating_sub(offers);
+        });
+    }
+
+    /// A program has said hello.
+    pub fn greeted(&mut self, user: u32) {
+        self.change(user, |known| known.processes += 1);
+    }
+
+    /// Such a program goes.
+    pub fn parted(&mut self, user: u32) {
+        self.change(user, |known| known.processes = known.processes.saturating_sub(1));
+    }
+
+    /// So many more ends of this user's are carried, or less.
+    pub fn has_paired(&mut self, user: u32, is_foreign: bool, more: i64) {
+        self.change(user, |known| {
+            let ends = &mut known.ends[usize::from(is_foreign)];
+            *ends = ends.saturating_add_signed(more);
         });
     }
 
@@ -168,14 +190,18 @@ impl Users {
     }
 
     /// Does this user see everybody's?
-    pub fn sees_all(&self, user: u32) -> bool {
+    fn sees_all(&self, user: u32) -> bool {
         user == 0 || self.scope == Scope::User
     }
 
-    /// What this user may see, as far as it is counted here.
-    pub fn counts(&self, user: u32) -> Status {
+    /// What this user may see.
+    pub fn status(&self, user: u32) -> Status {
         let found = if self.sees_all(user) { Some(&self.total) } else { self.known.get(&user) };
+        // Of a connection between users, who does not see everything sees one end.
+        let ends_foreign = if self.sees_all(user) { 2 } else { 1 };
         found.map_or_else(Status::default, |found| Status {
+            processes: found.processes,
+            carried: found.ends[0] / 2 + found.ends[1] / ends_foreign,
             waiting: found.waiting as u64,
             ..found.counts.clone()
         })
@@ -234,10 +260,10 @@ mod tests {
         shared.paired([OTHER, OTHER]);
         shared.note(OTHER, Reason::Urgent, 3);
         shared.carried(OTHER, 7);
-        let seen = [ONE, OTHER, 0].map(|user| shared.counts(user).carried_ever);
+        let seen = [ONE, OTHER, 0].map(|user| shared.status(user).carried_ever);
         assert_eq!(seen, [1, 2, 2]);
-        assert_eq!(shared.counts(ONE).not_carried, []);
-        assert_eq!(shared.counts(0).not_carried, [(Reason::Urgent, 3)]);
-        assert_eq!([ONE, OTHER, 0].map(|user| shared.counts(user).bytes), [0, 7, 7]);
+        assert_eq!(shared.status(ONE).not_carried, []);
+        assert_eq!(shared.status(0).not_carried, [(Reason::Urgent, 3)]);
+        assert_eq!([ONE, OTHER, 0].map(|user| shared.status(user).bytes), [0, 7, 7]);
     }
 }

@@ -16,6 +16,8 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 use bywire_ring::bell as rule;
 use bywire_ring::stream::Window;
 
+use bywire_pairing::protocol::PAGE_BYTES;
+
 use crate::arena::{self, PEERS, Peer};
 use crate::lock::Lock;
 use crate::{real, table};
@@ -24,7 +26,6 @@ use crate::{real, table};
 pub const BELL_DATA: u64 = 0xB7E1_0000_0000_0000;
 /// Sleepers in poll or select at once that have a set of their own ready.
 const POOL: usize = 64;
-const PAGE_BYTES: usize = 4096;
 
 static BELL: AtomicI32 = AtomicI32::new(-1);
 static PAGE_FILE: AtomicI32 = AtomicI32::new(-1);
@@ -140,7 +141,8 @@ pub fn sealed(length_bytes: usize) -> Option<(i32, *mut u8)> {
 
 /// Maps what a peer has sealed, after a look at its seals and its size.
 pub fn accept(file: i32, length_bytes: usize) -> *mut u8 {
-    const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_FUTURE_WRITE;
+    const SEALS: i32 =
+        libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
     let mut found = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: valid for writes, noughts are a value; the mapping is new.
     unsafe {

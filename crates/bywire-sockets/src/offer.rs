@@ -19,6 +19,8 @@ static CALLS_MIN: AtomicU32 = AtomicU32::new(8);
 static GIVEN_UP: AtomicU8 = AtomicU8::new(0);
 /// How long a service that does not answer is left alone.
 const REST_NS: u64 = 1_000_000_000;
+/// What users look like that this user namespace does not know, such as the machine's root.
+const UNMAPPED: u32 = 65_534;
 /// Answers are looked for once in so many calls on whatever waits for one: a few more are all that the service sends to
 /// a program that does not listen.
 const LOOK_EVERY: u32 = 32;
@@ -257,7 +259,7 @@ fn connect() -> bool {
             rest();
             return false;
         }
-        if real::connect(fd, (&raw const address).cast(), length) != 0 {
+        if real::connect(fd, (&raw const address).cast(), length) != 0 || !is_trusted(fd) {
             real::close(fd);
             rest();
             return false;
@@ -268,6 +270,19 @@ fn connect() -> bool {
     // SAFETY: no arguments.
     let pid = unsafe { libc::getpid() };
     say(&Packet { number: pid as u32, first: VERSION, ..Packet::new(Kind::Hello, 0) }, &[bell, page])
+}
+
+/// Does the service at the other end belong to this user, or to root? Whatever it passes on is used and closed by the
+/// program's own threads, which cannot leave that to others: the service has to have looked at the kind of everything, as
+/// one of our [`VERSION`] does.
+fn is_trusted(fd: i32) -> bool {
+    let mut credentials = [0; size_of::<libc::ucred>()];
+    let found = kernel::option(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut credentials);
+    // Process, user and group, each of four bytes.
+    let user = credentials.get(4..8).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes);
+    // SAFETY: no arguments.
+    let own = unsafe { libc::geteuid() };
+    found == Some(credentials.len()) && user.is_some_and(|user| [own, 0, UNMAPPED].contains(&user))
 }
 
 fn address() -> (libc::sockaddr_un, libc::socklen_t) {

@@ -7,17 +7,15 @@ mod world;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use bywire_pairing::protocol::{Kind, PACKET_BYTES, Packet, SERVICE_VARIABLE, Verdict};
-use bywire_pairing::service::Service;
+use bywire_pairing::protocol::{Kind, PACKET_BYTES, Packet, SERVICE_VARIABLE, VERSION, Verdict};
 use bywire_pairing::space::Spaces;
 use bywire_pairing::status;
-use bywire_pairing::user::Scope;
-use bywire_sys::socket::{Received, Socket};
+use bywire_sys::socket::Received;
 use stranger::Stranger;
 use world::{Running, World};
 
@@ -289,7 +287,6 @@ fn talk_from_an_old_address() {
 
 /// Connects from a certain port, or, where that is 0, from one that nobody has.
 fn connect_from(from: u16, to: u16) -> TcpStream {
-    use std::os::fd::FromRawFd;
     let address = |port: u16| libc::sockaddr_in {
         sin_family: libc::AF_INET as u16,
         sin_port: port.to_be(),
@@ -313,72 +310,90 @@ fn connect_from(from: u16, to: u16) -> TcpStream {
     peer
 }
 
-const SHUT: &str = "who_shuts_itself_out_does_not_shut_out_others";
-
 #[test]
-fn who_shuts_itself_out_does_not_shut_out_others() {
-    match world::role().as_deref() {
-        Some("crowd") => return crowd(),
-        Some("look") => return look(),
-        _ => {}
-    }
+fn a_connection_whose_lock_is_held_holds_up_its_own_user_alone() {
     if !world::is_root() {
         return;
     }
-    let world = World::without_service();
-    world.open_to_all();
-    let mut service = Service::start(&world.service, Scope::Machine).expect("a service");
-    let mut crowd = world.user(NOBODY, SHUT, "crowd");
-    let mut crowd = Running::start(crowd.env_remove("LD_PRELOAD").stdin(Stdio::piped()));
-    // Only the service has what is offered now, so only the service waits where that is closed.
-    assert_eq!(crowd.hear(), "offered");
-    std::thread::spawn(move || service.serve(Duration::from_secs(600)));
-    assert_eq!(crowd.hear(), "shut out");
-    let mut other = Running::start(world.user(CLIENT, SHUT, "look").env_remove("LD_PRELOAD"));
-    assert_eq!(other.hear(), "0 0");
-    // It was still at it.
-    drop(crowd.child.stdin.take());
-    assert_eq!(crowd.hear(), "still shut out");
-}
-
-/// Comes again and again after it has held up too much.
-fn crowd() {
-    /// More than wait anywhere.
-    const CALLS: usize = 40_000;
-    let path = world::told(SERVICE_VARIABLE);
-    let path = Path::new(&path);
-    let slow = stranger();
-    let (clients, _servers): (Vec<_>, Vec<_>) = (0..16).map(|_| lingering()).unzip();
-    for (token, client) in clients.iter().enumerate() {
-        slow.offer(token as u64, client.as_fd());
+    let world = World::of_machine(Spaces::default());
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
+    let (mut server, _) = listener.accept().expect("accept");
+    let Some(mut fault) = Fault::new() else { return };
+    let writer = fault.write_to(client.as_raw_fd());
+    let slow = as_user(NOBODY, || Stranger::new(&world.service));
+    slow.offer(1, client.as_fd());
+    let ask = |user| as_user(user, || status::ask(&world.service));
+    // Nobody hears this user any more, and everybody else goes on.
+    world::eventually("its own user is held up", || ask(NOBODY).err());
+    for _ in 0..3 {
+        world::eventually("others are served", || ask(CLIENT).ok());
     }
-    drop(clients);
-    world::say("offered");
-    world::eventually("it is shut out", || is_refused(path).then_some(()));
-    for _ in 0..CALLS {
-        drop(come(path));
+    assert!(slow.look().is_none(), "the lock was not held");
+    fault.resolve();
+    assert_eq!(slow.verdict(1), Verdict::Waiting);
+    world::eventually("it is served again", || ask(NOBODY).ok());
+    server.read_exact(&mut [0; 4096]).expect("what was written");
+    writer.join().expect("it has written");
+}
+
+/// What another user's program does at first; what it has is ours afterwards.
+fn as_user<T: Send>(user: u32, act: impl FnOnce() -> T + Send) -> T {
+    let begin = move || {
+        // SAFETY: numbers; the raw call changes this thread alone, which ends soon.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) }, 0);
+        act()
+    };
+    std::thread::scope(|scope| scope.spawn(begin).join().expect("it has begun"))
+}
+
+/// A page that whoever touches it waits for: the kernel as well, with the lock of the socket that it writes to.
+struct Fault {
+    file: OwnedFd,
+    page: usize,
+}
+
+impl Fault {
+    /// `None`, said: this kernel has none.
+    fn new() -> Option<Self> {
+        // `struct uffdio_api` and `struct uffdio_register` of linux/userfaultfd.h, with their requests.
+        let (mut api, mut register) = ([0xAAu64, 0, 0], [0, 4096, 1u64, 0]);
+        // SAFETY: live words of the lengths that the requests have; a new mapping at the kernel's place, which stays.
+        unsafe {
+            let file = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) as i32;
+            if file < 0 {
+                println!("not run: no userfaultfd: {}", std::io::Error::last_os_error());
+                return None;
+            }
+            let file = OwnedFd::from_raw_fd(file);
+            assert_eq!(libc::ioctl(file.as_raw_fd(), 0xC018_AA3F, api.as_mut_ptr()), 0);
+            let (protection, flags) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let page = libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0);
+            assert_ne!(page, libc::MAP_FAILED);
+            register[0] = page as u64;
+            assert_eq!(libc::ioctl(file.as_raw_fd(), 0xC020_AA00, register.as_mut_ptr()), 0);
+            Some(Self { file, page: page as usize })
+        }
     }
-    assert!(is_refused(path));
-    world::say("shut out");
-    let _told = std::io::stdin().read(&mut [0]);
-    assert!(is_refused(path));
-    world::say("still shut out");
-}
 
-fn come(path: &Path) -> Socket {
-    world::eventually("there is room to come", || Socket::connect(path).ok())
-}
+    /// Returns as soon as somebody waits.
+    fn write_to(&self, fd: RawFd) -> std::thread::JoinHandle<()> {
+        let page = self.page;
+        let writer = std::thread::spawn(move || {
+            // SAFETY: a page that stays mapped.
+            assert_eq!(unsafe { libc::write(fd, page as *const libc::c_void, 4096) }, 4096);
+        });
+        assert!(world::poll_for(self.file.as_raw_fd(), 40_000), "nobody touches it");
+        writer
+    }
 
-/// Does the service hang up, and not answer?
-fn is_refused(path: &Path) -> bool {
-    let socket = come(path);
-    // It may have hung up already.
-    let _refused = socket.send(&Packet::new(Kind::Status, 0).encode(), &[]);
-    world::eventually("either of both", || match socket.receive(&mut [0; PACKET_BYTES]) {
-        Ok(Received::Nothing) => None,
-        Ok(Received::Packet(..)) => Some(false),
-        Ok(Received::Closed) | Err(_) => Some(true),
-    })
+    /// `UFFDIO_ZEROPAGE`: there is a page.
+    fn resolve(&mut self) {
+        let mut request = [self.page as u64, 4096, 0, 0];
+        // SAFETY: live words, as many as the request has.
+        assert_eq!(unsafe { libc::ioctl(self.file.as_raw_fd(), 0xC020_AA04, request.as_mut_ptr()) }, 0);
+    }
 }
 
 /// Nobody reads the first end, which has to wait for ten minutes where its last descriptor is closed.
@@ -400,4 +415,121 @@ fn lingering() -> (TcpStream, TcpStream) {
     client.set_nonblocking(true).expect("it does not wait");
     while (&client).write(&[0; 65_536]).is_ok() {}
     (client, server)
+}
+
+const HAUNTED: &str = "a_page_that_lingers_holds_up_nobody";
+
+#[test]
+fn a_page_that_lingers_holds_up_nobody() {
+    match world::role().as_deref() {
+        Some("serve") => return answer_for_ever(),
+        Some("haunt") => return haunt(),
+        _ => {}
+    }
+    if !world::is_root() {
+        return;
+    }
+    let world = World::of_machine(Spaces::default());
+    let mut server = Running::start(&mut world.user(SERVER, HAUNTED, "serve"));
+    let port = server.hear();
+    let mut ghost = world.user(NOBODY, HAUNTED, "haunt");
+    let mut ghost = Running::start(ghost.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", port));
+    assert_eq!(ghost.hear(), "answered");
+}
+
+/// Has its end paired, if it can, with a page whose last close takes ten minutes, and goes on asking the server.
+fn haunt() {
+    let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    let mut stranger = Some(Stranger::silent(Path::new(&world::told(SERVICE_VARIABLE))));
+    let (sender, _receiver) = lingering();
+    let bell = bywire_sys::wake::Alarm::new().expect("a bell");
+    let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
+    let said = stranger.as_ref().map(|its| its.socket.send(&hello.encode(), &[bell.as_fd(), sender.as_fd()]));
+    assert_eq!(said, Some(Ok(())));
+    // Where the service is faster, this is the last one, and waits.
+    std::thread::spawn(move || drop(sender));
+    let began = std::time::Instant::now();
+    let (mut is_asked, mut buffer) = (false, [0; PACKET_BYTES]);
+    for round in 0..400u64 {
+        peer.write_all(b"!").expect("asked");
+        peer.read_exact(&mut [0]).expect("answered");
+        std::thread::sleep(Duration::from_millis(1));
+        let Some(its) = &stranger else { continue };
+        if !is_asked {
+            let offer = Packet::new(Kind::Offer, round).encode();
+            // It may have been dismissed.
+            let _refused = its.socket.send(&offer, &[peer.as_fd(), its.segment.as_fd()]);
+            is_asked = true;
+        }
+        while let Ok(Received::Packet(length, _)) = its.socket.receive(&mut buffer) {
+            let packet = Packet::decode(&buffer[..length]).expect("one of ours");
+            is_asked &= packet.code != Verdict::Again as u8;
+            if packet.kind == Kind::Answer && packet.code == Verdict::Paired as u8 {
+                // The service lets go of the page, and the server, which has not listened yet, has the last one.
+                stranger = None;
+                std::thread::sleep(Duration::from_millis(500));
+                break;
+            }
+        }
+    }
+    let elapsed = began.elapsed();
+    assert!(elapsed < world::PATIENCE, "400 answers took {elapsed:?}");
+    world::say("answered");
+}
+
+const TRUSTED: &str = "a_service_of_another_user_is_not_used";
+
+#[test]
+fn a_service_of_another_user_is_not_used() {
+    match world::role().as_deref() {
+        Some("listen") => return listen(),
+        Some("talk") => return talk_to_itself(),
+        _ => {}
+    }
+    if !world::is_root() {
+        return;
+    }
+    let world = World::without_service();
+    world.open_to_all();
+    let place = world.path("theirs");
+    std::fs::create_dir(&place).expect("a directory");
+    std::os::unix::fs::chown(&place, Some(NOBODY), None).expect("chown");
+    let path = place.join("pairing");
+    let mut other = world.user(NOBODY, TRUSTED, "listen");
+    other.env_remove("LD_PRELOAD").env(SERVICE_VARIABLE, &path).stdin(Stdio::piped());
+    let mut other = Running::start(&mut other);
+    assert_eq!(other.hear(), "listens");
+    let mut program = Running::start(world.user(CLIENT, TRUSTED, "talk").env(SERVICE_VARIABLE, &path));
+    assert_eq!(program.hear(), "right");
+    drop(other.child.stdin.take());
+    assert_eq!(other.hear(), "1 came and said nothing");
+}
+
+/// Takes note of whoever comes.
+fn listen() {
+    let listener =
+        bywire_sys::socket::Listener::bind(Path::new(&world::told(SERVICE_VARIABLE))).expect("bound");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    std::fs::set_permissions(world::told(SERVICE_VARIABLE), open).expect("chmod");
+    world::say("listens");
+    let _end = std::io::stdin().read(&mut [0]);
+    let came: Vec<_> = std::iter::from_fn(|| listener.accept().expect("accept")).collect();
+    let heard = came.iter().filter(|socket| !matches!(socket.receive(&mut [0; 64]), Ok(Received::Closed)));
+    assert_eq!(heard.count(), 0, "something was said");
+    world::say(&format!("{} came and said nothing", came.len().min(1)));
+}
+
+fn talk_to_itself() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let address = listener.local_addr().expect("an address");
+    let server = std::thread::spawn(move || {
+        let (mut peer, _) = listener.accept().expect("accept");
+        world::give_back(&mut peer, || true);
+    });
+    let mut peer = TcpStream::connect(address).expect("connect");
+    world::converse(&mut peer, ROUNDS);
+    drop(peer);
+    server.join().expect("served");
+    world::say("right");
 }

@@ -1,64 +1,106 @@
-//! Ends what another thread waits for in the kernel, as a signal does.
+//! Cuts short what the calling thread waits for in the kernel, by a timer of its own that sends it signals.
 
-use rustix::thread::{Pid, gettid};
+use core::ptr;
+use std::time::Duration;
 
-/// Nobody else uses it, and where it comes unasked it does nothing.
+use rustix::thread::gettid;
+
+/// The kernel ignores it where a program does not handle it, and few programs do.
 const SIGNAL: i32 = libc::SIGURG;
+/// What takes longer is interrupted, again and again until it is over: close(2) may come to wait several times.
+const PATIENCE: Duration = Duration::from_micros(100);
 
-/// A thread of this process that may be interrupted.
-#[derive(Clone, Copy, Debug)]
-pub struct Interruptible {
-    thread: Pid,
+/// Bounds the waits of one thread, which has made it.
+#[derive(Debug)]
+pub struct Interrupter {
+    /// Absent where the kernel gives no timer: then nothing is cut short.
+    timer: Option<libc::timer_t>,
 }
 
 extern "C" fn nothing(_signal: i32) {}
 
-impl Interruptible {
-    /// The calling thread. From now on this process has a handler of `SIGURG`, which does nothing.
+impl Interrupter {
+    /// For the calling thread.
     pub fn here() -> Self {
-        // SAFETY: live structures, of which noughts are a value; the handler touches nothing.
-        unsafe {
-            let mut action: libc::sigaction = core::mem::zeroed();
-            action.sa_sigaction = nothing as *const () as usize;
-            // What can be begun again is: only what cannot ends.
-            action.sa_flags = libc::SA_RESTART;
-            libc::sigaction(SIGNAL, &raw const action, core::ptr::null_mut());
-            // Whoever has started this program may have blocked it.
+        let mut timer: libc::timer_t = ptr::null_mut();
+        // SAFETY: live structures, of which noughts are a value; the set is this thread's own.
+        let status = unsafe {
             let mut own: libc::sigset_t = core::mem::zeroed();
             libc::sigaddset(&raw mut own, SIGNAL);
-            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const own, core::ptr::null_mut());
-        }
-        Self { thread: gettid() }
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const own, ptr::null_mut());
+            let mut event: libc::sigevent = core::mem::zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = SIGNAL;
+            event.sigev_notify_thread_id = gettid().as_raw_nonzero().get();
+            libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer)
+        };
+        Self { timer: (status == 0).then_some(timer) }
     }
 
-    /// Ends what this thread waits for now. What it begins to wait for a moment later goes on: ask again until it is over.
-    pub fn interrupt(self) {
-        // SAFETY: numbers alone. Whoever else has that thread's number by now is of this process, and notices nothing.
-        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.thread.as_raw_pid(), SIGNAL) };
+    /// Does `work`, whose waits end early. Only those that a signal ends: this does not bound a file system's own.
+    pub fn bound<T>(&self, work: impl FnOnce() -> T) -> T {
+        let is_armed = has_handler() && self.arm(PATIENCE);
+        let done = work();
+        if is_armed {
+            self.arm(Duration::ZERO);
+        }
+        done
+    }
+
+    fn arm(&self, interval: Duration) -> bool {
+        let Some(timer) = self.timer else { return false };
+        let every = libc::timespec { tv_sec: 0, tv_nsec: interval.subsec_nanos().into() };
+        let setting = libc::itimerspec { it_interval: every, it_value: every };
+        // SAFETY: a timer of this thread's, which `drop` alone deletes, and a live structure.
+        unsafe { libc::timer_settime(timer, 0, &raw const setting, ptr::null_mut()) == 0 }
+    }
+}
+
+impl Drop for Interrupter {
+    fn drop(&mut self) {
+        if let Some(timer) = self.timer {
+            // SAFETY: made by `here`, and deleted only now. It cannot leave its thread, as it is no `Send`.
+            unsafe { libc::timer_delete(timer) };
+        }
+    }
+}
+
+/// Sees to a handler that does nothing. `false`: the program has one of its own, which is not ours to call.
+fn has_handler() -> bool {
+    let ours = nothing as *const () as usize;
+    // SAFETY: live structures, of which noughts are a value; our handler touches nothing.
+    unsafe {
+        let mut found: libc::sigaction = core::mem::zeroed();
+        if libc::sigaction(SIGNAL, ptr::null(), &raw mut found) != 0 {
+            return false;
+        }
+        match found.sa_sigaction {
+            known if known == ours => true,
+            libc::SIG_DFL | libc::SIG_IGN => {
+                let mut action: libc::sigaction = core::mem::zeroed();
+                action.sa_sigaction = ours;
+                // What can be begun again is: only what cannot ends.
+                action.sa_flags = libc::SA_RESTART;
+                libc::sigaction(SIGNAL, &raw const action, ptr::null_mut()) == 0
+            }
+            _ => false,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::channel;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     #[test]
-    fn a_sleep_of_another_thread_ends() {
-        let (say, heard) = channel();
+    fn a_wait_ends_early_and_later_ones_do_not() {
         let began = Instant::now();
-        let sleeper = std::thread::spawn(move || {
-            say.send(Interruptible::here()).expect("somebody listens");
-            // SAFETY: no pointers. It is one of those calls that no handler begins again.
-            unsafe { libc::poll(core::ptr::null_mut(), 0, 600_000) }
-        });
-        let thread = heard.recv().expect("it runs");
-        while !sleeper.is_finished() {
-            assert!(began.elapsed() < Duration::from_secs(300), "it sleeps on");
-            thread.interrupt();
-            std::thread::yield_now();
-        }
-        assert_eq!(sleeper.join().expect("it ends"), -1);
+        let interrupter = Interrupter::here();
+        // SAFETY: no pointers. It is one of those calls that no handler begins again.
+        let wait = |milliseconds| unsafe { libc::poll(ptr::null_mut(), 0, milliseconds) };
+        assert_eq!(interrupter.bound(|| wait(600_000)), -1);
+        assert!(began.elapsed() < Duration::from_secs(300));
+        assert_eq!(wait(20), 0);
     }
 }

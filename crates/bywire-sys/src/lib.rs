@@ -5,8 +5,8 @@
 
 pub mod activation;
 pub mod clock;
+pub mod deferred;
 pub mod directory;
-pub mod foreign;
 pub mod fork;
 pub mod interrupt;
 pub mod limits;

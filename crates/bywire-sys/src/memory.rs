@@ -18,6 +18,9 @@ use crate::limits;
 const READER_SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
+/// What the kernel may allocate at once of a memory file.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
 /// Shared memory in this process's address space, unmapped on drop and absent from forked children.
 #[derive(Debug)]
 pub struct Mapping {
@@ -54,9 +57,25 @@ impl From<Errno> for OfferError {
     }
 }
 
-/// Is this memory of the kernel's own making (memfd), and no file of anybody's file system?
-pub fn is_sealable(file: &impl AsFd) -> bool {
-    rustix::fs::fcntl_get_seals(file).is_ok()
+/// Checks that a descriptor is sealed memory of that length, with nothing behind its end. The kernel answers all of it by
+/// itself: no file system of the sender's is asked. What passes is also closed in a moment.
+///
+/// # Errors
+/// [`OfferError`].
+pub fn check(file: &impl AsFd, length_bytes: usize) -> Result<(), OfferError> {
+    // A descriptor that knows no seals (a plain file, a socket) answers EINVAL.
+    let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| OfferError::Unsealed)?;
+    if !seals.contains(READER_SEALS) {
+        return Err(OfferError::Unsealed);
+    }
+    let found = rustix::fs::fstat(file)?;
+    let allocated_bytes = u64::try_from(found.st_blocks).unwrap_or(u64::MAX).saturating_mul(512);
+    // What lies behind the end would have to be freed by whoever closes it last.
+    let bound_bytes = (length_bytes as u64).next_multiple_of(HUGE_PAGE_BYTES);
+    if u64::try_from(found.st_size) != Ok(length_bytes as u64) || allocated_bytes > bound_bytes {
+        return Err(OfferError::WrongSize);
+    }
+    Ok(())
 }
 
 impl Mapping {
@@ -86,15 +105,7 @@ impl Mapping {
     /// # Errors
     /// [`OfferError`]; nothing is mapped then.
     pub fn accept(file: &impl AsFd, length_bytes: usize) -> Result<Self, OfferError> {
-        // A descriptor that knows no seals (a plain file, a socket) answers EINVAL.
-        let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| OfferError::Unsealed)?;
-        if !seals.contains(READER_SEALS) {
-            return Err(OfferError::Unsealed);
-        }
-        let found = rustix::fs::fstat(file)?;
-        if u64::try_from(found.st_size) != Ok(length_bytes as u64) {
-            return Err(OfferError::WrongSize);
-        }
+        check(file, length_bytes)?;
         // A hole's first read could raise SIGBUS for want of memory, and filling it would be at our cost.
         // An honest creator has left none, and the seals forbid punching new ones.
         if !has_no_holes(file, length_bytes as u64)? {
@@ -244,6 +255,12 @@ mod tests {
         rustix::fs::ftruncate(&sparse, 1 << 36).expect("ftruncate");
         rustix::fs::fcntl_add_seals(&sparse, READER_SEALS).expect("seals");
         assert_eq!(Mapping::accept(&sparse, 1 << 36).err(), Some(OfferError::Holes));
+        let hoard = memfd("bywire-test").expect("memfd");
+        rustix::fs::ftruncate(&hoard, 4096).expect("ftruncate");
+        let beyond = FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&hoard, beyond, 0, 8 << 20).expect("blocks behind the end");
+        rustix::fs::fcntl_add_seals(&hoard, READER_SEALS).expect("seals");
+        assert_eq!(Mapping::accept(&hoard, 4096).err(), Some(OfferError::WrongSize));
         let (pipe, _other) = rustix::pipe::pipe().expect("pipe");
         assert_eq!(Mapping::accept(&pipe, 4096).err(), Some(OfferError::Unsealed));
     }
@@ -261,8 +278,8 @@ mod tests {
             file
         };
         let accept = |file: &OwnedFd| Mapping::accept(file, LENGTH as usize).map(drop);
-        assert_eq!(accept(&holed(4096, 0)), Ok(()), "what lies behind the end harms nobody");
-        for file in [holed(4096, 4096), holed(LENGTH, LENGTH / 2), holed(2 * LENGTH, LENGTH - 4096)] {
+        assert_eq!(accept(&holed(4096, 0)), Ok(()), "a little behind the end harms nobody");
+        for file in [holed(4096, 4096), holed(LENGTH, LENGTH / 2), holed(LENGTH, LENGTH - 4096)] {
             let blocks = |file: &OwnedFd| rustix::fs::fstat(file).expect("fstat").st_blocks as u64 * 512;
             assert!(blocks(&file) >= LENGTH, "the sum looks right");
             assert_eq!(accept(&file), Err(OfferError::Holes));

@@ -28,6 +28,15 @@ impl Poller {
         Ok(Self { file, ready: Vec::with_capacity(BATCH) })
     }
 
+    /// The same set once more, for a thread that adds to what another one waits for.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn share(&self) -> Result<Self, Errno> {
+        let file = rustix::io::fcntl_dupfd_cloexec(&self.file, 0)?;
+        Ok(Self { file, ready: Vec::new() })
+    }
+
     /// Watches `file` for reading and for hang-up.
     ///
     /// # Errors

@@ -11,6 +11,8 @@ use rustix::event::EventfdFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use crate::deferred::Foreign;
+
 /// The owner's end.
 #[derive(Debug)]
 pub struct Bell {
@@ -63,14 +65,11 @@ impl Ringer {
     ///
     /// # Errors
     /// [`Errno::INVAL`] when it is not the end of a pipe.
-    pub fn accept(writer: OwnedFd) -> Result<Self, Errno> {
-        // Asked by fcntl, which no file system of the peer's can delay.
+    pub fn accept(writer: Foreign) -> Result<Self, Errno> {
+        // Asked by fcntl, which no file system of the peer's can delay. A pipe closes at once.
         match rustix::pipe::fcntl_getpipe_size(&writer) {
-            Ok(_) => Ok(Self { writer }),
-            Err(_) => {
-                crate::foreign::discard(vec![writer]);
-                Err(Errno::INVAL)
-            }
+            Ok(_) => Ok(Self { writer: writer.into_inner() }),
+            Err(_) => Err(Errno::INVAL),
         }
     }
 
@@ -79,6 +78,15 @@ impl Ringer {
     pub fn ring(&self) {
         let _ = ring(&self.writer);
     }
+}
+
+/// Is it one of the kernel's own files, of the kind that counters (eventfd) are? May wait for a file system of the
+/// sender's.
+pub fn is_eventfd(file: &impl AsFd) -> bool {
+    static OWN: OnceLock<Option<(u64, u64)>> = OnceLock::new();
+    let identity = |found: rustix::fs::Stat| (found.st_dev, found.st_ino);
+    let own = OWN.get_or_init(|| Alarm::new().and_then(|own| rustix::fs::fstat(&own)).ok().map(identity));
+    own.is_some() && rustix::fs::fstat(file).ok().map(identity) == *own
 }
 
 /// A wake-up for this process's own threads, never handed to another process.
@@ -127,6 +135,10 @@ fn ring(writer: &OwnedFd) -> Result<(), Errno> {
 mod tests {
     use super::*;
 
+    fn sent(file: OwnedFd) -> Foreign {
+        Foreign::new(file, &crate::deferred::Account::of(Some(0)))
+    }
+
     #[test]
     fn a_ring_is_heard_and_a_full_bell_does_not_hold_the_ringer() {
         if !Bell::is_safe() {
@@ -134,7 +146,8 @@ mod tests {
             return;
         }
         let bell = Bell::new().expect("pipe");
-        let ringer = Ringer::accept(bell.ringing_end().try_clone_to_owned().expect("dup")).expect("pipe end");
+        let ringer = Ringer::accept(sent(bell.ringing_end().try_clone_to_owned().expect("dup")));
+        let ringer = ringer.expect("pipe end");
         // The owner turns blocking on, as a hostile one would.
         rustix::fs::fcntl_setfl(bell.ringing_end(), rustix::fs::OFlags::empty()).expect("fcntl");
         for _ in 0..200_000 {
@@ -148,6 +161,6 @@ mod tests {
     #[test]
     fn only_pipes_can_be_rung() {
         let file = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
-        assert_eq!(Ringer::accept(file).err(), Some(Errno::INVAL));
+        assert_eq!(Ringer::accept(sent(file)).err(), Some(Errno::INVAL));
     }
 }

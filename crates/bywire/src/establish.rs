@@ -10,9 +10,10 @@ use bywire_ring::doorbell::DOORBELL_BYTES;
 use bywire_ring::geometry::BUSY_BULK_BYTES;
 use bywire_ring::memory::Shared;
 use bywire_sys::Errno;
+use bywire_sys::deferred::Foreign;
 use bywire_sys::memory::{Mapping, OfferError};
 use bywire_sys::socket::{Credentials, PACKETS_QUEUED_MAX, Received, Socket};
-use bywire_sys::{foreign, limits, process, wake};
+use bywire_sys::{limits, process, wake};
 
 use crate::account::{Kind, NoMemory};
 use crate::address::Address;
@@ -327,21 +328,25 @@ impl Port {
         }
         let (_, socket) = self.strangers.waiting.remove(place);
         self.poller.remove(&socket);
-        let Ok(Received::Packet(length, descriptors)) = received else { return };
+        let (length, descriptors) = match received {
+            Ok(Received::Packet(length, descriptors)) => (length, descriptors),
+            Ok(Received::Nothing | Received::Closed) => return,
+            Err(Errno::DQUOT | Errno::MFILE) => return self.turn_away(&socket, Refusal::NoResources),
+            Err(_) => return self.turn_away(&socket, Refusal::BadOffer),
+        };
         let hello = match Packet::parse(&bytes[..length]) {
             Ok(Packet::Hello(hello)) => Ok(hello),
             Err(PacketError::Version) => Err(Refusal::Version),
             _ => Err(Refusal::BadOffer),
         };
-        match hello.and_then(|hello| Ok((self.admit_stranger(&socket, &hello)?, hello))) {
-            Ok((credentials, hello)) => match Offer::open(&hello, descriptors) {
-                Ok(offer) => self.welcome(socket, hello, credentials, offer),
-                Err(refusal) => self.turn_away(&socket, refusal),
-            },
-            Err(refusal) => {
-                foreign::discard(descriptors);
-                self.turn_away(&socket, refusal);
-            }
+        let admitted = hello.and_then(|hello| {
+            let credentials = self.admit_stranger(&socket, &hello)?;
+            let offer = Offer::open(&hello, descriptors)?;
+            Ok((hello, credentials, offer))
+        });
+        match admitted {
+            Ok((hello, credentials, offer)) => self.welcome(socket, hello, credentials, offer),
+            Err(refusal) => self.turn_away(&socket, refusal),
         }
     }
 
@@ -504,12 +509,10 @@ impl Port {
         self.drain_and_end(peer.index, reason);
     }
 
-    fn hear_peer(&mut self, peer: Peer, bytes: &[u8], mut descriptors: Vec<OwnedFd>) -> Result<(), Gone> {
+    fn hear_peer(&mut self, peer: Peer, bytes: &[u8], descriptors: Vec<Foreign>) -> Result<(), Gone> {
         let is_connected = self.slots.connection(peer).is_ok();
-        let result = match (Packet::parse(bytes), is_connected) {
-            (Ok(Packet::Welcome(theirs)), false) => {
-                return self.take_welcome(peer, theirs, descriptors);
-            }
+        match (Packet::parse(bytes), is_connected) {
+            (Ok(Packet::Welcome(theirs)), false) => self.take_welcome(peer, theirs, descriptors),
             (Ok(Packet::Refuse(refusal)), false) => Err(Gone::Refused(refusal)),
             // A refusal by another version cannot be read further.
             (Err(PacketError::Version), false) => Err(Gone::Refused(Refusal::Version)),
@@ -520,17 +523,15 @@ impl Port {
             }
             (Ok(Packet::Wake), true) => Ok(()),
             (Ok(Packet::Heap { id, block_bytes, blocks }), true) => {
-                self.borrow_heap(peer, id, (block_bytes, blocks), &mut descriptors)
+                self.borrow_heap(peer, id, (block_bytes, blocks), descriptors)
             }
-            (Ok(Packet::Bulk), true) => self.accept_bulk(peer, &mut descriptors),
+            (Ok(Packet::Bulk), true) => self.accept_bulk(peer, descriptors),
             _ => Err(Gone::Broken),
-        };
-        foreign::discard(descriptors);
-        result
+        }
     }
 
     /// Keeps a peer's bulk area until the record that moves there.
-    fn accept_bulk(&mut self, peer: Peer, files: &mut Vec<OwnedFd>) -> Result<(), Gone> {
+    fn accept_bulk(&mut self, peer: Peer, mut files: Vec<Foreign>) -> Result<(), Gone> {
         let connection = self.slots.connection(peer).map_err(|_| Gone::Broken)?;
         if connection.bulk_offered.is_some() || connection.inbound.is_extended() {
             return Err(Gone::Broken);
@@ -546,7 +547,7 @@ impl Port {
         peer: Peer,
         id: u32,
         (block_bytes, blocks): (u64, u32),
-        files: &mut Vec<OwnedFd>,
+        mut files: Vec<Foreign>,
     ) -> Result<(), Gone> {
         let connection = self.slots.connection(peer).map_err(|_| Gone::Broken)?;
         let heaps = &mut connection.heaps_borrowed;
@@ -569,7 +570,7 @@ impl Port {
         &mut self,
         peer: Peer,
         theirs: Introduction,
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<Foreign>,
     ) -> Result<(), Gone> {
         let offer = Offer::open(&theirs, descriptors).map_err(Gone::Refused)?;
         let connecting = match self.slots.replace(peer, Slot::Free { last: None }) {
@@ -600,27 +601,25 @@ struct Offer {
 }
 
 impl Offer {
-    fn open(theirs: &Introduction, descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
-        let [segment, page, bell]: [OwnedFd; 3] = descriptors.try_into().map_err(|rest| {
-            foreign::discard(rest);
-            Refusal::BadOffer
-        })?;
-        let bell = wake::Ringer::accept(bell).map_err(|_| Refusal::BadOffer);
-        let segment = map(segment, theirs.geometry.segment_bytes());
-        let page = map(page, DOORBELL_BYTES);
-        Ok(Self { segment: segment?, page: page?, bell: bell? })
+    fn open(theirs: &Introduction, descriptors: Vec<Foreign>) -> Result<Self, Refusal> {
+        let [segment, page, bell]: [Foreign; 3] =
+            descriptors.try_into().map_err(|_: Vec<Foreign>| Refusal::BadOffer)?;
+        Ok(Self {
+            segment: map(segment, theirs.geometry.segment_bytes())?,
+            page: map(page, DOORBELL_BYTES)?,
+            bell: wake::Ringer::accept(bell).map_err(|_| Refusal::BadOffer)?,
+        })
     }
 }
 
-fn map(file: OwnedFd, length_bytes: usize) -> Result<Shared, Refusal> {
+fn map(file: Foreign, length_bytes: usize) -> Result<Shared, Refusal> {
     let mapped = Mapping::accept(&file, length_bytes).map(Shared::new).map_err(|error| match error {
         OfferError::System(Errno::NOMEM | Errno::NOSPC) => Refusal::NoResources,
         _ => Refusal::BadOffer,
-    });
-    if mapped.is_err() {
-        foreign::discard(vec![file]);
-    }
-    mapped
+    })?;
+    // It is memory, and the mapping keeps it.
+    drop(file.into_inner());
+    Ok(mapped)
 }
 
 #[cfg(test)]

@@ -6,9 +6,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bywire_pairing::protocol::{Kind, PACKET_BYTES, Packet, VERSION, Verdict};
+use bywire_pairing::protocol::{Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict};
+use bywire_ring::stream::SEGMENT_BYTES;
+use bywire_sys::deferred::Foreign;
 use bywire_sys::memory::Mapping;
+use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
+use bywire_sys::wake::Alarm;
 
 /// However loaded the machine is.
 pub const PATIENCE: Duration = Duration::from_secs(40);
@@ -17,7 +21,8 @@ pub const PATIENCE: Duration = Duration::from_secs(40);
 pub struct Stranger {
     /// Where it says what it likes.
     pub socket: Socket,
-    memory: OwnedFd,
+    /// What it offers with each connection.
+    pub segment: OwnedFd,
 }
 
 /// A packet, and what came with it.
@@ -29,16 +34,27 @@ struct HungUp;
 impl Stranger {
     /// It has said hello to the service that listens at `path`.
     pub fn new(path: &Path) -> Self {
-        let socket = Socket::connect(path).expect("the service listens");
-        let (_, memory) = Mapping::create("bywire-test", 4096).expect("memory");
+        let stranger = Self::silent(path);
+        let (bell, page) = (Alarm::new().expect("a bell"), Self::memory(PAGE_BYTES));
         let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
-        socket.send(&hello.encode(), &[memory.as_fd(), memory.as_fd()]).expect("hello");
-        Self { socket, memory }
+        stranger.socket.send(&hello.encode(), &[bell.as_fd(), page.as_fd()]).expect("hello");
+        stranger
+    }
+
+    /// It has said nothing yet.
+    pub fn silent(path: &Path) -> Self {
+        let socket = Socket::connect(path).expect("the service listens");
+        Self { socket, segment: Self::memory(SEGMENT_BYTES) }
+    }
+
+    /// Sealed memory.
+    pub fn memory(length_bytes: usize) -> OwnedFd {
+        Mapping::create("bywire-test", length_bytes).expect("memory").1
     }
 
     /// Offers a connection with memory of its own.
     pub fn offer_anew(&self, token: u64, connection: BorrowedFd<'_>) {
-        let (_, memory) = Mapping::create("bywire-test", 4096).expect("memory");
+        let memory = Self::memory(SEGMENT_BYTES);
         let offer = Packet::new(Kind::Offer, token).encode();
         self.socket.send(&offer, &[connection, memory.as_fd()]).expect("an offer");
     }
@@ -49,13 +65,14 @@ impl Stranger {
 
     pub fn offer(&self, token: u64, connection: BorrowedFd<'_>) {
         let offer = Packet::new(Kind::Offer, token).encode();
-        self.socket.send(&offer, &[connection, self.memory.as_fd()]).expect("an offer");
+        self.socket.send(&offer, &[connection, self.segment.as_fd()]).expect("an offer");
     }
 
     fn receive(&self) -> Result<Option<Word>, HungUp> {
         let mut buffer = [0; PACKET_BYTES];
         match self.socket.receive(&mut buffer).expect("a packet") {
             Received::Packet(length, descriptors) => {
+                let descriptors = descriptors.into_iter().map(Foreign::into_inner).collect();
                 Ok(Some((Packet::decode(&buffer[..length]).expect("one of ours"), descriptors)))
             }
             Received::Nothing => Ok(None),
@@ -71,10 +88,12 @@ impl Stranger {
     /// What comes next. `None`: the service has hung up.
     pub fn hear(&self) -> Option<Word> {
         let end = Instant::now() + PATIENCE;
+        let mut poller = Poller::new().expect("a poller");
+        poller.add(&self.socket, 0).expect("watched");
         while Instant::now() < end {
             match self.receive() {
                 Ok(Some(word)) => return Some(word),
-                Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+                Ok(None) => drop(poller.wait(Some(PATIENCE)).expect("a wait").len()),
                 Err(HungUp) => return None,
             }
         }

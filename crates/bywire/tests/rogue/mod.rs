@@ -13,6 +13,7 @@ use bywire_ring::geometry::{BUSY_BULK_BYTES, LANES, LaneName};
 use bywire_ring::header::{Header, PROMPT, lap};
 use bywire_ring::lane::{Consumer, Producer};
 use bywire_ring::memory::{LINE_BYTES, Memory, Shared};
+use bywire_sys::deferred::Foreign;
 use bywire_sys::memory::Mapping;
 use bywire_sys::socket::{Listener, Received, Socket};
 use bywire_sys::wake::Bell;
@@ -196,13 +197,18 @@ impl Rogue {
 impl Inside {
     /// Has the victim ended the connection?
     pub fn is_over(&self) -> bool {
-        let mut bytes = [0; PACKET_BYTES_MAX];
-        loop {
-            match self.socket.receive(&mut bytes) {
-                Ok(Received::Packet(..)) => {}
-                Ok(Received::Nothing) => return false,
-                Ok(Received::Closed) | Err(_) => return true,
-            }
+        is_over(&self.socket)
+    }
+}
+
+/// Has the other end been closed? Packets that come before that are lost.
+pub fn is_over(socket: &Socket) -> bool {
+    let mut bytes = [0; PACKET_BYTES_MAX];
+    loop {
+        match socket.receive(&mut bytes) {
+            Ok(Received::Packet(..)) => {}
+            Ok(Received::Nothing) => return false,
+            Ok(Received::Closed) | Err(_) => return true,
         }
     }
 }
@@ -213,6 +219,7 @@ pub fn answer(socket: &Socket) -> Option<(Packet, Vec<OwnedFd>)> {
     loop {
         match socket.receive(&mut bytes) {
             Ok(Received::Packet(length, files)) => {
+                let files = files.into_iter().map(Foreign::into_inner).collect();
                 return Some((Packet::parse(&bytes[..length]).expect("our version"), files));
             }
             Ok(Received::Nothing) => {

@@ -1,0 +1,407 @@
+//! What the threads of a service share: its programs, what they have offered, and who is paired with whom.
+//!
+//! Nothing here waits for anybody, so that the lock around it is held for a moment only: packets are sent where there is
+//! room, and whatever is closed is memory or bells, whose kind has been looked at before.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bywire_sys::poller::Poller;
+use bywire_sys::socket::Socket;
+use bywire_sys::tcp::Identity;
+use bywire_sys::{Errno, limits, strike};
+
+use crate::account::Account;
+use crate::protocol::{Kind, Packet, Verdict};
+use crate::reason::Reason;
+use crate::space::Spaces;
+use crate::user::{Limits, Scope, Users};
+use crate::waiting::{End, Match, Offer, Waiting};
+use crate::word::Word;
+
+/// Other users that one program talks to at once: for each it has another bell.
+pub const FOREIGN_MAX: usize = 16;
+
+/// See [`Registry`].
+pub type Shared = Mutex<Registry>;
+
+/// All that a service knows.
+#[derive(Debug)]
+pub struct Registry {
+    programs: HashMap<u64, Program>,
+    /// The threads, by the user that each serves.
+    pub attendants: HashMap<u32, Attendant>,
+    next: u64,
+    users: Users,
+    /// The namespaces that are joined.
+    pub spaces: Spaces,
+    waiting: Waiting,
+    account: Account,
+}
+
+/// The thread that serves one user.
+#[derive(Debug)]
+pub struct Attendant {
+    /// What it sleeps on.
+    pub poller: Poller,
+    /// Programs that it serves; without any, it ends.
+    pub programs: usize,
+}
+
+/// One program that has said hello, or is about to.
+#[derive(Debug)]
+struct Program {
+    socket: Arc<Socket>,
+    user: u32,
+    /// Its bell, and the page that says whether it sleeps.
+    bell: Option<[OwnedFd; 2]>,
+    /// Its bells for programs of other users, by the user: none of these can disturb what is not theirs.
+    foreign: HashMap<u32, (u64, OwnedFd)>,
+    /// What it has offered and not ended.
+    offers: HashMap<u64, Standing>,
+    /// It has said that it ends: the bytes of what it had not ended, and how many ends of that have moved any.
+    leaving: Option<[u64; 2]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Standing {
+    Waiting(End),
+    Paired { is_foreign: bool },
+}
+
+/// Holds the lock. Whoever panics under it leaves nothing half done that others rely on.
+pub fn lock(shared: &Shared) -> MutexGuard<'_, Registry> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Registry {
+    /// Without programs; they get numbers from `first` on.
+    pub fn new(scope: Scope, first: u64) -> Self {
+        Self {
+            programs: HashMap::new(),
+            attendants: HashMap::new(),
+            next: first,
+            users: Users::new(scope, Limits::new(scope, limits::descriptor_limit())),
+            spaces: Spaces::default(),
+            waiting: Waiting::default(),
+            account: Account::default(),
+        }
+    }
+
+    /// Is anybody there?
+    pub fn has_programs(&self) -> bool {
+        !self.programs.is_empty()
+    }
+
+    /// May one more program of this user's come, of which [`Self::enter`] or [`Self::turn_back`] is told?
+    pub fn admit(&mut self, user: u32) -> bool {
+        self.users.admit(user)
+    }
+
+    /// It does not come after all.
+    pub fn turn_back(&mut self, user: u32) {
+        self.users.dismiss(user, 0);
+    }
+
+    /// A program that was admitted is heard by its user's thread from here on.
+    pub fn enter(&mut self, user: u32, socket: &Arc<Socket>) {
+        let tag = self.next;
+        self.next += 1;
+        let Some(attendant) = self.attendants.get_mut(&user) else { return self.turn_back(user) };
+        if attendant.poller.add(&**socket, tag).is_err() {
+            return self.turn_back(user);
+        }
+        attendant.programs += 1;
+        let (socket, foreign, offers) = (Arc::clone(socket), HashMap::new(), HashMap::new());
+        self.programs.insert(tag, Program { socket, user, bell: None, foreign, offers, leaving: None });
+    }
+
+    /// Where a program is heard.
+    pub fn socket(&self, tag: u64) -> Option<Arc<Socket>> {
+        self.programs.get(&tag).map(|program| Arc::clone(&program.socket))
+    }
+
+    /// `false`: the program broke a rule, or cannot be reached.
+    pub fn answer(&mut self, tag: u64, word: Word) -> bool {
+        let Some(user) = self.programs.get(&tag).map(|program| program.user) else { return false };
+        let packet = match word {
+            Word::Hello(pair) => return self.greet(tag, pair),
+            Word::Offer { token, segment, identity } => {
+                return self.consider(tag, token, segment, &identity);
+            }
+            Word::Other(packet) => packet,
+        };
+        match packet.kind {
+            Kind::Ask => self.tell(tag, Packet::new(Kind::Go, packet.token), &[]),
+            Kind::End => {
+                self.end(tag, &packet);
+                true
+            }
+            Kind::Leave => {
+                if let Some(program) = self.programs.get_mut(&tag) {
+                    program.leaving = Some([packet.first, packet.second]);
+                }
+                true
+            }
+            Kind::Note => {
+                if let Some(reason) = Reason::of(packet.code) {
+                    self.users.note(user, reason, packet.first);
+                }
+                true
+            }
+            Kind::Status => {
+                let status = self.users.status(user);
+                status.packets().all(|packet| self.tell(tag, packet, &[]))
+            }
+            _ => false,
+        }
+    }
+
+    fn greet(&mut self, tag: u64, pair: [OwnedFd; 2]) -> bool {
+        let Some(program) = self.programs.get_mut(&tag).filter(|program| program.bell.is_none()) else {
+            return false;
+        };
+        program.bell = Some(pair);
+        self.users.greeted(program.user);
+        true
+    }
+
+    fn consider(
+        &mut self,
+        tag: u64,
+        token: u64,
+        segment: Option<OwnedFd>,
+        identity: &Result<Identity, Errno>,
+    ) -> bool {
+        match (segment, identity) {
+            // It may have been lost on the way.
+            (None, _) => self.verdict(tag, token, Verdict::Full),
+            (_, Ok(identity)) if identity.is_bound_to_device => self.verdict(tag, token, Verdict::Device),
+            (Some(segment), Ok(identity)) if identity.is_established => {
+                self.offer(tag, token, identity, segment)
+            }
+            _ => self.verdict(tag, token, Verdict::Refused),
+        }
+    }
+
+    /// Pairs the offer or lets it wait. `false`: the program broke a rule, or cannot be told.
+    fn offer(&mut self, tag: u64, token: u64, identity: &Identity, segment: OwnedFd) -> bool {
+        let Some(program) = self.programs.get_mut(&tag) else { return false };
+        // It has not become another one after all.
+        program.leaving = None;
+        let (user, offers_count) = (program.user, program.offers.len());
+        if program.bell.is_none() || program.offers.contains_key(&token) {
+            return false;
+        }
+        if !self.users.may_wait(user) || !self.users.may_offer(user, offers_count) {
+            return self.verdict(tag, token, Verdict::Full);
+        }
+        let space = self.spaces.of(identity.namespace, [identity.local, identity.remote]);
+        let end = End { space, local: identity.local, remote: identity.remote };
+        // Whoever does not listen is told nothing more before it does, so that there is room for what it has asked for.
+        let others = self.waiting.mate(&end);
+        let has_room = |tag| self.programs.get(&tag).is_some_and(|program| program.socket.has_room());
+        if others.is_some_and(|other| !has_room(tag) || !has_room(other)) {
+            return self.verdict(tag, token, Verdict::Full);
+        }
+        let (namespace, cookie) = (identity.namespace, identity.cookie);
+        let offer = Offer { program: tag, user, token, namespace, cookie, segment };
+        match self.waiting.offer(end, offer) {
+            Match::Refused(verdict) => self.verdict(tag, token, verdict),
+            Match::Paired { ours, theirs } => {
+                self.users.waits_no_more(theirs.user);
+                self.pair(&ours, &theirs)
+            }
+            Match::Waits(stale) => {
+                if let Some(stale) = stale {
+                    self.users.waits_no_more(stale.user);
+                    self.forget(stale.program, stale.token);
+                }
+                self.wait(tag, token, end)
+            }
+            Match::Again(theirs) => {
+                self.users.waits_no_more(theirs.user);
+                self.forget(theirs.program, theirs.token);
+                if !self.verdict(theirs.program, theirs.token, Verdict::Again) {
+                    self.sever(theirs.program);
+                }
+                self.wait(tag, token, end)
+            }
+        }
+    }
+
+    fn wait(&mut self, tag: u64, token: u64, end: End) -> bool {
+        let Some(user) = self.programs.get(&tag).map(|program| program.user) else { return false };
+        self.users.waits(user);
+        self.stand(tag, token, Standing::Waiting(end));
+        self.verdict(tag, token, Verdict::Waiting)
+    }
+
+    fn stand(&mut self, tag: u64, token: u64, standing: Standing) {
+        let Some(program) = self.programs.get_mut(&tag) else { return };
+        if let Standing::Paired { is_foreign } = standing {
+            self.users.has_paired(program.user, is_foreign, 1);
+        }
+        if program.offers.insert(token, standing).is_none() {
+            self.users.offered(program.user);
+        }
+    }
+
+    fn forget(&mut self, tag: u64, token: u64) -> Option<Standing> {
+        let program = self.programs.get_mut(&tag)?;
+        let standing = program.offers.remove(&token)?;
+        self.users.ended(program.user);
+        if let Standing::Paired { is_foreign } = standing {
+            self.users.has_paired(program.user, is_foreign, -1);
+            if is_foreign {
+                self.account.end((tag, token));
+            }
+        }
+        Some(standing)
+    }
+
+    /// Gives each end the other's segment and bell.
+    fn pair(&mut self, ours: &Offer, theirs: &Offer) -> bool {
+        let is_foreign = ours.user != theirs.user;
+        if is_foreign && !self.begin_foreign(ours, theirs) {
+            self.forget(theirs.program, theirs.token);
+            if !self.verdict(theirs.program, theirs.token, Verdict::Foreign) {
+                self.sever(theirs.program);
+            }
+            return self.verdict(ours.program, ours.token, Verdict::Foreign);
+        }
+        self.users.paired([ours.user, theirs.user]);
+        for end in [ours, theirs] {
+            self.stand(end.program, end.token, Standing::Paired { is_foreign });
+        }
+        let ours_is_told = self.introduce(ours, theirs);
+        if !self.introduce(theirs, ours) {
+            // An end that hears nothing never prepares, so the other one stays in the kernel.
+            self.sever(theirs.program);
+        }
+        ours_is_told
+    }
+
+    /// May ends of different users meet? Then they have bells, and are on both users' account.
+    fn begin_foreign(&mut self, ours: &Offer, theirs: &Offer) -> bool {
+        let users = [ours.user, theirs.user];
+        let ends = [ours, theirs].map(|offer| (offer.program, offer.token));
+        self.account.may_begin(users)
+            && self.found_bell(ours.program, theirs.user)
+            && self.found_bell(theirs.program, ours.user)
+            && self.account.begin(users, ends, [&ours.segment, &theirs.segment]).is_ok()
+    }
+
+    /// Tells `ours` of `theirs`.
+    fn introduce(&self, ours: &Offer, theirs: &Offer) -> bool {
+        let Some((program, peer)) = self.programs.get(&ours.program).zip(self.programs.get(&theirs.program))
+        else {
+            return false;
+        };
+        let Some([bell, page]) = &peer.bell else { return false };
+        let foreign = (ours.user != theirs.user)
+            .then(|| program.foreign.get(&theirs.user).zip(peer.foreign.get(&ours.user)))
+            .flatten();
+        let (first, bell) = foreign.map_or((0, bell), |((own, _), (_, bell))| (*own, bell));
+        let answer = Packet {
+            code: Verdict::Paired as u8,
+            number: theirs.program as u32,
+            first,
+            ..Packet::new(Kind::Answer, ours.token)
+        };
+        let descriptors = [theirs.segment.as_fd(), bell.as_fd(), page.as_fd()];
+        program.socket.send(&answer.encode(), &descriptors).is_ok()
+    }
+
+    /// Makes sure that a program has a bell which programs of `user` may ring, and nobody else.
+    fn found_bell(&mut self, tag: u64, user: u32) -> bool {
+        let Some(program) = self.programs.get_mut(&tag) else { return false };
+        if program.foreign.contains_key(&user) {
+            return true;
+        }
+        if program.foreign.len() >= FOREIGN_MAX {
+            return false;
+        }
+        let Ok(bell) = strike::new() else { return false };
+        let name = self.next;
+        self.next += 1;
+        if program.socket.send(&Packet::new(Kind::Bell, name).encode(), &[bell.as_fd()]).is_err() {
+            return false;
+        }
+        program.foreign.insert(user, (name, bell));
+        true
+    }
+
+    fn end(&mut self, tag: u64, packet: &Packet) {
+        let Some(user) = self.programs.get(&tag).map(|program| program.user) else { return };
+        self.users.carried(user, packet.first);
+        match self.forget(tag, packet.token) {
+            Some(Standing::Waiting(end)) => {
+                if let Some(offer) = self.waiting.take_back(&end, tag, packet.token) {
+                    self.users.waits_no_more(offer.user);
+                }
+            }
+            Some(Standing::Paired { .. }) if (packet.first, packet.second) == (0, 0) => {
+                self.users.unused(user, 1);
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends the connection to a program of any user; its own thread, which hears of that, dismisses it.
+    fn sever(&self, tag: u64) {
+        if let Some(program) = self.programs.get(&tag) {
+            program.socket.shut_down();
+        }
+    }
+
+    /// A program goes, by its own thread. What it leaves is the caller's to close, without the lock.
+    #[must_use]
+    pub fn dismiss(&mut self, tag: u64) -> Vec<Offer> {
+        let Some(program) = self.programs.remove(&tag) else { return Vec::new() };
+        if let Some(attendant) = self.attendants.get_mut(&program.user) {
+            attendant.poller.remove(&*program.socket);
+            attendant.programs -= 1;
+        }
+        // It hears of it now, even if its end has to wait for what it has sent.
+        program.socket.shut_down();
+        let (mut left, mut carried) = (Vec::new(), 0u64);
+        for (token, standing) in &program.offers {
+            match standing {
+                Standing::Waiting(end) => {
+                    left.extend(self.waiting.take_back(end, tag, *token));
+                }
+                Standing::Paired { is_foreign } => {
+                    carried += 1;
+                    self.users.has_paired(program.user, *is_foreign, -1);
+                    if *is_foreign {
+                        self.account.end((tag, *token));
+                    }
+                }
+            }
+        }
+        left.iter().for_each(|_| self.users.waits_no_more(program.user));
+        match program.leaving {
+            Some([bytes, used]) => {
+                self.users.carried(program.user, bytes);
+                self.users.unused(program.user, carried.saturating_sub(used));
+            }
+            None => self.users.cut(program.user, carried),
+        }
+        if program.bell.is_some() {
+            self.users.parted(program.user);
+        }
+        self.users.dismiss(program.user, program.offers.len());
+        left
+    }
+
+    fn verdict(&self, tag: u64, token: u64, verdict: Verdict) -> bool {
+        self.tell(tag, Packet { code: verdict as u8, ..Packet::new(Kind::Answer, token) }, &[])
+    }
+
+    fn tell(&self, tag: u64, packet: Packet, descriptors: &[BorrowedFd<'_>]) -> bool {
+        let program = self.programs.get(&tag);
+        program.is_some_and(|program| program.socket.send(&packet.encode(), descriptors).is_ok())
+    }
+}

@@ -1,0 +1,231 @@
+//! Descriptors that take their time to close or are of the wrong kind, sent to a machine's service by one user: it goes on
+//! for the others. Needs root, to be others.
+
+#[path = "../../bywire/tests/linger/mod.rs"]
+mod linger;
+mod stranger;
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use bywire_pairing::protocol::{Kind, PAGE_BYTES, Packet, VERSION, Verdict};
+use bywire_pairing::service::Service;
+use bywire_pairing::status;
+use bywire_pairing::user::Scope;
+use bywire_sys::wake::Alarm;
+use rustix::process::Uid;
+
+use linger::{PACKET_DESCRIPTORS_MAX, UNDISTURBED, lingering};
+use stranger::Stranger;
+
+const HOSTILE: u32 = 54_331;
+const HONEST: u32 = 54_332;
+
+/// A service for everybody, which does nothing before it is told to: so long, what it has been sent is in its queues alone.
+struct Scene {
+    path: PathBuf,
+    service: Option<Service>,
+    began: Instant,
+    receivers: Vec<TcpStream>,
+    _directory: tempfile::TempDir,
+}
+
+impl Scene {
+    /// `None`, said: the test needs root.
+    fn new() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            println!("not run: only root can be other users; run this test as root");
+            return None;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+        let path = directory.path().join("pairing");
+        let service = Some(Service::start(&path, Scope::Machine).expect("a service"));
+        Some(Self { path, service, began: Instant::now(), receivers: Vec::new(), _directory: directory })
+    }
+
+    fn serve(&mut self) {
+        if let Some(mut service) = self.service.take() {
+            std::thread::spawn(move || service.serve(Duration::from_secs(600)));
+        }
+    }
+
+    /// What another user's program does at first; what it has is ours afterwards.
+    fn as_user<T: Send>(&self, user: u32, act: impl FnOnce() -> T + Send) -> T {
+        let begin = move || {
+            let user = Uid::from_raw(user);
+            rustix::thread::set_thread_res_uid(user, user, user).expect("root may be anybody");
+            act()
+        };
+        std::thread::scope(|scope| scope.spawn(begin).join().expect("it has begun"))
+    }
+
+    /// A program of the hostile user that has said nothing yet.
+    fn hostile(&self) -> Stranger {
+        self.as_user(HOSTILE, || Stranger::silent(&self.path))
+    }
+
+    fn lingering(&mut self) -> OwnedFd {
+        let (sender, receiver) = lingering();
+        self.receivers.push(receiver);
+        sender
+    }
+
+    /// Somebody else's connection is paired, and that takes no time.
+    fn is_undisturbed(&self, what: &str) {
+        let (client, server) = connection();
+        let pair = self.as_user(HONEST, || [Stranger::new(&self.path), Stranger::new(&self.path)]);
+        pair[0].offer(1, client.as_fd());
+        assert_eq!(pair[0].verdict(1), Verdict::Waiting);
+        pair[1].offer(2, server.as_fd());
+        assert_eq!(pair[1].verdict(2), Verdict::Paired);
+        let elapsed = self.began.elapsed();
+        assert!(elapsed < UNDISTURBED, "{what}: the service was held up for {elapsed:?}");
+    }
+}
+
+fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
+    (client, listener.accept().expect("accept").0)
+}
+
+fn encoded(kind: Kind) -> Vec<u8> {
+    Packet { first: VERSION, ..Packet::new(kind, 1) }.encode().to_vec()
+}
+
+#[test]
+fn a_packet_with_more_descriptors_than_any_packet_has_holds_up_no_other_user() {
+    let Some(mut scene) = Scene::new() else { return };
+    let null = std::fs::File::open("/dev/null").expect("open");
+    let mut programs = Vec::new();
+    for (packet, count) in [
+        (encoded(Kind::Ask), 7),
+        (encoded(Kind::Hello), PACKET_DESCRIPTORS_MAX),
+        (encoded(Kind::Offer), PACKET_DESCRIPTORS_MAX),
+        (b"x".to_vec(), PACKET_DESCRIPTORS_MAX),
+        (vec![0; 5000], 4),
+    ] {
+        let sender = scene.lingering();
+        let mut many = vec![null.as_fd(); count - 1];
+        many.push(sender.as_fd());
+        let program = scene.hostile();
+        linger::send(&program.socket, &packet, &many).expect("sent");
+        drop(sender);
+        programs.push(program);
+    }
+    scene.serve();
+    scene.is_undisturbed("too many descriptors");
+    for program in programs {
+        assert!(program.hear().is_none(), "whoever has sent it is dismissed");
+    }
+}
+
+#[test]
+fn what_lingers_in_any_place_holds_up_no_other_user() {
+    let Some(mut scene) = Scene::new() else { return };
+    let bell = Alarm::new().expect("a bell");
+    let ((client, _server), page) = (connection(), Stranger::memory(PAGE_BYTES));
+    let mut programs = Vec::new();
+    for (kind, place, other) in [
+        (Kind::Hello, 0, page.as_fd()),
+        (Kind::Hello, 1, bell.as_fd()),
+        (Kind::Offer, 1, client.as_fd()),
+        (Kind::Ask, 0, client.as_fd()),
+        (Kind::End, 0, client.as_fd()),
+    ] {
+        let sender = scene.lingering();
+        let program = scene.hostile();
+        let mut brought = [other; 2];
+        brought[place] = sender.as_fd();
+        linger::send(&program.socket, &encoded(kind), &brought).expect("sent");
+        drop(sender);
+        programs.push(program);
+    }
+    scene.serve();
+    scene.is_undisturbed("the wrong places");
+    for program in programs {
+        assert!(program.hear().is_none(), "whoever has sent it is dismissed");
+    }
+}
+
+#[test]
+fn what_is_of_another_kind_than_it_should_be_is_passed_on_to_nobody() {
+    let Some(mut scene) = Scene::new() else { return };
+    let (bell, page) = (Alarm::new().expect("a bell"), Stranger::memory(PAGE_BYTES));
+    let (segment, (client, _server)) = (scene.hostile().segment, connection());
+    let (unsealed, large) = (tempfile::tempfile().expect("a file"), Stranger::memory(2 * PAGE_BYTES));
+    let (pipe, _writer) = rustix::pipe::pipe().expect("a pipe");
+    scene.serve();
+    let [bell, page, segment, client] = [bell.as_fd(), page.as_fd(), segment.as_fd(), client.as_fd()];
+    let hello = [
+        [pipe.as_fd(), page],
+        [page, page],
+        [bell, unsealed.as_fd()],
+        [bell, large.as_fd()],
+        [bell, segment],
+        [bell, bell],
+    ];
+    let offers = [[client, unsealed.as_fd()], [client, page], [client, bell]];
+    let is_dismissed = |scene: &Scene, kind: Kind, brought: &[BorrowedFd<'_>]| {
+        let program = match kind {
+            Kind::Hello => scene.hostile(),
+            _ => scene.as_user(HOSTILE, || Stranger::new(&scene.path)),
+        };
+        linger::send(&program.socket, &encoded(kind), brought).expect("sent");
+        program.hear().is_none()
+    };
+    for (place, brought) in hello.iter().enumerate() {
+        assert!(is_dismissed(&scene, Kind::Hello, brought), "hello {place}");
+    }
+    for (place, brought) in offers.iter().enumerate() {
+        assert!(is_dismissed(&scene, Kind::Offer, brought), "offer {place}");
+    }
+    assert!(is_dismissed(&scene, Kind::Hello, &[bell]), "one alone");
+    assert!(is_dismissed(&scene, Kind::Offer, &[client]), "one alone");
+    assert!(is_dismissed(&scene, Kind::Ask, &[client]), "one too many");
+    scene.is_undisturbed("the wrong kinds");
+}
+
+#[test]
+fn connections_that_linger_hold_up_neither_others_nor_for_long_their_own_user() {
+    let Some(mut scene) = Scene::new() else { return };
+    let slow = scene.as_user(HOSTILE, || Stranger::new(&scene.path));
+    let senders: Vec<_> = (0..64).map(|_| scene.lingering()).collect();
+    for (token, sender) in senders.iter().enumerate() {
+        slow.offer(token as u64, sender.as_fd());
+    }
+    drop(senders);
+    scene.serve();
+    scene.is_undisturbed("offers that linger");
+    // What an honest program might do as well: its next one is looked at, however long the last one would linger.
+    for token in 0..64 {
+        assert_eq!(slow.verdict(token), Verdict::Waiting);
+    }
+    assert!(scene.began.elapsed() < UNDISTURBED, "its own user waits");
+}
+
+#[test]
+fn programs_that_are_not_let_in_are_closed_without_holding_up_anybody() {
+    let Some(mut scene) = Scene::new() else { return };
+    // More than wait anywhere, each with what would hold up whoever closes it.
+    let mut programs = Vec::new();
+    for _ in 0..200 {
+        let program = scene.hostile();
+        for _ in 0..2 {
+            let sender = scene.lingering();
+            linger::send(&program.socket, b"garbage", &[sender.as_fd()]).expect("sent");
+        }
+        programs.push(program);
+    }
+    scene.serve();
+    for program in &programs {
+        assert!(program.hear().is_none());
+    }
+    scene.is_undisturbed("what is in the queues of those who are dismissed");
+    let found = scene.as_user(HOSTILE, || status::ask(&scene.path)).expect("an answer");
+    assert_eq!((found.processes, found.waiting), (0, 0));
+}

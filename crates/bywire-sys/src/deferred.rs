@@ -1,0 +1,390 @@
+//! Deferred close of what other processes have sent.
+//!
+//! The last close of a descriptor takes as long as whoever has sent it likes: a socket lingers, a file system of a user's
+//! own does not answer, what lies in the queue of a socket is closed with it. So nothing of another process is closed by
+//! a thread that has anything else to do. Threads of this module do it, one for each user, so that nobody's descriptors
+//! wait behind another's. What a user's thread has not closed yet is on that user's account: from a bound on, nothing more is
+//! taken from that user.
+
+use core::mem::ManuallyDrop;
+use core::ops::{Deref, DerefMut};
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::interrupt::Interrupter;
+
+/// Descriptors of one user that may be held, whether they are being looked at or wait to be closed.
+const HELD_MAX: usize = 64;
+/// Sockets that may wait to be closed before nobody is let in any more. Each takes a moment, as nothing lingers there.
+const SOCKETS_MAX: usize = 1024;
+/// Threads that close at once. Of users beyond that nothing is taken.
+const THREADS_MAX: usize = 256;
+/// How long a thread waits for more.
+const IDLE: Duration = Duration::from_secs(1);
+/// They do nothing but close.
+const STACK_BYTES: usize = 64 << 10;
+
+/// A descriptor that another process has sent, and of which nothing is known. Dropped, it is closed elsewhere.
+#[derive(Debug)]
+pub struct Foreign {
+    file: ManuallyDrop<OwnedFd>,
+    account: Account,
+}
+
+/// A connection of a stranger's that is closed as by [`close_socket`] when it is dropped.
+#[derive(Debug)]
+pub struct Deferred<T: Into<OwnedFd>>(ManuallyDrop<T>);
+
+/// What is held of one user.
+#[derive(Clone, Debug)]
+pub(crate) struct Account {
+    lane: Arc<Lane>,
+    registry: &'static Registry,
+}
+
+/// What one thread closes, one after the other.
+#[derive(Debug, Default)]
+struct Lane {
+    waiting: Mutex<Waiting>,
+    news: Condvar,
+    /// Those that wait, and those that are still looked at.
+    held: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    files: VecDeque<OwnedFd>,
+    /// There is a thread.
+    is_attended: bool,
+}
+
+/// All lanes of a process; a forked child has others, as it has no threads and perhaps locks that nobody gives back.
+#[derive(Debug)]
+struct Registry {
+    owner: u32,
+    lanes: Mutex<BTreeMap<Option<u32>, Arc<Lane>>>,
+    threads: AtomicUsize,
+    is_forgone: AtomicBool,
+}
+
+static REGISTRY: AtomicPtr<Registry> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Closes the socket of another process with what lies in its queue.
+///
+/// That was never in this process's table, so nothing of it is flushed, and what lingers is interrupted: the thread is
+/// never held up for long, and serves all users.
+pub fn close_socket(file: OwnedFd) {
+    Account::of(None).close_counted(file);
+}
+
+/// From here on this process closes everything at once: it may start no threads, and nobody who could reach it has a
+/// descriptor that takes its time.
+pub fn forgo() {
+    Registry::own().is_forgone.store(true, Ordering::Relaxed);
+}
+
+/// Is everything closed at once?
+pub(crate) fn is_forgone() -> bool {
+    Registry::own().is_forgone.load(Ordering::Relaxed)
+}
+
+/// May more sockets come, which would have to be closed?
+pub fn has_room() -> bool {
+    Account::of(None).lane.held.load(Ordering::Relaxed) < SOCKETS_MAX
+}
+
+impl Foreign {
+    pub(crate) fn new(file: OwnedFd, account: &Account) -> Self {
+        account.lane.held.fetch_add(1, Ordering::Relaxed);
+        Self { file: ManuallyDrop::new(file), account: account.clone() }
+    }
+
+    /// The descriptor itself, for those who know that they may close it: what it is has been looked at, or it comes from
+    /// their own program, or their thread serves its sender alone.
+    pub fn into_inner(self) -> OwnedFd {
+        let mut this = ManuallyDrop::new(self);
+        this.account.lane.held.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: `this` is never dropped nor looked at again, so each of its parts is taken out of it once.
+        unsafe {
+            drop(core::ptr::read(&raw const this.account));
+            ManuallyDrop::take(&mut this.file)
+        }
+    }
+}
+
+impl AsFd for Foreign {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        // SAFETY: taken here or by `into_inner`, which drops nothing.
+        let file = unsafe { ManuallyDrop::take(&mut self.file) };
+        self.account.close(file);
+    }
+}
+
+impl<T: Into<OwnedFd>> Deferred<T> {
+    /// From here on.
+    pub fn new(connection: T) -> Self {
+        Self(ManuallyDrop::new(connection))
+    }
+}
+
+impl<T: Into<OwnedFd>> Deref for Deferred<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Into<OwnedFd>> DerefMut for Deferred<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T: Into<OwnedFd>> Drop for Deferred<T> {
+    fn drop(&mut self) {
+        // SAFETY: taken only here.
+        close_socket(unsafe { ManuallyDrop::take(&mut self.0) }.into());
+    }
+}
+
+impl Account {
+    /// Of this user; `None`: of sockets, whosever they are.
+    pub fn of(user: Option<u32>) -> Self {
+        let registry = Registry::own();
+        let mut lanes = lock(&registry.lanes);
+        if lanes.len() > THREADS_MAX {
+            // Those that nobody refers to and of which nothing is held.
+            lanes.retain(|_, lane| Arc::strong_count(lane) > 1 || lane.held.load(Ordering::Relaxed) > 0);
+        }
+        let lane = Arc::clone(lanes.entry(user).or_default());
+        Self { lane, registry }
+    }
+
+    /// Is so much held that nothing more may be taken?
+    pub fn is_over(&self) -> bool {
+        if self.lane.held.load(Ordering::Relaxed) + crate::socket::DESCRIPTORS_MAX > HELD_MAX {
+            return true;
+        }
+        self.registry.threads.load(Ordering::Relaxed) >= THREADS_MAX && !lock(&self.lane.waiting).is_attended
+    }
+
+    fn close_counted(&self, file: OwnedFd) {
+        self.lane.held.fetch_add(1, Ordering::Relaxed);
+        self.close(file);
+    }
+
+    /// Leaves `file`, which is counted, to the thread.
+    fn close(&self, file: OwnedFd) {
+        let is_forked = self.registry.owner != std::process::id();
+        // A forked child's copy is not the last one, or is nobody's affair but its own.
+        if is_forked || self.registry.is_forgone.load(Ordering::Relaxed) {
+            drop(file);
+            self.lane.held.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let mut waiting = lock(&self.lane.waiting);
+        waiting.files.push_back(file);
+        if !waiting.is_attended {
+            // Without a thread it stays on the account, until there is one.
+            waiting.is_attended = self.start_thread();
+        }
+        drop(waiting);
+        self.lane.news.notify_one();
+    }
+
+    fn start_thread(&self) -> bool {
+        let (lane, registry) = (Arc::clone(&self.lane), self.registry);
+        let builder = std::thread::Builder::new().name("bywire-closer".to_owned()).stack_size(STACK_BYTES);
+        let is_started = without_signals(|| builder.spawn(move || lane.attend(registry))).is_ok();
+        if is_started {
+            self.registry.threads.fetch_add(1, Ordering::Relaxed);
+        }
+        is_started
+    }
+}
+
+impl Lane {
+    fn attend(&self, registry: &Registry) {
+        let interrupter = Interrupter::here();
+        while let Some(file) = self.next() {
+            interrupter.bound(|| drop(file));
+            self.held.fetch_sub(1, Ordering::Relaxed);
+        }
+        registry.threads.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The next one; `None`: none has come for a while, and the thread ends.
+    fn next(&self) -> Option<OwnedFd> {
+        let waiting = lock(&self.waiting);
+        let found = self.news.wait_timeout_while(waiting, IDLE, |waiting| waiting.files.is_empty());
+        let (mut waiting, _) = found.unwrap_or_else(PoisonError::into_inner);
+        let file = waiting.files.pop_front();
+        waiting.is_attended = file.is_some();
+        file
+    }
+}
+
+impl Registry {
+    /// This process's.
+    fn own() -> &'static Self {
+        let owner = std::process::id();
+        loop {
+            let found = REGISTRY.load(Ordering::Acquire);
+            // SAFETY: null, or made below and never given back; the acquire pairs with the exchange that published it.
+            if let Some(registry) = unsafe { found.as_ref() }
+                && registry.owner == owner
+            {
+                return registry;
+            }
+            let own = Self {
+                owner,
+                lanes: Mutex::default(),
+                threads: AtomicUsize::new(0),
+                is_forgone: AtomicBool::new(false),
+            };
+            let own = Box::into_raw(Box::new(own));
+            // Release pairs with the load above, by whoever finds it. Lost against another thread: its one is as good.
+            if REGISTRY.compare_exchange(found, own, Ordering::Release, Ordering::Relaxed).is_err() {
+                // SAFETY: from `into_raw` just now, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(own) });
+            }
+        }
+    }
+}
+
+/// Does `work` with every signal blocked, which a thread that it starts inherits: the program's are for its own threads.
+fn without_signals<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: live sets, of which noughts are a value; this thread's mask is put back as it was.
+    unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = core::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let done = work();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, core::ptr::null_mut());
+        done
+    }
+}
+
+/// Nothing that can panic happens under these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Instant;
+
+    use super::*;
+    use crate::socket::{Received, Socket};
+
+    /// Users of these tests alone.
+    const ONE: u32 = 700_001;
+    const OTHER: u32 = 700_002;
+
+    /// A socket whose last close waits for an hour, as nobody reads what it has sent.
+    fn lingering() -> (OwnedFd, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+        let sender = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
+        let (receiver, _) = listener.accept().expect("accept");
+        rustix::net::sockopt::set_socket_recv_buffer_size(&receiver, 4096).expect("a small one");
+        rustix::net::sockopt::set_socket_send_buffer_size(&sender, 1 << 20).expect("a large one");
+        sender.set_nonblocking(true).expect("it does not wait");
+        while (&sender).write(&[0; 65_536]).is_ok() {}
+        rustix::net::sockopt::set_socket_linger(&sender, Some(Duration::from_secs(3600))).expect("lingers");
+        (sender.into(), receiver)
+    }
+
+    fn until(what: &str, mut done: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !done() {
+            assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn what_lingers_is_closed_elsewhere_and_leaves_its_users_account() {
+        let account = Account::of(Some(ONE));
+        let (foreign, receivers): (Vec<_>, Vec<_>) = (0..HELD_MAX)
+            .map(|_| {
+                let (sender, receiver) = lingering();
+                (Foreign::new(sender, &account), receiver)
+            })
+            .unzip();
+        assert!(account.is_over() && !Account::of(Some(OTHER)).is_over());
+        drop(foreign);
+        until("it is all closed", || account.lane.held.load(Ordering::Relaxed) == 0);
+        assert!(!account.is_over());
+        drop(receivers);
+    }
+
+    #[test]
+    fn what_is_taken_is_on_no_account_any_more() {
+        let account = Account::of(Some(OTHER));
+        let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
+        let foreign = Foreign::new(reader, &account);
+        assert_eq!(account.lane.held.load(Ordering::Relaxed), 1);
+        drop(foreign.into_inner());
+        assert_eq!(account.lane.held.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_comes_over_a_stream_beside_words_holds_up_nobody() {
+        use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+        use std::os::unix::net::UnixStream;
+        let began = Instant::now();
+        let null = std::fs::File::open("/dev/null").expect("open");
+        for (count, expected) in [(1, Ok(6)), (7, Err(rustix::io::Errno::MSGSIZE))] {
+            let (ours, theirs) = UnixStream::pair().expect("a pair");
+            let (ours, mut buffer) = (Deferred::new(ours), [0; 64]);
+            let mut receivers = Vec::new();
+            for _ in 0..2 {
+                let (sender, receiver) = lingering();
+                let mut many = vec![null.as_fd(); count];
+                many[count - 1] = sender.as_fd();
+                let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(7))];
+                let mut control = SendAncillaryBuffer::new(&mut space);
+                assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
+                let words = [std::io::IoSlice::new(b"status")];
+                rustix::net::sendmsg(&theirs, &words, &mut control, SendFlags::empty()).expect("sent");
+                receivers.push(receiver);
+            }
+            assert_eq!(crate::socket::receive_first(&*ours, &mut buffer), expected, "{count}");
+            drop(ours);
+            drop(receivers);
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "whoever asks is not held up");
+    }
+
+    #[test]
+    fn sockets_are_closed_with_what_lingers_in_their_queues() {
+        let began = Instant::now();
+        let mut receivers = Vec::new();
+        for _ in 0..50 {
+            let (ours, theirs) = Socket::pair().expect("a pair");
+            for _ in 0..2 {
+                let (sender, receiver) = lingering();
+                ours.send(b"!", &[sender.as_fd()]).expect("passed");
+                receivers.push(receiver);
+            }
+            drop(theirs);
+            assert!(matches!(ours.receive(&mut [0; 8]), Ok(Received::Closed)), "it hears of it at once");
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "whoever drops it is not held up");
+        // Each is given up, and its end goes on in the kernel by itself.
+        let sockets = Account::of(None);
+        until("all is closed", || sockets.lane.held.load(Ordering::Relaxed) == 0);
+    }
+}

@@ -1,0 +1,247 @@
+//! Descriptors that take their time to close, sent by peers and strangers in every place where a port takes some: the
+//! port and its other peers go on.
+
+mod linger;
+mod ports;
+mod rogue;
+
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use bywire::handshake::Packet;
+use bywire::{Address, ConnectError, Event, Peer, Port, PortName, PortOptions, Priority, Refusal};
+use bywire_sys::socket::Socket;
+
+use linger::{PACKET_DESCRIPTORS_MAX, UNDISTURBED, lingering};
+use ports::{Place, meet, until};
+use rogue::Rogue;
+
+/// A port, an honest peer that is connected to it, and a peer that is about to break the rules.
+struct Scene {
+    victim: Port,
+    honest: Port,
+    to_honest: Peer,
+    to_victim: Peer,
+    rogue: Rogue,
+    began: Instant,
+    /// The ends that nobody reads.
+    receivers: Vec<TcpStream>,
+    _place: Place,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let place = Place::new();
+        let name = Some("victim".parse().expect("a name"));
+        let mut victim = place.open(PortOptions { name, ..place.options() });
+        let mut honest = place.open(place.options());
+        let (to_victim, to_honest) = meet(&mut honest, &mut victim);
+        let rogue = Rogue::new(place.path(), "rogue");
+        let receivers = Vec::new();
+        Self { victim, honest, to_honest, to_victim, rogue, began: Instant::now(), receivers, _place: place }
+    }
+
+    /// One more socket whose last close takes long.
+    fn lingering(&mut self) -> OwnedFd {
+        let (sender, receiver) = lingering();
+        self.receivers.push(receiver);
+        sender
+    }
+
+    /// Sends a packet to the port of which it has heard nothing yet, with what it brings, and keeps no copy of that.
+    fn approach(&mut self, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> Socket {
+        let socket = self.rogue.connect("victim");
+        linger::send(&socket, packet, descriptors).expect("sent");
+        socket
+    }
+
+    /// Sends packets that are not to be read, each with a socket that lingers.
+    fn pile_up(&mut self, socket: &Socket) {
+        for _ in 0..3 {
+            let sender = self.lingering();
+            // It may have been shut out by now.
+            let _ = linger::send(socket, b"unread", &[sender.as_fd()]);
+            // Where the port is faster, the last copy is this one.
+            std::thread::spawn(move || drop(sender));
+        }
+    }
+
+    /// A peer of the rogue's own making.
+    fn let_in(&mut self) -> (Socket, Peer) {
+        let hello = Packet::Hello(self.rogue.introduction()).to_bytes();
+        let socket = self.rogue.connect("victim");
+        linger::send(&socket, &hello, &self.rogue.offer()).expect("sent");
+        let mut peer = None;
+        until(|| {
+            if let Some(Event::Connected(found)) =
+                self.victim.wait(Some(Duration::from_millis(1))).expect("wait")
+            {
+                peer = Some(found);
+            }
+            peer.is_some()
+        });
+        (socket, peer.expect("connected"))
+    }
+
+    /// The port answers its honest peer, and has not been held up so far.
+    fn is_undisturbed(&mut self, what: &str) {
+        for round in 0..50u32 {
+            self.victim.send(self.to_honest, Priority::Low, &round.to_ne_bytes()).expect("room");
+            self.expect_message(round, true);
+            self.honest.send(self.to_victim, Priority::High, &round.to_ne_bytes()).expect("room");
+            self.expect_message(round, false);
+        }
+        let elapsed = self.began.elapsed();
+        assert!(elapsed < UNDISTURBED, "{what}: the port was held up for {elapsed:?}");
+    }
+
+    fn expect_message(&mut self, round: u32, is_honest: bool) {
+        let mut is_there = false;
+        until(|| {
+            let at_victim = self.victim.wait(Some(Duration::ZERO)).expect("wait");
+            let at_honest = self.honest.wait(Some(Duration::ZERO)).expect("wait");
+            let heard = if is_honest { at_honest } else { at_victim };
+            if let Some(Event::Message(message)) = heard {
+                assert_eq!(&message.payload[..], round.to_ne_bytes());
+                is_there = true;
+            }
+            is_there
+        });
+    }
+
+    /// Lets the port live until the other end of a stranger's socket is closed.
+    fn until_over(&mut self, socket: &Socket) {
+        let mut is_over = false;
+        until(|| {
+            self.victim.wait(Some(Duration::from_millis(1))).expect("wait");
+            is_over = is_over || rogue::is_over(socket);
+            is_over
+        });
+    }
+}
+
+#[test]
+fn a_packet_with_more_descriptors_than_any_packet_has_holds_up_nobody() {
+    let mut scene = Scene::new();
+    let null = std::fs::File::open("/dev/null").expect("open");
+    for (packet, count) in [
+        (b"x".to_vec(), PACKET_DESCRIPTORS_MAX),
+        (Packet::Hello(scene.rogue.introduction()).to_bytes(), PACKET_DESCRIPTORS_MAX),
+        (Packet::Hello(scene.rogue.introduction()).to_bytes(), 4),
+        (vec![0; 5000], PACKET_DESCRIPTORS_MAX),
+    ] {
+        let sender = scene.lingering();
+        let mut many = vec![null.as_fd(); count - 1];
+        many.push(sender.as_fd());
+        let socket = scene.approach(&packet, &many);
+        drop(sender);
+        scene.until_over(&socket);
+        scene.is_undisturbed(&format!("{} bytes with {count} descriptors", packet.len()));
+    }
+}
+
+#[test]
+fn a_peer_that_was_let_in_holds_up_nobody() {
+    let mut scene = Scene::new();
+    for count in [0, 1, 4, PACKET_DESCRIPTORS_MAX] {
+        let (socket, peer) = scene.let_in();
+        let senders: Vec<_> = (0..count.min(4)).map(|_| scene.lingering()).collect();
+        let many: Vec<_> = senders.iter().cycle().take(count).map(AsFd::as_fd).collect();
+        linger::send(&socket, &Packet::Wake.to_bytes(), &many).expect("sent");
+        drop(senders);
+        scene.pile_up(&socket);
+        if count == 0 {
+            // By the port itself, which has not read any of it.
+            scene.victim.disconnect(peer);
+        }
+        scene.until_over(&socket);
+        scene.is_undisturbed(&format!("{count} descriptors of a peer"));
+    }
+}
+
+#[test]
+fn what_lingers_in_place_of_memory_or_bell_holds_up_nobody() {
+    let mut scene = Scene::new();
+    for place in 0..3 {
+        let hello = Packet::Hello(scene.rogue.introduction()).to_bytes();
+        let sender = scene.lingering();
+        let socket = scene.rogue.connect("victim");
+        let mut offer = scene.rogue.offer();
+        offer[place] = sender.as_fd();
+        linger::send(&socket, &hello, &offer).expect("sent");
+        drop(sender);
+        scene.until_over(&socket);
+        scene.is_undisturbed(&format!("in place {place}"));
+    }
+    // A heap, and a bulk area.
+    for packet in [Packet::Heap { id: 0, block_bytes: 64, blocks: 1 }, Packet::Bulk] {
+        let sender = scene.lingering();
+        let (socket, _) = scene.let_in();
+        linger::send(&socket, &packet.to_bytes(), &[sender.as_fd()]).expect("sent");
+        drop(sender);
+        scene.until_over(&socket);
+        scene.is_undisturbed(&format!("{packet:?}"));
+    }
+}
+
+#[test]
+fn what_lies_unread_in_sockets_that_are_turned_away_or_ended_holds_up_nobody() {
+    let mut scene = Scene::new();
+    // Of another version, so that it is refused; with a name that nobody has; and one that says nothing but that.
+    let mut version = Packet::Hello(scene.rogue.introduction()).to_bytes();
+    version[4] ^= 0x55;
+    let mut nobody = scene.rogue.introduction();
+    nobody.port = "nobody".parse().expect("a name");
+    for packet in [version, Packet::Hello(nobody).to_bytes(), b"x".to_vec()] {
+        let socket = scene.rogue.connect("victim");
+        linger::send(&socket, &packet, &scene.rogue.offer()).expect("sent");
+        scene.pile_up(&socket);
+        scene.until_over(&socket);
+        scene.is_undisturbed("refused");
+    }
+    // Strangers that make room for others, and those that nobody has let in when the port is closed.
+    let hoard: Vec<_> = (0..100).map(|_| scene.rogue.connect("victim")).collect();
+    scene.victim.wait(Some(Duration::from_millis(1))).expect("wait");
+    hoard.iter().for_each(|socket| scene.pile_up(socket));
+    scene.is_undisturbed("too many");
+    let late: Vec<_> = (0..10).map(|_| scene.rogue.connect("victim")).collect();
+    late.iter().for_each(|socket| scene.pile_up(socket));
+    let Scene { victim, began, receivers, .. } = scene;
+    drop(victim);
+    let elapsed = began.elapsed();
+    assert!(elapsed < UNDISTURBED, "closing the port took {elapsed:?}");
+    drop(receivers);
+}
+
+#[test]
+fn an_answer_that_lingers_does_not_hold_up_who_has_connected() {
+    let mut scene = Scene::new();
+    let address = Address::local("rogue".parse::<PortName>().expect("a name"));
+    for place in 0..3 {
+        let sender = scene.lingering();
+        let welcome = Packet::Welcome(scene.rogue.introduction()).to_bytes();
+        let began = Instant::now();
+        let answered = std::thread::scope(|scope| {
+            let rogue = &scene.rogue;
+            scope.spawn(move || {
+                let mut caller = None;
+                until(|| {
+                    caller = rogue.listener.accept().expect("accept");
+                    caller.is_some()
+                });
+                let caller = caller.expect("somebody");
+                let mut offer = rogue.offer();
+                offer[place] = sender.as_fd();
+                linger::send(&caller, &welcome, &offer).expect("sent");
+                // Where the caller is faster, the last copy is this one.
+                std::thread::spawn(move || drop(sender));
+                // Its word is there, and so is nothing more.
+                std::thread::sleep(Duration::from_millis(100));
+            });
+            scene.honest.connect(&address, Duration::from_secs(50))
+        });
+        assert_eq!(answered.err(), Some(ConnectError::Refused(Refusal::BadOffer)), "in place {place}");
+        assert!(began.elapsed() < UNDISTURBED, "held up for {:?}", began.elapsed());
+    }
+}
