@@ -186,7 +186,7 @@ impl Place {
             return status;
         };
         let is_named = { event.events } & ONCE != 0
-            && (item.named.load(Ordering::Relaxed) != 0 || self.may_name(socket));
+            && (item.named.load(Ordering::Relaxed) != 0 || socket.record.never.load(Ordering::Relaxed) == 0);
         let before = item.generation.load(Ordering::Relaxed);
         // What is under way to another thread was told of what is replaced here: the kernel looks anew.
         item.generation.store(before.wrapping_add(1), Ordering::Relaxed);
@@ -206,21 +206,6 @@ impl Place {
             self.catch_up(socket, at, item);
         }
         0
-    }
-
-    /// May the kernel report this set's item by a name that this library alone understands?
-    fn may_name(&self, socket: &Socket) -> bool {
-        if socket.record.never.load(Ordering::Relaxed) != 0 {
-            return false;
-        }
-        // SAFETY: no pointers.
-        let flags = unsafe { real::fcntl(self.set_fd, libc::F_GETFD, 0) };
-        // Another program that inherits the set would be told such names.
-        let is_ours_alone = flags >= 0 && flags & libc::FD_CLOEXEC != 0;
-        if !is_ours_alone {
-            socket.stay(Reason::Epoll);
-        }
-        is_ours_alone
     }
 
     /// Does for a fresh registration what [`convert`] has done for all that it has found, if that was meanwhile.

@@ -23,6 +23,13 @@ pub fn have(programs: &[(&str, &str)]) -> bool {
     })
 }
 
+/// What `./x test` has installed for the tests alone, if it could.
+pub fn cached(path: &str) -> Option<PathBuf> {
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
+    Some(cache.join("bywire").join(path)).filter(|path| path.exists())
+}
+
 fn is_there(program: &str) -> bool {
     let mut look = Command::new("sh");
     look.args(["-c", &format!("command -v {program}")]).stdout(Stdio::null());

