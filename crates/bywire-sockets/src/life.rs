@@ -272,8 +272,8 @@ pub fn departing(fd: i32) -> Option<Leaving> {
             connection.take_leave();
         // SeqCst: pairs with the additions in `table::duplicate` and `hold::close`.
         } else if leaving.hold.descriptors.load(Ordering::SeqCst) == 0 {
-            // A process that was killed still counts, so this may be the last one after all.
-            connection.unguard();
+            // A process that was killed still counts, so this may be the last one after all: then unread bytes are a reset.
+            if connection.in_ring() == Ok(0) { connection.unguard() } else { connection.guard() }
         }
     }
     Some(leaving)

@@ -211,10 +211,23 @@ impl Connection {
     pub fn follow(&mut self) -> bool {
         // SeqCst: pairs with the store in `life::keep_for_waiters`, which comes before the descriptor is forgotten.
         if !self.is_current() {
-            self.socket.fd = self.hold.kept.load(Ordering::SeqCst) - 1;
+            let kept = self.hold.kept.load(Ordering::SeqCst) - 1;
+            // Before it was the last one another descriptor may have been closed, of which there are copies.
+            self.socket.fd = if kept >= 0 { kept } else { descriptor_of(self.index).unwrap_or(-1) };
         }
         self.is_current()
     }
+}
+
+/// A descriptor of this process that means the socket.
+fn descriptor_of(index: u32) -> Option<i32> {
+    let mut found = None;
+    each(|fd, meaning| {
+        if meaning == Meaning::Socket(index) {
+            found = Some(fd);
+        }
+    });
+    found
 }
 
 /// A call that sleeps with a connection, until dropped.
