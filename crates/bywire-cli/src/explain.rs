@@ -195,7 +195,8 @@ fn wait(mut child: Child, signals: &mut Signals) -> Result<ExitStatus> {
 
 /// What the lines of a log say, for people.
 fn tell(text: &str) -> String {
-    let ended: Vec<Ended> = text.lines().filter_map(Ended::read).collect();
+    let (programs, ended): (Vec<_>, Vec<_>) =
+        text.lines().filter_map(Ended::read).partition(Ended::is_of_program);
     let (carried, stayed): (Vec<_>, Vec<_>) = ended.iter().partition(|ended| ended.is_carried());
     let were = |ends: usize| if ends == 1 { "was" } else { "were" };
     let mut told = format!(
@@ -210,6 +211,9 @@ fn tell(text: &str) -> String {
     }
     if ended.len() > TOLD_MAX {
         let _ = writeln!(told, "bywire: and {} more", ended.len() - TOLD_MAX);
+    }
+    for program in programs.iter().take(TOLD_MAX) {
+        let _ = writeln!(told, "bywire: process {}: {}", program.process, reason(program.fate));
     }
     let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
     stayed.iter().for_each(|ended| *reasons.entry(reason(ended.fate)).or_default() += 1);
@@ -234,6 +238,11 @@ impl<'a> Ended<'a> {
             sent_in_memory_bytes: bytes()?,
             received_in_memory_bytes: bytes()?,
         })
+    }
+
+    /// It tells of all that its program has from then on, and of no connection by itself.
+    fn is_of_program(&self) -> bool {
+        self.ends == ["-", "-"]
     }
 
     /// One that was ready to leave the kernel, and over before anything did, is told with those that stayed.
@@ -302,6 +311,17 @@ mod tests {
         );
         assert!(told.contains("a to b: 1 byte sent, 9 received, by TCP: it was paired, and over"), "{told}");
         assert!(told.contains("bywire: 1 not carried: it was paired, and over before a byte went"), "{told}");
+    }
+
+    #[test]
+    fn what_is_true_of_a_whole_program_is_told_once_and_is_no_connection() {
+        let told = tell("7 carried a b 1 9 1 9\n7 Sandbox - - 0 0 0 0\n8 Go - - 0 0 0 0\n");
+        assert!(
+            told.starts_with("bywire: 1 of this program's ends of connections was carried, 0 were not\n")
+        );
+        assert!(told.contains("bywire: process 7: a filter of system calls was installed"), "{told}");
+        assert!(told.contains("bywire: process 8: a program in Go calls the kernel by itself"), "{told}");
+        assert_eq!(told.lines().count(), 4);
     }
 
     #[test]

@@ -11,7 +11,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use bywire_lab::ending::{Misuse, complain};
 use bywire_pairing::launch::{self, Launch};
-use bywire_pairing::protocol::{IO_URING_VARIABLE, LOG_PATH_BYTES_MAX, LOG_VARIABLE, SPIN_VARIABLE};
+use bywire_pairing::protocol::{
+    CALLS_VARIABLE, IO_URING_VARIABLE, LOG_PATH_BYTES_MAX, LOG_VARIABLE, SPIN_VARIABLE,
+};
 use bywire_pairing::service::{Service, StartError};
 use bywire_pairing::status::{self, AskError};
 use bywire_pairing::user::Scope;
@@ -41,6 +43,7 @@ Variables:
   BYWIRE_LOG=FILE            adds a line to FILE for every connection that ends
   BYWIRE_SOCKETS_SPIN=0      is --no-spin, and 1 is --spin
   BYWIRE_SOCKETS_IO_URING=1  is --io-uring
+  BYWIRE_SOCKETS_CALLS=N     offers a connection after N calls that moved data, instead of 8
   BYWIRE_PAIRING=SOCKET      is where `bywire pair` serves the machine
   BYWIRE_PAIRING=            keeps to a service of your own
   BYWIRE_RUNTIME_DIR=DIR     is where programs meet, instead of /run/bywire
@@ -100,6 +103,7 @@ impl RunArgs {
             .map_err(Misuse::of)?;
         check_switch(IO_URING_VARIABLE, "1 lets the program use io_uring, and 0 does not")
             .map_err(Misuse::of)?;
+        check_calls().map_err(Misuse::of)?;
         let log = log().map_err(Misuse::of)?;
         let directory = own_directory()?;
         let account = self.explain.then(|| Account::open(log.clone(), &directory)).transpose()?;
@@ -121,6 +125,19 @@ fn check_switch(variable: &str, meaning: &str) -> Result<()> {
     match std::env::var_os(variable) {
         Some(word) if !["", "0", "1"].iter().any(|known| word == *known) => {
             bail!("{variable}={} means nothing: {meaning}", word.display())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Nor of a number that it cannot read.
+fn check_calls() -> Result<()> {
+    match std::env::var_os(CALLS_VARIABLE) {
+        Some(word) if !word.is_empty() && word.to_str().is_none_or(|word| word.parse::<u32>().is_err()) => {
+            bail!(
+                "{CALLS_VARIABLE}={} means nothing: it is the number of calls after which a connection is offered",
+                word.display()
+            )
         }
         _ => Ok(()),
     }

@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::filters;
 use crate::protocol::{CORES_VARIABLE, IO_URING_VARIABLE, LOG_VARIABLE, SERVICE_VARIABLE, SPIN_VARIABLE};
 
 /// The subcommand of whoever uses this that is the pairing service: it says [`READY`] once it listens.
@@ -124,6 +125,12 @@ impl Launch {
             value.push(before);
         }
         command.env(PRELOAD, value).env(SERVICE_VARIABLE, &self.service).env(CORES_VARIABLE, &self.cores);
+        // Whatever this process is behind lets through what it does itself, which is what the library does.
+        if let Some(count) = filters::count().filter(|count| *count > 0) {
+            command.env(filters::VARIABLE, count.to_string());
+        } else {
+            command.env_remove(filters::VARIABLE);
+        }
         if let Some(spin) = self.spin {
             command.env(SPIN_VARIABLE, if spin { "1" } else { "0" });
         }

@@ -5,6 +5,7 @@
 
 mod account;
 mod attendant;
+pub mod filters;
 pub mod launch;
 pub mod protocol;
 pub mod reason;

@@ -12,6 +12,8 @@ pub const SERVICE_VARIABLE: &str = "BYWIRE_SOCKETS_SERVICE";
 pub const SPIN_VARIABLE: &str = "BYWIRE_SOCKETS_SPIN";
 /// `1`: programs may use io_uring, and are not carried once they do.
 pub const IO_URING_VARIABLE: &str = "BYWIRE_SOCKETS_IO_URING";
+/// After how many calls that move data a connection is worth an offer.
+pub const CALLS_VARIABLE: &str = "BYWIRE_SOCKETS_CALLS";
 /// The file with the tokens of those who spin, which all programs of one user share.
 pub const CORES_VARIABLE: &str = "BYWIRE_SOCKETS_CORES";
 /// The file that the library adds a line to for whatever becomes of a connection.

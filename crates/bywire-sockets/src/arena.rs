@@ -263,6 +263,12 @@ pub fn found() {
     OWN.store(own.cast(), Ordering::Release);
 }
 
+/// From here on every call is the C library's. The mappings stay, as a thread may be using them.
+pub fn retire() {
+    FAMILY.store(ptr::null_mut(), Ordering::Relaxed);
+    OWN.store(ptr::null_mut(), Ordering::Relaxed);
+}
+
 /// What the family shares.
 #[inline(always)]
 pub fn family() -> Option<&'static Family> {

@@ -12,7 +12,7 @@ use bywire_ring::stream::{ASKS_BACK, Course, HALF, News, Sleep};
 
 use crate::carry::{SHUT_SENDING, Woken};
 use crate::table::{self, Connection, Meaning, STREAM, Socket};
-use crate::{errno, kernel, offer, real};
+use crate::{errno, kernel, offer, real, sandbox};
 
 /// How long a program that hands connections on waits for what their other ends have sent: those that come later give it
 /// to the kernel then.
@@ -183,6 +183,7 @@ impl Connection {
     /// What the other end asks of us: to have our bytes in the kernel again.
     #[inline(never)]
     pub fn serve_now(&self) {
+        let Some(_own) = sandbox::own_call() else { return };
         let is_asked = STREAM.flags(&self.remote) & ASKS_BACK != 0;
         let is_in_ring = || matches!(STREAM.course(&self.own), Ok(Course::Ring | Course::Ending));
         if !(self.owes() || is_asked && is_in_ring()) {

@@ -20,7 +20,7 @@ use bywire_pairing::protocol::PAGE_BYTES;
 
 use crate::arena::{self, PEERS, Peer};
 use crate::lock::Lock;
-use crate::{real, table};
+use crate::{real, sandbox, table};
 
 /// What the kernel reports for the bell in a set.
 pub const BELL_DATA: u64 = 0xB7E1_0000_0000_0000;
@@ -217,6 +217,7 @@ pub fn ring_own() {
 }
 
 fn strike(bell: i32) {
+    let Some(_own) = sandbox::own_call() else { return };
     if is_bell(bell) {
         let one = 1u64;
         // SAFETY: eight bytes that live.
@@ -226,6 +227,7 @@ fn strike(bell: i32) {
 
 /// Rings a bell of the other kind: the error, 0 for none.
 fn set_count(bell: i32, count: u64) -> i32 {
+    let Some(_own) = sandbox::own_call() else { return libc::EBADF };
     crate::errno::keep(|| {
         // SAFETY: eight bytes that are read, and that live; other kinds of files know no such call.
         let status = unsafe { real::ioctl(bell, SET_COUNT, (&raw const count).cast_mut().cast()) };
@@ -299,10 +301,23 @@ pub fn add_to(set: i32) -> bool {
 }
 
 fn add(set: i32, bell: i32) -> bool {
+    let Some(_own) = sandbox::own_call() else { return false };
     let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: BELL_DATA };
     // SAFETY: a live event.
     let status = unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_ADD, bell, &raw mut event) };
     status == 0 || crate::errno::last() == libc::EEXIST
+}
+
+/// Takes all bells out of an epoll set.
+pub fn remove_from(set: i32) {
+    // Acquire: pairs with the release store in `also`; the bells come before.
+    let foreign = FOREIGN.iter().take(FOREIGN_COUNT.load(Ordering::Acquire));
+    for bell in core::iter::once(&BELL).chain(foreign) {
+        // SAFETY: no pointers.
+        unsafe {
+            real::epoll_ctl(set, libc::EPOLL_CTL_DEL, bell.load(Ordering::Relaxed), ptr::null_mut());
+        }
+    }
 }
 
 /// A set that holds the bell alone, for a sleeper in poll.
@@ -314,6 +329,7 @@ pub struct Watch {
 impl Watch {
     /// One from the pool, or a new one.
     pub fn take() -> Option<Self> {
+        let _own = sandbox::own_call()?;
         for place in &SETS {
             let fd = place.swap(-1, Ordering::Relaxed);
             if fd >= 0 {
@@ -337,6 +353,7 @@ impl Watch {
 
     /// Forgets rings that have been heard.
     pub fn hush(&self) {
+        let Some(_own) = sandbox::own_call() else { return };
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 1 + FOREIGN_MAX];
         // SAFETY: room for so many events.
         unsafe { real::epoll_wait(self.fd, events.as_mut_ptr(), events.len() as i32, 0) };
@@ -350,7 +367,9 @@ impl Drop for Watch {
                 return;
             }
         }
-        discard(self.fd);
+        if let Some(_own) = sandbox::own_call() {
+            discard(self.fd);
+        }
     }
 }
 
@@ -359,6 +378,22 @@ pub fn discard(fd: i32) {
     table::unhide(fd);
     // SAFETY: nobody else knows it.
     crate::errno::keep(|| unsafe { real::close(fd) });
+}
+
+/// Closes all that this process has: nothing wakes it but the kernel.
+pub fn forget() {
+    let [bell, page] = [&BELL, &PAGE_FILE].map(|place| place.swap(-1, Ordering::Relaxed));
+    if is_bell(bell) {
+        discard(bell);
+    }
+    let foreign = FOREIGN.iter().take(FOREIGN_COUNT.swap(0, Ordering::Relaxed));
+    let foreign = foreign.map(|bell| bell.swap(-1, Ordering::Relaxed)).filter(|bell| is_foreign_bell(*bell));
+    let watches = SETS.iter().map(|place| place.swap(-1, Ordering::Relaxed));
+    for fd in foreign.chain(watches).chain([page]) {
+        if table::meaning(fd) == table::Meaning::Hidden {
+            discard(fd);
+        }
+    }
 }
 
 /// A child's sets of its own: those that it has inherited are its parent's, edge by edge.

@@ -6,7 +6,7 @@ use bywire_ring::lane::Corrupt;
 use bywire_ring::stream::{ASKS_BACK, Course, HALF, HEADER_BYTES, LEAVING, News, RING_BYTES, Sleep};
 
 use crate::table::{Connection, STREAM};
-use crate::{back, bell, errno, kernel, lock, process, real, spin};
+use crate::{back, bell, errno, kernel, lock, process, real, sandbox, spin};
 
 /// Bits of `Record::ended`, as poll gives them.
 pub const FINISHED: u8 = 1;
@@ -477,6 +477,7 @@ impl Connection {
 
 /// Wakes whoever sleeps on the word at `address`.
 fn strike(address: *const u32) {
+    let Some(_own) = sandbox::own_call() else { return };
     // SAFETY: a word of a mapped segment.
     errno::keep(|| unsafe {
         let (word, all) = (address as usize, i32::MAX as usize);
@@ -501,6 +502,7 @@ const FUTEX2_SIZE_U32: u32 = 2;
 /// Without a time-out of the socket's own, a handler with `SA_RESTART` must not end the call: the kernel restarts
 /// `futex_waitv`, as it restarts `recv`. With one, `recv` ends in any case, and so does `futex` with a time-out.
 fn wait_for(address: *const u32, expected: u32, until_ns: u64, has_deadline: bool) -> i32 {
+    let Some(_own) = sandbox::own_call() else { return 0 };
     let until = libc::timespec {
         tv_sec: (until_ns / 1_000_000_000) as i64,
         tv_nsec: (until_ns % 1_000_000_000) as i64,

@@ -18,7 +18,7 @@ use crate::reach::are_readable;
 use crate::ready::{ALWAYS, IN, OUT, RDHUP};
 use crate::sleepers::{Sleeping, Unannounced};
 use crate::table::{self, Connection, Meaning, STREAM, Socket};
-use crate::{back, errno, items, kernel, nested, real, spin};
+use crate::{back, errno, items, kernel, nested, real, sandbox, spin};
 
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONCE: u32 = libc::EPOLLONESHOT as u32;
@@ -334,6 +334,7 @@ fn ask_again(set_fd: i32, connection: &Connection, at: u32, item: &Item) {
     if item.asked.load(Ordering::Relaxed) == asked {
         return;
     }
+    let Some(_own) = sandbox::own_call() else { return };
     let mut event = epoll_event { events: asked, u64: name(at, item) };
     let fd = item.fd.load(Ordering::Relaxed);
     // SAFETY: a live event.
@@ -368,6 +369,39 @@ pub fn forget(socket: &Socket) {
     }
 }
 
+/// The kernel's registrations of a socket in the sets of this process are the program's own again, and nobody follows them.
+pub fn leave(socket: &Socket) {
+    let Some(family) = arena::family() else { return };
+    let here = |item: &Item| descriptor_of(item.set.load(Ordering::Relaxed));
+    while let Some((at, item)) = of_socket(socket).find(|(_, item)| here(item).is_some()) {
+        let (Some(set_fd), index) = (here(item), item.set.load(Ordering::Relaxed)) else { return };
+        let Some(set) = family.sets.get(index as usize) else { return };
+        let _held = set.lock.hold();
+        if socket.is_carried() || item.named.load(Ordering::Relaxed) != 0 {
+            let is_spent = item.spent.load(Ordering::Relaxed) != 0;
+            let events = if is_spent { ONCE } else { item.events.load(Ordering::Relaxed) };
+            let mut event = epoll_event { events, u64: item.data.load(Ordering::Relaxed) };
+            // SAFETY: a live event.
+            unsafe {
+                real::epoll_ctl(set_fd, libc::EPOLL_CTL_MOD, item.fd.load(Ordering::Relaxed), &raw mut event)
+            };
+        }
+        unlink_from_socket(socket, at);
+        free(set, at, item);
+    }
+}
+
+/// No ring is heard in this set any more.
+pub fn silence(set_fd: i32) {
+    let Some((_, set)) = table::set(set_fd) else { return };
+    // Others of the family may sleep in it: with them it is left as it is.
+    let mut own = 0;
+    table::each(|_, meaning| own += u32::from(meaning == table::meaning(set_fd)));
+    if set.references.load(Ordering::Relaxed) == own && set.belled.swap(0, Ordering::Relaxed) != 0 {
+        bell::remove_from(set_fd);
+    }
+}
+
 /// The wait of a call: `real` takes events, their number, and a time-out in milliseconds.
 pub struct Wait<'a> {
     /// The set's descriptor.
@@ -395,6 +429,9 @@ impl Wait<'_> {
         let end = self.timeout_ns.map(|timeout| kernel::now_ns().saturating_add(timeout));
         loop {
             let left = end.map(|end| end.saturating_sub(kernel::now_ns()));
+            if sandbox::is_closed() {
+                return (self.real)(self.events, self.count, left);
+            }
             place.is_left.set(false);
             if let Some(result) = self.turn(&place, left) {
                 if result > 0 {

@@ -12,8 +12,8 @@ use crate::arena::Hold;
 use crate::carry::{self, SHUT, SHUT_SENDING};
 use crate::table::{self, Connection, Leaving, Meaning, STREAM, Socket};
 use crate::{
-    account, arena, back, bell, errno, kernel, lock, log, offer, process, real, rings, sanitizer, signals,
-    spin,
+    account, arena, back, bell, errno, go, kernel, lock, log, offer, process, real, rings, sandbox,
+    sanitizer, signals, spin,
 };
 
 static PROCESS: AtomicU32 = AtomicU32::new(0);
@@ -31,6 +31,9 @@ extern "C" fn end_quickly(_: *mut c_void) {
 
 /// A thread ends by itself: the process with it, if it is the last one.
 pub fn end_thread() {
+    if sandbox::is_closed() {
+        return;
+    }
     if process::is_alone() {
         end();
     }
@@ -44,6 +47,11 @@ pub fn begin() {
     unsafe {
         let path = libc::getenv(c"BYWIRE_SOCKETS_SERVICE".as_ptr());
         if path.is_null() {
+            return;
+        }
+        let filters = libc::getenv(c"BYWIRE_SOCKETS_FILTERS".as_ptr());
+        let filters = (!filters.is_null()).then(|| CStr::from_ptr(filters));
+        if sandbox::find(filters.and_then(|text| text.to_str().ok()?.parse().ok()).unwrap_or(0)) {
             return;
         }
         let log = libc::getenv(c"BYWIRE_LOG".as_ptr());
@@ -78,6 +86,9 @@ pub fn begin() {
     }
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     process::find_number();
+    if go::is_program() {
+        sandbox::withdraw(Reason::Go);
+    }
 }
 
 thread_local! {
@@ -100,6 +111,9 @@ pub fn awaited_child() -> Option<i32> {
 }
 
 pub extern "C" fn before_fork() {
+    if sandbox::is_closed() {
+        return;
+    }
     table::before_fork();
     // From here to the end of the fork no other thread forks, whose child would have the pipe as well.
     if AWAITS.replace(false) {
@@ -121,16 +135,23 @@ fn close_end(index: usize) {
 }
 
 pub extern "C" fn after_fork_in_parent() {
+    if sandbox::is_closed() {
+        return;
+    }
     close_end(1);
     table::end_fork();
 }
 
 pub extern "C" fn after_fork_in_child() {
+    if sandbox::is_closed() {
+        return;
+    }
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     process::find_number();
     set_mark();
     lock::forget_thread();
     signals::after_fork_in_child();
+    sandbox::after_fork_in_child();
     table::after_fork_in_child();
     bell::after_fork_in_child();
     account::after_fork_in_child();
@@ -167,7 +188,7 @@ fn set_mark() {
 }
 
 /// A process that came from a raw system call counts as forked as soon as it closes something.
-fn notice_fork() {
+pub fn notice_fork() {
     // SAFETY: null, or a page that stays.
     // Acquire: pairs with the release store where the page is mapped.
     if unsafe { MARK.load(Ordering::Acquire).as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) != 0)
@@ -428,6 +449,9 @@ fn shut_later(connection: &Connection, ends_receiving: bool) -> i32 {
 
 /// Before another program takes this process's place.
 pub fn before_replacement() {
+    if sandbox::is_closed() {
+        return;
+    }
     errno::keep(|| table::each_held(leave_to_kernel));
     hand_over(false);
     offer::leave(offer::tally());
@@ -471,15 +495,13 @@ pub fn before_passing(fd: i32) {
 
 /// The process ends in order: its peers are told to look.
 pub fn end() {
-    if PROCESS.load(Ordering::Relaxed) != std::process::id() {
+    if sandbox::is_closed() || PROCESS.load(Ordering::Relaxed) != std::process::id() {
         return;
     }
     carry::end_guards();
     let tally = offer::tally();
     table::each_held(|socket, fd| {
-        let is_last =
-            // Acquire: pairs with the changes of the count in `table::before_fork` and `table::let_go`.
-            socket.record.processes.load(Ordering::Acquire) == 1 || table::forget_dead(socket.record) == 1;
+        let is_last = table::is_last_holder(socket.record);
         if is_last && let Some(Ok(connection)) = table::by_index(fd, socket.index).map(Socket::carried) {
             connection.take_leave();
             connection.tell(News::Course);

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use bywire_ring::lock as rule;
 
-use crate::signals;
+use crate::{sandbox, signals};
 
 /// How long a waiter sleeps before it looks whether the holder still lives.
 const LOOK_NS: i64 = 20_000_000;
@@ -74,6 +74,7 @@ struct Kernel;
 
 impl rule::Sleeping<AtomicU32> for Kernel {
     fn sleep(&self, word: &AtomicU32, expected: u32) -> bool {
+        let Some(_own) = sandbox::own_call() else { return false };
         let timeout = libc::timespec { tv_sec: 0, tv_nsec: LOOK_NS };
         // SAFETY: a live word and a live timeout.
         let status = unsafe {
@@ -84,6 +85,7 @@ impl rule::Sleeping<AtomicU32> for Kernel {
     }
 
     fn wake(&self, word: &AtomicU32) {
+        let Some(_own) = sandbox::own_call() else { return };
         // SAFETY: a live word.
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
     }

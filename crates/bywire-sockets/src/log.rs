@@ -10,10 +10,11 @@ use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use bywire_pairing::protocol::LOG_PATH_BYTES_MAX;
+use bywire_pairing::reason::Reason;
 
 use crate::account::{self, Fate};
 use crate::table::{self, STREAM, Socket};
-use crate::{errno, kernel, real};
+use crate::{errno, kernel, real, sandbox};
 
 /// The longest path, with its end.
 const PATH_BYTES: usize = LOG_PATH_BYTES_MAX + 1;
@@ -38,6 +39,19 @@ pub fn ending(socket: &Socket) {
     // Pairs with the store in `configure`.
     if IS_WANTED.load(Ordering::Acquire) {
         errno::keep(|| tell(socket));
+    }
+}
+
+/// Something is true of all that this program has from here on.
+pub fn program(reason: Reason) {
+    // Pairs with the store in `configure`.
+    if IS_WANTED.load(Ordering::Acquire) {
+        let mut line = Line { bytes: [0; LINE_BYTES], length: 0 };
+        // SAFETY: no arguments.
+        let pid = unsafe { libc::getpid() };
+        if writeln!(line, "{pid} {reason:?} - - 0 0 0 0").is_ok() {
+            append(line.bytes.get(..line.length).unwrap_or(&[]));
+        }
     }
 }
 
@@ -75,6 +89,7 @@ fn tell(socket: &Socket) {
 
 /// One write, which other processes' lines do not come between.
 fn append(line: &[u8]) {
+    let Some(_own) = sandbox::own_call() else { return };
     let path: [u8; PATH_BYTES] =
         core::array::from_fn(|at| PATH.get(at).map_or(0, |byte| byte.load(Ordering::Relaxed)));
     // SAFETY: a terminated path and a live slice; the descriptor is closed at once.

@@ -11,7 +11,7 @@ use bywire_ring::stream::{SEGMENT_BYTES, Window};
 use crate::arena::{self, Record, stage};
 use crate::lock::Lock;
 use crate::table::{STREAM, Socket};
-use crate::{bell, epoll, errno, kernel, real, table};
+use crate::{bell, epoll, errno, kernel, real, sandbox, table};
 
 /// After so many calls that moved data a connection is worth an offer.
 static CALLS_MIN: AtomicU32 = AtomicU32::new(8);
@@ -68,6 +68,17 @@ pub fn given_up() -> Option<Reason> {
     GIVEN_UP.load(Ordering::Relaxed).checked_sub(1).and_then(Reason::of)
 }
 
+/// Waits for a thread that is about to carry a connection: none does so any more that was told to stay before.
+pub fn settle() {
+    drop(TALKING.hold_undisturbed());
+}
+
+/// There is no service for this process from here on, and nothing can be carried.
+pub fn unconfigure() {
+    PATH_BYTES.store(0, Ordering::Relaxed);
+    disconnect();
+}
+
 /// Can anything be carried at all?
 pub fn is_configured() -> bool {
     // Acquire: pairs with the release store in `configure`; the path was written before.
@@ -93,15 +104,22 @@ pub fn consider(socket: &Socket) {
     let calls = socket.record.calls.fetch_add(1, Ordering::Relaxed);
     // Acquire: pairs with the stores of the stage in `answered` and `prepare`; what was mapped comes before.
     match socket.record.stage.load(Ordering::Acquire) {
-        stage::PLAIN if calls >= CALLS_MIN.load(Ordering::Relaxed) => errno::keep(|| offer(socket)),
+        stage::PLAIN if calls >= CALLS_MIN.load(Ordering::Relaxed) => quietly(|| offer(socket)),
         stage::WAITING
             if calls.is_power_of_two()
                 || CALLS_WAITING.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) =>
         {
-            errno::keep(look);
+            quietly(look);
         }
-        stage::PAIRED if calls.is_multiple_of(4) => errno::keep(|| prepare(socket)),
+        stage::PAIRED if calls.is_multiple_of(4) => quietly(|| prepare(socket)),
         _ => {}
+    }
+}
+
+/// What the program does not see, unless nothing is to be done any more.
+fn quietly(work: impl FnOnce()) {
+    if let Some(_own) = sandbox::own_call() {
+        errno::keep(work);
     }
 }
 
@@ -493,8 +511,11 @@ fn prepare(socket: &Socket) {
         return;
     }
     let _held = TALKING.hold_undisturbed();
-    // Acquire: pairs with the release store of `PAIRED` in `answered`.
-    if record.stage.load(Ordering::Acquire) != stage::PAIRED || !epoll::make_ready(socket) {
+    // Asked again, as `settle` waits for the lock alone. Acquire: pairs with the release store of `PAIRED` in `answered`.
+    if record.never.load(Ordering::Relaxed) != 0
+        || record.stage.load(Ordering::Acquire) != stage::PAIRED
+        || !epoll::make_ready(socket)
+    {
         return;
     }
     // SeqCst: pairs with the load in `table::Inside::enter`, and by the fence with those in `poll::enter` and
@@ -535,7 +556,7 @@ pub fn end(socket: &Socket) {
     }
     let [first, second] = written_and_read(socket);
     let packet = Packet { first, second, ..Packet::new(Kind::End, token(socket)) };
-    errno::keep(|| {
+    quietly(|| {
         let _held = TALKING.hold_undisturbed();
         if SERVICE.load(Ordering::Relaxed) >= 0 {
             say(&packet, &[]);
@@ -592,11 +613,12 @@ pub fn leave([bytes, used]: [u64; 2]) {
 
 /// Before this process gives up what it takes to reach the service.
 pub fn connect_early() {
-    errno::keep(|| {
+    if !is_configured() {
+        return;
+    }
+    quietly(|| {
         let _held = TALKING.hold_undisturbed();
-        if is_configured() {
-            connect();
-        }
+        connect();
     });
 }
 

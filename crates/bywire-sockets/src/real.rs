@@ -53,6 +53,7 @@ macro_rules! real {
         /// Looks all of them up: a later look would wait for whoever loads a library.
         pub fn find_all() {
             $(let _ = symbol::$name.address();)*
+            let _ = vfork_address();
         }
 
         $(
@@ -73,6 +74,12 @@ macro_rules! real {
             }
         )*
     };
+}
+
+/// Where the C library's `vfork` is, which only a caller that leaves no frame may go to.
+pub fn vfork_address() -> Option<usize> {
+    static VFORK: Symbol = Symbol::new("vfork\0");
+    VFORK.address()
 }
 
 real! {
@@ -153,5 +160,6 @@ real! {
     setgroups(count: size_t, groups: *const libc::gid_t) -> c_int, else -1;
     initgroups(user: *const c_char, group: libc::gid_t) -> c_int, else -1;
     chroot(path: *const c_char) -> c_int, else -1;
+    prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int, else -1;
     syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long, else -1;
 }

@@ -10,7 +10,7 @@ use crate::arena::Record;
 use crate::carry::{Source, Woken};
 use crate::parts::Parts;
 use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket, Waiting};
-use crate::{errno, kernel, lock, offer, real, sanitizer};
+use crate::{errno, kernel, lock, offer, real, sandbox, sanitizer};
 
 /// Flags of a receive that do not concern the stream: the kernel answers them.
 const ASIDE: i32 = libc::MSG_OOB | libc::MSG_ERRQUEUE;
@@ -103,6 +103,10 @@ fn receive_carried(
     let mut returns_at_once = None;
     forget_jumped(connection);
     loop {
+        // Another thread has brought everything back meanwhile, and nothing but the program's own call is right now.
+        if sandbox::is_closed() {
+            return if done > 0 { done as isize } else { real() };
+        }
         connection.serve();
         if let Some(woken) = pay_first(connection, flags, &mut deadline) {
             match woken {
@@ -171,7 +175,7 @@ fn receive_carried(
             Woken::Signal => return errno::fail(libc::EINTR),
             Woken::TimeOut => return errno::fail(libc::EAGAIN),
         }
-        if !connection.follow() {
+        if !sandbox::is_closed() && !connection.follow() {
             return errno::fail(libc::EBADF);
         }
     }
@@ -433,6 +437,11 @@ fn receive_now(connection: &Connection, parts: &Parts, done: usize, flags: i32, 
     }
     let (mut space, count) = parts.window(done, limit);
     let mut message = crate::parts::message(&mut space, count);
+    let Some(own) = sandbox::own_call() else { return errno::fail(libc::EAGAIN) };
+    if flags & libc::MSG_DONTWAIT == 0 {
+        // Nobody can wake it.
+        drop(own);
+    }
     // SAFETY: the program's own buffers, as it handed them to us.
     unsafe { real::recvmsg(connection.fd, &raw mut message, flags) }
 }
@@ -466,6 +475,7 @@ fn take_from_ring(connection: &Connection, parts: &Parts, done: usize, flags: i3
 
 /// The ring is empty: has the stream ended? The kernel knows.
 fn end_or_nothing(connection: &Connection) -> Step {
+    let Some(_own) = sandbox::own_call() else { return Step::Empty };
     let mut byte = 0u8;
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
     // SAFETY: room for one byte.

@@ -10,7 +10,7 @@ use crate::arena::Record;
 use crate::carry::{SHUT_SENDING, Woken};
 use crate::parts::Parts;
 use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket, Waiting};
-use crate::{errno, kernel, offer, real, sanitizer};
+use crate::{errno, kernel, offer, real, sandbox, sanitizer};
 
 /// A send, by whatever call it came: `real` is that call as it stands.
 #[inline(always)]
@@ -115,6 +115,10 @@ fn send_carried(connection: &mut Connection, parts: &Parts, flags: i32, real: &d
     let (total, mut done, mut fruitless, mut deadline) = (parts.total(), 0, 0, None);
     sanitizer::sends();
     loop {
+        // Another thread has brought everything back meanwhile, and nothing but the program's own call is right now.
+        if sandbox::is_closed() {
+            return if done > 0 { done as isize } else { real(connection) };
+        }
         connection.serve();
         if connection.is_broken() {
             return broken_pipe(done, flags);
@@ -183,7 +187,7 @@ fn send_carried(connection: &mut Connection, parts: &Parts, flags: i32, real: &d
                     Woken::Signal => return errno::fail(libc::EINTR),
                     Woken::TimeOut => return errno::fail(libc::EAGAIN),
                 }
-                if !connection.follow() {
+                if !sandbox::is_closed() && !connection.follow() {
                     return errno::fail(libc::EBADF);
                 }
                 connection.ask_kernel();
@@ -331,6 +335,7 @@ fn send_otherwise(connection: &Connection, parts: &Parts, flags: i32) -> isize {
 }
 
 fn send_now(fd: i32, space: &mut [iovec], count: usize, flags: i32) -> isize {
+    let Some(_own) = sandbox::own_call() else { return errno::fail(libc::EAGAIN) };
     let mut message = crate::parts::message(space, count);
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the parts are the program's own, as it handed them to us. By number, as no thread is cancelled in this call: the

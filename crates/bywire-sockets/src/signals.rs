@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering
 use libc::{siginfo_t, sigset_t, ucontext_t};
 
 use crate::lock::Lock;
-use crate::{errno, real};
+use crate::{errno, real, sandbox};
 
 const SIGNALS: usize = 65;
 
@@ -191,9 +191,27 @@ fn action(function: usize, flags: c_int) -> libc::sigaction {
     action
 }
 
+/// The program's own handlers are the kernel's again.
+pub fn give_back() {
+    let _held = CHANGING.hold_undisturbed();
+    for (number, handler) in HANDLERS.iter().enumerate() {
+        let function = handler.function.load(Ordering::Relaxed);
+        if function == 0 {
+            continue;
+        }
+        let mut own = action(function, handler.flags.load(Ordering::Relaxed));
+        // SAFETY: the first eight bytes of a mask are all that the kernel has; a live structure, of the program's own handler.
+        unsafe {
+            (&raw mut own.sa_mask).cast::<u64>().write(handler.mask.load(Ordering::Relaxed));
+            real::sigaction(number as c_int, &raw const own, core::ptr::null_mut());
+        }
+    }
+}
+
 /// `sigaction`.
 pub fn change(number: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-    let Some(handler) = usize::try_from(number).ok().and_then(|number| HANDLERS.get(number)) else {
+    let known = usize::try_from(number).ok().and_then(|number| HANDLERS.get(number));
+    let Some(handler) = known.filter(|_| !sandbox::is_closed()) else {
         // SAFETY: the program's own arguments, here and below.
         return unsafe { real::sigaction(number, new, old) };
     };
@@ -254,7 +272,8 @@ fn tell_old(old: *mut libc::sigaction, (function, flags, mask): (usize, c_int, u
 
 /// `signal` and its like, around the C library's: what that has set is taken over.
 pub fn set(number: c_int, real: impl FnOnce() -> usize) -> usize {
-    let Some(handler) = usize::try_from(number).ok().and_then(|number| HANDLERS.get(number)) else {
+    let known = usize::try_from(number).ok().and_then(|number| HANDLERS.get(number));
+    let Some(handler) = known.filter(|_| !sandbox::is_closed()) else {
         return real();
     };
     let known = handler.function.load(Ordering::Relaxed);

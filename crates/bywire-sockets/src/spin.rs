@@ -14,7 +14,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use crate::allowance::Allowance;
-use crate::{errno, kernel, real};
+use crate::{errno, kernel, real, sandbox};
 
 /// Cores that have a token; on others nobody looks.
 const CORES: usize = 512;
@@ -86,7 +86,7 @@ fn token() -> Option<&'static Core> {
 /// Looks until `is_ready`, if that may be soon; each look is at so many things. `false`: it is time to sleep.
 #[inline]
 pub fn until(things: usize, mut is_ready: impl FnMut() -> bool, deadline_ns: Option<u64>) -> bool {
-    if !IS_ALLOWED.load(Ordering::Relaxed) {
+    if !IS_ALLOWED.load(Ordering::Relaxed) || sandbox::is_closed() {
         return false;
     }
     let mut allowance = ALLOWANCE.get();
@@ -112,7 +112,7 @@ fn look(
         }
         core::hint::spin_loop();
     }
-    let Some(token) = token() else { return false };
+    let (Some(_own), Some(token)) = (sandbox::own_call(), token()) else { return false };
     let start = kernel::now_ns();
     let held = token.until_ns.load(Ordering::Relaxed);
     // Relaxed: a token protects nothing but the core's time.

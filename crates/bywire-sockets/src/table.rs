@@ -11,7 +11,7 @@ use bywire_ring::stream::{SEGMENT_BYTES, Stream, Window};
 
 use crate::arena::{self, DESCRIPTORS, Hold, RECORDS, Record, SETS, Set, stage};
 use crate::lock::{Held, Lock};
-use crate::{account, bell, epoll, life, offer, process};
+use crate::{account, bell, epoll, life, offer, process, sandbox};
 
 /// The rings of all connections.
 pub const STREAM: Stream = Stream::new(bywire_ring::stream::RING_BYTES);
@@ -191,7 +191,10 @@ impl Socket {
 impl Drop for Socket {
     #[inline(always)]
     fn drop(&mut self) {
-        if rule::leave(&self.hold.users, &self.hold.descriptors) {
+        // In a sandbox the mappings stay: whoever closes it has given back the others.
+        if rule::leave(&self.hold.users, &self.hold.descriptors)
+            && let Some(_own) = sandbox::own_call()
+        {
             unmap(self.hold);
             rule::cleared(&self.hold.users);
         }
@@ -615,6 +618,33 @@ pub fn forget_dead(record: &Record) -> u32 {
         }
     }
     left.max(1)
+}
+
+/// Is this process the last one that holds it?
+pub fn is_last_holder(record: &Record) -> bool {
+    // Acquire: pairs with the changes of the count in `before_fork` and `let_go`.
+    record.processes.load(Ordering::Acquire) == 1 || forget_dead(record) == 1
+}
+
+/// This process is no part of its family any more: it holds nothing, and no descriptor means anything.
+pub fn forget_all() {
+    each(|fd, meaning| {
+        let Meaning::Socket(_) = meaning else { return };
+        let Some(leaving) = forget(fd) else { return };
+        // A call of another thread may be in the middle of it: then its place is not used again.
+        // SeqCst: pairs with the change of the count by whoever enters and leaves.
+        if leaving.is_last && leaving.hold.users.load(Ordering::SeqCst) == 1 {
+            let record = leaving.record;
+            drop(leaving);
+            // Release: pairs with the exchange in `track`; the mappings are gone before.
+            record.used.store(0, Ordering::Release);
+        }
+    });
+    each(|fd, meaning| {
+        if let Meaning::Set(_) = meaning {
+            let _no_socket = forget(fd);
+        }
+    });
 }
 
 /// Takes a number out; `false`: somebody else has done so.

@@ -6,6 +6,7 @@ mod iperf3;
 mod laboratory;
 mod languages;
 mod nginx;
+mod openssh;
 #[path = "../packages/mod.rs"]
 mod packages;
 mod postgresql;

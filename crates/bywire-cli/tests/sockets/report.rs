@@ -148,6 +148,67 @@ fn a_program_that_never_loads_the_library_is_told_with_the_reason() {
     assert_eq!(explained_places(&fabric), Vec::<String>::new());
 }
 
+/// A program in Go that uses the C library, as those with a resolver or a database of C's do, and calls the kernel by itself.
+const GO: &str = r#"package main
+
+import "C"
+import (
+	"net"
+	"os"
+)
+
+func main() {
+	listener, _ := net.Listen("tcp", "127.0.0.1:0")
+	go func() {
+		end, _ := listener.Accept()
+		word := make([]byte, 100)
+		for {
+			length, err := end.Read(word)
+			if err != nil {
+				return
+			}
+			end.Write(word[:length])
+		}
+	}()
+	end, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		os.Exit(1)
+	}
+	word := make([]byte, 50)
+	for index := 0; index < 1000; index++ {
+		end.Write(word)
+		end.Read(word)
+	}
+}
+"#;
+
+#[test]
+fn a_program_in_go_that_loads_the_library_is_told_with_the_reason() {
+    if !have(&[("go", "golang-go"), ("gcc", "gcc")]) {
+        return;
+    }
+    let fabric = Fabric::new();
+    let [source, program] = ["echo.go", "echo"].map(|name| fabric.place(name));
+    write(&source, GO);
+    let mut build = fabric.plain(&["go", "build", "-ldflags=-linkmode=external", "-o", &program, &source]);
+    build.env("CGO_ENABLED", "1").env("GOCACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/go"));
+    let built = ended(&mut build);
+    assert!(built.status.success(), "{built:?}");
+    // By itself, and by another program.
+    for words in [&[program.as_str()][..], &["sh", "-c", &format!("{program}; exit $?")]] {
+        let bywire = [env!("CARGO_BIN_EXE_bywire"), "run", "--explain", "--"];
+        let output = ended(&mut fabric.plain(&[&bywire[..], words].concat()));
+        let said = String::from_utf8_lossy(&output.stderr);
+        let wanted = ": a program in Go calls the kernel by itself, and all of its connections are TCP";
+        assert!(output.status.success() && said.contains(wanted), "{words:?}: {said}");
+        assert!(
+            said.starts_with("bywire: 0 of this program's ends of connections were carried, 0 were not\n")
+        );
+        assert_eq!(said.lines().count(), 2, "{said}");
+    }
+    assert_eq!(fabric.status()["not_carried"]["Go"], 2);
+}
+
 /// What `--explain` has in its user's directory.
 fn explained_places(fabric: &Fabric) -> Vec<String> {
     let names = |path: &Path| {
@@ -228,6 +289,7 @@ fn what_is_set_wrongly_is_refused_before_the_program_starts() {
     for (variable, value, wanted) in [
         ("BYWIRE_SOCKETS_SPIN", "perhaps", "0 forbids to spin before sleeping, and 1 allows it"),
         ("BYWIRE_SOCKETS_IO_URING", "yes", "1 lets the program use io_uring"),
+        ("BYWIRE_SOCKETS_CALLS", "few", "the number of calls after which a connection is offered"),
         ("BYWIRE_LOG", &directory, "name a file that you may write, or a new one"),
         ("BYWIRE_LOG", &link, "name a file that you may write, or a new one"),
         ("BYWIRE_LOG", "/no/such/log", "name a file that you may write, or a new one"),
@@ -246,6 +308,8 @@ fn what_is_set_wrongly_is_refused_before_the_program_starts() {
         ("BYWIRE_SOCKETS_SPIN", "1"),
         ("BYWIRE_SOCKETS_IO_URING", "0"),
         ("BYWIRE_SOCKETS_IO_URING", "1"),
+        ("BYWIRE_SOCKETS_CALLS", ""),
+        ("BYWIRE_SOCKETS_CALLS", "0"),
         ("BYWIRE_LOG", ""),
         ("BYWIRE_LOG", "/dev/null"),
         ("BYWIRE_LOG", &fabric.place("log")),

@@ -7,7 +7,7 @@ use libc::pid_t;
 
 use super::take_over;
 use super::{data, descriptor, files, waiting};
-use crate::{back, errno, life, offer, real, rings, signals, table};
+use crate::{back, errno, life, offer, real, rings, sandbox, signals, table};
 
 const SYS_EPOLL_PWAIT2: c_long = 441;
 
@@ -130,12 +130,30 @@ take_over! {
     }
 }
 
-/// Forks, as the memory of a parent that waits would be changed by the child's closing.
+/// Forks, and waits. In a sandbox it is the C library's own, which returns twice: so nothing of it is left on the stack.
 ///
 /// # Safety
 /// As C's `vfork` demands; the parent goes on when the child has become another program or has ended.
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn vfork() -> pid_t {
+pub unsafe extern "C" fn vfork() {
+    core::arch::naked_asm!(
+        "push rax",
+        "call {choose}",
+        "pop rcx",
+        "jmp rax",
+        choose = sym choose_vfork,
+    )
+}
+
+/// Where `vfork` goes on.
+extern "C" fn choose_vfork() -> usize {
+    let fork: unsafe extern "C-unwind" fn() -> pid_t = fork_and_wait;
+    real::vfork_address().filter(|_| sandbox::is_closed()).unwrap_or(fork as usize)
+}
+
+/// Forks, as the memory of a parent that waits would be changed by the child's closing.
+unsafe extern "C-unwind" fn fork_and_wait() -> pid_t {
     life::await_next_child();
     // SAFETY: runs the handlers that `begin` has put there.
     let child = unsafe { libc::fork() };
@@ -277,7 +295,7 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
             libc::SYS_execve => execve(a as _, b as _, c as _).into(),
             libc::SYS_execveat => execveat(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_fork => fork_quietly().into(),
-            libc::SYS_vfork => vfork().into(),
+            libc::SYS_vfork => fork_and_wait().into(),
             libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 && b == 0 => fork_by(&real),
             libc::SYS_exit_group => {
                 life::end();
@@ -317,6 +335,14 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
                 let mask =
                     (f as *const *const libc::sigset_t).as_ref().map_or(core::ptr::null(), |mask| *mask);
                 waiting::pselect(fd, b as _, c as _, d as _, e as _, mask).into()
+            }
+            libc::SYS_prctl => {
+                sandbox::before_prctl(fd, b, c);
+                real()
+            }
+            libc::SYS_seccomp => {
+                sandbox::before_seccomp(a, c);
+                real()
             }
             libc::SYS_rt_sigaction => {
                 signals::bypass();

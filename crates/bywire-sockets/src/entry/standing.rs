@@ -6,7 +6,7 @@ use core::ffi::{c_char, c_int};
 use libc::size_t;
 
 use super::take_over;
-use crate::{offer, real, signals};
+use crate::{offer, real, sandbox, signals};
 
 take_over! {
     /// Becomes another user, or one of other groups.
@@ -84,6 +84,13 @@ take_over! {
         offer::connect_early();
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::chroot(path) }
+    }
+
+    /// Many things; among them, to allow itself fewer calls.
+    fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+        sandbox::before_prctl(option, a, b);
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::prctl(option, a, b, c, d) }
     }
 
     /// Sets a handler.

@@ -71,7 +71,11 @@ take_over! {
 
     /// Waits for an epoll set.
     fn epoll_wait(set: c_int, events: *mut epoll_event, count: c_int, timeout_ms: c_int) -> c_int {
-        wait_for_set(set, events, count, of_milliseconds(timeout_ms), core::ptr::null())
+        let real = |events: *mut epoll_event, count: c_int, timeout_ns: Option<u64>| {
+            // SAFETY: the program's own arguments.
+            unsafe { real::epoll_wait(set, events, count, to_milliseconds(timeout_ns)) }
+        };
+        Wait { set_fd: set, events, count, timeout_ns: of_milliseconds(timeout_ms), real: &real }.run()
     }
 
     /// The same, with a mask of signals.

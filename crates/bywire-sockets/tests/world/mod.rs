@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use bywire_pairing::filters;
 use bywire_pairing::protocol::{CORES_VARIABLE, SERVICE_VARIABLE};
 use bywire_pairing::service::Service;
 use bywire_pairing::space::Spaces;
@@ -87,6 +88,7 @@ impl World {
         command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
         command.env("LD_PRELOAD", self.path("library.so")).env("BYWIRE_SOCKETS_CALLS", "4");
         command.env(SERVICE_VARIABLE, &self.service).env("BYWIRE_TEST_ROLE", role);
+        command.env(filters::VARIABLE, filters_here().to_string());
         command.current_dir("/").stdout(Stdio::piped()).uid(user).gid(user);
         command
     }
@@ -115,6 +117,7 @@ impl World {
                 .env("LD_PRELOAD", Self::library())
                 .env(SERVICE_VARIABLE, &self.service)
                 .env(CORES_VARIABLE, self.service.with_extension("cores"))
+                .env(filters::VARIABLE, filters_here().to_string())
                 .env("BYWIRE_SOCKETS_CALLS", calls.to_string());
         }
         command
@@ -139,6 +142,11 @@ impl World {
     pub fn status(&self) -> Status {
         eventually("the service answers", || status::ask(&self.service).ok())
     }
+}
+
+/// Filters of system calls that this test is behind, as in a container.
+pub fn filters_here() -> u32 {
+    filters::count().expect("the kernel tells")
 }
 
 /// What this process is to do instead of the test.

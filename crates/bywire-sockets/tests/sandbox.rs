@@ -1,0 +1,86 @@
+//! Programs that forbid themselves calls of the kernel, or are started where some are forbidden, go on as without the
+//! library, which makes no call of its own from then on.
+
+mod world;
+
+use bywire_pairing::filters;
+use bywire_pairing::reason::Reason;
+use world::{Running, World, filters_here};
+
+/// Runs the program one way, which `bywire run` was behind so many filters for, beside one that gives back what it gets: it comes
+/// to a good end. How many connections were carried; `None`, said: there is no compiler.
+fn ends_well(way: &str, filters: u32) -> Option<u64> {
+    let world = World::new();
+    let program = world.compiled("sandbox.c", "sandbox", &["-pthread"])?;
+    let mut server = Running::start(world.command(&program, Some(8)).arg("serve"));
+    let port = server.hear();
+    // As it would be without the library, or the test asks for what nobody has.
+    let plain = world.command(&program, None).args([way, &port]).status().expect("it starts");
+    assert!(plain.success(), "plain {way}: {plain}");
+    let mut command = world.command(&program, Some(8));
+    let mut running = Running::start(command.env(filters::VARIABLE, filters.to_string()).args([way, &port]));
+    let end = running.end();
+    assert!(end.success(), "{way}: {end}");
+    let status = world.status();
+    let told = status.not_carried.iter().find(|(reason, _)| *reason == Reason::Sandbox);
+    assert_eq!(told.map(|(_, count)| *count), Some(1), "{way}: {status:?}");
+    Some(status.carried_ever)
+}
+
+/// One that closes a sandbox with connections that are carried.
+fn closes(way: &str) {
+    let carried = ends_well(way, filters_here());
+    assert!(carried.is_none_or(|carried| carried >= 1), "{way}: {carried:?}");
+}
+
+#[test]
+fn strict_mode_leaves_reading_and_writing() {
+    closes("strict");
+}
+
+#[test]
+fn a_filter_that_kills_is_installed_by_prctl() {
+    closes("kill");
+}
+
+#[test]
+fn a_filter_that_refuses_is_installed_by_prctl() {
+    closes("refuse");
+}
+
+#[test]
+fn a_filter_is_installed_as_by_libseccomp() {
+    closes("syscall");
+}
+
+#[test]
+fn what_is_outstanding_both_ways_arrives() {
+    closes("full");
+}
+
+#[test]
+fn sets_and_polls_hear_of_the_same() {
+    closes("waits");
+}
+
+#[test]
+fn handlers_and_children_are_as_quiet() {
+    closes("children");
+}
+
+#[test]
+fn a_filter_for_all_threads_finds_them_in_calls_of_their_own() {
+    closes("threads");
+}
+
+#[test]
+fn a_program_that_starts_behind_a_filter_of_anothers_is_left_alone() {
+    let carried = ends_well("behind", filters_here());
+    assert!(carried.is_none_or(|carried| carried == 0), "{carried:?}");
+}
+
+#[test]
+fn a_program_behind_the_filters_of_its_container_is_carried() {
+    let carried = ends_well("tolerated", filters_here() + 1);
+    assert!(carried.is_none_or(|carried| carried == 1), "{carried:?}");
+}
