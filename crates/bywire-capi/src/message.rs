@@ -58,6 +58,21 @@ pub unsafe extern "C" fn bw_send_datagram(
     unsafe { with(port, send) }
 }
 
+/// Asks for BW_EVENT_ROOM as soon as a whole fragment fits into the lane towards a peer: for programs that keep a
+/// datagram that was dropped for want of room, and try again. It is told once.
+///
+/// # Safety
+/// `port` is null or an open port, used by this thread alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bw_await_room(port: *mut bw_port_t, peer: bw_peer_t, priority: u32) -> c_int {
+    let ask = |port: &mut bw_port_t| {
+        port.port.await_room(peer_of(peer), options::priority(priority)?)?;
+        Ok(0)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(port, ask) }
+}
+
 /// Sends a message of any length from the program's own memory, which stays untouched until BW_EVENT_SENT gives it
 /// back. `confirm` is a bw_confirm_t. `transfer` may be NULL. Takes a send token, which is free again as soon as that event
 /// is queued, whether or not the program has taken it.

@@ -26,6 +26,7 @@ const FUNCTIONS: [(&str, &[&str]); 46] = [
     ("PeerInfo::port", &["field address"]),
     ("Port::address", &["bw_port_address"]),
     ("Port::arm", &["bw_arm"]),
+    ("Port::await_room", &["bw_await_room"]),
     ("Port::connect", &["bw_connect"]),
     ("Port::connect_start", &["bw_connect_start"]),
     ("Port::disconnect", &["bw_disconnect"]),

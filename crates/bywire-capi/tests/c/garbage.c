@@ -41,6 +41,7 @@ static void nulls(void) {
     CHECK_BAD(bw_send(NULL, peer, BW_PRIORITY_LOW, memory, 1));
     CHECK_BAD(bw_send(port, peer, BW_PRIORITY_LOW, NULL, 1));
     CHECK_BAD(bw_send_datagram(NULL, peer, BW_PRIORITY_LOW, memory, 1));
+    CHECK_BAD(bw_await_room(NULL, peer, BW_PRIORITY_LOW));
     CHECK_BAD(bw_send_datagram(port, peer, BW_PRIORITY_LOW, NULL, 1));
     CHECK_BAD(bw_send_buffer(NULL, peer, BW_PRIORITY_LOW, memory, 1, BW_CONFIRM_COPIED, NULL));
     CHECK_BAD(bw_send_buffer(port, peer, BW_PRIORITY_LOW, NULL, 1, BW_CONFIRM_COPIED, NULL));
@@ -126,6 +127,7 @@ static void random_numbers(void) {
             continue;
         CHECK(bw_send(port, stranger, BW_PRIORITY_LOW, memory, 1) < 0);
         CHECK(bw_send_datagram(port, stranger, BW_PRIORITY_LOW, memory, 1) < 0);
+        CHECK(bw_await_room(port, stranger, BW_PRIORITY_LOW) < 0);
         CHECK(bw_send_buffer(port, stranger, BW_PRIORITY_LOW, memory, 1, BW_CONFIRM_COPIED, NULL) < 0);
         CHECK(bw_get(port, stranger, BW_PRIORITY_LOW, state, state, memory, 1, NULL) < 0);
         CHECK(bw_heap_open(port, stranger, (size_t)state % 100000, 1, &heap) < 0);
