@@ -137,7 +137,8 @@ pub struct MeasureArgs {
     #[arg(long, value_name = "N")]
     lines: Option<u32>,
     /// Busy threads beside both ends, half of them on the core of each: what a program gets where others want the cores.
-    /// Give a --time of 10 and more, as the scheduler's turns take milliseconds (not memory, mpi, web) [default: none]
+    /// Measure for 10 seconds or longer then, as the scheduler's turns take milliseconds (not memory, mpi, web) [default:
+    /// none]
     #[arg(long, value_name = "N")]
     load: Option<u32>,
     /// Both cores at once (rates of memory)
