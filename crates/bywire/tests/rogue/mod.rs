@@ -227,6 +227,8 @@ pub fn answer(socket: &Socket) -> Option<(Packet, Vec<OwnedFd>)> {
                 let minute = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
                 assert_eq!(rustix::event::poll(&mut asked, Some(&minute)), Ok(1), "no answer in a minute");
             }
+            // This process is of the victim's user, and shares its account.
+            Err(rustix::io::Errno::DQUOT) => std::thread::sleep(std::time::Duration::from_millis(1)),
             Ok(Received::Closed) | Err(_) => return None,
         }
     }
