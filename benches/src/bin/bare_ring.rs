@@ -5,7 +5,7 @@
 //! each rate stands how long a line takes from core to core just before and just after, because virtual cores move.
 //!
 //! ```text
-//! ring [ROUNDS]
+//! bare_ring [ROUNDS]
 //! ```
 
 use std::hint;
@@ -89,7 +89,7 @@ impl Ring {
 }
 
 fn main() -> ExitCode {
-    ending::of("ring", measure())
+    ending::of("bare_ring", measure())
 }
 
 fn measure() -> Result<()> {

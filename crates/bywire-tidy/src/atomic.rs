@@ -11,7 +11,7 @@ const NAMED: [&str; 8] = [
     "crates/bywire/",
     "crates/bywire-sockets/",
     "crates/bywire-lab/",
-    "benches/src/bin/ring.rs",
+    "benches/src/bin/bare_ring.rs",
     "crates/bywire-capi/src/inside.rs",
     "fuzz/",
 ];
