@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use crate::packages::{cached, have};
-use crate::{Fabric, Running, eventually, said, start};
+use crate::{Fabric, Running, eventually, groups, said, start};
 
 /// Starts a server that prints its port, under the library or without.
 fn serve(fabric: &Fabric, words: &[&str], is_carried: bool) -> (Running, String) {
@@ -20,27 +20,41 @@ fn serve(fabric: &Fabric, words: &[&str], is_carried: bool) -> (Running, String)
 
 /// Both ends carried, and either end against a plain one; then the server is killed under its clients.
 fn both_ends(server: &[&str], client: impl Fn(&str) -> Vec<String>, connections: u64) {
-    for (is_server_carried, is_client_carried) in [(true, true), (true, false), (false, true)] {
+    for carried in [[true, true], [true, false], [false, true]] {
         let fabric = Fabric::new();
-        let (running, port) = serve(&fabric, server, is_server_carried);
-        let words = client(&port);
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let command = if is_client_carried { fabric.carried(&words) } else { fabric.plain(&words) };
-        assert_eq!(said(command).trim(), "fine", "{words:?}");
-        let carried = fabric.carried_ever();
-        if !(is_server_carried && is_client_carried) {
-            assert_eq!(carried, 0);
-            continue;
-        }
-        assert!(carried >= connections, "{words:?}: {}", fabric.status());
-        let mut orphan = start(&mut fabric.carried(&words));
-        eventually("a client of the server to be killed", || {
-            let is_over = matches!(orphan.child.try_wait(), Ok(Some(_)));
-            (is_over || fabric.carried_ever() > carried).then_some(())
+        meet(&fabric, server, &client, connections, carried);
+        // Erlang has a helper outside its group, which ends when it hears of the end.
+        eventually("helpers end with their programs", || {
+            let left = groups::commands_of(fabric.directory.path());
+            left.iter().all(|command| command.contains("__pairing")).then_some(())
         });
-        running.signal("KILL");
-        orphan.end("the client of a killed server ends");
     }
+}
+
+fn meet(
+    fabric: &Fabric,
+    server: &[&str],
+    client: &impl Fn(&str) -> Vec<String>,
+    connections: u64,
+    [is_server_carried, is_client_carried]: [bool; 2],
+) {
+    let (running, port) = serve(fabric, server, is_server_carried);
+    let words = client(&port);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let command = if is_client_carried { fabric.carried(&words) } else { fabric.plain(&words) };
+    assert_eq!(said(command).trim(), "fine", "{words:?}");
+    let carried = fabric.carried_ever();
+    if !(is_server_carried && is_client_carried) {
+        return assert_eq!(carried, 0);
+    }
+    assert!(carried >= connections, "{words:?}: {}", fabric.status());
+    let mut orphan = start(&mut fabric.carried(&words));
+    eventually("a client of the server to be killed", || {
+        let is_over = matches!(orphan.child.try_wait(), Ok(Some(_)));
+        (is_over || fabric.carried_ever() > carried).then_some(())
+    });
+    running.signal("KILL");
+    orphan.end("the client of a killed server ends");
 }
 
 fn source(name: &str) -> String {
