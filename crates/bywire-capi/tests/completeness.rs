@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// Each public function of the message layer, and the C functions that stand for it, or why none does.
-const FUNCTIONS: [(&str, &[&str]); 46] = [
+const FUNCTIONS: [(&str, &[&str]); 47] = [
     ("Address::local", &["bw_connect"]),
     ("Buffer::as_ptr", &["field buffer"]),
     ("Buffer::from_raw", &["bw_send_buffer", "bw_post_receive", "bw_put", "bw_get"]),
