@@ -425,6 +425,13 @@ int bw_send_datagram(bw_port_t *port,
                      const void *data,
                      size_t length_bytes);
 
+/* Asks for BW_EVENT_ROOM as soon as a whole fragment fits into the lane towards a peer: for programs that keep a
+   datagram that was dropped for want of room, and try again. It is told once.
+   The caller promises: `port` is null or an open port, used by this thread alone. */
+int bw_await_room(bw_port_t *port,
+                  bw_peer_t peer,
+                  uint32_t priority);
+
 /* Sends a message of any length from the program's own memory, which stays untouched until BW_EVENT_SENT gives it
    back. `confirm` is a bw_confirm_t. `transfer` may be NULL. Takes a send token, which is free again as soon as that event
    is queued, whether or not the program has taken it.
