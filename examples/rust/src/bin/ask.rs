@@ -1,0 +1,31 @@
+//! A client of `echo`: sends a short message and a long one, and awaits both answers.
+//!
+//! ```text
+//! ask     # while `echo` runs
+//! ```
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use bywire::{Confirm, Event, Port, PortOptions, Priority};
+
+fn main() -> Result<()> {
+    let mut port = Port::open(PortOptions::default())?;
+    // Memory for the answer that is longer than 4 KiB.
+    port.post_receive(Priority::Low, vec![0; 5_000]).expect("a receive token");
+    let server = port.connect(&"localhost/echo".parse()?, Duration::from_secs(5))?;
+    port.send(server, Priority::Low, b"hello")?;
+    port.send_buffer(server, Priority::Low, vec![7; 5_000], Confirm::Copied)?;
+    let mut answers = 0;
+    while answers < 2 {
+        match port.wait(None)? {
+            Some(Event::Message(message)) => {
+                println!("{} bytes back", message.payload.len());
+                answers += 1;
+            }
+            Some(Event::Disconnected { reason, .. }) => bail!("the server has left: {reason}"),
+            _ => {}
+        }
+    }
+    Ok(())
+}
