@@ -9,6 +9,7 @@ mod partner;
 mod size;
 mod tree;
 mod unchecked;
+mod walk;
 mod word;
 
 use std::path::Path;
@@ -31,7 +32,7 @@ struct Breach {
 
 type Rule = fn(&Tree) -> Vec<Breach>;
 
-const RULES: [(&str, Rule); 9] = [
+const RULES: [(&str, Rule); 10] = [
     ("atomics stay in named crates", atomic::check),
     ("every dependency is explained and used", dependency::check),
     ("crates depend upward only", layer::check),
@@ -40,6 +41,7 @@ const RULES: [(&str, Rule); 9] = [
     ("orderings name their partner", partner::check),
     ("files fit", size::check),
     ("unsafe stays in named places", unchecked::check),
+    ("walks lead somewhere", walk::check),
     ("words are ours", word::check),
 ];
 
