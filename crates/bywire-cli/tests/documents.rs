@@ -91,6 +91,31 @@ fn the_first_network_answers_and_is_taken_down() {
 }
 
 #[test]
+fn the_printed_settings_are_taken() {
+    if !Path::new("/dev/net/tun").exists() {
+        return println!("not run: no TAP device can be made here: `modprobe tun`");
+    }
+    if !is_possible() {
+        return;
+    }
+    let (ethernet, sockets) = (page("docs/ethernet.md"), page("docs/sockets.md"));
+    let network = block(&ethernet, "[ethernet]");
+    // What the settings name is there. SIGTERM ends a service that has begun to listen.
+    succeeds(&format!(
+        "ip netns add blue; ip netns add web; ip netns add database; ip link add br0 type bridge
+        cat >network.toml <<'END'\n{network}END
+        bywire eth up --background --config network.toml
+        bywire eth status
+        bywire eth down
+        cat >spaces.toml <<'END'\n{}END
+        bywire pair --socket \"$PWD/pairing\" --config spaces.toml &
+        until [ -S pairing ]; do sleep 0.1; done
+        kill $!",
+        block(&sockets, "one-address-space")
+    ));
+}
+
+#[test]
 fn programs_are_carried_by_the_first_commands() {
     let Some(redis) = Service::find("redis-server", "redis-server") else { return };
     let (readme, sockets) = (page("README.md"), page("docs/sockets.md"));
