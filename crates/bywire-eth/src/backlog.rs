@@ -3,15 +3,15 @@
 //!
 //! Held back means that nothing more is taken from the queue of the interface that they came from. It fills then, as
 //! the queue of any network card does, and the connections that it feeds slow down by themselves. A process that takes
-//! nothing within [`PATIENCE`] holds nobody back any more: what is for it waits as far as there is room, and is lost
-//! beyond.
+//! nothing within that time, [`HOLD_BACK_MS`] by default, holds nobody back any more: what is for it waits as far as there
+//! is room, and is lost beyond.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How long a process may take nothing and still hold back whoever sends to it: longer than others may have its core,
-/// and shorter than a connection waits before it repeats (200 ms on Linux).
-pub const PATIENCE: Duration = Duration::from_millis(50);
+/// How long a process may take nothing and still hold back whoever sends to it, in milliseconds: longer than others may
+/// have its core, and shorter than a connection waits before it repeats (200 on Linux).
+pub const HOLD_BACK_MS: u32 = 50;
 /// What waits for one process at most: a superframe of each of thirty interfaces.
 const BYTES_MAX: usize = 2 << 20;
 
@@ -37,9 +37,9 @@ impl Backlog {
         self.full_since = Some(now);
     }
 
-    /// Until when whoever sends there is held back.
-    pub fn holds_back_until(&self) -> Option<Instant> {
-        self.full_since.map(|since| since + PATIENCE)
+    /// Until when whoever sends there is held back, where that lasts for `hold_back`.
+    pub fn holds_back_until(&self, hold_back: Duration) -> Option<Instant> {
+        self.full_since.map(|since| since + hold_back)
     }
 
     /// Keeps a datagram. `false`: there is no room for it.
@@ -77,10 +77,10 @@ mod tests {
     #[test]
     fn what_waits_goes_on_in_its_order_and_is_bounded() {
         let mut backlog = Backlog::default();
-        let now = Instant::now();
-        assert!(backlog.is_empty() && backlog.holds_back_until().is_none());
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        assert!(backlog.is_empty() && backlog.holds_back_until(second).is_none());
         backlog.note_full(now);
-        assert_eq!((backlog.is_empty(), backlog.holds_back_until()), (false, Some(now + PATIENCE)));
+        assert_eq!((backlog.is_empty(), backlog.holds_back_until(second)), (false, Some(now + second)));
         assert!(backlog.push(b"one") && backlog.push(b"") && backlog.push(b"three"));
         let mut taken = Vec::new();
         let mut take = |bytes: &[u8]| {

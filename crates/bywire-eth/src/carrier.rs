@@ -14,6 +14,7 @@ use bywire_sys::socket::Socket;
 use bywire_sys::tap::Queue;
 
 use crate::address::MacAddress;
+use crate::backlog::HOLD_BACK_MS;
 use crate::capture::{self, Watch};
 use crate::checksum;
 use crate::confinement;
@@ -49,6 +50,8 @@ pub struct Carrier {
     gatherer: Gatherer,
     spin: Spin,
     batch_frames: usize,
+    /// How long a queue may be held back.
+    hold_back: Duration,
     /// Queues, by their tags, from which nothing is taken, since there is no room where their frames go.
     held_back: Vec<u64>,
     began: Instant,
@@ -107,6 +110,7 @@ impl Carrier {
             gatherer: Gatherer::default(),
             spin: Spin::new(Duration::ZERO),
             batch_frames: BATCH_FRAMES,
+            hold_back: Duration::from_millis(HOLD_BACK_MS.into()),
             held_back: Vec::with_capacity(LANES_MAX),
             began: Instant::now(),
             is_changed: false,
@@ -288,6 +292,10 @@ impl Carrier {
         self.spin = Spin::new(Duration::from_micros(manner.spin_us.into()));
         self.batch_frames = if manner.coalesce { BATCH_FRAMES } else { 1 };
         self.paths.switch.allow_storms_of(manner.storm_frames_per_second);
+        self.hold_back = Duration::from_millis(manner.hold_back_ms.into());
+        if let Some(fabric) = &mut self.paths.fabric {
+            fabric.hold_back_for(self.hold_back);
+        }
         None
     }
 
@@ -354,13 +362,14 @@ impl Carrier {
             Confinement::Absent => &join.directory,
             Confinement::Enforced { .. } => Path::new(confinement::ROOT),
         };
-        let fabric = match Fabric::join(join, directory) {
+        let mut fabric = match Fabric::join(join, directory) {
             Ok(fabric) => fabric,
             Err(error) => return Some(Answer::Refused(error.to_string())),
         };
         if let Err(error) = self.poller.add(&fabric.port, PORT) {
             return Some(Answer::Refused(format!("a port cannot be watched: {error}")));
         }
+        fabric.hold_back_for(self.hold_back);
         self.paths.fabric = Some(fabric);
         self.is_changed = true;
         None
@@ -427,12 +436,17 @@ impl Paths {
     /// Holds a queue back where there is no room for what it sends. Where it is another's, a frame in it is the first of
     /// its flow, or one of a flow that nobody answers: for those nobody else waits.
     fn is_held_back(&mut self, from: LaneId, place: usize, target: LaneId) -> bool {
-        let Some(Some(lane)) = self.lanes.get_mut(from / 2) else { return false };
-        let until = self.fabric.as_ref().and_then(|fabric| fabric.holds_back_until(target));
+        let (Some(Some(lane)), Some(fabric)) = (self.lanes.get_mut(from / 2), &mut self.fabric) else {
+            return false;
+        };
+        let until = fabric.holds_back_until(target);
         if lane.end_for(target) != place || until.is_none_or(|until| until <= Instant::now()) {
             return false;
         }
-        lane.ends[place].held_back_by = Some(target);
+        // The rest of a burst finds it held back already.
+        if lane.ends[place].held_back_by.replace(target).is_none() {
+            fabric.note_held_back(target);
+        }
         true
     }
 

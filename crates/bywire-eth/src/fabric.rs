@@ -16,7 +16,7 @@ use bywire::{
 use serde::{Deserialize, Serialize};
 
 use crate::address::MacAddress;
-use crate::backlog::Backlog;
+use crate::backlog::{Backlog, HOLD_BACK_MS};
 use crate::drops::{Cause, Drops};
 use crate::frame::HEADER_BYTES_MAX;
 use crate::offload::Descriptor;
@@ -108,6 +108,8 @@ pub struct Fabric {
     lanes: Vec<Option<Peer>>,
     interfaces: Vec<Announced>,
     datagram_bytes_max: usize,
+    /// How long whoever sends to a process without room is held back.
+    hold_back: Duration,
     /// When those who were lost are looked for, if there are any.
     seek_at: Option<Instant>,
     seek_after: Duration,
@@ -136,6 +138,7 @@ struct Met {
     sent: Traffic,
     received: Traffic,
     drops: Drops,
+    held_back: u64,
 }
 
 /// Lanes to the fabric have odd numbers.
@@ -168,6 +171,7 @@ impl Fabric {
             lanes: Vec::with_capacity(PEERS_MAX),
             interfaces: Vec::new(),
             datagram_bytes_max: geometry.fragment_bytes as usize,
+            hold_back: Duration::from_millis(HOLD_BACK_MS.into()),
             seek_at: None,
             seek_after: SEEK_AFTER[0],
         };
@@ -296,10 +300,22 @@ impl Fabric {
         }
     }
 
+    /// Changes how long whoever sends to a process without room is held back.
+    pub fn hold_back_for(&mut self, time: Duration) {
+        self.hold_back = time;
+    }
+
     /// Until when whoever sends to a lane's process is held back, where it has no room.
     pub fn holds_back_until(&self, lane: LaneId) -> Option<Instant> {
         let peer = self.lanes.get(lane / 2).copied().flatten()?;
-        self.peers.get(&peer)?.backlog.holds_back_until()
+        self.peers.get(&peer)?.backlog.holds_back_until(self.hold_back)
+    }
+
+    /// Counts a queue that is held back for a lane's process.
+    pub fn note_held_back(&mut self, lane: LaneId) {
+        if let Some(met) = self.met_by(lane) {
+            met.held_back += 1;
+        }
     }
 
     /// There is room towards a process again: what waits for it goes on.
@@ -321,10 +337,14 @@ impl Fabric {
 
     /// Counts a frame that came by a lane and was dropped.
     pub fn drop_from(&mut self, lane: LaneId, cause: Cause) {
-        let peer = self.lanes.get(lane / 2).copied().flatten();
-        if let Some(met) = peer.and_then(|peer| self.peers.get_mut(&peer)) {
+        if let Some(met) = self.met_by(lane) {
             met.drops.count(cause);
         }
+    }
+
+    fn met_by(&mut self, lane: LaneId) -> Option<&mut Met> {
+        let peer = self.lanes.get(lane / 2).copied().flatten()?;
+        self.peers.get_mut(&peer)
     }
 
     /// What is known of the process in this place, and how many places there are.
@@ -342,6 +362,7 @@ impl Fabric {
             sent: met.sent,
             received: met.received,
             drops: met.drops,
+            held_back: met.held_back,
         });
         (report, self.lanes.len())
     }
@@ -405,6 +426,7 @@ impl Fabric {
             sent: Traffic::default(),
             received: Traffic::default(),
             drops: Drops::default(),
+            held_back: 0,
         };
         self.peers.insert(peer, met);
     }

@@ -92,7 +92,10 @@ pub fn page(status: &Value) -> String {
         }
     }
     for peer in list(&status["peers"]) {
-        page.traffic(&[("node", text(&peer["node"]))], peer);
+        let who = [("node", text(&peer["node"]))];
+        page.traffic(&who, peer);
+        let help = "How often a queue of an interface was held back, for want of room there.";
+        page.sample("held_back_total", "counter", help, &who, &peer["held_back"]);
     }
     let seconds = &status["uptime_s"];
     page.sample("uptime_seconds", "gauge", "How long the network has run.", &[], seconds);

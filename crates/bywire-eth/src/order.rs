@@ -84,6 +84,8 @@ pub struct Manner {
     pub spin_us: u32,
     /// Broadcasts and multicasts taken from each interface a second.
     pub storm_frames_per_second: u64,
+    /// How long a process may take nothing and still hold back whoever sends to it, in milliseconds.
+    pub hold_back_ms: u32,
 }
 
 /// An interface to carry frames for.
@@ -139,6 +141,8 @@ pub struct PeerReport {
     pub received: Traffic,
     /// Frames dropped on the way to it, or sent by it against the rules.
     pub drops: Drops,
+    /// How often a queue of an interface was held back, since there was no room towards it.
+    pub held_back: u64,
 }
 
 /// Frames in one direction.
@@ -190,6 +194,7 @@ impl PeerReport {
         self.sent.add(other.sent);
         self.received.add(other.received);
         self.drops += &other.drops;
+        self.held_back = self.held_back.wrapping_add(other.held_back);
     }
 }
 

@@ -23,6 +23,7 @@ use bywire_sys::namespace::Place;
 use serde::Deserialize;
 
 use crate::address::{MacAddress, MacAddressError};
+use crate::backlog::HOLD_BACK_MS;
 use crate::carrier::LANES_MAX;
 use crate::interface::Cidr;
 use crate::order::Manner;
@@ -214,6 +215,7 @@ impl Settings {
             coalesce: self.coalesce,
             spin_us: if self.coalesce { self.spin_us } else { 0 },
             storm_frames_per_second: self.storm_frames_per_second,
+            hold_back_ms: HOLD_BACK_MS,
         }
     }
 }

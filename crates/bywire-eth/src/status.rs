@@ -89,6 +89,7 @@ pub fn peer(report: &PeerReport) -> Value {
         "sent": traffic(report.sent),
         "received": traffic(report.received),
         "drops": drops(&report.drops),
+        "held_back": report.held_back,
     })
 }
 
@@ -165,7 +166,9 @@ fn peer_lines(peer: &Value) -> Vec<String> {
         peer["interfaces_count"],
         names.join(" ")
     );
-    [vec![heading], traffic_lines(peer), drops_line(peer)].concat()
+    let held_back = peer["held_back"].as_u64().filter(|count| *count > 0);
+    let held_back = held_back.map(|count| format!("    held back {count} times, for want of room there"));
+    [vec![heading], traffic_lines(peer), held_back.into_iter().collect(), drops_line(peer)].concat()
 }
 
 fn interface_lines(interface: &Value) -> Vec<String> {

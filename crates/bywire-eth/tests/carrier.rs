@@ -79,7 +79,7 @@ fn bench_with(
         COUNTED.set(true);
         carrier::run(theirs, Confinement::Absent)
     });
-    let manner = Manner { coalesce: true, spin_us: 0, storm_frames_per_second };
+    let manner = Manner { coalesce: true, spin_us: 0, storm_frames_per_second, hold_back_ms: 50 };
     order::send(&orders, &Order::Work(manner), None).expect("sent");
     let mut bench = Bench { orders, ends: Vec::new(), carrier: Some(carrier), _turn: turn };
     for lane in 0..lanes {
@@ -160,7 +160,7 @@ impl Bench {
 
 /// A packet that has come already.
 fn look(end: &Socket) -> Option<Vec<u8>> {
-    let mut buffer = [0; 2048];
+    let mut buffer = [0; 70_000];
     match end.receive(&mut buffer).expect("received") {
         Received::Packet(length, _) => Some(buffer[..length].to_vec()),
         _ => None,
@@ -396,21 +396,24 @@ fn frames_allocate_nothing_once_it_is_warm() {
         frame(mac(9), mac(0), &[8; 60]),
         frame(mac(0), mac(0), &[8; 60]),
     ];
+    let last = frame(mac(1), mac(0), &[9; 60]);
     let run = |count: usize| {
         for index in 0..count {
             bench.send(0, &kinds[index % kinds.len()]);
             for lane in 1..3 {
-                while matches!(bench.ends[lane].receive(&mut [0; 2048]), Ok(Received::Packet(..))) {}
+                while look(&bench.ends[lane]).is_some() {}
             }
         }
-        std::thread::sleep(Duration::from_millis(50));
+        // What came before it has been seen to.
+        bench.send(0, &last);
+        while bench.receive(1) != last {}
     };
     run(100);
     let before = *allocations();
     run(10_000);
     let after = *allocations();
     assert_eq!(after - before, 0);
-    bench.counts_when(0, |counts| counts.sent.frames == 10_100);
+    bench.counts_when(0, |counts| counts.sent.frames == 10_102);
     assert!(*allocations() > after, "an answer does allocate, and is counted");
 }
 
@@ -427,6 +430,8 @@ fn the_longest_datagrams_between_processes_allocate_nothing_once_it_is_warm() {
     let (mut inwards, outwards) = (vec![7; stranger::DATAGRAM_BYTES_MAX], frame(FAR, mac(0), &[8; 60_000]));
     inwards[..8].fill(0);
     inwards[8..20].copy_from_slice(&[mac(0), FAR].concat());
+    let last_inwards = [&[0; 8], &mac(0)[..], &FAR, &[9; 60]].concat();
+    let last_outwards = frame(FAR, mac(0), &[9; 60]);
     let mut buffer = vec![0; 70_000];
     let mut run = |count: usize| {
         for _ in 0..count {
@@ -435,12 +440,16 @@ fn the_longest_datagrams_between_processes_allocate_nothing_once_it_is_warm() {
             while matches!(bench.ends[0].receive(&mut buffer), Ok(Received::Packet(..))) {}
             while far.poll().is_some() {}
         }
-        std::thread::sleep(Duration::from_millis(50));
+        // What came before these has been seen to.
+        bench.send(0, &last_outwards);
+        far.await_datagram(8 + last_outwards[10..].len());
+        far.send(peer, &last_inwards);
+        while await_packet(&bench.ends[0])[10..] != last_inwards[8..] {}
     };
     run(200);
     let before = *allocations();
     run(COUNT);
     assert_eq!(*allocations() - before, 0);
-    let counts = bench.counts_when(0, |counts| counts.sent.frames as usize == COUNT + 200);
+    let counts = bench.counts_when(0, |counts| counts.sent.frames as usize == COUNT + 202);
     assert!(counts.received.bytes as usize > COUNT * 30_000, "{counts:?}");
 }

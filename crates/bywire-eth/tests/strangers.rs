@@ -35,7 +35,8 @@ fn node(directory: &Path) -> (Node, Stranger, Peer) {
     let mut stranger = Stranger::open("stranger", directory);
     let (orders, theirs) = Socket::pair().expect("a pair");
     std::thread::spawn(move || carrier::run(theirs, Confinement::Absent));
-    let manner = Manner { coalesce: true, spin_us: 0, storm_frames_per_second: u64::MAX >> 20 };
+    let storm_frames_per_second = u64::MAX >> 20;
+    let manner = Manner { coalesce: true, spin_us: 0, storm_frames_per_second, hold_back_ms: 50 };
     order::send(&orders, &Order::Work(manner), None).expect("sent");
     let ends = [0, 1].map(|lane| {
         let (end, queue) = Socket::pair().expect("a pair");

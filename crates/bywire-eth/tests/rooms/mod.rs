@@ -19,7 +19,8 @@ pub const INTERFACE: &str = "by0";
 /// How long anything may take.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The ordinary way.
-pub const MANNER: Manner = Manner { coalesce: true, spin_us: 50, storm_frames_per_second: 50_000 };
+pub const MANNER: Manner =
+    Manner { coalesce: true, spin_us: 50, storm_frames_per_second: 50_000, hold_back_ms: 50 };
 
 /// A namespace of its own.
 pub struct Room {

@@ -67,6 +67,25 @@ impl Stranger {
         }
     }
 
+    /// Waits for a datagram of this length.
+    pub fn await_datagram(&mut self, length: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            assert!(Instant::now() < deadline, "it never comes");
+            match self.port.poll() {
+                Some(Event::Datagram(message)) => {
+                    let is_it = message.payload.len() == length;
+                    self.port.recycle(message.payload);
+                    if is_it {
+                        return;
+                    }
+                }
+                Some(_) => {}
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
     /// Tells of one interface, in full.
     pub fn introduce(&mut self, peer: Peer, mac: [u8; 6]) {
         self.port.send(peer, Priority::High, &introduction(mac, 1)).expect("there is room");
