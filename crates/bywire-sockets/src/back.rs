@@ -10,7 +10,7 @@ use bywire_pairing::reason::Reason;
 use bywire_ring::lane::Corrupt;
 use bywire_ring::stream::{ASKS_BACK, Course, HALF, News, Sleep};
 
-use crate::carry::{SHUT_SENDING, Woken};
+use crate::carry::{SHUT_SENDING, Source, Woken};
 use crate::table::{self, Connection, Meaning, STREAM, Socket};
 use crate::{errno, kernel, offer, real, sandbox};
 
@@ -178,6 +178,14 @@ impl Connection {
         }
         // What it sends from now on it gives to the kernel: it looks for our flag before and after.
         (unread == 0 && (!self.owes() || self.peer_is_gone())).then_some(true)
+    }
+
+    /// Is it the kernel's again, both ways and for good? What has not come back yet will come there.
+    pub fn is_kernels(&self) -> bool {
+        self.record.never.load(Ordering::Relaxed) != 0
+            && !self.owes()
+            && matches!(STREAM.course(&self.own), Ok(Course::Kernel | Course::Back(_)))
+            && matches!(self.source(), Ok(Source::Kernel | Source::Held))
     }
 
     /// What the other end asks of us: to have our bytes in the kernel again.

@@ -19,12 +19,18 @@ pub struct Account {
 
 /// May a file of this process become so long? One that becomes too long ends it by a signal, memory files too.
 pub fn may_file_have(length_bytes: u64) -> bool {
+    limit(libc::RLIMIT_FSIZE) >= length_bytes
+}
+
+/// May this process make a descriptor of that number? One that it has already may lie beyond its limit.
+pub fn may_make(fd: i32) -> bool {
+    u64::try_from(fd).is_ok_and(|fd| fd < limit(libc::RLIMIT_NOFILE))
+}
+
+fn limit(kind: libc::__rlimit_resource_t) -> u64 {
     let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
     // SAFETY: valid for writes; noughts are a value.
-    unsafe {
-        libc::getrlimit(libc::RLIMIT_FSIZE, limit.as_mut_ptr()) == 0
-            && limit.assume_init().rlim_cur >= length_bytes
-    }
+    unsafe { if libc::getrlimit(kind, limit.as_mut_ptr()) == 0 { limit.assume_init().rlim_cur } else { 0 } }
 }
 
 /// How long a file is.

@@ -12,7 +12,7 @@ use crate::arena::Hold;
 use crate::carry::{self, SHUT, SHUT_SENDING};
 use crate::table::{self, Connection, Leaving, Meaning, STREAM, Socket};
 use crate::{
-    account, arena, back, bell, errno, go, kernel, lock, log, offer, process, real, rings, sandbox,
+    account, arena, back, bell, epoll, errno, go, kernel, lock, log, offer, process, real, rings, sandbox,
     sanitizer, signals, spin,
 };
 
@@ -293,6 +293,10 @@ pub fn departing(fd: i32) -> Option<Leaving> {
             connection.take_leave();
         // SeqCst: pairs with the additions in `table::duplicate` and `hold::close`.
         } else if leaving.hold.descriptors.load(Ordering::SeqCst) == 0 {
+            // Others have it still, of which the kernel goes on telling this process's sets.
+            if connection.is_kernels() {
+                errno::keep(|| epoll::leave(&leaving));
+            }
             // A process that was killed still counts, so this may be the last one after all: then unread bytes are a reset.
             if connection.in_ring() == Ok(0) { connection.unguard() } else { connection.guard() }
         }
@@ -358,8 +362,9 @@ pub fn duplicate_over(old: i32, new: i32, real: impl FnOnce() -> i32) -> i32 {
         Meaning::Nothing => {}
         Meaning::Hidden => make_way(new),
         Meaning::Socket(_) | Meaning::Set(_) => {
+            // Nothing of `new` is given up for a call that fails.
             // SAFETY: no pointers.
-            if unsafe { real::fcntl(old, libc::F_GETFD, 0) } < 0 {
+            if unsafe { real::fcntl(old, libc::F_GETFD, 0) } < 0 || !kernel::may_make(new) {
                 return real();
             }
             let leaving = departing(new);

@@ -39,6 +39,9 @@ impl Play<'_> {
     }
 
     pub(super) fn new_set(&mut self, step: &Step) -> Played<bool> {
+        if self.numbers_differ(step.actor) {
+            return Ok(false);
+        }
         let reply = self.both(step.actor, self.order(step, Operation::NewSet))?;
         if reply.result >= 0 {
             self.model.sets.push(Vec::new());
@@ -72,12 +75,15 @@ impl Play<'_> {
             return Ok(false);
         };
         let ends = self.model.sets[set].clone();
-        // Whether there is room in what was full, and who is cut, is nothing that both worlds agree on.
+        // Whether there is room in what was full, and who is cut, is nothing that both worlds agree on. What has not fitted comes
+        // later, by an edge of its own.
+        let counts_edges = self.model.edges.contains(&set);
         let is_vague = ends.iter().any(|(connection, side)| {
             let found = &self.model.connections[*connection];
             found.is_cut
                 || found.is_busy
                 || found.ends[*side].is_full
+                || (counts_edges && found.ends[1 - *side].is_full)
                 || self.model.is_end_hidden(*connection, *side)
         });
         // What nobody here can look at has not settled for certain.
@@ -128,8 +134,17 @@ impl Play<'_> {
 
     // Descriptors.
 
+    /// A thread that moves bytes may be about to have its connection carried: the library then has a descriptor for a moment,
+    /// as docs/sockets.md says, and a new one of the program's gets the next number.
+    fn numbers_differ(&self, actor: usize) -> bool {
+        self.model.transfers(self.model.actors[actor].process)
+    }
+
     pub(super) fn duplicate(&mut self, step: &Step) -> Played<bool> {
         let Some(held) = self.model.holds(step.actor, step.fd) else { return Ok(false) };
+        if self.numbers_differ(step.actor) {
+            return Ok(false);
+        }
         let is_onto = matches!(step.way, 1 | 2);
         if is_onto && self.model.is_used(step.actor, step.to) {
             return Ok(false);
@@ -174,6 +189,9 @@ impl Play<'_> {
 
     pub(super) fn take(&mut self, step: &Step) -> Played<bool> {
         let Some(what) = self.model.mail else { return Ok(false) };
+        if self.numbers_differ(step.actor) {
+            return Ok(false);
+        }
         let reply = self.both(step.actor, self.order(step, Operation::Take))?;
         self.model.mail = None;
         if reply.result >= 0 {

@@ -588,8 +588,9 @@ impl<'a> Play<'a> {
         if step.to > 0 && alarm.is_none_or(|flags| flags & libc::SA_RESETHAND != 0) {
             return Ok(false);
         }
+        // Of a signal and a time-out that end the same call either may be the first.
         let process = self.model.actors[step.actor].process;
-        if step.to > 0 && self.model.threads(process).count() > 1 {
+        if step.to > 0 && (ends[side].has_patience || self.model.threads(process).count() > 1) {
             return Ok(false);
         }
         let mut order = self.order(step, Operation::Receive);
@@ -600,8 +601,7 @@ impl<'a> Play<'a> {
         }
         let wanted = if step.flags & libc::MSG_WAITALL != 0 { step.size } else { 1 };
         let takes = step.flags & libc::MSG_PEEK == 0;
-        let is_interrupted =
-            step.to > 0 && (alarm.unwrap_or(0) & libc::SA_RESTART == 0 || ends[side].has_patience);
+        let is_interrupted = step.to > 0 && alarm.unwrap_or(0) & libc::SA_RESTART == 0;
         let sleeps = step.flags & libc::MSG_DONTWAIT == 0
             && !ends[side].is_nonblocking
             && !ends[side].has_patience

@@ -77,6 +77,13 @@ impl Kind {
     }
 }
 
+/// Kinds that `BYWIRE_OFTEN` names are drawn more often, to look for what concerns them.
+fn is_often(kind: Kind) -> bool {
+    static OFTEN: std::sync::LazyLock<Option<String>> =
+        std::sync::LazyLock::new(|| std::env::var("BYWIRE_OFTEN").ok());
+    OFTEN.as_ref().is_some_and(|often| often.split(';').any(|name| name == format!("{kind:?}")))
+}
+
 /// Numbers, whose meaning is the kind's; most go into the order as they are.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
@@ -124,8 +131,10 @@ impl Draw {
     }
 
     fn kind(&mut self) -> Kind {
-        let mut left = self.below(WEIGHTS.iter().map(|(_, weight)| weight).sum());
-        for (kind, weight) in WEIGHTS {
+        let weight = |kind: Kind, weight| if is_often(kind) { weight * 20 } else { weight };
+        let mut left = self.below(WEIGHTS.iter().map(|(kind, found)| weight(*kind, *found)).sum());
+        for (kind, found) in WEIGHTS {
+            let weight = weight(kind, found);
             if left < weight {
                 return kind;
             }
