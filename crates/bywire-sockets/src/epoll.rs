@@ -13,6 +13,7 @@ use libc::epoll_event;
 
 use crate::arena::{self, ITEMS, Item, Set};
 use crate::bell::{self, BELL_DATA};
+use crate::carry::{FINISHED, HUNG_UP, SHUT};
 use crate::items::{arm, claim, free, item, name, of_socket, unlink_from_socket};
 use crate::reach::are_readable;
 use crate::ready::{ALWAYS, IN, OUT, RDHUP};
@@ -339,7 +340,14 @@ fn ask_again(set_fd: i32, connection: &Connection, at: u32, item: &Item) {
     let fd = item.fd.load(Ordering::Relaxed);
     // SAFETY: a live event.
     if unsafe { real::epoll_ctl(set_fd, libc::EPOLL_CTL_MOD, fd, &raw mut event) } == 0 {
-        item.asked.store(asked, Ordering::Relaxed);
+        let before = match item.asked.swap(asked, Ordering::Relaxed) {
+            0 => wanted,
+            before => before,
+        };
+        // An edge that the kernel had for it, and is not asked for any more, would be lost.
+        if before & !asked & (IN | OUT) != 0 && wanted & EDGE != 0 && !is_spent {
+            item.fresh.store(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -672,14 +680,17 @@ impl Place {
         let mut bits = ready.bits & (wanted | ALWAYS);
         // One report says everything, wherever it is known. What was heard may have been taken since, as an error or as
         // bytes: the kernel, too, looks again before it reports.
-        let elsewhere = ready.ask & wanted & (IN | OUT | libc::EPOLLPRI as u32) & !ready.withheld;
-        if elsewhere != 0 && (bits | heard & elsewhere) != 0 {
-            bits |= u32::from(kernel::ready(connection.fd, elsewhere as i16) as u16) & (wanted | ALWAYS);
+        let elsewhere = ready.elsewhere(wanted);
+        if elsewhere != 0 && ((bits | heard & elsewhere) != 0 || has_more(item, wanted, tail)) {
+            let found = kernel::ready(connection.fd, elsewhere as i16 | libc::POLLRDHUP);
+            // What is told now is no news at the next look.
+            connection.heard(found);
+            bits |= u32::from(found as u16) & (wanted | ALWAYS);
         }
         let ended = connection.record.ended.load(Ordering::Relaxed);
         let is_due = match wanted & EDGE {
             0 => bits != 0,
-            _ => Look { bits, heard, tail, full, ended }.take_news(item),
+            _ => Look { wanted, bits, heard, tail, full, ended }.take_news(item),
         };
         if !is_due {
             // Most connections of a large set stand still most of the time. One that waits for room does not.
@@ -700,6 +711,7 @@ impl Place {
 
 /// What the rings say of an item now, beside what was reported.
 struct Look {
+    wanted: u32,
     bits: u32,
     heard: u32,
     tail: u64,
@@ -710,12 +722,27 @@ struct Look {
 impl Look {
     /// Has anything happened since the last report that the kernel would report again?
     fn is_news(&self, item: &Item) -> bool {
-        let is_more = item.seen_tail.load(Ordering::Relaxed) != self.tail
-            || item.seen_ended.load(Ordering::Relaxed) != self.ended;
+        // The kernel, too, reports everything that is wanted when bytes come for whoever wants to hear of them, and when
+        // something ends for everybody.
+        let is_more = has_more(item, self.wanted, self.tail);
+        let is_end = item.seen_ended.load(Ordering::Relaxed) != self.ended;
         let is_room = self.bits & OUT != 0 && item.seen_full.load(Ordering::Relaxed) != self.full;
-        let of_bytes = is_more && self.bits & (IN | RDHUP) != 0;
         let is_fresh = item.fresh.load(Ordering::Relaxed) != 0;
-        self.bits != 0 && (is_fresh || of_bytes || is_room || self.heard & self.bits != 0)
+        self.bits != 0 && (is_fresh || is_more || is_end || is_room || self.is_heard_anew(item))
+    }
+
+    /// Has the kernel told something new? It tells everything once more whenever it is asked for something else, and nothing new
+    /// comes behind an end that was reported.
+    fn is_heard_anew(&self, item: &Item) -> bool {
+        let ended = item.seen_ended.load(Ordering::Relaxed);
+        let mut stale = ALWAYS | RDHUP;
+        if ended & (FINISHED | SHUT) == FINISHED {
+            stale |= IN;
+        }
+        if ended & HUNG_UP != 0 {
+            stale |= OUT;
+        }
+        self.heard & self.bits & !stale != 0
     }
 
     /// The same, once: what is seen now is no news the next time.
@@ -729,6 +756,11 @@ impl Look {
         }
         is_news
     }
+}
+
+/// Bytes have come into the ring since the last report, perhaps behind others that lie in the kernel.
+fn has_more(item: &Item, wanted: u32, tail: u64) -> bool {
+    wanted & EDGE != 0 && wanted & IN != 0 && item.seen_tail.load(Ordering::Relaxed) != tail
 }
 
 /// What a set that is itself watched has for its watcher.
@@ -757,7 +789,12 @@ fn is_item_ready(item: &Item) -> bool {
     let wanted = item.events.load(Ordering::Relaxed);
     let heard = item.heard.load(Ordering::Relaxed) & (wanted | ALWAYS);
     let (tail, full) = (STREAM.tail(&connection.remote), connection.record.full.load(Ordering::Relaxed));
-    let bits = connection.ready(wanted & !(EDGE | ONCE)).bits & (wanted | ALWAYS) | heard;
+    let ready = connection.ready(wanted & !(EDGE | ONCE));
+    let mut bits = ready.bits & (wanted | ALWAYS) | heard;
+    if bits == 0 && has_more(item, wanted, tail) {
+        bits = u32::from(kernel::ready(connection.fd, ready.elsewhere(wanted) as i16) as u16)
+            & (wanted | ALWAYS);
+    }
     let ended = connection.record.ended.load(Ordering::Relaxed);
-    bits != 0 && (wanted & EDGE == 0 || Look { bits, heard, tail, full, ended }.is_news(item))
+    bits != 0 && (wanted & EDGE == 0 || Look { wanted, bits, heard, tail, full, ended }.is_news(item))
 }

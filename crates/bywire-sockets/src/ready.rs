@@ -28,6 +28,13 @@ pub struct Ready {
     pub withheld: u32,
 }
 
+impl Ready {
+    /// What the kernel knows of what is `wanted`, and the rings do not.
+    pub fn elsewhere(&self, wanted: u32) -> u32 {
+        self.ask & wanted & (IN | OUT | libc::EPOLLPRI as u32) & !self.withheld
+    }
+}
+
 impl Connection {
     /// Looks at it for somebody who wants to know about `wanted`.
     pub fn ready(&self, wanted: u32) -> Ready {
