@@ -335,23 +335,44 @@ pub fn until_carried(fd: RawFd, mut exchange: impl FnMut()) {
     }
 }
 
-/// Bytes that the kernel was given to send, by its own account.
+/// Bytes that the kernel has sent, by its own account.
 pub fn kernel_sent(fd: RawFd) -> u64 {
     kernel_moved(fd)[0]
 }
 
+/// Bytes that the kernel was given to send, whether it has sent them or not.
+pub fn kernel_given(fd: RawFd) -> u64 {
+    // The places of `tcpi_notsent_bytes`, of four bytes, and of `tcpi_bytes_retrans` in `struct tcp_info` of linux/tcp.h.
+    const NOT_SENT: usize = 144;
+    const SENT_AGAIN: usize = 208;
+    let found = kernel_information(fd);
+    let not_sent = u32::from_ne_bytes(found[NOT_SENT..NOT_SENT + 4].try_into().expect("four bytes"));
+    word(&found, SENT) - word(&found, SENT_AGAIN) + u64::from(not_sent)
+}
+
 /// The same, and the bytes that it has received.
 fn kernel_moved(fd: RawFd) -> [u64; 2] {
-    // The places of `tcpi_bytes_sent` and `tcpi_bytes_received` in `struct tcp_info` of linux/tcp.h.
-    const SENT: usize = 200;
+    // The place of `tcpi_bytes_received`.
     const RECEIVED: usize = 128;
+    let found = kernel_information(fd);
+    [SENT, RECEIVED].map(|at| word(&found, at))
+}
+
+/// The place of `tcpi_bytes_sent` in `struct tcp_info` of linux/tcp.h.
+const SENT: usize = 200;
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+fn kernel_information(fd: RawFd) -> [u8; 256] {
     let (mut found, mut length) = ([0u8; 256], 256);
     // SAFETY: a live buffer of that length.
     unsafe {
         libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, found.as_mut_ptr().cast(), &raw mut length)
     };
-    assert!(length as usize >= SENT + 8, "the kernel does not say what it has sent");
-    [SENT, RECEIVED].map(|at| u64::from_ne_bytes(found[at..at + 8].try_into().expect("eight bytes")))
+    assert!(length as usize >= SENT + 16, "the kernel does not say what it has sent");
+    found
 }
 
 /// Waits until so many bytes have come to `fd`, or something else has: even within one machine, that takes time.

@@ -1,0 +1,202 @@
+//! What the differential test has to reach, each with a count: a full ring, giving back to a kernel without room, sets by
+//! edge, and programs that are started with a carried socket.
+//!
+//! A ring and the kernel take different amounts. So what fills them is not written down; every byte of it is looked at.
+
+use std::ffi::{CStr, CString};
+use std::io::Read as _;
+use std::os::fd::{FromRawFd as _, RawFd};
+use std::sync::LazyLock;
+
+use crate::world;
+
+/// How often each situation was reached, over connections that were carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// A send found the ring full.
+    pub full: u64,
+    /// A ring was given back of which the kernel had no room for all.
+    pub owed: u64,
+    /// A set by edge has reported.
+    pub edge: u64,
+    /// A program was executed that read from a ring, or wrote behind one.
+    pub exec: u64,
+    /// The same by `posix_spawn`.
+    pub spawn: u64,
+}
+
+/// What stands before the counts in a transcript.
+pub const REACHED: &str = "reached = ";
+
+impl Reached {
+    /// In the order of the fields.
+    pub fn counts(&self) -> [u64; 5] {
+        [self.full, self.owed, self.edge, self.exec, self.spawn]
+    }
+
+    /// As a line of a transcript.
+    pub fn line(&self) -> String {
+        format!("{REACHED}{}", self.counts().map(|count| count.to_string()).join(" "))
+    }
+
+    /// Takes such lines out of a transcript, and adds what they say.
+    pub fn take_out_of(&mut self, transcript: &str) -> String {
+        let mut rest = String::new();
+        for line in transcript.lines() {
+            match line.strip_prefix(REACHED) {
+                None => rest += &format!("{line}\n"),
+                Some(counts) => {
+                    let counts: Vec<u64> =
+                        counts.split(' ').map(|count| count.parse().expect("a number")).collect();
+                    let mine =
+                        [&mut self.full, &mut self.owed, &mut self.edge, &mut self.exec, &mut self.spawn];
+                    assert_eq!(counts.len(), mine.len(), "{line}");
+                    mine.into_iter().zip(counts).for_each(|(sum, count)| *sum += count);
+                }
+            }
+        }
+        rest
+    }
+}
+
+/// The longest piece of the stream that is sent or looked at at once.
+pub const PIECE_BYTES: usize = 200_000;
+
+/// `length` bytes of the stream, of which the first is `first`.
+pub fn pattern(first: u8, length: usize) -> &'static [u8] {
+    static ALL: LazyLock<Vec<u8>> = LazyLock::new(|| (0..PIECE_BYTES + 256).map(|at| at as u8).collect());
+    &ALL[first.into()..][..length]
+}
+
+/// A pipe that no program inherits.
+fn pipe() -> [RawFd; 2] {
+    let mut ends = [-1; 2];
+    // SAFETY: room for two.
+    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0, "a pipe");
+    ends
+}
+
+/// All that comes out of a pipe, which is closed then.
+fn rest_of(pipe: RawFd) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // SAFETY: nobody else has it.
+    let mut file = unsafe { std::fs::File::from_raw_fd(pipe) };
+    file.read_to_end(&mut bytes).expect("a pipe");
+    bytes
+}
+
+/// Calls wait from here on, for 20 s at most, or do not.
+pub fn set_waiting(fd: RawFd, waits: bool) {
+    let patience = libc::timeval { tv_sec: if waits { 20 } else { 0 }, tv_usec: 0 };
+    // SAFETY: a live structure of that length.
+    unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        let flags = if waits { flags & !libc::O_NONBLOCK } else { flags | libc::O_NONBLOCK };
+        libc::fcntl(fd, libc::F_SETFL, flags);
+        let length = size_of::<libc::timeval>() as u32;
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const patience).cast(), length);
+    }
+}
+
+/// How a program is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// By `execve` in a forked child.
+    Exec,
+    /// By `posix_spawn`.
+    Spawn,
+}
+
+/// A program with its words, that has the library or has it not.
+pub struct Program {
+    words: Vec<CString>,
+    environment: Vec<CString>,
+}
+
+impl Program {
+    pub fn new(words: &[String], has_library: bool) -> Self {
+        let text = |text: String| CString::new(text).expect("no nought");
+        let variables = std::env::vars().filter(|(name, _)| has_library || name != "LD_PRELOAD");
+        Self {
+            words: words.iter().cloned().map(text).collect(),
+            environment: variables.map(|(name, value)| text(format!("{name}={value}"))).collect(),
+        }
+    }
+
+    /// Runs it with `fd` as its input and a pipe as its output, or the other way round: its status, and what it has said.
+    pub fn run(&self, start: Start, fd: RawFd, is_input: bool) -> (i64, Vec<u8>) {
+        let [out, into] = pipe();
+        let files = if is_input { [fd, into] } else { [out, fd] };
+        let child = match start {
+            Start::Exec => self.execute(files),
+            Start::Spawn => self.spawn(files),
+        };
+        world::close(into);
+        let mut status = 0;
+        let said = if is_input { rest_of(out) } else { Vec::new() };
+        // SAFETY: a child of this process, which nobody else waits for.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child, "a child");
+        if !is_input {
+            world::close(out);
+        }
+        (status.into(), said)
+    }
+
+    fn execute(&self, [input, output]: [RawFd; 2]) -> libc::pid_t {
+        let (words, environment) = (pointers(&self.words), pointers(&self.environment));
+        // SAFETY: the child does nothing but system calls; lists that end with null.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::dup2(input, 0);
+                libc::dup2(output, 1);
+                libc::execvpe(words[0], words.as_ptr(), environment.as_ptr());
+                libc::_exit(127);
+            }
+            child
+        }
+    }
+
+    fn spawn(&self, [input, output]: [RawFd; 2]) -> libc::pid_t {
+        let (words, environment) = (pointers(&self.words), pointers(&self.environment));
+        let mut child = 0;
+        // SAFETY: structures that live until the call is over; lists that end with null.
+        unsafe {
+            let mut actions = std::mem::zeroed();
+            libc::posix_spawn_file_actions_init(&raw mut actions);
+            libc::posix_spawn_file_actions_adddup2(&raw mut actions, input, 0);
+            libc::posix_spawn_file_actions_adddup2(&raw mut actions, output, 1);
+            let (words, environment) = (words.as_ptr().cast(), environment.as_ptr().cast());
+            let error = libc::posix_spawnp(
+                &raw mut child,
+                self.words[0].as_ptr(),
+                &raw const actions,
+                std::ptr::null(),
+                words,
+                environment,
+            );
+            assert_eq!(error, 0, "it starts");
+            libc::posix_spawn_file_actions_destroy(&raw mut actions);
+        }
+        child
+    }
+}
+
+fn pointers(words: &[CString]) -> Vec<*const libc::c_char> {
+    words.iter().map(|word| CStr::as_ptr(word)).chain([std::ptr::null()]).collect()
+}
+
+/// Has the kernel as much memory for TCP as it likes to? All sockets of the machine share it, and those that others have left
+/// behind with bytes in them have some for minutes.
+pub fn has_room_for_tcp() -> bool {
+    let number = |word: Option<&str>| word.and_then(|word| word.parse::<u64>().ok()).expect("a number");
+    let read = |path: &str| std::fs::read_to_string(path).expect("the kernel tells");
+    let (counts, memory) = (read("/proc/net/sockstat"), read("/proc/meminfo"));
+    let mut words = counts.lines().find(|line| line.starts_with("TCP:")).expect("TCP").split(' ');
+    words.find(|word| *word == "mem");
+    let pages = number(words.next());
+    // Other network namespaces than the first are not told of the limit: the kernel's own, if nobody has changed it.
+    let otherwise = || number(memory.split_whitespace().nth(1)) / 4 / 16 * 3 / 4;
+    let limits = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_mem");
+    pages < limits.map_or_else(|_| otherwise(), |limits| number(limits.split_whitespace().next()))
+}
