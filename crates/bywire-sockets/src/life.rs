@@ -283,9 +283,6 @@ pub fn departing(fd: i32) -> Option<Leaving> {
     notice_fork();
     keep_for_waiters(fd);
     let leaving = table::forget(fd)?;
-    if leaving.is_last {
-        log::ending(&leaving);
-    }
     if leaving.is_carried()
         && let Some(Ok(connection)) = table::by_index(fd, leaving.index).map(Socket::mapped)
     {
@@ -300,6 +297,10 @@ pub fn departing(fd: i32) -> Option<Leaving> {
             // A process that was killed still counts, so this may be the last one after all: then unread bytes are a reset.
             if connection.in_ring() == Ok(0) { connection.unguard() } else { connection.guard() }
         }
+    }
+    // What was given back by then went through the kernel.
+    if leaving.is_last {
+        log::ending(&leaving);
     }
     Some(leaving)
 }

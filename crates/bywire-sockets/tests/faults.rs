@@ -408,3 +408,37 @@ fn what_is_set_wrongly_is_not_said_into_a_programs_output() {
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(world.status().carried_ever, 1);
 }
+
+const LOGGED: &str = "what_an_end_gives_back_is_logged_as_the_kernels";
+
+#[test]
+fn what_an_end_gives_back_is_logged_as_the_kernels() {
+    if let Some(role) = world::role() {
+        let (client, server) = world::pair();
+        world::carry((client, server));
+        assert_eq!(world::send(client, &[7; 50_000], 0), 50_000);
+        let given = world::kernel_given(client);
+        match role.as_str() {
+            "closes" => world::close(client),
+            _ => assert_eq!(world::pass(server), 1),
+        }
+        let given = world::kernel_received(server) - given;
+        // The kernel may count the end of the stream as a byte.
+        assert!((50_000..=50_001).contains(&given), "{given} bytes were given back");
+        return world::say(&world::kernel_received(server).to_string());
+    }
+    for role in ["closes", "passes"] {
+        let world = World::new();
+        let mut running = Running::start(program(&world, LOGGED, role).env("BYWIRE_LOG", world.path("log")));
+        let received: u64 = running.hear().parse().expect("a number");
+        assert!(running.end().success());
+        let log = std::fs::read_to_string(world.path("log")).expect("a log");
+        let through_kernel = |line: &str| {
+            let words: Vec<u64> = line.split(' ').skip(4).map(|word| word.parse().expect("a number")).collect();
+            (words[0] >= 50_000).then(|| words[0] - words[2])
+        };
+        let through_kernel: Vec<u64> = log.lines().filter_map(through_kernel).collect();
+        assert_eq!(through_kernel.len(), 1, "one end has sent that much: {log}");
+        assert!((through_kernel[0]..=through_kernel[0] + 1).contains(&received), "{received}: {log}");
+    }
+}

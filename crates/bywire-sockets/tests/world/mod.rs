@@ -350,7 +350,12 @@ pub fn kernel_given(fd: RawFd) -> u64 {
     word(&found, SENT) - word(&found, SENT_AGAIN) + u64::from(not_sent)
 }
 
-/// The same, and the bytes that it has received.
+/// Bytes that the kernel has received, by its own account.
+pub fn kernel_received(fd: RawFd) -> u64 {
+    kernel_moved(fd)[1]
+}
+
+/// Bytes that the kernel has sent, and received.
 fn kernel_moved(fd: RawFd) -> [u64; 2] {
     // The place of `tcpi_bytes_received`.
     const RECEIVED: usize = 128;
