@@ -140,13 +140,10 @@ pub fn receive_parts(
     flags: c_int,
     real: &dyn Fn() -> ssize_t,
 ) -> ssize_t {
-    let given = || Parts::list(parts, count.max(0) as usize);
-    if matches!(table::meaning(fd), Meaning::Socket(_))
-        && (!are_readable(parts, count.max(0) as usize) || given().total() == 0)
-    {
-        return real();
+    match list(fd, parts, count) {
+        Some(given) if given.total() > 0 => receive(fd, || given, flags, real),
+        _ => real(),
     }
-    receive(fd, given, flags, real)
 }
 
 /// Out of a list of buffers.
@@ -157,10 +154,17 @@ pub fn send_list(
     flags: c_int,
     real: &dyn Fn() -> ssize_t,
 ) -> ssize_t {
-    if matches!(table::meaning(fd), Meaning::Socket(_)) && !are_readable(parts, count.max(0) as usize) {
-        return real();
+    match list(fd, parts, count) {
+        Some(given) => send_parts(fd, || given, flags, false, real),
+        None => real(),
     }
-    send_parts(fd, || Parts::list(parts, count.max(0) as usize), flags, false, real)
+}
+
+/// A list of buffers for a socket. `None`: it is none, or the kernel says what is wrong with the list.
+fn list(fd: c_int, parts: *const iovec, count: c_int) -> Option<Parts> {
+    let count = count.max(0) as usize;
+    let is_known = matches!(table::meaning(fd), Meaning::Socket(_)) && are_readable(parts, count);
+    is_known.then(|| Parts::list(parts, count))
 }
 
 fn receive_from(
