@@ -99,22 +99,25 @@ fn nginx_serves_reloads_and_stops() {
     if !have(&[("wrk", "wrk"), ("curl", "curl")]) {
         return;
     }
-    // Whoever is not root cannot become another user.
-    let group = said(Fabric::new().plain(&["id", "-gn", "nobody"]));
-    let nobody = format!("user nobody {};", group.trim());
-    let users = match rustix::process::geteuid().is_root() {
-        true => &["user root;", &nobody][..],
-        false => &[""],
-    };
-    for user in users {
+    for user in users() {
         let fabric = &Fabric::new();
         fs::set_permissions(fabric.directory.path(), fs::Permissions::from_mode(0o755)).expect("set");
         fs::create_dir(fabric.place("www")).expect("a directory");
         write(fabric.place("www/long"), long());
         write(fabric.place("www/short"), short());
         let nginx = Nginx { fabric, service: &service, port: port(), proxy: port() };
-        serves_reloads_and_stops(&nginx, user);
+        serves_reloads_and_stops(&nginx, &user);
     }
+}
+
+/// Whose the workers are, as nginx's configuration says it.
+fn users() -> Vec<String> {
+    if !rustix::process::geteuid().is_root() {
+        println!("not run: nginx's workers as another user than its master, as only root becomes one");
+        return vec![String::new()];
+    }
+    let group = said(Fabric::new().plain(&["id", "-gn", "nobody"]));
+    vec!["user root;".to_owned(), format!("user nobody {};", group.trim())]
 }
 
 fn serves_reloads_and_stops(nginx: &Nginx, user: &str) {
