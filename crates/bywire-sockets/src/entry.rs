@@ -11,6 +11,7 @@ mod files;
 mod program;
 mod rings;
 mod standing;
+mod streams;
 mod waiting;
 
 /// Defines exported functions, which a cancelled thread may be unwound through.

@@ -53,7 +53,7 @@ macro_rules! real {
         /// Looks all of them up: a later look would wait for whoever loads a library.
         pub fn find_all() {
             $(let _ = symbol::$name.address();)*
-            let _ = vfork_address();
+            let _ = (vfork_address(), dprintf_address(), checked_dprintf_address());
         }
 
         $(
@@ -80,6 +80,23 @@ macro_rules! real {
 pub fn vfork_address() -> Option<usize> {
     static VFORK: Symbol = Symbol::new("vfork\0");
     VFORK.address()
+}
+
+/// Where the C library's `dprintf` is, whose arguments only a jump hands on.
+pub fn dprintf_address() -> usize {
+    static DPRINTF: Symbol = Symbol::new("dprintf\0");
+    DPRINTF.address().unwrap_or(absent as *const () as usize)
+}
+
+/// The same of `__dprintf_chk`.
+pub fn checked_dprintf_address() -> usize {
+    static DPRINTF: Symbol = Symbol::new("__dprintf_chk\0");
+    DPRINTF.address().unwrap_or(absent as *const () as usize)
+}
+
+extern "C" fn absent() -> c_int {
+    crate::errno::set(libc::ENOSYS);
+    -1
 }
 
 real! {
@@ -144,6 +161,8 @@ real! {
     _Fork() -> pid_t, else -1;
     system(command: *const c_char) -> c_int, else -1;
     popen(command: *const c_char, kind: *const c_char) -> *mut c_void, else core::ptr::null_mut();
+    vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int, else -1;
+    __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int, else -1;
     fdopen(fd: c_int, mode: *const c_char) -> *mut c_void, else core::ptr::null_mut();
     sigaction(number: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int, else -1;
     signal(number: c_int, handler: usize) -> usize, else libc::SIG_ERR;

@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -537,6 +538,55 @@ static void others(void) {
     join();
 }
 
+/* A child that is cloned by the call's number has the connection as well. */
+static void cloned(void) {
+    char bytes[16] = "0123456789", heard[16] = "";
+    long number;
+    meet(act_echo);
+    fflush(stdout);
+    unsigned long long arguments[11] = {[4] = SIGCHLD};
+    pid_t child = syscall(SYS_clone3, arguments, sizeof arguments);
+    if (child == 0) {
+        await_by(start);
+        SAY(send(server, bytes, 10, 0));
+        SAY(recv(server, heard, 10, MSG_WAITALL));
+        fflush(stdout);
+        syscall(SYS_exit_group, 0);
+    }
+    /* It is not the last copy. */
+    SAY(close(server));
+    fflush(stdout);
+    signal_by(start);
+    await_child(child);
+    join();
+}
+
+static int say_by_list(int fd, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vdprintf(fd, format, arguments);
+    va_end(arguments);
+    return length;
+}
+
+/* Texts that the C library writes by itself, with more arguments than registers hold. */
+static void printed(void) {
+    char heard[64] = "";
+    long number;
+    meet(act_echo);
+    SAY(send(server, "<", 1, 0));
+    SAY(dprintf(server, "%d %d %d %d %d %d %.1f %.1f %s", 1, 2, 3, 4, 5, 6, 7.5, 8.5, "nine"));
+    SAY(send(server, ">", 1, 0));
+    SAY(recv(server, heard, 26, MSG_WAITALL));
+    printf("%s\n", heard);
+    SAY(say_by_list(server, "%s %.2f", "ten", 11.25));
+    memset(heard, 0, sizeof heard);
+    SAY(recv(server, heard, 9, MSG_WAITALL));
+    printf("%s\n", heard);
+    close(server);
+    join();
+}
+
 /* The C library's own threads read and write. */
 static void asynchronous(void) {
     char bytes[16] = "0123456789", heard[16] = "";
@@ -751,6 +801,10 @@ int main(int count, char **words) {
         closed_meanwhile(words[2]);
     } else if (strcmp(name, "others") == 0) {
         others();
+    } else if (strcmp(name, "cloned") == 0) {
+        cloned();
+    } else if (strcmp(name, "printed") == 0) {
+        printed();
     } else if (strcmp(name, "asynchronous") == 0) {
         asynchronous();
     } else if (strcmp(name, "small") == 0) {

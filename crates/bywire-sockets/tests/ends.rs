@@ -91,6 +91,16 @@ fn calls_by_other_names_and_by_numbers_do_what_they_do() {
 }
 
 #[test]
+fn a_child_by_clone3_shares_the_connection() {
+    same(&[&["cloned"]]);
+}
+
+#[test]
+fn texts_that_the_c_library_writes_come_in_their_order() {
+    same(&[&["printed"]]);
+}
+
+#[test]
 fn a_file_is_sent_by_a_thread_with_the_smallest_stack() {
     same(&[&["small"]]);
 }

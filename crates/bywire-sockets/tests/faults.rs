@@ -434,7 +434,8 @@ fn what_an_end_gives_back_is_logged_as_the_kernels() {
         assert!(running.end().success());
         let log = std::fs::read_to_string(world.path("log")).expect("a log");
         let through_kernel = |line: &str| {
-            let words: Vec<u64> = line.split(' ').skip(4).map(|word| word.parse().expect("a number")).collect();
+            let words: Vec<u64> =
+                line.split(' ').skip(4).map(|word| word.parse().expect("a number")).collect();
             (words[0] >= 50_000).then(|| words[0] - words[2])
         };
         let through_kernel: Vec<u64> = log.lines().filter_map(through_kernel).collect();

@@ -7,6 +7,7 @@ use libc::pid_t;
 
 use super::take_over;
 use super::{data, descriptor, files, waiting};
+use crate::reach::are_readable;
 use crate::{back, errno, life, offer, real, rings, sandbox, signals, table};
 
 const SYS_EPOLL_PWAIT2: c_long = 441;
@@ -265,6 +266,19 @@ fn fork_by(real: &dyn Fn() -> c_long) -> c_long {
     child
 }
 
+/// Do these arguments of `clone3` make a process with memory and a stack like its parent's?
+fn is_fork(arguments: *const u64, size: usize) -> bool {
+    // Of `struct clone_args` in linux/sched.h: the first version, and the places of the flags and the stack.
+    const WORDS: usize = 8;
+    const STACK: usize = 5;
+    // SAFETY: the program's own structure, which can be read.
+    let word = |at: usize| unsafe { arguments.add(at).read_unaligned() };
+    size >= WORDS * size_of::<u64>()
+        && are_readable(arguments, WORDS)
+        && word(0) & libc::CLONE_VM as u64 == 0
+        && word(STACK) == 0
+}
+
 fn call(number: c_long, given: [usize; 6]) -> c_long {
     let [a, b, c, d, e, f] = given;
     let fd = a as c_int;
@@ -297,6 +311,7 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
             libc::SYS_fork => fork_quietly().into(),
             libc::SYS_vfork => fork_and_wait().into(),
             libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 && b == 0 => fork_by(&real),
+            libc::SYS_clone3 if is_fork(a as _, b) => fork_by(&real),
             libc::SYS_exit_group => {
                 life::end();
                 real()
