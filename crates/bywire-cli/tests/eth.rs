@@ -404,14 +404,117 @@ fn a_stream_under_way_goes_on_after_a_kill_of_the_only_process() {
     });
 }
 
+/// The process that carries for a node.
+fn carrier(directory: &Path, node: &str) -> rustix::process::Pid {
+    let number = status_of(directory, node)["carriers"][0]["process"].as_i64().expect("a process");
+    rustix::process::Pid::from_raw(number as i32).expect("a process")
+}
+
+/// What one node says of itself; no other one is asked.
+fn status_of(directory: &Path, node: &str) -> Value {
+    let output = output(directory, &["eth", "status", "--json", "--node", node]);
+    assert!(output.status.success(), "{output:?}");
+    let shown: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    shown[0].clone()
+}
+
+/// What one node says of another one.
+fn peer(directory: &Path, node: &str, other: &str) -> Value {
+    let shown = status_of(directory, node);
+    let mut peers = shown["peers"].as_array().into_iter().flatten();
+    peers.find(|peer| peer["node"] == other).cloned().unwrap_or_default()
+}
+
+/// Segments that TCP has sent again in a namespace.
+fn sent_again(namespace: &Namespace) -> u64 {
+    let text = namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).expect("inside");
+    let text = text.expect("counts");
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, numbers) = (lines.next().expect("names"), lines.next().expect("numbers"));
+    let place = names.split(' ').position(|name| name == "RetransSegs").expect("a name");
+    numbers.split(' ').nth(place).expect("a number").parse().expect("a number")
+}
+
+/// Processes that are stopped, and go on when this is dropped.
+struct Stopped([rustix::process::Pid; 2]);
+
+impl Stopped {
+    fn stop(processes: [rustix::process::Pid; 2]) -> Self {
+        for process in processes {
+            rustix::process::kill_process(process, rustix::process::Signal::STOP).expect("stopped");
+        }
+        Self(processes)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        for process in self.0 {
+            let _gone = rustix::process::kill_process(process, rustix::process::Signal::CONT);
+        }
+    }
+}
+
+#[test]
+fn a_stopped_far_process_neither_stops_nor_loses_what_is_for_others() {
+    const ROUNDS: usize = 200;
+    let Some((one, stopped, directory)) = stage() else { return };
+    let live = Namespace::fresh().expect("a third one");
+    let directory = directory.path();
+    let ends = [(&one, "10.77.0.1/24"), (&stopped, "10.77.0.2/24"), (&live, "10.77.0.3/24")];
+    let nodes = ["near", "stopped", "live"];
+    let running: Vec<Up> = nodes
+        .iter()
+        .zip(ends)
+        .map(|(node, (end, address))| {
+            up(directory, &["--node", node, "--mtu", "9000", "--interface", &interface(end, address)], 1)
+        })
+        .collect();
+    eventually("near knows both", || {
+        ["stopped", "live"].iter().all(|other| peer(directory, "near", other)["interfaces_count"] == 1)
+    });
+    let address = |end: &str| end.parse().expect("an address");
+    let (waiting, held_up) = connect(&one, &stopped, address("10.77.0.2:7000"));
+    let (near, far) = connect(&one, &live, address("10.77.0.3:7000"));
+    say(&waiting, &held_up, b"before");
+    say(&near, &far, b"before");
+    let flood = one.run(|| std::net::UdpSocket::bind("10.77.0.1:0")).expect("inside").expect("bound");
+
+    let parent = rustix::process::Pid::from_child(&running[1].child);
+    let hold = Stopped::stop([carrier(directory, "stopped"), parent]);
+    // In parts that fit into its socket: what a sleeping program would not take blocks nobody.
+    (&waiting).write_all(&[7; 10_000]).expect("taken");
+    let lost = |other: &str| peer(directory, "near", other)["drops"]["target_full"].as_u64().unwrap_or(0);
+    eventually("there is no room towards it", || {
+        (0..100).for_each(|_| drop(flood.send_to(&[0; 8000], address("10.77.0.2:9"))));
+        lost("stopped") > 0
+    });
+    // By the queue that is held back, where one is: datagrams that nobody answers go by any.
+    let before = sent_again(&one);
+    eventually("its connection has tried again", || sent_again(&one) > before);
+    let text: Vec<u8> = (0..32_768).map(byte_at).collect();
+    for round in 0..ROUNDS {
+        // More for it all the time, and never more for the other than its ring holds.
+        drop(flood.send_to(&[0; 8000], address("10.77.0.2:9")));
+        say(&near, &far, &text[round..]);
+        say(&far, &near, &text[round..]);
+    }
+    assert_eq!(lost("live"), 0, "nothing is lost beside it");
+
+    drop(hold);
+    let mut heard = [0; 10_000];
+    (&held_up).read_exact(&mut heard).expect("what was sent meanwhile");
+    assert_eq!(heard, [7; 10_000]);
+    say(&held_up, &waiting, b"after");
+}
+
 #[test]
 fn a_killed_carrier_ends_everything_and_what_it_left_is_swept_at_the_next_start() {
     let Some((one, other, directory)) = stage() else { return };
     let directory = directory.path();
     let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
     let mut running = up(directory, &["--node", "first", "--interface", &first], 1);
-    let carrier = status(directory)[0]["carriers"][0]["process"].as_i64().expect("a process") as i32;
-    let carrier = rustix::process::Pid::from_raw(carrier).expect("a process");
+    let carrier = carrier(directory, "first");
     rustix::process::kill_process(carrier, rustix::process::Signal::KILL).expect("killed");
     assert!(!running.end().success(), "systemd starts it anew");
     assert!(!has_interface(&one));
