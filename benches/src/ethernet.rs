@@ -12,6 +12,7 @@ use bywire_lab::ethernet::Carriage;
 use bywire_lab::measure::{Measurement, PAIRS, Places, Request};
 use bywire_lab::namespaces::{Namespace, Namespaces};
 use bywire_lab::pin;
+use bywire_lab::segments::Segments;
 use bywire_lab::statistics::median;
 use serde_json::Value;
 
@@ -152,11 +153,12 @@ pub fn flows(name: &str, join: Join, count: u32, both_ways: bool) -> Contestant 
         let ends = [&namespaces.source, &namespaces.target];
         let spent =
             || namespaces.carriers().iter().map(|&process| cpu::process_seconds(process)).sum::<f64>();
-        let (spent_before, before) = (spent(), segments(ends)?);
+        let (spent_before, before) = (spent(), Segments::of(ends)?);
         let printed = converse(&namespaces, &["iperf3", "-s"], &client)?;
-        let (spent_after, after) = (spent(), segments(ends)?);
+        let (spent_after, after) = (spent(), Segments::of(ends)?);
         let rate = received(&printed)? + if both.is_empty() { 0.0 } else { received_back(&printed)? };
-        let [sent, again] = [0, 1].map(|which| after[which] - before[which]);
+        let counted = after - before;
+        let [sent, again] = [counted.sent, counted.again].map(|count| count as f64);
         let demand_us_per_kb = 1e9 * (spent_after - spent_before) / (rate * f64::from(FLOWS_SECONDS));
         Ok(Taken {
             values: vec![
@@ -169,30 +171,6 @@ pub fn flows(name: &str, join: Join, count: u32, both_ways: bool) -> Contestant 
         })
     };
     Contestant { name: name.to_owned(), command, take: Box::new(take) }
-}
-
-/// What the kernels of both ends say of TCP: segments sent, and those that were sent again.
-fn segments(ends: [&Namespace; 2]) -> Result<[f64; 2]> {
-    let mut sums = [0.0, 0.0];
-    for end in ends {
-        let printed = inside(end, None, &["cat", "/proc/net/snmp"])?.output()?.stdout;
-        let of_this = tcp_counts(&String::from_utf8_lossy(&printed), ["OutSegs", "RetransSegs"])?;
-        sums.iter_mut().zip(of_this).for_each(|(sum, count)| *sum += count);
-    }
-    Ok(sums)
-}
-
-/// Counts of TCP by their names, out of `/proc/net/snmp`.
-fn tcp_counts(text: &str, names: [&str; 2]) -> Result<[f64; 2]> {
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
-    let (known, numbers) = lines.next().zip(lines.next()).context("/proc/net/snmp tells nothing of TCP")?;
-    let number = |name: &str| -> Result<f64> {
-        let mut pairs = known.split_whitespace().zip(numbers.split_whitespace());
-        let (_, number) =
-            pairs.find(|(known, _)| *known == name).with_context(|| format!("it does not tell {name}"))?;
-        Ok(number.parse()?)
-    };
-    Ok([number(names[0])?, number(names[1])?])
 }
 
 /// What the carrying processes cost that have nothing to carry: series `name`, ns of CPU per second.
@@ -394,14 +372,6 @@ mod tests {
         ] {
             assert!(received(other).is_err(), "{other}");
         }
-    }
-
-    #[test]
-    fn counts_of_tcp_are_read_by_their_names() {
-        let text = "Ip: OutSegs\nIp: 7\nTcp: InSegs OutSegs RetransSegs\nTcp: 1 20 3\nUdp: OutSegs\nUdp: 9\n";
-        assert_eq!(tcp_counts(text, ["OutSegs", "RetransSegs"]).unwrap(), [20.0, 3.0]);
-        assert!(tcp_counts(text, ["OutSegs", "Lost"]).is_err());
-        assert!(tcp_counts("Tcp: OutSegs\n", ["OutSegs", "OutSegs"]).is_err());
     }
 
     #[test]

@@ -202,7 +202,10 @@ pub const LEVELS: [(&str, &str); 9] = [
     ("tcp", "the kernel's TCP"),
     ("sock", "the same program and calls as tcp, its connections carried in memory as by `bywire run`"),
     ("udp", "the kernel's UDP"),
-    ("eth", "the kernel's TCP or UDP over Ethernet of the fabric, or over plain veth (needs root)"),
+    (
+        "eth",
+        "the kernel's TCP, with what it sent again, or UDP over Ethernet of the fabric, or over plain veth (needs root)",
+    ),
     ("mpi", "MPI implementations as they come, between two ranks that poll"),
     ("web", "nginx and Apache, asked over connections that stay open"),
 ];
@@ -214,6 +217,7 @@ Examples:
   bywire measure udp rr --between namespaces --mtu 9000
   bywire measure tcp stream --between HOST --style netperf
   bywire measure eth stream --mtu 9000 --link two-processes
+  bywire measure eth streams --connections 4 --link two-processes
   bywire measure sock rr --size 1 --epoll
   bywire measure sock rr --load 8 --time 10
   bywire measure tcp fanin --connections 12 --nodes 4

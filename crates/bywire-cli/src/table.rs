@@ -118,7 +118,7 @@ fn distribution(cell: &Cell) -> Vec<(String, String)> {
 }
 
 /// Details by name, in the order in which they are read, with the label of each.
-const DETAILS: [(&str, &str); 24] = [
+const DETAILS: [(&str, &str); 26] = [
     ("sent_bytes_per_second", "rate sent"),
     ("received_bytes_per_second", "rate received"),
     ("forward_bytes_per_second", "rate to the target"),
@@ -137,6 +137,8 @@ const DETAILS: [(&str, &str); 24] = [
     ("messages_received", "messages received"),
     ("lost_share", "lost on the way"),
     ("send_errors", "send errors"),
+    ("segments_sent", "TCP segments sent"),
+    ("segments_sent_again", "TCP segments sent again"),
     ("fairness_jain", "fairness, Jain's index"),
     ("least_bytes_per_second", "slowest connection"),
     ("most_bytes_per_second", "fastest connection"),

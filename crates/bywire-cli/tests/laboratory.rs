@@ -56,6 +56,16 @@ fn a_cell_says_how_its_frames_were_carried_and_what_that_cost() {
             for end in ["source", "target", "carriers"] {
                 assert!(cell["cpu"][end]["attributed"].as_f64() > Some(0.0), "{end}: {}", cell["cpu"]);
             }
+            let details = &cell["details"];
+            if protocol == "tcp" {
+                assert!(details["segments_sent"].as_u64() > Some(0), "{details}");
+                assert!(
+                    details["segments_sent_again"].as_u64() < details["segments_sent"].as_u64(),
+                    "{details}"
+                );
+            } else {
+                assert_eq!(details["segments_sent"], Value::Null, "TCP is not what is measured");
+            }
             let per = if test == "stream" { "kb" } else { "transaction" };
             let demand = &cell["cpu"]["carriers"][format!("service_demand_us_per_{per}")];
             assert!(demand.as_f64() > Some(0.0), "{}", cell["cpu"]);
@@ -82,6 +92,19 @@ fn streams_round_trips_and_latencies_are_measured_at_a_usual_mtu_and_a_large_one
         }
     }
     assert_eq!(interfaces(), before);
+}
+
+#[test]
+fn several_connections_share_a_carrier_and_what_they_send_again_is_counted() {
+    let Some(directory) = stage() else { return };
+    for link in ["two-processes", "veth"] {
+        let all = ["streams", "--connections", "4", "--mtu", "9000", "--link", link, "--time", "1"];
+        let cell = cell(directory.path(), &all);
+        assert_eq!((&cell["test"], &cell["parameters"]["connections"]), (&json!("streams"), &json!(4)));
+        let [sent, again] =
+            ["segments_sent", "segments_sent_again"].map(|name| cell["details"][name].as_u64());
+        assert!(sent > Some(0) && again.is_some() && again < sent, "{}", cell["details"]);
+    }
 }
 
 #[test]

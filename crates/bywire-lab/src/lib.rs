@@ -45,6 +45,7 @@ pub mod preset;
 pub mod report;
 pub mod request;
 pub mod sampling;
+pub mod segments;
 pub mod size;
 pub mod star;
 pub mod statistics;

@@ -30,6 +30,7 @@ pub use crate::places::Places;
 use crate::plan::{Job, Level, MemoryPlan, Outcome, Plan, Test};
 use crate::request::Ethernet;
 pub use crate::request::{Request, parse_congestion, parse_cores};
+use crate::segments::{self, Segments};
 use crate::statistics::median;
 use crate::test::nhalf;
 use crate::web;
@@ -83,6 +84,8 @@ pub struct Measurement {
     gathering: Gathering,
     /// Crowds that did not run at one time, and were taken again.
     crowds_repeated: u32,
+    /// What TCP sent between namespaces, warm-ups included.
+    segments: Option<Segments>,
     breakdown: Option<Breakdown>,
     /// Of each pair taken so far.
     moments: Vec<Moment>,
@@ -154,6 +157,7 @@ impl Measurement {
             link,
             between,
             crowds_repeated: 0,
+            segments: None,
             moments: Vec::new(),
         })
     }
@@ -221,6 +225,7 @@ impl Measurement {
             between: between.to_owned(),
             ethernet: false,
             crowds_repeated: 0,
+            segments: None,
             moments: Vec::new(),
             beside: None,
         })
@@ -242,8 +247,12 @@ impl Measurement {
         let (pair, before) = (self.pairs_taken(), gauge(self.cores));
         let began_unix_seconds = now_unix_seconds();
         let load = Load::start(self.load, self.cores)?;
+        let counted = self.count_segments()?;
         self.take_alone(progress)?;
         drop(load);
+        if let Some((before, after)) = counted.zip(self.count_segments()?) {
+            *self.segments.get_or_insert_default() += after - before;
+        }
         self.moments.push(Moment { pair, began_unix_seconds, before, after: gauge(self.cores) });
         // A session in rounds may take more; the second reading stands for all of them.
         if self.pairs_taken() == PAIRS
@@ -253,6 +262,13 @@ impl Measurement {
         }
         progress(1.0);
         Ok(())
+    }
+
+    /// What TCP has sent in the namespaces so far, where that is what is measured.
+    fn count_segments(&self) -> Result<Option<Segments>> {
+        let namespaces = self.place.namespaces();
+        let is_tcp = matches!(&self.job, Job::Messages(plan) if plan.level == Level::Tcp);
+        (is_tcp && !namespaces.is_empty()).then(|| Segments::of(namespaces)).transpose()
     }
 
     fn take_alone(&mut self, progress: &mut dyn FnMut(f64)) -> Result<()> {
@@ -374,6 +390,10 @@ impl Measurement {
         cell.parameters.insert("pairs".to_owned(), self.pairs_taken().into());
         if self.crowds_repeated > 0 {
             cell.details.insert("crowds_repeated".to_owned(), self.crowds_repeated.into());
+        }
+        if let Some(segments) = self.segments {
+            let counts = [segments.sent, segments.again].map(Value::from);
+            cell.details.extend(segments::DETAILS.map(str::to_owned).into_iter().zip(counts));
         }
         cell.cacheline = self.beside.flatten();
         cell.link.clone_from(&self.link);

@@ -59,6 +59,15 @@ impl Place {
         }
     }
 
+    /// The namespaces that were made for it.
+    pub fn namespaces(&self) -> Vec<&Namespace> {
+        match self {
+            Self::Namespaces(namespaces) => vec![&namespaces.source, &namespaces.target],
+            Self::Nodes { star, .. } => star.nodes.iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// The processes that carry what the two ends exchange, where it is not the kernel alone.
     pub fn carriers(&self) -> &[u32] {
         match self {

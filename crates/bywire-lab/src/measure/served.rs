@@ -49,6 +49,7 @@ impl Measurement {
             crowd: None,
             cores,
             crowds_repeated: 0,
+            segments: None,
             moments: Vec::new(),
         })
     }

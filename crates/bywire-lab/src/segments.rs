@@ -1,0 +1,82 @@
+//! What the kernels of namespaces count of TCP: segments sent, and those that were sent again. A namespace of a
+//! measurement has no other connections than those measured.
+
+use std::ops::{AddAssign, Sub};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use crate::namespaces::Namespace;
+
+/// The names of both counts among a cell's details.
+pub const DETAILS: [&str; 2] = ["segments_sent", "segments_sent_again"];
+
+/// Segments of all connections of some namespaces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segments {
+    /// All of them.
+    pub sent: u64,
+    /// Those that had been sent before.
+    pub again: u64,
+}
+
+impl Segments {
+    /// What `namespaces` have counted so far.
+    ///
+    /// # Errors
+    /// A kernel that does not tell.
+    pub fn of<'a>(namespaces: impl IntoIterator<Item = &'a Namespace>) -> Result<Self> {
+        let mut sum = Self::default();
+        for namespace in namespaces {
+            let mut command = Command::new("cat");
+            command.arg("/proc/net/snmp").stdin(Stdio::null());
+            namespace.enter(&mut command)?;
+            let printed = command.output().context("cannot run `cat`")?.stdout;
+            sum += Self::read(&String::from_utf8_lossy(&printed))?;
+        }
+        Ok(sum)
+    }
+
+    /// Out of `/proc/net/snmp`: a line of names, and one of numbers.
+    fn read(text: &str) -> Result<Self> {
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+        let (names, numbers) =
+            lines.next().zip(lines.next()).context("/proc/net/snmp tells nothing of TCP")?;
+        let number = |name: &str| -> Result<u64> {
+            let mut pairs = names.split_whitespace().zip(numbers.split_whitespace());
+            let found = pairs.find(|(known, _)| *known == name);
+            let (_, number) = found.with_context(|| format!("/proc/net/snmp does not tell {name}"))?;
+            Ok(number.parse()?)
+        };
+        Ok(Self { sent: number("OutSegs")?, again: number("RetransSegs")? })
+    }
+}
+
+impl AddAssign for Segments {
+    fn add_assign(&mut self, other: Self) {
+        self.sent += other.sent;
+        self.again += other.again;
+    }
+}
+
+impl Sub for Segments {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        Self { sent: self.sent - before.sent, again: self.again - before.again }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_tcp_are_read_by_their_names() {
+        let text = "Ip: OutSegs\nIp: 7\nTcp: InSegs OutSegs RetransSegs\nTcp: 1 20 3\nUdp: OutSegs\nUdp: 9\n";
+        assert_eq!(Segments::read(text).unwrap(), Segments { sent: 20, again: 3 });
+        for other in ["", "Tcp: OutSegs\nTcp: 1\n", "Tcp: OutSegs RetransSegs\n"] {
+            assert!(Segments::read(other).is_err(), "{other}");
+        }
+    }
+}
