@@ -254,7 +254,8 @@ impl Connection {
     fn owe(&self, position: u64) {
         let owed = STREAM.tail(&self.own).wrapping_sub(position);
         self.record.returned.fetch_add(owed, Ordering::Relaxed);
-        // Before the course: whoever finds the ring ended finds what is owed. Pairs with the load in `owes`.
+        // Release: pairs with the load in `owes`. Whoever finds the ring ended, by the acquire load of the course that is
+        // stored next, finds what is owed.
         self.record.owed.store(owed as u32, Ordering::Release);
         STREAM.back(&self.own, position);
         if owed > 0 {
@@ -271,7 +272,7 @@ impl Connection {
     /// Does the kernel not have all of our bytes yet that belong there?
     #[inline(always)]
     pub fn owes(&self) -> bool {
-        // Pairs with the store in `owe`.
+        // Acquire: pairs with the release stores in `owe` and `pay`: whoever finds nothing owed goes into the kernel behind it.
         self.record.owed.load(Ordering::Acquire) != 0
     }
 
@@ -289,10 +290,12 @@ impl Connection {
                     // SeqCst: pairs with the loads in `offer::accounts_agree` and `send::give_the_last`, of who found
                     // nobody inside.
                     self.record.sent.fetch_add(sent as u64, Ordering::SeqCst);
+                    // Release: pairs with the load in `owes`; the kernel has these bytes, and they are counted.
                     self.record.owed.store(owed - sent as u32, Ordering::Release);
                 }
                 _ if errno::last() == libc::EAGAIN => return,
                 _ => {
+                    // Release: pairs with the load in `owes`, though nothing comes before it: the connection is lost.
                     self.record.owed.store(0, Ordering::Release);
                     return self.break_off();
                 }
@@ -319,8 +322,8 @@ impl Connection {
     /// Nothing is owed any more: what was waiting for that is done.
     fn paid(&self) {
         self.unguard();
-        // AcqRel: pairs with the release store in `life`; of two that find all paid, one shuts.
-        if self.record.shuts.swap(0, Ordering::AcqRel) != 0 {
+        // Relaxed: ordered by the sending lock, as the store in `life::is_shut_when_paid`.
+        if self.record.shuts.swap(0, Ordering::Relaxed) != 0 {
             // SAFETY: no pointers.
             errno::keep(|| unsafe { real::shutdown(self.fd, libc::SHUT_WR) });
         }

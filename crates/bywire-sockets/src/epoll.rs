@@ -599,7 +599,7 @@ impl Place {
 
     /// Reports carried connections that are ready.
     fn look(&self, events: *mut epoll_event, count: i32) -> i32 {
-        // Acquire: pairs with the release exchange in `list::put`.
+        // Acquire, here and below: pairs with the release exchange in `list::put` and the release store in `rotate`.
         if self.set.carried.load(Ordering::Acquire) == 0 {
             return 0;
         }
@@ -771,7 +771,7 @@ pub fn is_ready(index: u32) -> bool {
 
 /// The same, without the sets within it.
 pub fn has_ready(index: u32, set: &'static Set) -> bool {
-    // Acquire: pairs with the release exchange in `list::put`.
+    // Acquire, here and below: pairs with the release exchange in `list::put` and the release store in `Place::rotate`.
     if set.carried.load(Ordering::Acquire) == 0 {
         return false;
     }

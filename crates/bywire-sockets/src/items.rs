@@ -95,7 +95,8 @@ pub fn name(at: u32, item: &Item) -> u64 {
 /// The item of this name in a set, if the name is still its own. Called with the set's lock held.
 pub fn named(data: u64, set: u32) -> Option<&'static Item> {
     let at = (data % (1 << INDEX_BITS)) as u32;
-    // Acquire: pairs with the exchange in `claim`.
+    // Acquire: pairs with the exchange in `claim`, of a place that is another set's by now. What the item holds is ordered by
+    // the set's lock.
     item(at).filter(|item| item.set.load(Ordering::Acquire) == set && name(at, item) == data)
 }
 

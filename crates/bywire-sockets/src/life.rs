@@ -432,8 +432,12 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
     if connection.record.ended.load(Ordering::Relaxed) & (SHUT | SHUT_SENDING) == SHUT | SHUT_SENDING {
         STREAM.raise(&connection.own, LEAVING);
     }
-    let status =
-        if ends_sending && connection.owes() { shut_later(&connection, ends_receiving) } else { real() };
+    let status = match ends_sending && is_shut_when_paid(&connection) {
+        // SAFETY: no pointers.
+        true if ends_receiving => unsafe { real::shutdown(fd, libc::SHUT_RD) },
+        true => 0,
+        false => real(),
+    };
     errno::keep(|| {
         connection.ask_kernel();
         connection.tell(News::Course);
@@ -442,15 +446,16 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
     status
 }
 
-/// The kernel is told the end of what we send when it has all of it.
-fn shut_later(connection: &Connection, ends_receiving: bool) -> i32 {
-    // Release: pairs with the swap in `Connection::paid`; what is owed is noted before.
-    connection.record.shuts.store(1, Ordering::Release);
-    // SAFETY: no pointers.
-    let status = if ends_receiving { unsafe { real::shutdown(connection.fd, libc::SHUT_RD) } } else { 0 };
-    // It may have been paid meanwhile.
-    connection.serve_now();
-    status
+/// Is something owed? Then the kernel is told the end of what we send when it has all of that.
+fn is_shut_when_paid(connection: &Connection) -> bool {
+    // Whoever pays holds it as well: either the last of it is still to be paid, or nothing is.
+    let _held = connection.record.sending.hold();
+    let is_owing = connection.owes();
+    if is_owing {
+        // Relaxed: ordered by the lock, as the swap in `Connection::paid`.
+        connection.record.shuts.store(1, Ordering::Relaxed);
+    }
+    is_owing
 }
 
 /// Before another program takes this process's place.

@@ -30,13 +30,13 @@ pub fn configure(path: &[u8]) {
         return;
     }
     PATH.iter().zip(path).for_each(|(place, byte)| place.store(*byte, Ordering::Relaxed));
-    // Pairs with the load in `ending`.
+    // Release: pairs with the acquire loads in `ending` and `program`; the path is written before.
     IS_WANTED.store(true, Ordering::Release);
 }
 
 /// The last descriptor of `socket` is about to be closed.
 pub fn ending(socket: &Socket) {
-    // Pairs with the store in `configure`.
+    // Acquire: pairs with the release store in `configure`.
     if IS_WANTED.load(Ordering::Acquire) {
         errno::keep(|| tell(socket));
     }
@@ -44,7 +44,7 @@ pub fn ending(socket: &Socket) {
 
 /// Something is true of all that this program has from here on.
 pub fn program(reason: Reason) {
-    // Pairs with the store in `configure`.
+    // Acquire: pairs with the release store in `configure`.
     if IS_WANTED.load(Ordering::Acquire) {
         let mut line = Line { bytes: [0; LINE_BYTES], length: 0 };
         // SAFETY: no arguments.

@@ -200,6 +200,10 @@ fn pay_first(connection: &Connection, flags: i32, deadline: &mut Option<u64>) ->
 const MOMENT_NS: u64 = 1_000_000;
 
 /// Offers the core to others for as long as a moment lasts that began with the first call; `false`: it lasts longer.
+///
+/// Whoever makes the moment may wait for this very core. The account of spinning does not cover it, as each direction leaves
+/// the kernel once and comes back once. It is not slept through: a call that does not wait would report that there is nothing,
+/// and no edge would follow.
 fn is_short(since: &mut Option<u64>) -> bool {
     let now = kernel::now_ns();
     if now.saturating_sub(*since.get_or_insert(now)) >= MOMENT_NS {

@@ -61,6 +61,6 @@ impl Drop for Unannounced {
 
 /// Has a wait for this set to do with rings?
 pub fn is_of_concern(set: &Set) -> bool {
-    // Acquire: pairs with the release store in `epoll::list`.
+    // Acquire: pairs with the release exchange in `list::put`, by which `epoll::convert` lists a connection.
     set.carried.load(Ordering::Acquire) != 0 || set.holds_sets.load(Ordering::Relaxed) != 0
 }

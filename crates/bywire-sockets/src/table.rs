@@ -151,7 +151,7 @@ impl Socket {
     /// Does every call look at the segments first?
     #[inline(always)]
     pub fn is_carried(&self) -> bool {
-        // Acquire: pairs with the release store in `offer`; mappings come before.
+        // Acquire: pairs with the store of `CARRIED` in `offer::prepare`; what it needs comes before.
         self.record.stage.load(Ordering::Acquire) == stage::CARRIED
     }
 
@@ -296,7 +296,7 @@ pub fn track(fd: i32) {
 
 /// Is a call inside the kernel with it?
 fn is_inside(record: &Record) -> bool {
-    // SeqCst: pairs with the subtraction in `Inside`: a call of the last use of this place has left.
+    // SeqCst: pairs with the subtraction by the drop of `Inside`: a call of the last use of this place has left.
     [&record.kernel_readers, &record.kernel_writers].iter().any(|count| count.load(Ordering::SeqCst) != 0)
 }
 
