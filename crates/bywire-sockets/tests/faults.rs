@@ -443,3 +443,48 @@ fn what_an_end_gives_back_is_logged_as_the_kernels() {
         assert!((through_kernel[0]..=through_kernel[0] + 1).contains(&received), "{received}: {log}");
     }
 }
+
+const LIMITED: &str = "a_user_with_small_limits_goes_on_over_tcp_and_is_told_so";
+
+/// Of open files, of memory that is locked, of the length of files, and all of them.
+#[test]
+fn a_user_with_small_limits_goes_on_over_tcp_and_is_told_so() {
+    if let Some(role) = world::role() {
+        let ends = world::pair();
+        for (name, kind, most) in [
+            ("files", libc::RLIMIT_NOFILE, 12),
+            ("memory", libc::RLIMIT_MEMLOCK, 0),
+            ("length", libc::RLIMIT_FSIZE, 4096),
+        ] {
+            let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+            // SAFETY: a live structure; descriptors of this process's own.
+            unsafe {
+                if role == name || role == "all" {
+                    assert_eq!(libc::setrlimit(kind, &raw const limit), 0, "{name}");
+                }
+                while name == "files" && (role == name || role == "all") && libc::dup(ends.0) >= 0 {}
+            }
+        }
+        talk(ends);
+        [ends.0, ends.1].into_iter().for_each(world::close);
+        return world::say("right");
+    }
+    if !world::is_root() {
+        return;
+    }
+    let world = World::of_machine(bywire_pairing::space::Spaces::new(Vec::new()).expect("spaces"));
+    for role in ["files", "memory", "length", "all"] {
+        let log = world.path(role);
+        std::fs::write(&log, "").expect("a log");
+        std::os::unix::fs::chown(&log, Some(NOBODY), Some(NOBODY)).expect("given away");
+        let mut command = world.user(NOBODY, LIMITED, role);
+        command.env("BYWIRE_LOG", &log).stdin(Stdio::piped());
+        is_right(command);
+        let log = std::fs::read_to_string(&log).expect("a log");
+        let fates: Vec<&str> = log.lines().filter_map(|line| line.split(' ').nth(1)).collect();
+        // What nobody locks is not limited.
+        let is_carried = |fate: &&str| *fate == "carried";
+        assert!(fates.len() >= 2 || role == "files" || role == "all", "{role}: {log}");
+        assert!(role == "memory" || !fates.iter().any(is_carried), "{role}: {log}");
+    }
+}
