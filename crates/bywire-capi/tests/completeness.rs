@@ -177,7 +177,10 @@ fn every_event_and_every_field_crosses() {
         let text = source(file);
         let start = format!("pub struct {structure} {{");
         let body = text.split(&start).nth(1).and_then(|rest| rest.split("\n}").next()).expect(structure);
-        for field in body.lines().filter_map(|line| line.strip_prefix("    pub ")?.split(':').next()) {
+        let fields: Vec<&str> =
+            body.lines().filter_map(|line| line.strip_prefix("    pub ")?.split(':').next()).collect();
+        assert!(!fields.is_empty(), "{structure} has no public field: the file looks different now");
+        for field in fields {
             let name = renamed.iter().find(|(rust, _)| *rust == field).map_or(field, |(_, c)| c);
             assert!(
                 header

@@ -186,7 +186,9 @@ fn shells_complete_levels_tests_presets_and_links() {
 fn every_page_belongs_to_the_program_and_refers_to_none_that_is_not_there() {
     let place = tempfile::tempdir().unwrap();
     assert!(bywire(&["man", "--output", place.path().to_str().unwrap()]).status.success());
-    for page in std::fs::read_dir(place.path()).unwrap().flatten() {
+    let pages: Vec<_> = std::fs::read_dir(place.path()).unwrap().flatten().collect();
+    assert!(pages.len() > 10, "{pages:?}");
+    for page in pages {
         let text = std::fs::read_to_string(page.path()).unwrap();
         let footer = concat!("\"bywire ", env!("CARGO_PKG_VERSION"), "\"");
         assert!(text.contains(footer) && !text.contains("help(1)"), "{page:?}: {text}");
@@ -246,6 +248,7 @@ fn the_help_of_bench_tells_how_long_each_preset_takes() {
 #[test]
 fn doctor_asks_only_for_what_something_here_uses() {
     let said: serde_json::Value = serde_json::from_slice(&bywire(&["doctor", "--json"]).stdout).unwrap();
+    assert!(said["findings"].as_array().unwrap().len() > 5, "{said:#}");
     for finding in said["findings"].as_array().unwrap() {
         let (name, used_by) = (finding["name"].as_str().unwrap(), finding["used_by"].as_str().unwrap());
         let words: Vec<&str> = used_by.split(|letter: char| !letter.is_alphanumeric()).collect();

@@ -33,6 +33,7 @@ fn check(cell: &Value, test: &str, connections: usize) {
     let fairness = details["fairness_jain"].as_f64().unwrap();
     assert!(fairness > 0.99 / connections as f64 && fairness < 1.0 + 1e-9, "{fairness}");
     let size_bytes = cell["size_bytes"].as_f64().unwrap();
+    assert_ne!(cell["blocks"], Value::Array(Vec::new()), "{cell}");
     for block in cell["blocks"].as_array().unwrap() {
         let [value, seconds, operations] =
             ["value", "seconds", "operations"].map(|name| block[name].as_f64().unwrap());

@@ -371,7 +371,9 @@ fn a_routed_pseudo_header_survives_segmentation() {
     let field = packet.transport_offset() + 16;
     let pseudo = u16::from_be_bytes([frame[field], frame[field + 1]]).wrapping_add(0x0101);
     frame[field..field + 2].copy_from_slice(&pseudo.to_be_bytes());
-    for (ours, packet) in segments(packet.descriptor(1000), &frame).iter().zip(packet.segments(1000)) {
+    let (ours, due) = (segments(packet.descriptor(1000), &frame), packet.segments(1000));
+    assert_eq!((ours.len(), due.len()), (3, 3));
+    for (ours, packet) in ours.iter().zip(due) {
         let whole = packet.whole();
         let own = u16::from_be_bytes([whole[field], whole[field + 1]]);
         let routed = packet::naive_sum(&[&(!own).to_be_bytes()[..], &[1, 1]].concat());

@@ -19,6 +19,18 @@ use bywire_lab::payload::{Reader, Writer};
 use bywire_lab::plan::{End, Level, Outcome, Part, Plan, Test};
 use bywire_lab::test;
 
+/// Parts of a measurement, of which there is one at least.
+fn some(parts: Vec<Part>) -> Vec<Part> {
+    assert!(!parts.is_empty(), "nothing was measured");
+    parts
+}
+
+/// Parts of both ends, which have as many.
+fn both<'a>(source: &'a [Part], target: &'a [Part]) -> impl Iterator<Item = (&'a Part, &'a Part)> {
+    assert!(!source.is_empty() && source.len() == target.len(), "{source:?}, {target:?}");
+    source.iter().zip(target)
+}
+
 fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
     let response_bytes = match test {
         Test::Stream | Test::Nhalf | Test::Overhead => 1,
@@ -206,7 +218,7 @@ fn long_messages_cross_small_socket_buffers_whole() {
     {
         let plan = Plan { socket_buffer_bytes: Some(4096), ..plan(level, test, 1 << 20) };
         let (source, target) = by_level(&plan).unwrap_or_else(|error| panic!("{level} {test}: {error:#}"));
-        for (source, target) in source.blocks.iter().zip(&target.blocks) {
+        for (source, target) in both(&source.blocks, &target.blocks) {
             assert_eq!(source.sent_bytes, target.received_bytes, "{level} {test}");
         }
     }
@@ -457,7 +469,7 @@ fn a_block_of_which_nothing_but_its_end_arrives_has_a_time() {
     for test in [Test::Stream, Test::Bidir] {
         let lose: Loss = Box::new(|mark| mark.kind() == Kind::Data);
         let (target, source) = with_faults::<false>(test, |source| source.lose = Some(lose));
-        for (source, target) in source.unwrap().unwrap().blocks.iter().zip(target.unwrap().blocks) {
+        for (source, target) in both(&source.unwrap().unwrap().blocks, &target.unwrap().blocks) {
             assert_eq!(target.received_bytes, 64, "{test}: {target:?}");
             assert!(source.seconds >= 1e-3, "{test}: {source:?}");
             assert!((1e-9..NEVER.as_secs_f64()).contains(&target.seconds), "{test}: {target:?}");
@@ -468,12 +480,12 @@ fn a_block_of_which_nothing_but_its_end_arrives_has_a_time() {
 #[test]
 fn sends_that_the_system_refused_are_counted() {
     let (_, source) = with_faults::<false>(Test::Stream, |source| source.refuse_every = Some(2));
-    for part in source.unwrap().unwrap().blocks {
+    for part in some(source.unwrap().unwrap().blocks) {
         // Between any two messages that went one attempt was refused; the last of a block never is.
         assert!(part.send_errors + 2 >= part.operations, "{part:?}");
     }
     let (_, source) = with_faults::<false>(Test::Stream, |_| {});
-    assert!(source.unwrap().unwrap().blocks.iter().all(|part| part.send_errors == 0));
+    assert!(some(source.unwrap().unwrap().blocks).iter().all(|part| part.send_errors == 0));
 }
 
 #[test]
@@ -501,14 +513,14 @@ fn what_is_read_after_all_was_sent_has_its_own_time_of_arrival() {
         let (source, mut target) = Faulty::<false>::pair();
         target.reading = Duration::from_millis(1);
         let (target, _) = between(plan(Level::Udp, test, 64), vec![source], vec![target]);
-        for part in target.unwrap().blocks {
+        for part in some(target.unwrap().blocks) {
             // From the first to the last one; the end is not among them.
             let intervals = (part.received_bytes / 64).saturating_sub(2);
             assert!(part.arrival_seconds >= 0.99e-3 * intervals as f64, "{test}: {part:?}");
             assert!(part.arrival_seconds <= part.seconds || test == Test::Bidir, "{test}: {part:?}");
         }
         let (target, _) = with_faults::<true>(test, |_| {});
-        let blocks = target.unwrap().blocks;
+        let blocks = some(target.unwrap().blocks);
         assert!(blocks.iter().all(|part| part.arrival_seconds == 0.0), "{test}: {blocks:?}");
     }
 }
@@ -528,7 +540,7 @@ fn asking_again_for_a_lost_end_is_no_time_of_arrival() {
         *seen <= 2
     }));
     let (target, _) = between(plan(Level::Udp, Test::Stream, 64), vec![source], vec![target]);
-    for part in target.unwrap().blocks {
+    for part in some(target.unwrap().blocks) {
         assert!(part.arrival_seconds + 0.03 < part.seconds, "{part:?}");
     }
 }
@@ -550,7 +562,7 @@ fn a_question_beside_a_long_transfer_is_asked_again_where_it_or_its_answer_was_l
             parts().fold((0, 0), |(lost, answered), part| (lost + part.lost, answered + part.operations));
         assert!(answered > 0 && lost >= answered, "{lost} of {answered}");
         // What was still on its way when the questions were over belongs to its own block.
-        for (source, target) in source.blocks.iter().zip(&target.blocks) {
+        for (source, target) in both(&source.blocks, &target.blocks) {
             assert_eq!(source.sent_bytes, target.received_bytes);
         }
     }

@@ -25,6 +25,7 @@ fn every_row_has_a_command_or_a_reason() {
 #[test]
 fn every_historic_figure_has_its_row() {
     let names: BTreeSet<_> = rows().iter().map(|row| row.name).collect();
+    assert!(history::figures().count() > 10, "few figures are known");
     for (_, figure) in history::figures() {
         assert!(names.contains(figure.row.as_str()), "no row for {figure:?}");
     }
@@ -32,6 +33,7 @@ fn every_historic_figure_has_its_row() {
 
 #[test]
 fn every_document_has_its_section_and_its_preset() {
+    assert_eq!(history::documents().len(), 5);
     for document in history::documents() {
         assert!(SOURCES.contains(&document.title), "{}", document.title);
         let preset = format!("{}/feature/preset", document.document);
