@@ -1,0 +1,159 @@
+//! Peers that ask their bytes back, and have no room for them, hold up nobody else.
+
+mod world;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use world::{Running, World};
+
+const TEST: &str = "a_loop_with_a_hundred_peers_that_ask_their_bytes_back_goes_on_serving";
+const PEERS: usize = 100;
+/// What each of them is sent and does not receive.
+const FLOOD_BYTES: usize = 1 << 20;
+/// Says that bytes are wanted, and asks how many of those that wanted some are owed them. Every other byte comes back.
+const WANTS: u8 = 0xFF;
+const COUNTS: u8 = 0xFE;
+/// For all words of the honest client: one hostile peer that was waited for at each of them would take longer.
+const HONEST_MAX: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_loop_with_a_hundred_peers_that_ask_their_bytes_back_goes_on_serving() {
+    match world::role().as_deref() {
+        Some("serve") => return serve(),
+        Some("ask back") => return ask_back(),
+        Some("talk") => return talk(),
+        _ => {}
+    }
+    let world = World::new();
+    let start = |role: &str, port: &str| {
+        let mut command = world.command(std::env::current_exe().expect("this test"), Some(4));
+        command.args(["--exact", TEST, "--nocapture", "--test-threads=1"]).stdin(Stdio::piped());
+        Running::start(command.env("BYWIRE_TEST_ROLE", role).env("BYWIRE_TEST_PORT", port))
+    };
+    let mut server = start("serve", "");
+    let port = server.hear();
+    let mut honest = start("talk", &port);
+    assert_eq!(honest.hear(), "carried");
+    let mut hostile = start("ask back", &port);
+    assert_eq!(hostile.hear(), "asked");
+    honest.child.stdin.as_mut().expect("piped").write_all(b"!").expect("told");
+    assert_eq!(honest.hear(), "served");
+    assert!(honest.end().success());
+    assert!(world.status().carried_ever > PEERS as u64, "{:?}", world.status());
+}
+
+fn port() -> u16 {
+    world::told("BYWIRE_TEST_PORT").parse().expect("a number")
+}
+
+/// A loop that waits for nobody: gives back what comes, and floods whoever wants that.
+fn serve() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    world::say(&listener.local_addr().expect("an address").port().to_string());
+    listener.set_nonblocking(true).expect("non-blocking");
+    let set = world::epoll();
+    let add = |fd: RawFd| {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
+        // SAFETY: a live event.
+        assert_eq!(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, 0);
+    };
+    add(listener.as_raw_fd());
+    let mut flooded = Vec::new();
+    loop {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        // SAFETY: room for so many.
+        let count = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 64, -1) };
+        for event in events.iter().take(count.max(0) as usize) {
+            let fd = event.u64 as RawFd;
+            if fd != listener.as_raw_fd() {
+                answer(fd, &mut flooded);
+                continue;
+            }
+            let Ok((peer, _)) = listener.accept() else { continue };
+            peer.set_nonblocking(true).expect("non-blocking");
+            peer.set_nodelay(true).expect("at once");
+            // The kernel has room for little.
+            set_buffer(peer.as_raw_fd(), libc::SO_SNDBUF, 32 << 10);
+            add(peer.into_raw_fd());
+        }
+    }
+}
+
+fn set_buffer(fd: RawFd, which: i32, size: i32) {
+    let place = (&raw const size).cast();
+    // SAFETY: a live int.
+    assert_eq!(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, which, place, 4) }, 0);
+}
+
+fn answer(fd: RawFd, flooded: &mut Vec<RawFd>) {
+    let (received, bytes) = world::receive(fd, 4096, 0);
+    if received <= 0 {
+        return world::close(fd);
+    }
+    if bytes.contains(&WANTS) {
+        let flood = vec![1; FLOOD_BYTES];
+        assert_eq!(world::send(fd, &flood, 0), FLOOD_BYTES as i64, "a ring holds that");
+        flooded.push(fd);
+    } else if bytes.contains(&COUNTS) {
+        let owed = flooded.iter().filter(|fd| world::kernel_given(**fd) < FLOOD_BYTES as u64);
+        world::send(fd, &[owed.count() as u8], 0);
+    } else {
+        world::send(fd, &bytes, 0);
+    }
+}
+
+/// Connections with tiny windows, each of which goes to another owner while everything lies in its ring.
+fn ask_back() {
+    let peers: Vec<TcpStream> = (0..PEERS).map(|_| connect_with_a_tiny_window()).collect();
+    for peer in &peers {
+        let fd = peer.as_raw_fd();
+        world::until_carried(fd, || world::converse(&mut peer.try_clone().expect("a copy"), 1));
+        let came = world::kernel_received(fd);
+        (&mut &*peer).write_all(&[WANTS]).expect("sent");
+        world::settle(fd, FLOOD_BYTES as u64);
+        assert_eq!(world::kernel_received(fd), came, "it is not in the ring");
+        assert_eq!(world::pass(fd), 1);
+    }
+    world::say("asked");
+    let _told = std::io::stdin().read(&mut [0]);
+}
+
+fn connect_with_a_tiny_window() -> TcpStream {
+    // SAFETY: no pointers; a descriptor that nobody else has; a live int and a live address.
+    let peer = unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        set_buffer(fd, libc::SO_RCVBUF, 4096);
+        let mut address: libc::sockaddr_in = std::mem::zeroed();
+        address.sin_family = libc::AF_INET as u16;
+        address.sin_port = port().to_be();
+        address.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
+        let length = size_of_val(&address) as u32;
+        assert_eq!(libc::connect(fd, (&raw const address).cast(), length), 0, "{}", world::errno());
+        TcpStream::from_raw_fd(fd)
+    };
+    peer.set_nodelay(true).expect("at once");
+    peer
+}
+
+/// An honest client, before and after.
+fn talk() {
+    let mut peer = TcpStream::connect(("127.0.0.1", port())).expect("connect");
+    peer.set_nodelay(true).expect("at once");
+    let mut other = peer.try_clone().expect("a copy");
+    world::until_carried(peer.as_raw_fd(), || world::converse(&mut other, 1));
+    world::say("carried");
+    let _told = std::io::stdin().read(&mut [0]);
+    peer.set_read_timeout(Some(HONEST_MAX)).expect("set");
+    let started = Instant::now();
+    (0..3).for_each(|_| world::converse(&mut peer, u32::from(COUNTS)));
+    assert!(started.elapsed() < HONEST_MAX, "{:?} for its words", started.elapsed());
+    let mut owed = [0];
+    peer.write_all(&[COUNTS]).expect("a question");
+    peer.read_exact(&mut owed).expect("an answer");
+    assert_eq!(usize::from(owed[0]), PEERS, "all are owed something all the time");
+    world::say("served");
+}
