@@ -72,9 +72,6 @@ pub struct Producer {
     /// How they are stored.
     way: Way,
     distance: Distance,
-    /// From this place on, all of the bulk area has been written before: the first touch of a page says nothing about
-    /// the distance.
-    touched_from: u64,
     /// By slot: `bulk_tail` after its record.
     bulk_ends: Box<[u64]>,
 }
@@ -135,7 +132,7 @@ impl Producer {
     /// The end that writes the lane at `layout`, from the beginning.
     pub fn new(layout: LaneLayout) -> Self {
         let bulk_ends = vec![0; layout.slots() as usize].into();
-        let (cursor, touched_from) = (Cursor::new(&layout), layout.bulk_bytes);
+        let cursor = Cursor::new(&layout);
         Self {
             layout,
             cursor,
@@ -146,7 +143,6 @@ impl Producer {
             staged: 0,
             way: Way::Cached,
             distance: Distance::new(),
-            touched_from,
             bulk_ends,
         }
     }
@@ -182,7 +178,6 @@ impl Producer {
         if let Some(last) = self.tail.checked_sub(1) {
             self.bulk_ends[last as usize & self.layout.slot_mask()] = self.bulk_tail;
         }
-        self.touched_from = self.bulk_tail + self.layout.bulk_bytes;
         self.staged = 0;
     }
 
@@ -257,10 +252,9 @@ impl Producer {
         payload: &[u8],
     ) -> Result<(), PushError> {
         let (start, end) = self.claim_bulk(remote, payload.len())?;
-        self.choose_way(payload.len());
-        let start_cycles = self.start_cycles();
+        self.way = self.distance.way(payload.len());
         self.write(own, self.layout.bulk_address(start), payload);
-        self.finish_payload(own, payload.len(), start_cycles);
+        self.finish_payload(own);
         self.publish_bulk(own, header, words, payload.len(), end);
         Ok(())
     }
@@ -279,21 +273,10 @@ impl Producer {
         Ok((start, end))
     }
 
-    /// Chooses how a payload of `length` bytes is stored.
-    #[inline(always)]
-    fn choose_way(&mut self, length: usize) {
-        self.way = if self.bulk_tail < self.touched_from { Way::Cached } else { self.distance.way(length) };
-    }
-
-    #[inline(always)]
-    fn start_cycles(&self) -> u64 {
-        if self.way == Way::Timed { clock::cycles() } else { 0 }
-    }
-
     #[inline(always)]
     fn write<M: Memory>(&self, own: &M, offset: usize, bytes: &[u8]) {
         match self.way {
-            Way::Cached | Way::Timed => own.write(offset, bytes),
+            Way::Cached => own.write(offset, bytes),
             Way::Nontemporal => own.write_nontemporal(offset, bytes),
         }
     }
@@ -301,15 +284,9 @@ impl Producer {
     /// Ends the storing of a payload, or of a part of it. What went around the caches is ordered here and not by whoever
     /// publishes it: that may be another thread, whose fence would order nothing of ours.
     #[inline(always)]
-    fn finish_payload<M: Memory>(&mut self, own: &M, length: usize, start_cycles: u64) {
-        match self.way {
-            Way::Cached => {}
-            Way::Timed => {
-                self.distance.learn(length, clock::cycles().wrapping_sub(start_cycles));
-                // What is left of a payload that was put aside says less.
-                self.way = Way::Cached;
-            }
-            Way::Nontemporal => own.settle(),
+    fn finish_payload<M: Memory>(&self, own: &M) {
+        if self.way == Way::Nontemporal {
+            own.settle();
         }
     }
 
@@ -340,9 +317,8 @@ impl Producer {
     ) -> Result<bool, PushError> {
         let (start, _) = self.claim_bulk(remote, payload.len())?;
         if self.staged == 0 {
-            self.choose_way(payload.len());
+            self.way = self.distance.way(payload.len());
         }
-        let (begun, start_cycles) = (self.staged, self.start_cycles());
         loop {
             let until = payload.len().min(self.staged + step_bytes);
             self.write(own, self.layout.bulk_address(start) + self.staged, &payload[self.staged..until]);
@@ -351,7 +327,7 @@ impl Producer {
                 break;
             }
         }
-        self.finish_payload(own, self.staged - begun, start_cycles);
+        self.finish_payload(own);
         Ok(self.staged == payload.len())
     }
 
@@ -408,9 +384,15 @@ impl Producer {
     fn refresh<M: Memory>(&mut self, remote: &M) -> Result<(), PushError> {
         // Acquire: pairs with the release store in `Consumer::tell`; the consumer's reads of the slots
         // that it frees are over before we overwrite them.
+        let start_cycles = clock::cycles_between_loads();
         let freed = remote.load(self.layout.credit_offset, Ordering::Acquire);
+        let cycles = clock::cycles_between_loads().wrapping_sub(start_cycles);
         if freed < self.freed || freed > self.tail {
             return Err(PushError::Corrupt);
+        }
+        // A line that has not changed was in our own cache.
+        if freed != self.freed {
+            self.distance.learn(cycles);
         }
         self.freed = freed;
         if let Some(last) = freed.checked_sub(1) {
@@ -615,17 +597,13 @@ mod tests {
 
     const PAYLOAD_BYTES: usize = 4096;
 
-    /// A lane whose bulk area has been touched, to a consumer that is far.
+    /// A lane to a consumer that is far.
     fn far() -> (Withholding, Withholding, Producer, Consumer) {
         let geometry = Geometry::default();
         let (own, remote) = (Withholding::new(&geometry), Withholding::new(&geometry));
         let layout = own.layout;
-        let (mut producer, mut consumer) = (Producer::new(layout), Consumer::new(layout));
-        while producer.laps() < 1 {
-            push(&own, &remote, &mut producer, &[0; PAYLOAD_BYTES]);
-            take(&own, &remote, &mut consumer);
-        }
-        producer.distance.learn(LINE_BYTES, u64::MAX);
+        let (mut producer, consumer) = (Producer::new(layout), Consumer::new(layout));
+        (0..2).for_each(|_| producer.distance.learn(u64::MAX));
         (own, remote, producer, consumer)
     }
 
@@ -666,20 +644,5 @@ mod tests {
         assert_eq!(steps, 3);
         producer.push_staged(&own, header(), &[], PAYLOAD_BYTES);
         assert_eq!(take(&own, &remote, &mut consumer), payload);
-    }
-
-    #[test]
-    fn the_first_touch_of_a_page_is_not_taken_for_distance() {
-        let geometry = Geometry::default();
-        let (own, remote) = (Withholding::new(&geometry), Withholding::new(&geometry));
-        let (mut producer, mut consumer) = (Producer::new(own.layout), Consumer::new(own.layout));
-        producer.distance.learn(LINE_BYTES, u64::MAX);
-        while producer.laps() < 1 {
-            push(&own, &remote, &mut producer, &[1; PAYLOAD_BYTES]);
-            assert_eq!(producer.way, Way::Cached);
-            take(&own, &remote, &mut consumer);
-        }
-        push(&own, &remote, &mut producer, &[1; PAYLOAD_BYTES]);
-        assert_eq!(producer.way, Way::Nontemporal);
     }
 }

@@ -17,6 +17,23 @@ pub fn cycles() -> u64 {
     }
 }
 
+/// [`cycles`], read after every load before it and before every load after it: for timing a load.
+#[inline(always)]
+pub fn cycles_between_loads() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a fence touches nothing; SSE2 belongs to every x86_64.
+    unsafe {
+        core::arch::x86_64::_mm_lfence();
+    }
+    let cycles = cycles();
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a fence touches nothing; SSE2 belongs to every x86_64.
+    unsafe {
+        core::arch::x86_64::_mm_lfence();
+    }
+    cycles
+}
+
 /// How many [`cycles`] make a millisecond, measured once per process over about 200 µs.
 ///
 /// The value paces checks that may come early or late; nothing correct depends on it.
