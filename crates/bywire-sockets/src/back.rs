@@ -10,7 +10,7 @@ use bywire_pairing::reason::Reason;
 use bywire_ring::lane::Corrupt;
 use bywire_ring::stream::{ASKS_BACK, Course, HALF, News, Sleep};
 
-use crate::carry::{SHUT_SENDING, Source, Woken};
+use crate::carry::{FAILED, HUNG_UP, SHUT_SENDING, Source, Woken};
 use crate::table::{self, Connection, Meaning, STREAM, Socket};
 use crate::{errno, kernel, offer, real, sandbox};
 
@@ -221,6 +221,9 @@ impl Connection {
         let tail = STREAM.tail(&self.own);
         let unread = STREAM.unread_by_peer(&self.own, &self.remote).unwrap_or(0);
         let is_shut = self.record.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0;
+        if unread > 0 {
+            self.ask_kernel();
+        }
         if unread == 0 || is_shut || self.peer_is_gone() || !kernel::has_room(self.fd, unread) {
             STREAM.back(&self.own, tail);
             return;
@@ -279,10 +282,17 @@ impl Connection {
     /// Gives the kernel as much of what is owed as it takes now. Called with the sending lock held.
     fn pay(&self) {
         let tail = STREAM.tail(&self.own);
+        self.ask_kernel();
         loop {
             let owed = self.record.owed.load(Ordering::Relaxed);
             if owed == 0 {
                 return self.paid();
+            }
+            // The kernel's error is the program's to have: a call of ours would take it away.
+            if self.record.ended.load(Ordering::Relaxed) & (HUNG_UP | FAILED) != 0 {
+                // Release: pairs with the acquire load in `owes`.
+                self.record.owed.store(0, Ordering::Release);
+                continue;
             }
             let sent = self.send_owed(tail.wrapping_sub(owed.into()), owed as usize);
             match sent {

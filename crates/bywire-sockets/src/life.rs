@@ -160,6 +160,8 @@ pub extern "C" fn after_fork_in_child() {
     close_end(0);
     PIPE.set([-1; 2]);
     table::end_fork();
+    // Calls of other threads, for which they were kept, are not here.
+    table::each_held(|socket, _| close_kept(socket.hold));
 }
 
 /// Makes the word by which a fork is noticed without asking the kernel each time.

@@ -145,8 +145,15 @@ fn receive_carried(
                     true => real(),
                     false => receive_now(connection, parts, done, flags, usize::MAX),
                 };
-                count(connection.record, flags, received);
-                return received;
+                // A call that waits already goes on, whatever its end was told since.
+                let goes_on = received < 0
+                    && errno::last() == libc::EAGAIN
+                    && returns_at_once == Some(false)
+                    && kernel::is_nonblocking(connection.fd);
+                if !goes_on {
+                    count(connection.record, flags, received);
+                    return received;
+                }
             }
             Step::Real | Step::Empty | Step::Moment => {}
         }

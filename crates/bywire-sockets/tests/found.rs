@@ -139,3 +139,61 @@ fn closed_in_a_set(text: &mut String) {
 fn a_set_tells_of_a_socket_that_was_closed_here_and_that_another_process_has() {
     same("a_set_tells_of_a_socket_that_was_closed_here_and_that_another_process_has", closed_in_a_set);
 }
+
+/// `TCP_CLOSE` of netinet/tcp.h.
+const CLOSED: u8 = 7;
+
+/// The kernel's, asked for by a call that tells the library nothing.
+fn state(fd: RawFd) -> u8 {
+    let (mut found, mut length) = ([0u8; 8], 8);
+    let information = found.as_mut_ptr().cast();
+    // SAFETY: room for so many bytes, and a live length.
+    unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, information, &raw mut length) };
+    found[0]
+}
+
+fn passed_after_a_reset(text: &mut String) {
+    let (client, server) = pair();
+    tell(text, "send", world::send(client, b"never read", 0));
+    world::close(server);
+    world::eventually("the reset", || (state(client) == CLOSED).then_some(()));
+    tell(text, "pass", world::pass(client));
+    for _ in 0..2 {
+        tell(text, "send", world::send(client, b"more", 0));
+    }
+}
+
+#[test]
+fn the_error_of_a_reset_is_left_to_the_program_when_its_socket_is_passed_on() {
+    same("the_error_of_a_reset_is_left_to_the_program_when_its_socket_is_passed_on", passed_after_a_reset);
+}
+
+fn forked_while_it_is_kept(text: &mut String) {
+    let (client, server) = pair();
+    let receiver = std::thread::spawn(move || world::receive(server, 1, 0));
+    world::eventually("it sleeps", || sleeps_elsewhere().then_some(()));
+    world::close(server);
+    let copy = Copy::keep();
+    tell(text, "send", world::send(client, b"x", 0));
+    let (length, bytes) = receiver.join().expect("it is over");
+    tell(text, &format!("receive {bytes:?}"), length);
+    // With that call the last descriptor is gone, and the child has none.
+    tell(text, "the end is told", world::poll_for(client, 10_000).into());
+    // It does not wait for what was not told.
+    tell(text, "receive", world::receive(client, 1, 3).0);
+    copy.end();
+}
+
+/// Does another thread of this program sleep in a receive, or where the library does? By `recvfrom` and `futex_waitv`.
+fn sleeps_elsewhere() -> bool {
+    let threads = std::fs::read_dir("/proc/self/task").expect("threads");
+    threads.filter_map(Result::ok).any(|thread| {
+        let call = std::fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
+        call.starts_with("45 ") || call.starts_with("449 ")
+    })
+}
+
+#[test]
+fn a_forked_child_has_no_copy_that_was_kept_for_another_threads_receive() {
+    same("a_forked_child_has_no_copy_that_was_kept_for_another_threads_receive", forked_while_it_is_kept);
+}

@@ -6,19 +6,32 @@ use crate::random::step::{Kind, Step};
 type IsMeant = fn(&Model, &Step) -> bool;
 
 /// Reasons, each with what it is about.
-const OFF: [(&str, IsMeant); 4] = [
+const OFF: [(&str, IsMeant); 5] = [
     ("a set that is inherited through exec has the library's bell in it", |model, step| {
         let process = &model.processes[model.actors[step.actor].process];
         let is_inherited = |held: &Descriptor| matches!(held.what, What::Set(_)) && !held.closes_on_exec;
         becomes_another(step) && process.fds.values().any(is_inherited)
     }),
-    ("what was sent and not read does not always come back to the kernel", |model, step| {
-        brought_back(model, step).iter().any(|(connection, _)| {
-            let is_reset = model.connections[*connection].ends.iter().any(|end| end.expects_reset);
-            is_reset || (0..2).any(|side| model.under_way(PLAIN, *connection, side) > 0)
+    ("unread bytes of which the sender can make no call just now come late, or never", |model, step| {
+        brought_back(model, step).iter().any(|(connection, side)| {
+            let is_there = model.connections[*connection].ends[1 - side].is_closed
+                || model.holder(*connection, 1 - side).is_some();
+            model.under_way(PLAIN, *connection, *side) > 0 && !is_there
         })
     }),
-    ("close while another thread receives", |_, _| false),
+    ("handing on an end that has shut down both ways, with bytes unread", |model, step| {
+        brought_back(model, step).iter().any(|(connection, side)| {
+            let end = &model.connections[*connection].ends[*side];
+            let is_shut = end.has_shut_sending && end.has_shut_receiving;
+            is_shut && model.under_way(PLAIN, *connection, *side) > 0
+        })
+    }),
+    ("giving back more than the kernel takes", |model, step| {
+        brought_back(model, step).iter().any(|(connection, _)| {
+            let found = &model.connections[*connection];
+            found.is_busy || found.ends.iter().any(|end| end.is_full)
+        })
+    }),
     ("sandboxes", |_, step| step.kind == Kind::Sandbox),
 ];
 
@@ -47,7 +60,8 @@ fn brought_back(model: &Model, step: &Step) -> Vec<(usize, usize)> {
         return Vec::new();
     }
     let process = &model.processes[model.actors[step.actor].process];
-    let held = process.fds.values().filter(|held| !held.closes_on_exec);
+    // A spawned program is given copies of others as well, once they were named.
+    let held = process.fds.values();
     held.filter_map(|held| match held.what {
         What::End(connection, side) => Some((connection, side)),
         What::Set(_) => None,

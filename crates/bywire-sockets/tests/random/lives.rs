@@ -171,7 +171,7 @@ impl Play<'_> {
     }
 
     pub(super) fn pass(&mut self, step: &Step) -> Played<bool> {
-        let Some(what @ What::End(connection, _)) =
+        let Some(what @ What::End(connection, side)) =
             self.model.holds(step.actor, step.fd).map(|held| held.what)
         else {
             return Ok(false);
@@ -180,7 +180,7 @@ impl Play<'_> {
             return Ok(false);
         }
         let reply = self.both(step.actor, self.order(step, Operation::Pass))?;
-        self.model.connections[connection].has_left = true;
+        self.has_left(connection, side)?;
         if reply.result >= 0 {
             self.model.mail = Some(what);
         }
@@ -249,12 +249,35 @@ impl Play<'_> {
     // Processes and threads.
 
     /// What may be inherited goes back to the kernel before another program may get it.
-    fn leaves(&mut self, process: usize) {
+    fn leaves(&mut self, process: usize) -> Played<()> {
         for (_, held) in self.model.processes[process].fds.clone() {
-            if let What::End(connection, _) = held.what {
-                self.model.connections[connection].has_left |= !held.closes_on_exec;
+            if let What::End(connection, side) = held.what
+                && !held.closes_on_exec
+            {
+                self.has_left(connection, side)?;
             }
         }
+        Ok(())
+    }
+
+    /// Whoever has sent what is unread there does its part at its next call, which comes now. Where nobody can make one, bytes
+    /// may be late, or lost with their sender, as docs/sockets.md says.
+    fn has_left(&mut self, connection: usize, side: usize) -> Played<()> {
+        self.model.connections[connection].has_left = true;
+        if self.model.under_way(PLAIN, connection, side) == 0 {
+            return Ok(());
+        }
+        match self.model.holder(connection, 1 - side) {
+            Some((peer, fd)) => {
+                self.poll_in_both(peer, fd)?;
+            }
+            None if self.model.connections[connection].ends[1 - side].is_closed => {}
+            None => {
+                let found = &mut self.model.connections[connection];
+                (found.is_cut, found.is_late) = (true, true);
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn fork(&mut self, step: &Step) -> Played<bool> {
@@ -275,7 +298,7 @@ impl Play<'_> {
             return Err(Mismatch("neither world has a child".into()));
         };
         if replaces {
-            self.leaves(process);
+            self.leaves(process)?;
         }
         // Their numbers differ.
         let outcomes = outcomes.map(|outcome| match outcome {
@@ -296,7 +319,7 @@ impl Play<'_> {
             self.act_in_child(step, new);
         }
         if replaces {
-            self.leaves(self.model.actors[new].process);
+            self.leaves(self.model.actors[new].process)?;
             self.model.replaced(new);
         }
         Ok(true)
@@ -342,8 +365,9 @@ impl Play<'_> {
                 other => return Err(Mismatch(format!("world {world}: {other:?}"))),
             }
         }
-        self.leaves(process);
+        // Its other threads are no more.
         self.model.replaced(step.actor);
+        self.leaves(process)?;
         Ok(true)
     }
 
@@ -354,7 +378,7 @@ impl Play<'_> {
             return Ok(false);
         }
         self.both(step.actor, self.order(step, Operation::Run))?;
-        self.leaves(process);
+        self.leaves(process)?;
         Ok(true)
     }
 
@@ -498,7 +522,7 @@ impl Play<'_> {
     pub(super) fn look_at_cut(&mut self, connection: usize, side: usize) -> Played<()> {
         let Some((actor, fd)) = self.model.holder(connection, side) else { return Ok(()) };
         let ends = self.model.connections[connection].ends;
-        if ends[side].is_closed || ends[1 - side].is_full {
+        if ends[side].is_closed || ends[1 - side].is_full || self.model.connections[connection].is_late {
             return Ok(());
         }
         let mut orders = [Order::new(Operation::ReceiveAll, fd); 2];

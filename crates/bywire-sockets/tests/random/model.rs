@@ -102,6 +102,8 @@ pub struct Connection {
     pub has_left: bool,
     /// A killed end is a reset where TCP would end the stream: docs/sockets.md says so. Nothing more is compared.
     pub is_cut: bool,
+    /// What was unread when it went back to the kernel waits for a sender of which no call can be made.
+    pub is_late: bool,
     /// Both ends move bytes at once: whoever looks sees more or less of it.
     pub is_busy: bool,
 }
@@ -191,15 +193,13 @@ impl Model {
         is_alone && self.idle().into_iter().any(wakes)
     }
 
-    /// Does somebody of this actor's process sleep in a call on that descriptor?
+    /// Does somebody of this actor's process sleep in a call on that descriptor that does not simply go on without it, as a
+    /// receive does?
     pub fn is_used(&self, actor: usize, fd: i32) -> bool {
         let (Some(held), process) = (self.holds(actor, fd), self.actors[actor].process) else { return false };
         self.threads(process).any(|other| {
             self.actors[other].pending.is_some_and(|pending| match (pending.sleeps, held.what) {
-                (
-                    Sleeps::Receive { connection, side, .. } | Sleeps::Poll { connection, side },
-                    What::End(at, end),
-                ) => (at, end) == (connection, side),
+                (Sleeps::Poll { connection, side }, What::End(at, end)) => (at, end) == (connection, side),
                 (Sleeps::Transfer { .. }, What::End(..)) => true,
                 (Sleeps::Wait { set, .. }, What::Set(at)) => at == set,
                 _ => false,
