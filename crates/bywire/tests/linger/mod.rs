@@ -24,7 +24,11 @@ pub fn lingering() -> (OwnedFd, TcpStream) {
 
 /// The same for another time.
 pub fn lingering_for(time: Duration) -> (OwnedFd, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    lingering_at(&TcpListener::bind("127.0.0.1:0").expect("listen"), time)
+}
+
+/// The same by way of a listener that there is, as it takes a while to find a place for another where many have been.
+pub fn lingering_at(listener: &TcpListener, time: Duration) -> (OwnedFd, TcpStream) {
     let sender = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
     let (receiver, _) = listener.accept().expect("accept");
     rustix::net::sockopt::set_socket_recv_buffer_size(&receiver, 4096).expect("a small one");
