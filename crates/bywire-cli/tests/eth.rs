@@ -1,15 +1,21 @@
 //! `bywire eth` from outside: up, status, down, errors in one line, signals, and a process that is killed.
 
+#[path = "../../bywire/tests/linger/mod.rs"]
+mod linger;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use bywire_sys::Errno;
+use bywire_sys::interrupt::Interrupter;
 use bywire_sys::namespace::Namespace;
+use bywire_sys::socket::Socket;
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -591,6 +597,50 @@ fn callers_who_take_their_time_hold_up_nobody_for_long() {
         })
         .collect();
     assert!(held_up.iter().any(|held_up| *held_up < Duration::from_secs(4)), "{held_up:?}");
+}
+
+/// What no caller is asked for: those who look after the network and those who carry frames go on.
+#[test]
+fn descriptors_that_callers_send_to_the_doors_hold_up_nobody() {
+    let Some((one, other, directory)) = stage() else { return };
+    let directory = directory.path();
+    let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
+    let _running = up(directory, &["--node", "near", "--interface", &first, "--interface", &second], 2);
+    let (near, far) = connect(&one, &other, "10.77.0.2:7000".parse().expect("an address"));
+    let door = directory.join("eth/default.near.eth");
+    let (began, interrupter, mut kept) = (Instant::now(), Interrupter::here(), Vec::new());
+    // With a word that is understood, and surplus: the last of them lingers.
+    let null = std::fs::File::open("/dev/null").expect("open");
+    for count in [1, 4, linger::PACKET_DESCRIPTORS_MAX] {
+        let (sender, receiver) = linger::lingering();
+        let mut many = vec![null.as_fd(); count - 1];
+        many.push(sender.as_fd());
+        let caller = UnixStream::connect(&door).expect("a door");
+        linger::send(&caller, b"\"status\"", &many).expect("sent");
+        // Where the other end is faster, the last copy is this one; and no child is to have one.
+        interrupter.bound(|| drop(sender));
+        kept.push((receiver, OwnedFd::from(caller)));
+        assert_eq!(status(directory).len(), 1, "{count} descriptors");
+        say(&near, &far, b"across");
+    }
+    // Watchers that say something, before they are let in and afterwards, and make room for others.
+    for round in 0..4 {
+        let watcher = Socket::connect(&door.with_extension("capture")).expect("a window");
+        for is_late in [false, true] {
+            let (sender, receiver) = linger::lingering();
+            let sent = linger::send(&watcher, b"look", &[sender.as_fd()]);
+            interrupter.bound(|| drop(sender));
+            assert!(is_late || sent.is_ok() || sent == Err(Errno::PIPE), "{sent:?}");
+            kept.push((receiver, watcher.as_fd().try_clone_to_owned().expect("a copy")));
+            // Whoever came before has been let in by now.
+            assert_eq!(status(directory).len(), 1, "watcher {round}");
+        }
+        say(&near, &far, b"across");
+    }
+    kept.clear();
+    say(&near, &far, b"across");
+    let elapsed = began.elapsed();
+    assert!(elapsed < linger::UNDISTURBED, "held up for {elapsed:?}");
 }
 
 /// The unit with our own program in it.

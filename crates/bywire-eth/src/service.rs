@@ -169,8 +169,9 @@ impl<'a> Service<'a> {
             if ready.contains(&WINDOW)
                 && let Ok(Some(watcher)) = self.door.window().accept()
             {
-                match self.network.show(&watcher) {
-                    Ok(()) => watcher.release(),
+                // Loops close at once, and must find nothing that takes its time: a watcher has nothing to say.
+                match watcher.hear_no_more().then(|| self.network.show(&watcher)).transpose() {
+                    Ok(_) => watcher.release(),
                     // Not given to all: whoever watches sees the end, and everything else goes on.
                     Err(error) => (self.say)(&format!("nobody can watch now: {error}")),
                 }

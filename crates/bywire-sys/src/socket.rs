@@ -212,6 +212,19 @@ impl Socket {
                 _ => break,
             }
         }
+        self.is_at_its_end()
+    }
+
+    /// From here on nothing more can come from the other end. `true`: nothing has come before either, so that whoever
+    /// closes this closes nothing else.
+    pub fn hear_no_more(&self) -> bool {
+        // The kernel puts a packet into the queue under the lock under which it notes this.
+        let is_deaf = rustix::net::shutdown(&*self.file, rustix::net::Shutdown::Read).is_ok();
+        is_deaf && self.is_at_its_end()
+    }
+
+    /// Where nothing more can come: is there no packet?
+    fn is_at_its_end(&self) -> bool {
         // With this, every packet is said to have more than there is room for, a hollow one as well; the end is not.
         let is_asked = rustix::net::sockopt::set_socket_passcred(&*self.file, true).is_ok();
         is_asked && self.peek(&mut []).is_ok_and(|(_, has_more)| !has_more)
@@ -228,8 +241,13 @@ impl Socket {
     /// Takes the next packet off the queue. The kernel gives up its own hold on the descriptors.
     fn skip(&self) -> Result<(), Errno> {
         let mut control = RecvAncillaryBuffer::default();
-        let skip = || rustix::net::recvmsg(&*self.file, &mut [], &mut control, RecvFlags::DONTWAIT);
-        rustix::io::retry_on_intr(skip).map(drop)
+        let mut skip = || rustix::net::recvmsg(&*self.file, &mut [], &mut control, RecvFlags::DONTWAIT);
+        let mut result = rustix::io::retry_on_intr(&mut skip);
+        // As for a look: the end may have come since.
+        if matches!(result, Err(Errno::CONNRESET)) {
+            result = rustix::io::retry_on_intr(skip);
+        }
+        result.map(drop)
     }
 
     /// Of whoever is at the other end; where that is not known, of a user that nobody is.
@@ -505,6 +523,33 @@ mod tests {
         assert_eq!(Listener::from_descriptor(pair.into()).err(), Some(Errno::INVAL));
         let (stream, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
         assert_eq!(Listener::from_descriptor(stream.into()).err(), Some(Errno::PROTOTYPE));
+    }
+
+    #[test]
+    fn what_was_said_before_an_end_is_heard_whenever_that_comes() {
+        let (a, b) = Socket::pair().expect("socketpair");
+        a.send(b"unread", &[]).expect("send");
+        b.send(b"last words", &[]).expect("send");
+        let mut buffer = [0; 16];
+        let (received, _) = a.look(&mut buffer).expect("it is there");
+        // Between a look and the taking: an end with something unread is reported first, as an error.
+        drop(OwnedFd::from(b));
+        assert!(matches!(a.take(received), Ok(Received::Packet(10, _))));
+        assert!(matches!(a.receive(&mut buffer), Ok(Received::Closed)));
+    }
+
+    #[test]
+    fn who_hears_no_more_has_heard_nothing_or_says_so() {
+        let (a, b) = Socket::pair().expect("socketpair");
+        assert!(a.hear_no_more());
+        assert_eq!(b.send(b"late", &[]), Err(Errno::PIPE));
+        a.send(b"to be heard", &[]).expect("send");
+        assert!(matches!(b.receive(&mut [0; 16]), Ok(Received::Packet(11, _))));
+        for said in [b"early".as_slice(), b""] {
+            let (a, b) = Socket::pair().expect("socketpair");
+            b.send(said, &[]).expect("send");
+            assert!(!a.hear_no_more(), "{said:?}");
+        }
     }
 
     #[test]
