@@ -65,7 +65,8 @@ pub struct bw_port_options_t {
     pub runtime_directory: *const c_char,
     /// The longest message that this port takes, in bytes (up to 2^40).
     pub message_bytes_max: u64,
-    /// Memory that one peer may share with this port to lend from, in bytes.
+    /// Memory that one peer may share with this port to lend from, in bytes. All peers of one foreign user share so much
+    /// together.
     pub borrow_bytes_max: u64,
     /// How long bw_wait spins at most before it sleeps.
     pub spin_ns: u64,

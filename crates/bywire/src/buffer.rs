@@ -143,6 +143,14 @@ impl Payload {
         matches!(&self.place, Place::Buffer { buffer, .. } if buffer.is_foreign())
     }
 
+    /// The memory behind it, beyond the value itself.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        match &self.place {
+            Place::Buffer { buffer, .. } => buffer.as_ref().len(),
+            Place::Inline { .. } => 0,
+        }
+    }
+
     /// The whole buffer behind a longer message; `None` for one that came inline.
     pub fn into_buffer(self) -> Option<Buffer> {
         match self.place {

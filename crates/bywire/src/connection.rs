@@ -174,6 +174,12 @@ impl Connection {
         }
     }
 
+    /// How many heaps the peer shares with us, and how many bytes.
+    pub fn borrowed(&self) -> (usize, u64) {
+        let bytes = self.heaps_borrowed.iter().map(|heap| heap.memory.length_bytes() as u64).sum();
+        (self.heaps_borrowed.len(), bytes)
+    }
+
     /// Is there anything that `advance` may have to do later?
     pub fn has_work(&self) -> bool {
         !self.replies.is_empty()

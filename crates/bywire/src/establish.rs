@@ -21,7 +21,7 @@ use crate::connection::{BorrowedHeap, Connection, Meeting, is_family};
 use crate::error::{ConnectError, Gone, Refusal};
 use crate::event::{Event, Peer, PeerInfo};
 use crate::handshake::{Introduction, PACKET_BYTES_MAX, Packet, PacketError};
-use crate::heap::{BLOCK_BYTES, BLOCKS_MAX, HEAPS_MAX};
+use crate::heap::{BLOCK_BYTES, BLOCKS_MAX, HEAPS_MAX, HEAPS_OF_USER_MAX};
 use crate::options::Admit;
 use crate::port::Port;
 use crate::resources::is_foreign_share;
@@ -30,8 +30,6 @@ use crate::transfer::heap_bytes;
 
 /// Connections that have not introduced themselves; the oldest makes room for the next.
 const STRANGERS_MAX: usize = 64;
-/// Events beyond which nobody new is let in before the program has taken some.
-const EVENTS_MAX: usize = 4096;
 /// How long a connect pauses between looks while so many events wait.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
 /// Packets read from a living peer at a time.
@@ -153,7 +151,7 @@ impl Port {
                 return Err(ConnectError::TimedOut);
             }
             self.look_after_sockets(rest).map_err(ConnectError::System)?;
-            if self.resources.events.len() >= EVENTS_MAX {
+            if self.resources.is_full() {
                 // What waits for the program to take events stays ready, so that nothing sleeps on the poller.
                 std::thread::sleep(FULL_PAUSE);
             }
@@ -244,7 +242,7 @@ impl Port {
                 Tag::Alarm => self.resources.returns.alarm.silence(),
                 Tag::Bell => self.bell.silence(),
                 // Those who come and go make events; they wait until the program has taken some.
-                tag if self.resources.events.len() >= EVENTS_MAX && !self.is_let_through(tag) => {}
+                tag if self.resources.is_full() && !self.is_let_through(tag) => {}
                 Tag::Listener => self.accept(),
                 Tag::Stranger(number) => self.hear_stranger(number),
                 Tag::Peer { index, generation } => {
@@ -549,12 +547,15 @@ impl Port {
         (block_bytes, blocks): (u64, u32),
         mut files: Vec<Foreign>,
     ) -> Result<(), Gone> {
+        let foreign_user = self.slots.connection(peer).map_err(|_| Gone::Broken)?.foreign_user;
+        let of_user = foreign_user.map(|user| self.slots.borrowed_from(user));
         let connection = self.slots.connection(peer).map_err(|_| Gone::Broken)?;
+        let (count, borrowed) = of_user.unwrap_or_else(|| connection.borrowed());
         let heaps = &mut connection.heaps_borrowed;
         let block_bytes = usize::try_from(block_bytes).unwrap_or(usize::MAX);
-        let borrowed: u64 = heaps.iter().map(|heap| heap.memory.length_bytes() as u64).sum();
         let is_sound = id as usize == heaps.len()
             && heaps.len() < HEAPS_MAX
+            && count < HEAPS_OF_USER_MAX
             && BLOCK_BYTES.contains(&block_bytes)
             && block_bytes.is_multiple_of(64)
             && (1..=BLOCKS_MAX).contains(&blocks);
@@ -627,6 +628,7 @@ mod tests {
     use super::*;
     use crate::event::Priority;
     use crate::options::PortOptions;
+    use crate::resources::EVENTS_MAX;
 
     #[test]
     fn connect_hears_its_answer_however_many_events_wait() {

@@ -15,6 +15,8 @@ use crate::event::{Peer, Priority};
 pub(crate) const BLOCKS_MAX: u32 = 1024;
 /// Heaps that one peer may share with us.
 pub(crate) const HEAPS_MAX: usize = 16;
+/// Heaps that all peers of one foreign user may share with us: each is a mapping, of which a process has some 65,000.
+pub(crate) const HEAPS_OF_USER_MAX: usize = 256;
 /// Bytes per block.
 pub(crate) const BLOCK_BYTES: std::ops::RangeInclusive<usize> = 64..=1 << 30;
 

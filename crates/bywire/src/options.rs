@@ -43,7 +43,7 @@ pub struct PortOptions {
     pub send_tokens: u32,
     /// Receive buffers that may be posted, for each priority.
     pub receive_tokens: u32,
-    /// Memory that one peer may share with us to lend from, in bytes.
+    /// Memory that one peer may share with us to lend from, in bytes. All peers of one foreign user share so much together.
     pub borrow_bytes_max: u64,
     /// Connections at a time.
     pub peers_max: u32,

@@ -373,7 +373,7 @@ impl Port {
 
     /// The next event that waits; with a peer's end it is forgotten who that was.
     fn next_event(&mut self) -> Option<Event> {
-        let event = self.resources.events.pop_front()?;
+        let event = self.resources.next_event()?;
         if let Event::Disconnected { peer, .. } = event {
             self.slots.forget(peer);
         }
@@ -454,6 +454,10 @@ impl Port {
         let awaits_memory =
             self.slots.connection_at(index).is_some_and(|connection| connection.awaits_memory(priority));
         if awaits_memory {
+            // It waits there while the program has too much to take already.
+            if self.resources.is_full() {
+                return self.next_event();
+            }
             self.read_whole_socket(index);
             if self.slots.connection_at(index).is_some_and(|connection| !connection.awaits_memory(priority)) {
                 self.progressed = true;
@@ -591,7 +595,7 @@ impl Port {
             match step {
                 Ok(Step::Nothing) | Err(_) => break,
                 Ok(Step::Progress) => {}
-                Ok(Step::Event(event)) => resources.events.push_back(event),
+                Ok(Step::Event(event)) => resources.put_by(event),
             }
         }
         if let Some(connection) = self.slots.connection_at(index) {

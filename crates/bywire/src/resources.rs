@@ -15,6 +15,10 @@ use crate::region::Regions;
 /// Of what a port has to give, places for peers, posted buffers, bulk areas and memory that ended connections keep, each foreign user gets one in so many, and all of
 /// them together leave as much (but get at least one): neither one nor many can take it all.
 const FOREIGN_SHARE: usize = 8;
+/// Events that wait, beyond which nothing is heard that makes more before the program has taken some.
+pub(crate) const EVENTS_MAX: usize = 4096;
+/// The same for the memory of messages among them, of peers that have ended.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// Spare buffers kept for messages of one fragment.
 const SPARE_MAX: usize = 256;
 
@@ -26,6 +30,8 @@ pub(crate) fn is_foreign_share(total: usize, own: usize, foreign: usize) -> bool
 
 pub(crate) struct Resources {
     pub events: VecDeque<Event>,
+    /// The memory of messages among them.
+    message_bytes: usize,
     pub regions: Regions,
     pub returns: Arc<Returns>,
     pub guard: Arc<ForkGuard>,
@@ -65,6 +71,7 @@ impl Resources {
     pub fn new(options: &PortOptions, returns: Returns, guard: Arc<ForkGuard>) -> Self {
         Self {
             events: VecDeque::with_capacity(64),
+            message_bytes: 0,
             regions: Regions::default(),
             returns: Arc::new(returns),
             guard,
@@ -81,6 +88,24 @@ impl Resources {
             held: Default::default(),
             releases: [0; 2],
         }
+    }
+
+    /// Keeps what a peer that has ended had sent until the program takes it.
+    pub fn put_by(&mut self, event: Event) {
+        self.message_bytes += message_bytes(&event);
+        self.events.push_back(event);
+    }
+
+    /// The next event that waits.
+    pub fn next_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        self.message_bytes -= message_bytes(&event);
+        Some(event)
+    }
+
+    /// Do so many events wait, or so much memory in them, that nobody is to bring more?
+    pub fn is_full(&self) -> bool {
+        self.events.len() >= EVENTS_MAX || self.message_bytes >= MESSAGE_BYTES_MAX
     }
 
     /// Takes a send token; `false` when all are out.
@@ -168,6 +193,14 @@ impl Resources {
         if self.spare.len() < SPARE_MAX && (4096..=65_536).contains(&buffer.len()) {
             self.spare.push(buffer);
         }
+    }
+}
+
+/// The memory of a message that waits; others than [`Resources::put_by`]'s have none.
+fn message_bytes(event: &Event) -> usize {
+    match event {
+        Event::Message(message) | Event::Datagram(message) => message.payload.memory_bytes(),
+        _ => 0,
     }
 }
 

@@ -122,6 +122,17 @@ impl Slots {
         }
     }
 
+    /// How many heaps all peers of a foreign user share with us, and how many bytes.
+    pub fn borrowed_from(&self, user: u32) -> (usize, u64) {
+        let connections = self.entries.iter().filter_map(|entry| match &entry.state {
+            Slot::Connected(connection) if connection.foreign_user == Some(user) => Some(connection),
+            _ => None,
+        });
+        connections
+            .map(|connection| connection.borrowed())
+            .fold((0, 0), |(heaps, bytes), (more, longer)| (heaps + more, bytes + longer))
+    }
+
     /// The handle of whatever is at `index` now.
     pub fn peer_at(&self, index: u32) -> Option<Peer> {
         let entry = self.entries.get(index as usize)?;
