@@ -81,11 +81,16 @@ pub fn check(file: &impl AsFd, length_bytes: usize) -> Result<(), OfferError> {
 impl Mapping {
     /// Makes a zeroed segment that this process alone may write, and the descriptor to hand to readers.
     ///
-    /// Every page is allocated now, so that memory that runs out is an error here and not a signal later.
+    /// Every page is allocated now, so that no reader meets a page later for which there is no memory.
+    ///
+    /// Where a memory limit of a control group or the machine's own memory is used up, the kernel's answer to that is its
+    /// OOM killer, which ends a process of the group: as for any other memory. What is left of a limit cannot be asked
+    /// before: what is used includes what the kernel would take back, and others use more of it at any moment.
     ///
     /// # Errors
-    /// What the kernel said: [`Errno::NOSPC`] or [`Errno::NOMEM`] without memory, [`Errno::MFILE`] without descriptors;
-    /// [`Errno::FBIG`] where the process may have no file of this length.
+    /// What the kernel said: [`Errno::NOSPC`] or [`Errno::NOMEM`] where it promises no more memory than there is
+    /// (`vm.overcommit_memory`), or finds nobody to end; [`Errno::NOMEM`] where a limit of address space is reached too,
+    /// [`Errno::MFILE`] without descriptors; [`Errno::FBIG`] where the process may have no file of this length.
     pub fn create(name: &str, length_bytes: usize) -> Result<(Self, OwnedFd), Errno> {
         let file = memfd(name)?;
         let length = u64::try_from(length_bytes).map_err(|_| Errno::INVAL)?;

@@ -1,21 +1,25 @@
 //! Descriptors that take their time to close, sent by peers and strangers in every place where a port takes some: the
 //! port and its other peers go on.
 
+mod fuse;
 mod linger;
 mod ports;
 mod rogue;
 
 use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use bywire::handshake::Packet;
-use bywire::{Address, ConnectError, Event, Peer, Port, PortName, PortOptions, Priority, Refusal};
+use bywire::{Address, Admit, ConnectError, Event, Peer, Port, PortName, PortOptions, Priority, Refusal};
 use bywire_sys::socket::Socket;
 
+use fuse::Unclosable;
 use linger::{PACKET_DESCRIPTORS_MAX, UNDISTURBED, lingering};
 use ports::{Place, meet, until};
 use rogue::Rogue;
+use rustix::process::Uid;
 
 /// A port, an honest peer that is connected to it, and a peer that is about to break the rules.
 struct Scene {
@@ -32,9 +36,15 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
+        Self::with(Admit::SameUser)
+    }
+
+    /// In a directory for everybody.
+    fn with(admit: Admit) -> Self {
         let place = Place::new();
+        std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o1777)).expect("chmod");
         let name = Some("victim".parse().expect("a name"));
-        let mut victim = place.open(PortOptions { name, ..place.options() });
+        let mut victim = place.open(PortOptions { name, admit, ..place.options() });
         let mut honest = place.open(place.options());
         let (to_victim, to_honest) = meet(&mut honest, &mut victim);
         let rogue = Rogue::new(place.path(), "rogue");
@@ -244,4 +254,79 @@ fn an_answer_that_lingers_does_not_hold_up_who_has_connected() {
         assert_eq!(answered.err(), Some(ConnectError::Refused(Refusal::BadOffer)), "in place {place}");
         assert!(began.elapsed() < UNDISTURBED, "held up for {:?}", began.elapsed());
     }
+}
+
+/// A user that needs no entry anywhere.
+const HOSTILE: u32 = 54_361;
+
+/// What the port says to a peer of another user's that offers this in place of memory, or an honest offer.
+fn approach_as(user: u32, scene: &mut Scene, name: &str, offers: &[Option<&OwnedFd>]) -> Vec<Packet> {
+    let (place, victim) = (scene.rogue.directory.clone(), &mut scene.victim);
+    std::thread::scope(|scope| {
+        let approaching = scope.spawn(|| {
+            let user = Uid::from_raw(user);
+            rustix::thread::set_thread_res_uid(user, user, user).expect("root may be anybody");
+            let rogue = Rogue::new(&place, name);
+            let hello = Packet::Hello(rogue.introduction()).to_bytes();
+            let say = |brought: &Option<&OwnedFd>| {
+                let (socket, mut offer) = (rogue.connect("victim"), rogue.offer());
+                if let Some(file) = brought {
+                    offer[0] = file.as_fd();
+                }
+                // It may have been turned away before it has said anything.
+                let _ = linger::send(&socket, &hello, &offer);
+                rogue::answer(&socket).expect("an answer").0
+            };
+            offers.iter().map(say).collect()
+        });
+        until(|| {
+            victim.wait(Some(Duration::from_millis(1))).expect("wait");
+            approaching.is_finished()
+        });
+        approaching.join().expect("answered")
+    })
+}
+
+/// How many descriptors of this process are copies of this one?
+fn copies(file: &OwnedFd) -> usize {
+    let target = |number: &str| std::fs::read_link(format!("/proc/self/fd/{number}")).ok();
+    let known = target(&file.as_raw_fd().to_string()).expect("it is open");
+    let names = std::fs::read_dir("/proc/self/fd").expect("a list").flatten();
+    names.filter(|entry| entry.file_name().to_str().and_then(target).as_ref() == Some(&known)).count()
+}
+
+/// No signal ends such a close, so that only the account bounds what one user can have a port hold.
+#[test]
+fn what_never_closes_is_held_a_bounded_number_of_times_at_its_users_cost() {
+    if !rustix::process::geteuid().is_root() {
+        println!("not run: only root can be other users; run this test as root");
+        return;
+    }
+    let mut unclosable = match Unclosable::new() {
+        Ok(unclosable) => unclosable,
+        Err(error) => return println!("not run: no FUSE file system can be mounted here ({error})"),
+    };
+    let mut scene = Scene::with(Admit::Everyone);
+    let answers = approach_as(HOSTILE, &mut scene, "hostile", &[Some(&unclosable.file); 200]);
+    let taken = answers.iter().filter(|answer| **answer == Packet::Refuse(Refusal::BadOffer)).count();
+    let turned_away =
+        answers.iter().filter(|answer| **answer == Packet::Refuse(Refusal::NoResources)).count();
+    assert_eq!(taken + turned_away, answers.len());
+    // What it holds of one user: of three descriptors in each packet, one stays.
+    assert!((1..=64).contains(&taken), "{taken} were taken");
+    assert!(copies(&unclosable.file) <= 70, "those of one packet stay, and so do all behind it");
+    scene.is_undisturbed("a user whose descriptors do not close");
+    let other = approach_as(HOSTILE + 1, &mut scene, "other", &[None]);
+    assert!(matches!(other[..], [Packet::Welcome(_)]), "{other:?}");
+    assert_eq!(
+        approach_as(HOSTILE, &mut scene, "again", &[None]),
+        [Packet::Refuse(Refusal::NoResources)],
+        "whatever else this user offers"
+    );
+    unclosable.end();
+    let mut answer = Vec::new();
+    until(|| {
+        answer = approach_as(HOSTILE, &mut scene, "after", &[None]);
+        matches!(answer[..], [Packet::Welcome(_)])
+    });
 }

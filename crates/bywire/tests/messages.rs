@@ -2,9 +2,16 @@
 
 mod ports;
 
-use bywire::{Confirm, Event, Gone, Payload, Port, PortOptions, Priority, Rights, SendError, TransferError};
+use std::time::Duration;
+
+use bywire::{
+    Confirm, Event, FRAGMENT_BYTES, Gone, Payload, Port, PortOptions, Priority, Rights, SendError,
+    TransferError,
+};
 use ports::{Place, event, until};
 use proptest::prelude::*;
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 fn pattern(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|index| (index * 31 + seed * 7 + (index >> 8)) as u8).collect()
@@ -191,6 +198,42 @@ fn datagrams_are_dropped_and_counted_and_pass_a_message_that_waits_for_room() {
             matches!(event(&mut [&mut b]), Event::Datagram(datagram) if &datagram.payload[..] == b"frame")
         );
     }
+}
+
+/// For whoever keeps a datagram that was dropped: also while it sleeps.
+#[test]
+fn room_is_told_once_to_whoever_awaits_it() {
+    let place = Place::new();
+    let (mut a, to_b, mut b, _) = place.pair(&place.options());
+    let is_told = |event, awaited| matches!(event, Some(Event::Room { peer, priority }) if (peer, priority) == (to_b, awaited));
+    let moment = Some(Duration::from_millis(20));
+    a.await_room(to_b, Priority::Low).expect("connected");
+    assert!(is_told(a.wait(Some(MINUTE)).expect("wait"), Priority::Low), "there is room already");
+    let mut sent = 0;
+    while a.send_datagram(to_b, Priority::High, &[7; 100]).expect("connected") {
+        sent += 1;
+    }
+    a.await_room(to_b, Priority::High).expect("connected");
+    assert!(a.wait(moment).expect("wait").is_none(), "there is no room");
+    let taking = std::thread::spawn(move || {
+        (0..sent).for_each(|_| assert!(matches!(event(&mut [&mut b]), Event::Datagram(_))));
+        b
+    });
+    assert!(is_told(a.wait(Some(MINUTE)).expect("wait"), Priority::High));
+    assert_eq!(
+        a.send_datagram(to_b, Priority::High, &[7; FRAGMENT_BYTES]),
+        Ok(true),
+        "a whole fragment fits"
+    );
+    let mut b = taking.join().expect("all were taken");
+    assert!(matches!(event(&mut [&mut b]), Event::Datagram(_)));
+    assert!(a.wait(moment).expect("wait").is_none(), "it is told once");
+    // What is awaited of a peer that ends is its end.
+    while a.send_datagram(to_b, Priority::High, &[7; 100]).expect("connected") {}
+    a.await_room(to_b, Priority::High).expect("connected");
+    drop(b);
+    assert!(matches!(a.wait(Some(MINUTE)), Ok(Some(Event::Disconnected { reason: Gone::Closed, .. }))));
+    assert_eq!(a.await_room(to_b, Priority::High), Err(SendError::Disconnected(Gone::Closed)));
 }
 
 #[test]

@@ -117,10 +117,16 @@ static void datagrams(void) {
     bw_statistics_t statistics;
     CHECK_CODE(bw_port_statistics(a, &statistics, sizeof statistics), BW_OK);
     CHECK(statistics.datagrams_unsent == 1);
+    CHECK_CODE(bw_await_room(a, to_b, BW_PRIORITY_HIGH), BW_OK);
+    bw_event_t event;
+    CHECK_CODE(bw_poll(a, &event), 0);
+    /* Its news is not for the other end's polls to take. */
     for (; sent > 0; sent--) {
-        bw_event_t event = expect(b, BW_EVENT_DATAGRAM, a);
+        event = expect(b, BW_EVENT_DATAGRAM, NULL);
         CHECK(event.length_bytes == 4 && memcmp(event.data, "news", 4) == 0 && event.priority == BW_PRIORITY_HIGH);
     }
+    event = expect(a, BW_EVENT_ROOM, b);
+    CHECK(event.peer == to_b && event.priority == BW_PRIORITY_HIGH);
 }
 
 static void long_messages(void) {
