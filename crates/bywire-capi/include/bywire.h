@@ -221,7 +221,7 @@ typedef struct {
   /* The longest message that this port takes, in bytes (up to 2^40). */
   uint64_t message_bytes_max;
   /* Memory that one peer may share with this port to lend from, in bytes. All peers of one foreign user share so much
-   * together. */
+     together. */
   uint64_t borrow_bytes_max;
   /* How long bw_wait spins at most before it sleeps. */
   uint64_t spin_ns;
