@@ -1,8 +1,6 @@
 //! Descriptors that take their time to close or are of the wrong kind, sent to a machine's service by one user: it goes on
 //! for the others. Needs root, to be others.
 
-#[path = "../../bywire/tests/fuse/mod.rs"]
-mod fuse;
 #[path = "../../bywire/tests/linger/mod.rs"]
 mod linger;
 mod stranger;
@@ -20,7 +18,6 @@ use bywire_pairing::user::Scope;
 use bywire_sys::wake::Alarm;
 use rustix::process::Uid;
 
-use fuse::Unclosable;
 use linger::{PACKET_DESCRIPTORS_MAX, UNDISTURBED, lingering};
 use stranger::Stranger;
 
@@ -209,32 +206,6 @@ fn connections_that_linger_hold_up_neither_others_nor_for_long_their_own_user() 
         assert_eq!(slow.verdict(token), Verdict::Waiting);
     }
     assert!(scene.began.elapsed() < UNDISTURBED, "its own user waits");
-}
-
-/// No signal ends such a close: it takes the thread of its sender's user, for as long as it lasts.
-#[test]
-fn what_never_closes_stops_its_own_user_alone() {
-    let Some(mut scene) = Scene::new() else { return };
-    let mut unclosable = match Unclosable::new() {
-        Ok(unclosable) => unclosable,
-        Err(error) => return println!("not run: no FUSE file system can be mounted here ({error})"),
-    };
-    let (page, programs) = (Stranger::memory(PAGE_BYTES), [(); 100].map(|()| scene.hostile()));
-    for program in &programs {
-        let brought = [unclosable.file.as_fd(), page.as_fd()];
-        linger::send(&program.socket, &encoded(Kind::Hello), &brought).expect("sent");
-    }
-    scene.serve();
-    scene.is_undisturbed("what never closes");
-    unclosable.end();
-    for program in &programs {
-        assert!(program.hear().is_none(), "whoever has sent it is dismissed");
-    }
-    let mut next = scene.as_user(HOSTILE, || Stranger::new(&scene.path));
-    let (client, _server) = connection();
-    next.segment = Stranger::memory(bywire_ring::stream::SEGMENT_BYTES);
-    next.offer(1, client.as_fd());
-    assert_eq!(next.verdict(1), Verdict::Waiting, "its user is served again");
 }
 
 #[test]
