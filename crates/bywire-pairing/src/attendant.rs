@@ -9,7 +9,7 @@ use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
 
 use crate::protocol::PACKET_BYTES;
-use crate::registry::{Attendant, Shared, lock};
+use crate::registry::{Attendant, Shared, change, lock};
 use crate::word::Word;
 
 /// Packets taken from one program before the user's others have their turn.
@@ -74,20 +74,14 @@ fn attend(shared: &Shared, tag: u64, interrupter: &Interrupter) {
             Ok(Received::Packet(length, descriptors)) => (length, descriptors),
             Ok(Received::Nothing) => return,
             Err(Errno::MFILE | Errno::NFILE) => return std::thread::sleep(PAUSE),
-            Ok(Received::Closed) | Err(_) => return dismiss(shared, tag),
+            Ok(Received::Closed) | Err(_) => return change(shared, |registry| registry.dismiss(tag)),
         };
         // Whatever holds this up holds up the programs of this user.
         let word = Word::read(&buffer[..length], descriptors, interrupter);
-        let is_well = word.is_some_and(|word| lock(shared).answer(tag, word));
+        let is_well = word.is_some_and(|word| change(shared, |registry| registry.answer(tag, word)));
         if !is_well {
-            return dismiss(shared, tag);
+            return change(shared, |registry| registry.dismiss(tag));
         }
     }
     // Level-triggered: what is left comes again.
-}
-
-fn dismiss(shared: &Shared, tag: u64) {
-    let left = lock(shared).dismiss(tag);
-    // Memory of a thousand offers takes its time.
-    drop(left);
 }

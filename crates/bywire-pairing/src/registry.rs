@@ -1,7 +1,7 @@
 //! What the threads of a service share: its programs, what they have offered, and who is paired with whom.
 //!
 //! Nothing here waits for anybody, so that the lock around it is held for a moment only: packets are sent where there is
-//! room, and whatever is closed is memory or bells, whose kind has been looked at before.
+//! room, and nothing that a program has sent is closed. It is left to [`change`], which closes it without the lock.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,6 +38,8 @@ pub struct Registry {
     pub spaces: Spaces,
     waiting: Waiting,
     account: Account,
+    /// What programs have sent and nobody needs any more: for [`change`] to close.
+    left: Vec<OwnedFd>,
 }
 
 /// The thread that serves one user.
@@ -75,6 +77,17 @@ pub fn lock(shared: &Shared) -> MutexGuard<'_, Registry> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Changes what the threads share. The calling thread, which serves the user concerned, closes what is left without the
+/// lock: even an eventfd or memory takes its time, if its maker has put it into many epoll sets or locked it in many places.
+pub fn change<T>(shared: &Shared, change: impl FnOnce(&mut Registry) -> T) -> T {
+    let mut registry = lock(shared);
+    let done = change(&mut registry);
+    let left = std::mem::take(&mut registry.left);
+    drop(registry);
+    drop(left);
+    done
+}
+
 impl Registry {
     /// Without programs; they get numbers from `first` on.
     pub fn new(scope: Scope, first: u64) -> Self {
@@ -86,6 +99,7 @@ impl Registry {
             spaces: Spaces::default(),
             waiting: Waiting::default(),
             account: Account::default(),
+            left: Vec::new(),
         }
     }
 
@@ -160,6 +174,7 @@ impl Registry {
 
     fn greet(&mut self, tag: u64, pair: [OwnedFd; 2]) -> bool {
         let Some(program) = self.programs.get_mut(&tag).filter(|program| program.bell.is_none()) else {
+            self.left.extend(pair);
             return false;
         };
         program.bell = Some(pair);
@@ -174,27 +189,32 @@ impl Registry {
         segment: Option<OwnedFd>,
         identity: &Result<Identity, Errno>,
     ) -> bool {
-        match (segment, identity) {
-            // It may have been lost on the way.
-            (None, _) => self.verdict(tag, token, Verdict::Full),
-            (_, Ok(identity)) if identity.is_bound_to_device => self.verdict(tag, token, Verdict::Device),
-            (Some(segment), Ok(identity)) if identity.is_established => {
-                self.offer(tag, token, identity, segment)
-            }
-            _ => self.verdict(tag, token, Verdict::Refused),
-        }
+        // It may have been lost on the way.
+        let Some(segment) = segment else { return self.verdict(tag, token, Verdict::Full) };
+        let verdict = match identity {
+            Ok(identity) if identity.is_bound_to_device => Verdict::Device,
+            Ok(identity) if identity.is_established => return self.offer(tag, token, identity, segment),
+            _ => Verdict::Refused,
+        };
+        self.left.push(segment);
+        self.verdict(tag, token, verdict)
     }
 
     /// Pairs the offer or lets it wait. `false`: the program broke a rule, or cannot be told.
     fn offer(&mut self, tag: u64, token: u64, identity: &Identity, segment: OwnedFd) -> bool {
-        let Some(program) = self.programs.get_mut(&tag) else { return false };
+        let Some(program) = self.programs.get_mut(&tag) else {
+            self.left.push(segment);
+            return false;
+        };
         // It has not become another one after all.
         program.leaving = None;
         let (user, offers_count) = (program.user, program.offers.len());
         if program.bell.is_none() || program.offers.contains_key(&token) {
+            self.left.push(segment);
             return false;
         }
         if !self.users.may_wait(user) || !self.users.may_offer(user, offers_count) {
+            self.left.push(segment);
             return self.verdict(tag, token, Verdict::Full);
         }
         let space = self.spaces.of(identity.namespace, [identity.local, identity.remote]);
@@ -203,20 +223,27 @@ impl Registry {
         let others = self.waiting.mate(&end);
         let has_room = |tag| self.programs.get(&tag).is_some_and(|program| program.socket.has_room());
         if others.is_some_and(|other| !has_room(tag) || !has_room(other)) {
+            self.left.push(segment);
             return self.verdict(tag, token, Verdict::Full);
         }
         let (namespace, cookie) = (identity.namespace, identity.cookie);
         let offer = Offer { program: tag, user, token, namespace, cookie, segment };
         match self.waiting.offer(end, offer) {
-            Match::Refused(verdict) => self.verdict(tag, token, verdict),
+            Match::Refused(verdict, offer) => {
+                self.left.push(offer.segment);
+                self.verdict(tag, token, verdict)
+            }
             Match::Paired { ours, theirs } => {
                 self.users.waits_no_more(theirs.user);
-                self.pair(&ours, &theirs)
+                let is_told = self.pair(&ours, &theirs);
+                self.left.extend([ours.segment, theirs.segment]);
+                is_told
             }
             Match::Waits(stale) => {
                 if let Some(stale) = stale {
                     self.users.waits_no_more(stale.user);
                     self.forget(stale.program, stale.token);
+                    self.left.push(stale.segment);
                 }
                 self.wait(tag, token, end)
             }
@@ -226,6 +253,7 @@ impl Registry {
                 if !self.verdict(theirs.program, theirs.token, Verdict::Again) {
                     self.sever(theirs.program);
                 }
+                self.left.push(theirs.segment);
                 self.wait(tag, token, end)
             }
         }
@@ -340,6 +368,7 @@ impl Registry {
             Some(Standing::Waiting(end)) => {
                 if let Some(offer) = self.waiting.take_back(&end, tag, packet.token) {
                     self.users.waits_no_more(offer.user);
+                    self.left.push(offer.segment);
                 }
             }
             Some(Standing::Paired { .. }) if (packet.first, packet.second) == (0, 0) => {
@@ -356,21 +385,23 @@ impl Registry {
         }
     }
 
-    /// A program goes, by its own thread. What it leaves is the caller's to close, without the lock.
-    #[must_use]
-    pub fn dismiss(&mut self, tag: u64) -> Vec<Offer> {
-        let Some(program) = self.programs.remove(&tag) else { return Vec::new() };
+    /// A program goes, by its own thread.
+    pub fn dismiss(&mut self, tag: u64) {
+        let Some(program) = self.programs.remove(&tag) else { return };
         if let Some(attendant) = self.attendants.get_mut(&program.user) {
             attendant.poller.remove(&*program.socket);
             attendant.programs -= 1;
         }
         // It hears of it now, even if its end has to wait for what it has sent.
         program.socket.shut_down();
-        let (mut left, mut carried) = (Vec::new(), 0u64);
+        let mut carried = 0u64;
         for (token, standing) in &program.offers {
             match standing {
                 Standing::Waiting(end) => {
-                    left.extend(self.waiting.take_back(end, tag, *token));
+                    if let Some(offer) = self.waiting.take_back(end, tag, *token) {
+                        self.users.waits_no_more(program.user);
+                        self.left.push(offer.segment);
+                    }
                 }
                 Standing::Paired { is_foreign } => {
                     carried += 1;
@@ -381,7 +412,6 @@ impl Registry {
                 }
             }
         }
-        left.iter().for_each(|_| self.users.waits_no_more(program.user));
         match program.leaving {
             Some([bytes, used]) => {
                 self.users.carried(program.user, bytes);
@@ -393,7 +423,8 @@ impl Registry {
             self.users.parted(program.user);
         }
         self.users.dismiss(program.user, program.offers.len());
-        left
+        self.left.extend(program.bell.into_iter().flatten());
+        self.left.extend(program.foreign.into_values().map(|(_, bell)| bell));
     }
 
     fn verdict(&self, tag: u64, token: u64, verdict: Verdict) -> bool {
@@ -403,5 +434,56 @@ impl Registry {
     fn tell(&self, tag: u64, packet: Packet, descriptors: &[BorrowedFd<'_>]) -> bool {
         let program = self.programs.get(&tag);
         program.is_some_and(|program| program.socket.send(&packet.encode(), descriptors).is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+
+    use super::*;
+
+    /// Has the writing end of this pipe been closed?
+    fn is_closed(reader: &OwnedFd) -> bool {
+        let mut asked = [PollFd::new(reader, PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut asked, Some(&at_once)).expect("poll");
+        asked[0].revents().contains(PollFlags::HUP)
+    }
+
+    /// Pipes in the places of what a program has sent, and their other ends.
+    fn pair() -> ([OwnedFd; 2], [OwnedFd; 2]) {
+        let pipes = [(); 2].map(|()| rustix::pipe::pipe().expect("pipe"));
+        let [(first, bell), (second, page)] = pipes;
+        ([bell, page], [first, second])
+    }
+
+    #[test]
+    fn nothing_that_a_program_has_sent_is_closed_under_the_lock() {
+        const USER: u32 = 7;
+        const TAG: u64 = 1;
+        let mut registry = Registry::new(Scope::Machine, TAG);
+        let attendant = Attendant { poller: Poller::new().expect("epoll"), programs: 0 };
+        registry.attendants.insert(USER, attendant);
+        let (socket, _program) = Socket::pair().expect("socketpair");
+        assert!(registry.admit(USER));
+        registry.enter(USER, &Arc::new(socket));
+        let (first, first_readers) = pair();
+        let (again, again_readers) = pair();
+        assert!(registry.answer(TAG, Word::Hello(first)));
+        assert!(!registry.answer(TAG, Word::Hello(again)), "it has said hello already");
+        assert!(!again_readers.iter().any(is_closed), "what is refused");
+        let identity = Err(Errno::BADF);
+        let (segment, segment_readers) = pair();
+        let [segment, other] = segment.map(Some);
+        assert!(registry.answer(TAG, Word::Offer { token: 1, segment, identity }));
+        assert!(registry.answer(TAG, Word::Offer { token: 1, segment: other, identity }));
+        assert!(!segment_readers.iter().any(is_closed), "what cannot be paired");
+        registry.dismiss(TAG);
+        assert!(!first_readers.iter().any(is_closed), "what a program leaves");
+        let shared = Mutex::new(registry);
+        change(&shared, |_| ());
+        let readers = [first_readers, again_readers, segment_readers];
+        assert!(readers.iter().flatten().all(is_closed), "without the lock it is all closed");
     }
 }

@@ -49,8 +49,8 @@ pub enum Match {
         /// The one that waited.
         theirs: Offer,
     },
-    /// Nothing.
-    Refused(Verdict),
+    /// Nothing, and here it is again.
+    Refused(Verdict, Offer),
 }
 
 /// All that wait.
@@ -87,7 +87,7 @@ impl Waiting {
             && (other.is_disputed || other.offer.namespace != offer.namespace)
         {
             other.is_disputed = true;
-            return Match::Refused(Verdict::Namespace);
+            return Match::Refused(Verdict::Namespace, offer);
         }
         let other = self.offers.get(&mirror);
         // A connection of one socket with itself is nobody's other end.
@@ -95,12 +95,12 @@ impl Waiting {
             return self.wait(end, offer, None);
         };
         if other.is_disputed {
-            return Match::Refused(Verdict::Namespace);
+            return Match::Refused(Verdict::Namespace, offer);
         }
         let is_one_users = other.offer.user == offer.user && other.offer.namespace == offer.namespace;
         let was_there = other.seen == Some(offer.cookie);
         let Some(Waiter { offer: theirs, .. }) = self.offers.remove(&mirror) else {
-            return Match::Refused(Verdict::Refused);
+            return Match::Refused(Verdict::Refused, offer);
         };
         if is_one_users || was_there {
             return Match::Paired { ours: offer, theirs };
@@ -191,7 +191,7 @@ mod tests {
     fn what_two_namespaces_offer_is_paired_with_nobody() {
         let ([client, server], mut waiting) = (ends(), Waiting::default());
         assert!(matches!(waiting.offer(client, offer(1, 1, 10)), Match::Waits(None)));
-        let refused = |found: Match| matches!(found, Match::Refused(Verdict::Namespace));
+        let refused = |found: Match| matches!(found, Match::Refused(Verdict::Namespace, _));
         assert!(refused(waiting.offer(client, offer(1, 3, 30))));
         assert!(refused(waiting.offer(server, offer(1, 2, 20))));
         assert!(refused(waiting.offer(client, offer(1, 1, 10))), "not even what came first");

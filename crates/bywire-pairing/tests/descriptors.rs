@@ -16,6 +16,8 @@ use bywire_pairing::service::Service;
 use bywire_pairing::status;
 use bywire_pairing::user::Scope;
 use bywire_sys::wake::Alarm;
+use rustix::event::epoll;
+use rustix::fs::inotify;
 use rustix::process::Uid;
 
 use linger::{PACKET_DESCRIPTORS_MAX, UNDISTURBED, lingering};
@@ -159,10 +161,14 @@ fn what_is_of_another_kind_than_it_should_be_is_passed_on_to_nobody() {
     let (segment, (client, _server)) = (scene.hostile().segment, connection());
     let (unsealed, large) = (tempfile::tempfile().expect("a file"), Stranger::memory(2 * PAGE_BYTES));
     let (pipe, _writer) = rustix::pipe::pipe().expect("a pipe");
+    let watch = inotify::init(inotify::CreateFlags::CLOEXEC).expect("inotify");
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
     scene.serve();
     let [bell, page, segment, client] = [bell.as_fd(), page.as_fd(), segment.as_fd(), client.as_fd()];
     let hello = [
         [pipe.as_fd(), page],
+        [watch.as_fd(), page],
+        [set.as_fd(), page],
         [page, page],
         [bell, unsealed.as_fd()],
         [bell, large.as_fd()],

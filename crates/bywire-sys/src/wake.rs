@@ -4,7 +4,7 @@
 //! the same user and reopens it through `/proc`.
 
 use std::io::IoSlice;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
 use rustix::event::EventfdFlags;
@@ -80,13 +80,13 @@ impl Ringer {
     }
 }
 
-/// Is it one of the kernel's own files, of the kind that counters (eventfd) are? May wait for a file system of the
-/// sender's.
+/// Is it an eventfd? `false` without `/proc`.
 pub fn is_eventfd(file: &impl AsFd) -> bool {
-    static OWN: OnceLock<Option<(u64, u64)>> = OnceLock::new();
-    let identity = |found: rustix::fs::Stat| (found.st_dev, found.st_ino);
-    let own = OWN.get_or_init(|| Alarm::new().and_then(|own| rustix::fs::fstat(&own)).ok().map(identity));
-    own.is_some() && rustix::fs::fstat(file).ok().map(identity) == *own
+    // Device and inode would not tell: it shares them with epoll sets, timers and watches. The kernel says the name by
+    // itself, asks no file system, and begins that of every file that has a path with a slash.
+    let link = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let name = rustix::fs::readlink(link, Vec::new());
+    name.is_ok_and(|name| name.as_bytes() == b"anon_inode:[eventfd]")
 }
 
 /// A wake-up for this process's own threads, never handed to another process.
@@ -162,5 +162,22 @@ mod tests {
     fn only_pipes_can_be_rung() {
         let file = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
         assert_eq!(Ringer::accept(sent(file)).err(), Some(Errno::INVAL));
+    }
+
+    #[test]
+    fn of_the_kernels_own_files_only_counters_are_eventfds() {
+        use rustix::event::epoll;
+        use rustix::fs::inotify;
+        use rustix::time::{TimerfdClockId, TimerfdFlags};
+        assert!(is_eventfd(&Alarm::new().expect("eventfd")));
+        let others = [
+            inotify::init(inotify::CreateFlags::CLOEXEC).expect("inotify"),
+            epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll"),
+            rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).expect("timerfd"),
+            rustix::pipe::pipe().expect("pipe").0,
+        ];
+        for (place, other) in others.iter().enumerate() {
+            assert!(!is_eventfd(other), "{place}");
+        }
     }
 }
