@@ -14,7 +14,7 @@ use crate::word::Word;
 
 /// Packets taken from one program before the user's others have their turn.
 const TURN: usize = 64;
-/// How long a packet waits for which there are no descriptors left.
+/// How long a packet waits for which there are no descriptors left, or none for its user.
 const PAUSE: Duration = Duration::from_millis(10);
 /// A thread without programs looks so often whether it is to end, should nobody have told it.
 const REST: Duration = Duration::from_secs(60);
@@ -73,7 +73,7 @@ fn attend(shared: &Shared, tag: u64, interrupter: &Interrupter) {
         let (length, descriptors) = match socket.receive(&mut buffer) {
             Ok(Received::Packet(length, descriptors)) => (length, descriptors),
             Ok(Received::Nothing) => return,
-            Err(Errno::MFILE | Errno::NFILE) => return std::thread::sleep(PAUSE),
+            Err(Errno::MFILE | Errno::NFILE | Errno::DQUOT) => return std::thread::sleep(PAUSE),
             Ok(Received::Closed) | Err(_) => return change(shared, |registry| registry.dismiss(tag)),
         };
         // Whatever holds this up holds up the programs of this user.

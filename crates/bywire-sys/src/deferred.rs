@@ -3,8 +3,11 @@
 //! The last close of a descriptor takes as long as whoever has sent it likes: a socket lingers, a file system of a user's
 //! own does not answer, what lies in the queue of a socket is closed with it. So nothing of another process is closed by
 //! a thread that has anything else to do. Threads of this module do it, one for each user, so that nobody's descriptors
-//! wait behind another's. What a user's thread has not closed yet is on that user's account: from a bound on, nothing more is
-//! taken from that user.
+//! wait behind another's. What a user's thread has not closed yet is on that user's account: from a bound on, no more
+//! descriptors are taken from that user.
+//!
+//! Sockets are the exception: one thread and one count serve those of all users. Somebody who stops that thread, by a file of
+//! a file system of their own in the queue of a socket, keeps others from being accepted.
 
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
@@ -20,7 +23,7 @@ use crate::interrupt::Interrupter;
 const HELD_MAX: usize = 64;
 /// Sockets that may wait to be closed before nobody is let in any more. Each takes a moment, as nothing lingers there.
 const SOCKETS_MAX: usize = 1024;
-/// Threads that close at once. Of users beyond that nothing is taken.
+/// Threads that close at once. Of users beyond that no descriptors are taken, but from this process's own user and root.
 const THREADS_MAX: usize = 256;
 /// How long a thread waits for more.
 const IDLE: Duration = Duration::from_secs(1);
@@ -43,6 +46,8 @@ pub struct Deferred<T: Into<OwnedFd>>(ManuallyDrop<T>);
 pub(crate) struct Account {
     lane: Arc<Lane>,
     registry: &'static Registry,
+    /// Of this process's own user or of root: it gets a thread, however many others have one.
+    is_reserved: bool,
 }
 
 /// What one thread closes, one after the other.
@@ -74,8 +79,8 @@ static REGISTRY: AtomicPtr<Registry> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Closes the socket of another process with what lies in its queue.
 ///
-/// That was never in this process's table, so nothing of it is flushed, and what lingers is interrupted: the thread is
-/// never held up for long, and serves all users.
+/// That was never in this process's table, so most file systems flush nothing of it, and what lingers is interrupted. The
+/// thread serves all users.
 pub fn close_socket(file: OwnedFd) {
     Account::of(None).close_counted(file);
 }
@@ -93,7 +98,9 @@ pub(crate) fn is_forgone() -> bool {
 
 /// May more sockets come, which would have to be closed?
 pub fn has_room() -> bool {
-    Account::of(None).lane.held.load(Ordering::Relaxed) < SOCKETS_MAX
+    let sockets = Account::of(None);
+    sockets.is_attended();
+    sockets.lane.held.load(Ordering::Relaxed) < SOCKETS_MAX
 }
 
 impl Foreign {
@@ -160,22 +167,41 @@ impl<T: Into<OwnedFd>> Drop for Deferred<T> {
 impl Account {
     /// Of this user; `None`: of sockets, whosever they are.
     pub fn of(user: Option<u32>) -> Self {
-        let registry = Registry::own();
+        Self::in_registry(Registry::own(), user)
+    }
+
+    fn in_registry(registry: &'static Registry, user: Option<u32>) -> Self {
         let mut lanes = lock(&registry.lanes);
         if lanes.len() > THREADS_MAX {
             // Those that nobody refers to and of which nothing is held.
             lanes.retain(|_, lane| Arc::strong_count(lane) > 1 || lane.held.load(Ordering::Relaxed) > 0);
         }
         let lane = Arc::clone(lanes.entry(user).or_default());
-        Self { lane, registry }
+        let is_reserved = user.is_some_and(|user| user == 0 || user == rustix::process::geteuid().as_raw());
+        Self { lane, registry, is_reserved }
     }
 
     /// Is so much held that nothing more may be taken?
     pub fn is_over(&self) -> bool {
+        let is_attended = self.is_attended();
         if self.lane.held.load(Ordering::Relaxed) + crate::socket::DESCRIPTORS_MAX > HELD_MAX {
             return true;
         }
-        self.registry.threads.load(Ordering::Relaxed) >= THREADS_MAX && !lock(&self.lane.waiting).is_attended
+        !is_attended && !self.is_reserved && self.registry.threads.load(Ordering::Relaxed) >= THREADS_MAX
+    }
+
+    /// Is there a thread? If something waits for one whose start has failed, this starts it: where nothing more is taken,
+    /// nothing else would.
+    fn is_attended(&self) -> bool {
+        // Nothing waits; or a forked child asks, whose locks nobody may give back.
+        if self.lane.held.load(Ordering::Relaxed) == 0 || self.registry.owner != std::process::id() {
+            return false;
+        }
+        let mut waiting = lock(&self.lane.waiting);
+        if !waiting.files.is_empty() && !waiting.is_attended {
+            waiting.is_attended = self.start_thread();
+        }
+        waiting.is_attended
     }
 
     fn close_counted(&self, file: OwnedFd) {
@@ -195,7 +221,7 @@ impl Account {
         let mut waiting = lock(&self.lane.waiting);
         waiting.files.push_back(file);
         if !waiting.is_attended {
-            // Without a thread it stays on the account, until there is one.
+            // Without a thread it stays on the account, until `is_attended` can start one.
             waiting.is_attended = self.start_thread();
         }
         drop(waiting);
@@ -386,5 +412,47 @@ mod tests {
         // Each is given up, and its end goes on in the kernel by itself.
         let sockets = Account::of(None);
         until("all is closed", || sockets.lane.held.load(Ordering::Relaxed) == 0);
+    }
+
+    /// An account of a process that is nobody else's, with so many threads.
+    fn alone(user: Option<u32>, threads: usize) -> Account {
+        let registry = Registry {
+            owner: std::process::id(),
+            lanes: Mutex::default(),
+            threads: AtomicUsize::new(threads),
+            is_forgone: AtomicBool::new(false),
+        };
+        Account::in_registry(Box::leak(Box::new(registry)), user)
+    }
+
+    #[test]
+    fn what_waits_without_a_thread_gets_one_as_soon_as_there_is_one() {
+        let account = alone(Some(ONE), 0);
+        // As after the start of a thread that failed.
+        let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
+        for _ in 0..HELD_MAX {
+            account.lane.held.fetch_add(1, Ordering::Relaxed);
+            lock(&account.lane.waiting).files.push_back(reader.try_clone().expect("dup"));
+        }
+        until("it is closed, and more may come", || !account.is_over());
+    }
+
+    #[test]
+    fn users_whose_files_hang_in_every_thread_stop_nobodys_packets_without_descriptors() {
+        let (ours, theirs) = Socket::pair().expect("a pair");
+        ours.set_account(alone(Some(OTHER), THREADS_MAX));
+        let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
+        theirs.send(b"bare", &[]).expect("sent");
+        theirs.send(b"laden", &[reader.as_fd()]).expect("sent");
+        let mut buffer = [0; 8];
+        assert!(matches!(ours.receive(&mut buffer), Ok(Received::Packet(4, _))));
+        assert_eq!(ours.receive(&mut buffer).err(), Some(rustix::io::Errno::DQUOT));
+        let own = rustix::process::geteuid().as_raw();
+        for trusted in [own, 0] {
+            let (ours, theirs) = Socket::pair().expect("a pair");
+            ours.set_account(alone(Some(trusted), THREADS_MAX));
+            theirs.send(b"laden", &[reader.as_fd()]).expect("sent");
+            assert!(matches!(ours.receive(&mut buffer), Ok(Received::Packet(5, _))), "user {trusted}");
+        }
     }
 }

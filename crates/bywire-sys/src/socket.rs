@@ -255,7 +255,12 @@ impl Socket {
         self.account.get_or_init(|| Account::of(Some(self.credentials().map_or(u32::MAX, |found| found.uid))))
     }
 
-    /// Is so much held of the user at the other end that nothing more is taken from there?
+    #[cfg(test)]
+    pub(crate) fn set_account(&self, account: Account) {
+        self.account.set(account).expect("nothing has come yet");
+    }
+
+    /// Is so much held of the user at the other end that no more descriptors are taken from there?
     pub fn is_over_account(&self) -> bool {
         self.account().is_over()
     }
@@ -354,7 +359,7 @@ impl Socket {
     ///
     /// # Errors
     /// [`Errno::MSGSIZE`] for a packet that is longer, or has more than [`DESCRIPTORS_MAX`]; [`Errno::MFILE`] where this
-    /// process has no room for its descriptors; [`Errno::DQUOT`] where too much is held of its sender's already. It stays
+    /// process has no room for its descriptors; [`Errno::DQUOT`] where it has descriptors, and too much is held of its sender's already. It stays
     /// where it is, and whoever sent it gets no further: the connection is to be ended, but for want of room.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
         match self.look(buffer)? {
@@ -375,11 +380,11 @@ impl Socket {
 
     /// The next packet, which stays where it is, and has all its descriptors, or not.
     fn look(&self, buffer: &mut [u8]) -> Result<(Received, bool), Errno> {
-        if self.is_over_account() {
-            return Err(Errno::DQUOT);
-        }
+        let is_over = self.is_over_account();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
+        // Without room for descriptors the kernel copies none, and says whether there are any.
+        let mut control =
+            if is_over { RecvAncillaryBuffer::default() } else { RecvAncillaryBuffer::new(&mut space) };
         let mut parts = [IoSliceMut::new(buffer)];
         let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
         // A peer that closed without having read everything is first reported as an error, once; what it
@@ -400,6 +405,9 @@ impl Socket {
             return Ok((Received::Closed, true));
         }
         let is_whole = !message.flags.contains(ReturnFlags::CTRUNC);
+        if is_over && !is_whole {
+            return Err(Errno::DQUOT);
+        }
         // Alignment leaves room for one more. Where fewer came than could have, it was the table that had none.
         let is_surplus =
             descriptors.len() > DESCRIPTORS_MAX || !is_whole && descriptors.len() == DESCRIPTORS_MAX;
