@@ -21,6 +21,8 @@ pub type Name = (u64, u64);
 pub struct Account {
     /// Made with the first connection.
     releases: Option<Releases>,
+    /// Releases were not told, and nobody has asked for them yet.
+    has_missed: bool,
     connections: HashMap<u64, Connection>,
     next: u64,
     /// By the number of a segment's watch.
@@ -107,15 +109,15 @@ impl Account {
     /// Takes off what has gone.
     fn hear(&mut self) {
         let Some(releases) = self.releases.take() else { return };
-        if releases.look(|number| self.release(number)) == Heard::Some {
-            // Whatever of ended connections is still there counts for good.
-            let over = |id: &u64| self.connections.get(id).is_some_and(|connection| connection.is_over);
-            let ended: Vec<i32> =
-                self.segments.iter().filter(|(_, id)| over(id)).map(|(number, _)| *number).collect();
-            ended
-                .into_iter()
-                .filter(|number| releases.is_gone(*number))
-                .for_each(|number| self.release(number));
+        self.has_missed |= releases.look(|number| self.release(number)) == Heard::Some;
+        // Where that cannot be read, it is asked for again.
+        if self.has_missed
+            && let Ok(watched) = releases.watched()
+        {
+            self.has_missed = false;
+            let known = self.segments.keys().copied();
+            let gone: Vec<i32> = known.filter(|number| !watched.contains(number)).collect();
+            gone.into_iter().for_each(|number| self.release(number));
         }
         self.releases = Some(releases);
     }
@@ -205,6 +207,38 @@ mod tests {
         account.end((1, 1));
         account.end((1, 2));
         drop(one);
+        assert!(account.may_begin(USERS));
+        assert!(account.users.is_empty() && account.connections.is_empty() && account.segments.is_empty());
+    }
+
+    #[test]
+    fn what_the_kernel_could_not_tell_is_counted_as_it_is() {
+        let events: u64 = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events")
+            .ok()
+            .and_then(|text| text.trim().parse().ok())
+            .expect("a number");
+        if events > 100_000 {
+            println!("not run: the kernel would queue {events} notices (fs.inotify.max_queued_events)");
+            return;
+        }
+        let mut account = Account::default();
+        let kept: Vec<_> = (0..KEPT_MAX as u64).map(|number| (number, [memory(), memory()])).collect();
+        for (number, [ours, theirs]) in &kept {
+            account.begin(USERS, [(1, *number), (2, *number)], [ours, theirs]).expect("watched");
+            account.end((1, *number));
+        }
+        // Both programs of others are killed at once: their memory goes before the service looks.
+        let others = [8, 9];
+        for number in 0..events {
+            let file = memory();
+            account.begin(others, [(3, number), (4, number)], [&file, &file]).expect("watched");
+        }
+        (0..events).for_each(|number| account.end((3, number)));
+        assert!(account.may_begin(others), "what went untold has gone");
+        assert_eq!(account.segments.len(), 2 * KEPT_MAX);
+        // Looked at again and again.
+        assert!(!account.may_begin(USERS) && !account.may_begin(USERS), "what is there is there");
+        drop(kept);
         assert!(account.may_begin(USERS));
         assert!(account.users.is_empty() && account.connections.is_empty() && account.segments.is_empty());
     }

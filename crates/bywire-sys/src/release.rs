@@ -4,6 +4,7 @@
 //! and keeps none of its memory.
 
 use core::mem::MaybeUninit;
+use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::inotify;
@@ -20,7 +21,7 @@ pub struct Releases {
 pub enum Heard {
     /// Every release since the last look was told.
     All,
-    /// The kernel's queue was full: [`Releases::is_gone`] tells of what was missed.
+    /// The kernel's queue was full: [`Releases::watched`] tells what is still there.
     Some,
 }
 
@@ -59,9 +60,18 @@ impl Releases {
         heard
     }
 
-    /// Has a watched file gone untold? One that has not is watched no longer.
-    pub fn is_gone(&self, number: i32) -> bool {
-        inotify::remove_watch(&self.queue, number) == Err(Errno::INVAL)
+    /// The numbers of the watched files that are still there, or whose release [`Self::look`] has yet to tell.
+    ///
+    /// # Errors
+    /// What the kernel said: [`Errno::MFILE`] when descriptors have run out, [`Errno::NOENT`] without `/proc`.
+    pub fn watched(&self) -> Result<HashSet<i32>, Errno> {
+        let found = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.queue.as_raw_fd()));
+        let text = found.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let number = |line: &str| {
+            let digits = line.strip_prefix("inotify wd:")?.split(' ').next()?;
+            i32::from_str_radix(digits, 16).ok()
+        };
+        Ok(text.lines().filter_map(number).collect())
     }
 }
 
@@ -95,16 +105,25 @@ mod tests {
         assert_eq!(told(&releases), []);
         drop(mere_path);
         assert_eq!(told(&releases), [number]);
-        assert!(releases.is_gone(number));
+        assert!(releases.watched().expect("fdinfo").is_empty());
         assert_eq!(told(&releases), []);
     }
 
     #[test]
-    fn what_was_missed_can_be_asked_for() {
+    fn what_is_still_there_can_be_asked_for_and_stays_watched() {
         let releases = Releases::new().expect("inotify");
-        let (mapping, file) = Mapping::create("bywire-test", 4096).expect("memory");
-        let number = releases.watch(&file).expect("a watch");
-        assert!(!releases.is_gone(number), "it is there");
-        drop((mapping, file));
+        let mut files = Vec::new();
+        // More than one digit, in whatever base.
+        for _ in 0..40 {
+            let file = Mapping::create("bywire-test", 4096).expect("memory").1;
+            files.push((releases.watch(&file).expect("a watch"), file));
+        }
+        files.drain(..10).for_each(drop);
+        let numbers: HashSet<i32> = files.iter().map(|(number, _)| *number).collect();
+        assert_eq!(releases.watched().expect("fdinfo"), numbers);
+        assert_eq!(told(&releases).len(), 10);
+        let (last, file) = files.pop().expect("the last one");
+        drop(file);
+        assert_eq!(told(&releases), [last], "what was asked for is watched all the same");
     }
 }

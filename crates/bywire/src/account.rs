@@ -23,6 +23,8 @@ const KEPT_BYTES_MAX: usize = 128 << 20;
 pub(crate) struct Account {
     /// Made with the first such peer.
     releases: Option<Releases>,
+    /// Releases were not told, and nobody has asked for them yet.
+    has_missed: bool,
     /// By the number of their watch.
     pieces: HashMap<i32, Piece>,
 }
@@ -110,10 +112,13 @@ impl Account {
     fn hear(&mut self) {
         let Some(releases) = &self.releases else { return };
         let pieces = &mut self.pieces;
-        let heard = releases.look(|number| drop(pieces.remove(&number)));
-        if heard == Heard::Some {
-            // What is in use is told of when it goes; of what is not, whatever is still there counts for good.
-            pieces.retain(|number, piece| piece.ours.strong_count() > 0 || !releases.is_gone(*number));
+        self.has_missed |= releases.look(|number| drop(pieces.remove(&number))) == Heard::Some;
+        // Where that cannot be read, it is asked for again.
+        if self.has_missed
+            && let Ok(watched) = releases.watched()
+        {
+            self.has_missed = false;
+            pieces.retain(|number, _| watched.contains(number));
         }
     }
 }
