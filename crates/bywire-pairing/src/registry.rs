@@ -77,8 +77,9 @@ pub fn lock(shared: &Shared) -> MutexGuard<'_, Registry> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Changes what the threads share. The calling thread, which serves the user concerned, closes what is left without the
-/// lock: even an eventfd or memory takes its time, if its maker has put it into many epoll sets or locked it in many places.
+/// Changes what the threads share. The calling thread closes what is left without the lock, all of it of the user whom it
+/// serves but for memory that was offered to that user's ends. Even an eventfd or memory takes its time, if its maker has put
+/// it into many epoll sets or locked it in many places.
 pub fn change<T>(shared: &Shared, change: impl FnOnce(&mut Registry) -> T) -> T {
     let mut registry = lock(shared);
     let done = change(&mut registry);
