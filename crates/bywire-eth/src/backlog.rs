@@ -18,10 +18,9 @@ const BYTES_MAX: usize = 2 << 20;
 /// What waits for one process.
 #[derive(Debug, Default)]
 pub struct Backlog {
-    /// Datagrams one behind the other, those that have gone on still before them.
-    bytes: Vec<u8>,
+    /// Datagrams one behind the other, none that has gone on.
+    bytes: VecDeque<u8>,
     lengths: VecDeque<usize>,
-    gone_bytes: usize,
     /// Since when there is no room; `None`: there may be some.
     full_since: Option<Instant>,
 }
@@ -45,9 +44,14 @@ impl Backlog {
     /// Keeps a datagram. `false`: there is no room for it.
     #[must_use]
     pub fn push(&mut self, datagram: &[u8]) -> bool {
-        let has_room = self.bytes.len() + datagram.len() <= BYTES_MAX;
+        let bytes = self.bytes.len() + datagram.len();
+        let has_room = bytes <= BYTES_MAX;
         if has_room {
-            self.bytes.extend_from_slice(datagram);
+            if bytes > self.bytes.capacity() {
+                // Never more memory than may wait.
+                self.bytes.reserve_exact((2 * bytes).min(BYTES_MAX) - self.bytes.len());
+            }
+            self.bytes.extend(datagram);
             self.lengths.push_back(datagram.len());
         }
         has_room
@@ -55,16 +59,19 @@ impl Backlog {
 
     /// Gives `take` one datagram after the other until it refuses one, which is kept. `true`: all have gone on.
     pub fn drain(&mut self, mut take: impl FnMut(&[u8]) -> bool) -> bool {
-        while let Some(length) = self.lengths.front() {
-            let end = self.gone_bytes + length;
-            if !take(&self.bytes[self.gone_bytes..end]) {
+        while let Some(&length) = self.lengths.front() {
+            let (first, second) = self.bytes.as_slices();
+            let has_gone = match first.get(..length) {
+                Some(datagram) => take(datagram),
+                // Once in each round of the buffer, a datagram goes over its end.
+                None => take(&[first, &second[..length - first.len()]].concat()),
+            };
+            if !has_gone {
                 return false;
             }
-            self.gone_bytes = end;
+            self.bytes.drain(..length);
             self.lengths.pop_front();
         }
-        self.bytes.clear();
-        self.gone_bytes = 0;
         self.full_since = None;
         true
     }
@@ -98,5 +105,23 @@ mod tests {
         let datagram = vec![1; 65_472];
         let kept = (0..1000).take_while(|_| backlog.push(&datagram)).count();
         assert_eq!(kept, BYTES_MAX / datagram.len());
+        assert!(backlog.bytes.capacity() <= BYTES_MAX, "{} bytes of memory", backlog.bytes.capacity());
+    }
+
+    /// More than the bound goes through a backlog that is never quite empty, since more comes before all has gone.
+    #[test]
+    fn what_has_gone_takes_no_room_from_what_comes() {
+        let mut backlog = Backlog::default();
+        let datagram = |number: usize| vec![number as u8; 60_000 + number];
+        assert!(backlog.push(&datagram(0)));
+        for number in 1..200 {
+            assert!(backlog.push(&datagram(number)), "no room for {number} beside one other");
+            let mut offered = 0;
+            assert!(!backlog.drain(|bytes| {
+                assert!(bytes == datagram(number - 1 + offered), "another than {}", number - 1 + offered);
+                offered += 1;
+                offered == 1
+            }));
+        }
     }
 }
