@@ -132,7 +132,7 @@ impl Carrier {
                 ORDERS => self.obey()?,
                 // The port was asked already.
                 PORT => {}
-                tag => self.take(tag, now_ms),
+                tag => self.take(tag, now_ms)?,
             }
         }
         self.announce();
@@ -185,34 +185,39 @@ impl Carrier {
         self.ready.clear();
         let arrival = self.paths.next_arrival();
         // That may have told of room.
-        self.let_go();
+        self.let_go()?;
         self.ready.extend(self.poller.wait(Some(Duration::ZERO))?);
         Ok((arrival.is_some() || !self.ready.is_empty()).then_some(arrival))
     }
 
-    fn take(&mut self, tag: u64, now_ms: u64) {
+    fn take(&mut self, tag: u64, now_ms: u64) -> Result<(), ExchangeError> {
         let (id, place) = place_of(tag);
         let paths = &mut self.paths;
-        let Some(Some(its)) = paths.lanes.get(id) else { return };
-        let Some(end) = its.ends.get(place) else { return };
+        let Some(Some(its)) = paths.lanes.get(id) else { return Ok(()) };
+        let Some(end) = its.ends.get(place) else { return Ok(()) };
         let queue = Rc::clone(&end.queue);
+        // Then it is told only for an error, such as its end.
+        let is_paused = end.held_back_by.is_some();
         self.gatherer.merge_datagrams(its.takes_udp);
         let carry = |packet: &mut [u8]| paths.carry(2 * id, place, packet, now_ms);
         let taken = self.gatherer.take(&queue, self.batch_frames, carry);
         if taken == Taken::Vanished {
             self.release(id);
             self.untold.push(id);
-        } else if self.paths.end(tag).is_some_and(|end| end.held_back_by.is_some()) {
-            self.poller.remove(&*queue);
+        } else if !is_paused && self.paths.end(tag).is_some_and(|end| end.held_back_by.is_some()) {
+            // Not removed: its place could be another's when it is wanted back.
+            self.poller.pause(&*queue, tag)?;
             self.held_back.push(tag);
         }
+        Ok(())
     }
 
     /// Takes frames again from queues whose frames have room now, or have waited for it long enough.
-    fn let_go(&mut self) {
+    fn let_go(&mut self) -> Result<(), ExchangeError> {
         if self.held_back.is_empty() {
-            return;
+            return Ok(());
         }
+        let mut resumed = Ok(());
         let (poller, paths) = (&self.poller, &mut self.paths);
         let now = Instant::now();
         self.held_back.retain(|tag| {
@@ -220,13 +225,17 @@ impl Carrier {
                 return true;
             }
             if let Some(end) = paths.end(*tag)
-                && end.held_back_by.take().is_some()
+                && end.held_back_by.is_some()
             {
-                // It was watched before: there is room for it in the kernel's table.
-                let _ = poller.add(&*end.queue, *tag);
+                if let Err(error) = poller.resume(&*end.queue, *tag) {
+                    resumed = Err(error);
+                    return true;
+                }
+                end.held_back_by = None;
             }
             false
         });
+        Ok(resumed?)
     }
 
     /// For how long queues may still be held back, if any are.

@@ -6,6 +6,7 @@ mod stranger;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -167,6 +168,50 @@ fn a_queue_that_is_held_back_holds_up_no_other() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(!is_taken(&end, far(1), number), "it was held back no more");
+}
+
+/// What the descriptors of this process wait for (`/proc/self/fdinfo`) with that file in it: the bits of its events.
+fn watched_for(file: &OwnedFd) -> Vec<u32> {
+    let inode = std::fs::metadata(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("a file").ino();
+    let lists = std::fs::read_dir("/proc/self/fdinfo").expect("there").flatten();
+    // One that is closed meanwhile is of another test.
+    let lists = lists.filter_map(|entry| std::fs::read_to_string(entry.path()).ok()).collect::<Vec<_>>();
+    let lines = lists.iter().flat_map(|text| text.lines()).filter(|line| line.starts_with("tfd:"));
+    let its = lines.filter(|line| line.contains(&format!(" ino:{inode:x} ")));
+    its.map(|line| {
+        let mut words = line.split_whitespace().skip_while(|word| *word != "events:");
+        u32::from_str_radix(words.nth(1).expect("bits"), 16).expect("a number")
+    })
+    .collect()
+}
+
+/// What the kernel watches counts against a limit of the user, so that whoever gives a place back may not get it again.
+#[test]
+fn a_queue_that_is_held_back_keeps_its_place_among_what_the_kernel_watches() {
+    const IN: u32 = 1;
+    let directory = tempfile::tempdir().expect("a directory");
+    let node = Node::new(ENDLESS);
+    let (end, queue) = Socket::pair().expect("a pair");
+    let queue = OwnedFd::from(queue);
+    order::send(&node.orders, &Order::Widen(0), Some(&queue)).expect("sent");
+    let (_silent, _) = met(&node, directory.path(), 1);
+    node.report(0, |report| report.interfaces_count == 1);
+    let watched = watched_for(&queue);
+    assert!(watched.len() == 1 && watched[0] & IN != 0, "{watched:x?}");
+    let deadline = Instant::now() + PATIENCE;
+    let mut number = 0;
+    while node.report(0, |_| true).held_back == 0 {
+        number += usize::from(is_taken(&end, far(1), number));
+        assert!(Instant::now() < deadline, "{number} frames were taken for somebody who takes none");
+    }
+    let watched = watched_for(&queue);
+    assert!(watched.len() == 1 && watched[0] & IN == 0, "{watched:x?}");
+    let manner = Manner { coalesce: true, spin_us: 0, storm_frames_per_second: 1000, hold_back_ms: 0 };
+    order::send(&node.orders, &Order::Work(manner), None).expect("sent");
+    persist(|| match watched_for(&queue)[..] {
+        [events] if events & IN != 0 => Ok(()),
+        ref watched => Err(std::io::Error::other(format!("{watched:x?}"))),
+    });
 }
 
 #[test]

@@ -50,6 +50,28 @@ impl Poller {
         )
     }
 
+    /// Watches `file`, which has been added, no more for reading. It keeps its place in the set, so that
+    /// [`Poller::resume`] needs no memory and no more of what a user may watch; errors and hang-up are still told.
+    ///
+    /// # Errors
+    /// It was not added.
+    pub fn pause(&self, file: &impl AsFd, tag: u64) -> Result<(), Errno> {
+        epoll::modify(&self.file, file, epoll::EventData::new_u64(tag), epoll::EventFlags::empty())
+    }
+
+    /// Watches `file` again as [`Poller::add`] does.
+    ///
+    /// # Errors
+    /// It was not added.
+    pub fn resume(&self, file: &impl AsFd, tag: u64) -> Result<(), Errno> {
+        epoll::modify(
+            &self.file,
+            file,
+            epoll::EventData::new_u64(tag),
+            epoll::EventFlags::IN | epoll::EventFlags::RDHUP,
+        )
+    }
+
     /// Stops watching `file`.
     pub fn remove(&self, file: &impl AsFd) {
         // A descriptor that is gone from the set already is what we want.
