@@ -3,15 +3,21 @@
 //!
 //! Held back means that nothing more is taken from the queue of the interface that they came from. It fills then, as
 //! the queue of any network card does, and the connections that it feeds slow down by themselves. A process that takes
-//! nothing within that time, [`HOLD_BACK_MS`] by default, holds nobody back any more: what is for it waits as far as there
-//! is room, and is lost beyond.
+//! less than a fourth of its ring within that time, [`HOLD_BACK_MS`] by default, holds nobody back any more until it has:
+//! what is for it waits as far as there is room, and is lost beyond.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How long a process may take nothing and still hold back whoever sends to it, in milliseconds: longer than others may
-/// have its core, and shorter than a connection waits before it repeats (200 on Linux).
+use crate::fabric::{LANE_BYTES, LANE_SLOTS};
+
+/// How long a process may take hardly anything and still hold back whoever sends to it, in milliseconds: longer than
+/// others may have its core, and shorter than a connection waits before it repeats (200 on Linux).
 pub const HOLD_BACK_MS: u32 = 50;
+/// After how much that a process has taken it may hold back for that time again: a fourth of its ring, by bytes or by
+/// datagrams. With less, one that takes a datagram now and then would hold a queue back for ever.
+const TAKEN_BYTES: usize = LANE_BYTES as usize / 4;
+const TAKEN_DATAGRAMS: usize = LANE_SLOTS as usize / 4;
 /// What waits for one process at most: a superframe of each of thirty interfaces.
 const BYTES_MAX: usize = 2 << 20;
 
@@ -21,24 +27,41 @@ pub struct Backlog {
     /// Datagrams one behind the other, none that has gone on.
     bytes: VecDeque<u8>,
     lengths: VecDeque<usize>,
-    /// Since when there is no room; `None`: there may be some.
-    full_since: Option<Instant>,
+    /// There was no room when it was tried last.
+    is_full: bool,
+    /// When it began to hold back for what it has taken before, if it ever did.
+    held_since: Option<Instant>,
+    /// What it has taken since then.
+    taken_bytes: usize,
+    taken_datagrams: usize,
 }
 
 impl Backlog {
     /// Is everything on its way, so that the next datagram may be tried?
     pub fn is_empty(&self) -> bool {
-        self.full_since.is_none()
+        !self.is_full
     }
 
     /// There was no room now, nor after what has gone on before.
     pub fn note_full(&mut self, now: Instant) {
-        self.full_since = Some(now);
+        self.is_full = true;
+        let has_taken = self.taken_bytes >= TAKEN_BYTES || self.taken_datagrams >= TAKEN_DATAGRAMS;
+        if has_taken || self.held_since.is_none() {
+            self.held_since = Some(now);
+            (self.taken_bytes, self.taken_datagrams) = (0, 0);
+        }
+    }
+
+    /// A datagram has gone on.
+    #[inline]
+    pub fn note_taken(&mut self, bytes: usize) {
+        self.taken_bytes = self.taken_bytes.saturating_add(bytes);
+        self.taken_datagrams = self.taken_datagrams.saturating_add(1);
     }
 
     /// Until when whoever sends there is held back, where that lasts for `hold_back`.
     pub fn holds_back_until(&self, hold_back: Duration) -> Option<Instant> {
-        self.full_since.map(|since| since + hold_back)
+        self.held_since.filter(|_| self.is_full).map(|since| since + hold_back)
     }
 
     /// Keeps a datagram. `false`: there is no room for it.
@@ -71,8 +94,9 @@ impl Backlog {
             }
             self.bytes.drain(..length);
             self.lengths.pop_front();
+            self.note_taken(length);
         }
-        self.full_since = None;
+        self.is_full = false;
         true
     }
 }
@@ -122,6 +146,46 @@ mod tests {
                 offered += 1;
                 offered == 1
             }));
+        }
+    }
+
+    /// One that takes a datagram shortly before the time is over, each time, so that the next finds no room again.
+    #[test]
+    fn a_process_that_takes_little_holds_back_no_longer_than_one_that_takes_nothing() {
+        for waiting in [1, 3] {
+            let mut backlog = Backlog::default();
+            let (began, time) = (Instant::now(), Duration::from_millis(50));
+            for number in 0..8 {
+                backlog.note_full(began + number * time * 49 / 50);
+                assert_eq!(
+                    backlog.holds_back_until(time),
+                    Some(began + time),
+                    "{waiting} wait, {number} taken"
+                );
+                while backlog.lengths.len() < waiting {
+                    assert!(backlog.push(&[7; 60_000]));
+                }
+                let mut room = 1;
+                let is_all = backlog.drain(|_| std::mem::take(&mut room) == 1);
+                assert_eq!(is_all, waiting == 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_that_has_taken_a_fourth_of_its_ring_is_waited_for_again() {
+        for (bytes, count) in [(TAKEN_BYTES / 8, 8), (1, TAKEN_DATAGRAMS)] {
+            let mut backlog = Backlog::default();
+            let (began, time) = (Instant::now(), Duration::from_millis(50));
+            backlog.note_full(began);
+            assert!(backlog.push(&vec![7; bytes]) && backlog.drain(|_| true));
+            assert_eq!(backlog.holds_back_until(time), None, "there may be room");
+            (2..count).for_each(|_| backlog.note_taken(bytes));
+            backlog.note_full(began + time);
+            assert_eq!(backlog.holds_back_until(time), Some(began + time), "one less than {count}");
+            backlog.note_taken(bytes);
+            backlog.note_full(began + 3 * time);
+            assert_eq!(backlog.holds_back_until(time), Some(began + 4 * time), "{count} of {bytes}");
         }
     }
 }

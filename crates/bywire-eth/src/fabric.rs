@@ -36,7 +36,9 @@ const LABEL_BYTES_MAX: usize = 320;
 /// What is tried for the longest datagram, best first: a superframe whole, then what a smaller ring can carry.
 const DATAGRAM_BYTES: [u32; 2] = [65_472, 32_768];
 /// What may be under way to one process. A fourth of it halved the rate of two processes and two programs on two cores.
-const LANE_BYTES: u32 = 2 << 20;
+pub const LANE_BYTES: u32 = 2 << 20;
+/// In how many datagrams that may be.
+pub const LANE_SLOTS: u32 = 1024;
 /// Conflicts of one process that are kept for whoever asks.
 const CONFLICTS_MAX: usize = 16;
 /// Interfaces in one introduction: with the longest names they fit into the shortest datagram.
@@ -546,7 +548,10 @@ impl Met {
     fn offer(&mut self, port: &mut Port, peer: Peer, datagram: &[u8]) -> Result<(), Cause> {
         if self.backlog.is_empty() {
             match port.send_datagram(peer, Priority::Low, datagram) {
-                Ok(true) => return Ok(()),
+                Ok(true) => {
+                    self.backlog.note_taken(datagram.len());
+                    return Ok(());
+                }
                 Ok(false) => self.wait(port, peer),
                 Err(_) => return Err(Cause::TargetDown),
             }
@@ -576,7 +581,7 @@ impl Met {
 fn geometry() -> Geometry {
     let mut geometry = Geometry::default();
     for fragment_bytes in DATAGRAM_BYTES {
-        let lane = LaneGeometry { slots: 1024, bulk_bytes: LANE_BYTES };
+        let lane = LaneGeometry { slots: LANE_SLOTS, bulk_bytes: LANE_BYTES };
         let small = LaneGeometry { slots: 64, bulk_bytes: (4 * fragment_bytes).next_power_of_two() };
         geometry = Geometry { lanes: [small, small, lane], fragment_bytes };
         if geometry.check().is_ok() {
