@@ -2,11 +2,12 @@
 //! be a fault where the kernel would say `EFAULT`.
 //!
 //! The kernel is asked once for each page and thread, and a few answers are kept: what a program hands over again and again
-//! costs nothing. So a page that was there and has gone since is not noticed.
+//! costs nothing. So a page that was there and has gone since is not noticed. Where the library does nothing any more, it does
+//! not ask either: then nothing new can be read, and the call is the kernel's, which says what there is to say.
 
 use core::cell::Cell;
 
-use crate::{errno, real};
+use crate::{errno, real, sandbox};
 
 const PAGE_BYTES: usize = 4096;
 /// Pages of a thread that are known.
@@ -18,7 +19,7 @@ thread_local! {
     static NEXT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Can so many of these be read? A null never can.
+/// Can so many of these be read, as far as may be asked? A null never can.
 #[inline]
 pub fn are_readable<T>(first: *const T, count: usize) -> bool {
     let start = first as usize;
@@ -39,6 +40,11 @@ fn is_readable(page: usize) -> bool {
 #[cold]
 fn ask(page: usize) -> bool {
     const NOTHING: usize = 0x7FFF;
+    // First without a count, for which a new thread would ask for its number.
+    if sandbox::is_closed() {
+        return false;
+    }
+    let Some(_own) = sandbox::own_call() else { return false };
     // SAFETY: it reads eight bytes, if it can, and then fails in any case.
     let number = errno::keep(|| unsafe {
         real::syscall(libc::SYS_rt_sigprocmask, NOTHING, page * PAGE_BYTES, 0, 8, 0, 0);

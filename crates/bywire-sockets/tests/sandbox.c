@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -219,6 +220,52 @@ static void waits(void) {
     end_quietly();
 }
 
+/* What a call is given lies in pages that the library has not seen before: it does not ask the kernel for them. */
+static void *fresh_page(void) {
+    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    need(page != MAP_FAILED, "a page");
+    return page;
+}
+
+static void fresh(void) {
+    int ends[2], set = epoll_create1(0);
+    struct epoll_event event = {EPOLLIN, {.u64 = 42}}, found[4];
+    need(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "a pair");
+    need(epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &event) == 0, "a registration");
+    struct pollfd *polled = fresh_page(), *polled_with_mask = fresh_page();
+    fd_set *selected = fresh_page(), *selected_with_mask = fresh_page();
+    struct timespec *of_poll = fresh_page(), *of_select = fresh_page(), *of_set = fresh_page();
+    struct timeval *of_plain_select = fresh_page();
+    struct msghdr *message = fresh_page();
+    struct mmsghdr *several = fresh_page();
+    struct iovec *parts = fresh_page();
+    struct sockaddr *nobody = fresh_page();
+    carry(peer);
+    LET_THROUGH(SECCOMP_RET_KILL_PROCESS, SYS_read, SYS_write, SYS_poll, SYS_ppoll, SYS_pselect6, 441 /* epoll_pwait2 */, SYS_sendmsg,
+                SYS_sendmmsg, SYS_connect, SYS_exit_group);
+    filter_by_prctl();
+    parts->iov_base = "word";
+    parts->iov_len = 4;
+    message->msg_iov = several->msg_hdr.msg_iov = parts;
+    message->msg_iovlen = several->msg_hdr.msg_iovlen = 1;
+    need(sendmsg(ends[0], message, 0) == 4, "sendmsg");
+    need(sendmmsg(ends[0], several, 1, 0) == 1 && several->msg_len == 4, "sendmmsg");
+    nobody->sa_family = AF_INET;
+    need(connect(ends[0], nobody, sizeof *nobody) == -1, "connect");
+    *polled = *polled_with_mask = (struct pollfd){ends[1], POLLIN, 0};
+    of_poll->tv_sec = of_select->tv_sec = of_set->tv_sec = of_plain_select->tv_sec = 10;
+    need(poll(polled, 1, -1) == 1, "poll");
+    need(ppoll(polled_with_mask, 1, of_poll, NULL) == 1, "ppoll");
+    FD_SET(ends[1], selected);
+    FD_SET(ends[1], selected_with_mask);
+    need(select(ends[1] + 1, selected, NULL, NULL, of_plain_select) == 1, "select");
+    need(pselect(ends[1] + 1, selected_with_mask, NULL, NULL, of_select, NULL) == 1, "pselect");
+    need(epoll_pwait2(set, found, 4, of_set, NULL) == 1 && found[0].data.u64 == 42, "an event");
+    hear(ends[1], "wordword", 8);
+    talk(peer, 10);
+    end_quietly();
+}
+
 /* Handlers that were set before are the program's own, and children are as quiet as their parents. */
 static void children(void) {
     struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
@@ -367,6 +414,8 @@ int main(int count, char **words) {
         full();
     } else if (strcmp(name, "waits") == 0) {
         waits();
+    } else if (strcmp(name, "fresh") == 0) {
+        fresh();
     } else if (strcmp(name, "children") == 0) {
         children();
     } else if (strcmp(name, "behind") == 0) {

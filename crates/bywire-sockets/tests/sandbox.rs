@@ -64,6 +64,11 @@ fn sets_and_polls_hear_of_the_same() {
 }
 
 #[test]
+fn nothing_is_asked_of_pages_that_come_after_the_filter() {
+    closes("fresh");
+}
+
+#[test]
 fn handlers_and_children_are_as_quiet() {
     closes("children");
 }
