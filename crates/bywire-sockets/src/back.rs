@@ -71,23 +71,31 @@ pub fn to_kernel(fd: i32, reason: Reason) {
 
 /// All of these descriptors' sockets go back to the kernel: each is asked for before the first one is waited for.
 pub fn hand_back(is_meant: impl Fn(i32) -> bool, reason: Reason) {
+    hand_back_each(|visit| each_socket(&is_meant, visit), reason);
+}
+
+/// The same for the sockets that `each` visits, which it does twice.
+pub fn hand_back_each(each: impl Fn(&mut dyn FnMut(Socket)), reason: Reason) {
     let mut patience_ns = 0;
-    each_socket(&is_meant, |socket| match socket.carried() {
+    each(&mut |socket| match socket.carried() {
         Ok(connection) => {
             connection.begin_back(reason);
             patience_ns = connection.patience_ns().max(patience_ns);
         }
         Err(plain) => plain.stay(reason),
     });
+    if patience_ns == 0 {
+        return;
+    }
     let end_ns = kernel::now_ns() + patience_ns;
-    each_socket(&is_meant, |socket| {
+    each(&mut |socket| {
         if let Ok(connection) = socket.carried() {
             connection.finish_back(end_ns);
         }
     });
 }
 
-fn each_socket(is_meant: impl Fn(i32) -> bool, mut visit: impl FnMut(Socket)) {
+fn each_socket(is_meant: impl Fn(i32) -> bool, visit: &mut dyn FnMut(Socket)) {
     table::each(|fd, meaning| {
         if matches!(meaning, Meaning::Socket(_))
             && is_meant(fd)

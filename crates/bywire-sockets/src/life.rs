@@ -501,9 +501,20 @@ pub fn hand_over(has_actions: bool) {
     });
 }
 
-/// Before `fd` goes to a program that may not know this library.
-pub fn before_passing(fd: i32) {
-    back::to_kernel(fd, Reason::Passed);
+/// Before the descriptors that `each` visits go to programs that may not know this library.
+pub fn before_passing(each: impl Fn(&mut dyn FnMut(i32))) {
+    errno::keep(|| {
+        back::hand_back_each(
+            |visit| {
+                each(&mut |fd| {
+                    if let Some(socket) = table::socket(fd) {
+                        visit(socket);
+                    }
+                });
+            },
+            Reason::Passed,
+        );
+    });
 }
 
 /// The process ends in order: its peers are told to look.

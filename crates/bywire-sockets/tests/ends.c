@@ -253,6 +253,63 @@ static void ended(const char *how, const char *way, const char *bytes) {
     join();
 }
 
+/* Connections of one program with another, each carried, with a word in each that nobody has read. */
+enum { PASSED = 12 };
+
+static void act_many(void) {
+    static int ends[PASSED];
+    struct sockaddr_in address;
+    socklen_t length = sizeof address;
+    int one = 1;
+    need(read(start[0], &address, sizeof address) == sizeof address, "an address");
+    for (int index = 0; index < PASSED; index++) {
+        ends[index] = socket(AF_INET, SOCK_STREAM, 0);
+        need(connect(ends[index], (struct sockaddr *)&address, length) == 0, "connect");
+        setsockopt(ends[index], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        talk(ends[index]);
+        need(send(ends[index], "unread", 6, 0) == 6, "a word");
+    }
+    signal_by(told);
+    await_by(start);
+}
+
+/* Many descriptors go in one message, whose other ends stand still: they are waited for together. */
+static void passed(void) {
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(PASSED * sizeof(int))];
+    } control = {0};
+    char byte = 'x';
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int ends[2], accepted[PASSED], one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
+    need(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, PASSED) == 0, "listen");
+    getsockname(listener, (struct sockaddr *)&address, &length);
+    meet(act_many);
+    need(write(start[1], &address, sizeof address) == sizeof address, "an address");
+    for (int index = 0; index < PASSED; index++) {
+        accepted[index] = accept(listener, NULL, NULL);
+        need(accepted[index] >= 0, "accept");
+        setsockopt(accepted[index], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        answer(accepted[index]);
+    }
+    await_by(told);
+    struct cmsghdr *header = &control.header;
+    header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS, header->cmsg_len = CMSG_LEN(sizeof accepted);
+    memcpy(CMSG_DATA(header), accepted, sizeof accepted);
+    need(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "a pair");
+    struct timespec before, after;
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    need(sendmsg(ends[0], &message, 0) == 1, "pass");
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    printf("%s\n", after.tv_sec - before.tv_sec < PASSED / 2 ? "at once" : "one after another");
+    signal_by(start);
+    close(server);
+    join();
+}
+
 /* A program that answers on what it was started with, where the socket itself is closed by exec. */
 static void act_echoed(void) {
     char heard[6] = {0};
@@ -817,6 +874,8 @@ int main(int count, char **words) {
         unwritable(words[2]);
     } else if (strcmp(name, "starved") == 0) {
         starved();
+    } else if (strcmp(name, "passed") == 0) {
+        passed();
     } else if (strcmp(name, "echoed") == 0) {
         echoed();
     } else {

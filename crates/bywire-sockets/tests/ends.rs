@@ -60,6 +60,11 @@ fn what_was_sent_before_the_end_is_had_by_whoever_has_the_socket_next() {
 }
 
 #[test]
+fn descriptors_that_go_in_one_message_are_waited_for_together() {
+    same(&[&["passed"]]);
+}
+
+#[test]
 fn a_program_that_was_spawned_with_a_copy_of_the_socket_talks_on() {
     same(&[&["echoed"]]);
 }

@@ -248,6 +248,11 @@ fn is_readable_message(message: *const msghdr) -> bool {
 
 /// Descriptors that are passed on go back to the kernel first: who receives them may not know this library.
 fn before_control(message: *const msghdr) {
+    life::before_passing(|visit| each_passed(message, visit));
+}
+
+/// Visits each descriptor that goes along with a message.
+fn each_passed(message: *const msghdr, visit: &mut dyn FnMut(c_int)) {
     // SAFETY: null, or the program's own message, whose control data is walked as the C library's macros do.
     unsafe {
         let Some(given) = message.as_ref() else { return };
@@ -260,7 +265,7 @@ fn before_control(message: *const msghdr) {
                 let bytes = (*header).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
                 let descriptors = libc::CMSG_DATA(header).cast::<c_int>();
                 (0..bytes / size_of::<c_int>())
-                    .for_each(|index| life::before_passing(descriptors.add(index).read_unaligned()));
+                    .for_each(|index| visit(descriptors.add(index).read_unaligned()));
             }
             header = libc::CMSG_NXTHDR(message, header);
         }
@@ -270,13 +275,15 @@ fn before_control(message: *const msghdr) {
 fn each_control(messages: *mut mmsghdr, count: c_uint) {
     let count = count.min(1024) as usize;
     if are_readable(messages, count) {
-        for index in 0..count {
-            // SAFETY: the program's own array, which can be read.
-            let message = unsafe { &raw const (*messages.add(index)).msg_hdr };
-            if is_readable_message(message) {
-                before_control(message);
+        life::before_passing(|visit| {
+            for index in 0..count {
+                // SAFETY: the program's own array, which can be read.
+                let message = unsafe { &raw const (*messages.add(index)).msg_hdr };
+                if is_readable_message(message) {
+                    each_passed(message, visit);
+                }
             }
-        }
+        });
     }
 }
 
