@@ -335,9 +335,9 @@ fn ask_again(set_fd: i32, connection: &Connection, at: u32, item: &Item) {
     if item.asked.load(Ordering::Relaxed) == asked {
         return;
     }
+    let Some(fd) = items::number(item) else { return };
     let Some(_own) = sandbox::own_call() else { return };
     let mut event = epoll_event { events: asked, u64: name(at, item) };
-    let fd = item.fd.load(Ordering::Relaxed);
     // SAFETY: a live event.
     if unsafe { real::epoll_ctl(set_fd, libc::EPOLL_CTL_MOD, fd, &raw mut event) } == 0 {
         let before = match item.asked.swap(asked, Ordering::Relaxed) {
@@ -385,14 +385,13 @@ pub fn leave(socket: &Socket) {
         let (Some(set_fd), index) = (here(item), item.set.load(Ordering::Relaxed)) else { return };
         let Some(set) = family.sets.get(index as usize) else { return };
         let _held = set.lock.hold();
-        if socket.is_carried() || item.named.load(Ordering::Relaxed) != 0 {
+        let is_changed = socket.is_carried() || item.named.load(Ordering::Relaxed) != 0;
+        if is_changed && let Some(fd) = items::number(item) {
             let is_spent = item.spent.load(Ordering::Relaxed) != 0;
             let events = if is_spent { ONCE } else { item.events.load(Ordering::Relaxed) };
             let mut event = epoll_event { events, u64: item.data.load(Ordering::Relaxed) };
             // SAFETY: a live event.
-            unsafe {
-                real::epoll_ctl(set_fd, libc::EPOLL_CTL_MOD, item.fd.load(Ordering::Relaxed), &raw mut event)
-            };
+            unsafe { real::epoll_ctl(set_fd, libc::EPOLL_CTL_MOD, fd, &raw mut event) };
         }
         unlink_from_socket(socket, at);
         free(set, at, item);
@@ -659,8 +658,7 @@ impl Place {
     }
 
     fn event_of(&self, at: u32, item: &Item) -> Option<epoll_event> {
-        let record = item.record.load(Ordering::Relaxed);
-        let connection = table::by_index(item.fd.load(Ordering::Relaxed), record)?.mapped().ok()?;
+        let connection = items::connection(item)?;
         let is_unheard = item.heard.load(Ordering::Relaxed) == 0;
         if is_unheard && item.settled.load(Ordering::Relaxed) != 0 && connection.is_at_rest() {
             return None;
@@ -781,8 +779,7 @@ pub fn has_ready(index: u32, set: &'static Set) -> bool {
 
 /// Would [`Place::look`] report it?
 fn is_item_ready(item: &Item) -> bool {
-    let socket = table::by_index(item.fd.load(Ordering::Relaxed), item.record.load(Ordering::Relaxed));
-    let Some(Ok(connection)) = socket.map(Socket::mapped) else { return false };
+    let Some(connection) = items::connection(item) else { return false };
     if item.spent.load(Ordering::Relaxed) != 0 {
         return false;
     }

@@ -6,7 +6,7 @@ use bywire_ring::list;
 use libc::epoll_event;
 
 use crate::arena::{self, ITEMS, Item, RECORDS, Set};
-use crate::table::Socket;
+use crate::table::{self, Connection, Meaning, Socket};
 
 /// What the kernel reports for an item is its name: this, its generation, its index.
 const ITEM_DATA: u64 = 0xB7E2_0000_0000_0000;
@@ -28,6 +28,23 @@ pub fn of_socket(socket: &Socket) -> impl Iterator<Item = (u32, &'static Item)> 
         Some((index, found))
     })
     .take(ITEMS)
+}
+
+/// The number that the kernel knows a registration by. `None`: it has been closed since, and may be another file's.
+pub fn number(item: &Item) -> Option<i32> {
+    let fd = item.fd.load(Ordering::Relaxed);
+    (table::meaning(fd) == Meaning::Socket(item.record.load(Ordering::Relaxed))).then_some(fd)
+}
+
+/// The connection of a registration, by a descriptor that means it: the number that it was registered by may have been closed
+/// since, and be another file's.
+pub fn connection(item: &Item) -> Option<Connection> {
+    let index = item.record.load(Ordering::Relaxed);
+    let connection = table::by_index(item.fd.load(Ordering::Relaxed), index)?.mapped().ok()?;
+    if connection.is_current() {
+        return Some(connection);
+    }
+    table::by_index(table::descriptor_of(index)?, index)?.mapped().ok()
 }
 
 /// Takes an item out of its set's list and gives it back. Its record's list is the caller's.

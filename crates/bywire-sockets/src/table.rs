@@ -223,7 +223,7 @@ impl Connection {
 }
 
 /// A descriptor of this process that means the socket.
-fn descriptor_of(index: u32) -> Option<i32> {
+pub fn descriptor_of(index: u32) -> Option<i32> {
     let mut found = None;
     each(|fd, meaning| {
         if meaning == Meaning::Socket(index) {

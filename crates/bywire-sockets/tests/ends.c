@@ -310,6 +310,45 @@ static void passed(void) {
     join();
 }
 
+static void act_say_the_last(void) {
+    char byte;
+    await_by(start);
+    need(send(client, "x", 1, 0) == 1 && shutdown(client, SHUT_WR) == 0, "the last word");
+    signal_by(told);
+    need(recv(client, &byte, 1, 0) == 1, "an answer");
+}
+
+/* A registration outlives its number, which is another file's by then: what becomes of that one is none of its news. */
+static void renumbered(void) {
+    int ends[2], set = epoll_create1(0);
+    struct epoll_event event = {EPOLLIN | EPOLLRDHUP, {.u64 = 42}}, found[4];
+    char byte;
+    meet(act_say_the_last);
+    need(epoll_ctl(set, EPOLL_CTL_ADD, server, &event) == 0, "a registration");
+    need(epoll_wait(set, found, 4, 0) == 0, "nothing");
+    int copy = dup(server);
+    need(copy >= 0 && close(server) == 0, "a copy");
+    need(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "a pair");
+    /* One of them may have the number already. */
+    int other = ends[0] == server ? ends[1] : ends[0];
+    if (ends[0] != server && ends[1] != server) {
+        need(dup2(ends[1], server) == server && close(ends[1]) == 0, "the number");
+    }
+    need(close(other) == 0, "the stranger's end");
+    signal_by(start);
+    await_by(told);
+    /* The end comes after the word, and nothing tells when: both are awaited. */
+    for (int round = 0; round < 3; round++) {
+        do {
+            need(epoll_wait(set, found, 4, 10000) == 1 && found[0].data.u64 == 42, "an event");
+        } while (!(found[0].events & EPOLLRDHUP));
+        printf("events %#x\n", found[0].events);
+    }
+    need(recv(copy, &byte, 1, 0) == 1 && recv(copy, &byte, 1, 0) == 0, "the last word, and the end");
+    need(send(copy, "y", 1, 0) == 1, "an answer");
+    join();
+}
+
 /* A program that answers on what it was started with, where the socket itself is closed by exec. */
 static void act_echoed(void) {
     char heard[6] = {0};
@@ -874,6 +913,8 @@ int main(int count, char **words) {
         unwritable(words[2]);
     } else if (strcmp(name, "starved") == 0) {
         starved();
+    } else if (strcmp(name, "renumbered") == 0) {
+        renumbered();
     } else if (strcmp(name, "passed") == 0) {
         passed();
     } else if (strcmp(name, "echoed") == 0) {

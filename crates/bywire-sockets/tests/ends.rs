@@ -65,6 +65,11 @@ fn descriptors_that_go_in_one_message_are_waited_for_together() {
 }
 
 #[test]
+fn a_registration_whose_number_is_another_files_hears_nothing_of_it() {
+    same(&[&["renumbered"]]);
+}
+
+#[test]
 fn a_program_that_was_spawned_with_a_copy_of_the_socket_talks_on() {
     same(&[&["echoed"]]);
 }
