@@ -378,7 +378,8 @@ pub fn forget(socket: &Socket) {
 }
 
 /// The kernel's registrations of a socket in the sets of this process are the program's own again, and nobody follows them.
-pub fn leave(socket: &Socket) {
+/// `closing` means the socket to the kernel still, and to the table no more.
+pub fn leave(socket: &Socket, closing: Option<i32>) {
     let Some(family) = arena::family() else { return };
     let here = |item: &Item| descriptor_of(item.set.load(Ordering::Relaxed));
     while let Some((at, item)) = of_socket(socket).find(|(_, item)| here(item).is_some()) {
@@ -386,7 +387,8 @@ pub fn leave(socket: &Socket) {
         let Some(set) = family.sets.get(index as usize) else { return };
         let _held = set.lock.hold();
         let is_changed = socket.is_carried() || item.named.load(Ordering::Relaxed) != 0;
-        if is_changed && let Some(fd) = items::number(item) {
+        let closing = closing.filter(|fd| *fd == item.fd.load(Ordering::Relaxed));
+        if is_changed && let Some(fd) = items::number(item).or(closing) {
             let is_spent = item.spent.load(Ordering::Relaxed) != 0;
             let events = if is_spent { ONCE } else { item.events.load(Ordering::Relaxed) };
             let mut event = epoll_event { events, u64: item.data.load(Ordering::Relaxed) };

@@ -1,9 +1,9 @@
 //! Carries the TCP connections of unmodified programs of one machine in shared memory.
 //!
-//! `bywire run` preloads this library. It stands in front of the C library's calls on descriptors; how it works,
-//! what it never does and why is in `docs/sockets.md`. What a call finds is in `table` and `arena`; how a
-//! connection leaves the kernel, in `offer` and `send`; where its bytes are, in `carry` and `receive`; what it
-//! is ready for, in `ready`, `poll`, `select` and `epoll`.
+//! `bywire run` preloads this library. It stands in front of the C library's calls on descriptors. What it never does is
+//! in `docs/sockets.md`, and how it works in `docs/carried-connections.md`. What a call finds is in `table` and `arena`; how
+//! a connection leaves the kernel, in `offer` and `send`; where its bytes are, in `carry` and `receive`; what it is ready
+//! for, in `ready`, `poll`, `select` and `epoll`.
 //!
 //! Rules of every call: no allocation, no lock of the standard library, no thread-local destructor, no panic, nothing
 //! printed; what is held across a call of the C library's is given back by `Drop`, as a thread may be cancelled there. Where anything is in doubt, the connection stays in the kernel.

@@ -294,7 +294,7 @@ pub fn departing(fd: i32) -> Option<Leaving> {
         } else if leaving.hold.descriptors.load(Ordering::SeqCst) == 0 {
             // Others have it still, of which the kernel goes on telling this process's sets.
             if connection.is_kernels() {
-                errno::keep(|| epoll::leave(&leaving));
+                errno::keep(|| epoll::leave(&leaving, Some(fd)));
             }
             // A process that was killed still counts, so this may be the last one after all: then unread bytes are a reset.
             if connection.in_ring() == Ok(0) { connection.unguard() } else { connection.guard() }
