@@ -18,19 +18,8 @@ fn same(test: &str, thing: fn(&mut String)) {
         return;
     }
     let world = World::new();
-    let [plain, carried] = [None, Some(1)].map(|calls| {
-        let this = std::env::current_exe().expect("this test");
-        let output = world
-            .command(this, calls)
-            .args(["--exact", test, "--nocapture", "--test-threads=1"])
-            .env("BYWIRE_TEST_ROLE", "thing")
-            .output()
-            .expect("it runs");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{calls:?}: {}\n{text}{said}", output.status);
-        text.lines().filter(|line| line.contains(" = ")).fold(String::new(), |sum, line| sum + line + "\n")
-    });
+    let [plain, carried] =
+        [None, Some(1)].map(|calls| world.driven(test, "BYWIRE_TEST_ROLE", "thing", calls));
     assert!(!plain.is_empty(), "it says nothing");
     assert_eq!(carried, plain, "with the library, and without");
     assert!(world.status().carried_ever > 0, "{:?}", world.status());

@@ -125,16 +125,21 @@ impl World {
 
     /// What this test's own driver writes for some seeds, one after the other.
     pub fn transcript(&self, test: &str, seeds: std::ops::Range<u64>, calls: Option<u64>) -> String {
+        self.driven(test, "BYWIRE_TEST_SEED", &format!("{}:{}", seeds.start, seeds.end), calls)
+    }
+
+    /// The transcript of this test in a process of its own, in which `variable` has `value`.
+    pub fn driven(&self, test: &str, variable: &str, value: &str, calls: Option<u64>) -> String {
         let this = std::env::current_exe().expect("this test");
         let output = self
             .command(this, calls)
             .args(["--exact", test, "--nocapture", "--test-threads=1"])
-            .env("BYWIRE_TEST_SEED", format!("{}:{}", seeds.start, seeds.end))
+            .env(variable, value)
             .output()
             .expect("the driver");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "seeds {seeds:?}, {calls:?}: {}\n{text}{said}", output.status);
+        assert!(output.status.success(), "{variable}={value}, {calls:?}: {}\n{text}{said}", output.status);
         text.lines().filter(|line| line.contains(" = ")).fold(String::new(), |sum, line| sum + line + "\n")
     }
 
