@@ -13,6 +13,9 @@ const BATCH: usize = 64;
 /// What `epoll_pwait` takes as milliseconds; for more, a call of Linux 5.11 would be needed.
 const TIMEOUT_MAX: Duration = Duration::from_millis(i32::MAX as u64);
 
+/// Readable, or hung up by the peer.
+const READABLE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::RDHUP);
+
 /// An epoll instance whose entries are told apart by a 64-bit tag.
 #[derive(Debug)]
 pub struct Poller {
@@ -42,16 +45,11 @@ impl Poller {
     /// # Errors
     /// What `epoll_ctl` said (out of memory, or watched already).
     pub fn add(&self, file: &impl AsFd, tag: u64) -> Result<(), Errno> {
-        epoll::add(
-            &self.file,
-            file,
-            epoll::EventData::new_u64(tag),
-            epoll::EventFlags::IN | epoll::EventFlags::RDHUP,
-        )
+        epoll::add(&self.file, file, epoll::EventData::new_u64(tag), READABLE)
     }
 
-    /// Watches `file`, which has been added, no more for reading. It keeps its place in the set, so that
-    /// [`Poller::resume`] needs no memory and no more of what a user may watch; errors and hang-up are still told.
+    /// Stops watching `file` for reading. The file keeps its place in the set, so [`Poller::resume`] needs neither memory
+    /// nor the user's epoll quota. Errors and hang-up are still reported.
     ///
     /// # Errors
     /// It was not added.
@@ -64,12 +62,7 @@ impl Poller {
     /// # Errors
     /// It was not added.
     pub fn resume(&self, file: &impl AsFd, tag: u64) -> Result<(), Errno> {
-        epoll::modify(
-            &self.file,
-            file,
-            epoll::EventData::new_u64(tag),
-            epoll::EventFlags::IN | epoll::EventFlags::RDHUP,
-        )
+        epoll::modify(&self.file, file, epoll::EventData::new_u64(tag), READABLE)
     }
 
     /// Stops watching `file`.
