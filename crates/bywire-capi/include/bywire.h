@@ -427,7 +427,7 @@ int bw_send_datagram(bw_port_t *port,
                      size_t length_bytes);
 
 /* Asks for BW_EVENT_ROOM as soon as a whole fragment fits into the lane towards a peer: for programs that keep a
-   datagram that was dropped for want of room, and try again. It is told once.
+   datagram that was dropped for want of room, and try again. The event comes once.
    The caller promises: `port` is null or an open port, used by this thread alone. */
 int bw_await_room(bw_port_t *port,
                   bw_peer_t peer,

@@ -59,7 +59,7 @@ pub unsafe extern "C" fn bw_send_datagram(
 }
 
 /// Asks for BW_EVENT_ROOM as soon as a whole fragment fits into the lane towards a peer: for programs that keep a
-/// datagram that was dropped for want of room, and try again. It is told once.
+/// datagram that was dropped for want of room, and try again. The event comes once.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone.

@@ -632,7 +632,7 @@ fn descriptors_that_callers_send_to_the_doors_hold_up_nobody() {
             interrupter.bound(|| drop(sender));
             assert!(is_late || sent.is_ok() || sent == Err(Errno::PIPE), "{sent:?}");
             kept.push((receiver, watcher.as_fd().try_clone_to_owned().expect("a copy")));
-            // Whoever came before has been let in by now.
+            // Earlier callers have been let in by now.
             assert_eq!(status(directory).len(), 1, "watcher {round}");
         }
         say(&near, &far, b"across");

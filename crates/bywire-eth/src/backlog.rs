@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::fabric::{LANE_BYTES, LANE_SLOTS};
 
-/// How long a process may take hardly anything and still hold back whoever sends to it, in milliseconds: longer than
-/// others may have its core, and shorter than a connection waits before it repeats (200 on Linux).
+/// How long a process that takes hardly anything holds back its senders, in milliseconds. Other programs may have its core
+/// for less than that. A TCP connection waits for longer before it repeats a segment (200 on Linux).
 pub const HOLD_BACK_MS: u32 = 50;
 /// After how much that a process has taken it may hold back for that time again: a fourth of its ring, by bytes or by
 /// datagrams. With less, one that takes a datagram now and then would hold a queue back for ever.
@@ -59,7 +59,7 @@ impl Backlog {
         self.taken_datagrams = self.taken_datagrams.saturating_add(1);
     }
 
-    /// Until when whoever sends there is held back, where that lasts for `hold_back`.
+    /// When the process's senders are let go, if they are held back for `hold_back`.
     pub fn holds_back_until(&self, hold_back: Duration) -> Option<Instant> {
         self.held_since.filter(|_| self.is_full).map(|since| since + hold_back)
     }

@@ -196,7 +196,7 @@ impl Carrier {
         let Some(Some(its)) = paths.lanes.get(id) else { return Ok(()) };
         let Some(end) = its.ends.get(place) else { return Ok(()) };
         let queue = Rc::clone(&end.queue);
-        // Then it is told only for an error, such as its end.
+        // A paused queue is reported only for an error, such as its end.
         let is_paused = end.held_back_by.is_some();
         self.gatherer.merge_datagrams(its.takes_udp);
         let carry = |packet: &mut [u8]| paths.carry(2 * id, place, packet, now_ms);

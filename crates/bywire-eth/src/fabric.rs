@@ -110,7 +110,7 @@ pub struct Fabric {
     lanes: Vec<Option<Peer>>,
     interfaces: Vec<Announced>,
     datagram_bytes_max: usize,
-    /// How long whoever sends to a process without room is held back.
+    /// How long a process without room holds back its senders.
     hold_back: Duration,
     /// When those who were lost are looked for, if there are any.
     seek_at: Option<Instant>,
@@ -302,7 +302,7 @@ impl Fabric {
         }
     }
 
-    /// Changes how long whoever sends to a process without room is held back.
+    /// Changes how long a process without room holds back its senders.
     pub fn hold_back_for(&mut self, time: Duration) {
         self.hold_back = time;
     }

@@ -84,7 +84,7 @@ pub struct Manner {
     pub spin_us: u32,
     /// Broadcasts and multicasts taken from each interface a second.
     pub storm_frames_per_second: u64,
-    /// How long a process may take nothing and still hold back whoever sends to it, in milliseconds.
+    /// How long a process that takes hardly anything holds back its senders, in milliseconds.
     pub hold_back_ms: u32,
 }
 

@@ -19,7 +19,7 @@ use rooms::{Link, MANNER, Room, join as join_rooms, persist, rooms, tcp};
 use stranger::{Stranger, join};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Whoever is held back for as long is held back when a test ends.
+/// Longer than any test: what is held back stays so.
 const ENDLESS: Duration = Duration::from_secs(3600);
 const FRAME_BYTES: usize = 60_000;
 const NEAR: [u8; 6] = [2, 0, 0, 0, 0, 1];

@@ -237,7 +237,7 @@ impl Port {
     }
 
     /// Asks for [`Event::Room`] as soon as a whole fragment fits into the lane towards a peer: for whoever keeps a
-    /// datagram that was dropped for want of room, and tries again. It is told once.
+    /// datagram that was dropped for want of room, and tries again. The event comes once.
     ///
     /// # Errors
     /// [`SendError`], never [`SendError::Full`].
