@@ -43,7 +43,7 @@ pub fn start() -> Result<()> {
     };
     let text = String::from_utf8_lossy(text).into_owned();
     match *kind {
-        READY => crate::print(&text),
+        READY => crate::output::print(&text),
         MISUSED => bail!(Misuse(text)),
         _ => bail!(text),
     }

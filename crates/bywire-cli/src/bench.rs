@@ -87,10 +87,10 @@ impl BenchArgs {
             whole["cells"] = serde_json::to_value(&finished.session.cells)?;
             whole["directory"] = json!(finished.directory);
             whole["report"] = json!(finished.report);
-            return crate::print(&format!("{whole}\n"));
+            return crate::output::print(&format!("{whole}\n"));
         }
         let summary = report::summary_text(&finished.session);
-        crate::print(&format!("\n{}\n\nreport: {}\n", summary.trim_end(), finished.report.display()))
+        crate::output::print(&format!("\n{}\n\nreport: {}\n", summary.trim_end(), finished.report.display()))
     }
 }
 
@@ -119,7 +119,7 @@ impl Lines {
 
     fn line(&self, text: &str) {
         if !self.progress.print(text) && !self.quiet {
-            let _closed = crate::print(&format!("{text}\n"));
+            let _closed = crate::output::print(&format!("{text}\n"));
         }
     }
 }

@@ -93,7 +93,7 @@ impl CompareArgs {
             )));
         }
         self.export(&comparison)?;
-        crate::print(&match self.json {
+        crate::output::print(&match self.json {
             true => format!("{}\n", comparison.json()),
             false => comparison.text(),
         })?;

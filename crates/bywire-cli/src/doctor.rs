@@ -69,7 +69,7 @@ impl DoctorArgs {
         } else {
             table(&findings)
         };
-        crate::print(&text)
+        crate::output::print(&text)
     }
 }
 

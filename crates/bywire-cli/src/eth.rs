@@ -144,7 +144,7 @@ impl UpArgs {
         if !self.detached {
             // Whoever watches may go away; the network stays.
             return self.serve(|service| {
-                service.lines().iter().for_each(|line| drop(crate::print(&format!("{line}\n"))));
+                service.lines().iter().for_each(|line| drop(crate::output::print(&format!("{line}\n"))));
                 Ok(())
             });
         }
@@ -173,7 +173,7 @@ impl UpArgs {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let launch = Launch::Program(program, vec![CARRIER.into(), control::ports_directory()?.into()]);
         // Whoever watches may go away; the network stays.
-        let say = |line: &str| drop(crate::print(&format!("{line}\n")));
+        let say = |line: &str| drop(crate::output::print(&format!("{line}\n")));
         let read = || self.settings();
         let service = Service::start(&read, &launch, &say).map_err(classed)?;
         ready(&service)?;
@@ -273,7 +273,7 @@ impl ChosenArgs {
             let name = |field: &str| answer[field].as_str().unwrap_or_default().to_owned();
             format!("ended network {}, node {}\n", name("network"), name("node"))
         });
-        crate::print(&names.collect::<String>())?;
+        crate::output::print(&names.collect::<String>())?;
         outcome
     }
 }
@@ -282,7 +282,7 @@ impl StatusArgs {
     fn run(self) -> Result<()> {
         let (found, outcome) = self.chosen.ask(Request::Status)?;
         if self.json {
-            crate::print(&(serde_json::to_string_pretty(&found)? + "\n"))?;
+            crate::output::print(&(serde_json::to_string_pretty(&found)? + "\n"))?;
         }
         if found.is_empty() {
             outcome?;
@@ -292,7 +292,7 @@ impl StatusArgs {
         if self.json {
             return outcome;
         }
-        crate::print(&found.iter().map(status::table).collect::<String>())?;
+        crate::output::print(&found.iter().map(status::table).collect::<String>())?;
         outcome
     }
 }

@@ -13,6 +13,7 @@ mod historic;
 mod key;
 mod manual;
 mod measure;
+mod output;
 mod pair;
 mod progress;
 mod report;
@@ -23,7 +24,6 @@ mod table;
 mod unloaded;
 mod words;
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -99,7 +99,7 @@ enum Action {
 }
 
 fn main() -> ExitCode {
-    quiet_on_closed_output();
+    output::quiet_when_closed();
     match Bywire::try_parse() {
         Ok(bywire) => ending::of("bywire", bywire.action.run()),
         Err(error)
@@ -158,28 +158,6 @@ impl Action {
             Self::Man(arguments) => arguments.run(Bywire::command()),
         }
     }
-}
-
-/// Prints to standard output; a closed one is an error that [`main`] keeps quiet about.
-pub(crate) fn print(text: &str) -> Result<()> {
-    let mut output = io::stdout().lock();
-    output.write_all(text.as_bytes())?;
-    Ok(output.flush()?)
-}
-
-/// `println!` panics when the reader of a pipe is gone (`bywire … | head`): that is no failure of ours. SIGPIPE stays
-/// ignored, as workers and the message layer write to pipes whose readers may die.
-fn quiet_on_closed_output() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        let said = panic.payload().downcast_ref::<String>();
-        if said
-            .is_some_and(|said| said.starts_with("failed printing to stdout") && said.contains("Broken pipe"))
-        {
-            std::process::exit(0);
-        }
-        report(panic);
-    }));
 }
 
 #[cfg(test)]

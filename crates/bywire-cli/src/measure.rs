@@ -270,9 +270,9 @@ impl MeasureArgs {
         } else {
             table::of_cell(&cell)
         };
-        crate::print(&text)?;
+        crate::output::print(&text)?;
         if self.style.is_some() && cell.cpu.carriers.is_some() {
-            crate::print(
+            crate::output::print(
                 "CPU of the processes that carry frames between both ends is not part of it: see --json\n",
             )?;
         }

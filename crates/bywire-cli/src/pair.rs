@@ -102,7 +102,7 @@ impl PairArgs {
             }
         };
         service.join(spaces);
-        crate::print(launch::READY)?;
+        crate::output::print(launch::READY)?;
         Ok(service.serve(idle)?)
     }
 }

@@ -61,16 +61,16 @@ impl ReportArgs {
             return match self.output {
                 Some(path) => {
                     fs::write(&path, text).map_err(|error| elsewhere(&path, &error))?;
-                    crate::print(&format!("cells: {}\n", path.display()))
+                    crate::output::print(&format!("cells: {}\n", path.display()))
                 }
-                None => crate::print(&text),
+                None => crate::output::print(&text),
             };
         }
         let path = self.output.unwrap_or_else(|| self.sessions[0].join("report.html"));
         let presets = by_preset(presets);
         fs::write(&path, report::render_presets(&presets)).map_err(|error| elsewhere(&path, &error))?;
         let summary = report::summary_text(&together(&presets));
-        crate::print(&format!("{summary}\nreport: {}\n", path.display()))
+        crate::output::print(&format!("{summary}\nreport: {}\n", path.display()))
     }
 
     fn read(&self) -> Result<Vec<(String, Session)>> {

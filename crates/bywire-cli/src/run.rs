@@ -192,10 +192,10 @@ impl ServiceArgs {
         }
         match Service::start(&self.path, Scope::User) {
             Ok(mut service) => {
-                crate::print(launch::READY)?;
+                crate::output::print(launch::READY)?;
                 Ok(service.serve(IDLE)?)
             }
-            Err(StartError::Served(_)) => crate::print(launch::READY),
+            Err(StartError::Served(_)) => crate::output::print(launch::READY),
             Err(error) => Err(error.into()),
         }
     }

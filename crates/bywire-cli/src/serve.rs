@@ -35,9 +35,9 @@ impl ServeArgs {
         let listener = self.bind()?;
         interrupt::exit_on_request()?;
         let protection = if key.is_some() { "clients need the key" } else { "anyone may measure" };
-        crate::print(&format!("listening on {}, {protection}\n", listener.local_addr()?))?;
+        crate::output::print(&format!("listening on {}, {protection}\n", listener.local_addr()?))?;
         far::serve(&listener, key, |line| {
-            let _closed = crate::print(&format!("{}\n", one_line(line)));
+            let _closed = crate::output::print(&format!("{}\n", one_line(line)));
         })
     }
 

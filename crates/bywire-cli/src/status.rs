@@ -29,10 +29,10 @@ impl StatusArgs {
     pub fn run(self) -> Result<()> {
         let asked = ask();
         if self.json {
-            crate::print(&format!("{}\n", json(&asked)))?;
+            crate::output::print(&format!("{}\n", json(&asked)))?;
             return asked.map(drop);
         }
-        crate::print(&text(&asked?))
+        crate::output::print(&text(&asked?))
     }
 }
 
