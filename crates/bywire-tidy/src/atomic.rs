@@ -1,6 +1,6 @@
 //! Raw atomics stay where they are proved: everything else shares data by channels, locks or the message layer.
 
-use crate::Breach;
+use crate::breach::Breach;
 use crate::tree::Tree;
 
 /// The crates whose purpose is memory shared between threads or processes, the laboratory that measures it, the bare ring

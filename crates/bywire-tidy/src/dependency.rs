@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::Breach;
+use crate::breach::Breach;
 use crate::tree::Tree;
 
 /// A table with a dependency's name, in backquotes, first in each row.

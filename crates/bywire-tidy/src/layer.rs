@@ -1,6 +1,6 @@
 //! The tree is the architecture: a crate depends on crates of lower layers only.
 
-use crate::Breach;
+use crate::breach::Breach;
 use crate::tree::Tree;
 
 /// From the bottom up; crates of one layer do not know each other.

@@ -1,6 +1,6 @@
 //! Relative links of Markdown pages lead somewhere, headings included; and pages name only entries that `x` has.
 
-use crate::Breach;
+use crate::breach::Breach;
 use crate::tree::Tree;
 
 /// One breach per link without a target and per unknown `./x` entry.

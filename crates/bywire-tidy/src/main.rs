@@ -1,6 +1,8 @@
 //! Checks the tree's own rules: `./x check` runs it, and it prints one line per breach.
 
 mod atomic;
+mod breach;
+mod circle;
 mod dependency;
 mod layer;
 mod link;
@@ -17,25 +19,16 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use breach::Breach;
 use tree::Tree;
-
-/// A rule broken at one place.
-#[derive(Debug, PartialEq, Eq)]
-struct Breach {
-    /// File, relative to the root.
-    path: String,
-    /// Line, from 1; 0 where it is about the whole file.
-    line: usize,
-    /// What is wrong and what to do.
-    reason: String,
-}
 
 type Rule = fn(&Tree) -> Vec<Breach>;
 
-const RULES: [(&str, Rule); 10] = [
+const RULES: [(&str, Rule); 11] = [
     ("atomics stay in named crates", atomic::check),
     ("every dependency is explained and used", dependency::check),
     ("crates depend upward only", layer::check),
+    ("modules form no circle", circle::check),
     ("links resolve", link::check),
     ("names say what they hold", name::check),
     ("orderings name their partner", partner::check),

@@ -1,6 +1,6 @@
 //! Files and functions are named for what they hold or do.
 
-use crate::Breach;
+use crate::breach::Breach;
 use crate::tree::Tree;
 
 /// Names that say nothing.

@@ -1,6 +1,6 @@
 //! An access that orders others says with which one it pairs: alone it orders nothing.
 
-use crate::Breach;
+use crate::breach::Breach;
 use crate::tree::Tree;
 
 /// Where memory is shared between programs that do not trust each other.

@@ -1,6 +1,6 @@
 //! Files stay readable: at most [`LINES_MAX`] lines without their tests.
 
-use crate::Breach;
+use crate::breach::Breach;
 use crate::tree::Tree;
 
 /// More than this does not fit into a head.

@@ -1,6 +1,6 @@
 //! What the compiler does not check stays in few named places, where a reader expects it.
 
-use crate::Breach;
+use crate::breach::Breach;
 use crate::tree::Tree;
 
 /// Crates whose purpose it is, then single files with their reason.

@@ -1,6 +1,6 @@
 //! Pages name only files that are in the tree, and the walks only functions that are in those files.
 
-use crate::Breach;
+use crate::breach::Breach;
 use crate::tree::Tree;
 
 /// The page whose tables name functions in their last column.

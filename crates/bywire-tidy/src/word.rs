@@ -1,6 +1,6 @@
 //! Words: nothing unfinished is committed, and the project's own name is spelt one way.
 
-use crate::Breach;
+use crate::breach::Breach;
 use crate::tree::Tree;
 
 // Put together from halves, so that this file does not break its own rule.
