@@ -18,5 +18,6 @@ pub mod lane;
 pub mod list;
 pub mod lock;
 pub mod memory;
+pub mod owing;
 pub mod stream;
 pub mod word;

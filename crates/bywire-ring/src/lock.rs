@@ -53,6 +53,12 @@ pub fn give<W: Word>(word: &W, system: &impl Sleeping<W>) {
     }
 }
 
+/// Who holds it, by what the word was; 0: nobody.
+#[must_use]
+pub fn holder(found: u32) -> u32 {
+    found & !CONTENDED
+}
+
 /// Sleeps. `true`: the thread that held it is no more.
 fn is_left<W: Word>(word: &W, found: u32, system: &impl Sleeping<W>) -> bool {
     let contended = found | CONTENDED;

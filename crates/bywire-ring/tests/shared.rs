@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use bywire_ring::lock::Sleeping;
 use bywire_ring::word::Word;
-use bywire_ring::{hold, list, lock};
+use bywire_ring::{hold, list, lock, owing};
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Condvar, Mutex};
 
@@ -273,5 +273,59 @@ fn two_that_are_taken_out_at_once_are_both_gone() {
             [loom::thread::spawn(move || first.take_out(1)), loom::thread::spawn(move || second.take_out(2))];
         threads.into_iter().for_each(|thread| thread.join().expect("a change"));
         assert_eq!(places.all(), [3]);
+    });
+}
+
+/// What two connections of a process owe, and what its threads share of that.
+#[derive(Default)]
+struct Owing {
+    word: Modelled,
+    owed: [Modelled; 2],
+}
+
+impl Owing {
+    fn owe(&self, connection: usize) {
+        self.owed[connection].store(1, Ordering::Release);
+        owing::owe(&self.word);
+    }
+
+    /// What a thread does before it waits for other things, without paying; `false`: it may wait for ever.
+    fn look(&self) -> bool {
+        if !owing::may(&self.word) {
+            return false;
+        }
+        let look = owing::begin_look(&self.word);
+        let is_owing = self.owed.iter().any(|owed| owed.load(Ordering::Acquire) != 0);
+        if !is_owing {
+            owing::found_nothing(&self.word, look);
+        }
+        is_owing
+    }
+}
+
+/// Whoever waits while something is owed that it has found, or that was found before, does not wait for ever: whoever else
+/// looks at the same time, and has passed that connection by before.
+#[test]
+fn no_thread_waits_for_ever_with_what_it_owes() {
+    explore(|| {
+        let owing = Arc::new(Owing::default());
+        // Something was owed, and is paid.
+        owing.owe(0);
+        owing.owed[0].store(0, Ordering::Relaxed);
+        let lookers: Vec<_> = (0..2)
+            .map(|_| {
+                let owing = Arc::clone(&owing);
+                loom::thread::spawn(move || owing.look())
+            })
+            .collect();
+        owing.owe(1);
+        assert!(owing.look(), "it waits with what it owes");
+        for looker in lookers {
+            looker.join().expect("a looker");
+        }
+        assert!(owing.look(), "the next one waits");
+        owing.owed[1].store(0, Ordering::Relaxed);
+        assert!(!owing.look(), "nothing is owed");
+        assert!(!owing::may(&owing.word), "nobody looks in vain again");
     });
 }
