@@ -74,6 +74,11 @@ take_over! {
         if flags & libc::MSG_ERRQUEUE == 0 && let Some(number @ 1..) = kernel::number(fd, libc::SOL_SOCKET, libc::SO_ERROR) {
             return errno::fail(number) as c_int;
         }
+        if !are_readable(messages, message_count(count)) {
+            // The kernel says what is wrong with them, if a sandbox that is about to close is not all.
+            // SAFETY: the program's own arguments, as they came.
+            return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+        }
         let mut flags = flags;
         each_message(messages, count, |message| {
             let received = receive_message(fd, message, flags & !libc::MSG_WAITFORONE);
@@ -117,6 +122,10 @@ take_over! {
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         if !matches!(table::meaning(fd), Meaning::Socket(_)) {
             each_control(messages, count);
+            // SAFETY: the program's own arguments, as they came.
+            return unsafe { real::sendmmsg(fd, messages, count, flags) };
+        }
+        if !are_readable(messages, message_count(count)) {
             // SAFETY: the program's own arguments, as they came.
             return unsafe { real::sendmmsg(fd, messages, count, flags) };
         }
@@ -273,7 +282,7 @@ fn each_passed(message: *const msghdr, visit: &mut dyn FnMut(c_int)) {
 }
 
 fn each_control(messages: *mut mmsghdr, count: c_uint) {
-    let count = count.min(1024) as usize;
+    let count = message_count(count);
     if are_readable(messages, count) {
         life::before_passing(|visit| {
             for index in 0..count {
@@ -287,17 +296,19 @@ fn each_control(messages: *mut mmsghdr, count: c_uint) {
     }
 }
 
+/// How many messages of a call count: `UIO_MAXIOV`.
+fn message_count(count: c_uint) -> usize {
+    count.min(1024) as usize
+}
+
+/// Messages that can be read.
 fn each_message(
     messages: *mut mmsghdr,
     count: c_uint,
     mut step: impl FnMut(*mut msghdr) -> ssize_t,
 ) -> c_int {
     let mut done = 0;
-    let count = count.min(1024) as usize;
-    if !are_readable(messages, count) {
-        return errno::fail(libc::EFAULT) as c_int;
-    }
-    for index in 0..count {
+    for index in 0..message_count(count) {
         // SAFETY: the program's own array of `count` messages, which can be read.
         let message = unsafe { &mut *messages.add(index) };
         let moved = step(&raw mut message.msg_hdr);
