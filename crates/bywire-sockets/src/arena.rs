@@ -90,8 +90,14 @@ pub struct Record {
     pub distance: AtomicU32,
     /// Sends into the ring.
     pub sends: AtomicU32,
+    /// Sleeps since the peer has said that it is about to end.
+    pub last_looks: AtomicU32,
     /// Bytes at the end of the own ring that belong into the kernel, which had no room for them yet; see [`crate::back`].
     pub owed: AtomicU32,
+    /// How many bytes the kernel was given when all of that is paid.
+    pub paid_at: AtomicU64,
+    /// Somebody is about to give the kernel some of it, or was killed while it did.
+    pub paying: AtomicU8,
     /// How far the peer had read when the sender last looked.
     pub seen_head: AtomicU64,
     /// When it was offered.
@@ -205,8 +211,12 @@ pub struct Own {
     pub holds: [Hold; RECORDS],
     /// The programs at the other ends.
     pub peers: [Peer; PEERS],
-    /// The highest descriptor that ever had a meaning.
+    /// No socket and no set of the program's has a higher descriptor.
     pub highest: AtomicU32,
+    /// No descriptor of the library's own has this number, or a higher one.
+    pub concealed_end: AtomicU32,
+    /// No descriptor of the library's own is more than this below the end of the table.
+    pub concealed_depth: AtomicU32,
 }
 
 /// What one process holds of a socket.

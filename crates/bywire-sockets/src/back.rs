@@ -4,15 +4,16 @@
 //! the kernel has no room for is *owed*: it goes there as room comes, in every call and every wait on the connection, and
 //! until then nothing else of that direction does.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use bywire_pairing::reason::Reason;
 use bywire_ring::lane::Corrupt;
+use bywire_ring::owing;
 use bywire_ring::stream::{ASKS_BACK, Course, HALF, News, Sleep};
 
 use crate::carry::{FAILED, HUNG_UP, SHUT_SENDING, Source, Woken};
 use crate::table::{self, Connection, Meaning, STREAM, Socket};
-use crate::{errno, kernel, offer, real, sandbox};
+use crate::{errno, jumps, kernel, offer, real, sandbox};
 
 /// How long a program that hands connections on waits for what their other ends have sent: those that come later give it
 /// to the kernel then.
@@ -26,19 +27,20 @@ const LOOKS: u32 = 200;
 /// Who owes looks so often at what the kernel does not tell.
 const OWING_LOOK_NS: u64 = 10_000_000;
 
-/// This process has owed something since nothing was found that it owes.
-static MAY_OWE: AtomicBool = AtomicBool::new(false);
+/// What this process has found to be owed, and whether it has found since that nothing is.
+static OWING: AtomicU32 = AtomicU32::new(0);
 
 /// Pays what this process owes, on whatever connections: how long a wait for other things may last that would last so long.
 #[inline(always)]
 pub fn pay_before_wait(left_ns: Option<u64>) -> Option<u64> {
-    if MAY_OWE.load(Ordering::Relaxed) { pay_all(left_ns) } else { left_ns }
+    jumps::forget();
+    if owing::may(&OWING) { pay_all(left_ns) } else { left_ns }
 }
 
 #[inline(never)]
 fn pay_all(left_ns: Option<u64>) -> Option<u64> {
     let mut is_owing = false;
-    MAY_OWE.store(false, Ordering::Relaxed);
+    let look = owing::begin_look(&OWING);
     errno::keep(|| {
         table::each_held(|socket, fd| {
             if let Some(Ok(connection)) = table::by_index(fd, socket.index).map(Socket::carried) {
@@ -48,9 +50,9 @@ fn pay_all(left_ns: Option<u64>) -> Option<u64> {
         });
     });
     if !is_owing {
+        owing::found_nothing(&OWING, look);
         return left_ns;
     }
-    MAY_OWE.store(true, Ordering::Relaxed);
     Some(left_ns.map_or(OWING_LOOK_NS, |left| left.min(OWING_LOOK_NS)))
 }
 
@@ -202,14 +204,22 @@ impl Connection {
         let Some(_own) = sandbox::own_call() else { return };
         let is_asked = STREAM.flags(&self.remote) & ASKS_BACK != 0;
         let is_in_ring = || matches!(STREAM.course(&self.own), Ok(Course::Ring | Course::Ending));
-        if !(self.owes() || is_asked && is_in_ring()) {
+        let is_unshut = self.record.shuts.load(Ordering::Relaxed) != 0;
+        if !(self.owes() || is_unshut || is_asked && is_in_ring()) {
             return;
         }
         let _held = self.record.sending.hold();
-        if self.owes() {
+        if is_in_ring() {
+            // Who has said that something is owed, and was killed before the ring was ended, has paid nothing.
+            // Release: pairs with the acquire load in `owes`; nothing comes before.
+            let was_said = self.record.owed.swap(0, Ordering::Release) != 0;
+            match is_asked {
+                true => self.send_back(),
+                false if was_said => self.end_ring(),
+                false => {}
+            }
+        } else if self.owes() || is_unshut {
             self.pay();
-        } else if is_asked && is_in_ring() {
-            self.send_back();
         }
     }
 
@@ -265,12 +275,15 @@ impl Connection {
     fn owe(&self, position: u64) {
         let owed = STREAM.tail(&self.own).wrapping_sub(position);
         self.record.returned.fetch_add(owed, Ordering::Relaxed);
+        // Relaxed, both: ordered by the sending lock, as all that has to do with payments.
+        self.record.paying.store(0, Ordering::Relaxed);
+        self.record.paid_at.store(self.record.sent.load(Ordering::Relaxed) + owed, Ordering::Relaxed);
         // Release: pairs with the load in `owes`. Whoever finds the ring ended, by the acquire load of the course that is
         // stored next, finds what is owed.
         self.record.owed.store(owed as u32, Ordering::Release);
         STREAM.back(&self.own, position);
         if owed > 0 {
-            MAY_OWE.store(true, Ordering::Relaxed);
+            owing::owe(&OWING);
             // A death in the middle of it must not look like an end.
             self.guard();
             self.pay();
@@ -290,6 +303,9 @@ impl Connection {
     /// Gives the kernel as much of what is owed as it takes now. Called with the sending lock held.
     fn pay(&self) {
         let tail = STREAM.tail(&self.own);
+        if self.record.paying.load(Ordering::Relaxed) != 0 && !self.count_payment() {
+            return self.break_off();
+        }
         self.ask_kernel();
         loop {
             let owed = self.record.owed.load(Ordering::Relaxed);
@@ -302,6 +318,7 @@ impl Connection {
                 self.record.owed.store(0, Ordering::Release);
                 continue;
             }
+            self.record.paying.store(1, Ordering::Relaxed);
             let sent = self.send_owed(tail.wrapping_sub(owed.into()), owed as usize);
             match sent {
                 1.. => {
@@ -310,13 +327,38 @@ impl Connection {
                     self.record.sent.fetch_add(sent as u64, Ordering::SeqCst);
                     // Release: pairs with the load in `owes`; the kernel has these bytes, and they are counted.
                     self.record.owed.store(owed - sent as u32, Ordering::Release);
+                    self.record.paying.store(0, Ordering::Relaxed);
                 }
-                _ if errno::last() == libc::EAGAIN => return,
+                _ if errno::last() == libc::EAGAIN => {
+                    return self.record.paying.store(0, Ordering::Relaxed);
+                }
                 _ => {
                     // Release: pairs with the load in `owes`, though nothing comes before it: the connection is lost.
                     self.record.owed.store(0, Ordering::Release);
                     return self.break_off();
                 }
+            }
+        }
+    }
+
+    /// Whoever paid last was killed on the way: what it has paid is what the kernel says. `false`: that cannot be.
+    fn count_payment(&self) -> bool {
+        let owed = self.record.owed.load(Ordering::Relaxed);
+        let given = kernel::account(self.fd).map(|account| account.given);
+        let left = given.and_then(|given| self.record.paid_at.load(Ordering::Relaxed).checked_sub(given));
+        match (given, left) {
+            (Some(given), Some(left)) if left <= owed.into() => {
+                // SeqCst: pairs with the loads in `offer::accounts_agree` and `send::give_the_last`, as in `pay`.
+                self.record.sent.store(given, Ordering::SeqCst);
+                // Release: pairs with the load in `owes`; the kernel has the others, and they are counted.
+                self.record.owed.store(left as u32, Ordering::Release);
+                self.record.paying.store(0, Ordering::Relaxed);
+                true
+            }
+            _ => {
+                // Release: pairs with the load in `owes`, though nothing comes before it: the connection is lost.
+                self.record.owed.store(0, Ordering::Release);
+                false
             }
         }
     }
@@ -354,7 +396,11 @@ impl Connection {
         }
         let look_ns = kernel::now_ns() + OWING_LOOK_NS;
         let until_ns = deadline_ns.map_or(look_ns, |deadline| deadline.min(look_ns));
-        let found = kernel::wait_until(self.fd, events | libc::POLLOUT, Some(until_ns));
+        let (found, is_there) =
+            self.away_and_back(|| kernel::wait_until(self.fd, events | libc::POLLOUT, Some(until_ns)));
+        if !is_there {
+            return Some(Woken::Signal);
+        }
         self.serve();
         let is_late = deadline_ns.is_some_and(|deadline| deadline <= kernel::now_ns());
         Some(match found {
@@ -371,9 +417,6 @@ impl Connection {
             return;
         }
         kernel::make_room(self.fd, self.record.owed.load(Ordering::Relaxed) as usize);
-        let _held = self.record.sending.hold();
-        if self.owes() {
-            self.pay();
-        }
+        self.serve_now();
     }
 }

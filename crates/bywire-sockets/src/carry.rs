@@ -1,11 +1,12 @@
 //! A carried connection: where its bytes are now, and what moves it between the kernel and the rings.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bywire_ring::lane::Corrupt;
 use bywire_ring::stream::{ASKS_BACK, Course, HALF, HEADER_BYTES, LEAVING, News, RING_BYTES, Sleep};
 
-use crate::table::{Connection, STREAM};
+use crate::jumps::{self, GiveBack};
+use crate::table::{self, Connection, STREAM, Socket};
 use crate::{back, bell, errno, kernel, lock, process, real, sandbox, spin};
 
 /// Bits of `Record::ended`, as poll gives them.
@@ -27,6 +28,8 @@ const STEP_BYTES: usize = 64 << 10;
 const FIRST_BYTES: usize = 4096 - HEADER_BYTES;
 /// Sleepers look at the kernel's state at least so often: a killed peer wakes nobody.
 const LOOK_MS: [u64; 6] = [5, 20, 50, 100, 200, 500];
+/// For an end that was announced they look so many times more, a millisecond each.
+const LOOKS_AT_LAST: u32 = 20;
 /// The kernel is asked about the end of an empty stream at most so often.
 const ASK_NS: u64 = 1_000_000;
 /// So far the sender goes without a look at how far the peer has read.
@@ -159,6 +162,11 @@ impl Connection {
     pub fn leave_kernel(&self, thread: u32) {
         if self.change_sleeper(thread, 0) || thread == lock::thread() {
             STREAM.leave(&self.own);
+            // Whoever has come meanwhile waits until the last sleeper has left, and in a `poll` hears of it by the bell alone.
+            if STREAM.course(&self.remote) != Ok(Course::Kernel) {
+                self.wake_own();
+                bell::ring_own();
+            }
         }
     }
 
@@ -167,6 +175,26 @@ impl Connection {
             .sleepers
             .iter()
             .any(|sleeper| sleeper.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok())
+    }
+
+    /// Is all of it counted that was taken out of the kernel? Who was killed behind a receive has counted nothing: then it is
+    /// counted now, and the answer is no. Called with the receiving lock held, and nobody in the kernel.
+    pub fn is_counted(&self) -> bool {
+        let Some(account) = kernel::account(self.fd) else { return true };
+        let received = &self.record.received;
+        // A program that has had the socket may have taken what came behind the ring as well.
+        let taken = account.taken.min(STREAM.cut_offset(&self.remote));
+        let is_more = account.is_steady && taken > received.load(Ordering::Relaxed);
+        if is_more {
+            // SeqCst: pairs with the loads in `offer::accounts_agree` and `source`, as in `receive::count`.
+            received.store(taken, Ordering::SeqCst);
+        }
+        !is_more
+    }
+
+    /// May somebody have been killed with it?
+    pub fn is_shared(&self) -> bool {
+        self.record.processes.load(Ordering::Relaxed) != 1
     }
 
     /// What the kernel has while the writer changes over lies before the cut, and is anybody's if nobody sleeps for it.
@@ -354,7 +382,12 @@ impl Connection {
         if spin::until(1, &again, deadline_ns) {
             return Woken::Look;
         }
-        let expected = STREAM.arm(&self.own, &self.remote, sleep);
+        let use_of_place = self.record.generation.load(Ordering::Relaxed);
+        let mut expected = 0;
+        let argument = (self.index as usize) << 1 | usize::from(sleep == Sleep::Room);
+        let nap = jumps::taking(GiveBack { ends: is_awake, left: was_left_asleep, argument }, || {
+            expected = STREAM.arm(&self.own, &self.remote, sleep);
+        });
         let woken = if again() {
             Woken::Look
         } else {
@@ -363,7 +396,10 @@ impl Connection {
             STREAM.expect(&self.own, &self.remote, place);
             woken
         };
-        STREAM.disarm(&self.own, sleep);
+        if !nap.end(|| STREAM.disarm(&self.own, sleep)) && !self.is_as_it_was(use_of_place) {
+            // A handler has run, and closed it. The next call looks at what there is now.
+            return Woken::Signal;
+        }
         // SAFETY: no arguments; nothing is held that is not given back when the thread is unwound.
         unsafe { pthread_testcancel() };
         woken
@@ -371,7 +407,7 @@ impl Connection {
 
     fn sleep_on(&self, expected: u32, fruitless: usize, deadline_ns: Option<u64>) -> Woken {
         let leaving = STREAM.flags(&self.remote) & LEAVING != 0;
-        let look_ms = if leaving { 1 } else { LOOK_MS.get(fruitless).copied().unwrap_or(1000) };
+        let look_ms = self.look_ms(if leaving { Some(&self.record.last_looks) } else { None }, fruitless);
         let now = kernel::now_ns();
         if deadline_ns.is_some_and(|deadline| deadline <= now) {
             return Woken::TimeOut;
@@ -382,6 +418,19 @@ impl Connection {
             libc::EINTR => Woken::Signal,
             _ => Woken::Look,
         }
+    }
+
+    /// When to look next, after so many fruitless sleeps. What a peer has announced comes at once, if it comes; how often was
+    /// that looked for?
+    fn look_ms(&self, announced: Option<&AtomicU32>, fruitless: usize) -> u64 {
+        let looks = announced.map_or(LOOKS_AT_LAST, |looks| looks.load(Ordering::Relaxed));
+        if let Some(announced) = announced
+            && looks < LOOKS_AT_LAST
+        {
+            announced.store(looks + 1, Ordering::Relaxed);
+            return 1;
+        }
+        LOOK_MS.get(fruitless).copied().unwrap_or(1000)
     }
 
     /// Before bytes go into the ring: a killed end is a reset from here on. They may be the ones that a reader behind the
@@ -414,6 +463,17 @@ impl Connection {
         if lingers.compare_exchange(linger::OURS, linger::UNSET, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
             kernel::linger(self.fd, None);
+        }
+    }
+
+    /// A handler has jumped out of a copy of this thread: what it held is free.
+    pub fn let_go(&self) {
+        if self.record.receiving.is_own() {
+            STREAM.end_taking(&self.own);
+            self.record.receiving.give();
+        }
+        if self.record.sending.is_own() {
+            self.record.sending.give();
         }
     }
 
@@ -475,6 +535,20 @@ impl Connection {
     }
 }
 
+/// A sleeper is awake, of the connection that the number names with what it slept for.
+fn is_awake(number: usize) {
+    let sleep = if number & 1 != 0 { Sleep::Room } else { Sleep::Bytes };
+    if let Some(Ok(connection)) = table::by_index(-1, (number >> 1) as u32).map(Socket::mapped) {
+        STREAM.disarm(&connection.own, sleep);
+    }
+}
+
+/// A handler has jumped out of a sleep.
+fn was_left_asleep(number: usize) {
+    is_awake(number);
+    table::used(number >> 1);
+}
+
 /// Wakes whoever sleeps on the word at `address`.
 fn strike(address: *const u32) {
     let Some(_own) = sandbox::own_call() else { return };
@@ -502,7 +576,7 @@ const FUTEX2_SIZE_U32: u32 = 2;
 /// Without a time-out of the socket's own, a handler with `SA_RESTART` must not end the call: the kernel restarts
 /// `futex_waitv`, as it restarts `recv`. With one, `recv` ends in any case, and so does `futex` with a time-out.
 fn wait_for(address: *const u32, expected: u32, until_ns: u64, has_deadline: bool) -> i32 {
-    let Some(_own) = sandbox::own_call() else { return 0 };
+    let Some(_own) = sandbox::own_sleep() else { return 0 };
     let until = libc::timespec {
         tv_sec: (until_ns / 1_000_000_000) as i64,
         tv_nsec: (until_ns % 1_000_000_000) as i64,

@@ -47,6 +47,9 @@ const SENT: usize = 200;
 const SENT_AGAIN: usize = 208;
 const END: usize = 216;
 
+/// `TCP_TIME_WAIT`, `TCP_CLOSE_WAIT`, `TCP_LAST_ACK` and `TCP_CLOSING`: the other end has finished.
+const HAS_END: [u8; 4] = [6, 8, 9, 11];
+
 /// Bytes go on arriving while the kernel is asked twice; after so many looks the account is not of one moment.
 const LOOKS: u32 = 64;
 
@@ -72,11 +75,13 @@ fn account_beside(fd: i32, queued: i32) -> Option<Account> {
     let wide = |at: usize| {
         information.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes)
     };
+    let has_end = information.first().is_some_and(|state| HAS_END.contains(state));
     let not_sent = information.get(NOT_SENT..NOT_SENT + 4)?.try_into().ok().map(u32::from_ne_bytes)?;
     Some(Account {
         is_established: information.first() == Some(&1),
         given: wide(SENT)?.wrapping_sub(wide(SENT_AGAIN)?).wrapping_add(not_sent.into()),
-        taken: wide(RECEIVED)?.wrapping_sub(queued as u64),
+        // The end of the stream counts as a byte there, and not among those that wait.
+        taken: wide(RECEIVED)?.wrapping_sub(queued as u64).wrapping_sub(has_end.into()),
         is_steady: true,
     })
 }

@@ -12,8 +12,8 @@ use crate::arena::Hold;
 use crate::carry::{self, SHUT, SHUT_SENDING};
 use crate::table::{self, Connection, Leaving, Meaning, STREAM, Socket};
 use crate::{
-    account, arena, back, bell, epoll, errno, go, kernel, lock, log, offer, process, real, rings, sandbox,
-    sanitizer, signals, spin,
+    account, arena, back, bell, epoll, errno, go, jumps, kernel, lock, log, offer, process, real, rings,
+    sandbox, sanitizer, signals, spin,
 };
 
 static PROCESS: AtomicU32 = AtomicU32::new(0);
@@ -249,6 +249,7 @@ pub fn close(fd: i32, real: impl FnOnce() -> i32) -> i32 {
 /// Leaves calls that sleep with a connection a descriptor, if `fd` is the last one: over TCP they go on, and the connection
 /// ends when they are over.
 fn keep_for_waiters(fd: i32) {
+    jumps::forget();
     let Some(Ok(connection)) = table::socket(fd).map(Socket::carried) else { return };
     let hold = connection.hold;
     // SeqCst: pairs with `table::Waiting`, here and below.
@@ -327,11 +328,8 @@ pub fn close_range(first: u32, last: u32, flags: i32, real: impl Fn(u32, u32) ->
     }
     let mut start = first;
     let mut status = 0;
-    table::each(|fd, meaning| {
+    table::each_between(first, last, |fd, meaning| {
         let number = fd as u32;
-        if number < first || number > last {
-            return;
-        }
         if meaning == Meaning::Hidden {
             if start < number {
                 status |= real(start, number - 1);

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use bywire_ring::lock as rule;
 
-use crate::{sandbox, signals};
+use crate::{holding, sandbox, signals};
 
 /// How long a waiter sleeps before it looks whether the holder still lives.
 const LOOK_NS: i64 = 20_000_000;
@@ -39,7 +39,7 @@ impl Lock {
         if signals::are_bypassed() {
             return self.hold_undisturbed();
         }
-        signals::hold_off();
+        holding::hold_off();
         self.take();
         Held { lock: self, blocked: None }
     }
@@ -61,6 +61,12 @@ impl Lock {
     #[inline]
     pub fn give(&self) {
         rule::give(&self.word, &Kernel);
+    }
+
+    /// Has this thread it?
+    pub fn is_own(&self) -> bool {
+        // Relaxed: only this thread puts its number there.
+        rule::holder(self.word.load(Ordering::Relaxed)) == thread()
     }
 
     /// For a child's copy of a private lock, whose holders stayed behind.
@@ -105,7 +111,7 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.lock.give();
         match &self.blocked {
-            None => signals::admit(),
+            None => holding::admit(),
             // SAFETY: the mask that `block_signals` found.
             Some(mask) => unsafe {
                 libc::pthread_sigmask(libc::SIG_SETMASK, mask, core::ptr::null_mut());

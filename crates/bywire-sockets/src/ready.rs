@@ -44,7 +44,18 @@ impl Connection {
             return Ready { bits: IN | OUT | RDHUP | ALWAYS, ..Ready::default() };
         }
         let mut ready = Ready { ask: wanted & !(IN | OUT | RDHUP), ..Ready::default() };
-        match self.settle() {
+        let source = match self.settle() {
+            // Empty for a moment, or for good: whoever took the last of it was killed.
+            Ok(Source::KernelUntil(_)) if self.is_shared() && kernel::queued(self.fd) == Some(0) => {
+                let _held = self.record.receiving.hold();
+                match self.source() {
+                    Ok(Source::KernelUntil(_)) if !self.is_counted() => self.source(),
+                    source => source,
+                }
+            }
+            source => source,
+        };
+        match source {
             Ok(Source::Kernel | Source::KernelUntil(_) | Source::Moment) => ready.ask |= wanted & IN,
             // What is held comes through the kernel, and only after a word from the other end.
             Ok(Source::Ring(0) | Source::Held) => {}

@@ -1,16 +1,17 @@
 //! Receiving over a socket of the program's.
 
-use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use bywire_ring::lane::Corrupt;
 use bywire_ring::stream::{Course, HALF, News, Sleep};
 
 use crate::arena::Record;
+use crate::calls::Waiting;
 use crate::carry::{Source, Woken};
+use crate::jumps::GiveBack;
 use crate::parts::Parts;
-use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket, Waiting};
-use crate::{errno, kernel, lock, offer, real, sandbox, sanitizer};
+use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket};
+use crate::{errno, jumps, kernel, lock, offer, real, sandbox, sanitizer};
 
 /// Flags of a receive that do not concern the stream: the kernel answers them.
 const ASIDE: i32 = libc::MSG_OOB | libc::MSG_ERRQUEUE;
@@ -56,7 +57,7 @@ fn receive_tracked(socket: Socket, parts: &Parts, flags: i32, real: &dyn Fn() ->
 /// Through the kernel, counted; `None`: it is carried by now.
 fn receive_plainly(socket: &Socket, flags: i32, real: &dyn Fn() -> isize) -> Option<isize> {
     let _inside = Inside::enter(&socket.record.kernel_readers, socket.record)?;
-    let received = real();
+    let received = socket.away(real);
     count(socket.record, flags, received);
     Some(received)
 }
@@ -101,7 +102,7 @@ fn receive_carried(
     let (mut done, mut fruitless, mut deadline, mut moment) = (0, 0, None, None);
     // Asked for once, as in the kernel: who changes it meanwhile does not mean a call that sleeps already.
     let mut returns_at_once = None;
-    forget_jumped(connection);
+    jumps::forget();
     loop {
         // Another thread has brought everything back meanwhile, and nothing but the program's own call is right now.
         if sandbox::is_closed() {
@@ -141,12 +142,13 @@ fn receive_carried(
             Step::Failed(_) if done > 0 => return done as isize,
             Step::Failed(number) => return errno::fail(number),
             Step::Real if done == 0 => {
-                let received = match connection.fd == given_fd {
+                let (received, is_there) = connection.away_and_back(|| match connection.fd == given_fd {
                     true => real(),
                     false => receive_now(connection, parts, done, flags, usize::MAX),
-                };
+                });
                 // A call that waits already goes on, whatever its end was told since.
                 let goes_on = received < 0
+                    && is_there
                     && errno::last() == libc::EAGAIN
                     && returns_at_once == Some(false)
                     && kernel::is_nonblocking(connection.fd);
@@ -251,6 +253,7 @@ fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Resu
         }
         Source::Kernel if STREAM.course(&connection.remote)? == Course::Kernel => Ok(Step::Again),
         Source::Kernel => Ok(back_in_kernel(connection, parts, done, flags)),
+        Source::KernelUntil(_) if connection.is_shared() && !connection.is_counted() => Ok(Step::Again),
         Source::KernelUntil(left) => {
             let mut step = take_from_kernel(connection, parts, done, flags, left);
             if flags & libc::MSG_PEEK != 0
@@ -336,31 +339,16 @@ impl Step {
     }
 }
 
-thread_local! {
-    // Constant and without a destructor: nothing is allocated or registered for it.
-    /// The segment for which this thread is counted as a sleeper in the kernel, and where on its stack it went there.
-    static SLEEPER: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
-}
-
-/// Takes back the count of a call that a signal handler has jumped out of: a call that is still under way lies further up
-/// on the stack than whatever comes upon it.
-#[inline]
-fn forget_jumped(connection: &Connection) {
-    let (segment, place) = SLEEPER.get();
-    let here = 0u8;
-    if segment == connection.own.base() as usize && (&raw const here) as usize >= place {
-        SLEEPER.set((0, 0));
-        connection.leave_kernel(lock::thread());
-    }
-}
-
 /// The writer is in the kernel: so we sleep there, counted, and are woken by its last piece at the latest.
 #[inline(never)]
 fn sleep_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Result<Step, Corrupt> {
-    let (before, place) = (SLEEPER.get(), 0u8);
-    let course = connection.enter_kernel();
-    SLEEPER.set((connection.own.base() as usize, (&raw const place) as usize));
-    let sleeping = Sleeping { connection, before };
+    let use_of_place = connection.record.generation.load(Ordering::Relaxed);
+    let mut course = Err(Corrupt);
+    // Counted as a sleeper in the kernel until this is dropped: the thread may be cancelled there.
+    let argument = connection.index as usize;
+    let sleeping = jumps::taking(GiveBack { ends: has_left_kernel, left: was_left_there, argument }, || {
+        course = connection.enter_kernel();
+    });
     let step = if course == Ok(Course::Kernel) {
         let received = receive_now(connection, parts, done, flags & !libc::MSG_WAITALL, usize::MAX);
         count(connection.record, flags, received);
@@ -368,7 +356,13 @@ fn sleep_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i
     } else {
         Step::Again
     };
-    drop(sleeping);
+    if !sleeping.end(|| connection.leave_kernel(lock::thread())) && !connection.is_as_it_was(use_of_place) {
+        // A handler has closed it, and what has come went to this call.
+        return Ok(match step {
+            Step::Received(_) | Step::End => step,
+            _ => Step::Failed(libc::EINTR),
+        });
+    }
     course?;
     Ok(match step {
         // It has slept as long as the program allows.
@@ -377,19 +371,17 @@ fn sleep_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i
     })
 }
 
-/// Counted as a sleeper in the kernel until dropped: the thread may be cancelled there.
-struct Sleeping<'a> {
-    connection: &'a Connection,
-    before: (usize, usize),
+/// This thread sleeps in the kernel no more, on the connection of this index.
+fn has_left_kernel(index: usize) {
+    if let Some(Ok(connection)) = table::by_index(-1, index as u32).map(Socket::mapped) {
+        connection.leave_kernel(lock::thread());
+    }
 }
 
-impl Drop for Sleeping<'_> {
-    fn drop(&mut self) {
-        // Somebody on another stack may have taken it for one that was left behind.
-        if SLEEPER.replace(self.before) != (0, 0) {
-            self.connection.leave_kernel(lock::thread());
-        }
-    }
+/// The same for a call that was left.
+fn was_left_there(index: usize) {
+    has_left_kernel(index);
+    table::used(index);
 }
 
 /// The ring is over, and the rest of the stream is the kernel's.
@@ -406,10 +398,10 @@ fn back_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i3
 }
 
 fn wait_in_kernel(connection: &Connection, deadline_ns: Option<u64>) -> Woken {
-    match kernel::wait_until(connection.fd, libc::POLLIN, deadline_ns) {
-        Err(libc::EAGAIN) => Woken::TimeOut,
-        Err(_) => Woken::Signal,
-        Ok(_) => Woken::Look,
+    match connection.away_and_back(|| kernel::wait_until(connection.fd, libc::POLLIN, deadline_ns)) {
+        (Err(libc::EAGAIN), true) => Woken::TimeOut,
+        (Ok(_), true) => Woken::Look,
+        _ => Woken::Signal,
     }
 }
 

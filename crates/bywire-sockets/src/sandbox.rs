@@ -12,8 +12,9 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use bywire_pairing::filters;
 use bywire_pairing::reason::Reason;
 
+use crate::jumps::{GiveBack, Noted};
 use crate::table::{self, Meaning, Socket};
-use crate::{account, arena, back, bell, epoll, errno, kernel, life, lock, log, offer, real, signals};
+use crate::{account, arena, back, bell, epoll, errno, jumps, kernel, life, lock, log, offer, real, signals};
 
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
@@ -52,6 +53,28 @@ pub fn own_call() -> Option<OwnCall> {
     (!is_over).then_some(call)
 }
 
+/// The same for one that sleeps, which a handler may jump out of.
+pub fn own_sleep() -> Option<Noted> {
+    let thread = lock::thread();
+    let stripe = thread as usize % STRIPES;
+    let count = &BUSY.get(stripe)?.0;
+    let noted = jumps::taking(GiveBack { ends: wakes, left: wakes, argument: stripe }, || {
+        // SeqCst: pairs with the load in `await_threads`, as in `own_call`.
+        count.fetch_add(1, Ordering::SeqCst);
+    });
+    // SeqCst: pairs with the store in `withdraw`.
+    let is_over = IS_CLOSED.load(Ordering::SeqCst) && CLOSER.load(Ordering::Relaxed) != thread;
+    (!is_over).then_some(noted)
+}
+
+/// A sleep is over, of a thread that is counted there.
+fn wakes(stripe: usize) {
+    if let Some(busy) = BUSY.get(stripe) {
+        // Release: pairs with the load in `await_threads`; the call is over.
+        busy.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
 impl Drop for OwnCall {
     #[inline]
     fn drop(&mut self) {
@@ -63,6 +86,7 @@ impl Drop for OwnCall {
 /// Threads stayed behind, with the calls that they were in.
 pub fn after_fork_in_child() {
     BUSY.iter().for_each(|busy| busy.0.store(0, Ordering::Relaxed));
+    jumps::after_fork_in_child();
 }
 
 /// When the library is loaded: is it behind more filters than `bywire run` was?
@@ -113,6 +137,7 @@ pub fn withdraw(reason: Reason) {
         return;
     }
     life::notice_fork();
+    jumps::forget();
     if offer::is_possible() {
         leave(reason);
     }

@@ -7,10 +7,12 @@ use bywire_ring::stream::{Course, LEAVING, News, Sleep};
 use libc::iovec;
 
 use crate::arena::Record;
+use crate::calls::Waiting;
 use crate::carry::{SHUT_SENDING, Woken};
+use crate::jumps::Noted;
 use crate::parts::Parts;
-use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket, Waiting};
-use crate::{errno, kernel, offer, real, sandbox, sanitizer};
+use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket, counted};
+use crate::{errno, jumps, kernel, offer, real, sandbox, sanitizer};
 
 /// A send, by whatever call it came: `real` is that call as it stands.
 #[inline(always)]
@@ -91,7 +93,7 @@ fn send_specially(socket: Socket, reason: Reason, real: &dyn Fn() -> isize) -> i
 /// Through the kernel, counted; `None`: it is carried by now.
 fn send_plainly(socket: &Socket, real: &dyn Fn() -> isize) -> Option<isize> {
     let _inside = Inside::enter(&socket.record.kernel_writers, socket.record)?;
-    let sent = real();
+    let sent = socket.away(real);
     count(socket.record, sent);
     Some(sent)
 }
@@ -114,6 +116,7 @@ fn send_carried(connection: &mut Connection, parts: &Parts, flags: i32, real: &d
     };
     let (total, mut done, mut fruitless, mut deadline) = (parts.total(), 0, 0, None);
     sanitizer::sends();
+    jumps::forget();
     loop {
         // Another thread has brought everything back meanwhile, and nothing but the program's own call is right now.
         if sandbox::is_closed() {
@@ -136,7 +139,7 @@ fn send_carried(connection: &mut Connection, parts: &Parts, flags: i32, real: &d
             // What is only half done here goes on in the kernel.
             Ok(Course::Back(_)) if done > 0 => through_kernel(connection, parts, done, flags),
             Ok(Course::Back(_) | Course::Ring) => {
-                let sent = real(connection);
+                let sent = connection.away(|| real(connection));
                 count(connection.record, sent);
                 return sent;
             }
@@ -155,8 +158,8 @@ fn send_carried(connection: &mut Connection, parts: &Parts, flags: i32, real: &d
             }
             Step::Kernel => {
                 // As the program asked, sleeping where it sleeps without us.
-                let Some(_inside) = Writing::enter(connection) else { continue };
-                let sent = real(connection);
+                let Some(_inside) = enter(connection) else { continue };
+                let sent = connection.away(|| real(connection));
                 count(connection.record, sent);
                 return sent;
             }
@@ -223,28 +226,13 @@ enum Step {
     Refused,
 }
 
-/// A call in the kernel of a connection whose course may change.
-struct Writing<'a> {
-    connection: &'a Connection,
-}
-
-impl<'a> Writing<'a> {
-    fn enter(connection: &'a Connection) -> Option<Self> {
-        // SeqCst: pairs with the loads of the count in `give_the_last` and `offer::prepare`.
-        connection.record.kernel_writers.fetch_add(1, Ordering::SeqCst);
-        let writing = Self { connection };
-        // Pairs with the look at this count in `change_over`, which comes behind a fence and this course.
-        core::sync::atomic::fence(Ordering::SeqCst);
-        (STREAM.course(&connection.own) == Ok(Course::Kernel)).then_some(writing)
-    }
-}
-
-impl Drop for Writing<'_> {
-    fn drop(&mut self) {
-        // SeqCst: pairs with the loads of the count in `give_the_last` and `offer::prepare`; what was sent is counted
-        // before.
-        self.connection.record.kernel_writers.fetch_sub(1, Ordering::SeqCst);
-    }
+/// Counts a call in the kernel of a connection whose course may change, until dropped; `None`: it has changed.
+fn enter(connection: &Connection) -> Option<Noted> {
+    let writing = counted(&connection.record.kernel_writers);
+    // SeqCst: pairs with the fence of `STREAM.begin` in `change_over`, behind which the count is looked at: either this call is
+    // counted there, or it sees the new course here.
+    core::sync::atomic::fence(Ordering::SeqCst);
+    (STREAM.course(&connection.own) == Ok(Course::Kernel)).then_some(writing)
 }
 
 /// Somebody else changes it over, holding the lock; who was killed on the way is taken over from: it stays as it was, or ends.
@@ -349,9 +337,7 @@ fn send_now(fd: i32, space: &mut [iovec], count: usize, flags: i32) -> isize {
 /// Bytes of a call that began in the ring, and goes on in the kernel.
 fn through_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
     let (mut space, count) = parts.rest(done);
-    let _inside = Writing { connection };
-    // SeqCst: pairs with the loads of the count in `give_the_last` and `offer::prepare`.
-    connection.record.kernel_writers.fetch_add(1, Ordering::SeqCst);
+    let _inside = counted(&connection.record.kernel_writers);
     let mut deadline = None;
     loop {
         let sent = send_now(connection.fd, &mut space, count, flags);

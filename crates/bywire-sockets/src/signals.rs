@@ -4,14 +4,16 @@
 //! others blocked, and sent to the thread anew when the lock is free: so no handler finds a connection half changed, and
 //! none that jumps out of a call leaves a lock behind. Nothing of this costs a system call unless a signal comes.
 
-use core::cell::{Cell, UnsafeCell};
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{siginfo_t, sigset_t, ucontext_t};
 
+use crate::holding::{self, THREAD};
+use crate::jumps::{self, GiveBack, Noted};
 use crate::lock::Lock;
+use crate::table::{self, Socket};
 use crate::{errno, real, sandbox};
 
 const SIGNALS: usize = 65;
@@ -31,57 +33,6 @@ static CHANGING: Lock = Lock::new();
 /// A handler that nobody saw being set may come at any time.
 static IS_BYPASSED: AtomicBool = AtomicBool::new(false);
 
-struct Thread {
-    /// Locks held by this thread.
-    held: Cell<u32>,
-    /// A signal has been put aside.
-    is_waiting: Cell<bool>,
-    number: Cell<c_int>,
-    /// The process that it came to: a forked child is not to have it again.
-    process: Cell<c_int>,
-    information: UnsafeCell<MaybeUninit<siginfo_t>>,
-    mask: UnsafeCell<MaybeUninit<sigset_t>>,
-}
-
-thread_local! {
-    // Constant and without a destructor: nothing is allocated or registered for it.
-    static THREAD: Thread = const {
-        Thread {
-            held: Cell::new(0),
-            is_waiting: Cell::new(false),
-            number: Cell::new(0),
-            process: Cell::new(0),
-            information: UnsafeCell::new(MaybeUninit::uninit()),
-            mask: UnsafeCell::new(MaybeUninit::uninit()),
-        }
-    };
-}
-
-/// From here on handlers wait, until [`admit`] has been called as often.
-#[inline(always)]
-pub fn hold_off() {
-    THREAD.with(|thread| {
-        thread.held.set(thread.held.get() + 1);
-        // Pairs with the handler that may interrupt this thread here: no other thread is concerned.
-        core::sync::atomic::compiler_fence(Ordering::SeqCst);
-    });
-}
-
-/// Ends [`hold_off`]; what has come meanwhile is delivered.
-#[inline(always)]
-pub fn admit() {
-    THREAD.with(|thread| {
-        // Pairs with the handler that may interrupt this thread here: no other thread is concerned.
-        core::sync::atomic::compiler_fence(Ordering::SeqCst);
-        let held = thread.held.get() - 1;
-        thread.held.set(held);
-        core::sync::atomic::compiler_fence(Ordering::SeqCst);
-        if held == 0 && thread.is_waiting.get() {
-            deliver_late(thread);
-        }
-    });
-}
-
 /// The thread that was changing a handler stayed behind.
 pub fn after_fork_in_child() {
     CHANGING.reset();
@@ -98,24 +49,6 @@ pub fn bypass() {
     IS_BYPASSED.store(true, Ordering::Relaxed);
 }
 
-#[cold]
-fn deliver_late(thread: &Thread) {
-    thread.is_waiting.set(false);
-    // SAFETY: `deliver` has filled both before it said that a signal waits; the kernel lets a process send any
-    // information to itself. All signals are blocked until the mask is restored.
-    errno::keep(|| unsafe {
-        let information = (*thread.information.get()).as_ptr();
-        let (process, number) = (libc::getpid(), thread.number.get());
-        if process == thread.process.get() {
-            let thread_number = libc::syscall(libc::SYS_gettid);
-            if libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread_number, number, information) != 0 {
-                libc::syscall(libc::SYS_tgkill, process, thread_number, number);
-            }
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, (*thread.mask.get()).as_ptr(), core::ptr::null_mut());
-    });
-}
-
 /// What a thread does wrong itself cannot wait: the same instruction would fail again.
 fn is_fault(number: c_int, information: *const siginfo_t) -> bool {
     let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
@@ -125,7 +58,12 @@ fn is_fault(number: c_int, information: *const siginfo_t) -> bool {
 
 /// Every handler of the program's is this one, for the kernel. All signals are blocked while it begins.
 extern "C-unwind" fn deliver(number: c_int, information: *mut siginfo_t, context: *mut c_void) {
+    let (place, stack) = stacks(context);
     let is_put_aside = THREAD.with(|thread| {
+        thread.stack.set(stack);
+        if thread.fault.get() != 0 && !is_fault(number, information) {
+            jumps::forget_below(place);
+        }
         if thread.held.get() == 0 || is_fault(number, information) {
             return false;
         }
@@ -146,8 +84,46 @@ extern "C-unwind" fn deliver(number: c_int, information: *mut siginfo_t, context
         true
     });
     if !is_put_aside {
+        let held = THREAD.with(|thread| thread.held.get());
+        let fault = (held > 0).then(|| begin_fault(place, held));
         call(number, information, context);
+        if let Some(noted) = fault {
+            THREAD.with(|thread| thread.fault.set(0));
+            noted.end(|| {});
+        }
     }
+}
+
+/// Where on its stack a thread was interrupted, and which stack its handlers may be on.
+fn stacks(context: *mut c_void) -> (usize, (usize, usize)) {
+    // SAFETY: the kernel's own structure.
+    let context = unsafe { &*context.cast::<ucontext_t>() };
+    let place = context.uc_mcontext.gregs.get(libc::REG_RSP as usize).map_or(0, |pointer| *pointer as usize);
+    (place, (context.uc_stack.ss_sp as usize, context.uc_stack.ss_size))
+}
+
+/// A buffer of the program's cannot be used, in the middle of a copy with locks held. Its handler puts that right and returns,
+/// or jumps out: then the locks are given back by the next call, or before the next handler runs.
+fn begin_fault(place: usize, held: u32) -> Noted {
+    THREAD.with(|thread| thread.fault.set(place));
+    jumps::note(place, GiveBack { ends: |_| {}, left: was_left_faulty, argument: held as usize })
+}
+
+/// A handler has jumped out of a copy, for which so many locks were held.
+fn was_left_faulty(held: usize) {
+    table::each_held(|socket, fd| {
+        if let Some(Ok(connection)) = table::by_index(fd, socket.index).map(Socket::mapped) {
+            connection.let_go();
+        }
+    });
+    THREAD.with(|thread| {
+        thread.fault.set(0);
+        let left = thread.held.get().saturating_sub(held as u32);
+        thread.held.set(left);
+        if left == 0 && thread.is_waiting.get() {
+            holding::deliver_late(thread);
+        }
+    });
 }
 
 fn call(number: c_int, information: *mut siginfo_t, context: *mut c_void) {

@@ -9,9 +9,10 @@ use bywire_pairing::reason::Reason;
 use bywire_ring::hold as rule;
 use bywire_ring::stream::{SEGMENT_BYTES, Stream, Window};
 
-use crate::arena::{self, DESCRIPTORS, Hold, RECORDS, Record, SETS, Set, stage};
+use crate::arena::{self, DESCRIPTORS, Hold, Own, RECORDS, Record, SETS, Set, stage};
+use crate::jumps::{GiveBack, Noted};
 use crate::lock::{Held, Lock};
-use crate::{account, bell, epoll, life, offer, process, sandbox};
+use crate::{account, bell, epoll, jumps, offer, process, sandbox};
 
 /// The rings of all connections.
 pub const STREAM: Stream = Stream::new(bywire_ring::stream::RING_BYTES);
@@ -98,7 +99,7 @@ pub fn pass(
     fd: i32,
     index: u32,
     count: impl FnOnce(&'static Record) -> &'static AtomicU32,
-) -> Option<(Inside<'static>, &'static Record)> {
+) -> Option<(Inside, &'static Record)> {
     let record = arena::family()?.records.get(index as usize)?;
     if !offer::is_early(record) {
         return None;
@@ -233,30 +234,6 @@ pub fn descriptor_of(index: u32) -> Option<i32> {
     found
 }
 
-/// A call that sleeps with a connection, until dropped.
-pub struct Waiting {
-    hold: &'static Hold,
-}
-
-impl Waiting {
-    /// Whoever closes the last descriptor from here on leaves this call another one.
-    pub fn begin(connection: &Connection) -> Self {
-        // SeqCst: pairs with the loads in `life::keep_for_waiters`.
-        connection.hold.waiters.fetch_add(1, Ordering::SeqCst);
-        Self { hold: connection.hold }
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        // SeqCst: pairs with the store and the load in `life::keep_for_waiters`: either that call sees that nobody waits, or
-        // this one what was kept.
-        if self.hold.waiters.fetch_sub(1, Ordering::SeqCst) == 1 {
-            life::close_kept(self.hold);
-        }
-    }
-}
-
 /// `fd` is a new TCP socket.
 pub fn track(fd: i32) {
     let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
@@ -315,6 +292,7 @@ fn begin(record: &Record) {
         &record.lingers,
         &record.waits,
         &record.shuts,
+        &record.paying,
     ]
     .into_iter()
     .chain(&record.patience)
@@ -331,6 +309,7 @@ fn begin(record: &Record) {
         &record.sends,
         &record.distance,
         &record.owed,
+        &record.last_looks,
     ]
     .into_iter()
     .chain(&record.sleepers)
@@ -545,13 +524,28 @@ fn unmap_now(hold: &Hold) {
     bell::release(hold.peer.swap(0, Ordering::AcqRel));
 }
 
-/// Every descriptor of this process that means something, with its meaning.
+/// Every socket and every set of this process, by its descriptors.
 pub fn each(mut visit: impl FnMut(i32, Meaning)) {
     let Some(own) = arena::own() else { return };
     for fd in 0..=own.highest.load(Ordering::Relaxed).min(DESCRIPTORS as u32 - 1) as i32 {
         match meaning(fd) {
-            Meaning::Nothing => {}
+            Meaning::Nothing | Meaning::Hidden => {}
             other => visit(fd, other),
+        }
+    }
+}
+
+/// Every descriptor from `first` to `last` that means something, in their order: the library's own, too.
+pub fn each_between(first: u32, last: u32, mut visit: impl FnMut(i32, Meaning)) {
+    let Some(own) = arena::own() else { return };
+    let end = own.concealed_end.load(Ordering::Relaxed);
+    let start = DESCRIPTORS as u32 - own.concealed_depth.load(Ordering::Relaxed);
+    let highest = own.highest.load(Ordering::Relaxed);
+    for fd in (0..=highest).chain(start.max(highest + 1)..end) {
+        if (first..=last).contains(&fd)
+            && let found @ (Meaning::Hidden | Meaning::Set(_) | Meaning::Socket(_)) = meaning(fd as i32)
+        {
+            visit(fd as i32, found);
         }
     }
 }
@@ -690,40 +684,79 @@ pub fn each_held(mut visit: impl FnMut(&Socket, i32)) {
     });
 }
 
+/// The highest descriptor means nothing any more. One that is far above all others is not looked past at once.
+fn lower(own: &Own, from: u32) {
+    const LOOKS: u32 = 4096;
+    let end = from.saturating_sub(LOOKS);
+    let found =
+        (end..from).rev().find(|fd| matches!(meaning(*fd as i32), Meaning::Socket(_) | Meaning::Set(_)));
+    own.highest.store(found.unwrap_or(end), Ordering::Relaxed);
+}
+
 fn enter(fd: i32, entry: u32) {
     let Some(own) = arena::own() else { return };
     if let Some(place) = usize::try_from(fd).ok().and_then(|fd| own.descriptors.get(fd)) {
         // Changed under `CHANGING` alone.
-        if own.highest.load(Ordering::Relaxed) < fd as u32 {
-            own.highest.store(fd as u32, Ordering::Relaxed);
+        let raise = |limit: &AtomicU32, to: u32| {
+            if limit.load(Ordering::Relaxed) < to {
+                limit.store(to, Ordering::Relaxed);
+            }
+        };
+        match entry {
+            0 => {}
+            HIDDEN => {
+                raise(&own.concealed_end, fd as u32 + 1);
+                raise(&own.concealed_depth, DESCRIPTORS as u32 - fd as u32);
+            }
+            _ => raise(&own.highest, fd as u32),
         }
         // Release: pairs with the acquire load in `meaning`; the record was made before.
         place.store(entry, Ordering::Release);
+        if entry == 0 && own.highest.load(Ordering::Relaxed) == fd as u32 {
+            lower(own, fd as u32);
+        }
     }
 }
 
 /// Counts a call that is about to enter the kernel with this socket; on drop, that it is back.
-pub struct Inside<'a> {
-    count: &'a AtomicU32,
+pub struct Inside {
+    _noted: Noted,
 }
 
-impl<'a> Inside<'a> {
+impl Inside {
     /// `None`: calls look at the segments by now, so the kernel is not the place to sleep.
     #[inline(always)]
-    pub fn enter(count: &'a AtomicU32, record: &Record) -> Option<Self> {
-        // SeqCst, as the next: pairs with the stores and loads in `offer::prepare`. Either we are counted there, or see the
-        // new stage here.
-        count.fetch_add(1, Ordering::SeqCst);
-        let inside = Self { count };
+    pub fn enter(count: &'static AtomicU32, record: &Record) -> Option<Self> {
+        let inside = Self { _noted: counted(count) };
+        // SeqCst: pairs with the store in `offer::prepare`. Either this call is counted there, or sees the new stage here.
         if record.stage.load(Ordering::SeqCst) == stage::CARRIED { None } else { Some(inside) }
     }
 }
 
-impl Drop for Inside<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        // Release: pairs with the loads of the counts in `offer::prepare` and `is_inside`; what was moved is counted
-        // before.
-        self.count.fetch_sub(1, Ordering::Release);
+/// Counts a call of this thread until what is returned is dropped, or a handler has jumped out of it.
+#[inline(always)]
+pub fn counted(count: &'static AtomicU32) -> Noted {
+    let argument = (&raw const *count) as usize;
+    jumps::taking(GiveBack { ends: one_less, left: one_less, argument }, || {
+        // SeqCst: pairs with the loads of the counts in `offer::prepare` and `send::give_the_last`.
+        count.fetch_add(1, Ordering::SeqCst);
+    })
+}
+
+fn one_less(count: usize) {
+    // SAFETY: `counted` was given it for good.
+    let count = unsafe { &*(count as *const AtomicU32) };
+    // SeqCst: pairs with the loads of the counts in `offer::prepare`, `is_inside` and `send::give_the_last`; what was moved is
+    // counted before.
+    count.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// A call that was left used the socket of this index.
+pub fn used(index: usize) {
+    if let (Some(family), Some(own)) = (arena::family(), arena::own())
+        && let (Some(record), Some(hold)) = (family.records.get(index), own.holds.get(index))
+    {
+        // Counted by that call.
+        drop(Socket { fd: -1, index: index as u32, record, hold });
     }
 }

@@ -1,166 +1,9 @@
 /* What becomes of bytes and ends when sockets are handed on, given back and closed: one thing for each name. It writes down
    what happened, which is the same with the library and without. */
-#define _GNU_SOURCE
-#include <aio.h>
-#include <arpa/inet.h>
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
-#include <spawn.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/ioctl.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/select.h>
-#include <sys/sendfile.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <sys/uio.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+#include "two_ends.h"
 
-extern char **environ;
-
-static void need(int is_well, const char *what) {
-    if (!is_well) {
-        perror(what);
-        _exit(1);
-    }
-}
-
-static int client, server, start[2], told[2];
-static pid_t peer;
-
-/* The kernel's own account of what was sent and received: the places in `struct tcp_info` of linux/tcp.h. */
-static void count_kernels(int fd, char moved[16]) {
-    char bytes[256] = {0};
-    socklen_t length = sizeof bytes;
-    need(getsockopt(fd, IPPROTO_TCP, TCP_INFO, bytes, &length) == 0 && length >= 208, "the kernel's account");
-    memcpy(moved, bytes + 200, 8);
-    memcpy(moved + 8, bytes + 128, 8);
-}
-
-/* Bytes of one way, by their places: what is lost, doubled or misplaced does not go unseen. */
-static char byte_at(size_t place) {
-    return (char)(place * 31 + place / 251);
-}
-
-/* Says a byte and hears it again until none of them goes through the kernel: a slow service is not waited for by calls. */
-static void talk(int fd) {
-    time_t started = time(NULL);
-    char before[16], after[16], byte;
-    int is_bare = getenv("LD_PRELOAD") == NULL;
-    for (;;) {
-        count_kernels(fd, before);
-        for (int round = 0; round < 24; round++) {
-            byte = 'x';
-            need(send(fd, &byte, 1, 0) == 1 && recv(fd, &byte, 1, 0) == 1, "a word");
-        }
-        count_kernels(fd, after);
-        if (is_bare || memcmp(before, after, sizeof before) == 0) {
-            break;
-        }
-        need(time(NULL) - started < 40, "it is never carried");
-        usleep(1000);
-    }
-    byte = 'q';
-    need(send(fd, &byte, 1, 0) == 1 && recv(fd, &byte, 1, 0) == 1 && byte == 'Q', "the last word");
-}
-
-static void answer(int fd) {
-    char byte = 0;
-    while (byte != 'q') {
-        need(recv(fd, &byte, 1, 0) == 1, "a question");
-        char back = byte == 'q' ? 'Q' : byte;
-        need(send(fd, &back, 1, 0) == 1, "an answer");
-    }
-}
-
-/* What the other process waits for, and gives. */
-static void signal_by(int *passage) {
-    need(write(passage[1], "!", 1) == 1, "a signal");
-}
-
-static void await_by(int *passage) {
-    char byte;
-    need(read(passage[0], &byte, 1) == 1, "a signal");
-}
-
-/* Two processes with an end each: `act` of the child has `client`, and what goes on in the parent has `server`. */
-static void meet(void (*act)(void)) {
-    int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
-    need(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 1) == 0, "listen");
-    getsockname(listener, (struct sockaddr *)&address, &length);
-    need(pipe2(start, O_CLOEXEC) == 0 && pipe2(told, O_CLOEXEC) == 0, "pipe");
-    fflush(stdout);
-    peer = fork();
-    need(peer >= 0, "fork");
-    if (peer == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        close(listener);
-        client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        need(connect(client, (struct sockaddr *)&address, length) == 0, "connect");
-        setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-        talk(client);
-        act();
-        fflush(stdout);
-        _exit(0);
-    }
-    server = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-    need(server >= 0 && close(listener) == 0, "accept");
-    setsockopt(server, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    answer(server);
-}
-
-static void join(void) {
-    int status;
-    need(waitpid(peer, &status, 0) == peer && status == 0, "the other end");
-}
-
-static void send_all(int fd, size_t count) {
-    static char bytes[65536];
-    for (size_t done = 0; done < count;) {
-        size_t length = count - done < sizeof bytes ? count - done : sizeof bytes;
-        for (size_t at = 0; at < length; at++) {
-            bytes[at] = byte_at(done + at);
-        }
-        for (size_t sent = 0; sent < length;) {
-            ssize_t found = send(fd, bytes + sent, length - sent, MSG_NOSIGNAL);
-            need(found > 0, "send");
-            sent += found;
-        }
-        done += length;
-    }
-}
-
-/* Reads to the end, and says how much came, whether it was right, and how it ended. */
-static void read_all(const char *what, int fd) {
-    static char bytes[65536];
-    size_t total = 0;
-    int is_right = 1;
-    ssize_t found;
-    while ((found = read(fd, bytes, sizeof bytes)) > 0) {
-        for (ssize_t at = 0; at < found; at++) {
-            is_right &= bytes[at] == byte_at(total + at);
-        }
-        total += found;
-    }
-    printf("%s: %zu %s, then %s\n", what, total, is_right ? "right" : "wrong", found == 0 ? "the end" : strerror(errno));
-}
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 
 static size_t amount = 10240;
 
@@ -415,6 +258,27 @@ static void act_slow_reader(void) {
     await_child(child);
 }
 
+static int payment[2];
+
+/* A process of the same family, which is killed behind the first piece that it gives the kernel. */
+static pid_t fork_payer(void) {
+    need(pipe2(payment, O_CLOEXEC) == 0, "pipe");
+    fflush(stdout);
+    pid_t payer = fork();
+    if (payer == 0) {
+        struct pollfd file = {server, POLLIN, 0};
+        void (*from_now)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "killed_from_now");
+        await_by(payment);
+        if (from_now != NULL) {
+            from_now();
+        }
+        poll(&file, 1, 10);
+        need(from_now == NULL, "it was not killed");
+        kill(getpid(), SIGKILL);
+    }
+    return payer;
+}
+
 /* A reader with hardly any room has the rest given back to it, while its sender goes on with other things. */
 static void owing(const char *way) {
     int room = 65536;
@@ -423,8 +287,13 @@ static void owing(const char *way) {
     setsockopt(server, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
     fill(server, &sent);
     printf("%s\n", sent > 60000 ? "filled" : "hardly anything was sent");
+    pid_t payer = strcmp(way, "killed") == 0 ? fork_payer() : 0;
     signal_by(start);
     await_by(told);
+    if (payer > 0) {
+        signal_by(payment);
+        waitpid(payer, NULL, 0);
+    }
     /* The other end has asked for it by now. Whoever waits a little now and then has to go on. */
     struct pollfd file = {server, POLLIN, 0};
     struct timespec before, now;
@@ -444,7 +313,7 @@ static void owing(const char *way) {
         char byte;
         shutdown(server, SHUT_WR);
         printf("%zd\n", recv(server, &byte, 1, 0));
-    } else if (strcmp(way, "send") == 0) {
+    } else if (strcmp(way, "send") == 0 || strcmp(way, "killed") == 0) {
         int waits = fcntl(server, F_GETFL);
         fcntl(server, F_SETFL, waits & ~O_NONBLOCK);
         char byte = byte_at(sent);
@@ -879,6 +748,65 @@ static void starved(void) {
     join();
 }
 
+/* A question about bytes takes a while, for which a sandbox that closes waits. */
+static void *ask(void *argument) {
+    int waiting = -1;
+    ioctl(server, FIONREAD, &waiting);
+    return argument;
+}
+
+static volatile int has_waited;
+
+static void *close_the_sandbox(void *argument) {
+    struct sock_filter allow = {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW};
+    struct sock_fprog program = {1, &allow};
+    need(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "no new privileges");
+    need(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0, "a filter");
+    has_waited = 1;
+    return argument;
+}
+
+/* Lists of messages go on while a sandbox closes. */
+static void closing(void) {
+    long number;
+    pthread_t asker, closer;
+    char text[] = "some text";
+    struct iovec part = {text, sizeof text};
+    struct mmsghdr *message = calloc(1, sizeof *message);
+    meet(act_echo);
+    void (*from_now)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "slow_from_now");
+    if (from_now != NULL) {
+        from_now();
+    }
+    pthread_create(&asker, NULL, ask, NULL);
+    usleep(200000);
+    pthread_create(&closer, NULL, close_the_sandbox, NULL);
+    usleep(400000);
+    int is_in_time = !has_waited || from_now == NULL;
+    message->msg_hdr.msg_iov = &part, message->msg_hdr.msg_iovlen = 1;
+    SAY(sendmmsg(server, message, 1, MSG_NOSIGNAL));
+    SAY(recvmmsg(server, message, 1, MSG_WAITALL, NULL));
+    printf("%s\n", is_in_time ? "meanwhile" : "too late");
+    pthread_join(asker, NULL);
+    pthread_join(closer, NULL);
+    close(server);
+    join();
+}
+
+/* Descriptors with high numbers, of which the program has none, cost no walk. */
+static void walked(void) {
+    struct rusage before, after;
+    /* The code is in memory by then, and so is what a walk looks at in any case. */
+    need(close_range(3000, 3001, 0) == 0, "close_range");
+    meet(act_echo);
+    getrusage(RUSAGE_SELF, &before);
+    need(close_range(3000, 3001, 0) == 0, "close_range");
+    getrusage(RUSAGE_SELF, &after);
+    printf("%s\n", after.ru_minflt - before.ru_minflt < 8 ? "a look" : "a long walk");
+    close(server);
+    join();
+}
+
 int main(int count, char **words) {
     const char *name = count > 1 ? words[1] : "";
     self = words[0];
@@ -911,6 +839,10 @@ int main(int count, char **words) {
         handlers();
     } else if (strcmp(name, "unwritable") == 0 && count > 2) {
         unwritable(words[2]);
+    } else if (strcmp(name, "closing") == 0) {
+        closing();
+    } else if (strcmp(name, "walked") == 0) {
+        walked();
     } else if (strcmp(name, "starved") == 0) {
         starved();
     } else if (strcmp(name, "renumbered") == 0) {

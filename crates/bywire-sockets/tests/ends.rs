@@ -4,48 +4,11 @@
 
 mod world;
 
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use world::World;
+use world::written::{run, same_beside, transcript};
 
-use world::{PATIENCE, World};
-
-/// What the program wrote when it had done this; it must end well, and in time.
-fn transcript(world: &World, program: &Path, words: &[&str], calls: Option<u64>) -> String {
-    run(world.command(program, calls), words)
-}
-
-fn run(mut command: Command, words: &[&str]) -> String {
-    command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    let mut child = command.spawn().expect("it starts");
-    let started = std::time::Instant::now();
-    while child.try_wait().expect("ours").is_none() {
-        if started.elapsed() > PATIENCE {
-            // With its children, which have its output as well.
-            // SAFETY: a group that this test has made, and that is not waited for yet.
-            unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
-    let Output { status, stdout, stderr } = child.wait_with_output().expect("ours");
-    let (said, wrong) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    assert!(status.success(), "{command:?}: {status}\n{said}{wrong}");
-    said.into_owned()
-}
-
-/// The same without the library and with it, in which it must have been carried.
 fn same(things: &[&[&str]]) {
-    let world = World::new();
-    let Some(program) = world.compiled("ends.c", "ends", &["-pthread"]) else { return };
-    for words in things {
-        let before = world.status().carried_ever;
-        let plain = transcript(&world, &program, words, None);
-        let carried = transcript(&world, &program, words, Some(4));
-        assert_eq!(carried, plain, "{words:?}: with the library, and without");
-        assert!(!plain.is_empty(), "{words:?} says nothing");
-        assert!(world.status().carried_ever > before, "{words:?}: {:?}", world.status());
-    }
+    world::written::same("ends.c", things);
 }
 
 #[test]
@@ -85,6 +48,11 @@ fn what_is_given_back_goes_on_while_its_sender_does() {
 }
 
 #[test]
+fn what_a_killed_process_has_given_back_is_not_given_twice() {
+    same_beside("ends.c", Some("killed.c"), &[&["owing", "killed"]]);
+}
+
+#[test]
 fn programs_end_their_connections_as_they_end() {
     let ways = ["return", "_exit", "quick_exit", "exit_group", "exit_thread", "exec", "exec_by_number"];
     same(&ways.map(|way| ["exits", way]).each_ref().map(|words| words.as_slice()));
@@ -98,6 +66,21 @@ fn a_receive_goes_on_whose_socket_is_closed_meanwhile() {
 #[test]
 fn calls_by_other_names_and_by_numbers_do_what_they_do() {
     same(&[&["others"], &["asynchronous"]]);
+}
+
+#[test]
+fn lists_of_messages_go_on_while_a_sandbox_closes() {
+    same_beside("ends.c", Some("slow.c"), &[&["closing"]]);
+}
+
+#[test]
+fn a_walk_over_descriptors_looks_at_those_that_there_are() {
+    // The library's own have numbers from seven eighths of the limit on: the table has a page for each thousand.
+    let limit = world::raise_descriptor_limit();
+    if limit < 16_384 {
+        return println!("not run: only {limit} descriptors are allowed");
+    }
+    same(&[&["walked"]]);
 }
 
 #[test]

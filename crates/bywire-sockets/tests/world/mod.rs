@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+pub mod written;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

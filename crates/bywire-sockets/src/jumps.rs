@@ -1,0 +1,196 @@
+//! Calls that a signal handler has left by a jump (`siglongjmp`): what they had taken is given back.
+//!
+//! A call that may sleep notes what it has taken, with its place on the stack. One that is still under way lies further up
+//! there than whatever comes upon it. So what the next call of the thread finds at its own depth, or below, was left. Threads
+//! that change stacks by themselves can mislead it: whatever was given back too early is taken anew by whoever wakes up, before
+//! it is used.
+
+use core::cell::Cell;
+
+use crate::holding::{self, THREAD};
+
+/// Notes of one thread at once: a call makes a few, and so does a handler upon it. What is not noted is lost by a jump.
+const NOTES_MAX: usize = 12;
+
+/// So near on the stack calls of one thread follow one another, as a rule.
+const NEAR_BYTES: usize = 16 << 10;
+
+/// How something is given back, with the number that stands for it.
+#[derive(Clone, Copy)]
+pub struct GiveBack {
+    /// By the call itself.
+    pub ends: fn(usize),
+    /// For a call that was left: what it held besides, too.
+    pub left: fn(usize),
+    /// Handed to either.
+    pub argument: usize,
+}
+
+struct Notes {
+    count: Cell<usize>,
+    notes: [Note; NOTES_MAX],
+    /// Counts notes, so that none is taken for an earlier one of the same index.
+    serial: Cell<u64>,
+}
+
+struct Note {
+    serial: Cell<u64>,
+    /// Where on the stack its call is.
+    place: Cell<usize>,
+    give_back: Cell<GiveBack>,
+}
+
+thread_local! {
+    // Constant and without a destructor: nothing is allocated or registered for it.
+    static NOTES: Notes = const {
+        Notes {
+            count: Cell::new(0),
+            notes: [const {
+                Note {
+                    serial: Cell::new(0),
+                    place: Cell::new(0),
+                    give_back: Cell::new(GiveBack { ends: nothing, left: nothing, argument: 0 }),
+                }
+            }; NOTES_MAX],
+            serial: Cell::new(0),
+        }
+    };
+}
+
+fn nothing(_: usize) {}
+
+/// Something that a call has taken, until dropped.
+pub struct Noted {
+    index: usize,
+    serial: u64,
+    give_back: GiveBack,
+}
+
+/// Takes something, and notes how it is given back: by the drop of what is returned, or by [`forget`] after a jump. No handler
+/// comes between.
+#[inline]
+pub fn taking(give_back: GiveBack, take: impl FnOnce()) -> Noted {
+    forget();
+    let here = 0u8;
+    holding::hold_off();
+    take();
+    let noted = NOTES.with(|notes| notes.add((&raw const here) as usize, give_back));
+    holding::admit();
+    noted
+}
+
+/// The same for what was taken at another place of the stack, by a thread whose handlers wait already.
+pub fn note(place: usize, give_back: GiveBack) -> Noted {
+    NOTES.with(|notes| notes.add(place, give_back))
+}
+
+/// Gives back what was taken by calls of this thread that handlers have jumped out of.
+#[inline(always)]
+pub fn forget() {
+    if NOTES.with(|notes| notes.count.get()) != 0 {
+        let here = 0u8;
+        forget_from((&raw const here) as usize);
+    }
+}
+
+#[inline(never)]
+fn forget_from(here: usize) {
+    // As a rule it is this very call that has noted something before.
+    let is_under_way = |last: &Note| last.place.get() > here && last.place.get() - here < NEAR_BYTES;
+    if !NOTES.with(|notes| notes.last().is_some_and(is_under_way)) {
+        forget_below(here);
+    }
+}
+
+/// The same, seen from this place of the stack.
+#[inline(never)]
+pub fn forget_below(here: usize) {
+    let stack = THREAD.with(|thread| thread.stack.get());
+    NOTES.with(|notes| {
+        while let Some(last) = notes.last()
+            && is_left(last.place.get(), here, stack)
+        {
+            notes.forget_last();
+        }
+    });
+}
+
+/// Was a call at `place` left, as one at `here` has come? The stack that handlers are on says nothing about another one.
+fn is_left(place: usize, here: usize, (base, length): (usize, usize)) -> bool {
+    let is_on = |at: usize| at.wrapping_sub(base) < length;
+    place <= here && is_on(place) == is_on(here) || is_on(place) && !is_on(here)
+}
+
+/// The child has one thread, and what calls of its parent have taken was counted anew.
+pub fn after_fork_in_child() {
+    NOTES.with(|notes| notes.count.set(0));
+}
+
+impl Notes {
+    fn add(&self, place: usize, give_back: GiveBack) -> Noted {
+        let (index, serial) = (self.count.get(), self.serial.get() + 1);
+        let Some(note) = self.notes.get(index) else {
+            return Noted { index, serial: 0, give_back };
+        };
+        self.serial.set(serial);
+        note.serial.set(serial);
+        note.place.set(place);
+        note.give_back.set(give_back);
+        self.count.set(index + 1);
+        Noted { index, serial, give_back }
+    }
+
+    fn last(&self) -> Option<&Note> {
+        self.notes.get(self.count.get().checked_sub(1)?)
+    }
+
+    /// Gives back what was noted last, by a call that was left.
+    fn forget_last(&self) {
+        if let Some(give_back) = self.last().map(|last| last.give_back.get()) {
+            self.count.set(self.count.get() - 1);
+            (give_back.left)(give_back.argument);
+        }
+    }
+
+    /// `false`: it is not there any more.
+    #[inline]
+    fn take_out(&self, noted: &Noted) -> bool {
+        let is_there = noted.index < self.count.get()
+            && self.notes.get(noted.index).is_some_and(|note| note.serial.get() == noted.serial);
+        if is_there {
+            // What lies above was left.
+            while self.count.get() > noted.index + 1 {
+                self.forget_last();
+            }
+            self.count.set(noted.index);
+        }
+        is_there
+    }
+}
+
+impl Noted {
+    /// Gives it back in this way; `false`: it was given back already, as its call was taken for one that was left.
+    #[inline]
+    pub fn end(self, ends: impl FnOnce()) -> bool {
+        core::mem::ManuallyDrop::new(self).end_by(ends)
+    }
+
+    #[inline]
+    fn end_by(&self, ends: impl FnOnce()) -> bool {
+        holding::hold_off();
+        let is_ours = self.serial == 0 || NOTES.with(|notes| notes.take_out(self));
+        if is_ours {
+            ends();
+        }
+        holding::admit();
+        is_ours
+    }
+}
+
+impl Drop for Noted {
+    #[inline]
+    fn drop(&mut self) {
+        let GiveBack { ends, argument, .. } = self.give_back;
+        self.end_by(|| ends(argument));
+    }
+}

@@ -1,0 +1,305 @@
+/* Calls that a signal handler has left by a jump, or that ended with their process: what becomes of the connection. It writes
+   down what happened, which is the same with the library and without. */
+#include "two_ends.h"
+
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <setjmp.h>
+
+static sigjmp_buf out;
+
+static void leave(int number) {
+    (void)number;
+    siglongjmp(out, 1);
+}
+
+/* Leaves a call that sleeps, on whatever connection, by a jump out of a handler. */
+static void leave_by_jump(int fd, const char *call) {
+    struct sigaction action = {.sa_handler = leave};
+    struct itimerval soon = {.it_value.tv_usec = 100000};
+    static char bytes[65536];
+    sigaction(SIGALRM, &action, NULL);
+    if (sigsetjmp(out, 1) == 0) {
+        setitimer(ITIMER_REAL, &soon, NULL);
+        if (strcmp(call, "send") == 0) {
+            for (;;) {
+                need(send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) > 0, "a send");
+            }
+        }
+        recv(fd, bytes, sizeof bytes, 0);
+        need(0, "a receive of nothing has ended");
+    }
+}
+
+/* Mappings as large as a connection's memory. */
+static int count_segments(void) {
+    unsigned long from, to;
+    int count = 0;
+    char line[512];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (fgets(line, sizeof line, maps) != NULL) {
+        count += sscanf(line, "%lx-%lx", &from, &to) == 2 && to - from > 4 << 20 && strstr(line, "memfd:bywire") != NULL;
+    }
+    fclose(maps);
+    return count;
+}
+
+static void act_hear_the_end(void) {
+    static char bytes[65536];
+    ssize_t found;
+    await_by(start);
+    while ((found = recv(client, bytes, sizeof bytes, 0)) > 0) {
+    }
+    printf("%s\n", found == 0 ? "the end" : strerror(errno));
+    signal_by(told);
+}
+
+/* A socket is closed behind a call that was left: its peer hears the end while this program goes on. */
+static void closed(const char *call) {
+    meet(act_hear_the_end);
+    leave_by_jump(server, call);
+    close(server);
+    signal_by(start);
+    struct pollfd file = {told[0], POLLIN, 0};
+    printf("%s\n", poll(&file, 1, 20000) == 1 ? "it is heard" : "it is not heard");
+    printf("%d mappings\n", count_segments());
+    join();
+}
+
+/* The same by another thread, while the one that has jumped waits for other things. */
+static void *close_it(void *argument) {
+    close(server);
+    return argument;
+}
+
+static void closed_elsewhere(void) {
+    pthread_t thread;
+    meet(act_hear_the_end);
+    leave_by_jump(server, "recv");
+    need(pthread_create(&thread, NULL, close_it, NULL) == 0 && pthread_join(thread, NULL) == 0, "a thread");
+    signal_by(start);
+    struct pollfd file = {told[0], POLLIN, 0};
+    printf("%s\n", poll(&file, 1, 20000) == 1 ? "it is heard" : "it is not heard");
+    join();
+}
+
+/* A call that was left before the connection was carried keeps it from nothing. */
+static void leave_and_answer(int fd) {
+    leave_by_jump(fd, "recv");
+    answer(fd);
+}
+
+static void wait_and_talk(int fd) {
+    usleep(300000);
+    talk(fd);
+}
+
+static void early(void) {
+    warm_client = wait_and_talk;
+    warm_server = leave_and_answer;
+    meet(act_hear_the_end);
+    printf("it was talked about\n");
+    close(server);
+    signal_by(start);
+    join();
+}
+
+/* A filter that allows everything is not held up by calls that were left. */
+static void filtered(void) {
+    struct sock_filter allow = {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW};
+    struct sock_fprog program = {1, &allow};
+    struct timespec before, after;
+    meet(act_hear_the_end);
+    leave_by_jump(server, "recv");
+    need(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "no new privileges");
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    need(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0, "a filter");
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    long took_ms = (after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000;
+    printf("%s\n", took_ms < 1500 ? "at once" : "it has waited");
+    close(server);
+    signal_by(start);
+    join();
+}
+
+/* The client alone sends, until that leaves the kernel: the other way does not. */
+static void hear_one_way(int fd) {
+    char byte = 0;
+    while (byte != 'q') {
+        need(recv(fd, &byte, 1, 0) == 1, "a word");
+    }
+}
+
+static void talk_one_way(int fd) {
+    char before[16], after[16];
+    time_t started = time(NULL);
+    for (int round = 0; getenv("LD_PRELOAD") != NULL; round++) {
+        count_kernels(fd, before);
+        for (int word = 0; word < 24; word++) {
+            need(send(fd, "x", 1, 0) == 1, "a word");
+        }
+        usleep(1000);
+        count_kernels(fd, after);
+        if (memcmp(before, after, 8) == 0) {
+            break;
+        }
+        need(time(NULL) - started < 40, "it is never carried");
+    }
+    need(send(fd, "q", 1, 0) == 1, "the last word");
+}
+
+static char bytes[1000];
+
+static void act_two_pieces(void) {
+    await_by(start);
+    memset(bytes, 'a', sizeof bytes);
+    need(send(client, bytes, sizeof bytes, 0) == sizeof bytes, "a first piece");
+    signal_by(told);
+    await_by(start);
+    memset(bytes, 'b', sizeof bytes);
+    need(send(client, bytes, 10, 0) == 10, "a second piece");
+    signal_by(told);
+    await_by(start);
+}
+
+/* A process that shares the connection is killed as it receives: what it took is lost, and what follows is not. */
+static void taken(const char *when) {
+    int is_late = strcmp(when, "late") == 0, passage[2];
+    warm_client = hear_one_way;
+    warm_server = talk_one_way;
+    meet(act_two_pieces);
+    need(pipe2(passage, O_CLOEXEC) == 0, "pipe");
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        void (*from_now)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "killed_from_now");
+        if (is_late) {
+            await_by(passage);
+        }
+        if (from_now != NULL) {
+            from_now();
+        }
+        recv(server, bytes, sizeof bytes, 0);
+        need(from_now == NULL, "it was not killed");
+        kill(getpid(), SIGKILL);
+    }
+    if (!is_late) {
+        usleep(200000);
+    }
+    signal_by(start);
+    await_by(told);
+    if (is_late) {
+        signal_by(start);
+        await_by(told);
+        signal_by(passage);
+    }
+    int status;
+    need(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "a kill");
+    if (!is_late) {
+        signal_by(start);
+        await_by(told);
+    }
+    struct pollfd file = {server, POLLIN, 0};
+    printf("%d\n", poll(&file, 1, 10000));
+    ssize_t found = recv(server, bytes, sizeof bytes, MSG_DONTWAIT);
+    printf("%zd %c\n", found, found > 0 ? bytes[0] : '-');
+    signal_by(start);
+    found = recv(server, bytes, sizeof bytes, 0);
+    printf("%zd\n", found);
+    close(server);
+    join();
+}
+
+static void act_nothing(void) {
+}
+
+/* A peer that takes its time to end is slept for. */
+static void lingering(void) {
+    struct rusage before, after;
+    char byte;
+    meet(act_nothing);
+    getrusage(RUSAGE_THREAD, &before);
+    printf("%zd\n", recv(server, &byte, 1, 0));
+    getrusage(RUSAGE_THREAD, &after);
+    long wakes = after.ru_nvcsw - before.ru_nvcsw;
+    printf("%s\n", wakes < 200 ? "it has slept" : "it was awake again and again");
+    close(server);
+    join();
+}
+
+static void leave_fault(int number) {
+    (void)number;
+    siglongjmp(out, 1);
+}
+
+static volatile int handled;
+
+static void note(int number) {
+    (void)number;
+    handled++;
+}
+
+static void *echo_one(void *argument) {
+    char byte;
+    need(recv(server, &byte, 1, 0) == 1 && send(server, &byte, 1, 0) == 1, "another thread");
+    return argument;
+}
+
+static void act_say_and_echo(void) {
+    char byte;
+    need(send(client, "0123456789", 10, 0) == 10, "a word");
+    signal_by(told);
+    await_by(start);
+    need(send(client, "x", 1, 0) == 1 && recv(client, &byte, 1, 0) == 1 && byte == 'x', "an echo");
+    act_hear_the_end();
+}
+
+/* A buffer that is not there: a handler of the fault jumps out of the middle of the copy, and the program goes on. */
+static void faulty(const char *call) {
+    struct sigaction action = {.sa_handler = leave_fault};
+    char *none = mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    pthread_t thread;
+    char ten[10];
+    meet(act_say_and_echo);
+    await_by(told);
+    sigaction(SIGSEGV, &action, NULL);
+    action.sa_handler = note;
+    sigaction(SIGUSR1, &action, NULL);
+    if (sigsetjmp(out, 1) == 0) {
+        ssize_t found = strcmp(call, "recv") == 0 ? recv(server, none, 10, 0) : send(server, none, 10, 0);
+        need(found == -1 && errno == EFAULT, "an error");
+    }
+    raise(SIGUSR1);
+    raise(SIGUSR1);
+    printf("%d signals\n", handled);
+    printf("%zd bytes\n", recv(server, ten, sizeof ten, 0));
+    signal_by(start);
+    need(pthread_create(&thread, NULL, echo_one, NULL) == 0 && pthread_join(thread, NULL) == 0, "a thread");
+    close(server);
+    signal_by(start);
+    join();
+}
+
+int main(int count, char **words) {
+    const char *name = count > 1 ? words[1] : "", *way = count > 2 ? words[2] : "";
+    signal(SIGPIPE, SIG_IGN);
+    if (strcmp(name, "closed") == 0) {
+        closed(way);
+    } else if (strcmp(name, "closed_elsewhere") == 0) {
+        closed_elsewhere();
+    } else if (strcmp(name, "early") == 0) {
+        early();
+    } else if (strcmp(name, "filtered") == 0) {
+        filtered();
+    } else if (strcmp(name, "taken") == 0) {
+        taken(way);
+    } else if (strcmp(name, "lingering") == 0) {
+        lingering();
+    } else if (strcmp(name, "faulty") == 0) {
+        faulty(way);
+    } else {
+        return 2;
+    }
+    fflush(stdout);
+    return 0;
+}

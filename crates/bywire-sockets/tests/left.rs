@@ -1,0 +1,35 @@
+//! What a call leaves behind that never returns: a handler has jumped out of it, or its process was killed.
+
+mod world;
+
+use world::written::{same, same_beside};
+
+#[test]
+fn a_socket_ends_with_its_close_though_a_handler_has_jumped_out_of_a_call_on_it() {
+    same("left.c", &[&["closed", "recv"], &["closed", "send"], &["closed_elsewhere"]]);
+}
+
+#[test]
+fn a_connection_is_carried_though_a_handler_has_jumped_out_of_a_call_before() {
+    same("left.c", &[&["early"]]);
+}
+
+#[test]
+fn a_filter_is_not_held_up_by_a_call_that_a_handler_has_jumped_out_of() {
+    same("left.c", &[&["filtered"]]);
+}
+
+#[test]
+fn what_follows_the_bytes_that_a_killed_process_took_is_received() {
+    same_beside("left.c", Some("killed.c"), &[&["taken", "asleep"], &["taken", "late"]]);
+}
+
+#[test]
+fn a_peer_that_announces_its_end_is_slept_for() {
+    same_beside("left.c", Some("lingering.c"), &[&["lingering"]]);
+}
+
+#[test]
+fn a_fault_handler_that_jumps_out_of_a_copy_leaves_no_lock_and_no_signal_behind() {
+    same("left.c", &[&["faulty", "recv"], &["faulty", "send"]]);
+}

@@ -1,0 +1,55 @@
+//! Programs that do the same thing without the library and with it, and write down what happened.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use super::{PATIENCE, World};
+
+/// What the program wrote when it had done this; it must end well, and in time.
+pub fn transcript(world: &World, program: &Path, words: &[&str], calls: Option<u64>) -> String {
+    run(world.command(program, calls), words)
+}
+
+pub fn run(mut command: Command, words: &[&str]) -> String {
+    command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().expect("it starts");
+    let started = std::time::Instant::now();
+    while child.try_wait().expect("ours").is_none() {
+        if started.elapsed() > PATIENCE {
+            // With its children, which have its output as well.
+            // SAFETY: a group that this test has made, and that is not waited for yet.
+            unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    let Output { status, stdout, stderr } = child.wait_with_output().expect("ours");
+    let (said, wrong) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert!(status.success(), "{command:?}: {status}\n{said}{wrong}");
+    said.into_owned()
+}
+
+/// Things of a C program, the same without the library and with it, in which connections must have been carried.
+pub fn same(source: &str, things: &[&[&str]]) {
+    same_beside(source, None, things);
+}
+
+/// The same with another C file behind the library, where there is the library.
+pub fn same_beside(source: &str, beside: Option<&str>, things: &[&[&str]]) {
+    let world = World::new();
+    let Some(program) = world.compiled(source, "program", &["-pthread"]) else { return };
+    let beside = beside.and_then(|source| world.compiled(source, "beside.so", &["-shared", "-fPIC"]));
+    for words in things {
+        let before = world.status().carried_ever;
+        let plain = transcript(&world, &program, words, None);
+        let mut command = world.command(&program, Some(4));
+        if let Some(beside) = &beside {
+            command.env("LD_PRELOAD", format!("{} {}", World::library().display(), beside.display()));
+        }
+        let carried = run(command, words);
+        assert_eq!(carried, plain, "{words:?}: with the library, and without");
+        assert!(!plain.is_empty(), "{words:?} says nothing");
+        assert!(world.status().carried_ever > before, "{words:?}: {:?}", world.status());
+    }
+}
