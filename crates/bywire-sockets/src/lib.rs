@@ -47,6 +47,7 @@ mod signals;
 mod sleepers;
 mod spin;
 mod table;
+mod wait;
 
 /// Runs when the program loads the library, before the program itself.
 // SAFETY: the section holds addresses of functions of this type.

@@ -42,7 +42,7 @@ fn is_any_ready_below(index: u32, set: &Set, depth: u32) -> bool {
         let outer = inner.outer.load(Ordering::Relaxed);
         (outer == index || outer == SEVERAL && at as u32 != index)
             && inner.references.load(Ordering::Relaxed) != 0
-            && (epoll::has_ready(at as u32, inner) || is_any_ready_below(at as u32, inner, depth - 1))
+            && (epoll::has_ready(inner) || is_any_ready_below(at as u32, inner, depth - 1))
     })
 }
 

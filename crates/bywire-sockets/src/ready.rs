@@ -26,6 +26,8 @@ pub struct Ready {
     pub ask: u32,
     /// What the kernel says of these is not for the program: it is room for what is owed.
     pub withheld: u32,
+    /// `Record::ended`, as all of this was found by it: it may say more by now.
+    pub ended: u8,
 }
 
 impl Ready {
@@ -41,9 +43,9 @@ impl Connection {
         self.serve();
         let ended = self.ended();
         if self.is_broken() {
-            return Ready { bits: IN | OUT | RDHUP | ALWAYS, ..Ready::default() };
+            return Ready { bits: IN | OUT | RDHUP | ALWAYS, ended, ..Ready::default() };
         }
-        let mut ready = Ready { ask: wanted & !(IN | OUT | RDHUP), ..Ready::default() };
+        let mut ready = Ready { ask: wanted & !(IN | OUT | RDHUP), ended, ..Ready::default() };
         let source = match self.settle() {
             // Empty for a moment, or for good: whoever took the last of it was killed.
             Ok(Source::KernelUntil(_)) if self.is_shared() && kernel::queued(self.fd) == Some(0) => {

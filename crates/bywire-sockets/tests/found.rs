@@ -186,3 +186,44 @@ fn sleeps_elsewhere() -> bool {
 fn a_forked_child_has_no_copy_that_was_kept_for_another_threads_receive() {
     same("a_forked_child_has_no_copy_that_was_kept_for_another_threads_receive", forked_while_it_is_kept);
 }
+
+/// So many ends that come while another thread looks all the time: each of them comes between two things that a look does.
+const ENDS: usize = 100;
+
+fn ended_between_looks(text: &mut String) {
+    let mut told = 0;
+    for round in 0..ENDS {
+        let (client, server) = pair();
+        let set = world::epoll();
+        world::control(set, libc::EPOLL_CTL_ADD, server, (libc::EPOLLIN | libc::EPOLLET) as u32);
+        let looks = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let (counted, started) = (looks.clone(), std::time::Instant::now());
+        let looker = std::thread::spawn(move || {
+            while started.elapsed() < world::PATIENCE {
+                if world::wait(set).0 != 0 {
+                    return true;
+                }
+                counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+            false
+        });
+        // It looks by now, and has asked the kernel for what is to be asked.
+        while looks.load(std::sync::atomic::Ordering::Relaxed) < 20 + round % 7 {
+            std::hint::spin_loop();
+        }
+        // SAFETY: no pointers.
+        assert_eq!(unsafe { libc::shutdown(client, libc::SHUT_WR) }, 0);
+        let is_told = looker.join().expect("it looks");
+        told += i64::from(is_told);
+        [client, server, set].into_iter().for_each(world::close);
+        if !is_told {
+            break;
+        }
+    }
+    tell(text, "ends told", told);
+}
+
+#[test]
+fn an_end_that_comes_in_the_middle_of_a_look_is_told_by_edge() {
+    same("an_end_that_comes_in_the_middle_of_a_look_is_told_by_edge", ended_between_looks);
+}

@@ -5,8 +5,8 @@ use core::ffi::c_int;
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 use super::take_over;
-use crate::epoll::Wait;
 use crate::reach::are_readable;
+use crate::wait::Wait;
 use crate::{errno, poll as polling, real, sandbox, select as selecting};
 
 take_over! {

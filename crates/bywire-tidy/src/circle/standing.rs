@@ -88,7 +88,6 @@ pub const STANDING: &[&[&str]] = &[
         "crates/bywire-sockets/src/rings.rs",
         "crates/bywire-sockets/src/sandbox.rs",
         "crates/bywire-sockets/src/signals.rs",
-        "crates/bywire-sockets/src/sleepers.rs",
         "crates/bywire-sockets/src/spin.rs",
         "crates/bywire-sockets/src/table.rs",
     ],
