@@ -30,7 +30,8 @@ fn is_carried(words: &[&str]) {
         println!("not run: {words:?} needs liburing.so.2");
         return;
     }
-    let Some((code, said, world)) = runs(words, true, false) else { return };
+    let awaited = [words, &["awaited"]].concat();
+    let Some((code, said, world)) = runs(&awaited, true, false) else { return };
     assert_eq!((code, said.as_str()), (Some(0), ""), "{words:?}: {:?}", world.status());
     assert_eq!(world.status().carried_ever, ENDS, "{words:?}: {:?}", world.status());
 }
