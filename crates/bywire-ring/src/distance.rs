@@ -9,24 +9,30 @@ use std::time::Duration;
 
 use bywire_sys::clock;
 
+/// The processor's cycles, for timing a load between two of these.
+pub use bywire_sys::clock::cycles_between_loads as cycles;
+
 /// A line that another core has written takes 30 to 60 ns to load from a shared cache, and 130 ns and more from a distant
 /// one, the two looks at the clock included.
-const FAR: Duration = Duration::from_nanos(90);
+pub const FAR: Duration = Duration::from_nanos(90);
 /// Shorter payloads go through the caches: a store around them has its price too.
 const BYTES_MIN: usize = 256;
+
+/// In an opinion: the consumer is far.
+const IS_FAR: u32 = 1;
+/// In an opinion: the last load said so. It takes two to change an opinion, as one may have been interrupted.
+const SEEMED_FAR: u32 = 2;
 
 /// What one producer knows.
 #[derive(Debug)]
 pub(crate) struct Distance {
     far_cycles: u64,
-    is_far: bool,
-    /// What the last load said. It takes two to change an opinion: one may have been interrupted.
-    seemed_far: bool,
+    opinion: u32,
 }
 
 /// How a payload is to be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum Way {
     /// Through the caches.
     Cached,
     /// Around the caches.
@@ -35,23 +41,34 @@ pub(crate) enum Way {
 
 impl Distance {
     pub fn new() -> Self {
-        Self { far_cycles: clock::cycles_in(FAR), is_far: false, seemed_far: false }
+        Self { far_cycles: clock::cycles_in(FAR), opinion: 0 }
     }
 
     /// The way for a payload of `length` bytes.
     #[inline(always)]
     pub fn way(&self, length: usize) -> Way {
-        if self.is_far && length >= BYTES_MIN { Way::Nontemporal } else { Way::Cached }
+        way(self.opinion, length)
     }
 
     /// Takes in that loading a line of the consumer's took so many cycles.
     pub fn learn(&mut self, cycles: u64) {
-        let seems_far = cycles > self.far_cycles;
-        if seems_far == self.seemed_far {
-            self.is_far = seems_far;
-        }
-        self.seemed_far = seems_far;
+        self.opinion = learnt(self.opinion, cycles > self.far_cycles);
     }
+}
+
+/// The way for a payload of `length` bytes, by an opinion; 0 is the first one.
+#[inline(always)]
+#[must_use]
+pub fn way(opinion: u32, length: usize) -> Way {
+    if opinion & IS_FAR != 0 && length >= BYTES_MIN { Way::Nontemporal } else { Way::Cached }
+}
+
+/// The opinion after a load that has taken longer than [`FAR`], or has not.
+#[must_use]
+pub fn learnt(opinion: u32, seems_far: bool) -> u32 {
+    let seemed_far = opinion & SEEMED_FAR != 0;
+    let is_far = if seems_far == seemed_far { seems_far } else { opinion & IS_FAR != 0 };
+    (u32::from(is_far) * IS_FAR) | (u32::from(seems_far) * SEEMED_FAR)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 
 pub mod bell;
 pub mod copy;
-mod distance;
+pub mod distance;
 pub mod doorbell;
 pub mod geometry;
 pub mod header;

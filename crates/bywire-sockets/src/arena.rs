@@ -86,7 +86,7 @@ pub struct Record {
     pub patience: [AtomicU8; 2],
     /// The round of sleepers at the other end that was woken last.
     pub woken: AtomicU32,
-    /// Pieces until the sender asks again how far the reader's core is; see [`crate::send`].
+    /// How far the sender takes the reader's core to be: an opinion of [`bywire_ring::distance`].
     pub distance: AtomicU32,
     /// Sends into the ring.
     pub sends: AtomicU32,

@@ -2,12 +2,13 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use bywire_ring::distance;
 use bywire_ring::lane::Corrupt;
 use bywire_ring::stream::{ASKS_BACK, Course, HALF, HEADER_BYTES, LEAVING, News, RING_BYTES, Sleep};
 
 use crate::jumps::{self, GiveBack};
 use crate::table::{self, Connection, STREAM, Socket};
-use crate::{back, bell, errno, kernel, lock, process, real, sandbox, spin};
+use crate::{back, bell, errno, kernel, lock, pace, process, real, sandbox, spin};
 
 /// Bits of `Record::ended`, as poll gives them.
 pub const FINISHED: u8 = 1;
@@ -310,10 +311,18 @@ impl Connection {
         {
             return Ok(RING_BYTES - ahead);
         }
+        let began_cycles = distance::cycles();
         let room = STREAM.room(&self.own, &self.remote)?;
-        self.record
-            .seen_head
-            .store(STREAM.tail(&self.own).wrapping_sub((RING_BYTES - room) as u64), Ordering::Relaxed);
+        let cycles = distance::cycles().wrapping_sub(began_cycles);
+        let head = STREAM.tail(&self.own).wrapping_sub((RING_BYTES - room) as u64);
+        // A line that has not changed was in our own cache.
+        if head != self.record.seen_head.load(Ordering::Relaxed)
+            && let Some(far_cycles) = pace::far_cycles(kernel::now_ns)
+        {
+            let opinion = self.record.distance.load(Ordering::Relaxed);
+            self.record.distance.store(distance::learnt(opinion, cycles > far_cycles), Ordering::Relaxed);
+        }
+        self.record.seen_head.store(head, Ordering::Relaxed);
         Ok(room)
     }
 

@@ -31,6 +31,7 @@ mod lock;
 mod log;
 mod nested;
 mod offer;
+mod pace;
 mod parts;
 mod poll;
 mod process;

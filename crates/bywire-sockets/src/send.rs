@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
+use bywire_ring::distance::{self, Way};
 use bywire_ring::stream::{Course, LEAVING, News, Sleep};
 use libc::iovec;
 
@@ -201,16 +202,6 @@ fn send_carried(connection: &mut Connection, parts: &Parts, flags: i32, real: &d
 
 /// What is published at once of a long send.
 const PIECE_BYTES: usize = 16 << 10;
-/// Shorter pieces go through the caches.
-const FAR_MIN_BYTES: usize = 4096;
-/// A line takes 2 ns to copy into a shared cache, 9 where it lies in none, 17 and more where it lies in a distant one.
-const FAR_NS_PER_LINE: u64 = 13;
-/// In `Record::distance`: the reader shares no cache with us.
-const FAR: u32 = 1 << 31;
-/// Pieces from one question to the next.
-const NEAR_PAUSE: u32 = 15;
-/// The same where the reader was far.
-const FAR_PAUSE: u32 = 127;
 /// The kernel is asked about the other end at one send of so many.
 const ASK_EVERY: u32 = 64;
 
@@ -418,14 +409,10 @@ fn send_in_ring(connection: &Connection, parts: &Parts, done: usize) -> Step {
     Step::Sent(at)
 }
 
-/// Copies a piece into the ring: around the caches where the reader shares none with us, which is asked now and then.
+/// Copies a piece into the ring: around the caches where the reader shares none with us.
 fn stage(connection: &Connection, parts: &Parts, skip: usize, length: usize) {
-    let distance = &connection.record.distance;
-    let known = distance.load(Ordering::Relaxed);
-    let is_long = length >= FAR_MIN_BYTES;
-    let is_timed = is_long && known & !FAR == 0;
-    let is_far = is_long && !is_timed && known & FAR != 0;
-    let start_ns = if is_timed { kernel::now_ns() } else { 0 };
+    let opinion = connection.record.distance.load(Ordering::Relaxed);
+    let is_far = distance::way(opinion, length) == Way::Nontemporal;
     let mut at = 0;
     parts.each(skip, length, |base, length| {
         sanitizer::reads(base, length);
@@ -433,12 +420,6 @@ fn stage(connection: &Connection, parts: &Parts, skip: usize, length: usize) {
         unsafe { STREAM.stage(&connection.own, at, base, length, is_far) };
         at += length;
     });
-    if is_timed {
-        let is_far = kernel::now_ns() - start_ns > (length / 64) as u64 * FAR_NS_PER_LINE;
-        distance.store(if is_far { FAR | FAR_PAUSE } else { NEAR_PAUSE }, Ordering::Relaxed);
-    } else if is_long {
-        distance.store(known - 1, Ordering::Relaxed);
-    }
 }
 
 fn broken_pipe(done: usize, flags: i32) -> isize {

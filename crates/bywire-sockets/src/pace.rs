@@ -1,0 +1,44 @@
+//! How fast the processor's cycle counter goes, found out in passing: no program is held up for it when it starts.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use bywire_ring::distance;
+
+/// When the counter was first read, by the clock and by itself.
+static BEGAN_NS: AtomicU64 = AtomicU64::new(0);
+static BEGAN_CYCLES: AtomicU64 = AtomicU64::new(0);
+/// What was found; 0: nothing yet.
+static FAR_CYCLES: AtomicU64 = AtomicU64::new(0);
+/// Over so long a time the rate is right to a percent.
+const MEASURED_NS: u64 = 1_000_000;
+
+/// A load that takes more cycles is one of a line that lies in a distant cache; `None`: that is not known yet, to who has this
+/// clock.
+#[inline]
+pub fn far_cycles(now_ns: impl Fn() -> u64) -> Option<u64> {
+    match FAR_CYCLES.load(Ordering::Relaxed) {
+        0 => find(now_ns()),
+        found => Some(found),
+    }
+}
+
+/// Relaxed, all of them: whoever mixes the beginnings of two threads finds a rate that is not far from right.
+#[cold]
+fn find(now_ns: u64) -> Option<u64> {
+    let now_cycles = distance::cycles();
+    let began_ns = BEGAN_NS.load(Ordering::Relaxed);
+    if began_ns == 0 {
+        BEGAN_CYCLES.store(now_cycles, Ordering::Relaxed);
+        BEGAN_NS.store(now_ns, Ordering::Relaxed);
+        return None;
+    }
+    let cycles = now_cycles.wrapping_sub(BEGAN_CYCLES.load(Ordering::Relaxed));
+    let passed_ns = now_ns.saturating_sub(began_ns);
+    if passed_ns < MEASURED_NS {
+        return None;
+    }
+    let far = u128::from(cycles) * distance::FAR.as_nanos() / u128::from(passed_ns);
+    let far = u64::try_from(far).unwrap_or(u64::MAX).max(1);
+    FAR_CYCLES.store(far, Ordering::Relaxed);
+    Some(far)
+}
