@@ -411,6 +411,9 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
         }
     };
     connection.serve();
+    connection.ask_kernel();
+    // What has ended both ways cannot be shut down for its peer: that one has heard something else.
+    let is_over = connection.record.ended.load(Ordering::Relaxed) & carry::HUNG_UP != 0;
     if ends_receiving {
         connection.record.ended.fetch_or(SHUT, Ordering::Relaxed);
     }
@@ -420,7 +423,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
         let before = connection.record.ended.fetch_or(SHUT_SENDING, Ordering::Relaxed);
         // Whoever still receives has half a connection; a killed one is then to be a reset, as nothing else
         // would tell its peer, who goes on sending.
-        if before & (SHUT | SHUT_SENDING) == 0 && how == libc::SHUT_WR {
+        if before & (SHUT | SHUT_SENDING) == 0 && how == libc::SHUT_WR && !is_over {
             STREAM.raise(&connection.own, HALF);
             // What was asked back comes through the kernel, which answers for it.
             if STREAM.flags(&connection.own) & ASKS_BACK == 0 {
@@ -429,7 +432,8 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
         }
     }
     // What comes from now on is answered by a reset, as by an end that is closed.
-    if connection.record.ended.load(Ordering::Relaxed) & (SHUT | SHUT_SENDING) == SHUT | SHUT_SENDING {
+    let ended = connection.record.ended.load(Ordering::Relaxed);
+    if ended & (SHUT | SHUT_SENDING) == SHUT | SHUT_SENDING && !is_over {
         STREAM.raise(&connection.own, LEAVING);
     }
     let status = match ends_sending && is_shut_when_paid(&connection) {

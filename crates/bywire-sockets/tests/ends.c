@@ -748,6 +748,31 @@ static void starved(void) {
     join();
 }
 
+static void act_shut_and_hear(void) {
+    char byte;
+    long number;
+    SAY(shutdown(client, SHUT_RDWR));
+    signal_by(told);
+    await_by(start);
+    SAY(recv(client, &byte, 1, 0));
+    signal_by(told);
+}
+
+/* A shutdown that comes too late fails, and changes nothing of what the other end hears. */
+static void shut_late(void) {
+    long number;
+    meet(act_shut_and_hear);
+    await_by(told);
+    SAY(send(server, "x", 1, MSG_NOSIGNAL));
+    struct pollfd file = {server, POLLHUP, 0};
+    need(poll(&file, 1, 20000) == 1, "a reset");
+    SAY(shutdown(server, SHUT_WR));
+    signal_by(start);
+    await_by(told);
+    close(server);
+    join();
+}
+
 /* A question about bytes takes a while, for which a sandbox that closes waits. */
 static void *ask(void *argument) {
     int waiting = -1;
@@ -839,6 +864,8 @@ int main(int count, char **words) {
         handlers();
     } else if (strcmp(name, "unwritable") == 0 && count > 2) {
         unwritable(words[2]);
+    } else if (strcmp(name, "shut_late") == 0) {
+        shut_late();
     } else if (strcmp(name, "closing") == 0) {
         closing();
     } else if (strcmp(name, "walked") == 0) {

@@ -69,6 +69,11 @@ fn calls_by_other_names_and_by_numbers_do_what_they_do() {
 }
 
 #[test]
+fn a_shutdown_that_fails_is_none() {
+    same(&[&["shut_late"]]);
+}
+
+#[test]
 fn lists_of_messages_go_on_while_a_sandbox_closes() {
     same_beside("ends.c", Some("slow.c"), &[&["closing"]]);
 }
