@@ -6,18 +6,11 @@ use crate::random::step::{Kind, Step};
 type IsMeant = fn(&Model, &Step) -> bool;
 
 /// Reasons, each with what it is about.
-const OFF: [(&str, IsMeant); 5] = [
+const OFF: [(&str, IsMeant); 3] = [
     ("a set that is inherited through exec has the library's bell in it", |model, step| {
         let process = &model.processes[model.actors[step.actor].process];
         let is_inherited = |held: &Descriptor| matches!(held.what, What::Set(_)) && !held.closes_on_exec;
         becomes_another(step) && process.fds.values().any(is_inherited)
-    }),
-    ("unread bytes of which the sender can make no call just now come late, or never", |model, step| {
-        brought_back(model, step).iter().any(|(connection, side)| {
-            let is_there = model.connections[*connection].ends[1 - side].is_closed
-                || model.holder(*connection, 1 - side).is_some();
-            model.under_way(PLAIN, *connection, *side) > 0 && !is_there
-        })
     }),
     ("handing on an end that has shut down both ways, with bytes unread", |model, step| {
         brought_back(model, step).iter().any(|(connection, side)| {
@@ -26,13 +19,14 @@ const OFF: [(&str, IsMeant); 5] = [
             is_shut && model.under_way(PLAIN, *connection, *side) > 0
         })
     }),
-    ("giving back more than the kernel takes", |model, step| {
-        brought_back(model, step).iter().any(|(connection, _)| {
+    ("handing on an end whose peer was handed on with a full ring: it is reset", |model, step| {
+        let ends = brought_back(model, step);
+        ends.iter().any(|(connection, side)| {
             let found = &model.connections[*connection];
-            found.is_busy || found.ends.iter().any(|end| end.is_full)
+            let peer = &found.ends[1 - side];
+            found.is_busy || peer.is_full && (peer.was_handed_on || ends.contains(&(*connection, 1 - side)))
         })
     }),
-    ("sandboxes", |_, step| step.kind == Kind::Sandbox),
 ];
 
 pub fn is_off(model: &Model, step: &Step) -> bool {
@@ -56,7 +50,7 @@ fn brought_back(model: &Model, step: &Step) -> Vec<(usize, usize)> {
     if step.kind == Kind::Pass {
         return model.end_of(step.actor, step.fd).into_iter().collect();
     }
-    if !becomes_another(step) {
+    if !becomes_another(step) && step.kind != Kind::Sandbox {
         return Vec::new();
     }
     let process = &model.processes[model.actors[step.actor].process];
@@ -67,9 +61,4 @@ fn brought_back(model: &Model, step: &Step) -> Vec<(usize, usize)> {
         What::Set(_) => None,
     })
     .collect()
-}
-
-/// Is no step of that kind ever done?
-pub fn is_kind_off(kind: Kind) -> bool {
-    matches!(kind, Kind::Sandbox)
 }

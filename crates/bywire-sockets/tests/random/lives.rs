@@ -248,11 +248,11 @@ impl Play<'_> {
 
     // Processes and threads.
 
-    /// What may be inherited goes back to the kernel before another program may get it.
-    fn leaves(&mut self, process: usize) -> Played<()> {
+    /// What may be inherited goes back to the kernel before another program may get it; before a sandbox, everything.
+    fn leaves(&mut self, process: usize, is_all: bool) -> Played<()> {
         for (_, held) in self.model.processes[process].fds.clone() {
             if let What::End(connection, side) = held.what
-                && !held.closes_on_exec
+                && (is_all || !held.closes_on_exec)
             {
                 self.has_left(connection, side)?;
             }
@@ -264,6 +264,7 @@ impl Play<'_> {
     /// may be late, or lost with their sender, as docs/sockets.md says.
     fn has_left(&mut self, connection: usize, side: usize) -> Played<()> {
         self.model.connections[connection].has_left = true;
+        self.model.connections[connection].ends[side].was_handed_on = true;
         if self.model.under_way(PLAIN, connection, side) == 0 {
             return Ok(());
         }
@@ -282,7 +283,7 @@ impl Play<'_> {
 
     pub(super) fn fork(&mut self, step: &Step) -> Played<bool> {
         let process = self.model.actors[step.actor].process;
-        if !self.model.has_room_for_actor() || self.model.processes[process].is_sandboxed {
+        if !self.model.has_room_for_actor() {
             return Ok(false);
         }
         let is_spawn = step.kind == Kind::Spawn;
@@ -298,7 +299,7 @@ impl Play<'_> {
             return Err(Mismatch("neither world has a child".into()));
         };
         if replaces {
-            self.leaves(process)?;
+            self.leaves(process, false)?;
         }
         // Their numbers differ.
         let outcomes = outcomes.map(|outcome| match outcome {
@@ -319,7 +320,7 @@ impl Play<'_> {
             self.act_in_child(step, new);
         }
         if replaces {
-            self.leaves(self.model.actors[new].process)?;
+            self.leaves(self.model.actors[new].process, false)?;
             self.model.replaced(new);
         }
         Ok(true)
@@ -350,7 +351,7 @@ impl Play<'_> {
     pub(super) fn exec(&mut self, step: &Step) -> Played<bool> {
         let process = self.model.actors[step.actor].process;
         let found = &self.model.processes[process];
-        if found.is_sandboxed || found.is_limited || self.model.transfers(process) {
+        if found.is_limited || self.model.transfers(process) {
             return Ok(false);
         }
         let order = Order { to: step.actor as i32, ..self.order(step, Operation::Exec) };
@@ -367,24 +368,24 @@ impl Play<'_> {
         }
         // Its other threads are no more.
         self.model.replaced(step.actor);
-        self.leaves(process)?;
+        self.leaves(process, false)?;
         Ok(true)
     }
 
     pub(super) fn run_other(&mut self, step: &Step) -> Played<bool> {
         let process = self.model.actors[step.actor].process;
         let found = &self.model.processes[process];
-        if found.is_sandboxed || found.is_limited {
+        if found.is_limited {
             return Ok(false);
         }
         self.both(step.actor, self.order(step, Operation::Run))?;
-        self.leaves(process)?;
+        self.leaves(process, false)?;
         Ok(true)
     }
 
     pub(super) fn thread(&mut self, step: &Step) -> Played<bool> {
         let process = self.model.actors[step.actor].process;
-        if !self.model.has_room_for_actor() || self.model.processes[process].is_sandboxed {
+        if !self.model.has_room_for_actor() {
             return Ok(false);
         }
         let new = self.model.actors.len();
@@ -510,11 +511,12 @@ impl Play<'_> {
 
     pub(super) fn sandbox(&mut self, step: &Step) -> Played<bool> {
         let process = self.model.actors[step.actor].process;
-        if self.model.threads(process).count() > 1 || self.model.processes[process].is_sandboxed {
+        if self.model.threads(process).count() > 1 {
             return Ok(false);
         }
         self.both(step.actor, self.order(step, Operation::Sandbox))?;
         self.model.process_of(step.actor).is_sandboxed = true;
+        self.leaves(process, true)?;
         Ok(true)
     }
 

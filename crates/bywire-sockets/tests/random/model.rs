@@ -89,6 +89,8 @@ pub struct End {
     pub is_closed: bool,
     /// Bytes were sent to a peer that cannot take them any more, or closed over: a reset is on its way.
     pub expects_reset: bool,
+    /// It was to go back to the kernel, as another program may have it.
+    pub was_handed_on: bool,
     /// This end's bytes have filled both buffers: how many the worlds took differs.
     pub is_full: bool,
 }

@@ -186,6 +186,10 @@ impl<'a> Play<'a> {
         {
             return Ok(false);
         }
+        let process = &self.model.processes[self.model.actors[step.actor].process];
+        if process.is_sandboxed && !step.is_for_sandbox() {
+            return Ok(false);
+        }
         let is_carried = self.concerns_carried(&step);
         let length = self.text.len();
         writeln!(self.text, "{step}").expect("a string");

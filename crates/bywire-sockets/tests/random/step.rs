@@ -96,6 +96,24 @@ pub struct Step {
     pub size: u64,
 }
 
+impl Step {
+    /// Does it make no call but those that actor.c's filter lets through?
+    pub fn is_for_sandbox(&self) -> bool {
+        match self.kind {
+            Kind::Send => matches!(self.way, 0..=4 | 7 | 8),
+            Kind::Receive => matches!(self.way, 0..=4 | 6 | 7) && self.to == 0,
+            Kind::Poll => self.way < 2,
+            Kind::Close => self.way != 1,
+            Kind::Look => self.way == 0,
+            Kind::Set => matches!(self.way, 1 | 5),
+            Kind::Exit => self.way != 2,
+            Kind::Fill | Kind::Drain | Kind::Transfer | Kind::Pass | Kind::Take => true,
+            Kind::Kill | Kind::Signal | Kind::Shutdown => true,
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for Step {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
         write!(out, "actor {} {:?}", self.actor, self.kind)?;
