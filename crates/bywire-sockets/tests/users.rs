@@ -441,6 +441,7 @@ fn a_page_that_lingers_holds_up_nobody() {
 fn haunt() {
     let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    peer.set_read_timeout(Some(world::PATIENCE)).expect("set");
     let mut stranger = Some(Stranger::silent(Path::new(&world::told(SERVICE_VARIABLE))));
     let (sender, _receiver) = lingering();
     let bell = bywire_sys::wake::Alarm::new().expect("a bell");
