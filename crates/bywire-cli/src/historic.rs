@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use bywire_lab::model::machines;
+use bywire_history::machines;
 use bywire_lab::report::model_rows;
 use serde_json::json;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use bywire_lab::history;
+use bywire_history as history;
 use bywire_lab::measure::{Measurement, Places, Request};
 use bywire_lab::plan::{Level, Test};
 use bywire_lab::preset::{self, PRESETS};

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::cell::{Cell, CpuEnd};
-use crate::history;
 use crate::report::account;
 use crate::report::answer::n_half;
 use crate::report::ceiling::Ceilings;
@@ -503,7 +502,7 @@ fn ceiling_curve(name: &str, points: Vec<(u64, f64)>, sizes: Option<[f64; 2]>) -
 /// Historic figures of one test that have a length; with `sizes`, "large messages" stand at the longest of today's.
 fn historic(test: &str, unit: &str, sizes: Option<[f64; 2]>) -> Vec<Series> {
     let mut by_document: Vec<Series> = Vec::new();
-    for (document, figure) in history::figures() {
+    for (document, figure) in bywire_history::figures() {
         let n_half = test == "stream" && figure.test == "nhalf";
         let asked = figure.normalised.unit == unit && figure.test == test;
         if !(n_half || asked) {
@@ -511,7 +510,7 @@ fn historic(test: &str, unit: &str, sizes: Option<[f64; 2]>) -> Vec<Series> {
         }
         let (x, y, printed) = match (figure.size_bytes, sizes) {
             _ if n_half => {
-                let plateau = history::figures()
+                let plateau = bywire_history::figures()
                     .map(|entry| entry.1)
                     .find(|other| other.hardware == figure.hardware && other.test == "stream");
                 let Some(plateau) = plateau else { continue };
@@ -539,7 +538,7 @@ fn historic(test: &str, unit: &str, sizes: Option<[f64; 2]>) -> Vec<Series> {
             None => by_document.push(Series {
                 name: document.short.clone(),
                 look: Look::Historic,
-                slot: history::documents().iter().position(|other| other == document).unwrap_or(0),
+                slot: bywire_history::documents().iter().position(|other| other == document).unwrap_or(0),
                 points: vec![point],
             }),
         }

@@ -2,9 +2,9 @@
 
 use maud::{Markup, html};
 
-use crate::model::{Kind, Machine, Pipeline, machines};
 use crate::report::plot::{Axis, Kind as Drawn, Look, Plot, Point, Quantity, Series};
 use crate::report::quantity;
+use bywire_history::{Kind, Machine, Pipeline, machines};
 
 const SIZE: Axis = Axis { name: "message length", quantity: Quantity::Size, logarithmic: true };
 const RATE: Axis = Axis { name: "rate", quantity: Quantity::Rate, logarithmic: true };

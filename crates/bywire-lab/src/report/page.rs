@@ -442,7 +442,7 @@ fn past(page: &Page, comparisons: &[Comparison]) -> Markup {
 
 /// A preset's own document stands open; of others GM's does.
 fn opens(session: &Session, comparison: &Comparison) -> bool {
-    let documents = crate::history::documents();
+    let documents = bywire_history::documents();
     let own = documents.iter().find(|document| document.document == session.preset);
     let shown = own.map_or("gm", |document| &document.document);
     comparison.document.document == shown && !comparison.rows.is_empty()

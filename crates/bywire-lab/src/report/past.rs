@@ -1,7 +1,8 @@
 //! Then and now: each historic figure beside the nearest result of this session.
 
+use bywire_history::{Document, Figure};
+
 use crate::cell::{Cell, Unit};
-use crate::history::{self, Document, Figure};
 use crate::plan::Level;
 use crate::report::ceiling::Ceilings;
 use crate::report::quantity;
@@ -33,7 +34,7 @@ pub struct Row {
 
 /// Every document's figures against this session.
 pub fn comparisons(ways: &[Way], ceilings: &Ceilings) -> Vec<Comparison> {
-    history::documents()
+    bywire_history::documents()
         .iter()
         .map(|document| {
             let figures = document.figures.iter();

@@ -1,7 +1,7 @@
 //! The machines: what each document prints about its own, and what follows from it.
 
-use super::pipeline::{Pipeline, Stage};
-use crate::history::{self, Figure};
+use crate::document::{Figure, figures};
+use crate::pipeline::{Pipeline, Stage};
 
 /// Fragments of GM, in bytes, as both of its texts say.
 const GM_FRAGMENT_BYTES: f64 = 4096.0;
@@ -82,7 +82,7 @@ pub fn machines() -> Vec<Machine> {
 
 /// The only figure of that row that counts `what`, of messages of that size where one is given.
 fn figure(row: &str, what: &str, size_bytes: Option<u64>) -> &'static Figure {
-    let of_row = history::figures().map(|(_, figure)| figure).filter(|figure| figure.row == row);
+    let of_row = figures().map(|(_, figure)| figure).filter(|figure| figure.row == row);
     let mut found = of_row.filter(|figure| {
         figure.what.starts_with(what) && (size_bytes.is_none() || figure.size_bytes == size_bytes)
     });

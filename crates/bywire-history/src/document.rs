@@ -57,7 +57,7 @@ pub struct Figure {
 pub struct Normalised {
     /// In `unit`.
     pub value: f64,
-    /// As in [`crate::cell::Unit`] (`ns`, `bytes`, `bytes_per_second`, `transactions_per_second`), and `share`,
+    /// As of cells (`ns`, `bytes`, `bytes_per_second`, `transactions_per_second`), and `share`,
     /// `us_per_kb`, `us_per_transaction`, `seconds`, `count`, `ratio`, `switch` for what is no cell's value.
     pub unit: String,
 }
