@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::Result;
+use bywire_analysis::statistics::median;
 use bywire_lab::interrupt;
-use bywire_lab::statistics::median;
 use rand::seq::SliceRandom;
 
 /// A contestant that failed this often is left out of further rounds.

@@ -6,14 +6,14 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use bywire_lab::cell::Block;
+use bywire_analysis::statistics::median;
 use bywire_lab::cpu;
 use bywire_lab::ethernet::Carriage;
 use bywire_lab::measure::{Measurement, PAIRS, Places, Request};
 use bywire_lab::namespaces::{Namespace, Namespaces};
 use bywire_lab::pin;
 use bywire_lab::segments::Segments;
-use bywire_lab::statistics::median;
+use bywire_results::cell::Block;
 use serde_json::Value;
 
 use crate::contest::{Contestant, Taken};

@@ -1,8 +1,8 @@
 //! The laboratory's own measurements as contestants.
 
 use anyhow::{Result, ensure};
+use bywire_analysis::statistics::median;
 use bywire_lab::measure::{Measurement, PAIRS, Places, Request};
-use bywire_lab::statistics::median;
 
 use crate::contest::{Contestant, Taken};
 
@@ -28,7 +28,7 @@ fn take(measurement: &mut Measurement, series: &str) -> Result<Taken> {
     let cell = measurement.cell()?;
     let blocks: Vec<_> = cell.blocks.iter().filter(|block| block.pair == pair).collect();
     ensure!(!blocks.is_empty(), "this pair has no value");
-    let middle = |of: &dyn Fn(&bywire_lab::cell::Block) -> f64| {
+    let middle = |of: &dyn Fn(&bywire_results::cell::Block) -> f64| {
         median(&blocks.iter().map(|block| of(block)).collect::<Vec<_>>())
     };
     let mut values = vec![(series.to_owned(), middle(&|block| block.value))];

@@ -6,13 +6,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use bywire_analysis::side::Side;
+use bywire_analysis::{Comparison, Rule, Verdict};
 use bywire_lab::bench::{self, Progress};
-use bywire_lab::cell::{Absence, Cell};
-use bywire_lab::compare::side::Side;
-use bywire_lab::compare::{Comparison, Rule, Verdict};
 use bywire_lab::measure::Request;
 use bywire_lab::preset::Preset;
-use bywire_lab::{ending, interrupt, store};
+use bywire_lab::{ending, interrupt};
+use bywire_results::cell::{Absence, Cell};
+use bywire_results::store;
 use clap::Parser;
 
 /// Sessions that are joined to one side where sessions taken in turn are compared.

@@ -11,9 +11,9 @@ use bywire_benches::must::{self, Must};
 use bywire_benches::program::Arguments;
 use bywire_benches::table::{self, Show};
 use bywire_benches::{idle, lab, ucx};
-use bywire_lab::cpu::DISTURBED;
 use bywire_lab::ending;
 use bywire_lab::measure::Request;
+use bywire_results::cell::DISTURBED;
 use clap::Parser;
 
 /// Every figure of docs/performance.md in one run, as a Markdown table

@@ -7,10 +7,10 @@ use bywire_benches::contest::Contest;
 use bywire_benches::program::Arguments;
 use bywire_benches::table::{self, Show};
 use bywire_benches::{lab, open_mpi, ucx};
-use bywire_lab::cpu::DISTURBED;
 use bywire_lab::ending;
 use bywire_lab::measure::Request;
 use bywire_lab::mpi;
+use bywire_results::cell::DISTURBED;
 use clap::Parser;
 
 /// Bywire, UCX and Open MPI between two processes of this machine, in one run, as a Markdown table

@@ -4,9 +4,9 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use bywire_analysis::statistics::median;
 use bywire_lab::measure::Request;
 use bywire_lab::pair::Setting;
-use bywire_lab::statistics::median;
 use bywire_lab::test::histogram;
 use bywire_lab::web::{Keeper, Load, Plan, Wish};
 use bywire_lab::{ending, pin, size, worker};

@@ -8,10 +8,10 @@ use bywire_benches::ethernet;
 use bywire_benches::program::{self, Arguments};
 use bywire_benches::table;
 use bywire_benches::witness::{self, Way};
-use bywire_lab::cpu::DISTURBED;
 use bywire_lab::ending;
 use bywire_lab::ethernet::{Carriage, Link};
 use bywire_lab::measure::Request;
+use bywire_results::cell::DISTURBED;
 use clap::Parser;
 
 /// The laboratory beside iperf3 and sockperf, in one run, as a Markdown table (needs root)

@@ -1,7 +1,7 @@
 //! Where the time of a message goes, as text.
 
-use bywire_lab::breakdown::{Account, CoreAccount, Share};
-use bywire_lab::report::quantity;
+use bywire_results::breakdown::{Account, CoreAccount, Share};
+use bywire_results::quantity;
 
 /// No line is longer, in characters.
 const WIDTH: usize = 100;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use bywire_lab::bench::{self, Finished};
-use bywire_lab::cell::{Absence, Cell};
 use bywire_lab::ending::Misuse;
-use bywire_lab::store::StoreError;
 use bywire_lab::{burden, interrupt, preset, report};
+use bywire_results::cell::{Absence, Cell};
+use bywire_results::store::StoreError;
 use clap::Args;
 use serde_json::json;
 

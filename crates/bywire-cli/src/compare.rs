@@ -4,11 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use bywire_analysis::side::Side;
+use bywire_analysis::{Comparison, Rule, WORSE_EXIT_CODE, benchmark_action, junit};
 use bywire_lab::bench;
-use bywire_lab::compare::side::Side;
-use bywire_lab::compare::{Comparison, Rule, WORSE_EXIT_CODE, benchmark_action, junit};
 use bywire_lab::ending::Misuse;
-use bywire_lab::store::{self, StoreError};
+use bywire_results::store::{self, StoreError};
 use clap::Args;
 
 /// Which sessions, and what counts.

@@ -4,11 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use bywire_lab::cell::Session;
 use bywire_lab::ending::{self, Misuse};
 use bywire_lab::report::merged::{by_preset, merged, together};
-use bywire_lab::store::StoreError;
-use bywire_lab::{bench, csv, report, store};
+use bywire_lab::{bench, report};
+use bywire_results::cell::Session;
+use bywire_results::store::StoreError;
+use bywire_results::{csv, store};
 use clap::Args;
 
 /// Sessions that are named where the one that was asked for is none.
@@ -141,7 +142,7 @@ fn elsewhere(path: &Path, error: &std::io::Error) -> Misuse {
 }
 
 /// A stored session keeps its cells apart; here they belong inside.
-fn whole_json(session: &bywire_lab::cell::Session) -> Result<String> {
+fn whole_json(session: &bywire_results::cell::Session) -> Result<String> {
     let mut whole = serde_json::to_value(session)?;
     whole["cells"] = serde_json::to_value(&session.cells)?;
     Ok(serde_json::to_string(&whole)? + "\n")

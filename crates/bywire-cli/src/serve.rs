@@ -5,9 +5,10 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 
 use anyhow::Result;
-use bywire_lab::ending::{Misuse, one_line};
+use bywire_lab::ending::Misuse;
 use bywire_lab::far;
 use bywire_lab::interrupt;
+use bywire_results::plain::one_line;
 use clap::Args;
 
 /// Where to listen, and for whom.

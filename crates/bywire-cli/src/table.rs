@@ -1,11 +1,11 @@
 //! A cell as people read it: whole, or as one line of a table that grows.
 
-use bywire_lab::breakdown::Account;
-use bywire_lab::cell::{Cacheline, Cell, CpuEnd, LOST_SHARE, Unit};
-use bywire_lab::cpu::DISTURBED;
 use bywire_lab::measure::PAIRS;
-use bywire_lab::report::quantity;
-use bywire_lab::web;
+use bywire_results::breakdown::Account;
+use bywire_results::cell::DISTURBED;
+use bywire_results::cell::{Cacheline, Cell, CpuEnd, LOST_SHARE, Unit};
+use bywire_results::quantity;
+use bywire_results::web;
 
 use crate::account;
 
@@ -160,7 +160,7 @@ fn details(cell: &Cell) -> Vec<(String, String)> {
 
 /// What each open loop saw, in a line: asked for, answered, and how long that took from when each request was due.
 fn open_loops(cell: &Cell) -> Vec<(String, String)> {
-    let loads = cell.details.get(web::account::LOADS).and_then(|loads| loads.as_array());
+    let loads = cell.details.get(web::LOADS).and_then(|loads| loads.as_array());
     let row = |load: &serde_json::Value| {
         let share = 100.0 * load["share"].as_f64()?;
         let of = |name: &str| cell.details.get(&format!("open_{share:.0}_{name}"))?.as_f64();
@@ -182,7 +182,7 @@ fn open_loops(cell: &Cell) -> Vec<(String, String)> {
             "{:.0}/s of {:.0}/s{}; {latency}; server {:.1} µs each{}",
             of("answered_per_second")?,
             of("intended_per_second")?,
-            if web::account::is_sustained(load) { "" } else { ", not sustained" },
+            if web::is_sustained(load) { "" } else { ", not sustained" },
             of("server_cpu_us_per_request")?,
             unanswered.map_or_else(String::new, |count| format!("; {count} unanswered")),
         );
@@ -301,7 +301,7 @@ fn notes(cell: &Cell) -> Vec<&'static str> {
             "Half-RTT is half of a round trip, what the field calls one-way latency.",
         ),
         (
-            cell.details.contains_key(web::account::LOADS),
+            cell.details.contains_key(web::LOADS),
             "At a share of the peak requests are due at moments drawn beforehand, and each is timed from its own: what waits behind \
              a slow one counts; where they are not sustained the queue grows for as long as one asks. From the send itself is what a client sees that waits before it asks on (coordinated omission).",
         ),

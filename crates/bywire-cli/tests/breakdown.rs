@@ -4,8 +4,8 @@ mod scene;
 
 use std::fs;
 
-use bywire_lab::breakdown::{Account, REST};
-use bywire_lab::cell::Cell;
+use bywire_results::breakdown::{Account, REST};
+use bywire_results::cell::Cell;
 use scene::{bywire, eventually, processes_of};
 
 /// The cell and its account.

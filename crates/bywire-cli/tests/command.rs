@@ -199,7 +199,7 @@ fn every_page_belongs_to_the_program_and_refers_to_none_that_is_not_there() {
 fn a_session_whose_only_line_is_cut_off_is_a_failure() {
     let place = tempfile::tempdir().unwrap();
     let session = serde_json::json!({
-        "schema": bywire_lab::cell::SESSION_SCHEMA, "preset": "quick", "started": "", "seconds": 1.0, "command": [],
+        "schema": bywire_results::cell::SESSION_SCHEMA, "preset": "quick", "started": "", "seconds": 1.0, "command": [],
         "environment": {}, "absent": [], "complete": true,
     });
     std::fs::write(place.path().join("session.json"), session.to_string()).unwrap();

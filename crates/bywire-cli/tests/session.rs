@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use bywire_lab::store;
+use bywire_results::store;
 use rustix::process::{Pid, Signal, kill_process};
 use scene::{bywire, eventually, processes_of};
 

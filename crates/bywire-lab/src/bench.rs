@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use bywire_results::cell::{Absence, Cell, SESSION_SCHEMA, Session};
+use bywire_results::store::{self, Store};
 use rand::seq::SliceRandom;
 use serde_json::{Value, json};
 
-use crate::cell::{Absence, Cell, SESSION_SCHEMA, Session};
 use crate::cpu::Snapshot;
 use crate::measure::{Measurement, PAIRS, Places, Request};
 use crate::plan::Level;
 use crate::preset::Preset;
-use crate::store::{self, Store};
 use crate::{environment, interrupt, mpi, pin, report};
 
 /// How long the machine is watched while nothing runs.

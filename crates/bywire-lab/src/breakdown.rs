@@ -9,23 +9,20 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
+use bywire_analysis::statistics::{bootstrap, median};
 use rand::seq::SliceRandom;
-use serde::{Deserialize, Serialize};
 
 use crate::ending::Misuse;
 use crate::level::memory;
 use crate::pair::{self, Cores, Outcomes, Place};
 use crate::plan::{Job, Level, MemoryPlan, Plan, Test};
-use crate::report::quantity::{self, TOO_FEW_PAIRS};
 use crate::sampling::{self, Sampling, Symbols, Who};
-use crate::statistics::{bootstrap, median};
 use crate::test::PROCESS;
+
+pub use bywire_results::breakdown::{Account, CoreAccount, NAME, REST, Share};
 
 /// Variants of one breakdown, at most: its time is shared by them.
 pub const VARIANTS: u32 = 8;
-
-/// The name of the test, and of the detail that holds the [`Account`].
-pub const NAME: &str = "breakdown";
 
 /// A message that carries nothing but its mark.
 const SHORT_BYTES: u64 = 8;
@@ -35,66 +32,6 @@ const SEED: u64 = 0x6272_6b64;
 /// The machine's own two figures are read for so long beside each pair.
 const ALONE_BLOCK_US: u64 = 500;
 const ALONE_BLOCKS: u32 = 4;
-
-/// What is not explained by any part.
-pub const REST: &str = "not explained";
-
-/// One part of a half-RTT.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Share {
-    /// What it is.
-    pub name: String,
-    /// How long it takes, in ns; a difference may be negative.
-    pub ns: f64,
-    /// The 95 % bootstrap interval over pairs, in ns; absent where there are too few for one.
-    #[serde(default)]
-    pub ci95_ns: Option<[f64; 2]>,
-    /// How it was found.
-    pub how: String,
-}
-
-impl Share {
-    /// Its interval in words.
-    pub fn interval(&self) -> String {
-        match self.ci95_ns.map(|bounds| bounds.map(quantity::duration)) {
-            Some([low, high]) => format!("{low} to {high}"),
-            None => TOO_FEW_PAIRS.to_owned(),
-        }
-    }
-}
-
-/// What one end's core was at during a half-RTT.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CoreAccount {
-    /// `source` or `target`.
-    pub end: String,
-    /// Which core that is.
-    pub core: u32,
-    /// Samples behind it.
-    pub samples: u64,
-    /// Medians over pairs; of each pair they add up to the mean half-RTT while sampled.
-    pub parts: Vec<Share>,
-}
-
-/// The breakdown of one half-RTT.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Account {
-    /// They add up to the cell's value, the last one being what is [not explained](REST).
-    pub parts: Vec<Share>,
-    /// Measured in the same pairs, but no part of the sum.
-    pub beside: Vec<Share>,
-    /// By samples of both cores; empty where they cannot be had.
-    pub cores: Vec<CoreAccount>,
-    /// What is not told apart, and why.
-    pub notes: Vec<String>,
-}
-
-impl Account {
-    /// As a cell holds it.
-    pub fn of(cell: &crate::cell::Cell) -> Option<Self> {
-        serde_json::from_value(cell.details.get(NAME)?.clone()).ok()
-    }
-}
 
 /// One variant of what is broken down.
 struct Variant {

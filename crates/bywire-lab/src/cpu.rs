@@ -7,9 +7,8 @@
 use std::fs;
 use std::path::Path;
 
+use bywire_results::cell::CpuEnd;
 use rustix::time::{ClockId, clock_gettime};
-
-use crate::cell::CpuEnd;
 
 /// Spans shorter than this carry no machine figures: the tick alone would be over 2 % of them.
 pub const MACHINE_SPAN_SECONDS_MIN: f64 = 0.5;
@@ -17,10 +16,6 @@ pub const MACHINE_SPAN_SECONDS_MIN: f64 = 0.5;
 /// A block is disturbed when more than this share of it was taken from one of its ends. On a quiet machine the kernel's
 /// own threads take under 0.5 %, and a program that wants the same core 10 to 50 %.
 const TAKEN_SHARE_MAX: f64 = 0.02;
-
-/// What a disturbed block is, for those who read a count of them.
-pub const DISTURBED: &str = "A block is disturbed when, for more than 2 % of it, the hypervisor or another thread had the \
-                             core of one of its ends while that end was ready to run.";
 
 /// Readings of every account at one moment, for the calling thread and one core.
 #[derive(Clone, Debug, PartialEq)]

@@ -323,10 +323,10 @@ pub fn limit(connections: u32, outcomes: &[Outcomes]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::CpuEnd;
     use crate::outline;
     use crate::plan::Details;
     use crate::request::Request;
+    use bywire_results::cell::CpuEnd;
 
     fn outcome(end: End, parts: Vec<Part>) -> Outcome {
         Outcome {

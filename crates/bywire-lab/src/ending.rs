@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::{Error, Result};
+use bywire_results::plain::one_line;
 
 /// The exit code for [`Misuse`].
 pub const MISUSE: u8 = 2;
@@ -48,42 +49,9 @@ pub fn complain(program: &str, reason: impl Display) {
     let _closed = writeln!(io::stderr(), "{program}: {}", one_line(&reason.to_string()));
 }
 
-/// `text` on one line, without anything that a terminal would obey: another machine may have had a say in it.
-pub fn one_line(text: &str) -> String {
-    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let mut line = String::new();
-    for letter in words.chars() {
-        match is_obeyed(letter) {
-            true => line.extend(letter.escape_default()),
-            false => line.push(letter),
-        }
-    }
-    line
-}
-
-/// Whether a terminal obeys that letter. What turns the direction of writing, or ends a line, is not always a control
-/// character, but hides what stands there as well.
-pub(crate) fn is_obeyed(letter: char) -> bool {
-    letter.is_control()
-        || matches!(letter, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
 fn is_closed_output(error: &Error) -> bool {
     error
         .chain()
         .filter_map(|cause| cause.downcast_ref::<io::Error>())
         .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_is_one_and_obeyed_by_nobody() {
-        for turning in ['\u{61c}', '\u{200e}', '\u{200f}', '\u{202a}', '\u{202e}', '\u{2066}', '\u{2069}'] {
-            assert_eq!(one_line(&format!("a{turning}b")), format!("a{}b", turning.escape_unicode()));
-        }
-        assert_eq!(one_line("a\n b\u{1b}[2J\u{7}\r\u{202e}µ"), "a b\\u{1b}[2J\\u{7} \\u{202e}µ");
-    }
 }

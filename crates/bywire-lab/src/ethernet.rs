@@ -20,11 +20,9 @@ use crate::interrupt::Group;
 use crate::level::msg;
 use crate::meeting::MeetingPlace;
 use crate::namespaces::{self, Joint, Namespace, Namespaces, PREFIX_LENGTH, Side};
-use crate::plan::{Level, names};
 use crate::star::Star;
 
-/// The level's name, on the command line and in cells.
-pub const LEVEL: &str = "eth";
+pub use bywire_results::ethernet::{LEVEL, Link, Protocol};
 
 /// What the interfaces are called.
 pub(crate) const INTERFACE: &str = "by0";
@@ -34,49 +32,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A look at the status takes a few milliseconds.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-
-names! {
-    /// A way to carry frames between the two namespaces.
-    Link, "link of level eth" {
-        /// Both interfaces belong to one process: from one TAP's read straight into the other's write.
-        OneProcess = "one-process",
-        /// A process for each interface; frames cross by the message layer.
-        TwoProcesses = "two-processes",
-        /// The kernel's own cable, to compare with.
-        Veth = "veth",
-    }
-}
-
-names! {
-    /// What the ends speak.
-    Protocol, "protocol" {
-        /// The kernel's TCP.
-        Tcp = "tcp",
-        /// The kernel's UDP.
-        Udp = "udp",
-    }
-}
-
-impl Link {
-    /// How it carries, in a line.
-    pub const fn about(self) -> &'static str {
-        match self {
-            Self::OneProcess => "one process has both interfaces: from one TAP straight into the other",
-            Self::TwoProcesses => "a process for each interface; frames cross by the message layer",
-            Self::Veth => "the kernel's own cable, to compare with",
-        }
-    }
-}
-
-impl Protocol {
-    /// The level whose messages the ends exchange.
-    pub fn level(self) -> Level {
-        match self {
-            Self::Tcp => Level::Tcp,
-            Self::Udp => Level::Udp,
-        }
-    }
-}
 
 /// How frames are to be carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

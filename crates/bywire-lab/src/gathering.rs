@@ -1,18 +1,18 @@
 //! From what the two ends of each pair measured to one cell.
 
 use anyhow::{Context, Result, ensure};
+use bywire_analysis::statistics::{
+    bootstrap_median_over_pairs, median, median_over_pairs, percentiles, tukey_outliers,
+};
+use bywire_results::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, LOST_SHARE, Unit};
 use hdrhistogram::Histogram;
 use serde_json::json;
 
-use crate::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, LOST_SHARE, Unit};
 use crate::crowd::{self, Crowd, Together, fairness, limit};
 use crate::level::memory;
 use crate::pair::Outcomes;
 use crate::plan::{Details, Level, Outcome, Part, Plan, Test};
 use crate::size;
-use crate::statistics::{
-    bootstrap_median_over_pairs, median, median_over_pairs, percentiles, tukey_outliers,
-};
 use crate::test::{PROCESS, histogram, nhalf};
 use crate::web;
 

@@ -8,10 +8,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
+use bywire_analysis::statistics::median;
 
 use crate::pin;
-use crate::statistics::median;
+
+pub use bywire_results::moment::{Gauge, Moment};
 
 /// How often each quantity is read; the median counts.
 const READINGS: usize = 7;
@@ -24,67 +25,40 @@ const WAKES: u64 = 8;
 /// Another program on the core must not hold up a session.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The machine's own speed, in ns; absent where a core is another machine's, or the same, or taken by somebody.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Gauge {
-    /// Half of what it takes a cache line to the other core and back.
-    pub line_ns: Option<f64>,
-    /// One step of arithmetic that needs the one before.
-    pub step_ns: Option<f64>,
-    /// Half of what it takes two sleeping threads to wake each other by a socket.
-    pub wake_ns: Option<f64>,
-}
-
-/// When a pair was taken, and the machine's own speed before and after.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Moment {
-    /// Which pair of its cell, from 0.
-    pub pair: u32,
-    /// When it began, in seconds since 1970.
-    pub began_unix_seconds: f64,
-    /// Just before it.
-    pub before: Gauge,
-    /// Just after it.
-    pub after: Gauge,
-}
-
 /// Seconds since 1970.
 pub fn now_unix_seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
-impl Gauge {
-    /// Reads it now between two cores of this machine, in about 5 ms.
-    pub fn read(source: Option<u32>, target: Option<u32>) -> Self {
-        let (Some(source), Some(target)) = (source, target) else {
-            return Self::default();
-        };
-        if source == target {
-            return Self::default();
-        }
-        let Ok((near, far)) = UnixStream::pair() else {
-            return Self::default();
-        };
-        let line = Line::default();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                if pin::pin_to(target).is_ok() {
-                    line.answer();
-                    let _source_gave_up = answer(far);
-                }
-            });
-            let reading = scope.spawn(|| {
-                pin::pin_to(source).ok()?;
-                let line_ns = line.ask();
-                let step_ns = step_ns();
-                let wake_ns = ask(near).ok();
-                Some(Self { line_ns, step_ns: Some(step_ns), wake_ns })
-            });
-            reading.join().ok().flatten().unwrap_or_default()
-        })
+/// Reads it now between two cores of this machine, in about 5 ms.
+pub fn read(source: Option<u32>, target: Option<u32>) -> Gauge {
+    let (Some(source), Some(target)) = (source, target) else {
+        return Gauge::default();
+    };
+    if source == target {
+        return Gauge::default();
     }
+    let Ok((near, far)) = UnixStream::pair() else {
+        return Gauge::default();
+    };
+    let line = Line::default();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            if pin::pin_to(target).is_ok() {
+                line.answer();
+                let _source_gave_up = answer(far);
+            }
+        });
+        let reading = scope.spawn(|| {
+            pin::pin_to(source).ok()?;
+            let line_ns = line.ask();
+            let step_ns = step_ns();
+            let wake_ns = ask(near).ok();
+            Some(Gauge { line_ns, step_ns: Some(step_ns), wake_ns })
+        });
+        reading.join().ok().flatten().unwrap_or_default()
+    })
 }
-
 /// A cache line that two threads hand to each other. Nothing but its value crosses, hence no order is needed.
 #[derive(Default)]
 #[repr(align(128))]
@@ -178,7 +152,7 @@ mod tests {
         let (source, target) = pin::two_cores();
         let timed = || {
             let started = Instant::now();
-            (Gauge::read(Some(source), Some(target)), started.elapsed())
+            (read(Some(source), Some(target)), started.elapsed())
         };
         // A machine that is held up for as long once is no slow gauge.
         let readings = [timed(), timed(), timed()];
@@ -190,7 +164,7 @@ mod tests {
         }
         let step = gauge.step_ns.unwrap();
         assert!(step > 0.05 && step < 1000.0, "{gauge:?}");
-        assert_eq!(Gauge::read(Some(source), Some(source)), Gauge::default());
-        assert_eq!(Gauge::read(Some(source), None), Gauge::default());
+        assert_eq!(read(Some(source), Some(source)), Gauge::default());
+        assert_eq!(read(Some(source), None), Gauge::default());
     }
 }

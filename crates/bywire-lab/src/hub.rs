@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bywire::{Confirm, Event, FRAGMENT_BYTES, Peer, Port, PortName, Priority, SendError, TransferId};
+use bywire_results::cell::CpuEnd;
 
-use crate::cell::CpuEnd;
 use crate::cpu::Snapshot;
 use crate::endpoint::{Kind, Mark, NAP, PATIENCE};
 use crate::level::msg;

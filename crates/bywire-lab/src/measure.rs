@@ -7,19 +7,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use bywire_analysis::statistics::median;
 use bywire_pairing::launch;
+use bywire_results::cell::{Cacheline, Cell};
 use serde_json::{Value, json};
 
 use crate::breakdown::{self, Breakdown};
 use crate::budget::Blocks;
 pub use crate::budget::{PAIRS, SWEEP_TIME_SECONDS, TIME_SECONDS, parse_time, time, time_min_of};
-use crate::cell::{Cacheline, Cell};
 use crate::crowd::{self, Ground};
 use crate::ending::Misuse;
 use crate::environment;
 use crate::ethernet;
 use crate::gathering::{Gathering, Subject};
-use crate::gauge::{Gauge, Moment, now_unix_seconds};
+use crate::gauge::{self, Moment, now_unix_seconds};
 use crate::level::{memory, msg};
 use crate::load::Load;
 use crate::mpi::{Choice, Installation};
@@ -31,7 +32,6 @@ use crate::plan::{Job, Level, MemoryPlan, Outcome, Plan, Test};
 use crate::request::Ethernet;
 pub use crate::request::{Request, parse_congestion, parse_cores};
 use crate::segments::{self, Segments};
-use crate::statistics::median;
 use crate::test::nhalf;
 use crate::web;
 
@@ -243,7 +243,7 @@ impl Measurement {
         if self.pairs_taken() == 0 && self.beside.is_some() {
             self.beside = Some(self.cacheline_ns().map(|before_ns| Cacheline { before_ns, after_ns: None }));
         }
-        let gauge = |cores: Cores| Gauge::read(cores.source, cores.target);
+        let gauge = |cores: Cores| gauge::read(cores.source, cores.target);
         let (pair, before) = (self.pairs_taken(), gauge(self.cores));
         let began_unix_seconds = now_unix_seconds();
         let load = Load::start(self.load, self.cores)?;

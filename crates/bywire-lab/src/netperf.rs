@@ -6,8 +6,8 @@
 
 use std::fmt;
 
-use crate::cell::{Cell, CpuEnd};
-use crate::ethernet;
+use bywire_results::cell::{Cell, CpuEnd};
+use bywire_results::ethernet;
 
 /// Service demand as netperf defines it: CPU µs per unit of work, on `cpu_count` CPUs `utilisation` percent busy.
 ///

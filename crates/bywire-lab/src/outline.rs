@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail, ensure};
+use bywire_results::parameter::ADAPTIVE;
 use serde_json::Value;
 
 use crate::budget::{Blocks, CROWD_SECONDS, time};
-use crate::cell::ADAPTIVE;
 use crate::crowd;
 use crate::ending::Misuse;
 use crate::ethernet;

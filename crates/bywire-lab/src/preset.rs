@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use bywire_results::cell::Absence;
 
-use crate::cell::Absence;
 use crate::ending::Misuse;
 use crate::ethernet::{self, Link, Protocol};
 use crate::measure::{self, Request};

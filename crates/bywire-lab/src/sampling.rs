@@ -9,9 +9,12 @@ use std::fs;
 use std::io;
 
 use anyhow::{Context, Result, ensure};
+use bywire_results::breakdown::{CARRIER, IDLE, OTHERS, PROGRAM};
 use perf_event2::data::Record;
 use perf_event2::events::Software;
 use perf_event2::{Builder, Clock, SampleFlag, Sampler};
+
+pub use bywire_results::breakdown::{KINDS, OTHERWISE, UNSAMPLED};
 
 /// Time between two samples of a core, at least.
 const PERIOD_NS_MIN: u64 = 100_000;
@@ -22,30 +25,6 @@ const SAMPLE_BYTES: u64 = 48;
 
 /// Programs are below this, the kernel is above.
 const KERNEL: u64 = 1 << 63;
-
-/// What a core was at, in the order of the tables.
-pub const KINDS: [&str; 12] = [
-    PROGRAM,
-    CARRIER,
-    OTHERS,
-    "copies",
-    "checksums",
-    "system calls",
-    "TCP and IP",
-    "local sockets",
-    "link",
-    "memory of packets",
-    "sleeping and waking",
-    IDLE,
-];
-/// What no name tells.
-pub const OTHERWISE: &str = "the kernel otherwise";
-/// Time of which there is no sample.
-pub const UNSAMPLED: &str = "not sampled, as an idle core may be";
-const PROGRAM: &str = "the program and its library";
-const CARRIER: &str = "the carrier's program";
-const OTHERS: &str = "other programs";
-const IDLE: &str = "idle";
 
 /// Parts of names of the kernel's functions, the first that fits counts.
 #[rustfmt::skip]

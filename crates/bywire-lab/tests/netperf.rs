@@ -1,9 +1,9 @@
 //! Netperf's classic text against the raw output that Myricom published for GM-1, byte for byte.
 
-use bywire_lab::cell::{CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Unit};
 use bywire_lab::netperf::{
     End, Netperf, NetperfError, RequestResponse, TcpStream, UdpStream, service_demand_us,
 };
+use bywire_results::cell::{CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Unit};
 
 /// Eight runs, fourteen data rows, as published, right-trimmed.
 const PUBLISHED: &str = include_str!("data/netperf.txt");

@@ -7,12 +7,13 @@ use std::io::Write;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bywire_lab::cell::{Cacheline, Cell, CpuEnd, Session, Unit};
-use bywire_lab::cpu::DISTURBED;
-use bywire_lab::gauge::{Gauge, Moment};
+use bywire_lab::report;
 use bywire_lab::report::merged::{by_preset, together};
-use bywire_lab::store::{self, Store, StoreError};
-use bywire_lab::{csv, report};
+use bywire_results::cell::DISTURBED;
+use bywire_results::cell::{Cacheline, Cell, CpuEnd, Session, Unit};
+use bywire_results::csv;
+use bywire_results::moment::{Gauge, Moment};
+use bywire_results::store::{self, Store, StoreError};
 use generated::{cell, cells_at, generated_session};
 use sha2::{Digest, Sha256};
 

@@ -4,13 +4,14 @@ use crate::breach::Breach;
 use crate::tree::Tree;
 
 /// From the bottom up; crates of one layer do not know each other.
-const LAYERS: [&[&str]; 8] = [
+const LAYERS: [&[&str]; 9] = [
     &["bywire-sys"],
     &["bywire-ring"],
     &["bywire-wire"],
     &["bywire", "bywire-pairing"],
     &["bywire-capi", "bywire-eth", "bywire-sockets", "bywire-ofi"],
-    &["bywire-history"],
+    &["bywire-history", "bywire-results"],
+    &["bywire-analysis"],
     &["bywire-lab"],
     &["bywire-cli", "bywire-benches", "bywire-examples"],
 ];

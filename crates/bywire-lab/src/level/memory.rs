@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use bywire_results::cell::Unit;
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
 use serde::{Deserialize, Serialize};
 
-use crate::cell::Unit;
 use crate::clock::Clock;
 
 /// Buffers are kept under this, so that a slip of the keyboard does not take the machine's memory.

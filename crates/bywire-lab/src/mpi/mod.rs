@@ -13,10 +13,11 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::ending::Misuse;
-use crate::ethernet::{self, Carriage};
-use crate::plan::{Level, Test, names};
+use crate::ethernet::Carriage;
+use crate::plan::{Level, Test};
 use crate::request::{MTU_BYTES, Request};
 
+pub use bywire_results::mpi::{Implementation, Link, TESTS};
 pub use installation::Installation;
 pub(crate) use launch::run;
 pub use rank::{COMMAND, run as run_rank};
@@ -32,64 +33,6 @@ const SOCKET: &str = "ranks";
 
 /// … and where they find the parent's `/proc`, should theirs be another one.
 const OUR_PROC: &str = "proc";
-
-/// What MPI has calls for: the rest of the tests are about other ways to wait, or to be urgent.
-pub const TESTS: [Test; 5] = [Test::Latency, Test::Stream, Test::Bidir, Test::Rr, Test::Nhalf];
-
-names! {
-    /// Whose MPI.
-    Implementation, "MPI implementation" {
-        /// Open MPI as the distribution has it.
-        OpenMpi = "open-mpi",
-        /// MPICH as the Python Package Index has it.
-        Mpich = "mpich",
-    }
-}
-
-names! {
-    /// What carries the messages between the two ranks.
-    Link, "link of level mpi" {
-        /// The implementation's own shared memory.
-        Shm = "shm",
-        /// The implementation's TCP over loopback.
-        Tcp = "tcp",
-        /// The same over the kernel's cable between two namespaces.
-        Veth = "veth",
-        /// The same over Ethernet of the fabric between two namespaces, carried by one process.
-        Eth = "eth",
-    }
-}
-
-impl Implementation {
-    /// What it is, in a line.
-    pub const fn about(self) -> &'static str {
-        match self {
-            Self::OpenMpi => "Open MPI as the distribution has it",
-            Self::Mpich => "MPICH as the Python Package Index has it",
-        }
-    }
-}
-
-impl Link {
-    /// How it carries, in a line.
-    pub const fn about(self) -> &'static str {
-        match self {
-            Self::Shm => "the implementation's own shared memory",
-            Self::Tcp => "the implementation's TCP over loopback",
-            Self::Veth => "the same over the kernel's cable between two namespaces (needs root)",
-            Self::Eth => "the same over Ethernet of the fabric, carried by one process (needs root)",
-        }
-    }
-
-    /// Between namespaces that this joins.
-    fn ethernet(self) -> Option<ethernet::Link> {
-        match self {
-            Self::Shm | Self::Tcp => None,
-            Self::Veth => Some(ethernet::Link::Veth),
-            Self::Eth => Some(ethernet::Link::OneProcess),
-        }
-    }
-}
 
 /// Whose messages, carried by what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,7 +122,7 @@ mod tests {
     fn only_links_between_namespaces_have_a_carriage() {
         let carriage = |link| Choice { implementation: Implementation::Mpich, link }.carriage(Some(9000));
         assert_eq!((carriage(Link::Shm), carriage(Link::Tcp)), (None, None));
-        assert_eq!(carriage(Link::Veth).map(|carriage| carriage.link), Some(ethernet::Link::Veth));
+        assert_eq!(carriage(Link::Veth).map(|carriage| carriage.link), Some(crate::ethernet::Link::Veth));
         assert_eq!(carriage(Link::Eth).map(|carriage| carriage.mtu_bytes), Some(9000));
     }
 }

@@ -1,11 +1,11 @@
 //! Where the time of a message goes, as bars: by differences between variants, and by samples of both cores.
 
-use crate::breakdown::{Account, REST, Share};
-use crate::cell::Cell;
+use bywire_results::breakdown::{Account, KINDS, REST, Share};
+use bywire_results::cell::Cell;
+use bywire_results::quantity;
+
 use crate::report::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
-use crate::report::quantity;
 use crate::report::way::Way;
-use crate::sampling;
 
 /// Both plots; empty where nothing was broken down.
 pub fn plots(ways: &[Way]) -> [Plot; 2] {
@@ -73,7 +73,7 @@ fn stacked(id: &'static str, title: &'static str, about: &str, bars: Vec<(String
         }
     }
     // The kinds of samples have an order of their own, the parts of a ladder that in which they were left out.
-    let kinds = sampling::KINDS;
+    let kinds = KINDS;
     names.sort_by_key(|name| (*name == REST, kinds.iter().position(|kind| kind == name)));
     let part = |(slot, name): (usize, &&str)| {
         let points = bars.iter().enumerate().filter_map(|(index, (_, shares))| {

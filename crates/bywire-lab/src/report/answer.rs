@@ -1,11 +1,13 @@
 //! The one-page answer: what each level delivers, what it costs, and who wins by how much.
 
-use crate::cell::{Cell, Unit};
-use crate::ethernet;
+use bywire_results::cell::{Cell, Unit};
+use bywire_results::ethernet;
+use bywire_results::parameter::MACHINE;
+use bywire_results::parameter::MPI;
+use bywire_results::quantity;
+
 use crate::report::ceiling::Ceilings;
-use crate::report::merged::MACHINE;
-use crate::report::quantity;
-use crate::report::way::{MPI, Waiting, Way};
+use crate::report::way::{Waiting, Way};
 
 /// What one way delivers; a field is absent where its test was not run.
 #[derive(Clone, Debug)]
@@ -70,7 +72,7 @@ pub fn n_half(way: &Way) -> Option<NHalf> {
     let points: Vec<(u64, f64)> =
         way.by_size("stream").iter().filter_map(|cell| Some((cell.size_bytes?, cell.value))).collect();
     let plateau = points.iter().map(|point| point.1).reduce(f64::max)?;
-    let bytes = crate::statistics::n_half(&points, plateau)?;
+    let bytes = bywire_analysis::statistics::n_half(&points, plateau)?;
     Some(NHalf { bytes, swept: false })
 }
 
@@ -334,7 +336,7 @@ impl Question {
 /// Up to which size a way was measured; the longest datagram counts as the 64 KiB for which it stands.
 fn reach(way: &Way, test: &str) -> u64 {
     let longest = way.by_size(test).iter().filter_map(|cell| cell.size_bytes).max().unwrap_or(0);
-    if longest == crate::plan::DATAGRAM_BYTES_MAX { 64 << 10 } else { longest }
+    if longest == bywire_results::level::DATAGRAM_BYTES_MAX { 64 << 10 } else { longest }
 }
 
 fn side<'a>(way: &Way<'a>) -> Side<'a> {

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::cell::{Cell, CpuEnd};
-use crate::ethernet::{self, Link};
-use crate::report::merged::MACHINE;
-use crate::report::quantity;
+use bywire_results::cell::{Cell, CpuEnd};
+use bywire_results::ethernet::{self, Link};
+use bywire_results::parameter::MACHINE;
+use bywire_results::quantity;
 
 /// Columns of lengths in one table, so that it fits a terminal.
 const LENGTHS_MAX: usize = 8;

@@ -1,10 +1,11 @@
 //! The ceilings: what memory and the kernel allow on this machine, as measured in the same session.
 
+use bywire_results::cell::{Cacheline, Cell, Unit};
+use bywire_results::parameter::parameter;
+use bywire_results::quantity;
 use serde_json::Value;
 
-use crate::cell::{Cacheline, Cell, Unit};
-use crate::report::quantity;
-use crate::report::way::{NOT_A_WAY, Waiting, parameter};
+use crate::report::way::{NOT_A_WAY, Waiting};
 
 /// A ceiling that moved by more than this between its first and its last measurement marks the session unstable.
 const DRIFT_SHARE_MAX: f64 = 0.05;

@@ -1,7 +1,8 @@
 //! Everything in a report as files of its own: each plot as SVG and as CSV, each table as CSV.
 
-use crate::cell::Session;
-use crate::csv;
+use bywire_results::cell::Session;
+use bywire_results::csv;
+
 use crate::report::answer::Score;
 use crate::report::carried;
 use crate::report::ceiling::Ceilings;
@@ -59,7 +60,7 @@ pub fn tables(session: &Session) -> Vec<File> {
 }
 
 fn scores(scores: &[Score]) -> String {
-    let value = |cell: Option<&crate::cell::Cell>| number(cell.map(|cell| cell.value));
+    let value = |cell: Option<&bywire_results::cell::Cell>| number(cell.map(|cell| cell.value));
     let rows = scores.iter().map(|score| {
         vec![
             score.way.label.clone(),

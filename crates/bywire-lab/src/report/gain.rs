@@ -1,12 +1,13 @@
 //! What an unmodified program gains when its connections leave the kernel: the same cells of TCP, with and without.
 
-use crate::cell::{Cell, Unit};
-use crate::plan::Level;
+use bywire_results::cell::{Cell, Unit};
+use bywire_results::level::Level;
+use bywire_results::parameter::MACHINE;
+use bywire_results::quantity;
+use bywire_results::web;
+
 use crate::report::carried::{Table, text};
-use crate::report::merged::MACHINE;
-use crate::report::quantity;
 use crate::report::way::{NOT_A_WAY, Waiting};
-use crate::web;
 
 /// What tells such a pair's cells apart from others, though it makes no way of its own.
 const OF_THE_QUESTION: [&str; 2] = ["connections", "response-size"];

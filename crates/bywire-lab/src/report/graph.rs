@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use bywire_results::cell::{Cell, CpuEnd};
+use bywire_results::quantity;
 use serde_json::Value;
 
-use crate::cell::{Cell, CpuEnd};
 use crate::report::account;
 use crate::report::answer::n_half;
 use crate::report::ceiling::Ceilings;
 use crate::report::ladder;
 use crate::report::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
-use crate::report::quantity;
 use crate::report::way::Way;
 
 /// Bins for each factor of ten in the distribution of half-RTT.

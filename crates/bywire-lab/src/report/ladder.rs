@@ -1,6 +1,7 @@
 //! The ladder: every way of carrying messages below what the machine itself allows, at a glance.
 
-use crate::cell::Cell;
+use bywire_results::cell::Cell;
+
 use crate::report::ceiling::Ceilings;
 use crate::report::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
 use crate::report::way::{Waiting, Way};
@@ -61,7 +62,7 @@ fn rungs<'a>(
             slot,
             points.map(|(row, (_, cell))| Point {
                 band: cell.ci95,
-                note: cell.size_bytes.map(|bytes| format!("at {}", crate::report::quantity::size(bytes))),
+                note: cell.size_bytes.map(|bytes| format!("at {}", bywire_results::quantity::size(bytes))),
                 ..Point::new((limits.len() + row) as f64, cell.value)
             }),
         ));

@@ -1,11 +1,8 @@
 //! Sessions of several machines, or several presets of one, so that one report shows them side by side.
 
+use bywire_results::cell::{Absence, Session};
+use bywire_results::parameter::MACHINE;
 use serde_json::{Map, Value};
-
-use crate::cell::{Absence, Session};
-
-/// What tells the cells of several sessions apart.
-pub const MACHINE: &str = "machine";
 
 /// The level of the ceilings, which are a machine's own.
 const MEMORY: &str = "memory";

@@ -17,7 +17,6 @@ mod model;
 mod page;
 mod past;
 mod plot;
-pub mod quantity;
 mod served;
 mod text;
 pub(crate) mod way;

@@ -1,10 +1,10 @@
 //! The graphs that the source documents had, redrawn by the models of their machines.
 
+use bywire_history::{Kind, Machine, Pipeline, machines};
+use bywire_results::quantity;
 use maud::{Markup, html};
 
 use crate::report::plot::{Axis, Kind as Drawn, Look, Plot, Point, Quantity, Series};
-use crate::report::quantity;
-use bywire_history::{Kind, Machine, Pipeline, machines};
 
 const SIZE: Axis = Axis { name: "message length", quantity: Quantity::Size, logarithmic: true };
 const RATE: Axis = Axis { name: "rate", quantity: Quantity::Rate, logarithmic: true };

@@ -1,28 +1,28 @@
 //! The HTML page.
 
+use Column::{Figures, Words};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use bywire_results::cell::DISTURBED;
+use bywire_results::cell::{Cacheline, Cell, Session};
+use bywire_results::parameter::MACHINE;
+use bywire_results::quantity;
+use bywire_results::web;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::cell::{Cacheline, Cell, Session};
-use crate::cpu::DISTURBED;
 use crate::report::answer::{Headline, Score, headlines, verdicts};
 use crate::report::carried;
 use crate::report::ceiling::{Ceiling, Ceilings};
 use crate::report::gain;
 use crate::report::graph;
-use crate::report::merged::{MACHINE, together};
+use crate::report::merged::together;
 use crate::report::model;
 use crate::report::past::{Comparison, Row, comparisons};
 use crate::report::plot::{Placed, Plot};
-use crate::report::quantity;
 use crate::report::served;
 use crate::report::way::{Waiting, ways};
-use crate::web;
-
-use Column::{Figures, Words};
 
 const CHARTS: &str = include_str!("../../assets/echarts.common.min.js");
 const SCRIPT: &str = include_str!("../../assets/report.js");

@@ -1,11 +1,11 @@
 //! Then and now: each historic figure beside the nearest result of this session.
 
 use bywire_history::{Document, Figure};
+use bywire_results::cell::{Cell, Unit};
+use bywire_results::level::Level;
+use bywire_results::quantity;
 
-use crate::cell::{Cell, Unit};
-use crate::plan::Level;
 use crate::report::ceiling::Ceilings;
-use crate::report::quantity;
 use crate::report::way::Way;
 
 /// The historic figures of one document that this session can be set beside.

@@ -1,9 +1,8 @@
 //! A plot: what the script draws, and the table below it that says the same in figures.
 
+use bywire_results::quantity;
 use maud::{Markup, html};
 use serde::Serialize;
-
-use crate::report::quantity;
 
 /// One plot.
 #[derive(Clone, Debug, Serialize)]

@@ -1,10 +1,11 @@
 //! What web servers answered, as tables: the peak by file and by trace, and the latency below it.
 
-use crate::cell::{Cell, CpuEnd};
+use bywire_results::cell::{Cell, CpuEnd};
+use bywire_results::parameter::MACHINE;
+use bywire_results::quantity;
+use bywire_results::web::{self, LOADS, SHARES, is_sustained};
+
 use crate::report::carried::{Table, text};
-use crate::report::merged::MACHINE;
-use crate::report::quantity;
-use crate::web::{self, SHARES, account};
 
 /// The tables of a session's `web` cells; none where it has none.
 pub fn tables(cells: &[Cell]) -> Vec<Table> {
@@ -61,13 +62,13 @@ fn row(cell: &Cell, test: web::Test) -> Vec<String> {
         quantity::value(cell.value, cell.unit),
         detail("received_bytes_per_second").map(quantity::rate).unwrap_or_default(),
     ];
-    let loads = || cell.details.get(account::LOADS).and_then(|loads| loads.as_array()).into_iter().flatten();
+    let loads = || cell.details.get(LOADS).and_then(|loads| loads.as_array()).into_iter().flatten();
     let shares = SHARES.map(|share| {
         let of = |name| detail(&format!("open_{:.0}_{name}_ns", 100.0 * share)).map(quantity::duration);
         let spread = of("p99_least").zip(of("p99_most"));
         let spread = spread.map_or_else(String::new, |(least, most)| format!(" ({least} to {most})"));
         let told = of("p99").map(|p99| p99 + &spread).unwrap_or_default();
-        let missed = loads().any(|load| load["share"] == share && !account::is_sustained(load));
+        let missed = loads().any(|load| load["share"] == share && !is_sustained(load));
         if missed { format!("{told} not sustained").trim_start().to_owned() } else { told }
     });
     let demand =

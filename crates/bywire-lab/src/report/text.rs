@@ -1,12 +1,13 @@
 //! The tables for a terminal: plain text, aligned.
 
-use crate::cell::{Cell, Session};
-use crate::cpu::DISTURBED;
+use bywire_results::cell::DISTURBED;
+use bywire_results::cell::{Cell, Session};
+use bywire_results::quantity;
+
 use crate::report::answer::{NHalf, Score, verdicts};
 use crate::report::carried;
 use crate::report::ceiling::Ceilings;
 use crate::report::gain;
-use crate::report::quantity;
 use crate::report::served;
 use crate::report::way::ways;
 

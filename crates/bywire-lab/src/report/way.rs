@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bywire_results::cell::Cell;
+use bywire_results::parameter::{ADAPTIVE, MACHINE, MPI, parameter};
+use bywire_results::web;
 use serde_json::Value;
-
-use crate::cell::{ADAPTIVE, Cell};
-use crate::report::merged::MACHINE;
-use crate::web;
 
 /// Parameters that say how long or how carefully was measured, not what.
 pub const NOT_A_WAY: [&str; 11] = [
@@ -25,9 +24,6 @@ pub const NOT_A_WAY: [&str; 11] = [
 
 /// What no way is: the ceilings.
 const LEVEL_MEMORY: &str = "memory";
-
-/// Whose MPI it was.
-pub const MPI: &str = "mpi";
 
 /// How an end waits, which [`Waiting`] reads: always part of a way.
 const SPIN: &str = "spin";
@@ -190,26 +186,4 @@ fn label((level, link, between, parameters, waiting): &Key, several: bool) -> St
     parts.extend(parameters.iter().map(|(_, text)| text.clone()));
     parts.extend(several.then(|| waiting.name().to_owned()));
     parts.join(" · ")
-}
-
-/// A parameter as a reader would say it.
-pub fn parameter(name: &str, value: &Value) -> String {
-    let plain = match value {
-        Value::String(text) => text.clone(),
-        Value::Bool(true) => "on".into(),
-        Value::Bool(false) => "off".into(),
-        other => other.to_string(),
-    };
-    match (name, plain.as_str()) {
-        ("lent", "on") => "lent".into(),
-        ("lent", "off") => "copied".into(),
-        ("both-cores", "on") => "both cores".into(),
-        ("both-cores", "off") => "one core".into(),
-        ("lines", "1") => "one line".into(),
-        ("lines", _) => format!("{plain} lines"),
-        (MACHINE | MPI, _) => plain,
-        ("protocol", _) => plain.to_uppercase(),
-        ("mtu", _) => format!("MTU {plain}"),
-        _ => format!("{} {plain}", name.replace('-', " ")),
-    }
 }

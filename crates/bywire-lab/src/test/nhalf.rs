@@ -1,6 +1,6 @@
 //! N½: the message length that reaches half of the asymptotic rate, out of a sweep of streams.
 
-use crate::statistics;
+use bywire_analysis::statistics;
 
 /// The lengths of the sweep, in bytes, up to `longest`: powers of two, closest where N½ is expected.
 pub fn sizes(longest: u64) -> Vec<u64> {

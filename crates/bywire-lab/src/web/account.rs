@@ -1,31 +1,16 @@
 //! What the pairs of a cell came to, beyond the peak.
 
 use anyhow::{Context, Result};
+use bywire_results::web::{SHARES, is_sustained};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::SHARES;
 use crate::pair::Outcomes;
 use crate::plan::Details;
 use crate::test::{buckets, histogram};
 
-/// The detail that has an entry for each open loop.
-pub const LOADS: &str = "open_loads";
-
-/// An open loop whose answers come slower than this share of what was asked for was not sustained, …
-const SUSTAINED_SHARE_MIN: f64 = 0.95;
-
-/// … unless chance alone, of moments that are drawn, may have made the difference: so many standard deviations.
-const CHANCE: f64 = 3.0;
-
-/// Whether an entry of [`LOADS`] was answered as fast as it was asked for, and all of it.
-pub fn is_sustained(load: &serde_json::Value) -> bool {
-    let of = |name: &str| load[name].as_f64().unwrap_or(0.0);
-    let chance = CHANCE / of("due").max(1.0).sqrt();
-    let share_min = SUSTAINED_SHARE_MIN.min(1.0 - chance);
-    of("answered") >= of("due") && of("answered_per_second") >= share_min * of("intended_per_second")
-}
+pub use bywire_results::web::LOADS;
 
 /// One open loop of one pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

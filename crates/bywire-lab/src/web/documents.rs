@@ -5,9 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use bywire_analysis::statistics::SplitMix;
 
 use super::{Plan, Test};
-use crate::statistics::SplitMix;
 
 /// SPECweb99's classes: the share of the files in percent, and the step of their nine sizes in bytes.
 const CLASSES: [(u32, f64); 4] = [(35, 102.4), (50, 1024.0), (14, 10_240.0), (1, 102_400.0)];
@@ -34,7 +34,7 @@ impl Documents {
         };
         sizes.sort_unstable();
         let mut random = SplitMix::new(0);
-        let pattern = (0..PATTERN_BYTES).map(|_| random.next() as u8).collect();
+        let pattern = (0..PATTERN_BYTES).map(|_| random.bits() as u8).collect();
         Self { sizes, pattern }
     }
 

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use bywire_analysis::statistics::SplitMix;
 use bywire_sys::preloadable::{self, Set};
 use hdrhistogram::Histogram;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,7 +17,6 @@ use super::response::Response;
 use super::{Documents, Plan, Trace};
 use crate::clock::Clock;
 use crate::endpoint::PATIENCE;
-use crate::statistics::SplitMix;
 use crate::test::histogram;
 
 /// What is received at once, at most.

@@ -21,23 +21,17 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::ending::Misuse;
-use crate::ethernet;
 use crate::measure::{PAIRS, Request};
-use crate::plan::{SIZE_BYTES_MAX, names};
+use crate::plan::SIZE_BYTES_MAX;
 use crate::size;
 
+pub use bywire_results::web::{LEVEL, Link, Rank, SHARES, Server, Test};
 pub use documents::Documents;
 pub(crate) use keeper::keep;
 pub use keeper::{Address, Keeper};
 pub use load::Load;
 pub(crate) use source::measure;
 pub use trace::Trace;
-
-/// The level's name, on the command line and in cells.
-pub const LEVEL: &str = "web";
-
-/// Of the peak, how much each open loop asks for.
-pub const SHARES: [f64; 3] = [0.5, 0.7, 0.9];
 
 /// Measuring time of a cell unless asked otherwise.
 pub const TIME_SECONDS: f64 = 5.0;
@@ -65,96 +59,6 @@ const WARMUP_US_MAX: u64 = 50_000;
 
 /// On link `sock` they have left the kernel after so much more.
 const CUT_OVER_US: u64 = 100_000;
-
-names! {
-    /// What is asked for.
-    Test, "test of level web" {
-        /// One file.
-        File = "web-file",
-        /// Files of many sizes, some far more often than others.
-        Zipf = "web-zipf",
-    }
-}
-
-names! {
-    /// Who answers.
-    Server, "server" {
-        /// With one worker process.
-        Nginx = "nginx",
-        /// With its event module and one process of threads.
-        Apache = "apache",
-    }
-}
-
-names! {
-    /// What carries requests and responses.
-    Link, "link of level web" {
-        /// The kernel's TCP over loopback.
-        Tcp = "tcp",
-        /// The kernel's Unix-domain sockets.
-        Unix = "unix",
-        /// TCP between two namespaces with the kernel's own cable.
-        Veth = "veth",
-        /// TCP between two namespaces over Ethernet of the fabric, in one process.
-        Eth = "eth",
-        /// The same programs with their sockets over the fabric.
-        Sock = "sock",
-    }
-}
-
-names! {
-    /// Which documents of a Zipf trace are asked for most.
-    Rank, "rank" {
-        /// The smallest.
-        SmallFirst = "small-first",
-        /// Any, whatever their size.
-        Independent = "independent",
-    }
-}
-
-impl Test {
-    /// What it measures, in a line.
-    pub const fn about(self) -> &'static str {
-        match self {
-            Self::File => "requests per second for one file, then latency at 50, 70 and 90 % of that",
-            Self::Zipf => {
-                "the same for files of 0.1 to 900 KB, of which the i-th is asked for as often as 1/i^α"
-            }
-        }
-    }
-}
-
-impl Link {
-    /// How it carries, in a line.
-    pub const fn about(self) -> &'static str {
-        match self {
-            Self::Tcp => "the kernel's TCP over loopback",
-            Self::Unix => "the kernel's Unix-domain sockets (nginx; Apache listens on none)",
-            Self::Veth => "the kernel's TCP between two namespaces over its own cable",
-            Self::Eth => "the kernel's TCP between two namespaces over Ethernet of the fabric (needs root)",
-            Self::Sock => "TCP over loopback, carried in memory as by `bywire run`",
-        }
-    }
-
-    /// The link of the level `eth` that joins the two namespaces, where it takes them.
-    pub fn carriage(self) -> Option<ethernet::Link> {
-        match self {
-            Self::Veth => Some(ethernet::Link::Veth),
-            Self::Eth => Some(ethernet::Link::OneProcess),
-            Self::Tcp | Self::Unix | Self::Sock => None,
-        }
-    }
-}
-
-impl Server {
-    /// What people call it.
-    pub const fn title(self) -> &'static str {
-        match self {
-            Self::Nginx => "nginx",
-            Self::Apache => "Apache",
-        }
-    }
-}
 
 /// What only this level is asked, in the words of the command line.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use bywire_analysis::statistics::SplitMix;
 use serde_json::json;
 
 use super::account::{LOADS, OpenLoad};
@@ -11,7 +12,6 @@ use super::load::Load;
 use super::{Plan, SHARES};
 use crate::cpu::{Snapshot, process_seconds};
 use crate::plan::{Details, End, Outcome, Part};
-use crate::statistics::SplitMix;
 use crate::test::{buckets, histogram, monotonic_ns, thread_seconds};
 
 /// What client and server did, by the client's clocks and the kernel's accounts.
@@ -108,7 +108,7 @@ fn open_loads(plan: &Plan, load: &mut Load, peak: f64, address: &Address) -> Res
 
 /// Each pair and each load has moments of its own, and they can be had again.
 fn moments_seed(plan: &Plan, load: usize) -> u64 {
-    let mixed = |seed| SplitMix::new(seed).next();
+    let mixed = |seed| SplitMix::new(seed).bits();
     let of_pair = mixed(mixed(plan.seed).wrapping_add(plan.pair.into()));
     mixed(of_pair.wrapping_add(load as u64))
 }

@@ -1,7 +1,8 @@
 //! In which order documents are asked for.
 
+use bywire_analysis::statistics::SplitMix;
+
 use super::{Documents, Plan, Rank, Test};
-use crate::statistics::SplitMix;
 
 /// Requests of a trace; then it begins again.
 const REQUESTS: usize = 1 << 16;

@@ -131,7 +131,7 @@ fn each_presets_page_opens_by_its_link_and_draws_its_plots() {
         return;
     };
     let session = generated::generated_session();
-    let other = bywire_lab::cell::Session { preset: "gm".into(), ..session.clone() };
+    let other = bywire_results::cell::Session { preset: "gm".into(), ..session.clone() };
     let page = written("presets", &report::render_presets(&[session.clone(), other]));
     browser.show(&page, 1280, "dark");
     let visible = "[...document.querySelectorAll('.page')].filter(page => page.checkVisibility()).map(page => page.id).join()";
@@ -142,7 +142,7 @@ fn each_presets_page_opens_by_its_link_and_draws_its_plots() {
         browser.evaluate("new Promise(done => setTimeout(() => done(1), 500))");
         assert_eq!(awaited(&mut browser, visible, |visible| visible == place), place);
         // The models have a page of their own.
-        let models = report::drawings(&bywire_lab::cell::Session::default()).len();
+        let models = report::drawings(&bywire_results::cell::Session::default()).len();
         let due = report::drawings(&session).len() - models;
         assert_eq!(awaited(&mut browser, DRAWN, |drawn| *drawn == due), due);
     }

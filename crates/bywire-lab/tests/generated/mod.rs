@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use bywire_lab::breakdown::{self, Account, CoreAccount, REST, Share};
-use bywire_lab::cell::{
+use bywire_results::breakdown::{self, Account, CoreAccount, REST, Share};
+use bywire_results::cell::{
     Absence, Block, CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Percentiles, SESSION_SCHEMA, Session, Unit,
 };
 

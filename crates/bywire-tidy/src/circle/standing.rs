@@ -53,16 +53,6 @@ pub const STANDING: &[&[&str]] = &[
         "crates/bywire-lab/src/web/trace.rs",
     ],
     &[
-        "crates/bywire-lab/src/cell.rs",
-        "crates/bywire-lab/src/gauge.rs",
-        "crates/bywire-lab/src/statistics.rs",
-    ],
-    &[
-        "crates/bywire-lab/src/compare/missing.rs",
-        "crates/bywire-lab/src/compare/mod.rs",
-        "crates/bywire-lab/src/compare/text.rs",
-    ],
-    &[
         "crates/bywire-lab/src/measure.rs",
         "crates/bywire-lab/src/outline.rs",
         "crates/bywire-lab/src/preset.rs",

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::cell::{Absence, Cell};
-use crate::compare::Cells;
-use crate::compare::side::Side;
+use bywire_results::cell::{Absence, Cell};
+
+use crate::naming::{Cells, name};
+use crate::side::Side;
 
 /// A cell that has nothing after that it could be compared with.
 #[derive(Clone, Debug)]
@@ -17,7 +18,7 @@ pub struct Missing<'a> {
 
 impl<'a> Missing<'a> {
     /// A cell that the other side does not have.
-    pub(super) fn of(cell: &'a Cell, [before, after]: [&Side; 2]) -> Self {
+    pub(crate) fn of(cell: &'a Cell, [before, after]: [&Side; 2]) -> Self {
         // What was said before as well has not kept it from being measured.
         let known: BTreeSet<_> = concerning(cell, before).collect();
         let new: BTreeSet<_> = concerning(cell, after).filter(|reason| !known.contains(reason)).collect();
@@ -33,14 +34,14 @@ impl<'a> Missing<'a> {
     }
 
     /// A cell that failed in the middle, as it did not before.
-    pub(super) fn failed([before, after]: [&Cells<'a>; 2]) -> Option<Self> {
+    pub(crate) fn failed([before, after]: [&Cells<'a>; 2]) -> Option<Self> {
         let reason = failure(after).filter(|_| failure(before).is_none())?;
         Some(Self { before: before[0].1, reason: reason.to_owned() })
     }
 
     /// What it is: `tcp latency over loopback, 1 B`.
     pub fn name(&self) -> String {
-        super::name(self.before)
+        name(self.before)
     }
 }
 

@@ -1,13 +1,21 @@
 //! A comparison as people read it.
 
-use crate::compare::{Comparison, Row, Verdict, name};
-use crate::report::quantity;
+use bywire_results::quantity;
+
+use crate::comparison::{Comparison, Row, Verdict};
+use crate::naming::name;
 
 /// Changes of the environment that are shown; all stand in the JSON.
 const CHANGES_SHOWN: usize = 12;
 
-/// Cells first that became worse, then better, then all others in the order taken.
-pub fn of(comparison: &Comparison) -> String {
+impl Comparison<'_> {
+    /// As people read it: cells first that became worse, then better, then all others in the order taken.
+    pub fn text(&self) -> String {
+        of(self)
+    }
+}
+
+fn of(comparison: &Comparison) -> String {
     let mut text = sides(comparison) + &machine(comparison) + &environment(comparison) + "\n";
     let width = comparison.rows.iter().map(|row| row.name().chars().count()).max().unwrap_or(0);
     text += &format!(
@@ -30,7 +38,7 @@ pub fn of(comparison: &Comparison) -> String {
 }
 
 fn sides(comparison: &Comparison) -> String {
-    let side = |name: &str, side: &crate::compare::side::Side| {
+    let side = |name: &str, side: &crate::side::Side| {
         let session = &side.sessions[0];
         let several = match side.sessions.len() {
             1 => String::new(),

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::cell::INTERVAL_PAIRS_MIN;
 use crate::cell::{CELL_SCHEMA, Cell, SESSION_SCHEMA, Session};
-use crate::ending::is_obeyed;
-use crate::statistics::INTERVAL_PAIRS_MIN;
+use crate::plain::is_obeyed;
 
 const SESSION_FILE: &str = "session.json";
 const CELLS_FILE: &str = "cells.jsonl";

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::compare::{Comparison, Row, less_is_better};
+use crate::comparison::{Comparison, Row, less_is_better};
 
 /// Two arrays, as that action wants them apart: what is better when smaller (`customSmallerIsBetter`), and what is
 /// better when bigger (`customBiggerIsBetter`).

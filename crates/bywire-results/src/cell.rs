@@ -7,14 +7,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::gauge::Moment;
+use crate::moment::Moment;
 
 /// The schema of [`Cell`]; it changes when a reader of the old one would misread the new one.
 pub const CELL_SCHEMA: &str = "bywire-cell/1";
 
-/// The parameter `spin` of an end that polls a bounded time, then sleeps: it is `true` where it polls, `false` where it
-/// sleeps at once.
-pub const ADAPTIVE: &str = "adaptive";
+/// Of fewer pairs nothing has an interval: even from the least to the greatest, three hold the true median in 75 of 100
+/// cells, two in 50. Of five that holds it in 94, and it is what the bootstrap gives; of more the bootstrap's holds it in
+/// 89 to 95.
+pub const INTERVAL_PAIRS_MIN: usize = 5;
+
+/// What a disturbed block is, for those who read a count of them.
+pub const DISTURBED: &str = "A block is disturbed when, for more than 2 % of it, the hypervisor or another thread had the \
+                             core of one of its ends while that end was ready to run.";
 
 /// The detail that says which share of all payload did not arrive.
 pub const LOST_SHARE: &str = "lost_share";
@@ -42,7 +47,7 @@ pub struct Cell {
     /// What `value`, `ci95`, `mean`, `percentiles` and the blocks are counted in.
     pub unit: Unit,
     /// The 95 % bootstrap interval of the median, resampled over fresh process pairs; absent below
-    /// [`crate::statistics::INTERVAL_PAIRS_MIN`] pairs.
+    /// [`INTERVAL_PAIRS_MIN`] pairs.
     #[serde(default)]
     pub ci95: Option<[f64; 2]>,
     /// The mean over all samples, where it differs in kind from the median (latency).
@@ -79,7 +84,7 @@ impl Cell {
         self.blocks.iter().map(|block| block.pair).collect::<BTreeSet<_>>().len()
     }
 
-    /// How many of its blocks were disturbed; see [`crate::cpu::DISTURBED`].
+    /// How many of its blocks were disturbed; see [`DISTURBED`].
     pub fn disturbed_blocks(&self) -> usize {
         self.blocks.iter().filter(|block| !block.disturbed.is_empty()).count()
     }
@@ -164,7 +169,7 @@ pub struct Block {
     pub seconds: f64,
     /// Operations (messages or round trips) in it.
     pub operations: u64,
-    /// Why the block counts as disturbed (`steal`, `waited-for-core`), empty when clean; see [`crate::cpu::DISTURBED`].
+    /// Why the block counts as disturbed (`steal`, `waited-for-core`), empty when clean; see [`DISTURBED`].
     #[serde(default)]
     pub disturbed: Vec<String>,
     /// Outside Tukey's fences of its cell: marked, never dropped.

@@ -2,17 +2,11 @@
 //!
 //! Everything here is a pure function of its arguments; randomness comes from a seed that is passed in.
 
+use bywire_results::cell::{INTERVAL_PAIRS_MIN, Percentiles};
 use hdrhistogram::Histogram;
-
-use crate::cell::Percentiles;
 
 /// How many times [`bootstrap`] draws.
 const RESAMPLES: usize = 2000;
-
-/// Of fewer pairs nothing has an interval: even from the least to the greatest, three hold the true median in 75 of 100
-/// cells, two in 50. Of five that holds it in 94, and it is what the bootstrap gives; of more the bootstrap's holds it in
-/// 89 to 95.
-pub const INTERVAL_PAIRS_MIN: usize = 5;
 
 /// The median of `values`, in their unit; the mean of the middle two when their number is even.
 ///
@@ -133,15 +127,16 @@ fn quantile_of_sorted(sorted: &[f64], quantile: f64) -> f64 {
 }
 
 /// Steele, Lea and Flood's generator: small, fast, and fixed for ever, so an old interval can be recomputed.
-pub(crate) struct SplitMix(u64);
+pub struct SplitMix(u64);
 
 impl SplitMix {
     /// A sequence of its own for each seed.
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -150,13 +145,13 @@ impl SplitMix {
     }
 
     /// Uniform in `0..bound`, by the high half of a wide product.
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        ((u128::from(self.next()) * bound as u128) >> 64) as usize
+    pub fn below(&mut self, bound: usize) -> usize {
+        ((u128::from(self.bits()) * bound as u128) >> 64) as usize
     }
 
     /// Uniform from 0 up to, but never, 1.
-    pub(crate) fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    pub fn share(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
@@ -209,7 +204,7 @@ mod tests {
     fn bootstrap_covers_the_true_median_about_as_often_as_it_says() {
         // Few pairs make the percentile interval a little narrow; it must not be grossly so.
         let mut random = SplitMix(11);
-        let mut uniform = || random.next() as f64 / u64::MAX as f64;
+        let mut uniform = || random.bits() as f64 / u64::MAX as f64;
         let covered = (0..200u64)
             .filter(|&seed| {
                 let blocks: Vec<(u32, f64)> = (0..9).map(|pair| (pair, uniform())).collect();

@@ -2,31 +2,22 @@
 //! much, how sure that is, and what changed around it.
 //!
 //! A difference counts where it is beyond a threshold *and* its interval excludes none. The intervals are exact (see
-//! [`shift`]), hold for all cells together (Bonferroni: each misses with the allowed probability divided by the number
-//! of cells), compare pairs only within one round and one state of the machine (see [`conditions`]), and are widened by
-//! how far the machine itself drifted between the sides. A cell that is [`missing`] after fails the comparison too.
-
-pub mod benchmark_action;
-pub mod change;
-pub mod conditions;
-pub mod junit;
-pub mod missing;
-pub mod shift;
-pub mod side;
-mod text;
+//! [`crate::shift`]), hold for all cells together (Bonferroni: each misses with the allowed probability divided by the number
+//! of cells), compare pairs only within one round and one state of the machine (see [`crate::conditions`]), and are widened by
+//! how far the machine itself drifted between the sides. A cell that is [`crate::missing`] after fails the comparison too.
 
 use std::collections::BTreeMap;
 
+use bywire_results::cell::{Cell, Unit};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::cell::{Cell, Unit};
-use crate::compare::change::{Change, changes};
-use crate::compare::conditions::{Conditions, State};
-use crate::compare::missing::Missing;
-use crate::compare::shift::{Shift, Tables};
-use crate::compare::side::Side;
-use crate::report::way::parameter;
+use crate::change::{Change, changes};
+use crate::conditions::{Conditions, Drift, State};
+use crate::missing::Missing;
+use crate::naming::{Cells, chosen, name};
+use crate::shift::{Shift, Stratum, Tables};
+use crate::side::Side;
 
 /// The exit code of a comparison that found something worse, or missing.
 pub const WORSE_EXIT_CODE: i32 = 3;
@@ -111,7 +102,7 @@ pub struct Comparison<'a> {
     /// The sessions were taken in turn.
     pub in_rounds: bool,
     /// How the machine itself differed, and by how much that widened every interval, in natural logarithms.
-    pub drift: conditions::Drift,
+    pub drift: Drift,
     /// Shares of pairs that were taken with the two cores far apart, before and after.
     pub far_shares: [f64; 2],
     /// Cells that both sides have, in the order taken.
@@ -219,11 +210,6 @@ impl<'a> Comparison<'a> {
             "changes": self.changes,
         })
     }
-
-    /// As people read it.
-    pub fn text(&self) -> String {
-        text::of(self)
-    }
 }
 
 impl Row<'_> {
@@ -262,16 +248,6 @@ pub fn less_is_better(unit: Unit) -> bool {
 }
 
 type Key = (String, String, Option<String>, String, Option<u64>, Vec<(String, String)>);
-type Cells<'a> = Vec<(usize, &'a Cell)>;
-
-/// Parameters that say how long was measured, not what.
-const NOT_CHOSEN: [&str; 7] = ["blocks", "block_us", "burden", "pairs", "cores", "seed", "time"];
-
-fn chosen(cell: &Cell) -> Vec<(String, Value)> {
-    let chosen = cell.parameters.iter().filter(|(name, _)| !NOT_CHOSEN.contains(&name.as_str()));
-    chosen.map(|(name, value)| (name.clone(), value.clone())).collect()
-}
-
 /// Ceilings are the machine's, which the gauges tell; they are left out.
 fn by_key(side: &Side) -> BTreeMap<Key, Cells<'_>> {
     let mut cells = BTreeMap::<Key, Cells>::new();
@@ -288,17 +264,6 @@ fn by_key(side: &Side) -> BTreeMap<Key, Cells<'_>> {
         cells.entry(key).or_default().push((session, cell));
     }
     cells
-}
-
-fn name(cell: &Cell) -> String {
-    let mut words = vec![cell.level.clone(), cell.test.clone()];
-    words.extend(cell.link.iter().filter(|link| **link != cell.level).cloned());
-    words.extend(
-        (!["processes", "namespaces"].contains(&cell.between.as_str())).then(|| cell.between.clone()),
-    );
-    words.extend(cell.size_bytes.map(crate::report::quantity::size));
-    words.extend(chosen(cell).iter().map(|(name, value)| parameter(name, value)));
-    words.join(" ")
 }
 
 fn far_share(side: &Side, conditions: &Conditions) -> f64 {
@@ -318,7 +283,7 @@ fn row<'a>(
 ) -> Row<'a> {
     let (strata, pairs_alone) = conditions.strata(before, after);
     let shift = tables.shift(&strata, error);
-    let count = |of: fn(&shift::Stratum) -> usize| strata.iter().map(of).sum();
+    let count = |of: fn(&Stratum) -> usize| strata.iter().map(of).sum();
     let middle = |cells: &Cells| {
         crate::statistics::median(&cells.iter().map(|(_, cell)| cell.value).collect::<Vec<_>>())
     };

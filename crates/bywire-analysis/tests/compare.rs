@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use bywire_lab::cell::{Absence, Block, CELL_SCHEMA, Cell, CpuBothEnds, SESSION_SCHEMA, Session, Unit};
-use bywire_lab::compare::side::Side;
-use bywire_lab::compare::{Comparison, Rule, Verdict, benchmark_action, junit};
-use bywire_lab::gauge::{Gauge, Moment};
-use bywire_lab::store::Store;
+use bywire_analysis::side::Side;
+use bywire_analysis::{Comparison, Rule, Verdict, benchmark_action, junit};
+use bywire_results::cell::{Absence, Block, CELL_SCHEMA, Cell, CpuBothEnds, SESSION_SCHEMA, Session, Unit};
+use bywire_results::moment::{Gauge, Moment};
+use bywire_results::store::Store;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
@@ -87,7 +87,7 @@ impl Machine {
         }
         for cell in &mut cells {
             let values: Vec<f64> = cell.blocks.iter().map(|block| block.value).collect();
-            cell.value = bywire_lab::statistics::median(&values);
+            cell.value = bywire_analysis::statistics::median(&values);
         }
         Session {
             schema: SESSION_SCHEMA.into(),

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use crate::cell::{Cell, Session};
-use crate::gauge::Moment;
-use crate::store::{self, StoreError};
+use bywire_results::cell::{Cell, Session};
+use bywire_results::moment::Moment;
+use bywire_results::store::{self, StoreError};
 
 /// One or several sessions, in the order in which they were taken.
 #[derive(Clone, Debug)]

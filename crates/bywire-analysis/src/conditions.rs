@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::cell::Cell;
-use crate::compare::shift::{Stratum, Tables};
-use crate::compare::side::Side;
-use crate::gauge::{Gauge, Moment};
+use bywire_results::cell::Cell;
+use bywire_results::moment::{Gauge, Moment};
+
+use crate::shift::{Stratum, Tables};
+use crate::side::Side;
 use crate::statistics::median;
 
 /// Cores whose lines take longer than this many times the shortest are far apart.

@@ -1,9 +1,9 @@
 //! A comparison as JUnit's XML: one test case for each cell, so that any CI shows it.
 
+use bywire_results::cell::Cell;
 use quick_junit::{NonSuccessKind, Report, SerializeError, TestCase, TestCaseStatus, TestSuite};
 
-use crate::cell::Cell;
-use crate::compare::{Comparison, Row, Verdict};
+use crate::comparison::{Comparison, Row, Verdict};
 
 /// The whole document. What is worse has failed, what is missing is an error; what has too few pairs is skipped, and so
 /// is what may be missing.

@@ -1,0 +1,97 @@
+//! Where the half-RTT of one message went, as a cell of the test `breakdown` holds it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cell::Cell;
+use crate::quantity::{self, TOO_FEW_PAIRS};
+
+/// The name of the test, and of the detail that holds the [`Account`].
+pub const NAME: &str = "breakdown";
+
+/// What is not explained by any part.
+pub const REST: &str = "not explained";
+
+/// One part of a half-RTT.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    /// What it is.
+    pub name: String,
+    /// How long it takes, in ns; a difference may be negative.
+    pub ns: f64,
+    /// The 95 % bootstrap interval over pairs, in ns; absent where there are too few for one.
+    #[serde(default)]
+    pub ci95_ns: Option<[f64; 2]>,
+    /// How it was found.
+    pub how: String,
+}
+
+impl Share {
+    /// Its interval in words.
+    pub fn interval(&self) -> String {
+        match self.ci95_ns.map(|bounds| bounds.map(quantity::duration)) {
+            Some([low, high]) => format!("{low} to {high}"),
+            None => TOO_FEW_PAIRS.to_owned(),
+        }
+    }
+}
+
+/// What one end's core was at during a half-RTT.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CoreAccount {
+    /// `source` or `target`.
+    pub end: String,
+    /// Which core that is.
+    pub core: u32,
+    /// Samples behind it.
+    pub samples: u64,
+    /// Medians over pairs; of each pair they add up to the mean half-RTT while sampled.
+    pub parts: Vec<Share>,
+}
+
+/// The breakdown of one half-RTT.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Account {
+    /// They add up to the cell's value, the last one being what is [not explained](REST).
+    pub parts: Vec<Share>,
+    /// Measured in the same pairs, but no part of the sum.
+    pub beside: Vec<Share>,
+    /// By samples of both cores; empty where they cannot be had.
+    pub cores: Vec<CoreAccount>,
+    /// What is not told apart, and why.
+    pub notes: Vec<String>,
+}
+
+impl Account {
+    /// As a cell holds it.
+    pub fn of(cell: &Cell) -> Option<Self> {
+        serde_json::from_value(cell.details.get(NAME)?.clone()).ok()
+    }
+}
+
+/// What a core was at, in the order of the tables.
+pub const KINDS: [&str; 12] = [
+    PROGRAM,
+    CARRIER,
+    OTHERS,
+    "copies",
+    "checksums",
+    "system calls",
+    "TCP and IP",
+    "local sockets",
+    "link",
+    "memory of packets",
+    "sleeping and waking",
+    IDLE,
+];
+/// What no name tells.
+pub const OTHERWISE: &str = "the kernel otherwise";
+/// Time of which there is no sample.
+pub const UNSAMPLED: &str = "not sampled, as an idle core may be";
+/// The measured program itself.
+pub const PROGRAM: &str = "the program and its library";
+/// The program that carries the messages between the ends.
+pub const CARRIER: &str = "the carrier's program";
+/// Whoever else had the core.
+pub const OTHERS: &str = "other programs";
+/// Nobody had the core.
+pub const IDLE: &str = "idle";
