@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 use bywire_lab::bench::{self, Finished};
 use bywire_lab::ending::Misuse;
-use bywire_lab::{burden, interrupt, preset, report};
+use bywire_lab::{burden, interrupt, preset};
+use bywire_report as report;
 use bywire_results::cell::{Absence, Cell};
 use bywire_results::store::StoreError;
 use clap::Args;
@@ -71,7 +72,8 @@ impl BenchArgs {
         }
         let directory = self.output.clone().unwrap_or_else(|| bench::default_directory(preset.name));
         let mut lines = Lines::new(self.json);
-        let finished = bench::run(preset, self.rounds, &directory, &mut lines).map_err(elsewhere)?;
+        let finished =
+            bench::run(preset, self.rounds, &directory, report::render, &mut lines).map_err(elsewhere)?;
         lines.progress.clear();
         self.print(&finished)?;
         if !finished.session.complete {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use bywire_history::machines;
-use bywire_lab::report::model_rows;
+use bywire_report::model_rows;
 use serde_json::json;
 
 /// Arguments of `bywire historic`.

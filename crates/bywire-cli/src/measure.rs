@@ -8,10 +8,10 @@ use bywire_lab::ethernet::Link;
 use bywire_lab::level::memory;
 use bywire_lab::measure::{self, Request};
 use bywire_lab::mpi::{self, Implementation};
-use bywire_lab::netperf::Netperf;
 use bywire_lab::plan::Test;
 use bywire_lab::web;
 use bywire_lab::{interrupt, size};
+use bywire_report::netperf::Netperf;
 use clap::{ArgAction, Args, ValueEnum};
 
 use crate::progress::Progress;

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use bywire_lab::bench;
 use bywire_lab::ending::{self, Misuse};
-use bywire_lab::report::merged::{by_preset, merged, together};
-use bywire_lab::{bench, report};
+use bywire_report as report;
+use bywire_report::merged::{by_preset, merged, together};
 use bywire_results::cell::Session;
 use bywire_results::store::StoreError;
 use bywire_results::{csv, store};

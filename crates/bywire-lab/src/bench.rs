@@ -14,7 +14,7 @@ use crate::cpu::Snapshot;
 use crate::measure::{Measurement, PAIRS, Places, Request};
 use crate::plan::Level;
 use crate::preset::Preset;
-use crate::{environment, interrupt, mpi, pin, report};
+use crate::{environment, interrupt, mpi, pin};
 
 /// How long the machine is watched while nothing runs.
 const IDLE: Duration = Duration::from_secs(1);
@@ -53,7 +53,8 @@ pub const ROUNDS_MAX: u32 = 100;
 /// Runs `preset` and stores it in `directory`. An interrupt ends it early; what was measured is kept.
 ///
 /// With `rounds`, every round takes one pair of every cell, in random order: each cell then sees the whole session,
-/// and whatever the machine went through in it. Without, cells are taken to their end one group after the other.
+/// and whatever the machine went through in it. Without, cells are taken to their end one group after the other. `report`
+/// makes the page of the whole.
 ///
 /// # Errors
 /// The directory cannot be written (a full disk, say); what was stored before stays.
@@ -61,12 +62,13 @@ pub fn run(
     preset: Preset,
     rounds: Option<u32>,
     directory: &Path,
+    report: fn(&Session) -> String,
     progress: &mut dyn Progress,
 ) -> Result<Finished> {
     let (source, target) = pin::two_cores();
     let cores = [source, target];
     let mut bench = Bench::start(&preset, rounds, directory, &cores, progress)?;
-    bench.take(preset, rounds, &cores).map_err(|error| bench.kept(error))
+    bench.take(preset, rounds, &cores, report).map_err(|error| bench.kept(error))
 }
 
 /// Where a session goes unless asked otherwise: under [`SESSIONS`], by preset and moment.
@@ -122,7 +124,13 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    fn take(&mut self, preset: Preset, rounds: Option<u32>, cores: &[u32]) -> Result<Finished> {
+    fn take(
+        &mut self,
+        preset: Preset,
+        rounds: Option<u32>,
+        cores: &[u32],
+        report: fn(&Session) -> String,
+    ) -> Result<Finished> {
         self.idle("idle_before", cores);
         self.take_groups(singly(&preset.ceilings))?;
         match rounds {
@@ -131,7 +139,7 @@ impl<'a> Bench<'a> {
         }
         self.take_groups(singly(&preset.ceilings))?;
         self.idle("idle_after", cores);
-        self.finish()
+        self.finish(report)
     }
 
     /// Says with an error that ended the session early what there is nevertheless.
@@ -271,11 +279,11 @@ impl<'a> Bench<'a> {
         self.progress.advanced(self.done, self.total);
     }
 
-    fn finish(&mut self) -> Result<Finished> {
+    fn finish(&mut self, render: fn(&Session) -> String) -> Result<Finished> {
         self.session.complete = !interrupt::requested();
         self.save()?;
         let report = self.store.directory().join(REPORT_FILE);
-        fs::write(&report, report::render(&self.session))
+        fs::write(&report, render(&self.session))
             .with_context(|| format!("cannot write the report {}", report.display()))?;
         Ok(Finished { directory: self.store.directory().to_owned(), session: self.session.clone(), report })
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use bywire_history as history;
+
 use bywire_lab::measure::{Measurement, Places, Request};
 use bywire_lab::plan::{Level, Test};
 use bywire_lab::preset::{self, PRESETS};
@@ -25,16 +25,16 @@ fn every_row_has_a_command_or_a_reason() {
 #[test]
 fn every_historic_figure_has_its_row() {
     let names: BTreeSet<_> = rows().iter().map(|row| row.name).collect();
-    assert!(history::figures().count() > 10, "few figures are known");
-    for (_, figure) in history::figures() {
+    assert!(bywire_history::figures().count() > 10, "few figures are known");
+    for (_, figure) in bywire_history::figures() {
         assert!(names.contains(figure.row.as_str()), "no row for {figure:?}");
     }
 }
 
 #[test]
 fn every_document_has_its_section_and_its_preset() {
-    assert_eq!(history::documents().len(), 5);
-    for document in history::documents() {
+    assert_eq!(bywire_history::documents().len(), 5);
+    for document in bywire_history::documents() {
         assert!(SOURCES.contains(&document.title), "{}", document.title);
         let preset = format!("{}/feature/preset", document.document);
         assert!(rows().iter().any(|row| row.name == preset), "{preset}");

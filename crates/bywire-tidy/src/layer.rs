@@ -12,7 +12,7 @@ const LAYERS: [&[&str]; 9] = [
     &["bywire-capi", "bywire-eth", "bywire-sockets", "bywire-ofi"],
     &["bywire-history", "bywire-results"],
     &["bywire-analysis"],
-    &["bywire-lab"],
+    &["bywire-lab", "bywire-report"],
     &["bywire-cli", "bywire-benches", "bywire-examples"],
 ];
 

@@ -6,12 +6,12 @@ use bywire_results::cell::{Cell, CpuEnd};
 use bywire_results::quantity;
 use serde_json::Value;
 
-use crate::report::account;
-use crate::report::answer::n_half;
-use crate::report::ceiling::Ceilings;
-use crate::report::ladder;
-use crate::report::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
-use crate::report::way::Way;
+use crate::account;
+use crate::answer::n_half;
+use crate::ceiling::Ceilings;
+use crate::ladder;
+use crate::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
+use crate::way::Way;
 
 /// Bins for each factor of ten in the distribution of half-RTT.
 const BINS_PER_DECADE: f64 = 40.0;

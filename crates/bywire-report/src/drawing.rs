@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::report::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
+use crate::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
 
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 96.0;

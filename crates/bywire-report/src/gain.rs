@@ -6,8 +6,8 @@ use bywire_results::parameter::MACHINE;
 use bywire_results::quantity;
 use bywire_results::web;
 
-use crate::report::carried::{Table, text};
-use crate::report::way::{NOT_A_WAY, Waiting};
+use crate::carried::{Table, text};
+use crate::way::{NOT_A_WAY, Waiting};
 
 /// What tells such a pair's cells apart from others, though it makes no way of its own.
 const OF_THE_QUESTION: [&str; 2] = ["connections", "response-size"];

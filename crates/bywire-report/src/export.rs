@@ -3,17 +3,17 @@
 use bywire_results::cell::Session;
 use bywire_results::csv;
 
-use crate::report::answer::Score;
-use crate::report::carried;
-use crate::report::ceiling::Ceilings;
-use crate::report::drawing;
-use crate::report::gain;
-use crate::report::graph;
-use crate::report::model;
-use crate::report::past::comparisons;
-use crate::report::plot::{Kind, Plot};
-use crate::report::served;
-use crate::report::way::ways;
+use crate::answer::Score;
+use crate::carried;
+use crate::ceiling::Ceilings;
+use crate::drawing;
+use crate::gain;
+use crate::graph;
+use crate::model;
+use crate::past::comparisons;
+use crate::plot::{Kind, Plot};
+use crate::served;
+use crate::way::ways;
 
 /// A file's name and what it holds.
 pub type File = (String, String);

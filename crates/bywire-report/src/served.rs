@@ -5,7 +5,7 @@ use bywire_results::parameter::MACHINE;
 use bywire_results::quantity;
 use bywire_results::web::{self, LOADS, SHARES, is_sustained};
 
-use crate::report::carried::{Table, text};
+use crate::carried::{Table, text};
 
 /// The tables of a session's `web` cells; none where it has none.
 pub fn tables(cells: &[Cell]) -> Vec<Table> {

@@ -7,7 +7,7 @@ mod generated;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bywire_lab::report;
+use bywire_report as report;
 use devtools::Browser;
 use serde_json::Value;
 

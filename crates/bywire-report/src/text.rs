@@ -4,12 +4,12 @@ use bywire_results::cell::DISTURBED;
 use bywire_results::cell::{Cell, Session};
 use bywire_results::quantity;
 
-use crate::report::answer::{NHalf, Score, verdicts};
-use crate::report::carried;
-use crate::report::ceiling::Ceilings;
-use crate::report::gain;
-use crate::report::served;
-use crate::report::way::ways;
+use crate::answer::{NHalf, Score, verdicts};
+use crate::carried;
+use crate::ceiling::Ceilings;
+use crate::gain;
+use crate::served;
+use crate::way::ways;
 
 /// The answer of a session in plain text: what each level delivers, who wins, the ceilings, what is absent.
 pub fn summary_text(session: &Session) -> String {

@@ -12,24 +12,24 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::report::answer::{Headline, Score, headlines, verdicts};
-use crate::report::carried;
-use crate::report::ceiling::{Ceiling, Ceilings};
-use crate::report::gain;
-use crate::report::graph;
-use crate::report::merged::together;
-use crate::report::model;
-use crate::report::past::{Comparison, Row, comparisons};
-use crate::report::plot::{Placed, Plot};
-use crate::report::served;
-use crate::report::way::{Waiting, ways};
+use crate::answer::{Headline, Score, headlines, verdicts};
+use crate::carried;
+use crate::ceiling::{Ceiling, Ceilings};
+use crate::gain;
+use crate::graph;
+use crate::merged::together;
+use crate::model;
+use crate::past::{Comparison, Row, comparisons};
+use crate::plot::{Placed, Plot};
+use crate::served;
+use crate::way::{Waiting, ways};
 
-const CHARTS: &str = include_str!("../../assets/echarts.common.min.js");
-const SCRIPT: &str = include_str!("../../assets/report.js");
+const CHARTS: &str = include_str!("../assets/echarts.common.min.js");
+const SCRIPT: &str = include_str!("../assets/report.js");
 /// With a larger share of disturbed blocks the page says so at once.
 const DISTURBED_SHARE_MAX: f64 = 0.1;
 
-const STYLE: &str = include_str!("../../assets/report.css");
+const STYLE: &str = include_str!("../assets/report.css");
 
 /// The whole report of a session as one HTML file.
 ///

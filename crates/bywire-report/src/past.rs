@@ -5,8 +5,8 @@ use bywire_results::cell::{Cell, Unit};
 use bywire_results::level::Level;
 use bywire_results::quantity;
 
-use crate::report::ceiling::Ceilings;
-use crate::report::way::Way;
+use crate::ceiling::Ceilings;
+use crate::way::Way;
 
 /// The historic figures of one document that this session can be set beside.
 #[derive(Clone, Debug)]
@@ -126,7 +126,7 @@ fn ceiling<'a>(figure: &Figure, unit: Unit, ceilings: &Ceilings<'a>) -> Option<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::way::ways;
+    use crate::way::ways;
     use serde_json::json;
 
     fn stream(level: &str, protocol: Option<&str>, value: f64) -> Cell {

@@ -4,8 +4,8 @@ use bywire_results::breakdown::{Account, KINDS, REST, Share};
 use bywire_results::cell::Cell;
 use bywire_results::quantity;
 
-use crate::report::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
-use crate::report::way::Way;
+use crate::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
+use crate::way::Way;
 
 /// Both plots; empty where nothing was broken down.
 pub fn plots(ways: &[Way]) -> [Plot; 2] {

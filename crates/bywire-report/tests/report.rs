@@ -7,8 +7,8 @@ use std::io::Write;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bywire_lab::report;
-use bywire_lab::report::merged::{by_preset, together};
+use bywire_report as report;
+use bywire_report::merged::{by_preset, together};
 use bywire_results::cell::DISTURBED;
 use bywire_results::cell::{Cacheline, Cell, CpuEnd, Session, Unit};
 use bywire_results::csv;

@@ -2,9 +2,9 @@
 
 use bywire_results::cell::Cell;
 
-use crate::report::ceiling::Ceilings;
-use crate::report::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
-use crate::report::way::{Waiting, Way};
+use crate::ceiling::Ceilings;
+use crate::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
+use crate::way::{Waiting, Way};
 
 /// From what is nearest to memory to what is furthest; levels that are not named come last, as they were taken.
 const RUNGS: [&str; 8] = ["msg", "sock", "eth", "unix", "tcp", "udp", "mpi", "web"];

@@ -5,7 +5,7 @@ use bywire_results::parameter::parameter;
 use bywire_results::quantity;
 use serde_json::Value;
 
-use crate::report::way::{NOT_A_WAY, Waiting};
+use crate::way::{NOT_A_WAY, Waiting};
 
 /// A ceiling that moved by more than this between its first and its last measurement marks the session unstable.
 const DRIFT_SHARE_MAX: f64 = 0.05;

@@ -4,7 +4,7 @@ use bywire_history::{Kind, Machine, Pipeline, machines};
 use bywire_results::quantity;
 use maud::{Markup, html};
 
-use crate::report::plot::{Axis, Kind as Drawn, Look, Plot, Point, Quantity, Series};
+use crate::plot::{Axis, Kind as Drawn, Look, Plot, Point, Quantity, Series};
 
 const SIZE: Axis = Axis { name: "message length", quantity: Quantity::Size, logarithmic: true };
 const RATE: Axis = Axis { name: "rate", quantity: Quantity::Rate, logarithmic: true };

@@ -1,6 +1,6 @@
 //! Netperf's classic text against the raw output that Myricom published for GM-1, byte for byte.
 
-use bywire_lab::netperf::{
+use bywire_report::netperf::{
     End, Netperf, NetperfError, RequestResponse, TcpStream, UdpStream, service_demand_us,
 };
 use bywire_results::cell::{CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Unit};

@@ -14,12 +14,13 @@ mod graph;
 mod ladder;
 pub mod merged;
 mod model;
+pub mod netperf;
 mod page;
 mod past;
 mod plot;
 mod served;
 mod text;
-pub(crate) mod way;
+mod way;
 
 pub use export::{drawings, tables};
 pub use model::rows as model_rows;

@@ -6,8 +6,8 @@ use bywire_results::parameter::MACHINE;
 use bywire_results::parameter::MPI;
 use bywire_results::quantity;
 
-use crate::report::ceiling::Ceilings;
-use crate::report::way::{Waiting, Way};
+use crate::ceiling::Ceilings;
+use crate::way::{Waiting, Way};
 
 /// What one way delivers; a field is absent where its test was not run.
 #[derive(Clone, Debug)]
