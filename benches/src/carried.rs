@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use bywire_lab::pin;
+use bywire_measure::pin;
 use bywire_pairing::launch::{self, Launch};
 use bywire_pairing::status;
 use rustix::process::{Pid, Signal, kill_process_group};

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use bywire_analysis::statistics::median;
-use bywire_lab::interrupt;
+use bywire_measure::interrupt;
 use rand::seq::SliceRandom;
 
 /// A contestant that failed this often is left out of further rounds.

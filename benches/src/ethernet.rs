@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bywire_analysis::statistics::median;
-use bywire_lab::cpu;
-use bywire_lab::ethernet::Carriage;
-use bywire_lab::measure::{Measurement, PAIRS, Places, Request};
-use bywire_lab::namespaces::{Namespace, Namespaces};
-use bywire_lab::pin;
-use bywire_lab::segments::Segments;
+use bywire_measure::cpu;
+use bywire_measure::ethernet::Carriage;
+use bywire_measure::measure::{Measurement, PAIRS, Places, Request};
+use bywire_measure::namespaces::{Namespace, Namespaces};
+use bywire_measure::pin;
+use bywire_measure::segments::Segments;
 use bywire_results::cell::Block;
 use serde_json::Value;
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use bywire_analysis::statistics::median;
-use bywire_lab::measure::{Measurement, PAIRS, Places, Request};
+use bywire_measure::measure::{Measurement, PAIRS, Places, Request};
 
 use crate::contest::{Contestant, Taken};
 

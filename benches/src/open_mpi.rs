@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use bywire_lab::pin;
+use bywire_measure::pin;
 
 use crate::contest::{Contestant, Taken};
 use crate::lab::SHORT_BYTES;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use bywire_lab::interrupt;
+use bywire_measure::interrupt;
 
 use crate::contest::Contest;
 

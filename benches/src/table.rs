@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use bywire_lab::environment;
-use bywire_lab::pin;
+use bywire_measure::environment;
+use bywire_measure::pin;
 
 use crate::contest::{Contest, Figure};
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use bywire_lab::namespaces::{Joint, Namespaces, PREFIX_LENGTH, Side};
+use bywire_measure::namespaces::{Joint, Namespaces, PREFIX_LENGTH, Side};
 
 use crate::ethernet::{Join, inside};
 use crate::offspring::Offspring;

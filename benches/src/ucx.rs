@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use bywire_lab::pin;
+use bywire_measure::pin;
 
 use crate::contest::{Contestant, Taken};
 use crate::lab::SHORT_BYTES;

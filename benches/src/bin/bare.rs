@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bywire::{Address, Event, Message, Port, PortName, PortOptions, Priority, SendError};
-use bywire_lab::{ending, pin};
+use bywire_measure::{ending, pin};
 
 /// Round trips of the ping-pong.
 const ROUND_TRIPS: u32 = 1_000_000;

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use bywire_lab::{ending, pin};
+use bywire_measure::{ending, pin};
 
 /// Lines of the ring: those of a port's lane.
 const LINES: usize = 256;

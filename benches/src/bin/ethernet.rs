@@ -12,9 +12,9 @@ use bywire_benches::must::{self, Must};
 use bywire_benches::program::{self, Arguments};
 use bywire_benches::table::{self, Show};
 use bywire_benches::tunnel::RIVALS;
-use bywire_lab::ending;
-use bywire_lab::ethernet::{Carriage, Link};
-use bywire_lab::measure::Request;
+use bywire_measure::ending;
+use bywire_measure::ethernet::{Carriage, Link};
+use bywire_measure::measure::Request;
 use clap::Parser;
 
 /// Every figure of docs/performance.md on Ethernet in one run, as Markdown tables
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     ending::of(
         "ethernet",
         match words.first().map(String::as_str) {
-            Some("__worker") => bywire_lab::worker::run(),
+            Some("__worker") => bywire_measure::worker::run(),
             Some("eth") => program::become_bywire(&words),
             _ => Ethernet::parse().arguments.run(contestants, page),
         },

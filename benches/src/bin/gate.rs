@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bywire_analysis::side::Side;
 use bywire_analysis::{Comparison, Rule, Verdict};
-use bywire_lab::bench::{self, Progress};
-use bywire_lab::measure::Request;
-use bywire_lab::preset::Preset;
-use bywire_lab::{ending, interrupt};
+use bywire_measure::bench::{self, Progress};
+use bywire_measure::measure::Request;
+use bywire_measure::preset::Preset;
+use bywire_measure::{ending, interrupt};
 use bywire_results::cell::{Absence, Cell};
 use bywire_results::store;
 use clap::Parser;
@@ -40,7 +40,7 @@ const KINDS: [&str; 3] = ["one", "other", "slowed"];
 
 fn main() -> ExitCode {
     let is_worker = std::env::args().nth(1).is_some_and(|word| word == "__worker");
-    ending::of("gate", if is_worker { bywire_lab::worker::run() } else { Gate::parse().run() })
+    ending::of("gate", if is_worker { bywire_measure::worker::run() } else { Gate::parse().run() })
 }
 
 impl Gate {

@@ -11,8 +11,8 @@ use bywire_benches::must::{self, Must};
 use bywire_benches::program::Arguments;
 use bywire_benches::table::{self, Show};
 use bywire_benches::{idle, lab, ucx};
-use bywire_lab::ending;
-use bywire_lab::measure::Request;
+use bywire_measure::ending;
+use bywire_measure::measure::Request;
 use bywire_results::cell::DISTURBED;
 use clap::Parser;
 
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     ending::of(
         "musts",
         match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            ["__worker"] => bywire_lab::worker::run(),
+            ["__worker"] => bywire_measure::worker::run(),
             [death::VICTIM, directory] => death::victim(Path::new(directory)),
             [idle::IDLER, directory] => idle::idler(Path::new(directory)),
             _ => Musts::parse().arguments.run(contestants, page),

@@ -13,8 +13,8 @@ use bywire_benches::must::{self, Must};
 use bywire_benches::program::Arguments;
 use bywire_benches::table::{self, Show};
 use bywire_benches::{lab, resident};
-use bywire_lab::ending;
-use bywire_lab::measure::Request;
+use bywire_measure::ending;
+use bywire_measure::measure::Request;
 use bywire_pairing::launch;
 use clap::Parser;
 
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     ending::of(
         "sockets",
         match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            ["__worker"] => bywire_lab::worker::run(),
+            ["__worker"] => bywire_measure::worker::run(),
             [launch::SERVICE, _] => become_bywire(&words),
             [resident::SERVER] => resident::server(),
             [resident::CLIENT, port] => resident::client(port),

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bywire_analysis::statistics::median;
-use bywire_lab::measure::Request;
-use bywire_lab::pair::Setting;
-use bywire_lab::test::histogram;
-use bywire_lab::web::{Keeper, Load, Plan, Wish};
-use bywire_lab::{ending, pin, size, worker};
+use bywire_measure::measure::Request;
+use bywire_measure::pair::Setting;
+use bywire_measure::web::{Keeper, Load, Plan, Wish};
+use bywire_measure::workload::histogram;
+use bywire_measure::{ending, pin, size, worker};
 use clap::Parser;
 use rand::seq::SliceRandom;
 

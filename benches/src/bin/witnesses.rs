@@ -8,9 +8,9 @@ use bywire_benches::ethernet;
 use bywire_benches::program::{self, Arguments};
 use bywire_benches::table;
 use bywire_benches::witness::{self, Way};
-use bywire_lab::ending;
-use bywire_lab::ethernet::{Carriage, Link};
-use bywire_lab::measure::Request;
+use bywire_measure::ending;
+use bywire_measure::ethernet::{Carriage, Link};
+use bywire_measure::measure::Request;
 use bywire_results::cell::DISTURBED;
 use clap::Parser;
 
@@ -108,7 +108,7 @@ fn main() -> ExitCode {
     ending::of(
         "witnesses",
         match words.first().map(String::as_str) {
-            Some("__worker") => bywire_lab::worker::run(),
+            Some("__worker") => bywire_measure::worker::run(),
             Some("eth") => program::become_bywire(&words),
             _ => {
                 let Witnesses { arguments, over, knobs } = Witnesses::parse();

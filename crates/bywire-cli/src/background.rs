@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use bywire_lab::ending::{self, Misuse};
+use bywire_measure::ending::{self, Misuse};
 
 /// What a user says.
 const ASKED: &str = "--background";

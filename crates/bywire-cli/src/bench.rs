@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use bywire_lab::bench::{self, Finished};
-use bywire_lab::ending::Misuse;
-use bywire_lab::{burden, interrupt, preset};
+use bywire_measure::bench::{self, Finished};
+use bywire_measure::ending::Misuse;
+use bywire_measure::{burden, interrupt, preset};
 use bywire_report as report;
 use bywire_results::cell::{Absence, Cell};
 use bywire_results::store::StoreError;
@@ -26,7 +26,7 @@ pub struct BenchArgs {
     preset: String,
     /// Measuring time of each cell, over all of its five fresh pairs, at least 0.005; a sweep for N½ takes at least 0.09
     /// [default: 1, of a sweep 5; gm-ethernet 60]
-    #[arg(long, value_name = "SECONDS", value_parser = bywire_lab::measure::parse_time, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", value_parser = bywire_measure::measure::parse_time, allow_negative_numbers = true)]
     time: Option<f64>,
     /// Take one pair of every cell in each of so many rounds, for `bywire compare`, rather than cell after cell
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(bench::ROUNDS_MAX)))]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use bywire_eth::capture::{self, Wish};
 use bywire_eth::control::{self, Request};
-use bywire_lab::ending::Misuse;
+use bywire_measure::ending::Misuse;
 use clap::Args;
 
 use crate::eth::nobody;

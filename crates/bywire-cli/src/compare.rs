@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use bywire_analysis::side::Side;
 use bywire_analysis::{Comparison, Rule, WORSE_EXIT_CODE, benchmark_action, junit};
-use bywire_lab::bench;
-use bywire_lab::ending::Misuse;
+use bywire_measure::bench;
+use bywire_measure::ending::Misuse;
 use bywire_results::store::{self, StoreError};
 use clap::Args;
 

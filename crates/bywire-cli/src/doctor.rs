@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
 use bywire::{Event, Port, PortOptions, Priority};
-use bywire_lab::level::memory;
-use bywire_lab::mpi::{Implementation, Installation};
-use bywire_lab::namespaces::Namespaces;
-use bywire_lab::{environment, pin};
+use bywire_measure::level::memory;
+use bywire_measure::mpi::{Implementation, Installation};
+use bywire_measure::namespaces::Namespaces;
+use bywire_measure::{environment, pin};
 use bywire_pairing::launch;
 use bywire_sys::memory::Mapping;
 use bywire_sys::socket::Socket;

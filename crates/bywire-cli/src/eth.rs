@@ -11,7 +11,7 @@ use bywire_eth::order::Confinement;
 use bywire_eth::service::{Service, ServiceError};
 use bywire_eth::settings::{Interface, Settings, SettingsError};
 use bywire_eth::{carrier, confinement, status};
-use bywire_lab::ending::Misuse;
+use bywire_measure::ending::Misuse;
 use bywire_sys::socket::Socket;
 use clap::{Args, Subcommand, ValueEnum};
 use rustix::thread::{CapabilitySet, capabilities};

@@ -28,7 +28,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use bywire_lab::ending;
+use bywire_measure::ending;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -94,7 +94,7 @@ enum Action {
     #[command(name = "__worker", hide = true)]
     Worker,
     /// Beside one rank of an MPI job, started by its launcher
-    #[command(name = bywire_lab::mpi::COMMAND, hide = true)]
+    #[command(name = bywire_measure::mpi::COMMAND, hide = true)]
     MpiRank { socket: PathBuf, program: PathBuf },
 }
 
@@ -150,8 +150,8 @@ impl Action {
             Self::Eth(arguments) => arguments.run(),
             Self::Capture(arguments) => arguments.run(),
             Self::Carrier(arguments) => arguments.run(),
-            Self::Worker => bywire_lab::worker::run(),
-            Self::MpiRank { socket, program } => bywire_lab::mpi::run_rank(&socket, &program),
+            Self::Worker => bywire_measure::worker::run(),
+            Self::MpiRank { socket, program } => bywire_measure::mpi::run_rank(&socket, &program),
             Self::Historic(arguments) => arguments.run(),
             Self::Doctor(arguments) => arguments.run(),
             Self::Completions(arguments) => arguments.run(Bywire::command()),

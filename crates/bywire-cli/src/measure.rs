@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
-use bywire_lab::ending::Misuse;
-use bywire_lab::ethernet::Link;
-use bywire_lab::level::memory;
-use bywire_lab::measure::{self, Request};
-use bywire_lab::mpi::{self, Implementation};
-use bywire_lab::plan::Test;
-use bywire_lab::web;
-use bywire_lab::{interrupt, size};
+use bywire_measure::ending::Misuse;
+use bywire_measure::ethernet::Link;
+use bywire_measure::level::memory;
+use bywire_measure::measure::{self, Request};
+use bywire_measure::mpi::{self, Implementation};
+use bywire_measure::plan::Test;
+use bywire_measure::web;
+use bywire_measure::{interrupt, size};
 use bywire_report::netperf::Netperf;
 use clap::{ArgAction, Args, ValueEnum};
 

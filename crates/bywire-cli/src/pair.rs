@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bywire_lab::ending::Misuse;
+use bywire_measure::ending::Misuse;
 use bywire_pairing::launch;
 use bywire_pairing::service::{Service, StartError};
 use bywire_pairing::space::{JoinError, Spaces};
@@ -87,7 +87,7 @@ impl PairArgs {
         let settings = self.config.or(default).map(|path| read(&path)).transpose().map_err(Misuse::of)?;
         let spaces = settings.unwrap_or_default().spaces().map_err(Misuse::of)?;
         for (place, error) in spaces.absent() {
-            bywire_lab::ending::complain("bywire", format!("no namespace at {place} now: {error}"));
+            bywire_measure::ending::complain("bywire", format!("no namespace at {place} now: {error}"));
         }
         let handed_over = match self.socket {
             None => activation::socket().map_err(StartError::Socket)?,

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use bywire_lab::bench;
-use bywire_lab::ending::{self, Misuse};
+use bywire_measure::bench;
+use bywire_measure::ending::{self, Misuse};
 use bywire_report as report;
 use bywire_report::merged::{by_preset, merged, together};
 use bywire_results::cell::Session;

@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 
 use anyhow::Result;
-use bywire_lab::ending::Misuse;
-use bywire_lab::far;
-use bywire_lab::interrupt;
+use bywire_measure::ending::Misuse;
+use bywire_measure::far;
+use bywire_measure::interrupt;
 use bywire_results::plain::one_line;
 use clap::Args;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use bywire_lab::ending::complain;
+use bywire_measure::ending::complain;
 use bywire_pairing::status::{self, AskError, Status};
 use clap::Args;
 

@@ -1,6 +1,6 @@
 //! A cell as people read it: whole, or as one line of a table that grows.
 
-use bywire_lab::measure::PAIRS;
+use bywire_measure::measure::PAIRS;
 use bywire_results::breakdown::Account;
 use bywire_results::cell::DISTURBED;
 use bywire_results::cell::{Cacheline, Cell, CpuEnd, LOST_SHARE, Unit};

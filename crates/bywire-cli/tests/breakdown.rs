@@ -28,7 +28,7 @@ fn names(account: &Account) -> Vec<&str> {
 #[test]
 fn parts_add_up_to_the_whole_at_every_level() {
     let two_cores = {
-        let (source, target) = bywire_lab::pin::two_cores();
+        let (source, target) = bywire_measure::pin::two_cores();
         source != target
     };
     for level in ["msg", "unix", "tcp", "udp"] {

@@ -212,9 +212,9 @@ fn a_session_whose_only_line_is_cut_off_is_a_failure() {
 fn the_help_of_measure_tells_defaults_tests_and_links() {
     let help = String::from_utf8(bywire(&["measure", "--help"]).stdout).unwrap();
     let plain = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    let tests = bywire_lab::plan::Test::ALL.iter().map(|test| test.name());
-    let ceilings = bywire_lab::level::memory::Test::ALL.iter().map(|(name, _)| *name);
-    let links = bywire_lab::ethernet::Link::ALL.iter().map(|link| link.name());
+    let tests = bywire_measure::plan::Test::ALL.iter().map(|test| test.name());
+    let ceilings = bywire_measure::level::memory::Test::ALL.iter().map(|(name, _)| *name);
+    let links = bywire_measure::ethernet::Link::ALL.iter().map(|link| link.name());
     for name in tests.chain(ceilings).chain(links).chain(["shm"]) {
         assert!(help.lines().any(|line| line.starts_with(&format!("  {name} "))), "{name}: {help}");
     }
@@ -238,7 +238,7 @@ fn the_help_of_measure_tells_defaults_tests_and_links() {
 fn the_help_of_bench_tells_how_long_each_preset_takes() {
     let output = bywire(&["bench", "--help"]);
     let help = String::from_utf8_lossy(&output.stdout);
-    for (name, _) in bywire_lab::preset::PRESETS {
+    for (name, _) in bywire_measure::preset::PRESETS {
         let line = help.lines().find(|line| line.starts_with(&format!("  {name} "))).expect(name);
         let minutes = line.split_once(" about ").and_then(|(_, rest)| rest.split_once(" min "));
         assert!(minutes.is_some_and(|(minutes, _)| minutes.parse::<u32>().is_ok()), "{line}");

@@ -82,7 +82,7 @@ fn refusal(arguments: &[&str]) -> String {
 }
 
 fn two_cores() -> bool {
-    let (source, target) = bywire_lab::pin::two_cores();
+    let (source, target) = bywire_measure::pin::two_cores();
     source != target
 }
 
@@ -176,7 +176,7 @@ fn ceilings_threads_and_sweeps_are_measured() {
 
 #[test]
 fn a_neighbour_of_the_target_disturbs_a_ceiling() {
-    let (source, target) = bywire_lab::pin::two_cores();
+    let (source, target) = bywire_measure::pin::two_cores();
     if source == target {
         eprintln!("not run: one core is all that there is");
         return;
@@ -185,7 +185,7 @@ fn a_neighbour_of_the_target_disturbs_a_ceiling() {
     let (busy, is_busy) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            bywire_lab::pin::pin_to(target).unwrap();
+            bywire_measure::pin::pin_to(target).unwrap();
             busy.send(()).unwrap();
             while stopped.try_recv() == Err(TryRecvError::Empty) {}
         });

@@ -10,7 +10,7 @@ const NAMED: [&str; 8] = [
     "crates/bywire-ring/",
     "crates/bywire/",
     "crates/bywire-sockets/",
-    "crates/bywire-lab/",
+    "crates/bywire-measure/",
     "benches/src/bin/bare_ring.rs",
     "crates/bywire-capi/src/inside.rs",
     "fuzz/",

@@ -12,7 +12,7 @@ const LAYERS: [&[&str]; 9] = [
     &["bywire-capi", "bywire-eth", "bywire-sockets", "bywire-ofi"],
     &["bywire-history", "bywire-results"],
     &["bywire-analysis"],
-    &["bywire-lab", "bywire-report"],
+    &["bywire-measure", "bywire-report"],
     &["bywire-cli", "bywire-benches", "bywire-examples"],
 ];
 
@@ -56,7 +56,7 @@ mod tests {
     fn only_dependencies_on_lower_layers_hold() {
         let tree = Tree::default()
             .with_crate("bywire-ring", &[on("bywire-sys")])
-            .with_crate("bywire-wire", &[Dependency { development: true, ..on("bywire-lab") }])
+            .with_crate("bywire-wire", &[Dependency { development: true, ..on("bywire-measure") }])
             .with_crate("bywire-sys", &[on("bywire")])
             .with_crate("bywire-capi", &[on("bywire-eth")])
             .with_crate("bywire-new", &[]);

@@ -14,17 +14,17 @@ const NAMED: [&str; 18] = [
     "crates/bywire/src/buffer.rs",
     "crates/bywire/src/heap.rs",
     // The processor's time-stamp counter.
-    "crates/bywire-lab/src/clock.rs",
+    "crates/bywire-measure/src/clock.rs",
     // A mapping shared by the two ends of a ceiling's measurement.
-    "crates/bywire-lab/src/level/memory.rs",
+    "crates/bywire-measure/src/level/memory.rs",
     // Reading what the other end of the same measurement lent.
-    "crates/bywire-lab/src/level/msg.rs",
+    "crates/bywire-measure/src/level/msg.rs",
     // An allocator that counts.
     "crates/bywire-eth/tests/carrier.rs",
     // Packet sockets, which tell a frame's tag beside the frame.
     "crates/bywire-eth/tests/vlan.rs",
     // Entering a namespace between fork and exec.
-    "crates/bywire-lab/src/namespaces.rs",
+    "crates/bywire-measure/src/namespaces.rs",
     // Forking, becoming another user, mounting a file system, and stepping a traced process.
     "crates/bywire/tests/fork.rs",
     "crates/bywire/tests/fuse/",

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::pair::Outcomes;
 use crate::plan::Details;
-use crate::test::{buckets, histogram};
+use crate::workload::{buckets, histogram};
 
 pub use bywire_results::web::LOADS;
 

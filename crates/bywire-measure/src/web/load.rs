@@ -17,7 +17,7 @@ use super::response::Response;
 use super::{Documents, Plan, Trace};
 use crate::clock::Clock;
 use crate::endpoint::PATIENCE;
-use crate::test::histogram;
+use crate::workload::histogram;
 
 /// What is received at once, at most.
 const RECEIVE_BYTES: usize = 256 << 10;

@@ -1,8 +1,7 @@
-//! Bywire's laboratory: measures a machine level by level, with what each level costs in CPU,
-//! and writes one report.
+//! Measures a machine level by level, with what each level costs in CPU.
 //!
-//! Data flows one way: a [`preset`] names cells, a [`pair`] of fresh processes fills each
-//! cell with blocks, [`statistics`] condense the blocks, and the [`report`] shows the cells.
+//! Data flows one way: a [`preset`] names cells, a [`request`] becomes a [`plan`], a [`pair`] of fresh processes fills each
+//! cell with blocks, and [`gathering`] condenses them. Whoever compares or reports cells knows nothing of this crate.
 
 pub mod bench;
 pub mod breakdown;
@@ -41,6 +40,6 @@ pub mod sampling;
 pub mod segments;
 pub mod size;
 pub mod star;
-pub mod test;
 pub mod web;
 pub mod worker;
+pub mod workload;

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 
-
-use bywire_lab::measure::{Measurement, Places, Request};
-use bywire_lab::plan::{Level, Test};
-use bywire_lab::preset::{self, PRESETS};
-use bywire_lab::web;
+use bywire_measure::measure::{Measurement, Places, Request};
+use bywire_measure::plan::{Level, Test};
+use bywire_measure::preset::{self, PRESETS};
+use bywire_measure::web;
 
 const SOURCES: &str = include_str!("../../../docs/sources.md");
 

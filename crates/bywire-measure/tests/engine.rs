@@ -7,17 +7,17 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use bywire_lab::endpoint::{Endpoint, Interest, Kind, Mark, Received};
-use bywire_lab::hub;
-use bywire_lab::level::Level as _;
-use bywire_lab::level::msg::{self, Msg};
-use bywire_lab::level::tcp::Tcp;
-use bywire_lab::level::udp::Udp;
-use bywire_lab::level::unix::Unix;
-use bywire_lab::meeting::MeetingPlace;
-use bywire_lab::payload::{Reader, Writer};
-use bywire_lab::plan::{End, Level, Outcome, Part, Plan, Test};
-use bywire_lab::test;
+use bywire_measure::endpoint::{Endpoint, Interest, Kind, Mark, Received};
+use bywire_measure::hub;
+use bywire_measure::level::Level as _;
+use bywire_measure::level::msg::{self, Msg};
+use bywire_measure::level::tcp::Tcp;
+use bywire_measure::level::udp::Udp;
+use bywire_measure::level::unix::Unix;
+use bywire_measure::meeting::MeetingPlace;
+use bywire_measure::payload::{Reader, Writer};
+use bywire_measure::plan::{End, Level, Outcome, Part, Plan, Test};
+use bywire_measure::workload;
 
 /// Parts of a measurement, of which there is one at least.
 fn some(parts: Vec<Part>) -> Vec<Part> {
@@ -70,11 +70,11 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
 }
 
 /// Both ends of one pair, as two threads.
-fn pair<L: bywire_lab::level::Level<Listener: Send>>(plan: &Plan) -> Result<(Outcome, Outcome)> {
+fn pair<L: bywire_measure::level::Level<Listener: Send>>(plan: &Plan) -> Result<(Outcome, Outcome)> {
     let (listener, address) = L::listen(plan)?;
     thread::scope(|scope| {
-        let target = scope.spawn(|| test::run(plan, End::Target, None, &mut L::accept(listener, plan)?));
-        let source = test::run(plan, End::Source, None, &mut L::connect(plan, &address)?);
+        let target = scope.spawn(|| workload::run(plan, End::Target, None, &mut L::accept(listener, plan)?));
+        let source = workload::run(plan, End::Source, None, &mut L::connect(plan, &address)?);
         Ok((source?, target.join().expect("the target does not panic")?))
     })
 }
@@ -147,7 +147,7 @@ fn one_port_with_many_peers_notes_how_far_each_got() {
             let address = address.clone();
             scope.spawn(move || {
                 let mut lanes = Msg::connect(&plan, &address).unwrap();
-                test::run(&plan, End::Source, None, &mut lanes).unwrap()
+                workload::run(&plan, End::Source, None, &mut lanes).unwrap()
             });
         }
         let outcomes = hub.join().expect("the hub does not panic").unwrap();
@@ -161,7 +161,7 @@ const LATE: Duration = Duration::from_secs(13);
 
 #[test]
 fn nobody_gives_up_before_all_are_to_begin() {
-    let begin_ns = Some(test::monotonic_ns() + LATE.as_nanos() as u64);
+    let begin_ns = Some(workload::monotonic_ns() + LATE.as_nanos() as u64);
     let late = |level, test| Plan { begin_ns, ..crowd_plan(level, test) };
     let streams = late(Level::Unix, Test::Streams);
     let (fanin, fanout) = (late(Level::Msg, Test::Fanin), late(Level::Msg, Test::Fanout));
@@ -184,7 +184,7 @@ fn nobody_gives_up_before_all_are_to_begin() {
             let address = receiver.recv().expect("the hub listens");
             let plan = spoke(plan);
             let mut lanes = Msg::connect(&plan, &address).unwrap();
-            block_of(&test::run(&plan, End::Source, None, &mut lanes).unwrap());
+            block_of(&workload::run(&plan, End::Source, None, &mut lanes).unwrap());
         });
         let (sender, receiver) = mpsc::channel();
         let plan = &fanout;
@@ -193,7 +193,7 @@ fn nobody_gives_up_before_all_are_to_begin() {
             let (listener, address) = Msg::listen(&plan).unwrap();
             sender.send(address).unwrap();
             let mut lanes = Msg::accept(listener, &plan).unwrap();
-            block_of(&test::run(&plan, End::Target, None, &mut lanes).unwrap());
+            block_of(&workload::run(&plan, End::Target, None, &mut lanes).unwrap());
         });
         receiver.recv().expect("the spoke listens");
         hub::run(&fanout, None, 1, |_| {}).unwrap().iter().for_each(block_of);
@@ -247,10 +247,11 @@ fn a_stranger_is_not_taken_for_the_source() {
     let (listener, address) = Tcp::listen(&plan).unwrap();
     let stranger = Plan { cookie: "f".repeat(32), ..plan.clone() };
     thread::scope(|scope| {
-        let target = scope.spawn(|| test::run(&plan, End::Target, None, &mut Tcp::accept(listener, &plan)?));
+        let target =
+            scope.spawn(|| workload::run(&plan, End::Target, None, &mut Tcp::accept(listener, &plan)?));
         // The stranger is accepted by the kernel, greets wrongly, and is dropped.
         drop(Tcp::connect(&stranger, &address).unwrap());
-        let source = test::run(&plan, End::Source, None, &mut Tcp::connect(&plan, &address).unwrap());
+        let source = workload::run(&plan, End::Source, None, &mut Tcp::connect(&plan, &address).unwrap());
         assert_eq!(source.unwrap().blocks.len(), 3);
         assert_eq!(target.join().unwrap().unwrap().blocks.len(), 3);
     });
@@ -269,11 +270,11 @@ fn a_peer_that_goes_away_is_an_error_at_once() {
 }
 
 /// What the source says when its target goes away instead of answering.
-fn deserted<L: bywire_lab::level::Level<Listener: Send>>(plan: &Plan) -> String {
+fn deserted<L: bywire_measure::level::Level<Listener: Send>>(plan: &Plan) -> String {
     let (listener, address) = L::listen(plan).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| drop(L::accept(listener, plan).unwrap()));
-        let error = test::run(plan, End::Source, None, &mut L::connect(plan, &address).unwrap());
+        let error = workload::run(plan, End::Source, None, &mut L::connect(plan, &address).unwrap());
         format!("{:#}", error.unwrap_err())
     })
 }
@@ -416,7 +417,7 @@ fn between<const RELIABLE: bool>(
     let play = |end, mut lanes: Vec<_>| {
         let (plan, (sender, receiver)) = (plan.clone(), mpsc::channel());
         thread::spawn(move || {
-            let _left_behind = sender.send(test::run(&plan, end, None, &mut lanes));
+            let _left_behind = sender.send(workload::run(&plan, end, None, &mut lanes));
         });
         receiver
     };

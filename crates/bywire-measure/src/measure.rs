@@ -32,8 +32,8 @@ use crate::plan::{Job, Level, MemoryPlan, Outcome, Plan, Test};
 use crate::request::Ethernet;
 pub use crate::request::{Request, parse_congestion, parse_cores};
 use crate::segments::{self, Segments};
-use crate::test::nhalf;
 use crate::web;
+use crate::workload::nhalf;
 
 /// About how long the processes of a pair take to start and to end, …
 const PAIR_START: Duration = Duration::from_millis(45);

@@ -20,7 +20,7 @@ use crate::level::tcp::Tcp;
 use crate::level::udp::Udp;
 use crate::level::unix::Unix;
 use crate::plan::{Details, End, Job, Level, MemoryPlan, Order, Outcome, Part, Plan, Role, Word};
-use crate::{hub, pin, test, web};
+use crate::{hub, pin, web, workload};
 
 /// Runs this process as a worker: reads one [`Order`], writes [`Word`]s, and returns when its part is done.
 ///
@@ -153,7 +153,7 @@ fn play_target<L: crate::level::Level>(
     let (listener, address) = L::listen(plan)?;
     listening(address);
     let mut lanes = L::accept(listener, plan)?;
-    test::run(plan, End::Target, core, &mut lanes)
+    workload::run(plan, End::Target, core, &mut lanes)
 }
 
 fn play_source<L: crate::level::Level>(plan: &Plan, core: Option<u32>, address: &str) -> Result<Outcome> {
@@ -161,9 +161,9 @@ fn play_source<L: crate::level::Level>(plan: &Plan, core: Option<u32>, address: 
     let mut lanes = L::connect(plan, address)?;
     if plan.burden_percent > 0 {
         let burdened = lanes.into_iter().map(|lane| Burdened::new(lane, plan.burden_percent));
-        return test::run(plan, End::Source, core, &mut burdened.collect::<Vec<_>>());
+        return workload::run(plan, End::Source, core, &mut burdened.collect::<Vec<_>>());
     }
-    test::run(plan, End::Source, core, &mut lanes)
+    workload::run(plan, End::Source, core, &mut lanes)
 }
 
 fn pin(core: Option<u32>) -> Result<()> {

@@ -6,8 +6,8 @@ use crate::breakdown;
 use crate::ending::Misuse;
 use crate::plan::Test;
 use crate::request::Request;
-use crate::test::nhalf;
 use crate::web;
+use crate::workload::nhalf;
 
 /// Fresh pairs behind every cell.
 pub const PAIRS: u32 = 5;

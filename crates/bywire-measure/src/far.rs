@@ -20,7 +20,7 @@ use crate::level::tcp;
 use crate::pair::{Event, Setting, Worker, listen};
 use crate::pin;
 use crate::plan::{End, Job, Level, Order, Plan, Role, SIZE_BYTES_MAX, Test, Word};
-use crate::test::overhead::BURST_BYTES_MAX;
+use crate::workload::overhead::BURST_BYTES_MAX;
 
 /// The port that `bywire serve` listens on.
 pub const DEFAULT_PORT: u16 = 7247;

@@ -12,7 +12,7 @@ use super::load::Load;
 use super::{Plan, SHARES};
 use crate::cpu::{Snapshot, process_seconds};
 use crate::plan::{Details, End, Outcome, Part};
-use crate::test::{buckets, histogram, monotonic_ns, thread_seconds};
+use crate::workload::{buckets, histogram, monotonic_ns, thread_seconds};
 
 /// What client and server did, by the client's clocks and the kernel's accounts.
 pub(crate) fn measure(plan: &Plan, core: Option<u32>, address: &Address) -> Result<[Outcome; 2]> {

@@ -13,8 +13,8 @@ use crate::level::memory;
 use crate::pair::Outcomes;
 use crate::plan::{Details, Level, Outcome, Part, Plan, Test};
 use crate::size;
-use crate::test::{PROCESS, histogram, nhalf};
 use crate::web;
+use crate::workload::{PROCESS, histogram, nhalf};
 
 /// Intervals of one stored cell come out the same every time.
 const BOOTSTRAP_SEED: u64 = 0x6279_7769_7265;
@@ -578,7 +578,7 @@ fn median_reading(outcome: &Outcome) -> f64 {
 }
 
 fn half_buckets(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {
-    let buckets = crate::test::buckets(histogram);
+    let buckets = crate::workload::buckets(histogram);
     buckets.into_iter().map(|(value, count)| (value as f64 / 2.0, count)).collect()
 }
 

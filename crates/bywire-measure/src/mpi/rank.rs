@@ -19,7 +19,7 @@ use crate::cpu::{Snapshot, process_seconds_by};
 use crate::namespaces::end_with_this_thread;
 use crate::pin;
 use crate::plan::{Details, End, Job, Order, Outcome, Part, Plan, Role, Test, Word};
-use crate::test::{buckets, histogram};
+use crate::workload::{buckets, histogram};
 
 /// The hidden subcommand that a launcher runs: `__mpi-rank SOCKET PROGRAM`.
 pub const COMMAND: &str = "__mpi-rank";
@@ -84,7 +84,7 @@ fn end_with_parent(mut input: BufReader<UnixStream>, parent: UnixStream, end: En
     std::process::exit(3);
 }
 
-/// The rank's way through the blocks of a pair, as [`crate::test::Course`] goes it.
+/// The rank's way through the blocks of a pair, as [`crate::workload::Course`] goes it.
 struct Course<'a> {
     plan: &'a Plan,
     end: End,
@@ -156,7 +156,7 @@ impl Course<'_> {
         Snapshot::of_thread_that_ran(&self.thread, self.core, cpu_ns as f64 * 1e-9)
     }
 
-    /// As [`crate::test::Course`] reads it.
+    /// As [`crate::workload::Course`] reads it.
     fn carriers_seconds(&self) -> f64 {
         match self.end {
             End::Source => self

@@ -17,7 +17,7 @@ use crate::level::memory;
 use crate::pair::{self, Cores, Outcomes, Place};
 use crate::plan::{Job, Level, MemoryPlan, Plan, Test};
 use crate::sampling::{self, Sampling, Symbols, Who};
-use crate::test::PROCESS;
+use crate::workload::PROCESS;
 
 pub use bywire_results::breakdown::{Account, CoreAccount, NAME, REST, Share};
 

@@ -16,7 +16,7 @@ use crate::level::msg;
 use crate::pace::Pace;
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Outcome, Part, Plan, Test};
-use crate::test::{monotonic_ns, patient_until_ns, stride, thread_seconds, unexpected, whole};
+use crate::workload::{monotonic_ns, patient_until_ns, stride, thread_seconds, unexpected, whole};
 
 /// Long messages under way to or from one peer at a time.
 const BUFFERS: usize = 2;

@@ -14,7 +14,7 @@ use crate::load::THREADS_MAX;
 use crate::pair::{Cores, Place};
 use crate::plan::{Level, Plan, SIZE_BYTES_MAX, Test};
 use crate::request::{MTU_BYTES, Request};
-use crate::test::{nhalf, overhead};
+use crate::workload::{nhalf, overhead};
 use crate::{breakdown, burden, pin, preset, size};
 
 /// Connections of a test with several unless asked otherwise.

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use crate::pair::{self, Cores, Outcomes, Place};
 use crate::plan::{End, Job, Level, Outcome, Part, Plan, Test};
 use crate::star::Star;
-use crate::test::monotonic_ns;
+use crate::workload::monotonic_ns;
 
 /// How many connections there may be.
 pub const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=64;
