@@ -85,7 +85,7 @@ impl Snapshot {
         }
     }
 
-    /// Why the span from `self` to `later` counts as disturbed (see [`DISTURBED`]): `steal` when the hypervisor had the
+    /// Why the span from `self` to `later` counts as disturbed (see [`bywire_results::cell::DISTURBED`]): `steal` when the hypervisor had the
     /// core, counted in ticks of 10 ms; `waited-for-core` when another thread had it. Empty when clean. A single
     /// switch says nothing: the kernel's own threads cause one in most blocks, for microseconds.
     pub fn disturbed_since(&self, later: &Self) -> Vec<String> {
