@@ -19,5 +19,7 @@ pub mod list;
 pub mod lock;
 pub mod memory;
 pub mod owing;
+pub mod passage;
 pub mod stream;
+pub mod waiters;
 pub mod word;

@@ -229,7 +229,7 @@ pub struct Hold {
     /// Calls that sleep with it, or have slept, and are not over.
     pub waiters: AtomicU32,
     /// The descriptor that those go on with, plus one, as the program has closed its last one; 0: none.
-    pub kept: AtomicI32,
+    pub kept: AtomicU32,
     /// The segment that this side writes.
     pub own: AtomicPtr<u8>,
     /// The segment that the other side writes.

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use bywire_ring::hold as rule;
+use bywire_ring::waiters;
 
 use crate::arena::{self, Hold};
 use crate::jumps::{self, GiveBack, Noted};
@@ -20,8 +21,7 @@ impl Waiting {
     pub fn begin(connection: &Connection) -> Self {
         let (hold, argument) = (connection.hold, connection.index as usize);
         let noted = jumps::taking(GiveBack { ends: waits_no_more, left: waited, argument }, || {
-            // SeqCst: pairs with the loads in `life::keep_for_waiters`.
-            hold.waiters.fetch_add(1, Ordering::SeqCst);
+            waiters::begin(&hold.waiters);
         });
         Self { hold, noted: Some(noted) }
     }
@@ -30,30 +30,22 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         drop(self.noted.take());
-        // SeqCst: pairs with the store and the load in `life::keep_for_waiters`: either that call sees that nobody waits, or
-        // this one what was kept.
-        if self.hold.waiters.load(Ordering::SeqCst) == 0 {
-            life::close_kept(self.hold);
-        }
+        life::close_kept(waiters::left(&self.hold.waiters, &self.hold.kept));
     }
 }
 
 /// A call has waited, with the socket of this index.
 fn waits_no_more(index: usize) {
     if let Some(hold) = arena::own().and_then(|own| own.holds.get(index)) {
-        // SeqCst: pairs with the loads in `life::keep_for_waiters`.
-        hold.waiters.fetch_sub(1, Ordering::SeqCst);
+        waiters::end(&hold.waiters);
     }
 }
 
 /// The same for one that was left.
 fn waited(index: usize) {
     waits_no_more(index);
-    if let Some(hold) = arena::own().and_then(|own| own.holds.get(index))
-        // SeqCst: pairs with the store in `life::keep_for_waiters`, as above in the drop of `Waiting`.
-        && hold.waiters.load(Ordering::SeqCst) == 0
-    {
-        life::close_kept(hold);
+    if let Some(hold) = arena::own().and_then(|own| own.holds.get(index)) {
+        life::close_kept(waiters::left(&hold.waiters, &hold.kept));
     }
 }
 

@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use bywire_pairing::reason::Reason;
 use bywire_ring::stream::{ASKS_BACK, HALF, LEAVING, News};
+use bywire_ring::waiters;
 
-use crate::arena::Hold;
 use crate::carry::{self, SHUT, SHUT_SENDING};
 use crate::table::{self, Connection, Leaving, Meaning, STREAM, Socket};
 use crate::{
@@ -161,7 +161,7 @@ pub extern "C" fn after_fork_in_child() {
     PIPE.set([-1; 2]);
     table::end_fork();
     // Calls of other threads, for which they were kept, are not here.
-    table::each_held(|socket, _| close_kept(socket.hold));
+    table::each_held(|socket, _| close_kept(waiters::take(&socket.hold.kept)));
 }
 
 /// Makes the word by which a fork is noticed without asking the kernel each time.
@@ -252,8 +252,8 @@ fn keep_for_waiters(fd: i32) {
     jumps::forget();
     let Some(Ok(connection)) = table::socket(fd).map(Socket::carried) else { return };
     let hold = connection.hold;
-    // SeqCst: pairs with `table::Waiting`, here and below.
-    if hold.waiters.load(Ordering::SeqCst) == 0 || hold.descriptors.load(Ordering::SeqCst) != 1 {
+    // SeqCst: pairs with the additions in `table::duplicate` and `hold::close`.
+    if !waiters::are_there(&hold.waiters) || hold.descriptors.load(Ordering::SeqCst) != 1 {
         return;
     }
     errno::keep(|| {
@@ -261,21 +261,17 @@ fn keep_for_waiters(fd: i32) {
         let kept = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, bell::first_high() as usize) };
         if kept >= 0 {
             table::duplicate(fd, kept);
-            // SeqCst, this and the load that follows: pair with the subtraction in `table::Waiting`.
-            hold.kept.store(kept + 1, Ordering::SeqCst);
+            let left = waiters::keep(&hold.waiters, &hold.kept, kept as u32 + 1);
             connection.wake_own();
-            if hold.waiters.load(Ordering::SeqCst) == 0 {
-                close_kept(hold);
-            }
+            close_kept(left);
         }
     });
 }
 
-/// Nobody waits any more.
-pub fn close_kept(hold: &Hold) {
-    // SeqCst: pairs with the store in `keep_for_waiters`; of two that close it, one does.
-    let kept = hold.kept.swap(0, Ordering::SeqCst) - 1;
-    if kept >= 0 {
+/// What was kept for waiters, if nobody waits any more.
+pub fn close_kept(left: Option<u32>) {
+    if let Some(kept) = left {
+        let kept = kept as i32 - 1;
         // SAFETY: a descriptor that calls of ours alone know.
         errno::keep(|| close(kept, || unsafe { real::close(kept) }));
     }

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 
 use bywire_pairing::protocol::{Kind, PACKET_BYTES, PATIENCE_MS, Packet, VERSION, Verdict};
 use bywire_pairing::reason::Reason;
+use bywire_ring::passage;
 use bywire_ring::stream::{SEGMENT_BYTES, Window};
 
 use crate::arena::{self, Record, stage};
@@ -518,24 +519,18 @@ fn prepare(socket: &Socket) {
     {
         return;
     }
-    // SeqCst: pairs with the load in `table::Inside::enter`, and by the fence with those in `poll::enter` and
-    // `epoll`.
-    record.stage.store(stage::CARRIED, Ordering::SeqCst);
-    // Before the loads of the counts, as in `table::Inside::enter` and in `poll`.
+    let counts = [&record.kernel_readers, &record.kernel_pollers, &record.kernel_writers];
+    let sleepers = !passage::close(&record.stage, stage::CARRIED, counts);
+    // SeqCst: pairs with the fence in `epoll`'s `catch_up`: either a fresh registration sees the stage there, or `epoll::convert`
+    // finds it in the socket's list.
     fence(Ordering::SeqCst);
-    let sleepers = [&record.kernel_readers, &record.kernel_pollers, &record.kernel_writers]
-        .iter()
-        // SeqCst: pairs with the additions in `table::Inside`, `send::Writing` and `poll::enter`: either they are
-        // counted, or see the stage.
-        .any(|count| count.load(Ordering::SeqCst) != 0);
     let account = kernel::account(socket.fd);
     let agrees = !sleepers
         && account.as_ref().is_some_and(|account| {
             account.is_established && account.is_steady && accounts_agree(socket, account)
         });
     if !agrees {
-        // SeqCst: pairs with the load in `table::Inside::enter`: calls go into the kernel again.
-        record.stage.store(stage::PAIRED, Ordering::SeqCst);
+        passage::open(&record.stage, stage::PAIRED);
         if !sleepers && account.is_none_or(|account| account.is_steady) {
             socket.stay(Reason::Unseen);
         }

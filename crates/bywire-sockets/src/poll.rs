@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
+use bywire_ring::passage;
 use libc::{pollfd, sigset_t, timespec};
 
 use crate::arena::{Set, stage};
@@ -152,12 +153,8 @@ fn enter(fd: i32) -> bool {
         Meaning::Socket(_) => {
             let Some(socket) = count_of(fd) else { return true };
             socket.record.awaited.store(1, Ordering::Relaxed);
-            // SeqCst, with the fence and the load that follow: pairs with the store of the stage and the load of this
-            // count in `offer::prepare`.
-            socket.record.kernel_pollers.fetch_add(1, Ordering::SeqCst);
-            // Pairs with the fence in `offer::prepare`.
-            core::sync::atomic::fence(Ordering::SeqCst);
-            socket.record.stage.load(Ordering::Acquire) != stage::CARRIED
+            passage::enter(&socket.record.kernel_pollers);
+            passage::is_open(&socket.record.stage, stage::CARRIED)
         }
         _ => true,
     }

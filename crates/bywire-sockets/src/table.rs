@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use bywire_pairing::reason::Reason;
 use bywire_ring::hold as rule;
+use bywire_ring::passage;
 use bywire_ring::stream::{SEGMENT_BYTES, Stream, Window};
 
 use crate::arena::{self, DESCRIPTORS, Hold, Own, RECORDS, Record, SETS, Set, stage};
@@ -213,9 +214,9 @@ impl Deref for Connection {
 impl Connection {
     /// Is there still a descriptor of it? The kernel, too, lets go of a socket when the last call on it is over.
     pub fn follow(&mut self) -> bool {
-        // SeqCst: pairs with the store in `life::keep_for_waiters`, which comes before the descriptor is forgotten.
+        // SeqCst: pairs with the store in `waiters::keep`, which comes before the descriptor is forgotten.
         if !self.is_current() {
-            let kept = self.hold.kept.load(Ordering::SeqCst) - 1;
+            let kept = self.hold.kept.load(Ordering::SeqCst) as i32 - 1;
             // Before it was the last one another descriptor may have been closed, of which there are copies.
             self.socket.fd = if kept >= 0 { kept } else { descriptor_of(self.index).unwrap_or(-1) };
         }
@@ -728,8 +729,7 @@ impl Inside {
     #[inline(always)]
     pub fn enter(count: &'static AtomicU32, record: &Record) -> Option<Self> {
         let inside = Self { _noted: counted(count) };
-        // SeqCst: pairs with the store in `offer::prepare`. Either this call is counted there, or sees the new stage here.
-        if record.stage.load(Ordering::SeqCst) == stage::CARRIED { None } else { Some(inside) }
+        if passage::is_open(&record.stage, stage::CARRIED) { Some(inside) } else { None }
     }
 }
 
@@ -737,18 +737,13 @@ impl Inside {
 #[inline(always)]
 pub fn counted(count: &'static AtomicU32) -> Noted {
     let argument = (&raw const *count) as usize;
-    jumps::taking(GiveBack { ends: one_less, left: one_less, argument }, || {
-        // SeqCst: pairs with the loads of the counts in `offer::prepare` and `send::give_the_last`.
-        count.fetch_add(1, Ordering::SeqCst);
-    })
+    jumps::taking(GiveBack { ends: one_less, left: one_less, argument }, || passage::enter(count))
 }
 
 fn one_less(count: usize) {
     // SAFETY: `counted` was given it for good.
     let count = unsafe { &*(count as *const AtomicU32) };
-    // SeqCst: pairs with the loads of the counts in `offer::prepare`, `is_inside` and `send::give_the_last`; what was moved is
-    // counted before.
-    count.fetch_sub(1, Ordering::SeqCst);
+    passage::leave(count);
 }
 
 /// A call that was left used the socket of this index.
