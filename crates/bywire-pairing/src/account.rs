@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 use bywire_sys::Errno;
-use bywire_sys::release::{Heard, Releases};
+use bywire_sys::release::Releases;
 
 /// Connections of two users that may be over and still have memory, beside as many as they have at the time.
 const KEPT_MAX: usize = 16;
@@ -21,8 +21,6 @@ pub type Name = (u64, u64);
 pub struct Account {
     /// Made with the first connection.
     releases: Option<Releases>,
-    /// Releases were not told, and nobody has asked for them yet.
-    has_missed: bool,
     connections: HashMap<u64, Connection>,
     next: u64,
     /// By the number of a segment's watch.
@@ -109,16 +107,7 @@ impl Account {
     /// Takes off what has gone.
     fn hear(&mut self) {
         let Some(releases) = self.releases.take() else { return };
-        self.has_missed |= releases.look(|number| self.release(number)) == Heard::Some;
-        // Where that cannot be read, it is asked for again.
-        if self.has_missed
-            && let Ok(watched) = releases.watched()
-        {
-            self.has_missed = false;
-            let known = self.segments.keys().copied();
-            let gone: Vec<i32> = known.filter(|number| !watched.contains(number)).collect();
-            gone.into_iter().for_each(|number| self.release(number));
-        }
+        releases.look(|number| self.release(number));
         self.releases = Some(releases);
     }
 

@@ -1,29 +1,52 @@
 //! Notice of memory that nobody has any more: neither mapped nor by a descriptor, in no process and in no socket's queue.
 //!
 //! The kernel tells whoever watches a memory file of the moment when it goes. A watch needs no descriptor of the file,
-//! and keeps none of its memory.
+//! and keeps none of its memory. A user may have few inotify instances (128 by default), so a process has one for all.
 
 use core::mem::MaybeUninit;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::fs::inotify;
 use rustix::io::Errno;
 
-/// Memory files that are watched.
+/// Memory files that are watched for one part of a program. Dropped, it watches them no more.
 #[derive(Debug)]
 pub struct Releases {
-    queue: OwnedFd,
+    instance: Arc<Instance>,
+    /// What the instance calls it.
+    part: u64,
 }
 
-/// What a look at [`Releases`] came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// Every release since the last look was told.
-    All,
-    /// The kernel's queue was full: [`Releases::watched`] tells what is still there.
-    Some,
+/// What all parts of a process share. A forked child makes its own: what the parent's tells is the parent's to hear.
+#[derive(Debug)]
+struct Instance {
+    owner: u32,
+    queue: OwnedFd,
+    parts: Mutex<Parts>,
 }
+
+#[derive(Debug, Default)]
+struct Parts {
+    next: u64,
+    /// Who watches a file, by the number of its watch: the kernel has one number for each file.
+    watchers: HashMap<i32, Vec<u64>>,
+    /// The releases that each part has yet to hear of.
+    gone: HashMap<u64, Vec<i32>>,
+    /// The kernel's queue was full, and nobody has asked yet for what that did not tell.
+    has_missed: bool,
+}
+
+/// Where the instance of a process is found. Leaked, as a forked child may find its lock held for ever.
+#[derive(Debug)]
+struct Place {
+    owner: u32,
+    instance: Mutex<Weak<Instance>>,
+}
+
+static PLACE: AtomicPtr<Place> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Releases {
     /// Watches nothing yet.
@@ -31,8 +54,15 @@ impl Releases {
     /// # Errors
     /// What the kernel said: [`Errno::MFILE`] when descriptors, or the user's inotify instances, have run out.
     pub fn new() -> Result<Self, Errno> {
-        inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)
-            .map(|queue| Self { queue })
+        let instance = Instance::own()?;
+        let part = {
+            let mut parts = lock(&instance.parts);
+            parts.next += 1;
+            let part = parts.next;
+            parts.gone.insert(part, Vec::new());
+            part
+        };
+        Ok(Self { instance, part })
     }
 
     /// Watches a memory file; the number stands for it until its release was told.
@@ -42,37 +72,131 @@ impl Releases {
     /// without `/proc`.
     pub fn watch(&self, file: &impl AsFd) -> Result<i32, Errno> {
         let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
-        inotify::add_watch(&self.queue, path, inotify::WatchFlags::DELETE_SELF)
+        // Under the lock: nobody takes the number's release off the queue before it is known whose it is.
+        let mut parts = lock(&self.instance.parts);
+        let number = inotify::add_watch(&self.instance.queue, path, inotify::WatchFlags::DELETE_SELF)?;
+        let watchers = parts.watchers.entry(number).or_default();
+        if !watchers.contains(&self.part) {
+            watchers.push(self.part);
+        }
+        Ok(number)
     }
 
     /// Tells of each watched file that has gone since the last look.
-    pub fn look(&self, mut gone: impl FnMut(i32)) -> Heard {
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut reader = inotify::Reader::new(&self.queue, &mut buffer);
-        let mut heard = Heard::All;
-        while let Ok(event) = reader.next() {
-            if event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW) {
-                heard = Heard::Some;
-            } else if event.events().contains(inotify::ReadFlags::IGNORED) {
-                gone(event.wd());
+    pub fn look(&self, gone: impl FnMut(i32)) {
+        let found = {
+            let mut parts = lock(&self.instance.parts);
+            parts.hear(&self.instance.queue);
+            parts.gone.get_mut(&self.part).map(std::mem::take)
+        };
+        found.unwrap_or_default().into_iter().for_each(gone);
+    }
+}
+
+impl Drop for Releases {
+    fn drop(&mut self) {
+        // In a forked child another thread of the parent's may have held the lock.
+        if self.instance.owner != std::process::id() {
+            return;
+        }
+        let mut parts = lock(&self.instance.parts);
+        parts.gone.remove(&self.part);
+        let part = self.part;
+        let queue = &self.instance.queue;
+        parts.watchers.retain(|number, watchers| {
+            watchers.retain(|watcher| *watcher != part);
+            if watchers.is_empty() {
+                // One that has gone by itself is what we want. What the kernel says of it is nobody's.
+                let _ = inotify::remove_watch(queue, *number);
+            }
+            !watchers.is_empty()
+        });
+    }
+}
+
+impl Instance {
+    /// This process's, made if nobody has one.
+    fn own() -> Result<Arc<Self>, Errno> {
+        let mut place = lock(&Place::own().instance);
+        if let Some(instance) = place.upgrade() {
+            return Ok(instance);
+        }
+        let queue = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+        let instance = Arc::new(Self { owner: std::process::id(), queue, parts: Mutex::default() });
+        *place = Arc::downgrade(&instance);
+        Ok(instance)
+    }
+}
+
+impl Place {
+    /// This process's.
+    fn own() -> &'static Self {
+        let owner = std::process::id();
+        loop {
+            // Acquire: pairs with the release of the exchange below, by whichever thread has made the place.
+            let found = PLACE.load(Ordering::Acquire);
+            // SAFETY: null, or a box that this function has leaked, which is never freed or changed but by its lock.
+            if let Some(place) = unsafe { found.as_ref() }
+                && place.owner == owner
+            {
+                return place;
+            }
+            let own = Box::into_raw(Box::new(Self { owner, instance: Mutex::default() }));
+            // Release: pairs with the acquire load above. Lost against another thread: its place is as good.
+            if PLACE.compare_exchange(found, own, Ordering::Release, Ordering::Relaxed).is_err() {
+                // SAFETY: this function has it from `into_raw`, and the exchange that failed has shown it to nobody.
+                drop(unsafe { Box::from_raw(own) });
             }
         }
-        heard
+    }
+}
+
+impl Parts {
+    /// Puts by what has gone, for those who watched it.
+    fn hear(&mut self, queue: &OwnedFd) {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(queue, &mut buffer);
+        while let Ok(event) = reader.next() {
+            if event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW) {
+                self.has_missed = true;
+            } else if event.events().contains(inotify::ReadFlags::IGNORED) {
+                self.release(event.wd());
+            }
+        }
+        // Where that cannot be read, it is asked for again.
+        if self.has_missed
+            && let Ok(watched) = watched(queue)
+        {
+            self.has_missed = false;
+            let gone: Vec<i32> =
+                self.watchers.keys().copied().filter(|number| !watched.contains(number)).collect();
+            gone.into_iter().for_each(|number| self.release(number));
+        }
     }
 
-    /// The numbers of the watched files that are still there, or whose release [`Self::look`] has yet to tell.
-    ///
-    /// # Errors
-    /// What the kernel said: [`Errno::MFILE`] when descriptors have run out, [`Errno::NOENT`] without `/proc`.
-    pub fn watched(&self) -> Result<HashSet<i32>, Errno> {
-        let found = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.queue.as_raw_fd()));
-        let text = found.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-        let number = |line: &str| {
-            let digits = line.strip_prefix("inotify wd:")?.split(' ').next()?;
-            i32::from_str_radix(digits, 16).ok()
-        };
-        Ok(text.lines().filter_map(number).collect())
+    fn release(&mut self, number: i32) {
+        for part in self.watchers.remove(&number).unwrap_or_default() {
+            if let Some(gone) = self.gone.get_mut(&part) {
+                gone.push(number);
+            }
+        }
     }
+}
+
+/// The numbers of the watched files that are still there, or whose release the queue has yet to tell. Asking ends no watch.
+fn watched(queue: &OwnedFd) -> Result<HashSet<i32>, Errno> {
+    let found = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", queue.as_raw_fd()));
+    let text = found.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let number = |line: &str| {
+        let digits = line.strip_prefix("inotify wd:")?.split(' ').next()?;
+        i32::from_str_radix(digits, 16).ok()
+    };
+    Ok(text.lines().filter_map(number).collect())
+}
+
+/// Nothing that can panic happens under these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -84,8 +208,12 @@ mod tests {
 
     fn told(releases: &Releases) -> Vec<i32> {
         let mut numbers = Vec::new();
-        assert_eq!(releases.look(|number| numbers.push(number)), Heard::All);
+        releases.look(|number| numbers.push(number));
         numbers
+    }
+
+    fn watched_here(releases: &Releases) -> HashSet<i32> {
+        watched(&releases.instance.queue).expect("fdinfo")
     }
 
     #[test]
@@ -105,7 +233,7 @@ mod tests {
         assert_eq!(told(&releases), []);
         drop(mere_path);
         assert_eq!(told(&releases), [number]);
-        assert!(releases.watched().expect("fdinfo").is_empty());
+        assert!(!watched_here(&releases).contains(&number));
         assert_eq!(told(&releases), []);
     }
 
@@ -118,12 +246,48 @@ mod tests {
             let file = Mapping::create("bywire-test", 4096).expect("memory").1;
             files.push((releases.watch(&file).expect("a watch"), file));
         }
-        files.drain(..10).for_each(drop);
-        let numbers: HashSet<i32> = files.iter().map(|(number, _)| *number).collect();
-        assert_eq!(releases.watched().expect("fdinfo"), numbers);
-        assert_eq!(told(&releases).len(), 10);
+        let gone: HashSet<i32> = files.drain(..10).map(|(number, _)| number).collect();
+        let there: HashSet<i32> = files.iter().map(|(number, _)| *number).collect();
+        let watched = watched_here(&releases);
+        assert!(watched.is_superset(&there) && watched.is_disjoint(&gone));
+        // As after a queue that was full.
+        lock(&releases.instance.parts).has_missed = true;
+        assert_eq!(told(&releases).into_iter().collect::<HashSet<_>>(), gone, "each once");
         let (last, file) = files.pop().expect("the last one");
         drop(file);
         assert_eq!(told(&releases), [last], "what was asked for is watched all the same");
+    }
+
+    #[test]
+    fn as_many_parts_as_a_process_has_take_one_of_the_users_instances() {
+        let text = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_instances").expect("inotify");
+        let instances: usize = text.trim().parse().expect("a number");
+        if instances > 10_000 {
+            println!("not run: this user may have {instances} instances (fs.inotify.max_user_instances)");
+            return;
+        }
+        let parts: Vec<_> = (0..=instances).map(|_| Releases::new().expect("one more")).collect();
+        // Each is told of its own files, and those who share one of that.
+        let [one, other] = [&parts[0], &parts[1]];
+        let [own, shared] = [(); 2].map(|()| Mapping::create("bywire-test", 4096).expect("memory").1);
+        let number = one.watch(&own).expect("a watch");
+        let twice = [one, other].map(|part| part.watch(&shared).expect("a watch"));
+        drop((own, shared));
+        assert_eq!(told(other), [twice[1]]);
+        assert_eq!(told(one), [number, twice[0]]);
+        assert_eq!(told(&parts[2]), []);
+    }
+
+    #[test]
+    fn a_part_that_is_dropped_leaves_no_watch_but_those_of_others() {
+        let [one, other] = [(); 2].map(|()| Releases::new().expect("inotify"));
+        let [own, shared] = [(); 2].map(|()| Mapping::create("bywire-test", 4096).expect("memory").1);
+        let number = one.watch(&own).expect("a watch");
+        let twice = [&one, &other].map(|part| part.watch(&shared).expect("a watch"));
+        drop(one);
+        let left = watched_here(&other);
+        assert!(!left.contains(&number) && left.contains(&twice[1]));
+        drop(shared);
+        assert_eq!(told(&other), [twice[1]]);
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Weak;
 use bywire_ring::memory::Shared;
 use bywire_sys::Errno;
 use bywire_sys::memory::Mapping;
-use bywire_sys::release::{Heard, Releases};
+use bywire_sys::release::Releases;
 
 use crate::resources::is_foreign_share;
 
@@ -23,8 +23,6 @@ const KEPT_BYTES_MAX: usize = 128 << 20;
 pub(crate) struct Account {
     /// Made with the first such peer.
     releases: Option<Releases>,
-    /// Releases were not told, and nobody has asked for them yet.
-    has_missed: bool,
     /// By the number of their watch.
     pieces: HashMap<i32, Piece>,
 }
@@ -112,14 +110,7 @@ impl Account {
     fn hear(&mut self) {
         let Some(releases) = &self.releases else { return };
         let pieces = &mut self.pieces;
-        self.has_missed |= releases.look(|number| drop(pieces.remove(&number))) == Heard::Some;
-        // Where that cannot be read, it is asked for again.
-        if self.has_missed
-            && let Ok(watched) = releases.watched()
-        {
-            self.has_missed = false;
-            pieces.retain(|number, _| watched.contains(number));
-        }
+        releases.look(|number| drop(pieces.remove(&number)));
     }
 }
 
