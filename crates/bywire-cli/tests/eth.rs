@@ -577,6 +577,99 @@ fn a_directory_of_somebody_else_is_neither_used_nor_believed() {
 }
 
 #[test]
+fn what_another_user_has_planted_in_place_of_the_directory_is_neither_used_nor_followed() {
+    use std::os::unix::fs::{lchown, symlink};
+    let Some((one, _, directory)) = stage() else { return };
+    let directory = directory.path();
+    let (planted, own) = (directory.join("eth"), directory.join("own"));
+    std::fs::create_dir(&own).expect("made");
+    let first = interface(&one, "10.77.0.1/24");
+    for what in ["a file", "a fifo", "a link to nothing", "a link to a directory of ours", "a socket"] {
+        match what {
+            "a file" => std::fs::write(&planted, "planted").expect("written"),
+            "a fifo" => {
+                let status = Command::new("mkfifo").arg(&planted).status();
+                assert!(status.expect("`mkfifo` of coreutils").success());
+            }
+            "a link to nothing" => symlink("/nonexistent/nothing", &planted).expect("linked"),
+            "a link to a directory of ours" => symlink(&own, &planted).expect("linked"),
+            _ => drop(std::os::unix::net::UnixListener::bind(&planted).expect("bound")),
+        }
+        lchown(&planted, Some(65_534), Some(65_534)).expect("given away");
+        for arguments in [&["up", "--interface", &first][..], &["status"], &["down"]] {
+            let refused = output(directory, &[&["eth"], arguments].concat());
+            let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+            assert!(!refused.status.success() && said.contains("belongs to another user"), "{what}: {said}");
+        }
+        assert!(names(&own).is_empty() && !has_interface(&one), "{what}");
+        std::fs::remove_file(&planted).expect("removed");
+    }
+}
+
+/// Each step of a call, at which the caller stops, and ends later.
+#[test]
+fn callers_and_watchers_that_stop_or_end_at_any_step_hold_up_no_frame() {
+    let Some((one, other, directory)) = stage() else { return };
+    let directory = directory.path();
+    let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
+    let _running = up(directory, &["--node", "near", "--interface", &first, "--interface", &second], 2);
+    let (near, far) = connect(&one, &other, "10.77.0.2:7000".parse().expect("an address"));
+    let door = directory.join("eth/default.near.eth");
+    let began = Instant::now();
+    let mut stopped = Vec::new();
+    for word in ["", "\"", "\"status", "\"status\"", "\"nonsense\"", "18446744073709551616"] {
+        let mut caller = UnixStream::connect(&door).expect("a door");
+        caller.write_all(word.as_bytes()).expect("room");
+        say(&near, &far, b"across");
+        assert_eq!(status(directory).len(), 1, "{word:?}");
+        stopped.push(OwnedFd::from(caller));
+    }
+    for is_watching in [false, true] {
+        let watcher = Socket::connect(&door.with_extension("capture")).expect("a window");
+        // One that was let in is sent frames, which it does not take.
+        if is_watching {
+            assert_eq!(status(directory).len(), 1);
+        }
+        (0..200).for_each(|_| say(&near, &far, &[7; 1000]));
+        stopped.push(watcher.as_fd().try_clone_to_owned().expect("a copy"));
+    }
+    drop(stopped);
+    say(&near, &far, b"across");
+    assert_eq!(status(directory).len(), 1);
+    assert!(began.elapsed() < Duration::from_secs(60), "held up for {:?}", began.elapsed());
+}
+
+/// A process of the same user reaches the ports of those who carry frames, which close at once what it sends.
+#[test]
+fn descriptors_that_are_sent_to_the_ports_of_carriers_hold_up_no_frame() {
+    let Some((one, other, directory)) = stage() else { return };
+    let directory = directory.path();
+    let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
+    let _running = up(directory, &["--node", "near", "--interface", &first, "--interface", &second], 2);
+    let (near, far) = connect(&one, &other, "10.77.0.2:7000".parse().expect("an address"));
+    let ports = directory.join("eth/ports");
+    let (began, interrupter, mut kept) = (Instant::now(), Interrupter::here(), Vec::new());
+    for name in names(&ports).iter().filter(|name| name.ends_with(".port")) {
+        for count in [1, 3, 4, linger::PACKET_DESCRIPTORS_MAX] {
+            let (sender, receiver) = linger::lingering();
+            let caller = Socket::connect(&ports.join(name)).expect("a port");
+            for packet in [&b"nonsense"[..], b"", b"unread"] {
+                let many = vec![sender.as_fd(); count];
+                let sent = linger::send(&caller, packet, &many);
+                assert!(sent.is_ok() || sent == Err(Errno::PIPE), "{sent:?}");
+            }
+            interrupter.bound(|| drop(sender));
+            kept.push((receiver, caller));
+            say(&near, &far, b"across");
+        }
+    }
+    assert!(!kept.is_empty(), "a carrier has a port");
+    say(&near, &far, b"across");
+    let elapsed = began.elapsed();
+    assert!(elapsed < linger::UNDISTURBED, "held up for {elapsed:?}");
+}
+
+#[test]
 fn callers_who_take_their_time_hold_up_nobody_for_long() {
     let Some((one, _, directory)) = stage() else { return };
     let first = interface(&one, "10.77.0.1/24");

@@ -52,8 +52,7 @@ pub fn confine(directory: &Path) -> Result<Option<String>, ConfinementError> {
     let directory = Path::new(ROOT);
     bywire_sys::process::give_up_privileges().map_err(ConfinementError::Capabilities)?;
     let unenforced = give_up_files(directory)?;
-    // No thread can be started from here on; those who reach the directory of ports are as confined as this process is, and
-    // have no sockets that linger nor files of a file system that does not answer.
+    // No thread can be started from here on. Those who reach the directory of ports are of the same user.
     bywire_sys::deferred::forgo();
     give_up_calls()?;
     Ok(unenforced)
@@ -117,7 +116,7 @@ const DESCRIPTOR_COMMANDS: [i32; 7] = [
 const SYS_CACHESTAT: i64 = 451;
 
 /// What carrying frames and meeting other ports takes.
-const CALLS: [i64; 59] = [
+const CALLS: [i64; 62] = [
     // Frames.
     libc::SYS_read,
     libc::SYS_readv,
@@ -138,6 +137,9 @@ const CALLS: [i64; 59] = [
     libc::SYS_pwritev2,
     libc::SYS_restart_syscall,
     libc::SYS_sched_yield,
+    libc::SYS_timer_settime,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
     // Meeting others.
     libc::SYS_accept4,
     libc::SYS_bind,

@@ -106,10 +106,31 @@ fn a_service_of_another_version_is_left_alone() {
     if world::role().is_some() {
         return say_right();
     }
+    assert_eq!(hello_to_another_version(false), Some((bywire_pairing::protocol::PACKET_BYTES, 2)));
+}
+
+const GUARDED: &str = "a_service_that_takes_no_descriptors_before_it_accepts_is_said_hello_to";
+
+#[test]
+fn a_service_that_takes_no_descriptors_before_it_accepts_is_said_hello_to() {
+    if world::role().is_some() {
+        return say_right();
+    }
+    match hello_to_another_version(true) {
+        None => println!("not run: this kernel refuses no descriptors (SO_PASSRIGHTS, Linux 6.16)"),
+        said => assert_eq!(said, Some((bywire_pairing::protocol::PACKET_BYTES, 2))),
+    }
+}
+
+/// What a program says to a service that knows none of our words, and hangs up; which takes descriptors from those alone
+/// whom it has accepted, or from everybody. `None`: this kernel has no such guard.
+fn hello_to_another_version(is_guarded: bool) -> Option<(usize, usize)> {
     let world = World::without_service();
     let listener = Listener::bind(&world.service).expect("bound");
+    if is_guarded && !listener.guard(true) {
+        return None;
+    }
     let other = std::thread::spawn(move || {
-        // It knows none of our words, and hangs up.
         let caller = world::eventually("somebody calls", || listener.accept().expect("accept"));
         let mut buffer = [0; 64];
         world::eventually("says hello", || match caller.receive(&mut buffer) {
@@ -117,8 +138,8 @@ fn a_service_of_another_version_is_left_alone() {
             _ => None,
         })
     });
-    is_right(program(&world, OTHER, "talk"));
-    assert_eq!(other.join().expect("it was called"), (bywire_pairing::protocol::PACKET_BYTES, 2));
+    is_right(program(&world, if is_guarded { GUARDED } else { OTHER }, "talk"));
+    Some(other.join().expect("it was called"))
 }
 
 const FORBIDDEN: &str = "a_service_that_one_may_not_talk_to_is_done_without";

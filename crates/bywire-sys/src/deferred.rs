@@ -6,9 +6,11 @@
 //! wait behind another's. What a user's thread has not closed yet is on that user's account: from a bound on, no more
 //! descriptors are taken from that user.
 //!
-//! Sockets are the exception: one thread and one count serve those of all users. Somebody who stops that thread, by a file of
-//! a file system of their own in the queue of a socket, keeps others from being accepted.
+//! A socket is on an account of its peer's user, with a thread of its own, for what lies in its queue. A user of whom many
+//! wait, as one whose close never ends, is a crowd: while there is one, no descriptor gets into the queue of a connection
+//! that has not been accepted (where the kernel can refuse that, from Linux 6.16 on), and crowds are let in no more.
 
+use core::cell::OnceCell;
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 use std::collections::{BTreeMap, VecDeque};
@@ -21,9 +23,14 @@ use crate::interrupt::Interrupter;
 
 /// Descriptors of one user that may be held, whether they are being looked at or wait to be closed.
 const HELD_MAX: usize = 64;
-/// Sockets that may wait to be closed before nobody is let in any more. Each takes a moment, as nothing lingers there.
-const SOCKETS_MAX: usize = 1024;
-/// Threads that close at once. Of users beyond that no descriptors are taken, but from this process's own user and root.
+/// Sockets of one user that may wait to be closed before none is let in any more. Each takes a moment, as nothing lingers
+/// there, unless a file system of the user's own delays it.
+const SOCKETS_OF_USER_MAX: usize = 64;
+/// Sockets of all users that may wait before nobody is let in any more: more than can wait to be accepted when the first
+/// crowd comes about.
+const SOCKETS_MAX: usize = 8192;
+/// Threads that close at once. Of users beyond that no descriptors are taken, and their sockets wait, but for this
+/// process's own user and root.
 const THREADS_MAX: usize = 256;
 /// How long a thread waits for more.
 const IDLE: Duration = Duration::from_secs(1);
@@ -41,11 +48,21 @@ pub struct Foreign {
 #[derive(Debug)]
 pub struct Deferred<T: Into<OwnedFd>>(ManuallyDrop<T>);
 
+/// What an account is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// Descriptors that a user's programs have sent.
+    Files(u32),
+    /// Connections with a user's programs, and what is in their queues.
+    Sockets(u32),
+}
+
 /// What is held of one user.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
     lane: Arc<Lane>,
     registry: &'static Registry,
+    kind: Kind,
     /// Of this process's own user or of root: it gets a thread, however many others have one.
     is_reserved: bool,
 }
@@ -70,8 +87,14 @@ struct Waiting {
 #[derive(Debug)]
 struct Registry {
     owner: u32,
-    lanes: Mutex<BTreeMap<Option<u32>, Arc<Lane>>>,
+    lanes: Mutex<BTreeMap<Kind, Arc<Lane>>>,
     threads: AtomicUsize,
+    /// Sockets that wait, of all users.
+    sockets: AtomicUsize,
+    /// Users of whom so many sockets wait that no more are let in.
+    crowds: AtomicUsize,
+    /// Something waits in a lane without a thread.
+    has_unattended: AtomicBool,
     is_forgone: AtomicBool,
 }
 
@@ -80,32 +103,50 @@ static REGISTRY: AtomicPtr<Registry> = AtomicPtr::new(core::ptr::null_mut());
 /// Closes the socket of another process with what lies in its queue.
 ///
 /// That was never in this process's table, so most file systems flush nothing of it, and what lingers is interrupted. The
-/// thread serves all users.
+/// thread serves the user at the other end alone.
 pub fn close_socket(file: OwnedFd) {
-    Account::of(None).close_counted(file);
+    let account = Account::of_sockets(crate::socket::user_at_the_end_of(&file));
+    account.hold();
+    account.close(file);
 }
 
-/// From here on this process closes everything at once: it may start no threads, and nobody who could reach it has a
-/// descriptor that takes its time.
+/// From here on this process closes everything at once, as it may start no threads. Only programs of its own user may be
+/// able to reach it: what they send is interrupted on the calling thread, but for a wait of a file system's own.
 pub fn forgo() {
+    INTERRUPTER.with(|own| {
+        own.get_or_init(Interrupter::here);
+    });
     Registry::own().is_forgone.store(true, Ordering::Relaxed);
 }
 
-/// Is everything closed at once?
-pub(crate) fn is_forgone() -> bool {
-    Registry::own().is_forgone.load(Ordering::Relaxed)
+thread_local! {
+    /// Of a thread that closes everything itself.
+    static INTERRUPTER: OnceCell<Interrupter> = const { OnceCell::new() };
+}
+
+/// Closes it now.
+fn close_here(file: OwnedFd) {
+    INTERRUPTER.with(|own| match own.get() {
+        Some(interrupter) => interrupter.bound(|| drop(file)),
+        None => drop(file),
+    });
 }
 
 /// May more sockets come, which would have to be closed?
 pub fn has_room() -> bool {
-    let sockets = Account::of(None);
-    sockets.is_attended();
-    sockets.lane.held.load(Ordering::Relaxed) < SOCKETS_MAX
+    let registry = Registry::own();
+    registry.attend_all();
+    registry.sockets.load(Ordering::Relaxed) < SOCKETS_MAX
+}
+
+/// Is there a user of whom so many sockets wait that none is let in?
+pub(crate) fn has_crowds() -> bool {
+    Registry::own().crowds.load(Ordering::Relaxed) > 0
 }
 
 impl Foreign {
     pub(crate) fn new(file: OwnedFd, account: &Account) -> Self {
-        account.lane.held.fetch_add(1, Ordering::Relaxed);
+        account.hold();
         Self { file: ManuallyDrop::new(file), account: account.clone() }
     }
 
@@ -113,8 +154,9 @@ impl Foreign {
     /// their own program, or their thread serves its sender alone.
     pub fn into_inner(self) -> OwnedFd {
         let mut this = ManuallyDrop::new(self);
-        this.account.lane.held.fetch_sub(1, Ordering::Relaxed);
-        // SAFETY: `this` is never dropped nor looked at again, so each of its parts is taken out of it once.
+        this.account.release();
+        // SAFETY: this function has put `self` where it is never dropped, and does not look at it again, so each of its parts
+        // is taken out of it once.
         unsafe {
             drop(core::ptr::read(&raw const this.account));
             ManuallyDrop::take(&mut this.file)
@@ -130,7 +172,7 @@ impl AsFd for Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        // SAFETY: taken here or by `into_inner`, which drops nothing.
+        // SAFETY: `drop` takes it here, and runs once at most; `into_inner`, which takes it too, keeps `drop` from running.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
         self.account.close(file);
     }
@@ -159,26 +201,47 @@ impl<T: Into<OwnedFd>> DerefMut for Deferred<T> {
 
 impl<T: Into<OwnedFd>> Drop for Deferred<T> {
     fn drop(&mut self) {
-        // SAFETY: taken only here.
+        // SAFETY: `drop` alone takes it, and runs once.
         close_socket(unsafe { ManuallyDrop::take(&mut self.0) }.into());
     }
 }
 
 impl Account {
-    /// Of this user; `None`: of sockets, whosever they are.
-    pub fn of(user: Option<u32>) -> Self {
-        Self::in_registry(Registry::own(), user)
+    /// Of the descriptors that this user has sent.
+    pub fn of(user: u32) -> Self {
+        Self::in_registry(Registry::own(), Kind::Files(user))
     }
 
-    fn in_registry(registry: &'static Registry, user: Option<u32>) -> Self {
+    /// Of the connections with this user's programs.
+    pub fn of_sockets(user: u32) -> Self {
+        Self::in_registry(Registry::own(), Kind::Sockets(user))
+    }
+
+    fn in_registry(registry: &'static Registry, kind: Kind) -> Self {
         let mut lanes = lock(&registry.lanes);
-        if lanes.len() > THREADS_MAX {
+        if lanes.len() > 2 * THREADS_MAX {
             // Those that nobody refers to and of which nothing is held.
             lanes.retain(|_, lane| Arc::strong_count(lane) > 1 || lane.held.load(Ordering::Relaxed) > 0);
         }
-        let lane = Arc::clone(lanes.entry(user).or_default());
-        let is_reserved = user.is_some_and(|user| user == 0 || user == rustix::process::geteuid().as_raw());
-        Self { lane, registry, is_reserved }
+        let lane = Arc::clone(lanes.entry(kind).or_default());
+        Self { lane, registry, kind, is_reserved: kind.is_reserved() }
+    }
+
+    /// One more is held.
+    fn hold(&self) {
+        let before = self.lane.held.fetch_add(1, Ordering::Relaxed);
+        self.registry.count(self.kind, before, before + 1);
+    }
+
+    /// One less is.
+    fn release(&self) {
+        let before = self.lane.held.fetch_sub(1, Ordering::Relaxed);
+        self.registry.count(self.kind, before, before - 1);
+    }
+
+    /// Do so many sockets of this user wait that no more are let in?
+    pub fn is_crowd(&self) -> bool {
+        self.lane.held.load(Ordering::Relaxed) >= SOCKETS_OF_USER_MAX
     }
 
     /// Is so much held that nothing more may be taken?
@@ -204,19 +267,17 @@ impl Account {
         waiting.is_attended
     }
 
-    fn close_counted(&self, file: OwnedFd) {
-        self.lane.held.fetch_add(1, Ordering::Relaxed);
-        self.close(file);
-    }
-
     /// Leaves `file`, which is counted, to the thread.
     fn close(&self, file: OwnedFd) {
         let is_forked = self.registry.owner != std::process::id();
         // A forked child's copy is not the last one, or is nobody's affair but its own.
-        if is_forked || self.registry.is_forgone.load(Ordering::Relaxed) {
+        if is_forked {
             drop(file);
-            self.lane.held.fetch_sub(1, Ordering::Relaxed);
-            return;
+            return self.release();
+        }
+        if self.registry.is_forgone.load(Ordering::Relaxed) {
+            close_here(file);
+            return self.release();
         }
         let mut waiting = lock(&self.lane.waiting);
         waiting.files.push_back(file);
@@ -229,26 +290,37 @@ impl Account {
     }
 
     fn start_thread(&self) -> bool {
-        let (lane, registry) = (Arc::clone(&self.lane), self.registry);
+        let may_start = self.is_reserved || self.registry.threads.load(Ordering::Relaxed) < 2 * THREADS_MAX;
+        let account = self.clone();
         let builder = std::thread::Builder::new().name("bywire-closer".to_owned()).stack_size(STACK_BYTES);
-        let is_started = without_signals(|| builder.spawn(move || lane.attend(registry))).is_ok();
+        let is_started = may_start && without_signals(|| builder.spawn(move || account.attend())).is_ok();
         if is_started {
             self.registry.threads.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.registry.has_unattended.store(true, Ordering::Relaxed);
         }
         is_started
+    }
+
+    /// What the thread does.
+    fn attend(&self) {
+        let interrupter = Interrupter::here();
+        while let Some(file) = self.lane.next() {
+            interrupter.bound(|| drop(file));
+            self.release();
+        }
+        self.registry.threads.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Kind {
+    fn is_reserved(self) -> bool {
+        let (Self::Files(user) | Self::Sockets(user)) = self;
+        user == 0 || user == rustix::process::geteuid().as_raw()
     }
 }
 
 impl Lane {
-    fn attend(&self, registry: &Registry) {
-        let interrupter = Interrupter::here();
-        while let Some(file) = self.next() {
-            interrupter.bound(|| drop(file));
-            self.held.fetch_sub(1, Ordering::Relaxed);
-        }
-        registry.threads.fetch_sub(1, Ordering::Relaxed);
-    }
-
     /// The next one; `None`: none has come for a while, and the thread ends.
     fn next(&self) -> Option<OwnedFd> {
         let waiting = lock(&self.waiting);
@@ -261,12 +333,39 @@ impl Lane {
 }
 
 impl Registry {
+    /// What is held of an account has changed. Each time that a count comes to the limit from below, it also leaves it.
+    fn count(&self, kind: Kind, before: usize, after: usize) {
+        if !matches!(kind, Kind::Sockets(_)) {
+            return;
+        }
+        if after > before {
+            self.sockets.fetch_add(1, Ordering::Relaxed);
+            self.crowds.fetch_add(usize::from(after == SOCKETS_OF_USER_MAX), Ordering::Relaxed);
+        } else {
+            self.sockets.fetch_sub(1, Ordering::Relaxed);
+            self.crowds.fetch_sub(usize::from(before == SOCKETS_OF_USER_MAX), Ordering::Relaxed);
+        }
+    }
+
+    /// Starts the threads that could not be had before, as far as there are some by now.
+    fn attend_all(&'static self) {
+        if self.owner != std::process::id() || !self.has_unattended.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let lanes: Vec<(Kind, Arc<Lane>)> =
+            lock(&self.lanes).iter().map(|(kind, lane)| (*kind, Arc::clone(lane))).collect();
+        for (kind, lane) in lanes {
+            Account { lane, registry: self, kind, is_reserved: kind.is_reserved() }.is_attended();
+        }
+    }
+
     /// This process's.
     fn own() -> &'static Self {
         let owner = std::process::id();
         loop {
             let found = REGISTRY.load(Ordering::Acquire);
-            // SAFETY: null, or made below and never given back; the acquire pairs with the exchange that published it.
+            // SAFETY: null, or a box that this function has leaked, which nobody frees. The acquire load pairs with the release
+            // of the exchange below, which published it.
             if let Some(registry) = unsafe { found.as_ref() }
                 && registry.owner == owner
             {
@@ -276,6 +375,9 @@ impl Registry {
                 owner,
                 lanes: Mutex::default(),
                 threads: AtomicUsize::new(0),
+                sockets: AtomicUsize::new(0),
+                crowds: AtomicUsize::new(0),
+                has_unattended: AtomicBool::new(false),
                 is_forgone: AtomicBool::new(false),
             };
             let own = Box::into_raw(Box::new(own));
@@ -285,6 +387,42 @@ impl Registry {
                 drop(unsafe { Box::from_raw(own) });
             }
         }
+    }
+}
+
+/// Is this the only test of its process, which a crowd concerns as a whole? If not, it is run in one of its own, and has
+/// to pass there.
+#[cfg(test)]
+pub(crate) fn is_alone(test: &str) -> bool {
+    const ALONE: &str = "BYWIRE_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut own = std::process::Command::new(std::env::current_exe().expect("this program"));
+    let done = own.args(["--exact", "--nocapture", test]).env(ALONE, "1").output().expect("run");
+    let text = String::from_utf8_lossy(&done.stdout);
+    print!("{text}");
+    assert!(done.status.success() && text.contains("1 passed"), "{}", String::from_utf8_lossy(&done.stderr));
+    false
+}
+
+/// A user of whom many sockets wait to be closed, for tests.
+#[cfg(test)]
+pub(crate) struct Crowd(Account);
+
+#[cfg(test)]
+impl Crowd {
+    pub fn of(user: u32) -> Self {
+        let account = Account::of_sockets(user);
+        (0..SOCKETS_OF_USER_MAX).for_each(|_| account.hold());
+        Self(account)
+    }
+}
+
+#[cfg(test)]
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        (0..SOCKETS_OF_USER_MAX).for_each(|_| self.0.release());
     }
 }
 
@@ -342,14 +480,14 @@ mod tests {
 
     #[test]
     fn what_lingers_is_closed_elsewhere_and_leaves_its_users_account() {
-        let account = Account::of(Some(ONE));
+        let account = Account::of(ONE);
         let (foreign, receivers): (Vec<_>, Vec<_>) = (0..HELD_MAX)
             .map(|_| {
                 let (sender, receiver) = lingering();
                 (Foreign::new(sender, &account), receiver)
             })
             .unzip();
-        assert!(account.is_over() && !Account::of(Some(OTHER)).is_over());
+        assert!(account.is_over() && !Account::of(OTHER).is_over());
         drop(foreign);
         until("it is all closed", || account.lane.held.load(Ordering::Relaxed) == 0);
         assert!(!account.is_over());
@@ -358,7 +496,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_is_on_no_account_any_more() {
-        let account = Account::of(Some(OTHER));
+        let account = Account::of(OTHER);
         let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
         let foreign = Foreign::new(reader, &account);
         assert_eq!(account.lane.held.load(Ordering::Relaxed), 1);
@@ -410,24 +548,27 @@ mod tests {
         }
         assert!(began.elapsed() < Duration::from_secs(60), "whoever drops it is not held up");
         // Each is given up, and its end goes on in the kernel by itself.
-        let sockets = Account::of(None);
+        let sockets = Account::of_sockets(rustix::process::geteuid().as_raw());
         until("all is closed", || sockets.lane.held.load(Ordering::Relaxed) == 0);
     }
 
     /// An account of a process that is nobody else's, with so many threads.
-    fn alone(user: Option<u32>, threads: usize) -> Account {
+    fn alone(user: u32, threads: usize) -> Account {
         let registry = Registry {
             owner: std::process::id(),
             lanes: Mutex::default(),
             threads: AtomicUsize::new(threads),
+            sockets: AtomicUsize::new(0),
+            crowds: AtomicUsize::new(0),
+            has_unattended: AtomicBool::new(false),
             is_forgone: AtomicBool::new(false),
         };
-        Account::in_registry(Box::leak(Box::new(registry)), user)
+        Account::in_registry(Box::leak(Box::new(registry)), Kind::Files(user))
     }
 
     #[test]
     fn what_waits_without_a_thread_gets_one_as_soon_as_there_is_one() {
-        let account = alone(Some(ONE), 0);
+        let account = alone(ONE, 0);
         // As after the start of a thread that failed.
         let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
         for _ in 0..HELD_MAX {
@@ -440,7 +581,7 @@ mod tests {
     #[test]
     fn users_whose_files_hang_in_every_thread_stop_nobodys_packets_without_descriptors() {
         let (ours, theirs) = Socket::pair().expect("a pair");
-        ours.set_account(alone(Some(OTHER), THREADS_MAX));
+        ours.set_account(alone(OTHER, THREADS_MAX));
         let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
         theirs.send(b"bare", &[]).expect("sent");
         theirs.send(b"laden", &[reader.as_fd()]).expect("sent");
@@ -450,9 +591,35 @@ mod tests {
         let own = rustix::process::geteuid().as_raw();
         for trusted in [own, 0] {
             let (ours, theirs) = Socket::pair().expect("a pair");
-            ours.set_account(alone(Some(trusted), THREADS_MAX));
+            ours.set_account(alone(trusted, THREADS_MAX));
             theirs.send(b"laden", &[reader.as_fd()]).expect("sent");
             assert!(matches!(ours.receive(&mut buffer), Ok(Received::Packet(5, _))), "user {trusted}");
         }
+    }
+
+    #[test]
+    fn a_thread_that_hangs_in_one_users_socket_keeps_no_other_users_sockets_open() {
+        const NAME: &str =
+            "deferred::tests::a_thread_that_hangs_in_one_users_socket_keeps_no_other_users_sockets_open";
+        if !is_alone(NAME) {
+            return;
+        }
+        let [hanging, other] = [710_001, 710_002].map(Account::of_sockets);
+        // As one whose close never ends: its lane has a thread, which takes nothing from it.
+        lock(&hanging.lane.waiting).is_attended = true;
+        let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
+        for _ in 0..SOCKETS_OF_USER_MAX {
+            assert!(!hanging.is_crowd());
+            for account in [&hanging, &other] {
+                account.hold();
+                account.close(reader.try_clone().expect("dup"));
+            }
+        }
+        assert!(hanging.is_crowd() && has_crowds());
+        until("the other's are closed", || other.lane.held.load(Ordering::Relaxed) == 0);
+        assert!(hanging.is_crowd() && has_room());
+        lock(&hanging.lane.waiting).is_attended = hanging.start_thread();
+        until("so are these", || hanging.lane.held.load(Ordering::Relaxed) == 0);
+        until("it is no crowd", || !has_crowds());
     }
 }

@@ -101,8 +101,9 @@ fn lock_file(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
         })?;
     let found = rustix::fs::fstat(&file)?;
     let is_file = rustix::fs::FileType::from_raw_mode(found.st_mode).is_file();
-    // A hard link to another file of ours would be one that others may open.
-    if is_file && found.st_uid == user && found.st_mode & 0o077 == 0 { Ok(file) } else { Err(Errno::PERM) }
+    // A hard link to another file of ours would be one that others may open, or that has another purpose.
+    let is_ours = is_file && found.st_uid == user && found.st_nlink == 1;
+    if is_ours && found.st_mode & 0o077 == 0 { Ok(file) } else { Err(Errno::PERM) }
 }
 
 /// What is known of an entry without opening it.

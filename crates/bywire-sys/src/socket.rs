@@ -9,8 +9,10 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, IoSliceMut};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -26,6 +28,9 @@ pub const DESCRIPTORS_MAX: usize = 3;
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// The most packets that wait where the sender called [`Socket::limit_queue`].
 pub const PACKETS_QUEUED_MAX: usize = 2 * SEND_BUFFER_BYTES / 512;
+
+/// Connections of crowds that one accept turns away.
+const TURNED_AWAY_MAX: usize = 16;
 
 /// Who is at the other end, as the kernel attests it: for an accepted socket the process that
 /// called `connect`, for a connecting one the process that called `listen`.
@@ -57,6 +62,10 @@ pub struct Listener {
     file: ManuallyDrop<OwnedFd>,
     /// The process that has bound it; 0: it is somebody else's, who goes on listening.
     owner: u32,
+    /// The kernel refuses descriptors that are sent to connections which have not been accepted.
+    is_guarded: AtomicBool,
+    /// It has at some time, so that it may go on for one that has been waiting since.
+    was_guarded: AtomicBool,
 }
 
 /// What one receive yielded.
@@ -84,7 +93,7 @@ impl Listener {
         let file = packet_socket()?;
         rustix::net::bind(&file, &SocketAddrUnix::new(path)?)?;
         rustix::net::listen(&file, 4096)?;
-        Ok(Self { file: ManuallyDrop::new(file), owner: std::process::id() })
+        Ok(Self::new(file, std::process::id()))
     }
 
     /// The socket that another process has made and listens on.
@@ -96,18 +105,56 @@ impl Listener {
         if !rustix::net::sockopt::socket_acceptconn(&file)? {
             return Err(Errno::INVAL);
         }
-        Ok(Self { file: ManuallyDrop::new(file), owner: 0 })
+        let listener = Self::new(file, 0);
+        // Whoever has served it before may have ended with the guard on.
+        let is_known = may_pass_rights(&listener, true);
+        listener.was_guarded.store(is_known, Ordering::Relaxed);
+        Ok(listener)
     }
 
-    /// The next connection that waits, if any. None comes while too many are being closed.
+    fn new(file: OwnedFd, owner: u32) -> Self {
+        let [is_guarded, was_guarded] = [false; 2].map(AtomicBool::new);
+        Self { file: ManuallyDrop::new(file), owner, is_guarded, was_guarded }
+    }
+
+    /// The next connection that waits, if any.
+    ///
+    /// Of a user of whom too many are being closed already none is let in. While there is such a user, those who connect
+    /// can send no descriptors before they are accepted ([`Errno::PERM`]): so whoever is not let in can be closed at once.
     ///
     /// # Errors
-    /// [`Errno::MFILE`] or [`Errno::NFILE`] when descriptors have run out.
+    /// [`Errno::MFILE`] or [`Errno::NFILE`] when descriptors have run out, [`Errno::BUSY`] while too many are being closed.
     pub fn accept(&self) -> Result<Option<Socket>, Errno> {
         if !deferred::has_room() {
-            return Ok(None);
+            return Err(Errno::BUSY);
         }
-        self.accept_any()
+        let has_crowds = deferred::has_crowds();
+        if has_crowds != self.is_guarded.load(Ordering::Relaxed) {
+            self.guard(has_crowds);
+        }
+        for _ in 0..TURNED_AWAY_MAX {
+            let Some(socket) = self.accept_any()? else { return Ok(None) };
+            if !self.was_guarded.load(Ordering::Relaxed) {
+                return Ok(Some(socket));
+            }
+            let account = Account::of_sockets(user_at_the_end_of(&socket));
+            // It may have come before the guard did, so what is in its queue is looked at by its drop.
+            if !account.is_crowd() && may_pass_rights(&socket, true) {
+                return Ok(Some(socket));
+            }
+        }
+        Ok(None)
+    }
+
+    /// From here on those who connect can send no descriptors before they are accepted, or can. `false`: this kernel cannot
+    /// see to that (Linux 6.16).
+    pub fn guard(&self, is_guarded: bool) -> bool {
+        let is_done = may_pass_rights(&self, !is_guarded);
+        if is_done {
+            self.was_guarded.fetch_or(is_guarded, Ordering::Relaxed);
+            self.is_guarded.store(is_guarded, Ordering::Relaxed);
+        }
+        is_done
     }
 
     fn accept_any(&self) -> Result<Option<Socket>, Errno> {
@@ -136,7 +183,7 @@ impl Drop for Listener {
             }
             // With nobody left, not when descriptors have run out.
             let is_empty = matches!(self.accept_any(), Ok(None) | Err(Errno::INVAL));
-            is_harmless = is_empty || deferred::is_forgone();
+            is_harmless = is_empty;
         }
         // SAFETY: taken only here.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
@@ -165,6 +212,24 @@ impl Socket {
         let file = packet_socket()?;
         rustix::net::connect(&file, &SocketAddrUnix::new(path)?)?;
         Ok(Self::new(file))
+    }
+
+    /// The same in a directory in which others may put something: only to a socket that stands there itself. What leads
+    /// elsewhere is followed by nobody, as it may lead to what somebody else is not to reach, or into a file system that
+    /// does not answer.
+    ///
+    /// # Errors
+    /// As [`Self::connect`]; [`Errno::CONNREFUSED`] for what is no socket; [`Errno::MFILE`].
+    pub fn connect_entry(path: &Path) -> Result<Self, Errno> {
+        let entry = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        if !rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&entry)?.st_mode).is_socket() {
+            return Err(Errno::CONNREFUSED);
+        }
+        match Self::connect(Path::new(&format!("/proc/self/fd/{}", entry.as_raw_fd()))) {
+            // A confined process has nothing but a directory that nobody else writes.
+            Err(Errno::NOENT) => Self::connect(path),
+            connected => connected,
+        }
     }
 
     /// Two sockets connected to each other.
@@ -252,7 +317,7 @@ impl Socket {
 
     /// Of whoever is at the other end; where that is not known, of a user that nobody is.
     fn account(&self) -> &Account {
-        self.account.get_or_init(|| Account::of(Some(self.credentials().map_or(u32::MAX, |found| found.uid))))
+        self.account.get_or_init(|| Account::of(user_at_the_end_of(self)))
     }
 
     #[cfg(test)]
@@ -282,14 +347,7 @@ impl Socket {
     /// # Errors
     /// What `getsockopt` said.
     pub fn credentials(&self) -> Result<Credentials, Errno> {
-        let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
-        // SAFETY: `ucred` is plain data of the size that SO_PEERCRED writes.
-        let written =
-            unsafe { self.option(libc::SO_PEERCRED, (&raw mut found).cast(), size_of_val(&found)) }?;
-        if written != size_of_val(&found) {
-            return Err(Errno::INVAL);
-        }
-        Ok(Credentials { pid: found.pid, uid: found.uid, gid: found.gid })
+        credentials_of(self)
     }
 
     /// The supplementary groups of the other end, at most 256 of them.
@@ -300,7 +358,7 @@ impl Socket {
         let mut groups = [0u32; 256];
         // SAFETY: SO_PEERGROUPS writes an array of gid_t (u32) of at most the given length.
         let written =
-            unsafe { self.option(libc::SO_PEERGROUPS, groups.as_mut_ptr().cast(), size_of_val(&groups)) }?;
+            unsafe { option(self, libc::SO_PEERGROUPS, groups.as_mut_ptr().cast(), size_of_val(&groups)) }?;
         Ok(groups[..written / size_of::<u32>()].to_vec())
     }
 
@@ -314,7 +372,7 @@ impl Socket {
         const SO_PEERPIDFD: i32 = 77;
         let mut raw: i32 = -1;
         // SAFETY: SO_PEERPIDFD writes one int.
-        match unsafe { self.option(SO_PEERPIDFD, (&raw mut raw).cast(), size_of::<i32>()) } {
+        match unsafe { option(self, SO_PEERPIDFD, (&raw mut raw).cast(), size_of::<i32>()) } {
             // SAFETY: on success the int is a new descriptor that nobody else owns.
             Ok(_) if raw >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
             Err(Errno::NOPROTOOPT) => crate::process::watch(self.credentials()?.pid),
@@ -424,21 +482,55 @@ impl Socket {
         }
         Ok(received)
     }
+}
 
-    /// # Safety
-    /// `target` must be valid for writes of `length` bytes, and any bytes the option writes must be
-    /// a valid value of the type behind it.
-    unsafe fn option(&self, name: i32, target: *mut libc::c_void, length: usize) -> Result<usize, Errno> {
-        let mut written = libc::socklen_t::try_from(length).map_err(|_| Errno::INVAL)?;
-        // SAFETY: the caller vouches for `target`; `written` is a valid socklen_t.
-        let status = unsafe {
-            libc::getsockopt(self.file.as_raw_fd(), libc::SOL_SOCKET, name, target, &raw mut written)
-        };
-        if status == 0 {
-            return Ok(written as usize);
-        }
-        Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+/// # Safety
+/// `target` must be valid for writes of `length` bytes, and any bytes the option writes must be a valid value of the type
+/// behind it.
+unsafe fn option(
+    file: &impl AsFd,
+    name: i32,
+    target: *mut libc::c_void,
+    length: usize,
+) -> Result<usize, Errno> {
+    let mut written = libc::socklen_t::try_from(length).map_err(|_| Errno::INVAL)?;
+    let file = file.as_fd().as_raw_fd();
+    // SAFETY: the caller vouches for `target`; `written` is a socklen_t of this function's own, and the descriptor is borrowed.
+    let status = unsafe { libc::getsockopt(file, libc::SOL_SOCKET, name, target, &raw mut written) };
+    if status == 0 { Ok(written as usize) } else { Err(last_error()) }
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+fn credentials_of(file: &impl AsFd) -> Result<Credentials, Errno> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    // SAFETY: `ucred` is plain data of the size that SO_PEERCRED writes, and lives here.
+    let written = unsafe { option(file, libc::SO_PEERCRED, (&raw mut found).cast(), size_of_val(&found)) }?;
+    if written != size_of_val(&found) {
+        return Err(Errno::INVAL);
     }
+    Ok(Credentials { pid: found.pid, uid: found.uid, gid: found.gid })
+}
+
+/// The user at the other end of a socket; where that is not known, one that nobody is.
+pub(crate) fn user_at_the_end_of(file: &impl AsFd) -> u32 {
+    credentials_of(file).map_or(u32::MAX, |found| found.uid)
+}
+
+/// Allows or forbids descriptors to be sent to a socket; a listening one hands that down to those who connect. `false`: this
+/// kernel cannot.
+fn may_pass_rights(file: &impl AsFd, may: bool) -> bool {
+    /// `SO_PASSRIGHTS` of asm-generic/socket.h, from Linux 6.16 on.
+    const SO_PASSRIGHTS: i32 = 83;
+    let value = i32::from(may);
+    let length = size_of::<i32>() as libc::socklen_t;
+    let file = file.as_fd().as_raw_fd();
+    // SAFETY: the kernel reads one int, which lives here; the descriptor is borrowed.
+    let status =
+        unsafe { libc::setsockopt(file, libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const value).cast(), length) };
+    status == 0
 }
 
 /// What SO_PEERPIDFD says of a process that has been waited for: ESRCH, and from Linux 6.5 to 6.14 EINVAL, which it
@@ -462,7 +554,7 @@ fn foreign(control: &mut RecvAncillaryBuffer<'_>, account: &Account) -> Vec<Fore
 /// # Errors
 /// What the kernel said; [`Errno::MSGSIZE`] for more descriptors than one of our packets has.
 pub fn receive_first(stream: &impl AsFd, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let account = Account::of(Some(u32::MAX));
+    let account = Account::of(u32::MAX);
     if account.is_over() {
         return Err(Errno::DQUOT);
     }
@@ -500,9 +592,7 @@ impl From<Socket> for OwnedFd {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let is_harmless = self.owner != std::process::id()
-            || !self.is_passed_on && self.ends_harmless()
-            || deferred::is_forgone();
+        let is_harmless = self.owner != std::process::id() || !self.is_passed_on && self.ends_harmless();
         // SAFETY: taken here, or by those who take the socket apart and drop nothing.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
         if is_harmless { drop(file) } else { deferred::close_socket(file) }
@@ -531,6 +621,60 @@ mod tests {
         assert_eq!(Listener::from_descriptor(pair.into()).err(), Some(Errno::INVAL));
         let (stream, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
         assert_eq!(Listener::from_descriptor(stream.into()).err(), Some(Errno::PROTOTYPE));
+    }
+
+    #[test]
+    fn while_there_is_a_crowd_nobody_sends_descriptors_before_being_accepted() {
+        if !deferred::is_alone(
+            "socket::tests::while_there_is_a_crowd_nobody_sends_descriptors_before_being_accepted",
+        ) {
+            return;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("socket");
+        let listener = Listener::bind(&path).expect("bound");
+        let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
+        let accept = || listener.accept().expect("there is room");
+        assert!(accept().is_none());
+        if !may_pass_rights(&listener, true) {
+            println!("not run: this kernel refuses no descriptors (SO_PASSRIGHTS, Linux 6.16)");
+            return;
+        }
+        let crowd = deferred::Crowd::of(710_003);
+        assert!(accept().is_none(), "from here on");
+        let caller = Socket::connect(&path).expect("connected");
+        assert_eq!(caller.send(b"!", &[reader.as_fd()]), Err(Errno::PERM));
+        let accepted = accept().expect("it is no crowd");
+        caller.send(b"!", &[reader.as_fd()]).expect("it has been accepted");
+        assert!(matches!(accepted.receive(&mut [0; 8]), Ok(Received::Packet(1, _))));
+        let ours = deferred::Crowd::of(crate::process::user());
+        let caller = Socket::connect(&path).expect("connected");
+        assert!(accept().is_none(), "it is one of a crowd");
+        assert_closed(&caller);
+        let early = Socket::connect(&path).expect("connected");
+        drop((crowd, ours));
+        let accepted = accept().expect("there is no crowd any more");
+        early.send(b"!", &[reader.as_fd()]).expect("it has been accepted");
+        assert!(matches!(accepted.receive(&mut [0; 8]), Ok(Received::Packet(1, _))));
+        let caller = Socket::connect(&path).expect("connected");
+        caller.send(b"!", &[reader.as_fd()]).expect("there is none any more");
+        assert!(accept().is_some());
+    }
+
+    #[test]
+    fn a_socket_is_found_where_it_stands_and_not_where_a_link_leads() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let [path, link, file] = ["socket", "link", "file"].map(|name| directory.path().join(name));
+        let listener = Listener::bind(&path).expect("bound");
+        std::os::unix::fs::symlink(&path, &link).expect("linked");
+        std::fs::write(&file, "").expect("written");
+        assert!(Socket::connect_entry(&path).is_ok());
+        assert!(listener.accept().expect("accept").is_some());
+        for other in [&link, &file] {
+            assert_eq!(Socket::connect_entry(other).err(), Some(Errno::CONNREFUSED), "{other:?}");
+        }
+        assert_eq!(Socket::connect_entry(&directory.path().join("none")).err(), Some(Errno::NOENT));
+        assert!(listener.accept().expect("accept").is_none());
     }
 
     #[test]

@@ -6,10 +6,12 @@
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use rustix::event::EventfdFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
 use crate::deferred::Foreign;
 
@@ -121,6 +123,44 @@ impl AsFd for Alarm {
     }
 }
 
+/// Becomes readable after a while.
+#[derive(Debug)]
+pub struct Timer {
+    file: OwnedFd,
+}
+
+impl Timer {
+    /// # Errors
+    /// What `timerfd_create` said (out of descriptors).
+    pub fn new() -> Result<Self, Errno> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let file = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        Ok(Self { file })
+    }
+
+    /// It is readable once `after` has passed, which is not nought.
+    ///
+    /// # Errors
+    /// What `timerfd_settime` said, which means a broken timer.
+    pub fn set(&self, after: Duration) -> Result<(), Errno> {
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let at = Timespec { tv_sec: after.as_secs().cast_signed(), tv_nsec: after.subsec_nanos().into() };
+        let setting = Itimerspec { it_interval: never, it_value: at };
+        rustix::time::timerfd_settime(&self.file, TimerfdTimerFlags::empty(), &setting).map(drop)
+    }
+
+    /// It is readable no more.
+    pub fn silence(&self) {
+        let _ = rustix::io::read(&self.file, &mut [0; 8]);
+    }
+}
+
+impl AsFd for Timer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
 /// `RWF_NOSIGNAL` of linux/fs.h: no SIGPIPE.
 const NO_SIGNAL: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x100);
 
@@ -136,7 +176,7 @@ mod tests {
     use super::*;
 
     fn sent(file: OwnedFd) -> Foreign {
-        Foreign::new(file, &crate::deferred::Account::of(Some(0)))
+        Foreign::new(file, &crate::deferred::Account::of(0))
     }
 
     #[test]
@@ -168,7 +208,6 @@ mod tests {
     fn of_the_kernels_own_files_only_counters_are_eventfds() {
         use rustix::event::epoll;
         use rustix::fs::inotify;
-        use rustix::time::{TimerfdClockId, TimerfdFlags};
         assert!(is_eventfd(&Alarm::new().expect("eventfd")));
         let others = [
             inotify::init(inotify::CreateFlags::CLOEXEC).expect("inotify"),
