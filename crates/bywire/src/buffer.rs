@@ -19,9 +19,10 @@ enum Memory {
     Raw(*mut u8, usize),
 }
 
-// SAFETY: an owned vector is `Send`; for raw memory the maker promised it to be usable from any thread.
+// SAFETY: an owned vector is `Send`; the caller of `from_raw` has promised that raw memory may be used from any thread.
 unsafe impl Send for Buffer {}
-// SAFETY: through a shared reference the memory is only read.
+// SAFETY: this type reads the memory through a shared reference and writes it through an exclusive one alone; the caller of
+// `from_raw` has promised that nobody else writes it.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
@@ -59,7 +60,8 @@ impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
         match &self.memory {
             Memory::Owned(vector) => vector,
-            // SAFETY: valid, initialised and ours by the promise of `from_raw`; never null where non-empty.
+            // SAFETY: the caller of `from_raw` has promised that so many bytes are valid, initialised and this value's, and not
+            // null where there are any.
             Memory::Raw(base, length) if *length > 0 => unsafe { std::slice::from_raw_parts(*base, *length) },
             Memory::Raw(..) => &[],
         }
@@ -70,7 +72,8 @@ impl AsMut<[u8]> for Buffer {
     fn as_mut(&mut self) -> &mut [u8] {
         match &mut self.memory {
             Memory::Owned(vector) => vector,
-            // SAFETY: as for `as_ref`, and `&mut self` makes the borrow exclusive.
+            // SAFETY: the caller of `from_raw` has promised that so many bytes are valid, initialised and this value's, which
+            // `&mut self` borrows exclusively.
             Memory::Raw(base, length) if *length > 0 => unsafe {
                 std::slice::from_raw_parts_mut(*base, *length)
             },

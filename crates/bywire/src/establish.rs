@@ -36,6 +36,8 @@ const FULL_PAUSE: Duration = Duration::from_millis(1);
 const PACKETS_AT_ONCE: usize = 64;
 /// Strangers accepted at a time, so that a flood of them cannot hold up the data path.
 const ACCEPT_MAX: usize = 16;
+/// How long whoever waits is left alone while nobody can be let in, and how often an introduction is sent again.
+const PAUSE: Duration = Duration::from_millis(10);
 /// Descriptors that should be free for the next peers, and for the program.
 const DESCRIPTORS_SPARE: u64 = 256;
 
@@ -45,6 +47,8 @@ pub(crate) struct Strangers {
     next: u64,
     /// Closed to accept, and so turn away, one connection when descriptors have run out.
     reserve: Option<OwnedFd>,
+    /// Ends a pause: nothing else would tell when somebody can be let in again.
+    timer: wake::Timer,
 }
 
 /// What a ready descriptor stands for.
@@ -53,6 +57,8 @@ pub(crate) enum Tag {
     Alarm,
     Bell,
     Listener,
+    /// A pause is over.
+    Timer,
     /// A peer's socket or process, by its slot and the low bits of its generation.
     Peer {
         index: u32,
@@ -66,6 +72,7 @@ impl Tag {
         match self {
             Self::Bell => 0,
             Self::Alarm => 1,
+            Self::Timer => 2,
             Self::Listener => 1 << 62,
             Self::Peer { index, generation } => {
                 2 << 62 | u64::from(generation & 0x3fff_ffff) << 32 | u64::from(index)
@@ -77,6 +84,7 @@ impl Tag {
     fn from_bits(bits: u64) -> Self {
         match bits >> 62 {
             0 if bits == 0 => Self::Bell,
+            0 if bits == Self::Timer.bits() => Self::Timer,
             0 => Self::Alarm,
             1 => Self::Listener,
             2 => Self::Peer { index: bits as u32, generation: (bits >> 32) as u32 & 0x3fff_ffff },
@@ -91,6 +99,7 @@ fn refusal_before_hello(socket: &Socket) -> Refusal {
     match socket.receive(&mut bytes) {
         Ok(Received::Packet(length, _)) => match Packet::parse(&bytes[..length]) {
             Ok(Packet::Refuse(refusal)) => refusal,
+            Err(PacketError::Version) => Refusal::Version,
             _ => Refusal::Closed,
         },
         _ => Refusal::Closed,
@@ -110,7 +119,12 @@ fn tag_of(peer: Peer) -> u64 {
 
 impl Strangers {
     pub fn new() -> Result<Self, Errno> {
-        Ok(Self { waiting: Vec::new(), next: 0, reserve: Some(limits::reserve_descriptor()?) })
+        let (reserve, timer) = (Some(limits::reserve_descriptor()?), wake::Timer::new()?);
+        Ok(Self { waiting: Vec::new(), next: 0, reserve, timer })
+    }
+
+    pub fn timer(&self) -> &wake::Timer {
+        &self.timer
     }
 }
 
@@ -178,12 +192,14 @@ impl Port {
         }
         self.make_room().map_err(|_| ConnectError::TooManyPeers)?;
         let socket =
-            Socket::connect(&self.directory.socket_path(&address.port)).map_err(|error| match error {
-                Errno::NOENT | Errno::CONNREFUSED => ConnectError::NoPort,
-                Errno::ACCESS | Errno::PERM => ConnectError::NotAdmitted,
-                Errno::AGAIN => ConnectError::Refused(Refusal::NoResources),
-                other => ConnectError::System(other),
-            })?;
+            Socket::connect_entry(&self.directory.socket_path(&address.port)).map_err(
+                |error| match error {
+                    Errno::NOENT | Errno::CONNREFUSED => ConnectError::NoPort,
+                    Errno::ACCESS | Errno::PERM => ConnectError::NotAdmitted,
+                    Errno::AGAIN => ConnectError::Refused(Refusal::NoResources),
+                    other => ConnectError::System(other),
+                },
+            )?;
         socket.limit_queue();
         ensure_headroom(&socket);
         // Whoever listens there, by the kernel's word.
@@ -192,13 +208,19 @@ impl Port {
             NoMemory::Kept => ConnectError::MemoryKept,
             NoMemory::System(error) => ConnectError::System(error),
         })?;
-        let hello = Packet::Hello(self.introduction()).to_bytes();
-        let descriptors = [file.as_fd(), self.page_file.as_fd(), self.bell.ringing_end()];
-        socket.send(&hello, &descriptors).map_err(|error| match error {
-            Errno::PIPE | Errno::CONNRESET => ConnectError::Refused(refusal_before_hello(&socket)),
-            other => ConnectError::System(other),
-        })?;
-        let connecting = Connecting { socket, outbound, address: address.clone(), announce };
+        let unsent = match self.introduce(&socket, &file) {
+            Ok(()) => None,
+            // Not before it has been accepted.
+            Err(Errno::PERM) => Some(file),
+            Err(Errno::PIPE | Errno::CONNRESET) => {
+                return Err(ConnectError::Refused(refusal_before_hello(&socket)));
+            }
+            Err(other) => return Err(ConnectError::System(other)),
+        };
+        if unsent.is_some() {
+            self.strangers.timer.set(PAUSE).map_err(ConnectError::System)?;
+        }
+        let connecting = Connecting { socket, outbound, unsent, address: address.clone(), announce };
         let peer = self.slots.insert(|_| Slot::Connecting(Box::new(connecting)));
         let watched = match self.slots.peek(peer) {
             Some(Slot::Connecting(connecting)) => self.poller.add(&connecting.socket, tag_of(peer)),
@@ -209,6 +231,41 @@ impl Port {
             return Err(ConnectError::System(error));
         }
         Ok(peer)
+    }
+
+    /// Says hello, with our segment in `file`.
+    fn introduce(&self, socket: &Socket, file: &OwnedFd) -> Result<(), Errno> {
+        let hello = Packet::Hello(self.introduction()).to_bytes();
+        socket.send(&hello, &[file.as_fd(), self.page_file.as_fd(), self.bell.ringing_end()])
+    }
+
+    /// A pause is over: whoever waits is looked at again, and introductions that could not be sent are tried again.
+    fn resume(&mut self) {
+        self.strangers.timer.silence();
+        // It is watched already unless this was its pause.
+        let _ = self.poller.resume(&self.claim.listener, Tag::Listener.bits());
+        for index in self.slots.indices() {
+            let Some(connecting) = self.slots.connecting_at(index) else { continue };
+            let Some(file) = connecting.unsent.take() else { continue };
+            let outcome = match self.slots.peer_at(index).and_then(|peer| self.slots.peek(peer)) {
+                Some(Slot::Connecting(connecting)) => self.introduce(&connecting.socket, &file),
+                _ => continue,
+            };
+            // Whatever else has become of it, its socket tells.
+            if outcome == Err(Errno::PERM)
+                && let Some(connecting) = self.slots.connecting_at(index)
+            {
+                connecting.unsent = Some(file);
+                let _ = self.strangers.timer.set(PAUSE);
+            }
+        }
+    }
+
+    /// Nobody can be let in for the moment. Those who wait wake nobody before the pause is over.
+    fn pause(&self) {
+        if self.strangers.timer.set(PAUSE).is_ok() {
+            let _ = self.poller.pause(&self.claim.listener, Tag::Listener.bits());
+        }
     }
 
     /// May one more peer be had?
@@ -241,6 +298,7 @@ impl Port {
             match Tag::from_bits(*bits) {
                 Tag::Alarm => self.resources.returns.alarm.silence(),
                 Tag::Bell => self.bell.silence(),
+                Tag::Timer => self.resume(),
                 // Those who come and go make events; they wait until the program has taken some.
                 tag if self.resources.is_full() && !self.is_let_through(tag) => {}
                 Tag::Listener => self.accept(),
@@ -268,7 +326,7 @@ impl Port {
                 let peer = self.slots.peer_at(index);
                 peer.is_some_and(|peer| matches!(self.slots.peek(peer), Some(Slot::Connecting(_))))
             }
-            Tag::Alarm | Tag::Bell | Tag::Stranger(_) => true,
+            Tag::Alarm | Tag::Bell | Tag::Timer | Tag::Stranger(_) => true,
         }
     }
 
@@ -302,9 +360,12 @@ impl Port {
                         self.turn_away(&socket, Refusal::NoResources);
                     }
                     self.strangers.reserve = limits::reserve_descriptor().ok();
+                    if self.strangers.reserve.is_none() {
+                        self.pause();
+                    }
                     return;
                 }
-                Err(_) => return,
+                Err(_) => return self.pause(),
             }
         }
     }
@@ -579,13 +640,13 @@ impl Port {
             // Asked only while connecting.
             _ => return Err(Gone::Broken),
         };
-        let Connecting { socket, outbound, address, announce } = connecting;
+        let Connecting { socket, outbound, unsent, address, announce } = connecting;
         self.poller.remove(&socket);
         let credentials = socket.credentials().ok().filter(|_| theirs.port == address.port);
         let Some(credentials) = credentials else {
             self.slots.replace(
                 peer,
-                Slot::Connecting(Box::new(Connecting { socket, outbound, address, announce })),
+                Slot::Connecting(Box::new(Connecting { socket, outbound, unsent, address, announce })),
             );
             return Err(Gone::Refused(Refusal::Unverified));
         };

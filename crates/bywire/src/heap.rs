@@ -94,9 +94,10 @@ impl Returns {
 
     fn push(&self, entry: Return) {
         self.list.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
-        // SeqCst, as for the load below and both accesses in `fall_asleep`: whichever of the two stores
-        // comes second in their common order, its thread sees the other's.
+        // SeqCst: pairs with the load of `any` in `fall_asleep`. Of the two stores, here and there, the thread of the second
+        // one in their common order sees the other's. Its release pairs with the acquire in `take`.
         self.any.store(true, Ordering::SeqCst);
+        // SeqCst: pairs with the store of `asleep` in `fall_asleep`.
         if self.asleep.load(Ordering::SeqCst) {
             self.alarm.raise();
         }
@@ -104,8 +105,9 @@ impl Returns {
 
     /// Announces that the port is about to sleep. `true`: something has come back, do not.
     pub fn fall_asleep(&self) -> bool {
-        // SeqCst: see `push`.
+        // SeqCst: pairs with the load of `asleep` in `push`.
         self.asleep.store(true, Ordering::SeqCst);
+        // SeqCst: pairs with the store of `any` in `push`.
         self.any.load(Ordering::SeqCst)
     }
 
@@ -167,8 +169,9 @@ impl Deref for LendBuffer {
         }
         let base =
             self.heap.memory.address(self.block as usize * self.heap.block_bytes, self.heap.block_bytes);
-        // SAFETY: in bounds by `address`; only this process can write there (its peer's mapping is
-        // read-only and sealed so), and this value alone holds the block.
+        // SAFETY: `Shared::address` has checked that the block lies within the mapping, which the heap keeps alive. Only this
+        // process can write there, as `Mapping::create` has sealed the memory, and `Heap::block` has given this block to this
+        // value alone.
         unsafe { std::slice::from_raw_parts(base, self.heap.block_bytes) }
     }
 }
@@ -180,7 +183,8 @@ impl DerefMut for LendBuffer {
         }
         let base =
             self.heap.memory.address(self.block as usize * self.heap.block_bytes, self.heap.block_bytes);
-        // SAFETY: as for `deref`; a peer that reads meanwhile sees garbage, which is its own affair.
+        // SAFETY: `Shared::address` has checked that the block lies within the mapping, which the heap keeps alive, and
+        // `Heap::block` has given it to this value alone, which `&mut self` borrows exclusively. A peer can only read there.
         unsafe { std::slice::from_raw_parts_mut(base, self.heap.block_bytes) }
     }
 }
@@ -229,7 +233,8 @@ impl Lent {
         if !self.guard.is_owner() {
             return &[];
         }
-        // SAFETY: in bounds by `address`, mapped as long as `self`; the caller vouches for the peer.
+        // SAFETY: `Shared::address` has checked that it lies within the mapping, which `self.memory` keeps alive. The caller
+        // vouches that the peer, which alone can write there, does not.
         unsafe { std::slice::from_raw_parts(self.memory.address(self.offset, self.length), self.length) }
     }
 }

@@ -118,6 +118,7 @@ impl Port {
         let guard = Arc::new(ForkGuard::new().map_err(system)?);
         let resources = Resources::new(&options, Returns::new(alarm), guard.clone());
         let strangers = Strangers::new().map_err(system)?;
+        poller.add(strangers.timer(), establish::Tag::Timer.bits()).map_err(system)?;
         let mut random = [0; 8];
         process::random(&mut random).map_err(system)?;
         // The name last: nothing that fails before leaves one behind.

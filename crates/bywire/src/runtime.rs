@@ -226,7 +226,7 @@ impl RuntimeDirectory {
     /// The kernel remembers who called `listen`; a connection to that socket tells.
     pub fn is_owner(&self, port: &PortName, claimant: Credentials) -> bool {
         let path = self.socket_path(port);
-        match Socket::connect(&path).and_then(|socket| socket.credentials()) {
+        match Socket::connect_entry(&path).and_then(|socket| socket.credentials()) {
             Ok(owner) => owner.pid == claimant.pid && owner.uid == claimant.uid,
             // A port that does not admit us. In a sticky directory only its user can have put it there;
             // which of that user's processes did cannot be known.
@@ -249,7 +249,7 @@ enum State {
 }
 
 fn state(path: &Path) -> State {
-    match Socket::connect(path) {
+    match Socket::connect_entry(path) {
         // Nobody has it open.
         Err(Errno::CONNREFUSED) => State::Dead,
         // Its owner has just closed it: the name is free for whoever comes first.

@@ -1,6 +1,7 @@
 //! The table of a port's peers: handles go stale when their peer has gone.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 
 use bywire_ring::memory::Shared;
 use bywire_sys::socket::Socket;
@@ -36,6 +37,8 @@ pub(crate) enum Slot {
 pub(crate) struct Connecting {
     pub socket: Socket,
     pub outbound: Shared,
+    /// What our introduction is still to be sent with, as soon as the other end has accepted us.
+    pub unsent: Option<OwnedFd>,
     pub address: Address,
     /// Report the outcome as an event: nobody waits for it.
     pub announce: bool,
@@ -112,6 +115,14 @@ impl Slots {
             .get(peer.index as usize)
             .filter(|entry| entry.generation == peer.generation)
             .map(|entry| &entry.state)
+    }
+
+    /// The connection at `index` that we have begun and that the other end has not answered.
+    pub fn connecting_at(&mut self, index: u32) -> Option<&mut Connecting> {
+        match self.entries.get_mut(index as usize) {
+            Some(Entry { state: Slot::Connecting(connecting), .. }) => Some(connecting),
+            _ => None,
+        }
     }
 
     /// The user of the peer that is connected at `index`.

@@ -263,6 +263,7 @@ impl Port {
 
 /// The length of a heap's memory, if it can exist.
 pub(crate) fn heap_bytes(block_bytes: usize, blocks: u32) -> Option<usize> {
-    let length = block_bytes.checked_mul(blocks as usize)?;
-    (length <= 1 << 36).then_some(length.next_multiple_of(4096))
+    // Checked first: these may be a peer's numbers.
+    let length = block_bytes.checked_mul(blocks as usize).filter(|length| *length <= 1 << 36)?;
+    Some(length.next_multiple_of(4096))
 }
