@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bywire_sys::Errno;
 use bywire_sys::interrupt::Interrupter;
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
+use bywire_sys::{Errno, process};
 
 use crate::protocol::PACKET_BYTES;
-use crate::registry::{Attendant, Shared, change, lock};
+use crate::registry::{Attendant, Shared, change, hear, lock};
 use crate::word::Word;
 
 /// Packets taken from one program before the user's others have their turn.
@@ -18,38 +18,89 @@ const TURN: usize = 64;
 const PAUSE: Duration = Duration::from_millis(10);
 /// A thread without programs looks so often whether it is to end, should nobody have told it.
 const REST: Duration = Duration::from_secs(60);
-/// Users that are served at once.
+/// Users that are served at once, beside root and the service's own.
 const USERS_MAX: usize = 4096;
 /// Looking at descriptors and answering takes little.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Lets a program in, if its user may have one more. One that may not is dropped, and does without.
+/// What comes of a program that wants to be let in.
+enum Entry {
+    /// Its user may have no more.
+    Refused,
+    /// Its user's thread hears it.
+    Heard,
+    /// So will a thread that is to be started now; if there is none, the program of this number goes.
+    First(u64),
+    /// Its user has no thread, so what that would sleep on is to be made first.
+    Threadless,
+}
+
+/// Lets a program in, if its user may have one more. One that may not is dropped, and does without. A thread is started
+/// without the lock: only this one starts any.
 pub fn admit(shared: &Arc<Shared>, socket: Socket) {
     let Ok(user) = socket.credentials().map(|found| found.uid) else { return };
     // Dropped here in any case but the last, and after the lock.
     let socket = Arc::new(socket);
-    let mut registry = lock(shared);
-    if !registry.admit(user) {
-        return drop(registry);
+    let mut own = None;
+    loop {
+        match enter(shared, user, &socket, own.as_ref()) {
+            Entry::Refused | Entry::Heard => return,
+            Entry::Threadless => match Poller::new() {
+                Ok(poller) => own = Some(poller),
+                Err(_) => return,
+            },
+            Entry::First(tag) => {
+                if !own.is_some_and(|own| start(shared, user, own)) {
+                    change(shared, |registry| {
+                        registry.dismiss(tag);
+                        registry.attendants.remove(&user);
+                    });
+                }
+                return;
+            }
+        }
     }
-    if !registry.attendants.contains_key(&user) {
-        let attendant = if registry.attendants.len() < USERS_MAX { start(shared, user) } else { None };
-        let Some(attendant) = attendant else {
-            registry.turn_back(user);
-            return drop(registry);
-        };
-        registry.attendants.insert(user, attendant);
-    }
-    registry.enter(user, &socket);
 }
 
-fn start(shared: &Arc<Shared>, user: u32) -> Option<Attendant> {
-    let own = Poller::new().ok()?;
-    let poller = own.share().ok()?;
+/// Puts a program among those that its user's thread serves: one that sleeps on `own` if there is none yet.
+fn enter(shared: &Shared, user: u32, socket: &Arc<Socket>, own: Option<&Poller>) -> Entry {
+    let mut registry = lock(shared);
+    let is_first = !registry.attendants.contains_key(&user);
+    let own = match own {
+        None if is_first => return Entry::Threadless,
+        own => own.filter(|_| is_first),
+    };
+    if is_first && registry.attendants.len() >= USERS_MAX && !is_reserved(user) || !registry.admit(user) {
+        return Entry::Refused;
+    }
+    if let Some(own) = own {
+        let Ok(poller) = own.share() else {
+            registry.turn_back(user);
+            return Entry::Refused;
+        };
+        registry.attendants.insert(user, Attendant { poller, programs: 0 });
+    }
+    match registry.enter(user, socket) {
+        Some(tag) if is_first => Entry::First(tag),
+        Some(_) => Entry::Heard,
+        None => {
+            if is_first {
+                registry.attendants.remove(&user);
+            }
+            Entry::Refused
+        }
+    }
+}
+
+/// Is there a thread for this user, however many others have one?
+fn is_reserved(user: u32) -> bool {
+    user == 0 || user == process::user()
+}
+
+fn start(shared: &Arc<Shared>, user: u32, own: Poller) -> bool {
     let shared = Arc::clone(shared);
     let thread = std::thread::Builder::new().name(format!("user {user}")).stack_size(STACK_BYTES);
-    thread.spawn(move || serve(&shared, user, own)).ok()?;
-    Some(Attendant { poller, programs: 0 })
+    thread.spawn(move || serve(&shared, user, own)).is_ok()
 }
 
 fn serve(shared: &Shared, user: u32, mut poller: Poller) {
@@ -78,7 +129,7 @@ fn attend(shared: &Shared, tag: u64, interrupter: &Interrupter) {
         };
         // Whatever holds this up holds up the programs of this user.
         let word = Word::read(&buffer[..length], descriptors, interrupter);
-        let is_well = word.is_some_and(|word| change(shared, |registry| registry.answer(tag, word)));
+        let is_well = word.is_some_and(|word| hear(shared, tag, word));
         if !is_well {
             return change(shared, |registry| registry.dismiss(tag));
         }

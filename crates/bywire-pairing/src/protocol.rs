@@ -5,7 +5,7 @@ pub const PACKET_BYTES: usize = 40;
 /// The length of a program's page.
 pub const PAGE_BYTES: usize = 4096;
 /// In `Hello`: the version of all that is said here, and of the segments that are exchanged.
-pub const VERSION: u64 = 0x6277_7000_0000_0003;
+pub const VERSION: u64 = 0x6277_7000_0000_0004;
 /// The variable that tells programs where the service listens.
 pub const SERVICE_VARIABLE: &str = "BYWIRE_SOCKETS_SERVICE";
 /// `0`: the library never spins before it sleeps.
@@ -75,6 +75,8 @@ kinds! {
     /// The program ends in order, or becomes another one. Of one that goes without this word, whatever was carried is cut.
     /// Over what it had not ended, `first` bytes were sent in memory; `second` ends of that have sent or received some.
     Leave = 12,
+    /// The bell `token` is withdrawn: no connection with programs of that user is left.
+    Withdraw = 13,
 }
 
 /// What became of an offer.
@@ -164,6 +166,6 @@ mod tests {
         assert_eq!(Packet::decode(&packet.encode()), Some(packet));
         assert_eq!(Packet::decode(&packet.encode()[1..]), None);
         assert_eq!(Packet::decode(&[0; PACKET_BYTES]), None);
-        assert_eq!(Packet::decode(&[13; PACKET_BYTES]), None);
+        assert_eq!(Packet::decode(&[14; PACKET_BYTES]), None);
     }
 }

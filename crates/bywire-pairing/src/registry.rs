@@ -15,7 +15,7 @@ use bywire_sys::{Errno, limits, strike};
 use crate::account::Account;
 use crate::protocol::{Kind, Packet, Verdict};
 use crate::reason::Reason;
-use crate::space::Spaces;
+use crate::space::{Space, Spaces};
 use crate::user::{Limits, Scope, Users};
 use crate::waiting::{End, Match, Offer, Waiting};
 use crate::word::Word;
@@ -34,8 +34,8 @@ pub struct Registry {
     pub attendants: HashMap<u32, Attendant>,
     next: u64,
     users: Users,
-    /// The namespaces that are joined.
-    pub spaces: Spaces,
+    /// The namespaces that are joined. Asked without the lock: see [`hear`].
+    pub spaces: Arc<Spaces>,
     waiting: Waiting,
     account: Account,
     /// What programs have sent and nobody needs any more: for [`change`] to close.
@@ -59,17 +59,30 @@ struct Program {
     /// Its bell, and the page that says whether it sleeps.
     bell: Option<[OwnedFd; 2]>,
     /// Its bells for programs of other users, by the user: none of these can disturb what is not theirs.
-    foreign: HashMap<u32, (u64, OwnedFd)>,
+    foreign: HashMap<u32, ForeignBell>,
     /// What it has offered and not ended.
     offers: HashMap<u64, Standing>,
     /// It has said that it ends: the bytes of what it had not ended, and how many ends of that have moved any.
     leaving: Option<[u64; 2]>,
 }
 
+/// A bell that the programs of one other user ring. It is withdrawn when the last connection with them is over.
+#[derive(Debug)]
+struct ForeignBell {
+    /// What the program knows it by.
+    name: u64,
+    file: OwnedFd,
+    /// Connections with programs of that user.
+    uses: usize,
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Standing {
     Waiting(End),
-    Paired { is_foreign: bool },
+    /// If it is a foreign one: with programs of this user.
+    Paired {
+        foreign: Option<u32>,
+    },
 }
 
 /// Holds the lock. Whoever panics under it leaves nothing half done that others rely on.
@@ -89,6 +102,20 @@ pub fn change<T>(shared: &Shared, change: impl FnOnce(&mut Registry) -> T) -> T 
     done
 }
 
+/// Answers what a program says. Where its connection's addresses mean what they do is asked without the lock, as that may
+/// take threads. `false`: the program broke a rule, or cannot be reached.
+pub fn hear(shared: &Shared, tag: u64, word: Word) -> bool {
+    let space = match &word {
+        Word::Offer { identity: Ok(identity), .. } => {
+            let spaces = Arc::clone(&lock(shared).spaces);
+            spaces.of(identity.namespace, [identity.local, identity.remote])
+        }
+        // Nobody asks.
+        _ => Space::Own(0),
+    };
+    change(shared, |registry| registry.answer(tag, word, space))
+}
+
 impl Registry {
     /// Without programs; they get numbers from `first` on.
     pub fn new(scope: Scope, first: u64) -> Self {
@@ -97,7 +124,7 @@ impl Registry {
             attendants: HashMap::new(),
             next: first,
             users: Users::new(scope, Limits::new(scope, limits::descriptor_limit())),
-            spaces: Spaces::default(),
+            spaces: Arc::default(),
             waiting: Waiting::default(),
             account: Account::default(),
             left: Vec::new(),
@@ -119,17 +146,20 @@ impl Registry {
         self.users.dismiss(user, 0);
     }
 
-    /// A program that was admitted is heard by its user's thread from here on.
-    pub fn enter(&mut self, user: u32, socket: &Arc<Socket>) {
+    /// A program that was admitted is heard by its user's thread from here on, under the number that this returns.
+    pub fn enter(&mut self, user: u32, socket: &Arc<Socket>) -> Option<u64> {
         let tag = self.next;
         self.next += 1;
-        let Some(attendant) = self.attendants.get_mut(&user) else { return self.turn_back(user) };
-        if attendant.poller.add(&**socket, tag).is_err() {
-            return self.turn_back(user);
-        }
+        let attendant = self.attendants.get_mut(&user);
+        let Some(attendant) = attendant.filter(|attendant| attendant.poller.add(&**socket, tag).is_ok())
+        else {
+            self.turn_back(user);
+            return None;
+        };
         attendant.programs += 1;
         let (socket, foreign, offers) = (Arc::clone(socket), HashMap::new(), HashMap::new());
         self.programs.insert(tag, Program { socket, user, bell: None, foreign, offers, leaving: None });
+        Some(tag)
     }
 
     /// Where a program is heard.
@@ -137,13 +167,13 @@ impl Registry {
         self.programs.get(&tag).map(|program| Arc::clone(&program.socket))
     }
 
-    /// `false`: the program broke a rule, or cannot be reached.
-    pub fn answer(&mut self, tag: u64, word: Word) -> bool {
+    /// A connection that is offered is in `space`. `false`: the program broke a rule, or cannot be reached.
+    fn answer(&mut self, tag: u64, word: Word, space: Space) -> bool {
         let Some(user) = self.programs.get(&tag).map(|program| program.user) else { return false };
         let packet = match word {
             Word::Hello(pair) => return self.greet(tag, pair),
             Word::Offer { token, segment, identity } => {
-                return self.consider(tag, token, segment, &identity);
+                return self.consider(tag, token, segment, &identity, space);
             }
             Word::Other(packet) => packet,
         };
@@ -189,12 +219,15 @@ impl Registry {
         token: u64,
         segment: Option<OwnedFd>,
         identity: &Result<Identity, Errno>,
+        space: Space,
     ) -> bool {
         // It may have been lost on the way.
         let Some(segment) = segment else { return self.verdict(tag, token, Verdict::Full) };
         let verdict = match identity {
             Ok(identity) if identity.is_bound_to_device => Verdict::Device,
-            Ok(identity) if identity.is_established => return self.offer(tag, token, identity, segment),
+            Ok(identity) if identity.is_established => {
+                return self.offer(tag, token, identity, segment, space);
+            }
             _ => Verdict::Refused,
         };
         self.left.push(segment);
@@ -202,7 +235,7 @@ impl Registry {
     }
 
     /// Pairs the offer or lets it wait. `false`: the program broke a rule, or cannot be told.
-    fn offer(&mut self, tag: u64, token: u64, identity: &Identity, segment: OwnedFd) -> bool {
+    fn offer(&mut self, tag: u64, token: u64, identity: &Identity, segment: OwnedFd, space: Space) -> bool {
         let Some(program) = self.programs.get_mut(&tag) else {
             self.left.push(segment);
             return false;
@@ -218,7 +251,6 @@ impl Registry {
             self.left.push(segment);
             return self.verdict(tag, token, Verdict::Full);
         }
-        let space = self.spaces.of(identity.namespace, [identity.local, identity.remote]);
         let end = End { space, local: identity.local, remote: identity.remote };
         // Whoever does not listen is told nothing more before it does, so that there is room for what it has asked for.
         let others = self.waiting.mate(&end);
@@ -269,8 +301,8 @@ impl Registry {
 
     fn stand(&mut self, tag: u64, token: u64, standing: Standing) {
         let Some(program) = self.programs.get_mut(&tag) else { return };
-        if let Standing::Paired { is_foreign } = standing {
-            self.users.has_paired(program.user, is_foreign, 1);
+        if let Standing::Paired { foreign } = standing {
+            self.users.has_paired(program.user, foreign.is_some(), 1);
         }
         if program.offers.insert(token, standing).is_none() {
             self.users.offered(program.user);
@@ -281,10 +313,11 @@ impl Registry {
         let program = self.programs.get_mut(&tag)?;
         let standing = program.offers.remove(&token)?;
         self.users.ended(program.user);
-        if let Standing::Paired { is_foreign } = standing {
-            self.users.has_paired(program.user, is_foreign, -1);
-            if is_foreign {
+        if let Standing::Paired { foreign } = standing {
+            self.users.has_paired(program.user, foreign.is_some(), -1);
+            if let Some(user) = foreign {
                 self.account.end((tag, token));
+                self.mute_bell(tag, user);
             }
         }
         Some(standing)
@@ -301,8 +334,9 @@ impl Registry {
             return self.verdict(ours.program, ours.token, Verdict::Foreign);
         }
         self.users.paired([ours.user, theirs.user]);
-        for end in [ours, theirs] {
-            self.stand(end.program, end.token, Standing::Paired { is_foreign });
+        for (end, other) in [(ours, theirs), (theirs, ours)] {
+            let foreign = is_foreign.then_some(other.user);
+            self.stand(end.program, end.token, Standing::Paired { foreign });
         }
         let ours_is_told = self.introduce(ours, theirs);
         if !self.introduce(theirs, ours) {
@@ -316,10 +350,19 @@ impl Registry {
     fn begin_foreign(&mut self, ours: &Offer, theirs: &Offer) -> bool {
         let users = [ours.user, theirs.user];
         let ends = [ours, theirs].map(|offer| (offer.program, offer.token));
-        self.account.may_begin(users)
-            && self.found_bell(ours.program, theirs.user)
-            && self.found_bell(theirs.program, ours.user)
-            && self.account.begin(users, ends, [&ours.segment, &theirs.segment]).is_ok()
+        if !self.account.may_begin(users) || !self.found_bell(ours.program, theirs.user) {
+            return false;
+        }
+        if !self.found_bell(theirs.program, ours.user) {
+            self.mute_bell(ours.program, theirs.user);
+            return false;
+        }
+        let has_begun = self.account.begin(users, ends, [&ours.segment, &theirs.segment]).is_ok();
+        if !has_begun {
+            self.mute_bell(ours.program, theirs.user);
+            self.mute_bell(theirs.program, ours.user);
+        }
+        has_begun
     }
 
     /// Tells `ours` of `theirs`.
@@ -332,7 +375,7 @@ impl Registry {
         let foreign = (ours.user != theirs.user)
             .then(|| program.foreign.get(&theirs.user).zip(peer.foreign.get(&ours.user)))
             .flatten();
-        let (first, bell) = foreign.map_or((0, bell), |((own, _), (_, bell))| (*own, bell));
+        let (first, bell) = foreign.map_or((0, bell), |(own, other)| (own.name, &other.file));
         let answer = Packet {
             code: Verdict::Paired as u8,
             number: theirs.program as u32,
@@ -343,23 +386,51 @@ impl Registry {
         program.socket.send(&answer.encode(), &descriptors).is_ok()
     }
 
-    /// Makes sure that a program has a bell which programs of `user` may ring, and nobody else.
+    /// Makes sure that a program has a bell which programs of `user` may ring, and nobody else; for one more connection.
     fn found_bell(&mut self, tag: u64, user: u32) -> bool {
+        // Those of which the program could not be told when they fell out of use.
+        self.withdraw_unused(tag);
         let Some(program) = self.programs.get_mut(&tag) else { return false };
-        if program.foreign.contains_key(&user) {
+        if let Some(bell) = program.foreign.get_mut(&user) {
+            bell.uses += 1;
             return true;
         }
         if program.foreign.len() >= FOREIGN_MAX {
             return false;
         }
-        let Ok(bell) = strike::new() else { return false };
+        let Ok(file) = strike::new() else { return false };
         let name = self.next;
         self.next += 1;
-        if program.socket.send(&Packet::new(Kind::Bell, name).encode(), &[bell.as_fd()]).is_err() {
+        if program.socket.send(&Packet::new(Kind::Bell, name).encode(), &[file.as_fd()]).is_err() {
             return false;
         }
-        program.foreign.insert(user, (name, bell));
+        program.foreign.insert(user, ForeignBell { name, file, uses: 1 });
         true
+    }
+
+    /// A connection with a program of `user` is over, or has not begun after all.
+    fn mute_bell(&mut self, tag: u64, user: u32) {
+        let bell = self.programs.get_mut(&tag).and_then(|program| program.foreign.get_mut(&user));
+        if let Some(bell) = bell {
+            bell.uses = bell.uses.saturating_sub(1);
+        }
+        self.withdraw_unused(tag);
+    }
+
+    /// Takes back the bells that no connection needs any more. One whose program does not listen is kept, until it does.
+    fn withdraw_unused(&mut self, tag: u64) {
+        let Some(program) = self.programs.get_mut(&tag) else { return };
+        let (socket, left) = (&program.socket, &mut self.left);
+        let is_unused = |_: &u32, bell: &mut ForeignBell| bell.uses == 0;
+        let unused: Vec<(u32, ForeignBell)> = program.foreign.extract_if(is_unused).collect();
+        for (user, bell) in unused {
+            let is_told = socket.send(&Packet::new(Kind::Withdraw, bell.name).encode(), &[]).is_ok();
+            if is_told {
+                left.push(bell.file);
+            } else {
+                program.foreign.insert(user, bell);
+            }
+        }
     }
 
     fn end(&mut self, tag: u64, packet: &Packet) {
@@ -404,10 +475,10 @@ impl Registry {
                         self.left.push(offer.segment);
                     }
                 }
-                Standing::Paired { is_foreign } => {
+                Standing::Paired { foreign } => {
                     carried += 1;
-                    self.users.has_paired(program.user, *is_foreign, -1);
-                    if *is_foreign {
+                    self.users.has_paired(program.user, foreign.is_some(), -1);
+                    if foreign.is_some() {
                         self.account.end((tag, *token));
                     }
                 }
@@ -425,7 +496,7 @@ impl Registry {
         }
         self.users.dismiss(program.user, program.offers.len());
         self.left.extend(program.bell.into_iter().flatten());
-        self.left.extend(program.foreign.into_values().map(|(_, bell)| bell));
+        self.left.extend(program.foreign.into_values().map(|bell| bell.file));
     }
 
     fn verdict(&self, tag: u64, token: u64, verdict: Verdict) -> bool {
@@ -463,6 +534,7 @@ mod tests {
     fn nothing_that_a_program_has_sent_is_closed_under_the_lock() {
         const USER: u32 = 7;
         const TAG: u64 = 1;
+        const SPACE: Space = Space::Own(0);
         let mut registry = Registry::new(Scope::Machine, TAG);
         let attendant = Attendant { poller: Poller::new().expect("epoll"), programs: 0 };
         registry.attendants.insert(USER, attendant);
@@ -471,14 +543,14 @@ mod tests {
         registry.enter(USER, &Arc::new(socket));
         let (first, first_readers) = pair();
         let (again, again_readers) = pair();
-        assert!(registry.answer(TAG, Word::Hello(first)));
-        assert!(!registry.answer(TAG, Word::Hello(again)), "it has said hello already");
+        assert!(registry.answer(TAG, Word::Hello(first), SPACE));
+        assert!(!registry.answer(TAG, Word::Hello(again), SPACE), "it has said hello already");
         assert!(!again_readers.iter().any(is_closed), "what is refused");
         let identity = Err(Errno::BADF);
         let (segment, segment_readers) = pair();
         let [segment, other] = segment.map(Some);
-        assert!(registry.answer(TAG, Word::Offer { token: 1, segment, identity }));
-        assert!(registry.answer(TAG, Word::Offer { token: 1, segment: other, identity }));
+        assert!(registry.answer(TAG, Word::Offer { token: 1, segment, identity }, SPACE));
+        assert!(registry.answer(TAG, Word::Offer { token: 1, segment: other, identity }, SPACE));
         assert!(!segment_readers.iter().any(is_closed), "what cannot be paired");
         registry.dismiss(TAG);
         assert!(!first_readers.iter().any(is_closed), "what a program leaves");
@@ -486,5 +558,46 @@ mod tests {
         change(&shared, |_| ());
         let readers = [first_readers, again_readers, segment_readers];
         assert!(readers.iter().flatten().all(is_closed), "without the lock it is all closed");
+    }
+
+    #[test]
+    fn a_look_at_the_places_of_namespaces_that_takes_its_time_holds_up_no_other_user() {
+        use bywire_sys::namespace::Place;
+        let directory = tempfile::tempdir().expect("a directory");
+        // Whoever opens it for reading waits for somebody who opens it for writing.
+        let place = directory.path().join("namespace");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &place, rustix::fs::FileType::Fifo, mode, 0).expect("a fifo");
+        let mut registry = Registry::new(Scope::Machine, 1);
+        registry.spaces = Arc::new(Spaces::new(vec![vec![Place::Path(place.clone())]]).expect("spaces"));
+        let shared = Mutex::new(registry);
+        let [local, remote] = ["10.1.0.1:1", "10.1.0.2:2"].map(|text| text.parse().expect("an address"));
+        let identity = Identity {
+            namespace: 7,
+            cookie: 1,
+            local,
+            remote,
+            is_established: true,
+            is_bound_to_device: false,
+        };
+        std::thread::scope(|scope| {
+            let looking = scope
+                .spawn(|| hear(&shared, 1, Word::Offer { token: 1, segment: None, identity: Ok(identity) }));
+            // Opened for writing without waiting, there is somebody who waits to read.
+            let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
+            let look = || rustix::fs::open(&place, flags, rustix::fs::Mode::empty());
+            let began = std::time::Instant::now();
+            let writer = loop {
+                // Before the look is let go: is the lock free?
+                let is_free = shared.try_lock().is_ok();
+                if let Ok(writer) = look() {
+                    break (writer, is_free);
+                }
+                assert!(began.elapsed().as_secs() < 60, "nobody looks");
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            };
+            assert!(!looking.join().expect("no panic"), "there is no such program");
+            assert!(writer.1, "the lock of all users is held during a look");
+        });
     }
 }

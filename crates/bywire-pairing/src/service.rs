@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Listener, Socket};
-use bywire_sys::{Errno, deferred, directory, limits, process};
+use bywire_sys::{Errno, directory, limits, process};
 
 use crate::attendant;
 use crate::registry::{Registry, Shared, lock};
@@ -26,7 +26,7 @@ pub use crate::registry::FOREIGN_MAX;
 const DESCRIPTORS: u64 = 1 << 19;
 /// Programs that are let in before it is looked whether any are left.
 const TURN: usize = 64;
-/// How long whoever comes has to wait when descriptors have run out after all.
+/// How long whoever comes has to wait when descriptors have run out after all, or too many are being closed.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Why there is no service.
@@ -102,7 +102,7 @@ impl Service {
 
     /// Joins namespaces.
     pub fn join(&mut self, spaces: Spaces) {
-        lock(&self.shared).spaces = spaces;
+        lock(&self.shared).spaces = Arc::new(spaces);
     }
 
     /// Serves until nobody has been connected for `idle`.
@@ -138,10 +138,6 @@ impl Service {
 
     fn admit(&mut self) {
         for _ in 0..TURN {
-            if !deferred::has_room() {
-                // As below.
-                return std::thread::sleep(PAUSE);
-            }
             match self.listener.accept() {
                 Ok(Some(socket)) => {
                     self.lonely_since = Instant::now();

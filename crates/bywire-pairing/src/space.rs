@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use bywire_sys::Errno;
@@ -24,11 +25,15 @@ pub enum Space {
 }
 
 /// The namespaces that were joined, by where they are found.
+///
+/// A look at the places takes a thread for each, so it happens under a lock of its own: only those wait for it whose
+/// namespace nobody knows yet.
 #[derive(Debug, Default)]
 pub struct Spaces {
     joined: Vec<Vec<Place>>,
-    known: HashMap<u64, usize>,
-    looked: Option<Instant>,
+    known: RwLock<HashMap<u64, usize>>,
+    /// When it was last looked.
+    looked: Mutex<Option<Instant>>,
 }
 
 /// Why places cannot be joined.
@@ -64,32 +69,46 @@ impl Spaces {
         places.filter_map(|place| Some((place.to_string(), cookie(place).err()?))).collect()
     }
 
-    /// Where the addresses of a connection in `namespace` mean what they do.
-    pub fn of(&mut self, namespace: u64, addresses: [SocketAddr; 2]) -> Space {
+    /// Where the addresses of a connection in `namespace` mean what they do. Waits for nobody if the namespace is known.
+    pub fn of(&self, namespace: u64, addresses: [SocketAddr; 2]) -> Space {
         if self.joined.is_empty() || addresses.iter().any(|address| is_private(address.ip())) {
             return Space::Own(namespace);
         }
-        let is_due = self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY);
-        if !self.known.contains_key(&namespace) && is_due {
-            self.look();
+        if !self.knows(namespace) {
+            self.look_if_due(namespace);
         }
-        self.known.get(&namespace).map_or(Space::Own(namespace), |joined| Space::Joined(*joined))
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.get(&namespace).map_or(Space::Own(namespace), |joined| Space::Joined(*joined))
+    }
+
+    fn knows(&self, namespace: u64) -> bool {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).contains_key(&namespace)
+    }
+
+    fn look_if_due(&self, namespace: u64) {
+        let mut looked: MutexGuard<'_, _> = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever has waited here for another's look may know by now.
+        let is_due = looked.is_none_or(|looked: Instant| looked.elapsed() >= LOOK_EVERY);
+        if is_due && !self.knows(namespace) {
+            let found = self.look();
+            *self.known.write().unwrap_or_else(PoisonError::into_inner) = found;
+            *looked = Some(Instant::now());
+        }
     }
 
     /// Containers come and go: another namespace may be found at the same place.
-    fn look(&mut self) {
-        self.known.clear();
-        let mut doubtful = Vec::new();
+    fn look(&self) -> HashMap<u64, usize> {
+        let (mut known, mut doubtful) = (HashMap::new(), Vec::new());
         for (index, places) in self.joined.iter().enumerate() {
             for cookie in places.iter().filter_map(|place| cookie(place).ok()) {
-                if self.known.insert(cookie, index).is_some_and(|other| other != index) {
+                if known.insert(cookie, index).is_some_and(|other| other != index) {
                     doubtful.push(cookie);
                 }
             }
         }
         // One namespace by two names, in two spaces.
-        self.known.retain(|cookie, _| !doubtful.contains(cookie));
-        self.looked = Some(Instant::now());
+        known.retain(|cookie, _| !doubtful.contains(cookie));
+        known
     }
 }
 
@@ -118,7 +137,7 @@ mod tests {
     fn only_what_is_named_is_joined_and_private_addresses_never_are() {
         let here = cookie(&Place::Current).expect("entering it takes no more than being there");
         let routed = ["10.1.0.1:1", "10.1.0.2:2"].map(|address| address.parse().expect("an address"));
-        let mut alone = Spaces::default();
+        let alone = Spaces::default();
         assert_eq!(alone.of(here, routed), Space::Own(here));
         let joined = || Spaces::new(vec![vec![place("nobody")], vec![Place::Current]]).expect("spaces");
         assert_eq!(joined().of(here, routed), Space::Joined(1));
@@ -138,7 +157,7 @@ mod tests {
         let routed = ["10.1.0.1:1", "10.1.0.2:2"].map(|address| address.parse().expect("an address"));
         let here = cookie(&Place::Current).expect("ours");
         let other_name = place(&format!("/proc/{}/ns/net", std::process::id()));
-        let mut spaces = Spaces::new(vec![vec![Place::Current], vec![other_name]]).expect("two names");
+        let spaces = Spaces::new(vec![vec![Place::Current], vec![other_name]]).expect("two names");
         assert_eq!(spaces.of(here, routed), Space::Own(here));
     }
 }

@@ -47,7 +47,8 @@ impl Limits {
     }
 
     fn share(&self, user: u32, whole: usize) -> usize {
-        if user == 0 { whole } else { (whole / self.share).max(1) }
+        // Root's comes on top of everybody else's.
+        if user == 0 { (whole / 2).max(1) } else { (whole / self.share).max(1) }
     }
 }
 
@@ -86,8 +87,9 @@ impl Users {
         }
         let (limits, total) = (self.limits, self.total.programs);
         let known = self.known.entry(user).or_default();
-        let is_one_too_many =
-            total >= limits.programs || known.programs >= limits.share(user, limits.programs);
+        // Users without number, as one who has some of /etc/subuid may be, do not keep root out.
+        let is_full = total >= limits.programs && user != 0;
+        let is_one_too_many = is_full || known.programs >= limits.share(user, limits.programs);
         if is_one_too_many {
             return false;
         }
@@ -131,7 +133,8 @@ impl Users {
     /// May one more wait?
     pub fn may_wait(&self, user: u32) -> bool {
         let waiting = self.known.get(&user).map_or(0, |known| known.waiting);
-        self.total.waiting < self.limits.waiting && waiting < self.limits.share(user, self.limits.waiting)
+        let has_room = self.total.waiting < self.limits.waiting || user == 0;
+        has_room && waiting < self.limits.share(user, self.limits.waiting)
     }
 
     /// An offer was taken.
@@ -228,7 +231,9 @@ mod tests {
     fn one_user_leaves_enough_for_others() {
         let mut shared = users(Scope::Machine);
         assert_eq!((0..100).filter(|_| shared.admit(ONE)).count(), 2);
-        assert!(shared.admit(OTHER) && shared.admit(0));
+        assert!(shared.admit(OTHER));
+        // However many others there are.
+        assert!((0..100).any(|user| !shared.admit(70_000 + user)) && shared.admit(0));
         let waiting = (0..100).filter(|_| {
             let may = shared.may_wait(ONE);
             if may {

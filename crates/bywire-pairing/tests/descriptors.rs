@@ -11,10 +11,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use bywire_pairing::protocol::{Kind, PAGE_BYTES, Packet, VERSION, Verdict};
+use bywire_pairing::protocol::{Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict};
 use bywire_pairing::service::Service;
 use bywire_pairing::status;
 use bywire_pairing::user::Scope;
+use bywire_sys::socket::{Received, Socket};
 use bywire_sys::wake::Alarm;
 use rustix::event::epoll;
 use rustix::fs::inotify;
@@ -234,4 +235,43 @@ fn programs_that_are_not_let_in_are_closed_without_holding_up_anybody() {
     scene.is_undisturbed("what is in the queues of those who are dismissed");
     let found = scene.as_user(HOSTILE, || status::ask(&scene.path)).expect("an answer");
     assert_eq!((found.processes, found.waiting), (0, 0));
+}
+
+/// Somebody who may be many users, as by `/etc/subuid`, has a thread of the service for each.
+#[test]
+fn users_without_number_keep_root_not_out_and_others_only_as_long_as_they_are_there() {
+    const USERS: u32 = 4096;
+    let Some(mut scene) = Scene::new() else { return };
+    scene.serve();
+    let connect = |user| scene.as_user(user, || Socket::connect(&scene.path).expect("it listens"));
+    let crowd: Vec<_> = (0..USERS).map(|user| connect(100_000 + user)).collect();
+    // Those who are one too many are hung up on, and wait for nothing.
+    let is_over = |socket: &Socket| matches!(socket.receive(&mut [0; PACKET_BYTES]), Ok(Received::Closed));
+    let until_over = |socket: &Socket| {
+        let end = Instant::now() + stranger::PATIENCE;
+        while !is_over(socket) {
+            assert!(Instant::now() < end, "nobody hangs up");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    // Of threads or of programs there are no more.
+    until_over(&connect(HONEST));
+    let (client, server) = connection();
+    let root = [Stranger::new(&scene.path), Stranger::new(&scene.path)];
+    root[0].offer(1, client.as_fd());
+    assert_eq!(root[0].verdict(1), Verdict::Waiting);
+    root[1].offer(2, server.as_fd());
+    assert_eq!(root[1].verdict(2), Verdict::Paired);
+    drop(crowd);
+    // As soon as the first of their threads has gone.
+    let end = Instant::now() + stranger::PATIENCE;
+    loop {
+        let socket = connect(HONEST);
+        std::thread::sleep(Duration::from_millis(20));
+        if !is_over(&socket) {
+            break;
+        }
+        assert!(Instant::now() < end, "others are kept out");
+    }
+    scene.is_undisturbed("users that have gone");
 }

@@ -6,9 +6,9 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use bywire_pairing::protocol::{Kind, Packet, Verdict};
+use bywire_pairing::protocol::{Kind, Packet, VERSION, Verdict};
 use bywire_pairing::reason::Reason;
-use bywire_pairing::service::{Service, StartError};
+use bywire_pairing::service::{FOREIGN_MAX, Service, StartError};
 use bywire_pairing::status;
 use bywire_pairing::user::Scope;
 use stranger::{PATIENCE, Stranger};
@@ -270,7 +270,7 @@ fn meet(first: &Stranger, second: &Stranger, token: u64) -> Option<std::os::fd::
                 end.say(&Packet::new(Kind::End, token));
                 // Heard before what comes next.
                 end.say(&Packet::new(Kind::Ask, token));
-                assert_eq!(end.hear().expect("an answer").0.kind, Kind::Go);
+                assert_eq!(end.hear_beside_bells().expect("an answer").0.kind, Kind::Go);
             }
             Some(given.remove(0))
         }
@@ -279,17 +279,148 @@ fn meet(first: &Stranger, second: &Stranger, token: u64) -> Option<std::os::fd::
     }
 }
 
-#[test]
-fn who_keeps_memory_of_ended_connections_is_paired_no_more_with_whom_it_belongs_to() {
+/// A service for all users. `None`, said: the test needs root.
+fn machine() -> Option<(tempfile::TempDir, std::path::PathBuf)> {
     use std::os::unix::fs::PermissionsExt;
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("not run: only root can be other users; run this test as root");
+        println!("not run: only root can be other users; run this test as root");
+        return None;
     }
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
     let path = directory.path().join("pairing");
     let mut service = Service::start(&path, Scope::Machine).expect("a service");
     std::thread::spawn(move || service.serve(Duration::from_secs(60)));
+    Some((directory, path))
+}
+
+#[test]
+fn a_program_meets_any_number_of_other_users_one_after_the_other() {
+    let Some((_directory, path)) = machine() else { return };
+    let server = of_user(&path, 54_400);
+    // For each it has a bell, and there are only so many.
+    for number in 0..2 * FOREIGN_MAX as u32 {
+        let client = of_user(&path, 54_500 + number);
+        assert!(meet(&client, &server, number.into()).is_some(), "user {number}");
+    }
+}
+
+#[test]
+fn a_bell_is_withdrawn_with_the_last_connection_that_needs_it() {
+    let Some((_directory, path)) = machine() else { return };
+    let [alice, bob] = [54_411, 54_412].map(|user| of_user(&path, user));
+    let pairs = [connection(), connection()];
+    for (token, (client, server)) in pairs.iter().enumerate() {
+        let token = token as u64;
+        alice.offer_anew(token, client.as_fd());
+        assert_eq!(alice.verdict(token), Verdict::Waiting);
+        bob.offer_anew(token, server.as_fd());
+        assert_eq!(bob.verdict(token), Verdict::Waiting);
+        assert_eq!(alice.verdict(token), Verdict::Again);
+        alice.offer_anew(token, client.as_fd());
+        assert_eq!([alice.verdict(token), bob.verdict(token)], [Verdict::Paired; 2]);
+    }
+    let kinds = |program: &Stranger| {
+        program.say(&Packet::new(Kind::Ask, 9));
+        let next = || program.hear().expect("an answer").0.kind;
+        std::iter::repeat_with(next).take_while(|kind| *kind != Kind::Go).collect::<Vec<_>>()
+    };
+    alice.say(&Packet::new(Kind::End, 0));
+    assert_eq!(kinds(&alice), [], "another connection needs it");
+    alice.say(&Packet::new(Kind::End, 1));
+    assert_eq!(kinds(&alice), [Kind::Withdraw]);
+    assert_eq!(kinds(&bob), [], "its own connections are not over");
+}
+
+/// What a number is set to: the ends of signed and unsigned words of either length, and what is next to them.
+const LIMITS: [u64; 9] =
+    [0, 1, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, u64::MAX];
+
+#[test]
+fn a_packet_with_any_number_at_its_limits_is_answered_or_ends_its_own_program() {
+    let (_directory, path) = service();
+    let (bell, page) = (bywire_sys::wake::Alarm::new().expect("a bell"), Stranger::memory(4096));
+    let (client, _server) = connection();
+    let mut program = Stranger::new(&path);
+    for kind in (0..16).chain([0x7f, 0x80, 0xff]) {
+        for (at, width) in [(1, 1), (4, 4), (8, 8), (16, 8), (24, 8)] {
+            for limit in LIMITS {
+                let mut packet = Packet { first: VERSION, ..Packet::new(Kind::Hello, 1) }.encode();
+                packet[0] = kind;
+                packet[at..at + width].copy_from_slice(&limit.to_le_bytes()[..width]);
+                let is_hello = kind == Kind::Hello as u8;
+                if is_hello {
+                    program = Stranger::silent(&path);
+                }
+                let segment = Stranger::memory(bywire_ring::stream::SEGMENT_BYTES);
+                let [bell, page, client, segment] =
+                    [bell.as_fd(), page.as_fd(), client.as_fd(), segment.as_fd()];
+                let brought: &[_] = match kind {
+                    1 => &[bell, page],
+                    4 => &[client, segment],
+                    _ => &[],
+                };
+                program.socket.send(&packet, brought).expect("sent");
+                // Dismissed, or heard.
+                let is_heard = program.socket.send(&Packet::new(Kind::Ask, 9).encode(), &[]).is_ok()
+                    && std::iter::from_fn(|| program.hear()).any(|(packet, _)| packet.kind == Kind::Go);
+                assert!(!is_hello || is_heard == (at != 16), "hello, {limit} at {at}: {is_heard}");
+                if !is_heard {
+                    program = Stranger::new(&path);
+                }
+            }
+        }
+    }
+    drop(program);
+    let end = Instant::now() + PATIENCE;
+    while (asked(&path).processes, asked(&path).waiting) != (0, 0) {
+        assert!(Instant::now() < end, "all of them have gone");
+    }
+}
+
+#[test]
+fn programs_that_stop_or_end_at_any_step_hold_up_nobody_and_leave_nothing() {
+    let (_directory, path) = service();
+    let [first, second] = [(); 2].map(|()| Stranger::new(&path));
+    for step in 0..5 {
+        // Whoever is stopped hears nothing.
+        let stopped = Stranger::silent(&path);
+        let bell = bywire_sys::wake::Alarm::new().expect("a bell");
+        let ((client, server), page) = (connection(), Stranger::memory(4096));
+        if step > 0 {
+            let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
+            stopped.socket.send(&hello.encode(), &[bell.as_fd(), page.as_fd()]).expect("said");
+        }
+        if step > 1 {
+            stopped.say(&Packet::new(Kind::Ask, 1));
+        }
+        if step > 2 {
+            stopped.offer(1, client.as_fd());
+            let end = Instant::now() + PATIENCE;
+            while asked(&path).waiting == 0 {
+                assert!(Instant::now() < end, "its offer is heard");
+            }
+        }
+        if step > 3 {
+            first.offer(100 + step, server.as_fd());
+            assert_eq!(first.verdict(100 + step), Verdict::Paired);
+        }
+        let (client, server) = connection();
+        first.offer(step, client.as_fd());
+        assert_eq!(first.verdict(step), Verdict::Waiting, "step {step}");
+        second.offer(step, server.as_fd());
+        assert_eq!((first.verdict(step), second.verdict(step)), (Verdict::Paired, Verdict::Paired));
+        drop(stopped);
+        let end = Instant::now() + PATIENCE;
+        while asked(&path).processes != 2 || asked(&path).waiting != 0 {
+            assert!(Instant::now() < end, "step {step}: what it has left");
+        }
+    }
+}
+
+#[test]
+fn who_keeps_memory_of_ended_connections_is_paired_no_more_with_whom_it_belongs_to() {
+    let Some((_directory, path)) = machine() else { return };
     let [alice, bob, carol] = [54_321, 54_322, 54_323].map(|user| of_user(&path, user));
     // Nobody keeps anything: any number, one after the other.
     for token in 0..40 {

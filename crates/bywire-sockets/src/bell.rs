@@ -240,36 +240,72 @@ fn is_foreign_bell(fd: i32) -> bool {
     fd >= 0 && set_count(fd, 0) == libc::EINVAL
 }
 
-/// A bell of our own for programs of some other user, which is the callee's from here on.
+/// A bell of our own for programs of some other user, which is the callee's from here on. Only who holds the lock of the
+/// service's connection is here, as for [`no_more`].
 pub fn also(name: u64, fd: i32) {
-    // Acquire: pairs with the release store in `also`; so many bells are in their places.
-    let at = FOREIGN_COUNT.load(Ordering::Acquire);
+    // Relaxed: changed under that lock alone.
+    let count = FOREIGN_COUNT.load(Ordering::Relaxed);
+    let is_free = |place: &AtomicI32| place.load(Ordering::Relaxed) < 0;
+    let at = FOREIGN.iter().take(count).position(is_free).unwrap_or(count);
     let place = FOREIGN.get(at).zip(FOREIGN_NAMES.get(at));
     let Some((place, known)) = place.filter(|_| is_foreign_bell(fd)) else {
         // SAFETY: received for us alone; closing -1 does nothing.
         unsafe { real::close(fd) };
         return;
     };
-    place.store(conceal(fd), Ordering::Relaxed);
     known.store(name, Ordering::Relaxed);
-    // Pairs with the loads in `add_foreign_to` and `hears`. Only who holds the lock of the service's connection is here.
-    FOREIGN_COUNT.store(at + 1, Ordering::Release);
+    // Release: pairs with the acquire loads in `hears` and `add_foreign_to`; it has its name before.
+    place.store(conceal(fd), Ordering::Release);
+    // Release: pairs with the acquire loads of the count; so many bells are in their places.
+    FOREIGN_COUNT.store(count.max(at + 1), Ordering::Release);
+}
+
+/// The service withdraws a bell: no connection needs it, so nobody has a reason to ring it.
+pub fn no_more(name: u64) {
+    // Relaxed: changed under the lock of the service's connection alone.
+    let mut bells = FOREIGN.iter().zip(&FOREIGN_NAMES).take(FOREIGN_COUNT.load(Ordering::Relaxed));
+    let found = bells
+        .find(|(bell, known)| bell.load(Ordering::Relaxed) >= 0 && known.load(Ordering::Relaxed) == name);
+    let Some((place, _)) = found else { return };
+    let bell = place.swap(-1, Ordering::Relaxed);
+    if !is_foreign_bell(bell) {
+        return;
+    }
+    // Whoever keeps a copy of it wakes nobody any more.
+    table::each(|set, meaning| {
+        if matches!(meaning, table::Meaning::Set(_)) {
+            // SAFETY: no pointers. It may not be in this set, or the set may be closed by now.
+            crate::errno::keep(|| unsafe {
+                real::epoll_ctl(set, libc::EPOLL_CTL_DEL, bell, ptr::null_mut())
+            });
+        }
+    });
+    if table::meaning(bell) == table::Meaning::Hidden {
+        discard(bell);
+    }
 }
 
 /// Have we this bell?
 pub fn hears(name: u64) -> bool {
     // Acquire: pairs with the release store in `also`; so many bells are in their places.
     let count = FOREIGN_COUNT.load(Ordering::Acquire);
-    FOREIGN_NAMES.iter().take(count).any(|known| known.load(Ordering::Relaxed) == name)
+    // Acquire: pairs with the release store in `also`, before which the bell got its name.
+    let is_it = |(bell, known): (&AtomicI32, &AtomicU64)| {
+        bell.load(Ordering::Acquire) >= 0 && known.load(Ordering::Relaxed) == name
+    };
+    FOREIGN.iter().zip(&FOREIGN_NAMES).take(count).any(is_it)
 }
 
 /// Puts the bells of the other kind into a set.
 pub fn add_foreign_to(set: i32) -> bool {
     // Acquire: pairs with the release store in `also`; so many bells are in their places.
     let count = FOREIGN_COUNT.load(Ordering::Acquire);
-    FOREIGN.iter().take(count).all(|bell| {
-        let bell = bell.load(Ordering::Relaxed);
-        is_foreign_bell(bell) && crate::errno::keep(|| add(set, bell))
+    FOREIGN.iter().take(count).all(|place| {
+        // Acquire: pairs with the release store in `also`.
+        let bell = place.load(Ordering::Acquire);
+        let is_there = |bell| is_foreign_bell(bell) && crate::errno::keep(|| add(set, bell));
+        // One that was withdrawn meanwhile is not missed.
+        bell < 0 || is_there(bell) || place.load(Ordering::Relaxed) != bell
     })
 }
 

@@ -358,7 +358,16 @@ fn say(packet: &Packet, descriptors: &[i32]) -> bool {
                 payload as usize,
             );
         }
-        real::sendmsg(service, &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        let mut sent = real::sendmsg(service, &raw const message, flags);
+        // A service that somebody attacks takes descriptors from those alone whom it has accepted, which takes a moment.
+        let mut patience = if packet.kind == Kind::Hello { PATIENCE_MS } else { 0 };
+        while sent < 0 && errno::last() == libc::EPERM && patience > 0 {
+            real::poll(ptr::null_mut(), 0, 1);
+            patience -= 1;
+            sent = real::sendmsg(service, &raw const message, flags);
+        }
+        sent
     };
     if sent == bytes.len() as isize {
         return true;
@@ -411,6 +420,10 @@ fn hear() -> Option<Packet> {
             let [bell, others @ ..] = descriptors;
             others.iter().for_each(|fd| close(*fd));
             bell::also(packet.token, bell);
+        }
+        Some(packet) if packet.kind == Kind::Withdraw => {
+            descriptors.iter().for_each(|fd| close(*fd));
+            bell::no_more(packet.token);
         }
         Some(packet) => {
             if packet.kind == Kind::Go && packet.token == ASKED.load(Ordering::Relaxed) {

@@ -100,14 +100,19 @@ impl Stranger {
         panic!("the service says nothing")
     }
 
+    /// What comes next but for bells that are given and withdrawn. `None`: the service has hung up.
+    pub fn hear_beside_bells(&self) -> Option<Word> {
+        loop {
+            let word = self.hear()?;
+            if !matches!(word.0.kind, Kind::Bell | Kind::Withdraw) {
+                return Some(word);
+            }
+        }
+    }
+
     /// The answer to an offer, which comes next but for bells, and what comes with it.
     pub fn answer(&self, token: u64) -> (Verdict, Vec<OwnedFd>) {
-        let (packet, descriptors) = loop {
-            let (packet, descriptors) = self.hear().expect("an answer");
-            if packet.kind != Kind::Bell {
-                break (packet, descriptors);
-            }
-        };
+        let (packet, descriptors) = self.hear_beside_bells().expect("an answer");
         assert_eq!((packet.kind, packet.token), (Kind::Answer, token));
         let verdict = Verdict::of(packet.code).expect("a verdict");
         assert_eq!(descriptors.len(), if verdict == Verdict::Paired { 3 } else { 0 });
