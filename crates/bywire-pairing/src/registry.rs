@@ -511,6 +511,8 @@ impl Registry {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use rustix::event::{PollFd, PollFlags, Timespec};
 
     use super::*;
@@ -583,21 +585,25 @@ mod tests {
         std::thread::scope(|scope| {
             let looking = scope
                 .spawn(|| hear(&shared, 1, Word::Offer { token: 1, segment: None, identity: Ok(identity) }));
-            // Opened for writing without waiting, there is somebody who waits to read.
+            // It waits there by now.
+            std::thread::sleep(Duration::from_millis(100));
+            let is_free = (0..200).any(|_| {
+                std::thread::sleep(Duration::from_millis(5));
+                shared.try_lock().is_ok()
+            });
+            // Opened for writing without waiting once somebody waits to read.
             let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
-            let look = || rustix::fs::open(&place, flags, rustix::fs::Mode::empty());
-            let began = std::time::Instant::now();
+            let began = Instant::now();
             let writer = loop {
-                // Before the look is let go: is the lock free?
-                let is_free = shared.try_lock().is_ok();
-                if let Ok(writer) = look() {
-                    break (writer, is_free);
+                match rustix::fs::open(&place, flags, rustix::fs::Mode::empty()) {
+                    Ok(writer) => break writer,
+                    Err(_) => assert!(began.elapsed() < Duration::from_secs(60), "nobody looks"),
                 }
-                assert!(began.elapsed().as_secs() < 60, "nobody looks");
-                std::thread::sleep(std::time::Duration::from_millis(20));
+                std::thread::sleep(Duration::from_millis(5));
             };
             assert!(!looking.join().expect("no panic"), "there is no such program");
-            assert!(writer.1, "the lock of all users is held during a look");
+            assert!(is_free, "the lock of all users is held during a look");
+            drop(writer);
         });
     }
 }
