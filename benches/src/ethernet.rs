@@ -17,7 +17,6 @@ use bywire_results::cell::Block;
 use serde_json::Value;
 
 use crate::contest::{Contestant, Taken};
-use crate::lab;
 use crate::offspring::Offspring;
 use crate::witness::alone;
 
@@ -73,7 +72,7 @@ fn by_laboratory(
     of: impl Fn(&[Block]) -> f64 + 'static,
 ) -> Contestant {
     let request = Request { time_seconds: Some(pair_seconds * f64::from(PAIRS)), ..request };
-    let (series, command) = (name.to_owned(), lab::command(&request));
+    let (series, command) = (name.to_owned(), request.command());
     let take = move || {
         let mut measurement = Measurement::prepare(request.clone(), &mut Places::default())?;
         for _ in 0..pairs {

@@ -16,7 +16,7 @@ pub const SHORT_BYTES: u64 = 64;
 /// A request that makes no sense here.
 pub fn contestant(name: &str, request: Request, pair_seconds: f64) -> Result<Contestant> {
     let request = Request { time_seconds: Some(pair_seconds * f64::from(PAIRS)), ..request };
-    let command = command(&request);
+    let command = request.command();
     let mut measurement = Measurement::prepare(request, &mut Places::default())?;
     let series = name.to_owned();
     Ok(Contestant { name: name.to_owned(), command, take: Box::new(move || take(&mut measurement, &series)) })
@@ -50,31 +50,6 @@ fn take(measurement: &mut Measurement, series: &str) -> Result<Taken> {
     })
 }
 
-/// The command line that measures the same.
-pub fn command(request: &Request) -> String {
-    let mut words = vec![format!("bywire measure {} {}", request.level, request.test)];
-    let mut say = |flag: &str, value: Option<String>| {
-        words.extend(value.map(|value| format!("--{flag} {value}").trim_end().to_owned()));
-    };
-    say("link", request.link.clone());
-    say("protocol", request.protocol.clone());
-    say("mtu", request.mtu_bytes.map(|bytes| bytes.to_string()));
-    say("size", request.size_bytes.map(|bytes| bytes.to_string()));
-    say("lines", request.lines.map(|lines| lines.to_string()));
-    say("nodes", request.nodes.map(|nodes| nodes.to_string()));
-    say("integrity", request.integrity.map(|on| if on { "on" } else { "off" }.to_owned()));
-    say("lent", request.lent.then(String::new));
-    say("nagle", request.nagle.map(|on| if on { "on" } else { "off" }.to_owned()));
-    say("congestion", request.congestion.clone());
-    say("socket-buffer", request.socket_buffer_bytes.map(|bytes| bytes.to_string()));
-    say("epoll", request.epoll.then(String::new));
-    say("untouched", request.untouched.then(String::new));
-    say("spin", request.spin.filter(|spin| *spin).map(|_| String::new()));
-    say("no-spin", request.spin.filter(|spin| !*spin).map(|_| String::new()));
-    say("time", request.time_seconds.map(|seconds| seconds.to_string()));
-    words.join(" ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,10 +64,10 @@ mod tests {
             ..Request::new("msg", "latency")
         };
         assert_eq!(
-            command(&request),
+            request.command(),
             "bywire measure msg latency --size 8 --integrity on --no-spin --time 2"
         );
         let request = Request { lines: Some(256), ..Request::new("memory", "cacheline") };
-        assert_eq!(command(&request), "bywire measure memory cacheline --lines 256");
+        assert_eq!(request.command(), "bywire measure memory cacheline --lines 256");
     }
 }

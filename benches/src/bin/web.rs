@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use bywire_analysis::statistics::median;
 use bywire_measure::measure::Request;
 use bywire_measure::pair::Setting;
-use bywire_measure::web::{Keeper, Load, Plan, Wish};
+use bywire_measure::web::{Keeper, Load, Plan};
 use bywire_measure::workload::histogram;
 use bywire_measure::{ending, pin, size, worker};
 use clap::Parser;
@@ -54,7 +54,7 @@ fn compare(arguments: &Arguments) -> Result<()> {
             let request = Request {
                 size_bytes: Some(size_bytes),
                 connections: Some(arguments.connections),
-                web: Wish { server: Some(name.to_owned()), ..Wish::default() },
+                server: Some(name.to_owned()),
                 ..Request::new("web", "web-file")
             };
             let plan = Plan { cookie: format!("beside-wrk-{size_bytes}"), ..Plan::of(&request)? };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use bywire_measure::bench::{self, Finished};
 use bywire_measure::ending::Misuse;
-use bywire_measure::{burden, interrupt, preset};
+use bywire_measure::{burden, interrupt, preset, registry};
 use bywire_report as report;
 use bywire_results::cell::{Absence, Cell};
 use bywire_results::store::StoreError;
@@ -14,8 +14,8 @@ use clap::Args;
 use serde_json::json;
 
 use crate::progress::Progress;
+use crate::table;
 use crate::words::Words;
-use crate::{measure, table};
 
 /// What to run and where to keep it.
 #[derive(Args, Debug)]
@@ -46,7 +46,7 @@ pub struct BenchArgs {
 }
 
 fn levels() -> Words {
-    Words::of(measure::LEVELS.map(|(name, _)| name))
+    Words::of(registry::names())
 }
 
 fn after_help() -> String {

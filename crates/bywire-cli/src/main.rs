@@ -9,6 +9,7 @@ mod count;
 mod doctor;
 mod eth;
 mod explain;
+mod help;
 mod historic;
 mod key;
 mod manual;
@@ -139,7 +140,7 @@ impl Action {
     fn run(self) -> Result<()> {
         match self {
             Self::Bench(arguments) => arguments.run(),
-            Self::Measure(arguments) => arguments.run(),
+            Self::Measure(arguments) => arguments.run(Bywire::command()),
             Self::Serve(arguments) => arguments.run(),
             Self::Report(arguments) => arguments.run(),
             Self::Run(arguments) => arguments.run(),

@@ -3,6 +3,9 @@
 use std::io::Read;
 use std::process::{Command, Output, Stdio};
 
+use bywire_measure::registry::LEVELS;
+use bywire_measure::request::OPTIONS;
+
 fn bywire(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_bywire")).args(arguments).output().unwrap()
 }
@@ -101,7 +104,7 @@ fn a_command_that_makes_no_sense_is_told_in_one_line_and_ends_with_2() {
         (&["measure", "tcp", "latency", "--between", "namespaces", "--mtu", "1"], "give 68 to 65535"),
         (&["bench", "fast"], "choose one of quick"),
         (&["bench", "--time", "0"], "give 0.005 to 3600 seconds"),
-        (&["bench", "--levels", "xdp"], "choose from memory, msg, unix, tcp, sock, udp"),
+        (&["bench", "--levels", "xdp"], "choose one of memory, msg, unix, tcp, sock, udp"),
         (&["bench", "quick", "--levels", "mpi"], "has no cell of mpi"),
         (&["bench", "--output", "/proc/no/such"], "name another directory by --output"),
         (&["measure", "eth", "stream", "--mtu", "100000"], "give --mtu 68 to 65521"),
@@ -209,28 +212,44 @@ fn a_session_whose_only_line_is_cut_off_is_a_failure() {
 }
 
 #[test]
-fn the_help_of_measure_tells_defaults_tests_and_links() {
-    let help = String::from_utf8(bywire(&["measure", "--help"]).stdout).unwrap();
-    let plain = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    let tests = bywire_measure::plan::Test::ALL.iter().map(|test| test.name());
-    let ceilings = bywire_measure::level::memory::Test::ALL.iter().map(|(name, _)| *name);
-    let links = bywire_measure::ethernet::Link::ALL.iter().map(|link| link.name());
-    for name in tests.chain(ceilings).chain(links).chain(["shm"]) {
-        assert!(help.lines().any(|line| line.starts_with(&format!("  {name} "))), "{name}: {help}");
+fn the_help_of_measure_tells_levels_and_that_of_a_level_its_tests_links_and_defaults() {
+    let help = |words: &[&str]| {
+        let help = String::from_utf8(bywire(&[&["measure"], words, &["--help"]].concat()).stdout).unwrap();
+        let plain = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        (help, plain)
+    };
+    let is_told = |help: &str, name: &str| help.lines().any(|line| line.starts_with(&format!("  {name} ")));
+    let (general, _) = help(&[]);
+    assert!(general.lines().count() < 80, "{general}");
+    let examples = general.find("Examples:").expect("examples");
+    assert!(examples < general.find("Options").unwrap_or(general.len()), "examples come first: {general}");
+    let mut told = String::new();
+    for level in &LEVELS {
+        assert!(is_told(&general, level.name), "{}: {general}", level.name);
+        let (help, plain) = help(&[level.name]);
+        for (name, _) in (level.tests)().into_iter().chain((level.links)()) {
+            assert!(is_told(&help, name), "{name}: {help}");
+        }
+        for option in plain.split(" --").skip(1).filter(|option| {
+            let mut words = option.split(' ');
+            words.next();
+            words.next().is_some_and(|word| word.starts_with('<'))
+        }) {
+            assert!(option.contains("[default: "), "--{option}");
+        }
+        told += &plain;
     }
-    for option in plain.split(" --").skip(1).filter(|option| {
-        let mut words = option.split(' ');
-        words.next();
-        words.next().is_some_and(|word| word.starts_with('<'))
-    }) {
-        assert!(option.contains("[default: "), "--{option}");
+    for row in OPTIONS.iter().filter(|row| row.is_listed) {
+        assert!(told.contains(&format!("--{}", row.name)), "no level tells of --{}", row.name);
     }
+    let (memory, _) = help(&["memory"]);
+    assert!(memory.contains("--both-cores") && !memory.contains("--mtu"), "{memory}");
     for (asked, default) in [
         ("cores", "two that"),
         ("time", "1; nhalf 5, several connections 2.5"),
         ("size", "8; rr and hotspot 1"),
     ] {
-        assert!(plain.contains(&format!("[default: {default}")), "{asked}: {plain}");
+        assert!(told.contains(&format!("[default: {default}")), "{asked}: {told}");
     }
 }
 

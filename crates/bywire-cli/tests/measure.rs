@@ -266,6 +266,9 @@ fn namespaces_join_two_stacks_by_a_cable() {
 fn bad_input_is_answered_in_one_line() {
     let refused = [
         (&["measure", "tpc", "latency"][..], "choose one of memory, msg, unix, tcp, sock, udp"),
+        (&["measure", "tpc", "latency"], "did you mean `tcp`?"),
+        (&["measure", "tcp", "latncy"], "did you mean `latency`?"),
+        (&["measure", "eth", "stream", "--link", "vet"], "did you mean `veth`?"),
         (&["measure", "tcp", "lag"], "choose one of latency"),
         (&["measure", "memory", "lag"], "cacheline"),
         (&["measure", "udp", "stream", "--size", "65508"], "1 to 65507"),
@@ -283,7 +286,7 @@ fn bad_input_is_answered_in_one_line() {
         (&["measure", "tcp", "stream", "--congestion", "no name"], "no algorithm has that name"),
         (&["measure", "tcp", "latency", "--between", "x", "--key", "/nowhere"], "cannot read the key"),
         (&["bench", "fast"], "choose one of quick"),
-        (&["bench", "quick", "--levels", "tpc"], "choose from memory"),
+        (&["bench", "quick", "--levels", "tpc"], "choose one of memory"),
         (&["serve", "--listen", "203.0.113.1:1"], "cannot listen"),
     ];
     for (arguments, part) in refused {

@@ -11,7 +11,7 @@ use rand::seq::SliceRandom;
 use serde_json::{Value, json};
 
 use crate::cpu::Snapshot;
-use crate::measure::{Measurement, PAIRS, Places, Request};
+use crate::measure::{Measurement, PAIRS, Places, Request, anywhere};
 use crate::plan::Level;
 use crate::preset::Preset;
 use crate::{environment, interrupt, mpi, pin};
@@ -345,8 +345,8 @@ fn shape(request: &Request) -> String {
         request.protocol.as_ref().map(|protocol| protocol.to_uppercase()),
         request.mtu_bytes.map(|mtu| format!("MTU {mtu}")),
         (request.coalesce == Some(false)).then(|| "not coalesced".to_owned()),
-        request.web.server.clone(),
-        request.web.alpha.map(|alpha| format!("α {alpha}")),
+        request.server.clone(),
+        request.alpha.map(|alpha| format!("α {alpha}")),
         (request.segmentation == Some(false)).then(|| "not segmented".to_owned()),
         request.connections.map(|connections| format!("{connections} connections")),
         request.spin.map(|spin| if spin { "polling" } else { "sleeping" }.to_owned()),
@@ -367,9 +367,8 @@ pub fn expected(preset: &Preset, rounds: Option<u32>) -> Duration {
 /// About how long one pair of a request takes; nothing where it cannot be met anyway.
 fn expected_pair(request: &Request) -> Duration {
     // What it runs in does not matter for how long it takes, and must not be opened for an estimate.
-    let anywhere = request.anywhere();
     let launch = if request.level == Level::Mpi.name() { mpi::LAUNCH } else { Duration::ZERO };
-    anywhere
+    anywhere(request)
         .and_then(|request| Measurement::prepare(request, &mut Places::default()))
         .map_or(Duration::ZERO, |measurement| launch + measurement.pair_duration())
 }

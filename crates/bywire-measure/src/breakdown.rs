@@ -21,9 +21,6 @@ use crate::workload::PROCESS;
 
 pub use bywire_results::breakdown::{Account, CoreAccount, NAME, REST, Share};
 
-/// Variants of one breakdown, at most: its time is shared by them.
-pub const VARIANTS: u32 = 8;
-
 /// A message that carries nothing but its mark.
 const SHORT_BYTES: u64 = 8;
 

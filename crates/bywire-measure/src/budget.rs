@@ -2,15 +2,13 @@
 
 use anyhow::{Context, Result};
 
-use crate::breakdown;
 use crate::ending::Misuse;
-use crate::plan::Test;
-use crate::request::Request;
-use crate::web;
-use crate::workload::nhalf;
 
 /// Fresh pairs behind every cell.
 pub const PAIRS: u32 = 5;
+
+/// Variants of one breakdown, at most: its time is shared by them.
+pub const VARIANTS: u32 = 8;
 
 /// Measuring time of a cell unless asked otherwise.
 pub const TIME_SECONDS: f64 = 1.0;
@@ -20,9 +18,6 @@ pub const SWEEP_TIME_SECONDS: f64 = 5.0;
 
 /// The same of a cell with several connections, whose processes take turns on a core.
 pub(crate) const CROWD_SECONDS: f64 = 2.5;
-
-/// A preset takes no shorter one for each of the connections.
-const CROWD_SECONDS_EACH: f64 = 0.05;
 
 /// Blocks are this long, …
 const BLOCK_US: u64 = 20_000;
@@ -61,7 +56,7 @@ pub fn time(asked: Option<f64>, streams: u32) -> Result<f64, Misuse> {
     }
     let blocks = match streams {
         1 => format!("{PAIRS} pairs"),
-        breakdown::VARIANTS => format!("{streams} variants in each of {PAIRS} pairs"),
+        VARIANTS => format!("{streams} variants in each of {PAIRS} pairs"),
         _ => format!("{streams} lengths in each of {PAIRS} pairs"),
     };
     Err(Misuse(format!(
@@ -72,22 +67,8 @@ pub fn time(asked: Option<f64>, streams: u32) -> Result<f64, Misuse> {
 }
 
 /// The shortest time of a cell of so many streams, in seconds.
-fn time_min(streams: u32) -> f64 {
+pub(crate) fn time_min(streams: u32) -> f64 {
     f64::from(PAIRS * streams) * BLOCK_US_MIN as f64 * 1e-6
-}
-
-/// The shortest time that `request` can be given, in seconds.
-pub fn time_min_of(request: &Request) -> f64 {
-    if request.level == web::LEVEL {
-        return web::TIME_SECONDS_MIN;
-    }
-    // The ends of many connections that share a core take turns: in each block every one has to have one.
-    let turns = CROWD_SECONDS_EACH * f64::from(request.connections.unwrap_or(0));
-    turns.max(time_min(match request.test.as_str() {
-        sweep if sweep == Test::Nhalf.name() => nhalf::sizes(u64::MAX).len() as u32,
-        several if several == Test::Breakdown.name() => breakdown::VARIANTS,
-        _ => 1,
-    }))
 }
 
 /// The blocks of one pair.

@@ -20,6 +20,7 @@ use crate::interrupt::Group;
 use crate::level::msg;
 use crate::meeting::MeetingPlace;
 use crate::namespaces::{self, Joint, Namespace, Namespaces, PREFIX_LENGTH, Side};
+use crate::request::{MTU_BYTES, Request};
 use crate::star::Star;
 
 pub use bywire_results::ethernet::{LEVEL, Link, Protocol};
@@ -57,6 +58,33 @@ pub fn carriage(link: Link, mtu_bytes: u32, coalesce: bool, segmentation: bool) 
         Misuse(format!("an MTU of {mtu_bytes} is out of bounds: give --mtu {least} to {most} bytes"))
     );
     Ok(Carriage { link, mtu_bytes, coalesce, segmentation })
+}
+
+/// What is asked of the level `eth`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ethernet {
+    pub(crate) protocol: Protocol,
+    pub(crate) carriage: Carriage,
+}
+
+impl Ethernet {
+    /// Nothing where `request` is for another level.
+    pub(crate) fn asked(request: &Request) -> Result<Option<Self>> {
+        if request.level != LEVEL {
+            return Ok(None);
+        }
+        let link: Link = request.link.as_deref().map_or(Ok(Link::OneProcess), str::parse)?;
+        let protocol: Protocol = request.protocol.as_deref().map_or(Ok(Protocol::Tcp), str::parse)?;
+        ensure!(
+            request.between.as_deref().is_none_or(|between| between == "namespaces"),
+            "level eth joins two namespaces that it makes: leave out --between"
+        );
+        let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
+        let (coalesce, segmentation) =
+            (request.coalesce.unwrap_or(true), request.segmentation.unwrap_or(true));
+        let carriage = carriage(link, mtu_bytes, coalesce, segmentation)?;
+        Ok(Some(Self { protocol, carriage }))
+    }
 }
 
 impl Carriage {

@@ -14,23 +14,24 @@ use serde_json::{Value, json};
 
 use crate::breakdown::{self, Breakdown};
 use crate::budget::Blocks;
-pub use crate::budget::{PAIRS, SWEEP_TIME_SECONDS, TIME_SECONDS, parse_time, time, time_min_of};
+pub use crate::budget::{PAIRS, SWEEP_TIME_SECONDS, TIME_SECONDS, parse_time, time};
 use crate::crowd::{self, Ground};
 use crate::ending::Misuse;
 use crate::environment;
-use crate::ethernet;
+use crate::ethernet::{self, Ethernet};
 use crate::gathering::{Gathering, Subject};
 use crate::gauge::{self, Moment, now_unix_seconds};
 use crate::level::{memory, msg};
 use crate::load::Load;
 use crate::mpi::{Choice, Installation};
-pub use crate::outline::NODES_MAX;
 use crate::outline::{self, CONNECTIONS};
+pub use crate::outline::{NODES_MAX, anywhere, time_min_of};
 use crate::pair::{self, Cores, Place};
 pub use crate::places::Places;
 use crate::plan::{Job, Level, MemoryPlan, Outcome, Plan, Test};
-use crate::request::Ethernet;
-pub use crate::request::{Request, parse_congestion, parse_cores};
+use crate::registry;
+use crate::request::MEMORY;
+pub use crate::request::Request;
 use crate::segments::{self, Segments};
 use crate::web;
 use crate::workload::nhalf;
@@ -97,22 +98,22 @@ impl Measurement {
     /// # Errors
     /// One line: what makes no sense or is not possible here, and what to do.
     pub fn prepare(request: Request, places: &mut Places) -> Result<Self> {
+        registry::level(&request.level)?;
         if request.level == web::LEVEL {
             return Self::of_web(&request, places);
         }
-        request.refuse(&request.web.given())?;
-        if request.level == "memory" {
+        if request.level == MEMORY {
             return Self::of_memory(&request);
         }
         let ethernet = Ethernet::asked(&request).map_err(Misuse::of)?;
         let level: Level = match &ethernet {
             Some(ethernet) => ethernet.protocol.level(),
-            None => request.level.parse().map_err(|_| outline::unknown_level(&request.level))?,
+            None => request.level.parse().map_err(Misuse::of)?,
         };
         // First, as it knows which tests it has.
         let mpi = Choice::asked(&request).map_err(Misuse::of)?;
         let test: Test = request.test.parse().map_err(Misuse::of)?;
-        outline::refuse_what_means_nothing(&request, level, test).map_err(Misuse::of)?;
+        outline::check_bounds(&request, level, test).map_err(Misuse::of)?;
         if let Some(choice) = mpi {
             Installation::look(choice.implementation)?;
         }
@@ -123,9 +124,9 @@ impl Measurement {
         let star = places.star(&request, level, test, &between, ethernet.as_ref())?;
         let place = match (&star, &ethernet) {
             (Some(star), _) => Ground::Star(Arc::clone(star)).place(test, 0),
-            (None, Some(ethernet)) => places.ethernet(&request, ethernet.carriage)?,
+            (None, Some(ethernet)) => places.ethernet(ethernet.carriage)?,
             (None, None) => match carriage {
-                Some(carriage) => places.ethernet(&request, carriage)?,
+                Some(carriage) => places.ethernet(carriage)?,
                 None => places.open(&request, level, &between)?,
             },
         };
@@ -163,47 +164,17 @@ impl Measurement {
     }
 
     fn of_memory(request: &Request) -> Result<Self> {
-        request.refuse(&[
-            ("link", request.link.is_some()),
-            ("between", request.between.as_deref().is_some_and(|between| between != "processes")),
-            ("nodes", request.nodes.is_some()),
-            ("segmentation", request.segmentation.is_some()),
-            ("response-size", request.response_bytes.is_some()),
-            ("mtu", request.mtu_bytes.is_some()),
-            ("integrity", request.integrity.is_some()),
-            ("spin", request.spin.is_some()),
-            ("epoll", request.epoll),
-            ("nagle", request.nagle.is_some()),
-            ("congestion", request.congestion.is_some()),
-            ("verify", request.verify),
-            ("lent", request.lent),
-            ("untouched", request.untouched),
-            ("socket-buffer", request.socket_buffer_bytes.is_some()),
-            ("burden", request.burden_percent.is_some()),
-            ("load", request.load.is_some()),
-            ("mpi", request.mpi.is_some()),
-            ("connections", request.connections.is_some()),
-        ])?;
         let test: memory::Test = request.test.parse().map_err(Misuse::of)?;
         let mut spec = memory::Spec::new(test);
-        request.refuse(&[
-            ("size", request.size_bytes.is_some() && !test.is_rate()),
-            ("both-cores", request.both_cores && !test.is_rate()),
-            ("lines", request.lines.is_some() && test != memory::Test::Cacheline),
-        ])?;
+        request.refuse_what_means_nothing()?;
         spec.size_bytes = request.size_bytes.unwrap_or(spec.size_bytes);
         spec.lines = request.lines.unwrap_or(spec.lines);
         spec.both_cores = request.both_cores;
         spec.check().map_err(Misuse::of)?;
         // Two cores at once work side by side; only hand-offs go between two processes.
         let between = if spec.needs_target() && !test.is_rate() { "processes" } else { "" };
-        let mut parameters = BTreeMap::new();
-        if test == memory::Test::Cacheline {
-            parameters.insert("lines".to_owned(), spec.lines.into());
-        }
-        if spec.both_cores {
-            parameters.insert("both-cores".to_owned(), true.into());
-        }
+        let lines = (test == memory::Test::Cacheline).then_some(spec.lines);
+        let parameters = Request { lines, ..request.clone() }.parameters();
         let blocks = Blocks::within(time(request.time_seconds, 1)?);
         let plan = MemoryPlan {
             spec,

@@ -6,22 +6,19 @@ use anyhow::{Result, bail, ensure};
 use bywire_results::parameter::ADAPTIVE;
 use serde_json::Value;
 
-use crate::budget::{Blocks, CROWD_SECONDS, time};
+use crate::budget::{Blocks, CROWD_SECONDS, VARIANTS, time, time_min};
 use crate::crowd;
-use crate::ending::Misuse;
-use crate::ethernet;
+use crate::ethernet::{self, Ethernet};
 use crate::load::THREADS_MAX;
+use crate::mpi::Choice;
 use crate::pair::{Cores, Place};
 use crate::plan::{Level, Plan, SIZE_BYTES_MAX, Test};
-use crate::request::{MTU_BYTES, Request};
+use crate::request::{HERE, MTU_BYTES, Request};
 use crate::workload::{nhalf, overhead};
-use crate::{breakdown, burden, pin, preset, size};
+use crate::{burden, pin, size, web};
 
 /// Connections of a test with several unless asked otherwise.
 pub(crate) const CONNECTIONS: u32 = 4;
-
-/// Where both ends are on this machine.
-const HERE: [&str; 3] = ["processes", "threads", "namespaces"];
 
 /// The message layer's links.
 const MSG_LINKS: [&str; 1] = ["shm"];
@@ -30,46 +27,17 @@ const MSG_LINKS: [&str; 1] = ["shm"];
 /// talked about it.
 const CUT_OVER_BLOCKS: u32 = 8;
 
+/// A preset takes no shorter one for each of the connections.
+const CROWD_SECONDS_EACH: f64 = 0.05;
+
 /// Idle peers may not be more.
 pub const NODES_MAX: u32 = 10_000;
 
-pub(crate) fn unknown_level(name: &str) -> Misuse {
-    Misuse(format!("unknown level `{name}`: choose one of memory, {}", preset::ALL_LEVELS.join(", ")))
-}
-
-pub(crate) fn refuse_what_means_nothing(request: &Request, level: Level, test: Test) -> Result<()> {
-    let socket = level != Level::Msg;
+pub(crate) fn check_bounds(request: &Request, level: Level, test: Test) -> Result<()> {
     let here = request.between.as_deref().is_none_or(|between| HERE.contains(&between));
-    request.refuse(&[
-        ("lines", request.lines.is_some()),
-        ("both-cores", request.both_cores),
-        (
-            "link",
-            request.link.is_some()
-                && ![Level::Msg, Level::Mpi].contains(&level)
-                && request.level != ethernet::LEVEL,
-        ),
-        ("protocol", request.protocol.is_some() && request.level != ethernet::LEVEL),
-        ("coalesce", request.coalesce.is_some() && request.level != ethernet::LEVEL),
-        ("nodes", request.nodes.is_some() && if socket { !test.is_crowd() } else { test.is_crowd() }),
-        ("connections", request.connections.is_some() && !test.is_crowd()),
-        ("integrity", request.integrity.is_some() && socket),
-        ("lent", request.lent && socket),
-        ("segmentation", request.segmentation.is_some() && level != Level::Tcp),
-        ("untouched", request.untouched && (request.verify || test == Test::Breakdown)),
-        ("verify", request.verify && test == Test::Breakdown),
-        ("socket-buffer", request.socket_buffer_bytes.is_some() && !socket),
-        ("nagle", request.nagle.is_some() && !matches!(level, Level::Tcp | Level::Sock)),
-        ("congestion", request.congestion.is_some() && !matches!(level, Level::Tcp | Level::Sock)),
-        ("epoll", request.epoll && !matches!(level, Level::Unix | Level::Tcp | Level::Sock)),
-        // Who asks the kernel again and again waits for nothing.
-        ("spin", request.spin == Some(true) && request.epoll && level != Level::Sock),
-        ("response-size", request.response_bytes.is_some() && test != Test::Rr),
-        ("size", request.size_bytes.is_some() && test == Test::Nhalf),
-        ("no-spin", request.spin == Some(false) && test == Test::Interleave),
-        ("load", request.load.is_some() && !here),
-    ])?;
-    if let Some(link) = request.link.as_deref().filter(|link| !socket && !MSG_LINKS.contains(link)) {
+    if let Some(link) =
+        request.link.as_deref().filter(|link| level == Level::Msg && !MSG_LINKS.contains(link))
+    {
         bail!("unknown link `{link}`: level msg has {}", MSG_LINKS.join(", "));
     }
     ensure!(
@@ -161,7 +129,7 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
     );
     let streams = match test {
         Test::Nhalf => nhalf::sizes(longest).len() as u32,
-        Test::Breakdown => breakdown::VARIANTS,
+        Test::Breakdown => VARIANTS,
         _ => 1,
     };
     let blocks = match test.is_crowd() {
@@ -221,42 +189,67 @@ pub(crate) fn link(request: &Request, level: Level, place: &Place) -> Option<Str
     Some(link.to_owned())
 }
 
-/// What was chosen, in the words of the command line.
+/// What was chosen, in the words of the command line, with what holds where nothing was.
 pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTreeMap<String, Value> {
-    let mut parameters = BTreeMap::new();
-    let mut set = |name: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            parameters.insert(name.to_owned(), value);
-        }
-    };
+    let mut resolved = request.clone();
+    if matches!(plan.level, Level::Tcp | Level::Sock) {
+        resolved.nagle = Some(plan.nagle);
+    }
+    if matches!(place, Place::Namespaces(_) | Place::Nodes { .. }) {
+        resolved.mtu_bytes.get_or_insert(MTU_BYTES);
+    }
+    if request.level == ethernet::LEVEL {
+        resolved.protocol = Some(plan.level.name().to_owned());
+    }
+    resolved.mpi = plan.mpi.map(|choice| choice.implementation.name().to_owned());
+    if plan.test.is_crowd() {
+        resolved.connections.get_or_insert(CONNECTIONS);
+    }
     let adaptive = matches!(plan.level, Level::Msg | Level::Sock) && !plan.spin && !plan.sleep;
-    set("spin", Some(if adaptive { ADAPTIVE.into() } else { plan.spin.into() }));
-    set("blocks", Some(plan.blocks.into()));
-    set("block_us", Some(plan.block_us.into()));
-    set("epoll", plan.epoll.then(|| true.into()));
-    set("nagle", matches!(plan.level, Level::Tcp | Level::Sock).then(|| on_off(plan.nagle)));
-    set("congestion", plan.congestion.clone().map(Value::from));
-    let mtu_bytes = request
-        .mtu_bytes
-        .or_else(|| matches!(place, Place::Namespaces(_) | Place::Nodes { .. }).then_some(MTU_BYTES));
-    set("protocol", (request.level == ethernet::LEVEL).then(|| plan.level.name().into()));
-    set("mpi", plan.mpi.map(|choice| choice.implementation.name().into()));
-    set("coalesce", request.coalesce.map(on_off));
-    set("mtu", mtu_bytes.map(Value::from));
-    set("segmentation", request.segmentation.map(on_off));
-    set("integrity", request.integrity.map(on_off));
-    set("lent", request.lent.then(|| true.into()));
-    set("untouched", request.untouched.then(|| true.into()));
-    set("verify", request.verify.then(|| true.into()));
-    set("nodes", request.nodes.map(Value::from));
-    set("connections", plan.test.is_crowd().then(|| request.connections.unwrap_or(CONNECTIONS).into()));
-    set("socket-buffer", request.socket_buffer_bytes.map(Value::from));
-    set("burden", request.burden_percent.map(Value::from));
-    set("load", request.load.map(Value::from));
-    set("response-size", request.response_bytes.map(Value::from));
+    let mut parameters = resolved.parameters();
+    parameters.insert("spin".to_owned(), if adaptive { ADAPTIVE.into() } else { plan.spin.into() });
+    parameters.insert("blocks".to_owned(), plan.blocks.into());
+    parameters.insert("block_us".to_owned(), plan.block_us.into());
     parameters
 }
 
-pub(crate) fn on_off(on: bool) -> Value {
-    Value::from(if on { "on" } else { "off" })
+/// The same messages between two processes without anything between them that would have to be made first.
+///
+/// # Errors
+/// What the levels `eth` and `mpi` have not.
+pub fn anywhere(request: &Request) -> Result<Request> {
+    if request.level == web::LEVEL {
+        let (link, mtu_bytes, coalesce, segmentation) = (None, None, None, None);
+        return Ok(Request { link, mtu_bytes, coalesce, segmentation, ..request.clone() });
+    }
+    let ethernet = Ethernet::asked(request)?.map(|ethernet| ethernet.protocol.name());
+    let mpi = Choice::asked(request)?.map(|_| Level::Tcp.name());
+    let level = ethernet.or(mpi).unwrap_or(&request.level);
+    Ok(Request {
+        link: request.link.clone().filter(|_| request.level == level),
+        nodes: request.nodes.filter(|_| request.level == Level::Msg.name()),
+        level: level.to_owned(),
+        between: None,
+        mtu_bytes: None,
+        key: None,
+        protocol: None,
+        coalesce: None,
+        segmentation: None,
+        mpi: None,
+        ..request.clone()
+    })
+}
+
+/// The shortest time that `request` can be given, in seconds.
+pub fn time_min_of(request: &Request) -> f64 {
+    if request.level == web::LEVEL {
+        return web::TIME_SECONDS_MIN;
+    }
+    // The ends of many connections that share a core take turns: in each block every one has to have one.
+    let turns = CROWD_SECONDS_EACH * f64::from(request.connections.unwrap_or(0));
+    turns.max(time_min(match request.test.as_str() {
+        sweep if sweep == Test::Nhalf.name() => nhalf::sizes(u64::MAX).len() as u32,
+        several if several == Test::Breakdown.name() => VARIANTS,
+        _ => 1,
+    }))
 }

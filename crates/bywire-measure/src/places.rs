@@ -7,12 +7,12 @@ use std::sync::Arc;
 use anyhow::{Result, bail, ensure};
 
 use crate::ending::Misuse;
-use crate::ethernet::{Carriage, Link};
+use crate::ethernet::{Carriage, Ethernet, Link};
 use crate::far::Host;
 use crate::namespaces::Namespaces;
 use crate::pair::Place;
 use crate::plan::{Level, Test};
-use crate::request::{Ethernet, MTU_BYTES, Request};
+use crate::request::{MTU_BYTES, Request};
 use crate::star::Star;
 
 /// What pairs run in, opened once and shared by the measurements of a session.
@@ -56,7 +56,6 @@ impl Places {
                 Place::Host(Arc::clone(&self.hosts[host]))
             }
         };
-        request.refuse(&[("key", request.key.is_some() && !matches!(place, Place::Host(_)))])?;
         ensure!(
             request.segmentation.is_none() || matches!(place, Place::Namespaces(_)),
             Misuse("--segmentation sets what a veth pair does: add --between namespaces".to_owned())
@@ -80,7 +79,6 @@ impl Places {
         let Some(nodes) = request.nodes.filter(|_| test.is_crowd()) else {
             return Ok(None);
         };
-        request.refuse(&[("key", request.key.is_some())])?;
         ensure!(
             matches!(level, Level::Tcp | Level::Udp) && between == "namespaces",
             Misuse(format!(
@@ -103,8 +101,7 @@ impl Places {
         }))
     }
 
-    pub(crate) fn ethernet(&mut self, request: &Request, carriage: Carriage) -> Result<Place> {
-        request.refuse(&[("key", request.key.is_some())])?;
+    pub(crate) fn ethernet(&mut self, carriage: Carriage) -> Result<Place> {
         self.namespaces(carriage)
     }
 

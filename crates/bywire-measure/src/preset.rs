@@ -10,7 +10,9 @@ use crate::ending::Misuse;
 use crate::ethernet::{self, Link, Protocol};
 use crate::measure::{self, Request};
 use crate::mpi::{self, Implementation};
-use crate::web::{self, Rank, Server, Wish};
+use crate::registry;
+use crate::request::MEMORY;
+use crate::web::{self, Rank, Server};
 
 /// What a session takes.
 #[derive(Clone, Debug)]
@@ -64,10 +66,6 @@ const LEVELS: [&str; 5] = ["msg", "unix", "tcp", "sock", "udp"];
 /// Those whose ends may poll: the library of `sock` decides by itself when to.
 const POLLING_LEVELS: [&str; 4] = ["msg", "unix", "tcp", "udp"];
 
-/// Every level besides `memory`.
-pub(crate) const ALL_LEVELS: [&str; 8] =
-    ["msg", "unix", "tcp", "sock", "udp", ethernet::LEVEL, MPI, web::LEVEL];
-
 const MPI: &str = "mpi";
 
 /// Measuring time of a ceiling, at most.
@@ -120,8 +118,8 @@ fn left_out(preset: &Preset) -> Vec<Absence> {
     let requests = || preset.groups.iter().flatten();
     let absent = |level: &str, reason: String| Absence { level: level.to_owned(), test: None, reason };
     let others = |level: &&str| !requests().any(|request| request.level == **level);
-    let mut left_out: Vec<Absence> = ALL_LEVELS
-        .into_iter()
+    let levels = registry::names().into_iter().filter(|level| *level != MEMORY);
+    let mut left_out: Vec<Absence> = levels
         .filter(|level| others(level))
         .map(|level| {
             let instead = match level {
@@ -150,16 +148,14 @@ fn left_out(preset: &Preset) -> Vec<Absence> {
 }
 
 fn keep_levels(preset: &mut Preset, levels: &[String]) -> Result<()> {
-    if let Some(unknown) =
-        levels.iter().find(|level| *level != "memory" && !ALL_LEVELS.contains(&level.as_str()))
-    {
-        bail!(Misuse(format!("unknown level `{unknown}`: choose from memory, {}", ALL_LEVELS.join(", "))));
+    for level in levels {
+        registry::level(level)?;
     }
     for group in &mut preset.groups {
         group.retain(|request| levels.contains(&request.level));
     }
     preset.groups.retain(|group| !group.is_empty());
-    if preset.groups.is_empty() && !levels.iter().any(|level| level == "memory") {
+    if preset.groups.is_empty() && !levels.iter().any(|level| level == MEMORY) {
         let (name, chosen) = (preset.name, levels.join(", "));
         bail!(Misuse(format!(
             "the preset {name} has no cell of {chosen}: choose another preset or other --levels"
@@ -443,7 +439,7 @@ fn served(sizes: &[u64], alphas: &[f64]) -> Vec<Vec<Request>> {
             let on = |link: &web::Link| {
                 let link = Some(link.name().to_owned());
                 let server = Some(server.name().to_owned());
-                Request { link, web: Wish { server, ..request.web.clone() }, ..request.clone() }
+                Request { link, server, ..request.clone() }
             };
             links.iter().map(on).collect()
         };
@@ -452,8 +448,8 @@ fn served(sizes: &[u64], alphas: &[f64]) -> Vec<Vec<Request>> {
     };
     let file = |&size| everywhere(Request { size_bytes: Some(size), ..Request::new(web::LEVEL, "web-file") });
     let zipf = |alpha: f64, rank: Rank| {
-        let wish = Wish { alpha: Some(alpha), rank: Some(rank.name().to_owned()), ..Wish::default() };
-        everywhere(Request { web: wish, ..Request::new(web::LEVEL, "web-zipf") })
+        let (alpha, rank) = (Some(alpha), Some(rank.name().to_owned()));
+        everywhere(Request { alpha, rank, ..Request::new(web::LEVEL, "web-zipf") })
     };
     let small_first = alphas.iter().map(|&alpha| zipf(alpha, Rank::SmallFirst));
     let independent = zipf(0.9, Rank::Independent);
@@ -589,7 +585,7 @@ mod tests {
             for request in requests.filter(|request| has_library || request.level != "sock") {
                 let described = format!("{request:?}");
                 // Namespaces need privileges, which a request's sense does not.
-                let request = request.anywhere().expect(&described);
+                let request = measure::anywhere(&request).expect(&described);
                 assert!(Measurement::prepare(request, &mut Places::default()).is_ok(), "{described}");
             }
         }
@@ -618,7 +614,7 @@ mod tests {
     fn no_level_is_missing_without_a_reason() {
         for (name, _) in PRESETS {
             let preset = named(name, None, None).unwrap();
-            for level in ALL_LEVELS {
+            for level in registry::names().into_iter().filter(|level| *level != MEMORY) {
                 let measured = preset.groups.iter().flatten().any(|request| request.level == level);
                 let told =
                     preset.absent.iter().any(|absence| absence.level == level && absence.test.is_none());

@@ -1,79 +1,309 @@
-//! What is asked for, in the words of the command line.
+//! What is asked for, in the words of the command line, and the one table of its options.
 
-use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail, ensure};
+use bywire_results::level::{Level, Test};
+use bywire_results::mpi::{self, Implementation};
+use bywire_results::{ethernet, web};
+use serde_json::Value;
 
 use crate::ending::Misuse;
-use crate::ethernet::{self, Carriage, Link, Protocol};
-use crate::mpi::Choice;
-use crate::plan::Level;
-use crate::web;
+use crate::level::memory;
+use crate::option::{Row, Setting};
+use crate::size;
+
+/// Where both ends are on this machine.
+pub const HERE: [&str; 3] = ["processes", "threads", "namespaces"];
+
+/// The level of the ceilings.
+pub const MEMORY: &str = "memory";
 
 /// The MTU of a veth pair unless asked otherwise.
 pub(crate) const MTU_BYTES: u32 = 1500;
 
-/// What is asked for, in the words of the command line; the same words for every level.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Request {
-    /// `memory`, `msg`, `unix`, `tcp`, `sock`, `udp`, `eth`, `mpi` or `web`.
-    pub level: String,
-    /// A test of that level.
-    pub test: String,
-    /// How the level is to carry the messages, where it has a choice.
-    pub link: Option<String>,
-    /// Whose MPI (`mpi`); Open MPI's by default.
-    pub mpi: Option<String>,
-    /// `processes` (default), `threads`, `namespaces`, or a host with `bywire serve`.
-    pub between: Option<String>,
-    /// What the ends speak (`eth`): `tcp` (default) or `udp`.
-    pub protocol: Option<String>,
-    /// Take all frames there are at each wake of a carrying process (`eth`); on by default.
-    pub coalesce: Option<bool>,
-    /// Leave the cutting of long sends into segments to the interfaces between namespaces; on by default.
-    pub segmentation: Option<bool>,
-    /// Idle peers that stay connected (`msg`); of tests with several connections: nodes around a switch.
-    pub nodes: Option<u32>,
-    /// How many connections at once (`streams`, `hotspot`, `fanin`, `fanout`).
-    pub connections: Option<u32>,
-    /// Length of a message, or of a buffer.
-    pub size_bytes: Option<u64>,
-    /// Length of a response (`rr`); as long as the request by default.
-    pub response_bytes: Option<u64>,
-    /// MTU of the link.
-    pub mtu_bytes: Option<u32>,
-    /// End-to-end check (`msg`).
-    pub integrity: Option<bool>,
-    /// Measuring time of the whole cell.
-    pub time_seconds: Option<f64>,
-    /// Cores of source and target.
-    pub cores: Option<(u32, u32)>,
-    /// Poll rather than sleep, or the reverse.
-    pub spin: Option<bool>,
-    /// Wait by `epoll_wait` before each receive (`unix`, `tcp`, `sock`).
-    pub epoll: bool,
-    /// Nagle's algorithm (`tcp`); off by default.
-    pub nagle: Option<bool>,
-    /// The kernel's algorithm of congestion control, by its name (`tcp`); the system's own by default.
-    pub congestion: Option<String>,
-    /// Compare every byte of every payload.
-    pub verify: bool,
-    /// Write and read no more of a payload than its first 8 bytes.
-    pub untouched: bool,
-    /// Send lent buffers rather than copies (`msg`).
-    pub lent: bool,
-    /// Socket buffers asked for in both directions at both ends.
-    pub socket_buffer_bytes: Option<u64>,
-    /// The key of a host's `bywire serve`.
-    pub key: Option<Vec<u8>>,
-    /// Lines walked (`memory cacheline`).
-    pub lines: Option<u32>,
-    /// Both cores at once (rates of `memory`).
-    pub both_cores: bool,
-    /// What only web servers are asked (`web`).
-    pub web: web::Wish,
-    /// Busy threads beside both ends, half of them on the core of each.
-    pub load: Option<u32>,
-    /// Slow the source down by so many percent, to see what a comparison finds.
-    pub burden_percent: Option<u32>,
+type Opt = Row<Request>;
+
+/// Makes [`Request`], with a field for each entry, and [`OPTIONS`], with the entry's rows.
+macro_rules! options {
+    ($($group:literal { $($field:ident: $type:ty { $($row:expr;)+ })+ })+) => {
+        /// What is asked for, in the words of the command line; the same words for every level. [`OPTIONS`] says what
+        /// each option does and where it means something.
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct Request {
+            /// A row of [`crate::registry::LEVELS`].
+            pub level: String,
+            /// A test of that level.
+            pub test: String,
+            /// The key of a host's `bywire serve`.
+            pub key: Option<Vec<u8>>,
+            $($(
+                #[doc = concat!("The option `", stringify!($field), "`.")]
+                pub $field: $type,
+            )+)+
+        }
+
+        /// Every option of a measurement, in the order of its help.
+        pub static OPTIONS: &[Row<Request>] = &[$($($(
+            $row.placed(
+                $group,
+                |request| &request.$field as &dyn Setting,
+                |request| &mut request.$field as &mut dyn Setting,
+            ),
+        )+)+)+];
+    };
+}
+
+options! {
+    "How the messages are carried" {
+        link: Option<String> {
+            Opt::of("link", "LINK", "shm; of eth one-process, of web tcp", "What carries them, where the level has a choice")
+                .words(links)
+                .only(|request| request.is_level(&["msg", "eth", "mpi", "web"]))
+                .apart();
+        }
+        between: Option<String> {
+            Opt::of(
+                "between",
+                "WHERE",
+                "processes; of eth always namespaces",
+                "Where the ends run: processes, threads, namespaces, or HOST[:PORT] with `bywire serve` (tcp, udp)",
+            )
+                .only(|request| match request.level.as_str() {
+                    MEMORY => request.between.as_deref().is_none_or(|between| between == "processes"),
+                    level => level != web::LEVEL,
+                })
+                .apart();
+        }
+        mpi: Option<String> {
+            Opt::of("mpi", "IMPLEMENTATION", "open-mpi", "Whose MPI: open-mpi or mpich")
+                .words(|| Implementation::ALL.iter().map(|implementation| implementation.name()).collect())
+                .only(|request| request.is_level(&["mpi"]));
+        }
+        protocol: Option<String> {
+            Opt::of("protocol", "PROTOCOL", "tcp", "What the ends speak over Ethernet: tcp or udp")
+                .words(|| ethernet::Protocol::ALL.iter().map(|protocol| protocol.name()).collect())
+                .only(|request| request.is_level(&["eth"]));
+        }
+        coalesce: Option<bool> {
+            Opt::switch(
+                "coalesce",
+                "on",
+                "Take all frames there are at each wake of a process that carries them, and merge those of a flow",
+            )
+                .only(|request| match request.level.as_str() {
+                    ethernet::LEVEL => !request.is_link(&["veth"]),
+                    level => level == web::LEVEL && request.is_link(&["eth"]),
+                });
+        }
+        mtu_bytes: Option<u32> {
+            Opt::of("mtu", "N", "1500", "MTU of the link between namespaces, in bytes")
+                .only(|request| match request.level.as_str() {
+                    "mpi" | web::LEVEL => request.is_link(&["veth", "eth"]),
+                    level => level != MEMORY,
+                });
+        }
+        segmentation: Option<bool> {
+            Opt::switch(
+                "segmentation",
+                "on",
+                "Leave it to the interfaces between namespaces to cut what is sent into segments",
+            )
+                .only(|request| match request.level.as_str() {
+                    web::LEVEL => request.is_link(&["veth", "eth"]),
+                    _ => request.speaks(&["tcp"]),
+                });
+        }
+        nodes: Option<u32> {
+            Opt::of(
+                "nodes",
+                "N",
+                "16 for msg, else none",
+                "Idle peers of either end (msg), up to 10000; with several connections the namespaces around a switch that \
+                 they run in (tcp, udp, eth), 2 to 64",
+            )
+                .only(|request| match request.level.as_str() {
+                    MEMORY | web::LEVEL => false,
+                    level => (level == "msg") != request.is_crowd(),
+                });
+        }
+        connections: Option<u32> {
+            Opt::of(
+                "connections",
+                "N",
+                "4; of web 16",
+                "Connections at once, 1 to 64, one message of each up to 256MiB together; of web 1 to 256",
+            )
+                .only(|request| request.is_level(&["web"]) || request.is_crowd());
+        }
+    }
+    "What is sent" {
+        size_bytes: Option<u64> {
+            Opt::of(
+                "size",
+                "SIZE",
+                "8; rr and hotspot 1; stream, bidir, streams, fanin and fanout 64KiB, over UDP 8KiB; memory 1MiB",
+                "Length of a message, a buffer or a file, like 64, 8K or 1MiB: 1 to 64MiB (udp: to 65507; memory: to 1GiB)",
+            )
+                .reads(length)
+                .only(|request| match request.level.as_str() {
+                    MEMORY => request.ceiling().is_some_and(memory::Test::is_rate),
+                    web::LEVEL => request.test == web::Test::File.name(),
+                    _ => request.kind() != Some(Test::Nhalf),
+                })
+                .apart();
+        }
+        response_bytes: Option<u64> {
+            Opt::of("response-size", "SIZE", "that of the request", "Length of a response")
+                .reads(length)
+                .only(|request| request.kind() == Some(Test::Rr));
+        }
+        integrity: Option<bool> {
+            Opt::switch("integrity", "off", "End-to-end check of every message")
+                .only(|request| request.is_level(&["msg"]));
+        }
+        lent: bool {
+            Opt::flag("lent", true, "Send lent buffers rather than copies").only(|request| request.is_level(&["msg"]));
+        }
+        verify: bool {
+            Opt::flag("verify", true, "Compare every byte of every payload")
+                .only(|request| request.level != MEMORY && request.kind() != Some(Test::Breakdown));
+        }
+        untouched: bool {
+            Opt::flag("untouched", true, "Write and read only the first 8 bytes of each payload")
+                .only(|request| {
+                    !request.is_level(&[MEMORY, "mpi", web::LEVEL])
+                        && request.kind() != Some(Test::Breakdown)
+                        && !request.verify
+                });
+        }
+    }
+    "Sockets" {
+        nagle: Option<bool> {
+            Opt::switch("nagle", "off", "Nagle's algorithm").only(|request| request.speaks(&["tcp", "sock"]));
+        }
+        congestion: Option<String> {
+            Opt::of("congestion", "NAME", "the system's", "The kernel's algorithm of congestion control, such as reno")
+                .reads(congestion)
+                .only(|request| request.speaks(&["tcp", "sock"]));
+        }
+        socket_buffer_bytes: Option<u64> {
+            Opt::of(
+                "socket-buffer",
+                "SIZE",
+                "the kernel's",
+                "Socket buffers to ask for, up to 64MiB, in both directions at both ends",
+            )
+                .reads(length)
+                .only(|request| !request.is_level(&["msg", MEMORY, "mpi", web::LEVEL]));
+        }
+        epoll: bool {
+            Opt::flag("epoll", true, "Both ends wait by epoll_wait before each receive, as servers do")
+                .only(|request| request.speaks(&["unix", "tcp", "sock"]));
+        }
+    }
+    "How the ends wait, and what else runs" {
+        spin: Option<bool> {
+            Opt::flag("spin", true, "Both ends poll; of sock, the library may spin before it sleeps")
+                .only(|request| request.may_poll() && (!request.epoll || request.is_level(&["sock"])))
+                .apart();
+            Opt::flag("no-spin", false, "Both ends sleep at once until they are woken")
+                .only(|request| {
+                    request.may_poll()
+                        && !request.is_level(&["mpi"])
+                        && request.kind() != Some(Test::Interleave)
+                })
+                .apart();
+        }
+        cores: Option<(u32, u32)> {
+            Opt::of(
+                "cores",
+                "A,B",
+                "two that this process may use, close to each other but not threads of one",
+                "Cores of source and target, two different ones",
+            )
+                .apart();
+        }
+        load: Option<u32> {
+            Opt::of(
+                "load",
+                "N",
+                "none",
+                "Busy threads beside both ends, half of them on the core of each; measure for 10 seconds or longer then",
+            )
+                .only(|request| {
+                    !request.is_level(&[MEMORY, "mpi", web::LEVEL])
+                        && request.between.as_deref().is_none_or(|between| HERE.contains(&between))
+                });
+        }
+        burden_percent: Option<u32> {
+            Opt::of("burden", "PERCENT", "none", "Slow the source down by so many percent, to see what a comparison finds")
+                .only(|request| !request.is_level(&[MEMORY, "mpi", web::LEVEL]))
+                .unlisted();
+        }
+    }
+    "The machine's memory" {
+        lines: Option<u32> {
+            Opt::of("lines", "N", "256", "Lines walked in each direction, up to 1048576")
+                .only(|request| request.ceiling() == Some(memory::Test::Cacheline));
+        }
+        both_cores: bool {
+            Opt::flag("both-cores", true, "Both cores at once")
+                .only(|request| request.ceiling().is_some_and(memory::Test::is_rate));
+        }
+    }
+    "Web servers" {
+        server: Option<String> {
+            Opt::of("server", "SERVER", "nginx", "Who answers: nginx or apache")
+                .words(|| web::Server::ALL.iter().map(|server| server.name()).collect())
+                .only(|request| request.is_level(&[web::LEVEL]));
+        }
+        alpha: Option<f64> {
+            Opt::of(
+                "alpha",
+                "ALPHA",
+                "0.9",
+                "Popularity: the i-th document is asked for as often as 1/i^ALPHA, 0 to 4; with 0 all alike",
+            )
+                .only(Request::is_trace);
+        }
+        rank: Option<String> {
+            Opt::of(
+                "rank",
+                "RANK",
+                "small-first",
+                "Which documents are popular: small-first, or independent of their size",
+            )
+                .words(|| web::Rank::ALL.iter().map(|rank| rank.name()).collect())
+                .only(Request::is_trace);
+        }
+        documents: Option<u32> {
+            Opt::of("documents", "N", "1000", "How many documents there are, 9 to 100000").only(Request::is_trace);
+        }
+        seed: Option<u64> {
+            Opt::of("seed", "N", "1", "What the trace and the moments of requests are drawn from")
+                .only(|request| request.is_level(&[web::LEVEL]));
+        }
+        trace_out: Option<PathBuf> {
+            Opt::of("trace-out", "FILE", "nowhere", "Write the paths that are asked for to this file, one a line")
+                .only(|request| request.is_level(&[web::LEVEL]))
+                .apart();
+        }
+    }
+    "How long" {
+        time_seconds: Option<f64> {
+            Opt::of(
+                "time",
+                "SECONDS",
+                "1; nhalf 5, several connections 2.5, web 5",
+                "Measuring time of the whole cell: all blocks of all five fresh pairs. Starting the pairs and a warm-up of \
+                 at most a second in each come on top. At least 0.005 (nhalf 0.09, web 0.25)",
+            )
+                .reads(seconds)
+                .apart();
+        }
+    }
 }
 
 impl Request {
@@ -82,99 +312,115 @@ impl Request {
         Self { level: level.to_owned(), test: test.to_owned(), ..Self::default() }
     }
 
-    /// The same messages between two processes without anything between them that would have to be made first.
+    /// Fails on the first option that means nothing here.
     ///
     /// # Errors
-    /// What the levels `eth` and `mpi` have not.
-    pub fn anywhere(&self) -> Result<Self> {
-        if self.level == web::LEVEL {
-            let (link, mtu_bytes, coalesce, segmentation) = (None, None, None, None);
-            return Ok(Self { link, mtu_bytes, coalesce, segmentation, ..self.clone() });
-        }
-        let level = match Ethernet::asked(self)? {
-            Some(ethernet) => ethernet.protocol.name().to_owned(),
-            None => self.level.clone(),
-        };
-        let level = if Choice::asked(self)?.is_some() { Level::Tcp.name().to_owned() } else { level };
-        let link = self.link.clone().filter(|_| self.level == level);
-        let (between, mtu_bytes, key) = (None, None, None);
-        let nodes = self.nodes.filter(|_| self.level == "msg");
-        Ok(Self {
-            level,
-            link,
-            between,
-            mtu_bytes,
-            key,
-            nodes,
-            protocol: None,
-            coalesce: None,
-            segmentation: None,
-            mpi: None,
-            ..self.clone()
-        })
-    }
-
-    /// Fails on the first of `given` that means nothing here.
-    pub(crate) fn refuse(&self, given: &[(&str, bool)]) -> Result<(), Misuse> {
-        match given.iter().find(|(_, given)| *given) {
+    /// One line that names it.
+    pub fn refuse_what_means_nothing(&self) -> Result<(), Misuse> {
+        let vain = OPTIONS.iter().find(|row| row.is_given(self) && !(row.means)(self));
+        let key = (self.key.is_some() && !self.asks_a_host()).then_some("key");
+        match vain.map(|row| row.name).or(key) {
             None => Ok(()),
-            Some((flag, _)) => {
-                Err(Misuse(format!("--{flag} means nothing for {} {}: leave it out", self.level, self.test)))
+            Some(name) => {
+                Err(Misuse(format!("--{name} means nothing for {} {}: leave it out", self.level, self.test)))
             }
         }
     }
-}
 
-/// What is asked of the level `eth`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ethernet {
-    pub(crate) protocol: Protocol,
-    pub(crate) carriage: Carriage,
-}
-
-impl Ethernet {
-    /// Nothing where `request` is for another level.
-    pub(crate) fn asked(request: &Request) -> Result<Option<Self>> {
-        if request.level != ethernet::LEVEL {
-            return Ok(None);
-        }
-        let link: Link = request.link.as_deref().map_or(Ok(Link::OneProcess), str::parse)?;
-        let protocol: Protocol = request.protocol.as_deref().map_or(Ok(Protocol::Tcp), str::parse)?;
-        request.refuse(&[("coalesce", request.coalesce.is_some() && link == Link::Veth)])?;
-        ensure!(
-            request.between.as_deref().is_none_or(|between| between == "namespaces"),
-            "level eth joins two namespaces that it makes: leave out --between"
-        );
-        let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-        let (coalesce, segmentation) =
-            (request.coalesce.unwrap_or(true), request.segmentation.unwrap_or(true));
-        let carriage = ethernet::carriage(link, mtu_bytes, coalesce, segmentation)?;
-        Ok(Some(Self { protocol, carriage }))
+    /// What was chosen of what cells name among their parameters.
+    pub fn parameters(&self) -> BTreeMap<String, Value> {
+        let rows = OPTIONS.iter().filter(|row| row.is_parameter);
+        rows.filter_map(|row| Some((row.name.to_owned(), row.parameter(self)?))).collect()
     }
+
+    /// The command line that asks for the same.
+    pub fn command(&self) -> String {
+        let words = [format!("bywire measure {} {}", self.level, self.test)].into_iter();
+        words
+            .chain(OPTIONS.iter().filter(|row| row.is_listed).filter_map(|row| row.argument(self)))
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    /// Gives it the option of that name, a flag by any text.
+    ///
+    /// # Errors
+    /// There is no such option, or it takes no such text.
+    pub fn set(&mut self, name: &str, text: &str) -> Result<()> {
+        let row = OPTIONS.iter().find(|row| row.name == name);
+        row.with_context(|| format!("there is no option --{name}"))?.set(self, text)
+    }
+
+    /// The test, where it is one of messages.
+    fn kind(&self) -> Option<Test> {
+        self.test.parse().ok().filter(|_| !self.is_level(&[MEMORY, web::LEVEL]))
+    }
+
+    /// The test, where it is one of the machine's memory.
+    fn ceiling(&self) -> Option<memory::Test> {
+        self.test.parse().ok().filter(|_| self.is_level(&[MEMORY]))
+    }
+
+    fn is_crowd(&self) -> bool {
+        self.kind().is_some_and(Test::is_crowd)
+    }
+
+    fn is_trace(&self) -> bool {
+        self.is_level(&[web::LEVEL]) && self.test == web::Test::Zipf.name()
+    }
+
+    fn is_level(&self, levels: &[&str]) -> bool {
+        levels.contains(&self.level.as_str())
+    }
+
+    fn is_link(&self, links: &[&str]) -> bool {
+        self.link.as_deref().is_some_and(|link| links.contains(&link))
+    }
+
+    /// The level whose messages the ends exchange, which level `eth` carries.
+    fn speaks(&self, levels: &[&str]) -> bool {
+        let spoken = match self.level.as_str() {
+            ethernet::LEVEL => self.protocol.as_deref().unwrap_or("tcp"),
+            level => level,
+        };
+        levels.contains(&spoken)
+    }
+
+    fn may_poll(&self) -> bool {
+        !self.is_level(&[MEMORY, web::LEVEL])
+    }
+
+    fn asks_a_host(&self) -> bool {
+        self.is_level(&[Level::Tcp.name(), Level::Udp.name()])
+            && self.between.as_deref().is_some_and(|between| !HERE.contains(&between))
+    }
+}
+
+fn links() -> Vec<&'static str> {
+    let mpi = mpi::Link::ALL.iter().map(|link| link.name());
+    ["one-process", "two-processes", "unix"].into_iter().chain(mpi).collect()
+}
+
+/// A length as the engine may take it; which bounds a level has says the engine.
+fn length(text: &str) -> Result<String> {
+    match size::parse(text) {
+        Ok(bytes) => Ok(bytes.to_string()),
+        Err(error) => bail!("{error}, 1 to 64MiB (65507 over UDP, 1GiB of memory); K, KB and KiB are 1,024"),
+    }
+}
+
+fn seconds(text: &str) -> Result<String> {
+    crate::budget::parse_time(text).map(|seconds| seconds.to_string())
 }
 
 /// The kernel's names of algorithms have fewer bytes than this (`TCP_CA_NAME_MAX`).
 const CONGESTION_BYTES_END: usize = 16;
 
-/// Reads the name of an algorithm of congestion control.
-///
-/// # Errors
-/// No algorithm can have that name.
-pub fn parse_congestion(text: &str) -> Result<String> {
+fn congestion(text: &str) -> Result<String> {
     let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
     ensure!(
         is_name && (1..CONGESTION_BYTES_END).contains(&text.len()),
         "no algorithm has that name: give one such as reno, of those in /proc/sys/net/ipv4/tcp_available_congestion_control"
     );
     Ok(text.to_owned())
-}
-
-/// Reads `A,B` as two cores.
-///
-/// # Errors
-/// One line with the form that is understood.
-pub fn parse_cores(text: &str) -> Result<(u32, u32)> {
-    text.split_once(',')
-        .and_then(|(source, target)| Some((source.trim().parse().ok()?, target.trim().parse().ok()?)))
-        .with_context(|| format!("`{text}` is no pair of cores: write it like 0,1"))
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use bywire_measure::measure::{Measurement, Places, Request};
+use bywire_measure::measure::{Measurement, Places, Request, anywhere};
 use bywire_measure::plan::{Level, Test};
 use bywire_measure::preset::{self, PRESETS};
+use bywire_measure::request::OPTIONS;
 use bywire_measure::web;
 
 const SOURCES: &str = include_str!("../../../docs/sources.md");
@@ -145,7 +146,7 @@ fn parse(command: &str) -> Result<(), String> {
             }
             // Namespaces need privileges to open, not to make sense.
             let prepared =
-                request.anywhere().and_then(|request| Measurement::prepare(request, &mut Places::default()));
+                anywhere(&request).and_then(|request| Measurement::prepare(request, &mut Places::default()));
             prepared.map(drop).map_err(|error| error.to_string())
         }
         ["bywire", "historic"] | ["bywire", "historic", "--json"] => Ok(()),
@@ -163,56 +164,23 @@ fn bench(preset: &str, time_seconds: Option<f64>) -> Result<(), String> {
 fn request(mut request: Request, mut words: &[&str]) -> Result<Request, String> {
     while let Some((option, rest)) = words.split_first() {
         words = rest;
-        match *option {
-            "--spin" => request.spin = Some(true),
-            "--no-spin" => request.spin = Some(false),
-            "--verify" => request.verify = true,
-            "--lent" => request.lent = true,
-            "--json" => {}
-            _ => {
-                let (value, rest) = rest.split_first().ok_or_else(|| format!("{option} has no value"))?;
-                words = rest;
-                valued(&mut request, option, value)?;
+        let name = option.trim_start_matches("--");
+        let Some(row) = OPTIONS.iter().find(|row| row.name == name) else {
+            match (*option, rest) {
+                ("--json", _) => continue,
+                ("--style", ["netperf", rest @ ..]) => words = rest,
+                _ => return Err(format!("unknown option {option}")),
             }
-        }
+            continue;
+        };
+        let value = rest.first().filter(|_| row.takes_value());
+        words = &rest[value.iter().count()..];
+        let text = value.copied().unwrap_or_default();
+        row.set(&mut request, text).map_err(|error| format!("{option} {text}: {error:#}"))?;
     }
     Ok(request)
 }
 
-fn valued(request: &mut Request, option: &str, value: &str) -> Result<(), String> {
-    match option {
-        "--mpi" => request.mpi = Some(value.into()),
-        "--link" => request.link = Some(value.into()),
-        "--protocol" => request.protocol = Some(value.into()),
-        "--coalesce" => request.coalesce = Some(switch(value)?),
-        "--between" => request.between = Some(value.into()),
-        "--size" => request.size_bytes = Some(number(value)?),
-        "--response-size" => request.response_bytes = Some(number(value)?),
-        "--socket-buffer" => request.socket_buffer_bytes = Some(number(value)?),
-        "--mtu" => request.mtu_bytes = Some(number(value)?),
-        "--connections" => request.connections = Some(number(value)?),
-        "--nodes" => request.nodes = Some(number(value)?),
-        "--time" => request.time_seconds = Some(number(value)?),
-        "--segmentation" => request.segmentation = Some(switch(value)?),
-        "--server" => request.web.server = Some(value.into()),
-        "--alpha" => request.web.alpha = Some(number(value)?),
-        "--rank" => request.web.rank = Some(value.into()),
-        "--integrity" => request.integrity = Some(switch(value)?),
-        "--nagle" => request.nagle = Some(switch(value)?),
-        "--style" if value == "netperf" => {}
-        _ => return Err(format!("unknown option {option} {value}")),
-    }
-    Ok(())
-}
-
 fn number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
     value.parse().map_err(|_| format!("{value} is no number"))
-}
-
-fn switch(value: &str) -> Result<bool, String> {
-    match value {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err(format!("{value} is neither on nor off")),
-    }
 }

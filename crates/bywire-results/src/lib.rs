@@ -9,7 +9,7 @@ pub mod ethernet;
 pub mod level;
 pub mod moment;
 pub mod mpi;
-mod name;
+pub mod name;
 pub mod parameter;
 pub mod plain;
 pub mod quantity;

@@ -1,5 +1,18 @@
 //! Enumerations whose values are words of the command line and of cells.
 
+/// One line for a word that is none of `all`, with the one that was probably meant.
+pub fn unknown(what: &str, name: &str, all: &[&str]) -> String {
+    let meant = nearest(name, all).map(|meant| format!(" (did you mean `{meant}`?)"));
+    format!("unknown {what} `{name}`{}: choose one of {}", meant.unwrap_or_default(), all.join(", "))
+}
+
+/// The word that differs from `name` by no more than a slip or two of the fingers.
+fn nearest<'a>(name: &str, all: &[&'a str]) -> Option<&'a str> {
+    let slips = |word: &str| strsim::damerau_levenshtein(name, word);
+    let nearest = all.iter().copied().min_by_key(|word| slips(word))?;
+    (slips(nearest) <= 1 + nearest.len() / 6 && slips(nearest) < nearest.len()).then_some(nearest)
+}
+
 /// Makes an enumeration of names: parsing that lists what exists, display, serde by the same names.
 macro_rules! names {
     ($(#[$doc:meta])* $type:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }) => {
@@ -31,7 +44,7 @@ macro_rules! names {
                     Some(known) => Ok(*known),
                     None => {
                         let all: Vec<&str> = Self::ALL.iter().map(|known| known.name()).collect();
-                        anyhow::bail!("unknown {} `{name}`: choose one of {}", $what, all.join(", "))
+                        Err(anyhow::anyhow!($crate::name::unknown($what, name, &all)))
                     }
                 }
             }
@@ -40,3 +53,19 @@ macro_rules! names {
 }
 
 pub(crate) use names;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_fingers_is_told_and_another_word_is_not() {
+        let all = ["tcp", "udp", "latency", "breakdown"];
+        let meant = ["tpc", "latncy", "latencies", "brakedown", "lag", "x"].map(|name| nearest(name, &all));
+        assert_eq!(meant, [Some("tcp"), Some("latency"), None, Some("breakdown"), None, None]);
+        assert!(
+            unknown("level", "tpc", &all)
+                .starts_with("unknown level `tpc` (did you mean `tcp`?): choose one of tcp")
+        );
+    }
+}

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Measurement, Places};
 use crate::ending::Misuse;
 use crate::gathering::{Gathering, Subject};
-use crate::outline::{choose_cores, on_off};
+use crate::outline::choose_cores;
 use crate::pair::Place;
 use crate::plan::Job;
 use crate::request::{MTU_BYTES, Request};
@@ -19,7 +19,7 @@ impl Measurement {
     pub(super) fn of_web(request: &Request, places: &mut Places) -> Result<Self> {
         let mut plan = web::Plan::of(request).map_err(Misuse::of)?;
         // Where it goes is found out before anything is started.
-        if let Some(path) = &request.web.trace_out {
+        if let Some(path) = &request.trace_out {
             plan.write_trace(path).map_err(Misuse::of)?;
         }
         let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
@@ -28,7 +28,7 @@ impl Measurement {
             ethernet::carriage(link, mtu_bytes, coalesce, request.segmentation.unwrap_or(true))
         });
         let place = match carriage {
-            Some(carriage) => places.ethernet(request, carriage.map_err(Misuse::of)?)?,
+            Some(carriage) => places.ethernet(carriage.map_err(Misuse::of)?)?,
             None => Place::Processes,
         };
         plan.bind = place.target_address();
@@ -55,26 +55,23 @@ impl Measurement {
     }
 }
 
-/// What was chosen, in the words of the command line; how the server was configured is part of it.
+/// What was chosen, in the words of the command line, with what holds where nothing was; how the server was configured is
+/// part of it.
 fn parameters(request: &Request, plan: &web::Plan) -> BTreeMap<String, Value> {
-    let mut parameters = BTreeMap::from([
-        ("server".to_owned(), plan.server.name().into()),
-        ("connections".to_owned(), plan.connections.into()),
-        ("sendfile".to_owned(), "on".into()),
-        ("blocks".to_owned(), plan.blocks.into()),
-        ("block_us".to_owned(), plan.block_us.into()),
-    ]);
-    let mut set = |name: &str, value: Option<Value>| {
-        parameters.extend(value.map(|value| (name.to_owned(), value)));
-    };
     let zipf = plan.test == web::Test::Zipf;
-    set("alpha", zipf.then(|| plan.alpha.into()));
-    set("rank", zipf.then(|| plan.rank.name().into()));
-    set("documents", zipf.then(|| plan.documents.into()));
-    set("seed", Some(plan.seed.into()));
-    set("mtu", plan.link.carriage().map(|_| request.mtu_bytes.unwrap_or(MTU_BYTES).into()));
-    set("coalesce", request.coalesce.map(on_off));
-    set("segmentation", request.segmentation.map(on_off));
-    set("verify", plan.verify.then(|| true.into()));
+    let resolved = Request {
+        server: Some(plan.server.name().to_owned()),
+        connections: Some(plan.connections),
+        alpha: zipf.then_some(plan.alpha),
+        rank: zipf.then(|| plan.rank.name().to_owned()),
+        documents: zipf.then_some(plan.documents),
+        seed: Some(plan.seed),
+        mtu_bytes: plan.link.carriage().map(|_| request.mtu_bytes.unwrap_or(MTU_BYTES)),
+        ..request.clone()
+    };
+    let mut parameters = resolved.parameters();
+    parameters.insert("sendfile".to_owned(), "on".into());
+    parameters.insert("blocks".to_owned(), plan.blocks.into());
+    parameters.insert("block_us".to_owned(), plan.block_us.into());
     parameters
 }

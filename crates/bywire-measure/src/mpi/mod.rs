@@ -59,7 +59,7 @@ impl Choice {
     /// An implementation, a link or a test that there is not, or an option that means nothing here.
     pub(crate) fn asked(request: &Request) -> Result<Option<Self>> {
         if request.level != Level::Mpi.name() {
-            request.refuse(&[("mpi", request.mpi.is_some())])?;
+            request.refuse_what_means_nothing()?;
             return Ok(None);
         }
         let implementation: Implementation =
@@ -71,16 +71,7 @@ impl Choice {
             request.between.as_deref().is_none_or(|asked| asked == between),
             Misuse(format!("--link {link} joins {between}: leave out --between"))
         );
-        request.refuse(&[
-            ("no-spin", request.spin == Some(false)),
-            ("untouched", request.untouched),
-            ("socket-buffer", request.socket_buffer_bytes.is_some()),
-            ("burden", request.burden_percent.is_some()),
-            ("load", request.load.is_some()),
-            ("mtu", request.mtu_bytes.is_some() && link.ethernet().is_none()),
-            ("key", request.key.is_some()),
-            ("segmentation", request.segmentation.is_some()),
-        ])?;
+        request.refuse_what_means_nothing()?;
         Ok(Some(Self { implementation, link }))
     }
 

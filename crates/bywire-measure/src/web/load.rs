@@ -371,7 +371,7 @@ impl Moments {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Request;
+    use crate::request::Request;
     use std::io::{Read, Write};
     use std::net::TcpListener;
 

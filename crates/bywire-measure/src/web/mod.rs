@@ -15,14 +15,13 @@ mod source;
 mod trace;
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::ending::Misuse;
-use crate::measure::{PAIRS, Request};
+use crate::budget::PAIRS;
 use crate::plan::SIZE_BYTES_MAX;
+use crate::request::Request;
 use crate::size;
 
 pub use bywire_results::web::{LEVEL, Link, Rank, SHARES, Server, Test};
@@ -59,37 +58,6 @@ const WARMUP_US_MAX: u64 = 50_000;
 
 /// On link `sock` they have left the kernel after so much more.
 const CUT_OVER_US: u64 = 100_000;
-
-/// What only this level is asked, in the words of the command line.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Wish {
-    /// `nginx` (default) or `apache`.
-    pub server: Option<String>,
-    /// The exponent of popularity (`web-zipf`), 0.9 by default.
-    pub alpha: Option<f64>,
-    /// `small-first` (default) or `independent` (`web-zipf`).
-    pub rank: Option<String>,
-    /// What the trace is drawn from (`web-zipf`), 1 by default.
-    pub seed: Option<u64>,
-    /// How many documents there are (`web-zipf`), 1000 by default.
-    pub documents: Option<u32>,
-    /// Where the list of paths is written.
-    pub trace_out: Option<PathBuf>,
-}
-
-impl Wish {
-    /// What is wished for, for levels that refuse it.
-    pub fn given(&self) -> [(&'static str, bool); 6] {
-        [
-            ("server", self.server.is_some()),
-            ("alpha", self.alpha.is_some()),
-            ("rank", self.rank.is_some()),
-            ("seed", self.seed.is_some()),
-            ("documents", self.documents.is_some()),
-            ("trace-out", self.trace_out.is_some()),
-        ]
-    }
-}
 
 /// Everything that server and client must know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -141,16 +109,15 @@ impl Plan {
     /// What makes no sense, in one line.
     pub fn of(request: &Request) -> Result<Self> {
         let test: Test = request.test.parse()?;
-        refuse_what_means_nothing(request, test)?;
-        let wish = &request.web;
-        let server: Server = wish.server.as_deref().map_or(Ok(Server::Nginx), str::parse)?;
+        request.refuse_what_means_nothing()?;
+        let server: Server = request.server.as_deref().map_or(Ok(Server::Nginx), str::parse)?;
         let link: Link = request.link.as_deref().map_or(Ok(Link::Tcp), str::parse)?;
         ensure!(
             !(server == Server::Apache && link == Link::Unix),
             "Apache listens on no Unix-domain socket: take --link tcp, veth, eth or sock, or --server nginx"
         );
-        let alpha = bounded("alpha", wish.alpha.unwrap_or(0.9), 0.0..=ALPHA_MAX)?;
-        let documents = bounded("documents", wish.documents.unwrap_or(1000), DOCUMENTS)?;
+        let alpha = bounded("alpha", request.alpha.unwrap_or(0.9), 0.0..=ALPHA_MAX)?;
+        let documents = bounded("documents", request.documents.unwrap_or(1000), DOCUMENTS)?;
         let connections = bounded("connections", request.connections.unwrap_or(16), CONNECTIONS)?;
         let size_bytes = request.size_bytes.unwrap_or(1024);
         ensure!(
@@ -169,8 +136,8 @@ impl Plan {
             link,
             size_bytes,
             alpha,
-            rank: wish.rank.as_deref().map_or(Ok(Rank::SmallFirst), str::parse)?,
-            seed: wish.seed.unwrap_or(1),
+            rank: request.rank.as_deref().map_or(Ok(Rank::SmallFirst), str::parse)?,
+            seed: request.seed.unwrap_or(1),
             pair: 0,
             documents,
             connections,
@@ -220,38 +187,6 @@ fn bounded<T: PartialOrd + std::fmt::Display>(
     Ok(value)
 }
 
-fn refuse_what_means_nothing(request: &Request, test: Test) -> Result<(), Misuse> {
-    let file = test == Test::File;
-    let link = request.link.as_deref();
-    let cable = [Link::Veth, Link::Eth].iter().any(|cable| link == Some(cable.name()));
-    request.refuse(&[
-        ("between", request.between.is_some()),
-        ("protocol", request.protocol.is_some()),
-        ("coalesce", request.coalesce.is_some() && link != Some(Link::Eth.name())),
-        ("mtu", request.mtu_bytes.is_some() && !cable),
-        ("segmentation", request.segmentation.is_some() && !cable),
-        ("mpi", request.mpi.is_some()),
-        ("untouched", request.untouched),
-        ("nodes", request.nodes.is_some()),
-        ("response-size", request.response_bytes.is_some()),
-        ("integrity", request.integrity.is_some()),
-        ("spin or --no-spin", request.spin.is_some()),
-        ("nagle", request.nagle.is_some()),
-        ("congestion", request.congestion.is_some()),
-        ("lent", request.lent),
-        ("socket-buffer", request.socket_buffer_bytes.is_some()),
-        ("key", request.key.is_some()),
-        ("lines", request.lines.is_some()),
-        ("both-cores", request.both_cores),
-        ("burden", request.burden_percent.is_some()),
-        ("load", request.load.is_some()),
-        ("size", request.size_bytes.is_some() && !file),
-        ("alpha", request.web.alpha.is_some() && file),
-        ("rank", request.web.rank.is_some() && file),
-        ("documents", request.web.documents.is_some() && file),
-    ])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,13 +201,13 @@ mod tests {
     fn what_makes_no_sense_is_refused_in_one_line_that_says_what_exists() {
         let refusals = [
             (refusal(|r| r.test = "latency".into()), "choose one of web-file, web-zipf"),
-            (refusal(|r| r.web.server = Some("iis".into())), "choose one of nginx, apache"),
+            (refusal(|r| r.server = Some("iis".into())), "choose one of nginx, apache"),
             (refusal(|r| r.link = Some("udp".into())), "choose one of tcp, unix, veth, eth, sock"),
             (
-                refusal(|r| (r.link, r.web.server) = (Some("unix".into()), Some("apache".into()))),
+                refusal(|r| (r.link, r.server) = (Some("unix".into()), Some("apache".into()))),
                 "Apache listens on no Unix-domain socket",
             ),
-            (refusal(|r| r.web.alpha = Some(1.0)), "--alpha means nothing for web web-file"),
+            (refusal(|r| r.alpha = Some(1.0)), "--alpha means nothing for web web-file"),
             (refusal(|r| r.connections = Some(0)), "give 1 to 256"),
             (refusal(|r| r.size_bytes = Some(0)), "a --size of 1 to"),
             (refusal(|r| r.time_seconds = Some(0.2)), "--time 0.2 is out of bounds: give 0.25"),
@@ -289,7 +224,7 @@ mod tests {
             assert!(refusal.contains(part) && !refusal.contains('\n'), "{refusal}");
         }
         let mut request = Request::new(LEVEL, "web-zipf");
-        request.web.alpha = Some(f64::NAN);
+        request.alpha = Some(f64::NAN);
         assert!(Plan::of(&request).unwrap_err().to_string().contains("--alpha NaN is out of bounds"));
         for link in ["veth", "eth"] {
             let mut request = Request::new(LEVEL, "web-file");

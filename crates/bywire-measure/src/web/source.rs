@@ -116,7 +116,7 @@ fn moments_seed(plan: &Plan, load: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Request;
+    use crate::request::Request;
     use std::collections::BTreeSet;
 
     #[test]

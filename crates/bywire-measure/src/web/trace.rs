@@ -57,14 +57,14 @@ impl Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Request;
+    use crate::request::Request;
 
     fn trace(alpha: f64, rank: &str, seed: u64, documents: u32) -> (Trace, Documents) {
         let mut request = Request::new("web", "web-zipf");
-        request.web.alpha = Some(alpha);
-        request.web.rank = Some(rank.to_owned());
-        request.web.seed = Some(seed);
-        request.web.documents = Some(documents);
+        request.alpha = Some(alpha);
+        request.rank = Some(rank.to_owned());
+        request.seed = Some(seed);
+        request.documents = Some(documents);
         let plan = Plan::of(&request).unwrap();
         let documents = Documents::of(&plan);
         (Trace::of(&plan, &documents), documents)

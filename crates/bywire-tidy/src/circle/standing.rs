@@ -15,8 +15,6 @@ pub const STANDING: &[&[&str]] = &[
         "crates/bywire-eth/src/order.rs",
     ],
     &[
-        "crates/bywire-measure/src/breakdown.rs",
-        "crates/bywire-measure/src/budget.rs",
         "crates/bywire-measure/src/carriage.rs",
         "crates/bywire-measure/src/endpoint.rs",
         "crates/bywire-measure/src/ethernet.rs",
@@ -35,7 +33,6 @@ pub const STANDING: &[&[&str]] = &[
         "crates/bywire-measure/src/pair.rs",
         "crates/bywire-measure/src/payload.rs",
         "crates/bywire-measure/src/plan.rs",
-        "crates/bywire-measure/src/request.rs",
         "crates/bywire-measure/src/workload/bidir.rs",
         "crates/bywire-measure/src/workload/interleave.rs",
         "crates/bywire-measure/src/workload/latency.rs",
@@ -51,11 +48,6 @@ pub const STANDING: &[&[&str]] = &[
         "crates/bywire-measure/src/web/server.rs",
         "crates/bywire-measure/src/web/source.rs",
         "crates/bywire-measure/src/web/trace.rs",
-    ],
-    &[
-        "crates/bywire-measure/src/measure.rs",
-        "crates/bywire-measure/src/outline.rs",
-        "crates/bywire-measure/src/preset.rs",
     ],
     &["crates/bywire-ring/src/copy.rs", "crates/bywire-ring/src/memory.rs"],
     &[

@@ -1,0 +1,93 @@
+//! The help of `bywire measure`: examples first, then levels; of one level its tests, links and options.
+
+use anyhow::Result;
+use bywire_measure::measure::Request;
+use bywire_measure::registry::{self, LEVELS, Word};
+use bywire_measure::request::OPTIONS;
+use clap::Command;
+
+use crate::output;
+
+/// One command for each thing that people come for.
+pub const EXAMPLES: &str = "\
+Examples:
+  bywire measure tcp latency --size 1
+  bywire measure unix stream --size 64KiB --json
+  bywire measure udp rr --between namespaces --mtu 9000
+  bywire measure tcp stream --between HOST --style netperf
+  bywire measure eth stream --mtu 9000 --link two-processes
+  bywire measure eth streams --connections 4 --link two-processes
+  bywire measure sock rr --size 1 --epoll
+  bywire measure sock rr --load 8 --time 10
+  bywire measure tcp fanin --connections 12 --nodes 4
+  bywire measure mpi latency --mpi mpich --link tcp --size 8
+  bywire measure web web-file --size 1KiB --server nginx --connections 16
+  bywire measure web web-zipf --alpha 0.9 --server apache --link eth --trace-out paths
+  bywire measure memory memcpy --size 1MiB";
+
+/// Options that mean something nearly everywhere: help without a level names no others.
+const GENERAL: [&str; 8] = ["size", "time", "link", "between", "cores", "json", "style", "help"];
+
+/// Prints the help of `command`, which is the whole program's, or of one level.
+pub fn print(command: Command, level: Option<&str>) -> Result<()> {
+    let text = match level {
+        None => general(command),
+        Some(level) => of_level(command, registry::level(level)?),
+    };
+    output::print(&text)
+}
+
+fn general(command: Command) -> String {
+    let levels: Vec<Word> = LEVELS.iter().map(|level| (level.name, level.about)).collect();
+    let after = format!(
+        "{EXAMPLES}\n\nLevels, of which `bywire measure LEVEL --help` has the tests, links and options:\n{}",
+        table(&levels)
+    );
+    rendered(command, &after, |name| GENERAL.contains(&name))
+}
+
+fn of_level(command: Command, level: &registry::Row) -> String {
+    let name = level.name;
+    let about = level.about;
+    let own = format!("bywire measure {name} ");
+    let examples: Vec<&str> = EXAMPLES.lines().filter(|line| line.trim_start().starts_with(&own)).collect();
+    let mut after = format!("Level {name}: {about}\n\n");
+    if !examples.is_empty() {
+        after += &format!("Examples:\n{}\n\n", examples.join("\n"));
+    }
+    after += &format!("Tests:\n{}", table(&(level.tests)()));
+    let links = (level.links)();
+    if !links.is_empty() {
+        after += &format!("\nLinks:\n{}", table(&links));
+    }
+    let mut meant: Vec<&str> = OPTIONS.iter().filter(|row| means(row, level)).map(|row| row.name).collect();
+    meant.extend(["json", "style", "help"]);
+    meant.extend(["tcp", "udp"].contains(&name).then_some("key"));
+    rendered(command, &after, |option| meant.contains(&option))
+}
+
+/// Whether an option means something in any request of a level.
+fn means(row: &bywire_measure::option::Row<Request>, level: &registry::Row) -> bool {
+    let links = (level.links)();
+    let links = || links.iter().map(|(name, _)| Some((*name).to_owned())).chain([None]);
+    (level.tests)()
+        .iter()
+        .any(|(test, _)| links().any(|link| (row.means)(&Request { link, ..Request::new(level.name, test) })))
+}
+
+/// The help with `before` above the options, of which only those are shown that `shows` takes.
+fn rendered(mut command: Command, before: &str, shows: impl Fn(&str) -> bool) -> String {
+    command.build();
+    let measure = command.find_subcommand("measure").cloned().unwrap_or(command);
+    let measure = measure.mut_args(|arg| {
+        let name = arg.get_long().map(str::to_owned);
+        let is_hidden = name.is_some_and(|name| !shows(&name));
+        arg.hide(is_hidden)
+    });
+    let template = format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{before}\n{{all-args}}\n");
+    measure.help_template(template).render_help().to_string()
+}
+
+fn table(rows: &[Word]) -> String {
+    rows.iter().map(|(name, about)| format!("  {name:<13} {about}\n")).collect()
+}
