@@ -32,6 +32,16 @@ pub fn announce<S: Segment>(page: &S) {
     page.fence();
 }
 
+/// Announces so many sleepers that have lain down without it. What they sleep for was made known before, with a fence behind
+/// it; whoever did so looks at everything after this, or wakes somebody who does.
+pub fn announce_others<S: Segment>(page: &S, count: u32) {
+    // Relaxed: ordered by the fence.
+    page.add(WORD_OFFSET, (CHANGE + 1).wrapping_mul(count.into()), Ordering::Relaxed);
+    // Pairs with the fence of a peer before `must_ring`, as in `announce`: either the peer sees the sleepers, or whoever looks
+    // next what it has published.
+    page.fence();
+}
+
 /// A sleeper is awake. One that was woken by the bell has called [`take`].
 pub fn rise<S: Segment>(page: &S) {
     // Relaxed: a peer that still sees the sleeper rings once for nothing.

@@ -9,6 +9,7 @@
 
 pub mod bell;
 pub mod copy;
+pub mod crowd;
 pub mod distance;
 pub mod doorbell;
 pub mod geometry;

@@ -4,9 +4,36 @@
 mod model;
 
 use bywire_ring::bell::{self, WORD_OFFSET};
-use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use bywire_ring::crowd;
+use bywire_ring::stream::Segment;
+use bywire_ring::word::Word;
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use model::Modelled;
+
+struct Modelled32(AtomicU32);
+
+impl Word for Modelled32 {
+    fn load(&self, order: Ordering) -> u32 {
+        self.0.load(order)
+    }
+
+    fn store(&self, value: u32, order: Ordering) {
+        self.0.store(value, order);
+    }
+
+    fn swap(&self, value: u32, order: Ordering) -> u32 {
+        self.0.swap(value, order)
+    }
+
+    fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+        self.0.fetch_add(value, order)
+    }
+
+    fn compare_exchange(&self, found: u32, value: u32, order: Ordering) -> Result<u32, u32> {
+        self.0.compare_exchange(found, value, order, Ordering::Relaxed)
+    }
+}
 
 /// A program: its page, what was published for it, and its epoll set, of which the kernel's part is locked.
 #[derive(Clone)]
@@ -146,5 +173,92 @@ fn who_lies_down_finds_the_news_or_is_woken() {
         let is_awake = program.set(|set| set.asleep == 0 || set.has_rung);
         let is_left = program.news.iter().any(|news| news.load(Ordering::SeqCst));
         assert!(found.is_some() || is_awake || !is_left, "it sleeps on news");
+    });
+}
+
+/// A set in which nothing is carried when threads lie down in it, and then something is.
+#[derive(Clone)]
+struct Quiet {
+    program: Program,
+    crowd: Arc<Modelled32>,
+    is_carried: Arc<AtomicBool>,
+}
+
+impl Quiet {
+    fn new() -> Self {
+        let crowd = Arc::new(Modelled32(AtomicU32::new(0)));
+        Self { program: Program::new(), crowd, is_carried: Arc::new(AtomicBool::new(false)) }
+    }
+
+    /// As `sleepers::Unannounced::enter` does: the round, if it sleeps so.
+    fn lie_down(&self) -> Option<u32> {
+        let round = crowd::enter(&*self.crowd).expect("room");
+        loom::sync::atomic::fence(Ordering::SeqCst);
+        if self.is_carried.load(Ordering::Relaxed) {
+            self.rise(round);
+            let _found = self.program.lie_down();
+            return None;
+        }
+        self.program.set(|set| set.asleep += 1);
+        Some(round)
+    }
+
+    fn rise(&self, round: u32) {
+        if crowd::leave(&*self.crowd, round) {
+            bell::rise(&self.program.page);
+        }
+    }
+
+    /// As `epoll::Place::list` does: from here on peers may publish.
+    fn carry(&self) {
+        self.is_carried.store(true, Ordering::Relaxed);
+        loom::sync::atomic::fence(Ordering::SeqCst);
+        bell::announce_others(&self.program.page, crowd::take_over(&*self.crowd));
+    }
+
+    /// How many sleepers peers know of.
+    fn announced(&self) -> u64 {
+        Segment::load(&self.program.page, WORD_OFFSET, Ordering::SeqCst) % (1 << 20)
+    }
+}
+
+/// Whoever lies down while a connection is carried is known to peers, or has found it, however many there are.
+#[test]
+fn who_sleeps_where_nothing_is_carried_is_announced_when_something_is() {
+    explore(|| {
+        let quiet = Quiet::new();
+        let (early, late) = (quiet.lie_down(), quiet.clone());
+        assert!(early.is_some(), "nothing is carried");
+        let thread = loom::thread::spawn(move || late.lie_down());
+        quiet.carry();
+        let peer = Peer { program: quiet.program.clone(), rung: Arc::new(AtomicU64::new(0)) };
+        peer.publish(0);
+        let late = thread.join().expect("a sleeper");
+        assert_nobody_sleeps_on_news(&quiet.program);
+        // Each is counted once: those that found it by themselves sleep as others do, or have found the news.
+        let asleep = u64::from(quiet.program.set(|set| set.asleep));
+        assert_eq!(quiet.announced(), asleep, "who sleeps is announced");
+        [early, late].into_iter().flatten().for_each(|round| quiet.rise(round));
+        assert_eq!(quiet.announced(), u64::from(late.is_none() && asleep == 2), "who has risen is not");
+    });
+}
+
+/// A sleeper that rises, by a time-out, while a connection is carried leaves nothing behind, and takes nothing of others.
+#[test]
+fn who_rises_while_something_is_carried_is_counted_out_once() {
+    explore(|| {
+        let quiet = Quiet::new();
+        let (stays, rises) = (quiet.lie_down(), quiet.lie_down());
+        let other = quiet.clone();
+        let thread = loom::thread::spawn(move || {
+            other.program.set(|set| set.asleep -= 1);
+            other.rise(rises.expect("nothing is carried"));
+        });
+        quiet.carry();
+        thread.join().expect("a sleeper");
+        assert_eq!(quiet.announced(), 1, "the other one sleeps");
+        quiet.rise(stays.expect("nothing is carried"));
+        assert_eq!(quiet.announced(), 0);
+        assert_eq!(crowd::take_over(&*quiet.crowd), 0);
     });
 }

@@ -19,6 +19,8 @@ pub const SETS: usize = 1 << 10;
 pub const ITEMS: usize = 1 << 17;
 /// Processes that are known by number to hold a socket.
 pub const HOLDERS: usize = 6;
+/// The same of an epoll set.
+pub const SET_HOLDERS: usize = 48;
 /// Programs at the other ends.
 pub const PEERS: usize = 1 << 11;
 
@@ -137,32 +139,38 @@ pub struct Record {
 /// An epoll set of the program's.
 #[repr(C, align(64))]
 pub struct Set {
-    /// 0: free; else the descriptors that mean it, in all processes.
-    pub references: AtomicU32,
+    /// 0: free; else the processes that hold it: one that was killed counts until its place is wanted.
+    pub processes: AtomicU32,
+    /// Counts uses of this place: part of the set's name, so that registrations in the last set here are nothing to this one.
+    pub generation: AtomicU32,
     /// The bell is in the kernel's set.
     pub belled: AtomicU32,
     /// The first registration of a carried socket.
     pub carried: AtomicU32,
     /// Watched itself by another set or by poll.
     pub nested: AtomicU32,
-    /// The set that watches it, if that is one only; see [`crate::nested`].
+    /// The name of the set that watches it, if that is one only; see [`crate::nested`].
     pub outer: AtomicU32,
     /// Watches others itself.
     pub holds_sets: AtomicU32,
     /// Threads that sleep in it; one that was killed there is counted for good, which costs others a ring now and then.
     pub sleepers: AtomicU32,
-    /// Threads that sleep in it, or watch it, and are not announced to peers: nothing in it was carried when they began.
+    /// Threads that sleep in it and are not announced to peers, as nothing in it is carried; see [`bywire_ring::crowd`].
     pub unannounced: AtomicU32,
+    /// What it had that a set around it was last told of; see [`crate::nested`].
+    pub rung_for: AtomicU32,
     /// Looks that have found something since the kernel was last asked, so that nobody starves there.
     pub turn: AtomicU32,
     /// Held while registrations change.
     pub lock: Lock,
+    /// The numbers of those that hold it, as far as there is room: dead ones are taken out again. 0: free.
+    pub holders: [AtomicU32; SET_HOLDERS],
 }
 
 /// A socket's registration in a set. Changed under the set's lock.
 #[repr(C, align(64))]
 pub struct Item {
-    /// 0: free.
+    /// The name of its set. 0: free.
     pub set: AtomicU32,
     /// The socket.
     pub record: AtomicU32,
@@ -209,6 +217,8 @@ pub struct Own {
     pub named: [AtomicU64; DESCRIPTORS / 64],
     /// What this process holds of each record.
     pub holds: [Hold; RECORDS],
+    /// Descriptors of this process that mean each set.
+    pub sets: [AtomicU32; SETS],
     /// The programs at the other ends.
     pub peers: [Peer; PEERS],
     /// No socket and no set of the program's has a higher descriptor.

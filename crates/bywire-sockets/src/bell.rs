@@ -11,16 +11,18 @@
 
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 
 use bywire_ring::bell as rule;
+use bywire_ring::crowd;
 use bywire_ring::stream::Window;
 
 use bywire_pairing::protocol::PAGE_BYTES;
 
-use crate::arena::{self, PEERS, Peer};
+use crate::arena::{self, PEERS, Peer, Set};
+use crate::jumps::{self, GiveBack, Noted};
 use crate::lock::Lock;
-use crate::{real, sandbox, table};
+use crate::{holding, real, sandbox, table};
 
 /// What the kernel reports for the bell in a set.
 pub const BELL_DATA: u64 = 0xB7E1_0000_0000_0000;
@@ -57,6 +59,12 @@ pub fn own() -> Option<(i32, i32)> {
     let (bell, page) = (BELL.load(Ordering::Acquire), PAGE_FILE.load(Ordering::Acquire));
     if bell >= 0 && page >= 0 {
         return is_bell(bell).then_some((bell, page));
+    }
+    let _held = ADOPTING.hold();
+    // Another thread may have made both meanwhile.
+    let (bell, page) = (BELL.load(Ordering::Relaxed), PAGE_FILE.load(Ordering::Relaxed));
+    if bell >= 0 && page >= 0 {
+        return Some((bell, page));
     }
     // SAFETY: plain system calls; the results are checked.
     let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -167,19 +175,44 @@ fn page() -> Option<Window> {
     (!base.is_null()).then(|| unsafe { Window::new(base, PAGE_BYTES) })
 }
 
-/// A thread that is about to sleep where only the bell wakes it. It looks at everything once more after this.
-pub struct Asleep(Window);
-
-/// Announces it.
-pub fn asleep() -> Option<Asleep> {
-    let page = page()?;
-    rule::announce(&page);
-    Some(Asleep(page))
+/// Makes the page, and the bell, if there is none yet: who is announced there sleeps as long as it likes.
+pub fn make_page() {
+    if PAGE.load(Ordering::Relaxed).is_null()
+        && let Some(_own) = sandbox::own_call()
+    {
+        crate::errno::keep(own);
+    }
 }
 
-impl Drop for Asleep {
-    fn drop(&mut self) {
-        rule::rise(&self.0);
+/// A thread that is about to sleep where only the bell wakes it, until dropped. It looks at everything once more after this.
+pub struct Asleep(#[expect(dead_code, reason = "held for its drop")] Noted);
+
+/// Announces it. `place` is one on the stack further up than all that its call does meanwhile.
+pub fn asleep(place: usize) -> Option<Asleep> {
+    let page = page()?;
+    let give_back = GiveBack { ends: |_| rise(), left: |_| rise(), argument: 0 };
+    holding::hold_off();
+    rule::announce(&page);
+    let noted = jumps::note(place, give_back);
+    holding::admit();
+    Some(Asleep(noted))
+}
+
+/// Something is in this set from here on that peers ring for: whoever sleeps in it already is announced.
+pub fn announce_sleepers(set: &Set) {
+    // SeqCst: pairs with the fence in `sleepers::Unannounced::enter`: either a sleeper is counted here, or it finds what is in
+    // the set.
+    fence(Ordering::SeqCst);
+    // One that finds no page has none to wake it either: nothing is carried.
+    if let Some(page) = page() {
+        rule::announce_others(&page, crowd::take_over(&set.unannounced));
+    }
+}
+
+/// One of those is awake, or one that was announced.
+pub fn rise() {
+    if let Some(page) = page() {
+        rule::rise(&page);
     }
 }
 

@@ -10,7 +10,7 @@ use bywire_pairing::reason::Reason;
 use bywire_ring::list;
 use libc::epoll_event;
 
-use crate::arena::{self, ITEMS, Item, Set};
+use crate::arena::{ITEMS, Item, Set};
 use crate::bell;
 use crate::carry::{FINISHED, HUNG_UP, SHUT};
 use crate::items::{arm, claim, free, item, name, of_socket, unlink_from_socket};
@@ -40,7 +40,11 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
             if operation == libc::EPOLL_CTL_ADD {
                 nested::add(set_fd, inner);
             }
-            return real();
+            let status = real();
+            if operation == libc::EPOLL_CTL_DEL && status == 0 {
+                nested::remove(set_fd, inner);
+            }
+            return status;
         }
     }
     let Some(socket) = table::socket(fd) else { return real() };
@@ -52,12 +56,12 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
         // SAFETY: the program's own event.
         unsafe { event.read_unaligned().events }
     };
-    let Some((index, set)) = table::set(set_fd) else { return outside(socket, &real) };
+    let Some((name, set)) = table::set(set_fd) else { return outside(socket, &real) };
     if wanted & EXCLUSIVE != 0 {
         return outside(socket, &real);
     }
     let _held = set.lock.hold();
-    let place = Place::of(set_fd, index, set);
+    let place = Place::of(set_fd, name, set);
     match operation {
         libc::EPOLL_CTL_DEL => {
             let status = real();
@@ -89,18 +93,18 @@ fn outside(socket: Socket, real: &dyn Fn() -> i32) -> i32 {
 /// A set, by the descriptor that it was called by.
 struct Place {
     set_fd: i32,
-    index: u32,
+    name: u32,
     set: &'static Set,
 }
 
 impl Place {
-    fn of(set_fd: i32, index: u32, set: &'static Set) -> Self {
-        Self { set_fd, index, set }
+    fn of(set_fd: i32, name: u32, set: &'static Set) -> Self {
+        Self { set_fd, name, set }
     }
 
     fn find(&self, socket: &Socket) -> Option<(u32, &'static Item)> {
         of_socket(socket).find(|(_, item)| {
-            item.set.load(Ordering::Relaxed) == self.index && item.fd.load(Ordering::Relaxed) == socket.fd
+            item.set.load(Ordering::Relaxed) == self.name && item.fd.load(Ordering::Relaxed) == socket.fd
         })
     }
 
@@ -224,7 +228,7 @@ impl Place {
     fn link(&self, socket: &Socket, at: u32, item: &Item) {
         item.record.store(socket.index, Ordering::Relaxed);
         item.fd.store(socket.fd, Ordering::Relaxed);
-        item.set.store(self.index, Ordering::Relaxed);
+        item.set.store(self.name, Ordering::Relaxed);
         socket.record.awaited.store(1, Ordering::Relaxed);
         list::put(&socket.record.items, at, &item.next_of_record);
     }
@@ -238,6 +242,7 @@ impl Place {
         item.seen_full.store(connection.record.full.load(Ordering::Relaxed), Ordering::Relaxed);
         item.seen_ended.store(0, Ordering::Relaxed);
         list::put(&self.set.carried, at, &item.next_of_set);
+        bell::announce_sleepers(self.set);
     }
 
     fn add_bell(&self) -> bool {
@@ -249,7 +254,7 @@ impl Place {
     }
 
     fn remove(&self, socket: &Socket, at: u32, item: &Item) {
-        unlink_from_socket(socket, at);
+        unlink_from_socket(socket.record, at);
         free(self.set, at, item);
     }
 }
@@ -267,10 +272,9 @@ pub fn asked(ready: &Ready, wanted: u32) -> u32 {
 /// Before a socket is carried: every set that holds it hears the bell, and asks the kernel less.
 pub fn make_ready(socket: &Socket) -> bool {
     let is_simple = of_socket(socket).all(|(_, item)| {
-        let index = item.set.load(Ordering::Relaxed);
-        arena::family()
-            .and_then(|family| family.sets.get(index as usize))
-            .is_some_and(|set| set.nested.load(Ordering::Relaxed) == 0)
+        // One that is gone tells nobody.
+        table::set_named(item.set.load(Ordering::Relaxed))
+            .is_none_or(|set| set.nested.load(Ordering::Relaxed) == 0)
     });
     if !is_simple {
         socket.stay(Reason::Epoll);
@@ -285,11 +289,14 @@ pub fn make_ready(socket: &Socket) -> bool {
         return false;
     }
     for (_, item) in of_socket(socket) {
-        let index = item.set.load(Ordering::Relaxed);
-        let Some(set_fd) = descriptor_of(index) else { return false };
+        let name = item.set.load(Ordering::Relaxed);
+        if table::set_named(name).is_none() {
+            continue;
+        }
+        let Some(set_fd) = descriptor_of(name) else { return false };
         let Some((_, set)) = table::set(set_fd) else { return false };
         let _held = set.lock.hold();
-        if !Place::of(set_fd, index, set).add_bell() {
+        if !Place::of(set_fd, name, set).add_bell() {
             return false;
         }
     }
@@ -299,22 +306,22 @@ pub fn make_ready(socket: &Socket) -> bool {
 /// Once it is carried: its registrations are looked at with the rings.
 pub fn convert(connection: &Connection) {
     for (at, item) in of_socket(connection) {
-        let index = item.set.load(Ordering::Relaxed);
-        let Some(set_fd) = descriptor_of(index) else { continue };
+        let name = item.set.load(Ordering::Relaxed);
+        let Some(set_fd) = descriptor_of(name) else { continue };
         let Some((_, set)) = table::set(set_fd) else { continue };
         let _held = set.lock.hold();
-        let place = Place::of(set_fd, index, set);
+        let place = Place::of(set_fd, name, set);
         place.list(connection, at, item);
         ask_now(set_fd, connection, at, item);
     }
     bell::ring_own();
 }
 
-/// A descriptor of this process that means the set.
-fn descriptor_of(index: u32) -> Option<i32> {
+/// A descriptor of this process that means the set of this name.
+fn descriptor_of(name: u32) -> Option<i32> {
     let mut found = None;
     table::each(|fd, meaning| {
-        if meaning == Meaning::Set(index) {
+        if meaning == Meaning::Set(name) {
             found = Some(fd);
         }
     });
@@ -357,15 +364,21 @@ pub fn ask_again(set_fd: i32, connection: &Connection, at: u32, item: &Item, fou
     }
 }
 
-/// The last descriptor of a set is being closed.
-pub fn clear(index: u32, set: &Set) {
+/// Nobody has the set of this name any more.
+pub fn clear(name: u32) {
+    let Some(set) = table::set_named(name) else { return };
     let _held = set.lock.hold();
-    // Registrations of sockets that are not carried are in no list of the set's: they are found through sockets.
+    // Its place may be another one's by now, which has emptied it.
+    if table::set_named(name).is_some() {
+        items::empty(set);
+    }
+    // Registrations of sockets that are not carried are in no list of the set's: they are found through sockets. Those of
+    // sockets that others have bear a name that no set will have, and go with the sockets.
     table::each_held(|socket, _| {
         while let Some((at, item)) =
-            of_socket(socket).find(|(_, item)| item.set.load(Ordering::Relaxed) == index)
+            of_socket(socket).find(|(_, item)| item.set.load(Ordering::Relaxed) == name)
         {
-            unlink_from_socket(socket, at);
+            unlink_from_socket(socket.record, at);
             free(set, at, item);
         }
     });
@@ -373,12 +386,12 @@ pub fn clear(index: u32, set: &Set) {
 
 /// A socket is gone for good, and the kernel has taken it out of its sets.
 pub fn forget(socket: &Socket) {
-    let Some(family) = arena::family() else { return };
-    while let Some((at, item)) = of_socket(socket).next() {
-        let index = item.set.load(Ordering::Relaxed);
-        let Some(set) = family.sets.get(index as usize) else { return };
+    for _ in 0..ITEMS {
+        let Some((at, item)) = of_socket(socket).next() else { return };
+        // In the list of a set that is gone, too: whoever has its place next empties it.
+        let Some(set) = table::set_place(item.set.load(Ordering::Relaxed)) else { return };
         let _held = set.lock.hold();
-        unlink_from_socket(socket, at);
+        unlink_from_socket(socket.record, at);
         free(set, at, item);
     }
 }
@@ -386,11 +399,10 @@ pub fn forget(socket: &Socket) {
 /// The kernel's registrations of a socket in the sets of this process are the program's own again, and nobody follows them.
 /// `closing` means the socket to the kernel still, and to the table no more.
 pub fn leave(socket: &Socket, closing: Option<i32>) {
-    let Some(family) = arena::family() else { return };
     let here = |item: &Item| descriptor_of(item.set.load(Ordering::Relaxed));
     while let Some((at, item)) = of_socket(socket).find(|(_, item)| here(item).is_some()) {
-        let (Some(set_fd), index) = (here(item), item.set.load(Ordering::Relaxed)) else { return };
-        let Some(set) = family.sets.get(index as usize) else { return };
+        let Some(set_fd) = here(item) else { return };
+        let Some((_, set)) = table::set(set_fd) else { return };
         let _held = set.lock.hold();
         let is_changed = socket.is_carried() || item.named.load(Ordering::Relaxed) != 0;
         let closing = closing.filter(|fd| *fd == item.fd.load(Ordering::Relaxed));
@@ -401,7 +413,7 @@ pub fn leave(socket: &Socket, closing: Option<i32>) {
             // SAFETY: a live event.
             unsafe { real::epoll_ctl(set_fd, libc::EPOLL_CTL_MOD, fd, &raw mut event) };
         }
-        unlink_from_socket(socket, at);
+        unlink_from_socket(socket.record, at);
         free(set, at, item);
     }
 }
@@ -410,9 +422,7 @@ pub fn leave(socket: &Socket, closing: Option<i32>) {
 pub fn silence(set_fd: i32) {
     let Some((_, set)) = table::set(set_fd) else { return };
     // Others of the family may sleep in it: with them it is left as it is.
-    let mut own = 0;
-    table::each(|_, meaning| own += u32::from(meaning == table::meaning(set_fd)));
-    if set.references.load(Ordering::Relaxed) == own && set.belled.swap(0, Ordering::Relaxed) != 0 {
+    if set.processes.load(Ordering::Relaxed) == 1 && set.belled.swap(0, Ordering::Relaxed) != 0 {
         bell::remove_from(set_fd);
     }
 }
@@ -479,9 +489,8 @@ pub fn has_more(item: &Item, wanted: u32, tail: u64) -> bool {
 }
 
 /// What a set that is itself watched has for its watcher.
-pub fn is_ready(index: u32) -> bool {
-    let set = arena::family().and_then(|family| family.sets.get(index as usize));
-    set.is_some_and(|set| has_ready(set) || nested::is_any_ready(index, set))
+pub fn is_ready(name: u32) -> bool {
+    table::set_named(name).is_some_and(|set| has_ready(set) || nested::is_any_ready(name, set))
 }
 
 /// The same, without the sets within it.
@@ -492,6 +501,28 @@ pub fn has_ready(set: &Set) -> bool {
     }
     let _held = set.lock.hold();
     is_any_ready(set.carried.load(Ordering::Acquire))
+}
+
+/// What a set has, the sets within it aside: another number for something else, 0 for nothing.
+pub fn state(set: &Set) -> u32 {
+    // Acquire, here and below: pairs with the release exchange in `list::put` and the release store in `View::rotate` of
+    // `wait`.
+    if set.carried.load(Ordering::Acquire) == 0 {
+        return 0;
+    }
+    let _held = set.lock.hold();
+    let (mut sum, mut least, mut at) = (0u32, 0, set.carried.load(Ordering::Acquire));
+    for _ in 0..ITEMS {
+        let Some(item) = item(at) else { break };
+        if is_item_ready(item) {
+            let tail = items::connection(item).map_or(0, |connection| STREAM.tail(&connection.remote));
+            // In any order, as looks change that.
+            sum = sum.wrapping_add((tail as u32).wrapping_add(at).wrapping_mul(0x9E37_79B1));
+            least = 1;
+        }
+        at = list::step(&item.next_of_set);
+    }
+    sum.max(least)
 }
 
 /// Is one of these registrations of a set ready, from this one on? Called with the set's lock held.

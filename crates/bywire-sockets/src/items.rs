@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use bywire_ring::list;
 use libc::epoll_event;
 
-use crate::arena::{self, ITEMS, Item, RECORDS, Set};
+use crate::arena::{self, ITEMS, Item, RECORDS, Record, Set};
 use crate::table::{self, Connection, Meaning, Socket};
 
 /// What the kernel reports for an item is its name: this, its generation, its index.
@@ -56,10 +56,28 @@ pub fn free(set: &Set, at: u32, item: &Item) {
     item.set.store(0, Ordering::Release);
 }
 
+/// Takes everything out of a set's list, and out of the lists of its sockets. Called with the set's lock held.
+pub fn empty(set: &Set) {
+    let Some(family) = arena::family() else { return };
+    for _ in 0..ITEMS {
+        let at = set.carried.load(Ordering::Relaxed);
+        let Some(gone) = item(at) else { break };
+        if let Some(record) = family.records.get(gone.record.load(Ordering::Relaxed) as usize) {
+            unlink_from_socket(record, at);
+        }
+        // Release: pairs with the acquire loads of the list's first in `wait::View::look` and `epoll::has_ready`.
+        set.carried.store(gone.next_of_set.load(Ordering::Relaxed), Ordering::Release);
+        gone.listed.store(0, Ordering::Relaxed);
+        // Release: pairs with the exchange in `claim`.
+        gone.set.store(0, Ordering::Release);
+    }
+    set.carried.store(0, Ordering::Release);
+}
+
 /// Takes an item out of its socket's list.
-pub fn unlink_from_socket(socket: &Socket, at: u32) {
+pub fn unlink_from_socket(record: &Record, at: u32) {
     let (Some(family), Some(gone)) = (arena::family(), item(at)) else { return };
-    let first = &socket.record.items;
+    let first = &record.items;
     if !list::take_out_alone(first, at, &gone.next_of_record) {
         let _held = family.registering.hold();
         list::take_out(first, at, ITEMS, |at| item(at).map(|item| &item.next_of_record));

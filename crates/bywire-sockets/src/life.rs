@@ -522,6 +522,7 @@ pub fn end() {
     }
     carry::end_guards();
     let tally = offer::tally();
+    table::let_go_of_sets();
     table::each_held(|socket, fd| {
         let is_last = table::is_last_holder(socket.record);
         if is_last && let Some(Ok(connection)) = table::by_index(fd, socket.index).map(Socket::carried) {
@@ -536,9 +537,13 @@ pub fn end() {
         // Nobody else is in the middle of something: it may be used again.
         // SeqCst: pairs with the additions and exchanges of `hold::enter` and `hold::leave`.
         if is_last && socket.hold.users.load(Ordering::SeqCst) == 1 {
+            // Its registrations would be the next socket's.
+            epoll::forget(socket);
+            // Release: pairs with the exchange in `table::track`.
             socket.record.used.store(0, Ordering::Release);
         }
     });
+    table::end();
     account::report();
     offer::leave(tally);
 }

@@ -1,11 +1,14 @@
 //! Epoll sets within epoll sets.
 //!
 //! The kernel tells the outer set of the inner one's bell, if it is rung: so whoever sleeps in the outer set announces it,
-//! and what has come to an inner set before is looked for, and rung for, by the outer set's own wait.
+//! and what has come to an inner set before is looked for, and rung for, by the outer set's own wait. That is done once for
+//! what an inner set has: the ring stays in it until somebody takes it there, and the kernel tells those around it of it as
+//! they have asked.
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
-use crate::arena::{self, Set};
+use crate::arena::{self, SETS, Set};
 use crate::{bell, epoll, table};
 
 /// In [`Set::outer`]: within more than one set.
@@ -13,42 +16,68 @@ const SEVERAL: u32 = u32::MAX;
 /// The kernel's own limit, and one more: sets may have gone, and others come in their places.
 const DEPTH_MAX: u32 = 6;
 
-/// The set of `outer_fd` watches `inner` from here on. What is taken out again counts as watched, which costs only time.
+/// The set of `outer_fd` watches `inner` from here on.
 pub fn add(outer_fd: i32, inner: u32) {
-    let Some(family) = arena::family() else { return };
-    let Some(found) = family.sets.get(inner as usize) else { return };
+    let (Some(family), Some(found)) = (arena::family(), table::set_named(inner)) else { return };
     found.nested.store(1, Ordering::Relaxed);
-    let Some((index, outer)) = table::set(outer_fd) else { return };
+    let Some((name, outer)) = table::set(outer_fd) else { return };
     // Relaxed, all of them: the kernel orders them before whatever the outer set is asked, as it adds the inner one after.
+    // Twice in one set, by two descriptors, counts as in several.
     let _ = found.outer.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |known| {
-        Some(if known == 0 || known == index { index } else { SEVERAL })
+        Some(if known == 0 { name } else { SEVERAL })
     });
-    family.nested_end.fetch_max(inner + 1, Ordering::Relaxed);
+    family.nested_end.fetch_max(inner % SETS as u32 + 1, Ordering::Relaxed);
     outer.holds_sets.store(1, Ordering::Relaxed);
+    bell::make_page();
+    bell::announce_sleepers(outer);
+}
+
+/// The set of `outer_fd` watches `inner` no more. One that was in several counts as watched by each of them.
+pub fn remove(outer_fd: i32, inner: u32) {
+    let (Some(found), Some((name, _))) = (table::set_named(inner), table::set(outer_fd)) else { return };
+    // Relaxed: whoever still finds it looks there in vain.
+    let _ = found.outer.compare_exchange(name, 0, Ordering::Relaxed, Ordering::Relaxed);
 }
 
 /// Does a set within this one have something?
-pub fn is_any_ready(index: u32, set: &Set) -> bool {
-    is_any_ready_below(index, set, DEPTH_MAX)
+pub fn is_any_ready(name: u32, set: &Set) -> bool {
+    is_any_below(name, set, DEPTH_MAX, &|inner| epoll::has_ready(inner))
 }
 
-fn is_any_ready_below(index: u32, set: &Set, depth: u32) -> bool {
+/// Is that so of a set within this one, at any depth?
+fn is_any_below(name: u32, set: &Set, depth: u32, is_so: &dyn Fn(&Set) -> bool) -> bool {
     if set.holds_sets.load(Ordering::Relaxed) == 0 || depth == 0 {
         return false;
     }
     let Some(family) = arena::family() else { return false };
     let end = family.nested_end.load(Ordering::Relaxed);
-    family.sets.iter().enumerate().take(end as usize).skip(1).any(|(at, inner)| {
+    (0..end).zip(&family.sets).skip(1).any(|(index, inner)| {
         let outer = inner.outer.load(Ordering::Relaxed);
-        (outer == index || outer == SEVERAL && at as u32 != index)
-            && inner.references.load(Ordering::Relaxed) != 0
-            && (epoll::has_ready(inner) || is_any_ready_below(at as u32, inner, depth - 1))
+        let own = inner.generation.load(Ordering::Relaxed) * SETS as u32 + index;
+        (outer == name || outer == SEVERAL && own != name)
+            && inner.processes.load(Ordering::Relaxed) != 0
+            && (is_so(inner) || is_any_below(own, inner, depth - 1, is_so))
     })
 }
 
 /// Before the kernel is asked for a set: it shall know of what the sets within it have.
-pub fn ring_for_inner(index: u32, set: &Set) {
-    if is_any_ready(index, set) {
+pub fn ring_for_inner(name: u32, set: &Set) {
+    let is_new = Cell::new(false);
+    // Of each of them: so `false`, for the next one.
+    is_any_below(name, set, DEPTH_MAX, &|inner| {
+        let state = epoll::state(inner);
+        // Relaxed: who takes the ring clears this before it looks, and leaves what it does not take to the next wait.
+        if state != 0 && inner.rung_for.swap(state, Ordering::Relaxed) != state {
+            is_new.set(true);
+        }
+        false
+    });
+    if is_new.get() {
         bell::ring_own();
     }
+}
+
+/// Somebody has taken a ring out of this set: the next one is for whatever it has then.
+pub fn taken(set: &Set) {
+    set.rung_for.store(0, Ordering::Relaxed);
 }

@@ -5,12 +5,12 @@ use core::sync::atomic::Ordering;
 use bywire_ring::passage;
 use libc::{pollfd, sigset_t, timespec};
 
-use crate::arena::{Set, stage};
+use crate::arena::stage;
 use crate::bell::{self, Watch};
 use crate::carry::{FINISHED, HUNG_UP};
 use crate::reach::are_readable;
 use crate::table::{self, Meaning, Socket};
-use crate::{back, epoll, errno, kernel, real, sleepers, spin};
+use crate::{back, epoll, errno, jumps, kernel, real, spin};
 
 /// Descriptors in one call for which the stack has room: threads and coroutines may have little of it.
 const FILES_MAX: usize = 64;
@@ -37,7 +37,11 @@ pub fn poll(files: *mut pollfd, count: u64, timeout_ns: Option<u64>, real: Real)
     if let Some(result) = plainly(files, end, real) {
         return result;
     }
-    with_entries(files.len() + 1, |asked| wait_in(asked, files, end, real))
+    let here = 0u8;
+    let place = (&raw const here) as usize;
+    // What a call here has left by a jump.
+    jumps::forget_below(place);
+    with_entries(files.len() + 1, |asked| wait_in(asked, files, end, place, real))
 }
 
 /// Room for so many entries, where `work` has them.
@@ -58,10 +62,10 @@ fn on_stack(work: impl FnOnce(&mut [pollfd]) -> i32) -> i32 {
 }
 
 /// Waits, with `asked` for what the kernel is asked in place of the program's entries.
-fn wait_in(asked: &mut [pollfd], files: &mut [pollfd], end: Option<u64>, real: Real) -> i32 {
+fn wait_in(asked: &mut [pollfd], files: &mut [pollfd], end: Option<u64>, above: usize, real: Real) -> i32 {
     loop {
         let left = end.map(|end| end.saturating_sub(kernel::now_ns()));
-        match turn(asked, files, left, real) {
+        match turn(asked, files, left, above, real) {
             Some(result) => return result,
             None if left == Some(0) => return 0,
             None => {}
@@ -149,7 +153,13 @@ fn count_of(fd: i32) -> Option<Socket> {
 
 fn enter(fd: i32) -> bool {
     match table::meaning(fd) {
-        Meaning::Set(_) => table::set(fd).is_none_or(|(_, set)| !enter_set(set)),
+        // Whoever watches a set hears the bell: what is in it may be carried at any moment.
+        Meaning::Set(_) => {
+            let Some((_, set)) = table::set(fd) else { return true };
+            set.nested.store(1, Ordering::Relaxed);
+            bell::make_page();
+            false
+        }
         Meaning::Socket(_) => {
             let Some(socket) = count_of(fd) else { return true };
             socket.record.awaited.store(1, Ordering::Relaxed);
@@ -161,25 +171,11 @@ fn enter(fd: i32) -> bool {
 }
 
 fn leave(fd: i32) {
-    let one_less = |count: &core::sync::atomic::AtomicU32| {
+    if let Some(socket) = count_of(fd) {
+        let count = &socket.record.kernel_pollers;
         // SeqCst: pairs with the load of the count in `offer::prepare`; what the call has done comes before.
         let _ = count.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |found| found.checked_sub(1));
-    };
-    if let Some(socket) = count_of(fd) {
-        one_less(&socket.record.kernel_pollers);
-    } else if let Some((_, set)) = table::set(fd) {
-        one_less(&set.unannounced);
     }
-}
-
-/// Has a watcher of this set to hear the bell? It is counted as one that does not, until [`leave`].
-fn enter_set(set: &Set) -> bool {
-    set.nested.store(1, Ordering::Relaxed);
-    // Relaxed: ordered by the fence.
-    set.unannounced.fetch_add(1, Ordering::Relaxed);
-    // Pairs with the fence of `bell::take`, as in `sleepers::Unannounced`.
-    core::sync::atomic::fence(Ordering::SeqCst);
-    sleepers::is_of_concern(set)
 }
 
 /// What the rings say of one entry, and what the kernel is to be asked of it.
@@ -203,7 +199,14 @@ fn look(file: &pollfd) -> (i16, i16) {
 }
 
 /// One look at everything, with a sleep if there is nothing; `None`: look again.
-fn turn(asked: &mut [pollfd], files: &mut [pollfd], left_ns: Option<u64>, real: Real) -> Option<i32> {
+#[inline(never)]
+fn turn(
+    asked: &mut [pollfd],
+    files: &mut [pollfd],
+    left_ns: Option<u64>,
+    above: usize,
+    real: Real,
+) -> Option<i32> {
     let asked = asked.get_mut(..=files.len())?;
     let any = || files.iter().any(|file| look(file).0 != 0);
     let is_there = left_ns == Some(0) || {
@@ -214,7 +217,7 @@ fn turn(asked: &mut [pollfd], files: &mut [pollfd], left_ns: Option<u64>, real: 
     if let Some(watch) = &watch {
         watch.hush();
     }
-    let asleep = watch.as_ref().and_then(|_| bell::asleep());
+    let asleep = watch.as_ref().and_then(|_| bell::asleep(above));
     let (mut is_ready, mut is_known) = (false, true);
     for (file, place) in files.iter_mut().zip(asked.iter_mut()) {
         let (bits, events) = look(file);

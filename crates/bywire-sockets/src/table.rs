@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::ops::Deref;
 use core::ptr;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use bywire_pairing::reason::Reason;
 use bywire_ring::hold as rule;
@@ -13,7 +13,7 @@ use bywire_ring::stream::{SEGMENT_BYTES, Stream, Window};
 use crate::arena::{self, DESCRIPTORS, Hold, Own, RECORDS, Record, SETS, Set, stage};
 use crate::jumps::{GiveBack, Noted};
 use crate::lock::{Held, Lock};
-use crate::{account, bell, epoll, jumps, offer, process, sandbox};
+use crate::{account, bell, epoll, items, jumps, offer, process, sandbox};
 
 /// The rings of all connections.
 pub const STREAM: Stream = Stream::new(bywire_ring::stream::RING_BYTES);
@@ -25,6 +25,9 @@ const HIDDEN: u32 = 3 << 30;
 
 /// Held while descriptors change their meaning, and across a fork.
 static CHANGING: Lock = Lock::new();
+
+/// This process has let go of everything, as it ends.
+static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
 /// `CHANGING`, from before a fork until all is in order behind it: until then handlers wait, which may want it, too.
 struct Across(UnsafeCell<Option<Held<'static>>>);
@@ -41,7 +44,7 @@ pub enum Meaning {
     Nothing,
     /// A TCP socket.
     Socket(u32),
-    /// An epoll set.
+    /// An epoll set, by its name.
     Set(u32),
     /// One of the library's own, which the program does not know of.
     Hidden,
@@ -145,8 +148,18 @@ fn naming(fd: i32) -> Option<(&'static AtomicU64, u64)> {
 
 /// The epoll set behind `fd`.
 pub fn set(fd: i32) -> Option<(u32, &'static Set)> {
-    let Meaning::Set(index) = meaning(fd) else { return None };
-    arena::family()?.sets.get(index as usize).map(|set| (index, set))
+    let Meaning::Set(name) = meaning(fd) else { return None };
+    set_named(name).map(|set| (name, set))
+}
+
+/// The epoll set of this name; `None`: it is gone, and its place may be another one's.
+pub fn set_named(name: u32) -> Option<&'static Set> {
+    set_place(name).filter(|set| set.generation.load(Ordering::Relaxed) == name / SETS as u32)
+}
+
+/// Where the epoll set of this name is, or was.
+pub fn set_place(name: u32) -> Option<&'static Set> {
+    arena::family()?.sets.get(name as usize % SETS)
 }
 
 impl Socket {
@@ -283,7 +296,7 @@ fn begin(record: &Record) {
     record.stage.store(stage::PLAIN, Ordering::Relaxed);
     record.processes.store(1, Ordering::Relaxed);
     record.holders.iter().for_each(|place| place.store(0, Ordering::Relaxed));
-    note_holder(record);
+    process::note(&record.holders);
     for field in [
         &record.never,
         &record.ended,
@@ -357,30 +370,56 @@ impl Freed {
 
 /// `fd` is a new epoll set.
 pub fn track_set(fd: i32) {
-    let Some(family) = arena::family() else { return };
+    let Some(own) = arena::own() else { return };
     forget_stale(fd);
     let _held = CHANGING.hold();
-    for index in 1..SETS as u32 {
-        let Some(set) = family.sets.get(index as usize) else { return };
-        // Acquire: pairs with the release subtraction in `forget_locked`.
-        if set.references.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-            for field in [
-                &set.belled,
-                &set.carried,
-                &set.nested,
-                &set.outer,
-                &set.holds_sets,
-                &set.sleepers,
-                &set.unannounced,
-                &set.turn,
-            ] {
-                field.store(0, Ordering::Relaxed);
-            }
-            set.lock.reset();
-            enter(fd, SET | index);
-            return;
+    if let Some((index, set)) = claim_set(false).or_else(|| claim_set(true)) {
+        let name = begin_set(index, set);
+        if let Some(count) = own.sets.get(index as usize) {
+            count.store(1, Ordering::Relaxed);
         }
+        enter(fd, SET | name);
     }
+}
+
+/// A place for a new epoll set, held by this process; `looks`: those are free, too, whose holders were killed.
+fn claim_set(looks: bool) -> Option<(u32, &'static Set)> {
+    let sets = &arena::family()?.sets;
+    let mut places = (0u32..).zip(sets).skip(1);
+    places.find(|(_, set)| {
+        if looks {
+            process::forget_dead(&set.processes, &set.holders);
+        }
+        // Acquire: pairs with the subtraction in `process::let_go`.
+        set.processes.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    })
+}
+
+/// A place is a new set's: the name of that.
+fn begin_set(index: u32, set: &Set) -> u32 {
+    /// What fits beside the kind of a meaning and the index.
+    const GENERATIONS: u32 = (1 << 30) / SETS as u32;
+    let _held = set.lock.hold();
+    items::empty(set);
+    let generation = (set.generation.load(Ordering::Relaxed) + 1) % GENERATIONS;
+    set.generation.store(generation, Ordering::Relaxed);
+    for field in [
+        &set.belled,
+        &set.nested,
+        &set.outer,
+        &set.holds_sets,
+        &set.sleepers,
+        &set.unannounced,
+        &set.rung_for,
+        &set.turn,
+    ]
+    .into_iter()
+    .chain(&set.holders)
+    {
+        field.store(0, Ordering::Relaxed);
+    }
+    process::note(&set.holders);
+    generation * SETS as u32 + index
 }
 
 /// `fd` is one of the library's own.
@@ -397,7 +436,7 @@ pub fn unhide(fd: i32) {
 
 /// `new` means what `old` does.
 pub fn duplicate(old: i32, new: i32) {
-    let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
+    let Some(own) = arena::own() else { return };
     forget_stale(new);
     let _held = CHANGING.hold();
     match meaning(old) {
@@ -409,10 +448,10 @@ pub fn duplicate(old: i32, new: i32) {
                 enter(new, SOCKET | index);
             }
         }
-        Meaning::Set(index) => {
-            if let Some(set) = family.sets.get(index as usize) {
-                set.references.fetch_add(1, Ordering::Relaxed);
-                enter(new, SET | index);
+        Meaning::Set(name) => {
+            if let Some(count) = own.sets.get(name as usize % SETS) {
+                count.fetch_add(1, Ordering::Relaxed);
+                enter(new, SET | name);
             }
         }
         Meaning::Nothing | Meaning::Hidden => {}
@@ -443,29 +482,40 @@ impl Deref for Leaving {
 
 /// Takes `fd` out of the table, before the kernel closes it and gives its number to somebody else.
 pub fn forget(fd: i32) -> Option<Leaving> {
-    if meaning(fd) == Meaning::Nothing {
-        return None;
-    }
-    let _held = CHANGING.hold();
-    forget_locked(fd)
-}
-
-fn forget_locked(fd: i32) -> Option<Leaving> {
-    let (family, own) = (arena::family()?, arena::own()?);
     match meaning(fd) {
         Meaning::Nothing => None,
-        Meaning::Hidden => {
-            enter(fd, 0);
+        Meaning::Set(name) => {
+            // Its lock is taken by threads that change the table.
+            if is_last_of_set(fd, name) {
+                epoll::clear(name);
+            }
             None
         }
-        Meaning::Set(index) => {
+        _ => forget_other(fd),
+    }
+}
+
+/// Takes a descriptor of a set out of the table. `true`: no known process has another one.
+fn is_last_of_set(fd: i32, name: u32) -> bool {
+    let _held = CHANGING.hold();
+    let (Some(own), Some(set)) = (arena::own(), set_named(name)) else { return false };
+    if meaning(fd) != Meaning::Set(name) {
+        return false;
+    }
+    enter(fd, 0);
+    let count = own.sets.get(name as usize % SETS);
+    // Relaxed: changed under `CHANGING` alone. 0: this process has let go of all of its sets, as it ends.
+    count.is_some_and(|count| count.fetch_sub(1, Ordering::Relaxed) == 1)
+        && process::let_go(&set.processes, &set.holders)
+}
+
+fn forget_other(fd: i32) -> Option<Leaving> {
+    let _held = CHANGING.hold();
+    let own = arena::own()?;
+    match meaning(fd) {
+        Meaning::Nothing | Meaning::Set(_) => None,
+        Meaning::Hidden => {
             enter(fd, 0);
-            let set = family.sets.get(index as usize)?;
-            if set.references.load(Ordering::Relaxed) == 1 {
-                epoll::clear(index, set);
-            }
-            // Release: pairs with the exchange in `track_set`, by any process of the family.
-            set.references.fetch_sub(1, Ordering::Release);
             None
         }
         Meaning::Socket(index) => {
@@ -473,7 +523,7 @@ fn forget_locked(fd: i32) -> Option<Leaving> {
             enter(fd, 0);
             let hold = own.holds.get(index as usize)?;
             let mut is_last = false;
-            if rule::close(&hold.descriptors) {
+            if rule::close(&hold.descriptors) && !HAS_ENDED.load(Ordering::Relaxed) {
                 is_last = let_go(socket.record);
             }
             Some(Leaving { socket, is_last })
@@ -569,56 +619,45 @@ pub fn before_fork() {
             Ordering::Relaxed,
         );
     });
-    each(|_, meaning| {
-        if let (Meaning::Set(index), Some(family)) = (meaning, arena::family())
-            && let Some(set) = family.sets.get(index as usize)
-        {
-            set.references.fetch_add(1, Ordering::Relaxed);
-        }
-    });
+    // AcqRel: pairs with the subtraction in `process::let_go`, by the child.
+    each_set(|set| _ = set.processes.fetch_add(1, Ordering::AcqRel));
 }
 
-/// This process holds it.
-fn note_holder(record: &Record) {
-    if let Some(me) = process::number() {
-        let note =
-            // AcqRel: pairs with the exchange in `is_taken`, of another process.
-            |place: &AtomicU32| place.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        record.holders.iter().any(note);
+/// Each epoll set that this process holds, once.
+fn each_set(visit: impl Fn(&Set)) {
+    let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
+    let held = family.sets.iter().zip(&own.sets).filter(|(_, count)| count.load(Ordering::Relaxed) != 0);
+    held.for_each(|(set, _)| visit(set));
+}
+
+/// This process is about to end, and holds no epoll set any more. What descriptors mean stays, as threads may use them.
+pub fn let_go_of_sets() {
+    let _held = CHANGING.hold();
+    let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
+    for (set, count) in family.sets.iter().zip(&own.sets) {
+        if count.swap(0, Ordering::Relaxed) != 0 && process::let_go(&set.processes, &set.holders) {
+            let _held = set.lock.hold();
+            // In one go, not one by one with the sockets.
+            items::empty(set);
+        }
     }
+}
+
+/// From here on this process, which is about to end, counts nowhere: whatever is closed by then.
+pub fn end() {
+    HAS_ENDED.store(true, Ordering::Relaxed);
 }
 
 /// This process holds it no more. `true`: it was the last one, those that were killed not counted.
 pub fn let_go(record: &Record) -> bool {
-    if let Some(me) = process::number() {
-        record.holders.iter().any(|place| is_taken(place, me));
-    }
-    // AcqRel: pairs with the same of other processes: the last one finds all that they have done.
-    record.processes.fetch_sub(1, Ordering::AcqRel) == 1 || forget_dead(record) == 0
-}
-
-/// Takes out those that hold it no more as they were killed, or became another program and ended: how many are left.
-pub fn forget_dead(record: &Record) -> u32 {
-    // Acquire: pairs with the changes of the count in `table::before_fork` and `table::let_go`.
-    let mut left = record.processes.load(Ordering::Acquire);
-    let Some(me) = process::number() else { return left.max(1) };
-    for place in &record.holders {
-        // Acquire: pairs with the exchange in `note_holder`.
-        let holder = place.load(Ordering::Acquire);
-        if holder != 0 && holder != me && !process::runs(holder) && is_taken(place, holder) {
-            left = record.processes.fetch_sub(1, Ordering::AcqRel) - 1;
-            if left == 0 {
-                return 0;
-            }
-        }
-    }
-    left.max(1)
+    process::let_go(&record.processes, &record.holders)
 }
 
 /// Is this process the last one that holds it?
 pub fn is_last_holder(record: &Record) -> bool {
     // Acquire: pairs with the changes of the count in `before_fork` and `let_go`.
-    record.processes.load(Ordering::Acquire) == 1 || forget_dead(record) == 1
+    record.processes.load(Ordering::Acquire) == 1
+        || process::forget_dead(&record.processes, &record.holders) == 1
 }
 
 /// This process is no part of its family any more: it holds nothing, and no descriptor means anything.
@@ -629,6 +668,7 @@ pub fn forget_all() {
         // A call of another thread may be in the middle of it: then its place is not used again.
         // SeqCst: pairs with the change of the count by whoever enters and leaves.
         if leaving.is_last && leaving.hold.users.load(Ordering::SeqCst) == 1 {
+            epoll::forget(&leaving);
             let record = leaving.record;
             drop(leaving);
             // Release: pairs with the exchange in `track`; the mappings are gone before.
@@ -640,12 +680,6 @@ pub fn forget_all() {
             let _no_socket = forget(fd);
         }
     });
-}
-
-/// Takes a number out; `false`: somebody else has done so.
-fn is_taken(place: &AtomicU32, holder: u32) -> bool {
-    // AcqRel: pairs with the exchange in `note_holder`; of two that take it out, one does.
-    place.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
 /// When all is in order after it.
@@ -667,7 +701,9 @@ pub fn after_fork_in_child() {
             hold.waiters.store(0, Ordering::SeqCst);
         }
     });
-    each_held(|socket, _| note_holder(socket.record));
+    HAS_ENDED.store(false, Ordering::Relaxed);
+    each_held(|socket, _| process::note(&socket.record.holders));
+    each_set(|set| process::note(&set.holders));
 }
 
 /// Each socket that this process holds, once.

@@ -13,7 +13,7 @@ use crate::items::item;
 use crate::ready::{ALWAYS, OUT};
 use crate::sleepers::{Sleeping, Unannounced};
 use crate::table::{self, STREAM};
-use crate::{back, errno, items, kernel, nested, sandbox, spin};
+use crate::{back, errno, items, jumps, kernel, nested, sandbox, spin};
 
 /// While rings have news all the time, the kernel is asked at one look of so many.
 const KERNEL_EVERY: u32 = 8;
@@ -21,8 +21,10 @@ const KERNEL_EVERY: u32 = 8;
 /// A set, as one wait sees it.
 struct View {
     set_fd: i32,
-    index: u32,
+    name: u32,
     set: &'static Set,
+    /// On the stack, further up than all that the wait does.
+    place: usize,
     /// The last look has left something that another thread would be told of.
     is_left: Cell<bool>,
     /// How many registrations the last look has looked at.
@@ -46,14 +48,18 @@ pub struct Wait<'a> {
 impl Wait<'_> {
     /// Waits.
     pub fn run(&self) -> i32 {
-        let Some((index, set)) = table::set(self.set_fd) else {
+        let Some((name, set)) = table::set(self.set_fd) else {
             return (self.real)(self.events, self.count, self.timeout_ns);
         };
         if self.count <= 0 || self.events.is_null() {
             return (self.real)(self.events, self.count, self.timeout_ns);
         }
-        let view =
-            View { set_fd: self.set_fd, index, set, is_left: Cell::new(false), looked_at: Cell::new(0) };
+        let here = 0u8;
+        let place = (&raw const here) as usize;
+        // What a call here has left by a jump.
+        jumps::forget_below(place);
+        let (is_left, looked_at) = (Cell::new(false), Cell::new(0));
+        let view = View { set_fd: self.set_fd, name, set, place, is_left, looked_at };
         let end = self.timeout_ns.map(|timeout| kernel::now_ns().saturating_add(timeout));
         loop {
             let left = end.map(|end| end.saturating_sub(kernel::now_ns()));
@@ -74,8 +80,9 @@ impl Wait<'_> {
     }
 
     /// One look, with a sleep if there is nothing; `None`: look again.
+    #[inline(never)]
     fn turn(&self, view: &View, left_ns: Option<u64>) -> Option<i32> {
-        let Some(unannounced) = Unannounced::enter(view.set) else {
+        let Some(unannounced) = Unannounced::enter(view.name, view.set, view.place) else {
             return self.turn_of_carried(view, left_ns);
         };
         let heard = (self.real)(self.events, self.count, back::pay_before_wait(left_ns));
@@ -83,6 +90,7 @@ impl Wait<'_> {
         self.result(view, heard)
     }
 
+    #[inline(never)]
     fn turn_of_carried(&self, view: &View, left_ns: Option<u64>) -> Option<i32> {
         // The kernel's come first then: a full array would leave no place for them.
         let mut found = 0;
@@ -108,8 +116,8 @@ impl Wait<'_> {
                 return Some(view.without_kernel(found));
             }
         }
-        let sleeping = Sleeping::announce(view.set);
-        nested::ring_for_inner(view.index, view.set);
+        let sleeping = Sleeping::announce(view.name, view.set, view.place);
+        nested::ring_for_inner(view.name, view.set);
         let found = view.look(self.events, self.count);
         if found > 0 {
             drop(sleeping);
@@ -176,7 +184,7 @@ impl View {
             }
             if items::is_name(data) {
                 held.get_or_insert_with(|| self.set.lock.hold());
-                match items::named(data, self.index) {
+                match items::named(data, self.name) {
                     Some(item) if item.listed.load(Ordering::Relaxed) == 0 => {
                         item.spent.store(1, Ordering::Relaxed);
                         event.u64 = item.data.load(Ordering::Relaxed);
@@ -195,11 +203,8 @@ impl View {
         }
         drop(held);
         if was_bell {
+            nested::taken(self.set);
             bell::taken();
-            // It was for those as well, of whom peers do not know; each of them passes it on to the next.
-            if self.set.unannounced.load(Ordering::Relaxed) != 0 {
-                bell::ring_own();
-            }
         }
         (kept as i32, was_bell)
     }

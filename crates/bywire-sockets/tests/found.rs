@@ -175,10 +175,20 @@ fn forked_while_it_is_kept(text: &mut String) {
 
 /// Does another thread of this program sleep in a receive, or where the library does? By `recvfrom` and `futex_waitv`.
 fn sleeps_elsewhere() -> bool {
-    let threads = std::fs::read_dir("/proc/self/task").expect("threads");
+    is_any_in("self", &["45 ", "449 "])
+}
+
+/// Does a process, which sleeps otherwise, wait for a set? By `epoll_wait`.
+fn waits_for_set(process: &str) -> bool {
+    is_any_in(process, &["232 "])
+}
+
+/// Is one of its threads in one of these calls?
+fn is_any_in(process: &str, calls: &[&str]) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("threads");
     threads.filter_map(Result::ok).any(|thread| {
         let call = std::fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
-        call.starts_with("45 ") || call.starts_with("449 ")
+        calls.iter().any(|known| call.starts_with(known))
     })
 }
 
@@ -226,4 +236,189 @@ fn ended_between_looks(text: &mut String) {
 #[test]
 fn an_end_that_comes_in_the_middle_of_a_look_is_told_by_edge() {
     same("an_end_that_comes_in_the_middle_of_a_look_is_told_by_edge", ended_between_looks);
+}
+
+/// What a child does, and ends with: its status.
+fn child(work: impl FnOnce() -> i32) -> libc::pid_t {
+    // SAFETY: this program has no other threads that hold anything the child needs.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let status = work();
+        // SAFETY: no pointers.
+        unsafe { libc::_exit(status) };
+    }
+    assert!(child > 0, "a child");
+    child
+}
+
+fn end_of(child: libc::pid_t) -> i64 {
+    let mut status = 0;
+    // SAFETY: one int.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status.into()
+}
+
+/// Events within a time that no busy machine needs.
+fn events_in(set: RawFd, patience_ms: i32) -> i32 {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+    // SAFETY: room for four.
+    unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 4, patience_ms) }
+}
+
+fn set_in_the_place_of_another(text: &mut String) {
+    let (client, server) = pair();
+    let (begins, may_begin) = std::io::pipe().expect("a pipe");
+    let (listens, has_begun) = std::io::pipe().expect("a pipe");
+    let read = |end: &std::io::PipeReader| {
+        let mut byte = 0u8;
+        // SAFETY: room for one byte.
+        unsafe { libc::read(end.as_raw_fd(), (&raw mut byte).cast(), 1) }
+    };
+    let write = |end: &std::io::PipeWriter| {
+        // SAFETY: one byte.
+        unsafe { libc::write(end.as_raw_fd(), b"!".as_ptr().cast(), 1) }
+    };
+    let child = child(|| {
+        read(&begins);
+        let set = world::epoll();
+        if world::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32) != 0 {
+            return 100;
+        }
+        write(&has_begun);
+        events_in(set, 20_000)
+    });
+    let set = world::epoll();
+    tell(text, "add", world::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
+    world::close(server);
+    world::close(set);
+    write(&may_begin);
+    read(&listens);
+    tell(text, "send", world::send(client, b"words", 0));
+    tell(text, "the child hears", end_of(child));
+}
+
+#[test]
+fn a_set_has_nothing_of_the_one_whose_place_it_has() {
+    same("a_set_has_nothing_of_the_one_whose_place_it_has", set_in_the_place_of_another);
+}
+
+/// More sets than a family of processes has places for.
+const SETS: usize = 1100;
+
+fn sets_of_children(text: &mut String) {
+    // The library's own descriptors are near the limit, and each fork walks that far.
+    let limit = libc::rlimit { rlim_cur: 512, rlim_max: 512 };
+    // SAFETY: a live structure.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, ptr::from_ref(&limit)) }, 0);
+    let mut made = 0;
+    while made < SETS {
+        let sets: Vec<RawFd> = (0..100).map(|_| world::epoll()).collect();
+        made += sets.len();
+        let is_killed = made % 200 == 0;
+        let child = child(|| {
+            if is_killed {
+                // SAFETY: no pointers, in either.
+                unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            }
+            0
+        });
+        end_of(child);
+        sets.into_iter().for_each(world::close);
+    }
+    let set = world::epoll();
+    let (client, server) = world::pair();
+    tell(text, "add", world::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
+    if std::env::var_os("LD_PRELOAD").is_some() {
+        world::carry((client, server));
+    }
+    tell(text, "send", world::send(client, b"words", 0));
+    tell(text, "wait", events_in(set, 20_000).into());
+}
+
+#[test]
+fn children_that_end_or_are_killed_leave_no_set_behind() {
+    same("children_that_end_or_are_killed_leave_no_set_behind", sets_of_children);
+}
+
+/// Waits for a second in which nothing comes: how many events there are, and whether it sleeps meanwhile.
+fn rests(text: &mut String, what: &str, set: RawFd) {
+    let used_ms = || {
+        // SAFETY: noughts are a value, which is overwritten.
+        let usage = unsafe {
+            let mut usage = std::mem::zeroed::<libc::rusage>();
+            assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage), 0);
+            usage
+        };
+        [usage.ru_utime, usage.ru_stime]
+            .map(|time| time.tv_sec * 1000 + time.tv_usec / 1000)
+            .iter()
+            .sum::<i64>()
+    };
+    let before = used_ms();
+    tell(text, what, events_in(set, 1000).into());
+    // Who looks on and on gets so much even on a busy machine.
+    tell(text, "it spins", i64::from(used_ms() - before > 100));
+}
+
+fn left_by_a_killed_sleeper(text: &mut String) {
+    let set = world::epoll();
+    let child = child(|| events_in(set, -1));
+    world::eventually("it sleeps", || waits_for_set(&child.to_string()).then_some(()));
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
+    end_of(child);
+    let (client, server) = pair();
+    tell(text, "add", world::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
+    talk(text, client, server);
+    rests(text, "wait", set);
+    tell(text, "send", world::send(client, b"words", 0));
+    tell(text, "wait", events_in(set, 20_000).into());
+}
+
+#[test]
+fn a_set_in_which_a_sleeper_was_killed_lets_others_sleep() {
+    same("a_set_in_which_a_sleeper_was_killed_lets_others_sleep", left_by_a_killed_sleeper);
+}
+
+fn sets_that_are_told_of_no_more(text: &mut String) {
+    let ((client, server), (_other, elsewhere)) = (pair(), pair());
+    let (inner, outer) = (world::epoll(), world::epoll());
+    let once = (libc::EPOLLIN | libc::EPOLLONESHOT) as u32;
+    tell(text, "add", world::control(inner, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
+    tell(text, "add", world::control(outer, libc::EPOLL_CTL_ADD, elsewhere, libc::EPOLLIN as u32));
+    tell(text, "add", world::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
+    tell(text, "send", world::send(client, b"words", 0));
+    tell(text, "wait", events_in(outer, 20_000).into());
+    tell(text, "take out", world::control(outer, libc::EPOLL_CTL_DEL, inner, 0));
+    rests(text, "wait when it was taken out", outer);
+    tell(text, "add", world::control(outer, libc::EPOLL_CTL_ADD, inner, once));
+    tell(text, "wait", events_in(outer, 20_000).into());
+    rests(text, "wait when it is spent", outer);
+    tell(text, "arm", world::control(outer, libc::EPOLL_CTL_MOD, inner, once));
+    tell(text, "wait", events_in(outer, 20_000).into());
+}
+
+#[test]
+fn who_waits_for_a_set_sleeps_while_one_that_was_taken_out_or_is_spent_has_something() {
+    same(
+        "who_waits_for_a_set_sleeps_while_one_that_was_taken_out_or_is_spent_has_something",
+        sets_that_are_told_of_no_more,
+    );
+}
+
+fn a_set_comes_into_a_set(text: &mut String) {
+    let (client, server) = pair();
+    let (inner, outer) = (world::epoll(), world::epoll());
+    tell(text, "add", world::control(inner, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
+    tell(text, "nothing", events_in(inner, 0).into());
+    let sleeper = std::thread::spawn(move || events_in(outer, 20_000));
+    world::eventually("it sleeps", || waits_for_set("self").then_some(()));
+    tell(text, "add", world::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
+    tell(text, "send", world::send(client, b"words", 0));
+    tell(text, "it hears", sleeper.join().expect("it waits").into());
+}
+
+#[test]
+fn who_sleeps_in_a_set_hears_of_one_that_comes_into_it() {
+    same("who_sleeps_in_a_set_hears_of_one_that_comes_into_it", a_set_comes_into_a_set);
 }
