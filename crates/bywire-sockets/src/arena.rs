@@ -157,6 +157,10 @@ pub struct Set {
     pub sleepers: AtomicU32,
     /// Threads that sleep in it and are not announced to peers, as nothing in it is carried; see [`bywire_ring::crowd`].
     pub unannounced: AtomicU32,
+    /// Another program has it, or may have it: nothing in it is carried any more.
+    pub is_shared: AtomicU32,
+    /// The process that has used it last.
+    pub user: AtomicU32,
     /// What it had that a set around it was last told of; see [`crate::nested`].
     pub rung_for: AtomicU32,
     /// Looks that have found something since the kernel was last asked, so that nobody starves there.

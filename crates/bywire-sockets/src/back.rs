@@ -123,7 +123,7 @@ impl Connection {
     }
 
     /// Ends our ring, and asks the other end for its own; nothing is waited for.
-    fn begin_back(&self, reason: Reason) {
+    pub fn begin_back(&self, reason: Reason) {
         self.stay(reason);
         {
             // Nobody takes anything more out of the peer's ring.

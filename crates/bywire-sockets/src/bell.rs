@@ -55,13 +55,13 @@ static ADOPTING: Lock = Lock::new();
 
 /// This family's bell and page, made when first asked for.
 pub fn own() -> Option<(i32, i32)> {
-    // Acquire, both: pair with the release stores below, behind which the page is mapped.
+    // Acquire, both: pair with the release stores of the same words below; both descriptors are marked and hidden before.
     let (bell, page) = (BELL.load(Ordering::Acquire), PAGE_FILE.load(Ordering::Acquire));
     if bell >= 0 && page >= 0 {
         return is_bell(bell).then_some((bell, page));
     }
     let _held = ADOPTING.hold();
-    // Another thread may have made both meanwhile.
+    // Another thread may have made both meanwhile. Relaxed: ordered by the lock.
     let (bell, page) = (BELL.load(Ordering::Relaxed), PAGE_FILE.load(Ordering::Relaxed));
     if bell >= 0 && page >= 0 {
         return Some((bell, page));
@@ -83,8 +83,9 @@ pub fn own() -> Option<(i32, i32)> {
     let bell = conceal(bell);
     let (file, address) = sealed(PAGE_BYTES)?;
     let file = conceal(file);
-    // Release, as the next two: pairs with the acquire load in `page`; the page is mapped before.
+    // Release: pairs with the acquire load in `page`; the page is mapped before.
     PAGE.store(address, Ordering::Release);
+    // Release, both: pair with the acquire loads above, and in `ring_own`; what they mean is known before.
     PAGE_FILE.store(file, Ordering::Release);
     BELL.store(bell, Ordering::Release);
     Some((bell, file))
@@ -245,7 +246,7 @@ pub fn ring(index: u32) {
 
 /// Wakes every sleeper of our own family, for sets that others watch.
 pub fn ring_own() {
-    // Acquire, both: pair with the release stores below, behind which the page is mapped.
+    // Acquire: pairs with the release store in `own`; the bell is marked before.
     strike(BELL.load(Ordering::Acquire));
 }
 

@@ -17,7 +17,7 @@ use crate::items::{arm, claim, free, item, name, of_socket, unlink_from_socket};
 use crate::reach::are_readable;
 use crate::ready::{ALWAYS, IN, OUT, RDHUP, Ready};
 use crate::table::{self, Connection, Meaning, STREAM, Socket};
-use crate::{errno, items, kernel, nested, real, sandbox};
+use crate::{errno, items, kernel, nested, process, real, sandbox};
 
 /// Once for each change.
 pub const EDGE: u32 = libc::EPOLLET as u32;
@@ -60,7 +60,12 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
     if wanted & EXCLUSIVE != 0 {
         return outside(socket, &real);
     }
-    let _held = set.lock.hold();
+    note_user(set);
+    let held = set.lock.hold();
+    if set.is_shared.load(Ordering::Relaxed) != 0 && operation != libc::EPOLL_CTL_DEL {
+        drop(held);
+        return outside(socket, &real);
+    }
     let place = Place::of(set_fd, name, set);
     match operation {
         libc::EPOLL_CTL_DEL => {
@@ -78,6 +83,14 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
             place.register(socket, operation, unsafe { event.read_unaligned() }, &real)
         }
         _ => real(),
+    }
+}
+
+/// This process uses the set: what is to be told of in it is told here.
+pub fn note_user(set: &Set) {
+    let me = process::number().unwrap_or(0);
+    if set.user.load(Ordering::Relaxed) != me {
+        set.user.store(me, Ordering::Relaxed);
     }
 }
 
@@ -209,7 +222,7 @@ impl Place {
 
     /// Does for a fresh registration what [`convert`] has done for all that it has found, if that was meanwhile.
     fn catch_up(&self, socket: &Socket, at: u32, item: &Item) {
-        // Pairs with the fence in `offer::prepare`: either this is found in the socket's list, or the stage here.
+        // SeqCst: pairs with the fence in `offer::prepare`, which is before the walk in `convert`: either this is found in the socket's list, or the stage here.
         fence(Ordering::SeqCst);
         if !socket.is_carried() {
             return;
@@ -273,8 +286,9 @@ pub fn asked(ready: &Ready, wanted: u32) -> u32 {
 pub fn make_ready(socket: &Socket) -> bool {
     let is_simple = of_socket(socket).all(|(_, item)| {
         // One that is gone tells nobody.
-        table::set_named(item.set.load(Ordering::Relaxed))
-            .is_none_or(|set| set.nested.load(Ordering::Relaxed) == 0)
+        table::set_named(item.set.load(Ordering::Relaxed)).is_none_or(|set| {
+            set.nested.load(Ordering::Relaxed) == 0 && set.is_shared.load(Ordering::Relaxed) == 0
+        })
     });
     if !is_simple {
         socket.stay(Reason::Epoll);
@@ -396,10 +410,10 @@ pub fn forget(socket: &Socket) {
     }
 }
 
-/// The kernel's registrations of a socket in the sets of this process are the program's own again, and nobody follows them.
-/// `closing` means the socket to the kernel still, and to the table no more.
-pub fn leave(socket: &Socket, closing: Option<i32>) {
-    let here = |item: &Item| descriptor_of(item.set.load(Ordering::Relaxed));
+/// The kernel's registrations of a socket in the sets of this process are the program's own again, and nobody follows them, as
+/// far as they are meant. `closing` means the socket to the kernel still, and to the table no more.
+pub fn leave(socket: &Socket, closing: Option<i32>, is_meant: impl Fn(&Item) -> bool) {
+    let here = |item: &Item| descriptor_of(item.set.load(Ordering::Relaxed)).filter(|_| is_meant(item));
     while let Some((at, item)) = of_socket(socket).find(|(_, item)| here(item).is_some()) {
         let Some(set_fd) = here(item) else { return };
         let Some((_, set)) = table::set(set_fd) else { return };
@@ -416,6 +430,91 @@ pub fn leave(socket: &Socket, closing: Option<i32>) {
         unlink_from_socket(socket.record, at);
         free(set, at, item);
     }
+}
+
+/// A descriptor of a socket is being closed, and means it to the kernel still: what the kernel goes on telling of it it
+/// tells as to a program without this library. It does so as long as anybody has the socket.
+pub fn leave_closing(socket: &Socket, is_last: bool) {
+    // SeqCst: pairs with the additions in `table::duplicate` and `hold::close`.
+    let has_others_here = !is_last && socket.hold.descriptors.load(Ordering::SeqCst) != 0;
+    // Others here bear registrations of their own, which are followed.
+    let is_meant = |item: &Item| !has_others_here || item.fd.load(Ordering::Relaxed) == socket.fd;
+    if !of_socket(socket).any(|(_, item)| is_meant(item)) {
+        return;
+    }
+    let is_passed = socket.record.never.load(Ordering::Relaxed) != 0;
+    let connection = table::by_index(socket.fd, socket.index).map(Socket::carried);
+    let is_kernels = matches!(&connection, Some(Ok(connection)) if connection.is_kernels());
+    let is_followed = matches!(&connection, Some(Ok(_))) && !is_kernels;
+    let is_over = match is_last {
+        // Nobody else has it, but for whomever it was passed to.
+        true => is_followed || !is_passed,
+        // A child closes what its parent goes on with.
+        false => !is_kernels && !is_used_here(socket),
+    };
+    if is_over {
+        return;
+    }
+    match connection {
+        Some(Ok(connection)) if is_followed => connection.begin_back(Reason::Epoll),
+        Some(Err(plain)) => plain.stay(Reason::Epoll),
+        _ => {}
+    }
+    leave(socket, Some(socket.fd), is_meant);
+}
+
+/// Is this process the one that is told of the socket, by one of its sets?
+fn is_used_here(socket: &Socket) -> bool {
+    let me = process::number().unwrap_or(0);
+    of_socket(socket).any(|(_, item)| {
+        let set = table::set_named(item.set.load(Ordering::Relaxed));
+        set.is_some_and(|set| set.user.load(Ordering::Relaxed) == me)
+    })
+}
+
+/// Another program is about to have those of this process's sets that are meant: nothing in them is carried from here on.
+/// `false`: there are none.
+pub fn share(is_meant: impl Fn(i32) -> bool) -> bool {
+    let mut is_any = false;
+    table::each(|fd, meaning| {
+        if let Meaning::Set(_) = meaning
+            && is_meant(fd)
+            && let Some((_, set)) = table::set(fd)
+        {
+            is_any = true;
+            set.is_shared.store(1, Ordering::Relaxed);
+            // Whoever registers something now is done before this, or sees it.
+            drop(set.lock.hold());
+        }
+    });
+    is_any
+}
+
+/// Is it in a set that another program may have?
+pub fn is_shared(socket: &Socket) -> bool {
+    of_socket(socket).any(|(_, item)| is_in_shared(item))
+}
+
+fn is_in_shared(item: &Item) -> bool {
+    let set = table::set_named(item.set.load(Ordering::Relaxed));
+    set.is_some_and(|set| set.is_shared.load(Ordering::Relaxed) != 0)
+}
+
+/// What was brought back of such sets is registered as the program has done it, and their bells are gone.
+pub fn leave_shared() {
+    table::each_held(|socket, _| leave(socket, None, is_in_shared));
+    table::each(|fd, meaning| {
+        if let Meaning::Set(_) = meaning
+            && let Some((_, set)) = table::set(fd)
+            && set.is_shared.load(Ordering::Relaxed) != 0
+        {
+            let _held = set.lock.hold();
+            // What others of the family alone have they hear by the bell.
+            if set.carried.load(Ordering::Relaxed) == 0 && set.belled.swap(0, Ordering::Relaxed) != 0 {
+                bell::remove_from(fd);
+            }
+        }
+    });
 }
 
 /// No ring is heard in this set any more.

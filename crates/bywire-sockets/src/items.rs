@@ -71,7 +71,8 @@ pub fn empty(set: &Set) {
         // Release: pairs with the exchange in `claim`.
         gone.set.store(0, Ordering::Release);
     }
-    set.carried.store(0, Ordering::Release);
+    // Relaxed: nothing is behind it.
+    set.carried.store(0, Ordering::Relaxed);
 }
 
 /// Takes an item out of its socket's list.

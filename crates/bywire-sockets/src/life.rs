@@ -282,6 +282,7 @@ pub fn departing(fd: i32) -> Option<Leaving> {
     notice_fork();
     keep_for_waiters(fd);
     let leaving = table::forget(fd)?;
+    errno::keep(|| epoll::leave_closing(&leaving, leaving.is_last));
     if leaving.is_carried()
         && let Some(Ok(connection)) = table::by_index(fd, leaving.index).map(Socket::mapped)
     {
@@ -289,10 +290,6 @@ pub fn departing(fd: i32) -> Option<Leaving> {
             connection.take_leave();
         // SeqCst: pairs with the additions in `table::duplicate` and `hold::close`.
         } else if leaving.hold.descriptors.load(Ordering::SeqCst) == 0 {
-            // Others have it still, of which the kernel goes on telling this process's sets.
-            if connection.is_kernels() {
-                errno::keep(|| epoll::leave(&leaving, Some(fd)));
-            }
             // A process that was killed still counts, so this may be the last one after all: then unread bytes are a reset.
             if connection.in_ring() == Ok(0) { connection.unguard() } else { connection.guard() }
         }
@@ -494,9 +491,24 @@ fn is_inherited(fd: i32) -> bool {
 
 /// Before another program is started; `has_actions`: after steps that may copy descriptors.
 pub fn hand_over(has_actions: bool) {
+    let goes_on = |fd| is_inherited(fd) || (has_actions && table::is_named(fd));
     errno::keep(|| {
-        back::hand_back(|fd| is_inherited(fd) || (has_actions && table::is_named(fd)), Reason::Passed)
+        let has_sets = epoll::share(goes_on);
+        back::hand_back(goes_on, Reason::Passed);
+        if has_sets {
+            empty_shared_sets();
+        }
     });
+}
+
+/// What is in sets that another program may have goes back to the kernel, and those are the program's own.
+fn empty_shared_sets() {
+    let is_shared = |fd| table::socket(fd).is_some_and(|socket| epoll::is_shared(&socket));
+    back::hand_back(is_shared, Reason::Epoll);
+    // One that another thread was making ready meanwhile is ready by now, or never.
+    offer::settle();
+    back::hand_back(is_shared, Reason::Epoll);
+    epoll::leave_shared();
 }
 
 /// Before the descriptors that `each` visits go to programs that may not know this library.

@@ -162,7 +162,7 @@ fn leave(reason: Reason) {
     back::all_to_kernel(reason);
     let tally = offer::tally();
     table::each_held(|socket, _| {
-        epoll::leave(socket, None);
+        epoll::leave(socket, None, |_| true);
         if table::is_last_holder(socket.record) {
             log::ending(socket);
             account::ended(socket);

@@ -411,6 +411,8 @@ fn begin_set(index: u32, set: &Set) -> u32 {
         &set.sleepers,
         &set.unannounced,
         &set.rung_for,
+        &set.is_shared,
+        &set.user,
         &set.turn,
     ]
     .into_iter()

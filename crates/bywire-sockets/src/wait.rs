@@ -13,7 +13,7 @@ use crate::items::item;
 use crate::ready::{ALWAYS, OUT};
 use crate::sleepers::{Sleeping, Unannounced};
 use crate::table::{self, STREAM};
-use crate::{back, errno, items, jumps, kernel, nested, sandbox, spin};
+use crate::{back, epoll, errno, items, jumps, kernel, nested, sandbox, spin};
 
 /// While rings have news all the time, the kernel is asked at one look of so many.
 const KERNEL_EVERY: u32 = 8;
@@ -54,6 +54,7 @@ impl Wait<'_> {
         if self.count <= 0 || self.events.is_null() {
             return (self.real)(self.events, self.count, self.timeout_ns);
         }
+        epoll::note_user(set);
         let here = 0u8;
         let place = (&raw const here) as usize;
         // What a call here has left by a jump.

@@ -3,6 +3,7 @@
 mod world;
 
 use std::fmt::Write as _;
+use std::io::Read as _;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr;
 
@@ -421,4 +422,156 @@ fn a_set_comes_into_a_set(text: &mut String) {
 #[test]
 fn who_sleeps_in_a_set_hears_of_one_that_comes_into_it() {
     same("who_sleeps_in_a_set_hears_of_one_that_comes_into_it", a_set_comes_into_a_set);
+}
+
+/// What a set tells next, by the data of its registrations; −1: nothing.
+fn told(set: RawFd, patience_ms: i32) -> i64 {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for one.
+    let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, patience_ms) };
+    if found == 1 { event.u64 as i64 } else { -1 }
+}
+
+fn register(set: RawFd, operation: i32, fd: RawFd, events: i32, data: u64) -> i64 {
+    let mut event = libc::epoll_event { events: events as u32, u64: data };
+    // SAFETY: a live event.
+    unsafe { libc::epoll_ctl(set, operation, fd, &raw mut event) }.into()
+}
+
+/// So long nothing comes that would not come at all.
+const SILENCE_MS: i32 = 300;
+
+/// What another program finds in a set that it has inherited.
+fn heir(text: &mut String, set: RawFd) {
+    let mut all = [told(set, 20_000), told(set, 20_000)];
+    all.sort_unstable();
+    tell(text, &format!("the other program hears {all:?}, and then"), told(set, SILENCE_MS));
+}
+
+fn inherited_set(text: &mut String) {
+    if let Some(set) = world::role().and_then(|role| role.strip_prefix("heir ")?.parse().ok()) {
+        return heir(text, set);
+    }
+    let pairs = [pair(), pair()];
+    // SAFETY: no pointers.
+    let set = unsafe { libc::epoll_create1(0) };
+    let once = libc::EPOLLIN | libc::EPOLLONESHOT;
+    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, pairs[0].1, once, 11));
+    let edge = libc::EPOLLIN | libc::EPOLLET;
+    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, pairs[1].1, edge, 12));
+    let mut command = std::process::Command::new(std::env::current_exe().expect("this test"));
+    command.args(["--exact", INHERITED, "--nocapture", "--test-threads=1"]);
+    command.env("BYWIRE_TEST_ROLE", format!("heir {set}")).stdout(std::process::Stdio::piped());
+    let mut other = command.spawn().expect("it starts");
+    for (client, _) in pairs {
+        tell(text, "send", world::send(client, b"words", 0));
+    }
+    let mut said = String::new();
+    other.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
+    assert!(other.wait().expect("ours").success(), "{said}");
+    said.lines()
+        .filter(|line| line.contains(" = "))
+        .for_each(|line| writeln!(text, "{line}").expect("a string"));
+    tell(text, "it hears no more", told(set, SILENCE_MS));
+    tell(text, "arm", register(set, libc::EPOLL_CTL_MOD, pairs[0].1, once, 13));
+    tell(text, "it hears", told(set, 20_000));
+    pairs.into_iter().for_each(|(client, server)| talk(text, client, server));
+}
+
+const INHERITED: &str = "a_set_that_another_program_inherits_has_nothing_of_the_library";
+
+#[test]
+fn a_set_that_another_program_inherits_has_nothing_of_the_library() {
+    same(INHERITED, inherited_set);
+}
+
+/// A copy of a descriptor that is on its way to whoever will have it.
+fn on_its_way(fd: RawFd) -> std::os::unix::net::UnixStream {
+    let (from, to) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    assert_eq!(world::pass_by(from.as_raw_fd(), fd), 1);
+    // What lies there goes when nobody has the end that it was sent to.
+    drop(from);
+    to
+}
+
+fn closed_while_it_is_passed(text: &mut String) {
+    let (client, server) = pair();
+    let set = world::epoll();
+    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 11));
+    let holder = on_its_way(server);
+    world::close(server);
+    tell(text, "send", world::send(client, b"words", 0));
+    tell(text, "it hears", told(set, 20_000));
+    drop(holder);
+}
+
+#[test]
+fn a_set_tells_of_a_closed_socket_that_is_on_its_way_to_another_process() {
+    same("a_set_tells_of_a_closed_socket_that_is_on_its_way_to_another_process", closed_while_it_is_passed);
+}
+
+fn closed_while_a_child_has_it(text: &mut String) {
+    let (client, server) = pair();
+    let set = world::epoll();
+    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 11));
+    let copy = Copy::keep();
+    world::close(server);
+    tell(text, "send", world::send(client, b"words", 0));
+    tell(text, "it hears", told(set, 20_000));
+    copy.end();
+}
+
+#[test]
+fn a_set_tells_of_a_carried_socket_that_was_closed_here_and_that_a_child_has() {
+    same(
+        "a_set_tells_of_a_carried_socket_that_was_closed_here_and_that_a_child_has",
+        closed_while_a_child_has_it,
+    );
+}
+
+fn closed_with_a_duplicate(text: &mut String) {
+    let (client, server) = pair();
+    let set = world::epoll();
+    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 11));
+    // SAFETY: no pointers.
+    let duplicate = unsafe { libc::dup(server) };
+    world::close(server);
+    talk(text, client, duplicate);
+    // By that it is the kernel's, if it was not before.
+    tell(text, "pass", world::pass(duplicate));
+    tell(text, "send", world::send(client, b"words", 0));
+    tell(text, "it hears", told(set, 20_000));
+    tell(text, "it hears", told(set, 20_000));
+    let (length, _) = world::receive(duplicate, 5, 0);
+    tell(text, "receive", length);
+    tell(text, "it hears no more", told(set, SILENCE_MS));
+}
+
+#[test]
+fn a_registration_whose_number_was_closed_is_heard_as_long_as_there_is_a_duplicate() {
+    same(
+        "a_registration_whose_number_was_closed_is_heard_as_long_as_there_is_a_duplicate",
+        closed_with_a_duplicate,
+    );
+}
+
+fn closed_by_a_child(text: &mut String) {
+    let (client, server) = pair();
+    let set = world::epoll();
+    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 11));
+    let child = child(|| {
+        world::close(server);
+        0
+    });
+    tell(text, "it ends", end_of(child));
+    if std::env::var_os("LD_PRELOAD").is_some() {
+        assert!(world::is_carried_at_last((client, server)), "its parent's connection is carried still");
+    }
+    tell(text, "send", world::send(client, b"words", 0));
+    tell(text, "it hears", told(set, 20_000));
+}
+
+#[test]
+fn a_child_that_closes_its_copy_takes_nothing_from_its_parents_set() {
+    same("a_child_that_closes_its_copy_takes_nothing_from_its_parents_set", closed_by_a_child);
 }

@@ -7,11 +7,14 @@ type IsMeant = fn(&Model, &Step) -> bool;
 
 /// Reasons, each with what it is about.
 const OFF: [(&str, IsMeant); 3] = [
-    ("a set that is inherited through exec has the library's bell in it", |model, step| {
-        let process = &model.processes[model.actors[step.actor].process];
-        let is_inherited = |held: &Descriptor| matches!(held.what, What::Set(_)) && !held.closes_on_exec;
-        becomes_another(step) && process.fds.values().any(is_inherited)
-    }),
+    (
+        "a set that is inherited through exec: behind it are other faults, of a close under a receive and of full rings",
+        |model, step| {
+            let process = &model.processes[model.actors[step.actor].process];
+            let is_inherited = |held: &Descriptor| matches!(held.what, What::Set(_)) && !held.closes_on_exec;
+            becomes_another(step) && process.fds.values().any(is_inherited)
+        },
+    ),
     ("handing on an end that has shut down both ways, with bytes unread", |model, step| {
         brought_back(model, step).iter().any(|(connection, side)| {
             let end = &model.connections[*connection].ends[*side];

@@ -537,14 +537,39 @@ pub fn in_child(work: impl FnOnce() -> bool) -> i64 {
 
 /// Sends a descriptor through a Unix socket, receives it, and closes what was received.
 pub fn pass(fd: RawFd) -> i64 {
+    let mut ends = [0; 2];
+    // SAFETY: room for two descriptors.
+    unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr()) };
+    let status = pass_by(ends[0], fd);
+    with_message(-1, |message| {
+        // SAFETY: structures that live until the calls are over, and what the kernel has put there.
+        unsafe {
+            libc::recvmsg(ends[1], message, 0);
+            let header = libc::CMSG_FIRSTHDR(message);
+            if !header.is_null() {
+                libc::close(libc::CMSG_DATA(header).cast::<i32>().read_unaligned());
+            }
+        }
+    });
+    // SAFETY: descriptors of this function's.
+    ends.iter().for_each(|end| assert_eq!(unsafe { libc::close(*end) }, 0));
+    status
+}
+
+/// Sends a descriptor through this Unix socket.
+pub fn pass_by(channel: RawFd, fd: RawFd) -> i64 {
+    // SAFETY: structures that live until the call is over.
+    with_message(fd, |message| unsafe { libc::sendmsg(channel, message, 0) as i64 })
+}
+
+/// A message of one byte, with room for one descriptor, which it has.
+fn with_message<T>(fd: RawFd, work: impl FnOnce(&mut libc::msghdr) -> T) -> T {
     #[repr(C, align(8))]
     struct Control([u8; 32]);
-    // SAFETY: structures that live until the calls are over; the control buffer has room for one descriptor.
-    unsafe {
-        let mut ends = [0; 2];
-        libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr());
-        let (mut byte, mut control) = (1u8, Control([0; 32]));
-        let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let (mut byte, mut control) = (1u8, Control([0; 32]));
+    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // SAFETY: noughts are a message, and the control buffer has room for one descriptor.
+    let mut message = unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
         message.msg_control = (&raw mut control).cast();
@@ -554,13 +579,7 @@ pub fn pass(fd: RawFd) -> i64 {
         (*header).cmsg_type = libc::SCM_RIGHTS;
         (*header).cmsg_len = libc::CMSG_LEN(4) as usize;
         libc::CMSG_DATA(header).cast::<i32>().write_unaligned(fd);
-        let status = libc::sendmsg(ends[0], &raw const message, 0);
-        libc::recvmsg(ends[1], &raw mut message, 0);
-        let header = libc::CMSG_FIRSTHDR(&raw const message);
-        if !header.is_null() {
-            libc::close(libc::CMSG_DATA(header).cast::<i32>().read_unaligned());
-        }
-        ends.iter().for_each(|end| assert_eq!(libc::close(*end), 0));
-        status as i64
-    }
+        message
+    };
+    work(&mut message)
 }
