@@ -479,13 +479,24 @@ pub fn share(is_meant: impl Fn(i32) -> bool) -> bool {
     table::each(|fd, meaning| {
         if let Meaning::Set(_) = meaning
             && is_meant(fd)
-            && let Some((_, set)) = table::set(fd)
+            && let Some((name, set)) = table::set(fd)
+            // Erlang starts a helper program with its sets, while they are empty, and that closes them.
+            && (set.carried.load(Ordering::Relaxed) != 0 || has_registered(name))
         {
             is_any = true;
             set.is_shared.store(1, Ordering::Relaxed);
             // Whoever registers something now is done before this, or sees it.
             drop(set.lock.hold());
         }
+    });
+    is_any
+}
+
+/// Has a socket of this process a registration in the set of this name?
+fn has_registered(name: u32) -> bool {
+    let mut is_any = false;
+    table::each_held(|socket, _| {
+        is_any |= of_socket(socket).any(|(_, item)| item.set.load(Ordering::Relaxed) == name);
     });
     is_any
 }
