@@ -107,9 +107,25 @@ pub fn settle() {
     }
 }
 
+/// A fence as of [`Ordering::SeqCst`].
+///
+/// On x86_64 it is a locked instruction and not MFENCE, which a compiler makes of `fence`: the processor's manuals give
+/// both the same order for memory that is written back, and MFENCE takes longer behind stores around the caches.
+#[inline(always)]
+pub fn full_fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: it adds nothing to a word of our own stack, atomically, and so changes nothing.
+    unsafe {
+        core::arch::asm!("lock or dword ptr [rsp - 4], 0", options(nostack));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SeqCst: pairs with the fence of the other side, which whoever calls names.
+    std::sync::atomic::fence(Ordering::SeqCst);
+}
+
 /// Hints that the line at `address` will be written soon, so that its transfer starts now.
 #[inline(always)]
-pub fn claim(address: *const u8) {
+fn claim(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch touches nothing and cannot fault.
     unsafe {

@@ -1,6 +1,6 @@
 //! Shared memory as the rings see it, so that the same code runs on mapped segments and in models.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use bywire_sys::memory::Mapping;
@@ -54,8 +54,11 @@ pub trait Memory {
     /// Orders every store of [`Self::write_nontemporal`] before all stores that follow.
     #[inline(always)]
     fn settle(&self) {}
-    /// Hints that the line at `offset` will be written soon.
-    fn claim(&self, offset: usize);
+    /// Takes lines of free slots out of another core's cache by storing a nought in each, behind its header.
+    fn claim(&self, offset: usize, lines: usize) {
+        // Relaxed: whoever calls has seen by an acquire load that the slots are free; their headers stay as they are.
+        (0..lines).for_each(|line| self.store(offset + line * LINE_BYTES + 8, 0, Ordering::Relaxed));
+    }
     /// Hints that the line at `offset` will be read soon.
     fn expect(&self, offset: usize);
     /// A full fence between a publication and a look at the other side's doorbell.
@@ -212,8 +215,13 @@ impl Memory for Shared {
     }
 
     #[inline(always)]
-    fn claim(&self, offset: usize) {
-        copy::claim(self.address(offset, 1));
+    fn claim(&self, offset: usize, lines: usize) {
+        self.assert_writable();
+        let first = self.address(offset & !7, lines * LINE_BYTES).cast::<AtomicU64>();
+        for line in 0..lines {
+            // SAFETY: the second of eight aligned words of each line is in bounds by `address`; Relaxed as in the trait.
+            unsafe { &*first.add(line * (SLOT_WORDS + 1) + 1) }.store(0, Ordering::Relaxed);
+        }
     }
 
     #[inline(always)]
@@ -223,7 +231,7 @@ impl Memory for Shared {
 
     #[inline(always)]
     fn fence(&self) {
-        // SeqCst: pairs with the fence of the other side of the doorbell; see `doorbell`.
-        fence(Ordering::SeqCst);
+        // Pairs with the fence of the other side of the doorbell; see `doorbell`.
+        copy::full_fence();
     }
 }

@@ -12,7 +12,7 @@
 //!
 //! Whichever fence comes second sees the other side's store: so nobody sleeps in the kernel behind the cut.
 
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::copy;
 use crate::lane::Corrupt;
@@ -175,8 +175,8 @@ impl Segment for Window {
 
     #[inline(always)]
     fn fence(&self) {
-        // SeqCst: pairs with the fence of the other end that the caller names.
-        fence(Ordering::SeqCst);
+        // Pairs with the fence of the other end that the caller names.
+        copy::full_fence();
     }
 
     #[inline(always)]

@@ -39,6 +39,7 @@ fn inline_records_arrive_whole_and_in_order_over_several_laps() {
                 {
                     loom::thread::yield_now();
                 }
+                producer.claim_ahead(&producer_forward, &producer_back);
             }
         });
         let mut consumer = Consumer::new(LAYOUT);

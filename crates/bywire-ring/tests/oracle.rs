@@ -143,6 +143,7 @@ impl Steps {
         } else {
             self.producer.push_bulk(own, remote, header, &[], &payload)
         };
+        self.producer.claim_ahead(own, remote);
         if pushed.is_ok() {
             self.oracle.push_back(Some(payload));
         }
@@ -236,6 +237,7 @@ proptest! {
                     } else {
                         producer.push_bulk(&ends.forward[0], &ends.back[1], header, &[], &payload)
                     };
+                    producer.claim_ahead(&ends.forward[0], &ends.back[1]);
                     match pushed {
                         Ok(()) => oracle.push_back(payload),
                         // Full only when a quarter of the slots or of the bulk area may be taken.

@@ -189,6 +189,9 @@ impl Connection {
         let done = pushed(result)?;
         if done {
             self.ring_for_records();
+            if is_inline {
+                self.producers[lane as usize].claim_ahead(&self.outbound, &self.inbound);
+            }
         }
         Ok(done)
     }

@@ -61,8 +61,6 @@ impl Memory for Modelled {
         }
     }
 
-    fn claim(&self, _offset: usize) {}
-
     fn expect(&self, _offset: usize) {}
 
     fn fence(&self) {
