@@ -9,6 +9,7 @@
 //! ```
 
 use std::hint;
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -17,8 +18,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use bywire_measure::{ending, pin};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 
-/// Lines of the ring: those of a port's lane.
+/// Lines of the ring: those of a port's lane. The producer leaves eight of them free, which it may claim.
 const LINES: usize = 256;
 const MESSAGES: u64 = 2_000_000;
 const ROUND_TRIPS: u64 = 4_000;
@@ -30,9 +33,41 @@ const TURNS: u64 = 2_000;
 struct Line([AtomicU64; 8]);
 
 struct Ring {
-    lines: Vec<Line>,
+    /// The lines as the producer and as the consumer have them mapped.
+    written: &'static [Line],
+    read: &'static [Line],
     /// Messages that the consumer has freed.
     freed: Line,
+}
+
+/// How the producer gets the lines that it is about to write out of the consumer's cache.
+#[derive(Clone, Copy)]
+enum Claim {
+    /// By the store that needs one.
+    Late,
+    /// By a prefetch for writing of a line 64 places ahead.
+    Prefetch,
+    /// By a store to each of eight lines, after every eight messages.
+    Stores,
+}
+
+impl Claim {
+    const ALL: [(Self, &str); 3] =
+        [(Self::Late, "no claim"), (Self::Prefetch, "prefetch"), (Self::Stores, "early stores")];
+}
+
+/// A mapping of the reader's that it could write to as well.
+const WRITABLE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// What one measurement does.
+#[derive(Clone, Copy)]
+struct Way {
+    publication: Publication,
+    /// Stores of the producer's own beside each message.
+    stores: usize,
+    claim: Claim,
+    /// How the consumer has the lines mapped.
+    reader: ProtFlags,
 }
 
 /// How a message is published before the next one begins.
@@ -60,18 +95,30 @@ impl Publication {
 }
 
 impl Ring {
-    fn new() -> Arc<Self> {
-        Arc::new(Self { lines: (0..LINES).map(|_| Line::default()).collect(), freed: Line::default() })
+    fn new(reader: ProtFlags) -> Result<Arc<Self>> {
+        let file = memfd_create("bare-ring", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, (LINES * size_of::<Line>()) as u64)?;
+        let written = mapped(&file, ProtFlags::READ | ProtFlags::WRITE)?;
+        Ok(Arc::new(Self { written, read: mapped(&file, reader)?, freed: Line::default() }))
     }
 
-    fn line(&self, position: u64) -> &[AtomicU64; 8] {
-        &self.lines[position as usize % LINES].0
+    /// After the message of a position was published.
+    #[inline(always)]
+    fn claim(&self, position: u64, claim: Claim) {
+        match claim {
+            Claim::Late => {}
+            Claim::Prefetch => prefetch_for_writing(&self.written[(position + 64) as usize % LINES]),
+            Claim::Stores if position % 8 == 7 => (1..=8).for_each(|next| {
+                self.written[(position + next) as usize % LINES].0[7].store(0, Ordering::Relaxed);
+            }),
+            Claim::Stores => {}
+        }
     }
 
     /// Publishes the message of a position; a header tells the lap.
     #[inline(always)]
     fn publish(&self, position: u64) {
-        let line = self.line(position);
+        let line = &self.written[position as usize % LINES].0;
         line[1].store(position, Ordering::Relaxed);
         // Release: pairs with the acquire load in `take`.
         line[0].store(position / LINES as u64 + 1, Ordering::Release);
@@ -79,13 +126,32 @@ impl Ring {
 
     #[inline(always)]
     fn take(&self, position: u64) -> u64 {
-        let line = self.line(position);
+        let line = &self.read[position as usize % LINES].0;
         // Acquire: pairs with the release store in `publish`.
         while line[0].load(Ordering::Acquire) != position / LINES as u64 + 1 {
             hint::spin_loop();
         }
         line[1].load(Ordering::Relaxed)
     }
+}
+
+/// A view of a ring's lines that stays until the program ends.
+fn mapped(file: &OwnedFd, protection: ProtFlags) -> Result<&'static [Line]> {
+    let bytes = LINES * size_of::<Line>();
+    // SAFETY: the kernel chooses a place that is free; the file is as long as the mapping, and stays so.
+    let base = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0)? };
+    // SAFETY: mapped for good and aligned to a page; a line is made of atomics, of which every value is one.
+    Ok(unsafe { std::slice::from_raw_parts(base.cast(), LINES) })
+}
+
+fn prefetch_for_writing(line: &Line) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch touches nothing and cannot fault.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
 }
 
 fn main() -> ExitCode {
@@ -98,17 +164,30 @@ fn measure() -> Result<()> {
     for round in 0..rounds {
         for (publication, name) in Publication::ALL {
             for stores in [0, 12] {
-                let before = half_rtt_ns(cores)?;
-                let rate = rate(cores, publication, stores)?;
-                let (write, read) = in_turn(cores, publication, stores)?;
-                let after = half_rtt_ns(cores)?;
-                println!(
-                    "round {round}: line {before:.0} and {after:.0} ns; {name}, {stores} stores beside: {rate:.1} M/s; \
-                     in turn {write:.1} ns to write, {read:.1} ns to read"
-                );
+                let way = Way { publication, stores, claim: Claim::Late, reader: WRITABLE };
+                print(round, cores, way, &format!("{name}, {stores} stores beside"))?;
+            }
+        }
+        for (reader, mapping) in [(WRITABLE, "writable"), (ProtFlags::READ, "read-only")] {
+            for (claim, name) in Claim::ALL {
+                let way = Way { publication: Publication::Locked, stores: 12, claim, reader };
+                print(round, cores, way, &format!("reader's mapping {mapping}, {name}"))?;
             }
         }
     }
+    Ok(())
+}
+
+/// Measures one way and prints it, between two looks at how far the cores are.
+fn print(round: u32, cores: (u32, u32), way: Way, name: &str) -> Result<()> {
+    let before = half_rtt_ns(cores)?;
+    let rate = rate(cores, way)?;
+    let (write, read) = in_turn(cores, way)?;
+    let after = half_rtt_ns(cores)?;
+    println!(
+        "round {round}: line {before:.0} and {after:.0} ns; {name}: {rate:.1} M/s; in turn {write:.1} ns to write, \
+         {read:.1} ns to read"
+    );
     Ok(())
 }
 
@@ -126,7 +205,7 @@ fn run<T: Send + 'static>(
 
 /// A line's way from core to core, over all lines of a ring.
 fn half_rtt_ns(cores: (u32, u32)) -> Result<f64> {
-    let (there, back) = (Ring::new(), Ring::new());
+    let (there, back) = (Ring::new(WRITABLE)?, Ring::new(WRITABLE)?);
     let (taken, answered) = (Arc::clone(&there), Arc::clone(&back));
     let answer = move || {
         let mut start = Instant::now();
@@ -148,8 +227,8 @@ fn half_rtt_ns(cores: (u32, u32)) -> Result<f64> {
 }
 
 /// Millions of messages a second, the consumer at the producer's heels.
-fn rate(cores: (u32, u32), publication: Publication, stores: usize) -> Result<f64> {
-    let ring = Ring::new();
+fn rate(cores: (u32, u32), way: Way) -> Result<f64> {
+    let ring = Ring::new(way.reader)?;
     let taken = Arc::clone(&ring);
     let consume = move || {
         let (start, mut sum) = (Instant::now(), 0u64);
@@ -167,21 +246,22 @@ fn rate(cores: (u32, u32), publication: Publication, stores: usize) -> Result<f6
         let own = [const { AtomicU64::new(0) }; 16];
         let mut freed = 0;
         for position in 0..MESSAGES {
-            while position - freed >= LINES as u64 {
+            while position - freed >= LINES as u64 - 8 {
                 // Acquire: pairs with the release store of the consumer's.
                 freed = ring.freed.0[0].load(Ordering::Acquire);
             }
-            own[..stores].iter().for_each(|word| word.store(position, Ordering::Relaxed));
+            own[..way.stores].iter().for_each(|word| word.store(position, Ordering::Relaxed));
             ring.publish(position);
-            publication.order(&own[15]);
+            way.publication.order(&own[15]);
+            ring.claim(position, way.claim);
         }
     })
 }
 
 /// Nanoseconds to write and to read a message, where both ends are never at the same lines at one time.
-fn in_turn(cores: (u32, u32), publication: Publication, stores: usize) -> Result<(f64, f64)> {
+fn in_turn(cores: (u32, u32), way: Way) -> Result<(f64, f64)> {
     let half = LINES as u64 / 2;
-    let (ring, turn) = (Ring::new(), Arc::new(AtomicU64::new(0)));
+    let (ring, turn) = (Ring::new(way.reader)?, Arc::new(AtomicU64::new(0)));
     let (taken, taken_turn) = (Arc::clone(&ring), Arc::clone(&turn));
     let spent = Arc::new(AtomicU64::new(0));
     let written = Arc::clone(&spent);
@@ -210,9 +290,10 @@ fn in_turn(cores: (u32, u32), publication: Publication, stores: usize) -> Result
             await_turn(&turn, 2 * round);
             let start = Instant::now();
             for index in 0..half {
-                own[..stores].iter().for_each(|word| word.store(index, Ordering::Relaxed));
+                own[..way.stores].iter().for_each(|word| word.store(index, Ordering::Relaxed));
                 ring.publish(round * half + index);
-                publication.order(&own[15]);
+                way.publication.order(&own[15]);
+                ring.claim(round * half + index, way.claim);
             }
             written.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
             // Release: pairs with the acquire load in `await_turn`.
