@@ -114,9 +114,9 @@ pub fn settle() {
 #[inline(always)]
 pub fn full_fence() {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: it adds nothing to a word of our own stack, atomically, and so changes nothing.
+    // SAFETY: the word at the top of our own stack, above the red zone, is replaced by itself.
     unsafe {
-        core::arch::asm!("lock or dword ptr [rsp - 4], 0", options(nostack));
+        core::arch::asm!("lock or dword ptr [rsp], 0", options(nostack));
     }
     #[cfg(not(target_arch = "x86_64"))]
     // SeqCst: pairs with the fence of the other side, which whoever calls names.

@@ -251,8 +251,9 @@ impl Port {
                 Some(Slot::Connecting(connecting)) => self.introduce(&connecting.socket, &file),
                 _ => continue,
             };
-            // Whatever else has become of it, its socket tells.
-            if outcome == Err(Errno::PERM)
+            // The end of a connection is told by its socket. Everything else may pass: not accepted yet, no memory, too many
+            // descriptors under way.
+            if !matches!(outcome, Ok(()) | Err(Errno::PIPE | Errno::CONNRESET))
                 && let Some(connecting) = self.slots.connecting_at(index)
             {
                 connecting.unsent = Some(file);
