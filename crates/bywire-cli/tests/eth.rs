@@ -159,6 +159,14 @@ fn connect(from: &Namespace, to: &Namespace, address: SocketAddr) -> (TcpStream,
     (near, far)
 }
 
+/// Two namespaces whose frames one process carries, as node `near`, and a connection between them.
+fn carried(one: &Namespace, other: &Namespace, directory: &Path) -> (Up, TcpStream, TcpStream) {
+    let (first, second) = (interface(one, "10.77.0.1/24"), interface(other, "10.77.0.2/24"));
+    let running = up(directory, &["--node", "near", "--interface", &first, "--interface", &second], 2);
+    let (near, far) = connect(one, other, "10.77.0.2:7000".parse().expect("an address"));
+    (running, near, far)
+}
+
 fn say(mut from: &TcpStream, mut to: &TcpStream, text: &[u8]) {
     from.write_all(text).expect("sent");
     let mut heard = vec![0; text.len()];
@@ -611,9 +619,7 @@ fn what_another_user_has_planted_in_place_of_the_directory_is_neither_used_nor_f
 fn callers_and_watchers_that_stop_or_end_at_any_step_hold_up_no_frame() {
     let Some((one, other, directory)) = stage() else { return };
     let directory = directory.path();
-    let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
-    let _running = up(directory, &["--node", "near", "--interface", &first, "--interface", &second], 2);
-    let (near, far) = connect(&one, &other, "10.77.0.2:7000".parse().expect("an address"));
+    let (_running, near, far) = carried(&one, &other, directory);
     let door = directory.join("eth/default.near.eth");
     let began = Instant::now();
     let mut stopped = Vec::new();
@@ -644,9 +650,7 @@ fn callers_and_watchers_that_stop_or_end_at_any_step_hold_up_no_frame() {
 fn descriptors_that_are_sent_to_the_ports_of_carriers_hold_up_no_frame() {
     let Some((one, other, directory)) = stage() else { return };
     let directory = directory.path();
-    let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
-    let _running = up(directory, &["--node", "near", "--interface", &first, "--interface", &second], 2);
-    let (near, far) = connect(&one, &other, "10.77.0.2:7000".parse().expect("an address"));
+    let (_running, near, far) = carried(&one, &other, directory);
     let ports = directory.join("eth/ports");
     let (began, interrupter, mut kept) = (Instant::now(), Interrupter::here(), Vec::new());
     for name in names(&ports).iter().filter(|name| name.ends_with(".port")) {
@@ -697,9 +701,7 @@ fn callers_who_take_their_time_hold_up_nobody_for_long() {
 fn descriptors_that_callers_send_to_the_doors_hold_up_nobody() {
     let Some((one, other, directory)) = stage() else { return };
     let directory = directory.path();
-    let (first, second) = (interface(&one, "10.77.0.1/24"), interface(&other, "10.77.0.2/24"));
-    let _running = up(directory, &["--node", "near", "--interface", &first, "--interface", &second], 2);
-    let (near, far) = connect(&one, &other, "10.77.0.2:7000".parse().expect("an address"));
+    let (_running, near, far) = carried(&one, &other, directory);
     let door = directory.join("eth/default.near.eth");
     let (began, interrupter, mut kept) = (Instant::now(), Interrupter::here(), Vec::new());
     // With a word that is understood, and surplus: the last of them lingers.

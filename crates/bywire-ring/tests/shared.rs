@@ -1,5 +1,7 @@
 //! Every interleaving (within loom's bounds) of what threads and processes of one end share: locks, holds, lists.
 
+mod word;
+
 use std::sync::atomic::Ordering;
 
 use bywire_ring::lock::Sleeping;
@@ -7,31 +9,7 @@ use bywire_ring::word::Word;
 use bywire_ring::{hold, list, lock, owing};
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Condvar, Mutex};
-
-#[derive(Default)]
-struct Modelled(loom::sync::atomic::AtomicU32);
-
-impl Word for Modelled {
-    fn load(&self, order: Ordering) -> u32 {
-        self.0.load(order)
-    }
-
-    fn store(&self, value: u32, order: Ordering) {
-        self.0.store(value, order);
-    }
-
-    fn swap(&self, value: u32, order: Ordering) -> u32 {
-        self.0.swap(value, order)
-    }
-
-    fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
-        self.0.fetch_add(value, order)
-    }
-
-    fn compare_exchange(&self, found: u32, value: u32, order: Ordering) -> Result<u32, u32> {
-        self.0.compare_exchange(found, value, order, Ordering::Relaxed)
-    }
-}
+use word::Modelled;
 
 fn explore(check: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();

@@ -2,38 +2,15 @@
 
 #[allow(dead_code)]
 mod model;
+mod word;
 
 use bywire_ring::bell::{self, WORD_OFFSET};
 use bywire_ring::crowd;
 use bywire_ring::stream::Segment;
-use bywire_ring::word::Word;
-use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use model::Modelled;
-
-struct Modelled32(AtomicU32);
-
-impl Word for Modelled32 {
-    fn load(&self, order: Ordering) -> u32 {
-        self.0.load(order)
-    }
-
-    fn store(&self, value: u32, order: Ordering) {
-        self.0.store(value, order);
-    }
-
-    fn swap(&self, value: u32, order: Ordering) -> u32 {
-        self.0.swap(value, order)
-    }
-
-    fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
-        self.0.fetch_add(value, order)
-    }
-
-    fn compare_exchange(&self, found: u32, value: u32, order: Ordering) -> Result<u32, u32> {
-        self.0.compare_exchange(found, value, order, Ordering::Relaxed)
-    }
-}
+use word::Modelled as ModelledWord;
 
 /// A program: its page, what was published for it, and its epoll set, of which the kernel's part is locked.
 #[derive(Clone)]
@@ -180,13 +157,13 @@ fn who_lies_down_finds_the_news_or_is_woken() {
 #[derive(Clone)]
 struct Quiet {
     program: Program,
-    crowd: Arc<Modelled32>,
+    crowd: Arc<ModelledWord>,
     is_carried: Arc<AtomicBool>,
 }
 
 impl Quiet {
     fn new() -> Self {
-        let crowd = Arc::new(Modelled32(AtomicU32::new(0)));
+        let crowd = Arc::new(ModelledWord::default());
         Self { program: Program::new(), crowd, is_carried: Arc::new(AtomicBool::new(false)) }
     }
 

@@ -3,8 +3,8 @@
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
+#include "next_syscall.h"
 
 static volatile int is_told;
 
@@ -20,15 +20,8 @@ static int is_tcp(int fd) {
 }
 
 long syscall(long number, ...) {
-    typedef long call(long, long, long, long, long, long, long);
-    __builtin_va_list list;
-    __builtin_va_start(list, number);
-    long words[6];
-    for (int at = 0; at < 6; at++)
-        words[at] = __builtin_va_arg(list, long);
-    __builtin_va_end(list);
-    call *next = (call *)dlsym(RTLD_NEXT, "syscall");
-    long result = next(number, words[0], words[1], words[2], words[3], words[4], words[5]);
+    TAKE_WORDS(words, number);
+    long result = next_syscall(number, words);
     if (is_told && number == SYS_sendmsg && result > 0 && is_tcp(words[0]))
         kill(getpid(), SIGKILL);
     return result;
