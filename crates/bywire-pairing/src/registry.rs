@@ -566,7 +566,7 @@ mod tests {
     fn a_look_at_the_places_of_namespaces_that_takes_its_time_holds_up_no_other_user() {
         use bywire_sys::namespace::Place;
         let directory = tempfile::tempdir().expect("a directory");
-        // Whoever opens it for reading waits for somebody who opens it for writing.
+        // Opening a fifo for reading waits until another process opens it for writing.
         let place = directory.path().join("namespace");
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mknodat(rustix::fs::CWD, &place, rustix::fs::FileType::Fifo, mode, 0).expect("a fifo");

@@ -26,7 +26,7 @@ pub use crate::registry::FOREIGN_MAX;
 const DESCRIPTORS: u64 = 1 << 19;
 /// Programs that are let in before it is looked whether any are left.
 const TURN: usize = 64;
-/// How long whoever comes has to wait when descriptors have run out after all, or too many are being closed.
+/// How long new programs wait when there are no descriptors left, or when too many are being closed.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Why there is no service.

@@ -87,7 +87,7 @@ impl Spaces {
 
     fn look_if_due(&self, namespace: u64) {
         let mut looked: MutexGuard<'_, _> = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever has waited here for another's look may know by now.
+        // Another thread may have looked while this one waited for the lock.
         let is_due = looked.is_none_or(|looked: Instant| looked.elapsed() >= LOOK_EVERY);
         if is_due && !self.knows(namespace) {
             let found = self.look();

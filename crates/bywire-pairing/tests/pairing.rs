@@ -298,7 +298,7 @@ fn machine() -> Option<(tempfile::TempDir, std::path::PathBuf)> {
 fn a_program_meets_any_number_of_other_users_one_after_the_other() {
     let Some((_directory, path)) = machine() else { return };
     let server = of_user(&path, 54_400);
-    // For each it has a bell, and there are only so many.
+    // The server has a bell for each other user, and at most `FOREIGN_MAX` of them.
     for number in 0..2 * FOREIGN_MAX as u32 {
         let client = of_user(&path, 54_500 + number);
         assert!(meet(&client, &server, number.into()).is_some(), "user {number}");
