@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::AddressError;
-
 /// The longest name of a port or a node, in bytes.
 pub const NAME_BYTES_MAX: usize = 48;
 
@@ -24,6 +22,17 @@ pub struct Address {
     pub node: String,
     /// The port on that node.
     pub port: PortName,
+}
+
+/// A text that is no address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// The part before the slash.
+    #[error("`{0}` is not a node's name: use letters, digits, `-`, `_` and `.`, 48 at most")]
+    Node(String),
+    /// The part after the slash.
+    #[error("`{0}` is not a port: use a number up to 4294967295, or a name that begins with a letter")]
+    Port(String),
 }
 
 impl Address {

@@ -13,10 +13,11 @@ use bywire_sys::wake;
 
 use crate::buffer::Buffer;
 use crate::error::{Gone, TransferError};
-use crate::event::{Event, Peer, PeerInfo, Priority, TransferId};
+use crate::event::Event;
 use crate::heap::LenderHeap;
 use crate::incoming::Incoming;
 use crate::outgoing::{Outgoing, Reply, Undelivered, Waiting, What};
+use crate::peer::{Peer, PeerInfo, Priority, TransferId};
 use crate::resources::Resources;
 
 /// Everything that belongs to one peer. A bad peer breaks its own connection and nothing else.

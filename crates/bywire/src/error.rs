@@ -24,17 +24,6 @@ pub(crate) fn is_want(cause: Errno) -> bool {
     matches!(cause, Errno::MFILE | Errno::NFILE | Errno::FBIG | Errno::NOMEM | Errno::NOBUFS)
 }
 
-/// A text that is no address.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AddressError {
-    /// The part before the slash.
-    #[error("`{0}` is not a node's name: use letters, digits, `-`, `_` and `.`, 48 at most")]
-    Node(String),
-    /// The part after the slash.
-    #[error("`{0}` is not a port: use a number up to 4294967295, or a name that begins with a letter")]
-    Port(String),
-}
-
 /// A port could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

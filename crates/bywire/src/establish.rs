@@ -19,12 +19,13 @@ use crate::account::{Kind, NoMemory};
 use crate::address::Address;
 use crate::connection::{BorrowedHeap, Connection, Meeting, is_family};
 use crate::error::{ConnectError, Gone, Refusal};
-use crate::event::{Event, Peer, PeerInfo};
+use crate::event::Event;
 use crate::handshake::{Introduction, PACKET_BYTES_MAX, Packet, PacketError};
 use crate::heap::{BLOCK_BYTES, BLOCKS_MAX, HEAPS_MAX, HEAPS_OF_USER_MAX};
 use crate::options::Admit;
+use crate::peer::{Peer, PeerInfo};
 use crate::port::Port;
-use crate::resources::is_foreign_share;
+use crate::share::is_foreign_share;
 use crate::slots::{Connecting, Slot};
 use crate::transfer::heap_bytes;
 
@@ -688,8 +689,8 @@ fn map(file: Foreign, length_bytes: usize) -> Result<Shared, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Priority;
     use crate::options::PortOptions;
+    use crate::peer::Priority;
     use crate::resources::EVENTS_MAX;
 
     #[test]

@@ -9,7 +9,7 @@ use bywire_ring::memory::{Memory, Shared};
 use bywire_sys::fork::ForkGuard;
 use bywire_sys::wake;
 
-use crate::event::{Peer, Priority};
+use crate::peer::{Peer, Priority};
 
 /// Blocks per heap, which is also the quota of its borrower.
 pub(crate) const BLOCKS_MAX: u32 = 1024;

@@ -6,9 +6,10 @@ use bywire_ring::header::{BULK, CHECKED, Header, KIND_MASK};
 use crate::buffer::{Buffer, Payload};
 use crate::connection::{Connection, Step, has_urgent_input, lane_of};
 use crate::error::{Gone, TransferError};
-use crate::event::{Event, Message, Priority};
+use crate::event::{Event, Message};
 use crate::heap::{Lent, Return, Ticket};
 use crate::outgoing::Reply;
+use crate::peer::Priority;
 use crate::record::{
     DATAGRAM, FIRST, GET, GET_DATA, LENT, MESSAGE, MOVE_BULK, NEXT, NOTE_BYTES_MAX, PUT, PUT_NEXT, PUT_NOTE,
     REPLIES_MAX, RETURN, RunningChecksum, STATUS, STEP_BYTES, bytes_of, checksum,

@@ -60,23 +60,24 @@ mod heap;
 mod incoming;
 mod options;
 mod outgoing;
+mod peer;
 mod port;
 mod record;
 mod region;
 mod resources;
 mod runtime;
+mod share;
 mod slots;
 mod transfer;
 mod waiting;
 
-pub use address::{Address, NAME_BYTES_MAX, PortName};
+pub use address::{Address, AddressError, NAME_BYTES_MAX, PortName};
 pub use buffer::{Buffer, Payload};
-pub use error::{
-    AddressError, ConnectError, Gone, LendError, OpenError, Refusal, SendError, TransferError, WaitError,
-};
-pub use event::{Confirm, Event, Message, Peer, PeerInfo, Priority, TransferId};
+pub use error::{ConnectError, Gone, LendError, OpenError, Refusal, SendError, TransferError, WaitError};
+pub use event::{Event, Message};
 pub use heap::{Heap, LendBuffer, Lent};
 pub use options::{Admit, PortOptions};
+pub use peer::{Confirm, Peer, PeerInfo, Priority, TransferId};
 pub use port::{Port, Statistics};
 pub use record::NOTE_BYTES_MAX;
 pub use region::{Key, Rights};

@@ -10,8 +10,9 @@ use crate::account::Kind;
 use crate::buffer::Buffer;
 use crate::connection::{Busy, Connection, TransferKind, has_urgent_input, lane_of, pushed};
 use crate::error::{Gone, SendError, TransferError};
-use crate::event::{Confirm, Event, Priority, TransferId};
+use crate::event::Event;
 use crate::handshake::Packet;
+use crate::peer::{Confirm, Priority, TransferId};
 use crate::record::{
     DATAGRAM, FIRST, GET, GET_DATA, LENT, MESSAGE, MOVE_BULK, NEXT, NOTE_BYTES_MAX, PUT, PUT_NEXT, PUT_NOTE,
     RETURN, STATUS, STEP_BYTES, checksum,

@@ -9,7 +9,7 @@ use bywire_sys::socket::Socket;
 use crate::address::Address;
 use crate::connection::Connection;
 use crate::error::{Gone, SendError};
-use crate::event::{Peer, PeerInfo};
+use crate::peer::{Peer, PeerInfo};
 
 #[derive(Default)]
 pub(crate) struct Slots {

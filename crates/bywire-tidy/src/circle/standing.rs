@@ -74,8 +74,6 @@ pub const STANDING: &[&[&str]] = &[
         "crates/bywire-sockets/src/table.rs",
     ],
     &["crates/bywire-sys/src/deferred.rs", "crates/bywire-sys/src/socket.rs"],
-    &["crates/bywire/src/account.rs", "crates/bywire/src/resources.rs"],
-    &["crates/bywire/src/address.rs", "crates/bywire/src/error.rs"],
     &["crates/bywire/src/connection.rs", "crates/bywire/src/incoming.rs", "crates/bywire/src/outgoing.rs"],
     &[
         "crates/bywire/src/establish.rs",
@@ -84,5 +82,4 @@ pub const STANDING: &[&[&str]] = &[
         "crates/bywire/src/transfer.rs",
         "crates/bywire/src/waiting.rs",
     ],
-    &["crates/bywire/src/event.rs", "crates/bywire/src/heap.rs"],
 ];

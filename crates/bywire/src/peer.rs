@@ -1,0 +1,77 @@
+//! Peers, and the words by which a program speaks of its traffic with them.
+
+use std::fmt;
+
+use crate::address::{Address, PortName};
+
+/// One connection of a port. Copies freely; a new incarnation of the same peer gets a new handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Peer {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl Peer {
+    /// The handle as a number, for foreign interfaces.
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    /// The handle behind such a number; one that was never given out names no peer.
+    pub fn from_bits(bits: u64) -> Self {
+        Self { index: bits as u32, generation: (bits >> 32) as u32 }
+    }
+}
+
+/// One of two independent lanes; neither can block the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Priority {
+    /// For the bulk of the traffic.
+    Low = 0,
+    /// For what must not wait behind it.
+    High = 1,
+}
+
+/// Names an asynchronous transfer until its completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TransferId(pub u64);
+
+/// When a transfer counts as complete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Confirm {
+    /// When the buffer may be used again.
+    #[default]
+    Copied,
+    /// When the target port has consumed the message.
+    Delivered,
+}
+
+/// Who a peer is, as attested by the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerInfo {
+    /// Its node and port.
+    pub address: Address,
+    /// Its process in our pid namespace, 0 when it lives in one that we cannot see.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// A number that differs between incarnations of the same port.
+    pub incarnation: u64,
+    /// The longest message that it takes, in bytes.
+    pub message_bytes_max: u64,
+    /// Are payloads checked end to end?
+    pub integrity: bool,
+}
+
+impl fmt::Display for PeerInfo {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} (pid {}, uid {})", self.address, self.pid, self.uid)
+    }
+}
+
+impl PeerInfo {
+    /// Its port on its node.
+    pub fn port(&self) -> &PortName {
+        &self.address.port
+    }
+}

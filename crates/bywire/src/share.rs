@@ -1,0 +1,32 @@
+//! What users other than our own may have of what a port has to give.
+
+/// Of what a port has to give, places for peers, posted buffers, bulk areas and memory that ended connections keep, each foreign user gets one in so many, and all of
+/// them together leave as much (but get at least one): neither one nor many can take it all.
+const FOREIGN_SHARE: usize = 8;
+
+/// May a foreign user, who has `own` of what there is `total` of, have one more, while all foreign users have `foreign`?
+pub(crate) fn is_foreign_share(total: usize, own: usize, foreign: usize) -> bool {
+    let share = total / FOREIGN_SHARE;
+    own < share.max(1) && foreign < (total - share.max(1)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of `total` so many users get, who all take what they can.
+    fn taken(total: usize, users: usize) -> usize {
+        let mut own = vec![0; users];
+        while let Some(user) = (0..users).find(|user| is_foreign_share(total, own[*user], own.iter().sum())) {
+            own[user] += 1;
+        }
+        own.iter().sum()
+    }
+
+    #[test]
+    fn neither_one_foreign_user_nor_many_take_it_all() {
+        for (total, by_one, by_many) in [(1, 1, 1), (2, 1, 1), (8, 1, 7), (16, 2, 14), (1000, 125, 875)] {
+            assert_eq!((taken(total, 1), taken(total, 100)), (by_one, by_many), "of {total}");
+        }
+    }
+}
