@@ -38,8 +38,11 @@ const OFF: [(&str, IsMeant); 3] = [
     ),
 ];
 
-pub fn is_off(model: &Model, step: &Step) -> bool {
-    OFF.iter().filter(|(reason, _)| !is_switched_on(reason)).any(|(_, is_meant)| is_meant(model, step))
+/// Why a step is left out, if it is.
+pub fn reason(model: &Model, step: &Step) -> Option<&'static str> {
+    let off = OFF.iter().filter(|(reason, _)| !is_switched_on(reason));
+    off.map(|(reason, is_meant)| (*reason, is_meant))
+        .find_map(|(reason, is_meant)| is_meant(model, step).then_some(reason))
 }
 
 /// By a part of its reason in `BYWIRE_ON`, of which there may be several with semicolons between, to see what still fails.

@@ -23,8 +23,20 @@ pub struct Mismatch(pub String);
 
 type Played<T> = Result<T, Mismatch>;
 
-/// How often each kind of step was done by somebody who holds a carried connection.
-pub type Counts = BTreeMap<Kind, u64>;
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// How often each kind of step was done by somebody who holds a carried connection.
+    pub done: BTreeMap<Kind, u64>,
+    /// How many steps each gap has left out.
+    pub left_out: BTreeMap<&'static str, u64>,
+}
+
+impl Counts {
+    pub fn add(&mut self, more: &Self) {
+        more.done.iter().for_each(|(kind, count)| *self.done.entry(*kind).or_default() += count);
+        more.left_out.iter().for_each(|(gap, count)| *self.left_out.entry(gap).or_default() += count);
+    }
+}
 
 pub struct Play<'a> {
     stages: &'a mut [Stage; 2],
@@ -45,7 +57,7 @@ impl<'a> Play<'a> {
             model: Model::default(),
             steps: Vec::new(),
             text: String::new(),
-            counts: Counts::new(),
+            counts: Counts::default(),
             extra_edges: 0,
             patience: patience.unwrap_or(PATIENCE),
         }
@@ -182,12 +194,15 @@ impl<'a> Play<'a> {
     pub fn apply(&mut self, step: Step) -> Played<bool> {
         let may_be_busy = matches!(step.kind, Kind::Kill | Kind::Signal);
         let is_there = self.model.actors.get(step.actor).is_some_and(|actor| actor.is_alive);
-        if !is_there || (!may_be_busy && !self.model.is_idle(step.actor)) || gaps::is_off(&self.model, &step)
-        {
+        if !is_there || (!may_be_busy && !self.model.is_idle(step.actor)) {
             return Ok(false);
         }
         let process = &self.model.processes[self.model.actors[step.actor].process];
         if process.is_sandboxed && !step.is_for_sandbox() {
+            return Ok(false);
+        }
+        if let Some(gap) = gaps::reason(&self.model, &step) {
+            *self.counts.left_out.entry(gap).or_default() += 1;
             return Ok(false);
         }
         let is_carried = self.concerns_carried(&step);
@@ -205,7 +220,7 @@ impl<'a> Play<'a> {
             return Ok(false);
         }
         if is_carried {
-            *self.counts.entry(step.kind).or_default() += 1;
+            *self.counts.done.entry(step.kind).or_default() += 1;
         }
         self.await_sleepers()?;
         Ok(true)
