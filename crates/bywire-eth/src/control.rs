@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bywire_sys::deferred::Deferred;
-use bywire_sys::socket::{Listener, Socket, receive_first};
+use bywire_sys::listener::Listener;
+use bywire_sys::socket::{Socket, receive_first};
 use bywire_sys::{Errno, directory};
 use serde::{Deserialize, Serialize};
 

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bywire_sys::listener::Listener;
 use bywire_sys::poller::Poller;
-use bywire_sys::socket::{Listener, Socket};
+use bywire_sys::socket::Socket;
 use bywire_sys::{Errno, directory, limits, process};
 
 use crate::attendant;

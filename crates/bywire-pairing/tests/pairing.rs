@@ -177,7 +177,7 @@ fn reasons_are_counted_and_a_second_service_finds_the_first() {
 fn a_dead_services_name_is_taken_and_an_idle_one_gives_it_up() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("pairing");
-    let dead = bywire_sys::socket::Listener::bind(&path).expect("a socket");
+    let dead = bywire_sys::listener::Listener::bind(&path).expect("a socket");
     drop(dead);
     let mut service = Service::start(&path, Scope::User).expect("in place of the dead one");
     service.serve(Duration::from_millis(50)).expect("it serves");

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use bywire_pairing::service::Service;
 use bywire_pairing::user::Scope;
-use bywire_sys::socket::{Listener, Received};
+use bywire_sys::listener::Listener;
+use bywire_sys::socket::Received;
 use world::{Running, World};
 
 /// Nobody, on every system.

@@ -510,7 +510,7 @@ fn a_service_of_another_user_is_not_used() {
 /// Takes note of whoever comes.
 fn listen() {
     let listener =
-        bywire_sys::socket::Listener::bind(Path::new(&world::told(SERVICE_VARIABLE))).expect("bound");
+        bywire_sys::listener::Listener::bind(Path::new(&world::told(SERVICE_VARIABLE))).expect("bound");
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o666);
     std::fs::set_permissions(world::told(SERVICE_VARIABLE), open).expect("chmod");
     world::say("listens");

@@ -19,8 +19,11 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::credentials;
 use crate::interrupt::Interrupter;
 
+/// The most descriptors in one packet.
+pub const DESCRIPTORS_MAX: usize = 3;
 /// Descriptors of one user that may be held, whether they are being looked at or wait to be closed.
 const HELD_MAX: usize = 64;
 /// Sockets of one user that may wait to be closed before none is let in any more. Each takes a moment, as nothing lingers
@@ -105,7 +108,7 @@ static REGISTRY: AtomicPtr<Registry> = AtomicPtr::new(core::ptr::null_mut());
 /// That was never in this process's table, so most file systems flush nothing of it, and what lingers is interrupted. The
 /// thread serves the user at the other end alone.
 pub fn close_socket(file: OwnedFd) {
-    let account = Account::of_sockets(crate::socket::user_at_the_end_of(&file));
+    let account = Account::of_sockets(credentials::user(&file));
     account.hold();
     account.close(file);
 }
@@ -247,7 +250,7 @@ impl Account {
     /// Is so much held that nothing more may be taken?
     pub fn is_over(&self) -> bool {
         let is_attended = self.is_attended();
-        if self.lane.held.load(Ordering::Relaxed) + crate::socket::DESCRIPTORS_MAX > HELD_MAX {
+        if self.lane.held.load(Ordering::Relaxed) + DESCRIPTORS_MAX > HELD_MAX {
             return true;
         }
         !is_attended && !self.is_reserved && self.registry.threads.load(Ordering::Relaxed) >= THREADS_MAX

@@ -5,11 +5,13 @@
 
 pub mod activation;
 pub mod clock;
+pub mod credentials;
 pub mod deferred;
 pub mod directory;
 pub mod fork;
 pub mod interrupt;
 pub mod limits;
+pub mod listener;
 pub mod memory;
 pub mod namespace;
 pub mod poller;

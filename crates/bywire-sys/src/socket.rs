@@ -6,10 +6,9 @@
 
 use std::io::IoSlice;
 use std::mem::{ManuallyDrop, MaybeUninit};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
@@ -19,30 +18,14 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use crate::deferred::{self, Account, Foreign};
+use crate::credentials::{self, Credentials};
+use crate::deferred::{self, Account, DESCRIPTORS_MAX, Foreign};
 
-/// The most descriptors in one packet.
-pub const DESCRIPTORS_MAX: usize = 3;
 /// What packets may take of the kernel's memory before they are read, where the queue is limited. The kernel doubles
 /// it, and counts at least 512 bytes for the administration of each packet.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// The most packets that wait where the sender called [`Socket::limit_queue`].
 pub const PACKETS_QUEUED_MAX: usize = 2 * SEND_BUFFER_BYTES / 512;
-
-/// Connections of crowds that one accept turns away.
-const TURNED_AWAY_MAX: usize = 16;
-
-/// Who is at the other end, as the kernel attests it: for an accepted socket the process that
-/// called `connect`, for a connecting one the process that called `listen`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Credentials {
-    /// Process, in our pid namespace; 0 when it lives in one that we cannot see.
-    pub pid: i32,
-    /// User.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-}
 
 /// A connected, non-blocking packet socket. Dropping it ends the connection for both sides, unless another process has
 /// passed it on, which may have kept a copy.
@@ -56,18 +39,6 @@ pub struct Socket {
     account: OnceLock<Account>,
 }
 
-/// A listening, non-blocking packet socket.
-#[derive(Debug)]
-pub struct Listener {
-    file: ManuallyDrop<OwnedFd>,
-    /// The process that has bound it; 0: it is somebody else's, who goes on listening.
-    owner: u32,
-    /// The kernel refuses descriptors that are sent to connections which have not been accepted.
-    is_guarded: AtomicBool,
-    /// It has at some time, so that it may go on for one that has been waiting since.
-    was_guarded: AtomicBool,
-}
-
 /// What one receive yielded.
 #[derive(Debug)]
 pub enum Received {
@@ -79,126 +50,14 @@ pub enum Received {
     Closed,
 }
 
-fn packet_socket() -> Result<OwnedFd, Errno> {
+/// A new one.
+pub(crate) fn packet_socket() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-impl Listener {
-    /// Binds and listens at `path`, which must not exist.
-    ///
-    /// # Errors
-    /// What the kernel said: [`Errno::ADDRINUSE`], [`Errno::ACCESS`], [`Errno::NOENT`], …
-    pub fn bind(path: &Path) -> Result<Self, Errno> {
-        let file = packet_socket()?;
-        rustix::net::bind(&file, &SocketAddrUnix::new(path)?)?;
-        rustix::net::listen(&file, 4096)?;
-        Ok(Self::new(file, std::process::id()))
-    }
-
-    /// The socket that another process has made and listens on.
-    ///
-    /// # Errors
-    /// [`Errno::PROTOTYPE`] when it is no packet socket, [`Errno::INVAL`] when it does not listen.
-    pub fn from_descriptor(file: OwnedFd) -> Result<Self, Errno> {
-        check_packet_socket(&file)?;
-        if !rustix::net::sockopt::socket_acceptconn(&file)? {
-            return Err(Errno::INVAL);
-        }
-        let listener = Self::new(file, 0);
-        // Whoever has served it before may have ended with the guard on.
-        let is_known = may_pass_rights(&listener, true);
-        listener.was_guarded.store(is_known, Ordering::Relaxed);
-        Ok(listener)
-    }
-
-    fn new(file: OwnedFd, owner: u32) -> Self {
-        let [is_guarded, was_guarded] = [false; 2].map(AtomicBool::new);
-        Self { file: ManuallyDrop::new(file), owner, is_guarded, was_guarded }
-    }
-
-    /// The next connection that waits, if any.
-    ///
-    /// Of a user of whom too many are being closed already none is let in. While there is such a user, those who connect
-    /// can send no descriptors before they are accepted ([`Errno::PERM`]): so whoever is not let in can be closed at once.
-    ///
-    /// # Errors
-    /// [`Errno::MFILE`] or [`Errno::NFILE`] when descriptors have run out, [`Errno::BUSY`] while too many are being closed.
-    pub fn accept(&self) -> Result<Option<Socket>, Errno> {
-        if !deferred::has_room() {
-            return Err(Errno::BUSY);
-        }
-        let has_crowds = deferred::has_crowds();
-        if has_crowds != self.is_guarded.load(Ordering::Relaxed) {
-            self.guard(has_crowds);
-        }
-        for _ in 0..TURNED_AWAY_MAX {
-            let Some(socket) = self.accept_any()? else { return Ok(None) };
-            if !self.was_guarded.load(Ordering::Relaxed) {
-                return Ok(Some(socket));
-            }
-            let account = Account::of_sockets(user_at_the_end_of(&socket));
-            // It may have come before the guard did, so what is in its queue is looked at by its drop.
-            if !account.is_crowd() && may_pass_rights(&socket, true) {
-                return Ok(Some(socket));
-            }
-        }
-        Ok(None)
-    }
-
-    /// From here on those who connect can send no descriptors before they are accepted, or can. `false`: this kernel cannot
-    /// see to that (Linux 6.16).
-    pub fn guard(&self, is_guarded: bool) -> bool {
-        let is_done = may_pass_rights(&self, !is_guarded);
-        if is_done {
-            self.was_guarded.fetch_or(is_guarded, Ordering::Relaxed);
-            self.is_guarded.store(is_guarded, Ordering::Relaxed);
-        }
-        is_done
-    }
-
-    fn accept_any(&self) -> Result<Option<Socket>, Errno> {
-        loop {
-            match rustix::net::accept_with(&*self.file, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(file) => return Ok(Some(Socket::new(file))),
-                Err(Errno::AGAIN) => return Ok(None),
-                // The stranger gave up before we came.
-                Err(Errno::INTR | Errno::CONNABORTED) => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-}
-
-impl Drop for Listener {
-    /// Those who wait to be accepted are closed with it, and with what they have sent.
-    fn drop(&mut self) {
-        let is_ours = self.owner == std::process::id();
-        let mut is_harmless = !is_ours;
-        if is_ours {
-            // Nobody comes any more.
-            let _ = rustix::net::shutdown(&*self.file, rustix::net::Shutdown::Both);
-            while let Ok(Some(socket)) = self.accept_any() {
-                drop(socket);
-            }
-            // With nobody left, not when descriptors have run out.
-            let is_empty = matches!(self.accept_any(), Ok(None) | Err(Errno::INVAL));
-            is_harmless = is_empty;
-        }
-        // SAFETY: taken only here.
-        let file = unsafe { ManuallyDrop::take(&mut self.file) };
-        if is_harmless { drop(file) } else { deferred::close_socket(file) }
-    }
-}
-
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-}
-
 impl Socket {
-    fn new(file: OwnedFd) -> Self {
+    pub(crate) fn new(file: OwnedFd) -> Self {
         let (owner, account) = (std::process::id(), OnceLock::new());
         Self { file: ManuallyDrop::new(file), owner, is_passed_on: false, account }
     }
@@ -317,7 +176,7 @@ impl Socket {
 
     /// Of whoever is at the other end; where that is not known, of a user that nobody is.
     fn account(&self) -> &Account {
-        self.account.get_or_init(|| Account::of(user_at_the_end_of(self)))
+        self.account.get_or_init(|| Account::of(credentials::user(self)))
     }
 
     #[cfg(test)]
@@ -347,7 +206,7 @@ impl Socket {
     /// # Errors
     /// What `getsockopt` said.
     pub fn credentials(&self) -> Result<Credentials, Errno> {
-        credentials_of(self)
+        credentials::of(self)
     }
 
     /// The supplementary groups of the other end, at most 256 of them.
@@ -355,11 +214,7 @@ impl Socket {
     /// # Errors
     /// What `getsockopt` said; [`Errno::RANGE`] for more groups.
     pub fn groups(&self) -> Result<Vec<u32>, Errno> {
-        let mut groups = [0u32; 256];
-        // SAFETY: SO_PEERGROUPS writes an array of gid_t (u32) of at most the given length.
-        let written =
-            unsafe { option(self, libc::SO_PEERGROUPS, groups.as_mut_ptr().cast(), size_of_val(&groups)) }?;
-        Ok(groups[..written / size_of::<u32>()].to_vec())
+        credentials::groups(self)
     }
 
     /// A descriptor that becomes readable when the process at the other end ends: it works across pid
@@ -368,17 +223,7 @@ impl Socket {
     /// # Errors
     /// What the kernel said; [`Errno::SRCH`] when it has ended.
     pub fn watch_process(&self) -> Result<OwnedFd, Errno> {
-        /// `SO_PEERPIDFD` of linux/socket.h.
-        const SO_PEERPIDFD: i32 = 77;
-        let mut raw: i32 = -1;
-        // SAFETY: SO_PEERPIDFD writes one int.
-        match unsafe { option(self, SO_PEERPIDFD, (&raw mut raw).cast(), size_of::<i32>()) } {
-            // SAFETY: on success the int is a new descriptor that nobody else owns.
-            Ok(_) if raw >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
-            Err(Errno::NOPROTOOPT) => crate::process::watch(self.credentials()?.pid),
-            Ok(_) => Err(Errno::BADF),
-            Err(error) => Err(of_ended(error)),
-        }
+        credentials::watch_process(self)
     }
 
     /// Has the process at the other end ended, as far as the kernel can tell?
@@ -484,61 +329,6 @@ impl Socket {
     }
 }
 
-/// # Safety
-/// `target` must be valid for writes of `length` bytes, and any bytes the option writes must be a valid value of the type
-/// behind it.
-unsafe fn option(
-    file: &impl AsFd,
-    name: i32,
-    target: *mut libc::c_void,
-    length: usize,
-) -> Result<usize, Errno> {
-    let mut written = libc::socklen_t::try_from(length).map_err(|_| Errno::INVAL)?;
-    let file = file.as_fd().as_raw_fd();
-    // SAFETY: the caller vouches for `target`; `written` is a socklen_t of this function's own, and the descriptor is borrowed.
-    let status = unsafe { libc::getsockopt(file, libc::SOL_SOCKET, name, target, &raw mut written) };
-    if status == 0 { Ok(written as usize) } else { Err(last_error()) }
-}
-
-fn last_error() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
-}
-
-fn credentials_of(file: &impl AsFd) -> Result<Credentials, Errno> {
-    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    // SAFETY: `ucred` is plain data of the size that SO_PEERCRED writes, and lives here.
-    let written = unsafe { option(file, libc::SO_PEERCRED, (&raw mut found).cast(), size_of_val(&found)) }?;
-    if written != size_of_val(&found) {
-        return Err(Errno::INVAL);
-    }
-    Ok(Credentials { pid: found.pid, uid: found.uid, gid: found.gid })
-}
-
-/// The user at the other end of a socket; where that is not known, one that nobody is.
-pub(crate) fn user_at_the_end_of(file: &impl AsFd) -> u32 {
-    credentials_of(file).map_or(u32::MAX, |found| found.uid)
-}
-
-/// Allows or forbids descriptors to be sent to a socket; a listening one hands that down to those who connect. `false`: this
-/// kernel cannot.
-fn may_pass_rights(file: &impl AsFd, may: bool) -> bool {
-    /// `SO_PASSRIGHTS` of asm-generic/socket.h, from Linux 6.16 on.
-    const SO_PASSRIGHTS: i32 = 83;
-    let value = i32::from(may);
-    let length = size_of::<i32>() as libc::socklen_t;
-    let file = file.as_fd().as_raw_fd();
-    // SAFETY: the kernel reads one int, which lives here; the descriptor is borrowed.
-    let status =
-        unsafe { libc::setsockopt(file, libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const value).cast(), length) };
-    status == 0
-}
-
-/// What SO_PEERPIDFD says of a process that has been waited for: ESRCH, and from Linux 6.5 to 6.14 EINVAL, which it
-/// says for no other reason.
-fn of_ended(error: Errno) -> Errno {
-    if error == Errno::INVAL { Errno::SRCH } else { error }
-}
-
 /// The descriptors that have come, on their sender's account.
 fn foreign(control: &mut RecvAncillaryBuffer<'_>, account: &Account) -> Vec<Foreign> {
     let rights = control.drain().filter_map(|item| match item {
@@ -572,7 +362,7 @@ pub fn receive_first(stream: &impl AsFd, buffer: &mut [u8]) -> Result<usize, Err
     rustix::net::recvmsg(stream, &mut seen, &mut nothing, RecvFlags::DONTWAIT).map(|taken| taken.bytes)
 }
 
-fn check_packet_socket(file: &OwnedFd) -> Result<(), Errno> {
+pub(crate) fn check_packet_socket(file: &OwnedFd) -> Result<(), Errno> {
     if rustix::net::sockopt::socket_type(file)? != SocketType::SEQPACKET {
         return Err(Errno::PROTOTYPE);
     }
@@ -606,60 +396,9 @@ impl AsFd for Socket {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-
-    #[test]
-    fn a_socket_that_was_handed_over_listens_or_is_refused() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("socket");
-        let theirs = Listener::bind(&path).expect("bound");
-        let ours = Listener::from_descriptor(theirs.file.try_clone().expect("a copy")).expect("it listens");
-        let _caller = Socket::connect(&path).expect("connected");
-        assert!(ours.accept().expect("accepted").is_some());
-        let (pair, _other) = Socket::pair().expect("socketpair");
-        assert_eq!(Listener::from_descriptor(pair.into()).err(), Some(Errno::INVAL));
-        let (stream, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
-        assert_eq!(Listener::from_descriptor(stream.into()).err(), Some(Errno::PROTOTYPE));
-    }
-
-    #[test]
-    fn while_there_is_a_crowd_nobody_sends_descriptors_before_being_accepted() {
-        if !deferred::is_alone(
-            "socket::tests::while_there_is_a_crowd_nobody_sends_descriptors_before_being_accepted",
-        ) {
-            return;
-        }
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("socket");
-        let listener = Listener::bind(&path).expect("bound");
-        let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
-        let accept = || listener.accept().expect("there is room");
-        assert!(accept().is_none());
-        if !may_pass_rights(&listener, true) {
-            println!("not run: this kernel refuses no descriptors (SO_PASSRIGHTS, Linux 6.16)");
-            return;
-        }
-        let crowd = deferred::Crowd::of(710_003);
-        assert!(accept().is_none(), "from here on");
-        let caller = Socket::connect(&path).expect("connected");
-        assert_eq!(caller.send(b"!", &[reader.as_fd()]), Err(Errno::PERM));
-        let accepted = accept().expect("it is no crowd");
-        caller.send(b"!", &[reader.as_fd()]).expect("it has been accepted");
-        assert!(matches!(accepted.receive(&mut [0; 8]), Ok(Received::Packet(1, _))));
-        let ours = deferred::Crowd::of(crate::process::user());
-        let caller = Socket::connect(&path).expect("connected");
-        assert!(accept().is_none(), "it is one of a crowd");
-        assert_closed(&caller);
-        let early = Socket::connect(&path).expect("connected");
-        drop((crowd, ours));
-        let accepted = accept().expect("there is no crowd any more");
-        early.send(b"!", &[reader.as_fd()]).expect("it has been accepted");
-        assert!(matches!(accepted.receive(&mut [0; 8]), Ok(Received::Packet(1, _))));
-        let caller = Socket::connect(&path).expect("connected");
-        caller.send(b"!", &[reader.as_fd()]).expect("there is none any more");
-        assert!(accept().is_some());
-    }
+    use crate::listener::Listener;
 
     #[test]
     fn a_socket_is_found_where_it_stands_and_not_where_a_link_leads() {
@@ -723,7 +462,7 @@ mod tests {
     }
 
     /// The end comes: a child of a test beside this one has all descriptors until it has become its program.
-    fn assert_closed(socket: &Socket) {
+    pub(crate) fn assert_closed(socket: &Socket) {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while matches!(socket.receive(&mut [0; 16]), Ok(Received::Nothing)) {
             assert!(std::time::Instant::now() < deadline, "it is still open");
@@ -772,12 +511,6 @@ mod tests {
         assert_eq!(credentials.pid, i32::try_from(std::process::id()).expect("pid"));
         a.groups().expect("groups");
         a.watch_process().expect("pidfd");
-    }
-
-    #[test]
-    fn either_word_for_an_ended_process_is_understood() {
-        assert_eq!([Errno::INVAL, Errno::SRCH].map(of_ended), [Errno::SRCH; 2]);
-        assert_eq!(of_ended(Errno::MFILE), Errno::MFILE);
     }
 
     #[test]

@@ -10,9 +10,10 @@ use bywire_ring::doorbell::DOORBELL_BYTES;
 use bywire_ring::geometry::BUSY_BULK_BYTES;
 use bywire_ring::memory::Shared;
 use bywire_sys::Errno;
+use bywire_sys::credentials::Credentials;
 use bywire_sys::deferred::Foreign;
 use bywire_sys::memory::{Mapping, OfferError};
-use bywire_sys::socket::{Credentials, PACKETS_QUEUED_MAX, Received, Socket};
+use bywire_sys::socket::{PACKETS_QUEUED_MAX, Received, Socket};
 use bywire_sys::{limits, process, wake};
 
 use crate::account::{Kind, NoMemory};

@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bywire_sys::Errno;
+use bywire_sys::credentials::Credentials;
 use bywire_sys::directory;
-use bywire_sys::socket::{Credentials, Listener, Socket};
+use bywire_sys::listener::Listener;
+use bywire_sys::socket::Socket;
 
 use crate::address::PortName;
 use crate::error::{OpenError, is_want};

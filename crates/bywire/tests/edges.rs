@@ -21,8 +21,9 @@ use bywire::{
 use bywire_ring::geometry::LaneName;
 use bywire_ring::header::{BULK, CHECKED, Header, PROMPT, lap};
 use bywire_ring::memory::{LINE_BYTES, Memory};
+use bywire_sys::listener::Listener;
 use bywire_sys::memory::Mapping;
-use bywire_sys::socket::{Listener, Socket};
+use bywire_sys::socket::Socket;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::process::{Resource, Rlimit, Signal, Uid};

@@ -12,7 +12,7 @@ use bywire::{
     Address, Confirm, ConnectError, Errno, Event, Gone, LendError, OpenError, Port, PortName, PortOptions,
     Priority, Refusal, Rights, SendError, TransferError,
 };
-use bywire_sys::socket::Listener;
+use bywire_sys::listener::Listener;
 use ports::{Place, event, meet, until};
 use rustix::process::{Resource, Rlimit};
 

@@ -73,7 +73,6 @@ pub const STANDING: &[&[&str]] = &[
         "crates/bywire-sockets/src/spin.rs",
         "crates/bywire-sockets/src/table.rs",
     ],
-    &["crates/bywire-sys/src/deferred.rs", "crates/bywire-sys/src/socket.rs"],
     &["crates/bywire/src/connection.rs", "crates/bywire/src/incoming.rs", "crates/bywire/src/outgoing.rs"],
     &[
         "crates/bywire/src/establish.rs",

@@ -14,8 +14,9 @@ use bywire_ring::header::{Header, PROMPT, lap};
 use bywire_ring::lane::{Consumer, Producer};
 use bywire_ring::memory::{LINE_BYTES, Memory, Shared};
 use bywire_sys::deferred::Foreign;
+use bywire_sys::listener::Listener;
 use bywire_sys::memory::Mapping;
-use bywire_sys::socket::{Listener, Received, Socket};
+use bywire_sys::socket::{Received, Socket};
 use bywire_sys::wake::Bell;
 use rustix::fs::{MemfdFlags, SealFlags};
 

@@ -1,0 +1,214 @@
+//! Listening Unix sockets that keep packet boundaries, and whom they let in.
+
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::Errno;
+use rustix::net::{SocketAddrUnix, SocketFlags};
+
+use crate::credentials;
+use crate::deferred::{self, Account};
+use crate::socket::{Socket, check_packet_socket, packet_socket};
+
+/// Connections of crowds that one accept turns away.
+const TURNED_AWAY_MAX: usize = 16;
+
+/// A listening, non-blocking packet socket.
+#[derive(Debug)]
+pub struct Listener {
+    file: ManuallyDrop<OwnedFd>,
+    /// The process that has bound it; 0: it is somebody else's, who goes on listening.
+    owner: u32,
+    /// The kernel refuses descriptors that are sent to connections which have not been accepted.
+    is_guarded: AtomicBool,
+    /// It has at some time, so that it may go on for one that has been waiting since.
+    was_guarded: AtomicBool,
+}
+
+impl Listener {
+    /// Binds and listens at `path`, which must not exist.
+    ///
+    /// # Errors
+    /// What the kernel said: [`Errno::ADDRINUSE`], [`Errno::ACCESS`], [`Errno::NOENT`], …
+    pub fn bind(path: &Path) -> Result<Self, Errno> {
+        let file = packet_socket()?;
+        rustix::net::bind(&file, &SocketAddrUnix::new(path)?)?;
+        rustix::net::listen(&file, 4096)?;
+        Ok(Self::new(file, std::process::id()))
+    }
+
+    /// The socket that another process has made and listens on.
+    ///
+    /// # Errors
+    /// [`Errno::PROTOTYPE`] when it is no packet socket, [`Errno::INVAL`] when it does not listen.
+    pub fn from_descriptor(file: OwnedFd) -> Result<Self, Errno> {
+        check_packet_socket(&file)?;
+        if !rustix::net::sockopt::socket_acceptconn(&file)? {
+            return Err(Errno::INVAL);
+        }
+        let listener = Self::new(file, 0);
+        // Whoever has served it before may have ended with the guard on.
+        let is_known = may_pass_rights(&listener, true);
+        listener.was_guarded.store(is_known, Ordering::Relaxed);
+        Ok(listener)
+    }
+
+    fn new(file: OwnedFd, owner: u32) -> Self {
+        let [is_guarded, was_guarded] = [false; 2].map(AtomicBool::new);
+        Self { file: ManuallyDrop::new(file), owner, is_guarded, was_guarded }
+    }
+
+    /// The next connection that waits, if any.
+    ///
+    /// Of a user of whom too many are being closed already none is let in. While there is such a user, those who connect
+    /// can send no descriptors before they are accepted ([`Errno::PERM`]): so whoever is not let in can be closed at once.
+    ///
+    /// # Errors
+    /// [`Errno::MFILE`] or [`Errno::NFILE`] when descriptors have run out, [`Errno::BUSY`] while too many are being closed.
+    pub fn accept(&self) -> Result<Option<Socket>, Errno> {
+        if !deferred::has_room() {
+            return Err(Errno::BUSY);
+        }
+        let has_crowds = deferred::has_crowds();
+        if has_crowds != self.is_guarded.load(Ordering::Relaxed) {
+            self.guard(has_crowds);
+        }
+        for _ in 0..TURNED_AWAY_MAX {
+            let Some(socket) = self.accept_any()? else { return Ok(None) };
+            if !self.was_guarded.load(Ordering::Relaxed) {
+                return Ok(Some(socket));
+            }
+            let account = Account::of_sockets(credentials::user(&socket));
+            // It may have come before the guard did, so what is in its queue is looked at by its drop.
+            if !account.is_crowd() && may_pass_rights(&socket, true) {
+                return Ok(Some(socket));
+            }
+        }
+        Ok(None)
+    }
+
+    /// From here on those who connect can send no descriptors before they are accepted, or can. `false`: this kernel cannot
+    /// see to that (Linux 6.16).
+    pub fn guard(&self, is_guarded: bool) -> bool {
+        let is_done = may_pass_rights(&self, !is_guarded);
+        if is_done {
+            self.was_guarded.fetch_or(is_guarded, Ordering::Relaxed);
+            self.is_guarded.store(is_guarded, Ordering::Relaxed);
+        }
+        is_done
+    }
+
+    fn accept_any(&self) -> Result<Option<Socket>, Errno> {
+        loop {
+            match rustix::net::accept_with(&*self.file, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(file) => return Ok(Some(Socket::new(file))),
+                Err(Errno::AGAIN) => return Ok(None),
+                // The stranger gave up before we came.
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    /// Those who wait to be accepted are closed with it, and with what they have sent.
+    fn drop(&mut self) {
+        let is_ours = self.owner == std::process::id();
+        let mut is_harmless = !is_ours;
+        if is_ours {
+            // Nobody comes any more.
+            let _ = rustix::net::shutdown(&*self.file, rustix::net::Shutdown::Both);
+            while let Ok(Some(socket)) = self.accept_any() {
+                drop(socket);
+            }
+            // With nobody left, not when descriptors have run out.
+            let is_empty = matches!(self.accept_any(), Ok(None) | Err(Errno::INVAL));
+            is_harmless = is_empty;
+        }
+        // SAFETY: taken only here.
+        let file = unsafe { ManuallyDrop::take(&mut self.file) };
+        if is_harmless { drop(file) } else { deferred::close_socket(file) }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Allows or forbids descriptors to be sent to a socket; a listening one hands that down to those who connect. `false`: this
+/// kernel cannot.
+fn may_pass_rights(file: &impl AsFd, may: bool) -> bool {
+    /// `SO_PASSRIGHTS` of asm-generic/socket.h, from Linux 6.16 on.
+    const SO_PASSRIGHTS: i32 = 83;
+    let value = i32::from(may);
+    let length = size_of::<i32>() as libc::socklen_t;
+    let file = file.as_fd().as_raw_fd();
+    // SAFETY: the kernel reads one int, which lives here; the descriptor is borrowed.
+    let status =
+        unsafe { libc::setsockopt(file, libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const value).cast(), length) };
+    status == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::Received;
+    use crate::socket::tests::assert_closed;
+
+    #[test]
+    fn a_socket_that_was_handed_over_listens_or_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("socket");
+        let theirs = Listener::bind(&path).expect("bound");
+        let ours = Listener::from_descriptor(theirs.file.try_clone().expect("a copy")).expect("it listens");
+        let _caller = Socket::connect(&path).expect("connected");
+        assert!(ours.accept().expect("accepted").is_some());
+        let (pair, _other) = Socket::pair().expect("socketpair");
+        assert_eq!(Listener::from_descriptor(pair.into()).err(), Some(Errno::INVAL));
+        let (stream, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        assert_eq!(Listener::from_descriptor(stream.into()).err(), Some(Errno::PROTOTYPE));
+    }
+
+    #[test]
+    fn while_there_is_a_crowd_nobody_sends_descriptors_before_being_accepted() {
+        if !deferred::is_alone(
+            "listener::tests::while_there_is_a_crowd_nobody_sends_descriptors_before_being_accepted",
+        ) {
+            return;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("socket");
+        let listener = Listener::bind(&path).expect("bound");
+        let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
+        let accept = || listener.accept().expect("there is room");
+        assert!(accept().is_none());
+        if !may_pass_rights(&listener, true) {
+            println!("not run: this kernel refuses no descriptors (SO_PASSRIGHTS, Linux 6.16)");
+            return;
+        }
+        let crowd = deferred::Crowd::of(710_003);
+        assert!(accept().is_none(), "from here on");
+        let caller = Socket::connect(&path).expect("connected");
+        assert_eq!(caller.send(b"!", &[reader.as_fd()]), Err(Errno::PERM));
+        let accepted = accept().expect("it is no crowd");
+        caller.send(b"!", &[reader.as_fd()]).expect("it has been accepted");
+        assert!(matches!(accepted.receive(&mut [0; 8]), Ok(Received::Packet(1, _))));
+        let ours = deferred::Crowd::of(crate::process::user());
+        let caller = Socket::connect(&path).expect("connected");
+        assert!(accept().is_none(), "it is one of a crowd");
+        assert_closed(&caller);
+        let early = Socket::connect(&path).expect("connected");
+        drop((crowd, ours));
+        let accepted = accept().expect("there is no crowd any more");
+        early.send(b"!", &[reader.as_fd()]).expect("it has been accepted");
+        assert!(matches!(accepted.receive(&mut [0; 8]), Ok(Received::Packet(1, _))));
+        let caller = Socket::connect(&path).expect("connected");
+        caller.send(b"!", &[reader.as_fd()]).expect("there is none any more");
+        assert!(accept().is_some());
+    }
+}
