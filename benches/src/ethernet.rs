@@ -18,7 +18,6 @@ use serde_json::Value;
 
 use crate::contest::{Contestant, Taken};
 use crate::offspring::Offspring;
-use crate::witness::alone;
 
 /// A program that has not ended by then is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -338,6 +337,13 @@ pub fn half_rtt_ns(printed: &str) -> Result<f64> {
     let us: f64 = figure.trim().parse().context("sockperf's median is no number")?;
     ensure!(us.is_finite() && us > 0.0, "sockperf says {us} µs");
     Ok(1e3 * us)
+}
+
+/// A command on that core that is killed with this program.
+fn alone(core: u32, words: &[&str]) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "taskset", "-c", &core.to_string()]).args(words);
+    command
 }
 
 #[cfg(test)]

@@ -1,8 +1,6 @@
 //! iperf3 and sockperf told to do what the laboratory does: the same cores, the same lengths, and the beginning of a
 //! connection left out.
 
-use std::process::Command;
-
 use anyhow::Result;
 
 use crate::contest::Contestant;
@@ -66,11 +64,4 @@ impl Way {
             }
         }
     }
-}
-
-/// A command on that core that is killed with this program.
-pub fn alone(core: u32, words: &[&str]) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "taskset", "-c", &core.to_string()]).args(words);
-    command
 }

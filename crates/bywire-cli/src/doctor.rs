@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
 use bywire::{Event, Port, PortOptions, Priority};
-use bywire_measure::level::memory;
+use bywire_measure::memory;
 use bywire_measure::mpi::{Implementation, Installation};
 use bywire_measure::namespaces::Namespaces;
 use bywire_measure::{environment, pin};

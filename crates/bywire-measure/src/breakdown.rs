@@ -13,11 +13,13 @@ use bywire_analysis::statistics::{bootstrap, median};
 use rand::seq::SliceRandom;
 
 use crate::ending::Misuse;
-use crate::level::memory;
-use crate::pair::{self, Cores, Outcomes, Place};
+use crate::memory;
+use crate::pair;
+use crate::place::{Cores, Place};
+use crate::plan::Outcomes;
 use crate::plan::{Job, Level, MemoryPlan, Plan, Test};
 use crate::sampling::{self, Sampling, Symbols, Who};
-use crate::workload::PROCESS;
+use crate::workload::course::PROCESS;
 
 pub use bywire_results::breakdown::{Account, CoreAccount, NAME, REST, Share};
 

@@ -7,14 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use bywire_pairing::launch::{self, Launch};
 use bywire_pairing::status::{self, AskError, Status};
+use bywire_results::web::Link;
 
-use crate::far;
-use crate::level::msg;
-use crate::meeting::MeetingPlace;
+use crate::meeting::{MeetingPlace, nonce};
 use crate::namespaces::end_with_this_thread;
-use crate::pair::Outcomes;
-use crate::plan::{Job, Level, Plan};
-use crate::web;
+use crate::plan::{Job, Level, Outcomes, Plan};
 
 /// Ends tell the service what they carried when they close, a moment before they report.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -36,16 +33,13 @@ impl Carriage {
     pub fn of(job: &Job) -> Result<Option<Self>> {
         let (sleep, connections) = match job {
             Job::Messages(plan @ Plan { level: Level::Sock, .. }) => (plan.sleep, plan.lanes() as u64),
-            Job::Web(plan) if plan.link == web::Link::Sock => (false, plan.connections.into()),
+            Job::Web(plan) if plan.link == Link::Sock => (false, plan.connections.into()),
             _ => return Ok(None),
         };
-        let prefix = msg::directory("");
-        let prefix = prefix.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let path = msg::directory(&far::nonce());
-        let place = MeetingPlace::make(path.clone(), prefix)?;
+        let place = MeetingPlace::of(&nonce())?;
         // Spinning is the library's own choice unless it was forbidden.
         let spin = sleep.then_some(false);
-        let launch = Launch::new(&path, &launch::find_library()?)?.spin(spin);
+        let launch = Launch::new(place.path(), &launch::find_library()?)?.spin(spin);
         // This very program, as it was when it started.
         let mut command = Command::new("/proc/self/exe");
         end_with_this_thread(&mut command);

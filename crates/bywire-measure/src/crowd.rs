@@ -12,10 +12,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use crate::pair::{self, Cores, Outcomes, Place};
+use crate::pair;
+use crate::place::{Cores, Place};
+use crate::plan::Outcomes;
 use crate::plan::{End, Job, Level, Outcome, Part, Plan, Test};
 use crate::star::Star;
-use crate::workload::monotonic_ns;
+use crate::workload::course::monotonic_ns;
 
 /// How many connections there may be.
 pub const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=64;

@@ -15,10 +15,8 @@ use rustix::process::Pid;
 use serde_json::Value;
 
 use crate::ending::Misuse;
-use crate::far;
 use crate::interrupt::Group;
-use crate::level::msg;
-use crate::meeting::MeetingPlace;
+use crate::meeting::{MeetingPlace, nonce};
 use crate::namespaces::{self, Joint, Namespace, Namespaces, PREFIX_LENGTH, Side};
 use crate::request::{MTU_BYTES, Request};
 use crate::star::Star;
@@ -136,19 +134,17 @@ impl Carriage {
                 && Path::new("/dev/net/tun").exists(),
             "level eth makes interfaces of its own: run as root, with /dev/net/tun (`modprobe tun`)"
         );
-        let place = msg::directory(&far::nonce());
-        let prefix = msg::directory("");
-        let prefix = prefix.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let meeting_place = MeetingPlace::make(place.clone(), prefix)?;
+        let meeting_place = MeetingPlace::of(&nonce())?;
+        let place = meeting_place.path();
         let carriers = match self.link {
             Link::TwoProcesses => namespaces
                 .iter()
                 .enumerate()
-                .map(|(node, namespace)| Carrier::start(self, &place, &format!("node{node}"), &[namespace]))
+                .map(|(node, namespace)| Carrier::start(self, place, &format!("node{node}"), &[namespace]))
                 .collect::<Result<_>>()?,
-            _ => vec![Carrier::start(self, &place, "all", &namespaces)?],
+            _ => vec![Carrier::start(self, place, "all", &namespaces)?],
         };
-        let processes = await_peers(&place, carriers.len())?;
+        let processes = await_peers(place, carriers.len())?;
         // The processes first: they remove their sockets from the directory.
         Ok(Joint { link: self.link.name(), processes, kept: Box::new((carriers, meeting_place)) })
     }

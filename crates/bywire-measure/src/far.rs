@@ -16,10 +16,11 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use crate::ending::Misuse;
-use crate::level::tcp;
-use crate::pair::{Event, Setting, Worker, listen};
+use crate::meeting::nonce;
 use crate::pin;
 use crate::plan::{End, Job, Level, Order, Plan, Role, SIZE_BYTES_MAX, Test, Word};
+use crate::process::{Event, Setting, Worker, listen};
+use crate::transport::tcp;
 use crate::workload::overhead::BURST_BYTES_MAX;
 
 /// The port that `bywire serve` listens on.
@@ -279,11 +280,6 @@ fn quoted(word: &str) -> String {
     word.escape_debug().take(WORD_LENGTH_MAX).collect()
 }
 
-/// 128 random bits in hex.
-pub(crate) fn nonce() -> String {
-    format!("{:032x}", rand::random::<u128>())
-}
-
 fn keyed(key: &[u8], role: &str, server_nonce: &str, client_nonce: &str) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
     for part in ["bywire serve", role, server_nonce, client_nonce] {
@@ -436,7 +432,7 @@ fn relay(plan: Plan, line: Line) -> Result<()> {
 mod tests {
     use super::*;
     use crate::outline;
-    use crate::pair::Place;
+    use crate::place::Place;
     use crate::request::Request;
 
     fn connection() -> (TcpStream, TcpStream) {

@@ -9,12 +9,13 @@ use hdrhistogram::Histogram;
 use serde_json::json;
 
 use crate::crowd::{self, Crowd, Together, fairness, limit};
-use crate::level::memory;
-use crate::pair::Outcomes;
+use crate::memory;
+use crate::plan::Outcomes;
 use crate::plan::{Details, Level, Outcome, Part, Plan, Test};
 use crate::size;
 use crate::web;
-use crate::workload::{PROCESS, histogram, nhalf};
+use crate::workload::course::{PROCESS, histogram};
+use crate::workload::nhalf;
 
 /// Intervals of one stored cell come out the same every time.
 const BOOTSTRAP_SEED: u64 = 0x6279_7769_7265;
@@ -578,7 +579,7 @@ fn median_reading(outcome: &Outcome) -> f64 {
 }
 
 fn half_buckets(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {
-    let buckets = crate::workload::buckets(histogram);
+    let buckets = crate::workload::course::buckets(histogram);
     buckets.into_iter().map(|(value, count)| (value as f64 / 2.0, count)).collect()
 }
 
@@ -612,7 +613,7 @@ fn cpu_end(outcomes: &[&Outcome], transactions: bool, bytes: Option<fn(&Part) ->
 mod tests {
     use super::*;
     use crate::outline;
-    use crate::pair::Place;
+    use crate::place::Place;
     use crate::plan::End;
     use crate::request::Request;
 

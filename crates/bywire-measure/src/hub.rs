@@ -12,11 +12,11 @@ use bywire_results::cell::CpuEnd;
 
 use crate::cpu::Snapshot;
 use crate::endpoint::{Kind, Mark, NAP, PATIENCE};
-use crate::level::msg;
 use crate::pace::Pace;
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Outcome, Part, Plan, Test};
-use crate::workload::{monotonic_ns, patient_until_ns, stride, thread_seconds, unexpected, whole};
+use crate::transport::msg::{self, spoke_name};
+use crate::workload::course::{monotonic_ns, patient_until_ns, stride, thread_seconds, unexpected, whole};
 
 /// Long messages under way to or from one peer at a time.
 const BUFFERS: usize = 2;
@@ -27,11 +27,6 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// Which end of a test the hub is.
 pub fn end(test: Test) -> End {
     if test == Test::Fanout { End::Source } else { End::Target }
-}
-
-/// What the port of end number `spoke` is called.
-pub fn name(end: End, spoke: u32) -> String {
-    format!("{end}-{spoke}")
 }
 
 /// Plays the hub of so many connections, and tells by `listening` where it may be connected to; an outcome for each.
@@ -147,7 +142,7 @@ impl<'a> Hub<'a> {
 
     fn connect_to_all(&mut self) -> Result<()> {
         for number in 0..self.spokes.len() {
-            let address = format!("localhost/{}", name(End::Target, number as u32));
+            let address = format!("localhost/{}", spoke_name(End::Target, number as u32));
             let peer = self.port.connect(&address.parse()?, PATIENCE).context("cannot connect to a peer")?;
             self.spokes[number].peer = Some(peer);
             self.numbers.insert(peer, number);
@@ -158,7 +153,7 @@ impl<'a> Hub<'a> {
     /// Finds out which connection a peer that has come is.
     fn admit(&mut self, peer: Peer) -> Result<()> {
         let info = self.port.peer_info(peer).context("a peer is gone already")?;
-        let is_it = |number: &usize| *info.port() == PortName::Name(name(End::Source, *number as u32));
+        let is_it = |number: &usize| *info.port() == PortName::Name(spoke_name(End::Source, *number as u32));
         let number = (0..self.spokes.len()).find(is_it).context("a stranger has connected")?;
         self.spokes[number].peer = Some(peer);
         self.numbers.insert(peer, number);

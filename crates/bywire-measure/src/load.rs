@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 
 use anyhow::Result;
 
-use crate::pair::Cores;
 use crate::pin;
+use crate::place::Cores;
 
 /// More says nothing else, and takes long.
 pub const THREADS_MAX: u32 = 256;

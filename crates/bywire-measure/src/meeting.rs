@@ -17,6 +17,9 @@ use rustix::io::Errno;
 /// Inside each directory; the directory itself is what ports lock among themselves.
 const LOCK_FILE: &str = "lock";
 
+/// What the name of each begins with.
+pub const PREFIX: &str = "bywire-lab-";
+
 /// A directory that is ours. Dropping it, after both ends are gone, removes it with whatever a killed end has left.
 #[derive(Debug)]
 pub struct MeetingPlace {
@@ -24,12 +27,32 @@ pub struct MeetingPlace {
     _lock: File,
 }
 
+/// 128 random bits in hex.
+pub fn nonce() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
+/// Where the ports of the pair with this cookie meet, so that a measurement sees none but its own.
+pub fn directory(cookie: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("{PREFIX}{cookie}"))
+}
+
 impl MeetingPlace {
-    /// Makes the directory at `path` and holds it. The first one of a process in its parent also removes those of its
-    /// user, of the same name up to `prefix`, that nobody holds any more.
+    /// Makes the [`directory`] of a pair and holds it.
     ///
     /// # Errors
     /// The file system refuses.
+    pub fn of(cookie: &str) -> Result<Self> {
+        Self::make(directory(cookie), PREFIX)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes the directory at `path` and holds it. The first one of a process in its parent also removes those of its
+    /// user, of the same name up to `prefix`, that nobody holds any more.
     pub fn make(path: PathBuf, prefix: &str) -> Result<Self> {
         static TIDIED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
         if let Some(parent) = path.parent() {

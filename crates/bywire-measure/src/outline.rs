@@ -11,7 +11,7 @@ use crate::crowd;
 use crate::ethernet::{self, Ethernet};
 use crate::load::THREADS_MAX;
 use crate::mpi::Choice;
-use crate::pair::{Cores, Place};
+use crate::place::{Cores, Place};
 use crate::plan::{Level, Plan, SIZE_BYTES_MAX, Test};
 use crate::request::{HERE, MTU_BYTES, Request};
 use crate::workload::{nhalf, overhead};

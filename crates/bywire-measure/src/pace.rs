@@ -1,7 +1,7 @@
 //! How far a block had got at several moments, so that what was done in a part of its time can be told: connections that
 //! run at once begin and end a little apart, and are faster while they are alone.
 
-use crate::plan::{Part, Plan};
+use crate::plan::{Note, Part, Plan};
 
 /// So many stretches of a block are told apart: enough to find its common time by, too few to cost any.
 const STRETCHES: u64 = 200;
@@ -11,9 +11,6 @@ const STRETCH_NS_MIN: u64 = 50_000;
 
 /// A stretch has a note, and another one where it began with a pause. Blocks may last longer than planned.
 const NOTES_MAX: usize = 4 * STRETCHES as usize;
-
-/// The nanoseconds since a block began, and the operations that were completed by then.
-pub type Note = (u64, u64);
 
 /// The notes of a block that is under way; none, and no look at a clock, where no connection runs beside it.
 pub struct Pace {

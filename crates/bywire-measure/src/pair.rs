@@ -1,109 +1,24 @@
 //! A pair: two fresh processes, one measurement, nothing left behind.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::IpAddr;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::Arc;
+use std::io::BufReader;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
-use rustix::process::Pid;
+use anyhow::{Context, Result, bail};
 
 use crate::carriage::{Carriage, NotCarried};
 use crate::environment::boot_identity;
-use crate::far::{self, Far, Host};
-use crate::hub;
-use crate::interrupt::{self, Group};
-use crate::level::msg;
-use crate::meeting::MeetingPlace;
-use crate::mpi;
-use crate::namespaces::{Namespace, Namespaces};
-use crate::plan::{End, Job, Level, Order, Outcome, Plan, Role, Word};
-use crate::star::Star;
+use crate::far::Far;
+use crate::meeting::{MeetingPlace, nonce};
+use crate::namespaces::Namespace;
+use crate::place::{Cores, Place};
+use crate::plan::{End, Job, Level, Order, Outcome, Outcomes, Plan, Role, Word};
+use crate::process::{Event, Setting, Worker, listen};
 use crate::web::Keeper;
+use crate::{hub, interrupt, mpi};
 
 /// How much longer than their own deadline the workers are waited for.
 const GRACE: Duration = Duration::from_secs(5);
-
-/// Where the two ends of a pair run.
-#[derive(Clone)]
-pub enum Place {
-    /// Two processes of this machine.
-    Processes,
-    /// Two threads of one fresh process.
-    Threads,
-    /// Two processes in namespaces with a cable between them.
-    Namespaces(Arc<Namespaces>),
-    /// Two processes in two nodes of several that a switch joins.
-    Nodes {
-        /// All of them.
-        star: Arc<Star>,
-        /// Where the source runs.
-        source: usize,
-        /// Where the target runs.
-        target: usize,
-    },
-    /// The target on another machine.
-    Host(Arc<Host>),
-}
-
-impl Place {
-    /// The address that a target listens on.
-    pub fn target_address(&self) -> IpAddr {
-        match self {
-            Self::Namespaces(namespaces) => namespaces.target.address().into(),
-            Self::Nodes { star, target, .. } => star.nodes[*target].address().into(),
-            _ => [127, 0, 0, 1].into(),
-        }
-    }
-
-    /// The namespaces that were made for it.
-    pub fn namespaces(&self) -> Vec<&Namespace> {
-        match self {
-            Self::Namespaces(namespaces) => vec![&namespaces.source, &namespaces.target],
-            Self::Nodes { star, .. } => star.nodes.iter().collect(),
-            _ => Vec::new(),
-        }
-    }
-
-    /// The processes that carry what the two ends exchange, where it is not the kernel alone.
-    pub fn carriers(&self) -> &[u32] {
-        match self {
-            Self::Namespaces(namespaces) => namespaces.carriers(),
-            Self::Nodes { star, .. } => star.carriers(),
-            _ => &[],
-        }
-    }
-}
-
-/// The cores that the two ends are pinned to; absent: not pinned, or chosen by the other machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cores {
-    /// The source's.
-    pub source: Option<u32>,
-    /// The target's.
-    pub target: Option<u32>,
-}
-
-impl Cores {
-    /// True where two different ones are known.
-    pub fn apart(self) -> bool {
-        self.source.is_some() && self.target.is_some() && self.source != self.target
-    }
-}
-
-/// What both ends of a pair measured.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Outcomes {
-    /// The source's side.
-    pub source: Outcome,
-    /// The target's side; empty for ceilings.
-    pub target: Option<Outcome>,
-    /// True when both ends ran under one kernel.
-    pub same_machine: bool,
-}
 
 /// A pair of whose connections some were not carried is taken so often again.
 const CARRIED_REPEATS: u32 = 2;
@@ -160,8 +75,8 @@ fn run_once(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
 fn fresh(job: &Job) -> Job {
     let mut job = job.clone();
     match &mut job {
-        Job::Messages(plan) => plan.cookie = far::nonce(),
-        Job::Web(plan) => plan.cookie = far::nonce(),
+        Job::Messages(plan) => plan.cookie = nonce(),
+        Job::Web(plan) => plan.cookie = nonce(),
         Job::Memory(_) => {}
     }
     job
@@ -172,9 +87,7 @@ fn meeting_place(job: &Job) -> Result<Option<MeetingPlace>> {
     let Job::Messages(Plan { level: Level::Msg, cookie, .. }) = job else {
         return Ok(None);
     };
-    let prefix = msg::directory("");
-    let prefix = prefix.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    MeetingPlace::make(msg::directory(cookie), prefix).map(Some)
+    MeetingPlace::of(cookie).map(Some)
 }
 
 fn run_threads(
@@ -325,13 +238,6 @@ enum Target {
     Far(#[expect(dead_code, reason = "its drop ends the connection")] Far),
 }
 
-/// What a worker says, or that it says no more.
-pub(crate) struct Event {
-    pub(crate) end: End,
-    /// Absent when the worker is gone.
-    pub(crate) word: Option<Word>,
-}
-
 /// The parent's side of what the workers say.
 struct Conversation {
     receiver: Receiver<Event>,
@@ -391,56 +297,6 @@ impl Conversation {
     }
 }
 
-/// What a worker process is started in and with, other than as this one was.
-#[derive(Clone, Copy, Default)]
-pub struct Setting<'a> {
-    /// Where its network is.
-    pub namespace: Option<&'a Namespace>,
-    /// What carries its connections.
-    pub carriage: Option<&'a Carriage>,
-}
-
-impl Setting<'_> {
-    /// Sees to it that what `command` starts is in this setting.
-    ///
-    /// # Errors
-    /// There is no such namespace any more.
-    pub fn prepare(&self, command: &mut Command) -> Result<()> {
-        if let Some(namespace) = self.namespace {
-            namespace.enter(command)?;
-        }
-        if let Some(carriage) = self.carriage {
-            carriage.prepare(command);
-        }
-        Ok(())
-    }
-}
-
-/// A worker process in a process group of its own. Dropping it ends the group.
-pub(crate) struct Worker {
-    child: Child,
-    group: Option<Group>,
-}
-
-impl Worker {
-    /// Starts this very program, as it was when it started, as a worker; with what it will say.
-    pub(crate) fn start(order: &Order, setting: Setting) -> Result<(Self, ChildStdout)> {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg("__worker").stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-        setting.prepare(&mut command)?;
-        let mut child = command.spawn().context("cannot start a worker process")?;
-        let group = Pid::from_raw(child.id() as i32).map(Group::of);
-        let output = child.stdout.take().context("a worker has no output")?;
-        let worker = Self { child, group };
-        let line = serde_json::to_string(order)? + "\n";
-        let mut input = worker.child.stdin.as_ref().context("a worker has no input")?;
-        input
-            .write_all(line.as_bytes())
-            .map_err(|error| anyhow!("a worker died before it began: {error}"))?;
-        Ok((worker, output))
-    }
-}
-
 /// Starts a worker whose words arrive at `sender`.
 fn start(end: End, job: &Job, role: Role, setting: Setting, sender: &Sender<Event>) -> Result<Worker> {
     let order = Order { job: job.clone(), role };
@@ -448,28 +304,4 @@ fn start(end: End, job: &Job, role: Role, setting: Setting, sender: &Sender<Even
     let sender = sender.clone();
     std::thread::spawn(move || listen(end, BufReader::new(output), &sender));
     Ok(worker)
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // The group first: once the child has been waited for, its number may belong to somebody else.
-        drop(self.group.take());
-        let _gone = self.child.kill();
-        let _gone = self.child.wait();
-    }
-}
-
-/// Passes on what a worker says until it is gone.
-pub(crate) fn listen(end: End, output: impl BufRead, sender: &Sender<Event>) {
-    for line in output.lines() {
-        let Ok(line) = line else { break };
-        let word = serde_json::from_str(&line).unwrap_or_else(|error| Word::Failed {
-            end,
-            reason: format!("its report makes no sense: {error}"),
-        });
-        if sender.send(Event { end, word: Some(word) }).is_err() {
-            return;
-        }
-    }
-    let _gone = sender.send(Event { end, word: None });
 }

@@ -10,7 +10,7 @@ use crate::ending::Misuse;
 use crate::ethernet::{Carriage, Ethernet, Link};
 use crate::far::Host;
 use crate::namespaces::Namespaces;
-use crate::pair::Place;
+use crate::place::Place;
 use crate::plan::{Level, Test};
 use crate::request::{MTU_BYTES, Request};
 use crate::star::Star;

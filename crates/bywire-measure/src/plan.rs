@@ -9,10 +9,9 @@ use bywire_results::cell::CpuEnd;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::level::memory;
-use crate::mpi::Choice;
-use crate::pace::Note;
-use crate::web;
+use crate::memory;
+use crate::mpi::choice::Choice;
+use crate::web::plan as web;
 
 pub use bywire_results::level::{DATAGRAM_BYTES_MAX, Level, SIZE_BYTES_MAX, Test};
 
@@ -299,6 +298,20 @@ pub struct Outcome {
     /// What the level granted.
     pub details: Details,
 }
+
+/// What both ends of a pair measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcomes {
+    /// The source's side.
+    pub source: Outcome,
+    /// The target's side; empty for ceilings.
+    pub target: Option<Outcome>,
+    /// True when both ends ran under one kernel.
+    pub same_machine: bool,
+}
+
+/// The nanoseconds since a block began, and the operations that were completed by then.
+pub type Note = (u64, u64);
 
 /// One end's part of one block.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use bywire_results::name::unknown;
 use bywire_results::{ethernet, mpi, web};
 
 use crate::ending::Misuse;
-use crate::level::memory;
+use crate::memory;
 use crate::request::MEMORY;
 
 /// A word of the command line, with a line about it.

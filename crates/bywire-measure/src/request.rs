@@ -10,7 +10,7 @@ use bywire_results::{ethernet, web};
 use serde_json::Value;
 
 use crate::ending::Misuse;
-use crate::level::memory;
+use crate::memory;
 use crate::option::{Row, Setting};
 use crate::size;
 

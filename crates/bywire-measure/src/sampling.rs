@@ -195,10 +195,10 @@ mod tests {
         };
         let busy = std::thread::spawn(move || {
             crate::pin::pin_to(core).unwrap();
-            let began_ns = crate::workload::monotonic_ns();
+            let began_ns = crate::workload::course::monotonic_ns();
             let began = std::time::Instant::now();
             while began.elapsed().as_millis() < 300 {}
-            (began_ns, crate::workload::monotonic_ns())
+            (began_ns, crate::workload::course::monotonic_ns())
         });
         let span = busy.join().unwrap();
         let who = Who { ends: vec![std::process::id()], carriers: Vec::new() };

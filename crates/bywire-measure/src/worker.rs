@@ -14,12 +14,12 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use crate::burden::Burdened;
 use crate::cpu::Snapshot;
 use crate::environment::boot_identity;
-use crate::level::memory;
-use crate::level::msg::Msg;
-use crate::level::tcp::Tcp;
-use crate::level::udp::Udp;
-use crate::level::unix::Unix;
+use crate::memory;
 use crate::plan::{Details, End, Job, Level, MemoryPlan, Order, Outcome, Part, Plan, Role, Word};
+use crate::transport::msg::Msg;
+use crate::transport::tcp::Tcp;
+use crate::transport::udp::Udp;
+use crate::transport::unix::Unix;
 use crate::{hub, pin, web, workload};
 
 /// Runs this process as a worker: reads one [`Order`], writes [`Word`]s, and returns when its part is done.
@@ -101,7 +101,7 @@ fn obey(order: &Order, say: &(impl Fn(Word) + Sync)) {
     }
 }
 
-fn play<L: crate::level::Level>(plan: &Plan, role: &Role, say: &(impl Fn(Word) + Sync)) {
+fn play<L: crate::transport::Transport>(plan: &Plan, role: &Role, say: &(impl Fn(Word) + Sync)) {
     match role {
         Role::Target { core } => {
             report(End::Target, say, || play_target::<L>(plan, *core, |address| say(listening(address))));
@@ -144,7 +144,7 @@ fn listening(address: String) -> Word {
     Word::Listening { address, boot: boot_identity() }
 }
 
-fn play_target<L: crate::level::Level>(
+fn play_target<L: crate::transport::Transport>(
     plan: &Plan,
     core: Option<u32>,
     listening: impl FnOnce(String),
@@ -156,7 +156,11 @@ fn play_target<L: crate::level::Level>(
     workload::run(plan, End::Target, core, &mut lanes)
 }
 
-fn play_source<L: crate::level::Level>(plan: &Plan, core: Option<u32>, address: &str) -> Result<Outcome> {
+fn play_source<L: crate::transport::Transport>(
+    plan: &Plan,
+    core: Option<u32>,
+    address: &str,
+) -> Result<Outcome> {
     pin(core)?;
     let mut lanes = L::connect(plan, address)?;
     if plan.burden_percent > 0 {

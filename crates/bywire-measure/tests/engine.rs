@@ -9,14 +9,15 @@ use std::time::Duration;
 use anyhow::Result;
 use bywire_measure::endpoint::{Endpoint, Interest, Kind, Mark, Received};
 use bywire_measure::hub;
-use bywire_measure::level::Level as _;
-use bywire_measure::level::msg::{self, Msg};
-use bywire_measure::level::tcp::Tcp;
-use bywire_measure::level::udp::Udp;
-use bywire_measure::level::unix::Unix;
+use bywire_measure::meeting;
 use bywire_measure::meeting::MeetingPlace;
 use bywire_measure::payload::{Reader, Writer};
 use bywire_measure::plan::{End, Level, Outcome, Part, Plan, Test};
+use bywire_measure::transport::Transport as _;
+use bywire_measure::transport::msg::Msg;
+use bywire_measure::transport::tcp::Tcp;
+use bywire_measure::transport::udp::Udp;
+use bywire_measure::transport::unix::Unix;
 use bywire_measure::workload;
 
 /// Parts of a measurement, of which there is one at least.
@@ -70,7 +71,7 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
 }
 
 /// Both ends of one pair, as two threads.
-fn pair<L: bywire_measure::level::Level<Listener: Send>>(plan: &Plan) -> Result<(Outcome, Outcome)> {
+fn pair<L: bywire_measure::transport::Transport<Listener: Send>>(plan: &Plan) -> Result<(Outcome, Outcome)> {
     let (listener, address) = L::listen(plan)?;
     thread::scope(|scope| {
         let target = scope.spawn(|| workload::run(plan, End::Target, None, &mut L::accept(listener, plan)?));
@@ -136,7 +137,7 @@ fn the_end_of_a_crowd_that_counts_notes_how_far_it_got() {
 #[test]
 fn one_port_with_many_peers_notes_how_far_each_got() {
     let plan = crowd_plan(Level::Msg, Test::Fanin);
-    let _place = MeetingPlace::make(msg::directory(&plan.cookie), "bywire-lab-").unwrap();
+    let _place = MeetingPlace::make(meeting::directory(&plan.cookie), "bywire-lab-").unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
     let plan = &plan;
     thread::scope(|scope| {
@@ -161,11 +162,11 @@ const LATE: Duration = Duration::from_secs(13);
 
 #[test]
 fn nobody_gives_up_before_all_are_to_begin() {
-    let begin_ns = Some(workload::monotonic_ns() + LATE.as_nanos() as u64);
+    let begin_ns = Some(workload::course::monotonic_ns() + LATE.as_nanos() as u64);
     let late = |level, test| Plan { begin_ns, ..crowd_plan(level, test) };
     let streams = late(Level::Unix, Test::Streams);
     let (fanin, fanout) = (late(Level::Msg, Test::Fanin), late(Level::Msg, Test::Fanout));
-    let place = |plan: &Plan| MeetingPlace::make(msg::directory(&plan.cookie), "bywire-lab-").unwrap();
+    let place = |plan: &Plan| MeetingPlace::make(meeting::directory(&plan.cookie), "bywire-lab-").unwrap();
     let _places = [place(&fanin), place(&fanout)];
     let spoke = |plan: &Plan| Plan { spoke: Some(0), ..plan.clone() };
     let block_of = |outcome: &Outcome| assert!(outcome.blocks[0].operations > 0, "{outcome:?}");
@@ -270,7 +271,7 @@ fn a_peer_that_goes_away_is_an_error_at_once() {
 }
 
 /// What the source says when its target goes away instead of answering.
-fn deserted<L: bywire_measure::level::Level<Listener: Send>>(plan: &Plan) -> String {
+fn deserted<L: bywire_measure::transport::Transport<Listener: Send>>(plan: &Plan) -> String {
     let (listener, address) = L::listen(plan).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| drop(L::accept(listener, plan).unwrap()));

@@ -16,9 +16,9 @@ const NAMED: [&str; 19] = [
     // The processor's time-stamp counter.
     "crates/bywire-measure/src/clock.rs",
     // A mapping shared by the two ends of a ceiling's measurement.
-    "crates/bywire-measure/src/level/memory.rs",
+    "crates/bywire-measure/src/memory.rs",
     // Reading what the other end of the same measurement lent.
-    "crates/bywire-measure/src/level/msg.rs",
+    "crates/bywire-measure/src/transport/msg.rs",
     // Two mappings of one ring, one of them read-only.
     "benches/src/bin/bare_ring.rs",
     // An allocator that counts.

@@ -9,7 +9,7 @@ use super::{Measurement, Places};
 use crate::ending::Misuse;
 use crate::gathering::{Gathering, Subject};
 use crate::outline::choose_cores;
-use crate::pair::Place;
+use crate::place::Place;
 use crate::plan::Job;
 use crate::request::{MTU_BYTES, Request};
 use crate::{ethernet, web};
@@ -20,7 +20,7 @@ impl Measurement {
         let mut plan = web::Plan::of(request).map_err(Misuse::of)?;
         // Where it goes is found out before anything is started.
         if let Some(path) = &request.trace_out {
-            plan.write_trace(path).map_err(Misuse::of)?;
+            web::Trace::write(&plan, path).map_err(Misuse::of)?;
         }
         let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
         let carriage = plan.link.carriage().map(|link| {

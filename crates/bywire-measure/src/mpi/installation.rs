@@ -12,8 +12,11 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
-use super::{Implementation, RANK_PROGRAM};
-use crate::far;
+use super::choice::Implementation;
+use crate::meeting::nonce;
+
+/// What both ranks run.
+const RANK_PROGRAM: &str = include_str!("rank.c");
 
 /// Names another place of MPICH than the one in the cache: what its `--prefix` was, or a virtual environment.
 const MPICH_PLACE: &str = "BYWIRE_MPICH";
@@ -153,7 +156,7 @@ fn made(cache: &Path, tools: &Tools) -> Result<PathBuf> {
         return Ok(program);
     }
     let source = kept(cache, "rank", RANK_PROGRAM.as_bytes(), 0o600)?;
-    let being_made = cache.join(format!("{name}.{}", far::nonce()));
+    let being_made = cache.join(format!("{name}.{}", nonce()));
     let mut command = Command::new("timeout");
     command.arg(PATIENCE_SECONDS).arg(&tools.compiler);
     command.args(["-O2", "-x", "c", "-o"]).arg(&being_made).arg(&source);
@@ -178,7 +181,7 @@ fn kept(cache: &Path, name: &str, content: &[u8], mode: u32) -> Result<PathBuf> 
     if path.is_file() {
         return Ok(path);
     }
-    let being_written = cache.join(format!("{name}.{}", far::nonce()));
+    let being_written = cache.join(format!("{name}.{}", nonce()));
     let write = || -> Result<()> {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&being_written)?;
         file.write_all(content)?;

@@ -19,14 +19,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Pid;
 
-use super::{COMMAND, Choice, Implementation, Installation, Link, OUR_PROC, SOCKET};
+use super::choice::{Choice, Implementation, Link};
+use super::installation::Installation;
+use super::rank::{COMMAND, OUR_PROC};
 use crate::interrupt::{self, Group};
 use crate::isolation;
-use crate::level::msg;
-use crate::meeting::MeetingPlace;
+use crate::meeting::{self, MeetingPlace};
 use crate::namespaces::{self, Namespaces, end_with_this_thread};
-use crate::pair::{Cores, Event, Outcomes, Place, listen};
-use crate::plan::{End, Job, Order, Outcome, Plan, Role, Word};
+use crate::place::{Cores, Place};
+use crate::plan::{End, Job, Order, Outcome, Outcomes, Plan, Role, Word};
+use crate::process::{Event, listen};
+
+/// In the directory of a job: where its ranks find the parent.
+const SOCKET: &str = "ranks";
 
 /// Where programs share memory.
 const MEMORY: &str = "/dev/shm";
@@ -78,9 +83,7 @@ pub(crate) fn run(plan: &Plan, choice: Choice, place: &Place, cores: Cores) -> R
         choice.link
     );
     let directory = directory(&plan.cookie);
-    let prefix = msg::directory("");
-    let prefix = prefix.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let _meeting_place = MeetingPlace::make(directory.clone(), prefix)?;
+    let _meeting_place = MeetingPlace::make(directory.clone(), meeting::PREFIX)?;
     let socket = directory.join(SOCKET);
     fs::create_dir(directory.join(OUR_PROC))?;
     let listener = UnixListener::bind(&socket).context("cannot listen for MPI's ranks")?;
@@ -102,7 +105,7 @@ pub(crate) fn run(plan: &Plan, choice: Choice, place: &Place, cores: Cores) -> R
 
 /// Where the job's files are: in memory where those that its ranks share are among them.
 fn directory(cookie: &str) -> PathBuf {
-    let usual = msg::directory(cookie);
+    let usual = meeting::directory(cookie);
     match usual.file_name() {
         Some(name) if !may_isolate() && Path::new(MEMORY).is_dir() => Path::new(MEMORY).join(name),
         _ => usual,

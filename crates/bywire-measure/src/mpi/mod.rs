@@ -3,117 +3,12 @@
 //! The ranks run a small program of ours in C (`rank.c`), which the implementation's own compiler makes at first
 //! use. The implementation's own launcher starts it, each rank under a process of this program that reads its accounts.
 
+pub mod choice;
 mod installation;
 mod launch;
 mod rank;
 
-use std::time::Duration;
-
-use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
-
-use crate::ending::Misuse;
-use crate::ethernet::Carriage;
-use crate::plan::{Level, Test};
-use crate::request::{MTU_BYTES, Request};
-
-pub use bywire_results::mpi::{Implementation, Link, TESTS};
+pub use choice::{Choice, Implementation, LAUNCH, Link, TESTS};
 pub use installation::Installation;
 pub(crate) use launch::run;
 pub use rank::{COMMAND, run as run_rank};
-
-/// About how long a job takes to start and to end.
-pub(crate) const LAUNCH: Duration = Duration::from_millis(200);
-
-/// What both ranks run.
-const RANK_PROGRAM: &str = include_str!("rank.c");
-
-/// In the directory of a job: where its ranks find the parent, …
-const SOCKET: &str = "ranks";
-
-/// … and where they find the parent's `/proc`, should theirs be another one.
-const OUR_PROC: &str = "proc";
-
-/// Whose messages, carried by what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Choice {
-    /// Whose.
-    pub implementation: Implementation,
-    /// By what.
-    pub link: Link,
-}
-
-/// Refuses a test that MPI has no calls for, whether or not another level has it.
-fn check_test(name: &str) -> Result<(), Misuse> {
-    let names = TESTS.map(Test::name);
-    match names.contains(&name) {
-        true => Ok(()),
-        false => Err(Misuse(format!("level mpi has no test `{name}`: choose one of {}", names.join(", ")))),
-    }
-}
-
-impl Choice {
-    /// Nothing where `request` is for another level.
-    ///
-    /// # Errors
-    /// An implementation, a link or a test that there is not, or an option that means nothing here.
-    pub(crate) fn asked(request: &Request) -> Result<Option<Self>> {
-        if request.level != Level::Mpi.name() {
-            request.refuse_what_means_nothing()?;
-            return Ok(None);
-        }
-        let implementation: Implementation =
-            request.mpi.as_deref().map_or(Ok(Implementation::OpenMpi), str::parse)?;
-        let link: Link = request.link.as_deref().map_or(Ok(Link::Shm), str::parse)?;
-        check_test(&request.test)?;
-        let between = if link.ethernet().is_some() { "namespaces" } else { "processes" };
-        ensure!(
-            request.between.as_deref().is_none_or(|asked| asked == between),
-            Misuse(format!("--link {link} joins {between}: leave out --between"))
-        );
-        request.refuse_what_means_nothing()?;
-        Ok(Some(Self { implementation, link }))
-    }
-
-    /// What the namespaces of the two ranks are joined by, where they have some.
-    pub(crate) fn carriage(self, mtu_bytes: Option<u32>) -> Option<Carriage> {
-        let mtu_bytes = mtu_bytes.unwrap_or(MTU_BYTES);
-        self.link.ethernet().map(|link| Carriage { link, mtu_bytes, coalesce: true, segmentation: true })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn refusal(change: impl FnOnce(&mut Request)) -> String {
-        let mut request = Request::new("mpi", "latency");
-        change(&mut request);
-        format!("{:#}", Choice::asked(&request).unwrap_err())
-    }
-
-    #[test]
-    fn what_mpi_has_not_is_refused_in_one_line_that_says_what_it_has() {
-        let refusals = [
-            (refusal(|r| r.mpi = Some("mvapich".into())), "choose one of open-mpi, mpich"),
-            (refusal(|r| r.link = Some("loopback".into())), "choose one of shm, tcp, veth, eth"),
-            (refusal(|r| r.between = Some("threads".into())), "leave out --between"),
-            (refusal(|r| r.spin = Some(false)), "--no-spin means nothing"),
-            (refusal(|r| r.untouched = true), "--untouched means nothing"),
-            (refusal(|r| r.mtu_bytes = Some(9000)), "--mtu means nothing"),
-            (refusal(|r| (r.level, r.mpi) = ("tcp".into(), Some("mpich".into()))), "--mpi means nothing"),
-        ];
-        for (refusal, part) in refusals {
-            assert!(refusal.contains(part), "{refusal}");
-            assert!(!refusal.contains('\n'), "{refusal}");
-        }
-    }
-
-    #[test]
-    fn only_links_between_namespaces_have_a_carriage() {
-        let carriage = |link| Choice { implementation: Implementation::Mpich, link }.carriage(Some(9000));
-        assert_eq!((carriage(Link::Shm), carriage(Link::Tcp)), (None, None));
-        assert_eq!(carriage(Link::Veth).map(|carriage| carriage.link), Some(crate::ethernet::Link::Veth));
-        assert_eq!(carriage(Link::Eth).map(|carriage| carriage.mtu_bytes), Some(9000));
-    }
-}

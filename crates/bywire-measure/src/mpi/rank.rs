@@ -13,16 +13,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use hdrhistogram::Histogram;
 
-use super::OUR_PROC;
 use crate::clock::Clock;
 use crate::cpu::{Snapshot, process_seconds_by};
 use crate::namespaces::end_with_this_thread;
 use crate::pin;
 use crate::plan::{Details, End, Job, Order, Outcome, Part, Plan, Role, Test, Word};
-use crate::workload::{buckets, histogram};
+use crate::workload::course::{buckets, histogram};
 
 /// The hidden subcommand that a launcher runs: `__mpi-rank SOCKET PROGRAM`.
 pub const COMMAND: &str = "__mpi-rank";
+
+/// In the directory of a job: where its ranks find the parent's `/proc`, should theirs be another one.
+pub(super) const OUR_PROC: &str = "proc";
 
 /// Round trips of one block that a rank may tell; it ends the block itself where there are more.
 const SAMPLES_MAX: usize = 8 << 20;

@@ -6,9 +6,8 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::pair::Outcomes;
-use crate::plan::Details;
-use crate::workload::{buckets, histogram};
+use crate::plan::{Details, Outcomes};
+use crate::workload::course::{buckets, histogram};
 
 pub use bywire_results::web::LOADS;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use bywire_analysis::statistics::SplitMix;
 
-use super::{Plan, Test};
+use super::plan::{Plan, Test};
 
 /// SPECweb99's classes: the share of the files in percent, and the step of their nine sizes in bytes.
 const CLASSES: [(u32, f64); 4] = [(35, 102.4), (50, 1024.0), (14, 10_240.0), (1, 102_400.0)];

@@ -16,13 +16,14 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
+use super::documents::Documents;
+use super::plan::Plan;
 use super::server::{self, Running};
-use super::{Documents, Plan};
 use crate::interrupt;
 use crate::meeting::MeetingPlace;
-use crate::pair::Setting;
 use crate::pin;
 use crate::plan::{End, Job, Order, Role, Word};
+use crate::process::Setting;
 
 /// How long a keeper may take until its server listens.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -123,7 +124,7 @@ impl Drop for Keeper {
 ///
 /// # Errors
 /// Only what keeps it from saying anything; all else is told to the parent.
-pub(crate) fn keep(plan: &Plan, core: Option<u32>, say: impl Fn(Word)) -> Result<()> {
+pub fn keep(plan: &Plan, core: Option<u32>, say: impl Fn(Word)) -> Result<()> {
     // Whoever ends the whole session by signals ends the parent too.
     ctrlc::set_handler(|| {}).context("cannot watch for signals")?;
     // The server's children are ours once it is gone, and are waited for.

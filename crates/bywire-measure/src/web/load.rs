@@ -13,11 +13,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::documents::Documents;
+use super::plan::Plan;
 use super::response::Response;
-use super::{Documents, Plan, Trace};
+use super::trace::Trace;
 use crate::clock::Clock;
 use crate::endpoint::PATIENCE;
-use crate::workload::histogram;
+use crate::workload::course::histogram;
 
 /// What is received at once, at most.
 const RECEIVE_BYTES: usize = 256 << 10;

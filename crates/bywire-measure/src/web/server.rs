@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group};
 
-use super::{Link, Plan, Server};
+use super::plan::{Link, Plan, Server};
 use crate::isolation;
 use crate::namespaces::end_with_this_thread;
 

@@ -9,13 +9,13 @@ use serde_json::json;
 use super::account::{LOADS, OpenLoad};
 use super::keeper::Address;
 use super::load::Load;
-use super::{Plan, SHARES};
+use super::plan::{Plan, SHARES};
 use crate::cpu::{Snapshot, process_seconds};
 use crate::plan::{Details, End, Outcome, Part};
-use crate::workload::{buckets, histogram, monotonic_ns, thread_seconds};
+use crate::workload::course::{buckets, histogram, monotonic_ns, thread_seconds};
 
 /// What client and server did, by the client's clocks and the kernel's accounts.
-pub(crate) fn measure(plan: &Plan, core: Option<u32>, address: &Address) -> Result<[Outcome; 2]> {
+pub fn measure(plan: &Plan, core: Option<u32>, address: &Address) -> Result<[Outcome; 2]> {
     let mut load = Load::connect(plan, &address.socket)?;
     let mut unkept = histogram();
     load.closed(Duration::from_micros(plan.warmup_us), &mut unkept)?;

@@ -1,8 +1,12 @@
 //! In which order documents are asked for.
 
+use std::path::Path;
+
+use anyhow::{Context, Result};
 use bywire_analysis::statistics::SplitMix;
 
-use super::{Documents, Plan, Rank, Test};
+use super::documents::Documents;
+use super::plan::{Plan, Rank, Test};
 
 /// Requests of a trace; then it begins again.
 const REQUESTS: usize = 1 << 16;
@@ -40,6 +44,16 @@ impl Trace {
             ranked[bounds.partition_point(|&bound| bound <= drawn).min(ranked.len() - 1)]
         };
         Self { order: (0..REQUESTS).map(|_| draw(&mut random)).collect() }
+    }
+
+    /// Writes the paths that a plan asks for, in their order, one a line.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(plan: &Plan, path: &Path) -> Result<()> {
+        let trace = Self::of(plan, &Documents::of(plan));
+        let lines: String = trace.order().iter().map(|&document| Documents::path(document) + "\n").collect();
+        std::fs::write(path, lines).with_context(|| format!("cannot write the trace {}", path.display()))
     }
 
     /// The documents in their order.

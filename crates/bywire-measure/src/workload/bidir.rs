@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Arrivals, Course, Patience, Turn, answer_again, stride, whole};
+use super::course::{ASK_AGAIN, Arrivals, Course, Patience, Turn, answer_again, stride, whole};
 use crate::endpoint::{Endpoint, Interest, Kind, Mark};
 use crate::plan::{End, Outcome, Part};
 use std::time::{Duration, Instant};
@@ -140,7 +140,7 @@ impl<'a, 'b> Duplex<'a, 'b> {
         let mut patience = Patience::fresh();
         while !self.peer_ended {
             self.progress(end, &mut patience)?;
-            if !E::RELIABLE && asked.elapsed() >= super::ASK_AGAIN {
+            if !E::RELIABLE && asked.elapsed() >= ASK_AGAIN {
                 end.send(self.length, last)?;
                 asked = Instant::now();
             }
@@ -154,7 +154,7 @@ impl<'a, 'b> Duplex<'a, 'b> {
             return Ok(());
         }
         patience.idle()?;
-        end.wait(Interest::Receive, super::ASK_AGAIN)
+        end.wait(Interest::Receive, ASK_AGAIN)
     }
 
     fn count_sent(&mut self) {

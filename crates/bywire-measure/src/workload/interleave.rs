@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::{
+use super::course::{
     ASK_AGAIN, Arrivals, Course, Patience, Turn, answer_again, ask, buckets, histogram, unexpected, whole,
 };
 use crate::endpoint::{Endpoint, Kind, Mark, PATIENCE};

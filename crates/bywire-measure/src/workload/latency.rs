@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
 
-use super::{Course, Turn, answer_again, ask, buckets, histogram, unexpected, whole};
+use super::course::{Course, Turn, answer_again, ask, buckets, histogram, unexpected, whole};
 use crate::endpoint::{Endpoint, Kind, Mark, PATIENCE, Received, receive_patiently};
 use crate::pace::Pace;
 use crate::plan::{Outcome, Part};

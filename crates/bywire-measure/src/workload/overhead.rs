@@ -6,7 +6,7 @@
 
 use anyhow::{Result, bail};
 
-use super::{Course, Turn, answer_again, ask, whole};
+use super::course::{Course, Turn, answer_again, ask, whole};
 use crate::endpoint::{Endpoint, Interest, Kind, Mark, PATIENCE, receive_patiently};
 use crate::plan::{Outcome, Part};
 use std::time::{Duration, Instant};

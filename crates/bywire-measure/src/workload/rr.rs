@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 
-use super::{Course, latency};
+use super::course::Course;
+use super::latency;
 use crate::endpoint::Endpoint;
 use crate::plan::Outcome;
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Arrivals, Course, Turn, answer_again, ask, stride, whole};
+use super::course::{Arrivals, Course, Turn, answer_again, ask, stride, whole};
 use crate::endpoint::{Endpoint, Kind, Mark, receive_patiently};
 use crate::pace::Pace;
 use crate::plan::{Outcome, Part};

@@ -8,7 +8,8 @@ use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::{Calls, Level, gone, granted, greeting, prepare, receive_by, send_by, wait};
+use super::socket::{Calls, granted, greeting, prepare, receive_by, send_by, wait};
+use super::{Transport, gone};
 use crate::endpoint::{Endpoint, Interest, Mark, NAP, PATIENCE, Received};
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Plan};
@@ -19,7 +20,7 @@ const GREET_AGAIN: Duration = Duration::from_millis(50);
 /// UDP over connected sockets.
 pub struct Udp;
 
-impl Level for Udp {
+impl Transport for Udp {
     type Listener = Vec<UdpSocket>;
     type Endpoint = Datagrams;
 
@@ -237,7 +238,7 @@ impl Endpoint for Datagrams {
 mod tests {
     use super::*;
     use crate::outline;
-    use crate::pair::Place;
+    use crate::place::Place;
     use crate::plan::{self, Test};
     use crate::request::Request;
 

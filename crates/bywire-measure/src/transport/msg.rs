@@ -5,7 +5,6 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -15,9 +14,9 @@ use bywire::{
     Priority, SendError,
 };
 
-use super::{Level, gone};
+use super::{Transport, gone};
 use crate::endpoint::{Endpoint, Interest, Mark, NAP, PATIENCE, Received};
-use crate::hub;
+use crate::meeting::directory;
 use crate::payload::{Reader, Writer};
 use crate::plan::{Details, End, Plan};
 
@@ -73,17 +72,17 @@ struct State {
     _idle: Vec<Port>,
 }
 
-/// Where the ports of a pair meet, so that a measurement sees none but its own.
-pub fn directory(cookie: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("bywire-lab-{cookie}"))
+/// What the port of end number `spoke` is called.
+pub fn spoke_name(end: End, spoke: u32) -> String {
+    format!("{end}-{spoke}")
 }
 
-impl Level for Msg {
+impl Transport for Msg {
     type Listener = Port;
     type Endpoint = MsgEnd;
 
     fn listen(plan: &Plan) -> Result<(Port, String)> {
-        let name = plan.spoke.map_or_else(|| "target".to_owned(), |spoke| hub::name(End::Target, spoke));
+        let name = plan.spoke.map_or_else(|| "target".to_owned(), |spoke| spoke_name(End::Target, spoke));
         Ok((open(plan, Some(&name))?, format!("localhost/{name}")))
     }
 
@@ -98,7 +97,7 @@ impl Level for Msg {
     }
 
     fn connect(plan: &Plan, address: &str) -> Result<Vec<MsgEnd>> {
-        let name = plan.spoke.map_or_else(|| "source".to_owned(), |spoke| hub::name(End::Source, spoke));
+        let name = plan.spoke.map_or_else(|| "source".to_owned(), |spoke| spoke_name(End::Source, spoke));
         let mut port = open(plan, Some(&name))?;
         let peer =
             port.connect(&address.parse()?, PATIENCE).context("cannot connect to the target's port")?;

@@ -10,7 +10,8 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::{Calls, gone, granted, prepare, receive_by, send_by, wait};
+use super::gone;
+use super::socket::{Calls, granted, greeting, prepare, receive_by, send_by, wait};
 use crate::endpoint::{Endpoint, Interest, Mark, NAP, PATIENCE, Received};
 use crate::payload::{Reader, Writer};
 use crate::plan::{self, Details, End, Plan};
@@ -242,10 +243,10 @@ pub(super) fn accept_lanes(
         let socket = accept()?;
         let timeout = rustix::net::sockopt::Timeout::Recv;
         rustix::net::sockopt::set_socket_timeout(&socket, timeout, Some(GREETING_PATIENCE))?;
-        let Some(greeted) = read_greeting(&socket, super::greeting(plan, 0).len()) else {
+        let Some(greeted) = read_greeting(&socket, greeting(plan, 0).len()) else {
             continue;
         };
-        if let Some(lane) = (0..lanes.len()).find(|&lane| super::greeting(plan, lane) == greeted) {
+        if let Some(lane) = (0..lanes.len()).find(|&lane| greeting(plan, lane) == greeted) {
             prepare(socket.as_fd(), plan)?;
             lanes[lane] = Some(ByteStream::new(socket, plan, End::Target, lane)?);
         }
@@ -274,7 +275,7 @@ pub(super) fn connect_lanes(
         .map(|lane| {
             let socket = connect()?;
             prepare(socket.as_fd(), plan)?;
-            preloadable::send(&socket, &super::greeting(plan, lane), SendFlags::NOSIGNAL)
+            preloadable::send(&socket, &greeting(plan, lane), SendFlags::NOSIGNAL)
                 .context("cannot greet the target")?;
             ByteStream::new(socket, plan, End::Source, lane)
         })

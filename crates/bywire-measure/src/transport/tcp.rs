@@ -8,15 +8,16 @@ use bywire_sys::preloadable;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{bind, getsockname, listen, sockopt};
 
+use super::Transport;
 use super::byte_stream::{ByteStream, accept_lanes, connect_lanes};
+use super::socket::prepare;
 use super::unix::retry;
-use super::{Level, prepare};
 use crate::plan::Plan;
 
 /// TCP with TCP_NODELAY, unless the plan leaves Nagle's algorithm on.
 pub struct Tcp;
 
-impl Level for Tcp {
+impl Transport for Tcp {
     type Listener = OwnedFd;
     type Endpoint = ByteStream;
 

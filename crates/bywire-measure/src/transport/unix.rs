@@ -6,15 +6,16 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
 
+use super::Transport;
 use super::byte_stream::{ByteStream, accept_lanes, connect_lanes};
-use super::{Level, prepare};
+use super::socket::prepare;
 use crate::plan::Plan;
 use rustix::fd::AsFd;
 
 /// Unix-domain stream sockets.
 pub struct Unix;
 
-impl Level for Unix {
+impl Transport for Unix {
     type Listener = OwnedFd;
     type Endpoint = ByteStream;
 

@@ -1,11 +1,4 @@
-//! What is under test: one module per level, and the seam for those that carry messages between two ends.
-
-pub mod byte_stream;
-pub mod memory;
-pub mod msg;
-pub mod tcp;
-pub mod udp;
-pub mod unix;
+//! What the kernel's sockets have in common: options, waiting, and the account of system calls.
 
 use std::time::{Duration, Instant};
 
@@ -15,33 +8,16 @@ use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
-use crate::endpoint::{Endpoint, Interest, NAP, PATIENCE, Received};
+use crate::endpoint::{Interest, NAP, PATIENCE, Received};
 use crate::plan::{Details, Plan};
 
-/// A way to join two ends.
-pub trait Level {
-    /// What waits for the source.
-    type Listener;
-    /// One end of one lane.
-    type Endpoint: Endpoint;
-
-    /// Opens the target's side; with its address, in the level's own form, for [`Level::connect`].
-    fn listen(plan: &Plan) -> Result<(Self::Listener, String)>;
-
-    /// Waits for the source that knows the plan's cookie; one endpoint for each of the plan's lanes.
-    fn accept(listener: Self::Listener, plan: &Plan) -> Result<Vec<Self::Endpoint>>;
-
-    /// Opens the source's side towards a listening target; one endpoint for each of the plan's lanes.
-    fn connect(plan: &Plan, address: &str) -> Result<Vec<Self::Endpoint>>;
-}
-
 /// Proves to the target which lane of which pair this is.
-fn greeting(plan: &Plan, lane: usize) -> Vec<u8> {
+pub(super) fn greeting(plan: &Plan, lane: usize) -> Vec<u8> {
     format!("{}{lane}", plan.cookie).into_bytes()
 }
 
 /// Sets what every kind of socket is asked for.
-fn prepare(socket: BorrowedFd, plan: &Plan) -> Result<()> {
+pub(super) fn prepare(socket: BorrowedFd, plan: &Plan) -> Result<()> {
     if let Some(bytes) = plan.socket_buffer_bytes {
         let bytes = bytes as usize;
         sockopt::set_socket_send_buffer_size(socket, bytes)
@@ -55,7 +31,7 @@ fn prepare(socket: BorrowedFd, plan: &Plan) -> Result<()> {
 }
 
 /// What the kernel granted: buffers, and over TCP the algorithm of congestion control.
-fn granted(socket: BorrowedFd) -> Details {
+pub(super) fn granted(socket: BorrowedFd) -> Details {
     let mut details = Details::new();
     if let Ok(bytes) = sockopt::socket_send_buffer_size(socket) {
         details.insert("send_socket_bytes".into(), bytes.into());
@@ -71,17 +47,17 @@ fn granted(socket: BorrowedFd) -> Details {
 
 /// System calls that move messages, beside the messages: in a ping-pong as many are received as sent.
 #[derive(Clone, Copy, Debug, Default)]
-struct Calls {
-    made: u64,
-    sent: u64,
-    received: u64,
+pub(super) struct Calls {
+    pub(super) made: u64,
+    pub(super) sent: u64,
+    pub(super) received: u64,
     /// A library takes them before the kernel does.
-    intercepted: bool,
+    pub(super) intercepted: bool,
 }
 
 impl Calls {
     /// `details`, and the calls for each message that was sent, or received where those are more.
-    fn add_to(self, mut details: Details) -> Details {
+    pub(super) fn add_to(self, mut details: Details) -> Details {
         // The target of a stream sends next to nothing.
         let (messages, direction) =
             if self.received > self.sent + 1 { (self.received, "received") } else { (self.sent, "sent") };
@@ -95,7 +71,7 @@ impl Calls {
 }
 
 /// Waits for a socket by poll(2), or not at all when the plan is to spin.
-fn wait(socket: impl AsFd, spin: bool, interest: Interest, timeout: Duration) -> Result<()> {
+pub(super) fn wait(socket: impl AsFd, spin: bool, interest: Interest, timeout: Duration) -> Result<()> {
     if spin {
         std::hint::spin_loop();
         return Ok(());
@@ -114,7 +90,7 @@ fn wait(socket: impl AsFd, spin: bool, interest: Interest, timeout: Duration) ->
 /// Sends by `push`, which returns false while the message is not all gone: one blocking call, as a program that sleeps
 /// would make, or calls that do not block where the plan is to `spin`.
 #[inline]
-fn send_by(spin: bool, mut push: impl FnMut(SendFlags) -> Result<bool>) -> Result<()> {
+pub(super) fn send_by(spin: bool, mut push: impl FnMut(SendFlags) -> Result<bool>) -> Result<()> {
     let flags = if spin { SendFlags::DONTWAIT } else { SendFlags::empty() };
     if push(flags)? {
         return Ok(());
@@ -131,7 +107,7 @@ fn send_by(spin: bool, mut push: impl FnMut(SendFlags) -> Result<bool>) -> Resul
 /// Receives by `pull`, for about [`NAP`] at most: one blocking call, which the socket's time-out ends, or calls that do
 /// not block where the plan is to `spin`.
 #[inline]
-fn receive_by(
+pub(super) fn receive_by(
     spin: bool,
     mut pull: impl FnMut(RecvFlags) -> Result<Option<Received>>,
 ) -> Result<Option<Received>> {
@@ -145,9 +121,4 @@ fn receive_by(
             return Ok(received);
         }
     }
-}
-
-/// One line for a peer that has gone away.
-fn gone() -> anyhow::Error {
-    anyhow!("the peer closed the connection in the middle of the test")
 }

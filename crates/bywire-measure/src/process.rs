@@ -1,0 +1,95 @@
+//! The worker processes of a pair, and what they say.
+
+use std::io::{BufRead, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::Sender;
+
+use anyhow::{Context, Result, anyhow};
+use rustix::process::Pid;
+
+use crate::carriage::Carriage;
+use crate::interrupt::Group;
+use crate::namespaces::Namespace;
+use crate::plan::{End, Order, Word};
+
+/// What a worker says, or that it says no more.
+pub(crate) struct Event {
+    pub(crate) end: End,
+    /// Absent when the worker is gone.
+    pub(crate) word: Option<Word>,
+}
+
+/// What a worker process is started in and with, other than as this one was.
+#[derive(Clone, Copy, Default)]
+pub struct Setting<'a> {
+    /// Where its network is.
+    pub namespace: Option<&'a Namespace>,
+    /// What carries its connections.
+    pub carriage: Option<&'a Carriage>,
+}
+
+impl Setting<'_> {
+    /// Sees to it that what `command` starts is in this setting.
+    ///
+    /// # Errors
+    /// There is no such namespace any more.
+    pub fn prepare(&self, command: &mut Command) -> Result<()> {
+        if let Some(namespace) = self.namespace {
+            namespace.enter(command)?;
+        }
+        if let Some(carriage) = self.carriage {
+            carriage.prepare(command);
+        }
+        Ok(())
+    }
+}
+
+/// A worker process in a process group of its own. Dropping it ends the group.
+pub(crate) struct Worker {
+    child: Child,
+    group: Option<Group>,
+}
+
+impl Worker {
+    /// Starts this very program, as it was when it started, as a worker; with what it will say.
+    pub(crate) fn start(order: &Order, setting: Setting) -> Result<(Self, ChildStdout)> {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("__worker").stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        setting.prepare(&mut command)?;
+        let mut child = command.spawn().context("cannot start a worker process")?;
+        let group = Pid::from_raw(child.id() as i32).map(Group::of);
+        let output = child.stdout.take().context("a worker has no output")?;
+        let worker = Self { child, group };
+        let line = serde_json::to_string(order)? + "\n";
+        let mut input = worker.child.stdin.as_ref().context("a worker has no input")?;
+        input
+            .write_all(line.as_bytes())
+            .map_err(|error| anyhow!("a worker died before it began: {error}"))?;
+        Ok((worker, output))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // The group first: once the child has been waited for, its number may belong to somebody else.
+        drop(self.group.take());
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+/// Passes on what a worker says until it is gone.
+pub(crate) fn listen(end: End, output: impl BufRead, sender: &Sender<Event>) {
+    for line in output.lines() {
+        let Ok(line) = line else { break };
+        let word = serde_json::from_str(&line).unwrap_or_else(|error| Word::Failed {
+            end,
+            reason: format!("its report makes no sense: {error}"),
+        });
+        if sender.send(Event { end, word: Some(word) }).is_err() {
+            return;
+        }
+    }
+    let _gone = sender.send(Event { end, word: None });
+}

@@ -1,0 +1,35 @@
+//! What carries messages between the two ends of a pair: one file for each transport.
+
+pub mod byte_stream;
+pub mod msg;
+mod socket;
+pub mod tcp;
+pub mod udp;
+pub mod unix;
+
+use anyhow::{Result, anyhow};
+
+use crate::endpoint::Endpoint;
+use crate::plan::Plan;
+
+/// A way to join two ends.
+pub trait Transport {
+    /// What waits for the source.
+    type Listener;
+    /// One end of one lane.
+    type Endpoint: Endpoint;
+
+    /// Opens the target's side; with its address, in the transport's own form, for [`Transport::connect`].
+    fn listen(plan: &Plan) -> Result<(Self::Listener, String)>;
+
+    /// Waits for the source that knows the plan's cookie; one endpoint for each of the plan's lanes.
+    fn accept(listener: Self::Listener, plan: &Plan) -> Result<Vec<Self::Endpoint>>;
+
+    /// Opens the source's side towards a listening target; one endpoint for each of the plan's lanes.
+    fn connect(plan: &Plan, address: &str) -> Result<Vec<Self::Endpoint>>;
+}
+
+/// One line for a peer that has gone away.
+fn gone() -> anyhow::Error {
+    anyhow!("the peer closed the connection in the middle of the test")
+}

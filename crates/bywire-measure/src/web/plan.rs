@@ -1,0 +1,207 @@
+//! What server and client of a pair are told.
+
+use std::net::IpAddr;
+
+use anyhow::{Result, bail, ensure};
+use bywire_results::level::SIZE_BYTES_MAX;
+use serde::{Deserialize, Serialize};
+
+use crate::budget::PAIRS;
+use crate::request::Request;
+use crate::size;
+
+pub use bywire_results::web::{LEVEL, Link, Rank, SHARES, Server, Test};
+
+/// Measuring time of a cell unless asked otherwise.
+pub const TIME_SECONDS: f64 = 5.0;
+
+/// A shorter cell would leave its open loops too few requests.
+pub const TIME_SECONDS_MIN: f64 = 0.25;
+
+/// How many connections may stay open.
+pub const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=256;
+
+/// How many documents a Zipf trace may be drawn from.
+pub const DOCUMENTS: std::ops::RangeInclusive<u32> = 9..=100_000;
+
+/// The largest α; the first document then has 92 % of all requests.
+const ALPHA_MAX: f64 = 4.0;
+
+/// Of a pair's time the closed loop takes this share, and the open loops the rest in equal parts.
+const CLOSED_SHARE: f64 = 0.4;
+
+/// The closed loop is cut into blocks of about this length.
+const BLOCK_US: u64 = 100_000;
+
+/// Its connections have warmed up after so long.
+const WARMUP_US_MAX: u64 = 50_000;
+
+/// On link `sock` they have left the kernel after so much more.
+const CUT_OVER_US: u64 = 100_000;
+
+/// Everything that server and client must know.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The test.
+    pub test: Test,
+    /// Who answers.
+    pub server: Server,
+    /// What carries.
+    pub link: Link,
+    /// Length of the file (`web-file`).
+    pub size_bytes: u64,
+    /// The exponent of popularity (`web-zipf`).
+    pub alpha: f64,
+    /// Who is popular (`web-zipf`).
+    pub rank: Rank,
+    /// What the trace and the moments of open loops are drawn from.
+    pub seed: u64,
+    /// Which pair of its cell this is, from 0: each has moments of its own.
+    pub pair: u32,
+    /// How many documents there are (`web-zipf`).
+    pub documents: u32,
+    /// Connections that stay open.
+    pub connections: u32,
+    /// Compare every byte of every response.
+    pub verify: bool,
+    /// Length of a block of the closed loop.
+    pub block_us: u64,
+    /// Blocks of the closed loop.
+    pub blocks: u32,
+    /// Asking before the first of them.
+    pub warmup_us: u64,
+    /// Length of each open loop.
+    pub open_us: u64,
+    /// Processes that carry between the two ends.
+    pub carriers: Vec<u32>,
+    /// The address that the server listens on.
+    pub bind: IpAddr,
+    /// Names this very pair.
+    pub cookie: String,
+    /// A client that has not finished by then ends itself.
+    pub deadline_seconds: u64,
+}
+
+impl Plan {
+    /// Out of a request; places, carriers and the pair are still to be filled in.
+    ///
+    /// # Errors
+    /// What makes no sense, in one line.
+    pub fn of(request: &Request) -> Result<Self> {
+        let test: Test = request.test.parse()?;
+        request.refuse_what_means_nothing()?;
+        let server: Server = request.server.as_deref().map_or(Ok(Server::Nginx), str::parse)?;
+        let link: Link = request.link.as_deref().map_or(Ok(Link::Tcp), str::parse)?;
+        ensure!(
+            !(server == Server::Apache && link == Link::Unix),
+            "Apache listens on no Unix-domain socket: take --link tcp, veth, eth or sock, or --server nginx"
+        );
+        let alpha = bounded("alpha", request.alpha.unwrap_or(0.9), 0.0..=ALPHA_MAX)?;
+        let documents = bounded("documents", request.documents.unwrap_or(1000), DOCUMENTS)?;
+        let connections = bounded("connections", request.connections.unwrap_or(16), CONNECTIONS)?;
+        let size_bytes = request.size_bytes.unwrap_or(1024);
+        ensure!(
+            (1..=SIZE_BYTES_MAX).contains(&size_bytes),
+            "a file of {size_bytes} bytes is out of bounds: give a --size of 1 to {}",
+            size::show(SIZE_BYTES_MAX)
+        );
+        let seconds =
+            bounded("time", request.time_seconds.unwrap_or(TIME_SECONDS), TIME_SECONDS_MIN..=3600.0)?;
+        let pair_us = (seconds * 1e6 / f64::from(PAIRS)) as u64;
+        let closed_us = (pair_us as f64 * CLOSED_SHARE) as u64;
+        let blocks = (closed_us / BLOCK_US).max(1);
+        Ok(Self {
+            test,
+            server,
+            link,
+            size_bytes,
+            alpha,
+            rank: request.rank.as_deref().map_or(Ok(Rank::SmallFirst), str::parse)?,
+            seed: request.seed.unwrap_or(1),
+            pair: 0,
+            documents,
+            connections,
+            verify: request.verify,
+            block_us: closed_us / blocks,
+            blocks: blocks as u32,
+            warmup_us: (closed_us / 4).min(WARMUP_US_MAX) + if link == Link::Sock { CUT_OVER_US } else { 0 },
+            open_us: (pair_us - closed_us) / SHARES.len() as u64,
+            carriers: Vec::new(),
+            bind: [127, 0, 0, 1].into(),
+            cookie: String::new(),
+            deadline_seconds: 60 + 6 * pair_us / 1_000_000,
+        })
+    }
+
+    /// About how long a pair takes, in µs.
+    pub fn pair_us(&self) -> u64 {
+        // Server and client start, and the server is waited for when it ends.
+        const START_US: u64 = 50_000;
+        let open_us = self.open_us * SHARES.len() as u64;
+        START_US + self.warmup_us + self.block_us * u64::from(self.blocks) + open_us
+    }
+}
+
+fn bounded<T: PartialOrd + std::fmt::Display>(
+    flag: &str,
+    value: T,
+    bounds: std::ops::RangeInclusive<T>,
+) -> Result<T> {
+    if !bounds.contains(&value) {
+        bail!("--{flag} {value} is out of bounds: give {} to {}", bounds.start(), bounds.end());
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(change: impl FnOnce(&mut Request)) -> String {
+        let mut request = Request::new(LEVEL, "web-file");
+        change(&mut request);
+        format!("{:#}", Plan::of(&request).expect_err("it should have been refused"))
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_in_one_line_that_says_what_exists() {
+        let refusals = [
+            (refusal(|r| r.test = "latency".into()), "choose one of web-file, web-zipf"),
+            (refusal(|r| r.server = Some("iis".into())), "choose one of nginx, apache"),
+            (refusal(|r| r.link = Some("udp".into())), "choose one of tcp, unix, veth, eth, sock"),
+            (
+                refusal(|r| (r.link, r.server) = (Some("unix".into()), Some("apache".into()))),
+                "Apache listens on no Unix-domain socket",
+            ),
+            (refusal(|r| r.alpha = Some(1.0)), "--alpha means nothing for web web-file"),
+            (refusal(|r| r.connections = Some(0)), "give 1 to 256"),
+            (refusal(|r| r.size_bytes = Some(0)), "a --size of 1 to"),
+            (refusal(|r| r.time_seconds = Some(0.2)), "--time 0.2 is out of bounds: give 0.25"),
+            (refusal(|r| r.mtu_bytes = Some(9000)), "--mtu means nothing"),
+            (refusal(|r| r.segmentation = Some(false)), "--segmentation means nothing"),
+            (
+                refusal(|r| (r.link, r.segmentation) = (Some("unix".into()), Some(true))),
+                "--segmentation means nothing",
+            ),
+            (refusal(|r| r.mpi = Some("mpich".into())), "--mpi means nothing for web web-file"),
+            (refusal(|r| r.untouched = true), "--untouched means nothing for web web-file"),
+        ];
+        for (refusal, part) in refusals {
+            assert!(refusal.contains(part) && !refusal.contains('\n'), "{refusal}");
+        }
+        let mut request = Request::new(LEVEL, "web-zipf");
+        request.alpha = Some(f64::NAN);
+        assert!(Plan::of(&request).unwrap_err().to_string().contains("--alpha NaN is out of bounds"));
+        for link in ["veth", "eth"] {
+            let mut request = Request::new(LEVEL, "web-file");
+            (request.link, request.segmentation) = (Some(link.to_owned()), Some(false));
+            Plan::of(&request).expect("interfaces may cut there, or not");
+        }
+    }
+
+    #[test]
+    fn a_pair_fills_its_time() {
+        let plan = Plan::of(&Request::new(LEVEL, "web-file")).unwrap();
+        assert_eq!((plan.blocks, plan.block_us, plan.open_us), (4, 100_000, 200_000));
+    }
+}

@@ -1,0 +1,369 @@
+//! The course that all tests run: blocks that the source begins and ends in band, with both ends' accounts read between
+//! blocks, outside of what is timed.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use hdrhistogram::Histogram;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::clock::Clock;
+use crate::cpu::{Snapshot, process_seconds};
+use crate::endpoint::{Endpoint, Interest, Kind, Mark, PATIENCE, Received, receive_patiently};
+use crate::plan::{Details, End, Outcome, Part, Plan};
+
+/// The detail that names an end's process; it is for whoever watches the pair, and stands in no cell.
+pub const PROCESS: &str = "process";
+
+/// How long an end of a lossy level waits for an answer before it asks again.
+pub const ASK_AGAIN: Duration = Duration::from_millis(20);
+
+/// One end's way through the blocks of a pair.
+pub struct Course<'a> {
+    /// What was planned.
+    pub plan: &'a Plan,
+    /// The clock that blocks are timed by.
+    pub clock: Clock,
+    end: End,
+    core: Option<u32>,
+}
+
+/// One block on the course.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    /// The tag of this block's `Begin` and `End`.
+    pub tag: u32,
+    /// False while warming up.
+    pub kept: bool,
+}
+
+impl<'a> Course<'a> {
+    /// That of `end`, whose thread is pinned to `core`.
+    pub fn new(plan: &'a Plan, end: End, core: Option<u32>) -> Self {
+        Self { plan, clock: Clock::shared(), end, core }
+    }
+
+    /// Which end this is.
+    pub fn end(&self) -> End {
+        self.end
+    }
+
+    /// When a block that starts now is to stop, by the course's clock.
+    pub fn stop_ns(&self, turn: Turn) -> u64 {
+        let block_us = if turn.kept { self.plan.block_us } else { self.plan.warmup_block_us() };
+        self.clock.now_ns() + block_us * 1000
+    }
+
+    /// Runs `body` once for each block, in step with the other end, and gathers what it returns.
+    ///
+    /// Begin and end travel on the last lane. A source's body must not return before the target has answered its
+    /// `End`, nor a target's before it has answered.
+    pub fn run<E: Endpoint>(
+        self,
+        lanes: &mut [E],
+        mut body: impl FnMut(&Self, &mut [E], Turn) -> Result<Part>,
+    ) -> Result<Outcome> {
+        let mut parts = Vec::new();
+        let total = self.plan.warmup_blocks + self.plan.blocks;
+        let mut first: Option<(u64, Snapshot)> = None;
+        let mut last = None;
+        for index in 0..total {
+            // Whoever warms up does so before: else connections would drift apart by as much as that takes.
+            if index == self.plan.warmup_blocks {
+                self.await_beginning();
+            }
+            let turn = Turn { tag: index & 0x1f, kept: index >= self.plan.warmup_blocks };
+            let before = self.begin(lanes, turn)?;
+            let carriers_before = self.carriers_seconds();
+            let began_ns = self.clock.now_ns();
+            let began_at_ns = monotonic_ns();
+            let cpu_before = thread_seconds();
+            let mut part = body(&self, lanes, turn)?;
+            part.began_ns = began_at_ns;
+            part.cpu_seconds = thread_seconds() - cpu_before;
+            part.carriers_cpu_seconds = self.carriers_seconds() - carriers_before;
+            let after = Snapshot::take(self.core);
+            part.disturbed = before.disturbed_since(&after);
+            if turn.kept {
+                first.get_or_insert((began_ns, before));
+                last = Some((self.clock.now_ns(), after));
+            }
+            parts.push(part);
+        }
+        self.finish(lanes)?;
+        let blocks = parts.split_off(self.plan.warmup_blocks as usize);
+        let (cpu, cpu_seconds) = match (first, last) {
+            (Some(first), Some(last)) => (first.1.until(&last.1), (last.0 - first.0) as f64 * 1e-9),
+            _ => Default::default(),
+        };
+        Ok(Outcome {
+            end: self.end,
+            blocks,
+            warmup: parts,
+            round_trips: Vec::new(),
+            cpu,
+            cpu_seconds,
+            details: self.details(lanes),
+        })
+    }
+
+    /// What the level granted, and which process this is.
+    fn details<E: Endpoint>(&self, lanes: &[E]) -> Details {
+        let mut details = lanes.first().map_or_else(Details::new, Endpoint::details);
+        details.insert(PROCESS.into(), std::process::id().into());
+        details
+    }
+
+    /// Sleeps until all sources begin; one that comes late begins at once, and is found out by its times.
+    fn await_beginning(&self) {
+        let begin_ns = self.plan.begin_ns.filter(|_| self.end == End::Source);
+        if let Some(left_ns) = begin_ns.and_then(|begin_ns| begin_ns.checked_sub(monotonic_ns())) {
+            std::thread::sleep(Duration::from_nanos(left_ns));
+        }
+    }
+
+    /// Joins the other end at the start of a block; the accounts are read before the source may start its clock.
+    fn begin<E: Endpoint>(&self, lanes: &mut [E], turn: Turn) -> Result<Snapshot> {
+        let (control, lengths) = self.control(lanes);
+        match self.end {
+            End::Source => {
+                ask(control, lengths, Kind::Begin, Kind::Begun, turn.tag)?;
+                Ok(Snapshot::take(self.core))
+            }
+            End::Target => {
+                await_asked(self.plan, control, lengths, Kind::Begin, turn.tag)?;
+                let before = Snapshot::take(self.core);
+                control.send(lengths, Mark::new(Kind::Begun, turn.tag))?;
+                Ok(before)
+            }
+        }
+    }
+
+    /// The CPU time so far of those who carry the messages; the source reads it for both ends.
+    fn carriers_seconds(&self) -> f64 {
+        match self.end {
+            End::Source => self.plan.carriers.iter().map(|&process| process_seconds(process)).sum(),
+            End::Target => 0.0,
+        }
+    }
+
+    /// Lets the target go: without it a target on a lossy level could not know that its last answer arrived.
+    fn finish<E: Endpoint>(&self, lanes: &mut [E]) -> Result<()> {
+        let (control, length) = self.control(lanes);
+        match self.end {
+            End::Source if E::RELIABLE => ask(control, length, Kind::Finish, Kind::Finished, 0),
+            // The target may be gone already, its last answer lost: its outcome arrives by another way.
+            End::Source => {
+                let _gone = ask(control, length, Kind::Finish, Kind::Finished, 0);
+                Ok(())
+            }
+            End::Target => {
+                await_asked(self.plan, control, length, Kind::Finish, 0)?;
+                control.send(length, Mark::new(Kind::Finished, 0))?;
+                if E::RELIABLE {
+                    // A level may still be carrying the answer, which would end with this process: the source goes
+                    // once it has it.
+                    let _source_gone = control.receive();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The last lane and the length that this end sends on it.
+    pub fn control<'b, E>(&self, lanes: &'b mut [E]) -> (&'b mut E, usize) {
+        let lane = lanes.len() - 1;
+        let length = self.plan.lengths(lane).sent_by(self.end);
+        (&mut lanes[lane], length)
+    }
+}
+
+/// Sends `question` and waits for `answer` with the same tag; asks again where messages may be lost.
+pub fn ask<E: Endpoint>(end: &mut E, length: usize, question: Kind, answer: Kind, tag: u32) -> Result<()> {
+    let (question, answer) = (Mark::new(question, tag), Mark::new(answer, tag));
+    end.send(length, question)?;
+    if E::RELIABLE {
+        let received = receive_patiently(end)?;
+        if received.mark != answer {
+            bail!(unexpected(received.mark));
+        }
+        return Ok(());
+    }
+    let started = Instant::now();
+    let mut asked = started;
+    while started.elapsed() < PATIENCE {
+        match end.try_receive()? {
+            Some(received) if received.mark == answer => return Ok(()),
+            Some(_) => continue,
+            None => end.wait(Interest::Receive, ASK_AGAIN)?,
+        }
+        if asked.elapsed() >= ASK_AGAIN {
+            end.send(length, question)?;
+            asked = Instant::now();
+        }
+    }
+    bail!("the peer has not answered for {} s", PATIENCE.as_secs())
+}
+
+/// Waits for the source's `question` with `tag`. Late repetitions of the block before are answered again.
+fn await_asked<E: Endpoint>(plan: &Plan, end: &mut E, length: usize, question: Kind, tag: u32) -> Result<()> {
+    let until_ns = patient_until_ns(plan, monotonic_ns());
+    while monotonic_ns() < until_ns {
+        let Some(received) = end.receive()? else {
+            continue;
+        };
+        let mark = received.mark;
+        if mark == Mark::new(question, tag) {
+            return Ok(());
+        }
+        match mark.kind() {
+            _ if E::RELIABLE => bail!(unexpected(mark)),
+            Kind::End => end.send(length, Mark::new(Kind::Ended, mark.tag()))?,
+            // The source may give up on `Begun` only by asking again, so it has seen every earlier answer.
+            _ => {}
+        }
+    }
+    bail!("the source has not begun a block for {} s", PATIENCE.as_secs())
+}
+
+/// Answers a block's `Begin` again, whose first answer was lost, or refuses a message that has no place here.
+pub fn answer_again<E: Endpoint>(end: &mut E, length: usize, mark: Mark, turn: Turn) -> Result<()> {
+    if E::RELIABLE {
+        bail!(unexpected(mark));
+    }
+    if mark == Mark::new(Kind::Begin, turn.tag) {
+        end.send(length, Mark::new(Kind::Begun, turn.tag))?;
+    }
+    Ok(())
+}
+
+/// Fails on a message that is not of the length that both ends agreed on.
+#[inline]
+pub fn whole(received: &Received, length: usize) -> Result<()> {
+    if received.length != length {
+        bail!("a message of {} bytes arrived where {length} were due", received.length);
+    }
+    Ok(())
+}
+
+/// Why a message with `mark` cannot be right at this point.
+pub fn unexpected(mark: Mark) -> String {
+    format!(
+        "a message arrived out of step ({:?} {}): both ends must be of one version",
+        mark.kind(),
+        mark.tag()
+    )
+}
+
+/// Until when an end is patient that has heard nothing since then, by the machine's monotonic clock: before all begin
+/// nobody has to say anything.
+pub fn patient_until_ns(plan: &Plan, since_ns: u64) -> u64 {
+    since_ns.max(plan.begin_ns.unwrap_or(0)).saturating_add(PATIENCE.as_nanos() as u64)
+}
+
+/// When the first message of payload of a block arrived, and the last one. Its end does not count, for that may be asked
+/// for again.
+#[derive(Default)]
+pub struct Arrivals(Option<(u64, u64)>);
+
+impl Arrivals {
+    /// One has arrived by now.
+    pub fn note(&mut self, now_ns: u64) {
+        let first_ns = self.0.map_or(now_ns, |(first_ns, _)| first_ns);
+        self.0 = Some((first_ns, now_ns));
+    }
+
+    /// How long they took to arrive.
+    pub fn seconds(&self) -> f64 {
+        self.0.map_or(0.0, |(first_ns, last_ns)| (last_ns - first_ns) as f64 * 1e-9)
+    }
+}
+
+/// Fails once nothing has moved for [`PATIENCE`]; for loops that poll.
+pub struct Patience(Option<Instant>);
+
+impl Patience {
+    /// Something has moved just now.
+    pub fn fresh() -> Self {
+        Self(None)
+    }
+
+    /// Nothing moved in this round.
+    pub fn idle(&mut self) -> Result<()> {
+        match self.0 {
+            None => self.0 = Some(Instant::now()),
+            Some(since) if since.elapsed() > PATIENCE => {
+                bail!("nothing has moved for {} s", PATIENCE.as_secs())
+            }
+            Some(_) => std::hint::spin_loop(),
+        }
+        Ok(())
+    }
+}
+
+/// An empty histogram of nanoseconds: 1 ns to a minute at three digits.
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds that the crate documents")
+}
+
+/// The filled buckets of a histogram as (value, count).
+pub fn buckets(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
+    histogram
+        .iter_recorded()
+        .map(|bucket| (bucket.value_iterated_to(), bucket.count_since_last_iteration()))
+        .collect()
+}
+
+/// How many messages of `length` bytes may pass between two looks at the clock.
+pub fn stride(length: usize) -> u64 {
+    if length < 4096 { 16 } else { 1 }
+}
+
+/// The clock that all processes of a machine share.
+pub fn monotonic_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The calling thread's own CPU time.
+pub fn thread_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outline;
+    use crate::place::Place;
+    use crate::plan::{Level, Test};
+    use crate::request::Request;
+
+    fn plan(block_us: u64, begin_ns: Option<u64>) -> Plan {
+        let plan = outline::plan(&Request::new("unix", "rr"), Level::Unix, Test::Rr, &Place::Processes);
+        Plan { block_us, begin_ns, ..plan.unwrap() }
+    }
+
+    #[test]
+    fn patience_begins_when_all_begin() {
+        let patience_ns = PATIENCE.as_nanos() as u64;
+        assert_eq!(patient_until_ns(&plan(1000, None), 7), 7 + patience_ns);
+        assert_eq!(patient_until_ns(&plan(1000, Some(5)), 7), 7 + patience_ns);
+        assert_eq!(patient_until_ns(&plan(1000, Some(60_000_000_000)), 7), 60_000_000_000 + patience_ns);
+        assert_eq!(patient_until_ns(&plan(1000, Some(u64::MAX)), 7), u64::MAX);
+    }
+
+    #[test]
+    fn a_block_of_the_warm_up_is_short() {
+        for (block_us, warmup_ns) in [(20_000, 20_000_000), (5_000_000, 100_000_000)] {
+            let plan = plan(block_us, None);
+            let course = Course::new(&plan, End::Source, None);
+            let before_ns = course.clock.now_ns();
+            let stops = [false, true].map(|kept| course.stop_ns(Turn { tag: 0, kept }));
+            let after_ns = course.clock.now_ns();
+            for (stop_ns, length_ns) in stops.into_iter().zip([warmup_ns, block_us * 1000]) {
+                assert!((before_ns + length_ns..=after_ns + length_ns).contains(&stop_ns), "{block_us}");
+            }
+        }
+    }
+}
