@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn every_error_of_the_message_layer_has_its_code() {
         let matched = include_str!("failure.rs");
-        let errors = include_str!("../../bywire/src/error.rs");
+        let errors = include_str!("../../bywire/src/message/error.rs");
         let mut count = 0;
         for definition in errors.split("pub enum ").skip(1) {
             let (name, rest) = definition.split_once(" {").expect("a body");

@@ -75,13 +75,13 @@ type Renamed = &'static [(&'static str, &'static str)];
 /// Structures whose every field has one of the same name in C, or the names in C that stand for it.
 const FIELDS: [(&str, &str, Renamed); 4] = [
     (
-        "options.rs",
+        "message/options.rs",
         "PortOptions",
         &[("geometry", "lanes"), ("look_around", "look_around_ns"), ("spin", "spin_ns")],
     ),
-    ("port.rs", "Statistics", &[]),
-    ("event.rs", "PeerInfo", &[]),
-    ("event.rs", "Message", &[("payload", "data")]),
+    ("port/mod.rs", "Statistics", &[]),
+    ("message/peer.rs", "PeerInfo", &[]),
+    ("message/event.rs", "Message", &[("payload", "data")]),
 ];
 
 fn source(file: &str) -> String {
@@ -94,19 +94,28 @@ fn header() -> String {
     fs::read_to_string(path).expect("the header")
 }
 
+/// The text of every file of a directory and of those in it.
+fn sources(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("the sources");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths
+        .flat_map(|path| match path.is_dir() {
+            true => sources(&path),
+            false => vec![fs::read_to_string(&path).expect("a source")],
+        })
+        .collect()
+}
+
 /// `Type::function` for each public function of a type that the crate exports.
 fn public_functions() -> BTreeSet<String> {
     let library = source("lib.rs");
     let uses = library.split("\npub use ").skip(1).map(|rest| rest.split(';').next().unwrap_or(rest));
     let exported: BTreeSet<&str> =
         uses.flat_map(|list| list.split(|letter: char| !letter.is_alphanumeric())).collect();
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bywire/src");
     let mut found = BTreeSet::new();
-    for entry in fs::read_dir(directory).expect("the sources") {
-        let path = entry.expect("an entry").path();
+    for text in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../bywire/src")) {
         let mut owner = None;
-        // Directories are private modules of none of the types.
-        for line in fs::read_to_string(&path).unwrap_or_default().lines() {
+        for line in text.lines() {
             if let Some(name) = line.strip_prefix("impl ") {
                 let name = name.split([' ', '<']).next().unwrap_or(name);
                 owner = (line.ends_with(&format!("{name} {{")) && exported.contains(name))
@@ -158,7 +167,7 @@ fn every_row_names_what_the_header_has_and_every_function_of_the_header_has_a_ro
 fn every_event_and_every_field_crosses() {
     let header = header();
     let header = header.replace(" *", " ");
-    let events = source("event.rs");
+    let events = source("message/event.rs");
     let body =
         events.split("pub enum Event {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("events");
     let variants = body
@@ -202,7 +211,15 @@ fn pages_name_what_is_there() {
     };
     let known = words(&header);
     let functions = public_functions();
-    let sources = ["error.rs", "event.rs", "options.rs", "region.rs"].map(source).join("\n");
+    let sources = [
+        "message/error.rs",
+        "message/event.rs",
+        "message/options.rs",
+        "message/peer.rs",
+        "message/region.rs",
+    ]
+    .map(source)
+    .join("\n");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let mut count = 0;
     for page in ["c.md", "gm.md"] {

@@ -11,8 +11,8 @@ const NAMED: [&str; 19] = [
     "crates/bywire-sockets/",
     "crates/bywire-ofi/",
     // Buffers lent to the program out of shared memory.
-    "crates/bywire/src/buffer.rs",
-    "crates/bywire/src/heap.rs",
+    "crates/bywire/src/message/buffer.rs",
+    "crates/bywire/src/message/lend.rs",
     // The processor's time-stamp counter.
     "crates/bywire-measure/src/clock.rs",
     // A mapping shared by the two ends of a ceiling's measurement.

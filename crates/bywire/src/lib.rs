@@ -47,41 +47,24 @@
 //!
 //! A port belongs to one thread at a time, and may move between threads.
 
-mod account;
-mod address;
-mod buffer;
-mod connection;
-mod error;
-mod establish;
-mod event;
-#[doc(hidden)]
-pub mod handshake;
-mod heap;
-mod incoming;
-mod options;
-mod outgoing;
-mod peer;
+mod message;
 mod port;
-mod record;
-mod region;
-mod resources;
-mod runtime;
-mod share;
-mod slots;
-mod transfer;
-mod waiting;
+mod shm;
 
-pub use address::{Address, AddressError, NAME_BYTES_MAX, PortName};
-pub use buffer::{Buffer, Payload};
-pub use error::{ConnectError, Gone, LendError, OpenError, Refusal, SendError, TransferError, WaitError};
-pub use event::{Event, Message};
-pub use heap::{Heap, LendBuffer, Lent};
-pub use options::{Admit, PortOptions};
-pub use peer::{Confirm, Peer, PeerInfo, Priority, TransferId};
+pub use message::address::{Address, AddressError, NAME_BYTES_MAX, PortName};
+pub use message::buffer::{Buffer, Payload};
+pub use message::error::{
+    ConnectError, Gone, LendError, OpenError, Refusal, SendError, TransferError, Unsent, WaitError,
+};
+pub use message::event::{Event, Message};
+pub use message::lend::{Heap, LendBuffer, Lent};
+pub use message::options::{Admit, PortOptions};
+pub use message::peer::{Confirm, Peer, PeerInfo, Priority, TransferId};
+pub use message::region::{Key, Rights};
+pub use message::transfers::NOTE_BYTES_MAX;
 pub use port::{Port, Statistics};
-pub use record::NOTE_BYTES_MAX;
-pub use region::{Key, Rights};
-pub use transfer::Unsent;
+#[doc(hidden)]
+pub use shm::handshake;
 
 pub use bywire_ring::geometry::{Geometry, LaneGeometry};
 pub use bywire_sys::Errno;

@@ -37,12 +37,4 @@ pub const STANDING: &[&[&str]] = &[
         "crates/bywire-sockets/src/spin.rs",
         "crates/bywire-sockets/src/table.rs",
     ],
-    &["crates/bywire/src/connection.rs", "crates/bywire/src/incoming.rs", "crates/bywire/src/outgoing.rs"],
-    &[
-        "crates/bywire/src/establish.rs",
-        "crates/bywire/src/lib.rs",
-        "crates/bywire/src/port.rs",
-        "crates/bywire/src/transfer.rs",
-        "crates/bywire/src/waiting.rs",
-    ],
 ];

@@ -1,9 +1,9 @@
 //! What a port tells its program, in the order in which it happened.
 
-use crate::buffer::{Buffer, Payload};
-use crate::error::{Gone, TransferError};
-use crate::heap::Lent;
-use crate::peer::{Peer, Priority, TransferId};
+use crate::message::buffer::{Buffer, Payload};
+use crate::message::error::{Gone, TransferError};
+use crate::message::lend::Lent;
+use crate::message::peer::{Peer, Priority, TransferId};
 
 /// One message, whole.
 #[derive(Debug)]

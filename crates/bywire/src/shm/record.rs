@@ -61,11 +61,6 @@ impl RunningChecksum {
     }
 }
 
-/// The longest note of a put.
-pub const NOTE_BYTES_MAX: usize = 32;
-/// Answers that a peer may have outstanding with us; more means that it ignores its tokens.
-pub const REPLIES_MAX: usize = 2 * crate::heap::BLOCKS_MAX as usize * crate::heap::HEAPS_MAX;
-
 /// The bytes of a slot's words.
 #[inline(always)]
 pub fn bytes_of(words: &[u64; 7]) -> [u8; 56] {

@@ -13,7 +13,7 @@ use bywire_sys::Errno;
 use bywire_sys::memory::Mapping;
 use bywire_sys::release::Releases;
 
-use crate::share::is_foreign_share;
+use crate::message::share::is_foreign_share;
 
 /// What all foreign users together may keep of ended connections before nothing more is made; each an eighth of it.
 const KEPT_BYTES_MAX: usize = 128 << 20;

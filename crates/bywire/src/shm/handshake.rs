@@ -3,8 +3,8 @@
 
 use bywire_ring::geometry::{Geometry, LaneGeometry};
 
-use crate::address::{NAME_BYTES_MAX, PortName};
-use crate::error::Refusal;
+use crate::message::address::{NAME_BYTES_MAX, PortName};
+use crate::message::error::Refusal;
 
 /// The version of this protocol and of the segment's layout.
 const VERSION: u16 = 2;

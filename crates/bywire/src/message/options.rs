@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use bywire_ring::geometry::Geometry;
 
-use crate::address::PortName;
+use crate::message::address::PortName;
+
+/// The most asynchronous transfers that may be outstanding, for each priority.
+pub(crate) const SEND_TOKENS_MAX: u32 = 256;
 
 /// Who may connect to a port. The kernel says who a stranger is; nobody can pretend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::address::{Address, PortName};
+use crate::message::address::{Address, PortName};
 
 /// One connection of a port. Copies freely; a new incarnation of the same peer gets a new handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -6,10 +6,10 @@ use std::os::fd::OwnedFd;
 use bywire_ring::memory::Shared;
 use bywire_sys::socket::Socket;
 
-use crate::address::Address;
-use crate::connection::Connection;
-use crate::error::{Gone, SendError};
-use crate::peer::{Peer, PeerInfo};
+use crate::message::address::Address;
+use crate::message::error::{Gone, SendError};
+use crate::message::peer::{Peer, PeerInfo};
+use crate::shm::connection::Connection;
 
 #[derive(Default)]
 pub(crate) struct Slots {

@@ -9,7 +9,7 @@ use bywire_ring::memory::{Memory, Shared};
 use bywire_sys::fork::ForkGuard;
 use bywire_sys::wake;
 
-use crate::peer::{Peer, Priority};
+use crate::message::peer::{Peer, Priority};
 
 /// Blocks per heap, which is also the quota of its borrower.
 pub(crate) const BLOCKS_MAX: u32 = 1024;
@@ -19,6 +19,13 @@ pub(crate) const HEAPS_MAX: usize = 16;
 pub(crate) const HEAPS_OF_USER_MAX: usize = 256;
 /// Bytes per block.
 pub(crate) const BLOCK_BYTES: std::ops::RangeInclusive<usize> = 64..=1 << 30;
+
+/// The length of a heap's memory, if it can exist.
+pub(crate) fn heap_bytes(block_bytes: usize, blocks: u32) -> Option<usize> {
+    // Checked first: these may be a peer's numbers.
+    let length = block_bytes.checked_mul(blocks as usize).filter(|length| *length <= 1 << 36)?;
+    Some(length.next_multiple_of(4096))
+}
 
 /// Memory shared with one peer, in equal blocks that can be lent to it.
 #[derive(Clone, Debug)]

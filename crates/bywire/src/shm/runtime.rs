@@ -13,9 +13,9 @@ use bywire_sys::directory;
 use bywire_sys::listener::Listener;
 use bywire_sys::socket::Socket;
 
-use crate::address::PortName;
-use crate::error::{OpenError, is_want};
-use crate::options::Admit;
+use crate::message::address::PortName;
+use crate::message::error::{OpenError, is_want};
+use crate::message::options::Admit;
 
 /// How long a claim waits for the directory's lock.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);

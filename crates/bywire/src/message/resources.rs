@@ -1,18 +1,13 @@
 //! What all connections of a port share: receive buffers, regions, tokens, events to report.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 
-use bywire_sys::fork::ForkGuard;
-
-use crate::account::Account;
-use crate::buffer::Buffer;
-use crate::event::Event;
-use crate::heap::Returns;
-use crate::options::PortOptions;
-use crate::peer::Priority;
-use crate::region::Regions;
-use crate::share::is_foreign_share;
+use crate::message::buffer::Buffer;
+use crate::message::event::Event;
+use crate::message::options::PortOptions;
+use crate::message::peer::Priority;
+use crate::message::region::Regions;
+use crate::message::share::is_foreign_share;
 
 /// Events that wait, beyond which nothing is heard that makes more before the program has taken some.
 pub(crate) const EVENTS_MAX: usize = 4096;
@@ -26,14 +21,7 @@ pub(crate) struct Resources {
     /// The memory of messages among them.
     message_bytes: usize,
     pub regions: Regions,
-    pub returns: Arc<Returns>,
-    pub guard: Arc<ForkGuard>,
-    /// The memory made for peers of other users.
-    pub account: Account,
     pub message_bytes_max: u64,
-    /// Peers that may still become busy ones.
-    pub busy_peers_left: u32,
-    pub busy_peers_max: u32,
     /// Datagrams that were dropped because they were damaged.
     pub datagrams_dropped: u64,
     /// Asynchronous transfers outstanding, by priority.
@@ -61,17 +49,12 @@ pub(crate) enum Fitting {
 }
 
 impl Resources {
-    pub fn new(options: &PortOptions, returns: Returns, guard: Arc<ForkGuard>) -> Self {
+    pub fn new(options: &PortOptions) -> Self {
         Self {
             events: VecDeque::with_capacity(64),
             message_bytes: 0,
             regions: Regions::default(),
-            returns: Arc::new(returns),
-            guard,
-            account: Account::default(),
             message_bytes_max: options.message_bytes_max,
-            busy_peers_left: options.busy_peers_max,
-            busy_peers_max: options.busy_peers_max,
             datagrams_dropped: 0,
             tokens_out: [0; 2],
             tokens_max: options.send_tokens,

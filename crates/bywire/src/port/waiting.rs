@@ -3,68 +3,15 @@
 use std::time::{Duration, Instant};
 
 use bywire_ring::doorbell::Wants;
-use bywire_sys::{clock, process};
+use bywire_sys::clock;
 
-use crate::error::WaitError;
-use crate::event::Event;
-use crate::port::Port;
+use super::Port;
+use crate::message::error::WaitError;
+use crate::message::event::Event;
 
-/// How long to spin before sleeping: as long as it pays, up to the option.
-#[derive(Debug)]
-pub(crate) struct Spin {
-    max_cycles: u64,
-    cycles: u64,
-    /// Involuntary switches of this thread when it last failed: more of them means that others want the core.
-    switches: u64,
-    /// Waits that do not spin because others want the core.
-    abstain: u32,
-}
-
-/// Waits without spinning after the core was taken from us.
-const ABSTAIN: u32 = 8;
 /// Looks at the hot lanes alone between two whole polls of a spinning wait, for which quiet peers and answers
 /// wait a little longer.
 const GLANCES: u32 = 8;
-
-impl Spin {
-    pub fn new(max: Duration) -> Self {
-        let max_cycles = clock::cycles_in(max);
-        Self { max_cycles, cycles: max_cycles, switches: process::involuntary_switches(), abstain: 0 }
-    }
-
-    /// How long this wait may spin.
-    fn budget(&mut self) -> u64 {
-        if self.abstain == 0 {
-            return self.cycles;
-        }
-        self.abstain -= 1;
-        0
-    }
-
-    /// Something came while spinning.
-    fn paid(&mut self) {
-        self.cycles = self.max_cycles.min(self.cycles * 2);
-    }
-
-    /// Nothing came: spin half as long next time, down to an eighth; and not at all for a while when the
-    /// kernel has taken the core away meanwhile.
-    fn failed(&mut self) {
-        self.cycles = (self.cycles / 2).max(self.max_cycles / 8);
-        let switches = process::involuntary_switches();
-        if switches != std::mem::replace(&mut self.switches, switches) {
-            self.abstain = ABSTAIN;
-        }
-    }
-
-    /// The sleep was hardly longer than the longest spin: spinning would have paid. This is also the way
-    /// out of a trap: a receiver that sleeps again before its sender has finished waking it is woken for
-    /// every single message.
-    fn woken_after(&mut self, slept_cycles: u64) {
-        if slept_cycles / 2 < self.max_cycles {
-            self.cycles = self.max_cycles;
-        }
-    }
-}
 
 /// The end of a wait, looked up only when it matters: a clock costs as much as a message.
 struct Deadline {
@@ -161,7 +108,7 @@ impl Port {
         }
         let wants = Wants { records: true, credit: !self.busy.is_empty() };
         self.sleeper.arm(&self.page, wants);
-        let returned = self.resources.returns.fall_asleep();
+        let returned = self.returns.fall_asleep();
         if returned || !self.resources.events.is_empty() || self.warm_all_ready() {
             self.disarm();
             return false;
@@ -173,7 +120,7 @@ impl Port {
     /// The first poll after arming: whatever made the descriptor readable is dealt with, whether the
     /// program watches it by level or by edge.
     #[cold]
-    pub(crate) fn come_back(&mut self) {
+    pub(super) fn come_back(&mut self) {
         self.disarm();
         // An error here is found again by the next wait, which reports it.
         let _ = self.look_after_sockets(Some(Duration::ZERO));
@@ -183,16 +130,16 @@ impl Port {
     /// A call has made work, or taken what would have woken the program, after it armed: its descriptor
     /// becomes readable, and the next poll finds out.
     #[inline(always)]
-    pub(crate) fn stir(&mut self) {
+    pub(super) fn stir(&mut self) {
         if self.is_armed {
-            self.resources.returns.alarm.raise();
+            self.returns.alarm.raise();
         }
     }
 
     fn disarm(&mut self) {
         self.is_armed = false;
         self.sleeper.disarm(&self.page);
-        self.resources.returns.wake_up();
+        self.returns.wake_up();
     }
 
     /// Looks at every ring once and warms those that have something. `true`: there were some.

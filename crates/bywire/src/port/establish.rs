@@ -16,19 +16,19 @@ use bywire_sys::memory::{Mapping, OfferError};
 use bywire_sys::socket::{PACKETS_QUEUED_MAX, Received, Socket};
 use bywire_sys::{limits, process, wake};
 
-use crate::account::{Kind, NoMemory};
-use crate::address::Address;
-use crate::connection::{BorrowedHeap, Connection, Meeting, is_family};
-use crate::error::{ConnectError, Gone, Refusal};
-use crate::event::Event;
-use crate::handshake::{Introduction, PACKET_BYTES_MAX, Packet, PacketError};
-use crate::heap::{BLOCK_BYTES, BLOCKS_MAX, HEAPS_MAX, HEAPS_OF_USER_MAX};
-use crate::options::Admit;
-use crate::peer::{Peer, PeerInfo};
-use crate::port::Port;
-use crate::share::is_foreign_share;
-use crate::slots::{Connecting, Slot};
-use crate::transfer::heap_bytes;
+use super::Port;
+use super::slots::{Connecting, Slot};
+use super::strangers::{Tag, tag_of};
+use crate::message::address::Address;
+use crate::message::error::{ConnectError, Gone, Refusal};
+use crate::message::event::Event;
+use crate::message::lend::{BLOCK_BYTES, BLOCKS_MAX, HEAPS_OF_USER_MAX, heap_bytes};
+use crate::message::options::Admit;
+use crate::message::peer::{Peer, PeerInfo};
+use crate::message::share::is_foreign_share;
+use crate::shm::account::{Kind, NoMemory};
+use crate::shm::connection::{Connection, Meeting, is_family};
+use crate::shm::handshake::{Introduction, PACKET_BYTES_MAX, Packet, PacketError};
 
 /// Connections that have not introduced themselves; the oldest makes room for the next.
 const STRANGERS_MAX: usize = 64;
@@ -42,58 +42,6 @@ const ACCEPT_MAX: usize = 16;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Descriptors that should be free for the next peers, and for the program.
 const DESCRIPTORS_SPARE: u64 = 256;
-
-/// Connections on the way in.
-pub(crate) struct Strangers {
-    waiting: Vec<(u64, Socket)>,
-    next: u64,
-    /// Closed to accept, and so turn away, one connection when descriptors have run out.
-    reserve: Option<OwnedFd>,
-    /// Ends a pause: nothing else would tell when somebody can be let in again.
-    timer: wake::Timer,
-}
-
-/// What a ready descriptor stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tag {
-    Alarm,
-    Bell,
-    Listener,
-    /// A pause is over.
-    Timer,
-    /// A peer's socket or process, by its slot and the low bits of its generation.
-    Peer {
-        index: u32,
-        generation: u32,
-    },
-    Stranger(u64),
-}
-
-impl Tag {
-    pub fn bits(self) -> u64 {
-        match self {
-            Self::Bell => 0,
-            Self::Alarm => 1,
-            Self::Timer => 2,
-            Self::Listener => 1 << 62,
-            Self::Peer { index, generation } => {
-                2 << 62 | u64::from(generation & 0x3fff_ffff) << 32 | u64::from(index)
-            }
-            Self::Stranger(number) => 3 << 62 | (number & !(3 << 62)),
-        }
-    }
-
-    fn from_bits(bits: u64) -> Self {
-        match bits >> 62 {
-            0 if bits == 0 => Self::Bell,
-            0 if bits == Self::Timer.bits() => Self::Timer,
-            0 => Self::Alarm,
-            1 => Self::Listener,
-            2 => Self::Peer { index: bits as u32, generation: (bits >> 32) as u32 & 0x3fff_ffff },
-            _ => Self::Stranger(bits & !(3 << 62)),
-        }
-    }
-}
 
 /// What a port said that turned us away before we could introduce ourselves.
 fn refusal_before_hello(socket: &Socket) -> Refusal {
@@ -113,21 +61,6 @@ fn refusal_before_hello(socket: &Socket) -> Refusal {
 fn ensure_headroom(socket: &Socket) {
     // A hard limit that is too low shows where a descriptor is really missing.
     let _ = limits::raise_descriptor_limit(socket.number() + DESCRIPTORS_SPARE);
-}
-
-fn tag_of(peer: Peer) -> u64 {
-    Tag::Peer { index: peer.index, generation: peer.generation }.bits()
-}
-
-impl Strangers {
-    pub fn new() -> Result<Self, Errno> {
-        let (reserve, timer) = (Some(limits::reserve_descriptor()?), wake::Timer::new()?);
-        Ok(Self { waiting: Vec::new(), next: 0, reserve, timer })
-    }
-
-    pub fn timer(&self) -> &wake::Timer {
-        &self.timer
-    }
 }
 
 impl Port {
@@ -280,7 +213,7 @@ impl Port {
     fn segment(&mut self, user: u32) -> Result<(Shared, OwnedFd), NoMemory> {
         let length_bytes = self.options.geometry.segment_bytes();
         let foreign_user = (!is_family(user)).then_some(user);
-        self.resources.account.create(Kind::Segment, length_bytes, foreign_user)
+        self.account.create(Kind::Segment, length_bytes, foreign_user)
     }
 
     fn introduction(&self) -> Introduction {
@@ -294,12 +227,12 @@ impl Port {
     }
 
     /// Waits until a socket, a bell or a process has something to tell, and deals with it.
-    pub(crate) fn look_after_sockets(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
+    pub(super) fn look_after_sockets(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
         // By their places: this happens at every wake, and is to allocate nothing.
         for place in 0..self.poller.wait(timeout)?.len() {
             let Some(bits) = self.poller.ready().get(place) else { break };
             match Tag::from_bits(*bits) {
-                Tag::Alarm => self.resources.returns.alarm.silence(),
+                Tag::Alarm => self.returns.alarm.silence(),
                 Tag::Bell => self.bell.silence(),
                 Tag::Timer => self.resume(),
                 // Those who come and go make events; they wait until the program has taken some.
@@ -499,6 +432,8 @@ impl Port {
             own_geometry: self.options.geometry,
             peer_geometry: theirs.geometry,
             message_bytes_max: self.options.message_bytes_max,
+            returns: self.returns.clone(),
+            guard: self.guard.clone(),
         };
         self.slots.replace(peer, Slot::Connected(Box::new(Connection::new(peer, meeting))));
         if !watched {
@@ -514,7 +449,7 @@ impl Port {
     }
 
     /// Deals with what a peer's socket or process tells.
-    pub(crate) fn read_socket(&mut self, index: u32) {
+    pub(super) fn read_socket(&mut self, index: u32) {
         let Some(peer) = self.slots.peer_at(index) else { return };
         // A peer that floods its socket is read a little at a time.
         self.read_packets(peer, PACKETS_AT_ONCE);
@@ -528,7 +463,7 @@ impl Port {
     }
 
     /// Reads all that an honest peer can have sent by now: what its rings speak of came before.
-    pub(crate) fn read_whole_socket(&mut self, index: u32) {
+    pub(super) fn read_whole_socket(&mut self, index: u32) {
         if let Some(peer) = self.slots.peer_at(index) {
             self.read_packets(peer, PACKETS_QUEUED_MAX);
         }
@@ -537,7 +472,7 @@ impl Port {
     fn read_packets(&mut self, peer: Peer, count_max: usize) {
         for _ in 0..count_max {
             let socket = match self.slots.peek(peer) {
-                Some(Slot::Connected(connection)) => &connection.socket,
+                Some(Slot::Connected(connection)) => connection.socket(),
                 Some(Slot::Connecting(connecting)) => &connecting.socket,
                 _ => return,
             };
@@ -595,11 +530,11 @@ impl Port {
     /// Keeps a peer's bulk area until the record that moves there.
     fn accept_bulk(&mut self, peer: Peer, mut files: Vec<Foreign>) -> Result<(), Gone> {
         let connection = self.slots.connection(peer).map_err(|_| Gone::Broken)?;
-        if connection.bulk_offered.is_some() || connection.inbound.is_extended() {
+        if !connection.may_be_offered_window() {
             return Err(Gone::Broken);
         }
         let file = files.pop().ok_or(Gone::Broken)?;
-        connection.bulk_offered = Some(map(file, BUSY_BULK_BYTES).map_err(|_| Gone::Broken)?);
+        connection.accept_large_window(map(file, BUSY_BULK_BYTES).map_err(|_| Gone::Broken)?);
         Ok(())
     }
 
@@ -615,10 +550,8 @@ impl Port {
         let of_user = foreign_user.map(|user| self.slots.borrowed_from(user));
         let connection = self.slots.connection(peer).map_err(|_| Gone::Broken)?;
         let (count, borrowed) = of_user.unwrap_or_else(|| connection.borrowed());
-        let heaps = &mut connection.heaps_borrowed;
         let block_bytes = usize::try_from(block_bytes).unwrap_or(usize::MAX);
-        let is_sound = id as usize == heaps.len()
-            && heaps.len() < HEAPS_MAX
+        let is_sound = connection.may_borrow_heap(id)
             && count < HEAPS_OF_USER_MAX
             && BLOCK_BYTES.contains(&block_bytes)
             && block_bytes.is_multiple_of(64)
@@ -627,7 +560,7 @@ impl Port {
             .filter(|length| is_sound && borrowed + *length as u64 <= self.options.borrow_bytes_max)
             .ok_or(Gone::Broken)?;
         let memory = map(files.pop().ok_or(Gone::Broken)?, length).map_err(|_| Gone::Broken)?;
-        heaps.push(BorrowedHeap { memory, block_bytes, held: vec![false; blocks as usize] });
+        connection.borrow_heap(memory, block_bytes, blocks);
         Ok(())
     }
 
@@ -690,9 +623,9 @@ fn map(file: Foreign, length_bytes: usize) -> Result<Shared, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::PortOptions;
-    use crate::peer::Priority;
-    use crate::resources::EVENTS_MAX;
+    use crate::message::options::PortOptions;
+    use crate::message::peer::Priority;
+    use crate::message::resources::EVENTS_MAX;
 
     #[test]
     fn connect_hears_its_answer_however_many_events_wait() {

@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
-use crate::buffer::Buffer;
-use crate::error::TransferError;
+use crate::message::buffer::Buffer;
+use crate::message::error::TransferError;
 
 /// What peers may do with a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

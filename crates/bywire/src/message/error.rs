@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use bywire_sys::Errno;
 
-use crate::address::PortName;
+use crate::message::address::PortName;
+use crate::message::buffer::Buffer;
 
 /// What the one who reads an error can do about it, where that is known.
 fn help(cause: Errno) -> &'static str {
@@ -150,6 +151,16 @@ pub enum SendError {
     /// This process is a forked child of the one that opened the port.
     #[error("this port belongs to the parent process: open one here")]
     Forked,
+}
+
+/// A transfer that did not begin, with its memory.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Unsent {
+    /// Why.
+    pub error: SendError,
+    /// The memory that was to be sent.
+    pub buffer: Buffer,
 }
 
 /// Why a peer is gone.

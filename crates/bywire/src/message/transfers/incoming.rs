@@ -1,0 +1,233 @@
+//! The peer's side: what it sends us, and what it asks of us. Every number here is the peer's, which may be hostile.
+
+use super::Transfers;
+use super::state::{Assembly, HeldUp, NOTE_BYTES_MAX, Put, PutRequest, REPLIES_MAX, Reply, Step, Unposted};
+use crate::message::buffer::Payload;
+use crate::message::error::{Gone, TransferError};
+use crate::message::event::{Event, Message};
+use crate::message::peer::Priority;
+use crate::message::region::{GUESSES_MAX, Key};
+use crate::message::resources::{Fitting, Resources};
+
+impl Transfers {
+    /// Is the head of the lane a long message for which no posted buffer is large enough?
+    #[inline(always)]
+    pub fn is_held_up(&self, priority: Priority, resources: &Resources) -> bool {
+        // Each post makes the lane worth another look, whether or not its buffer is still there.
+        self.incoming[priority as usize]
+            .held_up
+            .is_some_and(|held_up| held_up.looks == resources.looks(priority))
+    }
+
+    /// Is something of several records half received?
+    #[inline(always)]
+    pub fn is_in_the_midst(&self, priority: Priority) -> bool {
+        let incoming = &self.incoming[priority as usize];
+        incoming.message.is_some() | incoming.put.is_some()
+    }
+
+    /// Is a message half received?
+    pub fn is_within_message(&self, priority: Priority) -> bool {
+        self.incoming[priority as usize].message.is_some()
+    }
+
+    /// A long message begins. `None`: it has memory now, see [`Self::message_target`].
+    ///
+    /// # Errors
+    /// [`Gone::Broken`] within another message, and for one that is longer than the port takes.
+    pub fn begin_message(
+        &mut self,
+        priority: Priority,
+        total: u64,
+        unposted: Unposted,
+        resources: &mut Resources,
+    ) -> Result<Option<Step>, Gone> {
+        let incoming = &mut self.incoming[priority as usize];
+        if incoming.message.is_some() || total > resources.message_bytes_max {
+            return Err(Gone::Broken);
+        }
+        let fitting = resources.take_fitting(priority, total, self.foreign_user);
+        let is_posted = matches!(fitting, Fitting::Buffer(_));
+        let buffer = match (fitting, unposted) {
+            (Fitting::Buffer(buffer), _) => buffer,
+            (_, Unposted::Allocate) => vec![0; total as usize].into(),
+            (_, Unposted::Leave) => return Ok(Some(Step::Nothing)),
+            (Fitting::Missing, Unposted::Wait) => {
+                return Ok(Some(self.hold_up(priority, total, true, resources)));
+            }
+            (Fitting::Shared, Unposted::Wait) => {
+                return Ok(Some(self.hold_up(priority, total, false, resources)));
+            }
+        };
+        incoming.held_up = None;
+        incoming.message = Some(Assembly { buffer, is_posted, total: total as usize, filled: 0 });
+        Ok(None)
+    }
+
+    /// A long message waits for a buffer; the program is told once of each that it can do something about.
+    fn hold_up(
+        &mut self,
+        priority: Priority,
+        length: u64,
+        can_program_help: bool,
+        resources: &Resources,
+    ) -> Step {
+        let now = HeldUp {
+            length,
+            told: can_program_help.then(|| resources.posts(priority)),
+            looks: resources.looks(priority),
+        };
+        let before = self.incoming[priority as usize].held_up.replace(now);
+        let is_news = before.is_none_or(|before| (before.length, before.told) != (length, now.told));
+        if is_news && can_program_help {
+            return Step::Event(Event::BufferNeeded { peer: self.peer, priority, length_bytes: length });
+        }
+        Step::Nothing
+    }
+
+    /// Where the next `length` bytes of a long message go; `None` if there is none, or less is missing.
+    pub fn message_target(&mut self, priority: Priority, length: usize) -> Option<&mut [u8]> {
+        let assembly = self.incoming[priority as usize].message.as_mut()?;
+        let rest = &mut assembly.buffer.as_mut()[assembly.filled..assembly.total];
+        rest.get_mut(..length)
+    }
+
+    /// So many bytes more of a long message are there.
+    pub fn fill_message(&mut self, priority: Priority, length: usize, resources: &mut Resources) -> Step {
+        let message = &mut self.incoming[priority as usize].message;
+        if let Some(assembly) = message {
+            assembly.filled += length;
+        }
+        let Some(whole) = message.take_if(|all| all.filled == all.total) else { return Step::Progress };
+        if whole.is_posted {
+            resources.release(priority, self.foreign_user);
+        }
+        let payload = Payload::buffer(whole.buffer, whole.total);
+        Step::Event(Event::Message(Message { peer: self.peer, priority, payload }))
+    }
+
+    /// A put begins. Its range is checked as a whole before anything is touched.
+    ///
+    /// # Errors
+    /// [`Gone::Broken`] within another put, for a note that is too long, and after too many keys that were never given out.
+    pub fn begin_put(
+        &mut self,
+        priority: Priority,
+        request: PutRequest,
+        resources: &mut Resources,
+    ) -> Result<(), Gone> {
+        let PutRequest { key, offset, length, transfer, note_length } = request;
+        let is_long_note = note_length.is_some_and(|length| length > NOTE_BYTES_MAX as u64);
+        if self.incoming[priority as usize].put.is_some() || is_long_note {
+            return Err(Gone::Broken);
+        }
+        let result = resources.regions.writable(key, offset, length).map(|_| ());
+        self.count_guess(key, result, resources)?;
+        self.incoming[priority as usize].put =
+            Some(Put { key, offset, remaining: length, transfer, has_note: note_length.is_some(), result });
+        Ok(())
+    }
+
+    /// Bytes that are missing of the put under way.
+    pub fn put_remaining(&self, priority: Priority) -> Option<u64> {
+        self.incoming[priority as usize].put.as_ref().map(|put| put.remaining)
+    }
+
+    /// Where `length` bytes of a put go, behind the next `skip` ones. Asked for every step: a key that is revoked meanwhile
+    /// ends the transfer. `None`: they go nowhere.
+    pub fn put_target<'resources>(
+        &mut self,
+        priority: Priority,
+        skip: usize,
+        length: usize,
+        resources: &'resources mut Resources,
+    ) -> Option<&'resources mut [u8]> {
+        let put = self.incoming[priority as usize].put.as_mut().filter(|put| put.result.is_ok())?;
+        match resources.regions.writable(put.key, put.offset + skip as u64, length as u64) {
+            Ok(target) => Some(target),
+            Err(error) => {
+                put.result = Err(error);
+                None
+            }
+        }
+    }
+
+    /// So many bytes more of a put are there, or were dropped. The last ones of a put without a note end it.
+    ///
+    /// # Errors
+    /// [`Gone::Broken`] if there is no put, or less is missing; and if too many answers are owed.
+    pub fn fill_put(&mut self, priority: Priority, length: usize) -> Result<Step, Gone> {
+        let slot = &mut self.incoming[priority as usize].put;
+        let put = slot.as_mut().ok_or(Gone::Broken)?;
+        put.offset = put.offset.wrapping_add(length as u64);
+        put.remaining = put.remaining.checked_sub(length as u64).ok_or(Gone::Broken)?;
+        if let Some(put) = slot.take_if(|put| put.remaining == 0 && !put.has_note) {
+            self.reply(Reply::Status { transfer: put.transfer, result: put.result })?;
+        }
+        Ok(Step::Progress)
+    }
+
+    /// The note behind a put has come.
+    ///
+    /// # Errors
+    /// [`Gone::Broken`] if no put waits for one, and if too many answers are owed.
+    pub fn receive_note(&mut self, priority: Priority, note: Payload) -> Result<Step, Gone> {
+        let put = self.incoming[priority as usize].put.take_if(|put| put.remaining == 0 && put.has_note);
+        let Put { transfer, result, .. } = put.ok_or(Gone::Broken)?;
+        self.reply(Reply::Status { transfer, result })?;
+        Ok(match result {
+            Ok(()) => Step::Event(Event::Notified { peer: self.peer, note }),
+            Err(_) => Step::Progress,
+        })
+    }
+
+    /// The peer wants data from a region of ours.
+    ///
+    /// # Errors
+    /// [`Gone::Broken`] if too many answers are owed, and after too many keys that were never given out.
+    pub fn receive_get(
+        &mut self,
+        (key, offset): (Key, u64),
+        length: u64,
+        transfer: u64,
+        resources: &Resources,
+    ) -> Result<Step, Gone> {
+        let found = resources.regions.readable(key, offset, length);
+        self.count_guess(key, found.map(|_| ()), resources)?;
+        self.reply(match found {
+            Ok([]) => Reply::Status { transfer, result: Ok(()) },
+            Ok(_) => Reply::Data { transfer, key, offset, remaining: length },
+            Err(error) => Reply::Status { transfer, result: Err(error) },
+        })?;
+        Ok(Step::Progress)
+    }
+
+    /// Counts keys that were never given out: whoever tries many of them is guessing.
+    fn count_guess(
+        &mut self,
+        key: Key,
+        result: Result<(), TransferError>,
+        resources: &Resources,
+    ) -> Result<(), Gone> {
+        let is_guess = result == Err(TransferError::BadKey) && !resources.regions.was_issued(key);
+        self.guesses += u32::from(is_guess);
+        if self.guesses > GUESSES_MAX { Err(Gone::Broken) } else { Ok(()) }
+    }
+
+    fn reply(&mut self, reply: Reply) -> Result<(), Gone> {
+        if self.replies.len() >= REPLIES_MAX {
+            return Err(Gone::Broken);
+        }
+        self.reply_last(reply);
+        Ok(())
+    }
+
+    /// The posted buffer of a message that will never be complete is posted again.
+    pub(super) fn give_up_receiving(&mut self, priority: Priority, resources: &mut Resources) {
+        let message = self.incoming[priority as usize].message.take();
+        if let Some(Assembly { buffer, is_posted: true, .. }) = message {
+            resources.release(priority, self.foreign_user);
+            resources.post(priority, buffer);
+        }
+    }
+}

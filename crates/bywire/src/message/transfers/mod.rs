@@ -1,0 +1,70 @@
+//! What is under way with one peer: messages, puts and gets, half sent and half received.
+//!
+//! A link moves their bytes, through shared memory for example, and asks here which come next, where they belong and what
+//! they mean. Nothing here knows how they travel.
+
+mod incoming;
+mod outgoing;
+mod state;
+
+use std::collections::VecDeque;
+
+use crate::message::error::{Gone, TransferError};
+use crate::message::peer::{Peer, Priority};
+use crate::message::resources::Resources;
+
+use state::{Incoming, Undelivered, Waiting};
+
+pub use state::NOTE_BYTES_MAX;
+pub(crate) use state::{Note, Outgoing, PutRequest, Reply, Step, Unposted, What, status_code};
+
+/// Every transfer with one peer.
+pub(crate) struct Transfers {
+    peer: Peer,
+    /// Its user, unless that is ours or root.
+    foreign_user: Option<u32>,
+    outgoing: [VecDeque<Outgoing>; 2],
+    /// A send found no room, and the program is to be told when there is some.
+    starved: [bool; 2],
+    undelivered: [VecDeque<Undelivered>; 2],
+    /// Puts and gets that wait for the peer's answer, by transfer number.
+    waiting: Vec<Option<Waiting>>,
+    incoming: [Incoming; 2],
+    replies: VecDeque<Reply>,
+    /// Keys that were tried and never given out.
+    guesses: u32,
+}
+
+impl Transfers {
+    pub fn new(peer: Peer, foreign_user: Option<u32>) -> Self {
+        Self {
+            peer,
+            foreign_user,
+            outgoing: Default::default(),
+            starved: [false; 2],
+            undelivered: Default::default(),
+            waiting: Vec::new(),
+            incoming: Default::default(),
+            replies: VecDeque::new(),
+            guesses: 0,
+        }
+    }
+
+    /// Is there anything to send, to confirm or to tell the program?
+    pub fn has_work(&self) -> bool {
+        !self.replies.is_empty()
+            || self.starved != [false; 2]
+            || self.outgoing.iter().any(|queue| !queue.is_empty())
+            || self.undelivered.iter().any(|queue| !queue.is_empty())
+    }
+
+    /// Ends everything that is under way and hands its memory back, as events.
+    pub fn give_up(&mut self, reason: Gone, resources: &mut Resources) {
+        let failed = Err(TransferError::Disconnected(reason));
+        for priority in [Priority::Low, Priority::High] {
+            self.give_up_sending(priority, failed, resources);
+            self.give_up_receiving(priority, resources);
+        }
+        self.give_up_waiting(failed, resources);
+    }
+}

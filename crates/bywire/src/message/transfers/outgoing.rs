@@ -1,0 +1,237 @@
+//! Our side: what is to be sent, in which order, and what becomes of it.
+
+use super::Transfers;
+use super::state::{Note, Outgoing, Reply, TransferKind, Undelivered, Waiting, What, status_of};
+use crate::message::buffer::Buffer;
+use crate::message::error::{Gone, TransferError};
+use crate::message::event::Event;
+use crate::message::peer::{Confirm, Priority, TransferId};
+use crate::message::region::Key;
+use crate::message::resources::Resources;
+
+impl Transfers {
+    /// Queues a message.
+    pub fn send(&mut self, id: TransferId, priority: Priority, buffer: Buffer, confirm: Confirm) {
+        self.queue(id, priority, buffer, What::Message { confirm });
+    }
+
+    /// Queues a put into the peer's region.
+    pub fn put(
+        &mut self,
+        id: TransferId,
+        priority: Priority,
+        (key, offset): (Key, u64),
+        buffer: Buffer,
+        note: Note,
+    ) {
+        let transfer = self.await_answer(id, TransferKind::Put, priority, Buffer::default());
+        self.queue(id, priority, buffer, What::Put { key, offset, note, transfer });
+    }
+
+    /// Queues a get from the peer's region.
+    pub fn get(&mut self, id: TransferId, priority: Priority, (key, offset): (Key, u64), buffer: Buffer) {
+        let length = buffer.as_ref().len() as u64;
+        let transfer = self.await_answer(id, TransferKind::Get, priority, buffer);
+        self.queue(id, priority, Buffer::default(), What::Get { key, offset, length, transfer });
+    }
+
+    fn queue(&mut self, id: TransferId, priority: Priority, buffer: Buffer, what: What) {
+        self.outgoing[priority as usize].push_back(Outgoing { id, buffer, sent: 0, is_open: false, what });
+    }
+
+    /// The number of a transfer in the table of those that are answered: the first free one.
+    fn await_answer(
+        &mut self,
+        id: TransferId,
+        kind: TransferKind,
+        priority: Priority,
+        buffer: Buffer,
+    ) -> u32 {
+        let entry = Some(Waiting { id, kind, priority, buffer, filled: 0, asked: false });
+        let index = self.waiting.iter().position(Option::is_none).unwrap_or(self.waiting.len());
+        match self.waiting.get_mut(index) {
+            Some(free) => *free = entry,
+            None => self.waiting.push(entry),
+        }
+        index as u32
+    }
+
+    /// Is nothing of this priority queued?
+    #[inline(always)]
+    pub fn is_idle(&self, priority: Priority) -> bool {
+        self.outgoing[priority as usize].is_empty()
+    }
+
+    /// The first of those that are queued.
+    pub fn first(&self, priority: Priority) -> Option<&Outgoing> {
+        self.outgoing[priority as usize].front()
+    }
+
+    /// The first of those that are queued, to be sent on.
+    pub fn first_mut(&mut self, priority: Priority) -> Option<&mut Outgoing> {
+        self.outgoing[priority as usize].front_mut()
+    }
+
+    /// The first one has been sent whole, up to this position of its lane.
+    pub fn finish_first(&mut self, priority: Priority, position: u64, resources: &mut Resources) {
+        let Some(entry) = self.outgoing[priority as usize].pop_front() else { return };
+        let Outgoing { id, buffer, what, .. } = entry;
+        match what {
+            What::Message { confirm: Confirm::Copied } => {
+                resources.complete(Event::Sent { id, buffer, result: Ok(()) }, priority);
+            }
+            What::Message { confirm: Confirm::Delivered } => {
+                self.undelivered[priority as usize].push_back(Undelivered { position, id, buffer });
+            }
+            What::Put { transfer, .. } => {
+                if let Some(Some(waiting)) = self.waiting.get_mut(transfer as usize) {
+                    waiting.buffer = buffer;
+                    waiting.asked = true;
+                }
+            }
+            What::Get { transfer, .. } => {
+                if let Some(Some(waiting)) = self.waiting.get_mut(transfer as usize) {
+                    waiting.asked = true;
+                }
+            }
+        }
+    }
+
+    /// Where the peer has to have come on a lane before there is something to confirm.
+    pub fn first_undelivered(&self, priority: Priority) -> Option<u64> {
+        self.undelivered[priority as usize].front().map(|entry| entry.position)
+    }
+
+    /// Confirms what the peer has consumed, which is its lane up to `consumed`. `true`: there was something.
+    pub fn confirm(&mut self, priority: Priority, consumed: u64, resources: &mut Resources) -> bool {
+        let queue = &mut self.undelivered[priority as usize];
+        let mut any = false;
+        while queue.front().is_some_and(|entry| entry.position <= consumed)
+            && let Some(entry) = queue.pop_front()
+        {
+            resources.complete(Event::Sent { id: entry.id, buffer: entry.buffer, result: Ok(()) }, priority);
+            any = true;
+        }
+        any
+    }
+
+    /// A send has found no room.
+    #[inline(always)]
+    pub fn starve(&mut self, priority: Priority) {
+        self.starved[priority as usize] = true;
+    }
+
+    /// Waits the program for room?
+    pub fn is_starved(&self, priority: Priority) -> bool {
+        self.starved[priority as usize]
+    }
+
+    /// There is room again for whoever waited.
+    pub fn tell_of_room(&mut self, priority: Priority, resources: &mut Resources) {
+        self.starved[priority as usize] = false;
+        resources.events.push_back(Event::Room { peer: self.peer, priority });
+    }
+
+    /// Are there answers of ours to be sent?
+    pub fn owes_replies(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
+    /// Takes the next answer of ours; what is left of it comes back by [`Self::reply_first`] or [`Self::reply_last`].
+    pub fn next_reply(&mut self) -> Option<Reply> {
+        self.replies.pop_front()
+    }
+
+    pub fn reply_first(&mut self, reply: Reply) {
+        self.replies.push_front(reply);
+    }
+
+    pub fn reply_last(&mut self, reply: Reply) {
+        self.replies.push_back(reply);
+    }
+
+    /// Drops answers that could take as long as the peer likes.
+    pub fn keep_short_replies(&mut self) {
+        self.replies.retain(|reply| !matches!(reply, Reply::Data { .. }));
+    }
+
+    /// Does the peer owe us an answer, or will it?
+    #[inline(always)]
+    pub fn awaits_answers(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// The next `length` bytes that a get asked for have come; `copy` takes them to where they belong.
+    ///
+    /// # Errors
+    /// [`Gone::Broken`] where nothing was asked for, or less; and those of `copy`.
+    pub fn receive_got(
+        &mut self,
+        transfer: u64,
+        length: usize,
+        copy: impl FnOnce(&mut [u8]) -> Result<(), Gone>,
+    ) -> Result<(), Gone> {
+        let waiting = self.waiting_mut(transfer).and_then(Option::as_mut).ok_or(Gone::Broken)?;
+        let is_sound = waiting.kind == TransferKind::Get && waiting.asked;
+        let rest = waiting.buffer.as_mut().get_mut(waiting.filled..).unwrap_or_default();
+        let target = rest.get_mut(..length).filter(|_| is_sound).ok_or(Gone::Broken)?;
+        waiting.filled += length;
+        copy(target)
+    }
+
+    /// The peer says that a put or a get is over.
+    ///
+    /// # Errors
+    /// [`Gone::Broken`] where there is none, or bytes are missing.
+    pub fn receive_status(
+        &mut self,
+        transfer: u64,
+        code: u64,
+        resources: &mut Resources,
+    ) -> Result<(), Gone> {
+        let entry = self.waiting_mut(transfer).and_then(|entry| entry.take_if(|waiting| waiting.asked));
+        let entry = entry.ok_or(Gone::Broken)?;
+        let result = status_of(code);
+        let is_get = entry.kind == TransferKind::Get;
+        if is_get && result.is_ok() && entry.filled != entry.buffer.as_ref().len() {
+            return Err(Gone::Broken);
+        }
+        while self.waiting.pop_if(|entry| entry.is_none()).is_some() {}
+        let priority = entry.priority;
+        resources.complete(entry.finished(result), priority);
+        Ok(())
+    }
+
+    fn waiting_mut(&mut self, transfer: u64) -> Option<&mut Option<Waiting>> {
+        self.waiting.get_mut(usize::try_from(transfer).ok()?)
+    }
+
+    pub(super) fn give_up_sending(
+        &mut self,
+        priority: Priority,
+        failed: Result<(), TransferError>,
+        resources: &mut Resources,
+    ) {
+        for entry in self.undelivered[priority as usize].drain(..) {
+            resources.complete(Event::Sent { id: entry.id, buffer: entry.buffer, result: failed }, priority);
+        }
+        for entry in self.outgoing[priority as usize].drain(..) {
+            // A put under way stands in both tables; it is completed once.
+            if let What::Put { transfer, .. } = entry.what
+                && let Some(waiting) = self.waiting.get_mut(transfer as usize)
+            {
+                *waiting = None;
+            }
+            if let Some(event) = entry.failed(failed) {
+                resources.complete(event, priority);
+            }
+        }
+    }
+
+    pub(super) fn give_up_waiting(&mut self, failed: Result<(), TransferError>, resources: &mut Resources) {
+        for entry in self.waiting.drain(..).flatten() {
+            let priority = entry.priority;
+            resources.complete(entry.finished(failed), priority);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The port: everything that one endpoint has.
+
+mod establish;
+mod hot;
+mod lending;
+mod polling;
+mod sending;
+mod slots;
+mod spin;
+mod strangers;
+mod waiting;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use bywire_ring::doorbell::{self, DOORBELL_BYTES};
+use bywire_ring::memory::Shared;
+use bywire_sys::fork::ForkGuard;
+use bywire_sys::memory::Mapping;
+use bywire_sys::poller::Poller;
+use bywire_sys::{clock, process, wake};
+
+use crate::message::address::{Address, PortName};
+use crate::message::error::OpenError;
+use crate::message::lend::Returns;
+use crate::message::options::{PortOptions, SEND_TOKENS_MAX};
+use crate::message::peer::{Peer, PeerInfo};
+use crate::message::resources::Resources;
+use crate::shm::account::Account;
+use crate::shm::runtime::{Claim, RuntimeDirectory};
+use hot::HotPeers;
+use slots::Slots;
+use spin::Spin;
+use strangers::{Strangers, Tag};
+
+/// A protected message endpoint. It belongs to one thread at a time and may move between threads.
+///
+/// In a forked child an inherited port is inert: it polls nothing, every call that can fail says
+/// `Forked`, and dropping it leaves the parent's port alone.
+pub struct Port {
+    guard: Arc<ForkGuard>,
+    options: PortOptions,
+    directory: RuntimeDirectory,
+    claim: Claim,
+    node: String,
+    incarnation: u64,
+    slots: Slots,
+    resources: Resources,
+    /// The memory made for peers of other users.
+    account: Account,
+    /// Borrowed blocks that the program is done with.
+    returns: Arc<Returns>,
+    /// Peers that may still get a large window.
+    large_windows_left: u32,
+    strangers: Strangers,
+    poller: Poller,
+    bell: wake::Bell,
+    /// Our own page, which every peer may read: it says whether we sleep.
+    page: Shared,
+    page_file: OwnedFd,
+    sleeper: doorbell::Sleeper,
+    /// The program may be waiting on the descriptor: the next poll looks at what woke it.
+    is_armed: bool,
+    spin: Spin,
+    hot: HotPeers,
+    /// The next quiet peer to look at.
+    scan_next: u32,
+    /// Connections with something to push or to confirm.
+    busy: Vec<u32>,
+    polls: u32,
+    /// The last poll moved something although it reported nothing.
+    progressed: bool,
+    housekeeping_due: u64,
+    /// The option `look_around`.
+    housekeeping_cycles: u64,
+    next_transfer: u64,
+    statistics: Statistics,
+}
+
+/// Counters of a port, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Datagrams that found no room and were dropped at this end.
+    pub datagrams_unsent: u64,
+    /// Datagrams that arrived damaged and were dropped.
+    pub datagrams_damaged: u64,
+    /// Connections of strangers that were turned away.
+    pub refused: u64,
+    /// Times that the port slept.
+    pub sleeps: u64,
+}
+
+impl Port {
+    /// Opens a port on this node.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(options: PortOptions) -> Result<Self, OpenError> {
+        check(&options)?;
+        let directory = RuntimeDirectory::open(options.runtime_directory.as_deref())?;
+        let system = OpenError::System;
+        let (page, page_file) = Mapping::create("bywire-port", DOORBELL_BYTES).map_err(system)?;
+        let (bell, alarm) = (wake::Bell::new().map_err(system)?, wake::Alarm::new().map_err(system)?);
+        let poller = Poller::new().map_err(system)?;
+        poller.add(&bell, Tag::Bell.bits()).map_err(system)?;
+        poller.add(&alarm, Tag::Alarm.bits()).map_err(system)?;
+        let guard = Arc::new(ForkGuard::new().map_err(system)?);
+        let resources = Resources::new(&options);
+        let strangers = Strangers::new().map_err(system)?;
+        poller.add(&strangers.timer, Tag::Timer.bits()).map_err(system)?;
+        let mut random = [0; 8];
+        process::random(&mut random).map_err(system)?;
+        // The name last: nothing that fails before leaves one behind.
+        let claim = directory.claim(options.name.as_ref(), options.admit)?;
+        if let Err(error) = poller.add(&claim.listener, Tag::Listener.bits()) {
+            claim.release();
+            return Err(system(error));
+        }
+        Ok(Self {
+            guard,
+            node: process::host_name(),
+            incarnation: u64::from_ne_bytes(random),
+            slots: Slots::default(),
+            resources,
+            account: Account::default(),
+            returns: Arc::new(Returns::new(alarm)),
+            large_windows_left: options.busy_peers_max,
+            strangers,
+            poller,
+            bell,
+            page: Shared::new(page),
+            page_file,
+            sleeper: doorbell::Sleeper::default(),
+            is_armed: false,
+            spin: Spin::new(options.spin),
+            hot: HotPeers::new(),
+            scan_next: 0,
+            busy: Vec::new(),
+            polls: 0,
+            progressed: false,
+            housekeeping_due: 0,
+            housekeeping_cycles: clock::cycles_in(options.look_around),
+            next_transfer: 1,
+            statistics: Statistics::default(),
+            directory,
+            options,
+            claim,
+        })
+    }
+
+    /// What this port is called.
+    pub fn name(&self) -> &PortName {
+        &self.claim.name
+    }
+
+    /// Where peers on this node find it.
+    pub fn address(&self) -> Address {
+        Address { node: self.node.clone(), port: self.claim.name.clone() }
+    }
+
+    /// Who a peer is; `None` while it connects, and once its [`Event::Disconnected`] has been taken.
+    pub fn peer_info(&self, peer: Peer) -> Option<&PeerInfo> {
+        self.slots.info(peer)
+    }
+
+    /// The connected peers.
+    pub fn peers(&self) -> impl Iterator<Item = Peer> + '_ {
+        self.slots
+            .indices()
+            .filter_map(|index| self.slots.peer_at(index))
+            .filter(|peer| self.peer_info(*peer).is_some())
+    }
+
+    /// The port's counters.
+    pub fn statistics(&self) -> Statistics {
+        Statistics { datagrams_damaged: self.resources.datagrams_dropped, ..self.statistics }
+    }
+
+    /// The options that the port was opened with.
+    pub fn options(&self) -> &PortOptions {
+        &self.options
+    }
+}
+
+impl AsFd for Port {
+    /// Readable after [`Port::arm`] as soon as there may be an event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        if !self.guard.is_owner() {
+            return;
+        }
+        // The name first, then the listener: whoever finds a name finds somebody listening.
+        self.claim.release();
+        for index in self.slots.indices() {
+            if let Some(connection) = self.slots.connection_at(index) {
+                connection.take_leave(&mut self.resources);
+                connection.socket().shut_down();
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Port {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Port")
+            .field("name", &self.claim.name)
+            .field("peers", &self.slots.len())
+            .finish()
+    }
+}
+
+fn check(options: &PortOptions) -> Result<(), OpenError> {
+    let bad = |what: &str| Err(OpenError::BadOption(what.to_owned()));
+    if options.geometry.check().is_err() {
+        return bad(
+            "geometry: slots are a power of two from 8 to 8192, bulk_bytes one from 4 KiB to 8 MiB that holds four fragments, and fragments 512 to 65472 bytes in steps of 64",
+        );
+    }
+    if !(1..=SEND_TOKENS_MAX).contains(&options.send_tokens) {
+        return bad("send_tokens is 1 to 256");
+    }
+    if options.message_bytes_max > 1 << 40 {
+        return bad("message_bytes_max is at most 2^40");
+    }
+    if let Some(PortName::Name(name)) = &options.name {
+        // A name made by hand may be none.
+        name.parse::<PortName>().map_err(|error| OpenError::BadOption(error.to_string()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,377 @@
+//! Polling: taking what peers have sent, moving on what is under way, and ending connections.
+
+use std::time::Duration;
+
+use bywire_sys::clock;
+
+use super::Port;
+use super::slots::{Slot, Slots};
+use crate::message::buffer::Payload;
+use crate::message::error::Gone;
+use crate::message::event::{Event, Message};
+use crate::message::lend::Return;
+use crate::message::peer::{Peer, Priority};
+use crate::message::transfers::Step;
+use crate::shm::connection::Short;
+
+/// High lanes are asked first, but the low ones every eighth time, so that a flood of high messages
+/// cannot shut them out.
+const HIGH_FIRST: [Priority; 2] = [Priority::High, Priority::Low];
+const LOW_FIRST: [Priority; 2] = [Priority::Low, Priority::High];
+/// Answers taken from each hot peer while messages keep coming.
+const REPLIES: u32 = 8;
+/// Quiet peers looked at by a poll that found nothing else: few, for that poll is what a waiting peer's
+/// message waits for.
+const SCAN: u32 = 1;
+
+impl Port {
+    /// Takes the next event, if there is one. Never waits, and makes no system call but once in about a
+    /// millisecond to look after sockets and peers that died.
+    #[inline(always)]
+    pub fn poll(&mut self) -> Option<Event> {
+        if !self.guard.is_owner() {
+            return None;
+        }
+        // The shorter most polls are, the sooner a hot peer's message is seen.
+        self.poll_with_quiet(8)
+    }
+
+    /// Polls the hot peers, then whatever else there is; quiet ones at every so many polls.
+    #[inline(always)]
+    pub(super) fn poll_with_quiet(&mut self, every: u32) -> Option<Event> {
+        if let Some(event) = self.attend_when_due() {
+            return Some(event);
+        }
+        if let Some(event) = self.poll_hot() {
+            return Some(event);
+        }
+        self.look_further(self.polls.is_multiple_of(every))
+    }
+
+    /// Begins a poll with what is seldom due: one branch for all of it.
+    #[inline(always)]
+    pub(super) fn attend_when_due(&mut self) -> Option<Event> {
+        self.progressed = false;
+        self.polls = self.polls.wrapping_add(1);
+        let is_due = self.polls.is_multiple_of(64)
+            | self.is_armed
+            | !self.busy.is_empty()
+            | !self.resources.events.is_empty()
+            | self.returns.is_any();
+        if is_due { self.attend() } else { None }
+    }
+
+    /// Takes what the hot peers have published: they are asked in turn, each one's high lane first as a rule.
+    #[inline(always)]
+    pub(super) fn poll_hot(&mut self) -> Option<Event> {
+        let order = if self.polls.is_multiple_of(8) { LOW_FIRST } else { HIGH_FIRST };
+        let mut place = self.hot.first();
+        for _ in 0..self.hot.len() {
+            if place >= self.hot.len() {
+                place = 0;
+            }
+            for priority in order {
+                let Some(index) = self.hot.index(place) else { break };
+                let Some(connection) = self.slots.connection_at(index) else { break };
+                match connection.receive_short(priority) {
+                    Short::Nothing => {}
+                    Short::Message { words, length } => {
+                        let peer = connection.peer;
+                        self.hot.message_from(place);
+                        let payload = Payload::inline(words, length);
+                        return Some(Event::Message(Message { peer, priority, payload }));
+                    }
+                    Short::Other => {
+                        let event = self.receive_other(place, priority);
+                        if event.is_some() {
+                            return event;
+                        }
+                    }
+                }
+            }
+            place += 1;
+        }
+        None
+    }
+
+    /// What is under way besides the hot rings.
+    #[inline(never)]
+    fn attend(&mut self) -> Option<Event> {
+        if self.is_armed {
+            self.come_back();
+        }
+        if self.polls.is_multiple_of(64) {
+            // However busy the hot lanes are: answers, and every quiet peer once in 256 rounds.
+            (0..REPLIES).for_each(|_| self.poll_replies());
+            self.scan_quiet(self.slots.indices().end / 256 + 1);
+            self.age();
+        }
+        let returns = self.returns.take();
+        if !returns.is_empty() {
+            self.give_back(returns);
+        }
+        if !self.busy.is_empty() {
+            self.advance_busy();
+        }
+        self.next_event()
+    }
+
+    /// The next event that waits; with a peer's end it is forgotten who that was.
+    fn next_event(&mut self) -> Option<Event> {
+        let event = self.resources.next_event()?;
+        if let Event::Disconnected { peer, .. } = event {
+            self.slots.forget(peer);
+        }
+        Some(event)
+    }
+
+    /// Takes one record that is no short message off a hot peer's lane.
+    #[inline(never)]
+    fn receive_other(&mut self, place: usize, priority: Priority) -> Option<Event> {
+        let index = self.hot.index(place)?;
+        let connection = self.slots.connection_at(index)?;
+        let step = connection.receive(priority, &mut self.resources);
+        let owes_answers = connection.transfers.owes_replies();
+        if !matches!(step, Ok(Step::Nothing)) {
+            self.hot.refresh(place);
+        }
+        if owes_answers {
+            self.keep_busy(index);
+        }
+        match step {
+            Ok(Step::Nothing) => None,
+            Ok(Step::Progress) => {
+                self.progressed = true;
+                None
+            }
+            Ok(Step::Event(event)) => {
+                self.hot.next_turn();
+                Some(event)
+            }
+            Err(reason) => self.break_off(index, priority, reason),
+        }
+    }
+
+    /// No hot peer had a message: answers have their turn, and at times quiet peers and sockets.
+    #[inline(never)]
+    fn look_further(&mut self, with_quiet: bool) -> Option<Event> {
+        self.poll_replies();
+        if with_quiet && !self.progressed {
+            self.scan_quiet(SCAN);
+            self.keep_house();
+        }
+        self.next_event()
+    }
+
+    #[inline(always)]
+    fn poll_replies(&mut self) {
+        let mut place = 0;
+        while let Some(index) = self.hot.index(place) {
+            place += 1;
+            let Some(connection) = self.slots.connection_at(index) else { continue };
+            if !connection.expects_replies() {
+                continue;
+            }
+            match connection.receive_reply(&mut self.resources) {
+                Ok(Step::Nothing) => {}
+                Ok(_) => {
+                    self.hot.refresh(place - 1);
+                    self.progressed = true;
+                }
+                Err(reason) => {
+                    // Its place goes to the next one.
+                    self.end(index, reason);
+                    place -= 1;
+                }
+            }
+        }
+    }
+
+    /// A lane broke; unless all it lacks is memory that waits in the socket.
+    #[cold]
+    fn break_off(&mut self, index: u32, priority: Priority, reason: Gone) -> Option<Event> {
+        let awaits_memory =
+            self.slots.connection_at(index).is_some_and(|connection| connection.awaits_memory(priority));
+        if awaits_memory {
+            // It waits there while the program has too much to take already.
+            if self.resources.is_full() {
+                return self.next_event();
+            }
+            self.read_whole_socket(index);
+            if self.slots.connection_at(index).is_some_and(|connection| !connection.awaits_memory(priority)) {
+                self.progressed = true;
+                return self.next_event();
+            }
+        }
+        self.end(index, reason);
+        self.next_event()
+    }
+
+    /// Looks at a few quiet peers and warms those that have something.
+    #[inline(always)]
+    fn scan_quiet(&mut self, count: u32) {
+        let range = self.slots.indices();
+        if range.len() <= self.hot.len() {
+            return;
+        }
+        for _ in 0..count.min(range.end) {
+            self.scan_next = if self.scan_next + 1 < range.end { self.scan_next + 1 } else { 0 };
+            let resources = &self.resources;
+            let has_input = |slots: &mut Slots, index| {
+                slots.connection_at(index).is_some_and(|connection| connection.has_input(resources))
+            };
+            if has_input(&mut self.slots, self.scan_next) {
+                self.warm(self.scan_next);
+                self.progressed = true;
+            }
+        }
+    }
+
+    /// Polls a peer at every call from now on.
+    pub(super) fn warm(&mut self, index: u32) {
+        self.hot.warm(index);
+    }
+
+    /// Hot peers age, and sockets are looked after however busy the rings are.
+    #[cold]
+    fn age(&mut self) {
+        if self.polls.is_multiple_of(64 * 256) {
+            self.hot.age();
+        }
+        self.keep_house();
+    }
+
+    /// Looks after sockets about every millisecond.
+    #[inline(always)]
+    fn keep_house(&mut self) {
+        let now = clock::cycles();
+        // Wrapping: a counter that went backwards (another core) looks late, which is harmless.
+        if now.wrapping_sub(self.housekeeping_due) < 1 << 63 {
+            self.housekeeping_due = now + self.housekeeping_cycles;
+            let _ = self.look_after_sockets(Some(Duration::ZERO));
+        }
+    }
+
+    /// Notes that a connection has something to push.
+    #[inline(always)]
+    pub(super) fn keep_busy(&mut self, index: u32) {
+        let has_work = self.slots.connection_at(index).is_some_and(|connection| connection.has_work());
+        if has_work && !self.busy.contains(&index) {
+            self.busy.push(index);
+        }
+    }
+
+    #[cold]
+    fn give_back(&mut self, returns: Vec<Return>) {
+        for entry in returns {
+            if let Ok(connection) = self.slots.connection(entry.peer) {
+                connection.give_back(entry);
+                self.keep_busy(entry.peer.index);
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn advance_busy(&mut self) {
+        let mut place = 0;
+        while place < self.busy.len() {
+            let index = self.busy[place];
+            let Some(connection) = self.slots.connection_at(index) else {
+                self.busy.swap_remove(place);
+                continue;
+            };
+            if self.large_windows_left > 0 && connection.wants_large_window() {
+                let offered = connection.offer_large_window(&mut self.account, self.options.busy_peers_max);
+                self.large_windows_left -= u32::from(offered);
+            }
+            match connection.advance(&mut self.resources) {
+                Ok(moved) => {
+                    self.progressed |= moved;
+                    // An answer is awaited from now on; or something urgent, for which a copy has paused.
+                    if connection.expects_replies() && moved || connection.has_input(&self.resources) {
+                        self.warm(index);
+                    }
+                    let has_work =
+                        self.slots.connection_at(index).is_some_and(|connection| connection.has_work());
+                    if has_work {
+                        place += 1;
+                    } else {
+                        self.busy.swap_remove(place);
+                    }
+                }
+                // `end` takes it off the list.
+                Err(reason) => self.end(index, reason),
+            }
+        }
+    }
+
+    /// Takes everything that a peer sent and answered before it ended, then ends the connection.
+    pub(super) fn drain_and_end(&mut self, index: u32, reason: Gone) {
+        if let Some(connection) = self.slots.connection_at(index) {
+            connection.begin_draining();
+        }
+        // Bounded: each turn takes a record or a step of one, and of each lane as many as it can hold.
+        while let Some(connection) = self.slots.connection_at(index) {
+            let resources = &mut self.resources;
+            let step = match connection.receive(Priority::High, resources) {
+                Ok(Step::Nothing) => match connection.receive(Priority::Low, resources) {
+                    Ok(Step::Nothing) => connection.receive_reply(resources),
+                    other => other,
+                },
+                other => other,
+            };
+            match step {
+                Ok(Step::Nothing) | Err(_) => break,
+                Ok(Step::Progress) => {}
+                Ok(Step::Event(event)) => resources.put_by(event),
+            }
+        }
+        if let Some(connection) = self.slots.connection_at(index) {
+            // A broken ring confirms nothing more.
+            let _ = connection.confirm_all_delivered(&mut self.resources);
+        }
+        self.end(index, reason);
+    }
+
+    /// Ends a connection: what was under way fails, and its memory comes back as events.
+    pub(super) fn end(&mut self, index: u32, reason: Gone) {
+        let Some(peer) = self.slots.peer_at(index) else { return };
+        self.hot.cool(index);
+        self.busy.retain(|busy| *busy != index);
+        match self.slots.remove(peer, reason) {
+            Some(Slot::Connected(mut connection)) => {
+                // Ended for both sides, even while a forked child holds a copy of the descriptor.
+                connection.socket().shut_down();
+                self.poller.remove(connection.socket());
+                if let Some(process) = &connection.process {
+                    self.poller.remove(process);
+                }
+                connection.give_up(reason, &mut self.resources);
+                self.large_windows_left += u32::from(connection.has_large_window());
+                self.resources.events.push_back(Event::Disconnected { peer, reason });
+                self.slots.remember(peer, connection.info);
+            }
+            Some(Slot::Connecting(connecting)) => {
+                self.poller.remove(&connecting.socket);
+                if connecting.announce {
+                    self.resources.events.push_back(Event::Disconnected { peer, reason });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends a connection. What the peer has sent already is dropped; it sees [`Gone::Closed`].
+    pub fn disconnect(&mut self, peer: Peer) {
+        if !self.guard.is_owner() {
+            return;
+        }
+        if let Ok(connection) = self.slots.connection(peer) {
+            connection.take_leave(&mut self.resources);
+        }
+        if self.slots.peek(peer).is_some() {
+            self.end(peer.index, Gone::Here);
+            self.stir();
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Sending: short messages at once, and asynchronous transfers: long messages, puts and gets.
+
+use bywire_ring::geometry::INLINE_BYTES;
+use bywire_sys::Errno;
+
+use super::Port;
+use crate::message::buffer::{Buffer, Payload};
+use crate::message::error::{SendError, Unsent};
+use crate::message::peer::{Confirm, Peer, Priority, TransferId};
+use crate::message::region::{Key, Rights};
+use crate::message::transfers::{NOTE_BYTES_MAX, Note, Transfers};
+
+impl Port {
+    /// Copies a message of up to one fragment ([`crate::FRAGMENT_BYTES`] by default) to a peer, at once.
+    /// It needs no token and no completion. Longer ones go by [`Self::send_buffer`].
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was sent then. [`SendError::Full`] is back-pressure: poll and try again.
+    #[inline(always)]
+    pub fn send(&mut self, peer: Peer, priority: Priority, bytes: &[u8]) -> Result<(), SendError> {
+        if !self.guard.is_owner() {
+            return Err(SendError::Forked);
+        }
+        let connection = self.slots.connection(peer)?;
+        if bytes.len() > INLINE_BYTES {
+            let max = (connection.fragment_bytes() as u64).min(connection.info.message_bytes_max);
+            if bytes.len() as u64 > max {
+                return Err(SendError::TooLong { max });
+            }
+        } else if bytes.len() as u64 > connection.info.message_bytes_max {
+            return Err(SendError::TooLong { max: connection.info.message_bytes_max });
+        }
+        let result = connection.send_now(priority, bytes);
+        if result == Err(SendError::Full) {
+            self.keep_busy(peer.index);
+            self.stir();
+        }
+        result
+    }
+
+    /// Sends a datagram of up to one fragment: at most once, in no order, never blocking anyone. Returns
+    /// `false` when it was dropped for want of room (and counted).
+    ///
+    /// # Errors
+    /// [`SendError`], never [`SendError::Full`].
+    pub fn send_datagram(&mut self, peer: Peer, priority: Priority, bytes: &[u8]) -> Result<bool, SendError> {
+        if !self.guard.is_owner() {
+            return Err(SendError::Forked);
+        }
+        let connection = self.slots.connection(peer)?;
+        let max = (connection.fragment_bytes() as u64).min(connection.info.message_bytes_max);
+        if bytes.len() as u64 > max {
+            return Err(SendError::TooLong { max });
+        }
+        let sent = connection.send_datagram(priority, bytes).map_err(SendError::Disconnected)?;
+        self.statistics.datagrams_unsent += u64::from(!sent);
+        Ok(sent)
+    }
+
+    /// Asks for [`Event::Room`] as soon as a whole fragment fits into the lane towards a peer: for whoever keeps a
+    /// datagram that was dropped for want of room, and tries again. The event comes once.
+    ///
+    /// # Errors
+    /// [`SendError`], never [`SendError::Full`].
+    pub fn await_room(&mut self, peer: Peer, priority: Priority) -> Result<(), SendError> {
+        if !self.guard.is_owner() {
+            return Err(SendError::Forked);
+        }
+        self.slots.connection(peer)?.transfers.starve(priority);
+        self.keep_busy(peer.index);
+        self.stir();
+        Ok(())
+    }
+
+    /// Posts memory to receive one long message of this priority into. A message takes the smallest
+    /// buffer that it fits; messages of one fragment need none. Where foreign users are admitted, post several:
+    /// each of them fills at most one in eight at a time, but always one.
+    ///
+    /// # Errors
+    /// The buffer itself when the port's receive tokens of this priority are all out.
+    pub fn post_receive(&mut self, priority: Priority, buffer: impl Into<Buffer>) -> Result<(), Buffer> {
+        let buffer = buffer.into();
+        if self.resources.posted(priority) >= self.options.receive_tokens as usize {
+            return Err(buffer);
+        }
+        self.resources.post(priority, buffer);
+        self.stir();
+        Ok(())
+    }
+
+    /// Takes back the memory of a payload that the program is done with, for messages to come.
+    #[inline]
+    pub fn recycle(&mut self, payload: Payload) {
+        if let Some(buffer) = payload.into_buffer() {
+            self.resources.keep(buffer.into_vec());
+        }
+    }
+
+    /// Sends a message of any length from memory that the library keeps until [`crate::Event::Sent`].
+    /// Takes a send token until that event is queued: from then on, whether it has been taken or not, the token is free.
+    ///
+    /// # Errors
+    /// [`Unsent`] with the reason and the memory.
+    pub fn send_buffer(
+        &mut self,
+        peer: Peer,
+        priority: Priority,
+        buffer: impl Into<Buffer>,
+        confirm: Confirm,
+    ) -> Result<TransferId, Unsent> {
+        let buffer = buffer.into();
+        let length = buffer.as_ref().len() as u64;
+        if let Err(error) = self.admit(peer, priority, length) {
+            return Err(Unsent { error, buffer });
+        }
+        Ok(self.begin(peer, |transfers, id| transfers.send(id, priority, buffer, confirm)))
+    }
+
+    /// Puts data into a peer's region, in order with messages of the same priority. With a note of up to
+    /// 32 bytes the peer is told, after the data is visible. Takes a send token until [`crate::Event::Put`]
+    /// is queued.
+    ///
+    /// # Errors
+    /// [`Unsent`]; a note too long is [`SendError::TooLong`].
+    pub fn put(
+        &mut self,
+        peer: Peer,
+        priority: Priority,
+        (key, offset): (Key, u64),
+        buffer: impl Into<Buffer>,
+        note: Option<&[u8]>,
+    ) -> Result<TransferId, Unsent> {
+        let buffer = buffer.into();
+        let Some(note) = Note::new(note) else {
+            return Err(Unsent { error: SendError::TooLong { max: NOTE_BYTES_MAX as u64 }, buffer });
+        };
+        if let Err(error) = self.admit(peer, priority, 0) {
+            return Err(Unsent { error, buffer });
+        }
+        Ok(self.begin(peer, |transfers, id| transfers.put(id, priority, (key, offset), buffer, note)))
+    }
+
+    /// Gets data from a peer's region, as much as fills `buffer`. Takes a send token until [`crate::Event::Got`] is
+    /// queued.
+    ///
+    /// # Errors
+    /// [`Unsent`].
+    pub fn get(
+        &mut self,
+        peer: Peer,
+        priority: Priority,
+        (key, offset): (Key, u64),
+        buffer: impl Into<Buffer>,
+    ) -> Result<TransferId, Unsent> {
+        let buffer = buffer.into();
+        if let Err(error) = self.admit(peer, priority, 0) {
+            return Err(Unsent { error, buffer });
+        }
+        Ok(self.begin(peer, |transfers, id| transfers.get(id, priority, (key, offset), buffer)))
+    }
+
+    /// Checks that a transfer may begin, with a message of this length, and takes its token last.
+    fn admit(&mut self, peer: Peer, priority: Priority, message_bytes: u64) -> Result<(), SendError> {
+        if !self.guard.is_owner() {
+            return Err(SendError::Forked);
+        }
+        let max = self.slots.connection(peer)?.info.message_bytes_max;
+        if message_bytes > max {
+            return Err(SendError::TooLong { max });
+        }
+        if self.resources.take_token(priority) { Ok(()) } else { Err(SendError::NoToken) }
+    }
+
+    fn begin(&mut self, peer: Peer, queue: impl FnOnce(&mut Transfers, TransferId)) -> TransferId {
+        let id = TransferId(self.next_transfer);
+        self.next_transfer += 1;
+        let connection = self.slots.connection(peer).expect("admitted just now");
+        queue(&mut connection.transfers, id);
+        // The first fragment goes at once; a broken ring is found again, and reported, by the next poll.
+        let _ = connection.advance(&mut self.resources);
+        self.warm(peer.index);
+        self.keep_busy(peer.index);
+        self.stir();
+        id
+    }
+
+    /// Registers memory that peers with the key may reach with these rights. Meanwhile the program
+    /// reaches it through [`Self::region`] and [`Self::region_mut`].
+    ///
+    /// # Errors
+    /// What the kernel said when asked for random numbers.
+    pub fn register(&mut self, memory: impl Into<Buffer>, rights: Rights) -> Result<Key, Errno> {
+        self.resources.regions.register(memory.into(), rights)
+    }
+
+    /// The memory of a region of ours.
+    pub fn region(&self, key: Key) -> Option<&[u8]> {
+        self.resources.regions.memory(key)
+    }
+
+    /// The memory of a region of ours, to change it between peers' accesses.
+    pub fn region_mut(&mut self, key: Key) -> Option<&mut [u8]> {
+        self.resources.regions.memory_mut(key)
+    }
+
+    /// Ends a region: from now on its key opens nothing. Returns its memory.
+    pub fn revoke(&mut self, key: Key) -> Option<Buffer> {
+        self.resources.regions.revoke(key)
+    }
+}

@@ -1,0 +1,71 @@
+//! Connections on the way in, and what a descriptor of a port stands for when it is ready.
+
+use std::os::fd::OwnedFd;
+
+use bywire_sys::socket::Socket;
+use bywire_sys::{Errno, limits, wake};
+
+use crate::message::peer::Peer;
+
+/// Connections on the way in.
+pub(super) struct Strangers {
+    pub waiting: Vec<(u64, Socket)>,
+    pub next: u64,
+    /// Closed to accept, and so turn away, one connection when descriptors have run out.
+    pub reserve: Option<OwnedFd>,
+    /// Ends a pause: nothing else would tell when somebody can be let in again.
+    pub timer: wake::Timer,
+}
+
+/// What a ready descriptor stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tag {
+    Alarm,
+    Bell,
+    Listener,
+    /// A pause is over.
+    Timer,
+    /// A peer's socket or process, by its slot and the low bits of its generation.
+    Peer {
+        index: u32,
+        generation: u32,
+    },
+    Stranger(u64),
+}
+
+impl Tag {
+    pub fn bits(self) -> u64 {
+        match self {
+            Self::Bell => 0,
+            Self::Alarm => 1,
+            Self::Timer => 2,
+            Self::Listener => 1 << 62,
+            Self::Peer { index, generation } => {
+                2 << 62 | u64::from(generation & 0x3fff_ffff) << 32 | u64::from(index)
+            }
+            Self::Stranger(number) => 3 << 62 | (number & !(3 << 62)),
+        }
+    }
+
+    pub fn from_bits(bits: u64) -> Self {
+        match bits >> 62 {
+            0 if bits == 0 => Self::Bell,
+            0 if bits == Self::Timer.bits() => Self::Timer,
+            0 => Self::Alarm,
+            1 => Self::Listener,
+            2 => Self::Peer { index: bits as u32, generation: (bits >> 32) as u32 & 0x3fff_ffff },
+            _ => Self::Stranger(bits & !(3 << 62)),
+        }
+    }
+}
+
+pub(super) fn tag_of(peer: Peer) -> u64 {
+    Tag::Peer { index: peer.index, generation: peer.generation }.bits()
+}
+
+impl Strangers {
+    pub fn new() -> Result<Self, Errno> {
+        let (reserve, timer) = (Some(limits::reserve_descriptor()?), wake::Timer::new()?);
+        Ok(Self { waiting: Vec::new(), next: 0, reserve, timer })
+    }
+}

@@ -1,0 +1,221 @@
+//! One connection: what is under way with one peer of this machine, and the lanes that carry it.
+
+mod incoming;
+mod lending;
+mod outgoing;
+mod window;
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use bywire_ring::geometry::{BUSY_BULK_BYTES, Geometry, INLINE_BYTES, LaneName};
+use bywire_ring::header::Header;
+use bywire_ring::memory::Shared;
+use bywire_sys::fork::ForkGuard;
+use bywire_sys::socket::Socket;
+use bywire_sys::wake;
+
+use crate::message::error::Gone;
+use crate::message::lend::{LenderHeap, Returns};
+use crate::message::peer::{Peer, PeerInfo, Priority};
+use crate::message::resources::Resources;
+use crate::message::transfers::Transfers;
+use crate::shm::handshake::Packet;
+use crate::shm::lanes::{Ends, Lanes, lane_of};
+use crate::shm::record::RunningChecksum;
+
+/// Everything that belongs to one peer. A bad peer breaks its own connection and nothing else.
+pub(crate) struct Connection {
+    pub peer: Peer,
+    pub info: PeerInfo,
+    /// Becomes readable when the peer's process ends; absent where the kernel could not name it.
+    pub process: Option<OwnedFd>,
+    /// Its user, unless that is ours or root.
+    pub foreign_user: Option<u32>,
+    pub transfers: Transfers,
+    lanes: Lanes,
+    /// The fragment at the head of each lane, if its copying has paused.
+    paused: [Option<Paused>; 2],
+    /// Was the fragment that is to be pushed next begun, and put aside for something urgent?
+    is_put_aside: [bool; 2],
+    window: Window,
+    /// The memory of the peer's large window, until the record that moves there.
+    window_offered: Option<Shared>,
+    heaps_lent: Vec<LentHeap>,
+    heaps_borrowed: Vec<BorrowedHeap>,
+    /// Borrowed blocks that are done with, by heap and block, of which the lender is to be told.
+    blocks_to_return: VecDeque<(u32, u32)>,
+    /// Blocks of ours that the peer holds.
+    blocks_out: u32,
+    /// Where borrowed blocks wait until the port returns them.
+    returns: Arc<Returns>,
+    guard: Arc<ForkGuard>,
+    /// The longest message within a slot, which matters where the port takes only very short ones.
+    inline_bytes_max: u16,
+}
+
+/// A fragment of which a part has been copied.
+struct Paused {
+    /// Its header, which may not change between two steps.
+    header: Header,
+    copied: usize,
+    /// The check of that part, where it was put into a region: the program may change that between two steps.
+    sum: RunningChecksum,
+}
+
+/// A heap of ours, and which of its blocks the peer holds.
+struct LentHeap {
+    shared: Arc<LenderHeap>,
+    lent: Vec<bool>,
+}
+
+/// A heap of the peer's, and which of its blocks we hold.
+struct BorrowedHeap {
+    memory: Shared,
+    block_bytes: usize,
+    held: Vec<bool>,
+}
+
+/// Where the lane of low priority that we write has its payloads.
+#[derive(Debug)]
+enum Window {
+    /// In the segment, as at the beginning.
+    Small,
+    /// The peer has been sent the descriptor of this; the record that moves there is still to be pushed.
+    Offered(Shared),
+    /// In a bulk area of its own.
+    Large,
+    /// In the segment for good: there was no memory, no room in the socket, or as much in the segment already.
+    SmallForGood,
+}
+
+/// What lies at the head of a lane. Plain words: nothing to drop on the fast path.
+#[derive(Clone, Copy)]
+pub(crate) enum Short {
+    Nothing,
+    Message {
+        words: [u64; 7],
+        length: u16,
+    },
+    /// Something that takes longer.
+    Other,
+}
+
+/// What both ends have exchanged when a connection begins.
+pub(crate) struct Meeting {
+    pub info: PeerInfo,
+    pub socket: Socket,
+    pub process: Option<OwnedFd>,
+    pub outbound: Shared,
+    pub inbound: Shared,
+    pub page: Shared,
+    pub bell: wake::Ringer,
+    pub own_geometry: Geometry,
+    pub peer_geometry: Geometry,
+    /// The longest message that we take.
+    pub message_bytes_max: u64,
+    pub returns: Arc<Returns>,
+    pub guard: Arc<ForkGuard>,
+}
+
+impl Window {
+    fn new(geometry: Geometry) -> Self {
+        let segment_bytes = geometry.lanes[LaneName::Low as usize].bulk_bytes as usize;
+        if segment_bytes < BUSY_BULK_BYTES { Self::Small } else { Self::SmallForGood }
+    }
+}
+
+impl Connection {
+    pub fn new(peer: Peer, meeting: Meeting) -> Self {
+        let Meeting { info, socket, process, outbound, inbound, page, bell, .. } = meeting;
+        let Meeting { own_geometry, peer_geometry, returns, guard, .. } = meeting;
+        let (uid, integrity) = (info.uid, info.integrity);
+        let foreign_user = (!is_family(uid)).then_some(uid);
+        let ends =
+            Ends { socket, outbound, inbound, page, bell, own_geometry, peer_geometry, integrity, uid };
+        Self {
+            peer,
+            info,
+            process,
+            foreign_user,
+            transfers: Transfers::new(peer, foreign_user),
+            lanes: Lanes::new(ends),
+            paused: [None, None],
+            is_put_aside: [false; 2],
+            window: Window::new(own_geometry),
+            window_offered: None,
+            heaps_lent: Vec::new(),
+            heaps_borrowed: Vec::new(),
+            blocks_to_return: VecDeque::new(),
+            blocks_out: 0,
+            returns,
+            guard,
+            inline_bytes_max: meeting.message_bytes_max.min(INLINE_BYTES as u64) as u16,
+        }
+    }
+
+    pub fn socket(&self) -> &Socket {
+        self.lanes.socket()
+    }
+
+    /// The longest payload of one record.
+    pub fn fragment_bytes(&self) -> usize {
+        self.lanes.fragment_bytes()
+    }
+
+    /// Is there anything that `advance` may have to do later?
+    pub fn has_work(&self) -> bool {
+        !self.blocks_to_return.is_empty() || self.transfers.has_work()
+    }
+
+    /// Can the reply lane hold anything that is for us?
+    #[inline(always)]
+    pub fn expects_replies(&self) -> bool {
+        self.blocks_out > 0 || self.transfers.awaits_answers()
+    }
+
+    /// Would a poll find something to do here? Asked once more between arming and sleeping.
+    pub fn is_ready(&mut self, resources: &Resources) -> bool {
+        self.has_input(resources) || self.can_advance()
+    }
+
+    /// Is there a record that could be taken now? A broken lane counts: the poll finds out.
+    #[inline(always)]
+    pub fn has_input(&self, resources: &Resources) -> bool {
+        [Priority::High, Priority::Low].into_iter().any(|priority| {
+            self.lanes.has_record(lane_of(priority)) && !self.transfers.is_held_up(priority, resources)
+        }) || (self.expects_replies() && self.lanes.has_record(LaneName::Reply))
+    }
+
+    /// May a copy on this lane wait for a message of high priority? Not for one that itself waits for a buffer.
+    #[inline(always)]
+    fn may_pause(&self, lane: LaneName, resources: &Resources) -> bool {
+        lane == LaneName::Low && !self.transfers.is_held_up(Priority::High, resources)
+    }
+
+    /// The peer has ended: from now on what it had published is taken, and no more.
+    pub fn begin_draining(&mut self) {
+        self.lanes.begin_draining();
+    }
+
+    /// Says good-bye: answers that are owed go first, as far as there is room for them.
+    pub fn take_leave(&mut self, resources: &mut Resources) {
+        // Short ones, and each once: a get's data could go on for as long as the peer likes.
+        self.transfers.keep_short_replies();
+        while matches!(self.advance_replies(resources), Ok(true)) {}
+        // A peer whose socket is full notices our end all the same.
+        let _ = self.socket().send(&Packet::Goodbye.to_bytes(), &[]);
+    }
+
+    /// Ends everything that is under way and hands its memory back, as events.
+    pub fn give_up(&mut self, reason: Gone, resources: &mut Resources) {
+        self.transfers.give_up(reason, resources);
+        self.take_all_blocks_back();
+    }
+}
+
+/// Is a user ours, or root: one that could do to us whatever it likes?
+pub(crate) fn is_family(uid: u32) -> bool {
+    uid == bywire_sys::process::user() || uid == 0
+}

@@ -1,0 +1,86 @@
+//! A large window: a bulk area of its own for the low lane of a peer that is sent much.
+
+use std::os::fd::AsFd;
+
+use bywire_ring::geometry::{BUSY_BULK_BYTES, LaneName};
+use bywire_ring::header::{BULK, Header, PROMPT};
+use bywire_ring::memory::Shared;
+
+use super::{Connection, Window};
+use crate::message::error::Gone;
+use crate::message::peer::Priority;
+use crate::message::transfers::Step;
+use crate::shm::account::{Account, Kind};
+use crate::shm::handshake::Packet;
+use crate::shm::record::MOVE_BULK;
+
+/// Times that the small bulk area was filled, before a large one pays.
+const BUSY_LAPS: u64 = 8;
+
+impl Connection {
+    /// Would a large window pay?
+    pub fn wants_large_window(&self) -> bool {
+        let low = Priority::Low;
+        matches!(self.window, Window::Small)
+            && (self.transfers.is_starved(low) || !self.transfers.is_idle(low))
+            && self.lanes.laps() >= BUSY_LAPS
+    }
+
+    /// Shares the memory of a large window with the peer. `false`: there is none, and things stay as they are.
+    pub fn offer_large_window(&mut self, account: &mut Account, total: u32) -> bool {
+        let offered = self.make_window(account, total);
+        self.window = offered.map_or(Window::SmallForGood, Window::Offered);
+        self.has_large_window()
+    }
+
+    fn make_window(&self, account: &mut Account, total: u32) -> Option<Shared> {
+        if self.foreign_user.is_some_and(|user| !account.may_have_bulk(user, total as usize)) {
+            return None;
+        }
+        let (memory, file) = account.create(Kind::Bulk, BUSY_BULK_BYTES, self.foreign_user).ok()?;
+        self.socket().send(&Packet::Bulk.to_bytes(), &[file.as_fd()]).ok()?;
+        Some(memory)
+    }
+
+    /// Does it count among those that have one?
+    pub fn has_large_window(&self) -> bool {
+        matches!(self.window, Window::Offered(_) | Window::Large)
+    }
+
+    /// Moves to the window that the peer has been sent.
+    pub(super) fn move_to_large_window(&mut self) -> Result<bool, Gone> {
+        let Window::Offered(memory) = &self.window else { return Ok(false) };
+        let memory = memory.clone();
+        if !self.lanes.push_words(LaneName::Low, MOVE_BULK | PROMPT, &[])? {
+            return Ok(false);
+        }
+        self.lanes.move_outbound(memory);
+        self.window = Window::Large;
+        Ok(true)
+    }
+
+    /// Keeps the memory of a peer's large window until the record that moves there.
+    pub fn accept_large_window(&mut self, memory: Shared) {
+        self.window_offered = Some(memory);
+    }
+
+    /// May the peer still offer a large window?
+    pub fn may_be_offered_window(&self) -> bool {
+        self.window_offered.is_none() && !self.lanes.has_moved_inbound()
+    }
+
+    /// The peer's payloads lie elsewhere from the next record on.
+    pub(super) fn follow_to_large_window(
+        &mut self,
+        priority: Priority,
+        header: Header,
+    ) -> Result<Step, Gone> {
+        let memory = self.window_offered.take_if(|_| priority == Priority::Low).ok_or(Gone::Broken)?;
+        if header.kind & BULK != 0 {
+            return Err(Gone::Broken);
+        }
+        self.lanes.free(LaneName::Low, header);
+        self.lanes.move_inbound(memory);
+        Ok(Step::Progress)
+    }
+}

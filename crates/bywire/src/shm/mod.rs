@@ -1,0 +1,8 @@
+//! Peers of this machine, over shared memory: where they are found, how they meet, and what carries their records.
+
+pub(crate) mod account;
+pub(crate) mod connection;
+pub mod handshake;
+pub(crate) mod lanes;
+pub(crate) mod record;
+pub(crate) mod runtime;
