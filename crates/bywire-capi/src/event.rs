@@ -8,6 +8,7 @@ use bywire::{Buffer, Event, Gone, Message, Payload, TransferError, TransferId};
 use crate::failure::{gone, outcome};
 use crate::handle::{Handle, place};
 use crate::heap::bw_lent_t;
+use crate::held::Held;
 use crate::message::bw_transfer_t;
 use crate::port::{bw_peer_t, bw_port_t, peer_bits, with};
 
@@ -100,14 +101,6 @@ impl bw_event_t {
         lent: std::ptr::null_mut(),
         reserved_words: [0; 3],
     };
-}
-
-/// What the last event points to.
-pub enum Held {
-    /// Nothing of ours.
-    Nothing,
-    /// Memory of the library's.
-    Payload(Payload),
 }
 
 /// Takes the next event, if there is one: 1 when there was. Never waits, and makes no system call but once in about a

@@ -10,6 +10,7 @@ pub mod event;
 pub mod failure;
 pub mod handle;
 pub mod heap;
+pub mod held;
 pub mod inside;
 pub mod message;
 pub mod options;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use bywire::{Address, Peer, PeerInfo, Port};
 
 use crate::error::bw_error_t::BW_ERROR_THREADS;
-use crate::event::Held;
 use crate::failure::{Failure, answer, shielded, text_at};
 use crate::handle::{Handle, null, place};
+use crate::held::Held;
 use crate::inside::{Inside, State};
 use crate::options::{self, bw_port_options_t};
 use crate::sized::{self, Plain};

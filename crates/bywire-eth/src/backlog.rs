@@ -9,8 +9,10 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::fabric::{LANE_BYTES, LANE_SLOTS};
-
+/// What may be under way to one process. A fourth of it halved the rate of two processes and two programs on two cores.
+pub const LANE_BYTES: u32 = 2 << 20;
+/// In how many datagrams that may be.
+pub const LANE_SLOTS: u32 = 1024;
 /// How long a process that takes hardly anything holds back its senders, in milliseconds. Other programs may have its core
 /// for less than that. A TCP connection waits for longer before it repeats a segment (200 on Linux).
 pub const HOLD_BACK_MS: u32 = 50;

@@ -16,7 +16,8 @@ use bywire::{
 use serde::{Deserialize, Serialize};
 
 use crate::address::MacAddress;
-use crate::backlog::{Backlog, HOLD_BACK_MS};
+use crate::announced::Announced;
+use crate::backlog::{Backlog, HOLD_BACK_MS, LANE_BYTES, LANE_SLOTS};
 use crate::drops::{Cause, Drops};
 use crate::frame::HEADER_BYTES_MAX;
 use crate::offload::Descriptor;
@@ -35,10 +36,6 @@ const EVENTS: usize = 64;
 const LABEL_BYTES_MAX: usize = 320;
 /// What is tried for the longest datagram, best first: a superframe whole, then what a smaller ring can carry.
 const DATAGRAM_BYTES: [u32; 2] = [65_472, 32_768];
-/// What may be under way to one process. A fourth of it halved the rate of two processes and two programs on two cores.
-pub const LANE_BYTES: u32 = 2 << 20;
-/// In how many datagrams that may be.
-pub const LANE_SLOTS: u32 = 1024;
 /// Conflicts of one process that are kept for whoever asks.
 const CONFLICTS_MAX: usize = 16;
 /// Interfaces in one introduction: with the longest names they fit into the shortest datagram.
@@ -47,17 +44,6 @@ const INTRODUCED: usize = 32;
 const SEEK_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(64)];
 /// The form of what the sides tell each other.
 const VERSION: u32 = 2;
-
-/// An interface as it is told to others.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Announced {
-    /// Its name, for people.
-    pub label: String,
-    /// Its address.
-    pub mac: [u8; 6],
-    /// Its MTU.
-    pub mtu_bytes: u32,
-}
 
 /// What one side tells the other, in as many parts as it takes: a message has a bounded length.
 #[derive(Debug, Serialize, Deserialize)]

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use bywire_sys::Errno;
 use bywire_sys::tap::Queue;
 
+use crate::announced::Announced;
 use crate::drops::Cause;
-use crate::fabric::Announced;
 use crate::offload::{self, VnetHeader};
 use crate::order::{Adoption, Counts};
 use crate::segment::Segmenter;

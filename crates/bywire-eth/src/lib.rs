@@ -42,6 +42,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod announced;
 mod backlog;
 pub mod capture;
 pub mod carrier;

@@ -12,8 +12,8 @@ use bywire_sys::socket::{Received, Socket};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::announced::Announced;
 use crate::drops::Drops;
-use crate::fabric::Announced;
 use crate::switch::LaneId;
 
 /// The longest order or answer.

@@ -269,7 +269,7 @@ mod tests {
     fn what_others_say_does_not_rule_the_terminal() {
         let report = PeerReport {
             node: "\u{1b}[2Jme\nnode".to_owned(),
-            interfaces: vec![crate::fabric::Announced {
+            interfaces: vec![crate::announced::Announced {
                 label: "\u{9b}2Jby0".to_owned(),
                 mac: [2, 0, 0, 0, 0, 1],
                 mtu_bytes: 1500,

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use crate::memory::LINE_BYTES;
+use crate::geometry::LINE_BYTES;
 
 /// Copies `target.len()` bytes out of shared memory.
 ///

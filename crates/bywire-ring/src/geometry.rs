@@ -6,8 +6,8 @@
 //!             slots (64 bytes each), then the bulk area, each starting on a page
 //! ```
 
-use crate::memory::LINE_BYTES;
-
+/// Bytes of a cache line, and of a slot.
+pub const LINE_BYTES: usize = 64;
 /// Segments are laid out in these.
 pub const PAGE_BYTES: usize = 4096;
 /// A slot's payload.

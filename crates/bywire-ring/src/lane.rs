@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use bywire_sys::clock;
 
 use crate::distance::{Distance, Way};
-use crate::geometry::{INLINE_BYTES, LaneLayout};
+use crate::geometry::{INLINE_BYTES, LINE_BYTES, LaneLayout};
 use crate::header::{BULK, Header, PROMPT, lap};
-use crate::memory::{LINE_BYTES, Memory, SLOT_WORDS};
+use crate::memory::{Memory, SLOT_WORDS};
 
 /// After how many short records the producer takes the lines of as many that follow; in a small ring after half of it.
 const CLAIM_BATCH: u64 = 8;

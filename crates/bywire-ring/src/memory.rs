@@ -6,9 +6,8 @@ use std::sync::{Arc, Weak};
 use bywire_sys::memory::Mapping;
 
 use crate::copy;
+use crate::geometry::LINE_BYTES;
 
-/// Bytes of a cache line, and of a slot.
-pub const LINE_BYTES: usize = 64;
 /// Words of a slot behind its header word.
 pub const SLOT_WORDS: usize = 7;
 

@@ -18,9 +18,10 @@ use bywire::{
     Address, Admit, ConnectError, Event, Gone, OpenError, Peer, Port, PortName, PortOptions, Priority,
     Refusal, Rights,
 };
+use bywire_ring::geometry::LINE_BYTES;
 use bywire_ring::geometry::LaneName;
 use bywire_ring::header::{BULK, CHECKED, Header, PROMPT, lap};
-use bywire_ring::memory::{LINE_BYTES, Memory};
+use bywire_ring::memory::Memory;
 use bywire_sys::listener::Listener;
 use bywire_sys::memory::Mapping;
 use bywire_sys::socket::Socket;

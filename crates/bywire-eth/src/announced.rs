@@ -1,0 +1,14 @@
+//! What processes tell each other of their interfaces.
+
+use serde::{Deserialize, Serialize};
+
+/// An interface as it is told to others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Announced {
+    /// Its name, for people.
+    pub label: String,
+    /// Its address.
+    pub mac: [u8; 6],
+    /// Its MTU.
+    pub mtu_bytes: u32,
+}
