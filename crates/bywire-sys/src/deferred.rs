@@ -8,7 +8,8 @@
 //!
 //! A socket is on an account of its peer's user, with a thread of its own, for what lies in its queue. A user of whom many
 //! wait, as one whose close never ends, is a crowd: while there is one, no descriptor gets into the queue of a connection
-//! that has not been accepted (where the kernel can refuse that, from Linux 6.16 on), and crowds are let in no more.
+//! that has not been accepted (where the kernel can refuse that, from Linux 6.16 on), and crowds are let in no more. What
+//! a crowd has beyond its share takes nobody else's place.
 
 use core::cell::OnceCell;
 use core::mem::ManuallyDrop;
@@ -21,6 +22,8 @@ use std::time::Duration;
 
 use crate::credentials;
 use crate::interrupt::Interrupter;
+use crate::limits;
+use crate::share::{Places, Shares};
 
 /// The most descriptors in one packet.
 pub const DESCRIPTORS_MAX: usize = 3;
@@ -29,12 +32,17 @@ const HELD_MAX: usize = 64;
 /// Sockets of one user that may wait to be closed before none is let in any more. Each takes a moment, as nothing lingers
 /// there, unless a file system of the user's own delays it.
 const SOCKETS_OF_USER_MAX: usize = 64;
-/// Sockets of all users that may wait before nobody is let in any more: more than can wait to be accepted when the first
-/// crowd comes about.
-const SOCKETS_MAX: usize = 8192;
-/// Threads that close at once. Of users beyond that no descriptors are taken, and their sockets wait, but for this
-/// process's own user and root.
-const THREADS_MAX: usize = 256;
+/// Places of what waits to be closed, of descriptors and of sockets each: no user takes more than its share, and root and
+/// the process's own take none. When all are taken, nothing more comes from users of whom something waits already. Of a
+/// small table of descriptors it is one in [`TABLE_PART`].
+const PLACES_MAX: usize = 8192;
+/// See [`PLACES_MAX`].
+const TABLE_PART: u64 = 8;
+/// Threads that close descriptors, and as many that close sockets, for all users but this process's own and root. Of
+/// users beyond that no descriptors are taken, and their sockets wait.
+const THREADS: Places = Places { own: 0, common: 256 };
+/// Lanes that are kept when nothing is held in some of them.
+const LANES_MAX: usize = 512;
 /// How long a thread waits for more.
 const IDLE: Duration = Duration::from_secs(1);
 /// They do nothing but close.
@@ -91,9 +99,12 @@ struct Waiting {
 struct Registry {
     owner: u32,
     lanes: Mutex<BTreeMap<Kind, Arc<Lane>>>,
-    threads: AtomicUsize,
+    /// By [`Kind::pool`].
+    threads: Mutex<[Shares; 2]>,
     /// Sockets that wait, of all users.
     sockets: AtomicUsize,
+    /// Places that are taken, by [`Kind::pool`].
+    places: [AtomicUsize; 2],
     /// Users of whom so many sockets wait that no more are let in.
     crowds: AtomicUsize,
     /// Something waits in a lane without a thread.
@@ -135,16 +146,21 @@ fn close_here(file: OwnedFd) {
     });
 }
 
-/// May more sockets come, which would have to be closed?
-pub fn has_room() -> bool {
-    let registry = Registry::own();
-    registry.attend_all();
-    registry.sockets.load(Ordering::Relaxed) < SOCKETS_MAX
+/// May more sockets come, whoever's they are? Each would have to be closed.
+pub(crate) fn has_room() -> bool {
+    Registry::own().sockets.load(Ordering::Relaxed) < places_max()
 }
 
-/// Is there a user of whom so many sockets wait that none is let in?
-pub(crate) fn has_crowds() -> bool {
-    Registry::own().crowds.load(Ordering::Relaxed) > 0
+/// Is there a user of whom no socket is let in, as many wait?
+pub(crate) fn is_pressed() -> bool {
+    let registry = Registry::own();
+    registry.attend_all();
+    registry.crowds.load(Ordering::Relaxed) > 0 || registry.is_full(Kind::Sockets(0))
+}
+
+fn places_max() -> usize {
+    let of_table = usize::try_from(limits::descriptor_limit() / TABLE_PART).unwrap_or(usize::MAX);
+    PLACES_MAX.min(of_table)
 }
 
 impl Foreign {
@@ -222,7 +238,7 @@ impl Account {
 
     fn in_registry(registry: &'static Registry, kind: Kind) -> Self {
         let mut lanes = lock(&registry.lanes);
-        if lanes.len() > 2 * THREADS_MAX {
+        if lanes.len() > LANES_MAX {
             // Those that nobody refers to and of which nothing is held.
             lanes.retain(|_, lane| Arc::strong_count(lane) > 1 || lane.held.load(Ordering::Relaxed) > 0);
         }
@@ -233,27 +249,34 @@ impl Account {
     /// One more is held.
     fn hold(&self) {
         let before = self.lane.held.fetch_add(1, Ordering::Relaxed);
-        self.registry.count(self.kind, before, before + 1);
+        self.registry.count(self, before, before + 1);
     }
 
     /// One less is.
     fn release(&self) {
         let before = self.lane.held.fetch_sub(1, Ordering::Relaxed);
-        self.registry.count(self.kind, before, before - 1);
+        self.registry.count(self, before, before - 1);
     }
 
     /// Do so many sockets of this user wait that no more are let in?
     pub fn is_crowd(&self) -> bool {
-        self.lane.held.load(Ordering::Relaxed) >= SOCKETS_OF_USER_MAX
+        let held = self.lane.held.load(Ordering::Relaxed);
+        held >= SOCKETS_OF_USER_MAX || self.is_kept_out(held)
     }
 
     /// Is so much held that nothing more may be taken?
     pub fn is_over(&self) -> bool {
         let is_attended = self.is_attended();
-        if self.lane.held.load(Ordering::Relaxed) + DESCRIPTORS_MAX > HELD_MAX {
+        let held = self.lane.held.load(Ordering::Relaxed);
+        if held + DESCRIPTORS_MAX > HELD_MAX || self.is_kept_out(held) {
             return true;
         }
-        !is_attended && !self.is_reserved && self.registry.threads.load(Ordering::Relaxed) >= THREADS_MAX
+        !is_attended && !self.is_reserved && !self.registry.may_start(self.kind)
+    }
+
+    /// Is there no place, and something held of this user?
+    fn is_kept_out(&self, held: usize) -> bool {
+        held > 0 && !self.is_reserved && self.registry.is_full(self.kind)
     }
 
     /// Is there a thread? If something waits for one whose start has failed, this starts it: where nothing more is taken,
@@ -293,14 +316,16 @@ impl Account {
     }
 
     fn start_thread(&self) -> bool {
-        let may_start = self.is_reserved || self.registry.threads.load(Ordering::Relaxed) < 2 * THREADS_MAX;
+        let (registry, kind) = (self.registry, self.kind);
+        let may_start = self.is_reserved || lock(&registry.threads)[kind.pool()].take(kind.user());
         let account = self.clone();
         let builder = std::thread::Builder::new().name("bywire-closer".to_owned()).stack_size(STACK_BYTES);
         let is_started = may_start && without_signals(|| builder.spawn(move || account.attend())).is_ok();
-        if is_started {
-            self.registry.threads.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.registry.has_unattended.store(true, Ordering::Relaxed);
+        if may_start && !is_started {
+            self.give_back_thread();
+        }
+        if !is_started {
+            registry.has_unattended.store(true, Ordering::Relaxed);
         }
         is_started
     }
@@ -312,14 +337,37 @@ impl Account {
             interrupter.bound(|| drop(file));
             self.release();
         }
-        self.registry.threads.fetch_sub(1, Ordering::Relaxed);
+        self.give_back_thread();
+    }
+
+    fn give_back_thread(&self) {
+        if !self.is_reserved {
+            lock(&self.registry.threads)[self.kind.pool()].give_back(self.kind.user());
+        }
     }
 }
 
 impl Kind {
-    fn is_reserved(self) -> bool {
+    fn user(self) -> u32 {
         let (Self::Files(user) | Self::Sockets(user)) = self;
-        user == 0 || user == rustix::process::geteuid().as_raw()
+        user
+    }
+
+    fn is_reserved(self) -> bool {
+        self.user() == 0 || self.user() == rustix::process::geteuid().as_raw()
+    }
+
+    /// Which threads and places it takes.
+    fn pool(self) -> usize {
+        usize::from(matches!(self, Self::Sockets(_)))
+    }
+
+    /// How many places its user may take.
+    fn share(self) -> usize {
+        match self {
+            Self::Files(_) => HELD_MAX,
+            Self::Sockets(_) => SOCKETS_OF_USER_MAX,
+        }
     }
 }
 
@@ -336,17 +384,45 @@ impl Lane {
 }
 
 impl Registry {
-    /// What is held of an account has changed. Each time that a count comes to the limit from below, it also leaves it.
-    fn count(&self, kind: Kind, before: usize, after: usize) {
-        if !matches!(kind, Kind::Sockets(_)) {
-            return;
+    /// What is held of an account has changed. Each time that a count comes to its share from below, it also leaves it.
+    fn count(&self, account: &Account, before: usize, after: usize) {
+        let (kind, share) = (account.kind, account.kind.share());
+        let (is_more, higher) = (after > before, before.max(after));
+        let change = |count: &AtomicUsize| match is_more {
+            true => count.fetch_add(1, Ordering::Relaxed),
+            false => count.fetch_sub(1, Ordering::Relaxed),
+        };
+        if higher <= share && !account.is_reserved {
+            change(&self.places[kind.pool()]);
         }
-        if after > before {
-            self.sockets.fetch_add(1, Ordering::Relaxed);
-            self.crowds.fetch_add(usize::from(after == SOCKETS_OF_USER_MAX), Ordering::Relaxed);
-        } else {
-            self.sockets.fetch_sub(1, Ordering::Relaxed);
-            self.crowds.fetch_sub(usize::from(before == SOCKETS_OF_USER_MAX), Ordering::Relaxed);
+        if matches!(kind, Kind::Sockets(_)) {
+            change(&self.sockets);
+            if higher == share {
+                change(&self.crowds);
+            }
+        }
+    }
+
+    /// Are all places taken?
+    fn is_full(&self, kind: Kind) -> bool {
+        self.places[kind.pool()].load(Ordering::Relaxed) >= places_max()
+    }
+
+    /// Is there a thread for one more lane of this kind?
+    fn may_start(&self, kind: Kind) -> bool {
+        lock(&self.threads)[kind.pool()].may_take(kind.user())
+    }
+
+    fn new() -> Self {
+        Self {
+            owner: std::process::id(),
+            lanes: Mutex::default(),
+            threads: Mutex::new([(); 2].map(|()| Shares::new(THREADS))),
+            sockets: AtomicUsize::new(0),
+            places: [const { AtomicUsize::new(0) }; 2],
+            crowds: AtomicUsize::new(0),
+            has_unattended: AtomicBool::new(false),
+            is_forgone: AtomicBool::new(false),
         }
     }
 
@@ -374,16 +450,7 @@ impl Registry {
             {
                 return registry;
             }
-            let own = Self {
-                owner,
-                lanes: Mutex::default(),
-                threads: AtomicUsize::new(0),
-                sockets: AtomicUsize::new(0),
-                crowds: AtomicUsize::new(0),
-                has_unattended: AtomicBool::new(false),
-                is_forgone: AtomicBool::new(false),
-            };
-            let own = Box::into_raw(Box::new(own));
+            let own = Box::into_raw(Box::new(Self::new()));
             // Release pairs with the load above, by whoever finds it. Lost against another thread: its one is as good.
             if REGISTRY.compare_exchange(found, own, Ordering::Release, Ordering::Relaxed).is_err() {
                 // SAFETY: from `into_raw` just now, and nobody else has seen it.
@@ -409,23 +476,27 @@ pub(crate) fn is_alone(test: &str) -> bool {
     false
 }
 
-/// A user of whom many sockets wait to be closed, for tests.
+/// A user of whom so many sockets wait to be closed, for tests.
 #[cfg(test)]
-pub(crate) struct Crowd(Account);
+pub(crate) struct Crowd(Account, usize);
 
 #[cfg(test)]
 impl Crowd {
     pub fn of(user: u32) -> Self {
+        Self::of_many(user, SOCKETS_OF_USER_MAX)
+    }
+
+    pub fn of_many(user: u32, count: usize) -> Self {
         let account = Account::of_sockets(user);
-        (0..SOCKETS_OF_USER_MAX).for_each(|_| account.hold());
-        Self(account)
+        (0..count).for_each(|_| account.hold());
+        Self(account, count)
     }
 }
 
 #[cfg(test)]
 impl Drop for Crowd {
     fn drop(&mut self) {
-        (0..SOCKETS_OF_USER_MAX).for_each(|_| self.0.release());
+        (0..self.1).for_each(|_| self.0.release());
     }
 }
 
@@ -555,23 +626,24 @@ mod tests {
         until("all is closed", || sockets.lane.held.load(Ordering::Relaxed) == 0);
     }
 
-    /// An account of a process that is nobody else's, with so many threads.
-    fn alone(user: u32, threads: usize) -> Account {
-        let registry = Registry {
-            owner: std::process::id(),
-            lanes: Mutex::default(),
-            threads: AtomicUsize::new(threads),
-            sockets: AtomicUsize::new(0),
-            crowds: AtomicUsize::new(0),
-            has_unattended: AtomicBool::new(false),
-            is_forgone: AtomicBool::new(false),
-        };
-        Account::in_registry(Box::leak(Box::new(registry)), Kind::Files(user))
+    /// An account of a process that is nobody else's.
+    fn alone(user: u32) -> Account {
+        Account::in_registry(Box::leak(Box::new(Registry::new())), Kind::Files(user))
+    }
+
+    /// The same where other users' files hang in as many threads as they get.
+    fn crowded(user: u32) -> Account {
+        let account = alone(user);
+        let mut threads = lock(&account.registry.threads);
+        let taken = (1..).take_while(|other| threads[0].take(*other)).count();
+        assert!(taken > 200 && taken < 256, "{taken} threads");
+        drop(threads);
+        account
     }
 
     #[test]
     fn what_waits_without_a_thread_gets_one_as_soon_as_there_is_one() {
-        let account = alone(ONE, 0);
+        let account = alone(ONE);
         // As after the start of a thread that failed.
         let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
         for _ in 0..HELD_MAX {
@@ -584,7 +656,7 @@ mod tests {
     #[test]
     fn users_whose_files_hang_in_every_thread_stop_nobodys_packets_without_descriptors() {
         let (ours, theirs) = Socket::pair().expect("a pair");
-        ours.set_account(alone(OTHER, THREADS_MAX));
+        ours.set_account(crowded(OTHER));
         let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
         theirs.send(b"bare", &[]).expect("sent");
         theirs.send(b"laden", &[reader.as_fd()]).expect("sent");
@@ -594,7 +666,7 @@ mod tests {
         let own = rustix::process::geteuid().as_raw();
         for trusted in [own, 0] {
             let (ours, theirs) = Socket::pair().expect("a pair");
-            ours.set_account(alone(trusted, THREADS_MAX));
+            ours.set_account(crowded(trusted));
             theirs.send(b"laden", &[reader.as_fd()]).expect("sent");
             assert!(matches!(ours.receive(&mut buffer), Ok(Received::Packet(5, _))), "user {trusted}");
         }
@@ -618,11 +690,67 @@ mod tests {
                 account.close(reader.try_clone().expect("dup"));
             }
         }
-        assert!(hanging.is_crowd() && has_crowds());
+        assert!(hanging.is_crowd() && is_pressed());
         until("the other's are closed", || other.lane.held.load(Ordering::Relaxed) == 0);
         assert!(hanging.is_crowd() && has_room());
         lock(&hanging.lane.waiting).is_attended = hanging.start_thread();
         until("so are these", || hanging.lane.held.load(Ordering::Relaxed) == 0);
-        until("it is no crowd", || !has_crowds());
+        until("it is no crowd", || !is_pressed());
+    }
+
+    #[test]
+    fn no_more_threads_than_there_may_be_are_started_at_once() {
+        let one = alone(ONE);
+        let accounts: Vec<_> =
+            (1..=600).map(|user| Account::in_registry(one.registry, Kind::Files(user))).collect();
+        let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
+        let taken = || {
+            let threads = lock(&one.registry.threads);
+            (1..=600).map(|user| threads[0].taken(user)).sum::<usize>()
+        };
+        let (reader, taken) = (&reader, &taken);
+        std::thread::scope(|scope| {
+            for accounts in accounts.chunks(100) {
+                scope.spawn(move || {
+                    for account in accounts {
+                        account.hold();
+                        account.close(reader.try_clone().expect("dup"));
+                        assert!(taken() <= THREADS.common);
+                    }
+                });
+            }
+        });
+        until("all is closed, by and by", || {
+            one.registry.attend_all();
+            accounts.iter().all(|account| account.lane.held.load(Ordering::Relaxed) == 0)
+        });
+        until("the threads end", || taken() == 0);
+    }
+
+    #[test]
+    fn somebody_with_user_numbers_by_the_thousand_leaves_threads_and_places_to_others() {
+        let one = alone(ONE);
+        let of = |user| Account::in_registry(one.registry, Kind::Files(user));
+        let subordinate: Vec<_> = (0..1000).map(|number| of(200_000 + number)).collect();
+        // Each as if its file hung.
+        for account in &subordinate {
+            account.hold();
+            if !account.is_over() {
+                lock(&account.lane.waiting).is_attended =
+                    lock(&one.registry.threads)[0].take(account.kind.user());
+            }
+        }
+        let count =
+            (0..1000).filter(|number| lock(&one.registry.threads)[0].taken(200_000 + number) > 0).count();
+        assert_eq!(count, 128, "half of them");
+        assert!(subordinate[999].is_over() && !one.is_over() && !of(1000).is_over());
+        let full: Vec<_> = (0..PLACES_MAX / HELD_MAX).map(|user| of(1_000_000 + user as u32)).collect();
+        full.iter().for_each(|account| (0..2 * HELD_MAX).for_each(|_| account.hold()));
+        assert!(one.registry.is_full(Kind::Files(0)), "all places");
+        assert!(!one.is_over() && !of(0).is_over(), "whoever has nothing there may send");
+        one.hold();
+        assert!(one.is_over(), "and then no more");
+        full.iter().for_each(|account| (0..2 * HELD_MAX).for_each(|_| account.release()));
+        assert!(!one.is_over());
     }
 }

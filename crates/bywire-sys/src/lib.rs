@@ -18,6 +18,7 @@ pub mod poller;
 pub mod preloadable;
 pub mod process;
 pub mod release;
+pub mod share;
 pub mod socket;
 pub mod strike;
 pub mod tap;

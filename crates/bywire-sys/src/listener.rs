@@ -66,14 +66,15 @@ impl Listener {
     /// can send no descriptors before they are accepted ([`Errno::PERM`]): so whoever is not let in can be closed at once.
     ///
     /// # Errors
-    /// [`Errno::MFILE`] or [`Errno::NFILE`] when descriptors have run out, [`Errno::BUSY`] while too many are being closed.
+    /// [`Errno::MFILE`] or [`Errno::NFILE`] when descriptors have run out, [`Errno::BUSY`] while too many are
+    /// being closed, where the kernel cannot refuse descriptors.
     pub fn accept(&self) -> Result<Option<Socket>, Errno> {
-        if !deferred::has_room() {
-            return Err(Errno::BUSY);
+        let is_pressed = deferred::is_pressed();
+        if is_pressed != self.is_guarded.load(Ordering::Relaxed) {
+            self.guard(is_pressed);
         }
-        let has_crowds = deferred::has_crowds();
-        if has_crowds != self.is_guarded.load(Ordering::Relaxed) {
-            self.guard(has_crowds);
+        if !self.was_guarded.load(Ordering::Relaxed) && !deferred::has_room() {
+            return Err(Errno::BUSY);
         }
         for _ in 0..TURNED_AWAY_MAX {
             let Some(socket) = self.accept_any()? else { return Ok(None) };
@@ -210,5 +211,58 @@ mod tests {
         let caller = Socket::connect(&path).expect("connected");
         caller.send(b"!", &[reader.as_fd()]).expect("there is none any more");
         assert!(accept().is_some());
+    }
+
+    /// Connects as this user, and says whether it is let in: at one of two listeners, as of one process with two ports.
+    fn is_let_in(listeners: &[(Listener, std::path::PathBuf); 2], user: u32) -> [bool; 2] {
+        listeners.each_ref().map(|(listener, path)| {
+            let connect = || {
+                let user = rustix::process::Uid::from_raw(user);
+                rustix::thread::set_thread_res_uid(user, user, user).expect("root may be anybody");
+                Socket::connect(path).expect("connected")
+            };
+            let _caller = std::thread::scope(|scope| scope.spawn(connect).join().expect("no panic"));
+            listener.accept().expect("there is room").is_some()
+        })
+    }
+
+    #[test]
+    fn users_of_whom_thousands_of_sockets_wait_keep_nobody_else_out() {
+        const NAME: &str = "listener::tests::users_of_whom_thousands_of_sockets_wait_keep_nobody_else_out";
+        const HONEST: u32 = 720_000;
+        if !rustix::process::geteuid().is_root() {
+            println!("not run: only root can be other users; run this test as root");
+            return;
+        }
+        if !deferred::is_alone(NAME) {
+            return;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let open = |path: &Path, mode| crate::directory::set_access(path, mode, None).expect("chmod");
+        open(directory.path(), 0o755);
+        let listeners = ["one", "other"].map(|name| {
+            let path = directory.path().join(name);
+            let listener = Listener::bind(&path).expect("bound");
+            open(&path, 0o666);
+            (listener, path)
+        });
+        if !may_pass_rights(&listeners[0].0, true) {
+            println!("not run: this kernel refuses no descriptors (SO_PASSRIGHTS, Linux 6.16)");
+            return;
+        }
+        // Two whose programs were dismissed by the thousand, with descriptors unread.
+        let two = [720_001, 720_002].map(|user| deferred::Crowd::of_many(user, 5000));
+        assert_eq!(is_let_in(&listeners, HONEST), [true; 2], "two users fill all places");
+        assert_eq!(is_let_in(&listeners, 0), [true; 2], "two users keep root out");
+        assert_eq!(is_let_in(&listeners, 720_001), [false; 2]);
+        drop(two);
+        assert_eq!(is_let_in(&listeners, 720_001), [true; 2]);
+        // Many who each stay below what makes a crowd.
+        let many: Vec<_> = (0..200).map(|user| deferred::Crowd::of_many(721_000 + user, 63)).collect();
+        assert_eq!(is_let_in(&listeners, HONEST), [true; 2], "many users fill all places");
+        assert_eq!(is_let_in(&listeners, 0), [true; 2], "many users keep root out");
+        assert_eq!(is_let_in(&listeners, 721_199), [false; 2], "whoever has something waiting gets no more");
+        drop(many);
+        assert_eq!(is_let_in(&listeners, 721_199), [true; 2]);
     }
 }

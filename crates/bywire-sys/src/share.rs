@@ -1,0 +1,123 @@
+//! Shares of what there is a bounded number of, among many of whom some take all that they can get.
+//!
+//! Everybody has a few places alone. Of the common ones nobody gets more than a part of those that nobody has, so that
+//! each who comes finds some: the first one gets a quarter, the next one a quarter of the rest, and so on. User numbers
+//! that may be subordinate ones (`/etc/subuid`), of which a single person has tens of thousands, get no more than half of
+//! the rest together.
+
+use std::collections::HashMap;
+
+/// Nobody has more than one in so many of what is left beside.
+const PART: usize = 3;
+/// The same for a block.
+const PART_OF_BLOCK: usize = 1;
+/// User numbers from here on may be subordinate ones; so many are a block.
+const SUBORDINATE: u32 = 1 << 16;
+
+/// How many places there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// For each user alone.
+    pub own: usize,
+    /// For all together.
+    pub common: usize,
+}
+
+/// Who has how many of [`Places`].
+#[derive(Debug)]
+pub struct Shares {
+    places: Places,
+    taken: HashMap<u32, usize>,
+    /// Of the common ones, by block.
+    blocks: HashMap<u32, usize>,
+    common: usize,
+}
+
+/// Whom a user number belongs with; one that is no subordinate one is alone.
+fn block(user: u32) -> u32 {
+    if user < SUBORDINATE { user } else { user | (SUBORDINATE - 1) }
+}
+
+impl Shares {
+    /// All are free.
+    pub fn new(places: Places) -> Self {
+        Self { places, taken: HashMap::new(), blocks: HashMap::new(), common: 0 }
+    }
+
+    /// May this user have one more?
+    pub fn may_take(&self, user: u32) -> bool {
+        let Some(beyond) = self.taken(user).checked_sub(self.places.own) else { return true };
+        let left = self.places.common.saturating_sub(self.common);
+        let of_block = self.blocks.get(&block(user)).copied().unwrap_or_default();
+        beyond < left / PART && of_block < left / PART_OF_BLOCK
+    }
+
+    /// Takes one. `false`: this user may have no more.
+    pub fn take(&mut self, user: u32) -> bool {
+        let may_take = self.may_take(user);
+        if may_take {
+            let taken = self.taken.entry(user).or_default();
+            *taken += 1;
+            if *taken > self.places.own {
+                *self.blocks.entry(block(user)).or_default() += 1;
+                self.common += 1;
+            }
+        }
+        may_take
+    }
+
+    /// Gives one back.
+    pub fn give_back(&mut self, user: u32) {
+        let Some(taken) = self.taken.get_mut(&user) else { return };
+        *taken -= 1;
+        let of_block = self.blocks.get_mut(&block(user)).filter(|_| *taken >= self.places.own);
+        if let Some(of_block) = of_block {
+            *of_block -= 1;
+            self.common -= 1;
+        }
+        if *taken == 0 {
+            self.taken.remove(&user);
+        }
+        if self.blocks.get(&block(user)) == Some(&0) {
+            self.blocks.remove(&block(user));
+        }
+    }
+
+    /// What this user has.
+    pub fn taken(&self, user: u32) -> usize {
+        self.taken.get(&user).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take_all(shares: &mut Shares, user: u32) -> usize {
+        std::iter::repeat_with(|| shares.take(user)).take_while(|is_taken| *is_taken).count()
+    }
+
+    #[test]
+    fn each_who_takes_all_leaves_three_quarters_of_the_rest() {
+        let mut shares = Shares::new(Places { own: 2, common: 1000 });
+        assert_eq!([1, 2, 3, 4].map(|user| take_all(&mut shares, user)), [252, 189, 143, 107]);
+        (5..100).for_each(|user| assert!(take_all(&mut shares, user) >= 2, "everybody's own"));
+        assert!(shares.common <= 1000);
+        for user in 1..100 {
+            (0..shares.taken(user)).for_each(|_| shares.give_back(user));
+        }
+        shares.give_back(1);
+        assert!(shares.taken.is_empty() && shares.blocks.is_empty() && shares.common == 0);
+    }
+
+    #[test]
+    fn subordinate_users_take_half_of_what_is_left_together() {
+        let mut shares = Shares::new(Places { own: 1, common: 1000 });
+        let all: usize = (100_000..101_000).map(|user| take_all(&mut shares, user)).sum();
+        assert_eq!(all, 1000 + 500, "their own, and half of the rest");
+        assert_eq!(take_all(&mut shares, 1), 1 + 125);
+        assert_eq!([0, 1000, 65_535].map(block), [0, 1000, 65_535]);
+        assert_eq!([65_536, 100_000, 131_071].map(block), [131_071; 3]);
+        assert_eq!([131_072, u32::MAX].map(block), [196_607, u32::MAX]);
+    }
+}
