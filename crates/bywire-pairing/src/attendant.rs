@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bywire_sys::Errno;
 use bywire_sys::interrupt::Interrupter;
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
-use bywire_sys::{Errno, process};
 
 use crate::protocol::PACKET_BYTES;
-use crate::registry::{Attendant, Shared, change, hear, lock};
+use crate::registry::{Shared, change, hear, lock};
 use crate::word::Word;
 
 /// Packets taken from one program before the user's others have their turn.
@@ -18,8 +18,6 @@ const TURN: usize = 64;
 const PAUSE: Duration = Duration::from_millis(10);
 /// A thread without programs looks so often whether it is to end, should nobody have told it.
 const REST: Duration = Duration::from_secs(60);
-/// Users that are served at once, beside root and the service's own.
-const USERS_MAX: usize = 4096;
 /// Looking at descriptors and answering takes little.
 const STACK_BYTES: usize = 256 << 10;
 
@@ -53,7 +51,7 @@ pub fn admit(shared: &Arc<Shared>, socket: Socket) {
                 if !own.is_some_and(|own| start(shared, user, own)) {
                     change(shared, |registry| {
                         registry.dismiss(tag);
-                        registry.attendants.remove(&user);
+                        registry.leave_unattended(user);
                     });
                 }
                 return;
@@ -70,31 +68,25 @@ fn enter(shared: &Shared, user: u32, socket: &Arc<Socket>, own: Option<&Poller>)
         None if is_first => return Entry::Threadless,
         own => own.filter(|_| is_first),
     };
-    if is_first && registry.attendants.len() >= USERS_MAX && !is_reserved(user) || !registry.admit(user) {
+    if !registry.admit(user) {
         return Entry::Refused;
     }
-    if let Some(own) = own {
-        let Ok(poller) = own.share() else {
-            registry.turn_back(user);
-            return Entry::Refused;
-        };
-        registry.attendants.insert(user, Attendant { poller, programs: 0 });
+    if let Some(own) = own
+        && !own.share().is_ok_and(|poller| registry.attend(user, poller))
+    {
+        registry.turn_back(user);
+        return Entry::Refused;
     }
     match registry.enter(user, socket) {
         Some(tag) if is_first => Entry::First(tag),
         Some(_) => Entry::Heard,
         None => {
             if is_first {
-                registry.attendants.remove(&user);
+                registry.leave_unattended(user);
             }
             Entry::Refused
         }
     }
-}
-
-/// Is there a thread for this user, however many others have one?
-fn is_reserved(user: u32) -> bool {
-    user == 0 || user == process::user()
 }
 
 fn start(shared: &Arc<Shared>, user: u32, own: Poller) -> bool {
@@ -111,7 +103,7 @@ fn serve(shared: &Shared, user: u32, mut poller: Poller) {
         let mut registry = lock(shared);
         // Whoever lets the next one in finds no thread, and starts another.
         if registry.attendants.get(&user).is_none_or(|attendant| attendant.programs == 0) {
-            registry.attendants.remove(&user);
+            registry.leave_unattended(user);
             return;
         }
     }

@@ -5,7 +5,7 @@ pub const PACKET_BYTES: usize = 40;
 /// The length of a program's page.
 pub const PAGE_BYTES: usize = 4096;
 /// In `Hello`: the version of all that is said here, and of the segments that are exchanged.
-pub const VERSION: u64 = 0x6277_7000_0000_0004;
+pub const VERSION: u64 = 0x6277_7000_0000_0005;
 /// The variable that tells programs where the service listens.
 pub const SERVICE_VARIABLE: &str = "BYWIRE_SOCKETS_SERVICE";
 /// `0`: the library never spins before it sleeps.
@@ -77,6 +77,9 @@ kinds! {
     Leave = 12,
     /// The bell `token` is withdrawn: no connection with programs of that user is left.
     Withdraw = 13,
+    /// The program has closed the bell `token`. The service keeps its own copy until then, so that nobody can hold the
+    /// program up as it closes it.
+    Withdrawn = 14,
 }
 
 /// What became of an offer.
@@ -166,6 +169,6 @@ mod tests {
         assert_eq!(Packet::decode(&packet.encode()), Some(packet));
         assert_eq!(Packet::decode(&packet.encode()[1..]), None);
         assert_eq!(Packet::decode(&[0; PACKET_BYTES]), None);
-        assert_eq!(Packet::decode(&[14; PACKET_BYTES]), None);
+        assert_eq!(Packet::decode(&[15; PACKET_BYTES]), None);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::Socket;
 use bywire_sys::tcp::Identity;
-use bywire_sys::{Errno, limits, strike};
+use bywire_sys::{Errno, deferred, limits, process, strike};
 
 use crate::account::Account;
 use crate::protocol::{Kind, Packet, Verdict};
@@ -40,6 +40,8 @@ pub struct Registry {
     account: Account,
     /// What programs have sent and nobody needs any more: for [`change`] to close.
     left: Vec<OwnedFd>,
+    /// Bells between users that nobody needs any more: for a thread of these two users alone.
+    bells_left: Vec<CommonFile>,
 }
 
 /// The thread that serves one user.
@@ -60,6 +62,8 @@ struct Program {
     bell: Option<[OwnedFd; 2]>,
     /// Its bells for programs of other users, by the user: none of these can disturb what is not theirs.
     foreign: HashMap<u32, ForeignBell>,
+    /// Those of them that were withdrawn, by their names, until it has closed them: it is not to be the last who does.
+    withdrawn: HashMap<u64, CommonFile>,
     /// What it has offered and not ended.
     offers: HashMap<u64, Standing>,
     /// It has said that it ends: the bytes of what it had not ended, and how many ends of that have moved any.
@@ -74,6 +78,14 @@ struct ForeignBell {
     file: OwnedFd,
     /// Connections with programs of that user.
     uses: usize,
+}
+
+/// What programs of two users have: either could hold up whoever closes it last.
+#[derive(Debug)]
+struct CommonFile {
+    file: OwnedFd,
+    /// Whose program hears it, and whose ring it.
+    users: [u32; 2],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -92,13 +104,14 @@ pub fn lock(shared: &Shared) -> MutexGuard<'_, Registry> {
 
 /// Changes what the threads share. The calling thread closes what is left without the lock, all of it of the user whom it
 /// serves but for memory that was offered to that user's ends. Even an eventfd or memory takes its time, if its maker has put
-/// it into many epoll sets or locked it in many places.
+/// it into many epoll sets or locked it in many places. Bells between users are closed by a thread of these two.
 pub fn change<T>(shared: &Shared, change: impl FnOnce(&mut Registry) -> T) -> T {
     let mut registry = lock(shared);
     let done = change(&mut registry);
-    let left = std::mem::take(&mut registry.left);
+    let (left, bells) = (std::mem::take(&mut registry.left), std::mem::take(&mut registry.bells_left));
     drop(registry);
     drop(left);
+    bells.into_iter().for_each(|bell| deferred::close_common(bell.file, bell.users));
     done
 }
 
@@ -123,17 +136,34 @@ impl Registry {
             programs: HashMap::new(),
             attendants: HashMap::new(),
             next: first,
-            users: Users::new(scope, Limits::new(scope, limits::descriptor_limit())),
+            users: Users::new(scope, process::user(), Limits::new(scope, limits::descriptor_limit())),
             spaces: Arc::default(),
             waiting: Waiting::default(),
             account: Account::default(),
             left: Vec::new(),
+            bells_left: Vec::new(),
         }
     }
 
     /// Is anybody there?
     pub fn has_programs(&self) -> bool {
         !self.programs.is_empty()
+    }
+
+    /// A thread is about to serve this user, and sleeps on `poller`. `false`: there are as many as may be.
+    pub fn attend(&mut self, user: u32, poller: Poller) -> bool {
+        let may_attend = self.users.threads.take(user);
+        if may_attend {
+            self.attendants.insert(user, Attendant { poller, programs: 0 });
+        }
+        may_attend
+    }
+
+    /// That thread is no more, or has not been started.
+    pub fn leave_unattended(&mut self, user: u32) {
+        if self.attendants.remove(&user).is_some() {
+            self.users.threads.give_back(user);
+        }
     }
 
     /// May one more program of this user's come, of which [`Self::enter`] or [`Self::turn_back`] is told?
@@ -157,8 +187,16 @@ impl Registry {
             return None;
         };
         attendant.programs += 1;
-        let (socket, foreign, offers) = (Arc::clone(socket), HashMap::new(), HashMap::new());
-        self.programs.insert(tag, Program { socket, user, bell: None, foreign, offers, leaving: None });
+        let program = Program {
+            socket: Arc::clone(socket),
+            user,
+            bell: None,
+            foreign: HashMap::new(),
+            withdrawn: HashMap::new(),
+            offers: HashMap::new(),
+            leaving: None,
+        };
+        self.programs.insert(tag, program);
         Some(tag)
     }
 
@@ -186,6 +224,13 @@ impl Registry {
             Kind::Leave => {
                 if let Some(program) = self.programs.get_mut(&tag) {
                     program.leaving = Some([packet.first, packet.second]);
+                }
+                true
+            }
+            Kind::Withdrawn => {
+                let program = self.programs.get_mut(&tag);
+                if let Some(bell) = program.and_then(|program| program.withdrawn.remove(&packet.token)) {
+                    self.leave_bell(bell);
                 }
                 true
             }
@@ -395,13 +440,19 @@ impl Registry {
             bell.uses += 1;
             return true;
         }
-        if program.foreign.len() >= FOREIGN_MAX {
+        let users = [program.user, user];
+        let is_full = program.foreign.len() + program.withdrawn.len() >= FOREIGN_MAX;
+        if is_full || !deferred::may_have_common(users) || !self.users.bells.take(program.user) {
             return false;
         }
-        let Ok(file) = strike::new() else { return false };
+        let Ok(file) = strike::new() else {
+            self.users.bells.give_back(program.user);
+            return false;
+        };
         let name = self.next;
         self.next += 1;
         if program.socket.send(&Packet::new(Kind::Bell, name).encode(), &[file.as_fd()]).is_err() {
+            self.leave_bell(CommonFile { file, users });
             return false;
         }
         program.foreign.insert(user, ForeignBell { name, file, uses: 1 });
@@ -420,17 +471,23 @@ impl Registry {
     /// Takes back the bells that no connection needs any more. One whose program does not listen is kept, until it does.
     fn withdraw_unused(&mut self, tag: u64) {
         let Some(program) = self.programs.get_mut(&tag) else { return };
-        let (socket, left) = (&program.socket, &mut self.left);
+        let (socket, own_user) = (&program.socket, program.user);
         let is_unused = |_: &u32, bell: &mut ForeignBell| bell.uses == 0;
         let unused: Vec<(u32, ForeignBell)> = program.foreign.extract_if(is_unused).collect();
         for (user, bell) in unused {
             let is_told = socket.send(&Packet::new(Kind::Withdraw, bell.name).encode(), &[]).is_ok();
             if is_told {
-                left.push(bell.file);
+                program.withdrawn.insert(bell.name, CommonFile { file: bell.file, users: [own_user, user] });
             } else {
                 program.foreign.insert(user, bell);
             }
         }
+    }
+
+    /// Nobody needs it any more.
+    fn leave_bell(&mut self, bell: CommonFile) {
+        self.users.bells.give_back(bell.users[0]);
+        self.bells_left.push(bell);
     }
 
     fn end(&mut self, tag: u64, packet: &Packet) {
@@ -496,7 +553,10 @@ impl Registry {
         }
         self.users.dismiss(program.user, program.offers.len());
         self.left.extend(program.bell.into_iter().flatten());
-        self.left.extend(program.foreign.into_values().map(|bell| bell.file));
+        let own_user = program.user;
+        let foreign = program.foreign.into_iter();
+        let foreign = foreign.map(|(user, bell)| CommonFile { file: bell.file, users: [own_user, user] });
+        foreign.chain(program.withdrawn.into_values()).for_each(|bell| self.leave_bell(bell));
     }
 
     fn verdict(&self, tag: u64, token: u64, verdict: Verdict) -> bool {
@@ -605,5 +665,63 @@ mod tests {
             assert!(is_free, "the lock of all users is held during a look");
             drop(writer);
         });
+    }
+
+    /// A socket whose last close waits for long, and its other end.
+    fn lingering() -> [OwnedFd; 2] {
+        use std::io::Write;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
+        let address = listener.local_addr().expect("an address");
+        let sender = std::net::TcpStream::connect(address).expect("connect");
+        let (receiver, _) = listener.accept().expect("accept");
+        rustix::net::sockopt::set_socket_recv_buffer_size(&receiver, 4096).expect("a small one");
+        sender.set_nonblocking(true).expect("it does not wait");
+        while (&sender).write(&[0; 65_536]).is_ok() {}
+        rustix::net::sockopt::set_socket_linger(&sender, Some(Duration::from_secs(40))).expect("lingers");
+        [sender.into(), receiver.into()]
+    }
+
+    #[test]
+    fn a_bell_between_users_is_closed_by_the_thread_of_neither() {
+        let mut registry = Registry::new(Scope::Machine, 1);
+        let mut readers = Vec::new();
+        let mut enter = |registry: &mut Registry, user| {
+            assert!(registry.attend(user, Poller::new().expect("epoll")) && registry.admit(user));
+            let (socket, program) = Socket::pair().expect("socketpair");
+            readers.push(program);
+            registry.enter(user, &Arc::new(socket)).expect("heard")
+        };
+        let [one, other] = [7, 8].map(|user| enter(&mut registry, user));
+        // In the place of a bell there is what holds up whoever closes it last.
+        let mut ends = Vec::new();
+        for (tag, user) in [(one, 8), (one, 9), (other, 7)] {
+            assert!(registry.found_bell(tag, user));
+            let [sender, receiver] = lingering();
+            ends.push(receiver);
+            let bell = registry.programs.get_mut(&tag).and_then(|program| program.foreign.get_mut(&user));
+            bell.expect("it was found").file = sender;
+        }
+        let shared = Mutex::new(registry);
+        let began = Instant::now();
+        // Withdrawn and acknowledged; withdrawn alone; with its program.
+        let name = change(&shared, |registry| {
+            registry.mute_bell(one, 8);
+            registry.mute_bell(one, 9);
+            *registry.programs[&one]
+                .withdrawn
+                .iter()
+                .find(|(_, bell)| bell.users == [7, 8])
+                .expect("it is kept")
+                .0
+        });
+        assert!(hear(&shared, one, Word::Other(Packet::new(Kind::Withdrawn, name))));
+        assert_eq!(
+            lock(&shared).programs[&one].withdrawn.len(),
+            1,
+            "the program is not the last to close it"
+        );
+        change(&shared, |registry| [one, other].map(|tag| registry.dismiss(tag)));
+        assert!(began.elapsed() < Duration::from_secs(30), "a user's thread is held up");
+        assert!(lock(&shared).bells_left.is_empty());
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use bywire_sys::share::{Places, Shares};
+
 use crate::reason::Reason;
 use crate::status::Status;
 
@@ -17,38 +19,108 @@ pub enum Scope {
     Machine,
 }
 
-/// How much there may be of what programs can ask for, in all and for each user.
+/// How much there may be of one thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Of other users than those below.
+    others: Places,
+    /// Of root, on top of everybody else's.
+    root: usize,
+    /// Of the service's own user, on top as well.
+    own: usize,
+}
+
+/// How much there may be of what programs can ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Programs at once.
-    pub programs: usize,
+    pub programs: Limit,
     /// Offers that wait: each holds a descriptor.
-    pub waiting: usize,
+    pub waiting: Limit,
+    /// Bells between users, by whose programs hear them.
+    pub bells: Limit,
+    /// Users that are served at once: each has a thread.
+    pub threads: Limit,
     /// Offers of one program, paired or not.
     pub offers_of_program: usize,
     /// Offers of one user, paired or not: what is known of each takes about a hundred bytes.
     pub offers_of_user: usize,
-    /// What one user may have of programs and of offers that wait, of so many parts one.
-    share: usize,
 }
 
 impl Limits {
     /// Of a service that may have so many descriptors.
     pub fn new(scope: Scope, descriptors: u64) -> Self {
         let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
+        // `most` of what takes `each` descriptors, of a table of which all of it gets one part in so many.
+        let limit = |most: usize, part: usize, own: usize| {
+            let common = most.min(descriptors / part).max(1);
+            let reserve = (common / 4).max(1);
+            Limit {
+                others: Places { own, common },
+                root: reserve,
+                own: if scope == Scope::User { common } else { reserve },
+            }
+        };
+        let is_large = descriptors >= 1 << 19;
+        let of_each = |most: usize| if is_large { most } else { 1 };
         Self {
-            // Three descriptors for each, and one for each user that it talks to, of which there are few.
-            programs: 20_000.min(descriptors / 8),
-            waiting: 100_000.min(descriptors / 3),
+            programs: limit(20_000, 24, of_each(4)),
+            waiting: limit(100_000, 8, of_each(16)),
+            bells: limit(1 << 15, 16, 0),
+            threads: limit(4096, 64, 0),
             offers_of_program: 1 << 16,
             offers_of_user: 1 << 20,
-            share: if scope == Scope::Machine { 4 } else { 1 },
+        }
+    }
+}
+
+/// What users have of one thing.
+#[derive(Debug)]
+pub struct Pool {
+    limit: Limit,
+    others: Shares,
+    /// The service's.
+    own_user: u32,
+    /// What root and the own user have.
+    reserved: [usize; 2],
+}
+
+impl Pool {
+    fn new(limit: Limit, own_user: u32) -> Self {
+        Self { limit, others: Shares::new(limit.others), own_user, reserved: [0; 2] }
+    }
+
+    /// The place in `reserved` of a user who shares with nobody, and how many it may have.
+    fn reserve(&self, user: u32) -> Option<(usize, usize)> {
+        match user {
+            _ if user == self.own_user => Some((1, self.limit.own)),
+            0 => Some((0, self.limit.root)),
+            _ => None,
         }
     }
 
-    fn share(&self, user: u32, whole: usize) -> usize {
-        // Root's comes on top of everybody else's.
-        if user == 0 { (whole / 2).max(1) } else { (whole / self.share).max(1) }
+    /// May this user have one more?
+    pub fn may_take(&self, user: u32) -> bool {
+        match self.reserve(user) {
+            Some((place, most)) => self.reserved[place] < most,
+            None => self.others.may_take(user),
+        }
+    }
+
+    /// Takes one. `false`: this user may have no more.
+    pub fn take(&mut self, user: u32) -> bool {
+        let Some((place, most)) = self.reserve(user) else { return self.others.take(user) };
+        let may_take = self.reserved[place] < most;
+        self.reserved[place] += usize::from(may_take);
+        may_take
+    }
+
+    /// Gives one back.
+    pub fn give_back(&mut self, user: u32) {
+        match self.reserve(user) {
+            Some((place, _)) => self.reserved[place] = self.reserved[place].saturating_sub(1),
+            None => self.others.give_back(user),
+        }
     }
 }
 
@@ -57,6 +129,12 @@ impl Limits {
 pub struct Users {
     scope: Scope,
     limits: Limits,
+    programs: Pool,
+    waiting: Pool,
+    /// See [`Limits::bells`].
+    pub bells: Pool,
+    /// See [`Limits::threads`].
+    pub threads: Pool,
     known: HashMap<u32, User>,
     /// Of all together.
     total: User,
@@ -75,9 +153,13 @@ struct User {
 }
 
 impl Users {
-    /// None yet.
-    pub fn new(scope: Scope, limits: Limits) -> Self {
-        Self { scope, limits, known: HashMap::new(), total: User::default() }
+    /// None yet, of a service of this user's.
+    pub fn new(scope: Scope, own_user: u32, limits: Limits) -> Self {
+        let pool = |limit| Pool::new(limit, own_user);
+        let [programs, waiting, bells, threads] =
+            [limits.programs, limits.waiting, limits.bells, limits.threads].map(pool);
+        let (known, total) = (HashMap::new(), User::default());
+        Self { scope, limits, programs, waiting, bells, threads, known, total }
     }
 
     /// A program comes. `false`: it is one too many.
@@ -85,21 +167,16 @@ impl Users {
         if self.known.len() >= REMEMBERED_MAX && !self.known.contains_key(&user) {
             self.known.retain(|_, known| known.programs > 0);
         }
-        let (limits, total) = (self.limits, self.total.programs);
-        let known = self.known.entry(user).or_default();
-        // Users without number, as one who has some of /etc/subuid may be, do not keep root out.
-        let is_full = total >= limits.programs && user != 0;
-        let is_one_too_many = is_full || known.programs >= limits.share(user, limits.programs);
-        if is_one_too_many {
+        if !self.programs.take(user) {
             return false;
         }
-        known.programs += 1;
-        self.total.programs += 1;
+        self.known.entry(user).or_default().programs += 1;
         true
     }
 
     /// A program goes, with so many offers.
     pub fn dismiss(&mut self, user: u32, offers: usize) {
+        self.programs.give_back(user);
         self.change(user, |known| {
             known.programs = known.programs.saturating_sub(1);
             known.offers = known.offers.saturating_sub(offers);
@@ -130,13 +207,6 @@ impl Users {
         offers_of_program < self.limits.offers_of_program && offers < self.limits.offers_of_user
     }
 
-    /// May one more wait?
-    pub fn may_wait(&self, user: u32) -> bool {
-        let waiting = self.known.get(&user).map_or(0, |known| known.waiting);
-        let has_room = self.total.waiting < self.limits.waiting || user == 0;
-        has_room && waiting < self.limits.share(user, self.limits.waiting)
-    }
-
     /// An offer was taken.
     pub fn offered(&mut self, user: u32) {
         self.change(user, |known| known.offers += 1);
@@ -147,13 +217,21 @@ impl Users {
         self.change(user, |known| known.offers = known.offers.saturating_sub(1));
     }
 
-    /// One more waits.
+    /// May one more wait?
+    pub fn may_wait(&self, user: u32) -> bool {
+        self.waiting.may_take(user)
+    }
+
+    /// One more waits, which may.
     pub fn waits(&mut self, user: u32) {
+        let is_taken = self.waiting.take(user);
+        debug_assert!(is_taken, "asked before, under the same lock");
         self.change(user, |known| known.waiting += 1);
     }
 
     /// One less waits.
     pub fn waits_no_more(&mut self, user: u32) {
+        self.waiting.give_back(user);
         self.change(user, |known| known.waiting = known.waiting.saturating_sub(1));
     }
 
@@ -223,28 +301,85 @@ mod tests {
     const ONE: u32 = 1000;
     const OTHER: u32 = 1001;
 
+    const SERVICE: u32 = 999;
+
     fn users(scope: Scope) -> Users {
-        Users::new(scope, Limits::new(scope, 64))
+        Users::new(scope, SERVICE, Limits::new(scope, 1024))
+    }
+
+    fn admit_all(users: &mut Users, user: u32) -> usize {
+        (0..100_000).take_while(|_| users.admit(user)).count()
+    }
+
+    fn wait_all(users: &mut Users, user: u32) -> usize {
+        let wait = |_: &usize| {
+            let may_wait = users.may_wait(user);
+            if may_wait {
+                users.waits(user);
+            }
+            may_wait
+        };
+        (0..100_000).take_while(wait).count()
     }
 
     #[test]
     fn one_user_leaves_enough_for_others() {
         let mut shared = users(Scope::Machine);
-        assert_eq!((0..100).filter(|_| shared.admit(ONE)).count(), 2);
-        assert!(shared.admit(OTHER));
-        // However many others there are.
-        assert!((0..100).any(|user| !shared.admit(70_000 + user)) && shared.admit(0));
-        let waiting = (0..100).filter(|_| {
-            let may = shared.may_wait(ONE);
-            if may {
-                shared.waits(ONE);
-            }
-            may
-        });
-        assert_eq!(waiting.count(), 5);
-        assert!(shared.may_wait(OTHER));
+        assert_eq!([ONE, OTHER].map(|user| admit_all(&mut shared, user)), [11, 9]);
+        let waiting = [ONE, OTHER].map(|user| wait_all(&mut shared, user));
+        assert_eq!(waiting, [33, 25]);
         let mut own = users(Scope::User);
-        assert_eq!((0..100).filter(|_| own.admit(ONE)).count(), 8);
+        assert_eq!(admit_all(&mut own, SERVICE), 42);
+    }
+
+    #[test]
+    fn users_who_take_all_they_get_leave_something_to_everybody() {
+        let limits = Limits::new(Scope::Machine, 1 << 19);
+        let mut shared = Users::new(Scope::Machine, SERVICE, limits);
+        let taken = [ONE, OTHER, 1002, 1003].map(|user| admit_all(&mut shared, user));
+        assert_eq!(taken[0], 5004);
+        assert!(taken.iter().sum::<usize>() < 14_000, "four users leave {taken:?} of 20,000");
+        assert!(admit_all(&mut shared, 1004) > 1000);
+        (2000..2100).for_each(|user| assert!(admit_all(&mut shared, user) >= 4));
+        (100_000..104_096).for_each(|user| assert!(admit_all(&mut shared, user) >= 4));
+        assert_eq!([0, SERVICE].map(|user| admit_all(&mut shared, user)), [5000; 2], "whoever else there is");
+        let waiting = [ONE, OTHER, 1002, 1003].map(|user| wait_all(&mut shared, user));
+        assert!(waiting[0] > 16_000 && wait_all(&mut shared, 1004) > 3000, "{waiting:?}");
+        (2000..2100).for_each(|user| assert!(wait_all(&mut shared, user) >= 16));
+        let threads = (0..1 << 16).filter(|user| shared.threads.take(200_000 + user)).count();
+        assert!(threads < 4096 && shared.threads.take(ONE) && shared.threads.take(SERVICE));
+    }
+
+    /// A user whose thread hangs in a file for ever keeps what its programs had, and takes nothing from anybody else.
+    #[test]
+    fn what_a_user_keeps_for_ever_is_its_own_share() {
+        let mut shared = users(Scope::Machine);
+        admit_all(&mut shared, ONE);
+        assert!(shared.threads.take(ONE));
+        wait_all(&mut shared, ONE);
+        for _ in 0..3 {
+            let taken = admit_all(&mut shared, OTHER);
+            assert!(taken >= 8 && shared.threads.take(OTHER) && shared.may_wait(OTHER));
+            shared.waits(OTHER);
+            (0..taken).for_each(|_| shared.dismiss(OTHER, 0));
+            shared.threads.give_back(OTHER);
+            shared.waits_no_more(OTHER);
+        }
+    }
+
+    #[test]
+    fn all_that_there_may_be_fits_in_the_table_of_descriptors() {
+        for descriptors in (10..=20).map(|bits| 1usize << bits) {
+            let limits = Limits::new(Scope::Machine, descriptors as u64);
+            let users = limits.threads.others.common;
+            let all = |limit: Limit| limit.others.common + users * limit.others.own + limit.root + limit.own;
+            // A socket, a bell and a page; one for an offer or a bell between users; two to wait on.
+            let alive =
+                3 * all(limits.programs) + all(limits.waiting) + all(limits.bells) + 2 * all(limits.threads);
+            // Sockets of programs that have gone, and what `bywire-sys` has places for.
+            let waiting = all(limits.programs) + 3 * (descriptors / 16).min(8192);
+            assert!(alive + waiting + 64 < descriptors, "{alive} + {waiting} of {descriptors}");
+        }
     }
 
     #[test]

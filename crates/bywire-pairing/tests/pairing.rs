@@ -342,7 +342,7 @@ fn a_packet_with_any_number_at_its_limits_is_answered_or_ends_its_own_program() 
     let (bell, page) = (bywire_sys::wake::Alarm::new().expect("a bell"), Stranger::memory(4096));
     let (client, _server) = connection();
     let mut program = Stranger::new(&path);
-    for kind in (0..16).chain([0x7f, 0x80, 0xff]) {
+    for kind in (0..17).chain([0x7f, 0x80, 0xff]) {
         for (at, width) in [(1, 1), (4, 4), (8, 8), (16, 8), (24, 8)] {
             for limit in LIMITS {
                 let mut packet = Packet { first: VERSION, ..Packet::new(Kind::Hello, 1) }.encode();

@@ -424,6 +424,8 @@ fn hear() -> Option<Packet> {
         Some(packet) if packet.kind == Kind::Withdraw => {
             descriptors.iter().for_each(|fd| close(*fd));
             bell::no_more(packet.token);
+            // Nobody waits for that: the service closes the bell when this program has ended at the latest.
+            say(&Packet::new(Kind::Withdrawn, packet.token), &[]);
         }
         Some(packet) => {
             if packet.kind == Kind::Go && packet.token == ASKED.load(Ordering::Relaxed) {

@@ -3,6 +3,7 @@
 //! Nothing else in the workspace makes raw system calls. Everything here is safe to call; the few
 //! unsafe blocks are confined to mapping memory and to calls that `rustix` does not cover.
 
+mod account;
 pub mod activation;
 pub mod clock;
 pub mod credentials;

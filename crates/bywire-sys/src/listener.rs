@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags};
 
+use crate::account::{self, Account};
 use crate::credentials;
-use crate::deferred::{self, Account};
+use crate::deferred;
 use crate::socket::{Socket, check_packet_socket, packet_socket};
 
 /// Connections of crowds that one accept turns away.
@@ -69,11 +70,11 @@ impl Listener {
     /// [`Errno::MFILE`] or [`Errno::NFILE`] when descriptors have run out, [`Errno::BUSY`] while too many are
     /// being closed, where the kernel cannot refuse descriptors.
     pub fn accept(&self) -> Result<Option<Socket>, Errno> {
-        let is_pressed = deferred::is_pressed();
+        let is_pressed = account::is_pressed();
         if is_pressed != self.is_guarded.load(Ordering::Relaxed) {
             self.guard(is_pressed);
         }
-        if !self.was_guarded.load(Ordering::Relaxed) && !deferred::has_room() {
+        if !self.was_guarded.load(Ordering::Relaxed) && !account::has_room() {
             return Err(Errno::BUSY);
         }
         for _ in 0..TURNED_AWAY_MAX {
@@ -177,7 +178,7 @@ mod tests {
 
     #[test]
     fn while_there_is_a_crowd_nobody_sends_descriptors_before_being_accepted() {
-        if !deferred::is_alone(
+        if !account::is_alone(
             "listener::tests::while_there_is_a_crowd_nobody_sends_descriptors_before_being_accepted",
         ) {
             return;
@@ -192,14 +193,14 @@ mod tests {
             println!("not run: this kernel refuses no descriptors (SO_PASSRIGHTS, Linux 6.16)");
             return;
         }
-        let crowd = deferred::Crowd::of(710_003);
+        let crowd = account::Crowd::of(710_003);
         assert!(accept().is_none(), "from here on");
         let caller = Socket::connect(&path).expect("connected");
         assert_eq!(caller.send(b"!", &[reader.as_fd()]), Err(Errno::PERM));
         let accepted = accept().expect("it is no crowd");
         caller.send(b"!", &[reader.as_fd()]).expect("it has been accepted");
         assert!(matches!(accepted.receive(&mut [0; 8]), Ok(Received::Packet(1, _))));
-        let ours = deferred::Crowd::of(crate::process::user());
+        let ours = account::Crowd::of(crate::process::user());
         let caller = Socket::connect(&path).expect("connected");
         assert!(accept().is_none(), "it is one of a crowd");
         assert_closed(&caller);
@@ -234,7 +235,7 @@ mod tests {
             println!("not run: only root can be other users; run this test as root");
             return;
         }
-        if !deferred::is_alone(NAME) {
+        if !account::is_alone(NAME) {
             return;
         }
         let directory = tempfile::tempdir().expect("a directory");
@@ -251,14 +252,14 @@ mod tests {
             return;
         }
         // Two whose programs were dismissed by the thousand, with descriptors unread.
-        let two = [720_001, 720_002].map(|user| deferred::Crowd::of_many(user, 5000));
+        let two = [720_001, 720_002].map(|user| account::Crowd::of_many(user, 5000));
         assert_eq!(is_let_in(&listeners, HONEST), [true; 2], "two users fill all places");
         assert_eq!(is_let_in(&listeners, 0), [true; 2], "two users keep root out");
         assert_eq!(is_let_in(&listeners, 720_001), [false; 2]);
         drop(two);
         assert_eq!(is_let_in(&listeners, 720_001), [true; 2]);
         // Many who each stay below what makes a crowd.
-        let many: Vec<_> = (0..200).map(|user| deferred::Crowd::of_many(721_000 + user, 63)).collect();
+        let many: Vec<_> = (0..200).map(|user| account::Crowd::of_many(721_000 + user, 63)).collect();
         assert_eq!(is_let_in(&listeners, HONEST), [true; 2], "many users fill all places");
         assert_eq!(is_let_in(&listeners, 0), [true; 2], "many users keep root out");
         assert_eq!(is_let_in(&listeners, 721_199), [false; 2], "whoever has something waiting gets no more");

@@ -18,8 +18,9 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
+use crate::account::{Account, DESCRIPTORS_MAX};
 use crate::credentials::{self, Credentials};
-use crate::deferred::{self, Account, DESCRIPTORS_MAX, Foreign};
+use crate::deferred::{self, Foreign};
 
 /// What packets may take of the kernel's memory before they are read, where the queue is limited. The kernel doubles
 /// it, and counts at least 512 bytes for the administration of each packet.

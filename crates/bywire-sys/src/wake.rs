@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     fn sent(file: OwnedFd) -> Foreign {
-        Foreign::new(file, &crate::deferred::Account::of(0))
+        Foreign::new(file, &crate::account::Account::of(0))
     }
 
     #[test]

@@ -104,8 +104,10 @@ impl Stranger {
     pub fn hear_beside_bells(&self) -> Option<Word> {
         loop {
             let word = self.hear()?;
-            if !matches!(word.0.kind, Kind::Bell | Kind::Withdraw) {
-                return Some(word);
+            match word.0.kind {
+                Kind::Bell => {}
+                Kind::Withdraw => self.say(&Packet::new(Kind::Withdrawn, word.0.token)),
+                _ => return Some(word),
             }
         }
     }

@@ -1,0 +1,742 @@
+//! Accounts of what waits to be closed, and the threads that close it.
+//!
+//! An account is of a user's descriptors, of its sockets, or of what two users have in common. Each has a thread of its
+//! own while something waits there, a bound of its own, and its share of what there is for all.
+
+use core::cell::OnceCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::interrupt::Interrupter;
+use crate::limits;
+use crate::share::{Places, Shares};
+
+/// The most descriptors in one packet.
+pub const DESCRIPTORS_MAX: usize = 3;
+/// Descriptors of one user that may be held, whether they are being looked at or wait to be closed.
+const HELD_MAX: usize = 64;
+/// Sockets of one user that may wait to be closed before none is let in any more. Each takes a moment, as nothing lingers
+/// there, unless a file system of the user's own delays it.
+const SOCKETS_OF_USER_MAX: usize = 64;
+/// What two users have had in common that may wait before they get no more.
+const COMMON_MAX: usize = 16;
+/// The users with whom one user may have had something that waits, before it gets no more of it with anybody.
+const COMMON_USERS_MAX: usize = 16;
+/// Places of what waits to be closed, of descriptors and of sockets each: no user takes more than its share, and root and
+/// the process's own take none. When all are taken, nothing more comes from users of whom something waits already. Of a
+/// small table of descriptors it is one in [`TABLE_PART`].
+const PLACES_MAX: usize = 8192;
+/// See [`PLACES_MAX`].
+const TABLE_PART: u64 = 16;
+/// Threads that close descriptors, as many that close sockets, and as many that close what two users had in common, for
+/// all users but this process's own and root. Of users beyond that no descriptors are taken, and their sockets wait.
+const THREADS: Places = Places { own: 0, common: 256 };
+/// Lanes that are kept when nothing is held in some of them.
+const LANES_MAX: usize = 512;
+/// How long a thread waits for more.
+const IDLE: Duration = Duration::from_secs(1);
+/// They do nothing but close.
+const STACK_BYTES: usize = 64 << 10;
+
+/// What an account is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// Descriptors that a user's programs have sent.
+    Files(u32),
+    /// Connections with a user's programs, and what is in their queues.
+    Sockets(u32),
+    /// What programs of two users have in common.
+    Common([u32; 2]),
+}
+
+/// Of [`Kind`].
+const POOLS: usize = 3;
+
+/// What is held of one user.
+#[derive(Clone, Debug)]
+pub(crate) struct Account {
+    lane: Arc<Lane>,
+    registry: &'static Registry,
+    kind: Kind,
+    /// Of this process's own user or of root: it gets a thread, however many others have one.
+    is_reserved: bool,
+}
+
+/// What one thread closes, one after the other.
+#[derive(Debug, Default)]
+struct Lane {
+    waiting: Mutex<Waiting>,
+    news: Condvar,
+    /// Those that wait, and those that are still looked at.
+    held: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    files: VecDeque<OwnedFd>,
+    /// There is a thread.
+    is_attended: bool,
+}
+
+/// All lanes of a process; a forked child has others, as it has no threads and perhaps locks that nobody gives back.
+#[derive(Debug)]
+struct Registry {
+    owner: u32,
+    lanes: Mutex<BTreeMap<Kind, Arc<Lane>>>,
+    /// By [`Kind::pool`].
+    threads: Mutex<[Shares; POOLS]>,
+    /// Sockets that wait, of all users.
+    sockets: AtomicUsize,
+    /// Places that are taken, by [`Kind::pool`].
+    places: [AtomicUsize; POOLS],
+    /// Users of whom so many sockets wait that no more are let in.
+    crowds: AtomicUsize,
+    /// Something waits in a lane without a thread.
+    has_unattended: AtomicBool,
+    is_forgone: AtomicBool,
+}
+
+static REGISTRY: AtomicPtr<Registry> = AtomicPtr::new(core::ptr::null_mut());
+
+/// See [`crate::deferred::may_have_common`].
+pub(crate) fn may_have_common(users: [u32; 2]) -> bool {
+    Registry::own().may_have_common(users)
+}
+
+/// From here on this process closes everything at once, as it may start no threads. Only programs of its own user may be
+/// able to reach it: what they send is interrupted on the calling thread, but for a wait of a file system's own.
+pub fn forgo() {
+    INTERRUPTER.with(|own| {
+        own.get_or_init(Interrupter::here);
+    });
+    Registry::own().is_forgone.store(true, Ordering::Relaxed);
+}
+
+thread_local! {
+    /// Of a thread that closes everything itself.
+    static INTERRUPTER: OnceCell<Interrupter> = const { OnceCell::new() };
+}
+
+/// Closes it now.
+fn close_here(file: OwnedFd) {
+    INTERRUPTER.with(|own| match own.get() {
+        Some(interrupter) => interrupter.bound(|| drop(file)),
+        None => drop(file),
+    });
+}
+
+/// May more sockets come, whoever's they are? Each would have to be closed.
+pub(crate) fn has_room() -> bool {
+    Registry::own().sockets.load(Ordering::Relaxed) < places_max()
+}
+
+/// Is there a user of whom no socket is let in, as many wait?
+pub(crate) fn is_pressed() -> bool {
+    let registry = Registry::own();
+    registry.attend_all();
+    registry.crowds.load(Ordering::Relaxed) > 0 || registry.is_full(Kind::Sockets(0))
+}
+
+fn places_max() -> usize {
+    let of_table = usize::try_from(limits::descriptor_limit() / TABLE_PART).unwrap_or(usize::MAX);
+    PLACES_MAX.min(of_table)
+}
+
+impl Account {
+    /// Of the descriptors that this user has sent.
+    pub fn of(user: u32) -> Self {
+        Self::in_registry(Registry::own(), Kind::Files(user))
+    }
+
+    /// Of the connections with this user's programs.
+    pub fn of_sockets(user: u32) -> Self {
+        Self::in_registry(Registry::own(), Kind::Sockets(user))
+    }
+
+    /// Of what programs of these two users have had in common.
+    pub fn of_common(users: [u32; 2]) -> Self {
+        Self::in_registry(Registry::own(), Kind::common(users))
+    }
+
+    fn in_registry(registry: &'static Registry, kind: Kind) -> Self {
+        let mut lanes = lock(&registry.lanes);
+        if lanes.len() > LANES_MAX {
+            // Those that nobody refers to and of which nothing is held.
+            lanes.retain(|_, lane| Arc::strong_count(lane) > 1 || lane.held.load(Ordering::Relaxed) > 0);
+        }
+        let lane = Arc::clone(lanes.entry(kind).or_default());
+        Self { lane, registry, kind, is_reserved: kind.is_reserved() }
+    }
+
+    /// One more is held.
+    pub fn hold(&self) {
+        let before = self.lane.held.fetch_add(1, Ordering::Relaxed);
+        self.registry.count(self, before, before + 1);
+    }
+
+    /// One less is.
+    pub fn release(&self) {
+        let before = self.lane.held.fetch_sub(1, Ordering::Relaxed);
+        self.registry.count(self, before, before - 1);
+    }
+
+    /// Do so many sockets of this user wait that no more are let in?
+    pub fn is_crowd(&self) -> bool {
+        let held = self.lane.held.load(Ordering::Relaxed);
+        held >= SOCKETS_OF_USER_MAX || self.is_kept_out(held)
+    }
+
+    /// Is so much held that nothing more may be taken?
+    pub fn is_over(&self) -> bool {
+        let is_attended = self.is_attended();
+        let held = self.lane.held.load(Ordering::Relaxed);
+        if held + DESCRIPTORS_MAX > HELD_MAX || self.is_kept_out(held) {
+            return true;
+        }
+        !is_attended && !self.is_reserved && !self.registry.may_start(self.kind)
+    }
+
+    /// Is there no place, and something held of this user?
+    fn is_kept_out(&self, held: usize) -> bool {
+        held > 0 && !self.is_reserved && self.registry.is_full(self.kind)
+    }
+
+    /// Is there a thread? If something waits for one whose start has failed, this starts it: where nothing more is taken,
+    /// nothing else would.
+    fn is_attended(&self) -> bool {
+        // Nothing waits; or a forked child asks, whose locks nobody may give back.
+        if self.lane.held.load(Ordering::Relaxed) == 0 || self.registry.owner != std::process::id() {
+            return false;
+        }
+        let mut waiting = lock(&self.lane.waiting);
+        if !waiting.files.is_empty() && !waiting.is_attended {
+            waiting.is_attended = self.start_thread();
+        }
+        waiting.is_attended
+    }
+
+    /// Leaves `file`, which is counted, to the thread.
+    pub fn close(&self, file: OwnedFd) {
+        let is_forked = self.registry.owner != std::process::id();
+        // A forked child's copy is not the last one, or is nobody's affair but its own.
+        if is_forked {
+            drop(file);
+            return self.release();
+        }
+        if self.registry.is_forgone.load(Ordering::Relaxed) {
+            close_here(file);
+            return self.release();
+        }
+        let mut waiting = lock(&self.lane.waiting);
+        waiting.files.push_back(file);
+        if !waiting.is_attended {
+            // Without a thread it stays on the account, until `is_attended` can start one.
+            waiting.is_attended = self.start_thread();
+        }
+        drop(waiting);
+        self.lane.news.notify_one();
+    }
+
+    fn start_thread(&self) -> bool {
+        let (registry, kind) = (self.registry, self.kind);
+        let may_start = self.is_reserved || lock(&registry.threads)[kind.pool()].take(kind.user());
+        let account = self.clone();
+        let builder = std::thread::Builder::new().name("bywire-closer".to_owned()).stack_size(STACK_BYTES);
+        let is_started = may_start && without_signals(|| builder.spawn(move || account.attend())).is_ok();
+        if may_start && !is_started {
+            self.give_back_thread();
+        }
+        if !is_started {
+            registry.has_unattended.store(true, Ordering::Relaxed);
+        }
+        is_started
+    }
+
+    /// What the thread does.
+    fn attend(&self) {
+        let interrupter = Interrupter::here();
+        while let Some(file) = self.lane.next() {
+            interrupter.bound(|| drop(file));
+            self.release();
+        }
+        self.give_back_thread();
+    }
+
+    fn give_back_thread(&self) {
+        if !self.is_reserved {
+            lock(&self.registry.threads)[self.kind.pool()].give_back(self.kind.user());
+        }
+    }
+}
+
+impl Kind {
+    fn common([one, other]: [u32; 2]) -> Self {
+        Self::Common([one.min(other), one.max(other)])
+    }
+
+    /// Whose share of threads it takes. Of two users' the one whose number is more likely to be a subordinate one.
+    fn user(self) -> u32 {
+        let (Self::Files(user) | Self::Sockets(user) | Self::Common([_, user])) = self;
+        user
+    }
+
+    fn is_reserved(self) -> bool {
+        let is_common = matches!(self, Self::Common(_));
+        !is_common && (self.user() == 0 || self.user() == rustix::process::geteuid().as_raw())
+    }
+
+    /// Which threads and places it takes.
+    fn pool(self) -> usize {
+        match self {
+            Self::Files(_) => 0,
+            Self::Sockets(_) => 1,
+            Self::Common(_) => 2,
+        }
+    }
+
+    /// How many places its user may take.
+    fn share(self) -> usize {
+        match self {
+            Self::Files(_) => HELD_MAX,
+            Self::Sockets(_) => SOCKETS_OF_USER_MAX,
+            Self::Common(_) => COMMON_MAX,
+        }
+    }
+}
+
+impl Lane {
+    /// The next one; `None`: none has come for a while, and the thread ends.
+    fn next(&self) -> Option<OwnedFd> {
+        let waiting = lock(&self.waiting);
+        let found = self.news.wait_timeout_while(waiting, IDLE, |waiting| waiting.files.is_empty());
+        let (mut waiting, _) = found.unwrap_or_else(PoisonError::into_inner);
+        let file = waiting.files.pop_front();
+        waiting.is_attended = file.is_some();
+        file
+    }
+}
+
+impl Registry {
+    /// What is held of an account has changed. Each time that a count comes to its share from below, it also leaves it.
+    fn count(&self, account: &Account, before: usize, after: usize) {
+        let (kind, share) = (account.kind, account.kind.share());
+        let (is_more, higher) = (after > before, before.max(after));
+        let change = |count: &AtomicUsize| match is_more {
+            true => count.fetch_add(1, Ordering::Relaxed),
+            false => count.fetch_sub(1, Ordering::Relaxed),
+        };
+        if higher <= share && !account.is_reserved {
+            change(&self.places[kind.pool()]);
+        }
+        if matches!(kind, Kind::Sockets(_)) {
+            change(&self.sockets);
+            if higher == share {
+                change(&self.crowds);
+            }
+        }
+    }
+
+    /// Are all places taken?
+    fn is_full(&self, kind: Kind) -> bool {
+        self.places[kind.pool()].load(Ordering::Relaxed) >= places_max()
+    }
+
+    /// Is there a thread for one more lane of this kind?
+    fn may_start(&self, kind: Kind) -> bool {
+        lock(&self.threads)[kind.pool()].may_take(kind.user())
+    }
+
+    fn may_have_common(&self, users: [u32; 2]) -> bool {
+        let kind = Kind::common(users);
+        let lanes = lock(&self.lanes);
+        let held = |lane: &Arc<Lane>| lane.held.load(Ordering::Relaxed);
+        let others = |user: u32| {
+            let is_of = |kind: &Kind| matches!(kind, Kind::Common(users) if users.contains(&user));
+            lanes.iter().filter(|(kind, lane)| is_of(kind) && held(lane) > 0).count()
+        };
+        lanes.get(&kind).is_none_or(|lane| held(lane) < COMMON_MAX)
+            && users.iter().all(|user| others(*user) < COMMON_USERS_MAX)
+            && !self.is_full(kind)
+    }
+
+    fn new() -> Self {
+        Self {
+            owner: std::process::id(),
+            lanes: Mutex::default(),
+            threads: Mutex::new([(); POOLS].map(|()| Shares::new(THREADS))),
+            sockets: AtomicUsize::new(0),
+            places: [const { AtomicUsize::new(0) }; POOLS],
+            crowds: AtomicUsize::new(0),
+            has_unattended: AtomicBool::new(false),
+            is_forgone: AtomicBool::new(false),
+        }
+    }
+
+    /// Starts the threads that could not be had before, as far as there are some by now.
+    fn attend_all(&'static self) {
+        if self.owner != std::process::id() || !self.has_unattended.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let lanes: Vec<(Kind, Arc<Lane>)> =
+            lock(&self.lanes).iter().map(|(kind, lane)| (*kind, Arc::clone(lane))).collect();
+        for (kind, lane) in lanes {
+            Account { lane, registry: self, kind, is_reserved: kind.is_reserved() }.is_attended();
+        }
+    }
+
+    /// This process's.
+    fn own() -> &'static Self {
+        let owner = std::process::id();
+        loop {
+            let found = REGISTRY.load(Ordering::Acquire);
+            // SAFETY: null, or a box that this function has leaked, which nobody frees. The acquire load pairs with the release
+            // of the exchange below, which published it.
+            if let Some(registry) = unsafe { found.as_ref() }
+                && registry.owner == owner
+            {
+                return registry;
+            }
+            let own = Box::into_raw(Box::new(Self::new()));
+            // Release pairs with the load above, by whoever finds it. Lost against another thread: its one is as good.
+            if REGISTRY.compare_exchange(found, own, Ordering::Release, Ordering::Relaxed).is_err() {
+                // SAFETY: from `into_raw` just now, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(own) });
+            }
+        }
+    }
+}
+
+/// A user of whom so many sockets wait to be closed, for tests.
+#[cfg(test)]
+pub(crate) struct Crowd(Account, usize);
+
+#[cfg(test)]
+impl Crowd {
+    pub fn of(user: u32) -> Self {
+        Self::of_many(user, SOCKETS_OF_USER_MAX)
+    }
+
+    pub fn of_many(user: u32, count: usize) -> Self {
+        let account = Account::of_sockets(user);
+        (0..count).for_each(|_| account.hold());
+        Self(account, count)
+    }
+}
+
+#[cfg(test)]
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        (0..self.1).for_each(|_| self.0.release());
+    }
+}
+
+/// Does `work` with every signal blocked, which a thread that it starts inherits: the program's are for its own threads.
+fn without_signals<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: live sets, of which noughts are a value; this thread's mask is put back as it was.
+    unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = core::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let done = work();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, core::ptr::null_mut());
+        done
+    }
+}
+
+/// Nothing that can panic happens under these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Is this the only test of its process, which a crowd concerns as a whole? If not, it is run in one of its own, and has
+/// to pass there.
+#[cfg(test)]
+pub(crate) fn is_alone(test: &str) -> bool {
+    const ALONE: &str = "BYWIRE_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut own = std::process::Command::new(std::env::current_exe().expect("this program"));
+    let done = own.args(["--exact", "--nocapture", test]).env(ALONE, "1").output().expect("run");
+    let text = String::from_utf8_lossy(&done.stdout);
+    print!("{text}");
+    assert!(done.status.success() && text.contains("1 passed"), "{}", String::from_utf8_lossy(&done.stderr));
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Instant;
+
+    use super::*;
+    use crate::deferred::{Deferred, Foreign, close_common};
+    use crate::socket::{Received, Socket};
+    use std::os::fd::AsFd;
+
+    /// Users of these tests alone.
+    const ONE: u32 = 700_001;
+    const OTHER: u32 = 700_002;
+
+    /// A socket whose last close waits for an hour, as nobody reads what it has sent.
+    fn lingering() -> (OwnedFd, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+        let sender = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
+        let (receiver, _) = listener.accept().expect("accept");
+        rustix::net::sockopt::set_socket_recv_buffer_size(&receiver, 4096).expect("a small one");
+        rustix::net::sockopt::set_socket_send_buffer_size(&sender, 1 << 20).expect("a large one");
+        sender.set_nonblocking(true).expect("it does not wait");
+        while (&sender).write(&[0; 65_536]).is_ok() {}
+        rustix::net::sockopt::set_socket_linger(&sender, Some(Duration::from_secs(3600))).expect("lingers");
+        (sender.into(), receiver)
+    }
+
+    fn until(what: &str, mut done: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !done() {
+            assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn what_lingers_is_closed_elsewhere_and_leaves_its_users_account() {
+        let account = Account::of(ONE);
+        let (foreign, receivers): (Vec<_>, Vec<_>) = (0..HELD_MAX)
+            .map(|_| {
+                let (sender, receiver) = lingering();
+                (Foreign::new(sender, &account), receiver)
+            })
+            .unzip();
+        assert!(account.is_over() && !Account::of(OTHER).is_over());
+        drop(foreign);
+        until("it is all closed", || account.lane.held.load(Ordering::Relaxed) == 0);
+        assert!(!account.is_over());
+        drop(receivers);
+    }
+
+    #[test]
+    fn what_is_taken_is_on_no_account_any_more() {
+        let account = Account::of(OTHER);
+        let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
+        let foreign = Foreign::new(reader, &account);
+        assert_eq!(account.lane.held.load(Ordering::Relaxed), 1);
+        drop(foreign.into_inner());
+        assert_eq!(account.lane.held.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_comes_over_a_stream_beside_words_holds_up_nobody() {
+        use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+        use std::os::unix::net::UnixStream;
+        let began = Instant::now();
+        let null = std::fs::File::open("/dev/null").expect("open");
+        for (count, expected) in [(1, Ok(6)), (7, Err(rustix::io::Errno::MSGSIZE))] {
+            let (ours, theirs) = UnixStream::pair().expect("a pair");
+            let (ours, mut buffer) = (Deferred::new(ours), [0; 64]);
+            let mut receivers = Vec::new();
+            for _ in 0..2 {
+                let (sender, receiver) = lingering();
+                let mut many = vec![null.as_fd(); count];
+                many[count - 1] = sender.as_fd();
+                let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(7))];
+                let mut control = SendAncillaryBuffer::new(&mut space);
+                assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
+                let words = [std::io::IoSlice::new(b"status")];
+                rustix::net::sendmsg(&theirs, &words, &mut control, SendFlags::empty()).expect("sent");
+                receivers.push(receiver);
+            }
+            assert_eq!(crate::socket::receive_first(&*ours, &mut buffer), expected, "{count}");
+            drop(ours);
+            drop(receivers);
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "whoever asks is not held up");
+    }
+
+    #[test]
+    fn sockets_are_closed_with_what_lingers_in_their_queues() {
+        let began = Instant::now();
+        let mut receivers = Vec::new();
+        for _ in 0..50 {
+            let (ours, theirs) = Socket::pair().expect("a pair");
+            for _ in 0..2 {
+                let (sender, receiver) = lingering();
+                ours.send(b"!", &[sender.as_fd()]).expect("passed");
+                receivers.push(receiver);
+            }
+            drop(theirs);
+            assert!(matches!(ours.receive(&mut [0; 8]), Ok(Received::Closed)), "it hears of it at once");
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "whoever drops it is not held up");
+        // Each is given up, and its end goes on in the kernel by itself.
+        let sockets = Account::of_sockets(rustix::process::geteuid().as_raw());
+        until("all is closed", || sockets.lane.held.load(Ordering::Relaxed) == 0);
+    }
+
+    /// An account of a process that is nobody else's.
+    fn alone(user: u32) -> Account {
+        Account::in_registry(Box::leak(Box::new(Registry::new())), Kind::Files(user))
+    }
+
+    /// The same where other users' files hang in as many threads as they get.
+    fn crowded(user: u32) -> Account {
+        let account = alone(user);
+        let mut threads = lock(&account.registry.threads);
+        let taken = (1..).take_while(|other| threads[0].take(*other)).count();
+        assert!(taken > 200 && taken < 256, "{taken} threads");
+        drop(threads);
+        account
+    }
+
+    #[test]
+    fn what_waits_without_a_thread_gets_one_as_soon_as_there_is_one() {
+        let account = alone(ONE);
+        // As after the start of a thread that failed.
+        let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
+        for _ in 0..HELD_MAX {
+            account.lane.held.fetch_add(1, Ordering::Relaxed);
+            lock(&account.lane.waiting).files.push_back(reader.try_clone().expect("dup"));
+        }
+        until("it is closed, and more may come", || !account.is_over());
+    }
+
+    #[test]
+    fn users_whose_files_hang_in_every_thread_stop_nobodys_packets_without_descriptors() {
+        let (ours, theirs) = Socket::pair().expect("a pair");
+        ours.set_account(crowded(OTHER));
+        let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
+        theirs.send(b"bare", &[]).expect("sent");
+        theirs.send(b"laden", &[reader.as_fd()]).expect("sent");
+        let mut buffer = [0; 8];
+        assert!(matches!(ours.receive(&mut buffer), Ok(Received::Packet(4, _))));
+        assert_eq!(ours.receive(&mut buffer).err(), Some(rustix::io::Errno::DQUOT));
+        let own = rustix::process::geteuid().as_raw();
+        for trusted in [own, 0] {
+            let (ours, theirs) = Socket::pair().expect("a pair");
+            ours.set_account(crowded(trusted));
+            theirs.send(b"laden", &[reader.as_fd()]).expect("sent");
+            assert!(matches!(ours.receive(&mut buffer), Ok(Received::Packet(5, _))), "user {trusted}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_hangs_in_one_users_socket_keeps_no_other_users_sockets_open() {
+        const NAME: &str =
+            "account::tests::a_thread_that_hangs_in_one_users_socket_keeps_no_other_users_sockets_open";
+        if !is_alone(NAME) {
+            return;
+        }
+        let [hanging, other] = [710_001, 710_002].map(Account::of_sockets);
+        // As one whose close never ends: its lane has a thread, which takes nothing from it.
+        lock(&hanging.lane.waiting).is_attended = true;
+        let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
+        for _ in 0..SOCKETS_OF_USER_MAX {
+            assert!(!hanging.is_crowd());
+            for account in [&hanging, &other] {
+                account.hold();
+                account.close(reader.try_clone().expect("dup"));
+            }
+        }
+        assert!(hanging.is_crowd() && is_pressed());
+        until("the other's are closed", || other.lane.held.load(Ordering::Relaxed) == 0);
+        assert!(hanging.is_crowd() && has_room());
+        lock(&hanging.lane.waiting).is_attended = hanging.start_thread();
+        until("so are these", || hanging.lane.held.load(Ordering::Relaxed) == 0);
+        until("it is no crowd", || !is_pressed());
+    }
+
+    #[test]
+    fn no_more_threads_than_there_may_be_are_started_at_once() {
+        let one = alone(ONE);
+        let accounts: Vec<_> =
+            (1..=600).map(|user| Account::in_registry(one.registry, Kind::Files(user))).collect();
+        let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
+        let taken = || {
+            let threads = lock(&one.registry.threads);
+            (1..=600).map(|user| threads[0].taken(user)).sum::<usize>()
+        };
+        let (reader, taken) = (&reader, &taken);
+        std::thread::scope(|scope| {
+            for accounts in accounts.chunks(100) {
+                scope.spawn(move || {
+                    for account in accounts {
+                        account.hold();
+                        account.close(reader.try_clone().expect("dup"));
+                        assert!(taken() <= THREADS.common);
+                    }
+                });
+            }
+        });
+        until("all is closed, by and by", || {
+            one.registry.attend_all();
+            accounts.iter().all(|account| account.lane.held.load(Ordering::Relaxed) == 0)
+        });
+        until("the threads end", || taken() == 0);
+    }
+
+    #[test]
+    fn somebody_with_user_numbers_by_the_thousand_leaves_threads_and_places_to_others() {
+        let one = alone(ONE);
+        let of = |user| Account::in_registry(one.registry, Kind::Files(user));
+        let subordinate: Vec<_> = (0..1000).map(|number| of(200_000 + number)).collect();
+        // Each as if its file hung.
+        for account in &subordinate {
+            account.hold();
+            if !account.is_over() {
+                lock(&account.lane.waiting).is_attended =
+                    lock(&one.registry.threads)[0].take(account.kind.user());
+            }
+        }
+        let count =
+            (0..1000).filter(|number| lock(&one.registry.threads)[0].taken(200_000 + number) > 0).count();
+        assert_eq!(count, 128, "half of them");
+        assert!(subordinate[999].is_over() && !one.is_over() && !of(1000).is_over());
+        let full: Vec<_> = (0..PLACES_MAX / HELD_MAX).map(|user| of(1_000_000 + user as u32)).collect();
+        full.iter().for_each(|account| (0..2 * HELD_MAX).for_each(|_| account.hold()));
+        assert!(one.registry.is_full(Kind::Files(0)), "all places");
+        assert!(!one.is_over() && !of(0).is_over(), "whoever has nothing there may send");
+        one.hold();
+        assert!(one.is_over(), "and then no more");
+        full.iter().for_each(|account| (0..2 * HELD_MAX).for_each(|_| account.release()));
+        assert!(!one.is_over());
+    }
+
+    #[test]
+    fn what_two_users_had_in_common_is_held_up_by_these_two_alone() {
+        const NAME: &str = "account::tests::what_two_users_had_in_common_is_held_up_by_these_two_alone";
+        if !is_alone(NAME) {
+            return;
+        }
+        let (hostile, honest) = (730_000, 1000);
+        let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
+        // As one whose close never ends.
+        let hang = |other| {
+            let account = Account::in_registry(Registry::own(), Kind::common([hostile, other]));
+            lock(&account.lane.waiting).is_attended = true;
+            account
+        };
+        let account = hang(honest);
+        for _ in 0..COMMON_MAX {
+            assert!(may_have_common([honest, hostile]));
+            close_common(reader.try_clone().expect("dup"), [honest, hostile]);
+        }
+        assert!(!may_have_common([honest, hostile]) && !may_have_common([hostile, honest]));
+        assert!(may_have_common([honest, 1001]) && may_have_common([hostile, 1001]));
+        close_common(reader.try_clone().expect("dup"), [honest, 1001]);
+        let others = Account::in_registry(Registry::own(), Kind::common([1001, honest]));
+        until("others' is closed", || others.lane.held.load(Ordering::Relaxed) == 0);
+        for other in 1..COMMON_USERS_MAX as u32 {
+            hang(1001 + other);
+            assert!(may_have_common([hostile, 1001 + other]));
+            close_common(reader.try_clone().expect("dup"), [hostile, 1001 + other]);
+        }
+        assert!(!may_have_common([hostile, 1001]), "it has that with too many");
+        assert!(may_have_common([honest, 1001]));
+        lock(&account.lane.waiting).is_attended = account.start_thread();
+        until("it is closed", || account.lane.held.load(Ordering::Relaxed) == 0);
+    }
+}
