@@ -226,7 +226,7 @@ typedef struct {
   /* How long bw_wait spins at most before it sleeps. */
   uint64_t spin_ns;
   /* How often a port that is polled looks for new peers and for dead ones. */
-  uint64_t look_around_ns;
+  uint64_t housekeeping_interval_ns;
   /* A bw_admit_t. */
   uint32_t admit;
   /* The group that BW_ADMIT_GROUP admits. */
@@ -245,7 +245,7 @@ typedef struct {
   /* The most payload that one record carries: 512 to 65472 bytes, in steps of 64. */
   uint32_t fragment_bytes;
   /* Peers that have a bulk area of 4 MiB of their own once they are sent much; 0: none. */
-  uint32_t busy_peers_max;
+  uint32_t large_window_peers_max;
 } bw_port_options_t;
 
 /* Counters of a port, since it was opened. */

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-use bywire::{Buffer, Event, Gone, Message, Payload, TransferError, TransferId};
+use bywire::{Buffer, DisconnectReason, Event, Message, Payload, TransferError, TransferId};
 
 use crate::failure::{gone, outcome};
 use crate::handle::{Handle, place};
@@ -254,7 +254,7 @@ impl bw_port_t {
     }
 }
 
-fn report_gone(event: &mut bw_event_t, peer: bywire::Peer, reason: Gone) -> bw_event_kind_t {
+fn report_gone(event: &mut bw_event_t, peer: bywire::Peer, reason: DisconnectReason) -> bw_event_kind_t {
     event.peer = peer_bits(peer);
     event.status = gone(reason).code();
     BW_EVENT_DISCONNECTED

@@ -5,8 +5,8 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bywire::{
-    AddressError, ConnectError, Errno, Gone, LendError, OpenError, Refusal, SendError, TransferError,
-    WaitError,
+    AddressError, ConnectError, DisconnectReason, Errno, LendError, OpenError, Refusal, SendError,
+    TransferError, WaitError,
 };
 
 use crate::error::bw_error_t::{self, *};
@@ -199,14 +199,14 @@ pub fn outcome(result: Result<(), TransferError>) -> bw_error_t {
 }
 
 /// Why a peer is gone, as a code.
-pub fn gone(reason: Gone) -> bw_error_t {
+pub fn gone(reason: DisconnectReason) -> bw_error_t {
     match reason {
-        Gone::Closed => BW_ERROR_GONE_CLOSED,
-        Gone::Died => BW_ERROR_GONE_DIED,
-        Gone::Broken => BW_ERROR_GONE_BROKEN,
-        Gone::Corrupted => BW_ERROR_GONE_CORRUPTED,
-        Gone::Here => BW_ERROR_GONE_HERE,
-        Gone::Refused(refusal) => refused(refusal),
+        DisconnectReason::Closed => BW_ERROR_GONE_CLOSED,
+        DisconnectReason::Died => BW_ERROR_GONE_DIED,
+        DisconnectReason::Broken => BW_ERROR_GONE_BROKEN,
+        DisconnectReason::Corrupted => BW_ERROR_GONE_CORRUPTED,
+        DisconnectReason::Here => BW_ERROR_GONE_HERE,
+        DisconnectReason::Refused(refusal) => refused(refusal),
         _ => BW_ERROR_UNKNOWN,
     }
 }

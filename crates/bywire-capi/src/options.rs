@@ -71,7 +71,7 @@ pub struct bw_port_options_t {
     /// How long bw_wait spins at most before it sleeps.
     pub spin_ns: u64,
     /// How often a port that is polled looks for new peers and for dead ones.
-    pub look_around_ns: u64,
+    pub housekeeping_interval_ns: u64,
     /// A bw_admit_t.
     pub admit: u32,
     /// The group that BW_ADMIT_GROUP admits.
@@ -90,7 +90,7 @@ pub struct bw_port_options_t {
     /// The most payload that one record carries: 512 to 65472 bytes, in steps of 64.
     pub fragment_bytes: u32,
     /// Peers that have a bulk area of 4 MiB of their own once they are sent much; 0: none.
-    pub busy_peers_max: u32,
+    pub large_window_peers_max: u32,
 }
 
 // SAFETY: integers and raw pointers, whose sizes add up to the whole, as the next line checks.
@@ -147,7 +147,7 @@ pub fn describe(options: &PortOptions, texts: [Option<&CString>; 2]) -> bw_port_
         message_bytes_max: options.message_bytes_max,
         borrow_bytes_max: options.borrow_bytes_max,
         spin_ns: nanoseconds(options.spin),
-        look_around_ns: nanoseconds(options.look_around),
+        housekeeping_interval_ns: nanoseconds(options.housekeeping_interval),
         admit: admit as u32,
         admit_group,
         integrity: u32::from(options.integrity),
@@ -156,7 +156,7 @@ pub fn describe(options: &PortOptions, texts: [Option<&CString>; 2]) -> bw_port_
         peers_max: options.peers_max,
         lanes: options.geometry.lanes.map(lane),
         fragment_bytes: options.geometry.fragment_bytes,
-        busy_peers_max: options.busy_peers_max,
+        large_window_peers_max: options.large_window_peers_max,
     }
 }
 
@@ -192,9 +192,9 @@ pub unsafe fn read(options: *const bw_port_options_t) -> Result<PortOptions, Fai
         send_tokens: asked.send_tokens,
         receive_tokens: asked.receive_tokens,
         peers_max: asked.peers_max,
-        busy_peers_max: asked.busy_peers_max,
+        large_window_peers_max: asked.large_window_peers_max,
         spin: Duration::from_nanos(asked.spin_ns),
-        look_around: Duration::from_nanos(asked.look_around_ns),
+        housekeeping_interval: Duration::from_nanos(asked.housekeeping_interval_ns),
         geometry: Geometry { lanes: asked.lanes.map(lane), fragment_bytes: asked.fragment_bytes },
         runtime_directory: text(asked.runtime_directory, "options: runtime_directory")?.map(Into::into),
         ..PortOptions::default()

@@ -77,7 +77,7 @@ const FIELDS: [(&str, &str, Renamed); 4] = [
     (
         "message/options.rs",
         "PortOptions",
-        &[("geometry", "lanes"), ("look_around", "look_around_ns"), ("spin", "spin_ns")],
+        &[("geometry", "lanes"), ("housekeeping_interval", "housekeeping_interval_ns"), ("spin", "spin_ns")],
     ),
     ("port/mod.rs", "Statistics", &[]),
     ("message/peer.rs", "PeerInfo", &[]),

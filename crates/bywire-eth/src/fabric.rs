@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bywire::{
-    Address, ConnectError, Event, Geometry, Gone, LaneGeometry, OpenError, Payload, Peer, Port, PortName,
-    PortOptions, Priority, SendError,
+    Address, ConnectError, DisconnectReason, Event, Geometry, LaneGeometry, OpenError, Payload, Peer, Port,
+    PortName, PortOptions, Priority, SendError,
 };
 use serde::{Deserialize, Serialize};
 
@@ -236,7 +236,7 @@ impl Fabric {
                 }
                 Event::Disconnected { peer, reason } => {
                     self.part(peer, switch);
-                    if !matches!(reason, Gone::Closed | Gone::Died) {
+                    if !matches!(reason, DisconnectReason::Closed | DisconnectReason::Died) {
                         self.seek_later();
                     }
                 }

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bywire::{Event, Gone, Peer, Priority};
+use bywire::{DisconnectReason, Event, Peer, Priority};
 use bywire_eth::carrier;
 use bywire_eth::drops::Cause;
 use bywire_eth::fabric::Fabric;
@@ -250,5 +250,5 @@ fn a_name_that_rules_a_terminal_is_not_taken() {
             break reason;
         }
     };
-    assert_eq!(reason, Gone::Closed);
+    assert_eq!(reason, DisconnectReason::Closed);
 }

@@ -19,9 +19,9 @@ const FRAGMENT_BYTES: std::ops::RangeInclusive<u32> = 512..=65_472;
 
 /// The bulk area of a lane that has moved to memory of its own, and the most payload of a record there: sizes
 /// for which every copy runs at the pace of the caches, too much for the many connections that are quiet.
-pub const BUSY_BULK_BYTES: usize = 4 << 20;
-/// See [`BUSY_BULK_BYTES`].
-pub const BUSY_FRAGMENT_BYTES: u32 = 32 << 10;
+pub const LARGE_WINDOW_BYTES: usize = 4 << 20;
+/// See [`LARGE_WINDOW_BYTES`].
+pub const LARGE_WINDOW_FRAGMENT_BYTES: u32 = 32 << 10;
 
 /// One of the three independent rings of a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,12 +90,12 @@ pub struct LaneLayout {
 }
 
 impl LaneLayout {
-    /// The same slots, with the busy bulk area at `offset`.
-    pub fn busy(self, offset: usize) -> Self {
+    /// The same slots, with the bulk area of a large window at `offset`.
+    pub fn large_window(self, offset: usize) -> Self {
         Self {
-            bulk_bytes: BUSY_BULK_BYTES as u64,
+            bulk_bytes: LARGE_WINDOW_BYTES as u64,
             bulk_offset: offset,
-            fragment_bytes: self.fragment_bytes.max(BUSY_FRAGMENT_BYTES),
+            fragment_bytes: self.fragment_bytes.max(LARGE_WINDOW_FRAGMENT_BYTES),
             ..self
         }
     }

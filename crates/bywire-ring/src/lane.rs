@@ -173,7 +173,7 @@ impl Producer {
     /// From the next record on, payloads lie in the busy bulk area at `offset`. The consumer does the same at
     /// the same record: the last one that was pushed, which tells it so.
     pub fn move_bulk(&mut self, offset: usize) {
-        self.layout = self.layout.busy(offset);
+        self.layout = self.layout.large_window(offset);
         // Counting goes on, so that what is still to be freed of the old area keeps its meaning: it counts as
         // used room until it is. The gap before the new area is freed with the record that moves there, or no
         // payload might ever fit behind it.
@@ -481,7 +481,7 @@ impl Consumer {
 
     /// See [`Producer::move_bulk`].
     pub fn move_bulk(&mut self, offset: usize) {
-        self.layout = self.layout.busy(offset);
+        self.layout = self.layout.large_window(offset);
         self.bulk_head = self.bulk_head.next_multiple_of(self.layout.bulk_bytes);
     }
 

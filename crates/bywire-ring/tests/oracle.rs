@@ -3,7 +3,9 @@
 
 use std::collections::VecDeque;
 
-use bywire_ring::geometry::{BUSY_BULK_BYTES, BUSY_FRAGMENT_BYTES, Geometry, LANES, LaneGeometry, LaneName};
+use bywire_ring::geometry::{
+    Geometry, LANES, LARGE_WINDOW_BYTES, LARGE_WINDOW_FRAGMENT_BYTES, LaneGeometry, LaneName,
+};
 use bywire_ring::header::{BULK, Header, PROMPT};
 use bywire_ring::lane::{Consumer, Corrupt, Producer, PushError};
 use bywire_ring::memory::{Memory, Shared};
@@ -62,12 +64,12 @@ enum Act {
     Push { length: usize },
     /// Reads on in the record at the head, or begins.
     Read { step_bytes: usize },
-    /// Announces the busy bulk area, and moves there; the second time nothing.
+    /// Announces the large window, and moves there; the second time nothing.
     Move,
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
-    let length = || prop_oneof![57..=512usize, 513..=BUSY_FRAGMENT_BYTES as usize, Just(1 << 20)];
+    let length = || prop_oneof![57..=512usize, 513..=LARGE_WINDOW_FRAGMENT_BYTES as usize, Just(1 << 20)];
     let stage =
         (length(), 64..20_000usize).prop_map(|(length, step_bytes)| Act::Stage { length, step_bytes });
     let push = prop_oneof![0..=56usize, 57..=512usize].prop_map(|length| Act::Push { length });
@@ -82,7 +84,7 @@ struct Steps {
     ends: Ends,
     producer: Producer,
     consumer: Consumer,
-    /// The busy bulk area as its writer and as its reader see it, until each end moves there.
+    /// The large window as its writer and as its reader see it, until each end moves there.
     areas: [Option<Shared>; 2],
     /// Payloads of the records in the lane; `None`: the move.
     oracle: VecDeque<Option<Vec<u8>>>,
@@ -95,8 +97,8 @@ struct Steps {
 impl Steps {
     fn new() -> Self {
         let layout = SMALL.lane(LaneName::Low);
-        let (own, file) = Mapping::create("oracle", BUSY_BULK_BYTES).expect("memfd");
-        let read = Mapping::accept(&file, BUSY_BULK_BYTES).expect("sealed");
+        let (own, file) = Mapping::create("oracle", LARGE_WINDOW_BYTES).expect("memfd");
+        let read = Mapping::accept(&file, LARGE_WINDOW_BYTES).expect("sealed");
         Self {
             ends: ends(&SMALL),
             producer: Producer::new(layout),

@@ -54,7 +54,8 @@ mod shm;
 pub use message::address::{Address, AddressError, NAME_BYTES_MAX, PortName};
 pub use message::buffer::{Buffer, Payload};
 pub use message::error::{
-    ConnectError, Gone, LendError, OpenError, Refusal, SendError, TransferError, Unsent, WaitError,
+    ConnectError, DisconnectReason, LendError, OpenError, Refusal, SendError, TransferError, Unsent,
+    WaitError,
 };
 pub use message::event::{Event, Message};
 pub use message::lend::{Heap, LendBuffer, Lent};

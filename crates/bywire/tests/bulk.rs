@@ -1,4 +1,4 @@
-//! Hostile peers and the busy bulk area: each rule that they break ends their own connection, and nothing else.
+//! Hostile peers and large windows: each rule that they break ends their own connection, and nothing else.
 
 mod ports;
 mod rogue;
@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bywire::handshake::Packet;
-use bywire::{Event, Gone, Key, Peer, Port, PortOptions, Priority, Rights};
-use bywire_ring::geometry::{BUSY_BULK_BYTES, Geometry, LaneName};
+use bywire::{DisconnectReason, Event, Key, Peer, Port, PortOptions, Priority, Rights};
+use bywire_ring::geometry::{Geometry, LARGE_WINDOW_BYTES, LaneName};
 use bywire_ring::header::{BULK, CHECKED, Header, PROMPT};
 use bywire_ring::memory::Memory;
 use rustix::fs::SealFlags;
@@ -57,7 +57,7 @@ impl Scene {
     fn assert_broken(&mut self, name: &str) {
         until(|| match self.victim.wait(Some(Duration::from_millis(1))).expect("wait") {
             Some(Event::Disconnected { reason, .. }) => {
-                assert_eq!(reason, Gone::Broken, "{name}");
+                assert_eq!(reason, DisconnectReason::Broken, "{name}");
                 true
             }
             Some(Event::Message(_) | Event::Got { result: Err(_), .. }) | None => false,
@@ -78,7 +78,7 @@ impl Scene {
 #[test]
 fn bad_offers_of_a_bulk_area_end_their_connection() {
     let mut scene = Scene::new();
-    let length = BUSY_BULK_BYTES as u64;
+    let length = LARGE_WINDOW_BYTES as u64;
     let good = sealed(length, true, ALL_SEALS);
     let files = [
         ("too short", sealed(length - 4096, true, ALL_SEALS)),

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use actor::{Actor, Stage, play};
 use bywire::handshake::Packet;
 use bywire::{
-    Address, Admit, ConnectError, Event, Gone, OpenError, Peer, Port, PortName, PortOptions, Priority,
-    Refusal, Rights,
+    Address, Admit, ConnectError, DisconnectReason, Event, OpenError, Peer, Port, PortName, PortOptions,
+    Priority, Refusal, Rights,
 };
 use bywire_ring::geometry::LINE_BYTES;
 use bywire_ring::geometry::LaneName;
@@ -524,7 +524,11 @@ fn listeners_that_are_stopped_and_killed_at_any_step_end_in_a_time_out_or_an_err
             }
             ended.is_some()
         });
-        let expected = if step == "welcoming" { Gone::Died } else { Gone::Refused(Refusal::Closed) };
+        let expected = if step == "welcoming" {
+            DisconnectReason::Died
+        } else {
+            DisconnectReason::Refused(Refusal::Closed)
+        };
         assert_eq!(ended, Some(expected), "{step}");
         let after = Port::open(PortOptions { name: Some(name("listener")), ..scene.place.options() });
         assert!(after.is_ok(), "{step}: {after:?}");

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use actor::{Actor, Stage, play};
 use bywire::{
-    Address, Confirm, ConnectError, Errno, Event, Gone, LendError, OpenError, Port, PortName, PortOptions,
-    Priority, Refusal, Rights, SendError, TransferError,
+    Address, Confirm, ConnectError, DisconnectReason, Errno, Event, LendError, OpenError, Port, PortName,
+    PortOptions, Priority, Refusal, Rights, SendError, TransferError,
 };
 use bywire_sys::listener::Listener;
 use ports::{Place, event, meet, until};
@@ -46,11 +46,11 @@ fn a_transfer_cut_off_by_the_peers_end_is_completed_once_and_its_token_comes_bac
         match event(&mut [&mut a]) {
             Event::Put { id, result, buffer } => {
                 assert!(!buffer.as_ref().is_empty(), "the memory comes back with its completion");
-                assert_eq!(result, Err(TransferError::Disconnected(Gone::Closed)));
+                assert_eq!(result, Err(TransferError::Disconnected(DisconnectReason::Closed)));
                 ids.remove(ids.iter().position(|other| *other == id).expect("completed once"));
             }
             Event::Got { id, result, .. } | Event::Sent { id, result, .. } => {
-                assert_eq!(result, Err(TransferError::Disconnected(Gone::Closed)));
+                assert_eq!(result, Err(TransferError::Disconnected(DisconnectReason::Closed)));
                 ids.remove(ids.iter().position(|other| *other == id).expect("completed once"));
             }
             Event::Disconnected { .. } => break,
@@ -112,7 +112,7 @@ fn what_a_peer_took_before_it_closed_was_delivered() {
                     assert_eq!(result, Ok(()), "after {polls} polls");
                     good += 1;
                 }
-                Event::Disconnected { reason: Gone::Closed, .. } => break,
+                Event::Disconnected { reason: DisconnectReason::Closed, .. } => break,
                 other => panic!("{other:?}"),
             }
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use actor::{Actor, Stage, play};
 use bywire::{
-    Address, ConnectError, Event, Gone, LendError, OpenError, Peer, Port, PortName, PortOptions, Priority,
-    SendError, WaitError,
+    Address, ConnectError, DisconnectReason, Event, LendError, OpenError, Peer, Port, PortName, PortOptions,
+    Priority, SendError, WaitError,
 };
 use ports::Place;
 use rustix::process::Signal;
@@ -154,7 +154,7 @@ fn text(event: Event, from: Peer) -> String {
     }
 }
 
-fn ended(event: Event, from: Peer) -> Gone {
+fn ended(event: Event, from: Peer) -> DisconnectReason {
     match event {
         Event::Disconnected { peer, reason } if peer == from => reason,
         other => panic!("{other:?} instead of the end"),
@@ -166,7 +166,7 @@ fn a_childs_port_is_inert_and_its_end_leaves_the_parents_in_place() {
     let mut family = family();
     family.target.send(family.to_child, Priority::Low, b"end").expect("room");
     // The child leaves by `_exit` after it dropped its own port.
-    assert_eq!(ended(next(&mut family.target), family.to_child), Gone::Closed);
+    assert_eq!(ended(next(&mut family.target), family.to_child), DisconnectReason::Closed);
     assert!(family.place.path().join("parent.port").exists());
     assert!(!family.place.path().join("child.port").exists());
     family.parent.tell("speak");
@@ -181,31 +181,31 @@ fn a_childs_port_is_inert_and_its_end_leaves_the_parents_in_place() {
 fn the_parents_death_is_noticed_although_a_child_holds_its_sockets() {
     let mut family = family();
     family.parent.signal(Signal::KILL);
-    assert_eq!(ended(next(&mut family.target), family.to_parent), Gone::Died);
+    assert_eq!(ended(next(&mut family.target), family.to_parent), DisconnectReason::Died);
     family.parent.kill();
     // The child still holds the listening socket; the name is free all the same.
     drop(family.place.open(PortOptions { name: named("parent"), ..family.place.options() }));
     family.target.send(family.to_child, Priority::Low, b"end").expect("the child's own goes on");
-    assert_eq!(ended(next(&mut family.target), family.to_child), Gone::Closed);
+    assert_eq!(ended(next(&mut family.target), family.to_child), DisconnectReason::Closed);
 }
 
 #[test]
 fn the_parents_closing_is_noticed_although_a_child_holds_its_sockets() {
     let mut family = family();
     family.parent.tell("close");
-    assert_eq!(ended(next(&mut family.target), family.to_parent), Gone::Closed);
+    assert_eq!(ended(next(&mut family.target), family.to_parent), DisconnectReason::Closed);
     family.parent.expect("closed");
     family.target.send(family.to_child, Priority::Low, b"end").expect("the child's own goes on");
-    assert_eq!(ended(next(&mut family.target), family.to_child), Gone::Closed);
+    assert_eq!(ended(next(&mut family.target), family.to_child), DisconnectReason::Closed);
 }
 
 #[test]
 fn a_peer_that_is_disconnected_learns_it_although_a_child_holds_the_socket() {
     let mut family = family();
     family.target.disconnect(family.to_parent);
-    assert_eq!(ended(next(&mut family.target), family.to_parent), Gone::Here);
+    assert_eq!(ended(next(&mut family.target), family.to_parent), DisconnectReason::Here);
     family.parent.tell("gone");
     family.parent.expect("Closed");
     family.target.send(family.to_child, Priority::Low, b"end").expect("room");
-    assert_eq!(ended(next(&mut family.target), family.to_child), Gone::Closed);
+    assert_eq!(ended(next(&mut family.target), family.to_child), DisconnectReason::Closed);
 }

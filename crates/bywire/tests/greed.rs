@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use bywire::handshake::Packet;
-use bywire::{Admit, Confirm, Event, Geometry, Gone, Port, PortOptions, Priority};
+use bywire::{Admit, Confirm, DisconnectReason, Event, Geometry, Port, PortOptions, Priority};
 use bywire_ring::geometry::LaneName;
 use rustix::process::Uid;
 
@@ -53,7 +53,7 @@ fn what_ended_peers_had_sent_is_not_piled_up_before_the_program_takes_it() {
                 messages += 1;
             }
             Some(Event::Disconnected { reason, .. }) => {
-                assert_eq!(reason, Gone::Closed);
+                assert_eq!(reason, DisconnectReason::Closed);
                 ended += 1;
             }
             _ => {}
@@ -94,7 +94,7 @@ fn is_taken(
         until(|| {
             match victim.wait(Some(Duration::from_millis(1))).expect("wait") {
                 Some(Event::Lent(_)) => answer = Some(true),
-                Some(Event::Disconnected { reason: Gone::Broken, .. }) => answer = Some(false),
+                Some(Event::Disconnected { reason: DisconnectReason::Broken, .. }) => answer = Some(false),
                 Some(Event::Connected(_)) | None => {}
                 Some(other) => panic!("{other:?}"),
             }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use actor::{Actor, Stage, play};
 use bywire::handshake::Packet;
 use bywire::{
-    Address, Confirm, ConnectError, Event, Gone, Key, Peer, Port, PortName, PortOptions, Priority, Refusal,
-    Rights,
+    Address, Confirm, ConnectError, DisconnectReason, Event, Key, Peer, Port, PortName, PortOptions,
+    Priority, Refusal, Rights,
 };
 use bywire_ring::geometry::LaneName;
 use bywire_ring::header::{BULK, CHECKED, Header, PROMPT};
@@ -72,7 +72,7 @@ fn what_a_peer_said_last_is_heard_however_much_it_said_before() {
             false
         }
         Some(Event::Disconnected { reason, .. }) => {
-            assert_eq!(reason, Gone::Died);
+            assert_eq!(reason, DisconnectReason::Died);
             true
         }
         Some(Event::Connected(_)) | None => false,
@@ -123,7 +123,7 @@ fn a_peer_that_writes_on_after_its_good_bye_is_not_heard_for_ever() {
                     false
                 }
                 Some(Event::Disconnected { reason, .. }) => {
-                    assert_eq!(reason, Gone::Closed);
+                    assert_eq!(reason, DisconnectReason::Closed);
                     true
                 }
                 None => false,
@@ -171,7 +171,7 @@ fn messages_longer_than_the_port_takes_are_not_taken() {
                 false
             }
             Some(Event::Disconnected { reason, .. }) => {
-                assert_eq!(reason, Gone::Broken);
+                assert_eq!(reason, DisconnectReason::Broken);
                 true
             }
             Some(Event::Connected(_)) => false,
@@ -204,7 +204,7 @@ fn a_short_message_in_the_form_of_a_long_one_takes_no_posted_buffer() {
             match victim.wait(Some(MINUTE)).expect("wait") {
                 Some(Event::Message(message)) => taken = Some(message.payload.len() as u64 == total),
                 Some(Event::Disconnected { reason, .. }) => {
-                    assert_eq!(reason, Gone::Broken);
+                    assert_eq!(reason, DisconnectReason::Broken);
                     taken = Some(false);
                 }
                 _ => {}
@@ -251,7 +251,7 @@ fn whoever_guesses_keys_is_shown_out_and_whoever_comes_late_is_not() {
     attempt(&mut victim, u64::MAX, false);
     until(|| match victim.poll() {
         Some(Event::Disconnected { reason, .. }) => {
-            assert_eq!(reason, Gone::Broken);
+            assert_eq!(reason, DisconnectReason::Broken);
             true
         }
         None => false,
@@ -467,7 +467,7 @@ fn a_heap_of_holes_or_out_of_all_proportion_costs_the_borrower_nothing() {
             until(|| inside.is_over());
         });
         assert!(
-            matches!(events.last(), Some(Event::Disconnected { reason: Gone::Broken, .. })),
+            matches!(events.last(), Some(Event::Disconnected { reason: DisconnectReason::Broken, .. })),
             "{events:?}"
         );
         assert_eq!(rustix::fs::fstat(&heap).expect("stat").st_blocks, 0, "the victim filled it");
@@ -499,7 +499,7 @@ fn a_lender_that_takes_no_answers_cannot_make_them_pile_up() {
                 true
             }
             Some(Event::Disconnected { reason, .. }) => {
-                assert_eq!(reason, Gone::Broken);
+                assert_eq!(reason, DisconnectReason::Broken);
                 over = true;
                 true
             }
@@ -609,7 +609,10 @@ fn a_message_without_its_check_is_not_taken_where_checks_are_agreed() {
         until(|| inside.is_over());
     });
     assert!(
-        matches!(events[..], [Event::Connected(_), Event::Disconnected { reason: Gone::Corrupted, .. }]),
+        matches!(
+            events[..],
+            [Event::Connected(_), Event::Disconnected { reason: DisconnectReason::Corrupted, .. }]
+        ),
         "{events:?}"
     );
 }

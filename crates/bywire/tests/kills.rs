@@ -9,8 +9,8 @@ use std::sync::{Mutex, PoisonError};
 
 use actor::{Actor, Stage, play};
 use bywire::{
-    Address, Confirm, Event, Geometry, Gone, Key, LaneGeometry, Peer, Port, PortOptions, Priority, Rights,
-    SendError, TransferError,
+    Address, Confirm, DisconnectReason, Event, Geometry, Key, LaneGeometry, Peer, Port, PortOptions,
+    Priority, Rights, SendError, TransferError,
 };
 use ports::{Place, meet, until};
 use step::Traced;
@@ -172,7 +172,7 @@ impl Survivors {
                     taken.push(note.to_vec());
                 }
                 Some(Event::Disconnected { peer, reason }) => {
-                    assert_eq!((peer, reason), (dead, Gone::Died));
+                    assert_eq!((peer, reason), (dead, DisconnectReason::Died));
                     return true;
                 }
                 Some(other) => panic!("{other:?}"),
@@ -379,7 +379,7 @@ fn five_hundred_senders_killed_at_random_moments_lose_nothing_that_was_confirmed
         loop {
             match survivors.victim.wait(Some(MINUTE)).expect("wait").expect("its end is noticed") {
                 Event::Disconnected { peer, reason } => {
-                    assert_eq!((peer, reason), (dead, Gone::Died));
+                    assert_eq!((peer, reason), (dead, DisconnectReason::Died));
                     break;
                 }
                 event => take_streamed(&mut survivors.victim, &mut running, event),
@@ -451,7 +451,7 @@ fn five_hundred_receivers_killed_at_random_moments_answer_for_what_they_took() {
                 .map_err(|unsent| unsent.error)
             {
                 Ok(_) => (sent, asked) = (sent + 1, asked + 1),
-                Err(SendError::NoToken | SendError::Disconnected(Gone::Died)) => {}
+                Err(SendError::NoToken | SendError::Disconnected(DisconnectReason::Died)) => {}
                 Err(error) => panic!("{error}"),
             }
             match port.poll() {
@@ -460,11 +460,11 @@ fn five_hundred_receivers_killed_at_random_moments_answer_for_what_they_took() {
                     confirmed += 1;
                 }
                 Some(Event::Sent { result, .. }) => {
-                    assert_eq!(result, Err(TransferError::Disconnected(Gone::Died)));
+                    assert_eq!(result, Err(TransferError::Disconnected(DisconnectReason::Died)));
                     failed += 1;
                 }
                 Some(Event::Disconnected { peer: gone, reason }) => {
-                    assert_eq!((gone, reason), (peer, Gone::Died));
+                    assert_eq!((gone, reason), (peer, DisconnectReason::Died));
                     break;
                 }
                 Some(Event::Room { .. }) | None => {}

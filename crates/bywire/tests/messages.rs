@@ -5,8 +5,8 @@ mod ports;
 use std::time::Duration;
 
 use bywire::{
-    Confirm, Event, FRAGMENT_BYTES, Gone, Payload, Port, PortOptions, Priority, Rights, SendError,
-    TransferError,
+    Confirm, DisconnectReason, Event, FRAGMENT_BYTES, Payload, Port, PortOptions, Priority, Rights,
+    SendError, TransferError,
 };
 use ports::{Place, event, until};
 use proptest::prelude::*;
@@ -232,8 +232,11 @@ fn room_is_told_once_to_whoever_awaits_it() {
     while a.send_datagram(to_b, Priority::High, &[7; 100]).expect("connected") {}
     a.await_room(to_b, Priority::High).expect("connected");
     drop(b);
-    assert!(matches!(a.wait(Some(MINUTE)), Ok(Some(Event::Disconnected { reason: Gone::Closed, .. }))));
-    assert_eq!(a.await_room(to_b, Priority::High), Err(SendError::Disconnected(Gone::Closed)));
+    assert!(matches!(
+        a.wait(Some(MINUTE)),
+        Ok(Some(Event::Disconnected { reason: DisconnectReason::Closed, .. }))
+    ));
+    assert_eq!(a.await_room(to_b, Priority::High), Err(SendError::Disconnected(DisconnectReason::Closed)));
 }
 
 #[test]
@@ -318,7 +321,7 @@ fn lent_blocks_come_back_and_a_borrower_has_a_quota() {
     // What a dead borrower holds comes back, too.
     a.send_lent(Priority::Low, heap.block().expect("free"), 10).expect("room");
     drop(b);
-    until(|| matches!(a.poll(), Some(Event::Disconnected { reason: Gone::Closed, .. })));
+    until(|| matches!(a.poll(), Some(Event::Disconnected { reason: DisconnectReason::Closed, .. })));
     assert!(heap.block().is_some() && heap.block().is_some());
 }
 
@@ -340,7 +343,7 @@ fn what_was_sent_before_closing_arrives_and_handles_die() {
                 seen.push(format!("{result:?}"));
             }
             Some(Event::Disconnected { peer, reason }) => {
-                assert_eq!((peer, reason), (to_a, Gone::Closed));
+                assert_eq!((peer, reason), (to_a, DisconnectReason::Closed));
                 return true;
             }
             Some(other) => panic!("{other:?}"),
@@ -349,7 +352,7 @@ fn what_was_sent_before_closing_arrives_and_handles_die() {
         false
     });
     assert_eq!(seen, ["Ok(\"last words\")", "Err(Disconnected(Closed))"]);
-    assert_eq!(b.send(to_a, Priority::Low, b"x"), Err(SendError::Disconnected(Gone::Closed)));
+    assert_eq!(b.send(to_a, Priority::Low, b"x"), Err(SendError::Disconnected(DisconnectReason::Closed)));
     assert!(b.peer_info(to_a).is_none());
     assert_eq!(b.send(bywire::Peer::from_bits(u64::MAX), Priority::Low, b"x"), Err(SendError::NoPeer));
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use actor::{Actor, Stage, play};
-use bywire::{Address, Event, Gone, Port, PortName, PortOptions, Priority};
+use bywire::{Address, DisconnectReason, Event, Port, PortName, PortOptions, Priority};
 use ports::{Place, until};
 use rustix::process::Signal;
 
@@ -80,7 +80,7 @@ fn containers_that_share_the_directory_exchange_messages_and_notice_deaths() {
         echo.signal(Signal::KILL);
         until(|| match port.wait(Some(MINUTE)).expect("wait") {
             Some(Event::Disconnected { peer: gone, reason }) => {
-                assert_eq!((gone, reason), (peer, Gone::Died));
+                assert_eq!((gone, reason), (peer, DisconnectReason::Died));
                 true
             }
             other => panic!("{other:?}"),

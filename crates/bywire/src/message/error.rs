@@ -141,7 +141,7 @@ pub enum SendError {
     },
     /// The peer has gone, or the connection was given up.
     #[error("not connected: {0}")]
-    Disconnected(Gone),
+    Disconnected(DisconnectReason),
     /// The handle names a connection that was never made or has been forgotten.
     #[error("no such peer")]
     NoPeer,
@@ -166,7 +166,7 @@ pub struct Unsent {
 /// Why a peer is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Gone {
+pub enum DisconnectReason {
     /// It closed its port.
     #[error("the peer closed its port")]
     Closed,
@@ -194,7 +194,7 @@ pub enum Gone {
 pub enum TransferError {
     /// The peer went away before it was certain.
     #[error("the peer went away before the transfer was over: {0}")]
-    Disconnected(Gone),
+    Disconnected(DisconnectReason),
     /// The key names no region, or one that was revoked.
     #[error("the key is unknown there or has been revoked")]
     BadKey,

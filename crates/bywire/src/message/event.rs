@@ -1,7 +1,7 @@
 //! What a port tells its program, in the order in which it happened.
 
 use crate::message::buffer::{Buffer, Payload};
-use crate::message::error::{Gone, TransferError};
+use crate::message::error::{DisconnectReason, TransferError};
 use crate::message::lend::Lent;
 use crate::message::peer::{Peer, Priority, TransferId};
 
@@ -35,7 +35,7 @@ pub enum Event {
         /// Which.
         peer: Peer,
         /// Why.
-        reason: Gone,
+        reason: DisconnectReason,
     },
     /// An asynchronous send is over, and its buffer free again.
     Sent {

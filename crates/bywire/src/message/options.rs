@@ -52,12 +52,12 @@ pub struct PortOptions {
     pub peers_max: u32,
     /// Peers that have a bulk area of 4 MiB of their own while they are connected, once they are sent so much
     /// that the small one stands in the way; 0: none. Each foreign user has at most an eighth of them, and at least one.
-    pub busy_peers_max: u32,
+    pub large_window_peers_max: u32,
     /// How long [`crate::Port::wait`] spins at most before it sleeps: about what going to sleep and being
     /// woken costs. It spins less while that does not pay.
     pub spin: Duration,
     /// How often a port that is polled looks for new peers and for dead ones.
-    pub look_around: Duration,
+    pub housekeeping_interval: Duration,
     /// The rings towards each peer.
     pub geometry: Geometry,
     /// Where ports are kept; `None`: `BYWIRE_RUNTIME_DIR`, else `/run/bywire` if it can be used, else
@@ -76,9 +76,9 @@ impl Default for PortOptions {
             receive_tokens: 1024,
             borrow_bytes_max: 1 << 30,
             peers_max: 4096,
-            busy_peers_max: 16,
+            large_window_peers_max: 16,
             spin: Duration::from_micros(50),
-            look_around: Duration::from_millis(1),
+            housekeeping_interval: Duration::from_millis(1),
             geometry: Geometry::default(),
             runtime_directory: None,
         }

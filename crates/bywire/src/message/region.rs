@@ -21,7 +21,7 @@ pub struct Rights {
 /// The capability to reach a region: hand it to peers, in a message for example. 8 bytes.
 ///
 /// 48 of its bits are random, and a peer has 1024 guesses: one more key that was never given out ends its
-/// connection with [`crate::Gone::Broken`]. A key that was revoked is no guess, however often it is tried, as
+/// connection with [`crate::DisconnectReason::Broken`]. A key that was revoked is no guess, however often it is tried, as
 /// long as fewer than 1024 others have been revoked since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key(pub u64);

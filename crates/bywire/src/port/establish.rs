@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use bywire_ring::doorbell::DOORBELL_BYTES;
-use bywire_ring::geometry::BUSY_BULK_BYTES;
+use bywire_ring::geometry::LARGE_WINDOW_BYTES;
 use bywire_ring::memory::Shared;
 use bywire_sys::Errno;
 use bywire_sys::credentials::Credentials;
@@ -20,7 +20,7 @@ use super::Port;
 use super::slots::{Connecting, Slot};
 use super::strangers::{Tag, tag_of};
 use crate::message::address::Address;
-use crate::message::error::{ConnectError, Gone, Refusal};
+use crate::message::error::{ConnectError, DisconnectReason, Refusal};
 use crate::message::event::Event;
 use crate::message::lend::{BLOCK_BYTES, BLOCKS_MAX, HEAPS_OF_USER_MAX, heap_bytes};
 use crate::message::options::Admit;
@@ -86,7 +86,7 @@ impl Port {
             match self.slots.peek(peer) {
                 Some(Slot::Connected(_)) => return Ok(peer),
                 Some(Slot::Connecting(_)) => {}
-                Some(Slot::Free { last: Some(Gone::Refused(refusal)) }) => {
+                Some(Slot::Free { last: Some(DisconnectReason::Refused(refusal)) }) => {
                     return Err(match refusal {
                         Refusal::NotAdmitted => ConnectError::NotAdmitted,
                         other => ConnectError::Refused(*other),
@@ -96,7 +96,7 @@ impl Port {
             }
             let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if rest == Some(Duration::ZERO) {
-                self.end(peer.index, Gone::Here);
+                self.end(peer.index, DisconnectReason::Here);
                 return Err(ConnectError::TimedOut);
             }
             self.look_after_sockets(rest).map_err(ConnectError::System)?;
@@ -162,7 +162,7 @@ impl Port {
             _ => Ok(()),
         };
         if let Err(error) = watched {
-            self.slots.remove(peer, Gone::Here);
+            self.slots.remove(peer, DisconnectReason::Here);
             return Err(ConnectError::System(error));
         }
         Ok(peer)
@@ -438,7 +438,7 @@ impl Port {
         self.slots.replace(peer, Slot::Connected(Box::new(Connection::new(peer, meeting))));
         if !watched {
             // A peer whose end we could not notice is none.
-            return self.end(peer.index, Gone::Refused(Refusal::NoResources));
+            return self.end(peer.index, DisconnectReason::Refused(Refusal::NoResources));
         }
         if announce {
             self.resources.events.push_back(Event::Connected(peer));
@@ -485,7 +485,7 @@ impl Port {
                 }
                 Ok(Received::Nothing) => return,
                 Ok(Received::Closed) => return self.lose(peer),
-                Err(_) => return self.end(peer.index, Gone::Broken),
+                Err(_) => return self.end(peer.index, DisconnectReason::Broken),
             }
         }
     }
@@ -500,22 +500,27 @@ impl Port {
 
     fn lose(&mut self, peer: Peer) {
         let reason = match self.slots.peek(peer) {
-            Some(Slot::Connecting(_)) => Gone::Refused(Refusal::Closed),
-            _ => Gone::Died,
+            Some(Slot::Connecting(_)) => DisconnectReason::Refused(Refusal::Closed),
+            _ => DisconnectReason::Died,
         };
         self.drain_and_end(peer.index, reason);
     }
 
-    fn hear_peer(&mut self, peer: Peer, bytes: &[u8], descriptors: Vec<Foreign>) -> Result<(), Gone> {
+    fn hear_peer(
+        &mut self,
+        peer: Peer,
+        bytes: &[u8],
+        descriptors: Vec<Foreign>,
+    ) -> Result<(), DisconnectReason> {
         let is_connected = self.slots.connection(peer).is_ok();
         match (Packet::parse(bytes), is_connected) {
             (Ok(Packet::Welcome(theirs)), false) => self.take_welcome(peer, theirs, descriptors),
-            (Ok(Packet::Refuse(refusal)), false) => Err(Gone::Refused(refusal)),
+            (Ok(Packet::Refuse(refusal)), false) => Err(DisconnectReason::Refused(refusal)),
             // A refusal by another version cannot be read further.
-            (Err(PacketError::Version), false) => Err(Gone::Refused(Refusal::Version)),
+            (Err(PacketError::Version), false) => Err(DisconnectReason::Refused(Refusal::Version)),
             // Its end now, whoever else holds a copy of its socket.
             (Ok(Packet::Goodbye), true) => {
-                self.drain_and_end(peer.index, Gone::Closed);
+                self.drain_and_end(peer.index, DisconnectReason::Closed);
                 Ok(())
             }
             (Ok(Packet::Wake), true) => Ok(()),
@@ -523,18 +528,18 @@ impl Port {
                 self.borrow_heap(peer, id, (block_bytes, blocks), descriptors)
             }
             (Ok(Packet::Bulk), true) => self.accept_bulk(peer, descriptors),
-            _ => Err(Gone::Broken),
+            _ => Err(DisconnectReason::Broken),
         }
     }
 
     /// Keeps a peer's bulk area until the record that moves there.
-    fn accept_bulk(&mut self, peer: Peer, mut files: Vec<Foreign>) -> Result<(), Gone> {
-        let connection = self.slots.connection(peer).map_err(|_| Gone::Broken)?;
+    fn accept_bulk(&mut self, peer: Peer, mut files: Vec<Foreign>) -> Result<(), DisconnectReason> {
+        let connection = self.slots.connection(peer).map_err(|_| DisconnectReason::Broken)?;
         if !connection.may_be_offered_window() {
-            return Err(Gone::Broken);
+            return Err(DisconnectReason::Broken);
         }
-        let file = files.pop().ok_or(Gone::Broken)?;
-        connection.accept_large_window(map(file, BUSY_BULK_BYTES).map_err(|_| Gone::Broken)?);
+        let file = files.pop().ok_or(DisconnectReason::Broken)?;
+        connection.accept_large_window(map(file, LARGE_WINDOW_BYTES).map_err(|_| DisconnectReason::Broken)?);
         Ok(())
     }
 
@@ -545,10 +550,10 @@ impl Port {
         id: u32,
         (block_bytes, blocks): (u64, u32),
         mut files: Vec<Foreign>,
-    ) -> Result<(), Gone> {
-        let foreign_user = self.slots.connection(peer).map_err(|_| Gone::Broken)?.foreign_user;
+    ) -> Result<(), DisconnectReason> {
+        let foreign_user = self.slots.connection(peer).map_err(|_| DisconnectReason::Broken)?.foreign_user;
         let of_user = foreign_user.map(|user| self.slots.borrowed_from(user));
-        let connection = self.slots.connection(peer).map_err(|_| Gone::Broken)?;
+        let connection = self.slots.connection(peer).map_err(|_| DisconnectReason::Broken)?;
         let (count, borrowed) = of_user.unwrap_or_else(|| connection.borrowed());
         let block_bytes = usize::try_from(block_bytes).unwrap_or(usize::MAX);
         let is_sound = connection.may_borrow_heap(id)
@@ -558,8 +563,9 @@ impl Port {
             && (1..=BLOCKS_MAX).contains(&blocks);
         let length = heap_bytes(block_bytes, blocks)
             .filter(|length| is_sound && borrowed + *length as u64 <= self.options.borrow_bytes_max)
-            .ok_or(Gone::Broken)?;
-        let memory = map(files.pop().ok_or(Gone::Broken)?, length).map_err(|_| Gone::Broken)?;
+            .ok_or(DisconnectReason::Broken)?;
+        let memory = map(files.pop().ok_or(DisconnectReason::Broken)?, length)
+            .map_err(|_| DisconnectReason::Broken)?;
         connection.borrow_heap(memory, block_bytes, blocks);
         Ok(())
     }
@@ -569,12 +575,12 @@ impl Port {
         peer: Peer,
         theirs: Introduction,
         descriptors: Vec<Foreign>,
-    ) -> Result<(), Gone> {
-        let offer = Offer::open(&theirs, descriptors).map_err(Gone::Refused)?;
+    ) -> Result<(), DisconnectReason> {
+        let offer = Offer::open(&theirs, descriptors).map_err(DisconnectReason::Refused)?;
         let connecting = match self.slots.replace(peer, Slot::Free { last: None }) {
             Some(Slot::Connecting(connecting)) => *connecting,
             // Asked only while connecting.
-            _ => return Err(Gone::Broken),
+            _ => return Err(DisconnectReason::Broken),
         };
         let Connecting { socket, outbound, unsent, address, announce } = connecting;
         self.poller.remove(&socket);
@@ -584,7 +590,7 @@ impl Port {
                 peer,
                 Slot::Connecting(Box::new(Connecting { socket, outbound, unsent, address, announce })),
             );
-            return Err(Gone::Refused(Refusal::Unverified));
+            return Err(DisconnectReason::Refused(Refusal::Unverified));
         };
         self.connected(peer, socket, outbound, theirs, credentials, offer, announce);
         Ok(())

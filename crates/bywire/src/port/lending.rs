@@ -87,7 +87,7 @@ impl Port {
         }
         let sent = connection.send_lent(priority, block.heap.id, block.block, length);
         if !sent.map_err(SendError::Disconnected)? {
-            self.keep_busy(peer.index);
+            self.mark_pending(peer.index);
             self.stir();
             return Err(SendError::Full.into());
         }

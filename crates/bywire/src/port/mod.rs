@@ -66,12 +66,12 @@ pub struct Port {
     /// The next quiet peer to look at.
     scan_next: u32,
     /// Connections with something to push or to confirm.
-    busy: Vec<u32>,
+    pending: Vec<u32>,
     polls: u32,
     /// The last poll moved something although it reported nothing.
     progressed: bool,
     housekeeping_due: u64,
-    /// The option `look_around`.
+    /// The option `housekeeping_interval`.
     housekeeping_cycles: u64,
     next_transfer: u64,
     statistics: Statistics,
@@ -125,7 +125,7 @@ impl Port {
             resources,
             account: Account::default(),
             returns: Arc::new(Returns::new(alarm)),
-            large_windows_left: options.busy_peers_max,
+            large_windows_left: options.large_window_peers_max,
             strangers,
             poller,
             bell,
@@ -136,11 +136,11 @@ impl Port {
             spin: Spin::new(options.spin),
             hot: HotPeers::new(),
             scan_next: 0,
-            busy: Vec::new(),
+            pending: Vec::new(),
             polls: 0,
             progressed: false,
             housekeeping_due: 0,
-            housekeeping_cycles: clock::cycles_in(options.look_around),
+            housekeeping_cycles: clock::cycles_in(options.housekeeping_interval),
             next_transfer: 1,
             statistics: Statistics::default(),
             directory,

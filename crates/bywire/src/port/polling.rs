@@ -7,7 +7,7 @@ use bywire_sys::clock;
 use super::Port;
 use super::slots::{Slot, Slots};
 use crate::message::buffer::Payload;
-use crate::message::error::Gone;
+use crate::message::error::DisconnectReason;
 use crate::message::event::{Event, Message};
 use crate::message::lend::Return;
 use crate::message::peer::{Peer, Priority};
@@ -55,7 +55,7 @@ impl Port {
         self.polls = self.polls.wrapping_add(1);
         let is_due = self.polls.is_multiple_of(64)
             | self.is_armed
-            | !self.busy.is_empty()
+            | !self.pending.is_empty()
             | !self.resources.events.is_empty()
             | self.returns.is_any();
         if is_due { self.attend() } else { None }
@@ -110,8 +110,8 @@ impl Port {
         if !returns.is_empty() {
             self.give_back(returns);
         }
-        if !self.busy.is_empty() {
-            self.advance_busy();
+        if !self.pending.is_empty() {
+            self.advance_pending();
         }
         self.next_event()
     }
@@ -136,7 +136,7 @@ impl Port {
             self.hot.refresh(place);
         }
         if owes_answers {
-            self.keep_busy(index);
+            self.mark_pending(index);
         }
         match step {
             Ok(Step::Nothing) => None,
@@ -189,7 +189,7 @@ impl Port {
 
     /// A lane broke; unless all it lacks is memory that waits in the socket.
     #[cold]
-    fn break_off(&mut self, index: u32, priority: Priority, reason: Gone) -> Option<Event> {
+    fn break_off(&mut self, index: u32, priority: Priority, reason: DisconnectReason) -> Option<Event> {
         let awaits_memory =
             self.slots.connection_at(index).is_some_and(|connection| connection.awaits_memory(priority));
         if awaits_memory {
@@ -254,10 +254,10 @@ impl Port {
 
     /// Notes that a connection has something to push.
     #[inline(always)]
-    pub(super) fn keep_busy(&mut self, index: u32) {
+    pub(super) fn mark_pending(&mut self, index: u32) {
         let has_work = self.slots.connection_at(index).is_some_and(|connection| connection.has_work());
-        if has_work && !self.busy.contains(&index) {
-            self.busy.push(index);
+        if has_work && !self.pending.contains(&index) {
+            self.pending.push(index);
         }
     }
 
@@ -266,22 +266,23 @@ impl Port {
         for entry in returns {
             if let Ok(connection) = self.slots.connection(entry.peer) {
                 connection.give_back(entry);
-                self.keep_busy(entry.peer.index);
+                self.mark_pending(entry.peer.index);
             }
         }
     }
 
     #[inline(never)]
-    fn advance_busy(&mut self) {
+    fn advance_pending(&mut self) {
         let mut place = 0;
-        while place < self.busy.len() {
-            let index = self.busy[place];
+        while place < self.pending.len() {
+            let index = self.pending[place];
             let Some(connection) = self.slots.connection_at(index) else {
-                self.busy.swap_remove(place);
+                self.pending.swap_remove(place);
                 continue;
             };
             if self.large_windows_left > 0 && connection.wants_large_window() {
-                let offered = connection.offer_large_window(&mut self.account, self.options.busy_peers_max);
+                let offered =
+                    connection.offer_large_window(&mut self.account, self.options.large_window_peers_max);
                 self.large_windows_left -= u32::from(offered);
             }
             match connection.advance(&mut self.resources) {
@@ -296,7 +297,7 @@ impl Port {
                     if has_work {
                         place += 1;
                     } else {
-                        self.busy.swap_remove(place);
+                        self.pending.swap_remove(place);
                     }
                 }
                 // `end` takes it off the list.
@@ -306,7 +307,7 @@ impl Port {
     }
 
     /// Takes everything that a peer sent and answered before it ended, then ends the connection.
-    pub(super) fn drain_and_end(&mut self, index: u32, reason: Gone) {
+    pub(super) fn drain_and_end(&mut self, index: u32, reason: DisconnectReason) {
         if let Some(connection) = self.slots.connection_at(index) {
             connection.begin_draining();
         }
@@ -334,10 +335,10 @@ impl Port {
     }
 
     /// Ends a connection: what was under way fails, and its memory comes back as events.
-    pub(super) fn end(&mut self, index: u32, reason: Gone) {
+    pub(super) fn end(&mut self, index: u32, reason: DisconnectReason) {
         let Some(peer) = self.slots.peer_at(index) else { return };
         self.hot.cool(index);
-        self.busy.retain(|busy| *busy != index);
+        self.pending.retain(|pending| *pending != index);
         match self.slots.remove(peer, reason) {
             Some(Slot::Connected(mut connection)) => {
                 // Ended for both sides, even while a forked child holds a copy of the descriptor.
@@ -361,7 +362,7 @@ impl Port {
         }
     }
 
-    /// Ends a connection. What the peer has sent already is dropped; it sees [`Gone::Closed`].
+    /// Ends a connection. What the peer has sent already is dropped; it sees [`DisconnectReason::Closed`].
     pub fn disconnect(&mut self, peer: Peer) {
         if !self.guard.is_owner() {
             return;
@@ -370,7 +371,7 @@ impl Port {
             connection.take_leave(&mut self.resources);
         }
         if self.slots.peek(peer).is_some() {
-            self.end(peer.index, Gone::Here);
+            self.end(peer.index, DisconnectReason::Here);
             self.stir();
         }
     }

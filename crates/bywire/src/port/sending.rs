@@ -32,7 +32,7 @@ impl Port {
         }
         let result = connection.send_now(priority, bytes);
         if result == Err(SendError::Full) {
-            self.keep_busy(peer.index);
+            self.mark_pending(peer.index);
             self.stir();
         }
         result
@@ -67,7 +67,7 @@ impl Port {
             return Err(SendError::Forked);
         }
         self.slots.connection(peer)?.transfers.starve(priority);
-        self.keep_busy(peer.index);
+        self.mark_pending(peer.index);
         self.stir();
         Ok(())
     }
@@ -179,7 +179,7 @@ impl Port {
         // The first fragment goes at once; a broken ring is found again, and reported, by the next poll.
         let _ = connection.advance(&mut self.resources);
         self.warm(peer.index);
-        self.keep_busy(peer.index);
+        self.mark_pending(peer.index);
         self.stir();
         id
     }

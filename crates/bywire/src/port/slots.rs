@@ -7,7 +7,7 @@ use bywire_ring::memory::Shared;
 use bywire_sys::socket::Socket;
 
 use crate::message::address::Address;
-use crate::message::error::{Gone, SendError};
+use crate::message::error::{DisconnectReason, SendError};
 use crate::message::peer::{Peer, PeerInfo};
 use crate::shm::connection::Connection;
 
@@ -27,7 +27,7 @@ struct Entry {
 pub(crate) enum Slot {
     Free {
         /// Why the last peer here is gone, for sends that come too late.
-        last: Option<Gone>,
+        last: Option<DisconnectReason>,
     },
     Connecting(Box<Connecting>),
     Connected(Box<Connection>),
@@ -67,7 +67,7 @@ impl Slots {
         peer
     }
 
-    pub fn remove(&mut self, peer: Peer, reason: Gone) -> Option<Slot> {
+    pub fn remove(&mut self, peer: Peer, reason: DisconnectReason) -> Option<Slot> {
         let entry =
             self.entries.get_mut(peer.index as usize).filter(|entry| entry.generation == peer.generation)?;
         if matches!(entry.state, Slot::Free { .. }) {

@@ -65,7 +65,7 @@ impl Port {
                 return Some(event);
             }
             // What is under way moves on by whole polls.
-            if !self.busy.is_empty() {
+            if !self.pending.is_empty() {
                 break;
             }
         }
@@ -106,7 +106,7 @@ impl Port {
         if !self.guard.is_owner() {
             return false;
         }
-        let wants = Wants { records: true, credit: !self.busy.is_empty() };
+        let wants = Wants { records: true, credit: !self.pending.is_empty() };
         self.sleeper.arm(&self.page, wants);
         let returned = self.returns.fall_asleep();
         if returned || !self.resources.events.is_empty() || self.warm_all_ready() {

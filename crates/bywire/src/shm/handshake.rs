@@ -32,7 +32,7 @@ pub enum Packet {
     },
     /// The port is closed in good order; everything sent before is in the rings.
     Goodbye,
-    /// A busy bulk area for the lane of low priority; with it comes its memory.
+    /// A large window for the lane of low priority; with it comes its memory.
     Bulk,
     /// A wake-up, from a kernel on which the bell cannot be rung safely.
     Wake,

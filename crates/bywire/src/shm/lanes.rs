@@ -8,7 +8,7 @@ use bywire_ring::memory::Shared;
 use bywire_sys::socket::Socket;
 use bywire_sys::wake;
 
-use crate::message::error::Gone;
+use crate::message::error::DisconnectReason;
 use crate::message::peer::Priority;
 use crate::shm::handshake::Packet;
 use crate::shm::record::{STEP_BYTES, checksum};
@@ -56,7 +56,7 @@ pub(crate) fn lane_of(priority: Priority) -> LaneName {
     }
 }
 
-impl From<Corrupt> for Gone {
+impl From<Corrupt> for DisconnectReason {
     fn from(_: Corrupt) -> Self {
         Self::Broken
     }
@@ -64,11 +64,11 @@ impl From<Corrupt> for Gone {
 
 /// Turns a push that found no room into `false`, and a broken ring into the end of the connection.
 #[inline(always)]
-fn pushed(result: Result<(), PushError>) -> Result<bool, Gone> {
+fn pushed(result: Result<(), PushError>) -> Result<bool, DisconnectReason> {
     match result {
         Ok(()) => Ok(true),
         Err(PushError::Full) => Ok(false),
-        Err(PushError::Corrupt) => Err(Gone::Broken),
+        Err(PushError::Corrupt) => Err(DisconnectReason::Broken),
     }
 }
 
@@ -120,7 +120,13 @@ impl Lanes {
     /// Publishes one record with a payload of up to a fragment, inline where it fits and no words are given.
     /// `false`: there is no room.
     #[inline(always)]
-    pub fn push(&mut self, lane: LaneName, kind: u8, bytes: &[u8], words: &[u64]) -> Result<bool, Gone> {
+    pub fn push(
+        &mut self,
+        lane: LaneName,
+        kind: u8,
+        bytes: &[u8],
+        words: &[u64],
+    ) -> Result<bool, DisconnectReason> {
         let producer = &mut self.producers[lane as usize];
         let is_inline = bytes.len() <= INLINE_BYTES && words.is_empty();
         let (mut kind, mut check) = (kind, 0);
@@ -149,7 +155,7 @@ impl Lanes {
     }
 
     /// Publishes one record of words alone.
-    pub fn push_words(&mut self, lane: LaneName, kind: u8, words: &[u64]) -> Result<bool, Gone> {
+    pub fn push_words(&mut self, lane: LaneName, kind: u8, words: &[u64]) -> Result<bool, DisconnectReason> {
         let header = Header { kind, length: 8 * words.len() as u16, check: 0 };
         let result = self.producers[lane as usize].push_inline(&self.outbound, &self.inbound, header, words);
         let done = pushed(result)?;
@@ -168,7 +174,7 @@ impl Lanes {
         piece: &[u8],
         words: &[u64],
         may_pause: bool,
-    ) -> Result<bool, Gone> {
+    ) -> Result<bool, DisconnectReason> {
         let goes_on = || !may_pause || !is_urgent(&self.consumers, &self.inbound);
         let producer = &mut self.producers[lane as usize];
         match producer.stage(&self.outbound, &self.inbound, piece, STEP_BYTES, goes_on) {
@@ -199,17 +205,17 @@ impl Lanes {
     }
 
     /// Is there room for a record with `length` bytes in the bulk area?
-    pub fn has_room(&mut self, lane: LaneName, length: usize) -> Result<bool, Gone> {
+    pub fn has_room(&mut self, lane: LaneName, length: usize) -> Result<bool, DisconnectReason> {
         Ok(self.producers[lane as usize].has_room(&self.inbound, length)?)
     }
 
     /// Records that the peer has consumed.
-    pub fn consumed(&mut self, lane: LaneName) -> Result<u64, Gone> {
+    pub fn consumed(&mut self, lane: LaneName) -> Result<u64, DisconnectReason> {
         Ok(self.producers[lane as usize].freed(&self.inbound)?)
     }
 
     /// The next record on a lane; after the peer's end, those that it had published by then.
-    pub fn next_record(&self, lane: LaneName) -> Result<Option<Header>, Gone> {
+    pub fn next_record(&self, lane: LaneName) -> Result<Option<Header>, DisconnectReason> {
         let consumer = &self.consumers[lane as usize];
         let is_in_time = |header: &Header| {
             self.horizons.is_none_or(|horizons| consumer.was_published(horizons[lane as usize], *header))

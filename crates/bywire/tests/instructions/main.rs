@@ -118,10 +118,10 @@ fn count(name: &str) -> f64 {
 fn run(rounds: u32, directory: &Path) {
     let open = || {
         // Never during the count: under callgrind a millisecond is a handful of polls.
-        let look_around = std::time::Duration::from_secs(3600);
+        let housekeeping_interval = std::time::Duration::from_secs(3600);
         let options = PortOptions {
             runtime_directory: Some(directory.to_owned()),
-            look_around,
+            housekeeping_interval,
             ..PortOptions::default()
         };
         Port::open(options).expect("open")

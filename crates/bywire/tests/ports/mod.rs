@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use bywire::{Address, Event, Gone, Peer, Port, PortOptions};
+use bywire::{Address, DisconnectReason, Event, Peer, Port, PortOptions};
 use tempfile::TempDir;
 
 /// A runtime directory that is removed with the test.
@@ -105,7 +105,7 @@ pub fn messages_until_closed(port: &mut Port) -> Vec<Vec<u8>> {
             received.push(message.payload.to_vec());
             false
         }
-        Some(Event::Disconnected { reason: Gone::Closed, .. }) => true,
+        Some(Event::Disconnected { reason: DisconnectReason::Closed, .. }) => true,
         Some(Event::BufferNeeded { .. }) | None => false,
         Some(other) => panic!("{other:?}"),
     });

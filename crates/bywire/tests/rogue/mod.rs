@@ -10,7 +10,7 @@ use bywire::handshake::{Introduction, PACKET_BYTES_MAX, Packet};
 use bywire::{Geometry, PortName, Refusal};
 use bywire_ring::doorbell::DOORBELL_BYTES;
 use bywire_ring::geometry::LINE_BYTES;
-use bywire_ring::geometry::{BUSY_BULK_BYTES, LANES, LaneName};
+use bywire_ring::geometry::{LANES, LARGE_WINDOW_BYTES, LaneName};
 use bywire_ring::header::{Header, PROMPT, lap};
 use bywire_ring::lane::{Consumer, Producer};
 use bywire_ring::memory::{Memory, Shared};
@@ -141,7 +141,7 @@ impl Rogue {
 
     /// Offers a busy bulk area, in due form.
     pub fn offer_bulk(inside: &Inside) -> Shared {
-        let (mapping, file) = Mapping::create("rogue", BUSY_BULK_BYTES).expect("memory");
+        let (mapping, file) = Mapping::create("rogue", LARGE_WINDOW_BYTES).expect("memory");
         let _ = inside.socket.send(&Packet::Bulk.to_bytes(), &[file.as_fd()]);
         Shared::new(mapping)
     }

@@ -3,7 +3,7 @@
 use super::Transfers;
 use super::state::{Assembly, HeldUp, NOTE_BYTES_MAX, Put, PutRequest, REPLIES_MAX, Reply, Step, Unposted};
 use crate::message::buffer::Payload;
-use crate::message::error::{Gone, TransferError};
+use crate::message::error::{DisconnectReason, TransferError};
 use crate::message::event::{Event, Message};
 use crate::message::peer::Priority;
 use crate::message::region::{GUESSES_MAX, Key};
@@ -34,17 +34,17 @@ impl Transfers {
     /// A long message begins. `None`: it has memory now, see [`Self::message_target`].
     ///
     /// # Errors
-    /// [`Gone::Broken`] within another message, and for one that is longer than the port takes.
+    /// [`DisconnectReason::Broken`] within another message, and for one that is longer than the port takes.
     pub fn begin_message(
         &mut self,
         priority: Priority,
         total: u64,
         unposted: Unposted,
         resources: &mut Resources,
-    ) -> Result<Option<Step>, Gone> {
+    ) -> Result<Option<Step>, DisconnectReason> {
         let incoming = &mut self.incoming[priority as usize];
         if incoming.message.is_some() || total > resources.message_bytes_max {
-            return Err(Gone::Broken);
+            return Err(DisconnectReason::Broken);
         }
         let fitting = resources.take_fitting(priority, total, self.foreign_user);
         let is_posted = matches!(fitting, Fitting::Buffer(_));
@@ -109,17 +109,17 @@ impl Transfers {
     /// A put begins. Its range is checked as a whole before anything is touched.
     ///
     /// # Errors
-    /// [`Gone::Broken`] within another put, for a note that is too long, and after too many keys that were never given out.
+    /// [`DisconnectReason::Broken`] within another put, for a note that is too long, and after too many keys that were never given out.
     pub fn begin_put(
         &mut self,
         priority: Priority,
         request: PutRequest,
         resources: &mut Resources,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), DisconnectReason> {
         let PutRequest { key, offset, length, transfer, note_length } = request;
         let is_long_note = note_length.is_some_and(|length| length > NOTE_BYTES_MAX as u64);
         if self.incoming[priority as usize].put.is_some() || is_long_note {
-            return Err(Gone::Broken);
+            return Err(DisconnectReason::Broken);
         }
         let result = resources.regions.writable(key, offset, length).map(|_| ());
         self.count_guess(key, result, resources)?;
@@ -155,12 +155,12 @@ impl Transfers {
     /// So many bytes more of a put are there, or were dropped. The last ones of a put without a note end it.
     ///
     /// # Errors
-    /// [`Gone::Broken`] if there is no put, or less is missing; and if too many answers are owed.
-    pub fn fill_put(&mut self, priority: Priority, length: usize) -> Result<Step, Gone> {
+    /// [`DisconnectReason::Broken`] if there is no put, or less is missing; and if too many answers are owed.
+    pub fn fill_put(&mut self, priority: Priority, length: usize) -> Result<Step, DisconnectReason> {
         let slot = &mut self.incoming[priority as usize].put;
-        let put = slot.as_mut().ok_or(Gone::Broken)?;
+        let put = slot.as_mut().ok_or(DisconnectReason::Broken)?;
         put.offset = put.offset.wrapping_add(length as u64);
-        put.remaining = put.remaining.checked_sub(length as u64).ok_or(Gone::Broken)?;
+        put.remaining = put.remaining.checked_sub(length as u64).ok_or(DisconnectReason::Broken)?;
         if let Some(put) = slot.take_if(|put| put.remaining == 0 && !put.has_note) {
             self.reply(Reply::Status { transfer: put.transfer, result: put.result })?;
         }
@@ -170,10 +170,10 @@ impl Transfers {
     /// The note behind a put has come.
     ///
     /// # Errors
-    /// [`Gone::Broken`] if no put waits for one, and if too many answers are owed.
-    pub fn receive_note(&mut self, priority: Priority, note: Payload) -> Result<Step, Gone> {
+    /// [`DisconnectReason::Broken`] if no put waits for one, and if too many answers are owed.
+    pub fn receive_note(&mut self, priority: Priority, note: Payload) -> Result<Step, DisconnectReason> {
         let put = self.incoming[priority as usize].put.take_if(|put| put.remaining == 0 && put.has_note);
-        let Put { transfer, result, .. } = put.ok_or(Gone::Broken)?;
+        let Put { transfer, result, .. } = put.ok_or(DisconnectReason::Broken)?;
         self.reply(Reply::Status { transfer, result })?;
         Ok(match result {
             Ok(()) => Step::Event(Event::Notified { peer: self.peer, note }),
@@ -184,14 +184,14 @@ impl Transfers {
     /// The peer wants data from a region of ours.
     ///
     /// # Errors
-    /// [`Gone::Broken`] if too many answers are owed, and after too many keys that were never given out.
+    /// [`DisconnectReason::Broken`] if too many answers are owed, and after too many keys that were never given out.
     pub fn receive_get(
         &mut self,
         (key, offset): (Key, u64),
         length: u64,
         transfer: u64,
         resources: &Resources,
-    ) -> Result<Step, Gone> {
+    ) -> Result<Step, DisconnectReason> {
         let found = resources.regions.readable(key, offset, length);
         self.count_guess(key, found.map(|_| ()), resources)?;
         self.reply(match found {
@@ -208,15 +208,15 @@ impl Transfers {
         key: Key,
         result: Result<(), TransferError>,
         resources: &Resources,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), DisconnectReason> {
         let is_guess = result == Err(TransferError::BadKey) && !resources.regions.was_issued(key);
         self.guesses += u32::from(is_guess);
-        if self.guesses > GUESSES_MAX { Err(Gone::Broken) } else { Ok(()) }
+        if self.guesses > GUESSES_MAX { Err(DisconnectReason::Broken) } else { Ok(()) }
     }
 
-    fn reply(&mut self, reply: Reply) -> Result<(), Gone> {
+    fn reply(&mut self, reply: Reply) -> Result<(), DisconnectReason> {
         if self.replies.len() >= REPLIES_MAX {
-            return Err(Gone::Broken);
+            return Err(DisconnectReason::Broken);
         }
         self.reply_last(reply);
         Ok(())

@@ -9,7 +9,7 @@ mod state;
 
 use std::collections::VecDeque;
 
-use crate::message::error::{Gone, TransferError};
+use crate::message::error::{DisconnectReason, TransferError};
 use crate::message::peer::{Peer, Priority};
 use crate::message::resources::Resources;
 
@@ -59,7 +59,7 @@ impl Transfers {
     }
 
     /// Ends everything that is under way and hands its memory back, as events.
-    pub fn give_up(&mut self, reason: Gone, resources: &mut Resources) {
+    pub fn give_up(&mut self, reason: DisconnectReason, resources: &mut Resources) {
         let failed = Err(TransferError::Disconnected(reason));
         for priority in [Priority::Low, Priority::High] {
             self.give_up_sending(priority, failed, resources);

@@ -3,7 +3,7 @@
 use super::Transfers;
 use super::state::{Note, Outgoing, Reply, TransferKind, Undelivered, Waiting, What, status_of};
 use crate::message::buffer::Buffer;
-use crate::message::error::{Gone, TransferError};
+use crate::message::error::{DisconnectReason, TransferError};
 use crate::message::event::Event;
 use crate::message::peer::{Confirm, Priority, TransferId};
 use crate::message::region::Key;
@@ -164,17 +164,17 @@ impl Transfers {
     /// The next `length` bytes that a get asked for have come; `copy` takes them to where they belong.
     ///
     /// # Errors
-    /// [`Gone::Broken`] where nothing was asked for, or less; and those of `copy`.
+    /// [`DisconnectReason::Broken`] where nothing was asked for, or less; and those of `copy`.
     pub fn receive_got(
         &mut self,
         transfer: u64,
         length: usize,
-        copy: impl FnOnce(&mut [u8]) -> Result<(), Gone>,
-    ) -> Result<(), Gone> {
-        let waiting = self.waiting_mut(transfer).and_then(Option::as_mut).ok_or(Gone::Broken)?;
+        copy: impl FnOnce(&mut [u8]) -> Result<(), DisconnectReason>,
+    ) -> Result<(), DisconnectReason> {
+        let waiting = self.waiting_mut(transfer).and_then(Option::as_mut).ok_or(DisconnectReason::Broken)?;
         let is_sound = waiting.kind == TransferKind::Get && waiting.asked;
         let rest = waiting.buffer.as_mut().get_mut(waiting.filled..).unwrap_or_default();
-        let target = rest.get_mut(..length).filter(|_| is_sound).ok_or(Gone::Broken)?;
+        let target = rest.get_mut(..length).filter(|_| is_sound).ok_or(DisconnectReason::Broken)?;
         waiting.filled += length;
         copy(target)
     }
@@ -182,19 +182,19 @@ impl Transfers {
     /// The peer says that a put or a get is over.
     ///
     /// # Errors
-    /// [`Gone::Broken`] where there is none, or bytes are missing.
+    /// [`DisconnectReason::Broken`] where there is none, or bytes are missing.
     pub fn receive_status(
         &mut self,
         transfer: u64,
         code: u64,
         resources: &mut Resources,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), DisconnectReason> {
         let entry = self.waiting_mut(transfer).and_then(|entry| entry.take_if(|waiting| waiting.asked));
-        let entry = entry.ok_or(Gone::Broken)?;
+        let entry = entry.ok_or(DisconnectReason::Broken)?;
         let result = status_of(code);
         let is_get = entry.kind == TransferKind::Get;
         if is_get && result.is_ok() && entry.filled != entry.buffer.as_ref().len() {
-            return Err(Gone::Broken);
+            return Err(DisconnectReason::Broken);
         }
         while self.waiting.pop_if(|entry| entry.is_none()).is_some() {}
         let priority = entry.priority;

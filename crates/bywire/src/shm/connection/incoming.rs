@@ -5,7 +5,7 @@ use bywire_ring::header::{BULK, CHECKED, Header, KIND_MASK};
 
 use super::{Connection, Paused, Short};
 use crate::message::buffer::Payload;
-use crate::message::error::Gone;
+use crate::message::error::DisconnectReason;
 use crate::message::event::{Event, Message};
 use crate::message::peer::Priority;
 use crate::message::region::Key;
@@ -19,8 +19,8 @@ use crate::shm::record::{
 
 /// Compares our copy of a payload with its check, which must be there where `integrity` is agreed.
 #[inline(always)]
-fn check(header: Header, bytes: &[u8], integrity: bool) -> Result<(), Gone> {
-    if is_intact(header, integrity, || checksum(bytes)) { Ok(()) } else { Err(Gone::Corrupted) }
+fn check(header: Header, bytes: &[u8], integrity: bool) -> Result<(), DisconnectReason> {
+    if is_intact(header, integrity, || checksum(bytes)) { Ok(()) } else { Err(DisconnectReason::Corrupted) }
 }
 
 #[inline(always)]
@@ -60,7 +60,11 @@ impl Connection {
     }
 
     /// Takes at most one record off a lane.
-    pub fn receive(&mut self, priority: Priority, resources: &mut Resources) -> Result<Step, Gone> {
+    pub fn receive(
+        &mut self,
+        priority: Priority,
+        resources: &mut Resources,
+    ) -> Result<Step, DisconnectReason> {
         match self.lanes.next_record(lane_of(priority))? {
             Some(header) => self.receive_record(priority, header, resources),
             None => Ok(Step::Nothing),
@@ -72,11 +76,11 @@ impl Connection {
         priority: Priority,
         header: Header,
         resources: &mut Resources,
-    ) -> Result<Step, Gone> {
+    ) -> Result<Step, DisconnectReason> {
         if let Some(paused) = &self.paused[priority as usize] {
             // The header is the peer's, and only an honest peer leaves it alone.
             return match header.kind & KIND_MASK {
-                _ if header != paused.header => Err(Gone::Broken),
+                _ if header != paused.header => Err(DisconnectReason::Broken),
                 PUT | PUT_NEXT => self.take_put(priority, header, resources),
                 _ => self.take_fragment(priority, header, resources),
             };
@@ -92,7 +96,7 @@ impl Connection {
                 Ok(payload) => {
                     Ok(Step::Event(Event::Datagram(Message { peer: self.peer, priority, payload })))
                 }
-                Err(Gone::Corrupted) => {
+                Err(DisconnectReason::Corrupted) => {
                     resources.datagrams_dropped += 1;
                     Ok(Step::Progress)
                 }
@@ -110,7 +114,7 @@ impl Connection {
             }
             LENT => self.receive_lent(priority, header, words, resources),
             MOVE_BULK => self.follow_to_large_window(priority, header),
-            _ => Err(Gone::Broken),
+            _ => Err(DisconnectReason::Broken),
         }
     }
 
@@ -121,9 +125,9 @@ impl Connection {
         header: Header,
         words: [u64; 7],
         resources: &mut Resources,
-    ) -> Result<Payload, Gone> {
+    ) -> Result<Payload, DisconnectReason> {
         if u64::from(header.length) > resources.message_bytes_max {
-            return Err(Gone::Broken);
+            return Err(DisconnectReason::Broken);
         }
         let payload = if header.kind & BULK == 0 {
             Payload::inline(words, header.length)
@@ -144,11 +148,11 @@ impl Connection {
         header: Header,
         total: u64,
         resources: &mut Resources,
-    ) -> Result<Step, Gone> {
+    ) -> Result<Step, DisconnectReason> {
         // What one fragment could carry comes as such, and takes no posted buffer.
         let is_long = total > self.lanes.peer_fragment_bytes() as u64;
         if !is_long || total < u64::from(header.length) || header.length == 0 {
-            return Err(Gone::Broken);
+            return Err(DisconnectReason::Broken);
         }
         let unposted = match self.lanes.is_draining() {
             false => Unposted::Wait,
@@ -168,15 +172,15 @@ impl Connection {
         priority: Priority,
         header: Header,
         resources: &mut Resources,
-    ) -> Result<Step, Gone> {
+    ) -> Result<Step, DisconnectReason> {
         let lane = lane_of(priority);
         let may_pause = self.may_pause(lane, resources);
         let length = usize::from(header.length);
         if length == 0 || header.kind & BULK == 0 {
-            return Err(Gone::Broken);
+            return Err(DisconnectReason::Broken);
         }
         let mut copied = self.paused[priority as usize].take().map_or(0, |paused| paused.copied);
-        let fragment = self.transfers.message_target(priority, length).ok_or(Gone::Broken)?;
+        let fragment = self.transfers.message_target(priority, length).ok_or(DisconnectReason::Broken)?;
         while copied < length {
             let until = length.min(copied + STEP_BYTES);
             self.lanes.read_part(lane, length, copied, &mut fragment[copied..until]);
@@ -198,7 +202,7 @@ impl Connection {
         header: Header,
         [key, offset, length, transfer, note, ..]: [u64; 7],
         resources: &mut Resources,
-    ) -> Result<Step, Gone> {
+    ) -> Result<Step, DisconnectReason> {
         let note_length = (note != u64::MAX).then_some(note);
         let request = PutRequest { key: Key(key), offset, length, transfer, note_length };
         self.transfers.begin_put(priority, request, resources)?;
@@ -211,14 +215,14 @@ impl Connection {
         priority: Priority,
         header: Header,
         resources: &mut Resources,
-    ) -> Result<Step, Gone> {
+    ) -> Result<Step, DisconnectReason> {
         let lane = lane_of(priority);
         let may_pause = self.may_pause(lane, resources);
         let length = usize::from(header.length);
-        let remaining = self.transfers.put_remaining(priority).ok_or(Gone::Broken)?;
+        let remaining = self.transfers.put_remaining(priority).ok_or(DisconnectReason::Broken)?;
         let is_sound = length as u64 <= remaining && (length > 0 || remaining == 0);
         if !is_sound || header.kind & BULK == 0 {
-            return Err(Gone::Broken);
+            return Err(DisconnectReason::Broken);
         }
         let paused = self.paused[priority as usize].take();
         let (mut copied, mut sum) =
@@ -240,15 +244,20 @@ impl Connection {
             }
         }
         if is_taken && !is_intact(header, self.lanes.has_integrity(), || sum.finish()) {
-            return Err(Gone::Corrupted);
+            return Err(DisconnectReason::Corrupted);
         }
         self.lanes.free(lane, header);
         self.transfers.fill_put(priority, length)
     }
 
-    fn receive_note(&mut self, priority: Priority, header: Header, words: [u64; 7]) -> Result<Step, Gone> {
+    fn receive_note(
+        &mut self,
+        priority: Priority,
+        header: Header,
+        words: [u64; 7],
+    ) -> Result<Step, DisconnectReason> {
         if header.kind & BULK != 0 || usize::from(header.length) > NOTE_BYTES_MAX {
-            return Err(Gone::Broken);
+            return Err(DisconnectReason::Broken);
         }
         self.lanes.free(lane_of(priority), header);
         check(header, &bytes_of(&words)[..header.length.into()], self.lanes.has_integrity())?;
@@ -267,7 +276,7 @@ impl Connection {
     }
 
     /// Takes at most one answer off the reply lane.
-    pub fn receive_reply(&mut self, resources: &mut Resources) -> Result<Step, Gone> {
+    pub fn receive_reply(&mut self, resources: &mut Resources) -> Result<Step, DisconnectReason> {
         let lane = LaneName::Reply;
         let Some(header) = self.lanes.next_record(lane)? else { return Ok(Step::Nothing) };
         let [first, second, ..] = self.lanes.words(lane);
@@ -275,7 +284,7 @@ impl Connection {
             RETURN => self.take_block_back(first, second)?,
             GET_DATA => {
                 if header.kind & BULK == 0 {
-                    return Err(Gone::Broken);
+                    return Err(DisconnectReason::Broken);
                 }
                 let lanes = &self.lanes;
                 let length = usize::from(header.length);
@@ -285,7 +294,7 @@ impl Connection {
                 })?;
             }
             STATUS => self.transfers.receive_status(first, second, resources)?,
-            _ => return Err(Gone::Broken),
+            _ => return Err(DisconnectReason::Broken),
         }
         self.lanes.free(lane, header);
         Ok(Step::Progress)

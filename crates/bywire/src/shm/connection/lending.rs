@@ -7,7 +7,7 @@ use bywire_ring::memory::Shared;
 use std::sync::Arc;
 
 use super::{BorrowedHeap, Connection, LentHeap};
-use crate::message::error::Gone;
+use crate::message::error::DisconnectReason;
 use crate::message::event::Event;
 use crate::message::lend::{HEAPS_MAX, LenderHeap, Lent, Return, Ticket};
 use crate::message::peer::Priority;
@@ -39,7 +39,7 @@ impl Connection {
         heap: u32,
         block: u32,
         length: usize,
-    ) -> Result<bool, Gone> {
+    ) -> Result<bool, DisconnectReason> {
         let words = [heap.into(), block.into(), length as u64];
         let sent =
             self.transfers.is_idle(priority) && self.lanes.push_words(lane_of(priority), LENT, &words)?;
@@ -79,17 +79,17 @@ impl Connection {
         header: Header,
         [heap, block, length, ..]: [u64; 7],
         resources: &Resources,
-    ) -> Result<Step, Gone> {
+    ) -> Result<Step, DisconnectReason> {
         let Some(place) = usize::try_from(heap).ok().filter(|heap| *heap < self.heaps_borrowed.len()) else {
             // The heap's memory comes over the socket, sent before this record; the port fetches it.
-            return Err(Gone::Broken);
+            return Err(DisconnectReason::Broken);
         };
         let heap = &mut self.heaps_borrowed[place];
         let block = usize::try_from(block).unwrap_or(usize::MAX);
         // A block that we hold already cannot be lent again: that is the borrower's quota, too.
         let is_free = heap.held.get(block) == Some(&false);
         if !is_free || length > resources.message_bytes_max.min(heap.block_bytes as u64) {
-            return Err(Gone::Broken);
+            return Err(DisconnectReason::Broken);
         }
         heap.held[block] = true;
         let entry = Return { peer: self.peer, heap: place as u32, block: block as u32 };
@@ -113,7 +113,7 @@ impl Connection {
     }
 
     /// Tells the lender of a block that is done with.
-    pub(super) fn advance_returns(&mut self) -> Result<bool, Gone> {
+    pub(super) fn advance_returns(&mut self) -> Result<bool, DisconnectReason> {
         let Some((heap, block)) = self.blocks_to_return.front().copied() else { return Ok(false) };
         let done = self.lanes.push_words(LaneName::Reply, RETURN, &[heap.into(), block.into()])?;
         if done {
@@ -123,12 +123,14 @@ impl Connection {
         Ok(done)
     }
 
-    pub(super) fn take_block_back(&mut self, heap: u64, block: u64) -> Result<(), Gone> {
-        let heap =
-            usize::try_from(heap).ok().and_then(|heap| self.heaps_lent.get_mut(heap)).ok_or(Gone::Broken)?;
+    pub(super) fn take_block_back(&mut self, heap: u64, block: u64) -> Result<(), DisconnectReason> {
+        let heap = usize::try_from(heap)
+            .ok()
+            .and_then(|heap| self.heaps_lent.get_mut(heap))
+            .ok_or(DisconnectReason::Broken)?;
         let lent = usize::try_from(block).ok().and_then(|block| heap.lent.get_mut(block));
         if !lent.is_some_and(std::mem::take) {
-            return Err(Gone::Broken);
+            return Err(DisconnectReason::Broken);
         }
         heap.shared.give_back(block as u32);
         self.blocks_out -= 1;

@@ -9,14 +9,14 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use bywire_ring::geometry::{BUSY_BULK_BYTES, Geometry, INLINE_BYTES, LaneName};
+use bywire_ring::geometry::{Geometry, INLINE_BYTES, LARGE_WINDOW_BYTES, LaneName};
 use bywire_ring::header::Header;
 use bywire_ring::memory::Shared;
 use bywire_sys::fork::ForkGuard;
 use bywire_sys::socket::Socket;
 use bywire_sys::wake;
 
-use crate::message::error::Gone;
+use crate::message::error::DisconnectReason;
 use crate::message::lend::{LenderHeap, Returns};
 use crate::message::peer::{Peer, PeerInfo, Priority};
 use crate::message::resources::Resources;
@@ -122,7 +122,7 @@ pub(crate) struct Meeting {
 impl Window {
     fn new(geometry: Geometry) -> Self {
         let segment_bytes = geometry.lanes[LaneName::Low as usize].bulk_bytes as usize;
-        if segment_bytes < BUSY_BULK_BYTES { Self::Small } else { Self::SmallForGood }
+        if segment_bytes < LARGE_WINDOW_BYTES { Self::Small } else { Self::SmallForGood }
     }
 }
 
@@ -209,7 +209,7 @@ impl Connection {
     }
 
     /// Ends everything that is under way and hands its memory back, as events.
-    pub fn give_up(&mut self, reason: Gone, resources: &mut Resources) {
+    pub fn give_up(&mut self, reason: DisconnectReason, resources: &mut Resources) {
         self.transfers.give_up(reason, resources);
         self.take_all_blocks_back();
     }

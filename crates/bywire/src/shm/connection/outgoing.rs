@@ -4,7 +4,7 @@ use bywire_ring::geometry::LaneName;
 use bywire_ring::header::PROMPT;
 
 use super::Connection;
-use crate::message::error::{Gone, SendError};
+use crate::message::error::{DisconnectReason, SendError};
 use crate::message::peer::{Confirm, Priority};
 use crate::message::resources::Resources;
 use crate::message::transfers::{Note, Outgoing, Reply, What, status_code};
@@ -39,12 +39,12 @@ impl Connection {
     }
 
     /// Copies a datagram into the ring; `false`: dropped for want of room.
-    pub fn send_datagram(&mut self, priority: Priority, bytes: &[u8]) -> Result<bool, Gone> {
+    pub fn send_datagram(&mut self, priority: Priority, bytes: &[u8]) -> Result<bool, DisconnectReason> {
         self.lanes.push(lane_of(priority), DATAGRAM, bytes, &[])
     }
 
     /// Moves what is under way by at most one fragment per lane. `true`: something moved.
-    pub fn advance(&mut self, resources: &mut Resources) -> Result<bool, Gone> {
+    pub fn advance(&mut self, resources: &mut Resources) -> Result<bool, DisconnectReason> {
         let mut moved = self.advance_replies(resources)?;
         moved |= self.move_to_large_window()?;
         for priority in [Priority::High, Priority::Low] {
@@ -81,7 +81,11 @@ impl Connection {
         }
     }
 
-    fn tell_of_room(&mut self, priority: Priority, resources: &mut Resources) -> Result<bool, Gone> {
+    fn tell_of_room(
+        &mut self,
+        priority: Priority,
+        resources: &mut Resources,
+    ) -> Result<bool, DisconnectReason> {
         let is_over = self.transfers.is_starved(priority)
             && self.transfers.is_idle(priority)
             && self.lanes.has_room(lane_of(priority), self.lanes.fragment_bytes())?;
@@ -92,13 +96,17 @@ impl Connection {
     }
 
     /// Confirms whatever the peer had consumed.
-    pub fn confirm_all_delivered(&mut self, resources: &mut Resources) -> Result<(), Gone> {
+    pub fn confirm_all_delivered(&mut self, resources: &mut Resources) -> Result<(), DisconnectReason> {
         self.confirm_delivered(Priority::High, resources)?;
         self.confirm_delivered(Priority::Low, resources)?;
         Ok(())
     }
 
-    fn confirm_delivered(&mut self, priority: Priority, resources: &mut Resources) -> Result<bool, Gone> {
+    fn confirm_delivered(
+        &mut self,
+        priority: Priority,
+        resources: &mut Resources,
+    ) -> Result<bool, DisconnectReason> {
         if self.transfers.first_undelivered(priority).is_none() {
             return Ok(false);
         }
@@ -106,7 +114,11 @@ impl Connection {
         Ok(self.transfers.confirm(priority, consumed, resources))
     }
 
-    fn advance_lane(&mut self, priority: Priority, resources: &mut Resources) -> Result<bool, Gone> {
+    fn advance_lane(
+        &mut self,
+        priority: Priority,
+        resources: &mut Resources,
+    ) -> Result<bool, DisconnectReason> {
         let lane = lane_of(priority);
         let may_pause = self.may_pause(lane, resources);
         let Self { lanes, transfers, is_put_aside, .. } = self;
@@ -130,11 +142,11 @@ impl Connection {
     }
 
     /// Sends at most one block back and one answer, or a piece of it.
-    pub(super) fn advance_replies(&mut self, resources: &mut Resources) -> Result<bool, Gone> {
+    pub(super) fn advance_replies(&mut self, resources: &mut Resources) -> Result<bool, DisconnectReason> {
         Ok(self.advance_returns()? | self.advance_answers(resources)?)
     }
 
-    fn advance_answers(&mut self, resources: &mut Resources) -> Result<bool, Gone> {
+    fn advance_answers(&mut self, resources: &mut Resources) -> Result<bool, DisconnectReason> {
         let Some(reply) = self.transfers.next_reply() else { return Ok(false) };
         let (done, next) = match reply {
             Reply::Status { transfer, result } => {
@@ -169,7 +181,7 @@ impl Connection {
 
 impl Push<'_> {
     /// `true`: pushed whole.
-    fn message(&mut self, confirm: Confirm) -> Result<bool, Gone> {
+    fn message(&mut self, confirm: Confirm) -> Result<bool, DisconnectReason> {
         let (total, rest) = (self.entry.buffer.as_ref().len(), self.entry.rest());
         let is_last = rest <= self.lanes.longest_fragment(self.lane);
         let prompt = if is_last && confirm == Confirm::Delivered { PROMPT } else { 0 };
@@ -184,7 +196,7 @@ impl Push<'_> {
     }
 
     /// `true`: pushed whole.
-    fn put(&mut self, [key, offset, transfer]: [u64; 3], note: Note) -> Result<bool, Gone> {
+    fn put(&mut self, [key, offset, transfer]: [u64; 3], note: Note) -> Result<bool, DisconnectReason> {
         let total = self.entry.buffer.as_ref().len();
         if !self.entry.is_open || self.entry.sent < total {
             let note_length = note.bytes().map_or(u64::MAX, |note| note.len() as u64);
@@ -199,7 +211,7 @@ impl Push<'_> {
     }
 
     /// Pushes the next fragment.
-    fn piece(&mut self, kind: u8, words: &[u64]) -> Result<bool, Gone> {
+    fn piece(&mut self, kind: u8, words: &[u64]) -> Result<bool, DisconnectReason> {
         // Once a datagram has taken the place of what was staged, it is copied again without a pause: else a
         // flood of both could keep it from ever being whole.
         let may_pause = self.may_pause && (self.lanes.staged(self.lane) > 0 || !*self.is_put_aside);

@@ -2,12 +2,12 @@
 
 use std::os::fd::AsFd;
 
-use bywire_ring::geometry::{BUSY_BULK_BYTES, LaneName};
+use bywire_ring::geometry::{LARGE_WINDOW_BYTES, LaneName};
 use bywire_ring::header::{BULK, Header, PROMPT};
 use bywire_ring::memory::Shared;
 
 use super::{Connection, Window};
-use crate::message::error::Gone;
+use crate::message::error::DisconnectReason;
 use crate::message::peer::Priority;
 use crate::message::transfers::Step;
 use crate::shm::account::{Account, Kind};
@@ -15,7 +15,7 @@ use crate::shm::handshake::Packet;
 use crate::shm::record::MOVE_BULK;
 
 /// Times that the small bulk area was filled, before a large one pays.
-const BUSY_LAPS: u64 = 8;
+const LARGE_WINDOW_LAPS: u64 = 8;
 
 impl Connection {
     /// Would a large window pay?
@@ -23,7 +23,7 @@ impl Connection {
         let low = Priority::Low;
         matches!(self.window, Window::Small)
             && (self.transfers.is_starved(low) || !self.transfers.is_idle(low))
-            && self.lanes.laps() >= BUSY_LAPS
+            && self.lanes.laps() >= LARGE_WINDOW_LAPS
     }
 
     /// Shares the memory of a large window with the peer. `false`: there is none, and things stay as they are.
@@ -37,7 +37,7 @@ impl Connection {
         if self.foreign_user.is_some_and(|user| !account.may_have_bulk(user, total as usize)) {
             return None;
         }
-        let (memory, file) = account.create(Kind::Bulk, BUSY_BULK_BYTES, self.foreign_user).ok()?;
+        let (memory, file) = account.create(Kind::Bulk, LARGE_WINDOW_BYTES, self.foreign_user).ok()?;
         self.socket().send(&Packet::Bulk.to_bytes(), &[file.as_fd()]).ok()?;
         Some(memory)
     }
@@ -48,7 +48,7 @@ impl Connection {
     }
 
     /// Moves to the window that the peer has been sent.
-    pub(super) fn move_to_large_window(&mut self) -> Result<bool, Gone> {
+    pub(super) fn move_to_large_window(&mut self) -> Result<bool, DisconnectReason> {
         let Window::Offered(memory) = &self.window else { return Ok(false) };
         let memory = memory.clone();
         if !self.lanes.push_words(LaneName::Low, MOVE_BULK | PROMPT, &[])? {
@@ -74,10 +74,11 @@ impl Connection {
         &mut self,
         priority: Priority,
         header: Header,
-    ) -> Result<Step, Gone> {
-        let memory = self.window_offered.take_if(|_| priority == Priority::Low).ok_or(Gone::Broken)?;
+    ) -> Result<Step, DisconnectReason> {
+        let memory =
+            self.window_offered.take_if(|_| priority == Priority::Low).ok_or(DisconnectReason::Broken)?;
         if header.kind & BULK != 0 {
-            return Err(Gone::Broken);
+            return Err(DisconnectReason::Broken);
         }
         self.lanes.free(LaneName::Low, header);
         self.lanes.move_inbound(memory);

@@ -6,7 +6,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bywire::{
-    Confirm, Event, Geometry, Gone, Key, LaneGeometry, Peer, Port, PortOptions, Priority, Rights, SendError,
+    Confirm, DisconnectReason, Event, Geometry, Key, LaneGeometry, Peer, Port, PortOptions, Priority, Rights,
+    SendError,
 };
 use ports::{Place, meet, until};
 
@@ -17,7 +18,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Mappings of busy bulk areas: one at the writer, one at the reader.
+/// Mappings of large windows: one at the writer, one at the reader.
 fn areas() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("procfs");
     maps.lines().filter(|line| line.contains("bywire-bulk")).count()
@@ -55,12 +56,12 @@ fn carry(from: &mut Port, peer: Peer, to: &mut Port, length: usize) {
 /// Enough to fill a lane of the default size more than eight times.
 const MUCH: usize = 2 << 20;
 
-/// Two ports of which the first writes to a busy bulk area.
-fn busy_pair(place: &Place, options: &PortOptions) -> (Port, Peer, Port, Peer) {
+/// Two ports of which the first writes through a large window.
+fn pair_with_large_window(place: &Place, options: &PortOptions) -> (Port, Peer, Port, Peer) {
     let before = areas();
     let (mut a, to_b, mut b, to_a) = place.pair(options);
     carry(&mut a, to_b, &mut b, MUCH);
-    assert_eq!(areas() - before, 2, "busy by now");
+    assert_eq!(areas() - before, 2, "the window is large by now");
     (a, to_b, b, to_a)
 }
 
@@ -226,18 +227,18 @@ fn all_that_can_be_sent_stays_right_across_the_move() {
             }
             traffic.is_over()
         });
-        assert_eq!(areas() - before, 2, "seed {seed}: it became busy");
+        assert_eq!(areas() - before, 2, "seed {seed}: its window became large");
     }
 }
 
 #[test]
-fn nobody_becomes_busy_where_that_is_forbidden_or_useless() {
+fn no_window_becomes_large_where_that_is_forbidden_or_useless() {
     let _alone = alone();
     let place = Place::new();
     let large = LaneGeometry { slots: 256, bulk_bytes: 4 << 20 };
     let mut geometry = Geometry::default();
     geometry.lanes[2] = large;
-    let forbidden = PortOptions { busy_peers_max: 0, ..place.options() };
+    let forbidden = PortOptions { large_window_peers_max: 0, ..place.options() };
     let useless = PortOptions { geometry, ..place.options() };
     for options in [forbidden, useless] {
         let before = areas();
@@ -250,7 +251,7 @@ fn nobody_becomes_busy_where_that_is_forbidden_or_useless() {
 }
 
 #[test]
-fn sixteen_peers_are_busy_at_most_and_the_next_takes_the_place_of_one_that_ended() {
+fn sixteen_peers_have_large_windows_at_most_and_the_next_takes_the_place_of_one_that_ended() {
     let _alone = alone();
     let place = Place::new();
     let before = areas();
@@ -267,7 +268,7 @@ fn sixteen_peers_are_busy_at_most_and_the_next_takes_the_place_of_one_that_ended
     }
     assert_eq!(areas() - before, 2 * 16);
     for ended in 0..2 {
-        let (port, to_port) = peers.pop_front().expect("sixteen of them are busy");
+        let (port, to_port) = peers.pop_front().expect("sixteen of them have one");
         if ended == 0 {
             drop(port);
             until(|| matches!(hub.poll(), Some(Event::Disconnected { peer, .. }) if peer == to_port));
@@ -277,7 +278,7 @@ fn sixteen_peers_are_busy_at_most_and_the_next_takes_the_place_of_one_that_ended
             drop(port);
         }
         assert_eq!(areas() - before, 2 * 15);
-        let (port, to_port) = peers.back_mut().expect("not busy yet");
+        let (port, to_port) = peers.back_mut().expect("no large window yet");
         carry(&mut hub, *to_port, port, MUCH);
         assert_eq!(areas() - before, 2 * 16);
         peers.rotate_right(1);
@@ -290,7 +291,7 @@ fn a_peer_that_ends_before_it_has_moved_gives_its_place_back() {
     let _alone = alone();
     let place = Place::new();
     let geometry = Geometry { lanes: [LaneGeometry { slots: 8, bulk_bytes: 4096 }; 3], fragment_bytes: 512 };
-    let options = PortOptions { geometry, busy_peers_max: 1, ..place.options() };
+    let options = PortOptions { geometry, large_window_peers_max: 1, ..place.options() };
     let before = areas();
     let (mut a, to_b, mut b, _) = place.pair(&options);
     // Never in the way: it moves only when a send finds no room.
@@ -313,12 +314,12 @@ fn a_peer_that_ends_before_it_has_moved_gives_its_place_back() {
     assert_eq!(areas() - before, 2, "and given back");
 }
 
-/// Which messages need a posted buffer, and which buffer they take, is the same for busy peers.
+/// Which messages need a posted buffer, and which buffer they take, is the same for peers with a large window.
 #[test]
-fn a_message_to_a_busy_peer_takes_a_posted_buffer_like_any_other() {
+fn a_message_through_a_large_window_takes_a_posted_buffer_like_any_other() {
     let _alone = alone();
     let place = Place::new();
-    let (mut a, to_b, mut b, _) = busy_pair(&place, &place.options());
+    let (mut a, to_b, mut b, _) = pair_with_large_window(&place, &place.options());
     for length in [4097, 8000, 32_768, 32_769] {
         a.send_buffer(to_b, Priority::Low, pattern(length, 2), Confirm::Copied).expect("token");
         let mut needed = false;
@@ -347,10 +348,10 @@ fn a_message_to_a_busy_peer_takes_a_posted_buffer_like_any_other() {
 
 /// Room for a small fragment is no reason to stay awake for a large one.
 #[test]
-fn a_sender_whose_busy_peer_stands_still_can_sleep() {
+fn a_sender_whose_peer_with_a_large_window_stands_still_can_sleep() {
     let _alone = alone();
     let place = Place::new();
-    let (mut a, to_b, mut b, _) = busy_pair(&place, &place.options());
+    let (mut a, to_b, mut b, _) = pair_with_large_window(&place, &place.options());
     // Its first message waits for a buffer that nobody posts.
     for _ in 0..60 {
         a.send_buffer(to_b, Priority::Low, pattern(100_000, 3), Confirm::Copied).expect("token");
@@ -382,7 +383,7 @@ fn a_sender_whose_busy_peer_stands_still_can_sleep() {
 fn a_whole_message_in_the_bulk_area_survives_its_sender() {
     let _alone = alone();
     let place = Place::new();
-    let (mut a, to_b, mut b, _) = busy_pair(&place, &place.options());
+    let (mut a, to_b, mut b, _) = pair_with_large_window(&place, &place.options());
     a.send_buffer(to_b, Priority::Low, pattern(1 << 20, 4), Confirm::Copied).expect("token");
     until(|| matches!(a.poll(), Some(Event::Sent { .. })));
     a.send(to_b, Priority::Low, b"behind it").expect("room");
@@ -428,7 +429,7 @@ fn what_was_sent_across_the_move_arrives_although_its_sender_has_closed() {
             expected += 1;
             false
         }
-        Some(Event::Disconnected { reason: Gone::Closed, .. }) => true,
+        Some(Event::Disconnected { reason: DisconnectReason::Closed, .. }) => true,
         None => false,
         Some(other) => panic!("{other:?}"),
     });
