@@ -34,7 +34,7 @@ pub fn announce<S: Segment>(page: &S) {
 
 /// Announces so many sleepers that have lain down without it. What they sleep for was made known before, with a fence behind
 /// it; whoever did so looks at everything after this, or wakes somebody who does.
-pub fn announce_others<S: Segment>(page: &S, count: u32) {
+pub(crate) fn announce_others<S: Segment>(page: &S, count: u32) {
     // Relaxed: ordered by the fence.
     page.add(WORD_OFFSET, (CHANGE + 1).wrapping_mul(count.into()), Ordering::Relaxed);
     // Pairs with the fence of a peer before `must_ring`, as in `announce`: either the peer sees the sleepers, or whoever looks
@@ -46,6 +46,12 @@ pub fn announce_others<S: Segment>(page: &S, count: u32) {
 pub fn rise<S: Segment>(page: &S) {
     // Relaxed: a peer that still sees the sleeper rings once for nothing.
     page.add(WORD_OFFSET, 1u64.wrapping_neg(), Ordering::Relaxed);
+}
+
+/// So many were announced by [`announce_others`] that somebody else has announced, or that were awake by then.
+pub(crate) fn take_back<S: Segment>(page: &S, count: u32) {
+    // Relaxed, as in `rise`.
+    page.add(WORD_OFFSET, u64::from(count).wrapping_neg(), Ordering::Relaxed);
 }
 
 /// This thread has taken a ring from the kernel, for whomever it was meant. It looks at everything after this.

@@ -2,18 +2,21 @@
 //!
 //! Announcing a sleeper makes its peers ring for it, so one that waits for other things is not announced: it is counted in
 //! a word of its own. Whoever makes a thing wait-worthy for peers takes all of them over, and announces them in their place
-//! ([`crate::bell::announce_others`]). Each of them finds that out as it wakes, by the round in which it was counted.
+//! ([`announce`]). Each of them finds that out as it wakes, by the round in which it was counted.
 //!
 //! ```text
-//! sleeper: count + 1 → fence → is there something that peers ring for?        other: put it there → fence → take all over
-//!          yes: leave, and be announced; no: sleep                                   → announce so many
+//! sleeper: count + 1 → fence → is there something that peers ring for?        other: put it there → fence → announce so many
+//!          yes: leave, and be announced; no: sleep                                   → take so many over
 //! ```
 //!
-//! Whichever fence comes second sees the other side. One that was killed asleep is counted, and then announced, for good:
-//! peers ring now and then for nobody.
+//! Whichever fence comes second sees the other side. They are announced before they are taken over, as each of them takes its
+//! announcement back once it finds itself taken over: whoever is killed between the two leaves some announced too many, for
+//! whom peers ring in vain, and none too few.
 
 use core::sync::atomic::Ordering;
 
+use crate::bell;
+use crate::stream::Segment;
 use crate::word::Word;
 
 /// Below: how many there are. From here on: the round, which changes when they are taken over.
@@ -38,8 +41,9 @@ pub fn enter<W: Word>(word: &W) -> Option<u32> {
 /// It sleeps no more. `true`: it was announced meanwhile, and rises ([`crate::bell::rise`]).
 pub fn leave<W: Word>(word: &W, round: u32) -> bool {
     loop {
-        // Relaxed, both: of this and a taking over, the exchanges tell which came first.
-        let found = word.load(Ordering::Relaxed);
+        // Acquire: pairs with the release exchange in `announce`. The exchange is relaxed: of it and that one, either sees the
+        // other.
+        let found = word.load(Ordering::Acquire);
         if found >> ROUND_BITS != round {
             return true;
         }
@@ -50,14 +54,22 @@ pub fn leave<W: Word>(word: &W, round: u32) -> bool {
     }
 }
 
-/// Takes all of them over, behind a fence: so many are to be announced.
-pub fn take_over<W: Word>(word: &W) -> u32 {
+/// Announces all of them to peers and takes them over, behind a fence.
+pub fn announce<W: Word, S: Segment>(word: &W, page: &S) {
     loop {
-        // Relaxed, both: ordered by the caller's fence.
+        // Relaxed: ordered by the caller's fence, which pairs with the one behind `enter`.
         let found = word.load(Ordering::Relaxed);
-        let next = (found | COUNT).wrapping_add(1);
-        if found & COUNT == 0 || word.compare_exchange(found, next, Ordering::Relaxed).is_ok() {
-            return found & COUNT;
+        let count = found & COUNT;
+        if count == 0 {
+            return;
         }
+        bell::announce_others(page, count);
+        let next = (found | COUNT).wrapping_add(1);
+        // Release: pairs with the acquire load in `leave`: who finds itself taken over was announced before.
+        if word.compare_exchange(found, next, Ordering::Release).is_ok() {
+            return;
+        }
+        // Somebody has come, or left, or was quicker.
+        bell::take_back(page, count);
     }
 }

@@ -4,9 +4,13 @@
 mod model;
 mod word;
 
+use std::cell::Cell;
+use std::sync::atomic::AtomicU32;
+
 use bywire_ring::bell::{self, WORD_OFFSET};
 use bywire_ring::crowd;
 use bywire_ring::stream::Segment;
+use bywire_ring::word::Word;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use model::Modelled;
@@ -190,7 +194,7 @@ impl Quiet {
     fn carry(&self) {
         self.is_carried.store(true, Ordering::Relaxed);
         loom::sync::atomic::fence(Ordering::SeqCst);
-        bell::announce_others(&self.program.page, crowd::take_over(&*self.crowd));
+        crowd::announce(&*self.crowd, &self.program.page);
     }
 
     /// How many sleepers peers know of.
@@ -236,6 +240,105 @@ fn who_rises_while_something_is_carried_is_counted_out_once() {
         assert_eq!(quiet.announced(), 1, "the other one sleeps");
         quiet.rise(stays.expect("nothing is carried"));
         assert_eq!(quiet.announced(), 0);
-        assert_eq!(crowd::take_over(&*quiet.crowd), 0);
+        crowd::announce(&*quiet.crowd, &quiet.program.page);
+        assert_eq!(quiet.announced(), 0, "nobody is counted any more");
     });
+}
+
+/// A thread that is killed at one of its accesses to what others share.
+struct Life(Cell<u32>);
+
+/// What it ends with.
+struct Killed;
+
+impl Life {
+    fn step(&self) {
+        match self.0.get() {
+            0 => std::panic::resume_unwind(Box::new(Killed)),
+            left => self.0.set(left - 1),
+        }
+    }
+}
+
+/// A word of such a thread's, and its page.
+struct Mortal<'a, T>(T, &'a Life);
+
+impl Word for Mortal<'_, AtomicU32> {
+    fn load(&self, order: Ordering) -> u32 {
+        self.1.step();
+        self.0.load(order)
+    }
+
+    fn store(&self, value: u32, order: Ordering) {
+        self.1.step();
+        self.0.store(value, order);
+    }
+
+    fn swap(&self, value: u32, order: Ordering) -> u32 {
+        self.1.step();
+        self.0.swap(value, order)
+    }
+
+    fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+        self.1.step();
+        self.0.fetch_add(value, order)
+    }
+
+    fn compare_exchange(&self, found: u32, value: u32, order: Ordering) -> Result<u32, u32> {
+        self.1.step();
+        self.0.compare_exchange(found, value, order, Ordering::Relaxed)
+    }
+}
+
+impl Segment for Mortal<'_, std::sync::atomic::AtomicU64> {
+    fn load(&self, _: usize, order: Ordering) -> u64 {
+        self.1.step();
+        self.0.load(order)
+    }
+
+    fn store(&self, _: usize, value: u64, order: Ordering) {
+        self.1.step();
+        self.0.store(value, order);
+    }
+
+    fn add(&self, _: usize, value: u64, order: Ordering) {
+        self.1.step();
+        self.0.fetch_add(value, order);
+    }
+
+    unsafe fn read(&self, _: usize, _: *mut u8, _: usize) {}
+
+    unsafe fn write(&self, _: usize, _: *const u8, _: usize) {}
+
+    fn fence(&self) {}
+}
+
+/// Whoever announces others may be killed at each of its steps: then too many are announced, perhaps, and never too few, whom
+/// nobody would wake.
+#[test]
+fn who_is_killed_while_it_announces_others_leaves_none_of_them_unannounced() {
+    const SLEEPERS: u64 = 2;
+    for steps in 0.. {
+        let life = Life(Cell::new(u32::MAX));
+        let (crowd, page) = (Mortal(AtomicU32::new(0), &life), Mortal(Default::default(), &life));
+        let rounds = [(); SLEEPERS as usize].map(|()| crowd::enter(&crowd).expect("room"));
+        life.0.set(steps);
+        let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| crowd::announce(&crowd, &page)));
+        life.0.set(u32::MAX);
+        let announced = || page.0.load(Ordering::SeqCst) % (1 << 20);
+        assert!(announced() <= SLEEPERS, "step {steps}: {}", announced());
+        // One of them, of which peers know by now, sleeps on, and the next one that comes announces itself.
+        let stays = u64::from(crowd.0.load(Ordering::SeqCst) % (1 << 16) == 0);
+        for round in &rounds[stays as usize..] {
+            if crowd::leave(&crowd, *round) {
+                bell::rise(&page);
+            }
+        }
+        assert!((stays..=SLEEPERS).contains(&announced()), "step {steps}: {}", announced());
+        if killed.is_ok() {
+            assert_eq!(announced(), stays, "nobody was killed");
+            assert!(steps > 0, "it does nothing");
+            return;
+        }
+    }
 }

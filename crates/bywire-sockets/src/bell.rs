@@ -206,7 +206,10 @@ pub fn announce_sleepers(set: &Set) {
     fence(Ordering::SeqCst);
     // One that finds no page has none to wake it either: nothing is carried.
     if let Some(page) = page() {
-        rule::announce_others(&page, crowd::take_over(&set.unannounced));
+        // No handler runs, or jumps, between its steps.
+        holding::hold_off();
+        crowd::announce(&set.unannounced, &page);
+        holding::admit();
     }
 }
 
