@@ -7,7 +7,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use crate::lock::Lock;
+use crate::lock::{Lock, rank};
 
 /// Descriptors that are known; one with a higher number is the C library's alone.
 pub const DESCRIPTORS: usize = 1 << 20;
@@ -34,7 +34,9 @@ pub struct Family {
     /// Index 0 is never used; those of records are their sockets' first registrations.
     pub items: [Item; ITEMS],
     /// Held while something is taken out of the middle of a socket's list of registrations.
-    pub registering: Lock,
+    pub registering: Lock<{ rank::REGISTERING }>,
+    /// Held while a set is put into another one, or taken out.
+    pub nesting: Lock<{ rank::NESTING }>,
     /// Sets from here on were never within others.
     pub nested_end: AtomicU32,
     /// Where the search for a spare item goes on.
@@ -127,9 +129,9 @@ pub struct Record {
     /// The numbers of those that hold it, as far as there is room: dead ones are taken out again. 0: free.
     pub holders: [AtomicU32; HOLDERS],
     /// One sender at a time.
-    pub sending: Lock,
+    pub sending: Lock<{ rank::SENDING }>,
     /// One receiver at a time.
-    pub receiving: Lock,
+    pub receiving: Lock<{ rank::RECEIVING }>,
     /// Bytes of the own ring that were given to the kernel, or are owed to it.
     pub returned: AtomicU64,
     /// The sending direction is shut down as soon as nothing is owed.
@@ -166,7 +168,7 @@ pub struct Set {
     /// Looks that have found something since the kernel was last asked, so that nobody starves there.
     pub turn: AtomicU32,
     /// Held while registrations change.
-    pub lock: Lock,
+    pub lock: Lock<{ rank::SET }>,
     /// The numbers of those that hold it, as far as there is room: dead ones are taken out again. 0: free.
     pub holders: [AtomicU32; SET_HOLDERS],
 }

@@ -21,7 +21,7 @@ use bywire_pairing::protocol::PAGE_BYTES;
 
 use crate::arena::{self, PEERS, Peer, Set};
 use crate::jumps::{self, GiveBack, Noted};
-use crate::lock::Lock;
+use crate::lock::{Lock, rank};
 use crate::{holding, real, sandbox, table};
 
 /// What the kernel reports for the bell in a set.
@@ -51,7 +51,7 @@ static INODE: AtomicU64 = AtomicU64::new(0);
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 /// Sets that hold the bell alone; −1: none there.
 static SETS: [AtomicI32; POOL] = [const { AtomicI32::new(-1) }; POOL];
-static ADOPTING: Lock = Lock::new();
+static ADOPTING: Lock<{ rank::ADOPTING }> = Lock::new();
 
 /// This family's bell and page, made when first asked for.
 pub fn own() -> Option<(i32, i32)> {

@@ -2,6 +2,10 @@
 //!
 //! The program's handlers wait while one is held ([`crate::signals`]): none finds a connection half changed, and none
 //! that jumps out of a call leaves a lock behind.
+//!
+//! Each lock has a [`rank`], by its type. A thread takes them in the order of their ranks, and one of each at most: then
+//! threads cannot wait for each other in a circle. Builds with debug assertions, as those of the tests, stop a program that
+//! does otherwise, whether anybody waits or not.
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -10,24 +14,48 @@ use bywire_ring::lock as rule;
 
 use crate::{holding, sandbox, signals};
 
+/// The order in which a thread takes locks.
+pub mod rank {
+    /// The connection to the pairing service.
+    pub const TALKING: u8 = 0;
+    /// Epoll sets within epoll sets.
+    pub const NESTING: u8 = 1;
+    /// An epoll set, and its registrations.
+    pub const SET: u8 = 2;
+    /// A connection's receiver.
+    pub const RECEIVING: u8 = 3;
+    /// A connection's sender.
+    pub const SENDING: u8 = 4;
+    /// The middles of sockets' lists of registrations.
+    pub const REGISTERING: u8 = 5;
+    /// Doorbells of the other kind.
+    pub const HEARING: u8 = 6;
+    /// The own doorbell, and those of peers.
+    pub const ADOPTING: u8 = 7;
+    /// What descriptors mean.
+    pub const CHANGING: u8 = 8;
+    /// The program's handlers.
+    pub const HANDLERS: u8 = 9;
+}
+
 /// How long a waiter sleeps before it looks whether the holder still lives.
 const LOOK_NS: i64 = 20_000_000;
 
 /// The thread that holds it, and whether others wait.
 #[derive(Debug)]
 #[repr(transparent)]
-pub struct Lock {
+pub struct Lock<const RANK: u8> {
     word: AtomicU32,
 }
 
 /// A held lock.
-pub struct Held<'a> {
-    lock: &'a Lock,
+pub struct Held<'a, const RANK: u8> {
+    lock: &'a Lock<RANK>,
     /// What was blocked before; `None` where handlers are held off.
     blocked: Option<libc::sigset_t>,
 }
 
-impl Lock {
+impl<const RANK: u8> Lock<RANK> {
     /// Not held.
     pub const fn new() -> Self {
         Self { word: AtomicU32::new(0) }
@@ -35,7 +63,7 @@ impl Lock {
 
     /// Waits for it. A holder that was killed is taken over from: what it had begun is invisible until published.
     #[inline]
-    pub fn hold(&self) -> Held<'_> {
+    pub fn hold(&self) -> Held<'_, RANK> {
         if signals::are_bypassed() {
             return self.hold_undisturbed();
         }
@@ -45,7 +73,7 @@ impl Lock {
     }
 
     /// The same for long work: no call of the kernel's is interrupted by a signal.
-    pub fn hold_undisturbed(&self) -> Held<'_> {
+    pub fn hold_undisturbed(&self) -> Held<'_, RANK> {
         let blocked = Some(block_signals());
         self.take();
         Held { lock: self, blocked }
@@ -54,12 +82,16 @@ impl Lock {
     /// The lock alone, for a holder that returns between; [`Self::give`] ends it.
     #[inline]
     pub fn take(&self) {
+        #[cfg(debug_assertions)]
+        order::begin(RANK);
         rule::take(&self.word, thread(), &Kernel);
     }
 
     /// Lets go of it.
     #[inline]
     pub fn give(&self) {
+        #[cfg(debug_assertions)]
+        order::end(RANK);
         rule::give(&self.word, &Kernel);
     }
 
@@ -71,7 +103,33 @@ impl Lock {
 
     /// For a child's copy of a private lock, whose holders stayed behind.
     pub fn reset(&self) {
+        #[cfg(debug_assertions)]
+        order::end(RANK);
         self.word.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Which ranks this thread holds.
+#[cfg(debug_assertions)]
+mod order {
+    use core::cell::Cell;
+
+    thread_local! {
+        // Constant and without a destructor: nothing is allocated or registered for it.
+        static RANKS: Cell<u32> = const { Cell::new(0) };
+    }
+
+    pub fn begin(rank: u8) {
+        let held = RANKS.get();
+        if held >> rank != 0 {
+            eprintln!("bywire: a lock of rank {rank} is taken while those of the ranks {held:#b} are held");
+            std::process::abort();
+        }
+        RANKS.set(held | 1 << rank);
+    }
+
+    pub fn end(rank: u8) {
+        RANKS.set(RANKS.get() & !(1 << rank));
     }
 }
 
@@ -107,7 +165,7 @@ impl rule::Sleeping<AtomicU32> for Kernel {
     }
 }
 
-impl Drop for Held<'_> {
+impl<const RANK: u8> Drop for Held<'_, RANK> {
     fn drop(&mut self) {
         self.lock.give();
         match &self.blocked {

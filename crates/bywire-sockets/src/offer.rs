@@ -10,7 +10,7 @@ use bywire_ring::passage;
 use bywire_ring::stream::{SEGMENT_BYTES, Window};
 
 use crate::arena::{self, Record, stage};
-use crate::lock::Lock;
+use crate::lock::{Lock, rank};
 use crate::table::{STREAM, Socket};
 use crate::{bell, epoll, errno, kernel, real, sandbox, table};
 
@@ -28,7 +28,7 @@ const LOOK_EVERY: u32 = 32;
 
 static CALLS_WAITING: AtomicU32 = AtomicU32::new(0);
 static SERVICE: AtomicI32 = AtomicI32::new(-1);
-static TALKING: Lock = Lock::new();
+static TALKING: Lock<{ rank::TALKING }> = Lock::new();
 static REST_UNTIL: AtomicU64 = AtomicU64::new(0);
 static QUESTIONS: AtomicU64 = AtomicU64::new(0);
 /// The question that the service has not answered, 0: none.

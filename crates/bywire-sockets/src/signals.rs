@@ -12,7 +12,7 @@ use libc::{siginfo_t, sigset_t, ucontext_t};
 
 use crate::holding::{self, THREAD};
 use crate::jumps::{self, GiveBack, Noted};
-use crate::lock::Lock;
+use crate::lock::{Lock, rank};
 use crate::table::{self, Socket};
 use crate::{errno, real, sandbox};
 
@@ -29,7 +29,7 @@ struct Handler {
 static HANDLERS: [Handler; SIGNALS] =
     [const { Handler { function: AtomicUsize::new(0), flags: AtomicI32::new(0), mask: AtomicU64::new(0) } };
         SIGNALS];
-static CHANGING: Lock = Lock::new();
+static CHANGING: Lock<{ rank::HANDLERS }> = Lock::new();
 /// A handler that nobody saw being set may come at any time.
 static IS_BYPASSED: AtomicBool = AtomicBool::new(false);
 

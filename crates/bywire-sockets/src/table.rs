@@ -12,7 +12,7 @@ use bywire_ring::stream::{SEGMENT_BYTES, Stream, Window};
 
 use crate::arena::{self, DESCRIPTORS, Hold, Own, RECORDS, Record, SETS, Set, stage};
 use crate::jumps::{GiveBack, Noted};
-use crate::lock::{Held, Lock};
+use crate::lock::{Held, Lock, rank};
 use crate::{account, bell, epoll, items, jumps, offer, process, sandbox};
 
 /// The rings of all connections.
@@ -24,13 +24,13 @@ const SET: u32 = 2 << 30;
 const HIDDEN: u32 = 3 << 30;
 
 /// Held while descriptors change their meaning, and across a fork.
-static CHANGING: Lock = Lock::new();
+static CHANGING: Lock<{ rank::CHANGING }> = Lock::new();
 
 /// This process has let go of everything, as it ends.
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
 /// `CHANGING`, from before a fork until all is in order behind it: until then handlers wait, which may want it, too.
-struct Across(UnsafeCell<Option<Held<'static>>>);
+struct Across(UnsafeCell<Option<Held<'static, { rank::CHANGING }>>>);
 
 // SAFETY: looked at by the holder of `CHANGING` alone.
 unsafe impl Sync for Across {}
@@ -372,9 +372,9 @@ impl Freed {
 pub fn track_set(fd: i32) {
     let Some(own) = arena::own() else { return };
     forget_stale(fd);
-    let _held = CHANGING.hold();
     if let Some((index, set)) = claim_set(false).or_else(|| claim_set(true)) {
         let name = begin_set(index, set);
+        let _held = CHANGING.hold();
         if let Some(count) = own.sets.get(index as usize) {
             count.store(1, Ordering::Relaxed);
         }
@@ -395,7 +395,7 @@ fn claim_set(looks: bool) -> Option<(u32, &'static Set)> {
     })
 }
 
-/// A place is a new set's: the name of that.
+/// A place is a new set's, which nobody else knows yet: the name of that.
 fn begin_set(index: u32, set: &Set) -> u32 {
     /// What fits beside the kind of a meaning and the index.
     const GENERATIONS: u32 = (1 << 30) / SETS as u32;
@@ -634,13 +634,20 @@ fn each_set(visit: impl Fn(&Set)) {
 
 /// This process is about to end, and holds no epoll set any more. What descriptors mean stays, as threads may use them.
 pub fn let_go_of_sets() {
-    let _held = CHANGING.hold();
     let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
-    for (set, count) in family.sets.iter().zip(&own.sets) {
-        if count.swap(0, Ordering::Relaxed) != 0 && process::let_go(&set.processes, &set.holders) {
+    for ((index, set), count) in (0u32..).zip(&family.sets).zip(&own.sets) {
+        // Closing takes from a count that is not nought, under the same lock.
+        let is_held = {
+            let _held = CHANGING.hold();
+            count.swap(0, Ordering::Relaxed) != 0
+        };
+        let name = set.generation.load(Ordering::Relaxed) * SETS as u32 + index;
+        if is_held && process::let_go(&set.processes, &set.holders) {
             let _held = set.lock.hold();
-            // In one go, not one by one with the sockets.
-            items::empty(set);
+            // In one go, not one by one with the sockets. Its place may be another one's by now, which has emptied it.
+            if set_named(name).is_some() {
+                items::empty(set);
+            }
         }
     }
 }
