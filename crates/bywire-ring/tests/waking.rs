@@ -323,7 +323,8 @@ fn who_is_killed_while_it_announces_others_leaves_none_of_them_unannounced() {
         let (crowd, page) = (Mortal(AtomicU32::new(0), &life), Mortal(Default::default(), &life));
         let rounds = [(); SLEEPERS as usize].map(|()| crowd::enter(&crowd).expect("room"));
         life.0.set(steps);
-        let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| crowd::announce(&crowd, &page)));
+        let killed =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| crowd::announce(&crowd, &page)));
         life.0.set(u32::MAX);
         let announced = || page.0.load(Ordering::SeqCst) % (1 << 20);
         assert!(announced() <= SLEEPERS, "step {steps}: {}", announced());

@@ -36,10 +36,8 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
             errno::set(libc::EBADF);
             return -1;
         }
+        Meaning::Set(inner) if operation == libc::EPOLL_CTL_ADD => return nested::add(set_fd, inner, &real),
         Meaning::Set(inner) => {
-            if operation == libc::EPOLL_CTL_ADD {
-                nested::add(set_fd, inner);
-            }
             let status = real();
             if operation == libc::EPOLL_CTL_DEL && status == 0 {
                 nested::remove(set_fd, inner);
@@ -566,6 +564,22 @@ impl Look {
         self.bits != 0 && (is_fresh || is_more || is_end || is_room || self.is_heard_anew(item))
     }
 
+    /// What is ready, and by what it has become so: bytes, room or an end, as far as it is ready for that.
+    fn fingerprint(&self, at: u32) -> u32 {
+        let since = |is_ready: bool, count: u32| if is_ready { count } else { 0 };
+        let words = [
+            at,
+            self.bits,
+            since(self.bits & IN != 0, self.tail as u32),
+            since(self.bits & OUT != 0, self.full),
+            self.ended.into(),
+        ];
+        // FNV-1a, by words, and the shuffle of MurmurHash3's end: sums of these for several registrations seldom agree.
+        let hash = words.iter().fold(0x811C_9DC5u32, |hash, word| (hash ^ word).wrapping_mul(0x0100_0193));
+        let hash = (hash ^ hash >> 16).wrapping_mul(0x85EB_CA6B);
+        hash ^ hash >> 13
+    }
+
     /// Has the kernel told something new? It tells everything once more whenever it is asked for something else, and nothing new
     /// comes behind an end that was reported.
     fn is_heard_anew(&self, item: &Item) -> bool {
@@ -613,7 +627,8 @@ pub fn has_ready(set: &Set) -> bool {
     is_any_ready(set.carried.load(Ordering::Acquire))
 }
 
-/// What a set has, the sets within it aside: another number for something else, 0 for nothing.
+/// What a set has, the sets within it aside, and why: another number for something else, or for the same that has come anew;
+/// 0 for nothing.
 pub fn state(set: &Set) -> u32 {
     // Acquire, here and below: pairs with the release exchange in `list::put` and the release store in `View::rotate` of
     // `wait`.
@@ -624,10 +639,9 @@ pub fn state(set: &Set) -> u32 {
     let (mut sum, mut least, mut at) = (0u32, 0, set.carried.load(Ordering::Acquire));
     for _ in 0..ITEMS {
         let Some(item) = item(at) else { break };
-        if is_item_ready(item) {
-            let tail = items::connection(item).map_or(0, |connection| STREAM.tail(&connection.remote));
+        if let Some(look) = due(item) {
             // In any order, as looks change that.
-            sum = sum.wrapping_add((tail as u32).wrapping_add(at).wrapping_mul(0x9E37_79B1));
+            sum = sum.wrapping_add(look.fingerprint(at));
             least = 1;
         }
         at = list::step(&item.next_of_set);
@@ -640,7 +654,7 @@ pub fn is_any_ready(first: u32) -> bool {
     let mut at = first;
     for _ in 0..ITEMS {
         let Some(item) = item(at) else { return false };
-        if is_item_ready(item) {
+        if due(item).is_some() {
             return true;
         }
         at = list::step(&item.next_of_set);
@@ -648,11 +662,11 @@ pub fn is_any_ready(first: u32) -> bool {
     false
 }
 
-/// Would a look at the set report it?
-fn is_item_ready(item: &Item) -> bool {
-    let Some(connection) = items::connection(item) else { return false };
+/// What a look at the set would report of it, if anything.
+fn due(item: &Item) -> Option<Look> {
+    let connection = items::connection(item)?;
     if item.spent.load(Ordering::Relaxed) != 0 {
-        return false;
+        return None;
     }
     let wanted = item.events.load(Ordering::Relaxed);
     let heard = item.heard.load(Ordering::Relaxed) & (wanted | ALWAYS);
@@ -663,6 +677,6 @@ fn is_item_ready(item: &Item) -> bool {
         bits = u32::from(kernel::ready(connection.fd, found.elsewhere(wanted) as i16) as u16)
             & (wanted | ALWAYS);
     }
-    let ended = found.ended;
-    bits != 0 && (wanted & EDGE == 0 || Look { wanted, bits, heard, tail, full, ended }.is_news(item))
+    let look = Look { wanted, bits, heard, tail, full, ended: found.ended };
+    (bits != 0 && (wanted & EDGE == 0 || look.is_news(item))).then_some(look)
 }

@@ -9,32 +9,63 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use crate::arena::{self, SETS, Set};
-use crate::{bell, epoll, table};
+use crate::{bell, epoll, errno, table};
 
 /// In [`Set::outer`]: within more than one set.
 const SEVERAL: u32 = u32::MAX;
 /// The kernel's own limit, and one more: sets may have gone, and others come in their places.
 const DEPTH_MAX: u32 = 6;
 
-/// The set of `outer_fd` watches `inner` from here on.
-pub fn add(outer_fd: i32, inner: u32) {
-    let (Some(family), Some(found)) = (arena::family(), table::set_named(inner)) else { return };
-    found.nested.store(1, Ordering::Relaxed);
-    let Some((name, outer)) = table::set(outer_fd) else { return };
+/// The set of `outer_fd` watches `inner` from here on, if `real` does it, which is the kernel's status.
+pub fn add(outer_fd: i32, inner: u32, real: &dyn Fn() -> i32) -> i32 {
+    let (Some(family), Some(found)) = (arena::family(), table::set_named(inner)) else { return real() };
+    // Whoever else adds it, or watches it, comes before this or after it: what is undone is this call's alone.
+    let held = family.nesting.hold();
     // Relaxed, all of them: the kernel orders them before whatever the outer set is asked, as it adds the inner one after.
+    let was_nested = found.nested.swap(1, Ordering::Relaxed);
+    let Some((name, outer)) = table::set(outer_fd) else {
+        let status = real();
+        if status != 0 {
+            found.nested.store(was_nested, Ordering::Relaxed);
+        }
+        return status;
+    };
+    let known = found.outer.load(Ordering::Relaxed);
     // Twice in one set, by two descriptors, counts as in several.
-    let _ = found.outer.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |known| {
-        Some(if known == 0 { name } else { SEVERAL })
-    });
+    found.outer.store(if known == 0 { name } else { SEVERAL }, Ordering::Relaxed);
     family.nested_end.fetch_max(inner % SETS as u32 + 1, Ordering::Relaxed);
-    outer.holds_sets.store(1, Ordering::Relaxed);
+    let held_sets = outer.holds_sets.swap(1, Ordering::Relaxed);
     bell::make_page();
     bell::announce_sleepers(outer);
+    let status = real();
+    if status != 0 {
+        found.nested.store(was_nested, Ordering::Relaxed);
+        found.outer.store(known, Ordering::Relaxed);
+        outer.holds_sets.store(held_sets, Ordering::Relaxed);
+    }
+    drop(held);
+    if status == 0 {
+        // Those who sleep in the outer set have looked for what is in the sets within it.
+        errno::keep(|| ring_for_inner(name, outer));
+    }
+    status
+}
+
+/// A set is watched by `poll`.
+pub fn watch(set: &Set) {
+    if set.nested.load(Ordering::Relaxed) == 0
+        && let Some(family) = arena::family()
+    {
+        let _held = family.nesting.hold();
+        set.nested.store(1, Ordering::Relaxed);
+    }
 }
 
 /// The set of `outer_fd` watches `inner` no more. One that was in several counts as watched by each of them.
 pub fn remove(outer_fd: i32, inner: u32) {
     let (Some(found), Some((name, _))) = (table::set_named(inner), table::set(outer_fd)) else { return };
+    let Some(family) = arena::family() else { return };
+    let _held = family.nesting.hold();
     // Relaxed: whoever still finds it looks there in vain.
     let _ = found.outer.compare_exchange(name, 0, Ordering::Relaxed, Ordering::Relaxed);
 }

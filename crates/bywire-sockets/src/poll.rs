@@ -10,7 +10,7 @@ use crate::bell::{self, Watch};
 use crate::carry::{FINISHED, HUNG_UP};
 use crate::reach::are_readable;
 use crate::table::{self, Meaning, Socket};
-use crate::{back, epoll, errno, jumps, kernel, real, spin};
+use crate::{back, epoll, errno, jumps, kernel, nested, real, spin};
 
 /// Descriptors in one call for which the stack has room: threads and coroutines may have little of it.
 const FILES_MAX: usize = 64;
@@ -156,7 +156,7 @@ fn enter(fd: i32) -> bool {
         // Whoever watches a set hears the bell: what is in it may be carried at any moment.
         Meaning::Set(_) => {
             let Some((_, set)) = table::set(fd) else { return true };
-            set.nested.store(1, Ordering::Relaxed);
+            nested::watch(set);
             bell::make_page();
             false
         }

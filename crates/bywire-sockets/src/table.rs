@@ -372,14 +372,13 @@ impl Freed {
 pub fn track_set(fd: i32) {
     let Some(own) = arena::own() else { return };
     forget_stale(fd);
-    if let Some((index, set)) = claim_set(false).or_else(|| claim_set(true)) {
-        let name = begin_set(index, set);
-        let _held = CHANGING.hold();
-        if let Some(count) = own.sets.get(index as usize) {
-            count.store(1, Ordering::Relaxed);
-        }
-        enter(fd, SET | name);
+    let Some((index, set)) = claim_set(false).or_else(|| claim_set(true)) else { return };
+    let name = begin_set(index, set);
+    let _held = CHANGING.hold();
+    if let Some(count) = own.sets.get(index as usize) {
+        count.store(1, Ordering::Relaxed);
     }
+    enter(fd, SET | name);
 }
 
 /// A place for a new epoll set, held by this process; `looks`: those are free, too, whose holders were killed.
@@ -636,11 +635,10 @@ fn each_set(visit: impl Fn(&Set)) {
 pub fn let_go_of_sets() {
     let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
     for ((index, set), count) in (0u32..).zip(&family.sets).zip(&own.sets) {
+        let held = CHANGING.hold();
         // Closing takes from a count that is not nought, under the same lock.
-        let is_held = {
-            let _held = CHANGING.hold();
-            count.swap(0, Ordering::Relaxed) != 0
-        };
+        let is_held = count.swap(0, Ordering::Relaxed) != 0;
+        drop(held);
         let name = set.generation.load(Ordering::Relaxed) * SETS as u32 + index;
         if is_held && process::let_go(&set.processes, &set.holders) {
             let _held = set.lock.hold();

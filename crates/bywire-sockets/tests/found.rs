@@ -412,16 +412,103 @@ fn a_set_comes_into_a_set(text: &mut String) {
     let (inner, outer) = (world::epoll(), world::epoll());
     tell(text, "add", world::control(inner, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
     tell(text, "nothing", events_in(inner, 0).into());
-    let sleeper = std::thread::spawn(move || events_in(outer, 20_000));
+    let sleeper = std::thread::spawn(move || events_in(outer, -1));
     world::eventually("it sleeps", || waits_for_set("self").then_some(()));
     tell(text, "add", world::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
     tell(text, "send", world::send(client, b"words", 0));
+    world::eventually("it is woken", || sleeper.is_finished().then_some(()));
     tell(text, "it hears", sleeper.join().expect("it waits").into());
 }
 
 #[test]
 fn who_sleeps_in_a_set_hears_of_one_that_comes_into_it() {
     same("who_sleeps_in_a_set_hears_of_one_that_comes_into_it", a_set_comes_into_a_set);
+}
+
+fn a_ready_set_comes_into_a_set(text: &mut String) {
+    let (client, server) = pair();
+    let (inner, outer) = (world::epoll(), world::epoll());
+    tell(text, "add", world::control(inner, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
+    tell(text, "nothing", events_in(inner, 0).into());
+    tell(text, "send", world::send(client, b"words", 0));
+    let sleeper = std::thread::spawn(move || events_in(outer, -1));
+    world::eventually("it sleeps", || waits_for_set("self").then_some(()));
+    tell(text, "add", world::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
+    // By a time-out it would look once more.
+    world::eventually("it is woken", || sleeper.is_finished().then_some(()));
+    tell(text, "it hears", sleeper.join().expect("it waits").into());
+}
+
+#[test]
+fn who_sleeps_in_a_set_is_woken_by_one_that_comes_into_it_with_something() {
+    same(
+        "who_sleeps_in_a_set_is_woken_by_one_that_comes_into_it_with_something",
+        a_ready_set_comes_into_a_set,
+    );
+}
+
+fn a_set_does_not_come_into_a_set(text: &mut String) {
+    let (inner, outer) = (world::epoll(), world::epoll());
+    tell(text, "add to itself", world::control(inner, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
+    tell(text, "add", world::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
+    tell(text, "add again", world::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
+    tell(text, "add the other way", world::control(inner, libc::EPOLL_CTL_ADD, outer, libc::EPOLLIN as u32));
+    let ends = world::pair();
+    tell(text, "add", world::control(outer, libc::EPOLL_CTL_ADD, ends.1, libc::EPOLLIN as u32));
+    if std::env::var_os("LD_PRELOAD").is_some() {
+        // One in a set that another one watches stays in the kernel: this set is watched by none.
+        world::carry(ends);
+    }
+    tell(text, "take out", world::control(outer, libc::EPOLL_CTL_DEL, inner, 0));
+    talk(text, ends.0, ends.1);
+    rests(text, "wait", outer);
+}
+
+#[test]
+fn a_set_that_the_kernel_does_not_put_into_another_one_changes_nothing() {
+    same(
+        "a_set_that_the_kernel_does_not_put_into_another_one_changes_nothing",
+        a_set_does_not_come_into_a_set,
+    );
+}
+
+/// Fills what a connection holds, and empties it again.
+fn fill_and_empty(from: RawFd, to: RawFd) {
+    let mut bytes = [0u8; 64 << 10];
+    let mut left = 0;
+    // SAFETY: so many bytes, which live, in both.
+    unsafe {
+        loop {
+            let sent = libc::send(from, bytes.as_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT);
+            if sent < 0 {
+                break;
+            }
+            left += sent;
+        }
+        while left > 0 {
+            let taken = libc::recv(to, bytes.as_mut_ptr().cast(), bytes.len(), 0);
+            assert!(taken > 0, "what was sent comes");
+            left -= taken;
+        }
+    }
+}
+
+fn ready_for_another_reason(text: &mut String) {
+    let (client, server) = pair();
+    let (inner, outer) = (world::epoll(), world::epoll());
+    tell(text, "add", world::control(inner, libc::EPOLL_CTL_ADD, client, libc::EPOLLOUT as u32));
+    let edge = (libc::EPOLLIN | libc::EPOLLET) as u32;
+    tell(text, "add", world::control(outer, libc::EPOLL_CTL_ADD, inner, edge));
+    tell(text, "there is room", events_in(outer, 20_000).into());
+    tell(text, "it was told", events_in(outer, SILENCE_MS).into());
+    fill_and_empty(client, server);
+    tell(text, "there is room anew", events_in(outer, 20_000).into());
+    tell(text, "it was told", events_in(outer, SILENCE_MS).into());
+}
+
+#[test]
+fn a_set_around_a_set_is_told_of_room_that_has_come_anew() {
+    same("a_set_around_a_set_is_told_of_room_that_has_come_anew", ready_for_another_reason);
 }
 
 /// What a set tells next, by the data of its registrations; −1: nothing.
