@@ -8,6 +8,7 @@
 mod data;
 mod descriptor;
 mod files;
+mod leaps;
 mod program;
 mod rings;
 mod standing;

@@ -19,8 +19,6 @@ pub struct Thread {
     pub number: Cell<c_int>,
     /// The process that it came to: a forked child is not to have it again.
     pub process: Cell<c_int>,
-    /// Where on the stack this thread was, with locks, as a handler of its own fault began; 0: none runs.
-    pub fault: Cell<usize>,
     /// The stack that handlers may be on: its address and length, as the last one of them was told.
     pub stack: Cell<(usize, usize)>,
     /// What is told of a signal that was put aside, and what was blocked as it came.
@@ -37,7 +35,6 @@ thread_local! {
             is_waiting: Cell::new(false),
             number: Cell::new(0),
             process: Cell::new(0),
-            fault: Cell::new(0),
             stack: Cell::new((0, 0)),
             information: UnsafeCell::new(MaybeUninit::uninit()),
             mask: UnsafeCell::new(MaybeUninit::uninit()),

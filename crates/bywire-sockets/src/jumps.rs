@@ -1,12 +1,14 @@
 //! Calls that a signal handler has left by a jump (`siglongjmp`): what they had taken is given back.
 //!
-//! A call that may sleep notes what it has taken, with its place on the stack. One that is still under way lies further up
-//! there than whatever comes upon it. So what the next call of the thread finds at its own depth, or below, was left. Threads
-//! that change stacks by themselves can mislead it: whatever was given back too early is taken anew by whoever wakes up, before
-//! it is used.
+//! A call that may sleep notes what it has taken, with its place on the stack. The C library's jumps are seen, and give back
+//! what lies below the place that they go to. A jump by other means (`__builtin_longjmp`, a language's own) is not: what the
+//! next call of the thread finds at its own depth, or below, was left by one, as a call that is still under way lies further up
+//! there than whatever comes upon it. Threads that change stacks by themselves can mislead both: whatever was given back too
+//! early is taken anew by whoever wakes up, before it is used.
 
 use core::cell::Cell;
 
+use crate::errno;
 use crate::holding::{self, THREAD};
 
 /// Notes of one thread at once: a call makes a few, and so does a handler upon it. What is not noted is lost by a jump.
@@ -84,7 +86,14 @@ pub fn note(place: usize, give_back: GiveBack) -> Noted {
     NOTES.with(|notes| notes.add(place, give_back))
 }
 
-/// Gives back what was taken by calls of this thread that handlers have jumped out of.
+/// Before this thread goes on at that place of the stack: gives back what was taken by calls that it leaves so.
+pub fn leave_for(place: usize) {
+    if NOTES.with(|notes| notes.count.get()) != 0 {
+        errno::keep(|| forget_below(place));
+    }
+}
+
+/// Gives back what was taken by calls of this thread that handlers have left without being seen.
 #[inline(always)]
 pub fn forget() {
     if NOTES.with(|notes| notes.count.get()) != 0 {

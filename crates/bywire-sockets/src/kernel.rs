@@ -47,8 +47,9 @@ const SENT: usize = 200;
 const SENT_AGAIN: usize = 208;
 const END: usize = 216;
 
-/// `TCP_TIME_WAIT`, `TCP_CLOSE_WAIT`, `TCP_LAST_ACK` and `TCP_CLOSING`: the other end has finished.
-const HAS_END: [u8; 4] = [6, 8, 9, 11];
+/// `TCP_TIME_WAIT`, `TCP_CLOSE`, `TCP_CLOSE_WAIT`, `TCP_LAST_ACK` and `TCP_CLOSING`: the other end has finished. One that was reset
+/// is closed without such an end; of that connection nothing is received any more.
+const HAS_END: [u8; 5] = [6, 7, 8, 9, 11];
 
 /// Bytes go on arriving while the kernel is asked twice; after so many looks the account is not of one moment.
 const LOOKS: u32 = 64;
@@ -81,7 +82,7 @@ fn account_beside(fd: i32, queued: i32) -> Option<Account> {
         is_established: information.first() == Some(&1),
         given: wide(SENT)?.wrapping_sub(wide(SENT_AGAIN)?).wrapping_add(not_sent.into()),
         // The end of the stream counts as a byte there, and not among those that wait.
-        taken: wide(RECEIVED)?.wrapping_sub(queued as u64).wrapping_sub(has_end.into()),
+        taken: wide(RECEIVED)?.wrapping_sub(queued as u64).saturating_sub(has_end.into()),
         is_steady: true,
     })
 }

@@ -99,6 +99,11 @@ extern "C" fn absent() -> c_int {
     -1
 }
 
+/// A jump does not return, and this C library has none of that name.
+fn without_jump() {
+    std::process::abort()
+}
+
 real! {
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int, else -1;
     connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int, else -1;
@@ -168,6 +173,11 @@ real! {
     signal(number: c_int, handler: usize) -> usize, else libc::SIG_ERR;
     sysv_signal(number: c_int, handler: usize) -> usize, else libc::SIG_ERR;
     sigset(number: c_int, handler: usize) -> usize, else libc::SIG_ERR;
+    longjmp(place: *mut c_void, value: c_int) -> (), else without_jump();
+    _longjmp(place: *mut c_void, value: c_int) -> (), else without_jump();
+    siglongjmp(place: *mut c_void, value: c_int) -> (), else without_jump();
+    __longjmp_chk(place: *mut c_void, value: c_int) -> (), else without_jump();
+    setcontext(context: *const libc::ucontext_t) -> c_int, else -1;
     setuid(user: libc::uid_t) -> c_int, else -1;
     setgid(group: libc::gid_t) -> c_int, else -1;
     seteuid(user: libc::uid_t) -> c_int, else -1;

@@ -61,9 +61,6 @@ extern "C-unwind" fn deliver(number: c_int, information: *mut siginfo_t, context
     let (place, stack) = stacks(context);
     let is_put_aside = THREAD.with(|thread| {
         thread.stack.set(stack);
-        if thread.fault.get() != 0 && !is_fault(number, information) {
-            jumps::forget_below(place);
-        }
         if thread.held.get() == 0 || is_fault(number, information) {
             return false;
         }
@@ -88,7 +85,6 @@ extern "C-unwind" fn deliver(number: c_int, information: *mut siginfo_t, context
         let fault = (held > 0).then(|| begin_fault(place, held));
         call(number, information, context);
         if let Some(noted) = fault {
-            THREAD.with(|thread| thread.fault.set(0));
             noted.end(|| {});
         }
     }
@@ -103,9 +99,8 @@ fn stacks(context: *mut c_void) -> (usize, (usize, usize)) {
 }
 
 /// A buffer of the program's cannot be used, in the middle of a copy with locks held. Its handler puts that right and returns,
-/// or jumps out: then the locks are given back by the next call, or before the next handler runs.
+/// or jumps out: then the jump gives the locks back.
 fn begin_fault(place: usize, held: u32) -> Noted {
-    THREAD.with(|thread| thread.fault.set(place));
     jumps::note(place, GiveBack { ends: |_| {}, left: was_left_faulty, argument: held as usize })
 }
 
@@ -117,7 +112,6 @@ fn was_left_faulty(held: usize) {
         }
     });
     THREAD.with(|thread| {
-        thread.fault.set(0);
         let left = thread.held.get().saturating_sub(held as u32);
         thread.held.set(left);
         if left == 0 && thread.is_waiting.get() {

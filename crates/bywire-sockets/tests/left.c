@@ -83,6 +83,23 @@ static void closed_elsewhere(void) {
     join();
 }
 
+/* The same, while that one makes no call at all. */
+static void *close_and_listen(void *argument) {
+    struct pollfd file = {told[0], POLLIN, 0};
+    close(server);
+    signal_by(start);
+    printf("%s\n", poll(&file, 1, 20000) == 1 ? "it is heard" : "it is not heard");
+    return argument;
+}
+
+static void closed_meanwhile(void) {
+    pthread_t thread;
+    meet(act_hear_the_end);
+    leave_by_jump(server, "recv");
+    need(pthread_create(&thread, NULL, close_and_listen, NULL) == 0 && pthread_join(thread, NULL) == 0, "a thread");
+    join();
+}
+
 /* A call that was left before the connection was carried keeps it from nothing. */
 static void leave_and_answer(int fd) {
     leave_by_jump(fd, "recv");
@@ -160,6 +177,93 @@ static void act_two_pieces(void) {
     need(send(client, bytes, 10, 0) == 10, "a second piece");
     signal_by(told);
     await_by(start);
+}
+
+static void act_three_pieces(void) {
+    static char bytes[1000];
+    await_by(start);
+    for (int piece = 0; piece < 3; piece++) {
+        memset(bytes, 'a' + piece, sizeof bytes);
+        need(send(client, bytes, sizeof bytes, 0) == sizeof bytes, "a piece");
+    }
+    signal_by(told);
+    await_by(start);
+}
+
+/* A receive much further down the stack than the one that was left, which slept in the kernel. */
+__attribute__((noinline)) static void receive_deep(int depth) {
+    volatile char room[65536];
+    char all[3000];
+    room[0] = (char)depth;
+    if (depth > 0) {
+        receive_deep(depth - 1);
+    } else {
+        ssize_t found = recv(server, all, sizeof all, MSG_WAITALL);
+        printf("%zd %c %c\n", found, all[0], all[2999]);
+    }
+    room[1] = room[0];
+}
+
+static void deeper(void) {
+    warm_client = hear_one_way;
+    warm_server = talk_one_way;
+    meet(act_three_pieces);
+    leave_by_jump(server, "recv");
+    signal_by(start);
+    await_by(told);
+    receive_deep(4);
+    signal_by(start);
+    close(server);
+    join();
+}
+
+/* Its state by the kernel's account: the first byte of `struct tcp_info`. */
+static int is_closed(int fd) {
+    char state[256] = {0};
+    socklen_t length = sizeof state;
+    need(getsockopt(fd, IPPROTO_TCP, TCP_INFO, state, &length) == 0, "a state");
+    return state[0] == 7;
+}
+
+/* Two processes share an end that has ended both ways before anything of it was received. */
+static void act_receive_ended(void) {
+    static char all[21000];
+    time_t started = time(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        pause();
+    }
+    signal_by(told);
+    await_by(start);
+    shutdown(client, SHUT_WR);
+    while (!is_closed(client)) {
+        need(time(NULL) - started < 40, "it never ends");
+        usleep(1000);
+    }
+    ssize_t found = recv(client, all, 1000, MSG_WAITALL), more = recv(client, all + 1000, 20000, MSG_WAITALL);
+    printf("%zd and %zd: %c %c %c\n", found, more, all[999], all[1000], all[20999]);
+    printf("%zd\n", recv(client, all, 1, 0));
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+}
+
+static void ended_both_ways(void) {
+    static char piece[20000];
+    int room = 4608;
+    warm_client = talk_one_way;
+    warm_server = hear_one_way;
+    meet(act_receive_ended);
+    await_by(told);
+    memset(piece, 'a', sizeof piece);
+    need(send(server, piece, 1000, 0) == 1000, "a first piece");
+    /* The kernel has no room for what comes by memory. */
+    setsockopt(server, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    memset(piece, 'b', sizeof piece);
+    need(send(server, piece, sizeof piece, 0) == sizeof piece, "a second piece");
+    shutdown(server, SHUT_WR);
+    signal_by(start);
+    join();
+    close(server);
 }
 
 /* A process that shares the connection is killed as it receives: what it took is lost, and what follows is not. */
@@ -280,6 +384,31 @@ static void faulty(const char *call) {
     join();
 }
 
+static void *receive_and_echo(void *argument) {
+    char ten[10];
+    printf("%zd bytes\n", recv(server, ten, sizeof ten, 0));
+    signal_by(start);
+    return echo_one(argument);
+}
+
+/* The same, and the thread that has jumped makes no call at all. */
+static void faulty_meanwhile(void) {
+    struct sigaction action = {.sa_handler = leave_fault};
+    char *none = mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    pthread_t thread;
+    meet(act_say_and_echo);
+    await_by(told);
+    sigaction(SIGSEGV, &action, NULL);
+    if (sigsetjmp(out, 1) == 0) {
+        ssize_t found = recv(server, none, 10, 0);
+        need(found == -1 && errno == EFAULT, "an error");
+    }
+    need(pthread_create(&thread, NULL, receive_and_echo, NULL) == 0 && pthread_join(thread, NULL) == 0, "a thread");
+    close(server);
+    signal_by(start);
+    join();
+}
+
 int main(int count, char **words) {
     const char *name = count > 1 ? words[1] : "", *way = count > 2 ? words[2] : "";
     signal(SIGPIPE, SIG_IGN);
@@ -287,6 +416,14 @@ int main(int count, char **words) {
         closed(way);
     } else if (strcmp(name, "closed_elsewhere") == 0) {
         closed_elsewhere();
+    } else if (strcmp(name, "closed_meanwhile") == 0) {
+        closed_meanwhile();
+    } else if (strcmp(name, "deeper") == 0) {
+        deeper();
+    } else if (strcmp(name, "ended_both_ways") == 0) {
+        ended_both_ways();
+    } else if (strcmp(name, "faulty_meanwhile") == 0) {
+        faulty_meanwhile();
     } else if (strcmp(name, "early") == 0) {
         early();
     } else if (strcmp(name, "filtered") == 0) {

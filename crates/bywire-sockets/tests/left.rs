@@ -10,6 +10,26 @@ fn a_socket_ends_with_its_close_though_a_handler_has_jumped_out_of_a_call_on_it(
 }
 
 #[test]
+fn a_socket_ends_with_its_close_though_the_thread_that_has_jumped_makes_no_call() {
+    same("left.c", &[&["closed_meanwhile"]]);
+}
+
+#[test]
+fn a_call_from_deeper_in_the_stack_does_not_wait_for_one_that_was_left() {
+    same("left.c", &[&["deeper"]]);
+}
+
+#[test]
+fn a_fault_handler_that_jumps_leaves_no_lock_behind_whatever_its_thread_does_next() {
+    same("left.c", &[&["faulty_meanwhile"]]);
+}
+
+#[test]
+fn what_a_family_has_not_received_by_the_end_of_both_ways_it_receives() {
+    same("left.c", &[&["ended_both_ways"]]);
+}
+
+#[test]
 fn a_connection_is_carried_though_a_handler_has_jumped_out_of_a_call_before() {
     same("left.c", &[&["early"]]);
 }
