@@ -102,6 +102,8 @@ pub struct Record {
     pub paid_at: AtomicU64,
     /// Somebody is about to give the kernel some of it, or was killed while it did.
     pub paying: AtomicU8,
+    /// The sending direction is shut down as soon as no byte is owed: until then that is owed as well.
+    pub shuts: AtomicU8,
     /// How far the peer had read when the sender last looked.
     pub seen_head: AtomicU64,
     /// When it was offered.
@@ -134,8 +136,6 @@ pub struct Record {
     pub receiving: Lock<{ rank::RECEIVING }>,
     /// Bytes of the own ring that were given to the kernel, or are owed to it.
     pub returned: AtomicU64,
-    /// The sending direction is shut down as soon as nothing is owed.
-    pub shuts: AtomicU8,
 }
 
 /// An epoll set of the program's.

@@ -204,8 +204,7 @@ impl Connection {
         let Some(_own) = sandbox::own_call() else { return };
         let is_asked = STREAM.flags(&self.remote) & ASKS_BACK != 0;
         let is_in_ring = || matches!(STREAM.course(&self.own), Ok(Course::Ring | Course::Ending));
-        let is_unshut = self.record.shuts.load(Ordering::Relaxed) != 0;
-        if !(self.owes() || is_unshut || is_asked && is_in_ring()) {
+        if !(self.owes() || is_asked && is_in_ring()) {
             return;
         }
         let _held = self.record.sending.hold();
@@ -218,7 +217,7 @@ impl Connection {
                 false if was_said => self.end_ring(),
                 false => {}
             }
-        } else if self.owes() || is_unshut {
+        } else if self.owes() {
             self.pay();
         }
     }
@@ -293,18 +292,26 @@ impl Connection {
         self.tell(News::Course);
     }
 
-    /// Does the kernel not have all of our bytes yet that belong there?
+    /// Does the kernel not have all of our bytes yet that belong there, or not the end behind them?
     #[inline(always)]
     pub fn owes(&self) -> bool {
         // Acquire: pairs with the release stores in `owe` and `pay`: whoever finds nothing owed goes into the kernel behind it.
-        self.record.owed.load(Ordering::Acquire) != 0
+        self.record.owed.load(Ordering::Acquire) != 0 || self.record.shuts.load(Ordering::Relaxed) != 0
+    }
+
+    /// The connection is lost, and what is owed with it.
+    fn lose(&self) {
+        // Release: pairs with the load in `owes`, though nothing comes before it.
+        self.record.owed.store(0, Ordering::Release);
+        self.record.shuts.store(0, Ordering::Relaxed);
+        self.break_off();
     }
 
     /// Gives the kernel as much of what is owed as it takes now. Called with the sending lock held.
     fn pay(&self) {
         let tail = STREAM.tail(&self.own);
         if self.record.paying.load(Ordering::Relaxed) != 0 && !self.count_payment() {
-            return self.break_off();
+            return self.lose();
         }
         self.ask_kernel();
         loop {
@@ -332,11 +339,7 @@ impl Connection {
                 _ if errno::last() == libc::EAGAIN => {
                     return self.record.paying.store(0, Ordering::Relaxed);
                 }
-                _ => {
-                    // Release: pairs with the load in `owes`, though nothing comes before it: the connection is lost.
-                    self.record.owed.store(0, Ordering::Release);
-                    return self.break_off();
-                }
+                _ => return self.lose(),
             }
         }
     }
@@ -355,11 +358,7 @@ impl Connection {
                 self.record.paying.store(0, Ordering::Relaxed);
                 true
             }
-            _ => {
-                // Release: pairs with the load in `owes`, though nothing comes before it: the connection is lost.
-                self.record.owed.store(0, Ordering::Release);
-                false
-            }
+            _ => false,
         }
     }
 
@@ -382,10 +381,12 @@ impl Connection {
     /// Nothing is owed any more: what was waiting for that is done.
     fn paid(&self) {
         self.unguard();
-        // Relaxed: ordered by the sending lock, as the store in `life::is_shut_when_paid`.
-        if self.record.shuts.swap(0, Ordering::Relaxed) != 0 {
+        // Relaxed: ordered by the sending lock, as the store in `life::is_shut_when_paid`. It is owed until it is done: whoever is
+        // killed here leaves it to the next one.
+        if self.record.shuts.load(Ordering::Relaxed) != 0 {
             // SAFETY: no pointers.
             errno::keep(|| unsafe { real::shutdown(self.fd, libc::SHUT_WR) });
+            self.record.shuts.store(0, Ordering::Relaxed);
         }
     }
 

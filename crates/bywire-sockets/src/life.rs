@@ -199,7 +199,7 @@ pub fn notice_fork() {
     }
     if PROCESS.load(Ordering::Relaxed) != std::process::id() && offer::is_possible() {
         lock::forget_thread();
-        table::after_fork_in_child();
+        table::leave_threads_behind();
         before_fork();
         after_fork_in_parent();
         after_fork_in_child();
@@ -449,7 +449,7 @@ fn is_shut_when_paid(connection: &Connection) -> bool {
     let _held = connection.record.sending.hold();
     let is_owing = connection.owes();
     if is_owing {
-        // Relaxed: ordered by the lock, as the swap in `Connection::paid`.
+        // Relaxed: ordered by the lock, as the load in `Connection::paid`.
         connection.record.shuts.store(1, Ordering::Relaxed);
     }
     is_owing

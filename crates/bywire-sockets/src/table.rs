@@ -695,8 +695,16 @@ pub fn end_fork() {
     drop(unsafe { (*ACROSS.0.get()).take() });
 }
 
-/// After it, in the child: threads that were in calls are not here.
+/// After it, in the child.
 pub fn after_fork_in_child() {
+    leave_threads_behind();
+    HAS_ENDED.store(false, Ordering::Relaxed);
+    each_held(|socket, _| process::note(&socket.record.holders));
+    each_set(|set| process::note(&set.holders));
+}
+
+/// Threads that were in calls, or held a lock, are not in a forked child.
+pub fn leave_threads_behind() {
     CHANGING.reset();
     let Some(own) = arena::own() else { return };
     each(|_, meaning| {
@@ -708,9 +716,6 @@ pub fn after_fork_in_child() {
             hold.waiters.store(0, Ordering::SeqCst);
         }
     });
-    HAS_ENDED.store(false, Ordering::Relaxed);
-    each_held(|socket, _| process::note(&socket.record.holders));
-    each_set(|set| process::note(&set.holders));
 }
 
 /// Each socket that this process holds, once.

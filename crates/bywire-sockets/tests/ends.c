@@ -279,6 +279,45 @@ static pid_t fork_payer(void) {
     return payer;
 }
 
+/* The same for one that is killed when all is paid, before the kernel is told the end behind it. */
+static void shut_by_killed(void) {
+    int room = 65536;
+    size_t sent = 0;
+    char number[32] = {0};
+    meet(act_slow_reader);
+    setsockopt(server, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    fill(server, &sent);
+    need(pipe2(payment, O_CLOEXEC) == 0, "pipe");
+    fflush(stdout);
+    pid_t payer = fork();
+    if (payer == 0) {
+        struct pollfd file = {server, 0, 0};
+        void (*from_now)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "killed_before_an_end");
+        await_by(payment);
+        if (from_now != NULL) {
+            from_now();
+            for (int turn = 0; turn < 3000; turn++) {
+                poll(&file, 1, 10);
+            }
+            printf("it was not killed\n");
+            fflush(stdout);
+        }
+        kill(getpid(), SIGKILL);
+    }
+    signal_by(start);
+    await_by(told);
+    shutdown(server, SHUT_WR);
+    signal_by(start);
+    signal_by(payment);
+    waitpid(payer, NULL, 0);
+    struct pollfd result = {told[0], POLLIN, 0};
+    printf("%d\n", poll(&result, 1, 30000));
+    close(server);
+    join();
+    need(read(told[0], number, sizeof number) > 0, "a sum");
+    printf("%s\n", strtoul(number, NULL, 10) == sent ? "all of it" : number);
+}
+
 /* A reader with hardly any room has the rest given back to it, while its sender goes on with other things. */
 static void owing(const char *way) {
     int room = 65536;
@@ -297,16 +336,19 @@ static void owing(const char *way) {
     /* The other end has asked for it by now. Whoever waits a little now and then has to go on. */
     struct pollfd file = {server, POLLIN, 0};
     struct timespec before, now;
+    long longest_s = 0;
     int set = epoll_create1(0), kind = strcmp(way, "epoll") == 0;
     struct epoll_event event = {.events = EPOLLIN};
     epoll_ctl(set, EPOLL_CTL_ADD, server, &event);
-    clock_gettime(CLOCK_MONOTONIC, &before);
     for (int turn = 0; turn < 40; turn++) {
+        clock_gettime(CLOCK_MONOTONIC, &before);
         need((kind ? epoll_wait(set, &event, 1, 10) : poll(&file, 1, 10)) == 0, "nothing is to be heard");
         fill(server, &sent);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        longest_s = now.tv_sec - before.tv_sec > longest_s ? now.tv_sec - before.tv_sec : longest_s;
     }
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    printf("%s\n", now.tv_sec - before.tv_sec < 8 ? "it went on" : "it stood still");
+    /* Of 10 ms each: what all of them take is the machine's to say. */
+    printf("%s\n", longest_s < 8 ? "it went on" : "it stood still");
     /* From here on it is read. */
     signal_by(start);
     if (strcmp(way, "recv") == 0) {
@@ -523,6 +565,55 @@ static void cloned(void) {
     fflush(stdout);
     signal_by(start);
     await_child(child);
+    join();
+}
+
+/* A child whose first call of the library is a close, by an inline system call that nobody sees; it sends and closes when all
+   others that had the socket have ended. */
+static void act_late_and_alone(void) {
+    int closed[2], go[2], lives[2], ends[2];
+    char byte;
+    need(pipe2(closed, O_CLOEXEC) == 0 && pipe2(go, O_CLOEXEC) == 0, "pipes");
+    need(pipe2(lives, O_CLOEXEC) == 0 && pipe2(ends, O_CLOEXEC) == 0, "pipes");
+    pid_t first = fork();
+    if (first == 0) {
+        int copy = dup(client);
+        long child;
+        __asm__ volatile("xor %%r10, %%r10\nxor %%r8, %%r8\nsyscall"
+                         : "=a"(child)
+                         : "a"(SYS_clone), "D"(SIGCHLD), "S"(0), "d"(0)
+                         : "rcx", "r8", "r10", "r11", "memory");
+        if (child == 0) {
+            syscall(SYS_close, lives[1]);
+            close(copy);
+            signal_by(closed);
+            await_by(go);
+            send_all(client, amount);
+            close(client);
+            signal_by(told);
+            syscall(SYS_exit_group, 0);
+        }
+        pid_t other = fork();
+        if (other == 0) {
+            await_by(ends);
+            _exit(0);
+        }
+        await_by(closed);
+        _exit(0);
+    }
+    close(lives[1]);
+    close(client);
+    await_child(first);
+    signal_by(ends);
+    need(read(lives[0], &byte, 1) == 0, "the second one's end");
+    signal_by(go);
+}
+
+static void cloned_late(void) {
+    meet(act_late_and_alone);
+    await_by(told);
+    hand_on("exec");
+    close(server);
     join();
 }
 
@@ -852,6 +943,10 @@ int main(int count, char **words) {
         others();
     } else if (strcmp(name, "cloned") == 0) {
         cloned();
+    } else if (strcmp(name, "cloned_late") == 0) {
+        cloned_late();
+    } else if (strcmp(name, "shut_by_killed") == 0) {
+        shut_by_killed();
     } else if (strcmp(name, "printed") == 0) {
         printed();
     } else if (strcmp(name, "asynchronous") == 0) {

@@ -53,6 +53,11 @@ fn what_a_killed_process_has_given_back_is_not_given_twice() {
 }
 
 #[test]
+fn an_end_that_a_killed_process_was_about_to_tell_is_told() {
+    same_beside("ends.c", Some("killed.c"), &[&["shut_by_killed"]]);
+}
+
+#[test]
 fn programs_end_their_connections_as_they_end() {
     let ways = ["return", "_exit", "quick_exit", "exit_group", "exit_thread", "exec", "exec_by_number"];
     same(&ways.map(|way| ["exits", way]).each_ref().map(|words| words.as_slice()));
@@ -90,7 +95,7 @@ fn a_walk_over_descriptors_looks_at_those_that_there_are() {
 
 #[test]
 fn a_child_by_clone3_shares_the_connection() {
-    same(&[&["cloned"]]);
+    same(&[&["cloned"], &["cloned_late"]]);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-/* A process that is killed right behind a call by which bytes of TCP come or go, from when it is told. */
+/* A process that is killed right behind a call by which bytes of TCP come or go, from when it is told, or right
+ * before one that ends what it sends. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
@@ -6,10 +7,21 @@
 #include <unistd.h>
 #include "next_syscall.h"
 
-static volatile int is_told;
+static volatile int is_told, is_told_of_ends;
 
 void killed_from_now(void) {
     is_told = 1;
+}
+
+void killed_before_an_end(void) {
+    is_told_of_ends = 1;
+}
+
+int shutdown(int fd, int how) {
+    typedef int call(int, int);
+    if (is_told_of_ends)
+        kill(getpid(), SIGKILL);
+    return ((call *)dlsym(RTLD_NEXT, "shutdown"))(fd, how);
 }
 
 /* The pairing service is talked to over a Unix socket. */
