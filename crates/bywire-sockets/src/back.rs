@@ -13,7 +13,7 @@ use bywire_ring::stream::{ASKS_BACK, Course, HALF, News, Sleep};
 
 use crate::carry::{FAILED, HUNG_UP, SHUT_SENDING, Source, Woken};
 use crate::table::{self, Connection, Meaning, STREAM, Socket};
-use crate::{errno, jumps, kernel, offer, real, sandbox};
+use crate::{errno, kernel, offer, real, sandbox};
 
 /// How long a program that hands connections on waits for what their other ends have sent: those that come later give it
 /// to the kernel then.
@@ -33,8 +33,13 @@ static OWING: AtomicU32 = AtomicU32::new(0);
 /// Pays what this process owes, on whatever connections: how long a wait for other things may last that would last so long.
 #[inline(always)]
 pub fn pay_before_wait(left_ns: Option<u64>) -> Option<u64> {
-    jumps::forget();
-    if owing::may(&OWING) { pay_all(left_ns) } else { left_ns }
+    if may_owe() { pay_all(left_ns) } else { left_ns }
+}
+
+/// May this process owe something, on whatever connection?
+#[inline(always)]
+pub fn may_owe() -> bool {
+    owing::may(&OWING)
 }
 
 #[inline(never)]

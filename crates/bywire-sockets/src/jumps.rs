@@ -14,9 +14,6 @@ use crate::holding::{self, THREAD};
 /// Notes of one thread at once: a call makes a few, and so does a handler upon it. What is not noted is lost by a jump.
 const NOTES_MAX: usize = 12;
 
-/// So near on the stack calls of one thread follow one another, as a rule.
-const NEAR_BYTES: usize = 16 << 10;
-
 /// How something is given back, with the number that stands for it.
 #[derive(Clone, Copy)]
 pub struct GiveBack {
@@ -72,7 +69,6 @@ pub struct Noted {
 /// comes between.
 #[inline]
 pub fn taking(give_back: GiveBack, take: impl FnOnce()) -> Noted {
-    forget();
     let here = 0u8;
     holding::hold_off();
     take();
@@ -93,21 +89,13 @@ pub fn leave_for(place: usize) {
     }
 }
 
-/// Gives back what was taken by calls of this thread that handlers have left without being seen.
+/// Gives back what was taken by calls of this thread that handlers have left without being seen. For a call that has noted
+/// nothing yet: its own notes may lie anywhere in its frame.
 #[inline(always)]
 pub fn forget() {
     if NOTES.with(|notes| notes.count.get()) != 0 {
         let here = 0u8;
-        forget_from((&raw const here) as usize);
-    }
-}
-
-#[inline(never)]
-fn forget_from(here: usize) {
-    // As a rule it is this very call that has noted something before.
-    let is_under_way = |last: &Note| last.place.get() > here && last.place.get() - here < NEAR_BYTES;
-    if !NOTES.with(|notes| notes.last().is_some_and(is_under_way)) {
-        forget_below(here);
+        forget_below((&raw const here) as usize);
     }
 }
 

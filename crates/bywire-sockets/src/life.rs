@@ -467,12 +467,15 @@ pub fn before_replacement() {
 
 /// Another program will close this one, in order, where nobody is to see it.
 fn leave_to_kernel(socket: &Socket, fd: i32) {
-    // Acquire: pairs with the changes of the count in `table::before_fork` and `table::let_go`.
-    if is_inherited(fd) || socket.record.processes.load(Ordering::Acquire) != 1 {
+    if is_inherited(fd) {
         return;
     }
     if let Some(Ok(connection)) = table::by_index(fd, socket.index).map(Socket::carried) {
-        connection.end_before_the_kernels(false);
+        // Acquire: pairs with the changes of the count in `table::before_fork` and `table::let_go`.
+        if socket.record.processes.load(Ordering::Acquire) == 1 {
+            connection.end_before_the_kernels(false);
+        }
+        // A child that has executed another program still counts, so this may be the last one in any case.
         // By a reset, where bytes are unread, as TCP does.
         if connection.in_ring() != Ok(0) {
             connection.guard();

@@ -11,7 +11,7 @@ use crate::carry::{Source, Woken};
 use crate::jumps::GiveBack;
 use crate::parts::Parts;
 use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket};
-use crate::{errno, jumps, kernel, lock, offer, real, sandbox, sanitizer};
+use crate::{back, errno, jumps, kernel, lock, offer, real, sandbox, sanitizer};
 
 /// Flags of a receive that do not concern the stream: the kernel answers them.
 const ASIDE: i32 = libc::MSG_OOB | libc::MSG_ERRQUEUE;
@@ -109,12 +109,17 @@ fn receive_carried(
             return if done > 0 { done as isize } else { real() };
         }
         connection.serve();
-        if let Some(woken) = pay_first(connection, flags, &mut deadline) {
-            match woken {
-                Woken::Look => continue,
-                _ if done > 0 => return done as isize,
-                Woken::Signal => return errno::fail(libc::EINTR),
-                Woken::TimeOut => return errno::fail(libc::EAGAIN),
+        let mut is_waiting = || {
+            !*returns_at_once
+                .get_or_insert_with(|| flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking())
+        };
+        if connection.owes() && is_waiting() {
+            waiting.get_or_insert_with(|| Waiting::begin(connection));
+            if let Some(woken) = pay_first(connection, &mut deadline) {
+                match after_sleep(connection, woken, done) {
+                    Some(result) => return result,
+                    None => continue,
+                }
             }
         }
         let step = match look(connection, parts, done, flags) {
@@ -140,8 +145,9 @@ fn receive_carried(
             Step::Moment if is_short(&mut moment) => continue,
             Step::End => return done as isize,
             Step::Failed(_) if done > 0 => return done as isize,
+            Step::Failed(libc::EBADF) if waiting.is_some() && is_left_another(connection) => continue,
             Step::Failed(number) => return errno::fail(number),
-            Step::Real if done == 0 => {
+            Step::Real if done == 0 && !back::may_owe() => {
                 let (received, is_there) = connection.away_and_back(|| match connection.fd == given_fd {
                     true => real(),
                     false => receive_now(connection, parts, done, flags, usize::MAX),
@@ -152,6 +158,10 @@ fn receive_carried(
                     && errno::last() == libc::EAGAIN
                     && returns_at_once == Some(false)
                     && kernel::is_nonblocking(connection.fd);
+                let is_closed = received < 0 && errno::last() == libc::EBADF;
+                if is_closed && waiting.is_some() && is_left_another(connection) {
+                    continue;
+                }
                 if !goes_on {
                     count(connection.record, flags, received);
                     return received;
@@ -178,23 +188,33 @@ fn receive_carried(
             }),
         };
         fruitless += 1;
-        match woken {
-            Woken::Look => {}
-            _ if done > 0 => return done as isize,
-            Woken::Signal => return errno::fail(libc::EINTR),
-            Woken::TimeOut => return errno::fail(libc::EAGAIN),
-        }
-        if !sandbox::is_closed() && !connection.follow() {
-            return errno::fail(libc::EBADF);
+        if let Some(result) = after_sleep(connection, woken, done) {
+            return result;
         }
     }
 }
 
+/// Was the descriptor of a call that waits closed right now, and another one left to it?
+#[cold]
+fn is_left_another(connection: &mut Connection) -> bool {
+    let closed = connection.fd;
+    connection.follow() && connection.fd != closed
+}
+
+/// What a call comes to that has slept; `None`: it looks again, by the descriptor that it was left if its own was closed.
+fn after_sleep(connection: &mut Connection, woken: Woken, done: usize) -> Option<isize> {
+    match woken {
+        Woken::Look if sandbox::is_closed() || connection.follow() => None,
+        Woken::Look => Some(errno::fail(libc::EBADF)),
+        _ if done > 0 => Some(done as isize),
+        Woken::Signal => Some(errno::fail(libc::EINTR)),
+        Woken::TimeOut => Some(errno::fail(libc::EAGAIN)),
+    }
+}
+
 /// Whoever owes the kernel something does not sleep there for what it receives: it pays meanwhile.
-#[inline(always)]
-fn pay_first(connection: &Connection, flags: i32, deadline: &mut Option<u64>) -> Option<Woken> {
-    let waits = || flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking();
-    if !connection.owes() || !waits() || connection.in_ring().is_ok_and(|there| there > 0) {
+fn pay_first(connection: &Connection, deadline: &mut Option<u64>) -> Option<Woken> {
+    if connection.in_ring().is_ok_and(|there| there > 0) {
         return None;
     }
     *deadline = deadline.or_else(|| connection.deadline(libc::SO_RCVTIMEO));
@@ -280,10 +300,12 @@ fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Resu
             }
         }
         Source::Held => {
-            if connection.may_have_ended() {
-                connection.ask_kernel();
+            // Another program that has the socket may have ended it.
+            connection.ask_kernel();
+            match connection.source()? {
+                Source::Held => Ok(Step::Empty),
+                _ => Ok(Step::Again),
             }
-            Ok(Step::Empty)
         }
         Source::Ring(0) if done == 0 && connection.may_have_ended() => Ok(end_or_nothing(connection)),
         Source::Ring(0) if done > 0 && is_over(connection) => Ok(Step::End),
@@ -386,7 +408,8 @@ fn was_left_there(index: usize) {
 
 /// The ring is over, and the rest of the stream is the kernel's.
 fn back_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
-    if done == 0 {
+    // What this process owes on another connection may be what it waits for: it does not sleep in the program's own call.
+    if done == 0 && !back::may_owe() {
         return Step::Real;
     }
     let received = receive_now(connection, parts, done, flags | libc::MSG_DONTWAIT, usize::MAX);
@@ -397,10 +420,16 @@ fn back_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i3
     }
 }
 
+/// Sleeps there, and pays meanwhile what is owed on whatever connections.
 fn wait_in_kernel(connection: &Connection, deadline_ns: Option<u64>) -> Woken {
-    match connection.away_and_back(|| kernel::wait_until(connection.fd, libc::POLLIN, deadline_ns)) {
-        (Err(libc::EAGAIN), true) => Woken::TimeOut,
-        (Ok(_), true) => Woken::Look,
+    let now = kernel::now_ns();
+    let left_ns = deadline_ns.map(|deadline| deadline.saturating_sub(now));
+    let until_ns = back::pay_before_wait(left_ns).map(|left| now.saturating_add(left));
+    match connection.away_and_back(|| kernel::wait_until(connection.fd, libc::POLLIN, until_ns)) {
+        (Err(libc::EAGAIN), true) if deadline_ns.is_some_and(|deadline| deadline <= kernel::now_ns()) => {
+            Woken::TimeOut
+        }
+        (Ok(_) | Err(libc::EAGAIN), true) => Woken::Look,
         _ => Woken::Signal,
     }
 }

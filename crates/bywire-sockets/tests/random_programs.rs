@@ -9,7 +9,7 @@ mod world;
 
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use random::channel::Stage;
@@ -22,6 +22,8 @@ const SEEDS: u64 = 2000;
 const STEPS: usize = 40;
 /// Scripts that one set of programs goes through, one after the other.
 const BATCH: u64 = 20;
+/// Seeds that have failed once, which are gone through as well.
+const FOUND: [u64; 7] = [778, 200_811, 201_541, 202_223, 203_178, 203_857, 203_860];
 /// Most of the time of some steps is a wait: more of them than there are cores.
 const WORKERS: usize = 6;
 /// Of a script that fails, so many shorter ones are tried.
@@ -40,8 +42,12 @@ fn random_programs_come_to_the_same_end_carried_as_over_tcp() {
         std::env::var(name).map_or(otherwise, |text| text.parse::<u64>().expect("a number"))
     };
     let (first, count) = (number("BYWIRE_SEED", 0), number("BYWIRE_SEEDS", SEEDS));
+    let found = FOUND.iter().filter(|_| first == 0).map(|seed| *seed..seed + 1);
+    let ranges = (first..first + count).step_by(BATCH as usize);
+    let batches: Vec<_> =
+        found.chain(ranges.map(|start| start..(start + BATCH).min(first + count))).collect();
     let (next, counts, failures) =
-        (AtomicU64::new(first), Mutex::new(Counts::default()), Mutex::new(Vec::new()));
+        (AtomicUsize::new(0), Mutex::new(Counts::default()), Mutex::new(Vec::new()));
     // With it all seeds are gone through, and what fails is not shortened.
     let goes_on = std::env::var_os("BYWIRE_GOES_ON").is_some();
     let (shortage, is_over) = (Shortage(Mutex::new(None)), AtomicBool::new(false));
@@ -52,13 +58,9 @@ fn random_programs_come_to_the_same_end_carried_as_over_tcp() {
             .map(|_| {
                 scope.spawn(|| {
                     while goes_on || failures.lock().expect("no panic").is_empty() {
-                        let start = next.fetch_add(BATCH, Ordering::Relaxed);
-                        if start >= first + count {
-                            return;
-                        }
-                        let seeds = start..(start + BATCH).min(first + count);
+                        let Some(seeds) = batches.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
                         // Before the lock: whoever held it meanwhile would be the only one at work.
-                        let found = go_through(&place, seeds, goes_on);
+                        let found = go_through(&place, seeds.clone(), goes_on);
                         failures.lock().expect("no panic").extend(found);
                     }
                 })

@@ -6,7 +6,7 @@ use crate::random::step::{Kind, Step};
 type IsMeant = fn(&Model, &Step) -> bool;
 
 /// Reasons, each with what it is about.
-const OFF: [(&str, IsMeant); 3] = [
+const OFF: [(&str, IsMeant); 4] = [
     (
         "a set that is inherited through exec: behind it are other faults, of a close under a receive and of full rings",
         |model, step| {
@@ -30,10 +30,21 @@ const OFF: [(&str, IsMeant); 3] = [
             ends.iter().any(|(connection, side)| {
                 let found = &model.connections[*connection];
                 let peer = &found.ends[1 - side];
-                let goes_on =
-                    !peer.was_handed_on && !peer.has_shut_sending && !ends.contains(&(*connection, 1 - side));
+                // Whoever closes what a set watches brings it back as well.
+                let is_watched = model.sets.iter().any(|set| set.contains(&(*connection, 1 - side)));
+                let goes_on = !peer.was_handed_on
+                    && !peer.has_shut_sending
+                    && !is_watched
+                    && !ends.contains(&(*connection, 1 - side));
                 found.is_busy || peer.is_full && !goes_on
             })
+        },
+    ),
+    (
+        "shutting down an end where TCP still holds one's end back, behind bytes that do not fit",
+        |model, step| {
+            let end = (step.kind == Kind::Shutdown).then(|| model.end_of(step.actor, step.fd)).flatten();
+            end.is_some_and(|(connection, _)| (0..2).any(|side| model.is_end_hidden(connection, side)))
         },
     ),
 ];
