@@ -240,11 +240,7 @@ impl Connection {
 /// A descriptor of this process that means the socket.
 pub fn descriptor_of(index: u32) -> Option<i32> {
     let mut found = None;
-    each(|fd, meaning| {
-        if meaning == Meaning::Socket(index) {
-            found = Some(fd);
-        }
-    });
+    each(|fd, meaning| found = if meaning == Meaning::Socket(index) { Some(fd) } else { found });
     found
 }
 
@@ -708,13 +704,11 @@ pub fn leave_threads_behind() {
     CHANGING.reset();
     let Some(own) = arena::own() else { return };
     each(|_, meaning| {
-        if let Meaning::Socket(index) = meaning
-            && let Some(hold) = own.holds.get(index as usize)
-        {
-            // SeqCst: pairs with nobody, as the child has one thread; later calls come after by themselves.
-            hold.users.store(0, Ordering::SeqCst);
-            hold.waiters.store(0, Ordering::SeqCst);
-        }
+        let Meaning::Socket(index) = meaning else { return };
+        let Some(hold) = own.holds.get(index as usize) else { return };
+        // SeqCst: pairs with nobody, as the child has one thread; later calls come after by themselves.
+        hold.users.store(0, Ordering::SeqCst);
+        hold.waiters.store(0, Ordering::SeqCst);
     });
 }
 
