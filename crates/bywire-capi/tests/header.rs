@@ -99,7 +99,7 @@ fn an_installer_that_cannot_write_says_so_in_one_line() {
     let output = install.args(["--prefix", "/dev/null/none", "--libraries", "."]).output().expect("run");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.starts_with("bywire-install: cannot make /dev/null/none/include"), "{said}");
+    assert!(said.starts_with("bywire-install: cannot make /dev/null/none/lib/bywire"), "{said}");
     assert!(said.contains("choose another --prefix") && said.lines().count() == 1, "{said}");
 }
 
@@ -114,4 +114,52 @@ fn a_destination_stands_before_the_prefix() {
     assert!(install.output().expect("run").status.success());
     let text = std::fs::read_to_string(root.path().join("usr/lib/pkgconfig/bywire.pc")).expect("installed");
     assert!(text.starts_with("prefix=/usr\n"), "{text}");
+}
+
+/// What an installation has made goes, with its directories; what was there before stays.
+#[test]
+fn what_was_installed_is_removed_and_nothing_else() {
+    let place = tempfile::tempdir().expect("a directory");
+    let prefix = place.path().join("prefix");
+    let own = prefix.join("lib/own");
+    std::fs::create_dir_all(own.parent().expect("lib")).expect("made");
+    std::fs::write(&own, "").expect("written");
+    let program = std::env::current_exe().expect("this program");
+    let x = |action: &str| {
+        let mut x = std::process::Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../x"));
+        x.arg(action).arg("--prefix").arg(&prefix).output().expect("run")
+    };
+    // Twice: an update keeps what the list knew.
+    for _ in 0..2 {
+        let mut install = std::process::Command::new(env!("CARGO_BIN_EXE_bywire-install"));
+        install.arg("--prefix").arg(&prefix).arg("--libraries").arg(program.parent().expect("a directory"));
+        assert!(install.output().expect("run").status.success());
+    }
+    assert!(prefix.join("include/bywire.h").exists() && prefix.join("lib/libbywire.so").exists());
+    // A list that has been tampered with reaches nothing outside.
+    let outside = place.path().join("outside");
+    std::fs::write(&outside, "").expect("written");
+    let list = prefix.join("lib/bywire/installed");
+    let lines = std::fs::read_to_string(&list).expect("the list");
+    std::fs::write(&list, format!("{lines}../outside\n{}\n", outside.display())).expect("written");
+    let removed = x("uninstall");
+    assert!(removed.status.success(), "{removed:?}");
+    let left: Vec<_> =
+        std::fs::read_dir(&prefix).expect("kept").map(|entry| entry.expect("one").path()).collect();
+    assert_eq!(left, [prefix.join("lib")]);
+    let left: Vec<_> = std::fs::read_dir(prefix.join("lib"))
+        .expect("kept")
+        .map(|entry| entry.expect("one").path())
+        .collect();
+    assert_eq!(left, [own]);
+    assert!(outside.exists());
+    let again = x("uninstall");
+    assert_eq!(again.status.code(), Some(1), "{again:?}");
+    assert!(String::from_utf8_lossy(&again.stderr).contains("there is no installation in"), "{again:?}");
+    let unknown = x("nonsense");
+    assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
+    assert!(
+        String::from_utf8_lossy(&unknown.stderr).starts_with("x: there is no `nonsense`\n"),
+        "{unknown:?}"
+    );
 }

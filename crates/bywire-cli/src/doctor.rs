@@ -26,9 +26,34 @@ pub struct DoctorArgs {
     json: bool,
 }
 
+/// What something is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Purpose {
+    /// Using Bywire and measuring its own levels.
+    Use,
+    /// Measuring other levels, and rivals beside them.
+    Measure,
+    /// Running the tests.
+    Test,
+}
+
+impl Purpose {
+    const ALL: [Self; 3] = [Self::Use, Self::Measure, Self::Test];
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Use => "To use it",
+            Self::Measure => "To measure everything",
+            Self::Test => "To run the tests",
+        }
+    }
+}
+
 /// One thing that was tried.
 #[derive(Debug, Serialize)]
 struct Finding {
+    purpose: Purpose,
     group: &'static str,
     name: &'static str,
     works: bool,
@@ -41,6 +66,11 @@ struct Finding {
 }
 
 impl Finding {
+    /// Something that is for another purpose than use.
+    fn only(self, purpose: Purpose) -> Self {
+        Self { purpose, ..self }
+    }
+
     fn new(
         group: &'static str,
         name: &'static str,
@@ -50,7 +80,15 @@ impl Finding {
     ) -> Self {
         let works = tried.is_ok();
         let remedy = (!works && !remedy.is_empty()).then(|| remedy.to_owned());
-        Self { group, name, works, found: tried.unwrap_or_else(|reason| reason), used_by, remedy }
+        Self {
+            purpose: Purpose::Use,
+            group,
+            name,
+            works,
+            found: tried.unwrap_or_else(|reason| reason),
+            used_by,
+            remedy,
+        }
     }
 }
 
@@ -75,24 +113,39 @@ impl DoctorArgs {
 
 fn table(findings: &[Finding]) -> String {
     let mut text = String::new();
-    let mut group = "";
-    for finding in findings {
-        if finding.group != group {
-            group = finding.group;
-            let _ = writeln!(text, "{group}");
+    for purpose in Purpose::ALL {
+        let of_it = || findings.iter().filter(|finding| finding.purpose == purpose);
+        let (works, all) = (of_it().filter(|finding| finding.works).count(), of_it().count());
+        if all > 0 {
+            let _ = writeln!(text, "{}: {works} of {all}", purpose.title());
         }
-        let mark = if finding.works { "yes" } else { "NO " };
-        let _ = writeln!(text, "  {mark} {:<20} {}", finding.name, finding.found);
-        if !finding.works {
-            let _ = writeln!(text, "      {:<20} needed by: {}", "", finding.used_by);
-        }
-        if let Some(remedy) = &finding.remedy {
-            let _ = writeln!(text, "      {:<20} to have it: {remedy}", "");
+        let mut group = "";
+        for finding in of_it() {
+            if finding.group != group {
+                group = finding.group;
+                let _ = writeln!(text, "  {group}");
+            }
+            describe(finding, &mut text);
         }
     }
-    let missing = findings.iter().filter(|finding| !finding.works).count();
-    let _ = writeln!(text, "{} of {} things work here", findings.len() - missing, findings.len());
+    let lacks = |purpose| findings.iter().any(|finding| finding.purpose == purpose && !finding.works);
+    let verdict = match lacks(Purpose::Use) {
+        true => "Some uses lack something here: the lines with NO say what, and what to do.",
+        false => "Everything that its uses need is here.",
+    };
+    let _ = writeln!(text, "{verdict}");
     text
+}
+
+fn describe(finding: &Finding, text: &mut String) {
+    let mark = if finding.works { "yes" } else { "NO " };
+    let _ = writeln!(text, "    {mark} {:<20} {}", finding.name, finding.found);
+    if !finding.works {
+        let _ = writeln!(text, "        {:<20} needed by: {}", "", finding.used_by);
+    }
+    if let Some(remedy) = &finding.remedy {
+        let _ = writeln!(text, "        {:<20} to have it: {remedy}", "");
+    }
 }
 
 fn cores() -> Vec<Finding> {
@@ -179,10 +232,11 @@ fn mpi() -> Vec<Finding> {
     let here = |implementation| Installation::look(implementation).map_err(|error| format!("{error:#}"));
     let finding =
         |name, implementation, remedy| Finding::new("mpi", name, "level mpi", here(implementation), remedy);
-    vec![
+    let both = [
         finding("Open MPI", Implementation::OpenMpi, "apt-get install openmpi-bin libopenmpi-dev"),
         finding("MPICH", Implementation::Mpich, "docs/mpi.md has the command; `./x test` installs it, too"),
-    ]
+    ];
+    both.map(|finding| finding.only(Purpose::Measure)).into()
 }
 
 fn sealed_memory() -> Result<String, String> {
@@ -277,30 +331,31 @@ fn message_layer() -> Result<String, String> {
 }
 
 /// Programs that are measured or measured with, and the Debian packages that bring them.
-const TOOLS: [(&str, &str, &str); 17] = [
-    ("ip", "iproute2", "--between namespaces, level eth"),
-    ("ping", "iputils-ping", "the examples of README.md and docs/ethernet.md"),
-    ("tcpdump", "tcpdump", "looking at what `bywire capture` recorded"),
-    ("valgrind", "valgrind", "./x test: instruction counts"),
-    ("dnsmasq", "dnsmasq-base", "./x test: DHCP over emulated Ethernet"),
-    ("busybox", "busybox", "./x test: DHCP over emulated Ethernet"),
-    ("nc", "netcat-openbsd", "./x test: streams over emulated Ethernet"),
-    ("ssh", "openssh-client", "./x test: ssh over emulated Ethernet"),
-    ("sshd", "openssh-server", "./x test: ssh over emulated Ethernet"),
-    ("nginx", "nginx-light", "level web"),
-    ("apache2", "apache2-bin", "level web"),
-    ("wrk", "wrk", "benches/web"),
-    ("iperf3", "iperf3", "benches/ethernet"),
-    ("sockperf", "sockperf", "benches/ethernet"),
-    ("ucx_perftest", "ucx-utils", "benches/musts, benches/rivals"),
-    ("mpicc", "libopenmpi-dev", "benches/rivals"),
-    ("mpirun", "openmpi-bin", "benches/rivals"),
+const TOOLS: [(Purpose, &str, &str, &str); 17] = [
+    (Purpose::Use, "ip", "iproute2", "--between namespaces, level eth"),
+    (Purpose::Use, "ping", "iputils-ping", "the examples of README.md and docs/ethernet.md"),
+    (Purpose::Use, "tcpdump", "tcpdump", "looking at what `bywire capture` recorded"),
+    (Purpose::Measure, "nginx", "nginx-light", "level web"),
+    (Purpose::Measure, "apache2", "apache2-bin", "level web"),
+    (Purpose::Measure, "wrk", "wrk", "benches/web"),
+    (Purpose::Measure, "iperf3", "iperf3", "benches/ethernet"),
+    (Purpose::Measure, "sockperf", "sockperf", "benches/ethernet"),
+    (Purpose::Measure, "ucx_perftest", "ucx-utils", "benches/musts, benches/rivals"),
+    (Purpose::Measure, "mpicc", "libopenmpi-dev", "benches/rivals"),
+    (Purpose::Measure, "mpirun", "openmpi-bin", "benches/rivals"),
+    (Purpose::Test, "valgrind", "valgrind", "instruction counts"),
+    (Purpose::Test, "dnsmasq", "dnsmasq-base", "DHCP over emulated Ethernet"),
+    (Purpose::Test, "busybox", "busybox", "DHCP over emulated Ethernet"),
+    (Purpose::Test, "nc", "netcat-openbsd", "streams over emulated Ethernet"),
+    (Purpose::Test, "ssh", "openssh-client", "ssh over emulated Ethernet"),
+    (Purpose::Test, "sshd", "openssh-server", "ssh over emulated Ethernet"),
 ];
 
 fn tools() -> Vec<Finding> {
-    let found = TOOLS.map(|(program, package, used_by)| {
+    let found = TOOLS.map(|(purpose, program, package, used_by)| {
         let tried = on_path(program).map(|path| path.display().to_string()).ok_or("not installed".to_owned());
-        Finding::new("tools", program, used_by, tried, &format!("apt-get install {package}"))
+        let remedy = format!("apt-get install {package}");
+        Finding::new("tools", program, used_by, tried, &remedy).only(purpose)
     });
     let library = launch::find_library().map(|path| path.display().to_string());
     let preloaded = Finding::new(
@@ -326,7 +381,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_says_who_needs_it_and_what_to_do() {
-        let findings = [
+        let mut findings = vec![
             Finding::new("tools", "present", "one", Ok("/bin/present".to_owned()), "unused"),
             Finding::new(
                 "tools",
@@ -339,7 +394,16 @@ mod tests {
         let text = table(&findings);
         assert!(text.contains("NO  absent") && text.contains("needed by: another"), "{text}");
         assert!(text.contains("apt-get install absent") && !text.contains("unused"), "{text}");
-        assert!(text.ends_with("1 of 2 things work here\n"), "{text}");
+        assert!(text.contains("To use it: 1 of 2\n") && text.contains("lines with NO"), "{text}");
+        // What the tests alone need is no lack of a use.
+        let absent = findings.pop().expect("two").only(Purpose::Test);
+        findings.push(absent);
+        let text = table(&findings);
+        assert!(
+            text.contains("To use it: 1 of 1\n") && text.contains("To run the tests: 0 of 1\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("Everything that its uses need is here.\n"), "{text}");
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! Puts libbywire, bywire.h and bywire.pc where a compiler finds them, and the command where a shell does.
+//!
+//! What it has put there stands in a list, by which `./x uninstall` removes it.
 
+use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::Parser;
 
 const HEADER: &str = include_str!("../../include/bywire.h");
@@ -18,6 +21,8 @@ const UNITS: [(&str, &str); 3] = [
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What `bywire run` puts before programs.
 const PRELOADED: &str = "libbywire_sockets.so";
+/// The list of what was installed: files, and directories that were not there before, by their paths below the prefix.
+const LIST: &str = "lib/bywire/installed";
 /// What the static library needs of the system.
 const LIBRARIES_PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
@@ -58,61 +63,131 @@ fn install(arguments: Arguments) -> Result<()> {
         Some(destination) => destination.join(prefix.strip_prefix("/").unwrap_or(&prefix)),
         None => prefix.clone(),
     };
+    let mut place = Place::new(root);
+    // First, so that nobody waits for a build that cannot be installed.
+    place.directory("lib/bywire")?;
+    place.keep_list()?;
     if arguments.command.is_none() {
         let libraries = arguments.libraries.as_deref().map_or_else(build, |built| Ok(built.to_owned()))?;
-        install_for_c(&libraries, &root, &prefix)?;
-        println!("installed Bywire {VERSION} for C in {}", root.display());
+        install_for_c(&libraries, &mut place, &prefix)?;
+        println!("installed Bywire {VERSION} for C in {}", place.root.display());
     }
     if arguments.libraries.is_none() {
         let built = arguments.command.map_or_else(build_command, Ok)?;
-        install_command(&built, &root, &prefix)?;
-        println!("installed the command bywire {VERSION} in {}", root.join("bin").display());
+        install_command(&built, &mut place, &prefix)?;
+        println!("installed the command bywire {VERSION} in {}", place.root.join("bin").display());
     }
-    Ok(())
+    place.keep_list()
 }
 
-fn install_for_c(libraries: &Path, root: &Path, prefix: &Path) -> Result<()> {
-    let [include, library] = ["include", "lib"].map(|name| root.join(name));
-    for directory in [&include, &library.join("pkgconfig")] {
-        make(directory)?;
-    }
+fn install_for_c(libraries: &Path, place: &mut Place, prefix: &Path) -> Result<()> {
     let abi = bywire_capi::version::BW_ABI_VERSION;
     let full = format!("libbywire.so.{abi}.{VERSION}");
-    copy(&libraries.join("libbywire_capi.so"), &library.join(&full))?;
-    link(&full, &library.join(format!("libbywire.so.{abi}")))?;
-    link(&full, &library.join("libbywire.so"))?;
-    copy(&libraries.join("libbywire_capi.a"), &library.join("libbywire.a"))?;
-    write(&include.join("bywire.h"), HEADER)?;
-    write(&library.join("pkgconfig/bywire.pc"), &package(prefix))
+    place.copy(&libraries.join("libbywire_capi.so"), &format!("lib/{full}"))?;
+    place.link(&full, &format!("lib/libbywire.so.{abi}"))?;
+    place.link(&full, "lib/libbywire.so")?;
+    place.copy(&libraries.join("libbywire_capi.a"), "lib/libbywire.a")?;
+    place.write("include/bywire.h", HEADER)?;
+    place.write("lib/pkgconfig/bywire.pc", &package(prefix))
 }
 
 /// The command with the library that it preloads, and what it says of itself: manual pages, and a completion script where each shell looks.
-fn install_command(built: &Path, root: &Path, prefix: &Path) -> Result<()> {
-    for directory in ["bin", "share/man/man1", "lib/systemd/system", "lib/bywire"] {
-        make(&root.join(directory))?;
-    }
+fn install_command(built: &Path, place: &mut Place, prefix: &Path) -> Result<()> {
     // Not where linkers look: it is for `bywire run` alone, which looks there.
-    copy(&built.with_file_name(PRELOADED), &root.join("lib/bywire").join(PRELOADED))?;
-    let command = root.join("bin/bywire");
-    copy(built, &command)?;
-    fs::set_permissions(&command, Permissions::from_mode(0o755)).context("cannot make it executable")?;
-    let pages = root.join("share/man/man1");
-    said(Command::new(built).args(["man", "--output"]).arg(&pages))?;
+    place.copy(&built.with_file_name(PRELOADED), &format!("lib/bywire/{PRELOADED}"))?;
+    place.copy(built, "bin/bywire")?;
+    fs::set_permissions(place.root.join("bin/bywire"), Permissions::from_mode(0o755))
+        .context("cannot make it executable")?;
+    install_pages(built, place)?;
     let scripts = [
-        ("bash", "share/bash-completion/completions", "bywire"),
-        ("zsh", "share/zsh/site-functions", "_bywire"),
-        ("fish", "share/fish/vendor_completions.d", "bywire.fish"),
+        ("bash", "share/bash-completion/completions/bywire"),
+        ("zsh", "share/zsh/site-functions/_bywire"),
+        ("fish", "share/fish/vendor_completions.d/bywire.fish"),
     ];
-    for (shell, directory, name) in scripts {
-        let directory = root.join(directory);
-        make(&directory)?;
-        write(&directory.join(name), &said(Command::new(built).args(["completions", shell]))?)?;
+    for (shell, path) in scripts {
+        place.write(path, &said(Command::new(built).args(["completions", shell]))?)?;
     }
     for (name, unit) in UNITS {
         let unit = unit.replace("/usr/local", &prefix.display().to_string());
-        write(&root.join("lib/systemd/system").join(name), &unit)?;
+        place.write(&format!("lib/systemd/system/{name}"), &unit)?;
     }
     Ok(())
+}
+
+/// The manual pages, of which only the command knows how many there are.
+fn install_pages(built: &Path, place: &mut Place) -> Result<()> {
+    let pages = "share/man/man1";
+    place.directory(pages)?;
+    let fresh = place.root.join(pages).join(format!(".bywire.{}", std::process::id()));
+    fs::create_dir(&fresh).context("cannot make a directory for manual pages")?;
+    let written = said(Command::new(built).args(["man", "--output"]).arg(&fresh)).and_then(|_| {
+        for page in fs::read_dir(&fresh)? {
+            let page = page?;
+            let name = page.file_name().into_string().map_err(|_| anyhow!("a page without a name"))?;
+            place.copy(&page.path(), &format!("{pages}/{name}"))?;
+        }
+        Ok(())
+    });
+    fs::remove_dir_all(&fresh)?;
+    written
+}
+
+/// Where it is all put, and what has been put there.
+struct Place {
+    root: PathBuf,
+    installed: BTreeSet<String>,
+}
+
+impl Place {
+    /// What was installed here before stays on the list.
+    fn new(root: PathBuf) -> Self {
+        let before = fs::read_to_string(root.join(LIST)).unwrap_or_default();
+        Self { root, installed: before.lines().map(str::to_owned).collect() }
+    }
+
+    /// Makes a directory, with those above it that are missing.
+    fn directory(&mut self, path: &str) -> Result<()> {
+        let parts = path.match_indices('/').map(|(end, _)| &path[..end]).chain([path]);
+        let missing = parts.filter(|part| !self.root.join(part).exists()).map(|part| format!("{part}/"));
+        self.installed.extend(missing.collect::<Vec<_>>());
+        let directory = self.root.join(path);
+        let why = || format!("cannot make {}: choose another --prefix", directory.display());
+        fs::create_dir_all(&directory).with_context(why)
+    }
+
+    /// A fresh file each time: a program that runs with the old library keeps it.
+    fn copy(&mut self, source: &Path, path: &str) -> Result<()> {
+        let bytes = fs::read(source).with_context(|| format!("cannot read {}", source.display()))?;
+        self.replace(path, |fresh| fs::write(fresh, bytes))
+    }
+
+    fn write(&mut self, path: &str, text: &str) -> Result<()> {
+        self.replace(path, |fresh| fs::write(fresh, text))
+    }
+
+    fn link(&mut self, to: &str, path: &str) -> Result<()> {
+        self.replace(path, |fresh| symlink(to, fresh))
+    }
+
+    fn replace(&mut self, path: &str, make: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<()> {
+        if let Some((directory, _)) = path.rsplit_once('/') {
+            self.directory(directory)?;
+        }
+        self.installed.insert(path.to_owned());
+        let target = self.root.join(path);
+        let mut name = target.as_os_str().to_owned();
+        name.push(format!(".{}", std::process::id()));
+        let fresh = PathBuf::from(name);
+        let made = make(&fresh).and_then(|()| fs::rename(&fresh, &target));
+        made.with_context(|| format!("cannot write {}: choose another --prefix", target.display()))
+    }
+
+    /// Writes the list, which names itself.
+    fn keep_list(&mut self) -> Result<()> {
+        self.installed.insert(LIST.to_owned());
+        let lines: String = self.installed.iter().map(|path| format!("{path}\n")).collect();
+        self.write(LIST, &lines)
+    }
 }
 
 /// Beside this program, as `cargo build --release` does it.
@@ -132,11 +207,6 @@ fn said(command: &mut Command) -> Result<String> {
     let output = command.output().context("cannot run the command that was built")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(String::from_utf8(output.stdout)?)
-}
-
-fn make(directory: &Path) -> Result<()> {
-    let why = || format!("cannot make {}: choose another --prefix", directory.display());
-    fs::create_dir_all(directory).with_context(why)
 }
 
 /// The description for pkg-config.
@@ -160,26 +230,4 @@ fn build() -> Result<PathBuf> {
     let status = cargo.arg(&directory).status().context("cannot run cargo: install Rust")?;
     ensure!(status.success(), "the libraries could not be built: cargo said why");
     Ok(directory.join("release"))
-}
-
-/// A fresh file each time: a program that runs with the old library keeps it.
-fn copy(source: &Path, target: &Path) -> Result<()> {
-    let bytes = fs::read(source).with_context(|| format!("cannot read {}", source.display()))?;
-    replace(target, |fresh| fs::write(fresh, bytes))
-}
-
-fn write(target: &Path, text: &str) -> Result<()> {
-    replace(target, |fresh| fs::write(fresh, text))
-}
-
-fn link(to: &str, target: &Path) -> Result<()> {
-    replace(target, |fresh| symlink(to, fresh))
-}
-
-fn replace(target: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<()> {
-    let mut name = target.as_os_str().to_owned();
-    name.push(format!(".{}", std::process::id()));
-    let fresh = PathBuf::from(name);
-    let made = make(&fresh).and_then(|()| fs::rename(&fresh, target));
-    made.with_context(|| format!("cannot write {}: choose another --prefix", target.display()))
 }
