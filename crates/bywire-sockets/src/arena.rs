@@ -8,6 +8,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::lock::{Lock, rank};
+use crate::robust::Notes;
 
 /// Descriptors that are known; one with a higher number is the C library's alone.
 pub const DESCRIPTORS: usize = 1 << 20;
@@ -33,6 +34,10 @@ pub struct Family {
     pub sets: [Set; SETS],
     /// Index 0 is never used; those of records are their sockets' first registrations.
     pub items: [Item; ITEMS],
+    /// What processes have counted; see [`crate::robust`].
+    pub notes: Notes,
+    /// Counts branches; see [`crate::bell::branch`].
+    pub branches: AtomicU32,
     /// Held while something is taken out of the middle of a socket's list of registrations.
     pub registering: Lock<{ rank::REGISTERING }>,
     /// Held while a set is put into another one, or taken out.
@@ -138,6 +143,57 @@ pub struct Record {
     pub returned: AtomicU64,
 }
 
+impl Record {
+    /// It is another socket's from here on, which this process holds.
+    pub fn reset(&self) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.stage.store(stage::PLAIN, Ordering::Relaxed);
+        self.processes.store(1, Ordering::Relaxed);
+        self.holders.iter().for_each(|place| place.store(0, Ordering::Relaxed));
+        for field in [
+            &self.never,
+            &self.ended,
+            &self.drained,
+            &self.awaited,
+            &self.broken,
+            &self.lingers,
+            &self.waits,
+            &self.shuts,
+            &self.paying,
+        ]
+        .into_iter()
+        .chain(&self.patience)
+        {
+            field.store(0, Ordering::Relaxed);
+        }
+        for field in [
+            &self.calls,
+            &self.full,
+            &self.kernel_pollers,
+            &self.backed,
+            &self.items,
+            &self.woken,
+            &self.sends,
+            &self.distance,
+            &self.owed,
+            &self.last_looks,
+        ]
+        .into_iter()
+        .chain(&self.sleepers)
+        {
+            field.store(0, Ordering::Relaxed);
+        }
+        self.seen_head.store(0, Ordering::Relaxed);
+        self.returned.store(0, Ordering::Relaxed);
+        self.asked_ns.store(0, Ordering::Relaxed);
+        self.looked_ns.store(0, Ordering::Relaxed);
+        self.sent.store(0, Ordering::Relaxed);
+        self.received.store(0, Ordering::Relaxed);
+        self.sending.reset();
+        self.receiving.reset();
+    }
+}
+
 /// An epoll set of the program's.
 #[repr(C, align(64))]
 pub struct Set {
@@ -155,10 +211,12 @@ pub struct Set {
     pub outer: AtomicU32,
     /// Watches others itself.
     pub holds_sets: AtomicU32,
-    /// Threads that sleep in it; one that was killed there is counted for good, which costs others a ring now and then.
+    /// Threads that sleep in it; one that was killed there is counted until it is noticed ([`crate::robust`]).
     pub sleepers: AtomicU32,
     /// Threads that sleep in it and are not announced to peers, as nothing in it is carried; see [`bywire_ring::crowd`].
     pub unannounced: AtomicU32,
+    /// The branch of the family whose threads those are; see [`crate::bell::branch`].
+    pub branch: AtomicU32,
     /// Another program has it, or may have it: nothing in it is carried any more.
     pub is_shared: AtomicU32,
     /// The process that has used it last.

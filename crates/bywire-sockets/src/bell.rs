@@ -11,7 +11,7 @@
 
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use bywire_ring::bell as rule;
 use bywire_ring::crowd;
@@ -22,7 +22,8 @@ use bywire_pairing::protocol::PAGE_BYTES;
 use crate::arena::{self, PEERS, Peer, Set};
 use crate::jumps::{self, GiveBack, Noted};
 use crate::lock::{Lock, rank};
-use crate::{holding, real, sandbox, table};
+use crate::robust::{Counted, Look};
+use crate::{holding, process, real, sandbox, table};
 
 /// What the kernel reports for the bell in a set.
 pub const BELL_DATA: u64 = 0xB7E1_0000_0000_0000;
@@ -51,6 +52,13 @@ static INODE: AtomicU64 = AtomicU64::new(0);
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 /// Sets that hold the bell alone; −1: none there.
 static SETS: [AtomicI32; POOL] = [const { AtomicI32::new(-1) }; POOL];
+/// See [`branch`].
+static BRANCH: AtomicU32 = AtomicU32::new(0);
+/// Bells of the other kind that this process has from its parent: a bit for each place.
+static INHERITED: AtomicU64 = AtomicU64::new(0);
+const _: () = assert!(FOREIGN_MAX <= u64::BITS as usize);
+/// Held while bells of the other kind are put into sets, or taken out: none comes into one behind its withdrawal.
+static HEARING: Lock<{ rank::HEARING }> = Lock::new();
 static ADOPTING: Lock<{ rank::ADOPTING }> = Lock::new();
 
 /// This family's bell and page, made when first asked for.
@@ -191,16 +199,87 @@ pub struct Asleep(#[expect(dead_code, reason = "held for its drop")] Noted);
 /// Announces it. `place` is one on the stack further up than all that its call does meanwhile.
 pub fn asleep(place: usize) -> Option<Asleep> {
     let page = page()?;
-    let give_back = GiveBack { ends: |_| rise(), left: |_| rise(), argument: 0 };
+    look_for_killed();
+    let notes = &arena::family()?.notes;
     holding::hold_off();
+    let noted = notes.begin(process::number());
     rule::announce(&page);
+    notes.note(noted, Counted::Announced(branch()));
+    let give_back = GiveBack { ends: rise_noted, left: rise_noted, argument: noted as usize };
     let noted = jumps::note(place, give_back);
     holding::admit();
     Some(Asleep(noted))
 }
 
+fn rise_noted(noted: usize) {
+    if let Some(family) = arena::family() {
+        family.notes.end(noted as u32, Counted::Announced(branch()), rise);
+    }
+}
+
+/// Before a sleep: counts out killed processes, if nobody has looked for them for a while.
+pub fn look_for_killed() {
+    if let Some(family) = arena::family()
+        && family.notes.is_due(crate::kernel::now_ns())
+    {
+        count_out_killed();
+    }
+}
+
+/// Counts out killed processes, of a few at least.
+pub fn count_out_killed() {
+    with_look(|family, look| crate::errno::keep(|| family.notes.look(look)));
+}
+
+fn with_look(work: impl FnOnce(&arena::Family, &Look)) {
+    let (Some(family), Some(me)) = (arena::family(), process::number()) else { return };
+    let is_within_reach = |counted| match counted {
+        Counted::Announced(known) => known == branch(),
+        Counted::Unannounced(name, _) => {
+            table::set_named(name).is_none_or(|set| set.branch.load(Ordering::Relaxed) == branch())
+        }
+        Counted::Asleep(_) | Counted::Holder(_) => true,
+    };
+    let runs = &process::runs;
+    work(family, &Look { me, runs, is_within_reach: &is_within_reach, count_out: &count_out });
+}
+
+/// One less of those.
+pub fn count_out(counted: Counted) {
+    match counted {
+        Counted::Announced(_) => rise(),
+        Counted::Asleep(name) => {
+            if let Some(set) = table::set_named(name) {
+                set.sleepers.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        Counted::Unannounced(name, round) => {
+            let Some(set) = table::set_named(name) else { return };
+            set.sleepers.fetch_sub(1, Ordering::Relaxed);
+            if crowd::leave(&set.unannounced, round) {
+                rise();
+            }
+        }
+        Counted::Holder(name) => {
+            if let Some(set) = table::set_named(name) {
+                // AcqRel: pairs with the same of other processes, as in `process::let_go`.
+                set.processes.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    }
+}
+
+/// Processes of a family that have one page: a child that was forked before there was any begins a branch of its own.
+pub fn branch() -> u32 {
+    BRANCH.load(Ordering::Relaxed)
+}
+
 /// Something is in this set from here on that peers ring for: whoever sleeps in it already is announced.
 pub fn announce_sleepers(set: &Set) {
+    // Those of another branch are told by their own page of what they have.
+    if set.branch.load(Ordering::Relaxed) != branch() {
+        return;
+    }
     // SeqCst: pairs with the fence in `sleepers::Unannounced::enter`: either a sleeper is counted here, or it finds what is in
     // the set.
     fence(Ordering::SeqCst);
@@ -291,6 +370,7 @@ pub fn also(name: u64, fd: i32) {
         return;
     };
     known.store(name, Ordering::Relaxed);
+    INHERITED.fetch_and(!(1 << at), Ordering::Relaxed);
     // Release: pairs with the acquire loads in `hears` and `add_foreign_to`; it has its name before.
     place.store(conceal(fd), Ordering::Release);
     // Release: pairs with the acquire loads of the count; so many bells are in their places.
@@ -303,22 +383,56 @@ pub fn no_more(name: u64) {
     let mut bells = FOREIGN.iter().zip(&FOREIGN_NAMES).take(FOREIGN_COUNT.load(Ordering::Relaxed));
     let found = bells
         .find(|(bell, known)| bell.load(Ordering::Relaxed) >= 0 && known.load(Ordering::Relaxed) == name);
-    let Some((place, _)) = found else { return };
+    if let Some((place, _)) = found {
+        withdraw(place, |_| true);
+    }
+}
+
+/// Takes a bell out of every set that is meant, and out of those where `poll` sleeps: whoever keeps a copy of it wakes nobody
+/// there any more. Then it is closed.
+fn withdraw(place: &AtomicI32, is_meant: impl Fn(&Set) -> bool) {
+    let held = HEARING.hold();
     let bell = place.swap(-1, Ordering::Relaxed);
     if !is_foreign_bell(bell) {
         return;
     }
-    // Whoever keeps a copy of it wakes nobody any more.
-    table::each(|set, meaning| {
-        if matches!(meaning, table::Meaning::Set(_)) {
-            // SAFETY: no pointers. It may not be in this set, or the set may be closed by now.
+    table::each_between(0, u32::MAX, |set, meaning| {
+        let is_meant = match meaning {
+            table::Meaning::Set(name) => table::set_named(name).is_none_or(&is_meant),
+            // Some of the library's own are sets.
+            table::Meaning::Hidden => true,
+            _ => false,
+        };
+        if is_meant {
+            // SAFETY: no pointers. It may not be in this set, or this may be no set, or be closed by now.
             crate::errno::keep(|| unsafe {
                 real::epoll_ctl(set, libc::EPOLL_CTL_DEL, bell, ptr::null_mut())
             });
         }
     });
+    drop(held);
     if table::meaning(bell) == table::Meaning::Hidden {
         discard(bell);
+    }
+}
+
+/// The service withdraws a child's bells from its parent. The child has no reason to hear those that it has inherited as soon
+/// as it has no connection to another user: what it makes by itself brings bells of its own.
+fn leave_inherited() {
+    let inherited = INHERITED.load(Ordering::Relaxed);
+    let Some(own) = arena::own().filter(|_| inherited != 0) else { return };
+    let is_foreign = |peer: &Peer| {
+        peer.references.load(Ordering::Relaxed) > 0 && peer.is_foreign.load(Ordering::Relaxed) != 0
+    };
+    if own.peers.iter().any(is_foreign) {
+        return;
+    }
+    let inherited = INHERITED.swap(0, Ordering::Relaxed);
+    for (at, place) in FOREIGN.iter().enumerate() {
+        if inherited & 1 << at != 0 {
+            // Sets that its parent has, too, hold the bell for both.
+            withdraw(place, |set| set.processes.load(Ordering::Relaxed) == 1);
+        }
     }
 }
 
@@ -337,12 +451,14 @@ pub fn hears(name: u64) -> bool {
 pub fn add_foreign_to(set: i32) -> bool {
     // Acquire: pairs with the release store in `also`; so many bells are in their places.
     let count = FOREIGN_COUNT.load(Ordering::Acquire);
+    if count == 0 {
+        return true;
+    }
+    let _held = HEARING.hold();
     FOREIGN.iter().take(count).all(|place| {
-        // Acquire: pairs with the release store in `also`.
+        // Acquire: pairs with the release store in `also`. Nobody withdraws it meanwhile.
         let bell = place.load(Ordering::Acquire);
-        let is_there = |bell| is_foreign_bell(bell) && crate::errno::keep(|| add(set, bell));
-        // One that was withdrawn meanwhile is not missed.
-        bell < 0 || is_there(bell) || place.load(Ordering::Relaxed) != bell
+        bell < 0 || is_foreign_bell(bell) && crate::errno::keep(|| add(set, bell))
     })
 }
 
@@ -471,6 +587,15 @@ pub fn forget() {
 
 /// A child's sets of its own: those that it has inherited are its parent's, edge by edge.
 pub fn after_fork_in_child() {
+    if let Some(family) = arena::family()
+        && PAGE.load(Ordering::Relaxed).is_null()
+    {
+        BRANCH.store(family.branches.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+    with_look(|family, look| family.notes.after_fork_in_child(look));
+    HEARING.reset();
+    let bits = FOREIGN.iter().enumerate().filter(|(_, place)| place.load(Ordering::Relaxed) >= 0);
+    INHERITED.store(bits.fold(0, |bits, (at, _)| bits | 1 << at), Ordering::Relaxed);
     for place in &SETS {
         let fd = place.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
@@ -478,6 +603,7 @@ pub fn after_fork_in_child() {
         }
     }
     ADOPTING.reset();
+    leave_inherited();
 }
 
 /// The library's own descriptor `old` now has the number `new`.
@@ -546,7 +672,7 @@ fn close_both(bell: i32, page: i32) {
 /// One connection to that program is over.
 pub fn release(index: u32) {
     let Some(peer) = peer(index) else { return };
-    let _held = ADOPTING.hold();
+    let held = ADOPTING.hold();
     if peer.references.load(Ordering::Relaxed) == 1 {
         let bell = peer.bell.swap(-1, Ordering::Relaxed);
         let is_foreign = peer.is_foreign.load(Ordering::Relaxed) != 0;
@@ -561,4 +687,6 @@ pub fn release(index: u32) {
         }
     }
     peer.references.fetch_sub(1, Ordering::Relaxed);
+    drop(held);
+    leave_inherited();
 }

@@ -28,12 +28,14 @@ pub mod rank {
     pub const SENDING: u8 = 4;
     /// The middles of sockets' lists of registrations.
     pub const REGISTERING: u8 = 5;
+    /// Doorbells for programs of other users.
+    pub const HEARING: u8 = 6;
     /// The own doorbell, and those of peers.
-    pub const ADOPTING: u8 = 6;
+    pub const ADOPTING: u8 = 7;
     /// What descriptors mean.
-    pub const CHANGING: u8 = 7;
+    pub const CHANGING: u8 = 8;
     /// The program's handlers.
-    pub const HANDLERS: u8 = 8;
+    pub const HANDLERS: u8 = 9;
 }
 
 /// How long a waiter sleeps before it looks whether the holder still lives.

@@ -478,16 +478,21 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
             }
             let remote = bell::accept(segment, SEGMENT_BYTES);
             close(segment);
-            if let Some(peer) = bell::adopt(packet.number, is_foreign, bell, page)
-                && !remote.is_null()
+            let peer = bell::adopt(packet.number, is_foreign, bell, page);
+            let is_sound = !remote.is_null()
                 // SAFETY: mapped with this length just now.
-                && STREAM.is_ours(&unsafe { Window::new(remote, SEGMENT_BYTES) })
-            {
+                && STREAM.is_ours(&unsafe { Window::new(remote, SEGMENT_BYTES) });
+            if let Some(peer) = peer.filter(|_| is_sound) {
                 // Release: pairs with the acquire load in `Connection::tell`; the peer is adopted before.
                 socket.hold.peer.store(peer, Ordering::Release);
                 socket.hold.remote.store(remote, Ordering::Release);
                 socket.record.stage.store(stage::PAIRED, Ordering::Release);
                 return;
+            }
+            peer.into_iter().for_each(bell::release);
+            if !remote.is_null() {
+                // SAFETY: mapped with this length just now, and nobody else knows it.
+                unsafe { libc::munmap(remote.cast(), SEGMENT_BYTES) };
             }
             Reason::Memory
         }

@@ -113,13 +113,18 @@ pub fn decimal(mut number: u32) -> ([u8; 10], usize) {
 }
 
 /// This process is one of those that hold something: `holders` are their numbers, as far as there is room.
-pub fn note(holders: &[AtomicU32]) {
-    if let Some(me) = number() {
-        let note =
-            // AcqRel: pairs with the exchange in `is_taken`, of another process.
-            |place: &AtomicU32| place.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        holders.iter().any(note);
-    }
+/// `false`: there was none.
+pub fn note(holders: &[AtomicU32]) -> bool {
+    let Some(me) = number() else { return false };
+    let note =
+        // AcqRel: pairs with the exchange in `is_taken`, of another process.
+        |place: &AtomicU32| place.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    holders.iter().any(note)
+}
+
+/// Is it known to be one of them?
+pub fn is_noted(holders: &[AtomicU32]) -> bool {
+    number().is_some_and(|me| holders.iter().any(|place| place.load(Ordering::Relaxed) == me))
 }
 
 /// This process is none of them any more, of so many. `true`: it was the last one, those that were killed not counted.

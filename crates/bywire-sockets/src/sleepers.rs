@@ -4,9 +4,10 @@ use core::sync::atomic::{Ordering, fence};
 
 use bywire_ring::crowd;
 
-use crate::arena::Set;
+use crate::arena::{self, Set};
 use crate::jumps::{self, GiveBack, Noted};
-use crate::{bell, holding, table};
+use crate::robust::Counted;
+use crate::{bell, holding, process};
 
 /// A thread that sleeps in a set, until dropped: it may be cancelled there, or leave by a jump.
 pub struct Sleeping {
@@ -15,15 +16,29 @@ pub struct Sleeping {
     bell: Option<bell::Asleep>,
 }
 
+/// In the number that stands for a sleeper: from this bit on the place where it is noted, and from the second on the round in
+/// which it is counted. Below: the set's name.
+const PLACE: u32 = 48;
+const ROUND: u32 = 32;
+
+/// The set's name, the round, and the place.
+fn parts(number: usize) -> (u32, u32, u32) {
+    (number as u32, (number >> ROUND) as u32 % (1 << (PLACE - ROUND)), (number >> PLACE) as u32)
+}
+
 impl Sleeping {
     /// The caller looks at everything once more. `place`: as of [`bell::asleep`].
-    pub fn announce(name: u32, set: &Set, place: usize) -> Self {
+    pub fn announce(name: u32, set: &Set, place: usize) -> Option<Self> {
+        let notes = &arena::family()?.notes;
         holding::hold_off();
+        let noted = notes.begin(process::number());
         // Relaxed: whoever looks after this one, and leaves something, finds it by the set's lock.
         set.sleepers.fetch_add(1, Ordering::Relaxed);
-        let counted = jumps::note(place, GiveBack { ends: wake, left: wake, argument: name as usize });
+        notes.note(noted, Counted::Asleep(name));
+        let argument = (noted as usize) << PLACE | name as usize;
+        let counted = jumps::note(place, GiveBack { ends: wake, left: wake, argument });
         holding::admit();
-        Self { _counted: counted, bell: bell::asleep(place) }
+        Some(Self { _counted: counted, bell: bell::asleep(place) })
     }
 
     /// Would a peer ring for it?
@@ -32,10 +47,15 @@ impl Sleeping {
     }
 }
 
-/// One sleeper less in the set of this name.
-fn wake(name: usize) {
-    if let Some(set) = table::set_named(name as u32) {
-        set.sleepers.fetch_sub(1, Ordering::Relaxed);
+fn wake(number: usize) {
+    let (name, _, noted) = parts(number);
+    end(noted, Counted::Asleep(name));
+}
+
+/// One sleeper less.
+fn end(noted: u32, counted: Counted) {
+    if let Some(family) = arena::family() {
+        family.notes.end(noted, counted, || bell::count_out(counted));
     }
 }
 
@@ -43,21 +63,30 @@ fn wake(name: usize) {
 /// is announced by whoever puts that there.
 pub struct Unannounced(#[expect(dead_code, reason = "held for its drop")] Noted);
 
-/// In the number that stands for one: from this bit on the round in which it is counted. Below: the set's name.
-const ROUND: u32 = 32;
-
 impl Unannounced {
     /// `None`: peers have to know. `place`: as of [`bell::asleep`].
     pub fn enter(name: u32, set: &Set, place: usize) -> Option<Self> {
         if is_of_concern(set) {
             return None;
         }
+        if set.branch.load(Ordering::Relaxed) != bell::branch() {
+            // It would be announced in another page than the one where it rises.
+            bell::make_page();
+            return None;
+        }
+        bell::look_for_killed();
+        let notes = &arena::family()?.notes;
         holding::hold_off();
+        let noted = notes.begin(process::number());
         let entered = crowd::enter(&set.unannounced).map(|round| {
             set.sleepers.fetch_add(1, Ordering::Relaxed);
-            let argument = (round as usize) << ROUND | name as usize;
+            notes.note(noted, Counted::Unannounced(name, round));
+            let argument = (noted as usize) << PLACE | (round as usize) << ROUND | name as usize;
             Self(jumps::note(place, GiveBack { ends: leave, left: leave, argument }))
         });
+        if entered.is_none() {
+            notes.cancel(noted);
+        }
         holding::admit();
         // SeqCst: pairs with the fence in `bell::announce_sleepers`: either this thread is counted there, or it finds here what
         // is in the set.
@@ -66,13 +95,9 @@ impl Unannounced {
     }
 }
 
-/// One of those less.
 fn leave(number: usize) {
-    wake(number % (1 << ROUND));
-    let set = table::set_named((number % (1 << ROUND)) as u32);
-    if set.is_some_and(|set| crowd::leave(&set.unannounced, (number >> ROUND) as u32)) {
-        bell::rise();
-    }
+    let (name, round, noted) = parts(number);
+    end(noted, Counted::Unannounced(name, round));
 }
 
 /// Has a wait for this set to do with rings?

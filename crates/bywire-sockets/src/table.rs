@@ -11,8 +11,10 @@ use bywire_ring::passage;
 use bywire_ring::stream::{SEGMENT_BYTES, Stream, Window};
 
 use crate::arena::{self, DESCRIPTORS, Hold, Own, RECORDS, Record, SETS, Set, stage};
+use crate::freed::Freed;
 use crate::jumps::{GiveBack, Noted};
 use crate::lock::{Held, Lock, rank};
+use crate::robust::Counted;
 use crate::{account, bell, epoll, items, jumps, offer, process, sandbox};
 
 /// The rings of all connections.
@@ -23,6 +25,8 @@ const SOCKET: u32 = 1 << 30;
 const SET: u32 = 2 << 30;
 const HIDDEN: u32 = 3 << 30;
 
+/// Records that this process has given back.
+static FREED: Freed = Freed::new();
 /// Held while descriptors change their meaning, and across a fork.
 static CHANGING: Lock<{ rank::CHANGING }> = Lock::new();
 
@@ -270,7 +274,8 @@ pub fn track(fd: i32) {
                 record.used.store(0, Ordering::Release);
                 continue;
             }
-            begin(record);
+            record.reset();
+            process::note(&record.holders);
             if step > 0 {
                 family.next_record.store(index + 1, Ordering::Relaxed);
             }
@@ -285,83 +290,6 @@ pub fn track(fd: i32) {
 fn is_inside(record: &Record) -> bool {
     // SeqCst: pairs with the subtraction by the drop of `Inside`: a call of the last use of this place has left.
     [&record.kernel_readers, &record.kernel_writers].iter().any(|count| count.load(Ordering::SeqCst) != 0)
-}
-
-fn begin(record: &Record) {
-    record.generation.fetch_add(1, Ordering::Relaxed);
-    record.stage.store(stage::PLAIN, Ordering::Relaxed);
-    record.processes.store(1, Ordering::Relaxed);
-    record.holders.iter().for_each(|place| place.store(0, Ordering::Relaxed));
-    process::note(&record.holders);
-    for field in [
-        &record.never,
-        &record.ended,
-        &record.drained,
-        &record.awaited,
-        &record.broken,
-        &record.lingers,
-        &record.waits,
-        &record.shuts,
-        &record.paying,
-    ]
-    .into_iter()
-    .chain(&record.patience)
-    {
-        field.store(0, Ordering::Relaxed);
-    }
-    for field in [
-        &record.calls,
-        &record.full,
-        &record.kernel_pollers,
-        &record.backed,
-        &record.items,
-        &record.woken,
-        &record.sends,
-        &record.distance,
-        &record.owed,
-        &record.last_looks,
-    ]
-    .into_iter()
-    .chain(&record.sleepers)
-    {
-        field.store(0, Ordering::Relaxed);
-    }
-    record.seen_head.store(0, Ordering::Relaxed);
-    record.returned.store(0, Ordering::Relaxed);
-    record.asked_ns.store(0, Ordering::Relaxed);
-    record.looked_ns.store(0, Ordering::Relaxed);
-    record.sent.store(0, Ordering::Relaxed);
-    record.received.store(0, Ordering::Relaxed);
-    record.sending.reset();
-    record.receiving.reset();
-}
-
-/// Records that this process has given back: the next sockets find them in the caches, however many come and go at once.
-///
-/// What it says is looked at by whoever claims a record, so that its places need not agree with each other.
-struct Freed {
-    count: AtomicU32,
-    places: [AtomicU32; FREED_MAX],
-}
-
-const FREED_MAX: usize = 128;
-static FREED: Freed = Freed { count: AtomicU32::new(0), places: [const { AtomicU32::new(0) }; FREED_MAX] };
-
-impl Freed {
-    fn put(&self, index: u32) {
-        let count = self.count.load(Ordering::Relaxed);
-        if let Some(place) = self.places.get(count as usize) {
-            place.store(index, Ordering::Relaxed);
-            self.count.store(count + 1, Ordering::Relaxed);
-        }
-    }
-
-    /// 0: none is known.
-    fn take(&self) -> u32 {
-        let Some(count) = self.count.load(Ordering::Relaxed).checked_sub(1) else { return 0 };
-        self.count.store(count, Ordering::Relaxed);
-        self.places.get(count as usize).map_or(0, |place| place.load(Ordering::Relaxed))
-    }
 }
 
 /// `fd` is a new epoll set.
@@ -379,7 +307,11 @@ pub fn track_set(fd: i32) {
 
 /// A place for a new epoll set, held by this process; `looks`: those are free, too, whose holders were killed.
 fn claim_set(looks: bool) -> Option<(u32, &'static Set)> {
-    let sets = &arena::family()?.sets;
+    let family = arena::family()?;
+    if looks {
+        bell::count_out_killed();
+    }
+    let sets = &family.sets;
     let mut places = (0u32..).zip(sets).skip(1);
     places.find(|(_, set)| {
         if looks {
@@ -415,10 +347,72 @@ fn begin_set(index: u32, set: &Set) -> u32 {
     {
         field.store(0, Ordering::Relaxed);
     }
-    process::note(&set.holders);
-    generation * SETS as u32 + index
+    set.branch.store(bell::branch(), Ordering::Relaxed);
+    let name = generation * SETS as u32 + index;
+    note_holder(name, set);
+    name
 }
 
+/// This process holds it: by its number, wherever there is room for that. Called with handlers held off.
+fn note_holder(name: u32, set: &Set) {
+    if !process::note(&set.holders)
+        && let Some(family) = arena::family()
+    {
+        family.notes.note(family.notes.begin(process::number()), Counted::Holder(name));
+    }
+}
+
+/// This process holds it no more. `true`: it was the last one.
+fn let_go_of(name: u32, set: &Set) -> bool {
+    if !process::is_noted(&set.holders)
+        && let Some(family) = arena::family()
+    {
+        family.notes.forget(process::number(), Counted::Holder(name));
+    }
+    process::let_go(&set.processes, &set.holders)
+}
+
+/// Each epoll set that this process holds, once.
+fn each_set(visit: impl Fn(u32, &Set)) {
+    let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
+    for ((index, set), count) in (0u32..).zip(&family.sets).zip(&own.sets) {
+        if count.load(Ordering::Relaxed) != 0 {
+            visit(set.generation.load(Ordering::Relaxed) * SETS as u32 + index, set);
+        }
+    }
+}
+
+/// This process is about to end, and holds no epoll set any more. What descriptors mean stays, as threads may use them.
+pub fn let_go_of_sets() {
+    let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
+    for ((index, set), count) in (0u32..).zip(&family.sets).zip(&own.sets) {
+        let held = CHANGING.hold();
+        // Closing takes from a count that is not nought, under the same lock.
+        let is_held = count.swap(0, Ordering::Relaxed) != 0;
+        drop(held);
+        let name = set.generation.load(Ordering::Relaxed) * SETS as u32 + index;
+        if is_held && let_go_of(name, set) {
+            let _held = set.lock.hold();
+            // In one go, not one by one with the sockets. Its place may be another one's by now, which has emptied it.
+            if set_named(name).is_some() {
+                items::empty(set);
+            }
+        }
+    }
+}
+
+/// Takes a descriptor of a set out of the table. `true`: no known process has another one.
+fn is_last_of_set(fd: i32, name: u32) -> bool {
+    let _held = CHANGING.hold();
+    let (Some(own), Some(set)) = (arena::own(), set_named(name)) else { return false };
+    if meaning(fd) != Meaning::Set(name) {
+        return false;
+    }
+    enter(fd, 0);
+    let count = own.sets.get(name as usize % SETS);
+    // Relaxed: changed under `CHANGING` alone. 0: this process has let go of all of its sets, as it ends.
+    count.is_some_and(|count| count.fetch_sub(1, Ordering::Relaxed) == 1) && let_go_of(name, set)
+}
 /// `fd` is one of the library's own.
 pub fn hide(fd: i32) {
     let _held = CHANGING.hold();
@@ -490,20 +484,6 @@ pub fn forget(fd: i32) -> Option<Leaving> {
         }
         _ => forget_other(fd),
     }
-}
-
-/// Takes a descriptor of a set out of the table. `true`: no known process has another one.
-fn is_last_of_set(fd: i32, name: u32) -> bool {
-    let _held = CHANGING.hold();
-    let (Some(own), Some(set)) = (arena::own(), set_named(name)) else { return false };
-    if meaning(fd) != Meaning::Set(name) {
-        return false;
-    }
-    enter(fd, 0);
-    let count = own.sets.get(name as usize % SETS);
-    // Relaxed: changed under `CHANGING` alone. 0: this process has let go of all of its sets, as it ends.
-    count.is_some_and(|count| count.fetch_sub(1, Ordering::Relaxed) == 1)
-        && process::let_go(&set.processes, &set.holders)
 }
 
 fn forget_other(fd: i32) -> Option<Leaving> {
@@ -617,33 +597,7 @@ pub fn before_fork() {
         );
     });
     // AcqRel: pairs with the subtraction in `process::let_go`, by the child.
-    each_set(|set| _ = set.processes.fetch_add(1, Ordering::AcqRel));
-}
-
-/// Each epoll set that this process holds, once.
-fn each_set(visit: impl Fn(&Set)) {
-    let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
-    let held = family.sets.iter().zip(&own.sets).filter(|(_, count)| count.load(Ordering::Relaxed) != 0);
-    held.for_each(|(set, _)| visit(set));
-}
-
-/// This process is about to end, and holds no epoll set any more. What descriptors mean stays, as threads may use them.
-pub fn let_go_of_sets() {
-    let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
-    for ((index, set), count) in (0u32..).zip(&family.sets).zip(&own.sets) {
-        let held = CHANGING.hold();
-        // Closing takes from a count that is not nought, under the same lock.
-        let is_held = count.swap(0, Ordering::Relaxed) != 0;
-        drop(held);
-        let name = set.generation.load(Ordering::Relaxed) * SETS as u32 + index;
-        if is_held && process::let_go(&set.processes, &set.holders) {
-            let _held = set.lock.hold();
-            // In one go, not one by one with the sockets. Its place may be another one's by now, which has emptied it.
-            if set_named(name).is_some() {
-                items::empty(set);
-            }
-        }
-    }
+    each_set(|_, set| _ = set.processes.fetch_add(1, Ordering::AcqRel));
 }
 
 /// From here on this process, which is about to end, counts nowhere: whatever is closed by then.
@@ -695,8 +649,8 @@ pub fn end_fork() {
 pub fn after_fork_in_child() {
     leave_threads_behind();
     HAS_ENDED.store(false, Ordering::Relaxed);
-    each_held(|socket, _| process::note(&socket.record.holders));
-    each_set(|set| process::note(&set.holders));
+    each_held(|socket, _| _ = process::note(&socket.record.holders));
+    each_set(note_holder);
 }
 
 /// Threads that were in calls, or held a lock, are not in a forked child.

@@ -117,7 +117,7 @@ impl Wait<'_> {
                 return Some(view.without_kernel(found));
             }
         }
-        let sleeping = Sleeping::announce(view.name, view.set, view.place);
+        let sleeping = Sleeping::announce(view.name, view.set, view.place)?;
         nested::ring_for_inner(view.name, view.set);
         let found = view.look(self.events, self.count);
         if found > 0 {

@@ -156,10 +156,8 @@ fn answer_for_ever() {
     world::give_back(&mut peer, || true);
 }
 
-fn write_to_what_is_given() {
-    let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
-    let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
-    let stranger = stranger();
+/// Has a connection to a program paired: what comes with the answer.
+fn paired(stranger: &Stranger, peer: &mut TcpStream) -> Vec<OwnedFd> {
     let mut given = None;
     let started = std::time::Instant::now();
     for token in 0.. {
@@ -184,7 +182,14 @@ fn write_to_what_is_given() {
         }
         assert!(started.elapsed() < world::PATIENCE, "never paired");
     }
-    let (_, descriptors) = given.expect("paired");
+    given.expect("paired").1
+}
+
+fn write_to_what_is_given() {
+    let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    let stranger = stranger();
+    let descriptors = paired(&stranger, &mut peer);
     // The segment and the page are the server's; the bell between them is a timer.
     for memory in [&descriptors[0], &descriptors[2]] {
         let fd = memory.as_raw_fd();
@@ -210,6 +215,113 @@ fn write_to_what_is_given() {
         }
     }
     world::say("refused");
+}
+
+const WITHDRAWN: &str = "a_bell_that_was_withdrawn_is_in_no_set_any_more";
+
+#[test]
+fn a_bell_that_was_withdrawn_is_in_no_set_any_more() {
+    match world::role().as_deref() {
+        Some("serve") => return watch_a_bell(),
+        Some("keep") => return keep_a_bell(),
+        _ => {}
+    }
+    if !world::is_root() {
+        return;
+    }
+    let world = World::of_machine(Spaces::default());
+    let mut server = Running::start(&mut world.user(SERVER, WITHDRAWN, "serve"));
+    let port = server.hear();
+    let mut keeper = world.user(CLIENT, WITHDRAWN, "keep");
+    keeper.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", port).stdin(Stdio::piped());
+    let mut keeper = Running::start(&mut keeper);
+    assert_eq!(server.hear(), "a child has none");
+    assert_eq!(keeper.hear(), "closed");
+    assert_eq!(server.hear(), "none");
+    drop(keeper.child.stdin.take());
+}
+
+/// Closes its connection, and keeps what came with it as long as it is let.
+fn keep_a_bell() {
+    let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    let stranger = stranger();
+    let _kept = paired(&stranger, &mut peer);
+    // The other end says that it has seen the bell.
+    peer.write_all(b"?").expect("asked");
+    peer.read_exact(&mut [0]).expect("answered");
+    drop(peer);
+    drop(stranger);
+    world::say("closed");
+    let _end = std::io::stdin().read(&mut [0]);
+}
+
+/// What a descriptor of this program is.
+fn kind_of(fd: &str) -> String {
+    let link = std::fs::read_link(format!("/proc/self/fd/{fd}"));
+    link.map_or_else(|_| String::new(), |link| link.to_string_lossy().into_owned())
+}
+
+/// In the sets of this program, those among them where `poll` sleeps: bells of its own for other users that it has, and how
+/// many others that are no eventfd, as they were closed.
+fn foreign_bells_in_sets() -> (Vec<String>, usize) {
+    let (mut known, mut stale) = (Vec::new(), 0);
+    for entry in std::fs::read_dir("/proc/self/fdinfo").expect("descriptors").filter_map(Result::ok) {
+        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        for line in text.lines().filter(|line| line.starts_with("tfd:") && line.contains("b7e1000000000000"))
+        {
+            let number = line.split_whitespace().nth(1).expect("a number");
+            match kind_of(number).as_str() {
+                "anon_inode:[timerfd]" => known.push(number.to_owned()),
+                "anon_inode:[eventfd]" => {}
+                _ => stale += 1,
+            }
+        }
+    }
+    (known, stale)
+}
+
+fn watch_a_bell() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    world::say(&listener.local_addr().expect("an address").port().to_string());
+    let (mut peer, _) = listener.accept().expect("accept");
+    let mut byte = [0];
+    while byte != *b"?" {
+        peer.read_exact(&mut byte).expect("asked");
+        if byte != *b"?" {
+            peer.write_all(&byte).expect("answered");
+        }
+    }
+    let own = world::pair();
+    world::carry(own);
+    let set = world::epoll();
+    assert_eq!(world::control(set, libc::EPOLL_CTL_ADD, own.1, libc::EPOLLIN as u32), 0);
+    assert!(!world::poll_for(own.1, 10), "nothing is sent");
+    let (bells, _) = foreign_bells_in_sets();
+    assert!(
+        bells.len() == 2 && bells[0] == bells[1],
+        "in the program's set, and where poll sleeps: {bells:?}"
+    );
+    let has_bell = || kind_of(&bells[0]) == "anon_inode:[timerfd]";
+    let fd = peer.as_raw_fd();
+    let is_there = world::in_child(|| {
+        // The last connection to that user, for this child.
+        world::close(fd);
+        !has_bell()
+    });
+    world::say(if is_there == 0 { "a child has none" } else { "a child has one" });
+    peer.write_all(b"!").expect("answered");
+    assert_eq!(peer.read(&mut byte).unwrap_or(0), 0, "its end");
+    drop(peer);
+    world::eventually("it is withdrawn", || {
+        // With every offer packets of the service are heard.
+        let (client, server) = world::pair();
+        world::carry((client, server));
+        [client, server].into_iter().for_each(world::close);
+        (!has_bell()).then_some(())
+    });
+    let found = foreign_bells_in_sets();
+    world::say(&if found == (Vec::new(), 0) { "none".to_owned() } else { format!("{found:?}") });
 }
 
 const STOLEN: &str = "addresses_that_another_had_before_bring_nothing";

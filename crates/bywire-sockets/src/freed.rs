@@ -1,0 +1,36 @@
+//! Records that have become free lately.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+const FREED_MAX: usize = 128;
+
+/// Records that this process has given back: the next sockets find them in the caches, however many come and go at once.
+///
+/// What it says is looked at by whoever claims a record, so that its places need not agree with each other.
+pub struct Freed {
+    count: AtomicU32,
+    places: [AtomicU32; FREED_MAX],
+}
+
+impl Freed {
+    /// None.
+    pub const fn new() -> Self {
+        Self { count: AtomicU32::new(0), places: [const { AtomicU32::new(0) }; FREED_MAX] }
+    }
+
+    /// This one is free.
+    pub fn put(&self, index: u32) {
+        let count = self.count.load(Ordering::Relaxed);
+        if let Some(place) = self.places.get(count as usize) {
+            place.store(index, Ordering::Relaxed);
+            self.count.store(count + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// One that is free, perhaps; 0: none is known.
+    pub fn take(&self) -> u32 {
+        let Some(count) = self.count.load(Ordering::Relaxed).checked_sub(1) else { return 0 };
+        self.count.store(count, Ordering::Relaxed);
+        self.places.get(count as usize).map_or(0, |place| place.load(Ordering::Relaxed))
+    }
+}

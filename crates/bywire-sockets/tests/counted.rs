@@ -1,0 +1,195 @@
+//! Sleepers and holders of sets are counted by what is true: those of killed processes are counted out, and nobody else is.
+
+mod world;
+
+use std::os::fd::RawFd;
+use std::ptr;
+
+use world::{Running, World};
+
+/// Runs this very test as a program with the library; `true`: this is it.
+fn is_driver(test: &str) -> bool {
+    if world::role().is_some() {
+        return true;
+    }
+    let world = World::new();
+    let mut command = world.command(std::env::current_exe().expect("this test"), Some(1));
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env("BYWIRE_TEST_ROLE", "driver");
+    assert!(Running::start(&mut command).end().success());
+    assert!(world.status().carried_ever > 0, "{:?}", world.status());
+    false
+}
+
+/// Two carried ends that do not wait.
+fn pair() -> (RawFd, RawFd) {
+    let ends = world::pair();
+    world::carry(ends);
+    ends
+}
+
+fn add(set: RawFd, fd: RawFd) {
+    assert_eq!(world::control(set, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32), 0);
+}
+
+fn events_in(set: RawFd, patience_ms: i32) -> i32 {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+    // SAFETY: room for four.
+    unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 4, patience_ms) }
+}
+
+/// What a child does, and ends with: its status.
+fn child(work: impl FnOnce() -> i32) -> libc::pid_t {
+    // SAFETY: this program has no other threads that hold anything the child needs.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let status = work();
+        // SAFETY: no pointers.
+        unsafe { libc::_exit(status) };
+    }
+    assert!(child > 0, "a child");
+    child
+}
+
+fn end_of(child: libc::pid_t) -> i32 {
+    let mut status = 0;
+    // SAFETY: one int.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status
+}
+
+fn kill(child: libc::pid_t) {
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
+    end_of(child);
+}
+
+/// Waits until a thread of a process, which sleeps otherwise, is in `epoll_wait` or in `ppoll`.
+fn await_sleep(process: &str) {
+    world::eventually("it sleeps", || {
+        let threads = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
+        let is_there = threads.filter_map(Result::ok).any(|thread| {
+            let call = std::fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
+            ["232 ", "271 ", "7 "].iter().any(|known| call.starts_with(known))
+        });
+        is_there.then_some(())
+    });
+}
+
+/// How often the doorbell of this program was rung: nobody ever reads it.
+fn rings() -> u64 {
+    let numbers = std::fs::read_dir("/proc/self/fdinfo").expect("descriptors");
+    let counts = numbers.filter_map(|entry| {
+        let text = std::fs::read_to_string(entry.ok()?.path()).ok()?;
+        let count = text.lines().find_map(|line| line.strip_prefix("eventfd-count:"))?.trim().to_owned();
+        u64::from_str_radix(&count, 16).ok()
+    });
+    counts.sum()
+}
+
+/// One event of a set, told and served: how often the doorbell was rung meanwhile, though nobody slept.
+fn rings_in_a_round(set: RawFd, (client, server): (RawFd, RawFd)) -> u64 {
+    // By a sleep, which ends by its time, killed ones are noticed.
+    assert_eq!(events_in(set, 20), 0);
+    let before = rings();
+    assert_eq!(world::send(client, b"!", 0), 1);
+    assert_eq!(events_in(set, 0), 1);
+    assert_eq!(world::receive(server, 1, 0).0, 1);
+    rings() - before
+}
+
+fn is_counted_out(set: RawFd, ends: (RawFd, RawFd)) {
+    world::eventually("nobody rings for a killed process", || {
+        (0..3).all(|_| rings_in_a_round(set, ends) == 0).then_some(())
+    });
+}
+
+#[test]
+fn sleepers_that_were_killed_are_rung_for_no_more() {
+    if !is_driver("sleepers_that_were_killed_are_rung_for_no_more") {
+        return;
+    }
+    let (ends, set) = (pair(), world::epoll());
+    add(set, ends.1);
+    is_counted_out(set, ends);
+    for patience in 0..3 {
+        let asleep =
+            child(|| if patience == 0 { i32::from(world::poll_for(ends.1, -1)) } else { events_in(set, -1) });
+        await_sleep(&asleep.to_string());
+        kill(asleep);
+        is_counted_out(set, ends);
+    }
+    // Nothing is carried there when the sleeper comes, and something is when it is killed, or behind that.
+    for is_late in [false, true] {
+        let (ends, set) = (pair(), world::epoll());
+        let asleep = child(|| events_in(set, -1));
+        await_sleep(&asleep.to_string());
+        if is_late {
+            kill(asleep);
+        }
+        add(set, ends.1);
+        if !is_late {
+            await_sleep(&asleep.to_string());
+            kill(asleep);
+        }
+        is_counted_out(set, ends);
+    }
+}
+
+/// More than are known by number to hold a set.
+const CHILDREN: usize = 60;
+/// More than a family of processes has places for.
+const SETS: usize = 1100;
+
+#[test]
+fn sets_of_many_killed_processes_leave_their_places() {
+    if !is_driver("sets_of_many_killed_processes_leave_their_places") {
+        return;
+    }
+    // The library's own descriptors are near the limit, and each fork walks that far.
+    let limit = libc::rlimit { rlim_cur: 512, rlim_max: 512 };
+    // SAFETY: a live structure.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, ptr::from_ref(&limit)) }, 0);
+    for _ in 0..SETS / 100 {
+        let sets: Vec<RawFd> = (0..100).map(|_| world::epoll()).collect();
+        let children: Vec<_> = (0..CHILDREN)
+            .map(|_| {
+                child(|| {
+                    // SAFETY: no pointers.
+                    unsafe { libc::pause() }
+                })
+            })
+            .collect();
+        children.into_iter().for_each(kill);
+        sets.into_iter().for_each(world::close);
+    }
+    let (set, ends) = (world::epoll(), world::pair());
+    add(set, ends.1);
+    // It stays in the kernel where there was no place for its set.
+    world::carry(ends);
+}
+
+#[test]
+fn a_child_with_a_page_of_its_own_rises_where_it_was_announced() {
+    if !is_driver("a_child_with_a_page_of_its_own_rises_where_it_was_announced") {
+        return;
+    }
+    let set = world::epoll();
+    // Nothing is carried yet, so that it has a page of its own.
+    let other = child(|| {
+        let (client, server) = pair();
+        // Until its parent has something there.
+        events_in(set, 3000);
+        let own = world::epoll();
+        add(own, server);
+        events_in(own, 0);
+        let sleeper = std::thread::spawn(move || events_in(own, -1));
+        await_sleep("self");
+        assert_eq!(world::send(client, b"!", 0), 1);
+        world::eventually("it is woken", || sleeper.is_finished().then_some(()));
+        sleeper.join().expect("it is over") - 1
+    });
+    await_sleep(&other.to_string());
+    let (_client, server) = pair();
+    add(set, server);
+    assert_eq!(end_of(other), 0);
+}
