@@ -283,6 +283,8 @@ pub struct Own {
     pub holds: [Hold; RECORDS],
     /// Descriptors of this process that mean each set.
     pub sets: [AtomicU32; SETS],
+    /// The last fork for which each set was counted once more.
+    pub sets_forked: [AtomicU32; SETS],
     /// The programs at the other ends.
     pub peers: [Peer; PEERS],
     /// No socket and no set of the program's has a higher descriptor.
@@ -312,6 +314,8 @@ pub struct Hold {
     pub peer: AtomicU32,
     /// Offered by this process: the service has to hear of the end.
     pub offered: AtomicU32,
+    /// The last fork for which its record was counted once more.
+    pub forked: AtomicU32,
 }
 
 /// A program at the other end of some connections.

@@ -97,6 +97,8 @@ thread_local! {
     static AWAITS: Cell<bool> = const { Cell::new(false) };
     /// That pipe: where to read, and where to write.
     static PIPE: Cell<[i32; 2]> = const { Cell::new([-1; 2]) };
+    /// The number of a fork of this thread's, which may have failed; 0: none.
+    static FORK: Cell<u32> = const { Cell::new(0) };
 }
 
 /// The next fork of this thread is a `vfork`: [`awaited_child`] is for after it.
@@ -114,7 +116,7 @@ pub extern "C" fn before_fork() {
     if sandbox::is_closed() {
         return;
     }
-    table::before_fork();
+    FORK.set(table::before_fork());
     // From here to the end of the fork no other thread forks, whose child would have the pipe as well.
     if AWAITS.replace(false) {
         let mut ends = [-1; 2];
@@ -142,7 +144,19 @@ pub extern "C" fn after_fork_in_parent() {
     table::end_fork();
 }
 
+/// Forks by `real`: the handlers behind a fork are not told whether it has failed, and this is.
+pub fn fork(real: impl FnOnce() -> i32) -> i32 {
+    FORK.set(0);
+    let child = real();
+    let fork = FORK.replace(0);
+    if child < 0 && fork != 0 && !sandbox::is_closed() {
+        errno::keep(|| table::undo_fork(fork));
+    }
+    child
+}
+
 pub extern "C" fn after_fork_in_child() {
+    FORK.set(0);
     if sandbox::is_closed() {
         return;
     }

@@ -30,6 +30,8 @@ static FREED: Freed = Freed::new();
 /// Held while descriptors change their meaning, and across a fork.
 static CHANGING: Lock<{ rank::CHANGING }> = Lock::new();
 
+/// Counts forks, under [`CHANGING`].
+static FORKS: AtomicU32 = AtomicU32::new(0);
 /// This process has let go of everything, as it ends.
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
@@ -280,6 +282,7 @@ pub fn track(fd: i32) {
                 family.next_record.store(index + 1, Ordering::Relaxed);
             }
             hold.offered.store(0, Ordering::Relaxed);
+            hold.forked.store(0, Ordering::Relaxed);
             enter(fd, SOCKET | index);
             return;
         }
@@ -299,7 +302,8 @@ pub fn track_set(fd: i32) {
     let Some((index, set)) = claim_set(false).or_else(|| claim_set(true)) else { return };
     let name = begin_set(index, set);
     let _held = CHANGING.hold();
-    if let Some(count) = own.sets.get(index as usize) {
+    if let (Some(count), Some(forked)) = (own.sets.get(index as usize), own.sets_forked.get(index as usize)) {
+        forked.store(0, Ordering::Relaxed);
         count.store(1, Ordering::Relaxed);
     }
     enter(fd, SET | name);
@@ -578,13 +582,17 @@ pub fn each_between(first: u32, last: u32, mut visit: impl FnMut(i32, Meaning)) 
     }
 }
 
-/// Before a fork: the child will hold what this process holds.
-pub fn before_fork() {
+/// Before a fork: the child will hold what this process holds. The fork's number.
+pub fn before_fork() -> u32 {
     let held = CHANGING.hold();
     // SAFETY: `CHANGING` is held. What another thread left there, in a child that came from a raw system call, is no
     // lock of this thread's.
     unsafe { ACROSS.0.get().write(Some(held)) };
+    // 0 is none.
+    let fork = FORKS.load(Ordering::Relaxed).wrapping_add(1).max(1);
+    FORKS.store(fork, Ordering::Relaxed);
     each_held(|socket, _| {
+        socket.hold.forked.store(fork, Ordering::Relaxed);
         // AcqRel: pairs with the acquire loads of the count, which decide whether it is offered.
         socket.record.processes.fetch_add(1, Ordering::AcqRel);
         // An answer that is still to come would reach only one of the two.
@@ -596,8 +604,40 @@ pub fn before_fork() {
             Ordering::Relaxed,
         );
     });
-    // AcqRel: pairs with the subtraction in `process::let_go`, by the child.
-    each_set(|_, set| _ = set.processes.fetch_add(1, Ordering::AcqRel));
+    each_set(|name, set| {
+        if let Some(forked) = arena::own().and_then(|own| own.sets_forked.get(name as usize % SETS)) {
+            forked.store(fork, Ordering::Relaxed);
+        }
+        // AcqRel: pairs with the subtraction in `process::let_go`, by the child.
+        set.processes.fetch_add(1, Ordering::AcqRel);
+    });
+    fork
+}
+
+/// There is no child by the fork of this number: what it would hold nobody holds. What was closed since may be gone by that.
+pub fn undo_fork(fork: u32) {
+    let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
+    // Has nobody anything any more? One that another fork has counted since stays so.
+    let is_left = |forked: &AtomicU32, processes: &AtomicU32| {
+        let _held = CHANGING.hold();
+        forked.compare_exchange(fork, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            // AcqRel: pairs with the same in `process::let_go`.
+            && processes.fetch_sub(1, Ordering::AcqRel) == 1
+    };
+    for ((index, record), hold) in (0u32..).zip(&family.records).zip(&own.holds) {
+        if hold.forked.load(Ordering::Relaxed) == fork
+            && is_left(&hold.forked, &record.processes)
+            && let Some(socket) = by_index(-1, index)
+        {
+            Leaving { socket, is_last: true }.finish();
+        }
+    }
+    for ((index, set), forked) in (0u32..).zip(&family.sets).zip(&own.sets_forked) {
+        let name = set.generation.load(Ordering::Relaxed) * SETS as u32 + index;
+        if forked.load(Ordering::Relaxed) == fork && is_left(forked, &set.processes) {
+            epoll::clear(name);
+        }
+    }
 }
 
 /// From here on this process, which is about to end, counts nowhere: whatever is closed by then.

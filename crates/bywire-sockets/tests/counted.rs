@@ -193,3 +193,60 @@ fn a_child_with_a_page_of_its_own_rises_where_it_was_announced() {
     add(set, server);
     assert_eq!(end_of(other), 0);
 }
+
+/// From here on every fork fails.
+fn forks_fail() {
+    if world::is_root() {
+        // The first process of a namespace of its own ends, and none comes after it.
+        // SAFETY: no pointers.
+        assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0);
+        end_of(child(|| 0));
+    } else {
+        let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a live structure.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NPROC, ptr::from_ref(&limit)) }, 0);
+    }
+}
+
+/// By each of the names that a fork has.
+fn fail_to_fork() {
+    // SAFETY: no pointers that matter; nothing is done in a child, as there is none.
+    unsafe {
+        assert_eq!(libc::fork(), -1);
+        assert_eq!(libc::syscall(libc::SYS_fork), -1);
+        assert_eq!(libc::daemon(1, 1), -1);
+    }
+}
+
+const FAILED: &str = "what_is_open_when_a_fork_fails_is_held_by_nobody_else";
+
+#[test]
+fn what_is_open_when_a_fork_fails_is_held_by_nobody_else() {
+    if world::role().is_some() {
+        return open_when_a_fork_fails();
+    }
+    let world = World::new();
+    let mut command = world.command(std::env::current_exe().expect("this test"), Some(1));
+    command.args(["--exact", FAILED, "--nocapture", "--test-threads=1"]).env("BYWIRE_TEST_ROLE", "driver");
+    let mut driver = Running::start(command.stdin(std::process::Stdio::piped()));
+    assert_eq!(driver.hear(), "closed");
+    world::eventually("none counts any more", || (world.status().carried == 0).then_some(()));
+    drop(driver.child.stdin.take());
+    assert!(driver.end().success());
+}
+
+fn open_when_a_fork_fails() {
+    forks_fail();
+    for _ in 0..SETS / 100 {
+        let sets: Vec<RawFd> = (0..100).map(|_| world::epoll()).collect();
+        fail_to_fork();
+        sets.into_iter().for_each(world::close);
+    }
+    let (set, ends) = (world::epoll(), world::pair());
+    add(set, ends.1);
+    world::carry(ends);
+    fail_to_fork();
+    [ends.0, ends.1].into_iter().for_each(world::close);
+    world::say("closed");
+    let _end = std::io::Read::read(&mut std::io::stdin(), &mut [0]);
+}

@@ -120,6 +120,24 @@ take_over! {
         unsafe { real::syscall(libc::SYS_exit_group, status as usize, 0, 0, 0, 0, 0) };
     }
 
+    /// Forks.
+    fn fork() -> pid_t {
+        // SAFETY: no arguments; runs the handlers that `life::begin` has put there.
+        life::fork(|| unsafe { real::fork() })
+    }
+
+    /// Forks, and the parent ends.
+    fn daemon(stays: c_int, keeps: c_int) -> c_int {
+        // SAFETY: no pointers. Of those that return, only a process that could not fork is not a child.
+        life::fork(|| unsafe { real::daemon(stays, keeps) })
+    }
+
+    /// Forks, with a terminal between the two.
+    fn forkpty(master: *mut c_int, name: *mut c_char, terminal: *const c_void, size: *const c_void) -> pid_t {
+        // SAFETY: the program's own arguments, as they came.
+        life::fork(|| unsafe { real::forkpty(master, name, terminal, size) })
+    }
+
     /// Forks without telling anybody.
     fn _Fork() -> pid_t {
         fork_quietly()
@@ -157,7 +175,7 @@ extern "C" fn choose_vfork() -> usize {
 unsafe extern "C-unwind" fn fork_and_wait() -> pid_t {
     life::await_next_child();
     // SAFETY: runs the handlers that `begin` has put there.
-    let child = unsafe { libc::fork() };
+    let child = unsafe { fork() };
     if let Some(end) = life::awaited_child() {
         let mut byte = 0u8;
         // The child's end closes with its exec or its end. By number, as no thread is cancelled in `vfork`.
@@ -243,27 +261,23 @@ unsafe extern "C" fn replace_in_environment(path: *const c_char, arguments: Word
 }
 
 fn fork_quietly() -> pid_t {
-    life::before_fork();
     // SAFETY: no arguments; the child goes on as a forked one does.
-    let child = unsafe { real::_Fork() };
-    if child == 0 {
-        life::after_fork_in_child();
-    } else {
-        life::after_fork_in_parent();
-    }
-    child
+    fork_by(&|| unsafe { real::_Fork() }.into()) as pid_t
 }
 
 /// The same by the call's own number: what the child is to have of its own the program says there.
 fn fork_by(real: &dyn Fn() -> c_long) -> c_long {
-    life::before_fork();
-    let child = real();
-    if child == 0 {
-        life::after_fork_in_child();
-    } else {
-        life::after_fork_in_parent();
-    }
-    child
+    life::fork(|| {
+        life::before_fork();
+        let child = real();
+        if child == 0 {
+            life::after_fork_in_child();
+        } else {
+            errno::keep(|| life::after_fork_in_parent());
+        }
+        child as pid_t
+    })
+    .into()
 }
 
 /// Do these arguments of `clone3` make a process with memory and a stack like its parent's?
