@@ -159,7 +159,7 @@ impl Port {
         Address { node: self.node.clone(), port: self.claim.name.clone() }
     }
 
-    /// Who a peer is; `None` while it connects, and once its [`Event::Disconnected`] has been taken.
+    /// Who a peer is; `None` while it connects, and once its [`crate::Event::Disconnected`] has been taken.
     pub fn peer_info(&self, peer: Peer) -> Option<&PeerInfo> {
         self.slots.info(peer)
     }

@@ -57,7 +57,7 @@ impl Port {
         Ok(sent)
     }
 
-    /// Asks for [`Event::Room`] as soon as a whole fragment fits into the lane towards a peer: for whoever keeps a
+    /// Asks for [`crate::Event::Room`] as soon as a whole fragment fits into the lane towards a peer: for whoever keeps a
     /// datagram that was dropped for want of room, and tries again. The event comes once.
     ///
     /// # Errors

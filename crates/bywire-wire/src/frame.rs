@@ -1,0 +1,281 @@
+//! Frames: what a packet of a connection carries.
+
+use std::ops::RangeInclusive;
+
+use crate::reader::Reader;
+
+/// Ranges in one acknowledgement.
+pub const RANGES_MAX: usize = 32;
+
+const PAD: u8 = 0x00;
+const PING: u8 = 0x01;
+const CLOSE: u8 = 0x02;
+const ACK: u8 = 0x03;
+const LANE: u8 = 0x10;
+const CREDIT: u8 = 0x20;
+const DATAGRAM: u8 = 0x30;
+
+/// One of the ordered byte streams of a connection, each with credit of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Lane {
+    /// Answers, which flow when both others stand still.
+    Reply = 0,
+    /// Messages of high priority.
+    High = 1,
+    /// Messages of low priority.
+    Low = 2,
+}
+
+/// Every lane, the most urgent first.
+pub const LANES: [Lane; 3] = [Lane::Reply, Lane::High, Lane::Low];
+
+/// Bytes that are no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a packet holds what is no frame")]
+pub struct Malformed;
+
+/// One frame, in the bytes of its packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame<'packet> {
+    /// Nothing: one byte to fill a packet up.
+    Pad,
+    /// Asks for an acknowledgement.
+    Ping,
+    /// The connection ends.
+    Close {
+        /// Why, in the code of whoever closes.
+        reason: u8,
+    },
+    /// Packets that have arrived.
+    Ack(Ack<'packet>),
+    /// Bytes of a lane.
+    Lane {
+        /// Which.
+        lane: Lane,
+        /// Where they belong, counted from the lane's first byte.
+        offset: u64,
+        /// The bytes.
+        bytes: &'packet [u8],
+    },
+    /// What may be sent on a lane.
+    Credit {
+        /// Which.
+        lane: Lane,
+        /// Bytes that the program has consumed.
+        taken: u64,
+        /// The offset before which everything may be sent.
+        limit: u64,
+    },
+    /// A piece of a datagram, which may be lost.
+    Datagram {
+        /// Its lane, for its priority.
+        lane: Lane,
+        /// The same for every piece of one datagram.
+        id: u32,
+        /// Where the piece belongs.
+        offset: u16,
+        /// Bytes of the whole datagram.
+        total: u16,
+        /// The bytes.
+        bytes: &'packet [u8],
+    },
+}
+
+/// Packets that have arrived: ranges of their numbers, the newest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ack<'packet> {
+    /// The highest number that has arrived.
+    pub largest: u64,
+    /// How long ago that was, in microseconds.
+    pub delay_us: u32,
+    /// A run of `u32`, then pairs of gap and run; checked.
+    runs: &'packet [u8],
+}
+
+impl<'packet> Ack<'packet> {
+    /// The ranges, the newest first.
+    pub fn ranges(self) -> impl Iterator<Item = RangeInclusive<u64>> + 'packet {
+        let mut reader = Reader(self.runs);
+        let mut next = Some(self.largest);
+        std::iter::from_fn(move || {
+            let run = reader.u32()?;
+            let last = next?;
+            let first = last - (u64::from(run) - 1);
+            next = reader.u32().and_then(|gap| first.checked_sub(u64::from(gap) + 1));
+            Some(first..=last)
+        })
+    }
+
+    fn parse(reader: &mut Reader<'packet>) -> Option<Self> {
+        let largest = reader.u64()?;
+        let delay_us = reader.u32()?;
+        let ranges = usize::from(reader.u8()?);
+        if !(1..=RANGES_MAX).contains(&ranges) {
+            return None;
+        }
+        let runs = reader.bytes(4 + 8 * (ranges - 1))?;
+        // Each range has to lie above zero, and nothing is empty: `ranges` relies on it.
+        let mut words = Reader(runs);
+        let mut last = largest;
+        let mut first = last.checked_sub(u64::from(words.u32()?.checked_sub(1)?))?;
+        for _ in 1..ranges {
+            let gap = u64::from(words.u32().filter(|gap| *gap > 0)?);
+            last = first.checked_sub(gap)?.checked_sub(1)?;
+            first = last.checked_sub(u64::from(words.u32()?.checked_sub(1)?))?;
+        }
+        Some(Self { largest, delay_us, runs })
+    }
+}
+
+impl Lane {
+    fn of(kind: u8, base: u8) -> Option<Self> {
+        LANES.into_iter().find(|lane| base + *lane as u8 == kind)
+    }
+}
+
+impl<'packet> Frame<'packet> {
+    /// Does it ask for an acknowledgement?
+    pub fn elicits_ack(&self) -> bool {
+        !matches!(self, Self::Pad | Self::Ack(_) | Self::Close { .. })
+    }
+
+    fn parse(reader: &mut Reader<'packet>) -> Option<Self> {
+        let kind = reader.u8()?;
+        Some(match kind {
+            PAD => Self::Pad,
+            PING => Self::Ping,
+            CLOSE => Self::Close { reason: reader.u8()? },
+            ACK => Self::Ack(Ack::parse(reader)?),
+            _ => return Self::parse_of_lane(kind, reader),
+        })
+    }
+
+    fn parse_of_lane(kind: u8, reader: &mut Reader<'packet>) -> Option<Self> {
+        if let Some(lane) = Lane::of(kind, LANE) {
+            let offset = reader.u64()?;
+            let length = reader.u16()?;
+            let bytes = reader.bytes(length.into())?;
+            offset.checked_add(length.into())?;
+            return Some(Self::Lane { lane, offset, bytes });
+        }
+        if let Some(lane) = Lane::of(kind, CREDIT) {
+            let (taken, limit) = (reader.u64()?, reader.u64()?);
+            return (taken <= limit).then_some(Self::Credit { lane, taken, limit });
+        }
+        let lane = Lane::of(kind, DATAGRAM).filter(|lane| *lane != Lane::Reply)?;
+        let (id, offset, total, length) = (reader.u32()?, reader.u16()?, reader.u16()?, reader.u16()?);
+        let bytes = reader.bytes(length.into())?;
+        offset.checked_add(length).filter(|end| *end <= total)?;
+        Some(Self::Datagram { lane, id, offset, total, bytes })
+    }
+}
+
+/// The frames of a packet's payload. After [`Malformed`] nothing follows.
+pub fn frames(payload: &[u8]) -> impl Iterator<Item = Result<Frame<'_>, Malformed>> {
+    let mut reader = Reader(payload);
+    std::iter::from_fn(move || {
+        if reader.0.is_empty() {
+            return None;
+        }
+        let frame = Frame::parse(&mut reader).ok_or(Malformed);
+        if frame.is_err() {
+            reader = Reader(&[]);
+        }
+        Some(frame)
+    })
+}
+
+/// The payload of a packet that is being made, up to a length.
+#[derive(Debug)]
+pub struct Payload<'buffer> {
+    buffer: &'buffer mut Vec<u8>,
+    end: usize,
+}
+
+/// Bytes of a frame of a lane besides those that it carries.
+pub const LANE_FRAME_BYTES: usize = 1 + 8 + 2;
+/// Bytes of a piece of a datagram besides those that it carries.
+pub const DATAGRAM_FRAME_BYTES: usize = 1 + 4 + 3 * 2;
+
+impl<'buffer> Payload<'buffer> {
+    /// Appends up to `room` bytes to a buffer.
+    pub fn new(buffer: &'buffer mut Vec<u8>, room: usize) -> Self {
+        let end = buffer.len() + room;
+        Self { buffer, end }
+    }
+
+    /// Bytes for which there is room.
+    pub fn room(&self) -> usize {
+        self.end - self.buffer.len()
+    }
+
+    /// Adds a frame. `false`: there is no room, and nothing was added.
+    pub fn push(&mut self, frame: &Frame) -> bool {
+        match *frame {
+            Frame::Pad => self.append(&[&[PAD]]),
+            Frame::Ping => self.append(&[&[PING]]),
+            Frame::Close { reason } => self.append(&[&[CLOSE, reason]]),
+            Frame::Ack(ack) => {
+                let ranges = (ack.runs.len() / 8 + 1) as u8;
+                let (largest, delay) = (ack.largest.to_le_bytes(), ack.delay_us.to_le_bytes());
+                self.append(&[&[ACK], &largest, &delay, &[ranges], ack.runs])
+            }
+            Frame::Lane { lane, offset, bytes } => {
+                let length = (bytes.len() as u16).to_le_bytes();
+                bytes.len() <= u16::MAX.into()
+                    && self.append(&[&[LANE + lane as u8], &offset.to_le_bytes(), &length, bytes])
+            }
+            Frame::Credit { lane, taken, limit } => {
+                self.append(&[&[CREDIT + lane as u8], &taken.to_le_bytes(), &limit.to_le_bytes()])
+            }
+            Frame::Datagram { lane, id, offset, total, bytes } => {
+                let length = (bytes.len() as u16).to_le_bytes();
+                let (id, offset, total) = (id.to_le_bytes(), offset.to_le_bytes(), total.to_le_bytes());
+                bytes.len() <= u16::MAX.into()
+                    && self.append(&[&[DATAGRAM + lane as u8], &id, &offset, &total, &length, bytes])
+            }
+        }
+    }
+
+    /// Adds an acknowledgement of these ranges, the newest first, as many as there is room for. `false`: not of one.
+    ///
+    /// # Panics
+    /// On ranges that touch or overlap, or are not in this order.
+    pub fn push_ack(&mut self, delay_us: u32, ranges: impl IntoIterator<Item = RangeInclusive<u64>>) -> bool {
+        const FIRST: usize = 1 + 8 + 4 + 1 + 4;
+        let mut ranges = ranges.into_iter();
+        let Some(newest) = ranges.next().filter(|_| self.room() >= FIRST) else { return false };
+        let others_max = ((self.room() - FIRST) / 8).min(RANGES_MAX - 1);
+        let mut runs = Vec::with_capacity(4 + 8 * others_max);
+        let mut first = cut(&newest);
+        runs.extend(run_of(first, *newest.end()));
+        for range in ranges.take(others_max) {
+            let gap = first - range.end() - 1;
+            assert!(gap > 0, "ranges that touch are one");
+            // What lies further back than this is old news.
+            let Ok(gap) = u32::try_from(gap) else { break };
+            first = cut(&range);
+            runs.extend(gap.to_le_bytes());
+            runs.extend(run_of(first, *range.end()));
+        }
+        self.push(&Frame::Ack(Ack { largest: *newest.end(), delay_us, runs: &runs }))
+    }
+
+    fn append(&mut self, parts: &[&[u8]]) -> bool {
+        if parts.iter().map(|part| part.len()).sum::<usize>() > self.room() {
+            return false;
+        }
+        parts.iter().for_each(|part| self.buffer.extend_from_slice(part));
+        true
+    }
+}
+
+/// The first number of a range, or of as much of its end as a run can say.
+fn cut(range: &RangeInclusive<u64>) -> u64 {
+    (*range.start()).max(range.end().saturating_sub(u64::from(u32::MAX) - 1))
+}
+
+fn run_of(first: u64, last: u64) -> [u8; 4] {
+    ((last - first + 1) as u32).to_le_bytes()
+}

@@ -1,0 +1,24 @@
+//! What crosses a network between two ports: packets, frames in packets, and records in the bytes of a lane.
+//!
+//! Each has a borrowed view, which is read from bytes that may be a stranger's, and writes itself back. Nothing here has a
+//! clock, draws a random number or does I/O. All numbers are little-endian.
+//!
+//! ```text
+//! packet   kind u8 · flags u8 · length u16 · connection u32 · number u64 · frames · tag
+//! frames   PAD | PING | CLOSE reason u8
+//!          ACK      largest u64 · delay µs u32 · ranges u8 · run u32 · (gap u32 · run u32)*
+//!          LANE     offset u64 · length u16 · bytes                         the lane is in the frame's kind
+//!          CREDIT   taken u64 · limit u64                                   the lane is in the frame's kind
+//!          DATAGRAM id u32 · offset u16 · total u16 · length u16 · bytes    the priority is in the frame's kind
+//! record   kind u8 · note u8 · length u48 · words · payload · note          in the bytes of a lane, across packets
+//! ```
+//!
+//! The design follows that of QUIC (RFC 9000) in what concerns loss: every transmission has a number of its own, and ranges
+//! of a lane are sent again, not packets.
+#![forbid(unsafe_code)]
+
+pub mod frame;
+pub mod packet;
+mod reader;
+pub mod received;
+pub mod record;

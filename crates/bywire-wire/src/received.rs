@@ -1,0 +1,108 @@
+//! Which packets have arrived: for acknowledgements, and so that none is taken twice.
+
+use std::ops::RangeInclusive;
+
+/// How far behind the newest packet one may arrive and still be taken.
+pub const WINDOW: u64 = 8192;
+
+const WORDS: usize = (WINDOW / 64) as usize;
+
+/// The numbers of packets that have arrived: the newest and the [`WINDOW`] up to it.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// One more than the newest; 0 while there is none.
+    end: u64,
+    /// By number, around.
+    bits: Box<[u64; WORDS]>,
+}
+
+impl Default for Received {
+    fn default() -> Self {
+        Self { end: 0, bits: Box::new([0; WORDS]) }
+    }
+}
+
+impl Received {
+    /// The newest packet that has arrived.
+    pub fn largest(&self) -> Option<u64> {
+        self.end.checked_sub(1)
+    }
+
+    /// Is it one that has arrived already, or so old that nobody knows? Asked before anything is spent on a packet.
+    pub fn is_known(&self, number: u64) -> bool {
+        number < self.end && (number < self.floor() || self.bit(number))
+    }
+
+    /// Notes a packet, which has been found genuine. `false`: it is known, and must not be taken again.
+    ///
+    /// # Panics
+    /// On the highest number of all, which no packet has.
+    pub fn insert(&mut self, number: u64) -> bool {
+        if self.is_known(number) {
+            return false;
+        }
+        assert!(number < u64::MAX, "a connection ends before its numbers do");
+        if number >= self.end {
+            self.forget(self.end..=number);
+            self.end = number + 1;
+        }
+        self.bits[word(number)] |= 1 << (number % 64);
+        true
+    }
+
+    /// The ranges that have arrived, the newest first.
+    pub fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u64>> + '_ {
+        let mut next = self.end;
+        std::iter::from_fn(move || {
+            let end = self.run_down(next, false);
+            let start = self.run_down(end, true);
+            next = start;
+            (start < end).then(|| start..=end - 1)
+        })
+    }
+
+    /// The lowest number that is remembered.
+    fn floor(&self) -> u64 {
+        self.end.saturating_sub(WINDOW)
+    }
+
+    fn bit(&self, number: u64) -> bool {
+        self.bits[word(number)] >> (number % 64) & 1 == 1
+    }
+
+    /// Goes down from `end` over numbers that have arrived, or that have not: the first of them.
+    fn run_down(&self, mut end: u64, arrived: bool) -> u64 {
+        while end > self.floor() {
+            let offset = (end - 1) % 64;
+            // The numbers of one word up to this one, at the top.
+            let word = self.bits[word(end - 1)] << (63 - offset);
+            let run = if arrived { word.leading_ones() } else { word.leading_zeros() };
+            let run = u64::from(run).min(offset + 1);
+            end = (end - run).max(self.floor());
+            if run <= offset {
+                break;
+            }
+        }
+        end
+    }
+
+    /// Clears the places of numbers that come into the window.
+    fn forget(&mut self, numbers: RangeInclusive<u64>) {
+        let (first, last) = (*numbers.start(), *numbers.end());
+        if last - first >= WINDOW - 1 {
+            self.bits.fill(0);
+            return;
+        }
+        let mut next = first;
+        while next <= last {
+            let in_word = (64 - next % 64).min(last - next + 1);
+            let mask = (u64::MAX >> (64 - in_word)) << (next % 64);
+            self.bits[word(next)] &= !mask;
+            next += in_word;
+        }
+    }
+}
+
+fn word(number: u64) -> usize {
+    (number % WINDOW / 64) as usize
+}

@@ -1,0 +1,153 @@
+//! Records: what the bytes of a lane mean. A record is as long as its message, and lies across packets as it comes.
+
+use crate::reader::Reader;
+
+/// The longest payload, in bytes.
+pub const LENGTH_MAX: u64 = 1 << 40;
+/// The longest note of a put, in bytes.
+pub const NOTE_BYTES_MAX: u8 = 32;
+/// The longest head of a record, in bytes.
+pub const HEAD_BYTES_MAX: usize = 8 + 4 * 8;
+
+const NO_NOTE: u8 = u8::MAX;
+
+const MESSAGE: u8 = 1;
+const PUT: u8 = 2;
+const GET: u8 = 3;
+const STATUS: u8 = 4;
+const GOT: u8 = 5;
+
+/// Bytes that are no head of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a lane holds what is no record")]
+pub struct Malformed;
+
+/// What stands in front of a record's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// A message of so many bytes, which follow.
+    Message {
+        /// Bytes of payload.
+        length: u64,
+    },
+    /// Bytes for a region of the receiver's, which follow, and then a note.
+    Put {
+        /// Bytes of payload.
+        length: u64,
+        /// The region.
+        key: u64,
+        /// Where in it.
+        offset: u64,
+        /// The sender's number for the transfer.
+        transfer: u64,
+        /// Bytes of the note; `None`: there is none.
+        note: Option<u8>,
+    },
+    /// Asks for bytes of a region of the receiver's.
+    Get {
+        /// The region.
+        key: u64,
+        /// Where in it.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+        /// The sender's number for the transfer.
+        transfer: u64,
+    },
+    /// A put or a get is over.
+    Status {
+        /// The receiver's number for it.
+        transfer: u64,
+        /// What became of it.
+        code: u64,
+    },
+    /// Bytes that a get has asked for, which follow.
+    Got {
+        /// Bytes of payload.
+        length: u64,
+        /// The receiver's number for the transfer.
+        transfer: u64,
+    },
+}
+
+impl Head {
+    /// Bytes that follow, a note's included.
+    pub fn payload_bytes(&self) -> u64 {
+        match *self {
+            Self::Message { length } | Self::Got { length, .. } => length,
+            Self::Put { length, note, .. } => length + u64::from(note.unwrap_or_default()),
+            Self::Get { .. } | Self::Status { .. } => 0,
+        }
+    }
+
+    /// The head at the beginning of `bytes`, and how long it is. `None`: there are not enough bytes yet.
+    ///
+    /// # Errors
+    /// [`Malformed`], as soon as that is certain.
+    pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, Malformed> {
+        let mut reader = Reader(bytes);
+        let (Some(kind), Some(note), Some(length)) = (reader.u8(), reader.u8(), reader.u48()) else {
+            return match bytes.first() {
+                Some(kind) if words_of(*kind).is_none() => Err(Malformed),
+                _ => Ok(None),
+            };
+        };
+        let words = words_of(kind).ok_or(Malformed)?;
+        let is_note = kind == PUT && note <= NOTE_BYTES_MAX;
+        if length > LENGTH_MAX || !(is_note || note == NO_NOTE) {
+            return Err(Malformed);
+        }
+        let mut values = [0; 4];
+        for value in &mut values[..words] {
+            let Some(word) = reader.u64() else { return Ok(None) };
+            *value = word;
+        }
+        let [first, second, third, fourth] = values;
+        let head = match kind {
+            MESSAGE => Self::Message { length },
+            PUT => {
+                let note = is_note.then_some(note);
+                Self::Put { length, key: first, offset: second, transfer: third, note }
+            }
+            GET if length == 0 => Self::Get { key: first, offset: second, length: third, transfer: fourth },
+            STATUS if length == 0 => Self::Status { transfer: first, code: second },
+            GOT => Self::Got { length, transfer: first },
+            _ => return Err(Malformed),
+        };
+        Ok(Some((head, 8 + 8 * words)))
+    }
+
+    /// Appends the head to bytes of a lane.
+    ///
+    /// # Panics
+    /// On a payload or a note that is longer than any may be.
+    pub fn write(&self, bytes: &mut Vec<u8>) {
+        let (kind, length, note, words) = match *self {
+            Self::Message { length } => (MESSAGE, length, None, vec![]),
+            Self::Put { length, key, offset, transfer, note } => {
+                (PUT, length, note, vec![key, offset, transfer])
+            }
+            Self::Get { key, offset, length, transfer } => {
+                (GET, 0, None, vec![key, offset, length, transfer])
+            }
+            Self::Status { transfer, code } => (STATUS, 0, None, vec![transfer, code]),
+            Self::Got { length, transfer } => (GOT, length, None, vec![transfer]),
+        };
+        assert!(length <= LENGTH_MAX && note.is_none_or(|note| note <= NOTE_BYTES_MAX), "{self:?}");
+        bytes.extend([kind, note.unwrap_or(NO_NOTE)]);
+        bytes.extend(&length.to_le_bytes()[..6]);
+        words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+    }
+}
+
+/// Words in the head of a record of this kind.
+fn words_of(kind: u8) -> Option<usize> {
+    match kind {
+        MESSAGE => Some(0),
+        GOT => Some(1),
+        STATUS => Some(2),
+        PUT => Some(3),
+        GET => Some(4),
+        _ => None,
+    }
+}

@@ -1,0 +1,254 @@
+//! Every format against its own writer, against bytes of strangers, and against a model.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+use bywire_wire::frame::{Frame, LANES, Lane, Malformed, Payload, RANGES_MAX, frames};
+use bywire_wire::packet::{self, HEADER_BYTES, Header, PacketKind};
+use bywire_wire::received::{Received, WINDOW};
+use bywire_wire::record::{HEAD_BYTES_MAX, Head, LENGTH_MAX, NOTE_BYTES_MAX};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn kinds() -> impl Strategy<Value = PacketKind> {
+    use PacketKind::*;
+    prop::sample::select(vec![Hello, Answer, Cookie, Data])
+}
+
+fn lanes() -> impl Strategy<Value = Lane> {
+    prop::sample::select(LANES.to_vec())
+}
+
+fn heads() -> impl Strategy<Value = Head> {
+    let length = 0..=LENGTH_MAX;
+    let put = (length.clone(), any::<[u64; 3]>(), prop::option::of(0..=NOTE_BYTES_MAX));
+    prop_oneof![
+        length.clone().prop_map(|length| Head::Message { length }),
+        put.prop_map(|(length, [key, offset, transfer], note)| Head::Put {
+            length,
+            key,
+            offset,
+            transfer,
+            note
+        }),
+        any::<[u64; 4]>().prop_map(|[key, offset, length, transfer]| Head::Get {
+            key,
+            offset,
+            length,
+            transfer
+        }),
+        any::<[u64; 2]>().prop_map(|[transfer, code]| Head::Status { transfer, code }),
+        (length, any::<u64>()).prop_map(|(length, transfer)| Head::Got { length, transfer }),
+    ]
+}
+
+/// Ranges that neither touch nor overlap, the newest first.
+fn ranges() -> impl Strategy<Value = Vec<RangeInclusive<u64>>> {
+    vec((1..1000u64, 1..1000u64), 1..2 * RANGES_MAX).prop_map(|pairs| {
+        let mut next = 0;
+        let mut ranges: Vec<_> = pairs
+            .into_iter()
+            .map(|(gap, run)| {
+                let first = next + gap;
+                next = first + run;
+                first..=next - 1
+            })
+            .collect();
+        ranges.reverse();
+        ranges
+    })
+}
+
+/// A frame with bytes of its own.
+#[derive(Clone, Debug)]
+enum Written {
+    Plain(Frame<'static>),
+    Lane(Lane, u64, Vec<u8>),
+    Datagram(Lane, u32, u16, Vec<u8>, u16),
+    Ack(u32, Vec<RangeInclusive<u64>>),
+}
+
+fn written() -> impl Strategy<Value = Written> {
+    let bytes = || vec(any::<u8>(), 0..200);
+    let offset = 0..u64::MAX - 200;
+    let priority = prop::sample::select(vec![Lane::High, Lane::Low]);
+    let credit = (lanes(), any::<u64>(), any::<u64>()).prop_map(|(lane, one, other)| Frame::Credit {
+        lane,
+        taken: one.min(other),
+        limit: one.max(other),
+    });
+    prop_oneof![
+        Just(Written::Plain(Frame::Pad)),
+        Just(Written::Plain(Frame::Ping)),
+        any::<u8>().prop_map(|reason| Written::Plain(Frame::Close { reason })),
+        credit.prop_map(Written::Plain),
+        (lanes(), offset, bytes()).prop_map(|(lane, offset, bytes)| Written::Lane(lane, offset, bytes)),
+        (priority, any::<u32>(), 0..60_000u16, bytes(), 0..5000u16)
+            .prop_map(|(lane, id, offset, bytes, rest)| Written::Datagram(lane, id, offset, bytes, rest)),
+        (any::<u32>(), ranges()).prop_map(|(delay, ranges)| Written::Ack(delay, ranges)),
+    ]
+}
+
+fn push(payload: &mut Payload, frame: &Written) -> bool {
+    match frame {
+        Written::Plain(frame) => payload.push(frame),
+        Written::Lane(lane, offset, bytes) => {
+            payload.push(&Frame::Lane { lane: *lane, offset: *offset, bytes })
+        }
+        Written::Datagram(lane, id, offset, bytes, rest) => {
+            let total = offset + bytes.len() as u16 + rest;
+            payload.push(&Frame::Datagram { lane: *lane, id: *id, offset: *offset, total, bytes })
+        }
+        Written::Ack(delay, ranges) => payload.push_ack(*delay, ranges.iter().cloned()),
+    }
+}
+
+/// Is that what was written?
+fn is_same(read: &Frame, frame: &Written) -> bool {
+    match (read, frame) {
+        (read, Written::Plain(frame)) => read == frame,
+        (Frame::Lane { lane, offset, bytes }, Written::Lane(was, at, sent)) => {
+            (lane, offset, *bytes) == (was, at, &sent[..])
+        }
+        (
+            Frame::Datagram { lane, id, offset, total, bytes },
+            Written::Datagram(was, number, at, sent, rest),
+        ) => {
+            (lane, id, offset, *bytes) == (was, number, at, &sent[..])
+                && *total == at + sent.len() as u16 + rest
+        }
+        (Frame::Ack(ack), Written::Ack(delay, ranges)) => {
+            let read: Vec<_> = ack.ranges().collect();
+            ack.delay_us == *delay && !read.is_empty() && read[..] == ranges[..read.len()]
+        }
+        _ => false,
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_header_is_read_as_it_was_written(
+        kind in kinds(), key_phase: bool, connection: u32, number: u64, length in HEADER_BYTES as u16..2000,
+    ) {
+        let header = Header { kind, key_phase, length, connection, number };
+        let mut packet = header.to_bytes().to_vec();
+        packet.resize(length.into(), 0);
+        prop_assert_eq!(Header::parse(&packet), Some(header));
+        packet.pop();
+        prop_assert_eq!(Header::parse(&packet), None, "it is cut off");
+    }
+
+    #[test]
+    fn joined_packets_are_split_by_their_own_lengths(lengths in vec(HEADER_BYTES as u16..300, 0..20), rest in vec(any::<u8>(), 0..HEADER_BYTES)) {
+        let mut buffer = Vec::new();
+        for (number, length) in (0..).zip(&lengths) {
+            let header =
+                Header { kind: PacketKind::Data, key_phase: false, length: *length, connection: 7, number };
+            let end = buffer.len() + usize::from(*length);
+            buffer.extend(header.to_bytes());
+            buffer.resize(end, 1);
+        }
+        buffer.extend(rest);
+        let found: Vec<_> = packet::split(&mut buffer).map(|(header, bytes)| (header.number, bytes.len())).collect();
+        let sent: Vec<_> = (0..).zip(lengths.into_iter().map(usize::from)).collect();
+        prop_assert_eq!(found, sent);
+    }
+
+    #[test]
+    fn frames_are_read_as_they_were_written(frames_written in vec(written(), 0..20), room in 0..2000usize) {
+        let mut bytes = vec![9; 3];
+        let mut payload = Payload::new(&mut bytes, room);
+        let sent: Vec<&Written> = frames_written.iter().filter(|frame| push(&mut payload, frame)).collect();
+        prop_assert!(bytes.len() <= 3 + room);
+        let read: Vec<Frame> = frames(&bytes[3..]).collect::<Result<_, _>>().expect("well formed");
+        prop_assert_eq!(read.len(), sent.len());
+        prop_assert!(read.iter().zip(sent).all(|(read, sent)| is_same(read, sent)));
+    }
+
+    #[test]
+    fn bytes_of_strangers_end_in_frames_or_an_error(bytes in vec(prop_oneof![0..0x40u8, any::<u8>()], 0..300)) {
+        let mut read = Vec::new();
+        for frame in frames(&bytes) {
+            let Ok(frame) = frame else {
+                prop_assert_eq!(frame, Err(Malformed));
+                break;
+            };
+            if let Frame::Ack(ack) = frame {
+                let ranges: Vec<_> = ack.ranges().collect();
+                prop_assert!((1..=RANGES_MAX).contains(&ranges.len()) && *ranges[0].end() == ack.largest);
+                prop_assert!(ranges.iter().all(|range| range.start() <= range.end()));
+                prop_assert!(ranges.windows(2).all(|pair| *pair[1].end() + 1 < *pair[0].start()));
+            }
+            read.push(frame);
+        }
+        // Whatever could be read is written again as it stood.
+        let mut again = Vec::new();
+        let mut payload = Payload::new(&mut again, bytes.len());
+        prop_assert!(read.iter().all(|frame| payload.push(frame)));
+        prop_assert!(bytes.starts_with(&again));
+    }
+
+    #[test]
+    fn a_head_is_read_as_it_was_written_however_it_is_cut(head in heads(), behind in vec(any::<u8>(), 0..20)) {
+        let mut bytes = Vec::new();
+        head.write(&mut bytes);
+        let length = bytes.len();
+        prop_assert!(length <= HEAD_BYTES_MAX);
+        for cut in 0..length {
+            prop_assert_eq!(Head::parse(&bytes[..cut]), Ok(None), "{} of {}", cut, length);
+        }
+        bytes.extend(behind);
+        prop_assert_eq!(Head::parse(&bytes), Ok(Some((head, length))));
+    }
+
+    #[test]
+    fn bytes_of_strangers_end_in_a_head_or_an_error(bytes in vec(prop_oneof![0..8u8, any::<u8>()], 0..60)) {
+        if let Ok(Some((head, length))) = Head::parse(&bytes) {
+            let mut again = Vec::new();
+            head.write(&mut again);
+            prop_assert_eq!(&again[..], &bytes[..length]);
+            prop_assert!(head.payload_bytes() <= LENGTH_MAX + u64::from(NOTE_BYTES_MAX));
+        }
+    }
+
+    #[test]
+    fn numbers_are_taken_once_and_the_ranges_are_those_of_a_model(
+        steps in vec(prop_oneof![4 => -3..4i64, 2 => -200..300i64, 1 => -9000..20_000i64], 0..300), start: u32,
+    ) {
+        let mut received = Received::default();
+        let mut model = BTreeSet::new();
+        let mut at = i64::from(start);
+        for step in steps {
+            at = (at + step).max(0);
+            let number = at as u64;
+            let floor = model.last().map_or(0, |last: &u64| (last + 1).saturating_sub(WINDOW));
+            let is_new = number >= floor && !model.contains(&number);
+            prop_assert_eq!(received.is_known(number), !is_new);
+            prop_assert_eq!(received.insert(number), is_new);
+            model.insert(number);
+            prop_assert_eq!(received.largest(), model.last().copied());
+        }
+        let floor = model.last().map_or(0, |last| (last + 1).saturating_sub(WINDOW));
+        let mut expected: Vec<RangeInclusive<u64>> = Vec::new();
+        for number in model.range(floor..).rev() {
+            match expected.last_mut() {
+                Some(range) if *range.start() == number + 1 => *range = *number..=*range.end(),
+                _ => expected.push(*number..=*number),
+            }
+        }
+        prop_assert_eq!(received.ranges().collect::<Vec<_>>(), expected);
+    }
+}
+
+/// A run of more packets than a word of the format can say is cut, and an old range beyond one is left out.
+#[test]
+fn an_acknowledgement_of_very_much_is_still_one() {
+    let mut bytes = Vec::new();
+    let mut payload = Payload::new(&mut bytes, 1000);
+    let newest = 1 << 40..=1 << 41;
+    assert!(payload.push_ack(5, [newest, 0..=3]));
+    let read: Vec<Frame> = frames(&bytes).collect::<Result<_, _>>().expect("well formed");
+    let [Frame::Ack(ack)] = read[..] else { panic!("{read:?}") };
+    let ranges: Vec<_> = ack.ranges().collect();
+    assert_eq!(ranges, [(1u64 << 41) - u64::from(u32::MAX) + 1..=1 << 41]);
+}
