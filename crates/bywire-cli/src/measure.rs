@@ -167,3 +167,52 @@ impl MeasureArgs {
         Ok(request)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the shell makes of a command line: its words after the program and its subcommand.
+    fn words(line: &str) -> Vec<String> {
+        let script = format!("printf '%s\\0' {line}");
+        let done = std::process::Command::new("sh").args(["-c", &script]).output().expect("a shell");
+        assert!(done.status.success(), "{line}");
+        let text = String::from_utf8(done.stdout).expect("UTF-8");
+        text.split_terminator('\0').skip(2).map(str::to_owned).collect()
+    }
+
+    fn asked(line: &str) -> Request {
+        let command = MeasureArgs::augment_args(Command::new("measure").no_binary_name(true));
+        let matches = command.try_get_matches_from(words(line)).expect("it is accepted");
+        let args = MeasureArgs::from_arg_matches(&matches).expect("arguments");
+        args.request().expect("a request")
+    }
+
+    /// Something that each option takes, and that is not its default.
+    fn sample(row: &Row<Request>) -> &'static str {
+        match (row.name, (row.words)().first()) {
+            ("between", _) => "host; echo `id` $HOME 'x' \"y\"",
+            ("trace-out", _) => "a file's\nname",
+            ("cores", _) => "3,1",
+            ("time" | "alpha", _) => "0.30000000000000004",
+            ("congestion", _) => "bbr",
+            (_, Some(word)) => word,
+            _ => "7",
+        }
+    }
+
+    #[test]
+    fn the_command_of_a_measurement_asks_for_the_same_again() {
+        let mut all = Request::new("tcp", "stream");
+        for row in listed() {
+            let mut request = Request::new("tcp", "stream");
+            row.set(&mut request, sample(row)).expect(row.name);
+            assert!(row.is_given(&request), "{}", row.name);
+            assert_eq!(asked(&request.command()), request, "{}", request.command());
+            if !["no-spin", "untouched"].contains(&row.name) {
+                row.set(&mut all, sample(row)).expect(row.name);
+            }
+        }
+        assert_eq!(asked(&all.command()), all, "{}", all.command());
+    }
+}

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
+use bywire_results::shell;
 use serde_json::Value;
 
 /// One option of the command line.
@@ -167,11 +168,11 @@ impl<R> Row<R> {
         })
     }
 
-    /// Its words on a command line that asks for the same as `request`.
+    /// Its words on a shell's command line that asks for the same as `request`.
     pub fn argument(&self, request: &R) -> Option<String> {
         Some(match (self.form, self.parameter(request)?) {
             (Form::Flag(_), _) => format!("--{}", self.name),
-            (_, Value::String(text)) => format!("--{} {text}", self.name),
+            (_, Value::String(text)) => format!("--{} {}", self.name, shell::quoted(&text)),
             (_, Value::Number(number)) if number.is_f64() => {
                 format!("--{} {}", self.name, number.as_f64().unwrap_or_default())
             }

@@ -7,6 +7,7 @@ use bywire_results::cell::DISTURBED;
 use bywire_results::cell::{Cacheline, Cell, Session};
 use bywire_results::parameter::MACHINE;
 use bywire_results::quantity;
+use bywire_results::shell;
 use bywire_results::web;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
@@ -570,7 +571,7 @@ fn command_of(cell: &Cell) -> String {
     // Some levels have no choice.
     let is_chosen = !["memory", web::LEVEL].contains(&cell.level.as_str());
     if !["processes", ""].contains(&cell.between.as_str()) && is_chosen {
-        words.push(format!("--between {}", cell.between));
+        words.push(format!("--between {}", shell::quoted(&cell.between)));
     }
     words.extend(cell.size_bytes.map(|size| format!("--size {size}")));
     let chosen = cell.parameters.iter().filter(|(name, _)| !NOT_AN_OPTION.contains(&name.as_str()));
@@ -592,7 +593,7 @@ fn option(name: &str, value: &Value) -> Option<String> {
             Some(format!("--{name} {}", if *on { "on" } else { "off" }))
         }
         (_, Value::Bool(on)) => on.then(|| format!("--{name}")),
-        (_, Value::String(text)) => Some(format!("--{name} {text}")),
+        (_, Value::String(text)) => Some(format!("--{name} {}", shell::quoted(text))),
         (_, other) => Some(format!("--{name} {other}")),
     }
 }
@@ -630,21 +631,13 @@ fn plain(value: &Value) -> String {
 
 fn commands(page: &Page) -> Markup {
     let session = page.session;
-    let quoted: Vec<String> = session.command.iter().map(|word| shell_quoted(word)).collect();
+    let quoted: Vec<String> = session.command.iter().map(|word| shell::quoted(word)).collect();
     html! {
         section.card id=(page.name("commands")) {
             h3 { "The command" }
             pre tabindex="0" { code { (quoted.join(" ")) } }
             p.about { "The command that takes each single cell again is in the table of every cell." }
         }
-    }
-}
-
-fn shell_quoted(word: &str) -> String {
-    let safe = |letter: char| letter.is_ascii_alphanumeric() || "-_./=:,@%+".contains(letter);
-    match !word.is_empty() && word.chars().all(safe) {
-        true => word.into(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
     }
 }
 

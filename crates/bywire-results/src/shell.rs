@@ -1,0 +1,30 @@
+//! Words as a shell reads them.
+
+/// One word of a command line, in quotes where the shell would make something else of it.
+pub fn quoted(word: &str) -> String {
+    let safe = |letter: char| letter.is_ascii_alphanumeric() || "-_./=:,@%+".contains(letter);
+    match !word.is_empty() && word.chars().all(safe) {
+        true => word.into(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_shell_would_change_is_quoted() {
+        let cases = [
+            ("10.0.0.2:9000", "10.0.0.2:9000"),
+            ("a b", "'a b'"),
+            ("", "''"),
+            ("it's", "'it'\\''s'"),
+            ("$HOME", "'$HOME'"),
+            ("ä", "'ä'"),
+        ];
+        for (word, expected) in cases {
+            assert_eq!(quoted(word), expected);
+        }
+    }
+}
