@@ -1,6 +1,6 @@
 //! A directory shared by users who do not trust each other.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -41,6 +41,18 @@ pub fn is_roots_alone(path: &Path) -> bool {
         let is_directory = rustix::fs::FileType::from_raw_mode(found.st_mode).is_dir();
         is_directory && found.st_uid == 0 && found.st_mode & 0o022 == 0
     })
+}
+
+/// Can nobody but us and root replace the entry at `path`, which is open as `file`?
+///
+/// # Errors
+/// What the kernel said.
+pub fn is_lasting(path: &Path, file: impl AsFd) -> Result<bool, Errno> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let [directory, entry] = [rustix::fs::stat(parent)?, rustix::fs::fstat(file)?];
+    let is_trusted = |user: u32| user == 0 || user == crate::process::user();
+    let (others_write, sticky) = (directory.st_mode & 0o022 != 0, directory.st_mode & 0o1000 != 0);
+    Ok(is_trusted(directory.st_uid) && (!others_write || sticky && is_trusted(entry.st_uid)))
 }
 
 /// Sets who may connect to the socket at `path`.

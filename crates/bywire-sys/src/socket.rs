@@ -21,6 +21,7 @@ use rustix::net::{
 use crate::account::{Account, DESCRIPTORS_MAX};
 use crate::credentials::{self, Credentials};
 use crate::deferred::{self, Foreign};
+use crate::directory;
 
 /// What packets may take of the kernel's memory before they are read, where the queue is limited. The kernel doubles
 /// it, and counts at least 512 bytes for the administration of each packet.
@@ -79,15 +80,22 @@ impl Socket {
     /// does not answer.
     ///
     /// # Errors
-    /// As [`Self::connect`]; [`Errno::CONNREFUSED`] for what is no socket; [`Errno::MFILE`].
+    /// As [`Self::connect`]; [`Errno::CONNREFUSED`] for what is no socket, and, where `/proc` is absent, for what somebody
+    /// else could replace; [`Errno::MFILE`].
     pub fn connect_entry(path: &Path) -> Result<Self, Errno> {
+        Self::connect_entry_by(path, Path::new("/proc/self/fd"))
+    }
+
+    /// The same; in `descriptors` those of this process have names.
+    fn connect_entry_by(path: &Path, descriptors: &Path) -> Result<Self, Errno> {
         let entry = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         if !rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&entry)?.st_mode).is_socket() {
             return Err(Errno::CONNREFUSED);
         }
-        match Self::connect(Path::new(&format!("/proc/self/fd/{}", entry.as_raw_fd()))) {
-            // A confined process has nothing but a directory that nobody else writes.
-            Err(Errno::NOENT) => Self::connect(path),
+        match Self::connect(&descriptors.join(entry.as_raw_fd().to_string())) {
+            // Without a name of its own, as in a process that is confined to a directory, it has to be there still.
+            Err(Errno::NOENT) if directory::is_lasting(path, &entry)? => Self::connect(path),
+            Err(Errno::NOENT) => Err(Errno::CONNREFUSED),
             connected => connected,
         }
     }
@@ -415,6 +423,31 @@ pub(crate) mod tests {
         }
         assert_eq!(Socket::connect_entry(&directory.path().join("none")).err(), Some(Errno::NOENT));
         assert!(listener.accept().expect("accept").is_none());
+    }
+
+    #[test]
+    fn without_names_of_descriptors_only_what_nobody_else_can_replace_is_connected_to() {
+        use std::os::unix::fs::{PermissionsExt, chown};
+        let nowhere = Path::new("/nonexistent");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("socket");
+        let listener = Listener::bind(&path).expect("bound");
+        let mut outcome = |mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(directory.path(), mode).expect("chmod");
+            Socket::connect_entry_by(&path, nowhere).map(drop)
+        };
+        assert_eq!([0o700, 0o755, 0o1777].map(&mut outcome), [Ok(()); 3]);
+        assert_eq!([0o777, 0o775].map(&mut outcome), [Err(Errno::CONNREFUSED); 2]);
+        if crate::process::user() == 0 {
+            chown(&path, Some(54_300), None).expect("chown");
+            assert_eq!([0o755, 0o1777].map(&mut outcome), [Ok(()), Err(Errno::CONNREFUSED)]);
+            chown(directory.path(), Some(54_300), None).expect("chown");
+            assert_eq!([0o755, 0o1777].map(&mut outcome), [Err(Errno::CONNREFUSED); 2]);
+        } else {
+            println!("not run: only root can give a file to another user; run this test as root");
+        }
+        drop(listener);
     }
 
     #[test]
