@@ -250,3 +250,38 @@ fn open_when_a_fork_fails() {
     world::say("closed");
     let _end = std::io::Read::read(&mut std::io::stdin(), &mut [0]);
 }
+
+const LEFT: &str = "who_jumps_out_of_a_wait_for_a_set_sleeps_there_no_more";
+
+#[test]
+fn who_jumps_out_of_a_wait_for_a_set_sleeps_there_no_more() {
+    if world::role().is_some() {
+        // It has one thread, which hears all signals.
+        return assert_eq!(end_of(child(jump_out_of_waits)), 0);
+    }
+    let world = World::new();
+    let Some(leaving) = world.compiled("leaving.c", "leaving.so", &["-shared", "-fPIC"]) else { return };
+    let mut command = world.command(std::env::current_exe().expect("this test"), Some(1));
+    command.args(["--exact", LEFT, "--nocapture", "--test-threads=1"]).env("BYWIRE_TEST_ROLE", "driver");
+    command.env("LD_PRELOAD", format!("{} {}", World::library().display(), leaving.display()));
+    assert!(Running::start(&mut command).end().success());
+}
+
+fn jump_out_of_waits() -> i32 {
+    // SAFETY: the function of this name in leaving.c has this type.
+    let leave_wait: extern "C" fn(i32) -> i32 = unsafe {
+        let address = libc::dlsym(libc::RTLD_DEFAULT, c"leave_wait".as_ptr());
+        assert!(!address.is_null(), "it is preloaded");
+        std::mem::transmute(address)
+    };
+    let (ends, carried, quiet) = (pair(), world::epoll(), world::epoll());
+    add(carried, ends.1);
+    for set in [carried, quiet, carried, quiet] {
+        assert_eq!(leave_wait(set), 1);
+    }
+    // What slept unannounced is announced now, if it is counted still.
+    let others = pair();
+    add(quiet, others.1);
+    let rung = |set, ends| (0..3).map(|_| rings_in_a_round(set, ends)).sum::<u64>();
+    i32::from(rung(carried, ends) + rung(quiet, others) != 0)
+}

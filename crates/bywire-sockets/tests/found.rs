@@ -572,6 +572,31 @@ fn a_set_that_another_program_inherits_has_nothing_of_the_library() {
     same(INHERITED, inherited_set);
 }
 
+fn inherited_while_it_was_empty(text: &mut String) {
+    // SAFETY: no pointers.
+    let set = unsafe { libc::epoll_create1(0) };
+    let mut helper = std::process::Command::new("cat");
+    helper.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
+    let mut helper = helper.spawn().expect("it starts");
+    let (client, server) = pair();
+    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 11));
+    if std::env::var_os("LD_PRELOAD").is_some() {
+        assert!(world::is_carried_at_last((client, server)), "it is carried still");
+    }
+    tell(text, "send", world::send(client, b"words", 0));
+    tell(text, "it hears", told(set, 20_000));
+    drop(helper.stdin.take());
+    assert!(helper.wait().expect("ours").success());
+}
+
+#[test]
+fn what_comes_into_a_set_that_was_empty_when_another_program_inherited_it_is_carried() {
+    same(
+        "what_comes_into_a_set_that_was_empty_when_another_program_inherited_it_is_carried",
+        inherited_while_it_was_empty,
+    );
+}
+
 /// A copy of a descriptor that is on its way to whoever will have it.
 fn on_its_way(fd: RawFd) -> std::os::unix::net::UnixStream {
     let (from, to) = std::os::unix::net::UnixStream::pair().expect("a pair");
