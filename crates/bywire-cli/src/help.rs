@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use bywire_measure::measure::Request;
-use bywire_measure::registry::{self, LEVELS, Word};
+use bywire_measure::registry::{self, Word};
 use bywire_measure::request::OPTIONS;
 use clap::Command;
 
@@ -32,13 +32,13 @@ const GENERAL: [&str; 8] = ["size", "time", "link", "between", "cores", "json", 
 pub fn print(command: Command, level: Option<&str>) -> Result<()> {
     let text = match level {
         None => general(command),
-        Some(level) => of_level(command, registry::level(level)?),
+        Some(level) => of_level(command, &registry::level(level)?),
     };
     output::print(&text)
 }
 
 fn general(command: Command) -> String {
-    let levels: Vec<Word> = LEVELS.iter().map(|level| (level.name, level.about)).collect();
+    let levels: Vec<Word> = registry::rows().iter().map(|level| (level.name, level.about)).collect();
     let after = format!(
         "{EXAMPLES}\n\nLevels, of which `bywire measure LEVEL --help` has the tests, links and options:\n{}",
         table(&levels)
@@ -55,10 +55,9 @@ fn of_level(command: Command, level: &registry::Row) -> String {
     if !examples.is_empty() {
         after += &format!("Examples:\n{}\n\n", examples.join("\n"));
     }
-    after += &format!("Tests:\n{}", table(&(level.tests)()));
-    let links = (level.links)();
-    if !links.is_empty() {
-        after += &format!("\nLinks:\n{}", table(&links));
+    after += &format!("Tests:\n{}", table(&level.tests));
+    if !level.links.is_empty() {
+        after += &format!("\nLinks:\n{}", table(&level.links));
     }
     let mut meant: Vec<&str> = OPTIONS.iter().filter(|row| means(row, level)).map(|row| row.name).collect();
     meant.extend(["json", "style", "help"]);
@@ -68,9 +67,9 @@ fn of_level(command: Command, level: &registry::Row) -> String {
 
 /// Whether an option means something in any request of a level.
 fn means(row: &bywire_measure::option::Row<Request>, level: &registry::Row) -> bool {
-    let links = (level.links)();
-    let links = || links.iter().map(|(name, _)| Some((*name).to_owned())).chain([None]);
-    (level.tests)()
+    let links = || level.links.iter().map(|(name, _)| Some((*name).to_owned())).chain([None]);
+    level
+        .tests
         .iter()
         .any(|(test, _)| links().any(|link| (row.means)(&Request { link, ..Request::new(level.name, test) })))
 }

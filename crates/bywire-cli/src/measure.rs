@@ -44,7 +44,7 @@ pub struct MeasureArgs {
 }
 
 fn tests() -> Words {
-    Words::of(registry::tests().into_iter().map(|(name, _)| name))
+    Words::of(registry::all_tests().into_iter().map(|(name, _)| name))
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

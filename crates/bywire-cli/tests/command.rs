@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::process::{Command, Output, Stdio};
 
-use bywire_measure::registry::LEVELS;
+use bywire_measure::registry;
 use bywire_measure::request::OPTIONS;
 
 fn bywire(arguments: &[&str]) -> Output {
@@ -224,10 +224,10 @@ fn the_help_of_measure_tells_levels_and_that_of_a_level_its_tests_links_and_defa
     let examples = general.find("Examples:").expect("examples");
     assert!(examples < general.find("Options").unwrap_or(general.len()), "examples come first: {general}");
     let mut told = String::new();
-    for level in &LEVELS {
+    for level in registry::rows() {
         assert!(is_told(&general, level.name), "{}: {general}", level.name);
         let (help, plain) = help(&[level.name]);
-        for (name, _) in (level.tests)().into_iter().chain((level.links)()) {
+        for (name, _) in level.tests.into_iter().chain(level.links) {
             assert!(is_told(&help, name), "{name}: {help}");
         }
         for option in plain.split(" --").skip(1).filter(|option| {

@@ -263,7 +263,7 @@ impl Breakdown {
     fn notes(&self) -> Vec<String> {
         let whole = &self.ladder[0].plan;
         let mut notes = Vec::new();
-        if matches!(whole.level, Level::Tcp | Level::Udp) {
+        if whole.level.carrier().is_ip {
             notes.push(
                 "byte order: not told apart, as single instructions among those of TCP and IP turn the words of \
                  headers; nobody turns a payload"
@@ -355,7 +355,7 @@ fn ladder(whole: &Plan, place: &Place) -> Vec<Variant> {
             (plan.spin, plan.sleep) = (true, false);
         });
     }
-    if matches!(whole.level, Level::Tcp | Level::Udp) {
+    if whole.level.carrier().is_ip {
         let part = if whole.level == Level::Tcp { "TCP and IP" } else { "UDP and IP" };
         without(part, "with Unix sockets, which have neither, in its place", &|plan, place| {
             (plan.level, plan.nagle, plan.congestion) = (Level::Unix, false, None);

@@ -18,7 +18,7 @@ use sha2::Sha256;
 use crate::ending::Misuse;
 use crate::meeting::nonce;
 use crate::pin;
-use crate::plan::{End, Job, Level, Order, Plan, Role, SIZE_BYTES_MAX, Test, Word};
+use crate::plan::{End, Job, Order, Plan, Role, SIZE_BYTES_MAX, Test, Word};
 use crate::process::{Event, Setting, Worker, listen};
 use crate::transport::tcp;
 use crate::workload::overhead::BURST_BYTES_MAX;
@@ -372,11 +372,11 @@ fn bounded(job: Job, [local, client]: [IpAddr; 2], has_key: bool) -> Result<Plan
         bail!("level memory measures one machine: run it there");
     };
     ensure!(
-        matches!(plan.level, Level::Tcp | Level::Udp),
+        plan.level.carrier().is_ip,
         "level {} does not cross machines yet: choose tcp or udp",
         plan.level
     );
-    let trusted_longest = plan.level.longest();
+    let trusted_longest = plan.level.carrier().longest_bytes;
     let longest = if has_key { trusted_longest } else { trusted_longest.min(OPEN_SIZE_BYTES_MAX) };
     let sizes = 1..=longest;
     ensure!(
@@ -433,6 +433,7 @@ mod tests {
     use super::*;
     use crate::outline;
     use crate::place::Place;
+    use crate::registry::Level;
     use crate::request::Request;
 
     fn connection() -> (TcpStream, TcpStream) {

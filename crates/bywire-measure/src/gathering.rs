@@ -11,11 +11,11 @@ use serde_json::json;
 use crate::crowd::{self, Crowd, Together, fairness, limit};
 use crate::memory;
 use crate::plan::Outcomes;
-use crate::plan::{Details, Level, Outcome, Part, Plan, Test};
+use crate::plan::{Details, Outcome, Part, Plan, Test};
 use crate::size;
 use crate::web;
-use crate::workload::course::{PROCESS, histogram};
-use crate::workload::nhalf;
+use crate::workload::course::{Blocks, PROCESS, Results, histogram, way_seconds};
+use crate::workload::{self, nhalf};
 
 /// Intervals of one stored cell come out the same every time.
 const BOOTSTRAP_SEED: u64 = 0x6279_7769_7265;
@@ -94,7 +94,7 @@ impl Gathering {
             source.len(),
             target.len()
         );
-        if plan.level != Level::Udp && plan.test.is_one_way() {
+        if !plan.level.carrier().is_lossy && plan.test.is_one_way() {
             for (source, target) in source.iter().zip(target) {
                 ensure!(
                     source.sent_bytes == target.received_bytes,
@@ -116,13 +116,15 @@ impl Gathering {
         let (level, test, unit, size_bytes, mut blocks) = match &self.subject {
             Subject::Messages(plan) if plan.test.is_crowd() => {
                 let blocks = self.crowd_blocks(plan, &mut details);
-                (plan.level.name(), plan.test.name(), unit(plan.test), Some(plan.size_bytes), blocks)
+                (plan.level.name(), plan.test.name(), plan.test.kind().unit, Some(plan.size_bytes), blocks)
             }
             Subject::Messages(plan) => {
                 self.message_details(plan, &mut details);
-                let blocks =
-                    self.blocks(|outcome| &outcome.blocks, |source, target| value(plan, source, target));
-                (plan.level.name(), plan.test.name(), unit(plan.test), Some(plan.size_bytes), blocks)
+                let blocks = self.blocks(
+                    |outcome| &outcome.blocks,
+                    |source, target| workload::value(plan, source, target),
+                );
+                (plan.level.name(), plan.test.name(), plan.test.kind().unit, Some(plan.size_bytes), blocks)
             }
             Subject::Sweep(plan) => {
                 let blocks = self.sweep_blocks(plan, &mut details)?;
@@ -152,7 +154,7 @@ impl Gathering {
         let by_pair: Vec<(u32, f64)> = blocks.iter().map(|block| (block.pair, block.value)).collect();
         ensure!(!by_pair.is_empty(), "{level} {test}: no block has a value");
         let round_trips = self.round_trips();
-        let timed = matches!(&self.subject, Subject::Messages(plan) if matches!(plan.test, Test::Latency | Test::Interleave | Test::Hotspot));
+        let timed = matches!(&self.subject, Subject::Messages(plan) if plan.test.kind().shows_round_trips);
         let timed = round_trips.filter(|_| timed);
         Ok(Cell {
             schema: CELL_SCHEMA.to_owned(),
@@ -316,76 +318,19 @@ impl Gathering {
 
     fn message_details(&self, plan: &Plan, details: &mut Details) {
         self.granted_details(details);
-        let sum = |of: &dyn Fn(&Part) -> f64, target: bool| -> f64 {
-            let parts = self.all().flat_map(|(_, outcomes)| match target {
-                true => outcomes.target.iter().flat_map(|target| &target.blocks).collect::<Vec<_>>(),
-                false => outcomes.source.blocks.iter().collect(),
-            });
-            parts.map(of).sum()
-        };
-        let seconds = sum(&|part| part.seconds, false);
-        let over_blocks = |of: &dyn Fn(&Part, &Part) -> f64| -> f64 {
-            let ends =
-                self.all().filter_map(|(_, outcomes)| Some((&outcomes.source, outcomes.target.as_ref()?)));
-            let parts = ends.flat_map(|(source, target)| source.blocks.iter().zip(&target.blocks));
-            parts.map(|(source, target)| of(source, target)).sum()
-        };
-        let there_seconds = over_blocks(&way_seconds);
-        let mut set = |name: &str, value: f64| {
-            if value.is_finite() {
-                details.insert(name.to_owned(), value.into());
-            }
-        };
-        set("elapsed_seconds", seconds);
-        let sent = sum(&|part| part.sent_bytes as f64, false);
-        let received = sum(&|part| part.received_bytes as f64, true);
-        match plan.test {
-            Test::Stream => {
-                set("sent_bytes_per_second", sent / seconds);
-                set("received_bytes_per_second", received / there_seconds);
-                set("messages_per_second", sum(&|part| part.operations as f64, false) / seconds);
-            }
-            Test::Bidir => {
-                let back_seconds = match plan.level {
-                    Level::Udp => over_blocks(&|source, target| way_seconds(target, source)),
-                    _ => seconds,
-                };
-                set("forward_bytes_per_second", received / there_seconds);
-                set("back_bytes_per_second", sum(&|part| part.received_bytes as f64, false) / back_seconds);
-            }
-            Test::Overhead => {
-                let reading =
-                    |target| sum(&|part| part.reading.unwrap_or(0.0) * part.operations as f64, target);
-                set("send_ns", reading(false) / sum(&|part| part.operations as f64, false));
-                set("receive_ns", reading(true) / sum(&|part| part.operations as f64, true));
-            }
-            Test::Interleave => set("long_transfer_bytes_per_second", received / there_seconds),
-            _ => {}
-        }
-        if let (Test::Rr, Some(histogram)) = (plan.test, self.round_trips()) {
-            set("round_trip_p50_ns", histogram.value_at_quantile(0.5) as f64);
-            set("round_trip_p99_ns", histogram.value_at_quantile(0.99) as f64);
-            set("round_trip_p999_ns", histogram.value_at_quantile(0.999) as f64);
-        }
-        let mut count = |name: &str, value: f64| {
-            details.insert(name.to_owned(), (value as u64).into());
-        };
-        if plan.test == Test::Stream {
-            count("messages_sent", sum(&|part| part.operations as f64, false));
-            count("messages_received", sum(&|part| part.operations as f64, true));
-        }
-        if plan.test == Test::Stream && plan.level == Level::Udp {
-            count("send_errors", sum(&|part| part.send_errors as f64, false));
-        }
-        if plan.level == Level::Udp && matches!(plan.test, Test::Latency | Test::Rr | Test::Interleave) {
-            count("round_trips_lost", sum(&|part| part.lost as f64, false));
-        }
+        let ends = self.all().filter_map(|(_, outcomes)| Some((&outcomes.source, outcomes.target.as_ref()?)));
+        let both = ends.flat_map(|(source, target)| source.blocks.iter().zip(&target.blocks)).collect();
+        let blocks = Blocks { both, round_trips: self.round_trips() };
+        let mut results = Results::default();
+        results.set("elapsed_seconds", blocks.source(|part| part.seconds));
+        workload::details(plan, &blocks, &mut results);
+        details.append(&mut results.0);
         self.loss_details(plan, details);
     }
 
     /// Which share of all payload did not arrive, where some may get lost on the way.
     fn loss_details(&self, plan: &Plan, details: &mut Details) {
-        if plan.level != Level::Udp || !plan.test.is_one_way() {
+        if !plan.level.carrier().is_lossy || !plan.test.is_one_way() {
             return;
         }
         let bytes = |outcome: &Outcome, of: fn(&Part) -> u64| outcome.blocks.iter().map(of).sum::<u64>();
@@ -431,7 +376,7 @@ impl Gathering {
         let targets: Vec<&Outcome> =
             self.all().filter_map(|(_, outcomes)| outcomes.target.as_ref()).collect();
         let transactions = matches!(&self.subject,
-            Subject::Messages(plan) if matches!(plan.test, Test::Rr | Test::Latency | Test::Hotspot))
+            Subject::Messages(plan) if plan.test.kind().counts_transactions)
             || matches!(&self.subject, Subject::Web(_));
         let bytes = matches!(&self.subject, Subject::Messages(plan) if plan.test.is_one_way());
         let carried = match &self.subject {
@@ -499,46 +444,12 @@ impl Gathering {
     }
 }
 
-fn unit(test: Test) -> Unit {
-    match test {
-        Test::Latency | Test::Breakdown | Test::Overhead | Test::Interleave | Test::Hotspot => {
-            Unit::Nanoseconds
-        }
-        Test::Stream | Test::Bidir | Test::Streams | Test::Fanin | Test::Fanout => Unit::BytesPerSecond,
-        Test::Rr => Unit::TransactionsPerSecond,
-        Test::Nhalf => Unit::Bytes,
-    }
-}
-
-/// A block's value out of both ends' parts.
-fn value(plan: &Plan, source: &Part, target: &Part) -> Option<f64> {
-    let lossy = plan.level == Level::Udp;
-    Some(match plan.test {
-        Test::Latency | Test::Interleave | Test::Hotspot => source.reading?,
-        Test::Overhead => source.reading? + target.reading?,
-        Test::Rr => source.operations as f64 / source.seconds,
-        Test::Bidir if lossy => {
-            source.received_bytes as f64 / way_seconds(target, source)
-                + target.received_bytes as f64 / way_seconds(source, target)
-        }
-        Test::Bidir => (source.received_bytes + target.received_bytes) as f64 / source.seconds,
-        _ if lossy => target.received_bytes as f64 / way_seconds(source, target),
-        _ => source.sent_bytes as f64 / source.seconds,
-    })
-}
-
-/// The time of what `to` has of what `from` sent in a block: that in which it was sent, for what is lost, be it the whole
-/// tail of the block, was sent in it too. What still stands in a buffer when all is sent has not arrived by then: where
-/// reading took longer, that is the time. Where nothing is lost the source's own time covers all of it.
-fn way_seconds(from: &Part, to: &Part) -> f64 {
-    from.seconds.max(to.arrival_seconds)
-}
-
 /// A sweep's point: its length and the median rate of one pair's blocks.
 fn point(plan: &Plan, outcomes: &Outcomes) -> Option<(u64, f64)> {
     let target = &outcomes.target.as_ref()?.blocks;
     let parts = || outcomes.source.blocks.iter().zip(target);
-    let rates: Vec<f64> = parts().filter_map(|(source, target)| value(plan, source, target)).collect();
+    let rates: Vec<f64> =
+        parts().filter_map(|(source, target)| workload::value(plan, source, target)).collect();
     let (source, _) = parts().next()?;
     Some((source.sent_bytes / source.operations.max(1), median(&rates)))
 }
@@ -615,6 +526,7 @@ mod tests {
     use crate::outline;
     use crate::place::Place;
     use crate::plan::End;
+    use crate::registry::Level;
     use crate::request::Request;
 
     fn outcome(end: End, disturbed: &[bool]) -> Outcome {

@@ -31,7 +31,7 @@ use crate::place::{Cores, Place};
 pub use crate::places::Places;
 use crate::plan::{Job, Level, MemoryPlan, Outcome, Plan, Test};
 use crate::registry;
-use crate::request::MEMORY;
+use crate::registry::MEMORY;
 pub use crate::request::Request;
 use crate::segments::{self, Segments};
 use crate::transport::msg;
@@ -109,7 +109,7 @@ impl Measurement {
         }
         let ethernet = Ethernet::asked(&request).map_err(Misuse::of)?;
         let level: Level = match &ethernet {
-            Some(ethernet) => ethernet.protocol.level(),
+            Some(ethernet) => registry::spoken(ethernet.protocol),
             None => request.level.parse().map_err(Misuse::of)?,
         };
         // First, as it knows which tests it has.
@@ -146,7 +146,7 @@ impl Measurement {
             load: request.load.unwrap_or(0),
             parameters: outline::parameters(&request, &plan, &place),
             ethernet: ethernet.is_some(),
-            beside: (matches!(level, Level::Msg | Level::Unix | Level::Mpi) && cores.apart()).then_some(None),
+            beside: (level.carrier().times_cacheline && cores.apart()).then_some(None),
             gathering: Gathering::new(match test {
                 Test::Nhalf => Subject::Sweep(plan.clone()),
                 Test::Breakdown => Subject::Messages(Plan { test: Test::Latency, ..plan.clone() }),
@@ -338,7 +338,7 @@ impl Measurement {
         match (&self.job, &self.breakdown) {
             (_, Some(breakdown)) => breakdown.pairs(),
             (Job::Messages(plan), None) if plan.test == Test::Nhalf => {
-                nhalf::sizes(plan.level.longest()).len() as u32
+                nhalf::sizes(plan.level.carrier().longest_bytes).len() as u32
             }
             _ => 1,
         }
@@ -388,7 +388,7 @@ impl Measurement {
 /// they come in random order.
 fn sweep_sizes(level: Level) -> Vec<u64> {
     use rand::seq::SliceRandom;
-    let mut sizes = nhalf::sizes(level.longest());
+    let mut sizes = nhalf::sizes(level.carrier().longest_bytes);
     sizes.shuffle(&mut rand::rng());
     sizes
 }

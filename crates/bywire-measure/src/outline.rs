@@ -20,8 +20,8 @@ use crate::{burden, pin, size, web};
 /// Connections of a test with several unless asked otherwise.
 pub(crate) const CONNECTIONS: u32 = 4;
 
-/// The message layer's links.
-const MSG_LINKS: [&str; 1] = ["shm"];
+/// Length of a datagram unless asked otherwise, where a stream has longer messages.
+const DATAGRAM_BYTES: u64 = 8192;
 
 /// A connection of `sock` leaves the kernel while it warms up, once two programs and a service that share two cores have
 /// talked about it.
@@ -35,10 +35,9 @@ pub const NODES_MAX: u32 = 10_000;
 
 pub(crate) fn check_bounds(request: &Request, level: Level, test: Test) -> Result<()> {
     let here = request.between.as_deref().is_none_or(|between| HERE.contains(&between));
-    if let Some(link) =
-        request.link.as_deref().filter(|link| level == Level::Msg && !MSG_LINKS.contains(link))
-    {
-        bail!("unknown link `{link}`: level msg has {}", MSG_LINKS.join(", "));
+    let links: Vec<&str> = (level.carrier().links)().into_iter().map(|(name, _)| name).collect();
+    if let Some(link) = request.link.as_deref().filter(|link| !links.is_empty() && !links.contains(link)) {
+        bail!("unknown link `{link}`: level {level} has {}", links.join(", "));
     }
     ensure!(
         request.nodes.is_none_or(|nodes| nodes <= NODES_MAX),
@@ -95,12 +94,11 @@ pub(crate) fn choose_cores(asked: Option<(u32, u32)>, place: &Place) -> Result<C
 }
 
 pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -> Result<Plan> {
-    let longest = level.longest();
-    let size_bytes = request.size_bytes.unwrap_or(match (test, level) {
-        (Test::Stream | Test::Bidir | Test::Streams | Test::Fanin | Test::Fanout, Level::Udp) => 8192,
-        (Test::Stream | Test::Bidir | Test::Streams | Test::Fanin | Test::Fanout, _) => 64 << 10,
-        (Test::Rr | Test::Hotspot, _) => 1,
-        _ => 8,
+    let (carrier, kind) = (level.carrier(), test.kind());
+    let longest = carrier.longest_bytes;
+    let size_bytes = request.size_bytes.unwrap_or(match carrier.is_lossy {
+        true => kind.size_bytes.min(DATAGRAM_BYTES),
+        false => kind.size_bytes,
     });
     let response_bytes = match test {
         Test::Overhead => 1,
@@ -147,10 +145,7 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
         warmup_blocks: if level == Level::Sock { blocks.warmup + CUT_OVER_BLOCKS } else { blocks.warmup },
         blocks: blocks.kept,
         // MPI polls; at level sock it is the library that spins, except where the test itself does.
-        spin: request
-            .spin
-            .filter(|_| level != Level::Sock)
-            .unwrap_or(test == Test::Interleave || level == Level::Mpi),
+        spin: request.spin.filter(|_| level != Level::Sock).unwrap_or(kind.polls || carrier.polls),
         sleep: request.spin == Some(false),
         epoll: request.epoll,
         verify: request.verify,
@@ -176,15 +171,12 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
 }
 
 pub(crate) fn link(request: &Request, level: Level, place: &Place) -> Option<String> {
-    let link = match (level, place) {
-        (Level::Msg, _) => request.link.as_deref().unwrap_or("shm"),
-        (Level::Unix, _) => "unix",
-        (Level::Sock, _) => "shm",
-        (Level::Mpi, _) => request.link.as_deref().unwrap_or("shm"),
-        (_, Place::Processes | Place::Threads) => "loopback",
-        (_, Place::Namespaces(namespaces)) => namespaces.link(),
-        (_, Place::Nodes { star, .. }) => star.link(),
-        (_, Place::Host(_)) => "network",
+    let link = match (level.carrier().own_link, place) {
+        (Some(own), _) => request.link.as_deref().unwrap_or(own),
+        (None, Place::Processes | Place::Threads) => "loopback",
+        (None, Place::Namespaces(namespaces)) => namespaces.link(),
+        (None, Place::Nodes { star, .. }) => star.link(),
+        (None, Place::Host(_)) => "network",
     };
     Some(link.to_owned())
 }
@@ -205,7 +197,7 @@ pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTree
     if plan.test.is_crowd() {
         resolved.connections.get_or_insert(CONNECTIONS);
     }
-    let adaptive = matches!(plan.level, Level::Msg | Level::Sock) && !plan.spin && !plan.sleep;
+    let adaptive = plan.level.carrier().is_adaptive && !plan.spin && !plan.sleep;
     let mut parameters = resolved.parameters();
     parameters.insert("spin".to_owned(), if adaptive { ADAPTIVE.into() } else { plan.spin.into() });
     parameters.insert("blocks".to_owned(), plan.blocks.into());

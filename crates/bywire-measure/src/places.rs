@@ -25,18 +25,13 @@ pub struct Places {
 
 impl Places {
     pub(crate) fn open(&mut self, request: &Request, level: Level, between: &str) -> Result<Place> {
-        let one_machine = match level {
-            Level::Unix | Level::Sock | Level::Mpi => true,
-            Level::Msg => request.link.as_deref().is_none_or(|link| link == "shm"),
-            Level::Tcp | Level::Udp => false,
-        };
         let place = match between {
             "processes" => Place::Processes,
             "threads" if level == Level::Sock => bail!(Misuse(
                 "level sock joins programs, each with a library of its own: leave out --between".to_owned()
             )),
             "threads" => Place::Threads,
-            _ if one_machine => bail!(Misuse(format!(
+            _ if !level.carrier().is_ip => bail!(Misuse(format!(
                 "level {level} joins processes of one machine: give --between processes or threads, or another level or --link"
             ))),
             "namespaces" => {
@@ -80,7 +75,7 @@ impl Places {
             return Ok(None);
         };
         ensure!(
-            matches!(level, Level::Tcp | Level::Udp) && between == "namespaces",
+            level.carrier().is_ip && between == "namespaces",
             Misuse(format!(
                 "--nodes makes namespaces around a switch, which {} between {between} does not cross: leave it out, \
                  or take tcp, udp or eth",

@@ -13,7 +13,8 @@ use crate::memory;
 use crate::mpi::choice::Choice;
 use crate::web::plan as web;
 
-pub use bywire_results::level::{DATAGRAM_BYTES_MAX, Level, SIZE_BYTES_MAX, Test};
+pub use crate::registry::{Lanes, Level, Test};
+pub use bywire_results::level::{DATAGRAM_BYTES_MAX, SIZE_BYTES_MAX};
 
 /// Named extra results, units in the names.
 pub type Details = BTreeMap<String, Value>;
@@ -103,26 +104,24 @@ impl Plan {
     /// Endpoints that the pair is joined by: lane 1 is the high-priority lane where the level has priorities
     /// (`interleave`), and an independent connection otherwise.
     pub fn lanes(&self) -> usize {
-        match self.test {
-            Test::Interleave | Test::Overhead => 2,
-            _ => 1,
-        }
+        if self.test.kind().lanes == Lanes::One { 1 } else { 2 }
     }
 
     /// The lengths that travel on `lane`: from source to target and back.
     pub fn lengths(&self, lane: usize) -> Lengths {
-        match (self.test, lane) {
-            (Test::Interleave, 0) => {
-                Lengths { forward: self.level.longest().min(INTERLEAVE_LONG_BYTES) as usize, back: 1 }
+        match (self.test.kind().lanes, lane) {
+            (Lanes::BesideLong, 0) => {
+                let longest = self.level.carrier().longest_bytes;
+                Lengths { forward: longest.min(LONG_BYTES) as usize, back: 1 }
             }
-            (Test::Overhead, 1) => Lengths { forward: 1, back: 1 },
+            (Lanes::WithControl, 1) => Lengths { forward: 1, back: 1 },
             _ => Lengths { forward: self.size_bytes as usize, back: self.response_bytes as usize },
         }
     }
 }
 
-/// Length of each message of the long transfer that runs beside the short ones (`interleave`).
-const INTERLEAVE_LONG_BYTES: u64 = 1 << 20;
+/// Length of each message of the long transfer that runs beside short ones.
+const LONG_BYTES: u64 = 1 << 20;
 
 /// The two lengths of a lane, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

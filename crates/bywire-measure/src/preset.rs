@@ -11,7 +11,7 @@ use crate::ethernet::{self, Link, Protocol};
 use crate::measure::{self, Request};
 use crate::mpi::{self, Implementation};
 use crate::registry;
-use crate::request::MEMORY;
+use crate::registry::MEMORY;
 use crate::web::{self, Rank, Server};
 
 /// What a session takes.

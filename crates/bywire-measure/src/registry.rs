@@ -1,85 +1,369 @@
-//! The levels: what is under test, by which tests, carried by what. Each has one row.
+//! The levels and the tests, each declared in one row.
+//!
+//! A row of [`levels`] names a level that carries messages and the transport that plays it, a row of [`tests`] a test and
+//! the workload that plays it. The worker, the account of both ends, the help and the command line follow from the rows.
 
-use bywire_results::level::Test;
+use bywire_results::cell::Unit;
+use bywire_results::level::{DATAGRAM_BYTES_MAX, SIZE_BYTES_MAX};
 use bywire_results::name::unknown;
-use bywire_results::{ethernet, mpi, web};
+use bywire_results::{ethernet, mpi, names, web};
 
 use crate::ending::Misuse;
 use crate::memory;
-use crate::request::MEMORY;
+
+/// The level of the ceilings.
+pub const MEMORY: &str = "memory";
 
 /// A word of the command line, with a line about it.
 pub type Word = (&'static str, &'static str);
 
-/// One level.
+/// Hands every level that carries messages to the macro `$then`: its name, its transport in `transport/` unless it has
+/// workers of its own, and what it is like.
+macro_rules! levels {
+    ($then:ident) => {
+        $then! {
+            /// The message layer.
+            Msg = "msg" [msg::Msg] Carrier {
+                links: || vec![("shm", "rings in sealed shared memory")],
+                own_link: Some("shm"),
+                is_adaptive: true,
+                times_cacheline: true,
+                ..Carrier::of("the message layer")
+            };
+            /// The kernel's Unix-domain sockets.
+            Unix = "unix" [unix::Unix] Carrier {
+                own_link: Some("unix"),
+                times_cacheline: true,
+                ..Carrier::of("the kernel's Unix-domain sockets")
+            };
+            /// The kernel's TCP.
+            Tcp = "tcp" [tcp::Tcp] Carrier { is_ip: true, ..Carrier::of("the kernel's TCP") };
+            /// The same calls of the same program, carried by the library of `bywire run`: what tells the two apart is how
+            /// a worker was started.
+            Sock = "sock" [tcp::Tcp] Carrier {
+                own_link: Some("shm"),
+                is_adaptive: true,
+                ..Carrier::of(
+                    "the same program and calls as tcp, its connections carried in memory as by `bywire run`",
+                )
+            };
+            /// The kernel's UDP.
+            Udp = "udp" [udp::Udp] Carrier {
+                is_ip: true,
+                is_lossy: true,
+                longest_bytes: DATAGRAM_BYTES_MAX,
+                ..Carrier::of("the kernel's UDP")
+            };
+            /// MPI implementations, whose launcher starts the ranks.
+            Mpi = "mpi" [] Carrier {
+                tests: &[Test::Latency, Test::Stream, Test::Bidir, Test::Rr, Test::Nhalf],
+                links: || mpi::Link::ALL.iter().map(|link| (link.name(), link.about())).collect(),
+                own_link: Some("shm"),
+                polls: true,
+                times_cacheline: true,
+                ..Carrier::of("MPI implementations as they come, between two ranks that poll")
+            };
+        }
+    };
+}
+
+/// Hands every test of messages to the macro `$then`: its name, its workload in `workload/`, and what it is like.
+macro_rules! tests {
+    ($then:ident) => {
+        $then! {
+            /// Ping-pong half-RTT, every round trip timed.
+            Latency = "latency" [latency::Latency] Kind {
+                shows_round_trips: true,
+                counts_transactions: true,
+                ..Kind::of("ping-pong: half of a round trip's time, every one timed (median, p90 to p99.9)")
+            };
+            /// One-way rate.
+            Stream = "stream" [stream::Stream]
+                Kind::one_way("one-way rate: payload received per second, with what it costs in CPU per KB");
+            /// Two-way summed rate.
+            Bidir = "bidir" [bidir::Bidir] Kind {
+                is_one_way: false,
+                ..Kind::one_way("two-way rate: both ends send at once; what arrives at both, added up")
+            };
+            /// Transactions per second.
+            Rr = "rr" [rr::Rr] Kind {
+                unit: Unit::TransactionsPerSecond,
+                size_bytes: 1,
+                counts_transactions: true,
+                ..Kind::of("transactions per second: a request and its response, one at a time; CPU for each")
+            };
+            /// Host CPU per message.
+            Overhead = "overhead" [overhead::Overhead] Kind {
+                lanes: Lanes::WithControl,
+                ..Kind::of("host CPU per message inside the calls that send and receive, without waiting")
+            };
+            /// Half-RTT of short messages beside a long transfer.
+            Interleave = "interleave" [interleave::Interleave] Kind {
+                lanes: Lanes::BesideLong,
+                shows_round_trips: true,
+                polls: true,
+                ..Kind::of("half-RTT of short messages while a long transfer runs beside them")
+            };
+            /// The length that reaches half of the plateau.
+            Nhalf = "nhalf" [stream::Stream] Kind {
+                unit: Unit::Bytes,
+                size_bytes: 8,
+                ..Kind::one_way("N½: the length at half of the highest rate, by a sweep of streams over 18 lengths")
+            };
+            /// Where the time of one message goes.
+            Breakdown = "breakdown" [latency::Latency] Kind::of(
+                "where the half-RTT of a message goes: by differences between variants, and by samples of both cores",
+            );
+            /// Summed rate of several connections at once.
+            Streams = "streams" [stream::Stream] Kind {
+                is_crowd: true,
+                ..Kind::one_way(
+                    "several connections at once: their rates while all of them run, added up, and fairness",
+                )
+            };
+            /// Half-RTT of each of several clients of one server.
+            Hotspot = "hotspot" [latency::Latency] Kind {
+                size_bytes: 1,
+                is_crowd: true,
+                shows_round_trips: true,
+                counts_transactions: true,
+                ..Kind::of("several clients of one core's servers: the mean half-RTT that each of them sees")
+            };
+            /// Summed rate of several senders to one receiver.
+            Fanin = "fanin" [stream::Stream] Kind {
+                is_crowd: true,
+                ..Kind::one_way("several senders to one node: their rates added up")
+            };
+            /// Summed rate of one sender to several receivers.
+            Fanout = "fanout" [stream::Stream] Kind {
+                is_crowd: true,
+                ..Kind::one_way("one node's senders to several others: their rates added up")
+            };
+        }
+    };
+}
+
+pub(crate) use {levels, tests};
+
+/// What a level that carries messages is like.
 #[derive(Clone, Copy)]
+pub struct Carrier {
+    /// What it is, in a line.
+    pub about: &'static str,
+    /// The tests that it has.
+    pub tests: &'static [Test],
+    /// What may carry its messages, where it has a choice.
+    pub links: fn() -> Vec<Word>,
+    /// What carries its messages unless asked otherwise; absent where that depends on where the ends run.
+    pub own_link: Option<&'static str>,
+    /// The longest message that it carries, in bytes.
+    pub longest_bytes: u64,
+    /// Whether messages may be lost, or arrive twice.
+    pub is_lossy: bool,
+    /// Whether its ends may be in two network namespaces or on two machines.
+    pub is_ip: bool,
+    /// Whether an end polls a bounded time and then sleeps, unless asked otherwise.
+    pub is_adaptive: bool,
+    /// Whether its ends poll unless asked otherwise.
+    pub polls: bool,
+    /// Whether a cache line is timed beside each of its cells.
+    pub times_cacheline: bool,
+}
+
+impl Carrier {
+    /// A level that has every test and one way to carry messages between two processes of one machine.
+    const fn of(about: &'static str) -> Self {
+        Self {
+            about,
+            tests: Test::ALL,
+            links: Vec::new,
+            own_link: None,
+            longest_bytes: SIZE_BYTES_MAX,
+            is_lossy: false,
+            is_ip: false,
+            is_adaptive: false,
+            polls: false,
+            times_cacheline: false,
+        }
+    }
+}
+
+/// What a test of messages is like.
+#[derive(Clone, Copy)]
+pub struct Kind {
+    /// What it measures, in a line.
+    pub about: &'static str,
+    /// What its value is counted in.
+    pub unit: Unit,
+    /// Length of a message unless asked otherwise, where the level takes one so long.
+    pub size_bytes: u64,
+    /// What its two ends are joined by.
+    pub lanes: Lanes,
+    /// Whether it has several connections at once.
+    pub is_crowd: bool,
+    /// Whether the source sends all it can, and the target but reads.
+    pub is_one_way: bool,
+    /// Whether its ends poll unless asked otherwise.
+    pub polls: bool,
+    /// Whether a cell has the distribution of its round trips.
+    pub shows_round_trips: bool,
+    /// Whether a cell has the CPU for each transaction.
+    pub counts_transactions: bool,
+}
+
+impl Kind {
+    /// A test of single short messages.
+    const fn of(about: &'static str) -> Self {
+        Self {
+            about,
+            unit: Unit::Nanoseconds,
+            size_bytes: 8,
+            lanes: Lanes::One,
+            is_crowd: false,
+            is_one_way: false,
+            polls: false,
+            shows_round_trips: false,
+            counts_transactions: false,
+        }
+    }
+
+    /// A test of a one-way rate.
+    const fn one_way(about: &'static str) -> Self {
+        Self { unit: Unit::BytesPerSecond, size_bytes: 64 << 10, is_one_way: true, ..Self::of(about) }
+    }
+}
+
+/// What the two ends of a test are joined by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lanes {
+    /// One lane.
+    One,
+    /// One lane for a long transfer, and one of high priority for the test's own messages.
+    BesideLong,
+    /// One lane for the test's own messages, and one for what its ends have to agree on.
+    WithControl,
+}
+
+macro_rules! level_names {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal [$($transport:tt)*] $carrier:expr;)+) => {
+        names! {
+            /// A level that carries messages between two ends.
+            Level, "level" { $($(#[$doc])* $variant = $name,)+ }
+        }
+
+        impl Level {
+            /// What it is like.
+            pub fn carrier(self) -> Carrier {
+                match self { $(Self::$variant => $carrier,)+ }
+            }
+        }
+    };
+}
+
+levels!(level_names);
+
+macro_rules! test_names {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal [$($workload:tt)*] $kind:expr;)+) => {
+        names! {
+            /// A test of a level that carries messages.
+            Test, "test" { $($(#[$doc])* $variant = $name,)+ }
+        }
+
+        impl Test {
+            /// What it is like.
+            pub fn kind(self) -> Kind {
+                match self { $(Self::$variant => $kind,)+ }
+            }
+        }
+    };
+}
+
+tests!(test_names);
+
+impl Test {
+    /// Several connections at once?
+    pub fn is_crowd(self) -> bool {
+        self.kind().is_crowd
+    }
+
+    /// Does the source send all it can, and the target but read?
+    pub fn is_one_way(self) -> bool {
+        self.kind().is_one_way
+    }
+}
+
+/// A level as the command line has it.
+#[derive(Clone, Debug)]
 pub struct Row {
     /// Its name on the command line and in cells.
     pub name: &'static str,
     /// What it is, in a line.
     pub about: &'static str,
     /// Its tests.
-    pub tests: fn() -> Vec<Word>,
+    pub tests: Vec<Word>,
     /// What may carry its messages, where it has a choice.
-    pub links: fn() -> Vec<Word>,
+    pub links: Vec<Word>,
 }
 
 /// Every level, in the order of its help.
-pub const LEVELS: [Row; 9] = [
-    Row {
-        tests: || memory::Test::ALL.map(|(name, test)| (name, test.about())).to_vec(),
-        ..sockets(MEMORY, "the machine itself: what no way of sending can beat")
-    },
-    Row { links: || vec![("shm", "rings in sealed shared memory")], ..sockets("msg", "the message layer") },
-    sockets("unix", "the kernel's Unix-domain sockets"),
-    sockets("tcp", "the kernel's TCP"),
-    sockets(
-        "sock",
-        "the same program and calls as tcp, its connections carried in memory as by `bywire run`",
-    ),
-    sockets("udp", "the kernel's UDP"),
-    Row {
-        links: || ethernet::Link::ALL.iter().map(|link| (link.name(), link.about())).collect(),
-        ..sockets(
-            ethernet::LEVEL,
-            "the kernel's TCP, with what it sent again, or UDP over Ethernet of the fabric, or over plain veth (needs root)",
-        )
-    },
-    Row {
-        tests: || mpi::TESTS.iter().map(|test| (test.name(), test.about())).collect(),
-        links: || mpi::Link::ALL.iter().map(|link| (link.name(), link.about())).collect(),
-        ..sockets("mpi", "MPI implementations as they come, between two ranks that poll")
-    },
-    Row {
-        tests: || web::Test::ALL.iter().map(|test| (test.name(), test.about())).collect(),
-        links: || web::Link::ALL.iter().map(|link| (link.name(), link.about())).collect(),
-        ..sockets(web::LEVEL, "nginx and Apache, asked over connections that stay open")
-    },
-];
-
-/// A level that has every test of messages and one way to carry them.
-const fn sockets(name: &'static str, about: &'static str) -> Row {
-    let tests = || Test::ALL.iter().map(|test| (test.name(), test.about())).collect();
-    Row { name, about, tests, links: Vec::new }
+pub fn rows() -> Vec<Row> {
+    let words = |tests: &[Test]| tests.iter().map(|test| (test.name(), test.kind().about)).collect();
+    let memory = Row {
+        name: MEMORY,
+        about: "the machine itself: what no way of sending can beat",
+        tests: memory::Test::ALL.map(|(name, test)| (name, test.about())).to_vec(),
+        links: Vec::new(),
+    };
+    let ethernet = Row {
+        name: ethernet::LEVEL,
+        about: "the kernel's TCP, with what it sent again, or UDP over Ethernet of the fabric, or over plain veth (needs root)",
+        tests: words(Test::ALL),
+        links: ethernet::Link::ALL.iter().map(|link| (link.name(), link.about())).collect(),
+    };
+    let web = Row {
+        name: web::LEVEL,
+        about: "nginx and Apache, asked over connections that stay open",
+        tests: web::Test::ALL.iter().map(|test| (test.name(), test.about())).collect(),
+        links: web::Link::ALL.iter().map(|link| (link.name(), link.about())).collect(),
+    };
+    let of_messages = |level: &Level| {
+        let Carrier { about, tests, links, .. } = level.carrier();
+        Row { name: level.name(), about, tests: words(tests), links: links() }
+    };
+    let mut rows: Vec<Row> = [memory].into_iter().chain(Level::ALL.iter().map(of_messages)).collect();
+    // Behind the levels whose messages it carries.
+    let carried = Level::ALL.iter().rposition(|level| level.carrier().is_ip).unwrap_or(0);
+    rows.insert(carried + 2, ethernet);
+    rows.push(web);
+    rows
 }
 
 /// Their names.
 pub fn names() -> Vec<&'static str> {
-    LEVELS.iter().map(|level| level.name).collect()
+    rows().iter().map(|level| level.name).collect()
 }
 
 /// The level of that name.
 ///
 /// # Errors
 /// There is none: one line with those that there are.
-pub fn level(name: &str) -> Result<&'static Row, Misuse> {
-    LEVELS.iter().find(|level| level.name == name).ok_or_else(|| Misuse(unknown("level", name, &names())))
+pub fn level(name: &str) -> Result<Row, Misuse> {
+    let row = rows().into_iter().find(|level| level.name == name);
+    row.ok_or_else(|| Misuse(unknown("level", name, &names())))
+}
+
+/// The level whose messages the ends exchange over Ethernet.
+pub fn spoken(protocol: ethernet::Protocol) -> Level {
+    match protocol {
+        ethernet::Protocol::Tcp => Level::Tcp,
+        ethernet::Protocol::Udp => Level::Udp,
+    }
 }
 
 /// Every test of any level, each once.
-pub fn tests() -> Vec<Word> {
+pub fn all_tests() -> Vec<Word> {
     let mut tests: Vec<Word> = Vec::new();
-    for test in LEVELS.iter().flat_map(|level| (level.tests)()) {
+    for test in rows().into_iter().flat_map(|level| level.tests) {
         if !tests.contains(&test) {
             tests.push(test);
         }

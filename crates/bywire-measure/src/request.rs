@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
-use bywire_results::level::{Level, Test};
 use bywire_results::mpi::{self, Implementation};
 use bywire_results::{ethernet, web};
 use serde_json::Value;
@@ -12,13 +11,11 @@ use serde_json::Value;
 use crate::ending::Misuse;
 use crate::memory;
 use crate::option::{Row, Setting};
+use crate::registry::{Level, MEMORY, Test};
 use crate::size;
 
 /// Where both ends are on this machine.
 pub const HERE: [&str; 3] = ["processes", "threads", "namespaces"];
-
-/// The level of the ceilings.
-pub const MEMORY: &str = "memory";
 
 /// The MTU of a veth pair unless asked otherwise.
 pub(crate) const MTU_BYTES: u32 = 1500;
@@ -32,7 +29,7 @@ macro_rules! options {
         /// each option does and where it means something.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct Request {
-            /// A row of [`crate::registry::LEVELS`].
+            /// One of [`crate::registry::rows`].
             pub level: String,
             /// A test of that level.
             pub test: String,

@@ -16,10 +16,8 @@ use crate::cpu::Snapshot;
 use crate::environment::boot_identity;
 use crate::memory;
 use crate::plan::{Details, End, Job, Level, MemoryPlan, Order, Outcome, Part, Plan, Role, Word};
-use crate::transport::msg::Msg;
-use crate::transport::tcp::Tcp;
-use crate::transport::udp::Udp;
-use crate::transport::unix::Unix;
+use crate::registry::levels;
+use crate::transport::{self, Transport};
 use crate::{hub, pin, web, workload};
 
 /// Runs this process as a worker: reads one [`Order`], writes [`Word`]s, and returns when its part is done.
@@ -77,7 +75,7 @@ fn end_with_parent(end: End, deadline: Duration) {
     }
 }
 
-fn obey(order: &Order, say: &(impl Fn(Word) + Sync)) {
+fn obey(order: &Order, say: &Say) {
     match (&order.job, &order.role) {
         (Job::Memory(plan), role) => measure_memory(plan, role, say),
         (Job::Web(plan), role) => measure_web(plan, role, say),
@@ -89,25 +87,40 @@ fn obey(order: &Order, say: &(impl Fn(Word) + Sync)) {
                 Err(error) => say(failed(hub::end(plan.test), &error)),
             }
         }
-        (Job::Messages(plan), role) => match plan.level {
-            Level::Msg => play::<Msg>(plan, role, say),
-            Level::Unix => play::<Unix>(plan, role, say),
-            // What tells the two apart is how this process was started.
-            Level::Tcp | Level::Sock => play::<Tcp>(plan, role, say),
-            Level::Udp => play::<Udp>(plan, role, say),
-            // Its ranks are started by MPI's launcher.
-            Level::Mpi => say(failed(End::Source, &anyhow!("level mpi has workers of its own"))),
+        (Job::Messages(plan), role) => match player(plan.level) {
+            Some(play) => play(plan, role, say),
+            None => say(failed(End::Source, &anyhow!("level {} has workers of its own", plan.level))),
         },
     }
 }
 
-fn play<L: crate::transport::Transport>(plan: &Plan, role: &Role, say: &(impl Fn(Word) + Sync)) {
+/// Plays a role of a plan.
+type Player = fn(&Plan, &Role, &Say);
+
+/// Tells the parent.
+type Say = dyn Fn(Word) + Sync;
+
+macro_rules! players {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal [$($transport:ident :: $type:ident)?] $carrier:expr;)+) => {
+        /// Plays roles of that level, unless it has workers of its own.
+        fn player(level: Level) -> Option<Player> {
+            let player: &[Player] = match level {
+                $(Level::$variant => &[$(play::<transport::$transport::$type>)?],)+
+            };
+            player.first().copied()
+        }
+    };
+}
+
+levels!(players);
+
+fn play<T: Transport>(plan: &Plan, role: &Role, say: &Say) {
     match role {
         Role::Target { core } => {
-            report(End::Target, say, || play_target::<L>(plan, *core, |address| say(listening(address))));
+            report(End::Target, say, || play_target::<T>(plan, *core, |address| say(listening(address))));
         }
         Role::Source { core, address } => {
-            report(End::Source, say, || play_source::<L>(plan, *core, address));
+            report(End::Source, say, || play_source::<T>(plan, *core, address));
         }
         Role::Hub { .. } => {
             say(failed(End::Target, &anyhow!("only a port of the message layer has many peers")))
@@ -116,20 +129,20 @@ fn play<L: crate::transport::Transport>(plan: &Plan, role: &Role, say: &(impl Fn
             let (sender, receiver) = mpsc::channel();
             scope.spawn(move || {
                 report(End::Target, say, || {
-                    play_target::<L>(plan, *target_core, |address| {
+                    play_target::<T>(plan, *target_core, |address| {
                         let _gone = sender.send(address);
                     })
                 });
             });
             if let Ok(address) = receiver.recv() {
                 say(listening(address.clone()));
-                report(End::Source, say, || play_source::<L>(plan, *source_core, &address));
+                report(End::Source, say, || play_source::<T>(plan, *source_core, &address));
             }
         }),
     }
 }
 
-fn report(end: End, say: &impl Fn(Word), part: impl FnOnce() -> Result<Outcome>) {
+fn report(end: End, say: &Say, part: impl FnOnce() -> Result<Outcome>) {
     say(match part() {
         Ok(outcome) => Word::Outcome(outcome),
         Err(error) => failed(end, &error),
@@ -144,25 +157,21 @@ fn listening(address: String) -> Word {
     Word::Listening { address, boot: boot_identity() }
 }
 
-fn play_target<L: crate::transport::Transport>(
+fn play_target<T: Transport>(
     plan: &Plan,
     core: Option<u32>,
     listening: impl FnOnce(String),
 ) -> Result<Outcome> {
     pin(core)?;
-    let (listener, address) = L::listen(plan)?;
+    let (listener, address) = T::listen(plan)?;
     listening(address);
-    let mut lanes = L::accept(listener, plan)?;
+    let mut lanes = T::accept(listener, plan)?;
     workload::run(plan, End::Target, core, &mut lanes)
 }
 
-fn play_source<L: crate::transport::Transport>(
-    plan: &Plan,
-    core: Option<u32>,
-    address: &str,
-) -> Result<Outcome> {
+fn play_source<T: Transport>(plan: &Plan, core: Option<u32>, address: &str) -> Result<Outcome> {
     pin(core)?;
-    let mut lanes = L::connect(plan, address)?;
+    let mut lanes = T::connect(plan, address)?;
     if plan.burden_percent > 0 {
         let burdened = lanes.into_iter().map(|lane| Burdened::new(lane, plan.burden_percent));
         return workload::run(plan, End::Source, core, &mut burdened.collect::<Vec<_>>());
@@ -177,7 +186,7 @@ fn pin(core: Option<u32>) -> Result<()> {
     }
 }
 
-fn measure_web(plan: &web::Plan, role: &Role, say: &(impl Fn(Word) + Sync)) {
+fn measure_web(plan: &web::Plan, role: &Role, say: &Say) {
     let Role::Source { core, address } = role else {
         return say(failed(End::Source, &anyhow!("a web server is a process of its own")));
     };
@@ -188,7 +197,7 @@ fn measure_web(plan: &web::Plan, role: &Role, say: &(impl Fn(Word) + Sync)) {
     }
 }
 
-fn measure_memory(plan: &MemoryPlan, role: &Role, say: &(impl Fn(Word) + Sync)) {
+fn measure_memory(plan: &MemoryPlan, role: &Role, say: &Say) {
     match role {
         Role::Target { core } => report(End::Target, say, || {
             pin(*core)?;

@@ -1,7 +1,6 @@
 //! What an unmodified program gains when its connections leave the kernel: the same cells of TCP, with and without.
 
 use bywire_results::cell::{Cell, Unit};
-use bywire_results::level::Level;
 use bywire_results::parameter::MACHINE;
 use bywire_results::quantity;
 use bywire_results::web;
@@ -37,13 +36,12 @@ pub fn tables(cells: &[Cell]) -> Vec<Table> {
 }
 
 fn is_carried(cell: &Cell) -> bool {
-    cell.level == Level::Sock.name()
-        || (cell.level == web::LEVEL && cell.link.as_deref() == Some(web::Link::Sock.name()))
+    cell.level == "sock" || (cell.level == web::LEVEL && cell.link.as_deref() == Some(web::Link::Sock.name()))
 }
 
 /// Over the loopback interface, with ends that sleep in the kernel, as ordinary programs do.
 fn is_plain(cell: &Cell) -> bool {
-    let of_level = cell.level == Level::Tcp.name() && cell.link.as_deref() == Some("loopback");
+    let of_level = cell.level == "tcp" && cell.link.as_deref() == Some("loopback");
     let of_web = cell.level == web::LEVEL && cell.link.as_deref() == Some(web::Link::Tcp.name());
     of_web || (of_level && Waiting::of(cell) == Waiting::Sleeping)
 }

@@ -2,7 +2,7 @@
 
 use bywire_history::{Document, Figure};
 use bywire_results::cell::{Cell, Unit};
-use bywire_results::level::Level;
+use bywire_results::ethernet::Protocol;
 use bywire_results::quantity;
 
 use crate::ceiling::Ceilings;
@@ -71,10 +71,10 @@ fn row(figure: &'static Figure, ways: &[Way], ceilings: &Ceilings) -> Option<Row
 
 /// What the document's ends spoke, where the levels that a figure may be set beside tell: TCP is not set beside UDP.
 fn spoken(figure: &Figure) -> Option<&'static str> {
-    let named = |level: Level| figure.levels.iter().any(|name| name == level.name());
-    match [Level::Tcp, Level::Udp].map(named) {
-        [true, false] => Some(Level::Tcp.name()),
-        [false, true] => Some(Level::Udp.name()),
+    let [tcp, udp] = [Protocol::Tcp, Protocol::Udp].map(Protocol::name);
+    match [tcp, udp].map(|level| figure.levels.iter().any(|name| name == level)) {
+        [true, false] => Some(tcp),
+        [false, true] => Some(udp),
         _ => None,
     }
 }

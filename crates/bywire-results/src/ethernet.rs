@@ -1,7 +1,6 @@
 //! Words of the level `eth`: the kernel's TCP and UDP over whatever carries Ethernet frames.
 
-use crate::level::Level;
-use crate::name::names;
+use crate::names;
 
 /// The level's name, on the command line and in cells.
 pub const LEVEL: &str = "eth";
@@ -35,16 +34,6 @@ impl Link {
             Self::OneProcess => "one process has both interfaces: from one TAP straight into the other",
             Self::TwoProcesses => "a process for each interface; frames cross by the message layer",
             Self::Veth => "the kernel's own cable, to compare with",
-        }
-    }
-}
-
-impl Protocol {
-    /// The level whose messages the ends exchange.
-    pub fn level(self) -> Level {
-        match self {
-            Self::Tcp => Level::Tcp,
-            Self::Udp => Level::Udp,
         }
     }
 }

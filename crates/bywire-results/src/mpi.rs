@@ -1,11 +1,7 @@
 //! Words of the level `mpi`.
 
 use crate::ethernet;
-use crate::level::Test;
-use crate::name::names;
-
-/// What MPI has calls for: the rest of the tests are about other ways to wait, or to be urgent.
-pub const TESTS: [Test; 5] = [Test::Latency, Test::Stream, Test::Bidir, Test::Rr, Test::Nhalf];
+use crate::names;
 
 names! {
     /// Whose MPI.

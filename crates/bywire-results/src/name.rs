@@ -14,6 +14,7 @@ fn nearest<'a>(name: &str, all: &[&'a str]) -> Option<&'a str> {
 }
 
 /// Makes an enumeration of names: parsing that lists what exists, display, serde by the same names.
+#[macro_export]
 macro_rules! names {
     ($(#[$doc:meta])* $type:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }) => {
         $(#[$doc])*
@@ -51,8 +52,6 @@ macro_rules! names {
         }
     };
 }
-
-pub(crate) use names;
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
 //! Words of the level `web`, and what its cells say of their open loops.
 
 use crate::ethernet;
-use crate::name::names;
+use crate::names;
 
 /// The level's name, on the command line and in cells.
 pub const LEVEL: &str = "web";

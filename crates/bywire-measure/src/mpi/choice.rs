@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::ending::Misuse;
 use crate::ethernet::Carriage;
+use crate::registry::Level;
 use crate::request::{MTU_BYTES, Request};
-use bywire_results::level::{Level, Test};
 
-pub use bywire_results::mpi::{Implementation, Link, TESTS};
+pub use bywire_results::mpi::{Implementation, Link};
 /// About how long a job takes to start and to end.
 pub const LAUNCH: Duration = Duration::from_millis(200);
 
@@ -25,7 +25,7 @@ pub struct Choice {
 
 /// Refuses a test that MPI has no calls for, whether or not another level has it.
 fn check_test(name: &str) -> Result<(), Misuse> {
-    let names = TESTS.map(Test::name);
+    let names: Vec<&str> = Level::Mpi.carrier().tests.iter().map(|test| test.name()).collect();
     match names.contains(&name) {
         true => Ok(()),
         false => Err(Misuse(format!("level mpi has no test `{name}`: choose one of {}", names.join(", ")))),

@@ -8,7 +8,7 @@ mod installation;
 mod launch;
 mod rank;
 
-pub use choice::{Choice, Implementation, LAUNCH, Link, TESTS};
+pub use choice::{Choice, Implementation, LAUNCH, Link};
 pub use installation::Installation;
 pub(crate) use launch::run;
 pub use rank::{COMMAND, run as run_rank};

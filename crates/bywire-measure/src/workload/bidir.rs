@@ -2,15 +2,51 @@
 
 use anyhow::Result;
 
-use super::course::{ASK_AGAIN, Arrivals, Course, Patience, Turn, answer_again, stride, whole};
+use super::course::{
+    ASK_AGAIN, Arrivals, Blocks, Course, Patience, Results, Turn, Workload, answer_again, stride,
+    way_seconds, whole,
+};
 use crate::endpoint::{Endpoint, Interest, Kind, Mark};
-use crate::plan::{End, Outcome, Part};
+use crate::plan::{End, Outcome, Part, Plan};
 use std::time::{Duration, Instant};
+
+/// Two-way rate.
+pub struct Bidir;
+
+impl Workload for Bidir {
+    fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+        either(course, lanes)
+    }
+
+    fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+        either(course, lanes)
+    }
+
+    fn value(plan: &Plan, source: &Part, target: &Part) -> Option<f64> {
+        let back_seconds = back_seconds(plan, source, target);
+        let there_seconds =
+            if plan.level.carrier().is_lossy { way_seconds(source, target) } else { source.seconds };
+        Some(source.received_bytes as f64 / back_seconds + target.received_bytes as f64 / there_seconds)
+    }
+
+    fn details(plan: &Plan, blocks: &Blocks, details: &mut Results) {
+        let forward = blocks.target(|part| part.received_bytes as f64);
+        let back = blocks.source(|part| part.received_bytes as f64);
+        details.set("forward_bytes_per_second", forward / blocks.sum(way_seconds));
+        let seconds = blocks.sum(|source, target| back_seconds(plan, source, target));
+        details.set("back_bytes_per_second", back / seconds);
+    }
+}
+
+/// The time of what came back in a block.
+fn back_seconds(plan: &Plan, source: &Part, target: &Part) -> f64 {
+    if plan.level.carrier().is_lossy { way_seconds(target, source) } else { source.seconds }
+}
 
 /// Either end: the source stops by the clock, the target when it has seen the source's last message. A block's time ends
 /// with the peer's last message, and where messages may be lost with this end's own: what it sent arrived at the other end
 /// meanwhile, or for as long as that took to read it.
-pub fn either<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+fn either<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
     course.run(lanes, |course, lanes, turn| Duplex::new(course, turn).run(&mut lanes[0]))
 }
 

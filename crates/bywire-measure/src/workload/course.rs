@@ -12,6 +12,78 @@ use crate::cpu::{Snapshot, process_seconds};
 use crate::endpoint::{Endpoint, Interest, Kind, Mark, PATIENCE, Received, receive_patiently};
 use crate::plan::{Details, End, Outcome, Part, Plan};
 
+/// A test, written once over [`Endpoint`].
+pub trait Workload {
+    /// Plays the source.
+    fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome>;
+
+    /// Plays the target.
+    fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome>;
+
+    /// A block's value out of both ends' parts, in the unit of the test.
+    fn value(plan: &Plan, source: &Part, target: &Part) -> Option<f64>;
+
+    /// What only this test yields, out of the blocks of all pairs.
+    fn details(_plan: &Plan, _blocks: &Blocks, _details: &mut Results) {}
+}
+
+/// Both ends' blocks of all pairs of a cell.
+pub struct Blocks<'a> {
+    /// The sources' and the targets' parts of the same blocks.
+    pub both: Vec<(&'a Part, &'a Part)>,
+    /// Every round trip in ns; absent where none was timed.
+    pub round_trips: Option<Histogram<u64>>,
+}
+
+impl Blocks<'_> {
+    /// The sum of `of` over both ends' parts.
+    pub fn sum(&self, of: impl Fn(&Part, &Part) -> f64) -> f64 {
+        self.both.iter().map(|(source, target)| of(source, target)).sum()
+    }
+
+    /// The sum of `of` over the sources' parts.
+    pub fn source(&self, of: impl Fn(&Part) -> f64) -> f64 {
+        self.sum(|source, _| of(source))
+    }
+
+    /// The sum of `of` over the targets' parts.
+    pub fn target(&self, of: impl Fn(&Part) -> f64) -> f64 {
+        self.sum(|_, target| of(target))
+    }
+}
+
+/// Named results of a cell, units in the names.
+#[derive(Debug, Default)]
+pub struct Results(pub Details);
+
+impl Results {
+    /// One that is measured, if it is a number.
+    pub fn set(&mut self, name: &str, value: f64) {
+        if value.is_finite() {
+            self.0.insert(name.to_owned(), value.into());
+        }
+    }
+
+    /// One that is counted.
+    pub fn count(&mut self, name: &str, value: f64) {
+        self.0.insert(name.to_owned(), (value as u64).into());
+    }
+}
+
+/// The time of what `to` has of what `from` sent in a block: that in which it was sent, for what is lost, be it the whole
+/// tail of the block, was sent in it too. What still stands in a buffer when all is sent has not arrived by then: where
+/// reading took longer, that is the time. Where nothing is lost the source's own time covers all of it.
+pub fn way_seconds(from: &Part, to: &Part) -> f64 {
+    from.seconds.max(to.arrival_seconds)
+}
+
+/// The round trips of a block whose answers were lost, where they may be.
+pub fn count_lost(plan: &Plan, blocks: &Blocks, details: &mut Results) {
+    if plan.level.carrier().is_lossy {
+        details.count("round_trips_lost", blocks.source(|part| part.lost as f64));
+    }
+}
+
 /// The detail that names an end's process; it is for whoever watches the pair, and stands in no cell.
 pub const PROCESS: &str = "process";
 

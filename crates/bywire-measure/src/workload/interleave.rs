@@ -3,31 +3,47 @@
 use anyhow::{Result, bail, ensure};
 
 use super::course::{
-    ASK_AGAIN, Arrivals, Course, Patience, Turn, answer_again, ask, buckets, histogram, unexpected, whole,
+    ASK_AGAIN, Arrivals, Blocks, Course, Patience, Results, Turn, Workload, answer_again, ask, buckets,
+    count_lost, histogram, unexpected, way_seconds, whole,
 };
 use crate::endpoint::{Endpoint, Kind, Mark, PATIENCE};
-use crate::plan::{Outcome, Part};
+use crate::plan::{Outcome, Part, Plan};
 use hdrhistogram::Histogram;
 
-/// The end that sends the long transfer and asks; `sent_bytes` counts the long transfer.
-pub fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-    let mut all = histogram();
-    let mut block = histogram();
-    let mut outcome = course.run(lanes, |course, lanes, turn| {
-        block.clear();
-        let part = send_both(course, lanes, turn, &mut block)?;
-        if turn.kept {
-            all.add(&block)?;
-        }
-        Ok(part)
-    })?;
-    outcome.round_trips = buckets(&all);
-    Ok(outcome)
-}
+/// Short messages beside a long transfer.
+pub struct Interleave;
 
-/// The end that reads the long transfer and answers; `received_bytes` counts the long transfer.
-pub fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-    course.run(lanes, receive_both)
+impl Workload for Interleave {
+    /// The end that sends the long transfer and asks; `sent_bytes` counts the long transfer.
+    fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+        let mut all = histogram();
+        let mut block = histogram();
+        let mut outcome = course.run(lanes, |course, lanes, turn| {
+            block.clear();
+            let part = send_both(course, lanes, turn, &mut block)?;
+            if turn.kept {
+                all.add(&block)?;
+            }
+            Ok(part)
+        })?;
+        outcome.round_trips = buckets(&all);
+        Ok(outcome)
+    }
+
+    /// The end that reads the long transfer and answers; `received_bytes` counts the long transfer.
+    fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+        course.run(lanes, receive_both)
+    }
+
+    fn value(_plan: &Plan, source: &Part, _target: &Part) -> Option<f64> {
+        source.reading
+    }
+
+    fn details(plan: &Plan, blocks: &Blocks, details: &mut Results) {
+        let received = blocks.target(|part| part.received_bytes as f64);
+        details.set("long_transfer_bytes_per_second", received / blocks.sum(way_seconds));
+        count_lost(plan, blocks, details);
+    }
 }
 
 /// A short message that waits for its answer.

@@ -3,30 +3,46 @@
 use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
 
-use super::course::{Course, Turn, answer_again, ask, buckets, histogram, unexpected, whole};
+use super::course::{
+    Blocks, Course, Results, Turn, Workload, answer_again, ask, buckets, count_lost, histogram, unexpected,
+    whole,
+};
 use crate::endpoint::{Endpoint, Kind, Mark, PATIENCE, Received, receive_patiently};
 use crate::pace::Pace;
-use crate::plan::{Outcome, Part};
+use crate::plan::{Outcome, Part, Plan};
 
-/// The asking end. A block's `reading` is the median half-RTT.
-pub fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-    let mut all = histogram();
-    let mut block = histogram();
-    let mut outcome = course.run(lanes, |course, lanes, turn| {
-        block.clear();
-        let part = ping(course, &mut lanes[0], turn, &mut block)?;
-        if turn.kept {
-            all.add(&block)?;
-        }
-        Ok(part)
-    })?;
-    outcome.round_trips = buckets(&all);
-    Ok(outcome)
-}
+/// Ping-pong: every round trip timed on its own.
+pub struct Latency;
 
-/// The answering end.
-pub fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-    course.run(lanes, |course, lanes, turn| pong(course, &mut lanes[0], turn))
+impl Workload for Latency {
+    /// The asking end. A block's `reading` is the median half-RTT.
+    fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+        let mut all = histogram();
+        let mut block = histogram();
+        let mut outcome = course.run(lanes, |course, lanes, turn| {
+            block.clear();
+            let part = ping(course, &mut lanes[0], turn, &mut block)?;
+            if turn.kept {
+                all.add(&block)?;
+            }
+            Ok(part)
+        })?;
+        outcome.round_trips = buckets(&all);
+        Ok(outcome)
+    }
+
+    /// The answering end.
+    fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+        course.run(lanes, |course, lanes, turn| pong(course, &mut lanes[0], turn))
+    }
+
+    fn value(_plan: &Plan, source: &Part, _target: &Part) -> Option<f64> {
+        source.reading
+    }
+
+    fn details(plan: &Plan, blocks: &Blocks, details: &mut Results) {
+        count_lost(plan, blocks, details);
+    }
 }
 
 fn ping<E: Endpoint>(

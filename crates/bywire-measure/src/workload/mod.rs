@@ -12,23 +12,40 @@ pub mod stream;
 use anyhow::Result;
 
 use crate::endpoint::Endpoint;
-use crate::plan::{End, Outcome, Plan, Test};
-use course::Course;
+use crate::plan::{End, Outcome, Part, Plan, Test};
+use crate::registry::tests;
+use course::{Blocks, Course, Results, Workload};
 
-/// Plays `end` of the planned test over connected `lanes`, the calling thread being pinned to `core`.
-pub fn run<E: Endpoint>(plan: &Plan, end: End, core: Option<u32>, lanes: &mut [E]) -> Result<Outcome> {
-    let course = Course::new(plan, end, core);
-    match (plan.test, end) {
-        (Test::Latency | Test::Breakdown | Test::Hotspot, End::Source) => latency::source(course, lanes),
-        (Test::Latency | Test::Breakdown | Test::Hotspot, End::Target) => latency::target(course, lanes),
-        (Test::Rr, End::Source) => rr::source(course, lanes),
-        (Test::Rr, End::Target) => rr::target(course, lanes),
-        (_, End::Source) if plan.test.is_one_way() => stream::source(course, lanes),
-        (_, End::Target) if plan.test.is_one_way() => stream::target(course, lanes),
-        (Test::Bidir, _) => bidir::either(course, lanes),
-        (Test::Overhead, End::Source) => overhead::source(course, lanes),
-        (Test::Overhead, End::Target) => overhead::target(course, lanes),
-        (_, End::Source) => interleave::source(course, lanes),
-        (_, End::Target) => interleave::target(course, lanes),
-    }
+macro_rules! played {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal [$module:ident :: $workload:ident] $kind:expr;)+) => {
+        /// Plays `end` of the planned test over connected `lanes`, the calling thread being pinned to `core`.
+        ///
+        /// # Errors
+        /// One line: what the lanes refused, or an end that has not kept to the course.
+        pub fn run<E: Endpoint>(plan: &Plan, end: End, core: Option<u32>, lanes: &mut [E]) -> Result<Outcome> {
+            let course = Course::new(plan, end, core);
+            match (plan.test, end) {
+                $(
+                    (Test::$variant, End::Source) => $module::$workload::source(course, lanes),
+                    (Test::$variant, End::Target) => $module::$workload::target(course, lanes),
+                )+
+            }
+        }
+
+        /// A block's value out of both ends' parts.
+        pub fn value(plan: &Plan, source: &Part, target: &Part) -> Option<f64> {
+            match plan.test {
+                $(Test::$variant => $module::$workload::value(plan, source, target),)+
+            }
+        }
+
+        /// What only this test yields.
+        pub fn details(plan: &Plan, blocks: &Blocks, details: &mut Results) {
+            match plan.test {
+                $(Test::$variant => $module::$workload::details(plan, blocks, details),)+
+            }
+        }
+    };
 }
+
+tests!(played);

@@ -6,9 +6,9 @@
 
 use anyhow::{Result, bail};
 
-use super::course::{Course, Turn, answer_again, ask, whole};
+use super::course::{Blocks, Course, Results, Turn, Workload, answer_again, ask, whole};
 use crate::endpoint::{Endpoint, Interest, Kind, Mark, PATIENCE, receive_patiently};
-use crate::plan::{Outcome, Part};
+use crate::plan::{Outcome, Part, Plan};
 use std::time::{Duration, Instant};
 
 /// A burst never holds more messages.
@@ -25,14 +25,30 @@ fn burst(length: u64) -> u64 {
     (BURST_BYTES_MAX / length).clamp(1, BURST_MAX)
 }
 
-/// The sending end; a block's `reading` is the time for one send.
-pub fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-    course.run(lanes, send_bursts)
-}
+/// Host CPU per message.
+pub struct Overhead;
 
-/// The receiving end; a block's `reading` is the time for one receive.
-pub fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-    course.run(lanes, receive_bursts)
+impl Workload for Overhead {
+    /// The sending end; a block's `reading` is the time for one send.
+    fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+        course.run(lanes, send_bursts)
+    }
+
+    /// The receiving end; a block's `reading` is the time for one receive.
+    fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+        course.run(lanes, receive_bursts)
+    }
+
+    fn value(_plan: &Plan, source: &Part, target: &Part) -> Option<f64> {
+        Some(source.reading? + target.reading?)
+    }
+
+    fn details(_plan: &Plan, blocks: &Blocks, details: &mut Results) {
+        let spent = |part: &Part| part.reading.unwrap_or(0.0) * part.operations as f64;
+        let operations = |part: &Part| part.operations as f64;
+        details.set("send_ns", blocks.source(spent) / blocks.source(operations));
+        details.set("receive_ns", blocks.target(spent) / blocks.target(operations));
+    }
 }
 
 fn send_bursts<E: Endpoint>(course: &Course, lanes: &mut [E], turn: Turn) -> Result<Part> {

@@ -2,17 +2,35 @@
 
 use anyhow::Result;
 
-use super::course::Course;
+use super::course::{Blocks, Course, Results, Workload, count_lost};
 use super::latency;
 use crate::endpoint::Endpoint;
-use crate::plan::Outcome;
+use crate::plan::{Outcome, Part, Plan};
 
-/// The requesting end.
-pub fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-    latency::source(course, lanes)
-}
+/// Requests and responses.
+pub struct Rr;
 
-/// The responding end.
-pub fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-    latency::target(course, lanes)
+impl Workload for Rr {
+    /// The requesting end.
+    fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+        latency::Latency::source(course, lanes)
+    }
+
+    /// The responding end.
+    fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+        latency::Latency::target(course, lanes)
+    }
+
+    fn value(_plan: &Plan, source: &Part, _target: &Part) -> Option<f64> {
+        Some(source.operations as f64 / source.seconds)
+    }
+
+    fn details(plan: &Plan, blocks: &Blocks, details: &mut Results) {
+        if let Some(histogram) = &blocks.round_trips {
+            for (name, share) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999)] {
+                details.set(&format!("round_trip_{name}_ns"), histogram.value_at_quantile(share) as f64);
+            }
+        }
+        count_lost(plan, blocks, details);
+    }
 }

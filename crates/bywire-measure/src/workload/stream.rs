@@ -2,20 +2,51 @@
 
 use anyhow::Result;
 
-use super::course::{Arrivals, Course, Turn, answer_again, ask, stride, whole};
+use super::course::{
+    Arrivals, Blocks, Course, Results, Turn, Workload, answer_again, ask, stride, way_seconds, whole,
+};
 use crate::endpoint::{Endpoint, Kind, Mark, receive_patiently};
 use crate::pace::Pace;
-use crate::plan::{Outcome, Part};
+use crate::plan::{Outcome, Part, Plan};
 
-/// The sending end. A block ends with a marked message; its time covers the delivery of all of it, except where
-/// messages may be lost: there it covers the sending, in which what arrived did so too, but for what had to be read later.
-pub fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-    course.run(lanes, |course, lanes, turn| send(course, &mut lanes[0], turn))
-}
+/// One-way rate.
+pub struct Stream;
 
-/// The receiving end.
-pub fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-    course.run(lanes, |course, lanes, turn| receive(course, &mut lanes[0], turn))
+impl Workload for Stream {
+    /// The sending end. A block ends with a marked message; its time covers the delivery of all of it, except where
+    /// messages may be lost: there it covers the sending, in which what arrived did so too, but for what had to be read later.
+    fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+        course.run(lanes, |course, lanes, turn| send(course, &mut lanes[0], turn))
+    }
+
+    /// The receiving end.
+    fn target<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
+        course.run(lanes, |course, lanes, turn| receive(course, &mut lanes[0], turn))
+    }
+
+    fn value(plan: &Plan, source: &Part, target: &Part) -> Option<f64> {
+        Some(match plan.level.carrier().is_lossy {
+            true => target.received_bytes as f64 / way_seconds(source, target),
+            false => source.sent_bytes as f64 / source.seconds,
+        })
+    }
+
+    fn details(plan: &Plan, blocks: &Blocks, details: &mut Results) {
+        let (seconds, there_seconds) = (blocks.source(|part| part.seconds), blocks.sum(way_seconds));
+        let [sent, received] =
+            [blocks.source(|part| part.operations as f64), blocks.target(|part| part.operations as f64)];
+        details.set("sent_bytes_per_second", blocks.source(|part| part.sent_bytes as f64) / seconds);
+        details.set(
+            "received_bytes_per_second",
+            blocks.target(|part| part.received_bytes as f64) / there_seconds,
+        );
+        details.set("messages_per_second", sent / seconds);
+        details.count("messages_sent", sent);
+        details.count("messages_received", received);
+        if plan.level.carrier().is_lossy {
+            details.count("send_errors", blocks.source(|part| part.send_errors as f64));
+        }
+    }
 }
 
 fn send<E: Endpoint>(course: &Course, end: &mut E, turn: Turn) -> Result<Part> {
