@@ -1,54 +1,388 @@
-//! A plot as an SVG file of its own, for papers and READMEs: drawn here, without a browser, on white.
+//! Every plot is drawn here, as SVG: for the page at two widths, and as a file of its own.
+//!
+//! One drawing serves all three. In the page its colours are variables of the style, which differ in the dark, and its
+//! title and legend are left out, as the page has its own; the script puts both back into a file that is saved.
 
 use maud::{Markup, html};
 
 use crate::plot::{Axis, Kind, Look, Plot, Point, Quantity, Series};
 
-const WIDTH: f64 = 960.0;
-const LEFT: f64 = 96.0;
-const RIGHT: f64 = 28.0;
-const TOP: f64 = 56.0;
-const BODY: f64 = 400.0;
-/// Room for the names of bars.
-const NAMES: f64 = 260.0;
-const BAR: f64 = 26.0;
+/// Room for the title above the plot, which the page leaves out.
+const TITLE: f64 = 40.0;
+/// Room for the name of the vertical axis.
+const TOP: f64 = 28.0;
+const RIGHT: f64 = 36.0;
+/// Room below the plot for the labels and the name of the horizontal axis.
+const BELOW: f64 = 52.0;
+const LINE: f64 = 15.0;
 const LEGEND_ROW: f64 = 20.0;
-const LEGEND_COLUMNS: usize = 3;
+/// About the width of a letter.
+const LETTER: f64 = 7.0;
 /// Values beyond are drawn here: with those next to it, and their differences, they stay numbers.
 const DRAWN_MAX: f64 = 1e100;
-/// Powers that are named beside an axis, at most.
-const TICKS_MAX: f64 = 24.0;
 
-/// Okabe and Ito's colours, told apart without colour vision; the page has the same.
-const COLOURS: [&str; 8] =
-    ["#0072b2", "#d55e00", "#009e73", "#b8558f", "#a87900", "#3a8fc4", "#5b5b5b", "#7a4fb5"];
+/// How much room there is.
+struct Frame {
+    name: &'static str,
+    width: f64,
+    /// Room for the labels of the vertical axis, …
+    left: f64,
+    /// … or for the names of bars.
+    names: f64,
+    body: f64,
+    legend_columns: usize,
+}
+
+const WIDE: Frame =
+    Frame { name: "wide", width: 960.0, left: 84.0, names: 210.0, body: 380.0, legend_columns: 3 };
+const NARROW: Frame =
+    Frame { name: "narrow", width: 400.0, left: 70.0, names: 130.0, body: 280.0, legend_columns: 1 };
+
+/// The colours by name, on white and in the dark. The first eight are Okabe and Ito's, told apart without colour vision,
+/// with a lighter row for the dark.
+const INKS: [(&str, &str, &str); 15] = [
+    ("c0", "#0072b2", "#56b4e9"),
+    ("c1", "#d55e00", "#ff8a3d"),
+    ("c2", "#009e73", "#2fd0a0"),
+    ("c3", "#b8558f", "#e79ac4"),
+    ("c4", "#a87900", "#f0c243"),
+    ("c5", "#3a8fc4", "#9cd6ff"),
+    ("c6", "#5b5b5b", "#c9c7c0"),
+    ("c7", "#7a4fb5", "#b79bf0"),
+    ("limit", "#77756e", "#9b988f"),
+    ("historic", "#8b8980", "#8d8b84"),
+    ("paper", "#ffffff", "#1e2024"),
+    ("text", "#1d1d1b", "#e9e7e1"),
+    ("label", "#5d5c57", "#a5a39c"),
+    ("grid", "#e3e0d8", "#34363b"),
+    ("hatch", "#ffffff", "#1e2024"),
+];
+const COLOURS: usize = 8;
 const DASHES: [&str; 8] = ["none", "7 3", "2 2", "9 3 2 3", "4 2", "12 4", "1 3", "6 2 1 2"];
-const SOFT: &str = "#5d5c57";
-const GRID: &str = "#e3e0d8";
 
-/// The whole file.
+/// The colours as variables of the page's style.
+pub fn style() -> String {
+    let row = |of: fn(&(&str, &str, &str)) -> String| INKS.iter().map(of).collect::<String>();
+    let light = row(|(name, light, _)| format!("--plot-{name}:{light};"));
+    let dark = row(|(name, _, dark)| format!("--plot-{name}:{dark};"));
+    format!(":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}")
+}
+
+/// The colours on white as JSON, for plots that the script saves.
+pub fn palette() -> String {
+    let rows: Vec<String> =
+        INKS.iter().map(|(name, light, _)| format!("\"--plot-{name}\":\"{light}\"")).collect();
+    format!("{{{}}}", rows.join(","))
+}
+
+/// The whole plot as a file, on white.
 pub fn svg(plot: &Plot) -> String {
-    let body = match plot.kind {
-        Kind::Curves => BODY,
-        Kind::Bars => BAR * plot.categories.len().max(1) as f64,
-    };
-    let rows = plot.series.len().div_ceil(LEGEND_COLUMNS) as f64;
-    let height = TOP + body + 56.0 + LEGEND_ROW * rows + 12.0;
-    let drawn = html! {
-        svg xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {height}")) width=(WIDTH) height=(height) role="img" font-family="system-ui, sans-serif" font-size="13" {
-            title { (plot.title) }
-            desc { (plot.about) }
-            rect width=(WIDTH) height=(height) fill="#ffffff" {}
-            @if plot.kind == Kind::Bars { (hatches()) }
-            text x="16" y="30" font-size="18" font-weight="600" { (plot.title) }
-            @match plot.kind {
-                Kind::Curves => (curves(plot, body)),
-                Kind::Bars => (bars(plot, body)),
+    let drawing = Drawing { plot, frame: &WIDE, place: None, is_linear: false };
+    let mut text = drawing.markup().into_string();
+    for (name, light, _) in INKS {
+        text = text.replace(&format!("var(--plot-{name})"), light);
+    }
+    text
+}
+
+/// The plot in the page, at `place`: wide and narrow, and where it has a logarithmic axis with a linear one too. Only the
+/// first two tell of each point, which keeps the page small.
+pub fn in_page(plot: &Plot, place: &str) -> Markup {
+    html! {
+        @for frame in [&WIDE, &NARROW] { @for is_linear in [false, true] {
+            @if !is_linear || plot.has_scales() {
+                (Drawing { plot, frame, place: Some(place), is_linear }.markup())
             }
-            (legend(plot, TOP + body + 60.0))
+        } }
+    }
+}
+
+/// A series as the page's legend shows it.
+pub fn sample(plot: &Plot, series: &Series) -> Markup {
+    let style = Style::of(series);
+    let is_bar = plot.kind == Kind::Bars && !plot.y.logarithmic;
+    html! {
+        svg width="26" height="12" viewBox="0 0 26 12" aria-hidden="true" {
+            @if is_bar {
+                rect x="4" y="1" width="18" height="10" fill=(style.ink) opacity=(style.opacity) {}
+            } @else {
+                @if style.is_line && plot.kind == Kind::Curves {
+                    path d="M0 6H26" stroke=(style.ink) stroke-width="2" stroke-dasharray=(style.dash) {}
+                }
+                @if let Some(shape) = style.shape { (shape.at(13.0, 6.0, &style)) }
+            }
         }
-    };
-    drawn.into_string()
+    }
+}
+
+/// One plot in one frame.
+struct Drawing<'a> {
+    plot: &'a Plot,
+    frame: &'a Frame,
+    /// Where it is in the page; absent for a file.
+    place: Option<&'a str>,
+    is_linear: bool,
+}
+
+impl Drawing<'_> {
+    fn markup(&self) -> Markup {
+        let (plot, width) = (self.plot, self.frame.width);
+        let body = match plot.kind {
+            Kind::Curves => self.frame.body,
+            Kind::Bars => self.rows().last().map_or(0.0, |row| row.bottom) - self.top(),
+        };
+        let rows = plot.series.len().div_ceil(self.frame.legend_columns) as f64;
+        let drawn = self.top() + body + BELOW;
+        let height = drawn + LEGEND_ROW * rows + 12.0;
+        let whole = format!("0 0 {width} {height}");
+        let (shown, shown_height) = match self.place {
+            Some(_) => (format!("0 {TITLE} {width} {}", drawn - TITLE), drawn - TITLE),
+            None => (whole.clone(), height),
+        };
+        let name = format!("{} {}", self.frame.name, if self.is_linear { "linear" } else { "usual" });
+        html! {
+            svg xmlns="http://www.w3.org/2000/svg" class=[self.place.map(|_| &name)] viewBox=(shown) width=(width) height=(shown_height) data-whole=[self.place.map(|_| &whole)] role="img" font-family="system-ui, -apple-system, Segoe UI, Roboto, Noto Sans, sans-serif" font-size="13" {
+                @if self.place.is_none() { title { (plot.title) } desc { (plot.about) } }
+                g.whole {
+                    rect width=(width) height=(height) fill="var(--plot-paper)" {}
+                    text x="16" y="26" font-size="18" font-weight="600" fill="var(--plot-text)" { (plot.title) }
+                    (self.legend(drawn + 6.0))
+                }
+                @match plot.kind {
+                    Kind::Curves => (self.curves(body)),
+                    Kind::Bars => (self.bars(body)),
+                }
+            }
+        }
+    }
+
+    fn top(&self) -> f64 {
+        TITLE + if self.plot.kind == Kind::Curves { TOP } else { 4.0 }
+    }
+
+    fn right(&self) -> f64 {
+        self.frame.width - RIGHT
+    }
+
+    fn axis(&self) -> Axis {
+        Axis { logarithmic: self.plot.y.logarithmic && !self.is_linear, ..self.plot.y }
+    }
+
+    fn curves(&self, body: f64) -> Markup {
+        let (plot, top, left, right) = (self.plot, self.top(), self.frame.left, self.right());
+        let points = || plot.series.iter().flat_map(|series| &series.points);
+        let heights = points().flat_map(|point| point.band.into_iter().flatten().chain([point.y]));
+        let x = Scale::of(&plot.x, points().map(|point| point.x), [left, right]);
+        let y = Scale::of(&self.axis(), heights, [top + body, top]);
+        html! {
+            @for tick in y.ticks(plot.y.quantity) {
+                path d=(format!("M{left} {}H{right}", y.at(tick))) stroke="var(--plot-grid)" {}
+                text x=(left - 8.0) y=(y.at(tick) + 4.0) text-anchor="end" fill="var(--plot-label)" { (label(plot.y.quantity, tick)) }
+            }
+            (self.horizontal(&x, plot.x.quantity, plot.x.name, top + body))
+            path d=(format!("M{left} {}H{right}", top + body)) stroke="var(--plot-label)" {}
+            text x=(left) y=(top - 12.0) fill="var(--plot-label)" { (plot.y.name) }
+            @for (number, series) in plot.series.iter().enumerate() {
+                g data-series=(number) { (self.curve(series, &x, &y)) }
+            }
+        }
+    }
+
+    /// The labels and the name of the horizontal axis.
+    fn horizontal(&self, x: &Scale, quantity: Quantity, name: &str, bottom: f64) -> Markup {
+        let middle = (x.ends[0] + x.ends[1]) / 2.0;
+        html! {
+            @for tick in x.ticks(quantity) {
+                text x=(x.at(tick)) y=(bottom + 18.0) text-anchor="middle" fill="var(--plot-label)" { (label(quantity, tick)) }
+            }
+            text x=(middle) y=(bottom + 38.0) text-anchor="middle" fill="var(--plot-label)" { (name) }
+        }
+    }
+
+    fn curve(&self, series: &Series, x: &Scale, y: &Scale) -> Markup {
+        let style = Style::of(series);
+        let place = |point: &Point| (x.at(point.x), y.at(point.y));
+        let banded: Vec<(&Point, [f64; 2])> =
+            series.points.iter().filter_map(|point| Some((point, point.band?))).collect();
+        let there = banded.iter().map(|(point, band)| (x.at(point.x), y.at(band[1])));
+        let back = banded.iter().rev().map(|(point, band)| (x.at(point.x), y.at(band[0])));
+        html! {
+            @if series.look == Look::Measured && !banded.is_empty() {
+                path d=(joined(there.chain(back))) fill=(style.ink) opacity="0.16" {}
+            }
+            @if style.is_line {
+                path d=(joined(series.points.iter().map(place))) fill="none" stroke=(style.ink) stroke-width="2" stroke-dasharray=(style.dash) {
+                    title { (series.name) }
+                }
+            }
+            @if let Some(shape) = style.shape {
+                g fill=(style.fill) stroke=(style.ink) stroke-width="1.5" {
+                    @if self.is_linear {
+                        path d=(series.points.iter().map(|point| shape.path(place(point))).collect::<String>()) {}
+                    } @else { @for point in &series.points {
+                        path d=(shape.path(place(point))) { title { (self.plot.told(series, point)) } }
+                    } }
+                }
+            }
+        }
+    }
+
+    /// The bars' rows: a row is as high as its name, broken into lines, needs.
+    fn rows(&self) -> Vec<Row> {
+        let mut bottom = self.top();
+        let letters = ((self.frame.names - 12.0) / LETTER) as usize;
+        let rows = self.plot.categories.iter().map(|name| {
+            let lines = broken(name, letters);
+            let top = bottom;
+            bottom += (LINE * lines.len() as f64 + 10.0).max(26.0);
+            Row { middle: (top + bottom) / 2.0, bottom, lines }
+        });
+        rows.collect()
+    }
+
+    fn bars(&self, body: f64) -> Markup {
+        let (plot, top) = (self.plot, self.top());
+        let parts = |index: usize| {
+            plot.series.iter().enumerate().filter_map(move |(number, series)| {
+                let point = series.points.iter().find(|point| point.x as usize == index)?;
+                Some(Piece { number, series, point })
+            })
+        };
+        let dots = plot.y.logarithmic;
+        let longest = (0..plot.categories.len()).flat_map(|index| {
+            let values: Vec<f64> = parts(index).map(|piece| piece.point.y).collect();
+            let beyond = |wanted: fn(&&f64) -> bool| values.iter().filter(wanted).sum();
+            if dots { values } else { vec![beyond(|value| **value > 0.0), beyond(|value| **value < 0.0)] }
+        });
+        let x = Scale::of(&plot.y, longest, [self.frame.names, self.right()]);
+        html! {
+            @if plot.series.iter().any(|series| series.slot >= HATCHED) { (self.hatches()) }
+            @for tick in x.ticks(plot.y.quantity) {
+                path d=(format!("M{} {top}V{}", x.at(tick), top + body)) stroke="var(--plot-grid)" {}
+            }
+            (self.horizontal(&x, plot.y.quantity, plot.y.name, top + body))
+            @for (index, row) in self.rows().iter().enumerate() {
+                @for (line, text) in row.lines.iter().enumerate() {
+                    @let below = LINE * (line as f64 - (row.lines.len() - 1) as f64 / 2.0);
+                    text x=(self.frame.names - 8.0) y=(row.middle + below + 4.0) text-anchor="end" fill="var(--plot-text)" { (text) }
+                }
+                @if dots {
+                    @for piece in parts(index) { @let style = Style::of(piece.series); @if let Some(shape) = style.shape {
+                        g data-series=(piece.number) fill=(style.fill) stroke=(style.ink) stroke-width="1.5" {
+                            path d=(shape.path((x.at(piece.point.y), row.middle))) { title { (plot.told(piece.series, piece.point)) } }
+                        }
+                    } }
+                } @else {
+                    (self.stacked(parts(index), &x, row.middle))
+                }
+            }
+        }
+    }
+
+    fn stacked<'p>(&self, pieces: impl Iterator<Item = Piece<'p>>, x: &Scale, middle: f64) -> Markup {
+        // What is below nought lies on the other side of it.
+        let (mut above, mut below) = (0.0, 0.0);
+        let pieces: Vec<(Piece, f64, f64)> = pieces
+            .map(|piece| {
+                let sum = if piece.point.y < 0.0 { &mut below } else { &mut above };
+                let one_end = x.at(*sum);
+                *sum += piece.point.y;
+                let other_end = x.at(*sum);
+                (piece, one_end.min(other_end), (one_end - other_end).abs())
+            })
+            .collect();
+        html! {
+            @for (Piece { number, series, point }, from, width) in pieces {
+                @let style = Style::of(series);
+                @let area = format!("M{from} {}h{width}v18h-{width}z", middle - 9.0);
+                g data-series=(number) {
+                    path d=(area) fill=(style.ink) opacity=(style.opacity) stroke="var(--plot-paper)" {
+                        title { (self.plot.told(series, point)) }
+                    }
+                    @if series.slot >= HATCHED {
+                        path d=(area) fill=(format!("url(#{})", self.hatch(series.slot % 4))) pointer-events="none" {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn hatch(&self, index: usize) -> String {
+        format!("hatch-{}-{}-{index}", self.place.unwrap_or("file"), self.frame.name)
+    }
+
+    fn hatches(&self) -> Markup {
+        html! {
+            defs { @for (index, angle) in [0, 45, 135, 90].into_iter().enumerate() {
+                pattern id=(self.hatch(index)) width="5" height="5" patternUnits="userSpaceOnUse" patternTransform=(format!("rotate({angle})")) {
+                    path d="M0 0H5" stroke="var(--plot-hatch)" stroke-width="3" stroke-opacity="0.6" {}
+                }
+            } }
+        }
+    }
+
+    fn legend(&self, top: f64) -> Markup {
+        let column = ((self.frame.width - 32.0) / self.frame.legend_columns as f64).floor();
+        html! {
+            @for (index, series) in self.plot.series.iter().enumerate() {
+                @let left = 16.0 + column * (index % self.frame.legend_columns) as f64;
+                @let middle = top + LEGEND_ROW * (index / self.frame.legend_columns) as f64;
+                @let style = Style::of(series);
+                @if style.is_line {
+                    path d=(format!("M{left} {middle}h26")) stroke=(style.ink) stroke-width="2" stroke-dasharray=(style.dash) {}
+                }
+                @if let Some(shape) = style.shape { (shape.at(left + 13.0, middle, &style)) }
+                text x=(left + 34.0) y=(middle + 4.0) font-size="12" fill="var(--plot-text)" { (series.name) }
+            }
+        }
+    }
+}
+
+/// A row of bars.
+struct Row {
+    middle: f64,
+    bottom: f64,
+    /// Its name.
+    lines: Vec<String>,
+}
+
+/// What one series has in one row.
+struct Piece<'a> {
+    number: usize,
+    series: &'a Series,
+    point: &'a Point,
+}
+
+/// A path through those places.
+fn joined(places: impl Iterator<Item = (f64, f64)>) -> String {
+    let places: Vec<String> = places.map(|(x, y)| format!("{x} {y}")).collect();
+    format!("M{}", places.join("L"))
+}
+
+/// A name in lines of about so many letters each.
+fn broken(name: &str, letters: usize) -> Vec<String> {
+    let mut lines: Vec<String> = vec![String::new()];
+    for word in name.split(' ') {
+        let line = lines.last_mut().expect("one line at least");
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > letters {
+            lines.push(word.to_owned());
+        } else {
+            let blank = if line.is_empty() { "" } else { " " };
+            *line += &format!("{blank}{word}");
+        }
+    }
+    lines
+}
+
+/// A label has no more digits than it needs: `1 µs`, `10 ns`.
+fn label(quantity: Quantity, value: f64) -> String {
+    let text = quantity.format(value);
+    match text.split_once(' ') {
+        Some((digits, unit)) if digits.contains('.') => {
+            format!("{} {unit}", digits.trim_end_matches('0').trim_end_matches('.'))
+        }
+        _ => text,
+    }
 }
 
 /// From a value to its place between two ends of an axis.
@@ -92,17 +426,21 @@ impl Scale {
 
     /// Decades, every fourth power of two, or about six round steps.
     fn ticks(&self, quantity: Quantity) -> Vec<f64> {
+        // Labels beside each other need more room than labels above each other.
+        let [from, to] = self.ends;
+        let room = if from < to { (to - from) / 56.0 } else { (from - to) / 22.0 };
+        let ticks_max = room.floor().clamp(2.0, 24.0);
         let powers = |base: f64| {
             let [first, last] = [self.from.log(base).ceil(), (self.to * 1.001).log(base).floor()];
             // Where there is no room for every one.
-            let step = ((last - first) / TICKS_MAX).ceil().max(1.0);
-            let count = ((last - first) / step).floor().clamp(0.0, TICKS_MAX) as u32;
+            let step = ((last - first) / ticks_max).ceil().max(1.0);
+            let count = ((last - first) / step).floor().clamp(0.0, ticks_max) as u32;
             (0..=count).map(|tick| base.powf(first + f64::from(tick) * step)).collect()
         };
         if self.logarithmic {
             return powers(if quantity == Quantity::Size { 16.0 } else { 10.0 });
         }
-        let rough = (self.to - self.from) / 6.0;
+        let rough = (self.to - self.from) / ticks_max.min(6.0);
         let decade = f64::powf(10.0, rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].map(|step| step * decade).into_iter().find(|step| *step >= rough);
         let step = step.unwrap_or(rough);
@@ -111,159 +449,81 @@ impl Scale {
     }
 }
 
-fn curves(plot: &Plot, body: f64) -> Markup {
-    let points = || plot.series.iter().flat_map(|series| &series.points);
-    let heights = points().flat_map(|point| point.band.into_iter().flatten().chain([point.y]));
-    let x = Scale::of(&plot.x, points().map(|point| point.x), [LEFT, WIDTH - RIGHT]);
-    let y = Scale::of(&plot.y, heights, [TOP + body, TOP]);
-    html! {
-        @for tick in y.ticks(plot.y.quantity) {
-            line x1=(LEFT) x2=(WIDTH - RIGHT) y1=(y.at(tick)) y2=(y.at(tick)) stroke=(GRID) {}
-            text x=(LEFT - 8.0) y=(y.at(tick) + 4.0) text-anchor="end" fill=(SOFT) { (plot.y.quantity.format(tick)) }
-        }
-        @for tick in x.ticks(plot.x.quantity) {
-            text x=(x.at(tick)) y=(TOP + body + 18.0) text-anchor="middle" fill=(SOFT) { (plot.x.quantity.format(tick)) }
-        }
-        line x1=(LEFT) x2=(WIDTH - RIGHT) y1=(TOP + body) y2=(TOP + body) stroke=(SOFT) {}
-        text x=((LEFT + WIDTH - RIGHT) / 2.0) y=(TOP + body + 38.0) text-anchor="middle" fill=(SOFT) { (plot.x.name) }
-        text x=(LEFT) y=(TOP - 10.0) fill=(SOFT) { (plot.y.name) }
-        @for series in &plot.series { (curve(series, &x, &y)) }
-    }
-}
-
-fn curve(series: &Series, x: &Scale, y: &Scale) -> Markup {
-    let joined = |points: &mut dyn Iterator<Item = (f64, f64)>| {
-        points.map(|(x, y)| format!("{x},{y}")).collect::<Vec<_>>().join(" ")
-    };
-    let line = joined(&mut series.points.iter().map(|point| (x.at(point.x), y.at(point.y))));
-    let banded: Vec<(&Point, [f64; 2])> =
-        series.points.iter().filter_map(|point| Some((point, point.band?))).collect();
-    let there = banded.iter().map(|(point, band)| (x.at(point.x), y.at(band[1])));
-    let back = banded.iter().rev().map(|(point, band)| (x.at(point.x), y.at(band[0])));
-    let band = joined(&mut there.chain(back));
-    let is_line = matches!(series.look, Look::Measured | Look::Limit | Look::Model);
-    html! {
-        @if series.look == Look::Measured && !banded.is_empty() {
-            polygon points=(band) fill=(colour(series)) opacity="0.16" {}
-        }
-        @if is_line {
-            polyline points=(line) fill="none" stroke=(colour(series)) stroke-width="2" stroke-dasharray=(dash(series)) {}
-        }
-        @if !matches!(series.look, Look::Limit | Look::Model) {
-            @for point in &series.points { (symbol(series, x.at(point.x), y.at(point.y))) }
-        }
-    }
-}
-
-fn bars(plot: &Plot, body: f64) -> Markup {
-    let count = plot.categories.len();
-    let parts = |index: usize| {
-        plot.series.iter().filter_map(move |series| {
-            Some((series, series.points.iter().find(|point| point.x as usize == index)?))
-        })
-    };
-    let dots = plot.y.logarithmic;
-    let longest = (0..count).flat_map(|index| {
-        let values: Vec<f64> = parts(index).map(|(_, point)| point.y).collect();
-        let beyond = |wanted: fn(&&f64) -> bool| values.iter().filter(wanted).sum();
-        if dots { values } else { vec![beyond(|value| **value > 0.0), beyond(|value| **value < 0.0)] }
-    });
-    let x = Scale::of(&plot.y, longest, [NAMES, WIDTH - RIGHT]);
-    html! {
-        @for tick in x.ticks(plot.y.quantity) {
-            line x1=(x.at(tick)) x2=(x.at(tick)) y1=(TOP) y2=(TOP + body) stroke=(GRID) {}
-            text x=(x.at(tick)) y=(TOP + body + 18.0) text-anchor="middle" fill=(SOFT) { (plot.y.quantity.format(tick)) }
-        }
-        text x=((NAMES + WIDTH - RIGHT) / 2.0) y=(TOP + body + 38.0) text-anchor="middle" fill=(SOFT) { (plot.y.name) }
-        @for (index, name) in plot.categories.iter().enumerate() {
-            @let middle = TOP + BAR * (index as f64 + 0.5);
-            text x=(NAMES - 8.0) y=(middle + 4.0) text-anchor="end" { (name) }
-            @if dots {
-                @for (series, point) in parts(index) { (symbol(series, x.at(point.y), middle)) }
-            } @else {
-                (stacked(parts(index), &x, middle))
-            }
-        }
-    }
-}
-
-fn stacked<'a>(parts: impl Iterator<Item = (&'a Series, &'a Point)>, x: &Scale, middle: f64) -> Markup {
-    // What is below nought lies on the other side of it.
-    let (mut above, mut below) = (0.0, 0.0);
-    let parts: Vec<(&Series, f64, f64)> = parts
-        .map(|(series, point)| {
-            let sum = if point.y < 0.0 { &mut below } else { &mut above };
-            let one_end = x.at(*sum);
-            *sum += point.y;
-            let other_end = x.at(*sum);
-            (series, one_end.min(other_end), (one_end - other_end).abs())
-        })
-        .collect();
-    html! {
-        @for (series, from, width) in parts {
-            rect x=(from) y=(middle - 9.0) width=(width) height="18" fill=(colour(series)) opacity=(if series.slot % 2 == 1 { "0.45" } else { "1" }) stroke="#ffffff" {}
-            @if series.slot >= HATCHED {
-                rect x=(from) y=(middle - 9.0) width=(width) height="18" fill=(format!("url(#hatch{})", series.slot % 4)) {}
-            }
-        }
-    }
-}
-
 /// From this slot on a part of a bar carries a pattern too: colours alone do not tell so many apart.
 const HATCHED: usize = 4;
 
-fn hatches() -> Markup {
-    html! {
-        defs { @for (index, angle) in [0, 45, 135, 90].into_iter().enumerate() {
-            pattern id=(format!("hatch{index}")) width="5" height="5" patternUnits="userSpaceOnUse" patternTransform=(format!("rotate({angle})")) {
-                line x1="0" y1="0" x2="5" y2="0" stroke="#ffffff" stroke-width="3" stroke-opacity="0.6" {}
-            }
-        } }
-    }
+/// The look of a series.
+struct Style {
+    ink: String,
+    /// What its symbols are filled with.
+    fill: String,
+    shape: Option<Shape>,
+    dash: &'static str,
+    is_line: bool,
+    opacity: &'static str,
 }
 
-fn legend(plot: &Plot, top: f64) -> Markup {
-    let column = (WIDTH - 32.0) / LEGEND_COLUMNS as f64;
-    html! {
-        @for (index, series) in plot.series.iter().enumerate() {
-            @let left = 16.0 + column * (index % LEGEND_COLUMNS) as f64;
-            @let middle = top + LEGEND_ROW * (index / LEGEND_COLUMNS) as f64;
-            @if matches!(series.look, Look::Measured | Look::Limit | Look::Model) {
-                line x1=(left) x2=(left + 26.0) y1=(middle) y2=(middle) stroke=(colour(series)) stroke-width="2" stroke-dasharray=(dash(series)) {}
+impl Style {
+    fn of(series: &Series) -> Self {
+        let slot = series.slot % COLOURS;
+        // Where colours come round again, symbol and dash do not.
+        let lap = series.slot / COLOURS;
+        let ink = match series.look {
+            Look::Limit => "var(--plot-limit)".to_owned(),
+            Look::Historic => "var(--plot-historic)".to_owned(),
+            _ => format!("var(--plot-c{slot})"),
+        };
+        let paper = || "var(--plot-paper)".to_owned();
+        let (fill, shape) = match series.look {
+            Look::Limit | Look::Model => (ink.clone(), None),
+            Look::Historic => (paper(), Some(Shape::ALL[(series.slot + 3) % 4])),
+            Look::Mark => (ink.clone(), Some(Shape::Mark)),
+            Look::Part => (ink.clone(), Some(Shape::ALL[series.slot % 4])),
+            // Four symbols, filled and then hollow.
+            Look::Measured => {
+                (if slot < 4 { ink.clone() } else { paper() }, Some(Shape::ALL[(slot + lap) % 4]))
             }
-            @if !matches!(series.look, Look::Limit | Look::Model) { (symbol(series, left + 13.0, middle)) }
-            text x=(left + 34.0) y=(middle + 4.0) font-size="12" { (series.name) }
+        };
+        Self {
+            ink,
+            fill,
+            shape,
+            dash: if series.look == Look::Limit { "3 4" } else { DASHES[(slot + 3 * lap) % DASHES.len()] },
+            is_line: matches!(series.look, Look::Measured | Look::Limit | Look::Model),
+            // Parts differ in brightness too.
+            opacity: if series.look == Look::Part && series.slot % 2 == 1 { "0.45" } else { "1" },
         }
     }
 }
 
-/// A filled circle for what is measured, a hollow one for history, a diamond for a mark.
-fn symbol(series: &Series, x: f64, y: f64) -> Markup {
-    let ink = colour(series);
-    html! {
-        @match series.look {
-            Look::Mark => { path d=(format!("M{x} {} L{} {y} L{x} {} L{} {y} Z", y - 8.0, x + 8.0, y + 8.0, x - 8.0)) fill=(ink) {} }
-            Look::Historic => { circle cx=(x) cy=(y) r="4" fill="#ffffff" stroke=(ink) stroke-width="1.5" {} }
-            Look::Part if series.slot % 4 == 1 => { rect x=(x - 4.0) y=(y - 4.0) width="8" height="8" fill=(ink) {} }
-            Look::Part if series.slot % 4 == 2 => { path d=(format!("M{x} {} L{} {} L{} {} Z", y - 5.0, x + 5.0, y + 4.0, x - 5.0, y + 4.0)) fill=(ink) {} }
-            Look::Part if series.slot % 4 == 3 => { path d=(format!("M{x} {} L{} {y} L{x} {} L{} {y} Z", y - 5.5, x + 5.5, y + 5.5, x - 5.5)) fill=(ink) {} }
-            _ => { circle cx=(x) cy=(y) r="4" fill=(ink) {} }
-        }
-    }
+/// A symbol.
+#[derive(Clone, Copy)]
+enum Shape {
+    Circle,
+    Square,
+    Triangle,
+    Diamond,
+    /// A large diamond.
+    Mark,
 }
 
-fn colour(series: &Series) -> &'static str {
-    match series.look {
-        Look::Limit => "#77756e",
-        Look::Historic => "#8b8980",
-        _ => COLOURS[series.slot % COLOURS.len()],
-    }
-}
+impl Shape {
+    const ALL: [Self; 4] = [Self::Circle, Self::Square, Self::Triangle, Self::Diamond];
 
-fn dash(series: &Series) -> &'static str {
-    match series.look {
-        Look::Limit => "3 4",
-        _ => DASHES[series.slot % DASHES.len()],
+    /// Its path about a place.
+    fn path(self, (x, y): (f64, f64)) -> String {
+        let about = match self {
+            Self::Circle => "m-4 0a4 4 0 1 0 8 0 4 4 0 1 0-8 0z",
+            Self::Square => "m-3.6-3.6h7.2v7.2h-7.2z",
+            Self::Triangle => "m0-4.8l4.8 8.4h-9.6z",
+            Self::Diamond => "m0-5.2l5.2 5.2-5.2 5.2-5.2-5.2z",
+            Self::Mark => "m0-8l8 8-8 8-8-8z",
+        };
+        format!("M{x} {y}{about}")
+    }
+
+    fn at(self, x: f64, y: f64, style: &Style) -> Markup {
+        html! { path d=(self.path((x, y))) fill=(style.fill) stroke=(style.ink) stroke-width="1.5" {} }
     }
 }
 
@@ -297,7 +557,7 @@ mod tests {
     fn decades_and_powers_of_sixteen_stand_where_they_stood() {
         let ticks = |quantity, values: [f64; 2]| {
             let axis = Axis { name: "", quantity, logarithmic: true };
-            Scale::of(&axis, values.into_iter(), [0.0, 1.0]).ticks(quantity)
+            Scale::of(&axis, values.into_iter(), [0.0, 800.0]).ticks(quantity)
         };
         assert_eq!(ticks(Quantity::Duration, [30.0, 20_000.0]), [10.0, 100.0, 1e3, 1e4, 1e5]);
         assert_eq!(ticks(Quantity::Size, [1.0, 1048576.0]), [1.0, 16.0, 256.0, 4096.0, 65536.0, 1048576.0]);

@@ -18,6 +18,7 @@ pub mod netperf;
 mod page;
 mod past;
 mod plot;
+mod section;
 mod served;
 mod text;
 mod way;

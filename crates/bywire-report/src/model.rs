@@ -5,6 +5,7 @@ use bywire_results::quantity;
 use maud::{Markup, html};
 
 use crate::plot::{Axis, Kind as Drawn, Look, Plot, Point, Quantity, Series};
+use crate::section;
 
 const SIZE: Axis = Axis { name: "message length", quantity: Quantity::Size, logarithmic: true };
 const RATE: Axis = Axis { name: "rate", quantity: Quantity::Rate, logarithmic: true };
@@ -164,7 +165,7 @@ pub fn section(plots: &[Plot]) -> Markup {
                 (table())
             }
         }
-        @for plot in plots { (plot.section(plot.id)) }
+        @for plot in plots { (section::of_plot(plot, plot.id)) }
     }
 }
 

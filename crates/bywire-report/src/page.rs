@@ -16,16 +16,17 @@ use sha2::{Digest, Sha256};
 use crate::answer::{Headline, Score, headlines, verdicts};
 use crate::carried;
 use crate::ceiling::{Ceiling, Ceilings};
+use crate::drawing;
 use crate::gain;
 use crate::graph;
 use crate::merged::together;
 use crate::model;
 use crate::past::{Comparison, Row, comparisons};
-use crate::plot::{Placed, Plot};
+use crate::plot::Plot;
+use crate::section;
 use crate::served;
 use crate::way::{Waiting, ways};
 
-const CHARTS: &str = include_str!("../assets/echarts.common.min.js");
 const SCRIPT: &str = include_str!("../assets/report.js");
 /// With a larger share of disturbed blocks the page says so at once.
 const DISTURBED_SHARE_MAX: f64 = 0.1;
@@ -34,7 +35,7 @@ const STYLE: &str = include_str!("../assets/report.css");
 
 /// The whole report of a session as one HTML file.
 ///
-/// The page loads nothing: its content security policy allows only its own two scripts, by hash.
+/// The page loads nothing: its content security policy allows only its own script, by hash.
 pub fn render(session: &Session) -> String {
     document(session, &[Page::of("", "", session)])
 }
@@ -91,7 +92,7 @@ impl<'a> Page<'a> {
                 (tables(self, "gain", "What an unmodified program gains", &gain::tables(&self.session.cells)))
                 (tables(self, "web", "Web servers", &served::tables(&self.session.cells)))
                 @if !others.is_empty() { h2 id=(self.name("plots")) { "Plots" } }
-                @for plot in others { (plot.section(&self.name(plot.id))) }
+                @for plot in others { (section::of_plot(plot, &self.name(plot.id))) }
                 (ceiling_table(self, &ceilings))
             }
             (past(self, &comparisons(&ways, &ceilings)))
@@ -107,14 +108,6 @@ impl<'a> Page<'a> {
 
 fn document(session: &Session, pages: &[Page]) -> String {
     let models = model::plots();
-    let placed: Vec<Placed> = pages
-        .iter()
-        .flat_map(|page| {
-            let shown = page.plots.iter().filter(move |plot| !page.is_overview || plot.is_ladder());
-            shown.map(move |plot| Placed { id: page.name(plot.id), plot })
-        })
-        .chain(models.iter().map(|plot| Placed { id: plot.id.to_owned(), plot }))
-        .collect();
     let html = html! {
         (DOCTYPE)
         html lang="en" {
@@ -125,7 +118,7 @@ fn document(session: &Session, pages: &[Page]) -> String {
                 meta name="color-scheme" content="light dark";
                 meta name="generator" content=(concat!("bywire ", env!("CARGO_PKG_VERSION")));
                 title { "Bywire · " (session.preset) " · " (session.started) }
-                style { (PreEscaped(STYLE)) }
+                style { (PreEscaped(STYLE)) (PreEscaped(drawing::style())) }
             }
             body {
                 a.skip href=(format!("#{}", pages[0].name("answer"))) { "Skip to the answer" }
@@ -145,9 +138,8 @@ fn document(session: &Session, pages: &[Page]) -> String {
                         }
                     }
                 }
-                footer { p { "Measured and written by bywire " (env!("CARGO_PKG_VERSION")) ". This file is complete in itself; its plots are drawn by Apache ECharts, embedded under the Apache Licence 2.0." } }
-                script #data type="application/json" { (PreEscaped(embedded(&placed))) }
-                script { (PreEscaped(CHARTS)) }
+                footer { p { "Measured and written by bywire " (env!("CARGO_PKG_VERSION")) ". This file is complete in itself." } }
+                script #palette type="application/json" { (PreEscaped(drawing::palette())) }
                 script { (PreEscaped(SCRIPT)) }
             }
         }
@@ -155,22 +147,14 @@ fn document(session: &Session, pages: &[Page]) -> String {
     html.into_string()
 }
 
-/// Nothing from anywhere but this file, and of scripts only the two that were written into it.
+/// Nothing from anywhere but this file, and of scripts only the one that was written into it.
 fn policy() -> String {
     let hash = |script: &str| STANDARD.encode(Sha256::digest(script.as_bytes()));
     format!(
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; \
-         script-src 'sha256-{}' 'sha256-{}'",
-        hash(CHARTS),
+         script-src 'sha256-{}'",
         hash(SCRIPT)
     )
-}
-
-/// The plots as JSON that cannot end its script element.
-fn embedded(plots: &[Placed]) -> String {
-    // Plots hold strings and numbers only; a number that is none becomes null.
-    let json = serde_json::to_string(plots).expect("plots are JSON");
-    json.replace('<', "\\u003c").replace('>', "\\u003e")
 }
 
 fn masthead(session: &Session) -> Markup {
@@ -258,7 +242,7 @@ fn answer(page: &Page, scores: &[Score], ceilings: &Ceilings, ladder: &[&Plot]) 
             }
             @if !ladder.is_empty() {
                 h2 id=(page.name("ladder")) { "The ladder" }
-                div.ladder { @for plot in ladder { (plot.section(&page.name(plot.id))) } }
+                div.ladder { @for plot in ladder { (section::of_plot(plot, &page.name(plot.id))) } }
             }
             @if !scores.is_empty() {
                 h2 { "What each level delivers" }

@@ -1,19 +1,15 @@
-//! A plot: what the script draws, and the table below it that says the same in figures.
+//! A plot: what is drawn, and said in the table below it.
 
 use bywire_results::quantity;
-use maud::{Markup, html};
-use serde::Serialize;
 
 /// One plot.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Plot {
     /// Its name, unique among the plots of a session.
-    #[serde(skip)]
     pub id: &'static str,
     /// Its heading.
     pub title: &'static str,
     /// One line below the heading: what is plotted and how to read it.
-    #[serde(skip)]
     pub about: String,
     /// Curves or bars.
     pub kind: Kind,
@@ -26,23 +22,11 @@ pub struct Plot {
     /// Curves, or the parts that bars are stacked of.
     pub series: Vec<Series>,
     /// Remarks below the plot (sizes that fall out of line).
-    #[serde(skip)]
     pub remarks: Vec<String>,
 }
 
-/// A plot at its place in the file, as the script reads it.
-#[derive(Clone, Debug, Serialize)]
-pub struct Placed<'a> {
-    /// The name of its section.
-    pub id: String,
-    /// The plot itself.
-    #[serde(flatten)]
-    pub plot: &'a Plot,
-}
-
 /// How a plot is drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Points joined by lines, over a numeric axis.
     Curves,
@@ -51,7 +35,7 @@ pub enum Kind {
 }
 
 /// One axis.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug)]
 pub struct Axis {
     /// Its name.
     pub name: &'static str,
@@ -62,8 +46,7 @@ pub struct Axis {
 }
 
 /// What an axis counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
     /// Nanoseconds.
     Duration,
@@ -94,7 +77,7 @@ impl Quantity {
 }
 
 /// One curve, or one part of every bar.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Series {
     /// What it is.
     pub name: String,
@@ -107,8 +90,7 @@ pub struct Series {
 }
 
 /// How a series is drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// Measured now: a line with symbols, and its band where there is one.
     Measured,
@@ -125,17 +107,15 @@ pub enum Look {
 }
 
 /// One point: (x, y) and the band about y where there is one.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Point {
     /// On the horizontal axis; the category's index in `bars`.
     pub x: f64,
     /// On the vertical axis.
     pub y: f64,
     /// What is drawn as a band: p5 to p95 of single samples, or the 95 % interval of the median.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub band: Option<[f64; 2]>,
     /// A word on this point (its hardware, what was printed).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
@@ -159,61 +139,22 @@ impl Plot {
         self.id.starts_with("ladder")
     }
 
-    /// The plot's section of the page, at `place`. The script fills `.plot`; without it the table still says everything.
-    pub fn section(&self, place: &str) -> Markup {
-        html! {
-            section.card id=(place) {
-                h3 { (self.title) }
-                p.about { (self.about) }
-                div.legend data-legend=(place) {}
-                div.plot data-plot=(place) role="img" aria-label=(format!("{}. {} The table below holds its figures.", self.title, self.about)) {
-                    noscript { p.about { "Plots need the page's own script; the table below holds the same figures." } }
-                }
-                @for remark in &self.remarks { p.remark { (remark) } }
-                div.tools {
-                    @if self.kind == Kind::Curves && self.y.logarithmic {
-                        button type="button" data-scale=(place) aria-pressed="false" { "Linear scale" }
-                    }
-                    button type="button" data-download=(place) { "Download SVG" }
-                }
-                details {
-                    summary { "Table: " (self.title) }
-                    (self.table())
-                }
-            }
-        }
+    /// Whether its vertical axis may be linear too.
+    pub fn has_scales(&self) -> bool {
+        self.kind == Kind::Curves && self.y.logarithmic
     }
 
-    fn table(&self) -> Markup {
-        html! {
-            div.scroll tabindex="0" role="region" aria-label=(format!("Table of {}", self.title)) {
-                table {
-                    thead { tr {
-                        th scope="col" { "series" }
-                        th.figure scope="col" { (self.x.name) }
-                        th.figure scope="col" { (self.y.name) }
-                        th.figure scope="col" { "band" }
-                        th scope="col" { "note" }
-                    } }
-                    tbody {
-                        @for series in &self.series { @for point in &series.points {
-                            tr {
-                                th scope="row" { (series.name) }
-                                td.figure { (self.x_text(point)) }
-                                td.figure { (self.y.quantity.format(point.y)) }
-                                td.figure { @if let Some([low, high]) = point.band {
-                                    (self.y.quantity.format(low)) " – " (self.y.quantity.format(high))
-                                } }
-                                td { @if let Some(note) = &point.note { (note) } }
-                            }
-                        } }
-                    }
-                }
-            }
-        }
+    /// What a reader is told of a point.
+    pub fn told(&self, series: &Series, point: &Point) -> String {
+        let format = |value| self.y.quantity.format(value);
+        let mut lines = vec![series.name.clone(), format!("{}: {}", self.x_text(point), format(point.y))];
+        lines.extend(point.band.map(|[low, high]| format!("{} – {}", format(low), format(high))));
+        lines.extend(point.note.clone());
+        lines.join("\n")
     }
 
-    fn x_text(&self, point: &Point) -> String {
+    /// Where a point is, in words.
+    pub fn x_text(&self, point: &Point) -> String {
         match self.kind {
             Kind::Bars => self.categories.get(point.x as usize).cloned().unwrap_or_default(),
             Kind::Curves => self.x.quantity.format(point.x),

@@ -28,10 +28,10 @@ const FOCUS: &str = "(() => { const node = document.activeElement, style = getCo
 
 /// Plots without a mark that is neither a line of the grid nor a label, and how many there are.
 const UNDRAWN: &str = "(() => { const boxes = [...document.querySelectorAll('[data-plot]')]; \
-     const empty = boxes.filter(box => { const svg = box.querySelector('svg'); if (!svg) return true; \
-     const marks = [...svg.querySelectorAll('path')].filter(mark => { const size = mark.getBoundingClientRect(); \
-     const inked = mark.getAttribute('fill') !== 'none' || mark.getAttribute('stroke'); \
-     return inked && size.width > 2 && size.height > 2; }); return marks.length < 1 || svg.getBoundingClientRect().width < 100; }); \
+     const empty = boxes.filter(box => { const seen = [...box.querySelectorAll('svg')].filter(svg => svg.checkVisibility()); \
+     if (seen.length !== 1) return true; const svg = seen[0]; \
+     const marks = [...svg.querySelectorAll('[data-series] path')].filter(mark => { const size = mark.getBoundingClientRect(); \
+     return size.width > 2 || size.height > 2; }); return marks.length < 1 || svg.getBoundingClientRect().width < 100; }); \
      return [boxes.length, empty.map(box => box.dataset.plot)]; })()";
 
 #[test]
@@ -110,7 +110,8 @@ fn everything_is_reached_by_keyboard_in_order_and_shows_it() {
     // A legend's button hides its curve by keyboard too.
     let pressed = "document.activeElement.getAttribute('aria-pressed')";
     browser.evaluate("document.querySelector('.legend button').focus()");
-    let marks = "document.querySelectorAll('[data-plot=\"ladder-half-rtt\"] svg path').length";
+    let marks = "[...document.querySelectorAll('[data-plot=\"ladder-half-rtt\"] svg [data-series] path')] \
+                 .filter(mark => getComputedStyle(mark.closest('[data-series]')).display !== 'none').length";
     let before = (browser.evaluate(pressed), browser.evaluate(marks).as_u64());
     browser.press(ENTER.0, ENTER.1);
     let after = awaited(&mut browser, pressed, |pressed| pressed == "false");
@@ -122,7 +123,7 @@ fn everything_is_reached_by_keyboard_in_order_and_shows_it() {
 
 /// How many plots can be seen and have something in them.
 const DRAWN: &str = "[...document.querySelectorAll('[data-plot]')] \
-     .filter(box => box.checkVisibility() && box.querySelector('svg path')).length";
+     .filter(box => box.checkVisibility() && box.querySelector('svg [data-series] path')).length";
 
 #[test]
 fn each_presets_page_opens_by_its_link_and_draws_its_plots() {
