@@ -4,6 +4,7 @@ use bywire_measure::measure::PAIRS;
 use bywire_results::breakdown::Account;
 use bywire_results::cell::DISTURBED;
 use bywire_results::cell::{Cacheline, Cell, CpuEnd, LOST_SHARE, Unit};
+use bywire_results::parameter::Spin;
 use bywire_results::quantity;
 use bywire_results::web;
 
@@ -59,11 +60,7 @@ fn heading(cell: &Cell) -> String {
         "" => String::new(),
         between => format!(", between {between}"),
     };
-    let by = cell
-        .parameters
-        .get("mpi")
-        .and_then(|mpi| mpi.as_str())
-        .map_or_else(String::new, |mpi| format!(" by {mpi}"));
+    let by = cell.parameters.text("mpi").map_or_else(String::new, |mpi| format!(" by {mpi}"));
     format!("{} {}{by}{link}{between}{size}", cell.level, cell.test)
 }
 
@@ -328,28 +325,25 @@ fn notes(cell: &Cell) -> Vec<&'static str> {
 /// What tells cells of one level, test and size apart.
 fn way(cell: &Cell) -> String {
     let link = cell.link.clone().filter(|link| *link != cell.level);
-    let is_set = |name: &str| cell.parameters.get(name) == Some(&true.into());
+    let chosen = &cell.parameters;
     let parts = [
         link,
-        cell.parameters.get("mpi").and_then(|mpi| mpi.as_str()).map(str::to_owned),
-        cell.parameters.get("protocol").and_then(|protocol| protocol.as_str()).map(str::to_uppercase),
-        cell.parameters.get("mtu").map(|mtu| format!("MTU {mtu}")),
-        (cell.parameters.get("segmentation") == Some(&"off".into())).then(|| "not segmented".to_owned()),
-        cell.parameters.get("server").and_then(|server| server.as_str()).map(str::to_owned),
-        cell.parameters.get("alpha").map(|alpha| format!("α {alpha}")),
-        cell.parameters
-            .get("connections")
-            .and_then(|connections| connections.as_u64())
-            .map(|connections| count_of(connections, "connection")),
-        is_set("epoll").then(|| "epoll".to_owned()),
+        chosen.text("mpi").map(str::to_owned),
+        chosen.text("protocol").map(str::to_uppercase),
+        chosen.number("mtu").map(|mtu| format!("MTU {mtu}")),
+        chosen.is_off("segmentation").then(|| "not segmented".to_owned()),
+        chosen.text("server").map(str::to_owned),
+        chosen.get("alpha").map(|alpha| format!("α {alpha}")),
+        chosen.number("connections").map(|connections| count_of(connections, "connection")),
+        chosen.is_on("epoll").then(|| "epoll".to_owned()),
         // Other sockets always sleep, where they do not poll.
-        (["msg", "sock"].contains(&&*cell.level) && cell.parameters.get("spin") == Some(&false.into()))
+        (["msg", "sock"].contains(&&*cell.level) && chosen.spin() == Some(Spin::Never))
             .then(|| "sleeping".to_owned()),
-        is_set("spin").then(|| "polling".to_owned()),
-        (cell.parameters.get("nagle") == Some(&"on".into())).then(|| "Nagle".to_owned()),
-        cell.parameters.get("congestion").and_then(|name| name.as_str()).map(str::to_owned),
-        (cell.parameters.get("coalesce") == Some(&"off".into())).then(|| "not coalesced".to_owned()),
-        is_set("both-cores").then(|| "both cores".to_owned()),
+        (chosen.spin() == Some(Spin::Always)).then(|| "polling".to_owned()),
+        chosen.is_on("nagle").then(|| "Nagle".to_owned()),
+        chosen.text("congestion").map(str::to_owned),
+        chosen.is_off("coalesce").then(|| "not coalesced".to_owned()),
+        chosen.is_on("both-cores").then(|| "both cores".to_owned()),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }

@@ -335,7 +335,7 @@ fn ladder(whole: &Plan, place: &Place) -> Vec<Variant> {
             "payload written and read by the program",
             "without touching more than 8 bytes of it",
             &|plan, _| {
-                plan.untouched = true;
+                plan.request.untouched = true;
             },
         );
         without("copies, and all else that grows with length", "with 8 bytes in its place", &|plan, _| {
@@ -346,7 +346,6 @@ fn ladder(whole: &Plan, place: &Place) -> Vec<Variant> {
         without("link: devices, namespaces, carriers", "over loopback in its place", &|plan, place| {
             *place = Place::Processes;
             plan.carriers.clear();
-            plan.mtu_bytes = None;
             plan.bind = Place::Processes.target_address();
         });
     }
@@ -358,7 +357,7 @@ fn ladder(whole: &Plan, place: &Place) -> Vec<Variant> {
     if whole.level.carrier().is_ip {
         let part = if whole.level == Level::Tcp { "TCP and IP" } else { "UDP and IP" };
         without(part, "with Unix sockets, which have neither, in its place", &|plan, place| {
-            (plan.level, plan.nagle, plan.congestion) = (Level::Unix, false, None);
+            plan.level = Level::Unix;
             if !matches!(place, Place::Threads) {
                 *place = Place::Processes;
             }
@@ -375,16 +374,16 @@ fn beside(whole: &Plan, place: &Place, ladder: &[Variant]) -> Vec<(Variant, usiz
     let variant =
         |plan: Plan, part, how: &str| Variant { plan, place: place.clone(), part, how: how.to_owned() };
     let mut beside = Vec::new();
-    if !whole.lent && whole.size_bytes > SHORT_BYTES {
-        let lent = Plan { lent: true, ..ladder[1].plan.clone() };
+    if !whole.request.lent && whole.size_bytes > SHORT_BYTES {
+        let lent = ladder[1].plan.with(|request| request.lent = true);
         beside.push((
             variant(lent, "lending saves", "with lent buffers, untouched, in place of copies"),
             1,
             true,
         ));
     }
-    if whole.integrity != Some(true) {
-        let checked = Plan { integrity: Some(true), ..whole.clone() };
+    if whole.request.integrity != Some(true) {
+        let checked = whole.with(|request| request.integrity = Some(true));
         let part = "checksums would add";
         beside.push((variant(checked, part, "with the end-to-end check, which is off by default"), 0, false));
     }

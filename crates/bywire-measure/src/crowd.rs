@@ -128,7 +128,7 @@ fn attempt(
     let begin_ns = monotonic_ns() + start.as_nanos() as u64;
     let deadline_seconds = plan.deadline_seconds + start.as_secs();
     // A lent message lies in memory that was made for one peer.
-    if let (Level::Msg, false, Ground::One(Place::Processes)) = (plan.level, plan.lent, ground) {
+    if let (Level::Msg, false, Ground::One(Place::Processes)) = (plan.level, plan.request.lent, ground) {
         let plan = Plan { begin_ns: Some(begin_ns), deadline_seconds, ..plan.clone() };
         return pair::run_hub(&plan, connections, cores);
     }

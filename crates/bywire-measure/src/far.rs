@@ -27,7 +27,7 @@ use crate::workload::overhead::BURST_BYTES_MAX;
 pub const DEFAULT_PORT: u16 = 7247;
 
 /// Changes when both ends of the control connection would misread each other.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 
 /// How long either side waits for all that the other has to say until the job is under way.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
@@ -390,12 +390,12 @@ fn bounded(job: Job, [local, client]: [IpAddr; 2], has_key: bool) -> Result<Plan
         "the test is too long: one pair may take {DEADLINE_SECONDS_MAX} s and {BLOCKS_MAX} blocks"
     );
     ensure!(
-        plan.socket_buffer_bytes.is_none_or(|bytes| bytes <= SIZE_BYTES_MAX),
+        plan.request.socket_buffer_bytes.is_none_or(|bytes| bytes <= SIZE_BYTES_MAX),
         "socket buffers may have {SIZE_BYTES_MAX} bytes"
     );
     // Any other name would have a server that is root load a module of the kernel's.
     ensure!(
-        plan.congestion.as_deref().is_none_or(tcp::is_for_all),
+        plan.request.congestion.as_deref().is_none_or(tcp::is_for_all),
         "this machine lets not everyone choose that congestion control"
     );
     ensure!(
@@ -471,6 +471,16 @@ mod tests {
         assert!(bounded(Job::Messages(short), ends, false).is_ok());
         let played = bounded(Job::Messages(plan), ends, true).unwrap();
         assert_eq!((played.bind, played.source, played.begin_ns), (ends[0], Some(ends[1]), None));
+    }
+
+    #[test]
+    fn the_key_is_no_part_of_a_job() {
+        let request = Request { key: Some(b"the key".to_vec()), ..Request::new("tcp", "stream") };
+        let plan = outline::plan(&request, Level::Tcp, Test::Stream, &Place::Processes).unwrap();
+        assert_eq!(plan.request.key, request.key);
+        let told = serde_json::to_string(&Job::Messages(plan)).unwrap();
+        let Job::Messages(heard) = serde_json::from_str(&told).unwrap() else { panic!("{told}") };
+        assert_eq!(heard.request, Request { key: None, ..request });
     }
 
     #[test]

@@ -566,9 +566,8 @@ mod tests {
 
     fn gathering(test: Test, pair: Vec<Outcomes>) -> Gathering {
         let plan = json!({
-            "level": "tcp", "test": test, "link": null, "size_bytes": 8, "response_bytes": 8, "block_us": 1000,
-            "warmup_blocks": 0, "blocks": 1, "spin": false, "sleep": true, "verify": false, "nagle": false,
-            "socket_buffer_bytes": null, "integrity": null, "lent": false, "nodes": null, "mtu_bytes": null,
+            "level": "tcp", "test": test, "size_bytes": 8, "response_bytes": 8, "block_us": 1000,
+            "warmup_blocks": 0, "blocks": 1, "spin": false, "sleep": true,
             "carriers": [1], "bind": "127.0.0.1", "cookie": "", "deadline_seconds": 5,
         });
         let mut gathering = Gathering::new(Subject::Messages(serde_json::from_value(plan).unwrap()));

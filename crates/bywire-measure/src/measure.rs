@@ -2,7 +2,6 @@
 
 mod served;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use anyhow::Result;
 use bywire_analysis::statistics::median;
 use bywire_pairing::launch;
 use bywire_results::cell::{Cacheline, Cell};
+use bywire_results::parameter::Parameters;
 use serde_json::{Value, json};
 
 use crate::breakdown::{self, Breakdown};
@@ -75,7 +75,7 @@ pub struct Measurement {
     /// Where each of several connections runs, and how many there are.
     crowd: Option<(Ground, u32)>,
     cores: Cores,
-    parameters: BTreeMap<String, Value>,
+    parameters: Parameters,
     link: Option<String>,
     between: String,
     /// Of the level `eth`, whose messages are those of another level.

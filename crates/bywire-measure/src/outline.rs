@@ -1,10 +1,7 @@
 //! What a request comes to: a plan for both ends, or the reason why it makes no sense.
 
-use std::collections::BTreeMap;
-
 use anyhow::{Result, bail, ensure};
-use bywire_results::parameter::ADAPTIVE;
-use serde_json::Value;
+use bywire_results::parameter::{ADAPTIVE, Parameters};
 
 use crate::budget::{Blocks, CROWD_SECONDS, VARIANTS, time, time_min};
 use crate::crowd;
@@ -135,9 +132,13 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
         false => Blocks::within(time(request.time_seconds, streams)? / f64::from(streams)),
     };
     Ok(Plan {
+        request: Request {
+            // Whoever shares a core with many others needs no idle peers besides.
+            nodes: if test.is_crowd() { Some(0) } else { request.nodes },
+            ..request.clone()
+        },
         level,
         test,
-        link: request.link.clone(),
         mpi: None,
         size_bytes,
         response_bytes,
@@ -147,17 +148,6 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, place: &Place) -
         // MPI polls; at level sock it is the library that spins, except where the test itself does.
         spin: request.spin.filter(|_| level != Level::Sock).unwrap_or(kind.polls || carrier.polls),
         sleep: request.spin == Some(false),
-        epoll: request.epoll,
-        verify: request.verify,
-        untouched: request.untouched,
-        nagle: request.nagle.unwrap_or(false),
-        congestion: request.congestion.clone(),
-        socket_buffer_bytes: request.socket_buffer_bytes,
-        integrity: request.integrity,
-        lent: request.lent,
-        // Whoever shares a core with many others needs no idle peers besides.
-        nodes: if test.is_crowd() { Some(0) } else { request.nodes },
-        mtu_bytes: request.mtu_bytes,
         carriers: place.carriers().to_vec(),
         begin_ns: None,
         spoke: None,
@@ -182,10 +172,10 @@ pub(crate) fn link(request: &Request, level: Level, place: &Place) -> Option<Str
 }
 
 /// What was chosen, in the words of the command line, with what holds where nothing was.
-pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> BTreeMap<String, Value> {
+pub(crate) fn parameters(request: &Request, plan: &Plan, place: &Place) -> Parameters {
     let mut resolved = request.clone();
     if matches!(plan.level, Level::Tcp | Level::Sock) {
-        resolved.nagle = Some(plan.nagle);
+        resolved.nagle.get_or_insert(false);
     }
     if matches!(place, Place::Namespaces(_) | Place::Nodes { .. }) {
         resolved.mtu_bytes.get_or_insert(MTU_BYTES);

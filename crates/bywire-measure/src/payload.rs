@@ -24,7 +24,7 @@ pub struct Writer {
 impl Writer {
     /// As the plan has it.
     pub fn of(plan: &Plan) -> Self {
-        Self { sequence: 0, untouched: plan.untouched }
+        Self { sequence: 0, untouched: plan.request.untouched }
     }
 
     /// Writes all of `buffer`, at least 1 byte, as the next message.
@@ -66,7 +66,7 @@ pub struct Reader {
 impl Reader {
     /// As the plan has it; see [`Reader::new`] for `ordered`.
     pub fn of(plan: &Plan, ordered: bool) -> Self {
-        Self { untouched: plan.untouched, ..Self::new(plan.verify, ordered) }
+        Self { untouched: plan.request.untouched, ..Self::new(plan.request.verify, ordered) }
     }
 
     /// A reader that compares contents when `verify`, and the sequence too when messages are `ordered`

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::memory;
 use crate::mpi::choice::Choice;
+use crate::request::Request;
 use crate::web::plan as web;
 
 pub use crate::registry::{Lanes, Level, Test};
@@ -22,12 +23,13 @@ pub type Details = BTreeMap<String, Value>;
 /// Everything that both ends of one pair must know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
+    /// What was asked for: options that nothing else settles are obeyed as they stand here.
+    #[serde(default)]
+    pub request: Request,
     /// The level that carries the messages.
     pub level: Level,
     /// The test.
     pub test: Test,
-    /// How the level is to carry them, where it has a choice.
-    pub link: Option<String>,
     /// Whose MPI, carried by what (`mpi`).
     #[serde(default)]
     pub mpi: Option<Choice>,
@@ -45,29 +47,6 @@ pub struct Plan {
     pub spin: bool,
     /// Never spin before sleeping (`msg` and `sock`, which else spin a bounded time).
     pub sleep: bool,
-    /// Wait by `epoll_wait` before each receive, as servers of many connections do.
-    #[serde(default)]
-    pub epoll: bool,
-    /// Compare every byte of every payload with what must have been written.
-    pub verify: bool,
-    /// Write and read no more of a payload than its first 8 bytes.
-    #[serde(default)]
-    pub untouched: bool,
-    /// Leave Nagle's algorithm on (`tcp`).
-    pub nagle: bool,
-    /// Algorithm of congestion control (`tcp`); absent for the system's own.
-    #[serde(default)]
-    pub congestion: Option<String>,
-    /// Socket buffers asked for, in bytes, in both directions at both ends.
-    pub socket_buffer_bytes: Option<u64>,
-    /// The message layer's own end-to-end check; absent for its default.
-    pub integrity: Option<bool>,
-    /// Send lent buffers rather than copies (`msg`).
-    pub lent: bool,
-    /// Idle peers that stay connected to the target (`msg`); absent for the level's default.
-    pub nodes: Option<u32>,
-    /// MTU of the link, where the pair may choose it.
-    pub mtu_bytes: Option<u32>,
     /// Processes of the source's machine that carry the messages besides the two ends: their CPU is counted too.
     #[serde(default)]
     pub carriers: Vec<u32>,
@@ -96,6 +75,13 @@ pub struct Plan {
 const WARMUP_BLOCK_US_MAX: u64 = 100_000;
 
 impl Plan {
+    /// The same with other options.
+    pub fn with(&self, change: impl FnOnce(&mut Request)) -> Self {
+        let mut plan = self.clone();
+        change(&mut plan.request);
+        plan
+    }
+
     /// How long the source keeps each block of the warm-up going.
     pub fn warmup_block_us(&self) -> u64 {
         self.block_us.min(WARMUP_BLOCK_US_MAX)
@@ -172,6 +158,7 @@ impl fmt::Display for End {
 /// What a pair is to measure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[expect(clippy::large_enum_variant, reason = "there is one for each pair, and most have messages")]
 pub enum Job {
     /// A test of a level that carries messages.
     Messages(Plan),

@@ -1,12 +1,12 @@
 //! What is asked for, in the words of the command line, and the one table of its options.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use bywire_results::mpi::{self, Implementation};
+use bywire_results::parameter::Parameters;
 use bywire_results::{ethernet, web};
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 
 use crate::ending::Misuse;
 use crate::memory;
@@ -27,13 +27,15 @@ macro_rules! options {
     ($($group:literal { $($field:ident: $type:ty { $($row:expr;)+ })+ })+) => {
         /// What is asked for, in the words of the command line; the same words for every level. [`OPTIONS`] says what
         /// each option does and where it means something.
-        #[derive(Clone, Debug, Default, PartialEq)]
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(default)]
         pub struct Request {
             /// One of [`crate::registry::rows`].
             pub level: String,
             /// A test of that level.
             pub test: String,
-            /// The key of a host's `bywire serve`.
+            /// The key of a host's `bywire serve`, which is told to nobody.
+            #[serde(skip)]
             pub key: Option<Vec<u8>>,
             $($(
                 #[doc = concat!("The option `", stringify!($field), "`.")]
@@ -325,7 +327,7 @@ impl Request {
     }
 
     /// What was chosen of what cells name among their parameters.
-    pub fn parameters(&self) -> BTreeMap<String, Value> {
+    pub fn parameters(&self) -> Parameters {
         let rows = OPTIONS.iter().filter(|row| row.is_parameter);
         rows.filter_map(|row| Some((row.name.to_owned(), row.parameter(self)?))).collect()
     }

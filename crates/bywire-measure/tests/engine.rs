@@ -13,6 +13,7 @@ use bywire_measure::meeting;
 use bywire_measure::meeting::MeetingPlace;
 use bywire_measure::payload::{Reader, Writer};
 use bywire_measure::plan::{End, Level, Outcome, Part, Plan, Test};
+use bywire_measure::request::Request;
 use bywire_measure::transport::Transport as _;
 use bywire_measure::transport::msg::Msg;
 use bywire_measure::transport::tcp::Tcp;
@@ -40,7 +41,6 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
     Plan {
         level,
         test,
-        link: None,
         mpi: None,
         size_bytes,
         response_bytes,
@@ -49,16 +49,7 @@ fn plan(level: Level, test: Test, size_bytes: u64) -> Plan {
         blocks: 3,
         spin: false,
         sleep: true,
-        epoll: false,
-        verify: true,
-        untouched: false,
-        nagle: false,
-        congestion: None,
-        socket_buffer_bytes: None,
-        integrity: None,
-        lent: false,
-        nodes: None,
-        mtu_bytes: None,
+        request: Request { verify: true, ..Request::default() },
         carriers: Vec::new(),
         begin_ns: None,
         spoke: None,
@@ -111,7 +102,8 @@ fn every_test_runs_over_every_socket_level_and_every_byte_is_right() {
 
 /// One block of 20 ms, long enough for many notes of how far it got.
 fn crowd_plan(level: Level, test: Test) -> Plan {
-    Plan { block_us: 20_000, warmup_blocks: 0, blocks: 1, nodes: Some(0), ..plan(level, test, 8192) }
+    Plan { block_us: 20_000, warmup_blocks: 0, blocks: 1, ..plan(level, test, 8192) }
+        .with(|request| request.nodes = Some(0))
 }
 
 fn has_noted_how_far_it_got(part: &Part) {
@@ -217,7 +209,7 @@ fn spinning_ends_measure_too() {
 fn long_messages_cross_small_socket_buffers_whole() {
     for (level, test) in [(Level::Unix, Test::Stream), (Level::Tcp, Test::Stream), (Level::Tcp, Test::Bidir)]
     {
-        let plan = Plan { socket_buffer_bytes: Some(4096), ..plan(level, test, 1 << 20) };
+        let plan = plan(level, test, 1 << 20).with(|request| request.socket_buffer_bytes = Some(4096));
         let (source, target) = by_level(&plan).unwrap_or_else(|error| panic!("{level} {test}: {error:#}"));
         for (source, target) in both(&source.blocks, &target.blocks) {
             assert_eq!(source.sent_bytes, target.received_bytes, "{level} {test}");
@@ -227,7 +219,7 @@ fn long_messages_cross_small_socket_buffers_whole() {
 
 #[test]
 fn granted_socket_buffers_are_reported() {
-    let plan = Plan { socket_buffer_bytes: Some(65_500), ..plan(Level::Tcp, Test::Rr, 1) };
+    let plan = plan(Level::Tcp, Test::Rr, 1).with(|request| request.socket_buffer_bytes = Some(65_500));
     let (source, _) = by_level(&plan).unwrap();
     // The kernel doubles what is asked for, and says so.
     assert_eq!(source.details["send_socket_bytes"], 131_000);

@@ -341,7 +341,7 @@ fn reach(way: &Way, test: &str) -> u64 {
 
 fn side<'a>(way: &Way<'a>) -> Side<'a> {
     let cell = way.cells.first().copied();
-    let said = |name: &str| cell.and_then(|cell| cell.parameters.get(name)?.as_str());
+    let said = |name: &str| cell.and_then(|cell| cell.parameters.text(name));
     let machine = said(MACHINE);
     match way.level {
         ethernet::LEVEL => (machine, way.level, cell.and_then(|cell| cell.link.as_deref()), said("protocol")),

@@ -62,16 +62,15 @@ fn place(cell: &Cell) -> (String, Option<u64>, u64, usize, Vec<String>) {
 
 /// What is unusual about it, in words; cells that differ in it have rows of their own.
 fn manner(cell: &Cell) -> Vec<String> {
-    let off = |name: &str, words: &str| (text(cell, name) == "off").then(|| words.to_owned());
+    let off = |name: &str, words: &str| cell.parameters.is_off(name).then(|| words.to_owned());
     let buffer = number(cell, "socket-buffer");
-    let is_true = |name: &str| cell.parameters.get(name) == Some(&true.into());
     let machine = text(cell, MACHINE);
     [
         off("coalesce", "one frame a wake"),
         off("segmentation", "not segmented by the interfaces"),
         (buffer > 0).then(|| format!("{} of socket buffers", quantity::size(buffer))),
-        is_true("untouched").then(|| "untouched".to_owned()),
-        is_true("spin").then(|| "polling".to_owned()),
+        cell.parameters.is_on("untouched").then(|| "untouched".to_owned()),
+        cell.parameters.is_on("spin").then(|| "polling".to_owned()),
         (!machine.is_empty()).then_some(machine),
     ]
     .into_iter()
@@ -81,11 +80,11 @@ fn manner(cell: &Cell) -> Vec<String> {
 
 /// A parameter that is a word; empty where there is none.
 pub fn text(cell: &Cell, name: &str) -> String {
-    cell.parameters.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_owned()
+    cell.parameters.text(name).unwrap_or_default().to_owned()
 }
 
 fn number(cell: &Cell, name: &str) -> u64 {
-    cell.parameters.get(name).and_then(|value| value.as_u64()).unwrap_or(0)
+    cell.parameters.number(name).unwrap_or(0)
 }
 
 /// How it was carried: the first columns of each table.

@@ -3,7 +3,6 @@
 use bywire_results::cell::{Cacheline, Cell, Unit};
 use bywire_results::parameter::parameter;
 use bywire_results::quantity;
-use serde_json::Value;
 
 use crate::way::{NOT_A_WAY, Waiting};
 
@@ -117,7 +116,7 @@ impl<'a> Ceilings<'a> {
         let mut points: Vec<_> = self
             .of_test(test)
             .filter(|row| row.first.unit == Unit::BytesPerSecond)
-            .filter(|row| row.first.parameters.get("both-cores") != Some(&Value::Bool(true)))
+            .filter(|row| !row.first.parameters.is_on("both-cores"))
             .filter_map(|row| Some((row.first.size_bytes?, row.value())))
             .collect();
         points.sort_by_key(|point| point.0);

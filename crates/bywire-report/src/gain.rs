@@ -91,13 +91,12 @@ fn row(plain: &Cell, carried: &Cell) -> Vec<String> {
 
 /// How many there are and how they wait.
 fn ends(cell: &Cell) -> String {
-    let number = |name: &str| cell.parameters.get(name).and_then(|value| value.as_u64());
     let spins = match Waiting::of(cell) {
         _ if cell.level == web::LEVEL => "may spin",
         Waiting::Sleeping => "spinning forbidden",
         _ => "may spin",
     };
     let epoll = cell.parameters.contains_key("epoll").then(|| "epoll".to_owned());
-    let connections = number("connections").map(|count| format!("{count} connections"));
+    let connections = cell.parameters.number("connections").map(|count| format!("{count} connections"));
     [connections, epoll, Some(spins.to_owned())].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

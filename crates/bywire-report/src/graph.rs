@@ -413,7 +413,7 @@ fn hot_spot(ways: &[Way]) -> Plot {
 /// Cells of a test with several connections, by their number; of several sizes the last stands.
 fn connections<'a>(way: &Way<'a>, test: &str) -> BTreeMap<u64, &'a Cell> {
     let cells = way.cells.iter().filter(|cell| cell.test == test);
-    cells.filter_map(|&cell| Some((cell.parameters.get("connections")?.as_u64()?, cell))).collect()
+    cells.filter_map(|&cell| Some((cell.parameters.number("connections")?, cell))).collect()
 }
 
 fn by_connections(ways: &[Way], test: &str, named: bool) -> Vec<Series> {

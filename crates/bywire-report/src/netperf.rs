@@ -153,7 +153,7 @@ impl Netperf {
     /// When netperf has no such test, or the cell lacks one of these.
     pub fn from_cell(cell: &Cell) -> Result<Self, NetperfError> {
         // Over emulated Ethernet the ends speak one of the two.
-        let spoken = cell.parameters.get("protocol").and_then(|protocol| protocol.as_str());
+        let spoken = cell.parameters.text("protocol");
         match (spoken.unwrap_or(&cell.level), cell.test.as_str()) {
             ("tcp" | "sock", "stream") => TcpStream::from_cell(cell).map(Self::TcpStream),
             ("udp", "stream") => UdpStream::from_cell(cell).map(Self::UdpStream),
@@ -289,7 +289,7 @@ impl RequestResponse {
         let request_bytes = size_bytes(cell)?;
         let local = [granted(cell, "source", "send")?, granted(cell, "source", "receive")?];
         let response =
-            ["response-size", "response_size"].iter().find_map(|name| cell.parameters.get(*name)?.as_u64());
+            ["response-size", "response_size"].iter().find_map(|name| cell.parameters.number(name));
         Ok(Self {
             host: host(cell),
             local_socket_bytes: local,

@@ -35,7 +35,7 @@ pub fn tables(cells: &[Cell]) -> Vec<Table> {
 
 /// By server and link, then by length or by α.
 fn place(cell: &Cell) -> (String, Option<String>, Option<u64>, f64, String) {
-    let alpha = cell.parameters.get("alpha").and_then(|alpha| alpha.as_f64()).unwrap_or(0.0);
+    let alpha = cell.parameters.real("alpha").unwrap_or(0.0);
     (text(cell, "server"), cell.link.clone(), cell.size_bytes, alpha, text(cell, "rank"))
 }
 
@@ -53,7 +53,7 @@ fn row(cell: &Cell, test: web::Test) -> Vec<String> {
     let what = match test {
         web::Test::File => cell.size_bytes.map(quantity::size).unwrap_or_default(),
         web::Test::Zipf => {
-            let alpha = cell.parameters.get("alpha").and_then(|alpha| alpha.as_f64()).unwrap_or(0.0);
+            let alpha = cell.parameters.real("alpha").unwrap_or(0.0);
             format!("α {alpha}, {}", text(cell, "rank"))
         }
     };
@@ -83,7 +83,7 @@ fn row(cell: &Cell, test: web::Test) -> Vec<String> {
 }
 
 fn way(cell: &Cell) -> String {
-    let mtu = cell.parameters.get("mtu").and_then(|mtu| mtu.as_u64());
+    let mtu = cell.parameters.number("mtu");
     let mtu = mtu.map(|mtu| format!("MTU {mtu}"));
     let machine = Some(text(cell, MACHINE)).filter(|machine| !machine.is_empty());
     [cell.link.clone(), mtu, machine].into_iter().flatten().collect::<Vec<_>>().join(", ")

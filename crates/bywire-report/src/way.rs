@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bywire_results::cell::Cell;
-use bywire_results::parameter::{ADAPTIVE, MACHINE, MPI, parameter};
+use bywire_results::parameter::{ADAPTIVE, MACHINE, MPI, Spin, parameter};
 use bywire_results::web;
 use serde_json::Value;
 
@@ -68,13 +68,12 @@ impl Waiting {
 
     /// As the cell's parameters say; sleeping where they do not.
     pub fn of(cell: &Cell) -> Self {
-        match cell.parameters.get(SPIN) {
-            Some(Value::Bool(true)) => Self::Polling,
-            Some(Value::String(text)) if text == ADAPTIVE => Self::Adaptive,
-            Some(Value::String(text)) if text == "on" || text == "true" => Self::Polling,
+        match cell.parameters.spin() {
+            Some(Spin::Always) => Self::Polling,
+            Some(Spin::Adaptive) => Self::Adaptive,
             // What older sessions wrote for it.
             None if cell.level == "msg" => Self::Adaptive,
-            _ => Self::Sleeping,
+            Some(Spin::Never) | None => Self::Sleeping,
         }
     }
 }
@@ -103,7 +102,7 @@ pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
 impl<'a> Way<'a> {
     /// Whether its ends speak `protocol`; ways without a choice of one do, whatever it is.
     pub fn speaks(&self, protocol: Option<&str>) -> bool {
-        let own = self.cells.first().and_then(|cell| cell.parameters.get("protocol")?.as_str());
+        let own = self.cells.first().and_then(|cell| cell.parameters.text("protocol"));
         own.zip(protocol).is_none_or(|(own, wanted)| own == wanted)
     }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::moment::Moment;
+use crate::parameter::Parameters;
 
 /// The schema of [`Cell`]; it changes when a reader of the old one would misread the new one.
 pub const CELL_SCHEMA: &str = "bywire-cell/1";
@@ -41,7 +42,7 @@ pub struct Cell {
     pub size_bytes: Option<u64>,
     /// Everything else that was chosen, in the words of the command line (`mtu`, `protocol`, `integrity`, `spin`, `lent`).
     #[serde(default)]
-    pub parameters: BTreeMap<String, Value>,
+    pub parameters: Parameters,
     /// The median over pairs, in `unit`.
     pub value: f64,
     /// What `value`, `ci95`, `mean`, `percentiles` and the blocks are counted in.

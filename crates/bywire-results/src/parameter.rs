@@ -1,5 +1,9 @@
 //! Parameters of cells that have a meaning of their own, and what a reader is told of each.
 
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The session that a cell is from, where there are several.
@@ -11,6 +15,87 @@ pub const ADAPTIVE: &str = "adaptive";
 
 /// Whose MPI it was.
 pub const MPI: &str = "mpi";
+
+/// What was chosen for a cell, by the names of the command line. The names are those of the table of options and of older
+/// ones, so that there may be any; what is asked of a value here holds for all forms in which sessions were stored.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Parameters(BTreeMap<String, Value>);
+
+/// How an end waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Spin {
+    /// It polls.
+    Always,
+    /// It polls a bounded time, then sleeps.
+    Adaptive,
+    /// It sleeps at once.
+    Never,
+}
+
+impl Parameters {
+    /// A word.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.0.get(name)?.as_str()
+    }
+
+    /// A whole number.
+    pub fn number(&self, name: &str) -> Option<u64> {
+        self.0.get(name)?.as_u64()
+    }
+
+    /// A number.
+    pub fn real(&self, name: &str) -> Option<f64> {
+        self.0.get(name)?.as_f64()
+    }
+
+    /// A flag that was given, or a switch that is on.
+    pub fn is_on(&self, name: &str) -> bool {
+        self.0.get(name) == Some(&Value::Bool(true)) || self.text(name) == Some("on")
+    }
+
+    /// A switch that is off.
+    pub fn is_off(&self, name: &str) -> bool {
+        self.text(name) == Some("off")
+    }
+
+    /// How the ends wait, where that is said.
+    pub fn spin(&self) -> Option<Spin> {
+        Some(match self.0.get("spin")? {
+            Value::Bool(true) => Spin::Always,
+            Value::String(text) if text == ADAPTIVE => Spin::Adaptive,
+            // As older sessions have it.
+            Value::String(text) if text == "on" || text == "true" => Spin::Always,
+            _ => Spin::Never,
+        })
+    }
+}
+
+impl Deref for Parameters {
+    type Target = BTreeMap<String, Value>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Parameters {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl FromIterator<(String, Value)> for Parameters {
+    fn from_iter<I: IntoIterator<Item = (String, Value)>>(chosen: I) -> Self {
+        Self(chosen.into_iter().collect())
+    }
+}
+
+impl<const COUNT: usize> From<[(String, Value); COUNT]> for Parameters {
+    fn from(chosen: [(String, Value); COUNT]) -> Self {
+        Self(chosen.into())
+    }
+}
 
 /// A parameter as a reader would say it.
 pub fn parameter(name: &str, value: &Value) -> String {

@@ -1,9 +1,7 @@
 //! A web server is measured as everything else is, in pairs; only what it is asked differs.
 
-use std::collections::BTreeMap;
-
 use anyhow::Result;
-use serde_json::Value;
+use bywire_results::parameter::Parameters;
 
 use super::{Measurement, Places};
 use crate::ending::Misuse;
@@ -57,7 +55,7 @@ impl Measurement {
 
 /// What was chosen, in the words of the command line, with what holds where nothing was; how the server was configured is
 /// part of it.
-fn parameters(request: &Request, plan: &web::Plan) -> BTreeMap<String, Value> {
+fn parameters(request: &Request, plan: &web::Plan) -> Parameters {
     let zipf = plan.test == web::Test::Zipf;
     let resolved = Request {
         server: Some(plan.server.name().to_owned()),

@@ -435,10 +435,9 @@ mod tests {
 
     fn plan() -> serde_json::Value {
         serde_json::json!({
-            "level": "mpi", "test": "latency", "link": null, "size_bytes": 8, "response_bytes": 8,
-            "block_us": 1000, "warmup_blocks": 1, "blocks": 1, "spin": true, "sleep": false, "verify": false,
-            "nagle": false, "socket_buffer_bytes": null, "integrity": null, "lent": false, "nodes": null,
-            "mtu_bytes": null, "bind": "127.0.0.1", "cookie": "", "deadline_seconds": 5,
+            "level": "mpi", "test": "latency", "size_bytes": 8, "response_bytes": 8,
+            "block_us": 1000, "warmup_blocks": 1, "blocks": 1, "spin": true, "sleep": false,
+            "bind": "127.0.0.1", "cookie": "", "deadline_seconds": 5,
         })
     }
 }

@@ -192,7 +192,7 @@ impl Rank {
             plan.response_bytes,
             plan.block_us,
             u64::from(plan.warmup_blocks + plan.blocks),
-            plan.verify.into(),
+            plan.request.verify.into(),
             counter.into(),
         ];
         let mut command = Command::new(program);

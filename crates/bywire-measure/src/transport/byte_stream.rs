@@ -56,7 +56,8 @@ impl ByteStream {
     pub fn new(socket: OwnedFd, plan: &Plan, end: End, lane: usize) -> Result<Self> {
         let lengths = plan.lengths(lane);
         let receive_length = lengths.received_by(end);
-        let watch = plan.epoll.then(|| Watch::new(&socket)).transpose().context("cannot watch a socket")?;
+        let watch =
+            plan.request.epoll.then(|| Watch::new(&socket)).transpose().context("cannot watch a socket")?;
         Ok(Self {
             watch,
             socket,

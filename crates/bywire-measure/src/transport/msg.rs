@@ -109,14 +109,14 @@ impl Transport for Msg {
 
 /// Idle peers at each end.
 pub(crate) fn idle_peers(plan: &Plan) -> u32 {
-    plan.nodes.unwrap_or(IDLE_PEERS)
+    plan.request.nodes.unwrap_or(IDLE_PEERS)
 }
 
 pub(crate) fn open(plan: &Plan, name: Option<&str>) -> Result<Port> {
     let defaults = PortOptions::default();
     let options = PortOptions {
         name: name.map(str::parse).transpose()?,
-        integrity: plan.integrity.unwrap_or(defaults.integrity),
+        integrity: plan.request.integrity.unwrap_or(defaults.integrity),
         runtime_directory: Some(directory(&plan.cookie)),
         spin: if plan.sleep { Duration::ZERO } else { defaults.spin },
         ..defaults
@@ -163,7 +163,7 @@ fn ends(plan: &Plan, end: End, mut port: Port, peer: Peer, idle: Vec<Port>) -> R
         }
     }
     let longest = (0..lanes).map(|lane| plan.lengths(lane).sent_by(end)).max().unwrap_or(0);
-    let heap = plan.lent.then(|| port.heap(peer, longest.max(64), BLOCKS)).transpose()?;
+    let heap = plan.request.lent.then(|| port.heap(peer, longest.max(64), BLOCKS)).transpose()?;
     let state = State {
         port,
         peer,
@@ -178,7 +178,7 @@ fn ends(plan: &Plan, end: End, mut port: Port, peer: Peer, idle: Vec<Port>) -> R
     Ok((0..lanes)
         .map(|lane| {
             let length = plan.lengths(lane).sent_by(end);
-            let next = if plan.lent {
+            let next = if plan.request.lent {
                 Next::Lent(None)
             } else if length <= FRAGMENT_BYTES {
                 Next::Short(vec![0; length.max(FRAGMENT_BYTES)])
@@ -188,7 +188,7 @@ fn ends(plan: &Plan, end: End, mut port: Port, peer: Peer, idle: Vec<Port>) -> R
             };
             let priority = PRIORITIES[lane];
             let outbox = Outbox { priority, writer: Writer::of(plan), next, is_filled: false };
-            MsgEnd { state: state.clone(), outbox, lent: plan.lent, spin: plan.spin }
+            MsgEnd { state: state.clone(), outbox, lent: plan.request.lent, spin: plan.spin }
         })
         .collect())
 }

@@ -18,7 +18,7 @@ pub(super) fn greeting(plan: &Plan, lane: usize) -> Vec<u8> {
 
 /// Sets what every kind of socket is asked for.
 pub(super) fn prepare(socket: BorrowedFd, plan: &Plan) -> Result<()> {
-    if let Some(bytes) = plan.socket_buffer_bytes {
+    if let Some(bytes) = plan.request.socket_buffer_bytes {
         let bytes = bytes as usize;
         sockopt::set_socket_send_buffer_size(socket, bytes)
             .and_then(|()| sockopt::set_socket_recv_buffer_size(socket, bytes))

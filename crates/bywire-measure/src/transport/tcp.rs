@@ -34,7 +34,7 @@ impl Transport for Tcp {
     fn accept(listener: OwnedFd, plan: &Plan) -> Result<Vec<ByteStream>> {
         accept_lanes(plan, || {
             let socket = retry(|| preloadable::accept(&listener))?;
-            sockopt::set_tcp_nodelay(&socket, !plan.nagle)?;
+            sockopt::set_tcp_nodelay(&socket, plan.request.nagle != Some(true))?;
             Ok(socket)
         })
     }
@@ -59,9 +59,9 @@ pub fn is_for_all(congestion: &str) -> bool {
 fn open(address: SocketAddr, plan: &Plan) -> Result<OwnedFd> {
     let socket = preloadable::tcp(&address)?;
     prepare(socket.as_fd(), plan)?;
-    sockopt::set_tcp_nodelay(&socket, !plan.nagle)?;
+    sockopt::set_tcp_nodelay(&socket, plan.request.nagle != Some(true))?;
     // What is accepted has its listener's.
-    if let Some(name) = &plan.congestion {
+    if let Some(name) = &plan.request.congestion {
         sockopt::set_tcp_congestion(&socket, name).with_context(|| {
             format!(
                 "cannot use congestion control `{name}`: /proc/sys/net/ipv4/tcp_available_congestion_control lists what there \
