@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use bywire_analysis::statistics::median;
 use bywire_measure::cpu;
-use bywire_measure::ethernet::Carriage;
-use bywire_measure::measure::{Measurement, PAIRS, Places, Request};
+use bywire_measure::ethernet::FrameLink;
+use bywire_measure::measure::{Measurement, PAIRS, Request, Topology};
 use bywire_measure::namespaces::{Namespace, Namespaces};
 use bywire_measure::pin;
 use bywire_measure::segments::Segments;
@@ -73,7 +73,7 @@ fn by_laboratory(
     let request = Request { time_seconds: Some(pair_seconds * f64::from(PAIRS)), ..request };
     let (series, command) = (name.to_owned(), request.command());
     let take = move || {
-        let mut measurement = Measurement::prepare(request.clone(), &mut Places::default())?;
+        let mut measurement = Measurement::prepare(request.clone(), &mut Topology::default())?;
         for _ in 0..pairs {
             measurement.take_pair()?;
         }
@@ -172,12 +172,12 @@ pub fn flows(name: &str, join: Join, count: u32, both_ways: bool) -> Contestant 
 }
 
 /// What the carrying processes cost that have nothing to carry: series `name`, ns of CPU per second.
-pub fn idle(name: &str, carriage: Carriage) -> Contestant {
+pub fn idle(name: &str, frame_link: FrameLink) -> Contestant {
     let series = name.to_owned();
     let mut opened: Option<(Namespaces, Instant)> = None;
     let take = move || {
         if opened.is_none() {
-            let namespaces = carriage.open()?;
+            let namespaces = frame_link.open()?;
             for end in [&namespaces.source, &namespaces.target] {
                 ask_for_no_routers(end)?;
             }

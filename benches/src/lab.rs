@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use bywire_analysis::statistics::median;
-use bywire_measure::measure::{Measurement, PAIRS, Places, Request};
+use bywire_measure::measure::{Measurement, PAIRS, Request, Topology};
 
 use crate::contest::{Contestant, Taken};
 
@@ -17,7 +17,7 @@ pub const SHORT_BYTES: u64 = 64;
 pub fn contestant(name: &str, request: Request, pair_seconds: f64) -> Result<Contestant> {
     let request = Request { time_seconds: Some(pair_seconds * f64::from(PAIRS)), ..request };
     let command = request.command();
-    let mut measurement = Measurement::prepare(request, &mut Places::default())?;
+    let mut measurement = Measurement::prepare(request, &mut Topology::default())?;
     let series = name.to_owned();
     Ok(Contestant { name: name.to_owned(), command, take: Box::new(move || take(&mut measurement, &series)) })
 }

@@ -13,7 +13,7 @@ use bywire_benches::program::{self, Arguments};
 use bywire_benches::table::{self, Show};
 use bywire_benches::tunnel::RIVALS;
 use bywire_measure::ending;
-use bywire_measure::ethernet::{Carriage, Link};
+use bywire_measure::ethernet::{FrameLink, Link};
 use bywire_measure::measure::Request;
 use clap::Parser;
 
@@ -68,8 +68,8 @@ fn contestants(pair_seconds: f64) -> Contest {
         ..Request::new("eth", test)
     };
     for &link in Link::ALL {
-        let carriage = Carriage { link, mtu_bytes: 9000, coalesce: true, segmentation: true };
-        let join: Join = Rc::new(move || carriage.open());
+        let frame_link = FrameLink { link, mtu_bytes: 9000, coalesce: true, segmentation: true };
+        let join: Join = Rc::new(move || frame_link.open());
         let name = |what: &str| format!("{what} {link}");
         let laboratory = [
             (name("stream"), over(link, "stream", 9000)),
@@ -88,7 +88,7 @@ fn contestants(pair_seconds: f64) -> Contest {
         contest.add(&name("udp"), Ok(ethernet::iperf3_datagrams(&name("udp"), Rc::clone(&join))));
         contest.add(&name("sockperf"), Ok(ethernet::sockperf(&name("sockperf"), join)));
         if link != Link::Veth {
-            contest.add(&name("idle"), Ok(ethernet::idle(&name("idle"), carriage)));
+            contest.add(&name("idle"), Ok(ethernet::idle(&name("idle"), frame_link)));
         }
     }
     for rival in &RIVALS {

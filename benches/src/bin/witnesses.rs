@@ -9,7 +9,7 @@ use bywire_benches::program::{self, Arguments};
 use bywire_benches::table;
 use bywire_benches::witness::{self, Way};
 use bywire_measure::ending;
-use bywire_measure::ethernet::{Carriage, Link};
+use bywire_measure::ethernet::{FrameLink, Link};
 use bywire_measure::measure::Request;
 use bywire_results::cell::DISTURBED;
 use clap::Parser;
@@ -154,8 +154,8 @@ fn contestants(ways: &[Joined], knobs: bool, pair_seconds: f64) -> Contest {
         let way = match *link {
             None => Way::Loopback,
             Some(link) => {
-                let carriage = Carriage { link, mtu_bytes: MTU_BYTES, coalesce: true, segmentation: true };
-                Way::Joined(Rc::new(move || carriage.open()))
+                let frame_link = FrameLink { link, mtu_bytes: MTU_BYTES, coalesce: true, segmentation: true };
+                Way::Joined(Rc::new(move || frame_link.open()))
             }
         };
         let like = Request {

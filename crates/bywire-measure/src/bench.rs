@@ -11,7 +11,7 @@ use rand::seq::SliceRandom;
 use serde_json::{Value, json};
 
 use crate::cpu::Snapshot;
-use crate::measure::{Measurement, PAIRS, Places, Request, anywhere};
+use crate::measure::{Measurement, PAIRS, Request, Topology, anywhere};
 use crate::plan::Level;
 use crate::preset::Preset;
 use crate::{environment, interrupt, mpi, pin};
@@ -80,7 +80,7 @@ pub fn default_directory(preset: &str) -> PathBuf {
 struct Bench<'a> {
     session: Session,
     store: Store,
-    places: Places,
+    places: Topology,
     progress: &'a mut dyn Progress,
     started: Instant,
     done: Duration,
@@ -112,7 +112,7 @@ impl<'a> Bench<'a> {
         let mut bench = Self {
             session,
             store,
-            places: Places::default(),
+            places: Topology::default(),
             progress,
             started: Instant::now(),
             done: Duration::ZERO,
@@ -369,7 +369,7 @@ fn expected_pair(request: &Request) -> Duration {
     // What it runs in does not matter for how long it takes, and must not be opened for an estimate.
     let launch = if request.level == Level::Mpi.name() { mpi::LAUNCH } else { Duration::ZERO };
     anywhere(request)
-        .and_then(|request| Measurement::prepare(request, &mut Places::default()))
+        .and_then(|request| Measurement::prepare(request, &mut Topology::default()))
         .map_or(Duration::ZERO, |measurement| launch + measurement.pair_duration())
 }
 

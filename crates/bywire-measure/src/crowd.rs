@@ -325,9 +325,9 @@ pub fn limit(connections: u32, outcomes: &[Outcomes]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outline;
     use crate::plan::Details;
     use crate::request::Request;
+    use crate::resolution;
     use bywire_results::cell::CpuEnd;
 
     fn outcome(end: End, parts: Vec<Part>) -> Outcome {
@@ -447,7 +447,7 @@ mod tests {
             [(0.25, 500_000), (0.5, 1_000_000), (2.5, 1_000_000), (3600.0, 1_000_000)]
         {
             let request = Request { time_seconds: Some(time_seconds), ..Request::new("sock", "hotspot") };
-            let plan = outline::plan(&request, Level::Sock, Test::Hotspot, &Place::Processes).unwrap();
+            let plan = resolution::plan(&request, Level::Sock, Test::Hotspot, &Place::Processes).unwrap();
             assert_eq!(warmup(&plan), Duration::from_micros(due_us), "{time_seconds} s");
         }
     }

@@ -34,7 +34,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// How frames are to be carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Carriage {
+pub struct FrameLink {
     /// By what.
     pub link: Link,
     /// MTU of both interfaces.
@@ -49,20 +49,20 @@ pub struct Carriage {
 ///
 /// # Errors
 /// An MTU that the link has not.
-pub fn carriage(link: Link, mtu_bytes: u32, coalesce: bool, segmentation: bool) -> Result<Carriage> {
+pub fn frame_link(link: Link, mtu_bytes: u32, coalesce: bool, segmentation: bool) -> Result<FrameLink> {
     let (least, most) = (68, if link == Link::Veth { 65_535 } else { 65_521 });
     ensure!(
         (least..=most).contains(&mtu_bytes),
         Misuse(format!("an MTU of {mtu_bytes} is out of bounds: give --mtu {least} to {most} bytes"))
     );
-    Ok(Carriage { link, mtu_bytes, coalesce, segmentation })
+    Ok(FrameLink { link, mtu_bytes, coalesce, segmentation })
 }
 
 /// What is asked of the level `eth`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ethernet {
     pub(crate) protocol: Protocol,
-    pub(crate) carriage: Carriage,
+    pub(crate) frame_link: FrameLink,
 }
 
 impl Ethernet {
@@ -80,12 +80,12 @@ impl Ethernet {
         let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
         let (coalesce, segmentation) =
             (request.coalesce.unwrap_or(true), request.segmentation.unwrap_or(true));
-        let carriage = carriage(link, mtu_bytes, coalesce, segmentation)?;
-        Ok(Some(Self { protocol, carriage }))
+        let frame_link = frame_link(link, mtu_bytes, coalesce, segmentation)?;
+        Ok(Some(Self { protocol, frame_link }))
     }
 }
 
-impl Carriage {
+impl FrameLink {
     /// Two namespaces joined this way.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Carriage {
     /// So many namespaces around a switch that carries this way.
     ///
     /// # Errors
-    /// As [`Carriage::open`].
+    /// As [`FrameLink::open`].
     pub fn open_star(self, nodes: u32) -> Result<Star> {
         let star = match self.link {
             Link::Veth => Star::bridge(nodes, self.mtu_bytes)?,
@@ -158,10 +158,10 @@ struct Carrier {
 
 impl Carrier {
     /// Starts one with an interface in each of `namespaces`, which stand when this returns.
-    fn start(carriage: Carriage, directory: &Path, node: &str, namespaces: &[&Namespace]) -> Result<Self> {
+    fn start(frame_link: FrameLink, directory: &Path, node: &str, namespaces: &[&Namespace]) -> Result<Self> {
         let mut command = bywire(directory, &["eth", "up", "--network", "laboratory", "--node", node]);
-        command.args(["--mtu", &carriage.mtu_bytes.to_string()]);
-        command.args(["--coalesce", if carriage.coalesce { "on" } else { "off" }]);
+        command.args(["--mtu", &frame_link.mtu_bytes.to_string()]);
+        command.args(["--coalesce", if frame_link.coalesce { "on" } else { "off" }]);
         for namespace in namespaces {
             let (path, address) = (namespace.path(), namespace.address());
             let interface = format!("{}:{INTERFACE}={address}/{PREFIX_LENGTH}", path.display());

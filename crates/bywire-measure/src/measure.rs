@@ -12,6 +12,7 @@ use bywire_results::cell::{Cacheline, Cell};
 use bywire_results::parameter::Parameters;
 use serde_json::{Value, json};
 
+use crate::aggregation::{Aggregation, Subject};
 use crate::breakdown::{self, Breakdown};
 use crate::budget::Blocks;
 pub use crate::budget::{PAIRS, SWEEP_TIME_SECONDS, TIME_SECONDS, parse_time, time};
@@ -19,21 +20,20 @@ use crate::crowd::{self, Ground};
 use crate::ending::Misuse;
 use crate::environment;
 use crate::ethernet::{self, Ethernet};
-use crate::gathering::{Gathering, Subject};
 use crate::gauge::{self, Moment, now_unix_seconds};
 use crate::load::Load;
 use crate::memory;
 use crate::mpi::{Choice, Installation};
-use crate::outline::{self, CONNECTIONS};
-pub use crate::outline::{NODES_MAX, anywhere, time_min_of};
 use crate::pair;
 use crate::place::{Cores, Place};
-pub use crate::places::Places;
 use crate::plan::{Job, Level, MemoryPlan, Outcome, Plan, Test};
 use crate::registry;
 use crate::registry::MEMORY;
 pub use crate::request::Request;
+use crate::resolution::{self, CONNECTIONS};
+pub use crate::resolution::{NODES_MAX, anywhere, time_min_of};
 use crate::segments::{self, Segments};
+pub use crate::topology::Topology;
 use crate::transport::msg;
 use crate::web;
 use crate::workload::nhalf;
@@ -54,7 +54,7 @@ const CACHELINE_BLOCK_US: u64 = 500;
 /// One line: a request that makes no sense or cannot be met here, or what went wrong on the way. What is done is told
 /// to `progress` as a share of the whole.
 pub fn run(request: Request, progress: &mut dyn FnMut(f64)) -> Result<Cell> {
-    let mut measurement = Measurement::prepare(request, &mut Places::default())?;
+    let mut measurement = Measurement::prepare(request, &mut Topology::default())?;
     while !measurement.is_complete() {
         let taken = f64::from(measurement.pairs_taken());
         measurement.take_pair_telling(&mut |share| progress((taken + share) / f64::from(PAIRS)))?;
@@ -84,7 +84,7 @@ pub struct Measurement {
     beside: Option<Option<Cacheline>>,
     /// Busy threads beside each pair.
     load: u32,
-    gathering: Gathering,
+    aggregation: Aggregation,
     /// Crowds that did not run at one time, and were taken again.
     crowds_repeated: u32,
     /// What TCP sent between namespaces, warm-ups included.
@@ -95,14 +95,14 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// Checks `request` and opens what its pairs run in; `places` keeps that for the next ones.
+    /// Checks `request` and opens what its pairs run in; `topology` keeps that for the next ones.
     ///
     /// # Errors
     /// One line: what makes no sense or is not possible here, and what to do.
-    pub fn prepare(request: Request, places: &mut Places) -> Result<Self> {
+    pub fn prepare(request: Request, topology: &mut Topology) -> Result<Self> {
         registry::level(&request.level)?;
         if request.level == web::LEVEL {
-            return Self::of_web(&request, places);
+            return Self::of_web(&request, topology);
         }
         if request.level == MEMORY {
             return Self::of_memory(&request);
@@ -115,21 +115,22 @@ impl Measurement {
         // First, as it knows which tests it has.
         let mpi = Choice::asked(&request).map_err(Misuse::of)?;
         let test: Test = request.test.parse().map_err(Misuse::of)?;
-        outline::check_bounds(&request, level, test).map_err(Misuse::of)?;
+        resolution::check_bounds(&request, level, test).map_err(Misuse::of)?;
         if let Some(choice) = mpi {
             Installation::look(choice.implementation)?;
         }
-        let carriage = mpi.and_then(|choice| choice.carriage(request.mtu_bytes));
-        let apart = ethernet.is_some() || carriage.is_some() || (test.is_crowd() && request.nodes.is_some());
+        let frame_link = mpi.and_then(|choice| choice.frame_link(request.mtu_bytes));
+        let apart =
+            ethernet.is_some() || frame_link.is_some() || (test.is_crowd() && request.nodes.is_some());
         let usually = if apart { "namespaces" } else { "processes" };
         let between = request.between.clone().unwrap_or_else(|| usually.to_owned());
-        let star = places.star(&request, level, test, &between, ethernet.as_ref())?;
+        let star = topology.star(&request, level, test, &between, ethernet.as_ref())?;
         let place = match (&star, &ethernet) {
             (Some(star), _) => Ground::Star(Arc::clone(star)).place(test, 0),
-            (None, Some(ethernet)) => places.ethernet(ethernet.carriage)?,
-            (None, None) => match carriage {
-                Some(carriage) => places.ethernet(carriage)?,
-                None => places.open(&request, level, &between)?,
+            (None, Some(ethernet)) => topology.ethernet(ethernet.frame_link)?,
+            (None, None) => match frame_link {
+                Some(frame_link) => topology.ethernet(frame_link)?,
+                None => topology.open(&request, level, &between)?,
             },
         };
         if level == Level::Sock {
@@ -138,16 +139,16 @@ impl Measurement {
         }
         let ground = star.map_or_else(|| Ground::One(place.clone()), Ground::Star);
         let crowd = test.is_crowd().then(|| (ground, request.connections.unwrap_or(CONNECTIONS)));
-        let cores = outline::choose_cores(request.cores, &place).map_err(Misuse::of)?;
-        let plan = Plan { mpi, ..outline::plan(&request, level, test, &place).map_err(Misuse::of)? };
-        let link = outline::link(&request, level, &place);
+        let cores = resolution::choose_cores(request.cores, &place).map_err(Misuse::of)?;
+        let plan = Plan { mpi, ..resolution::plan(&request, level, test, &place).map_err(Misuse::of)? };
+        let link = resolution::link(&request, level, &place);
         let breakdown = (test == Test::Breakdown).then(|| Breakdown::new(&plan, &place)).transpose()?;
         Ok(Self {
             load: request.load.unwrap_or(0),
-            parameters: outline::parameters(&request, &plan, &place),
+            parameters: resolution::parameters(&request, &plan, &place),
             ethernet: ethernet.is_some(),
             beside: (level.carrier().times_cacheline && cores.apart()).then_some(None),
-            gathering: Gathering::new(match test {
+            aggregation: Aggregation::new(match test {
                 Test::Nhalf => Subject::Sweep(plan.clone()),
                 Test::Breakdown => Subject::Messages(Plan { test: Test::Latency, ..plan.clone() }),
                 _ => Subject::Messages(plan.clone()),
@@ -186,13 +187,13 @@ impl Measurement {
             deadline_seconds: blocks.deadline_seconds(),
         };
         Ok(Self {
-            gathering: Gathering::new(Subject::Memory(plan.spec.clone())),
+            aggregation: Aggregation::new(Subject::Memory(plan.spec.clone())),
             load: 0,
             job: Job::Memory(plan),
             breakdown: None,
             place: Place::Processes,
             crowd: None,
-            cores: outline::choose_cores(request.cores, &Place::Processes).map_err(Misuse::of)?,
+            cores: resolution::choose_cores(request.cores, &Place::Processes).map_err(Misuse::of)?,
             parameters,
             link: None,
             between: between.to_owned(),
@@ -246,24 +247,24 @@ impl Measurement {
 
     fn take_alone(&mut self, progress: &mut dyn FnMut(f64)) -> Result<()> {
         if let Job::Web(plan) = &mut self.job {
-            plan.pair = self.gathering.pairs();
+            plan.pair = self.aggregation.pairs();
         }
         let Job::Messages(plan) = &self.job else {
             let outcomes = pair::run(&self.job, &self.place, self.cores)?;
-            return self.gathering.add(vec![outcomes], None);
+            return self.aggregation.add(vec![outcomes], None);
         };
         if let Some((ground, connections)) = &self.crowd {
             let crowd = crowd::run(plan, ground, *connections, self.cores)?;
             self.crowds_repeated += crowd.repeats;
-            return self.gathering.add_crowd(crowd);
+            return self.aggregation.add_crowd(crowd);
         }
         if let Some(breakdown) = &mut self.breakdown {
             let whole = breakdown.take(self.cores, progress)?;
-            return self.gathering.add(vec![whole], None);
+            return self.aggregation.add(vec![whole], None);
         }
         if plan.test != Test::Nhalf {
             let outcomes = pair::run(&self.job, &self.place, self.cores)?;
-            return self.gathering.add(vec![outcomes], None);
+            return self.aggregation.add(vec![outcomes], None);
         }
         let sizes = sweep_sizes(plan.level);
         let mut sweep = Vec::new();
@@ -276,7 +277,7 @@ impl Measurement {
             Level::Msg => Some(self.memcpy(plan)?),
             _ => None,
         };
-        self.gathering.add(sweep, memcpy)
+        self.aggregation.add(sweep, memcpy)
     }
 
     /// How fast a cache line crosses between the two cores right now: the machine's own state, which a virtual one
@@ -314,7 +315,7 @@ impl Measurement {
 
     /// Pairs taken so far.
     pub fn pairs_taken(&self) -> u32 {
-        self.gathering.pairs()
+        self.aggregation.pairs()
     }
 
     /// About how long one more pair takes.
@@ -350,7 +351,7 @@ impl Measurement {
     /// # Errors
     /// No pair has been taken, or its two ends contradict each other.
     pub fn cell(&self) -> Result<Cell> {
-        let mut cell = self.gathering.cell()?;
+        let mut cell = self.aggregation.cell()?;
         if self.ethernet {
             cell.level = ethernet::LEVEL.to_owned();
         }
@@ -400,7 +401,7 @@ mod tests {
     fn refusal(change: impl FnOnce(&mut Request)) -> String {
         let mut request = Request::new("tcp", "latency");
         change(&mut request);
-        match Measurement::prepare(request, &mut Places::default()) {
+        match Measurement::prepare(request, &mut Topology::default()) {
             Ok(_) => panic!("this should have been refused"),
             Err(error) => format!("{error:#}"),
         }

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::carriage::{Carriage, NotCarried};
 use crate::environment::boot_identity;
 use crate::far::Far;
 use crate::meeting::{MeetingPlace, nonce};
 use crate::namespaces::Namespace;
 use crate::place::{Cores, Place};
 use crate::plan::{End, Job, Level, Order, Outcome, Outcomes, Plan, Role, Word};
+use crate::preload::{NotCarried, Preload};
 use crate::process::{Event, Setting, Worker, listen};
 use crate::web::Keeper;
 use crate::{hub, interrupt, mpi};
@@ -55,18 +55,18 @@ fn run_once(job: &Job, place: &Place, cores: Cores) -> Result<Outcomes> {
         return mpi::run(plan, choice, place, cores);
     }
     let _meeting_place = meeting_place(job)?;
-    let carriage = Carriage::of(job)?;
+    let preload = Preload::of(job)?;
     let (sender, receiver) = channel();
     let mut conversation =
         Conversation { receiver, until: Instant::now() + job.deadline() + GRACE, reported: Vec::new() };
     let outcomes = match place {
         Place::Threads => run_threads(job, cores, &sender, &mut conversation),
-        _ => run_two(job, place, cores, carriage.as_ref(), &sender, &mut conversation),
+        _ => run_two(job, place, cores, preload.as_ref(), &sender, &mut conversation),
     };
     interrupt::check()?;
     let outcomes = outcomes?;
-    if let Some(carriage) = carriage {
-        carriage.check(&outcomes)?;
+    if let Some(preload) = preload {
+        preload.check(&outcomes)?;
     }
     Ok(outcomes)
 }
@@ -107,7 +107,7 @@ fn run_two(
     job: &Job,
     place: &Place,
     cores: Cores,
-    carriage: Option<&Carriage>,
+    preload: Option<&Preload>,
     sender: &Sender<Event>,
     conversation: &mut Conversation,
 ) -> Result<Outcomes> {
@@ -122,21 +122,21 @@ fn run_two(
         _ => (None, None),
     };
     if let Job::Web(plan) = job {
-        let keeper = Keeper::start(plan, cores.target, Setting { namespace: target_space, carriage })?;
+        let keeper = Keeper::start(plan, cores.target, Setting { namespace: target_space, preload })?;
         let address = serde_json::to_string(keeper.address())?;
         let _source = start(
             End::Source,
             job,
             source_role(address),
-            Setting { namespace: source_space, carriage },
+            Setting { namespace: source_space, preload },
             sender,
         )?;
         // The client reads the server's accounts too.
         let (source, target) = conversation.outcomes()?;
         let outcomes = Outcomes { source, target: Some(target), same_machine: true };
-        if let Some(carriage) = carriage {
+        if let Some(preload) = preload {
             // While the server is there to tell what it carried.
-            carriage.check(&outcomes)?;
+            preload.check(&outcomes)?;
         }
         return Ok(outcomes);
     }
@@ -144,17 +144,11 @@ fn run_two(
         Place::Host(host) => Target::Far(Far::start(host, job, sender.clone())?),
         _ => {
             let role = Role::Target { core: cores.target };
-            Target::Near(start(
-                End::Target,
-                job,
-                role,
-                Setting { namespace: target_space, carriage },
-                sender,
-            )?)
+            Target::Near(start(End::Target, job, role, Setting { namespace: target_space, preload }, sender)?)
         }
     };
     let (address, boot) = conversation.listening()?;
-    let setting = Setting { namespace: source_space, carriage };
+    let setting = Setting { namespace: source_space, preload };
     let _source = start(End::Source, job, source_role(address), setting, sender)?;
     let same_machine = boot.is_some() && boot == boot_identity();
     if matches!(job, Job::Memory(_)) {

@@ -572,7 +572,7 @@ fn with_fragment_edges(from: u32, to: u32) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::{Measurement, Places};
+    use crate::measure::{Measurement, Topology};
 
     #[test]
     fn every_cell_of_every_preset_makes_sense() {
@@ -586,7 +586,7 @@ mod tests {
                 let described = format!("{request:?}");
                 // Namespaces need privileges, which a request's sense does not.
                 let request = measure::anywhere(&request).expect(&described);
-                assert!(Measurement::prepare(request, &mut Places::default()).is_ok(), "{described}");
+                assert!(Measurement::prepare(request, &mut Topology::default()).is_ok(), "{described}");
             }
         }
     }

@@ -8,10 +8,10 @@ use std::sync::mpsc::Sender;
 use anyhow::{Context, Result, anyhow};
 use rustix::process::Pid;
 
-use crate::carriage::Carriage;
 use crate::interrupt::Group;
 use crate::namespaces::Namespace;
 use crate::plan::{End, Order, Word};
+use crate::preload::Preload;
 
 /// What a worker says, or that it says no more.
 pub(crate) struct Event {
@@ -26,7 +26,7 @@ pub struct Setting<'a> {
     /// Where its network is.
     pub namespace: Option<&'a Namespace>,
     /// What carries its connections.
-    pub carriage: Option<&'a Carriage>,
+    pub preload: Option<&'a Preload>,
 }
 
 impl Setting<'_> {
@@ -38,8 +38,8 @@ impl Setting<'_> {
         if let Some(namespace) = self.namespace {
             namespace.enter(command)?;
         }
-        if let Some(carriage) = self.carriage {
-            carriage.prepare(command);
+        if let Some(preload) = self.preload {
+            preload.prepare(command);
         }
         Ok(())
     }

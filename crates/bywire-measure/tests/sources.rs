@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use bywire_measure::measure::{Measurement, Places, Request, anywhere};
+use bywire_measure::measure::{Measurement, Request, Topology, anywhere};
 use bywire_measure::plan::{Level, Test};
 use bywire_measure::preset::{self, PRESETS};
 use bywire_measure::request::OPTIONS;
@@ -145,8 +145,8 @@ fn parse(command: &str) -> Result<(), String> {
                 return Err("only a link between namespaces takes an MTU".into());
             }
             // Namespaces need privileges to open, not to make sense.
-            let prepared =
-                anywhere(&request).and_then(|request| Measurement::prepare(request, &mut Places::default()));
+            let prepared = anywhere(&request)
+                .and_then(|request| Measurement::prepare(request, &mut Topology::default()));
             prepared.map(drop).map_err(|error| error.to_string())
         }
         ["bywire", "historic"] | ["bywire", "historic", "--json"] => Ok(()),

@@ -80,7 +80,7 @@ impl Link {
     }
 
     /// The link of the level `eth` that joins the two namespaces, where it takes them.
-    pub fn carriage(self) -> Option<ethernet::Link> {
+    pub fn frame_link(self) -> Option<ethernet::Link> {
         match self {
             Self::Veth => Some(ethernet::Link::Veth),
             Self::Eth => Some(ethernet::Link::OneProcess),

@@ -3,30 +3,30 @@
 use anyhow::Result;
 use bywire_results::parameter::Parameters;
 
-use super::{Measurement, Places};
+use super::{Measurement, Topology};
+use crate::aggregation::{Aggregation, Subject};
 use crate::ending::Misuse;
-use crate::gathering::{Gathering, Subject};
-use crate::outline::choose_cores;
 use crate::place::Place;
 use crate::plan::Job;
 use crate::request::{MTU_BYTES, Request};
+use crate::resolution::choose_cores;
 use crate::{ethernet, web};
 
 impl Measurement {
     /// Checks a request for a web server and opens what its pairs run in.
-    pub(super) fn of_web(request: &Request, places: &mut Places) -> Result<Self> {
+    pub(super) fn of_web(request: &Request, topology: &mut Topology) -> Result<Self> {
         let mut plan = web::Plan::of(request).map_err(Misuse::of)?;
         // Where it goes is found out before anything is started.
         if let Some(path) = &request.trace_out {
             web::Trace::write(&plan, path).map_err(Misuse::of)?;
         }
         let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-        let carriage = plan.link.carriage().map(|link| {
+        let frame_link = plan.link.frame_link().map(|link| {
             let coalesce = request.coalesce.unwrap_or(true);
-            ethernet::carriage(link, mtu_bytes, coalesce, request.segmentation.unwrap_or(true))
+            ethernet::frame_link(link, mtu_bytes, coalesce, request.segmentation.unwrap_or(true))
         });
-        let place = match carriage {
-            Some(carriage) => places.ethernet(carriage.map_err(Misuse::of)?)?,
+        let place = match frame_link {
+            Some(frame_link) => topology.ethernet(frame_link.map_err(Misuse::of)?)?,
             None => Place::Processes,
         };
         plan.bind = place.target_address();
@@ -38,7 +38,7 @@ impl Measurement {
             ethernet: false,
             beside: None,
             load: 0,
-            gathering: Gathering::new(Subject::Web(plan.clone())),
+            aggregation: Aggregation::new(Subject::Web(plan.clone())),
             link: Some(plan.link.name().to_owned()),
             between: if matches!(place, Place::Namespaces(_)) { "namespaces" } else { "processes" }
                 .to_owned(),
@@ -64,7 +64,7 @@ fn parameters(request: &Request, plan: &web::Plan) -> Parameters {
         rank: zipf.then(|| plan.rank.name().to_owned()),
         documents: zipf.then_some(plan.documents),
         seed: Some(plan.seed),
-        mtu_bytes: plan.link.carriage().map(|_| request.mtu_bytes.unwrap_or(MTU_BYTES)),
+        mtu_bytes: plan.link.frame_link().map(|_| request.mtu_bytes.unwrap_or(MTU_BYTES)),
         ..request.clone()
     };
     let mut parameters = resolved.parameters();

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::ending::Misuse;
-use crate::ethernet::Carriage;
+use crate::ethernet::FrameLink;
 use crate::registry::Level;
 use crate::request::{MTU_BYTES, Request};
 
@@ -56,9 +56,9 @@ impl Choice {
     }
 
     /// What the namespaces of the two ranks are joined by, where they have some.
-    pub(crate) fn carriage(self, mtu_bytes: Option<u32>) -> Option<Carriage> {
+    pub(crate) fn frame_link(self, mtu_bytes: Option<u32>) -> Option<FrameLink> {
         let mtu_bytes = mtu_bytes.unwrap_or(MTU_BYTES);
-        self.link.ethernet().map(|link| Carriage { link, mtu_bytes, coalesce: true, segmentation: true })
+        self.link.ethernet().map(|link| FrameLink { link, mtu_bytes, coalesce: true, segmentation: true })
     }
 }
 
@@ -90,10 +90,13 @@ mod tests {
     }
 
     #[test]
-    fn only_links_between_namespaces_have_a_carriage() {
-        let carriage = |link| Choice { implementation: Implementation::Mpich, link }.carriage(Some(9000));
-        assert_eq!((carriage(Link::Shm), carriage(Link::Tcp)), (None, None));
-        assert_eq!(carriage(Link::Veth).map(|carriage| carriage.link), Some(crate::ethernet::Link::Veth));
-        assert_eq!(carriage(Link::Eth).map(|carriage| carriage.mtu_bytes), Some(9000));
+    fn only_links_between_namespaces_have_a_frame_link() {
+        let frame_link = |link| Choice { implementation: Implementation::Mpich, link }.frame_link(Some(9000));
+        assert_eq!((frame_link(Link::Shm), frame_link(Link::Tcp)), (None, None));
+        assert_eq!(
+            frame_link(Link::Veth).map(|frame_link| frame_link.link),
+            Some(crate::ethernet::Link::Veth)
+        );
+        assert_eq!(frame_link(Link::Eth).map(|frame_link| frame_link.mtu_bytes), Some(9000));
     }
 }

@@ -237,14 +237,14 @@ impl Endpoint for Datagrams {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outline;
     use crate::place::Place;
     use crate::plan::{self, Test};
     use crate::request::Request;
+    use crate::resolution;
 
     fn plan() -> Plan {
         let request = Request::new("udp", "stream");
-        outline::plan(&request, plan::Level::Udp, Test::Stream, &Place::Processes).unwrap()
+        resolution::plan(&request, plan::Level::Udp, Test::Stream, &Place::Processes).unwrap()
     }
 
     #[test]

@@ -406,13 +406,13 @@ pub fn thread_seconds() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outline;
     use crate::place::Place;
     use crate::plan::{Level, Test};
     use crate::request::Request;
+    use crate::resolution;
 
     fn plan(block_us: u64, begin_ns: Option<u64>) -> Plan {
-        let plan = outline::plan(&Request::new("unix", "rr"), Level::Unix, Test::Rr, &Place::Processes);
+        let plan = resolution::plan(&Request::new("unix", "rr"), Level::Unix, Test::Rr, &Place::Processes);
         Plan { block_us, begin_ns, ..plan.unwrap() }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail, ensure};
 
 use crate::ending::Misuse;
-use crate::ethernet::{Carriage, Ethernet, Link};
+use crate::ethernet::{Ethernet, FrameLink, Link};
 use crate::far::Host;
 use crate::namespaces::Namespaces;
 use crate::place::Place;
@@ -17,13 +17,13 @@ use crate::star::Star;
 
 /// What pairs run in, opened once and shared by the measurements of a session.
 #[derive(Default)]
-pub struct Places {
-    namespaces: BTreeMap<Carriage, Arc<Namespaces>>,
-    stars: BTreeMap<(Carriage, u32), Arc<Star>>,
+pub struct Topology {
+    namespaces: BTreeMap<FrameLink, Arc<Namespaces>>,
+    stars: BTreeMap<(FrameLink, u32), Arc<Star>>,
     hosts: BTreeMap<String, Arc<Host>>,
 }
 
-impl Places {
+impl Topology {
     pub(crate) fn open(&mut self, request: &Request, level: Level, between: &str) -> Result<Place> {
         let place = match between {
             "processes" => Place::Processes,
@@ -36,7 +36,7 @@ impl Places {
             ))),
             "namespaces" => {
                 let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-                self.namespaces(Carriage {
+                self.namespaces(FrameLink {
                     link: Link::Veth,
                     mtu_bytes,
                     coalesce: true,
@@ -83,28 +83,28 @@ impl Places {
             ))
         );
         let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-        let cable = Carriage {
+        let cable = FrameLink {
             link: Link::Veth,
             mtu_bytes,
             coalesce: true,
             segmentation: request.segmentation.unwrap_or(true),
         };
-        let carriage = ethernet.map_or(cable, |ethernet| ethernet.carriage);
-        Ok(Some(match self.stars.entry((carriage, nodes)) {
+        let frame_link = ethernet.map_or(cable, |ethernet| ethernet.frame_link);
+        Ok(Some(match self.stars.entry((frame_link, nodes)) {
             Entry::Occupied(known) => Arc::clone(known.get()),
-            Entry::Vacant(place) => Arc::clone(place.insert(Arc::new(carriage.open_star(nodes)?))),
+            Entry::Vacant(place) => Arc::clone(place.insert(Arc::new(frame_link.open_star(nodes)?))),
         }))
     }
 
-    pub(crate) fn ethernet(&mut self, carriage: Carriage) -> Result<Place> {
-        self.namespaces(carriage)
+    pub(crate) fn ethernet(&mut self, frame_link: FrameLink) -> Result<Place> {
+        self.namespaces(frame_link)
     }
 
     /// The namespaces that are joined this way, made where they are not there yet.
-    fn namespaces(&mut self, carriage: Carriage) -> Result<Place> {
-        let pair = match self.namespaces.entry(carriage) {
+    fn namespaces(&mut self, frame_link: FrameLink) -> Result<Place> {
+        let pair = match self.namespaces.entry(frame_link) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => place.insert(Arc::new(carriage.open()?)),
+            Entry::Vacant(place) => place.insert(Arc::new(frame_link.open()?)),
         };
         Ok(Place::Namespaces(Arc::clone(pair)))
     }

@@ -37,7 +37,7 @@ pub enum Subject {
 }
 
 /// The pairs of one cell so far.
-pub struct Gathering {
+pub struct Aggregation {
     subject: Subject,
     /// For each pair its outcomes: one, or one for each length of a sweep.
     pairs: Vec<Vec<Outcomes>>,
@@ -47,7 +47,7 @@ pub struct Gathering {
     crowds: Vec<Together>,
 }
 
-impl Gathering {
+impl Aggregation {
     /// Nothing yet.
     pub fn new(subject: Subject) -> Self {
         Self { subject, pairs: Vec::new(), memcpy: Vec::new(), crowds: Vec::new() }
@@ -74,7 +74,7 @@ impl Gathering {
     /// Adds one crowd.
     ///
     /// # Errors
-    /// As [`Gathering::add`].
+    /// As [`Aggregation::add`].
     pub fn add_crowd(&mut self, crowd: Crowd) -> Result<()> {
         self.add(crowd.outcomes, None)?;
         self.crowds.push(crowd.together);
@@ -523,11 +523,11 @@ fn cpu_end(outcomes: &[&Outcome], transactions: bool, bytes: Option<fn(&Part) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outline;
     use crate::place::Place;
     use crate::plan::End;
     use crate::registry::Level;
     use crate::request::Request;
+    use crate::resolution;
 
     fn outcome(end: End, disturbed: &[bool]) -> Outcome {
         let part = |&disturbed: &bool| Part {
@@ -564,15 +564,15 @@ mod tests {
         assert_eq!(reasons_by_block(&alone), [["source"]]);
     }
 
-    fn gathering(test: Test, pair: Vec<Outcomes>) -> Gathering {
+    fn aggregation(test: Test, pair: Vec<Outcomes>) -> Aggregation {
         let plan = json!({
             "level": "tcp", "test": test, "size_bytes": 8, "response_bytes": 8, "block_us": 1000,
             "warmup_blocks": 0, "blocks": 1, "spin": false, "sleep": true,
             "carriers": [1], "bind": "127.0.0.1", "cookie": "", "deadline_seconds": 5,
         });
-        let mut gathering = Gathering::new(Subject::Messages(serde_json::from_value(plan).unwrap()));
-        gathering.add(pair, None).unwrap();
-        gathering
+        let mut aggregation = Aggregation::new(Subject::Messages(serde_json::from_value(plan).unwrap()));
+        aggregation.add(pair, None).unwrap();
+        aggregation
     }
 
     /// A second of 1,000 operations, from `began_ns` on: each end had `share` of a core, and carriers all of `carried`.
@@ -598,7 +598,7 @@ mod tests {
 
     #[test]
     fn threads_of_one_end_and_carriers_may_have_more_than_one_core() {
-        let cpu = gathering(Test::Rr, vec![busy(0, 1.25, 1.31)]).cpu();
+        let cpu = aggregation(Test::Rr, vec![busy(0, 1.25, 1.31)]).cpu();
         assert!(is_near(cpu.source.attributed, 1.25) && is_near(cpu.target.attributed, 1.25), "{cpu:?}");
         let carriers = cpu.carriers.unwrap();
         assert!(is_near(carriers.attributed, 1.31), "{carriers:?}");
@@ -609,7 +609,7 @@ mod tests {
     fn connections_have_of_their_core_what_they_had_of_all_the_time() {
         // Each alone for a quarter of a second, which has 1.25 s of the core in 1.25 s rather than in one.
         let crowd = vec![busy(0, 0.625, 1.31), busy(250_000_000, 0.625, 0.0)];
-        let cpu = gathering(Test::Hotspot, crowd).cpu();
+        let cpu = aggregation(Test::Hotspot, crowd).cpu();
         assert!(is_near(cpu.source.attributed, 1.0) && is_near(cpu.source.unattributed, -0.1), "{cpu:?}");
         // The first connection's second has all of its own round trips, and three quarters of the other's.
         let carriers = cpu.carriers.unwrap();
@@ -620,7 +620,7 @@ mod tests {
     /// A plan for datagrams, and a pair of one block: of ten bytes sent in a second one arrived, within a hundredth of it.
     fn lossy(test: Test) -> (Plan, Outcomes) {
         let request = Request::new("udp", test.name());
-        let plan = outline::plan(&request, Level::Udp, test, &Place::Processes).unwrap();
+        let plan = resolution::plan(&request, Level::Udp, test, &Place::Processes).unwrap();
         let mut outcomes = outcomes(&[false], &[false]);
         let (source, target) = (&mut outcomes.source.blocks[0], outcomes.target.as_mut().unwrap());
         let part =
@@ -637,9 +637,9 @@ mod tests {
     }
 
     fn cell(plan: Plan, outcomes: Outcomes) -> Cell {
-        let mut gathering = Gathering::new(Subject::Messages(plan));
-        gathering.add(vec![outcomes], None).unwrap();
-        gathering.cell().unwrap()
+        let mut aggregation = Aggregation::new(Subject::Messages(plan));
+        aggregation.add(vec![outcomes], None).unwrap();
+        aggregation.cell().unwrap()
     }
 
     #[test]

@@ -18,14 +18,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The means, for as long as the pair lives. Dropping it ends the service.
 #[derive(Debug)]
-pub struct Carriage {
+pub struct Preload {
     launch: Launch,
     service: Child,
     _place: MeetingPlace,
     connections: u64,
 }
 
-impl Carriage {
+impl Preload {
     /// What `job` has to be started with; nothing where that is nothing.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl Carriage {
 #[error("{0}")]
 pub struct NotCarried(String);
 
-impl Drop for Carriage {
+impl Drop for Preload {
     fn drop(&mut self) {
         let _gone_already = self.service.kill();
         let _gone = self.service.wait();
