@@ -79,25 +79,6 @@ pub fn n_half(points: &[(u64, f64)], reference: f64) -> Option<f64> {
     })
 }
 
-/// Hockney's line t = t₀ + n / r∞ through `points` of (length in bytes, time): (t₀, r∞).
-///
-/// t₀ is in the unit of time given, r∞ in bytes per that unit. Least squares on relative error, so that the
-/// longest message does not decide alone. `None` below two distinct lengths, or when time does not grow.
-pub fn hockney(points: &[(u64, f64)]) -> Option<(f64, f64)> {
-    let (mut sum, mut sum_n, mut sum_nn, mut sum_t, mut sum_nt) = (0.0, 0.0, 0.0, 0.0, 0.0);
-    for &(length, time) in points.iter().filter(|point| point.1 > 0.0) {
-        let (n, weight) = (length as f64, 1.0 / (time * time));
-        sum += weight;
-        sum_n += weight * n;
-        sum_nn += weight * n * n;
-        sum_t += weight * time;
-        sum_nt += weight * n * time;
-    }
-    let spread = sum * sum_nn - sum_n * sum_n;
-    let slope = (sum * sum_nt - sum_n * sum_t) / spread;
-    (slope.is_finite() && slope > 0.0).then(|| ((sum_t - slope * sum_n) / sum, 1.0 / slope))
-}
-
 /// Percentiles of single samples; each recorded count times `scale` is in the cell's unit.
 ///
 /// A histogram of round trips in nanoseconds gives half-RTT with a scale of 0.5.
@@ -234,15 +215,6 @@ mod tests {
         assert_eq!(n_half(&points[..5], r), None);
         let reversed: Vec<_> = points.into_iter().rev().collect();
         assert_eq!(n_half(&reversed, r), Some(found));
-    }
-
-    #[test]
-    fn hockney_recovers_its_own_line() {
-        let points: Vec<(u64, f64)> = [1, 64, 4096, 1 << 20].map(|n| (n, 6e-6 + n as f64 / 240e6)).to_vec();
-        let (t0, r) = hockney(&points).unwrap();
-        assert!((t0 / 6e-6 - 1.0).abs() < 1e-6 && (r / 240e6 - 1.0).abs() < 1e-6);
-        assert_eq!(hockney(&[(8, 1.0), (8, 2.0)]), None);
-        assert_eq!(hockney(&[(8, 2.0), (16, 1.0)]), None);
     }
 
     #[test]

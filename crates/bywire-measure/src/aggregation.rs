@@ -140,10 +140,9 @@ impl Aggregation {
                 (web::LEVEL, plan.test.name(), Unit::TransactionsPerSecond, size_bytes, blocks)
             }
             Subject::Memory(spec) => {
-                let name = memory::Test::ALL.iter().find(|(_, test)| *test == spec.test);
                 let blocks = self.blocks(|outcome| &outcome.blocks, |source, _| source.reading);
                 let size_bytes = spec.test.is_rate().then_some(spec.size_bytes);
-                ("memory", name.map_or("", |(name, _)| name), spec.test.unit(), size_bytes, blocks)
+                ("memory", spec.test.name(), spec.test.unit(), size_bytes, blocks)
             }
         };
         self.warmup_details(&mut details);
@@ -534,15 +533,7 @@ mod tests {
             disturbed: if disturbed { vec![format!("{end}")] } else { Vec::new() },
             ..Part::default()
         };
-        Outcome {
-            end,
-            blocks: disturbed.iter().map(part).collect(),
-            warmup: Vec::new(),
-            round_trips: Vec::new(),
-            cpu: CpuEnd::default(),
-            cpu_seconds: 0.0,
-            details: Details::new(),
-        }
+        Outcome { blocks: disturbed.iter().map(part).collect(), ..Outcome::of(end) }
     }
 
     fn outcomes(source: &[bool], target: &[bool]) -> Outcomes {

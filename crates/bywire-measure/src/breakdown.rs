@@ -397,15 +397,6 @@ fn half_rtt_ns(outcomes: &Outcomes) -> f64 {
 
 /// What the machine alone takes, in ns; nothing where that cannot be had.
 fn alone_ns(test: memory::Test, cores: Cores) -> Option<f64> {
-    let job = Job::Memory(MemoryPlan {
-        spec: memory::Spec::new(test),
-        block_us: ALONE_BLOCK_US,
-        // The first block finds nothing in the caches.
-        warmup_blocks: 1,
-        blocks: ALONE_BLOCKS,
-        deadline_seconds: 5,
-    });
-    let outcome = pair::run(&job, &Place::Processes, cores).ok()?.source;
-    let readings: Vec<f64> = outcome.blocks.iter().filter_map(|block| block.reading).collect();
-    (!readings.is_empty()).then(|| median(&readings))
+    let plan = MemoryPlan::short(test, ALONE_BLOCK_US, ALONE_BLOCKS);
+    pair::run(&Job::Memory(plan), &Place::Processes, cores).ok()?.source.median_reading()
 }

@@ -325,21 +325,13 @@ pub fn limit(connections: u32, outcomes: &[Outcomes]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Details;
     use crate::request::Request;
     use crate::resolution;
     use bywire_results::cell::CpuEnd;
 
     fn outcome(end: End, parts: Vec<Part>) -> Outcome {
-        Outcome {
-            end,
-            blocks: parts,
-            warmup: Vec::new(),
-            round_trips: Vec::new(),
-            cpu: CpuEnd { core: Some(end as u32), ..CpuEnd::default() },
-            cpu_seconds: 1.0,
-            details: Details::new(),
-        }
+        let cpu = CpuEnd { core: Some(end as u32), ..CpuEnd::default() };
+        Outcome { blocks: parts, cpu, cpu_seconds: 1.0, ..Outcome::of(end) }
     }
 
     /// A connection that carries 1,000 bytes in 10 operations in each of its blocks of 10 ms, from `began_ms` on. Its

@@ -4,18 +4,16 @@
 //! interfaces go with it.
 
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::process::Pid;
 use serde_json::Value;
 
 use crate::ending::Misuse;
-use crate::interrupt::Group;
+use crate::interrupt::Leader;
 use crate::meeting::{MeetingPlace, nonce};
 use crate::namespaces::{self, Joint, Namespace, Namespaces, PREFIX_LENGTH, Side};
 use crate::request::{MTU_BYTES, Request};
@@ -152,8 +150,7 @@ impl FrameLink {
 
 /// A running `bywire eth up` in a process group of its own. Dropping it ends the group, and the interfaces with it.
 struct Carrier {
-    child: Child,
-    group: Option<Group>,
+    leader: Leader,
 }
 
 impl Carrier {
@@ -167,19 +164,18 @@ impl Carrier {
             let interface = format!("{}:{INTERFACE}={address}/{PREFIX_LENGTH}", path.display());
             command.args(["--interface", &interface]);
         }
-        command.stderr(Stdio::piped()).process_group(0);
+        command.stderr(Stdio::piped());
         crate::namespaces::end_with_this_thread(&mut command);
-        let child = command.spawn().context("cannot start `bywire eth up`")?;
-        let group = Pid::from_raw(child.id() as i32).map(Group::of);
-        let mut carrier = Self { child, group };
+        let leader = Leader::start(&mut command).context("cannot start `bywire eth up`")?;
+        let mut carrier = Self { leader };
         carrier.await_interfaces(namespaces.len())?;
         Ok(carrier)
     }
 
     /// It tells each interface in a line of its own.
     fn await_interfaces(&mut self, expected: usize) -> Result<()> {
-        let said = self.child.stdout.take().context("`bywire eth up` has no output")?;
-        let mut complaints = self.child.stderr.take().context("`bywire eth up` has no errors")?;
+        let said = self.leader.child.stdout.take().context("`bywire eth up` has no output")?;
+        let mut complaints = self.leader.child.stderr.take().context("`bywire eth up` has no errors")?;
         let (sender, lines) = channel();
         // Whatever it says later is read too, so that it never waits for a reader.
         std::thread::spawn(move || {
@@ -204,15 +200,6 @@ impl Carrier {
         }
         std::thread::spawn(move || std::io::copy(&mut complaints, &mut std::io::sink()));
         Ok(())
-    }
-}
-
-impl Drop for Carrier {
-    fn drop(&mut self) {
-        // The group first: once the child has been waited for, its number may belong to somebody else.
-        drop(self.group.take());
-        let _gone = self.child.kill();
-        let _gone = self.child.wait();
     }
 }
 

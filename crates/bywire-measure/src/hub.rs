@@ -394,13 +394,11 @@ impl<'a> Hub<'a> {
                 part.disturbed.clone_from(&disturbed);
             }
             Outcome {
-                end: end(self.plan.test),
                 blocks,
-                warmup: Vec::new(),
-                round_trips: Vec::new(),
                 cpu: cpu.clone(),
                 cpu_seconds: span_seconds,
                 details: details.clone(),
+                ..Outcome::of(end(self.plan.test))
             }
         };
         Ok(self.spokes.iter_mut().map(outcome).collect())

@@ -1,5 +1,7 @@
 //! Ctrl-C: what is running is ended at once, what was measured is kept.
 
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -50,17 +52,47 @@ pub fn check() -> Result<()> {
 }
 
 /// A process group that an interrupt ends, and so does dropping this.
-pub(crate) struct Group(Pid);
+struct Group(Pid);
 
 impl Group {
     /// Watches over the group that `leader` leads.
-    pub(crate) fn of(leader: Pid) -> Self {
+    fn of(leader: Pid) -> Self {
         groups().push(leader);
         // An interrupt that came before it was known has not ended it.
         if requested() {
             let _gone = kill_process_group(leader, Signal::KILL);
         }
         Self(leader)
+    }
+}
+
+/// A process in a group of its own, which ends with an interrupt. Dropping it ends the group.
+pub(crate) struct Leader {
+    /// The process itself.
+    pub(crate) child: Child,
+    group: Option<Group>,
+}
+
+impl Leader {
+    /// Starts it.
+    pub(crate) fn start(command: &mut Command) -> std::io::Result<Self> {
+        let child = command.process_group(0).spawn()?;
+        let group = Pid::from_raw(child.id() as i32).map(Group::of);
+        Ok(Self { child, group })
+    }
+
+    /// Ends it and all of its group.
+    pub(crate) fn end(&mut self) {
+        // The group first: once the child has been waited for, its number may belong to somebody else.
+        drop(self.group.take());
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use bywire_analysis::statistics::median;
 use bywire_pairing::launch;
 use bywire_results::cell::{Cacheline, Cell};
 use bywire_results::parameter::Parameters;
@@ -143,27 +142,43 @@ impl Measurement {
         let plan = Plan { mpi, ..resolution::plan(&request, level, test, &place).map_err(Misuse::of)? };
         let link = resolution::link(&request, level, &place);
         let breakdown = (test == Test::Breakdown).then(|| Breakdown::new(&plan, &place)).transpose()?;
+        let subject = match test {
+            Test::Nhalf => Subject::Sweep(plan.clone()),
+            Test::Breakdown => Subject::Messages(Plan { test: Test::Latency, ..plan.clone() }),
+            _ => Subject::Messages(plan.clone()),
+        };
         Ok(Self {
             load: request.load.unwrap_or(0),
             parameters: resolution::parameters(&request, &plan, &place),
             ethernet: ethernet.is_some(),
             beside: (level.carrier().times_cacheline && cores.apart()).then_some(None),
-            aggregation: Aggregation::new(match test {
-                Test::Nhalf => Subject::Sweep(plan.clone()),
-                Test::Breakdown => Subject::Messages(Plan { test: Test::Latency, ..plan.clone() }),
-                _ => Subject::Messages(plan.clone()),
-            }),
-            job: Job::Messages(plan),
             breakdown,
-            place,
             crowd,
-            cores,
             link,
             between,
+            ..Self::of(subject, Job::Messages(plan), place, cores)
+        })
+    }
+
+    /// One that has nothing beside its pairs.
+    fn of(subject: Subject, job: Job, place: Place, cores: Cores) -> Self {
+        Self {
+            job,
+            place,
+            crowd: None,
+            cores,
+            parameters: Parameters::default(),
+            link: None,
+            between: String::new(),
+            ethernet: false,
+            beside: None,
+            load: 0,
+            aggregation: Aggregation::new(subject),
             crowds_repeated: 0,
             segments: None,
+            breakdown: None,
             moments: Vec::new(),
-        })
+        }
     }
 
     fn of_memory(request: &Request) -> Result<Self> {
@@ -186,22 +201,12 @@ impl Measurement {
             blocks: blocks.kept,
             deadline_seconds: blocks.deadline_seconds(),
         };
+        let cores = resolution::choose_cores(request.cores, &Place::Processes).map_err(Misuse::of)?;
+        let subject = Subject::Memory(plan.spec.clone());
         Ok(Self {
-            aggregation: Aggregation::new(Subject::Memory(plan.spec.clone())),
-            load: 0,
-            job: Job::Memory(plan),
-            breakdown: None,
-            place: Place::Processes,
-            crowd: None,
-            cores: resolution::choose_cores(request.cores, &Place::Processes).map_err(Misuse::of)?,
             parameters,
-            link: None,
             between: between.to_owned(),
-            ethernet: false,
-            crowds_repeated: 0,
-            segments: None,
-            moments: Vec::new(),
-            beside: None,
+            ..Self::of(subject, Job::Memory(plan), Place::Processes, cores)
         })
     }
 
@@ -283,17 +288,8 @@ impl Measurement {
     /// How fast a cache line crosses between the two cores right now: the machine's own state, which a virtual one
     /// may change by the second. A few milliseconds; nothing where it cannot be had, which harms no measurement.
     fn cacheline_ns(&self) -> Option<f64> {
-        let job = Job::Memory(MemoryPlan {
-            spec: memory::Spec::new(memory::Test::Cacheline),
-            block_us: CACHELINE_BLOCK_US,
-            // The first block finds the lines in nobody's cache.
-            warmup_blocks: 1,
-            blocks: CACHELINE_BLOCKS,
-            deadline_seconds: 5,
-        });
-        let outcome = pair::run(&job, &Place::Processes, self.cores).ok()?.source;
-        let readings: Vec<f64> = outcome.blocks.iter().filter_map(|block| block.reading).collect();
-        (!readings.is_empty()).then(|| median(&readings))
+        let plan = MemoryPlan::short(memory::Test::Cacheline, CACHELINE_BLOCK_US, CACHELINE_BLOCKS);
+        pair::run(&Job::Memory(plan), &Place::Processes, self.cores).ok()?.source.median_reading()
     }
 
     /// Memcpy now: the message layer's N½ is set against its rate.

@@ -9,12 +9,12 @@ use std::hint::{black_box, spin_loop};
 use std::io::{Read, Write};
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bywire_results::cell::Unit;
+use bywire_results::names;
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
@@ -28,45 +28,32 @@ pub const SIZE_BYTES_MAX: u64 = 1 << 30;
 /// The most lines that [`Test::Cacheline`] walks: 64 MiB in each direction.
 pub const LINES_MAX: u32 = 1 << 20;
 
-/// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Test {
-    /// Half-RTT of a cache line handed between two cores by polling, the mean over many lines walked in order
-    /// in both directions, as a pair of rings walks them.
-    Cacheline,
-    /// Half-RTT of a hand-off between two sleeping processes by futex.
-    Futex,
-    /// Payload bytes per second copied from one buffer to another.
-    Memcpy,
-    /// Half-RTT of a hand-off of one byte between two sleeping processes by pipe.
-    Pipe,
-    /// Bytes per second read (summed).
-    Read,
-    /// Bytes per second of a copy with those read and those written added up.
-    Readwrite,
-    /// Nanoseconds of the cheapest real system call.
-    Syscall,
-    /// Payload bytes per second written, copied and then summed by one core: what a single-copy message costs.
-    Touched,
-    /// Bytes per second written.
-    Write,
+names! {
+    /// What is measured.
+    Test, "test of level memory" {
+        /// Half-RTT of a cache line handed between two cores by polling, the mean over many lines walked in order
+        /// in both directions, as a pair of rings walks them.
+        Cacheline = "cacheline",
+        /// Half-RTT of a hand-off between two sleeping processes by futex.
+        Futex = "futex",
+        /// Payload bytes per second copied from one buffer to another.
+        Memcpy = "memcpy",
+        /// Half-RTT of a hand-off of one byte between two sleeping processes by pipe.
+        Pipe = "pipe",
+        /// Bytes per second read (summed).
+        Read = "read",
+        /// Bytes per second of a copy with those read and those written added up.
+        Readwrite = "readwrite",
+        /// Nanoseconds of the cheapest real system call.
+        Syscall = "syscall",
+        /// Payload bytes per second written, copied and then summed by one core: what a single-copy message costs.
+        Touched = "touched",
+        /// Bytes per second written.
+        Write = "write",
+    }
 }
 
 impl Test {
-    /// Every test with its name on the command line.
-    pub const ALL: [(&'static str, Test); 9] = [
-        ("cacheline", Test::Cacheline),
-        ("futex", Test::Futex),
-        ("memcpy", Test::Memcpy),
-        ("pipe", Test::Pipe),
-        ("read", Test::Read),
-        ("readwrite", Test::Readwrite),
-        ("syscall", Test::Syscall),
-        ("touched", Test::Touched),
-        ("write", Test::Write),
-    ];
-
     /// What it measures, in a line.
     pub const fn about(self) -> &'static str {
         match self {
@@ -92,18 +79,6 @@ impl Test {
     /// True for tests of a rate over buffers of [`Spec::size_bytes`].
     pub fn is_rate(self) -> bool {
         matches!(self, Test::Memcpy | Test::Read | Test::Readwrite | Test::Touched | Test::Write)
-    }
-}
-
-impl FromStr for Test {
-    type Err = anyhow::Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        let found = Self::ALL.iter().find(|(known, _)| *known == name);
-        let names = || Self::ALL.map(|(known, _)| known).join(", ");
-        Ok(found
-            .with_context(|| format!("unknown test `{name}` of level memory: choose one of {}", names()))?
-            .1)
     }
 }
 
@@ -707,7 +682,7 @@ mod tests {
 
     #[test]
     fn every_test_yields_readings_and_its_target_ends() {
-        for (_, test) in Test::ALL {
+        for &test in Test::ALL {
             for reading in two_readings(&Spec { size_bytes: 4099, ..Spec::new(test) }) {
                 assert!(reading.value.is_finite() && reading.value > 0.0, "{test:?}: {reading:?}");
                 assert!(reading.seconds >= BLOCK.as_secs_f64() && reading.operations > 0);

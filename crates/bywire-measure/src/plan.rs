@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use bywire_analysis::statistics::median;
 use bywire_results::cell::CpuEnd;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -203,6 +204,13 @@ pub struct MemoryPlan {
     pub deadline_seconds: u64,
 }
 
+impl MemoryPlan {
+    /// A few short blocks behind one of warm-up, as the first finds nothing in the caches.
+    pub fn short(test: memory::Test, block_us: u64, blocks: u32) -> Self {
+        Self { spec: memory::Spec::new(test), block_us, warmup_blocks: 1, blocks, deadline_seconds: 5 }
+    }
+}
+
 /// What a worker process reads from its standard input: one line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Order {
@@ -298,6 +306,27 @@ pub struct Outcomes {
 
 /// The nanoseconds since a block began, and the operations that were completed by then.
 pub type Note = (u64, u64);
+
+impl Outcome {
+    /// Of an end that has measured nothing yet.
+    pub fn of(end: End) -> Self {
+        Self {
+            end,
+            blocks: Vec::new(),
+            warmup: Vec::new(),
+            round_trips: Vec::new(),
+            cpu: CpuEnd::default(),
+            cpu_seconds: 0.0,
+            details: Details::new(),
+        }
+    }
+
+    /// The median of what its blocks yield by themselves; absent where none does.
+    pub fn median_reading(&self) -> Option<f64> {
+        let readings: Vec<f64> = self.blocks.iter().filter_map(|part| part.reading).collect();
+        (!readings.is_empty()).then(|| median(&readings))
+    }
+}
 
 /// One end's part of one block.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -1,14 +1,12 @@
 //! The worker processes of a pair, and what they say.
 
 use std::io::{BufRead, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::sync::mpsc::Sender;
 
 use anyhow::{Context, Result, anyhow};
-use rustix::process::Pid;
 
-use crate::interrupt::Group;
+use crate::interrupt::Leader;
 use crate::namespaces::Namespace;
 use crate::plan::{End, Order, Word};
 use crate::preload::Preload;
@@ -47,35 +45,23 @@ impl Setting<'_> {
 
 /// A worker process in a process group of its own. Dropping it ends the group.
 pub(crate) struct Worker {
-    child: Child,
-    group: Option<Group>,
+    _leader: Leader,
 }
 
 impl Worker {
     /// Starts this very program, as it was when it started, as a worker; with what it will say.
     pub(crate) fn start(order: &Order, setting: Setting) -> Result<(Self, ChildStdout)> {
         let mut command = Command::new("/proc/self/exe");
-        command.arg("__worker").stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        command.arg("__worker").stdin(Stdio::piped()).stdout(Stdio::piped());
         setting.prepare(&mut command)?;
-        let mut child = command.spawn().context("cannot start a worker process")?;
-        let group = Pid::from_raw(child.id() as i32).map(Group::of);
-        let output = child.stdout.take().context("a worker has no output")?;
-        let worker = Self { child, group };
+        let mut leader = Leader::start(&mut command).context("cannot start a worker process")?;
+        let output = leader.child.stdout.take().context("a worker has no output")?;
         let line = serde_json::to_string(order)? + "\n";
-        let mut input = worker.child.stdin.as_ref().context("a worker has no input")?;
+        let mut input = leader.child.stdin.as_ref().context("a worker has no input")?;
         input
             .write_all(line.as_bytes())
             .map_err(|error| anyhow!("a worker died before it began: {error}"))?;
-        Ok((worker, output))
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // The group first: once the child has been waited for, its number may belong to somebody else.
-        drop(self.group.take());
-        let _gone = self.child.kill();
-        let _gone = self.child.wait();
+        Ok((Self { _leader: leader }, output))
     }
 }
 

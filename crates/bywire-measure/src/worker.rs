@@ -15,7 +15,7 @@ use crate::burden::Burdened;
 use crate::cpu::Snapshot;
 use crate::environment::boot_identity;
 use crate::memory;
-use crate::plan::{Details, End, Job, Level, MemoryPlan, Order, Outcome, Part, Plan, Role, Word};
+use crate::plan::{End, Job, Level, MemoryPlan, Order, Outcome, Part, Plan, Role, Word};
 use crate::registry::levels;
 use crate::transport::{self, Transport};
 use crate::{hub, pin, web, workload};
@@ -204,7 +204,7 @@ fn measure_memory(plan: &MemoryPlan, role: &Role, say: &Say) {
             let mut target = memory::Target::create(&plan.spec, *core)?;
             say(listening(serde_json::to_string(&target.address())?));
             target.serve()?;
-            Ok(empty_outcome(End::Target))
+            Ok(Outcome::of(End::Target))
         }),
         Role::Source { core, address } => report(End::Source, say, || {
             pin(*core)?;
@@ -227,7 +227,7 @@ fn memory_blocks(plan: &MemoryPlan, core: Option<u32>, address: &str) -> Result<
         (Snapshot::take(core), target)
     };
     let mut source = memory::Source::open(&plan.spec, address.as_ref())?;
-    let mut outcome = empty_outcome(End::Source);
+    let mut outcome = Outcome::of(End::Source);
     let mut first = None;
     for index in 0..plan.warmup_blocks + plan.blocks {
         let before = take();
@@ -263,16 +263,4 @@ fn disturbed_at_either(
     reasons.sort();
     reasons.dedup();
     reasons
-}
-
-fn empty_outcome(end: End) -> Outcome {
-    Outcome {
-        end,
-        blocks: Vec::new(),
-        warmup: Vec::new(),
-        round_trips: Vec::new(),
-        cpu: Default::default(),
-        cpu_seconds: 0.0,
-        details: Details::new(),
-    }
 }

@@ -57,12 +57,10 @@ fn half_rtt(ways: &[Way], ceilings: &Ceilings) -> Plot {
         id: "half-rtt",
         title: "Half-RTT by message length",
         about: "Median of single round trips, halved; the band runs from p5 to p95. Lower is better.".into(),
-        kind: Kind::Curves,
         x: SIZE,
         y: HALF_RTT,
-        categories: Vec::new(),
         series,
-        remarks: Vec::new(),
+        ..Plot::CURVES
     }
 }
 
@@ -81,12 +79,11 @@ fn one_way(ways: &[Way], ceilings: &Ceilings) -> Plot {
         about: "Payload received per second; the band is the 95 % interval of the median. A large diamond is N½, the \
                 length at half of the highest rate. Higher is better."
             .into(),
-        kind: Kind::Curves,
         x: SIZE,
         y: RATE,
-        categories: Vec::new(),
         series,
         remarks,
+        ..Plot::CURVES
     }
 }
 
@@ -100,12 +97,11 @@ fn two_way(ways: &[Way], ceilings: &Ceilings) -> Plot {
         id: "two-way",
         title: "Two-way rate by message length",
         about: "Both directions at once, added up; the band is the 95 % interval of the median. Higher is better.".into(),
-        kind: Kind::Curves,
         x: SIZE,
         y: RATE,
-        categories: Vec::new(),
         series,
         remarks,
+        ..Plot::CURVES
     }
 }
 
@@ -116,14 +112,12 @@ fn interleave(ways: &[Way]) -> Plot {
         about: "Short messages by length while a long transfer runs in the same pair; the band runs from p5 to p95. \
                 Lower is better."
             .into(),
-        kind: Kind::Curves,
         x: SIZE,
         y: HALF_RTT,
-        categories: Vec::new(),
         series: curves(ways, "interleave", |cell| {
             cell.percentiles.map(|percentiles| [percentiles.p5, percentiles.p95])
         }),
-        remarks: Vec::new(),
+        ..Plot::CURVES
     }
 }
 
@@ -135,16 +129,14 @@ fn transactions(ways: &[Way]) -> Plot {
         title: "Transactions per second by request length",
         about: "One request and its response at a time; the band is the 95 % interval of the median. Higher is better."
             .into(),
-        kind: Kind::Curves,
         x: SIZE,
         y: Axis {
             name: "transactions",
             quantity: Quantity::PerSecond,
             logarithmic: true,
         },
-        categories: Vec::new(),
         series,
-        remarks: Vec::new(),
+        ..Plot::CURVES
     }
 }
 
@@ -166,12 +158,10 @@ fn distribution(ways: &[Way]) -> Plot {
         id: "distribution",
         title: "Distribution of short half-RTTs",
         about: format!("Share of all samples in each bin ({BINS_PER_DECADE} bins for each factor of ten)."),
-        kind: Kind::Curves,
         x: HALF_RTT,
         y: Axis { name: "share of samples", quantity: Quantity::Share, logarithmic: true },
-        categories: Vec::new(),
         series: series.collect(),
-        remarks: Vec::new(),
+        ..Plot::CURVES
     }
 }
 
@@ -384,12 +374,11 @@ fn crowds(ways: &[Way]) -> Plot {
         about: "All connections at once, their rates added up: streams between the same two ends, many senders to one \
                 node, one node to many. The band is the 95 % interval of the median. Higher is better."
             .into(),
-        kind: Kind::Curves,
         x: CONNECTIONS,
         y: Axis { name: "summed rate", quantity: Quantity::Rate, logarithmic: false },
-        categories: Vec::new(),
         series: tests.into_iter().flat_map(|test| by_connections(ways, test, true)).collect(),
         remarks: tests.into_iter().flat_map(|test| limits(ways, test)).collect(),
+        ..Plot::CURVES
     }
 }
 
@@ -401,12 +390,11 @@ fn hot_spot(ways: &[Way]) -> Plot {
         about: "Clients that all ask one node at once: the mean half-RTT that each sees. The band is the 95 % interval \
                 of the median. Lower is better."
             .into(),
-        kind: Kind::Curves,
         x: CONNECTIONS,
         y: HALF_RTT,
-        categories: Vec::new(),
         series: by_connections(ways, "hotspot", false),
         remarks: limits(ways, "hotspot"),
+        ..Plot::CURVES
     }
 }
 

@@ -4,7 +4,7 @@ use bywire_history::{Kind, Machine, Pipeline, machines};
 use bywire_results::quantity;
 use maud::{Markup, html};
 
-use crate::plot::{Axis, Kind as Drawn, Look, Plot, Point, Quantity, Series};
+use crate::plot::{Axis, Look, Plot, Point, Quantity, Series};
 use crate::section;
 
 const SIZE: Axis = Axis { name: "message length", quantity: Quantity::Size, logarithmic: true };
@@ -114,12 +114,10 @@ impl Graph {
             about: "Lines are the model's, drawn from the document's own printed figures; symbols are what it prints. \
                     Nothing here was measured."
                 .into(),
-            kind: Drawn::Curves,
             x: SIZE,
             y: self.axis,
-            categories: Vec::new(),
             series,
-            remarks: Vec::new(),
+            ..Plot::CURVES
         }
     }
 

@@ -127,6 +127,19 @@ impl Point {
 }
 
 impl Plot {
+    /// Curves, of nothing yet.
+    pub const CURVES: Self = Self {
+        id: "",
+        title: "",
+        about: String::new(),
+        kind: Kind::Curves,
+        x: Axis { name: "", quantity: Quantity::Name, logarithmic: false },
+        y: Axis { name: "", quantity: Quantity::Name, logarithmic: false },
+        categories: Vec::new(),
+        series: Vec::new(),
+        remarks: Vec::new(),
+    };
+
     /// Whether there is anything measured to show; limits and history alone make no plot.
     pub fn is_empty(&self) -> bool {
         let shown =

@@ -4,7 +4,7 @@ use anyhow::Result;
 use bywire_results::parameter::Parameters;
 
 use super::{Measurement, Topology};
-use crate::aggregation::{Aggregation, Subject};
+use crate::aggregation::Subject;
 use crate::ending::Misuse;
 use crate::place::Place;
 use crate::plan::Job;
@@ -32,23 +32,12 @@ impl Measurement {
         plan.bind = place.target_address();
         plan.carriers = place.carriers().to_vec();
         let cores = choose_cores(request.cores, &place).map_err(Misuse::of)?;
+        let between = if matches!(place, Place::Namespaces(_)) { "namespaces" } else { "processes" };
         Ok(Self {
             parameters: parameters(request, &plan),
-            breakdown: None,
-            ethernet: false,
-            beside: None,
-            load: 0,
-            aggregation: Aggregation::new(Subject::Web(plan.clone())),
             link: Some(plan.link.name().to_owned()),
-            between: if matches!(place, Place::Namespaces(_)) { "namespaces" } else { "processes" }
-                .to_owned(),
-            job: Job::Web(plan),
-            place,
-            crowd: None,
-            cores,
-            crowds_repeated: 0,
-            segments: None,
-            moments: Vec::new(),
+            between: between.to_owned(),
+            ..Self::of(Subject::Web(plan.clone()), Job::Web(plan), place, cores)
         })
     }
 }

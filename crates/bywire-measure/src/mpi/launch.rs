@@ -8,21 +8,19 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::process::Pid;
 
 use super::choice::{Choice, Implementation, Link};
 use super::installation::Installation;
 use super::rank::{COMMAND, OUR_PROC};
-use crate::interrupt::{self, Group};
+use crate::interrupt::{self, Leader};
 use crate::isolation;
 use crate::meeting::{self, MeetingPlace};
 use crate::namespaces::{self, Namespaces, end_with_this_thread};
@@ -230,25 +228,23 @@ fn may_isolate() -> bool {
 
 /// A running launcher in a process group of its own. Dropping it ends the group.
 struct Running {
-    child: Child,
-    group: Option<Group>,
+    leader: Leader,
     complaints: Option<JoinHandle<String>>,
 }
 
 impl Running {
     fn start(mut command: Command) -> Result<Self> {
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         end_with_this_thread(&mut command);
-        let mut child = command.spawn().context("cannot start MPI's launcher")?;
-        let group = Pid::from_raw(child.id() as i32).map(Group::of);
-        let said = child.stderr.take().context("MPI's launcher has no errors")?;
+        let mut leader = Leader::start(&mut command).context("cannot start MPI's launcher")?;
+        let said = leader.child.stderr.take().context("MPI's launcher has no errors")?;
         let complaints = Some(std::thread::spawn(move || read_some(said)));
-        Ok(Self { child, group, complaints })
+        Ok(Self { leader, complaints })
     }
 
     /// Is the launcher gone already?
     fn is_gone(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
+        !matches!(self.leader.child.try_wait(), Ok(None))
     }
 
     /// Waits until the job has ended by itself.
@@ -269,21 +265,8 @@ impl Running {
         while !self.is_gone() && Instant::now() < until {
             std::thread::sleep(LOOK_AGAIN);
         }
-        self.kill();
+        self.leader.end();
         telling_line(&self.complaints.take()?.join().ok()?)
-    }
-
-    fn kill(&mut self) {
-        // The group first: once the child has been waited for, its number may belong to somebody else.
-        drop(self.group.take());
-        let _gone = self.child.kill();
-        let _gone = self.child.wait();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

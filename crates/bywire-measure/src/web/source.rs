@@ -63,13 +63,11 @@ pub fn measure(plan: &Plan, core: Option<u32>, address: &Address) -> Result<[Out
     details.insert("server_version".into(), address.version.clone().into());
     details.insert("server_processes".into(), address.processes.len().into());
     let outcome = |end, blocks, cpu, details| Outcome {
-        end,
         blocks,
-        warmup: Vec::new(),
-        round_trips: Vec::new(),
         cpu,
         cpu_seconds: seconds,
         details,
+        ..Outcome::of(end)
     };
     let source = outcome(End::Source, asked, before.0.until(&after.0), details);
     let target = outcome(End::Target, answered, before.1.until(&after.1), Details::new());

@@ -168,15 +168,8 @@ impl<'a> Course<'a> {
             (Some(first), Some(last)) => (first.1.until(&last.1), (last.0 - first.0) as f64 * 1e-9),
             _ => Default::default(),
         };
-        Ok(Outcome {
-            end: self.end,
-            blocks,
-            warmup: parts,
-            round_trips: Vec::new(),
-            cpu,
-            cpu_seconds,
-            details: self.details(lanes),
-        })
+        let details = self.details(lanes);
+        Ok(Outcome { blocks, warmup: parts, cpu, cpu_seconds, details, ..Outcome::of(self.end) })
     }
 
     /// What the level granted, and which process this is.
