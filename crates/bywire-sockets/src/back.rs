@@ -13,7 +13,7 @@ use bywire_ring::stream::{ASKS_BACK, Course, HALF, News, Sleep};
 
 use crate::carry::{FAILED, HUNG_UP, SHUT_SENDING, Source, Woken};
 use crate::table::{self, Connection, Meaning, STREAM, Socket};
-use crate::{errno, kernel, offer, real, sandbox};
+use crate::{errno, holding, kernel, offer, real, sandbox, signals};
 
 /// How long a program that hands connections on waits for what their other ends have sent: those that come later give it
 /// to the kernel then.
@@ -34,6 +34,15 @@ static OWING: AtomicU32 = AtomicU32::new(0);
 #[inline(always)]
 pub fn pay_before_wait(left_ns: Option<u64>) -> Option<u64> {
     if may_owe() { pay_all(left_ns) } else { left_ns }
+}
+
+/// Does what other ends of connections ask of this process: one may be the other end of what a thread waits for.
+pub fn serve_all() {
+    table::each_held(|socket, fd| {
+        if let Some(Ok(other)) = table::by_index(fd, socket.index).map(Socket::mapped) {
+            other.serve();
+        }
+    });
 }
 
 /// May this process owe something, on whatever connection?
@@ -153,12 +162,7 @@ impl Connection {
                 // What it has not given back yet it gives later. What we owe nobody would.
                 break !self.owes();
             }
-            // The other end may be in this very program.
-            table::each_held(|socket, fd| {
-                if let Some(Ok(other)) = table::by_index(fd, socket.index).map(Socket::mapped) {
-                    other.serve();
-                }
-            });
+            serve_all();
             self.sleep(Sleep::Bytes, 0, None, || self.is_back().is_some());
         };
         if is_back {
@@ -402,11 +406,7 @@ impl Connection {
         }
         let look_ns = kernel::now_ns() + OWING_LOOK_NS;
         let until_ns = deadline_ns.map_or(look_ns, |deadline| deadline.min(look_ns));
-        let (found, is_there) =
-            self.away_and_back(|| kernel::wait_until(self.fd, events | libc::POLLOUT, Some(until_ns)));
-        if !is_there {
-            return Some(Woken::Signal);
-        }
+        let found = self.wait_in_kernel(events | libc::POLLOUT, Some(until_ns), deadline_ns.is_some());
         self.serve();
         let is_late = deadline_ns.is_some_and(|deadline| deadline <= kernel::now_ns());
         Some(match found {
@@ -415,6 +415,24 @@ impl Connection {
             Err(libc::EAGAIN) => Woken::Look,
             Err(_) => Woken::Signal,
         })
+    }
+
+    /// Sleeps there until this time, for a call that handlers with `SA_RESTART` do not end unless it has a time-out: what `poll`
+    /// says, nothing after such a handler, or the error number, `EAGAIN` when the time has passed.
+    pub fn wait_in_kernel(&self, events: i16, until_ns: Option<u64>, has_timeout: bool) -> Result<i16, i32> {
+        // One that has come between two sleeps ends the call as well.
+        if holding::is_interrupted() {
+            return Err(libc::EINTR);
+        }
+        match self.away_and_back(|| kernel::wait_until(self.fd, events, until_ns)) {
+            (_, false) => Err(libc::EINTR),
+            (Err(libc::EINTR), true)
+                if !holding::is_interrupted() && !has_timeout && !signals::are_bypassed() =>
+            {
+                Ok(0)
+            }
+            (found, true) => found,
+        }
     }
 
     /// The last of what is owed, before the end: the kernel makes room for all of it, where it may.

@@ -19,6 +19,8 @@ pub struct Thread {
     pub number: Cell<c_int>,
     /// The process that it came to: a forked child is not to have it again.
     pub process: Cell<c_int>,
+    /// A handler has come that ends calls: one without `SA_RESTART`.
+    pub is_interrupted: Cell<bool>,
     /// The stack that handlers may be on: its address and length, as the last one of them was told.
     pub stack: Cell<(usize, usize)>,
     /// What is told of a signal that was put aside, and what was blocked as it came.
@@ -35,11 +37,23 @@ thread_local! {
             is_waiting: Cell::new(false),
             number: Cell::new(0),
             process: Cell::new(0),
+            is_interrupted: Cell::new(false),
             stack: Cell::new((0, 0)),
             information: UnsafeCell::new(MaybeUninit::uninit()),
             mask: UnsafeCell::new(MaybeUninit::uninit()),
         }
     };
+}
+
+/// A call of the program's begins that handlers may end.
+#[inline(always)]
+pub fn begin_call() {
+    THREAD.with(|thread| thread.is_interrupted.set(false));
+}
+
+/// Has a handler come since then that ends the call, as one without `SA_RESTART` does?
+pub fn is_interrupted() -> bool {
+    THREAD.with(|thread| thread.is_interrupted.get())
 }
 
 /// From here on handlers wait, until [`admit`] has been called as often.

@@ -11,7 +11,7 @@ use crate::carry::{Source, Woken};
 use crate::jumps::GiveBack;
 use crate::parts::Parts;
 use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket};
-use crate::{back, errno, jumps, kernel, lock, offer, real, sandbox, sanitizer};
+use crate::{back, errno, holding, jumps, kernel, lock, offer, real, sandbox, sanitizer};
 
 /// Flags of a receive that do not concern the stream: the kernel answers them.
 const ASIDE: i32 = libc::MSG_OOB | libc::MSG_ERRQUEUE;
@@ -100,9 +100,10 @@ fn receive_carried(
     // What `MSG_WAITALL` asks for is put together here: part of it may be in the kernel, part in the ring.
     let is_patient = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
     let (mut done, mut fruitless, mut deadline, mut moment) = (0, 0, None, None);
-    // Asked for once, as in the kernel: who changes it meanwhile does not mean a call that sleeps already.
+    // Asked for once, as the time-out is, and as in the kernel: who changes them does not mean a call that sleeps already.
     let mut returns_at_once = None;
     jumps::forget();
+    holding::begin_call();
     loop {
         // Another thread has brought everything back meanwhile, and nothing but the program's own call is right now.
         if sandbox::is_closed() {
@@ -129,6 +130,10 @@ fn receive_carried(
                 Step::Failed(libc::ECONNRESET)
             }
         };
+        let step = match step {
+            Step::Real if waiting.is_some() => more_from_kernel(connection, parts, done, flags),
+            step => step,
+        };
         match step {
             Step::Received(received) => {
                 sanitizer::has_received();
@@ -147,25 +152,14 @@ fn receive_carried(
             Step::Failed(_) if done > 0 => return done as isize,
             Step::Failed(libc::EBADF) if waiting.is_some() && is_left_another(connection) => continue,
             Step::Failed(number) => return errno::fail(number),
-            Step::Real if done == 0 && !back::may_owe() => {
-                let (received, is_there) = connection.away_and_back(|| match connection.fd == given_fd {
+            // A call that waits already goes on, whatever its end was told since: the program's own would be a new one.
+            Step::Real if done == 0 && !back::may_owe() && waiting.is_none() => {
+                let received = connection.away(|| match connection.fd == given_fd {
                     true => real(),
                     false => receive_now(connection, parts, done, flags, usize::MAX),
                 });
-                // A call that waits already goes on, whatever its end was told since.
-                let goes_on = received < 0
-                    && is_there
-                    && errno::last() == libc::EAGAIN
-                    && returns_at_once == Some(false)
-                    && kernel::is_nonblocking(connection.fd);
-                let is_closed = received < 0 && errno::last() == libc::EBADF;
-                if is_closed && waiting.is_some() && is_left_another(connection) {
-                    continue;
-                }
-                if !goes_on {
-                    count(connection.record, flags, received);
-                    return received;
-                }
+                count(connection.record, flags, received);
+                return received;
             }
             Step::Real | Step::Empty | Step::Moment => {}
         }
@@ -174,15 +168,14 @@ fn receive_carried(
         {
             return if done > 0 { done as isize } else { errno::fail(libc::EAGAIN) };
         }
-        if deadline.is_none() {
-            deadline = connection.deadline(libc::SO_RCVTIMEO);
-        }
+        let deadline = *deadline.get_or_insert_with(|| connection.deadline(libc::SO_RCVTIMEO));
         waiting.get_or_insert_with(|| Waiting::begin(connection));
         let woken = match step {
             Step::Real => wait_in_kernel(connection, deadline),
             // A sleeper that leaves the kernel wakes nobody: so these sleeps stay short.
             Step::Moment => connection
                 .sleep(Sleep::Bytes, 0, deadline, || !matches!(connection.source(), Ok(Source::Moment))),
+            _ if matches!(connection.source(), Ok(Source::Held)) && is_given_back(connection) => continue,
             _ => connection.sleep(Sleep::Bytes, fruitless, deadline, || {
                 !matches!(connection.source(), Ok(Source::Ring(0) | Source::Held))
             }),
@@ -192,6 +185,13 @@ fn receive_carried(
             return result;
         }
     }
+}
+
+/// What the other end was asked for may be this very process's to give.
+#[cold]
+fn is_given_back(connection: &Connection) -> bool {
+    errno::keep(back::serve_all);
+    connection.source() != Ok(Source::Held)
 }
 
 /// Was the descriptor of a call that waits closed right now, and another one left to it?
@@ -213,16 +213,16 @@ fn after_sleep(connection: &mut Connection, woken: Woken, done: usize) -> Option
 }
 
 /// Whoever owes the kernel something does not sleep there for what it receives: it pays meanwhile.
-fn pay_first(connection: &Connection, deadline: &mut Option<u64>) -> Option<Woken> {
+fn pay_first(connection: &Connection, deadline: &mut Option<Option<u64>>) -> Option<Woken> {
     if connection.in_ring().is_ok_and(|there| there > 0) {
         return None;
     }
-    *deadline = deadline.or_else(|| connection.deadline(libc::SO_RCVTIMEO));
+    let deadline = *deadline.get_or_insert_with(|| connection.deadline(libc::SO_RCVTIMEO));
     // What is there already is received first.
     if kernel::ready(connection.fd, libc::POLLIN | libc::POLLRDHUP) != 0 {
         return None;
     }
-    connection.pay_while_waiting(libc::POLLIN | libc::POLLRDHUP, *deadline)
+    connection.pay_while_waiting(libc::POLLIN | libc::POLLRDHUP, deadline)
 }
 
 /// How long a moment may last.
@@ -412,6 +412,11 @@ fn back_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i3
     if done == 0 && !back::may_owe() {
         return Step::Real;
     }
+    more_from_kernel(connection, parts, done, flags)
+}
+
+/// What is there right now; `Real`: nothing.
+fn more_from_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
     let received = receive_now(connection, parts, done, flags | libc::MSG_DONTWAIT, usize::MAX);
     count(connection.record, flags, received);
     match of_kernel(received) {
@@ -425,12 +430,12 @@ fn wait_in_kernel(connection: &Connection, deadline_ns: Option<u64>) -> Woken {
     let now = kernel::now_ns();
     let left_ns = deadline_ns.map(|deadline| deadline.saturating_sub(now));
     let until_ns = back::pay_before_wait(left_ns).map(|left| now.saturating_add(left));
-    match connection.away_and_back(|| kernel::wait_until(connection.fd, libc::POLLIN, until_ns)) {
-        (Err(libc::EAGAIN), true) if deadline_ns.is_some_and(|deadline| deadline <= kernel::now_ns()) => {
+    match connection.wait_in_kernel(libc::POLLIN, until_ns, deadline_ns.is_some()) {
+        Err(libc::EAGAIN) if deadline_ns.is_some_and(|deadline| deadline <= kernel::now_ns()) => {
             Woken::TimeOut
         }
-        (Ok(_) | Err(libc::EAGAIN), true) => Woken::Look,
-        _ => Woken::Signal,
+        Ok(_) | Err(libc::EAGAIN) => Woken::Look,
+        Err(_) => Woken::Signal,
     }
 }
 

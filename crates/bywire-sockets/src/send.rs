@@ -13,7 +13,7 @@ use crate::carry::{SHUT_SENDING, Woken};
 use crate::jumps::Noted;
 use crate::parts::Parts;
 use crate::table::{self, Connection, Inside, Meaning, STREAM, Socket, counted};
-use crate::{errno, jumps, kernel, offer, real, sandbox, sanitizer};
+use crate::{errno, holding, jumps, kernel, offer, real, sandbox, sanitizer};
 
 /// A send, by whatever call it came: `real` is that call as it stands.
 #[inline(always)]
@@ -118,6 +118,7 @@ fn send_carried(connection: &mut Connection, parts: &Parts, flags: i32, real: &d
     let (total, mut done, mut fruitless, mut deadline) = (parts.total(), 0, 0, None);
     sanitizer::sends();
     jumps::forget();
+    holding::begin_call();
     loop {
         // Another thread has brought everything back meanwhile, and nothing but the program's own call is right now.
         if sandbox::is_closed() {
@@ -175,9 +176,7 @@ fn send_carried(connection: &mut Connection, parts: &Parts, flags: i32, real: &d
                     }
                     return if done > 0 { done as isize } else { errno::fail(libc::EAGAIN) };
                 }
-                if deadline.is_none() {
-                    deadline = connection.deadline(libc::SO_SNDTIMEO);
-                }
+                let deadline = *deadline.get_or_insert_with(|| connection.deadline(libc::SO_SNDTIMEO));
                 waiting.get_or_insert_with(|| Waiting::begin(connection));
                 let woken = connection.sleep(Sleep::Room, fruitless, deadline, || {
                     // Another thread may be sending: the ring's beginning is its own to move.
@@ -239,15 +238,15 @@ fn wait_for_course(connection: &Connection) {
 }
 
 /// Waits until nothing is owed to the kernel, where this call may wait; the error number if it may not.
-fn wait_to_pay(connection: &Connection, flags: i32, deadline: &mut Option<u64>) -> Option<i32> {
+fn wait_to_pay(connection: &Connection, flags: i32, deadline: &mut Option<Option<u64>>) -> Option<i32> {
     if connection.record.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0 {
         return Some(libc::EPIPE);
     }
     if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
         return Some(libc::EAGAIN);
     }
-    *deadline = deadline.or_else(|| connection.deadline(libc::SO_SNDTIMEO));
-    match connection.pay_while_waiting(0, *deadline) {
+    let deadline = *deadline.get_or_insert_with(|| connection.deadline(libc::SO_SNDTIMEO));
+    match connection.pay_while_waiting(0, deadline) {
         None | Some(Woken::Look) => None,
         Some(Woken::Signal) => Some(libc::EINTR),
         Some(Woken::TimeOut) => Some(libc::EAGAIN),

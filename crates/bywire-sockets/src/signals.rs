@@ -152,6 +152,10 @@ fn call(number: c_int, information: *mut siginfo_t, context: *mut c_void) {
             core::mem::transmute(function);
         function(number, information, context);
     }
+    // Behind it: what it has called itself is over.
+    if flags & libc::SA_RESTART == 0 {
+        THREAD.with(|thread| thread.is_interrupted.set(true));
+    }
 }
 
 fn action(function: usize, flags: c_int) -> libc::sigaction {

@@ -6,7 +6,7 @@ use crate::random::step::{Kind, Step};
 type IsMeant = fn(&Model, &Step) -> bool;
 
 /// Reasons, each with what it is about.
-const OFF: [(&str, IsMeant); 4] = [
+const OFF: [(&str, IsMeant); 5] = [
     (
         "a set that is inherited through exec: behind it are other faults, of a close under a receive and of full rings",
         |model, step| {
@@ -40,6 +40,14 @@ const OFF: [(&str, IsMeant); 4] = [
             })
         },
     ),
+    // The call that goes on without its descriptor is left another one (docs/sockets.md).
+    ("closing what another thread receives from, where no descriptor may be made", |model, step| {
+        let process = &model.processes[model.actors[step.actor].process];
+        let fd = if step.kind == Kind::Close { step.fd } else { step.to };
+        let closes = matches!(step.kind, Kind::Close | Kind::Duplicate);
+        let end = closes.then(|| model.end_of(step.actor, fd)).flatten();
+        process.is_limited && end.is_some_and(|(connection, side)| model.has_receiver(connection, side))
+    }),
     (
         "shutting down an end where TCP still holds one's end back, behind bytes that do not fit",
         |model, step| {

@@ -473,6 +473,12 @@ impl Play<'_> {
         let Some(flags) = self.model.process_of(step.actor).handlers[0] else { return Ok(false) };
         let pending = self.model.actors[step.actor].pending;
         let sleeps = pending.is_some_and(|pending| !matches!(pending.sleeps, Sleeps::Transfer { .. }));
+        // The kernel begins a call anew behind a handler with `SA_RESTART`, and it finds then that it is not to wait any more.
+        if let Some(Sleeps::Receive { connection, side, .. }) = pending.map(|pending| pending.sleeps)
+            && self.model.connections[connection].ends[side].is_nonblocking
+        {
+            return Ok(false);
+        }
         for stage in &*self.stages {
             if sleeps {
                 stage.falls_asleep(step.actor, true);
