@@ -394,14 +394,13 @@ fn the_far_end_refuses_other_versions_and_what_is_out_of_bounds() {
     let (server, address) = serve(&[]);
     let mut connection = Raw::open(&address);
     let version = connection.hear()["version"].as_str().unwrap().to_owned();
-    connection.say(&json!({ "protocol": 1, "version": "0.0.0", "nonce": "", "proof": null }));
+    connection.say(&json!({ "protocol": 2, "version": "0.0.0", "nonce": "", "proof": null }));
     let refused = connection.hear()["refused"].as_str().unwrap().to_owned();
     assert!(refused.contains("0.0.0") && refused.contains(&version), "{refused}");
 
     let mut plan = json!({
         "level": "tcp", "test": "stream", "link": null, "size_bytes": 64, "response_bytes": 1, "block_us": 1000,
-        "warmup_blocks": 1, "blocks": 1, "spin": false, "sleep": false, "verify": false, "nagle": false,
-        "congestion": null, "socket_buffer_bytes": null, "integrity": null, "lent": false, "nodes": null, "mtu_bytes": null,
+        "warmup_blocks": 1, "blocks": 1, "spin": false, "sleep": false, "request": {},
         "bind": "127.0.0.1", "cookie": "0".repeat(32), "deadline_seconds": 30,
     });
     let bounds = [
@@ -409,10 +408,10 @@ fn the_far_end_refuses_other_versions_and_what_is_out_of_bounds() {
         ("response_bytes", json!(5 << 20), "for those who have its key up to 67108864"),
         ("deadline_seconds", json!(1_000_000), "too long"),
         ("blocks", json!(u32::MAX), "too long"),
-        ("socket_buffer_bytes", json!(1u64 << 40), "socket buffers"),
+        ("request", json!({ "socket_buffer_bytes": 1u64 << 40 }), "socket buffers"),
         ("level", json!("unix"), "does not cross machines"),
         ("cookie", json!("short"), "cookie"),
-        ("congestion", json!("nobody-has-it"), "congestion control"),
+        ("request", json!({ "congestion": "nobody-has-it" }), "congestion control"),
     ];
     for (name, value, part) in bounds {
         let proper = std::mem::replace(&mut plan[name], value);
@@ -439,7 +438,7 @@ fn the_far_end_sends_datagrams_to_nobody_but_who_asked_for_them() {
     let (server, address) = serve(&[]);
     let mut connection = Raw::open(&address);
     let version = connection.hear()["version"].as_str().unwrap().to_owned();
-    connection.say(&json!({ "protocol": 1, "version": version, "nonce": "", "proof": null }));
+    connection.say(&json!({ "protocol": 2, "version": version, "nonce": "", "proof": null }));
     assert_eq!(connection.hear()["refused"], Value::Null);
     let cookie = "0".repeat(32);
     // Its own word for where it is counts for nothing.
@@ -478,7 +477,7 @@ fn nobody_writes_what_he_likes_into_the_far_ends_log() {
         let (mut server, address) = serve(&key.map_or_else(Vec::new, |key| vec!["--key", key]));
         let mut connection = Raw::open(&address);
         connection.hear();
-        connection.say(&json!({ "protocol": 1, "version": hostile, "nonce": "", "proof": null }));
+        connection.say(&json!({ "protocol": 2, "version": hostile, "nonce": "", "proof": null }));
         assert!(connection.hear()["refused"].is_string());
         let line = server.line();
         let line = line.strip_suffix('\n').expect("a whole line");
@@ -501,7 +500,7 @@ impl Raw {
     fn greeted(address: &str, version: &str) -> Self {
         let mut connection = Self::open(address);
         connection.hear();
-        connection.say(&json!({ "protocol": 1, "version": version, "nonce": "", "proof": null }));
+        connection.say(&json!({ "protocol": 2, "version": version, "nonce": "", "proof": null }));
         assert_eq!(connection.hear()["refused"], Value::Null);
         connection
     }
