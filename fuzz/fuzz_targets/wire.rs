@@ -3,6 +3,7 @@
 
 use bywire_wire::frame::{Payload, frames};
 use bywire_wire::packet::{self, HEADER_BYTES, Header};
+use bywire_wire::received::Received;
 use bywire_wire::record::Head;
 use libfuzzer_sys::fuzz_target;
 
@@ -13,6 +14,14 @@ fuzz_target!(|bytes: &[u8]| {
         read(&bytes[HEADER_BYTES..]);
     }
     read(bytes);
+    let mut received = Received::default();
+    for number in bytes.chunks_exact(8) {
+        let number = u64::from_le_bytes(number.try_into().expect("eight"));
+        let is_known = received.is_known(number);
+        assert_eq!(received.insert(number), !is_known);
+        assert!(received.is_known(number));
+    }
+    assert!(received.ranges().all(|range| range.start() <= range.end()));
 });
 
 fn read(bytes: &[u8]) {

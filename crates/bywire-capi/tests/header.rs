@@ -142,6 +142,25 @@ fn what_was_installed_is_removed_and_nothing_else() {
     let list = prefix.join("lib/bywire/installed");
     let lines = std::fs::read_to_string(&list).expect("the list");
     std::fs::write(&list, format!("{lines}../outside\n{}\n", outside.display())).expect("written");
+    // What cannot be removed is named, and stays on the list.
+    let (header, kept) = (prefix.join("include/bywire.h"), std::fs::read(prefix.join("include/bywire.h")));
+    std::fs::remove_file(&header).and_then(|()| std::fs::create_dir(&header)).expect("in its way");
+    let stuck = x("uninstall");
+    assert_eq!(stuck.status.code(), Some(1), "{stuck:?}");
+    assert!(
+        String::from_utf8_lossy(&stuck.stderr).ends_with("include/bywire.h\n") && list.exists(),
+        "{stuck:?}"
+    );
+    std::fs::remove_dir(&header)
+        .and_then(|()| std::fs::write(&header, kept.expect("read")))
+        .expect("put back");
+    for strange in ["--prefx=/", "/usr"] {
+        let refused = std::process::Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../x"))
+            .args(["uninstall", strange])
+            .output()
+            .expect("run");
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    }
     let removed = x("uninstall");
     assert!(removed.status.success(), "{removed:?}");
     let left: Vec<_> =

@@ -170,7 +170,7 @@ impl Producer {
         self.staged
     }
 
-    /// From the next record on, payloads lie in the busy bulk area at `offset`. The consumer does the same at
+    /// From the next record on, payloads lie in the large window at `offset`. The consumer does the same at
     /// the same record: the last one that was pushed, which tells it so.
     pub fn move_bulk(&mut self, offset: usize) {
         self.layout = self.layout.large_window(offset);

@@ -109,7 +109,9 @@ impl Head {
                 let note = is_note.then_some(note);
                 Self::Put { length, key: first, offset: second, transfer: third, note }
             }
-            GET if length == 0 => Self::Get { key: first, offset: second, length: third, transfer: fourth },
+            GET if length == 0 && third <= LENGTH_MAX => {
+                Self::Get { key: first, offset: second, length: third, transfer: fourth }
+            }
             STATUS if length == 0 => Self::Status { transfer: first, code: second },
             GOT => Self::Got { length, transfer: first },
             _ => return Err(Malformed),

@@ -252,3 +252,22 @@ fn an_acknowledgement_of_very_much_is_still_one() {
     let ranges: Vec<_> = ack.ranges().collect();
     assert_eq!(ranges, [(1u64 << 41) - u64::from(u32::MAX) + 1..=1 << 41]);
 }
+
+#[test]
+fn the_highest_number_is_nobodys() {
+    let mut received = Received::default();
+    assert!(!received.insert(u64::MAX) && received.largest().is_none());
+    assert!(received.insert(u64::MAX - 1) && !received.insert(u64::MAX));
+    assert_eq!(received.ranges().collect::<Vec<_>>(), [u64::MAX - 1..=u64::MAX - 1]);
+}
+
+#[test]
+fn nobody_asks_for_more_than_can_be_answered() {
+    let ask = |length: u64| {
+        let mut bytes = vec![3, u8::MAX, 0, 0, 0, 0, 0, 0];
+        [1, 2, length, 4].iter().for_each(|word: &u64| bytes.extend(word.to_le_bytes()));
+        Head::parse(&bytes)
+    };
+    assert!(ask(LENGTH_MAX).is_ok_and(|head| head.is_some()));
+    assert!(ask(LENGTH_MAX + 1).is_err());
+}

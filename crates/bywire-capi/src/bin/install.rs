@@ -63,7 +63,7 @@ fn install(arguments: Arguments) -> Result<()> {
         Some(destination) => destination.join(prefix.strip_prefix("/").unwrap_or(&prefix)),
         None => prefix.clone(),
     };
-    let mut place = Place::new(root);
+    let mut place = Place::new(root, arguments.destination.is_some());
     // First, so that nobody waits for a build that cannot be installed.
     place.directory("lib/bywire")?;
     place.keep_list()?;
@@ -136,19 +136,25 @@ fn install_pages(built: &Path, place: &mut Place) -> Result<()> {
 struct Place {
     root: PathBuf,
     installed: BTreeSet<String>,
+    /// Is this a package's directory? What is missing there may be there where it is unpacked.
+    is_package: bool,
 }
 
 impl Place {
     /// What was installed here before stays on the list.
-    fn new(root: PathBuf) -> Self {
+    fn new(root: PathBuf, is_package: bool) -> Self {
         let before = fs::read_to_string(root.join(LIST)).unwrap_or_default();
-        Self { root, installed: before.lines().map(str::to_owned).collect() }
+        Self { root, installed: before.lines().map(str::to_owned).collect(), is_package }
     }
 
     /// Makes a directory, with those above it that are missing.
     fn directory(&mut self, path: &str) -> Result<()> {
         let parts = path.match_indices('/').map(|(end, _)| &path[..end]).chain([path]);
-        let missing = parts.filter(|part| !self.root.join(part).exists()).map(|part| format!("{part}/"));
+        let is_ours = |part: &str| match self.is_package {
+            true => part.ends_with("/bywire"),
+            false => !self.root.join(part).exists(),
+        };
+        let missing = parts.filter(|part| is_ours(part)).map(|part| format!("{part}/"));
         self.installed.extend(missing.collect::<Vec<_>>());
         let directory = self.root.join(path);
         let why = || format!("cannot make {}: choose another --prefix", directory.display());

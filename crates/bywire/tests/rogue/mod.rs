@@ -139,7 +139,7 @@ impl Rogue {
         })
     }
 
-    /// Offers a busy bulk area, in due form.
+    /// Offers a large window, in due form.
     pub fn offer_bulk(inside: &Inside) -> Shared {
         let (mapping, file) = Mapping::create("rogue", LARGE_WINDOW_BYTES).expect("memory");
         let _ = inside.socket.send(&Packet::Bulk.to_bytes(), &[file.as_fd()]);
