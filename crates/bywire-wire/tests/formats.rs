@@ -31,7 +31,7 @@ fn heads() -> impl Strategy<Value = Head> {
             transfer,
             note
         }),
-        any::<[u64; 4]>().prop_map(|[key, offset, length, transfer]| Head::Get {
+        (length.clone(), any::<[u64; 3]>()).prop_map(|(length, [key, offset, transfer])| Head::Get {
             key,
             offset,
             length,
