@@ -1,6 +1,6 @@
 //! The levels and the tests, each declared in one row.
 //!
-//! A row of [`levels`] names a level that carries messages and the transport that plays it, a row of [`tests`] a test and
+//! A row of `levels` names a level that carries messages and the transport that plays it, a row of `tests` a test and
 //! the workload that plays it. The worker, the account of both ends, the help and the command line follow from the rows.
 
 use bywire_results::cell::Unit;
