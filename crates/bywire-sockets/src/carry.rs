@@ -580,30 +580,6 @@ struct Waiter {
 const SYS_FUTEX_WAITV: i64 = 449;
 const FUTEX2_SIZE_U32: u32 = 2;
 
-/// A system call in which this thread may be cancelled, as the C library's own cancellation points are made.
-///
-/// It holds nothing that has to be dropped, and is not inlined: a thread that is cancelled between two instructions of it is
-/// unwound through it all the same, which is possible elsewhere only where a call is.
-///
-/// # Safety
-/// As for the call of this number.
-#[inline(never)]
-unsafe fn sleep_cancellably(number: i64, words: [usize; 6]) -> i64 {
-    /// `PTHREAD_CANCEL_ASYNCHRONOUS` of pthread.h.
-    const AT_ONCE: i32 = 1;
-    let mut before = 0;
-    let [a, b, c, d, e, f] = words;
-    // SAFETY: a live place; the call is the caller's.
-    unsafe {
-        let is_changed = real::pthread_setcanceltype(AT_ONCE, &raw mut before) == 0;
-        let status = real::syscall(number, a, b, c, d, e, f);
-        if is_changed {
-            real::pthread_setcanceltype(before, core::ptr::null_mut());
-        }
-        status
-    }
-}
-
 /// Sleeps while the word at `address` is `expected`; the error number, 0 after a wake.
 ///
 /// Without a time-out of the socket's own, a handler with `SA_RESTART` must not end the call: the kernel restarts
@@ -626,12 +602,18 @@ fn wait_for(address: *const u32, expected: u32, until_ns: u64, has_deadline: boo
             };
             let (waiter, until) = ((&raw const waiter) as usize, (&raw const until) as usize);
             let clock = libc::CLOCK_MONOTONIC as usize;
-            status = sleep_cancellably(SYS_FUTEX_WAITV, [waiter, 1, 0, until, clock, 0]);
+            status = real::syscall(SYS_FUTEX_WAITV, waiter, 1, 0, until, clock, 0);
         }
         if has_deadline || (status < 0 && errno::last() == libc::ENOSYS) {
-            let (kind, until) = (libc::FUTEX_WAIT_BITSET as usize, (&raw const until) as usize);
-            let words = [address as usize, kind, expected as usize, until, 0, u32::MAX as usize];
-            status = sleep_cancellably(libc::SYS_futex, words);
+            status = libc::syscall(
+                libc::SYS_futex,
+                address,
+                libc::FUTEX_WAIT_BITSET,
+                expected,
+                &raw const until,
+                core::ptr::null::<u32>(),
+                u32::MAX,
+            );
         }
         status
     };

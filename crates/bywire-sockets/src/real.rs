@@ -192,7 +192,6 @@ real! {
     setgroups(count: size_t, groups: *const libc::gid_t) -> c_int, else -1;
     initgroups(user: *const c_char, group: libc::gid_t) -> c_int, else -1;
     chroot(path: *const c_char) -> c_int, else -1;
-    pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int, else libc::ENOSYS;
     prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int, else -1;
     syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long, else -1;
 }

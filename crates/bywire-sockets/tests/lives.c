@@ -223,30 +223,6 @@ static void cancel(void) {
     }
 }
 
-/* Threads that have slept for so long that they look at the kernel once a second are cancelled at once, one after the other. */
-static void cancel_late(void) {
-    enum { THREADS = 4, BY_LOOKS_MS = 1500 };
-    pthread_t threads[THREADS];
-    struct timespec began, ended;
-    connect_ends();
-    talk_until_carried(100);
-    for (int index = 0; index < THREADS; index++)
-        need(pthread_create(&threads[index], NULL, receive, NULL) == 0, "a thread");
-    sleep(3);
-    clock_gettime(CLOCK_MONOTONIC, &began);
-    for (int index = 0; index < THREADS; index++) {
-        void *result;
-        need(pthread_cancel(threads[index]) == 0 && pthread_join(threads[index], &result) == 0, "cancel");
-        need(result == PTHREAD_CANCELED, "it is cancelled");
-    }
-    clock_gettime(CLOCK_MONOTONIC, &ended);
-    long taken_ms = (ended.tv_sec - began.tv_sec) * 1000 + (ended.tv_nsec - began.tv_nsec) / 1000000;
-    fprintf(stderr, "cancelled within %ld ms\n", taken_ms);
-    errno = ETIMEDOUT;
-    need(taken_ms < BY_LOOKS_MS, "at once");
-    talk_until_carried(100);
-}
-
 static volatile int is_over;
 
 static void *fork_and_stay(void *argument) {
@@ -348,8 +324,6 @@ int main(int count, char **words) {
         load(words[2]);
     } else if (strcmp(name, "cancel") == 0) {
         cancel();
-    } else if (strcmp(name, "cancel_late") == 0) {
-        cancel_late();
     } else if (strcmp(name, "vforks") == 0) {
         vforks();
     } else if (strcmp(name, "children") == 0) {

@@ -52,13 +52,6 @@ fn threads_are_cancelled_where_they_sleep() {
 }
 
 #[test]
-fn threads_that_have_slept_for_long_are_cancelled_at_once() {
-    if let Some(status) = lives(&["cancel_late"]) {
-        assert_eq!(status.carried_ever, 1, "{status:?}");
-    }
-}
-
-#[test]
 fn vfork_waits_for_its_own_child_alone() {
     lives(&["vforks"]);
 }
