@@ -292,11 +292,14 @@ impl Registry {
             self.left.push(segment);
             return false;
         }
-        if !self.users.may_wait(user) || !self.users.may_offer(user, offers_count) {
+        let end = End { space, local: identity.local, remote: identity.remote };
+        // What waits may be all that may: it waits for no end to come, if those that would meet it are refused.
+        let may_wait =
+            self.users.may_wait(user) || self.waiting.is_met(&end, user, identity.namespace, identity.cookie);
+        if !may_wait || !self.users.may_offer(user, offers_count) {
             self.left.push(segment);
             return self.verdict(tag, token, Verdict::Full);
         }
-        let end = End { space, local: identity.local, remote: identity.remote };
         // Whoever does not listen is told nothing more before it does, so that there is room for what it has asked for.
         let others = self.waiting.mate(&end);
         let has_room = |tag| self.programs.get(&tag).is_some_and(|program| program.socket.has_room());
@@ -665,6 +668,40 @@ mod tests {
             assert!(is_free, "the lock of all users is held during a look");
             drop(writer);
         });
+    }
+
+    #[test]
+    fn an_end_whose_other_end_waits_is_paired_however_many_wait() {
+        const USER: u32 = 7;
+        const TAG: u64 = 1;
+        const SPACE: Space = Space::Own(0);
+        let mut registry = Registry::new(Scope::Machine, TAG);
+        registry.users = Users::new(Scope::Machine, 999, Limits::new(Scope::Machine, 1024));
+        assert!(registry.attend(USER, Poller::new().expect("epoll")) && registry.admit(USER));
+        let (socket, _program) = Socket::pair().expect("socketpair");
+        registry.enter(USER, &Arc::new(socket));
+        let (files, _readers) = pair();
+        assert!(registry.answer(TAG, Word::Hello(files), SPACE));
+        let offer = |registry: &mut Registry, token: u64, local: u16, remote: u16| {
+            let [local, remote] = [local, remote].map(|port| ([127, 0, 0, 1], port).into());
+            let identity = Identity {
+                namespace: 1,
+                cookie: token,
+                local,
+                remote,
+                is_established: true,
+                is_bound_to_device: false,
+            };
+            let ([segment, _], _) = pair();
+            registry.answer(TAG, Word::Offer { token, segment: Some(segment), identity: Ok(identity) }, SPACE)
+        };
+        let mut count = 0;
+        while registry.users.may_wait(USER) {
+            count += 1;
+            assert!(offer(&mut registry, count, count as u16, 1000));
+        }
+        assert!(offer(&mut registry, count + 1, 1000, 1));
+        assert!(registry.users.may_wait(USER), "one of {count} waits no more");
     }
 
     /// A socket whose last close waits for long, and its other end.

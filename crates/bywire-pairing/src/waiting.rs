@@ -68,6 +68,14 @@ struct Waiter {
     is_disputed: bool,
 }
 
+impl Waiter {
+    /// Is the other end, offered so, paired with this one at once?
+    fn pairs(&self, user: u32, namespace: u64, cookie: u64) -> bool {
+        let is_one_users = self.offer.user == user && self.offer.namespace == namespace;
+        !self.is_disputed && self.offer.cookie != cookie && (is_one_users || self.seen == Some(cookie))
+    }
+}
+
 impl End {
     fn mirror(self) -> Self {
         Self { local: self.remote, remote: self.local, ..self }
@@ -97,17 +105,21 @@ impl Waiting {
         if other.is_disputed {
             return Match::Refused(Verdict::Namespace, offer);
         }
-        let is_one_users = other.offer.user == offer.user && other.offer.namespace == offer.namespace;
-        let was_there = other.seen == Some(offer.cookie);
+        let pairs = other.pairs(offer.user, offer.namespace, offer.cookie);
         let Some(Waiter { offer: theirs, .. }) = self.offers.remove(&mirror) else {
             return Match::Refused(Verdict::Refused, offer);
         };
-        if is_one_users || was_there {
+        if pairs {
             return Match::Paired { ours: offer, theirs };
         }
         // Nothing of this end's name waits beside its mirror: it would have met that.
         self.wait(end, offer, Some(theirs.cookie));
         Match::Again(theirs)
+    }
+
+    /// Does an offer of this end wait for nothing: is it paired, or refused?
+    pub fn is_met(&self, end: &End, user: u32, namespace: u64, cookie: u64) -> bool {
+        self.offers.get(&end.mirror()).is_some_and(|other| other.pairs(user, namespace, cookie))
     }
 
     /// The program whose offer of the other end waits.
