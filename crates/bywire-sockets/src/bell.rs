@@ -50,8 +50,10 @@ static FOREIGN_NAMES: [AtomicU64; FOREIGN_MAX] = [const { AtomicU64::new(0) }; F
 /// The inode that every eventfd has, and its device.
 static INODE: AtomicU64 = AtomicU64::new(0);
 static DEVICE: AtomicU64 = AtomicU64::new(0);
-/// Sets that hold the bell alone; −1: none there.
-static SETS: [AtomicI32; POOL] = [const { AtomicI32::new(-1) }; POOL];
+/// Sets that hold bells alone, and in which nobody sleeps: see [`Watch::encode`]; 0: none there.
+static SETS: [AtomicU64; POOL] = [const { AtomicU64::new(0) }; POOL];
+/// Counts forks to this process, and withdrawals: a set that is older is the parent's, too, or may hold a bell that was withdrawn.
+static AGE: AtomicU32 = AtomicU32::new(0);
 /// See [`branch`].
 static BRANCH: AtomicU32 = AtomicU32::new(0);
 /// Bells of the other kind that this process has from its parent: a bit for each place.
@@ -388,8 +390,9 @@ pub fn no_more(name: u64) {
     }
 }
 
-/// Takes a bell out of every set that is meant, and out of those where `poll` sleeps: whoever keeps a copy of it wakes nobody
-/// there any more. Then it is closed.
+/// Takes a bell out of every set of the program's that is meant, and makes those where `poll` sleeps anew: whoever keeps a copy
+/// of it wakes nobody there any more but those who sleep, once. Nothing is taken out of the latter: one that a parent's thread
+/// sleeps in is the same set in its child. Then the bell is closed.
 fn withdraw(place: &AtomicI32, is_meant: impl Fn(&Set) -> bool) {
     let held = HEARING.hold();
     let bell = place.swap(-1, Ordering::Relaxed);
@@ -399,8 +402,6 @@ fn withdraw(place: &AtomicI32, is_meant: impl Fn(&Set) -> bool) {
     table::each_between(0, u32::MAX, |set, meaning| {
         let is_meant = match meaning {
             table::Meaning::Set(name) => table::set_named(name).is_none_or(&is_meant),
-            // Some of the library's own are sets.
-            table::Meaning::Hidden => true,
             _ => false,
         };
         if is_meant {
@@ -411,8 +412,19 @@ fn withdraw(place: &AtomicI32, is_meant: impl Fn(&Set) -> bool) {
         }
     });
     drop(held);
+    renew_sets();
     if table::meaning(bell) == table::Meaning::Hidden {
         discard(bell);
+    }
+}
+
+/// Those who sleep in poll take new sets from here on. One in use is closed when its sleep is over.
+fn renew_sets() {
+    // Release: pairs with the acquire load in `Watch::take`: a bell that was withdrawn comes into no set of the new age.
+    AGE.fetch_add(1, Ordering::Release);
+    for place in &SETS {
+        // Acquire: pairs with the release exchange in the drop. Of an earlier age it is closed there.
+        drop(Watch::decode(place.swap(0, Ordering::Acquire)));
     }
 }
 
@@ -509,22 +521,26 @@ pub fn remove_from(set: i32) {
     }
 }
 
-/// A set that holds the bell alone, for a sleeper in poll.
+/// A set that holds bells alone, for a sleeper in poll.
 pub struct Watch {
-    /// It becomes readable when the bell is rung.
+    /// It becomes readable when a bell is rung.
     pub fd: i32,
+    /// What [`AGE`] was before it was made.
+    age: u32,
 }
 
 impl Watch {
     /// One from the pool, or a new one.
     pub fn take() -> Option<Self> {
         let _own = sandbox::own_call()?;
+        // Acquire: pairs with the release increment in `renew_sets`.
+        let age = AGE.load(Ordering::Acquire);
         for place in &SETS {
-            let fd = place.swap(-1, Ordering::Relaxed);
-            if fd >= 0 {
-                let found = Self { fd };
+            // Acquire: pairs with the release exchange in the drop.
+            let found = Self::decode(place.swap(0, Ordering::Acquire));
+            if let Some(found) = found.filter(|found| found.age == age) {
                 // One that has come since may be missing.
-                return add_foreign_to(fd).then_some(found);
+                return add_foreign_to(found.fd).then_some(found);
             }
         }
         // SAFETY: no pointers.
@@ -534,10 +550,19 @@ impl Watch {
         }
         let fd = conceal(fd);
         if add_to(fd) && add_foreign_to(fd) {
-            return Some(Self { fd });
+            return Some(Self { fd, age });
         }
         discard(fd);
         None
+    }
+
+    /// For its place in the pool: the age above, and below the descriptor and one more.
+    fn encode(&self) -> u64 {
+        u64::from(self.age) << 32 | (self.fd as u64 + 1)
+    }
+
+    fn decode(word: u64) -> Option<Self> {
+        (word != 0).then(|| Self { fd: (word as u32 - 1) as i32, age: (word >> 32) as u32 })
     }
 
     /// Forgets rings that have been heard.
@@ -551,10 +576,17 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        for place in &SETS {
-            if place.compare_exchange(-1, self.fd, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                return;
-            }
+        if table::meaning(self.fd) != table::Meaning::Hidden {
+            return;
+        }
+        // Acquire: pairs with the release increment in `renew_sets`. One that comes too late is found by whoever takes it.
+        let is_young = self.age == AGE.load(Ordering::Acquire);
+        // Release: pairs with the acquire swaps by which it is taken out: it is whole before.
+        let put = |place: &AtomicU64| {
+            place.compare_exchange(0, self.encode(), Ordering::Release, Ordering::Relaxed).is_ok()
+        };
+        if is_young && SETS.iter().any(put) {
+            return;
         }
         if let Some(_own) = sandbox::own_call() {
             discard(self.fd);
@@ -577,8 +609,8 @@ pub fn forget() {
     }
     let foreign = FOREIGN.iter().take(FOREIGN_COUNT.swap(0, Ordering::Relaxed));
     let foreign = foreign.map(|bell| bell.swap(-1, Ordering::Relaxed)).filter(|bell| is_foreign_bell(*bell));
-    let watches = SETS.iter().map(|place| place.swap(-1, Ordering::Relaxed));
-    for fd in foreign.chain(watches).chain([page]) {
+    renew_sets();
+    for fd in foreign.chain([page]) {
         if table::meaning(fd) == table::Meaning::Hidden {
             discard(fd);
         }
@@ -596,20 +628,23 @@ pub fn after_fork_in_child() {
     HEARING.reset();
     let bits = FOREIGN.iter().enumerate().filter(|(_, place)| place.load(Ordering::Relaxed) >= 0);
     INHERITED.store(bits.fold(0, |bits, (at, _)| bits | 1 << at), Ordering::Relaxed);
-    for place in &SETS {
-        let fd = place.swap(-1, Ordering::Relaxed);
-        if fd >= 0 {
-            discard(fd);
-        }
-    }
+    renew_sets();
     ADOPTING.reset();
     leave_inherited();
 }
 
 /// The library's own descriptor `old` now has the number `new`.
 pub fn renumber(old: i32, new: i32) {
-    for place in [&BELL, &PAGE_FILE].into_iter().chain(&SETS).chain(&FOREIGN) {
+    for place in [&BELL, &PAGE_FILE].into_iter().chain(&FOREIGN) {
         let _ = place.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    for place in &SETS {
+        let word = place.load(Ordering::Relaxed);
+        if word as u32 == old as u32 + 1 {
+            let moved = word >> 32 << 32 | (new as u64 + 1);
+            // Release: pairs with the acquire swaps by which it is taken out.
+            let _ = place.compare_exchange(word, moved, Ordering::Release, Ordering::Relaxed);
+        }
     }
     if let Some(own) = arena::own() {
         for peer in &own.peers {

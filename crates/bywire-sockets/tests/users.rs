@@ -281,10 +281,8 @@ fn foreign_bells_in_sets() -> (Vec<String>, usize) {
     (known, stale)
 }
 
-fn watch_a_bell() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    world::say(&listener.local_addr().expect("an address").port().to_string());
-    let (mut peer, _) = listener.accept().expect("accept");
+/// Gives back bytes by bytes, until one is a question mark.
+fn give_back_until_asked(peer: &mut TcpStream) {
     let mut byte = [0];
     while byte != *b"?" {
         peer.read_exact(&mut byte).expect("asked");
@@ -292,6 +290,13 @@ fn watch_a_bell() {
             peer.write_all(&byte).expect("answered");
         }
     }
+}
+
+fn watch_a_bell() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    world::say(&listener.local_addr().expect("an address").port().to_string());
+    let (mut peer, _) = listener.accept().expect("accept");
+    give_back_until_asked(&mut peer);
     let own = world::pair();
     world::carry(own);
     let set = world::epoll();
@@ -311,7 +316,7 @@ fn watch_a_bell() {
     });
     world::say(if is_there == 0 { "a child has none" } else { "a child has one" });
     peer.write_all(b"!").expect("answered");
-    assert_eq!(peer.read(&mut byte).unwrap_or(0), 0, "its end");
+    assert_eq!(peer.read(&mut [0]).unwrap_or(0), 0, "its end");
     drop(peer);
     world::eventually("it is withdrawn", || {
         // With every offer packets of the service are heard.
@@ -322,6 +327,66 @@ fn watch_a_bell() {
     });
     let found = foreign_bells_in_sets();
     world::say(&if found == (Vec::new(), 0) { "none".to_owned() } else { format!("{found:?}") });
+}
+
+const INHERITED: &str = "a_child_that_closes_its_connections_leaves_sleepers_of_its_parent_their_bells";
+
+#[test]
+fn a_child_that_closes_its_connections_leaves_sleepers_of_its_parent_their_bells() {
+    match world::role().as_deref() {
+        Some("serve") => return sleep_while_a_child_closes(),
+        Some("talk") => return talk_when_told(),
+        _ => {}
+    }
+    if !world::is_root() {
+        return;
+    }
+    let world = World::of_machine(Spaces::default());
+    let mut server = Running::start(&mut world.user(SERVER, INHERITED, "serve"));
+    let port = server.hear();
+    let mut client = world.user(CLIENT, INHERITED, "talk");
+    let mut client = Running::start(client.env("BYWIRE_TEST_PORT", port).stdin(Stdio::piped()));
+    assert_eq!(server.hear(), "a child has closed it");
+    drop(client.child.stdin.take());
+    assert_eq!(server.hear(), "woken");
+}
+
+fn sleep_while_a_child_closes() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    world::say(&listener.local_addr().expect("an address").port().to_string());
+    let (mut peer, _) = listener.accept().expect("accept");
+    give_back_until_asked(&mut peer);
+    let fd = peer.as_raw_fd();
+    let sleeper = std::thread::spawn(move || world::poll_for(fd, -1));
+    world::eventually("it sleeps", || {
+        let threads = std::fs::read_dir("/proc/self/task").ok()?;
+        let mut calls =
+            threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("syscall")).ok());
+        let is_poll = |call: String| ["7 ", "271 "].iter().any(|known| call.starts_with(known));
+        calls.any(is_poll).then_some(())
+    });
+    let closed = world::in_child(|| {
+        // The last connection to that user, for this child.
+        world::close(fd);
+        true
+    });
+    assert_eq!(closed, 0);
+    world::say("a child has closed it");
+    world::eventually("it is woken", || sleeper.is_finished().then_some(()));
+    assert!(sleeper.join().expect("it is over"), "by what was sent");
+    world::say("woken");
+}
+
+fn talk_when_told() {
+    let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    peer.set_nodelay(true).expect("at once");
+    let fd = peer.as_raw_fd();
+    world::until_carried(fd, || world::converse(&mut peer, 1));
+    peer.write_all(b"?").expect("asked");
+    let _told = std::io::stdin().read(&mut [0]);
+    peer.write_all(b"!").expect("sent");
+    let _end = peer.read(&mut [0]);
 }
 
 const STOLEN: &str = "addresses_that_another_had_before_bring_nothing";
