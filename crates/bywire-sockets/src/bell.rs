@@ -243,7 +243,10 @@ fn with_look(work: impl FnOnce(&arena::Family, &Look)) {
         Counted::Asleep(_) | Counted::Holder(_) => true,
     };
     let runs = &process::runs;
+    // A handler that jumps out would leave a place for good to this process, which runs, or a file open.
+    holding::hold_off();
     work(family, &Look { me, runs, is_within_reach: &is_within_reach, count_out: &count_out });
+    holding::admit();
 }
 
 /// One less of those.

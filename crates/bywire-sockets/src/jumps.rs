@@ -103,13 +103,20 @@ pub fn forget() {
 #[inline(never)]
 pub fn forget_below(here: usize) {
     let stack = THREAD.with(|thread| thread.stack.get());
-    NOTES.with(|notes| {
-        while let Some(last) = notes.last()
-            && is_left(last.place.get(), here, stack)
-        {
+    let forget_next = |notes: &Notes| {
+        let is_next = notes.last().is_some_and(|last| is_left(last.place.get(), here, stack));
+        if is_next {
             notes.forget_last();
         }
-    });
+        is_next
+    };
+    let mut is_any = true;
+    while is_any {
+        // A handler that jumps further out finds the note, or finds it given back.
+        holding::hold_off();
+        is_any = NOTES.with(forget_next);
+        holding::admit();
+    }
 }
 
 /// Was a call at `place` left, as one at `here` has come? The stack that handlers are on says nothing about another one.
@@ -141,7 +148,7 @@ impl Notes {
         self.notes.get(self.count.get().checked_sub(1)?)
     }
 
-    /// Gives back what was noted last, by a call that was left.
+    /// Gives back what was noted last, by a call that was left. No handler may come meanwhile.
     fn forget_last(&self) {
         if let Some(give_back) = self.last().map(|last| last.give_back.get()) {
             self.count.set(self.count.get() - 1);
