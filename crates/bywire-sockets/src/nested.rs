@@ -53,9 +53,8 @@ pub fn add(outer_fd: i32, inner: u32, real: &dyn Fn() -> i32) -> i32 {
 
 /// A set is watched by `poll`.
 pub fn watch(set: &Set) {
-    if set.nested.load(Ordering::Relaxed) == 0
-        && let Some(family) = arena::family()
-    {
+    if let Some(family) = arena::family() {
+        // What is found there without the lock may be taken back by `add`.
         let _held = family.nesting.hold();
         set.nested.store(1, Ordering::Relaxed);
     }
