@@ -9,7 +9,7 @@
 //! ```
 //!
 //! So whoever is killed between two of these steps is counted once too often, for good, for which peers ring now and then in
-//! vain; nobody is ever counted out who was not counted.
+//! vain, as is whoever finds no place, or has no number that its family knows; nobody is ever counted out who was not counted.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,6 +20,8 @@ const PLACES: usize = 1 << 12;
 const ORPHAN: u32 = u32::MAX;
 /// No place: what is counted is not noted.
 const NOWHERE: u32 = 0;
+/// Places of each kind that a thread looks at for one: with so many taken it notes nothing.
+const SEARCH: usize = 64;
 const EVERY_NS: u64 = 1_000_000_000;
 /// Processes that one look asks the kernel about.
 const LOOKS_MAX: u32 = 64;
@@ -99,8 +101,8 @@ pub struct Look<'a> {
 
 thread_local! {
     // Constant and without a destructor: nothing is allocated or registered for it.
-    /// The place that this thread had last.
-    static LAST: Cell<u32> = const { Cell::new(1) };
+    /// The places that this thread had last: who sleeps in a set takes two.
+    static LAST: [Cell<u32>; 2] = const { [const { Cell::new(NOWHERE) }; 2] };
 }
 
 impl Notes {
@@ -118,24 +120,38 @@ impl Notes {
     pub fn begin(&self, me: Option<u32>) -> u32 {
         let Some(me) = me else { return NOWHERE };
         let take = |index: u32, from: u32| {
-            let place = self.places.get(index as usize)?;
+            let place = self.place(index)?;
+            // A look first: an exchange takes the line from whoever sleeps there, to no avail.
+            if place.process.load(Ordering::Relaxed) != from {
+                return None;
+            }
             // Acquire: pairs with the release stores of 0 and `ORPHAN` in `cancel` and `bury`.
             place.process.compare_exchange(from, me, Ordering::Acquire, Ordering::Relaxed).ok()?;
+            place.noted.store(0, Ordering::Relaxed);
             Some(index)
         };
-        let all = 1..PLACES as u32;
-        let found = take(LAST.get(), 0)
-            .or_else(|| all.clone().find_map(|index| take(index, 0)))
-            .or_else(|| all.clone().find_map(|index| take(index, ORPHAN)));
-        let Some((found, place)) = found.and_then(|found| Some((found, self.place(found)?))) else {
-            return NOWHERE;
-        };
-        place.noted.store(0, Ordering::Relaxed);
-        LAST.set(found);
-        if self.end.load(Ordering::Relaxed) <= found {
+        LAST.with(|last| {
+            let [newer, older] = last;
+            if let Some(found) = last.iter().find_map(|had| take(had.get(), 0)) {
+                return found;
+            }
+            // Of two threads either the process differs, or where this lies.
+            let others = self.others(me ^ ((&raw const *last).addr() >> 6) as u32);
+            let found = others.clone().find_map(|index| take(index, 0));
+            let Some(found) = found.or_else(|| others.clone().find_map(|index| take(index, ORPHAN))) else {
+                return NOWHERE;
+            };
             self.end.fetch_max(found + 1, Ordering::Relaxed);
-        }
-        found
+            older.set(newer.replace(found));
+            found
+        })
+    }
+
+    /// Some places of others', from one on that this number decides, and some that nobody had yet.
+    fn others(&self, number: u32) -> impl Iterator<Item = u32> + Clone {
+        let end = self.end.load(Ordering::Relaxed).max(1);
+        let start = (number.wrapping_mul(0x9E37_79B9) >> 16) % end;
+        (start..end).chain(0..start).take(SEARCH).chain((end..PLACES as u32).take(SEARCH))
     }
 
     /// It is counted.
@@ -215,6 +231,9 @@ impl Notes {
 
 /// Counts out what a killed process has noted in a place.
 fn bury(place: &Place, owner: u32, look: &Look) {
+    if place.process.load(Ordering::Relaxed) != owner {
+        return;
+    }
     // Acquire: pairs with the release stores in `cancel`, and with those below by another one that looks.
     if place.process.compare_exchange(owner, look.me, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return;
