@@ -129,6 +129,8 @@ pub struct Record {
     pub broken: AtomicU8,
     /// Who has set `SO_LINGER`; see [`crate::carry::linger`].
     pub lingers: AtomicU8,
+    /// A process that counts has become another program, and has it no more.
+    pub is_replaced: AtomicU8,
     /// Threads that are counted as sleepers in the kernel: nobody counts a killed one out.
     pub sleepers: [AtomicU32; 4],
     /// When it was last looked whether one of them was killed.
@@ -157,6 +159,7 @@ impl Record {
             &self.awaited,
             &self.broken,
             &self.lingers,
+            &self.is_replaced,
             &self.waits,
             &self.shuts,
             &self.paying,

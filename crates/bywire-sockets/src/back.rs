@@ -167,7 +167,7 @@ impl Connection {
         };
         if is_back {
             // Whoever has it next may end as it likes.
-            self.unguard();
+            self.with_sending(|| self.unguard());
         } else {
             self.break_off();
         }

@@ -443,7 +443,8 @@ impl Connection {
     }
 
     /// Before bytes go into the ring: a killed end is a reset from here on. They may be the ones that a reader behind the
-    /// kernel was to have, to whom an ordinary end would hide that they are lost.
+    /// kernel was to have, to whom an ordinary end would hide that they are lost. Called with the sending lock held, as
+    /// [`Self::unguard`] is: the state and the kernel's option change together.
     #[inline]
     pub fn guard(&self) {
         if self.record.lingers.load(Ordering::Relaxed) == linger::UNSET {
@@ -466,7 +467,7 @@ impl Connection {
         }
     }
 
-    /// Its end is TCP's again.
+    /// Its end is TCP's again. Called with the sending lock held.
     pub fn unguard(&self) {
         let lingers = &self.record.lingers;
         if lingers.compare_exchange(linger::OURS, linger::UNSET, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -493,10 +494,47 @@ impl Connection {
         self.end_before_the_kernels(true);
         if STREAM.flags(&self.own) & ASKS_BACK == 0 && self.in_ring() != Ok(0) {
             kernel::linger(self.fd, Some(0));
-        } else if !self.owes() {
-            self.unguard();
+        } else {
+            self.with_sending(|| {
+                if !self.owes() {
+                    self.unguard();
+                }
+            });
         }
         STREAM.raise(&self.own, LEAVING);
+    }
+
+    /// This process has it no more, and others count. Either one of them goes on with it, and the bytes that its peer has not
+    /// read stay guarded; or none has it, as it was replaced by another program, or killed where nobody knew it: then this is
+    /// the last one after all, and the kernel gets those bytes before it ends it.
+    pub fn leave_to_others(&self) {
+        let record = self.record;
+        let holders = record.holders.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
+        let others_go_on = record.is_replaced.load(Ordering::Relaxed) == 0
+            && record.processes.load(Ordering::Relaxed) as usize <= holders;
+        if !others_go_on {
+            self.serve();
+            self.end_before_the_kernels(false);
+        }
+        self.settle_guard(|unread_by_peer| unread_by_peer == 0 || !others_go_on);
+    }
+
+    /// How the kernel is to end it when a descriptor closes: by a reset where bytes are unread, as TCP does; in order if nothing
+    /// is owed, and `may_end` says so of the number of bytes that the peer has not read.
+    pub fn settle_guard(&self, may_end: impl FnOnce(usize) -> bool) {
+        self.with_sending(|| {
+            if self.in_ring() != Ok(0) {
+                self.guard();
+            } else if !self.owes() && may_end(STREAM.unread_by_peer(&self.own, &self.remote).unwrap_or(0)) {
+                self.unguard();
+            }
+        });
+    }
+
+    /// With the sending lock held. This thread may have it already: the handler of a fault in a copy may end the process.
+    pub fn with_sending(&self, work: impl FnOnce()) {
+        let _held = (!self.record.sending.is_own()).then(|| self.record.sending.hold());
+        work();
     }
 
     /// Before the kernel is told the end of what we send: what the other end has not taken goes into the kernel before it, as

@@ -304,8 +304,7 @@ pub fn departing(fd: i32) -> Option<Leaving> {
             connection.take_leave();
         // SeqCst: pairs with the additions in `table::duplicate` and `hold::close`.
         } else if leaving.hold.descriptors.load(Ordering::SeqCst) == 0 {
-            // A process that was killed still counts, so this may be the last one after all: then unread bytes are a reset.
-            if connection.in_ring() == Ok(0) { connection.unguard() } else { connection.guard() }
+            connection.leave_to_others();
         }
     }
     // What was given back by then went through the kernel.
@@ -488,13 +487,11 @@ fn leave_to_kernel(socket: &Socket, fd: i32) {
         // Acquire: pairs with the changes of the count in `table::before_fork` and `table::let_go`.
         if socket.record.processes.load(Ordering::Acquire) == 1 {
             connection.end_before_the_kernels(false);
-        }
-        // A child that has executed another program still counts, so this may be the last one in any case.
-        // By a reset, where bytes are unread, as TCP does.
-        if connection.in_ring() != Ok(0) {
-            connection.guard();
-        } else if !connection.owes() {
-            connection.unguard();
+            connection.settle_guard(|_| true);
+        } else {
+            connection.leave_to_others();
+            // This process counts from here on, and has it no more.
+            socket.record.is_replaced.store(1, Ordering::Relaxed);
         }
     }
 }

@@ -96,6 +96,30 @@ static void ended(const char *how, const char *way, const char *bytes) {
     join();
 }
 
+/* A sender with a helper: another program, which has no descriptor of its connection. */
+static void act_helped(void) {
+    send_all(client, 1000);
+    pid_t child = fork();
+    if (child == 0) {
+        execl("/bin/true", "true", NULL);
+        _exit(1);
+    }
+    await_child(child);
+    signal_by(told);
+    await_by(start);
+}
+
+/* What it sent has not been read when its peer hands its end on, and it is killed. */
+static void helped(void) {
+    meet(act_helped);
+    await_by(told);
+    pid_t reader = spawn_reader("reader", server, 1);
+    close(server);
+    kill(peer, SIGKILL);
+    await_child(reader);
+    waitpid(peer, NULL, 0);
+}
+
 /* Connections of one program with another, each carried, with a word in each that nobody has read. */
 enum { PASSED = 12 };
 
@@ -236,7 +260,7 @@ static void fill(int fd, size_t *sent) {
     }
 }
 
-/* Hands its end on to a program that reads when it is told to; and closes its own. */
+/* Hands its end on to a program that says when it has it, and reads when it is told to; and closes its own. */
 static void act_slow_reader(void) {
     int room = 65536;
     setsockopt(client, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
@@ -254,7 +278,6 @@ static void act_slow_reader(void) {
         _exit(1);
     }
     close(client);
-    signal_by(told);
     await_child(child);
 }
 
@@ -272,7 +295,9 @@ static pid_t fork_payer(void) {
         if (from_now != NULL) {
             from_now();
         }
-        poll(&file, 1, 10);
+        for (int turn = 0; from_now != NULL && turn < 3000; turn++) {
+            poll(&file, 1, 10);
+        }
         need(from_now == NULL, "it was not killed");
         kill(getpid(), SIGKILL);
     }
@@ -336,6 +361,7 @@ static void owing(const char *way) {
     /* The other end has asked for it by now. Whoever waits a little now and then has to go on. */
     struct pollfd file = {server, POLLIN, 0};
     struct timespec before, now;
+    time_t started = time(NULL);
     long longest_s = 0;
     int set = epoll_create1(0), kind = strcmp(way, "epoll") == 0;
     struct epoll_event event = {.events = EPOLLIN};
@@ -347,8 +373,8 @@ static void owing(const char *way) {
         clock_gettime(CLOCK_MONOTONIC, &now);
         longest_s = now.tv_sec - before.tv_sec > longest_s ? now.tv_sec - before.tv_sec : longest_s;
     }
-    /* Of 10 ms each: what all of them take is the machine's to say. */
-    printf("%s\n", longest_s < 8 ? "it went on" : "it stood still");
+    /* Of 10 ms each, forty times. */
+    printf("%s\n", longest_s < 5 && time(NULL) - started < 20 ? "it went on" : "it stood still");
     /* From here on it is read. */
     signal_by(start);
     if (strcmp(way, "recv") == 0) {
@@ -398,6 +424,8 @@ static void wait_and_read(int passage, int fd, int result) {
     int is_right = 1;
     ssize_t found;
     char byte;
+    /* What was to be asked for before it has this has been asked for. */
+    need(write(result, "!", 1) == 1, "a signal");
     need(read(passage, &byte, 1) == 1, "a signal");
     while ((found = read(fd, bytes, sizeof bytes)) > 0) {
         for (ssize_t at = 0; at < found; at++) {
@@ -931,6 +959,8 @@ int main(int count, char **words) {
         read_all("in the program", 0);
     } else if (strcmp(name, "ended") == 0 && count > 4) {
         ended(words[2], words[3], words[4]);
+    } else if (strcmp(name, "helped") == 0) {
+        helped();
     } else if (strcmp(name, "waiting") == 0 && count > 4) {
         wait_and_read(atoi(words[2]), atoi(words[3]), atoi(words[4]));
     } else if (strcmp(name, "owing") == 0 && count > 2) {

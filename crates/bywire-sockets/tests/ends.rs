@@ -134,6 +134,17 @@ fn what_is_lost_never_looks_like_an_end() {
     assert!(world.status().carried_ever > 0, "{:?}", world.status());
 }
 
+/// A helper that the sender starts does not take away what makes a killed sender's end a reset.
+#[test]
+fn what_is_lost_with_a_killed_sender_that_has_started_a_helper_is_no_end() {
+    let world = World::new();
+    let Some(program) = world.compiled("ends.c", "ends", &["-pthread"]) else { return };
+    let said = transcript(&world, &program, &["helped"], Some(4));
+    let is_whole = said.contains(": 1000 right, then the end");
+    assert!(is_whole || said.contains("right, then Connection reset by peer"), "{said}");
+    assert!(world.status().carried_ever > 0, "{:?}", world.status());
+}
+
 #[test]
 fn a_blocking_send_without_memory_for_its_ring_sleeps() {
     let world = World::new();

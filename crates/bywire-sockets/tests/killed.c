@@ -39,6 +39,14 @@ long syscall(long number, ...) {
     return result;
 }
 
+ssize_t recv(int fd, void *bytes, size_t size, int flags) {
+    typedef ssize_t call(int, void *, size_t, int);
+    ssize_t result = ((call *)dlsym(RTLD_NEXT, "recv"))(fd, bytes, size, flags);
+    if (is_told && result > 0 && is_tcp(fd))
+        kill(getpid(), SIGKILL);
+    return result;
+}
+
 ssize_t recvmsg(int fd, struct msghdr *message, int flags) {
     typedef ssize_t call(int, struct msghdr *, int);
     ssize_t result = ((call *)dlsym(RTLD_NEXT, "recvmsg"))(fd, message, flags);

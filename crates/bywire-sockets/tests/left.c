@@ -266,6 +266,21 @@ static void ended_both_ways(void) {
     close(server);
 }
 
+/* Waits until the only thread of this process sleeps in a receive of the kernel's. */
+static void await_receiver(pid_t process) {
+    char path[64], text[64];
+    time_t begun = time(NULL);
+    snprintf(path, sizeof path, "/proc/%d/syscall", process);
+    for (long number = -1; number != SYS_recvfrom && number != SYS_recvmsg; usleep(1000)) {
+        FILE *file = fopen(path, "r");
+        number = file != NULL && fgets(text, sizeof text, file) != NULL ? strtol(text, NULL, 10) : -1;
+        if (file != NULL) {
+            fclose(file);
+        }
+        need(time(NULL) - begun < 40, "it never sleeps in a receive");
+    }
+}
+
 /* A process that shares the connection is killed as it receives: what it took is lost, and what follows is not. */
 static void taken(const char *when) {
     int is_late = strcmp(when, "late") == 0, passage[2];
@@ -288,7 +303,7 @@ static void taken(const char *when) {
         kill(getpid(), SIGKILL);
     }
     if (!is_late) {
-        usleep(200000);
+        await_receiver(child);
     }
     signal_by(start);
     await_by(told);
