@@ -229,6 +229,10 @@ impl Connection {
         } else if self.owes() {
             self.pay();
         }
+        // Another process of the family may have found it: this one has it as well, and pays from here on.
+        if self.owes() {
+            owing::owe(&OWING);
+        }
     }
 
     /// Ends our ring where the reader has stopped, who has said so, and gives the rest of it to the kernel.

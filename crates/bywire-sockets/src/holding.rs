@@ -85,17 +85,26 @@ pub fn admit() {
 #[cold]
 pub fn deliver_late(thread: &Thread) {
     thread.is_waiting.set(false);
-    // SAFETY: `deliver` has filled both before it said that a signal waits; the kernel lets a process send any
-    // information to itself. All signals are blocked until the mask is restored.
+    // SAFETY: `deliver` has filled both before it said that a signal waits. All signals but those of faults are blocked until the
+    // mask is restored.
     errno::keep(|| unsafe {
-        let information = (*thread.information.get()).as_ptr();
-        let (process, number) = (libc::getpid(), thread.number.get());
-        if process == thread.process.get() {
-            let thread_number = libc::syscall(libc::SYS_gettid);
-            if libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread_number, number, information) != 0 {
-                libc::syscall(libc::SYS_tgkill, process, thread_number, number);
-            }
+        if libc::getpid() == thread.process.get() {
+            send_again(thread.number.get(), (*thread.information.get()).as_ptr());
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, (*thread.mask.get()).as_ptr(), core::ptr::null_mut());
+    });
+}
+
+/// Sends this thread a signal that has come to it already.
+///
+/// # Safety
+/// `information` is what the kernel has told of it.
+pub unsafe fn send_again(number: c_int, information: *const siginfo_t) {
+    // SAFETY: the caller's structure; the kernel lets a process send any information to itself.
+    errno::keep(|| unsafe {
+        let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
+        if libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, number, information) != 0 {
+            libc::syscall(libc::SYS_tgkill, process, thread, number);
+        }
     });
 }

@@ -183,6 +183,9 @@ fn block_signals() -> libc::sigset_t {
     // SAFETY: both are valid for writes; the mask of this thread alone is changed.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
+        for fault in signals::FAULTS {
+            libc::sigdelset(all.as_mut_ptr(), fault);
+        }
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
         before.assume_init()
     }

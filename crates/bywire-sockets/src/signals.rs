@@ -49,11 +49,14 @@ pub fn bypass() {
     IS_BYPASSED.store(true, Ordering::Relaxed);
 }
 
+/// The signals of what a thread does wrong itself. The kernel ends a process in which such a one is blocked when it comes.
+pub const FAULTS: [c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
 /// What a thread does wrong itself cannot wait: the same instruction would fail again.
 fn is_fault(number: c_int, information: *const siginfo_t) -> bool {
-    let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
     // SAFETY: the kernel's own.
-    faults.contains(&number) && unsafe { (*information).si_code } > 0
+    FAULTS.contains(&number) && unsafe { (*information).si_code } > 0
 }
 
 /// Every handler of the program's is this one, for the kernel. All signals are blocked while it begins.
@@ -64,30 +67,55 @@ extern "C-unwind" fn deliver(number: c_int, information: *mut siginfo_t, context
         if thread.held.get() == 0 || is_fault(number, information) {
             return false;
         }
-        // SAFETY: the kernel's own structures, and this thread's; the mask in the context is what this thread goes on
-        // with. C's type is longer than the kernel's eight bytes, which are all that may be touched.
-        unsafe {
-            let context = context.cast::<ucontext_t>();
-            let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
-            if !thread.is_waiting.get() {
-                (*thread.mask.get()).as_mut_ptr().cast::<u64>().write(mask.read());
-                (*thread.information.get()).write(*information);
-                thread.number.set(number);
-                thread.process.set(libc::getpid());
-                thread.is_waiting.set(true);
-                mask.write(u64::MAX);
-            }
+        if thread.is_waiting.get() {
+            // One waits already: this one waits in the kernel, blocked.
+            block_rest(context, 1 << (number - 1));
+            // SAFETY: the kernel's own structure, as it told it.
+            unsafe { holding::send_again(number, information) };
+            return true;
         }
+        // SAFETY: the kernel's own structure, and this thread's.
+        unsafe { (*thread.information.get()).write(*information) };
+        thread.number.set(number);
+        // SAFETY: no arguments.
+        thread.process.set(unsafe { libc::getpid() });
+        thread.is_waiting.set(true);
+        keep_mask(thread, block_rest(context, 0));
         true
     });
     if !is_put_aside {
-        let held = THREAD.with(|thread| thread.held.get());
+        let (held, was_waiting) = THREAD.with(|thread| (thread.held.get(), thread.is_waiting.get()));
         let fault = (held > 0).then(|| begin_fault(place, held));
         call(number, information, context);
         if let Some(noted) = fault {
             noted.end(|| {});
+            THREAD.with(|thread| {
+                // One has come during the handler of the fault, and waits until the copy is over, as do others from here on.
+                if !was_waiting && thread.is_waiting.get() {
+                    keep_mask(thread, block_rest(context, 0));
+                }
+            });
         }
     }
+}
+
+/// Blocks, for what was interrupted, all signals but those of faults, and `others`: what was blocked before.
+fn block_rest(context: *mut c_void, others: u64) -> u64 {
+    let faults = FAULTS.iter().fold(0, |bits, number| bits | 1 << (number - 1));
+    // SAFETY: the kernel's own structure; the mask in it is what this thread goes on with. C's type is longer than the kernel's
+    // eight bytes, which are all that may be touched.
+    unsafe {
+        let mask = (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>();
+        let before = mask.read();
+        mask.write(before | !faults | others);
+        before
+    }
+}
+
+/// What is blocked again when the signal that was put aside is sent anew.
+fn keep_mask(thread: &holding::Thread, mask: u64) {
+    // SAFETY: this thread's own; the first eight bytes of a mask are all that the kernel has.
+    unsafe { (*thread.mask.get()).as_mut_ptr().cast::<u64>().write(mask) };
 }
 
 /// Where on its stack a thread was interrupted, and which stack its handlers may be on.
@@ -189,15 +217,34 @@ pub fn change(number: c_int, new: *const libc::sigaction, old: *mut libc::sigact
         // SAFETY: the program's own arguments, here and below.
         return unsafe { real::sigaction(number, new, old) };
     };
+    // The program's structures are read and written without the lock: they may be nowhere.
+    // SAFETY: null, or the program's own.
+    let given = unsafe { new.as_ref().copied() };
+    let mut found = action(libc::SIG_DFL, 0);
+    let status = exchange(number, handler, given, &mut found);
+    if status == 0 && !old.is_null() {
+        // SAFETY: the program's own, which takes one.
+        unsafe { old.write(found) };
+    }
+    status
+}
+
+/// Sets what was `given`, and tells what was there.
+fn exchange(
+    number: c_int,
+    handler: &Handler,
+    given: Option<libc::sigaction>,
+    old: &mut libc::sigaction,
+) -> c_int {
     let _held = CHANGING.hold();
     let before = (
         handler.function.load(Ordering::Relaxed),
         handler.flags.load(Ordering::Relaxed),
         handler.mask.load(Ordering::Relaxed),
     );
-    // SAFETY: null, or the program's own; the first eight bytes of a mask are all that the kernel has.
+    // SAFETY: live structures; the first eight bytes of a mask are all that the kernel has.
     let status = unsafe {
-        match new.as_ref().map(|new| *new) {
+        match given {
             Some(given) if !matches!(given.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) => {
                 handler.flags.store(given.sa_flags, Ordering::Relaxed);
                 handler.mask.store((&raw const given.sa_mask).cast::<u64>().read(), Ordering::Relaxed);
@@ -214,6 +261,7 @@ pub fn change(number: c_int, new: *const libc::sigaction, old: *mut libc::sigact
                 status
             }
             given => {
+                let new = given.as_ref().map_or(core::ptr::null(), |given| &raw const *given);
                 let status = real::sigaction(number, new, old);
                 if status == 0 && given.is_some() {
                     // Release: pairs with the acquire load in `deliver`, behind which the rest is read.
@@ -230,17 +278,12 @@ pub fn change(number: c_int, new: *const libc::sigaction, old: *mut libc::sigact
 }
 
 /// What the program is told was its own.
-fn tell_old(old: *mut libc::sigaction, (function, flags, mask): (usize, c_int, u64)) {
+fn tell_old(told: &mut libc::sigaction, (function, flags, mask): (usize, c_int, u64)) {
     let deliver: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) = deliver;
-    // SAFETY: null, or the program's own, which the kernel has filled.
-    unsafe {
-        if let Some(told) = old.as_mut()
-            && told.sa_sigaction == deliver as usize
-            && function != 0
-        {
-            (told.sa_sigaction, told.sa_flags) = (function, flags);
-            (&raw mut told.sa_mask).cast::<u64>().write(mask);
-        }
+    if told.sa_sigaction == deliver as usize && function != 0 {
+        (told.sa_sigaction, told.sa_flags) = (function, flags);
+        // SAFETY: a live structure; the first eight bytes of a mask are all that the kernel has.
+        unsafe { (&raw mut told.sa_mask).cast::<u64>().write(mask) };
     }
 }
 

@@ -1,6 +1,7 @@
 //! Waiting for an epoll set of the program's: what the kernel has for it, and what the rings have.
 
 use core::cell::Cell;
+use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 
 use bywire_ring::list;
@@ -17,6 +18,9 @@ use crate::{back, epoll, errno, items, jumps, kernel, nested, sandbox, spin};
 
 /// While rings have news all the time, the kernel is asked at one look of so many.
 const KERNEL_EVERY: u32 = 8;
+
+/// So many carried connections are reported at once: they are put together on the stack, which may be small.
+const REPORTED_MAX: usize = 64;
 
 /// A set, as one wait sees it.
 struct View {
@@ -185,7 +189,7 @@ impl View {
             }
             if items::is_name(data) {
                 held.get_or_insert_with(|| self.set.lock.hold());
-                match items::named(data, self.name) {
+                match items::named(data, self.name).filter(|_| table::set_named(self.name).is_some()) {
                     Some(item) if item.listed.load(Ordering::Relaxed) == 0 => {
                         item.spent.store(1, Ordering::Relaxed);
                         event.u64 = item.data.load(Ordering::Relaxed);
@@ -225,23 +229,40 @@ impl View {
 
     /// Reports carried connections that are ready.
     fn look(&self, events: *mut epoll_event, count: i32) -> i32 {
-        // Acquire, here and below: pairs with the release exchange in `list::put` and the release store in `rotate`.
+        // Acquire: pairs with the release exchange in `list::put` and the release store in `rotate`.
         if self.set.carried.load(Ordering::Acquire) == 0 {
             return 0;
         }
+        let mut reported = [MaybeUninit::<epoll_event>::uninit(); REPORTED_MAX];
+        let room = (count.max(0) as usize).min(REPORTED_MAX);
+        let found = self.collect(reported.get_mut(..room).unwrap_or_default());
+        // The program's array may be nowhere: a handler that jumps out of here leaves no lock behind.
+        // SAFETY: it has room for `count` events, which are not fewer than were found, and as many were written.
+        unsafe { events.copy_from_nonoverlapping(reported.as_ptr().cast(), found) };
+        found as i32
+    }
+
+    /// What there is to report, as far as there is room: how many.
+    fn collect(&self, events: &mut [MaybeUninit<epoll_event>]) -> usize {
         let _held = self.set.lock.hold();
+        // Whoever has closed the set meanwhile may have made another one in its place.
+        if table::set_named(self.name).is_none() {
+            return 0;
+        }
+        // Acquire: pairs with the release exchange in `list::put` and the release store in `rotate`.
         let (mut found, mut at, mut last) = (0, self.set.carried.load(Ordering::Acquire), 0);
         for looked_at in 0..ITEMS {
             self.looked_at.set(looked_at);
             let Some(item) = item(at) else { break };
-            if found >= count {
+            if found >= events.len() {
                 self.is_left.set(self.is_left.get() || self.has_others() && is_any_ready(at));
                 self.rotate(at, last);
                 break;
             }
             if let Some(event) = self.event_of(at, item) {
-                // SAFETY: the program's array has room for `count` events.
-                unsafe { events.add(found as usize).write_unaligned(event) };
+                if let Some(place) = events.get_mut(found) {
+                    place.write(event);
+                }
                 found += 1;
                 // A level stays until somebody has read it.
                 if item.events.load(Ordering::Relaxed) & (EDGE | ONCE) == 0 {

@@ -399,6 +399,49 @@ static void faulty(const char *call) {
     join();
 }
 
+static char *repaired;
+
+/* Makes the page usable that is missing, and sends a signal of another kind for each of the first two. */
+static void repair(int number, siginfo_t *information, void *context) {
+    static int pages;
+    char *page = (char *)((size_t)information->si_addr & ~(size_t)4095);
+    (void)number, (void)context;
+    need(page >= repaired && mprotect(page, 4096, PROT_READ | PROT_WRITE) == 0, "mprotect");
+    if (pages < 2) {
+        raise(pages == 0 ? SIGUSR1 : SIGUSR2);
+    }
+    pages++;
+}
+
+/* A buffer of which two pages are missing: signals that come while they are repaired are handled, and later faults are. */
+static void faulty_twice(void) {
+    struct sigaction action = {.sa_sigaction = repair, .sa_flags = SA_SIGINFO};
+    sigset_t blocked;
+    repaired = mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *bytes = repaired + 4096 - 5;
+    meet(act_say_and_echo);
+    await_by(told);
+    sigaction(SIGSEGV, &action, NULL);
+    action = (struct sigaction){.sa_handler = note};
+    sigaction(SIGUSR1, &action, NULL);
+    sigaction(SIGUSR2, &action, NULL);
+    ssize_t found = recv(server, bytes, 10, 0);
+    if (found < 0 && errno == EFAULT) {
+        bytes[0] = bytes[9] = 0;
+        found = recv(server, bytes, 10, 0);
+    }
+    sigprocmask(SIG_BLOCK, NULL, &blocked);
+    printf("%zd bytes, %d signals\n", found, handled);
+    printf("%d %d %d\n", sigismember(&blocked, SIGSEGV), sigismember(&blocked, SIGUSR1), sigismember(&blocked, SIGTERM));
+    bytes[8192] = 1;
+    printf("%d\n", bytes[8192]);
+    signal_by(start);
+    echo_one(NULL);
+    close(server);
+    signal_by(start);
+    join();
+}
+
 static void *receive_and_echo(void *argument) {
     char ten[10];
     printf("%zd bytes\n", recv(server, ten, sizeof ten, 0));
@@ -439,6 +482,8 @@ int main(int count, char **words) {
         ended_both_ways();
     } else if (strcmp(name, "faulty_meanwhile") == 0) {
         faulty_meanwhile();
+    } else if (strcmp(name, "faulty_twice") == 0) {
+        faulty_twice();
     } else if (strcmp(name, "early") == 0) {
         early();
     } else if (strcmp(name, "filtered") == 0) {

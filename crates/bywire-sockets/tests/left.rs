@@ -25,6 +25,11 @@ fn a_fault_handler_that_jumps_leaves_no_lock_behind_whatever_its_thread_does_nex
 }
 
 #[test]
+fn signals_that_come_while_a_fault_is_repaired_in_a_copy_are_handled_and_none_stays_blocked() {
+    same("left.c", &[&["faulty_twice"]]);
+}
+
+#[test]
 fn what_a_family_has_not_received_by_the_end_of_both_ways_it_receives() {
     same("left.c", &[&["ended_both_ways"]]);
 }
