@@ -5,7 +5,7 @@
 //! So the connections between two users are counted until the kernel says that nobody has their memory any more.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 
 use bywire_sys::Errno;
 use bywire_sys::release::Releases;
@@ -56,14 +56,14 @@ impl Account {
     ///
     /// # Errors
     /// What the kernel said when it would not watch that: then it must not begin.
-    pub fn begin(&mut self, users: [u32; 2], ends: [Name; 2], segments: [&OwnedFd; 2]) -> Result<(), Errno> {
+    pub fn begin(&mut self, users: [u32; 2], ends: [Name; 2], segments: [impl AsFd; 2]) -> Result<(), Errno> {
         let releases = match self.releases.take() {
             Some(releases) => releases,
             None => Releases::new()?,
         };
         let releases = self.releases.insert(releases);
         let id = self.next;
-        let numbers = [releases.watch(segments[0])?, releases.watch(segments[1])?];
+        let numbers = [releases.watch(&segments[0])?, releases.watch(&segments[1])?];
         self.next += 1;
         let users = sorted(users);
         let mut connection = Connection { users, ends, is_over: false, segments: 0 };
@@ -138,6 +138,8 @@ fn sorted([first, second]: [u32; 2]) -> [u32; 2] {
 #[cfg(test)]
 mod tests {
     use bywire_sys::memory::Mapping;
+
+    use std::os::fd::OwnedFd;
 
     use super::*;
 

@@ -68,16 +68,14 @@ fn enter(shared: &Shared, user: u32, socket: &Arc<Socket>, own: Option<&Poller>)
         None if is_first => return Entry::Threadless,
         own => own.filter(|_| is_first),
     };
-    if !registry.admit(user) {
-        return Entry::Refused;
-    }
+    let Some(place) = registry.admit(user) else { return Entry::Refused };
     if let Some(own) = own
         && !own.share().is_ok_and(|poller| registry.attend(user, poller))
     {
         registry.turn_back(user);
         return Entry::Refused;
     }
-    match registry.enter(user, socket) {
+    match registry.enter(user, socket, place) {
         Some(tag) if is_first => Entry::First(tag),
         Some(_) => Entry::Heard,
         None => {

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bywire_sys::deferred::{Held, Ticket};
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::Socket;
 use bywire_sys::tcp::Identity;
@@ -39,7 +40,7 @@ pub struct Registry {
     waiting: Waiting,
     account: Account,
     /// What programs have sent and nobody needs any more: for [`change`] to close.
-    left: Vec<OwnedFd>,
+    left: Vec<Held>,
     /// Bells between users that nobody needs any more: for a thread of these two users alone.
     bells_left: Vec<CommonFile>,
 }
@@ -60,6 +61,8 @@ struct Program {
     user: u32,
     /// Its bell, and the page that says whether it sleeps.
     bell: Option<[OwnedFd; 2]>,
+    /// Its place, which it has until all its descriptors are closed.
+    place: Ticket,
     /// Its bells for programs of other users, by the user: none of these can disturb what is not theirs.
     foreign: HashMap<u32, ForeignBell>,
     /// Those of them that were withdrawn, by their names, until it has closed them: it is not to be the last who does.
@@ -75,7 +78,7 @@ struct Program {
 struct ForeignBell {
     /// What the program knows it by.
     name: u64,
-    file: OwnedFd,
+    file: Held,
     /// Connections with programs of that user.
     uses: usize,
 }
@@ -83,7 +86,7 @@ struct ForeignBell {
 /// What programs of two users have: either could hold up whoever closes it last.
 #[derive(Debug)]
 struct CommonFile {
-    file: OwnedFd,
+    file: Held,
     /// Whose program hears it, and whose ring it.
     users: [u32; 2],
 }
@@ -167,7 +170,7 @@ impl Registry {
     }
 
     /// May one more program of this user's come, of which [`Self::enter`] or [`Self::turn_back`] is told?
-    pub fn admit(&mut self, user: u32) -> bool {
+    pub fn admit(&mut self, user: u32) -> Option<Ticket> {
         self.users.admit(user)
     }
 
@@ -177,7 +180,8 @@ impl Registry {
     }
 
     /// A program that was admitted is heard by its user's thread from here on, under the number that this returns.
-    pub fn enter(&mut self, user: u32, socket: &Arc<Socket>) -> Option<u64> {
+    pub fn enter(&mut self, user: u32, socket: &Arc<Socket>, place: Ticket) -> Option<u64> {
+        socket.hold_until_closed(Arc::clone(&place));
         let tag = self.next;
         self.next += 1;
         let attendant = self.attendants.get_mut(&user);
@@ -191,6 +195,7 @@ impl Registry {
             socket: Arc::clone(socket),
             user,
             bell: None,
+            place,
             foreign: HashMap::new(),
             withdrawn: HashMap::new(),
             offers: HashMap::new(),
@@ -229,9 +234,7 @@ impl Registry {
             }
             Kind::Withdrawn => {
                 let program = self.programs.get_mut(&tag);
-                if let Some(bell) = program.and_then(|program| program.withdrawn.remove(&packet.token)) {
-                    self.leave_bell(bell);
-                }
+                self.bells_left.extend(program.and_then(|program| program.withdrawn.remove(&packet.token)));
                 true
             }
             Kind::Note => {
@@ -250,7 +253,7 @@ impl Registry {
 
     fn greet(&mut self, tag: u64, pair: [OwnedFd; 2]) -> bool {
         let Some(program) = self.programs.get_mut(&tag).filter(|program| program.bell.is_none()) else {
-            self.left.extend(pair);
+            self.left.extend(pair.map(Held::from));
             return false;
         };
         program.bell = Some(pair);
@@ -275,27 +278,29 @@ impl Registry {
             }
             _ => Verdict::Refused,
         };
-        self.left.push(segment);
+        self.left.push(segment.into());
         self.verdict(tag, token, verdict)
     }
 
     /// Pairs the offer or lets it wait. `false`: the program broke a rule, or cannot be told.
     fn offer(&mut self, tag: u64, token: u64, identity: &Identity, segment: OwnedFd, space: Space) -> bool {
         let Some(program) = self.programs.get_mut(&tag) else {
-            self.left.push(segment);
+            self.left.push(segment.into());
             return false;
         };
         // It has not become another one after all.
         program.leaving = None;
         let (user, offers_count) = (program.user, program.offers.len());
         if program.bell.is_none() || program.offers.contains_key(&token) {
-            self.left.push(segment);
+            self.left.push(segment.into());
             return false;
         }
         let end = End { space, local: identity.local, remote: identity.remote };
+        let place = self.users.place_to_wait(user);
         // What waits may be all that may: it waits for no end to come, if those that would meet it are refused.
         let may_wait =
-            self.users.may_wait(user) || self.waiting.is_met(&end, user, identity.namespace, identity.cookie);
+            place.is_some() || self.waiting.is_met(&end, user, identity.namespace, identity.cookie);
+        let segment = Held::new(segment, place);
         if !may_wait || !self.users.may_offer(user, offers_count) {
             self.left.push(segment);
             return self.verdict(tag, token, Verdict::Full);
@@ -423,14 +428,14 @@ impl Registry {
         let foreign = (ours.user != theirs.user)
             .then(|| program.foreign.get(&theirs.user).zip(peer.foreign.get(&ours.user)))
             .flatten();
-        let (first, bell) = foreign.map_or((0, bell), |(own, other)| (own.name, &other.file));
+        let (first, bell) = foreign.map_or((0, bell.as_fd()), |(own, other)| (own.name, other.file.as_fd()));
         let answer = Packet {
             code: Verdict::Paired as u8,
             number: theirs.program as u32,
             first,
             ..Packet::new(Kind::Answer, ours.token)
         };
-        let descriptors = [theirs.segment.as_fd(), bell.as_fd(), page.as_fd()];
+        let descriptors = [theirs.segment.as_fd(), bell, page.as_fd()];
         program.socket.send(&answer.encode(), &descriptors).is_ok()
     }
 
@@ -445,17 +450,16 @@ impl Registry {
         }
         let users = [program.user, user];
         let is_full = program.foreign.len() + program.withdrawn.len() >= FOREIGN_MAX;
-        if is_full || !deferred::may_have_common(users) || !self.users.bells.take(program.user) {
+        if is_full || !deferred::may_have_common(users) {
             return false;
         }
-        let Ok(file) = strike::new() else {
-            self.users.bells.give_back(program.user);
-            return false;
-        };
+        let Some(place) = self.users.bells.take(program.user) else { return false };
+        let Ok(file) = strike::new() else { return false };
+        let file = Held::new(file, Some(place));
         let name = self.next;
         self.next += 1;
         if program.socket.send(&Packet::new(Kind::Bell, name).encode(), &[file.as_fd()]).is_err() {
-            self.leave_bell(CommonFile { file, users });
+            self.bells_left.push(CommonFile { file, users });
             return false;
         }
         program.foreign.insert(user, ForeignBell { name, file, uses: 1 });
@@ -480,17 +484,12 @@ impl Registry {
         for (user, bell) in unused {
             let is_told = socket.send(&Packet::new(Kind::Withdraw, bell.name).encode(), &[]).is_ok();
             if is_told {
-                program.withdrawn.insert(bell.name, CommonFile { file: bell.file, users: [own_user, user] });
+                let file = CommonFile { file: bell.file, users: [own_user, user] };
+                program.withdrawn.insert(bell.name, file);
             } else {
                 program.foreign.insert(user, bell);
             }
         }
-    }
-
-    /// Nobody needs it any more.
-    fn leave_bell(&mut self, bell: CommonFile) {
-        self.users.bells.give_back(bell.users[0]);
-        self.bells_left.push(bell);
     }
 
     fn end(&mut self, tag: u64, packet: &Packet) {
@@ -555,11 +554,12 @@ impl Registry {
             self.users.parted(program.user);
         }
         self.users.dismiss(program.user, program.offers.len());
-        self.left.extend(program.bell.into_iter().flatten());
+        let place = Some(program.place);
+        self.left.extend(program.bell.into_iter().flatten().map(|file| Held::new(file, place.clone())));
         let own_user = program.user;
         let foreign = program.foreign.into_iter();
         let foreign = foreign.map(|(user, bell)| CommonFile { file: bell.file, users: [own_user, user] });
-        foreign.chain(program.withdrawn.into_values()).for_each(|bell| self.leave_bell(bell));
+        self.bells_left.extend(foreign.chain(program.withdrawn.into_values()));
     }
 
     fn verdict(&self, tag: u64, token: u64, verdict: Verdict) -> bool {
@@ -604,8 +604,8 @@ mod tests {
         let attendant = Attendant { poller: Poller::new().expect("epoll"), programs: 0 };
         registry.attendants.insert(USER, attendant);
         let (socket, _program) = Socket::pair().expect("socketpair");
-        assert!(registry.admit(USER));
-        registry.enter(USER, &Arc::new(socket));
+        let place = registry.admit(USER).expect("a place");
+        registry.enter(USER, &Arc::new(socket), place);
         let (first, first_readers) = pair();
         let (again, again_readers) = pair();
         assert!(registry.answer(TAG, Word::Hello(first), SPACE));
@@ -623,6 +623,34 @@ mod tests {
         change(&shared, |_| ());
         let readers = [first_readers, again_readers, segment_readers];
         assert!(readers.iter().flatten().all(is_closed), "without the lock it is all closed");
+    }
+
+    #[test]
+    fn what_a_program_leaves_has_its_places_until_it_is_closed() {
+        const USER: u32 = 100_000;
+        let mut registry = Registry::new(Scope::Machine, 1);
+        registry.users = Users::new(Scope::Machine, process::user(), Limits::new(Scope::Machine, 1024));
+        let free = |registry: &mut Registry| {
+            let programs: Vec<_> =
+                std::iter::repeat_with(|| registry.admit(USER)).map_while(|place| place).collect();
+            programs.iter().for_each(|_| registry.turn_back(USER));
+            let bells = std::iter::repeat_with(|| registry.users.bells.take(USER)).map_while(|place| place);
+            (programs.len(), bells.collect::<Vec<_>>().len())
+        };
+        let all = free(&mut registry);
+        assert!(registry.attend(USER, Poller::new().expect("epoll")));
+        let place = registry.admit(USER).expect("a place");
+        let (socket, _program) = Socket::pair().expect("socketpair");
+        let tag = registry.enter(USER, &Arc::new(socket), place).expect("heard");
+        let (pair, _readers) = pair();
+        assert!(registry.answer(tag, Word::Hello(pair), Space::Own(0)) && registry.found_bell(tag, 7));
+        let others = free(&mut registry);
+        assert!(others.0 < all.0 && others.1 < all.1);
+        registry.dismiss(tag);
+        assert_eq!(free(&mut registry), others, "nothing of it has been closed");
+        registry.left.clear();
+        registry.bells_left.clear();
+        assert_eq!(free(&mut registry), all);
     }
 
     #[test]
@@ -677,9 +705,10 @@ mod tests {
         const SPACE: Space = Space::Own(0);
         let mut registry = Registry::new(Scope::Machine, TAG);
         registry.users = Users::new(Scope::Machine, 999, Limits::new(Scope::Machine, 1024));
-        assert!(registry.attend(USER, Poller::new().expect("epoll")) && registry.admit(USER));
+        assert!(registry.attend(USER, Poller::new().expect("epoll")));
+        let place = registry.admit(USER).expect("a place");
         let (socket, _program) = Socket::pair().expect("socketpair");
-        registry.enter(USER, &Arc::new(socket));
+        registry.enter(USER, &Arc::new(socket), place);
         let (files, _readers) = pair();
         assert!(registry.answer(TAG, Word::Hello(files), SPACE));
         let offer = |registry: &mut Registry, token: u64, local: u16, remote: u16| {
@@ -696,12 +725,13 @@ mod tests {
             registry.answer(TAG, Word::Offer { token, segment: Some(segment), identity: Ok(identity) }, SPACE)
         };
         let mut count = 0;
-        while registry.users.may_wait(USER) {
+        while registry.users.place_to_wait(USER).is_some() {
             count += 1;
             assert!(offer(&mut registry, count, count as u16, 1000));
         }
         assert!(offer(&mut registry, count + 1, 1000, 1));
-        assert!(registry.users.may_wait(USER), "one of {count} waits no more");
+        registry.left.clear();
+        assert!(registry.users.place_to_wait(USER).is_some(), "one of {count} waits no more");
     }
 
     /// A socket whose last close waits for long, and its other end.
@@ -723,10 +753,11 @@ mod tests {
         let mut registry = Registry::new(Scope::Machine, 1);
         let mut readers = Vec::new();
         let mut enter = |registry: &mut Registry, user| {
-            assert!(registry.attend(user, Poller::new().expect("epoll")) && registry.admit(user));
+            assert!(registry.attend(user, Poller::new().expect("epoll")));
+            let place = registry.admit(user).expect("a place");
             let (socket, program) = Socket::pair().expect("socketpair");
             readers.push(program);
-            registry.enter(user, &Arc::new(socket)).expect("heard")
+            registry.enter(user, &Arc::new(socket), place).expect("heard")
         };
         let [one, other] = [7, 8].map(|user| enter(&mut registry, user));
         // In the place of a bell there is what holds up whoever closes it last.
@@ -736,7 +767,7 @@ mod tests {
             let [sender, receiver] = lingering();
             ends.push(receiver);
             let bell = registry.programs.get_mut(&tag).and_then(|program| program.foreign.get_mut(&user));
-            bell.expect("it was found").file = sender;
+            bell.expect("it was found").file = sender.into();
         }
         let shared = Mutex::new(registry);
         let began = Instant::now();
@@ -744,12 +775,8 @@ mod tests {
         let name = change(&shared, |registry| {
             registry.mute_bell(one, 8);
             registry.mute_bell(one, 9);
-            *registry.programs[&one]
-                .withdrawn
-                .iter()
-                .find(|(_, bell)| bell.users == [7, 8])
-                .expect("it is kept")
-                .0
+            let withdrawn = &registry.programs[&one].withdrawn;
+            *withdrawn.iter().find(|(_, bell)| bell.users == [7, 8]).expect("it is kept").0
         });
         assert!(hear(&shared, one, Word::Other(Packet::new(Kind::Withdrawn, name))));
         assert_eq!(

@@ -1,11 +1,14 @@
 //! What the users of one service may take of it, and what each may see.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bywire_sys::share::{Places, Shares};
 
 use crate::reason::Reason;
 use crate::status::Status;
+
+use bywire_sys::deferred::Ticket;
 
 /// Users whose counts are kept when none of their programs runs.
 const REMEMBERED_MAX: usize = 10_000;
@@ -66,7 +69,7 @@ impl Limits {
         Self {
             programs: limit(20_000, 24, of_each(4)),
             waiting: limit(100_000, 8, of_each(16)),
-            bells: limit(1 << 15, 16, 0),
+            bells: limit(1 << 15, 16, 1),
             threads: limit(4096, 64, 0),
             offers_of_program: 1 << 16,
             offers_of_user: 1 << 20,
@@ -99,14 +102,6 @@ impl Pool {
         }
     }
 
-    /// May this user have one more?
-    pub fn may_take(&self, user: u32) -> bool {
-        match self.reserve(user) {
-            Some((place, most)) => self.reserved[place] < most,
-            None => self.others.may_take(user),
-        }
-    }
-
     /// Takes one. `false`: this user may have no more.
     pub fn take(&mut self, user: u32) -> bool {
         let Some((place, most)) = self.reserve(user) else { return self.others.take(user) };
@@ -124,15 +119,48 @@ impl Pool {
     }
 }
 
+/// Places that are given back when what takes them is closed, by whatever thread that is.
+#[derive(Clone, Debug)]
+pub struct SharedPool(Arc<Mutex<Pool>>);
+
+/// One place of a [`SharedPool`], until it is dropped.
+#[derive(Debug)]
+struct Place {
+    pool: SharedPool,
+    user: u32,
+}
+
+impl SharedPool {
+    fn new(limit: Limit, own_user: u32) -> Self {
+        Self(Arc::new(Mutex::new(Pool::new(limit, own_user))))
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Pool) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes one. `None`: this user may have no more.
+    pub fn take(&self, user: u32) -> Option<Ticket> {
+        let is_taken = self.change(|pool| pool.take(user));
+        is_taken.then(|| Arc::new(Place { pool: self.clone(), user }) as Ticket)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.pool.change(|pool| pool.give_back(self.user));
+    }
+}
+
 /// All users that a service knows.
 #[derive(Debug)]
 pub struct Users {
     scope: Scope,
     limits: Limits,
-    programs: Pool,
-    waiting: Pool,
+    programs: SharedPool,
+    waiting: SharedPool,
     /// See [`Limits::bells`].
-    pub bells: Pool,
+    pub bells: SharedPool,
     /// See [`Limits::threads`].
     pub threads: Pool,
     known: HashMap<u32, User>,
@@ -155,28 +183,25 @@ struct User {
 impl Users {
     /// None yet, of a service of this user's.
     pub fn new(scope: Scope, own_user: u32, limits: Limits) -> Self {
-        let pool = |limit| Pool::new(limit, own_user);
-        let [programs, waiting, bells, threads] =
-            [limits.programs, limits.waiting, limits.bells, limits.threads].map(pool);
+        let pool = |limit| SharedPool::new(limit, own_user);
+        let [programs, waiting, bells] = [limits.programs, limits.waiting, limits.bells].map(pool);
+        let threads = Pool::new(limits.threads, own_user);
         let (known, total) = (HashMap::new(), User::default());
         Self { scope, limits, programs, waiting, bells, threads, known, total }
     }
 
-    /// A program comes. `false`: it is one too many.
-    pub fn admit(&mut self, user: u32) -> bool {
+    /// A program comes, and takes a place until what it has is closed. `None`: it is one too many.
+    pub fn admit(&mut self, user: u32) -> Option<Ticket> {
         if self.known.len() >= REMEMBERED_MAX && !self.known.contains_key(&user) {
             self.known.retain(|_, known| known.programs > 0);
         }
-        if !self.programs.take(user) {
-            return false;
-        }
+        let place = self.programs.take(user)?;
         self.known.entry(user).or_default().programs += 1;
-        true
+        Some(place)
     }
 
     /// A program goes, with so many offers.
     pub fn dismiss(&mut self, user: u32, offers: usize) {
-        self.programs.give_back(user);
         self.change(user, |known| {
             known.programs = known.programs.saturating_sub(1);
             known.offers = known.offers.saturating_sub(offers);
@@ -217,21 +242,18 @@ impl Users {
         self.change(user, |known| known.offers = known.offers.saturating_sub(1));
     }
 
-    /// May one more wait?
-    pub fn may_wait(&self, user: u32) -> bool {
-        self.waiting.may_take(user)
+    /// What one more takes until it is closed. `None`: it is one too many.
+    pub fn place_to_wait(&self, user: u32) -> Option<Ticket> {
+        self.waiting.take(user)
     }
 
-    /// One more waits, which may.
+    /// One more waits.
     pub fn waits(&mut self, user: u32) {
-        let is_taken = self.waiting.take(user);
-        debug_assert!(is_taken, "asked before, under the same lock");
         self.change(user, |known| known.waiting += 1);
     }
 
     /// One less waits.
     pub fn waits_no_more(&mut self, user: u32) {
-        self.waiting.give_back(user);
         self.change(user, |known| known.waiting = known.waiting.saturating_sub(1));
     }
 
@@ -307,19 +329,19 @@ mod tests {
         Users::new(scope, SERVICE, Limits::new(scope, 1024))
     }
 
+    fn take_all(take: impl FnMut() -> Option<Ticket>) -> Vec<Ticket> {
+        std::iter::repeat_with(take).map_while(|place| place).collect()
+    }
+
+    /// All that it gets, for ever.
     fn admit_all(users: &mut Users, user: u32) -> usize {
-        (0..100_000).take_while(|_| users.admit(user)).count()
+        let places = take_all(|| users.admit(user));
+        places.into_iter().map(std::mem::forget).count()
     }
 
     fn wait_all(users: &mut Users, user: u32) -> usize {
-        let wait = |_: &usize| {
-            let may_wait = users.may_wait(user);
-            if may_wait {
-                users.waits(user);
-            }
-            may_wait
-        };
-        (0..100_000).take_while(wait).count()
+        let places = take_all(|| users.place_to_wait(user));
+        places.into_iter().map(std::mem::forget).count()
     }
 
     #[test]
@@ -358,26 +380,24 @@ mod tests {
         assert!(shared.threads.take(ONE));
         wait_all(&mut shared, ONE);
         for _ in 0..3 {
-            let taken = admit_all(&mut shared, OTHER);
-            assert!(taken >= 8 && shared.threads.take(OTHER) && shared.may_wait(OTHER));
-            shared.waits(OTHER);
-            (0..taken).for_each(|_| shared.dismiss(OTHER, 0));
+            let taken = take_all(|| shared.admit(OTHER));
+            assert!(taken.len() >= 8 && shared.threads.take(OTHER) && shared.place_to_wait(OTHER).is_some());
+            (0..taken.len()).for_each(|_| shared.dismiss(OTHER, 0));
             shared.threads.give_back(OTHER);
-            shared.waits_no_more(OTHER);
         }
     }
 
     #[test]
     fn all_that_there_may_be_fits_in_the_table_of_descriptors() {
-        for descriptors in (10..=20).map(|bits| 1usize << bits) {
+        for descriptors in (12..=20).map(|bits| 1usize << bits) {
             let limits = Limits::new(Scope::Machine, descriptors as u64);
             let users = limits.threads.others.common;
             let all = |limit: Limit| limit.others.common + users * limit.others.own + limit.root + limit.own;
             // A socket, a bell and a page; one for an offer or a bell between users; two to wait on.
             let alive =
                 3 * all(limits.programs) + all(limits.waiting) + all(limits.bells) + 2 * all(limits.threads);
-            // Sockets of programs that have gone, and what `bywire-sys` has places for.
-            let waiting = all(limits.programs) + 3 * (descriptors / 16).min(8192);
+            // Twice what `bywire-sys` has places for, of descriptors and of sockets that no program has any more.
+            let waiting = 2 * 2 * (descriptors / 16).min(8192);
             assert!(alive + waiting + 64 < descriptors, "{alive} + {waiting} of {descriptors}");
         }
     }
@@ -385,7 +405,7 @@ mod tests {
     #[test]
     fn what_a_program_may_offer_is_bounded_paired_or_not() {
         let mut shared = users(Scope::Machine);
-        assert!(shared.admit(ONE) && shared.may_offer(ONE, 0) && !shared.may_offer(ONE, 1 << 16));
+        assert!(shared.admit(ONE).is_some() && shared.may_offer(ONE, 0) && !shared.may_offer(ONE, 1 << 16));
         (0..1 << 20).for_each(|_| shared.offered(ONE));
         assert!(!shared.may_offer(ONE, 0) && shared.may_offer(OTHER, 0));
         shared.dismiss(ONE, 1 << 20);
@@ -395,7 +415,7 @@ mod tests {
     #[test]
     fn users_see_what_is_theirs_and_root_sees_all() {
         let mut shared = users(Scope::Machine);
-        assert!(shared.admit(ONE) && shared.admit(OTHER));
+        assert!(shared.admit(ONE).is_some() && shared.admit(OTHER).is_some());
         shared.paired([ONE, OTHER]);
         shared.paired([OTHER, OTHER]);
         shared.note(OTHER, Reason::Urgent, 3);

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+
+use bywire_sys::deferred::Held;
 
 use crate::protocol::Verdict;
 use crate::space::Space;
@@ -32,7 +33,7 @@ pub struct Offer {
     /// What the kernel calls the socket, once and never again.
     pub cookie: u64,
     /// The program's memory.
-    pub segment: OwnedFd,
+    pub segment: Held,
 }
 
 /// What comes of an offer.
@@ -155,7 +156,7 @@ mod tests {
 
     fn offer(user: u32, namespace: u64, cookie: u64) -> Offer {
         let (_, segment) = Mapping::create("bywire-test", 4096).expect("memory");
-        Offer { program: cookie, user, token: cookie, namespace, cookie, segment }
+        Offer { program: cookie, user, token: cookie, namespace, cookie, segment: segment.into() }
     }
 
     fn ends() -> [End; 2] {

@@ -243,7 +243,7 @@ fn users_without_number_keep_nobody_else_out() {
     const USERS: u32 = 4096;
     let Some(mut scene) = Scene::new() else { return };
     scene.serve();
-    let connect = |user| {
+    let connect = |scene: &Scene, user| {
         scene.as_user(user, || {
             let end = Instant::now() + stranger::PATIENCE;
             loop {
@@ -270,10 +270,10 @@ fn users_without_number_keep_nobody_else_out() {
             assert!(Instant::now() < end, "nobody answers");
         }
     };
-    let crowd: Vec<_> = (0..USERS).map(|user| connect(100_000 + user)).collect();
+    let crowd: Vec<_> = (0..USERS).map(|user| connect(&scene, 100_000 + user)).collect();
     // Of threads or of programs these get no more.
     assert!(!is_heard(&crowd[USERS as usize - 1]));
-    assert!(is_heard(&connect(HONEST)), "nor do others");
+    assert!(is_heard(&connect(&scene, HONEST)), "nor do others");
     let (client, server) = connection();
     let root = [Stranger::new(&scene.path), Stranger::new(&scene.path)];
     root[0].offer(1, client.as_fd());
@@ -282,5 +282,12 @@ fn users_without_number_keep_nobody_else_out() {
     assert_eq!(root[1].verdict(2), Verdict::Paired);
     scene.began = Instant::now();
     scene.is_undisturbed("users who are there");
+    // Once they have gone, others like them are let in, as soon as their threads have ended.
     drop(crowd);
+    let end = Instant::now() + stranger::PATIENCE;
+    for user in USERS..USERS + 64 {
+        while !is_heard(&connect(&scene, 100_000 + user)) {
+            assert!(Instant::now() < end, "their places are lost");
+        }
+    }
 }

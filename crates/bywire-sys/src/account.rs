@@ -3,16 +3,17 @@
 //! An account is of a user's descriptors, of its sockets, or of what two users have in common. Each has a thread of its
 //! own while something waits there, a bound of its own, and its share of what there is for all.
 
+use core::any::Any;
 use core::cell::OnceCell;
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::interrupt::Interrupter;
 use crate::limits;
-use crate::share::{Places, Shares};
+use crate::share::{self, Places, Shares};
 
 /// The most descriptors in one packet.
 pub const DESCRIPTORS_MAX: usize = 3;
@@ -23,14 +24,20 @@ const HELD_MAX: usize = 64;
 const SOCKETS_OF_USER_MAX: usize = 64;
 /// What two users have had in common that may wait before they get no more.
 const COMMON_MAX: usize = 16;
-/// The users with whom one user may have had something that waits, before it gets no more of it with anybody.
+/// The pairs of users of whom something may wait that are charged to one user, or to one block of subordinate ones, before
+/// these get no more. It is charged to the one of two whose number is more likely to be a subordinate one.
 const COMMON_USERS_MAX: usize = 16;
 /// Places of what waits to be closed, of descriptors and of sockets each: no user takes more than its share, and root and
-/// the process's own take none. When all are taken, nothing more comes from users of whom something waits already. Of a
-/// small table of descriptors it is one in [`TABLE_PART`].
+/// the process's own take none. When all are taken, nothing more comes from users of whom something waits already, and
+/// from others only until as many again are taken. Of a small table of descriptors it is one in [`TABLE_PART`], but for
+/// [`PLACES_MIN`].
 const PLACES_MAX: usize = 8192;
+/// Twice as many of descriptors and of sockets leave a quarter of the usual limit of 1,024.
+const PLACES_MIN: usize = 192;
 /// See [`PLACES_MAX`].
 const TABLE_PART: u64 = 16;
+/// No user takes more than one place in so many.
+const USER_PART: usize = 8;
 /// Threads that close descriptors, as many that close sockets, and as many that close what two users had in common, for
 /// all users but this process's own and root. Of users beyond that no descriptors are taken, and their sockets wait.
 const THREADS: Places = Places { own: 0, common: 256 };
@@ -55,19 +62,30 @@ enum Kind {
 /// Of [`Kind`].
 const POOLS: usize = 3;
 
+/// What is given back when it is dropped.
+pub type Ticket = Arc<dyn Any + Send + Sync>;
+
+/// A descriptor, and what is to be given back once it is closed. The fields are dropped in this order.
+#[derive(Debug)]
+pub struct Held {
+    file: OwnedFd,
+    _ticket: Option<Ticket>,
+}
+
 /// What is held of one user.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
     lane: Arc<Lane>,
     registry: &'static Registry,
     kind: Kind,
-    /// Of this process's own user or of root: it gets a thread, however many others have one.
-    is_reserved: bool,
 }
 
 /// What one thread closes, one after the other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Lane {
+    /// Of root or of this process's own user, as it was when the lane was made: it takes no places, and gets a thread, however
+    /// many others have one. Whoever asks later under another user finds the same, so that what is taken is given back.
+    is_reserved: bool,
     waiting: Mutex<Waiting>,
     news: Condvar,
     /// Those that wait, and those that are still looked at.
@@ -76,7 +94,7 @@ struct Lane {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    files: VecDeque<OwnedFd>,
+    files: VecDeque<Held>,
     /// There is a thread.
     is_attended: bool,
 }
@@ -85,6 +103,8 @@ struct Waiting {
 #[derive(Debug)]
 struct Registry {
     owner: u32,
+    /// See [`PLACES_MAX`]; of the table as it was when the first descriptor came.
+    places_max: usize,
     lanes: Mutex<BTreeMap<Kind, Arc<Lane>>>,
     /// By [`Kind::pool`].
     threads: Mutex<[Shares; POOLS]>,
@@ -121,7 +141,7 @@ thread_local! {
 }
 
 /// Closes it now.
-fn close_here(file: OwnedFd) {
+fn close_here(file: Held) {
     INTERRUPTER.with(|own| match own.get() {
         Some(interrupter) => interrupter.bound(|| drop(file)),
         None => drop(file),
@@ -130,7 +150,8 @@ fn close_here(file: OwnedFd) {
 
 /// May more sockets come, whoever's they are? Each would have to be closed.
 pub(crate) fn has_room() -> bool {
-    Registry::own().sockets.load(Ordering::Relaxed) < places_max()
+    let registry = Registry::own();
+    registry.sockets.load(Ordering::Relaxed) < registry.places_max
 }
 
 /// Is there a user of whom no socket is let in, as many wait?
@@ -140,9 +161,28 @@ pub(crate) fn is_pressed() -> bool {
     registry.crowds.load(Ordering::Relaxed) > 0 || registry.is_full(Kind::Sockets(0))
 }
 
-fn places_max() -> usize {
-    let of_table = usize::try_from(limits::descriptor_limit() / TABLE_PART).unwrap_or(usize::MAX);
-    PLACES_MAX.min(of_table)
+/// Of a table of so many descriptors.
+fn places_of(descriptors: u64) -> usize {
+    usize::try_from(descriptors / TABLE_PART).unwrap_or(usize::MAX).clamp(PLACES_MIN, PLACES_MAX)
+}
+
+impl Held {
+    /// `ticket` is given back when `file` is closed.
+    pub fn new(file: OwnedFd, ticket: Option<Ticket>) -> Self {
+        Self { file, _ticket: ticket }
+    }
+}
+
+impl From<OwnedFd> for Held {
+    fn from(file: OwnedFd) -> Self {
+        Self::new(file, None)
+    }
+}
+
+impl AsFd for Held {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
 }
 
 impl Account {
@@ -167,8 +207,8 @@ impl Account {
             // Those that nobody refers to and of which nothing is held.
             lanes.retain(|_, lane| Arc::strong_count(lane) > 1 || lane.held.load(Ordering::Relaxed) > 0);
         }
-        let lane = Arc::clone(lanes.entry(kind).or_default());
-        Self { lane, registry, kind, is_reserved: kind.is_reserved() }
+        let lane = lanes.entry(kind).or_insert_with(|| Arc::new(Lane::new(kind.is_reserved())));
+        Self { lane: Arc::clone(lane), registry, kind }
     }
 
     /// One more is held.
@@ -186,22 +226,29 @@ impl Account {
     /// Do so many sockets of this user wait that no more are let in?
     pub fn is_crowd(&self) -> bool {
         let held = self.lane.held.load(Ordering::Relaxed);
-        held >= SOCKETS_OF_USER_MAX || self.is_kept_out(held)
+        held >= self.share() || self.is_kept_out(held)
     }
 
     /// Is so much held that nothing more may be taken?
     pub fn is_over(&self) -> bool {
         let is_attended = self.is_attended();
         let held = self.lane.held.load(Ordering::Relaxed);
-        if held + DESCRIPTORS_MAX > HELD_MAX || self.is_kept_out(held) {
+        if held + DESCRIPTORS_MAX > self.share() || self.is_kept_out(held) {
             return true;
         }
-        !is_attended && !self.is_reserved && !self.registry.may_start(self.kind)
+        !is_attended && !self.lane.is_reserved && !self.registry.may_start(self.kind)
     }
 
-    /// Is there no place, and something held of this user?
+    /// Is there no place, and something held of this user, or so much of others that nobody else gets any?
     fn is_kept_out(&self, held: usize) -> bool {
-        held > 0 && !self.is_reserved && self.registry.is_full(self.kind)
+        let taken = self.registry.places[self.kind.pool()].load(Ordering::Relaxed);
+        let most = self.registry.places_max;
+        !self.lane.is_reserved && (held > 0 && taken >= most || taken >= 2 * most)
+    }
+
+    fn share(&self) -> usize {
+        // Root and the process's own user take none of the places.
+        self.kind.share(if self.lane.is_reserved { PLACES_MAX } else { self.registry.places_max })
     }
 
     /// Is there a thread? If something waits for one whose start has failed, this starts it: where nothing more is taken,
@@ -219,7 +266,8 @@ impl Account {
     }
 
     /// Leaves `file`, which is counted, to the thread.
-    pub fn close(&self, file: OwnedFd) {
+    pub fn close(&self, file: impl Into<Held>) {
+        let file = file.into();
         let is_forked = self.registry.owner != std::process::id();
         // A forked child's copy is not the last one, or is nobody's affair but its own.
         if is_forked {
@@ -242,7 +290,7 @@ impl Account {
 
     fn start_thread(&self) -> bool {
         let (registry, kind) = (self.registry, self.kind);
-        let may_start = self.is_reserved || lock(&registry.threads)[kind.pool()].take(kind.user());
+        let may_start = self.lane.is_reserved || lock(&registry.threads)[kind.pool()].take(kind.user());
         let account = self.clone();
         let builder = std::thread::Builder::new().name("bywire-closer".to_owned()).stack_size(STACK_BYTES);
         let is_started = may_start && without_signals(|| builder.spawn(move || account.attend())).is_ok();
@@ -266,7 +314,7 @@ impl Account {
     }
 
     fn give_back_thread(&self) {
-        if !self.is_reserved {
+        if !self.lane.is_reserved {
             lock(&self.registry.threads)[self.kind.pool()].give_back(self.kind.user());
         }
     }
@@ -297,19 +345,23 @@ impl Kind {
         }
     }
 
-    /// How many places its user may take.
-    fn share(self) -> usize {
+    /// How many of so many places its user may take.
+    fn share(self, places_max: usize) -> usize {
         match self {
-            Self::Files(_) => HELD_MAX,
-            Self::Sockets(_) => SOCKETS_OF_USER_MAX,
+            Self::Files(_) => HELD_MAX.min(places_max / USER_PART),
+            Self::Sockets(_) => SOCKETS_OF_USER_MAX.min(places_max / USER_PART),
             Self::Common(_) => COMMON_MAX,
         }
     }
 }
 
 impl Lane {
+    fn new(is_reserved: bool) -> Self {
+        Self { is_reserved, waiting: Mutex::default(), news: Condvar::new(), held: AtomicUsize::new(0) }
+    }
+
     /// The next one; `None`: none has come for a while, and the thread ends.
-    fn next(&self) -> Option<OwnedFd> {
+    fn next(&self) -> Option<Held> {
         let waiting = lock(&self.waiting);
         let found = self.news.wait_timeout_while(waiting, IDLE, |waiting| waiting.files.is_empty());
         let (mut waiting, _) = found.unwrap_or_else(PoisonError::into_inner);
@@ -322,13 +374,13 @@ impl Lane {
 impl Registry {
     /// What is held of an account has changed. Each time that a count comes to its share from below, it also leaves it.
     fn count(&self, account: &Account, before: usize, after: usize) {
-        let (kind, share) = (account.kind, account.kind.share());
+        let (kind, share) = (account.kind, account.share());
         let (is_more, higher) = (after > before, before.max(after));
         let change = |count: &AtomicUsize| match is_more {
             true => count.fetch_add(1, Ordering::Relaxed),
             false => count.fetch_sub(1, Ordering::Relaxed),
         };
-        if higher <= share && !account.is_reserved {
+        if higher <= share && !account.lane.is_reserved {
             change(&self.places[kind.pool()]);
         }
         if matches!(kind, Kind::Sockets(_)) {
@@ -341,7 +393,7 @@ impl Registry {
 
     /// Are all places taken?
     fn is_full(&self, kind: Kind) -> bool {
-        self.places[kind.pool()].load(Ordering::Relaxed) >= places_max()
+        self.places[kind.pool()].load(Ordering::Relaxed) >= self.places_max
     }
 
     /// Is there a thread for one more lane of this kind?
@@ -353,18 +405,20 @@ impl Registry {
         let kind = Kind::common(users);
         let lanes = lock(&self.lanes);
         let held = |lane: &Arc<Lane>| lane.held.load(Ordering::Relaxed);
-        let others = |user: u32| {
-            let is_of = |kind: &Kind| matches!(kind, Kind::Common(users) if users.contains(&user));
-            lanes.iter().filter(|(kind, lane)| is_of(kind) && held(lane) > 0).count()
+        // Only one of two users is charged: else whoever can be many would use up what the other one may have with anybody.
+        let is_charged = |other: &Kind| {
+            matches!(other, Kind::Common(_)) && share::block(other.user()) == share::block(kind.user())
         };
-        lanes.get(&kind).is_none_or(|lane| held(lane) < COMMON_MAX)
-            && users.iter().all(|user| others(*user) < COMMON_USERS_MAX)
-            && !self.is_full(kind)
+        let others = lanes.iter().filter(|(other, lane)| is_charged(other) && held(lane) > 0).count();
+        let own = lanes.get(&kind).map_or(0, held);
+        own < COMMON_MAX && others < COMMON_USERS_MAX && (own == 0 || !self.is_full(kind))
     }
 
-    fn new() -> Self {
+    /// Of a process with a table of so many descriptors.
+    fn new(descriptors: u64) -> Self {
         Self {
             owner: std::process::id(),
+            places_max: places_of(descriptors),
             lanes: Mutex::default(),
             threads: Mutex::new([(); POOLS].map(|()| Shares::new(THREADS))),
             sockets: AtomicUsize::new(0),
@@ -383,7 +437,7 @@ impl Registry {
         let lanes: Vec<(Kind, Arc<Lane>)> =
             lock(&self.lanes).iter().map(|(kind, lane)| (*kind, Arc::clone(lane))).collect();
         for (kind, lane) in lanes {
-            Account { lane, registry: self, kind, is_reserved: kind.is_reserved() }.is_attended();
+            Account { lane, registry: self, kind }.is_attended();
         }
     }
 
@@ -399,7 +453,7 @@ impl Registry {
             {
                 return registry;
             }
-            let own = Box::into_raw(Box::new(Self::new()));
+            let own = Box::into_raw(Box::new(Self::new(limits::descriptor_limit())));
             // Release pairs with the load above, by whoever finds it. Lost against another thread: its one is as good.
             if REGISTRY.compare_exchange(found, own, Ordering::Release, Ordering::Relaxed).is_err() {
                 // SAFETY: from `into_raw` just now, and nobody else has seen it.
@@ -412,6 +466,13 @@ impl Registry {
 /// A user of whom so many sockets wait to be closed, for tests.
 #[cfg(test)]
 pub(crate) struct Crowd(Account, usize);
+
+/// The places of this process for one kind, and how many a user takes of them at most.
+#[cfg(test)]
+pub(crate) fn places() -> [usize; 2] {
+    let most = Registry::own().places_max;
+    [most, Kind::Sockets(1).share(most)]
+}
 
 #[cfg(test)]
 impl Crowd {
@@ -579,7 +640,7 @@ mod tests {
 
     /// An account of a process that is nobody else's.
     fn alone(user: u32) -> Account {
-        Account::in_registry(Box::leak(Box::new(Registry::new())), Kind::Files(user))
+        Account::in_registry(Box::leak(Box::new(Registry::new(1 << 19))), Kind::Files(user))
     }
 
     /// The same where other users' files hang in as many threads as they get.
@@ -598,8 +659,8 @@ mod tests {
         // As after the start of a thread that failed.
         let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
         for _ in 0..HELD_MAX {
-            account.lane.held.fetch_add(1, Ordering::Relaxed);
-            lock(&account.lane.waiting).files.push_back(reader.try_clone().expect("dup"));
+            account.hold();
+            lock(&account.lane.waiting).files.push_back(reader.try_clone().expect("dup").into());
         }
         until("it is closed, and more may come", || !account.is_over());
     }
@@ -634,7 +695,7 @@ mod tests {
         // As one whose close never ends: its lane has a thread, which takes nothing from it.
         lock(&hanging.lane.waiting).is_attended = true;
         let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
-        for _ in 0..SOCKETS_OF_USER_MAX {
+        for _ in 0..hanging.share() {
             assert!(!hanging.is_crowd());
             for account in [&hanging, &other] {
                 account.hold();
@@ -647,6 +708,64 @@ mod tests {
         lock(&hanging.lane.waiting).is_attended = hanging.start_thread();
         until("so are these", || hanging.lane.held.load(Ordering::Relaxed) == 0);
         until("it is no crowd", || !is_pressed());
+    }
+
+    #[test]
+    fn of_a_small_table_no_user_takes_all_places() {
+        for descriptors in [256, 1024, 4096, 1 << 14, 1 << 19] {
+            let registry: &'static Registry = Box::leak(Box::new(Registry::new(descriptors)));
+            for kind in [Kind::Files, Kind::Sockets] {
+                let of = |user| Account::in_registry(registry, kind(user));
+                let one = of(ONE);
+                (0..2 * HELD_MAX).for_each(|_| one.hold());
+                assert!(one.is_over() && one.is_crowd() && !registry.is_full(one.kind), "{descriptors}");
+                of(OTHER).hold();
+                assert!(
+                    !of(OTHER).is_over() && !of(OTHER).is_crowd(),
+                    "one of {descriptors} keeps others out"
+                );
+                // As many again for users of whom nothing waits, and then nothing but for root.
+                let many = (0..).map(|number| of(1000 + number)).take_while(|next| {
+                    let may_come = !next.is_over();
+                    (0..DESCRIPTORS_MAX).for_each(|_| next.hold());
+                    may_come
+                });
+                let many: Vec<_> = many.take(20_000).collect();
+                assert!(many.len() * DESCRIPTORS_MAX < 2 * registry.places_max, "{descriptors}");
+                assert!(of(900_000).is_over() && of(900_000).is_crowd() && !of(0).is_over());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_to_be_given_back_is_kept_until_its_file_is_closed() {
+        let (account, ticket) = (alone(ONE), Arc::new(()));
+        // As one whose close never ends.
+        lock(&account.lane.waiting).is_attended = true;
+        let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
+        account.hold();
+        account.close(Held::new(reader, Some(Arc::clone(&ticket) as Ticket)));
+        assert_eq!(Arc::strong_count(&ticket), 2);
+        lock(&account.lane.waiting).is_attended = account.start_thread();
+        until("it is closed", || Arc::strong_count(&ticket) == 1);
+    }
+
+    #[test]
+    fn places_stay_whole_whoever_asks_for_an_account() {
+        if !rustix::process::geteuid().is_root() {
+            println!("not run: only root can be other users; run this test as root");
+            return;
+        }
+        let ours = alone(ONE);
+        let as_itself = || {
+            let user = rustix::process::Uid::from_raw(ONE);
+            rustix::thread::set_thread_res_uid(user, user, user).expect("root may be anybody");
+            Account::in_registry(ours.registry, Kind::Files(ONE))
+        };
+        let theirs = std::thread::scope(|scope| scope.spawn(as_itself).join().expect("no panic"));
+        theirs.hold();
+        ours.release();
+        assert_eq!(ours.registry.places[0].load(Ordering::Relaxed), 0);
     }
 
     #[test]
@@ -735,7 +854,22 @@ mod tests {
             close_common(reader.try_clone().expect("dup"), [hostile, 1001 + other]);
         }
         assert!(!may_have_common([hostile, 1001]), "it has that with too many");
+        assert!(!may_have_common([hostile + 1, 1001]), "so has its next number");
         assert!(may_have_common([honest, 1001]));
+        // Everything that it has had with one other user.
+        for other in 0..COMMON_USERS_MAX as u32 {
+            let account = Account::in_registry(Registry::own(), Kind::common([990_000 + other, 33]));
+            lock(&account.lane.waiting).is_attended = true;
+            close_common(reader.try_clone().expect("dup"), [33, 990_000 + other]);
+        }
+        for other in [0, 1000, 1001, 2_000_000] {
+            assert!(may_have_common([33, other]), "many numbers keep {other} from one user");
+        }
+        let full = Account::in_registry(Registry::own(), Kind::common([5, 6]));
+        let places = &full.registry.places[full.kind.pool()];
+        places.fetch_add(PLACES_MAX, Ordering::Relaxed);
+        assert!(may_have_common([0, 33]) && may_have_common([1000, 33]), "without anything that waits");
+        places.fetch_sub(PLACES_MAX, Ordering::Relaxed);
         lock(&account.lane.waiting).is_attended = account.start_thread();
         until("it is closed", || account.lane.held.load(Ordering::Relaxed) == 0);
     }

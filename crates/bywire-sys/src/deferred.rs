@@ -21,6 +21,7 @@ use crate::credentials;
 /// From here on this process closes everything at once, as it may start no threads. Only programs of its own user may be
 /// able to reach it: what they send is interrupted on the calling thread, but for a wait of a file system's own.
 pub use crate::account::forgo;
+pub use crate::account::{Held, Ticket};
 
 /// A descriptor that another process has sent, and of which nothing is known. Dropped, it is closed elsewhere.
 #[derive(Debug)]
@@ -37,7 +38,8 @@ pub struct Deferred<T: Into<OwnedFd>>(ManuallyDrop<T>);
 ///
 /// That was never in this process's table, so most file systems flush nothing of it, and what lingers is interrupted. The
 /// thread serves the user at the other end alone.
-pub fn close_socket(file: OwnedFd) {
+pub fn close_socket(file: impl Into<Held>) {
+    let file = file.into();
     let account = Account::of_sockets(credentials::user(&file));
     account.hold();
     account.close(file);
@@ -45,7 +47,7 @@ pub fn close_socket(file: OwnedFd) {
 
 /// Closes what programs of these two users have had in common. Either could hold up whoever closes it last, so the thread
 /// serves these two alone.
-pub fn close_common(file: OwnedFd, users: [u32; 2]) {
+pub fn close_common(file: impl Into<Held>, users: [u32; 2]) {
     let account = Account::of_common(users);
     account.hold();
     account.close(file);
@@ -114,6 +116,7 @@ impl<T: Into<OwnedFd>> DerefMut for Deferred<T> {
 impl<T: Into<OwnedFd>> Drop for Deferred<T> {
     fn drop(&mut self) {
         // SAFETY: `drop` alone takes it, and runs once.
-        close_socket(unsafe { ManuallyDrop::take(&mut self.0) }.into());
+        let connection: OwnedFd = unsafe { ManuallyDrop::take(&mut self.0) }.into();
+        close_socket(connection);
     }
 }

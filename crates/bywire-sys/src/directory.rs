@@ -43,16 +43,27 @@ pub fn is_roots_alone(path: &Path) -> bool {
     })
 }
 
-/// Can nobody but us and root replace the entry at `path`, which is open as `file`?
+/// Can nobody but us and root replace the entry at `path`, which is open as `file`, nor any directory on the way there? A
+/// way through a link is not followed, so it cannot be such a one.
 ///
 /// # Errors
 /// What the kernel said.
 pub fn is_lasting(path: &Path, file: impl AsFd) -> Result<bool, Errno> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let [directory, entry] = [rustix::fs::stat(parent)?, rustix::fs::fstat(file)?];
+    // It fails only for an empty path, or where the present directory has gone.
+    let Ok(path) = std::path::absolute(path) else { return Ok(false) };
     let is_trusted = |user: u32| user == 0 || user == crate::process::user();
-    let (others_write, sticky) = (directory.st_mode & 0o022 != 0, directory.st_mode & 0o1000 != 0);
-    Ok(is_trusted(directory.st_uid) && (!others_write || sticky && is_trusted(entry.st_uid)))
+    let mut entry = rustix::fs::fstat(file)?;
+    for directory in path.ancestors().skip(1) {
+        let found = rustix::fs::statat(CWD, directory, AtFlags::SYMLINK_NOFOLLOW)?;
+        let is_directory = rustix::fs::FileType::from_raw_mode(found.st_mode).is_dir();
+        let (others_write, sticky) = (found.st_mode & 0o022 != 0, found.st_mode & 0o1000 != 0);
+        let is_kept = !others_write || sticky && is_trusted(entry.st_uid);
+        if !is_directory || !is_trusted(found.st_uid) || !is_kept {
+            return Ok(false);
+        }
+        entry = found;
+    }
+    Ok(true)
 }
 
 /// Sets who may connect to the socket at `path`.
@@ -180,6 +191,24 @@ mod tests {
             assert_eq!(is_roots_alone(directory.path()), is_such && is_root, "mode {mode:o}");
         }
         assert!(!is_roots_alone(Path::new("/proc/self/exe")), "no directory");
+    }
+
+    #[test]
+    fn an_entry_lasts_only_where_every_directory_on_its_way_does() {
+        let above = directory(0o755);
+        let own = above.path().join("own");
+        std::fs::create_dir(&own).expect("made");
+        std::fs::write(own.join("entry"), "").expect("written");
+        std::os::unix::fs::symlink(&own, above.path().join("link")).expect("linked");
+        let file = std::fs::File::open(own.join("entry")).expect("open");
+        let is_such = |own: &Path| is_lasting(&own.join("entry"), &file).expect("looked at");
+        for (mode, expected) in [(0o755, true), (0o1777, true), (0o777, false), (0o775, false)] {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(above.path(), mode.clone()).expect("chmod");
+            assert_eq!(is_such(&own), expected, "in {mode:?}");
+        }
+        std::fs::set_permissions(above.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+        assert!(is_such(&own) && !is_such(&above.path().join("link")), "a link is another's to change");
     }
 
     /// As soon as it is free: a child of a test beside this one holds all locks until it has become its program.

@@ -259,11 +259,20 @@ mod tests {
         drop(two);
         assert_eq!(is_let_in(&listeners, 720_001), [true; 2]);
         // Many who each stay below what makes a crowd.
-        let many: Vec<_> = (0..200).map(|user| account::Crowd::of_many(721_000 + user, 63)).collect();
+        let [places, share] = account::places();
+        let below = |user: usize| account::Crowd::of_many(721_000 + user as u32, share - 1);
+        let count = places / (share - 1) + 1;
+        let many: Vec<_> = (0..count).map(below).collect();
         assert_eq!(is_let_in(&listeners, HONEST), [true; 2], "many users fill all places");
         assert_eq!(is_let_in(&listeners, 0), [true; 2], "many users keep root out");
-        assert_eq!(is_let_in(&listeners, 721_199), [false; 2], "whoever has something waiting gets no more");
+        assert_eq!(is_let_in(&listeners, 721_000), [false; 2], "whoever has something waiting gets no more");
+        // As many again, of users of whom nothing waited before.
+        let more: Vec<_> = (count..2 * count).map(below).collect();
+        assert_eq!(is_let_in(&listeners, HONEST), [false; 2], "the table would be used up");
+        assert_eq!(is_let_in(&listeners, 0), [true; 2], "more users keep root out");
+        drop(more);
+        assert_eq!(is_let_in(&listeners, HONEST), [true; 2]);
         drop(many);
-        assert_eq!(is_let_in(&listeners, 721_199), [true; 2]);
+        assert_eq!(is_let_in(&listeners, 721_000), [true; 2]);
     }
 }

@@ -34,7 +34,7 @@ pub struct Shares {
 }
 
 /// Whom a user number belongs with; one that is no subordinate one is alone.
-fn block(user: u32) -> u32 {
+pub(crate) fn block(user: u32) -> u32 {
     if user < SUBORDINATE { user } else { user | (SUBORDINATE - 1) }
 }
 

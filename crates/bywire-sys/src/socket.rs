@@ -20,7 +20,7 @@ use rustix::net::{
 
 use crate::account::{Account, DESCRIPTORS_MAX};
 use crate::credentials::{self, Credentials};
-use crate::deferred::{self, Foreign};
+use crate::deferred::{self, Foreign, Held, Ticket};
 use crate::directory;
 
 /// What packets may take of the kernel's memory before they are read, where the queue is limited. The kernel doubles
@@ -39,6 +39,8 @@ pub struct Socket {
     is_passed_on: bool,
     /// Of the user at the other end, once something has come from there.
     account: OnceLock<Account>,
+    /// Given back when it is closed.
+    ticket: OnceLock<Ticket>,
 }
 
 /// What one receive yielded.
@@ -60,8 +62,8 @@ pub(crate) fn packet_socket() -> Result<OwnedFd, Errno> {
 
 impl Socket {
     pub(crate) fn new(file: OwnedFd) -> Self {
-        let (owner, account) = (std::process::id(), OnceLock::new());
-        Self { file: ManuallyDrop::new(file), owner, is_passed_on: false, account }
+        let (owner, account, ticket) = (std::process::id(), OnceLock::new(), OnceLock::new());
+        Self { file: ManuallyDrop::new(file), owner, is_passed_on: false, account, ticket }
     }
 
     /// Connects to the listener at `path` without waiting.
@@ -129,7 +131,7 @@ impl Socket {
 
     /// Gives up this process's copy of a socket that others have as well, for whom the connection goes on.
     pub fn release(self) {
-        deferred::close_socket(self.into());
+        deferred::close_socket(OwnedFd::from(self));
     }
 
     /// Ends the connection for both sides. `true`: no descriptor that has come over it is left, and nothing more can come,
@@ -191,6 +193,11 @@ impl Socket {
     #[cfg(test)]
     pub(crate) fn set_account(&self, account: Account) {
         self.account.set(account).expect("nothing has come yet");
+    }
+
+    /// Gives `ticket` back when this is closed, which may take as long as the other end likes; only the first one counts.
+    pub fn hold_until_closed(&self, ticket: Ticket) {
+        let _ = self.ticket.set(ticket);
     }
 
     /// Is so much held of the user at the other end that no more descriptors are taken from there?
@@ -384,6 +391,7 @@ impl From<Socket> for OwnedFd {
         // SAFETY: `socket` is never dropped nor looked at again, so each of its parts is taken out of it once.
         unsafe {
             drop(core::ptr::read(&raw const socket.account));
+            drop(core::ptr::read(&raw const socket.ticket));
             ManuallyDrop::take(&mut socket.file)
         }
     }
@@ -394,7 +402,8 @@ impl Drop for Socket {
         let is_harmless = self.owner != std::process::id() || !self.is_passed_on && self.ends_harmless();
         // SAFETY: taken here, or by those who take the socket apart and drop nothing.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
-        if is_harmless { drop(file) } else { deferred::close_socket(file) }
+        let held = Held::new(file, self.ticket.take());
+        if is_harmless { drop(held) } else { deferred::close_socket(held) }
     }
 }
 
