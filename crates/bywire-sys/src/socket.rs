@@ -258,7 +258,7 @@ impl Socket {
             .is_ok_and(|ready| ready == 1)
     }
 
-    /// Sends one packet with up to [`DESCRIPTORS_MAX`] descriptors.
+    /// Sends one packet with up to `DESCRIPTORS_MAX` descriptors.
     ///
     /// # Errors
     /// [`Errno::AGAIN`] when the socket's buffer is full, [`Errno::PIPE`] when the other end is gone.
@@ -277,7 +277,7 @@ impl Socket {
     /// Receives one packet into `buffer`.
     ///
     /// # Errors
-    /// [`Errno::MSGSIZE`] for a packet that is longer, or has more than [`DESCRIPTORS_MAX`]; [`Errno::MFILE`] where this
+    /// [`Errno::MSGSIZE`] for a packet that is longer, or has more than `DESCRIPTORS_MAX`; [`Errno::MFILE`] where this
     /// process has no room for its descriptors; [`Errno::DQUOT`] where it has descriptors, and too much is held of its sender's already. It stays
     /// where it is, and whoever sent it gets no further: the connection is to be ended, but for want of room.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
