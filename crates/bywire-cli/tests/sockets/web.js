@@ -24,8 +24,13 @@ function serve() {
   // Clients know the second port by the first, which is all that is told.
   const listen = (left) => first.listen(0, '127.0.0.1', () => {
     const port = first.address().port;
-    second.once('error', () => first.close(() => (left > 0 ? listen(left - 1) : process.exit(1))));
-    second.listen(port + 1, '127.0.0.1', () => console.log(port));
+    const told = () => console.log(port);
+    second.once('error', () => {
+      // Or it would tell the first port of this attempt when a later one succeeds.
+      second.removeListener('listening', told);
+      first.close(() => (left > 0 ? listen(left - 1) : process.exit(1)));
+    });
+    second.once('listening', told).listen(port + 1, '127.0.0.1');
   });
   listen(20);
 }
