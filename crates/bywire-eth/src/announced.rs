@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// An interface as it is told to others.
+/// An interface as other processes are told of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Announced {
     /// Its name, for people.

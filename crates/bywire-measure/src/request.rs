@@ -34,7 +34,7 @@ macro_rules! options {
             pub level: String,
             /// A test of that level.
             pub test: String,
-            /// The key of a host's `bywire serve`, which is told to nobody.
+            /// The key of a host's `bywire serve`. No job and no cell contains it.
             #[serde(skip)]
             pub key: Option<Vec<u8>>,
             $($(

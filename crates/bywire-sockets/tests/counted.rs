@@ -5,20 +5,7 @@ mod world;
 use std::os::fd::RawFd;
 use std::ptr;
 
-use world::{Running, World};
-
-/// Runs this very test as a program with the library; `true`: this is it.
-fn is_driver(test: &str) -> bool {
-    if world::role().is_some() {
-        return true;
-    }
-    let world = World::new();
-    let mut command = world.command(std::env::current_exe().expect("this test"), Some(1));
-    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env("BYWIRE_TEST_ROLE", "driver");
-    assert!(Running::start(&mut command).end().success());
-    assert!(world.status().carried_ever > 0, "{:?}", world.status());
-    false
-}
+use world::{Running, World, child, end_of, is_driver};
 
 /// Two carried ends that do not wait.
 fn pair() -> (RawFd, RawFd) {
@@ -35,26 +22,6 @@ fn events_in(set: RawFd, patience_ms: i32) -> i32 {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
     // SAFETY: room for four.
     unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 4, patience_ms) }
-}
-
-/// What a child does, and ends with: its status.
-fn child(work: impl FnOnce() -> i32) -> libc::pid_t {
-    // SAFETY: this program has no other threads that hold anything the child needs.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let status = work();
-        // SAFETY: no pointers.
-        unsafe { libc::_exit(status) };
-    }
-    assert!(child > 0, "a child");
-    child
-}
-
-fn end_of(child: libc::pid_t) -> i32 {
-    let mut status = 0;
-    // SAFETY: one int.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    status
 }
 
 fn kill(child: libc::pid_t) {

@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr;
 
-use world::World;
+use world::{World, child, end_of};
 
 /// Does `thing` in a program of its own, without the library and with it, and compares what it writes.
 fn same(test: &str, thing: fn(&mut String)) {
@@ -239,26 +239,6 @@ fn an_end_that_comes_in_the_middle_of_a_look_is_told_by_edge() {
     same("an_end_that_comes_in_the_middle_of_a_look_is_told_by_edge", ended_between_looks);
 }
 
-/// What a child does, and ends with: its status.
-fn child(work: impl FnOnce() -> i32) -> libc::pid_t {
-    // SAFETY: this program has no other threads that hold anything the child needs.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let status = work();
-        // SAFETY: no pointers.
-        unsafe { libc::_exit(status) };
-    }
-    assert!(child > 0, "a child");
-    child
-}
-
-fn end_of(child: libc::pid_t) -> i64 {
-    let mut status = 0;
-    // SAFETY: one int.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    status.into()
-}
-
 /// Events within a time that no busy machine needs.
 fn events_in(set: RawFd, patience_ms: i32) -> i32 {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
@@ -295,7 +275,7 @@ fn set_in_the_place_of_another(text: &mut String) {
     write(&may_begin);
     read(&listens);
     tell(text, "send", world::send(client, b"words", 0));
-    tell(text, "the child hears", end_of(child));
+    tell(text, "the child hears", end_of(child).into());
 }
 
 #[test]
@@ -675,7 +655,7 @@ fn closed_by_a_child(text: &mut String) {
         world::close(server);
         0
     });
-    tell(text, "it ends", end_of(child));
+    tell(text, "it ends", end_of(child).into());
     if std::env::var_os("LD_PRELOAD").is_some() {
         assert!(world::is_carried_at_last((client, server)), "its parent's connection is carried still");
     }

@@ -6,20 +6,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use world::{Running, World};
-
-/// Runs this very test as a program with the library, in which connections have to be carried; `true`: this is it.
-fn is_driver(test: &str) -> bool {
-    if world::role().is_some() {
-        return true;
-    }
-    let world = World::new();
-    let mut command = world.command(std::env::current_exe().expect("this test"), Some(1));
-    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env("BYWIRE_TEST_ROLE", "driver");
-    assert!(Running::start(&mut command).end().success());
-    assert!(world.status().carried_ever > 0, "{:?}", world.status());
-    false
-}
+use world::is_driver;
 
 /// Two ends that are carried both ways.
 fn carried_pair(waits: bool) -> (RawFd, RawFd) {

@@ -1,4 +1,4 @@
-//! What server and client of a pair are told.
+//! The plans that the server and the client of a pair receive.
 
 use std::net::IpAddr;
 

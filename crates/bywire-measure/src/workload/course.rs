@@ -84,7 +84,7 @@ pub fn count_lost(plan: &Plan, blocks: &Blocks, details: &mut Results) {
     }
 }
 
-/// The detail that names an end's process; it is for whoever watches the pair, and stands in no cell.
+/// The detail that names an end's process. It serves to watch the pair, and no cell stores it.
 pub const PROCESS: &str = "process";
 
 /// How long an end of a lossy level waits for an answer before it asks again.
@@ -140,7 +140,7 @@ impl<'a> Course<'a> {
         let mut first: Option<(u64, Snapshot)> = None;
         let mut last = None;
         for index in 0..total {
-            // Whoever warms up does so before: else connections would drift apart by as much as that takes.
+            // All sources wait here, after warming up: otherwise the time of warming up would move them apart.
             if index == self.plan.warmup_blocks {
                 self.await_beginning();
             }
@@ -170,6 +170,25 @@ impl<'a> Course<'a> {
         };
         let details = self.details(lanes);
         Ok(Outcome { blocks, warmup: parts, cpu, cpu_seconds, details, ..Outcome::of(self.end) })
+    }
+
+    /// The same with a histogram for each block: those of the blocks that are kept, together, are the outcome's round trips.
+    pub fn run_timed<E: Endpoint>(
+        self,
+        lanes: &mut [E],
+        mut body: impl FnMut(&Self, &mut [E], Turn, &mut Histogram<u64>) -> Result<Part>,
+    ) -> Result<Outcome> {
+        let (mut all, mut block) = (histogram(), histogram());
+        let mut outcome = self.run(lanes, |course, lanes, turn| {
+            block.clear();
+            let part = body(course, lanes, turn, &mut block)?;
+            if turn.kept {
+                all.add(&block)?;
+            }
+            Ok(part)
+        })?;
+        outcome.round_trips = buckets(&all);
+        Ok(outcome)
     }
 
     /// What the level granted, and which process this is.

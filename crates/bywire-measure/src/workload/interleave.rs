@@ -3,8 +3,8 @@
 use anyhow::{Result, bail, ensure};
 
 use super::course::{
-    ASK_AGAIN, Arrivals, Blocks, Course, Patience, Results, Turn, Workload, answer_again, ask, buckets,
-    count_lost, histogram, unexpected, way_seconds, whole,
+    ASK_AGAIN, Arrivals, Blocks, Course, Patience, Results, Turn, Workload, answer_again, ask, count_lost,
+    unexpected, way_seconds, whole,
 };
 use crate::endpoint::{Endpoint, Kind, Mark, PATIENCE};
 use crate::plan::{Outcome, Part, Plan};
@@ -16,18 +16,7 @@ pub struct Interleave;
 impl Workload for Interleave {
     /// The end that sends the long transfer and asks; `sent_bytes` counts the long transfer.
     fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-        let mut all = histogram();
-        let mut block = histogram();
-        let mut outcome = course.run(lanes, |course, lanes, turn| {
-            block.clear();
-            let part = send_both(course, lanes, turn, &mut block)?;
-            if turn.kept {
-                all.add(&block)?;
-            }
-            Ok(part)
-        })?;
-        outcome.round_trips = buckets(&all);
-        Ok(outcome)
+        course.run_timed(lanes, |course, lanes, turn, block| send_both(course, lanes, turn, block))
     }
 
     /// The end that reads the long transfer and answers; `received_bytes` counts the long transfer.

@@ -4,8 +4,7 @@ use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
 
 use super::course::{
-    Blocks, Course, Results, Turn, Workload, answer_again, ask, buckets, count_lost, histogram, unexpected,
-    whole,
+    Blocks, Course, Results, Turn, Workload, answer_again, ask, count_lost, unexpected, whole,
 };
 use crate::endpoint::{Endpoint, Kind, Mark, PATIENCE, Received, receive_patiently};
 use crate::pace::Pace;
@@ -17,18 +16,7 @@ pub struct Latency;
 impl Workload for Latency {
     /// The asking end. A block's `reading` is the median half-RTT.
     fn source<E: Endpoint>(course: Course, lanes: &mut [E]) -> Result<Outcome> {
-        let mut all = histogram();
-        let mut block = histogram();
-        let mut outcome = course.run(lanes, |course, lanes, turn| {
-            block.clear();
-            let part = ping(course, &mut lanes[0], turn, &mut block)?;
-            if turn.kept {
-                all.add(&block)?;
-            }
-            Ok(part)
-        })?;
-        outcome.round_trips = buckets(&all);
-        Ok(outcome)
+        course.run_timed(lanes, |course, lanes, turn, block| ping(course, &mut lanes[0], turn, block))
     }
 
     /// The answering end.

@@ -521,6 +521,40 @@ pub fn option(fd: RawFd, name: i32) -> i64 {
     value.into()
 }
 
+/// Runs this very test as a program with the library, in which connections have to be carried; `true`: this is it.
+pub fn is_driver(test: &str) -> bool {
+    if role().is_some() {
+        return true;
+    }
+    let world = World::new();
+    let mut command = world.command(std::env::current_exe().expect("this test"), Some(1));
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env("BYWIRE_TEST_ROLE", "driver");
+    assert!(Running::start(&mut command).end().success());
+    assert!(world.status().carried_ever > 0, "{:?}", world.status());
+    false
+}
+
+/// What a child does, and ends with: its status.
+pub fn child(work: impl FnOnce() -> i32) -> libc::pid_t {
+    // SAFETY: this program has no other threads that hold anything the child needs.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let status = work();
+        // SAFETY: no pointers.
+        unsafe { libc::_exit(status) };
+    }
+    assert!(child > 0, "a child");
+    child
+}
+
+/// The status of a child that has ended.
+pub fn end_of(child: libc::pid_t) -> i32 {
+    let mut status = 0;
+    // SAFETY: one int.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status
+}
+
 /// 0 when `work` was done in a child.
 pub fn in_child(work: impl FnOnce() -> bool) -> i64 {
     // SAFETY: the child does nothing but system calls, and ends.
