@@ -222,7 +222,7 @@ fn a_sender_killed_after_any_store_leaves_a_prefix_of_whole_messages() {
         for point in points {
             let (mut actor, peer, traced) = survivors.sender(script);
             survivors.talk();
-            traced.run_to_store(&stores, point);
+            traced.run_to_store(point);
             actor.kill();
             let taken = survivors.take_all(peer);
             assert!(expected(script).starts_with(&taken), "{script}, store {point}: {taken:?}");
