@@ -11,46 +11,16 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("the preloaded library knows the calls of Linux on x86-64 only");
 
-mod account;
-mod allowance;
-mod arena;
-mod back;
-mod bell;
-mod calls;
-mod carry;
+mod connection;
 mod entry;
 mod epoll;
-mod errno;
-mod freed;
-mod go;
-mod holding;
-mod items;
-mod jumps;
-mod kernel;
-mod life;
-mod lock;
-mod log;
-mod nested;
-mod offer;
-mod pace;
-mod parts;
-mod poll;
+mod memory;
+mod os;
+mod pairing;
+mod polling;
 mod process;
-mod reach;
-mod ready;
-mod real;
-mod receive;
-mod rings;
-mod robust;
-mod sandbox;
-mod sanitizer;
-mod select;
-mod send;
-mod signals;
-mod sleepers;
-mod spin;
-mod table;
-mod wait;
+mod transfer;
+mod wakeup;
 
 /// Runs when the program loads the library, before the program itself.
 // SAFETY: the section holds addresses of functions of this type.
@@ -60,7 +30,7 @@ static BEGIN: extern "C" fn() = {
     extern "C" fn begin() {
         // Nothing of ours panics; if it does, no half of a change gets as far as the program.
         std::panic::set_hook(Box::new(|_| std::process::abort()));
-        life::begin();
+        process::lifecycle::begin();
     }
     begin
 };
@@ -71,7 +41,7 @@ static BEGIN: extern "C" fn() = {
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = {
     extern "C" fn end() {
-        life::end();
+        process::lifecycle::end();
     }
     end
 };

@@ -1,6 +1,6 @@
 //! What looking may cost a thread, by the code that the library has of it.
 
-#[path = "../src/allowance.rs"]
+#[path = "../src/wakeup/allowance.rs"]
 mod allowance;
 
 use allowance::{Allowance, REST_FACTOR};

@@ -6,13 +6,14 @@ use bywire_pairing::reason::Reason;
 use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use super::take_over;
-use crate::back::to_kernel;
-use crate::parts::Parts;
-use crate::reach::are_readable;
-use crate::receive::receive;
-use crate::send::send as send_parts;
-use crate::table::{self, Meaning, Socket};
-use crate::{errno, kernel, life, real};
+use crate::connection::fallback::to_kernel;
+use crate::connection::table::{self, Meaning, Socket};
+use crate::os::iovec::Parts;
+use crate::os::user_access::are_readable;
+use crate::os::{errno, kernel, real};
+use crate::process::lifecycle;
+use crate::transfer::receive::receive;
+use crate::transfer::send::send as send_parts;
 
 take_over! {
     /// Receives.
@@ -257,7 +258,7 @@ fn is_readable_message(message: *const msghdr) -> bool {
 
 /// Descriptors that are passed on go back to the kernel first: who receives them may not know this library.
 fn before_control(message: *const msghdr) {
-    life::before_passing(|visit| each_passed(message, visit));
+    lifecycle::before_passing(|visit| each_passed(message, visit));
 }
 
 /// Visits each descriptor that goes along with a message.
@@ -284,7 +285,7 @@ fn each_passed(message: *const msghdr, visit: &mut dyn FnMut(c_int)) {
 fn each_control(messages: *mut mmsghdr, count: c_uint) {
     let count = message_count(count);
     if are_readable(messages, count) {
-        life::before_passing(|visit| {
+        lifecycle::before_passing(|visit| {
             for index in 0..count {
                 // SAFETY: the program's own array, which can be read.
                 let message = unsafe { &raw const (*messages.add(index)).msg_hdr };

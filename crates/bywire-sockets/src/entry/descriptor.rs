@@ -9,11 +9,13 @@ use libc::{sockaddr, socklen_t};
 
 use super::data::waiting_bytes;
 use super::take_over;
-use crate::back::to_kernel;
-use crate::carry::linger;
-use crate::reach::are_readable;
-use crate::table::{self, Meaning, Socket};
-use crate::{epoll, errno, kernel, life, real};
+use crate::connection::carried::linger;
+use crate::connection::fallback::to_kernel;
+use crate::connection::table::{self, Meaning, Socket};
+use crate::epoll::control;
+use crate::os::user_access::are_readable;
+use crate::os::{errno, kernel, real};
+use crate::process::lifecycle;
 
 /// Options that bytes in rings would not honour.
 const SOCKET_OPTIONS: [c_int; 14] = [
@@ -43,7 +45,7 @@ take_over! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         // SAFETY: the program's own arguments, as they came.
         let fd = unsafe { real::socket(domain, kind, protocol) };
-        life::made(fd, domain, kind, protocol);
+        lifecycle::made(fd, domain, kind, protocol);
         fd
     }
 
@@ -51,7 +53,7 @@ take_over! {
     fn accept(listener: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
         // SAFETY: the program's own arguments, as they came.
         let fd = unsafe { real::accept(listener, address, length) };
-        life::accepted(listener, fd);
+        lifecycle::accepted(listener, fd);
         fd
     }
 
@@ -59,7 +61,7 @@ take_over! {
     fn accept4(listener: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
         // SAFETY: the program's own arguments, as they came.
         let fd = unsafe { real::accept4(listener, address, length, flags) };
-        life::accepted(listener, fd);
+        lifecycle::accepted(listener, fd);
         fd
     }
 
@@ -77,32 +79,32 @@ take_over! {
     /// Closes.
     fn close(fd: c_int) -> c_int {
         // SAFETY: the program's own arguments, as they came.
-        life::close(fd, || unsafe { real::close(fd) })
+        lifecycle::close(fd, || unsafe { real::close(fd) })
     }
 
     /// Closes, by another name of the C library's.
     fn __close(fd: c_int) -> c_int {
         // SAFETY: the program's own arguments, as they came.
-        life::close(fd, || unsafe { real::close(fd) })
+        lifecycle::close(fd, || unsafe { real::close(fd) })
     }
 
     /// Closes a range.
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         // SAFETY: the program's own arguments, as they came.
-        life::close_range(first, last, flags, |first, last| unsafe { real::close_range(first, last, flags) })
+        lifecycle::close_range(first, last, flags, |first, last| unsafe { real::close_range(first, last, flags) })
     }
 
     /// Closes all from a number on.
     fn closefrom(first: c_int) -> () {
         // SAFETY: the program's own arguments, as they came.
         let real = |first, last| unsafe { real::close_range(first, last, 0) };
-        let _closed = life::close_range(first.max(0) as c_uint, c_uint::MAX, 0, real);
+        let _closed = lifecycle::close_range(first.max(0) as c_uint, c_uint::MAX, 0, real);
     }
 
     /// Ends one direction or both.
     fn shutdown(fd: c_int, how: c_int) -> c_int {
         // SAFETY: the program's own arguments, as they came.
-        life::shutdown(fd, how, || unsafe { real::shutdown(fd, how) })
+        lifecycle::shutdown(fd, how, || unsafe { real::shutdown(fd, how) })
     }
 
     /// Duplicates.
@@ -112,14 +114,14 @@ take_over! {
         }
         // SAFETY: the program's own arguments, as they came.
         let new = unsafe { real::dup(fd) };
-        life::duplicated(fd, new);
+        lifecycle::duplicated(fd, new);
         new
     }
 
     /// Duplicates to a number.
     fn dup2(old: c_int, new: c_int) -> c_int {
         // SAFETY: the program's own arguments, as they came.
-        life::duplicate_over(old, new, || unsafe { real::dup2(old, new) })
+        lifecycle::duplicate_over(old, new, || unsafe { real::dup2(old, new) })
     }
 
     /// Duplicates to a number.
@@ -127,7 +129,7 @@ take_over! {
         // SAFETY: the program's own arguments, as they came.
         let real = || unsafe { real::dup3(old, new, flags) };
         // Nothing of `new` is given up for a call that fails.
-        if flags & !libc::O_CLOEXEC != 0 { real() } else { life::duplicate_over(old, new, real) }
+        if flags & !libc::O_CLOEXEC != 0 { real() } else { lifecycle::duplicate_over(old, new, real) }
     }
 
     /// Many things.
@@ -200,7 +202,7 @@ take_over! {
 
     /// Changes an epoll set.
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int {
-        epoll::control(set, operation, fd, event)
+        control::control(set, operation, fd, event)
     }
 
     /// Makes an epoll set.
@@ -219,7 +221,7 @@ take_over! {
 }
 
 fn new_set(fd: c_int) -> c_int {
-    if fd >= 0 && crate::offer::is_possible() {
+    if fd >= 0 && crate::pairing::proposal::is_possible() {
         errno::keep(|| table::track_set(fd));
     }
     fd
@@ -241,7 +243,7 @@ fn control_file(fd: c_int, command: c_int, argument: usize) -> c_int {
         keep_waiting(fd, argument as c_int & libc::O_NONBLOCK == 0);
     }
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
-        life::duplicated(fd, result);
+        lifecycle::duplicated(fd, result);
     }
     result
 }

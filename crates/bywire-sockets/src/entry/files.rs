@@ -8,12 +8,12 @@ use libc::{iovec, off_t, size_t, ssize_t};
 
 use super::data::{receive_parts, send_list};
 use super::take_over;
-use crate::back::to_kernel;
-use crate::parts::Parts;
-use crate::reach::are_readable;
-use crate::send::send as send_parts;
-use crate::table::{self, Connection, Meaning};
-use crate::{errno, real};
+use crate::connection::fallback::to_kernel;
+use crate::connection::table::{self, Connection, Meaning};
+use crate::os::iovec::Parts;
+use crate::os::user_access::are_readable;
+use crate::os::{errno, real};
+use crate::transfer::send::send as send_parts;
 
 /// Bytes of a file that are copied at once where the kernel would have moved them.
 const FILE_STEP: usize = 64 << 10;

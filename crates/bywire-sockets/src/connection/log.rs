@@ -1,0 +1,165 @@
+//! `BYWIRE_LOG`: a line in a file for every connection that has ended, for people and for `bywire run --explain`.
+//!
+//! The file is opened anew for each line: a descriptor that stays open would be one more that programs close, inherit or
+//! pass on.
+
+use core::ffi::c_char;
+use core::fmt::{self, Write};
+use core::mem::MaybeUninit;
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use bywire_pairing::protocol::LOG_PATH_BYTES_MAX;
+use bywire_pairing::reason::Reason;
+
+use crate::connection::outcome::{self, Fate};
+use crate::connection::table::{self, STREAM, Socket};
+use crate::os::{errno, kernel, real};
+use crate::process::sandbox;
+
+/// The longest path, with its end.
+const PATH_BYTES: usize = LOG_PATH_BYTES_MAX + 1;
+/// The longest line.
+const LINE_BYTES: usize = 256;
+
+static PATH: [AtomicU8; PATH_BYTES] = [const { AtomicU8::new(0) }; PATH_BYTES];
+static IS_WANTED: AtomicBool = AtomicBool::new(false);
+
+/// Lines go to the file at `path` from here on; to none if it is too long.
+pub fn configure(path: &[u8]) {
+    if path.is_empty() || path.len() >= PATH_BYTES {
+        return;
+    }
+    PATH.iter().zip(path).for_each(|(place, byte)| place.store(*byte, Ordering::Relaxed));
+    // Release: pairs with the acquire loads in `ending` and `program`; the path is written before.
+    IS_WANTED.store(true, Ordering::Release);
+}
+
+/// The last descriptor of `socket` is about to be closed.
+pub fn ending(socket: &Socket) {
+    // Acquire: pairs with the release store in `configure`.
+    if IS_WANTED.load(Ordering::Acquire) {
+        errno::keep(|| tell(socket));
+    }
+}
+
+/// Something is true of all that this program has from here on.
+pub fn program(reason: Reason) {
+    // Acquire: pairs with the release store in `configure`.
+    if IS_WANTED.load(Ordering::Acquire) {
+        let mut line = Line { bytes: [0; LINE_BYTES], length: 0 };
+        // SAFETY: no arguments.
+        let pid = unsafe { libc::getpid() };
+        if writeln!(line, "{pid} {reason:?} - - 0 0 0 0").is_ok() {
+            append(line.bytes.get(..line.length).unwrap_or(&[]));
+        }
+    }
+}
+
+#[inline(never)]
+fn tell(socket: &Socket) {
+    let Some(fate) = outcome::fate(socket) else { return };
+    let local = Name(name(socket.fd, libc::getsockname));
+    let remote = Name(name(socket.fd, libc::getpeername));
+    let counted = |count: &core::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+    let (sent, received) = (counted(&socket.record.sent), counted(&socket.record.received));
+    let mapped = table::by_index(socket.fd, socket.index).and_then(|socket| socket.mapped().ok());
+    let [sent_ring, received_ring] = match &mapped {
+        Some(connection) if fate == Fate::Carried => {
+            // What was given back went through the kernel, and is counted there.
+            let returned = connection.record.returned.load(Ordering::Relaxed);
+            [STREAM.tail(&connection.own).wrapping_sub(returned), STREAM.head(&connection.own)]
+        }
+        _ => [0; 2],
+    };
+    let mut line = Line { bytes: [0; LINE_BYTES], length: 0 };
+    // SAFETY: no arguments.
+    let pid = unsafe { libc::getpid() };
+    let written = match fate {
+        Fate::Carried => write!(line, "{pid} carried {local} {remote} "),
+        Fate::Kernel(reason) => write!(line, "{pid} {reason:?} {local} {remote} "),
+    };
+    let counts = written.and_then(|()| {
+        let (all_sent, all_received) = (sent + sent_ring, received + received_ring);
+        writeln!(line, "{all_sent} {all_received} {sent_ring} {received_ring}")
+    });
+    if counts.is_ok() {
+        append(line.bytes.get(..line.length).unwrap_or(&[]));
+    }
+}
+
+/// One write, which other processes' lines do not come between.
+fn append(line: &[u8]) {
+    let Some(_own) = sandbox::own_call() else { return };
+    let path: [u8; PATH_BYTES] =
+        core::array::from_fn(|at| PATH.get(at).map_or(0, |byte| byte.load(Ordering::Relaxed)));
+    // SAFETY: a terminated path and a live slice; the descriptor is closed at once.
+    unsafe {
+        let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+        let path = path.as_ptr().cast::<c_char>();
+        let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0o600) as i32;
+        if fd >= 0 {
+            let length = kernel::length_bytes(fd).unwrap_or(u64::MAX);
+            if kernel::may_file_have(length.saturating_add(line.len() as u64)) {
+                real::write(fd, line.as_ptr().cast(), line.len());
+            }
+            real::close(fd);
+        }
+    }
+}
+
+type Ask = unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32;
+
+/// An address, or `-`: after a reset the kernel has forgotten the other end's.
+struct Name(Option<SocketAddr>);
+
+impl fmt::Display for Name {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => address.fmt(formatter),
+            None => formatter.write_char('-'),
+        }
+    }
+}
+
+/// The address of either end.
+fn name(fd: i32, ask: Ask) -> Option<SocketAddr> {
+    let mut address = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: valid for writes of the length given; noughts are a value of every family's address, none of which is longer.
+    unsafe {
+        if ask(fd, address.as_mut_ptr().cast(), &raw mut length) != 0 {
+            return None;
+        }
+        let address = address.as_ptr();
+        match i32::from((*address).ss_family) {
+            libc::AF_INET => {
+                let inner = &*address.cast::<libc::sockaddr_in>();
+                let ip = IpAddr::from(inner.sin_addr.s_addr.to_ne_bytes());
+                Some(SocketAddr::new(ip, u16::from_be(inner.sin_port)))
+            }
+            libc::AF_INET6 => {
+                let inner = &*address.cast::<libc::sockaddr_in6>();
+                let ip = Ipv6Addr::from(inner.sin6_addr.s6_addr).to_canonical();
+                Some(SocketAddr::new(ip, u16::from_be(inner.sin6_port)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Text without allocation; what does not fit is an error.
+struct Line {
+    bytes: [u8; LINE_BYTES],
+    length: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.length + text.len();
+        let place = self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?;
+        place.copy_from_slice(text.as_bytes());
+        self.length = end;
+        Ok(())
+    }
+}

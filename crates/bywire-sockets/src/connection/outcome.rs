@@ -1,0 +1,80 @@
+//! How many connections were not carried, and why.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use bywire_pairing::reason::Reason;
+
+use crate::connection::table::Socket;
+use crate::memory::arena::{Record, stage};
+use crate::os::kernel;
+use crate::pairing::proposal;
+
+/// An end that was paired and moved data by fewer calls afterwards ended too soon.
+const TRIES_MIN: u32 = 16;
+/// One that waited for the other end no longer than this may have ended before that was offered.
+const WAIT_NS: u64 = 100_000_000;
+
+/// By reason, since the last report.
+static COUNTS: [AtomicU64; Reason::ALL.len()] = [const { AtomicU64::new(0) }; Reason::ALL.len()];
+
+/// What became of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It left the kernel.
+    Carried,
+    /// It stayed there, and why.
+    Kernel(Reason),
+}
+
+/// A socket has come to its end.
+pub fn ended(socket: &Socket) {
+    if let Some(Fate::Kernel(reason)) = fate(socket)
+        && let Some(count) = COUNTS.get(reason as usize)
+    {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Nothing where it was no connection.
+pub fn fate(socket: &Socket) -> Option<Fate> {
+    let record = socket.record;
+    let moved = record.sent.load(Ordering::Relaxed) + record.received.load(Ordering::Relaxed);
+    let never = record.never.load(Ordering::Relaxed);
+    let stage = record.stage.load(Ordering::Relaxed);
+    if stage == stage::CARRIED {
+        return Some(Fate::Carried);
+    }
+    // What never moved a byte, as listeners, is no connection.
+    if moved == 0 {
+        return None;
+    }
+    let calls = record.calls.load(Ordering::Relaxed);
+    let reason = match (never.checked_sub(1).and_then(Reason::of), stage) {
+        (Some(reason), _) => reason,
+        (None, stage::PLAIN) if let Some(reason) = proposal::given_up() => reason,
+        (None, stage::WAITING) if has_waited(record) => Reason::Plain,
+        (None, stage::PAIRED) if calls >= TRIES_MIN => Reason::Waiting,
+        (None, stage::PLAIN) if calls == 0 => Reason::Shared,
+        (None, _) => Reason::Short,
+    };
+    Some(Fate::Kernel(reason))
+}
+
+fn has_waited(record: &Record) -> bool {
+    kernel::now_ns().saturating_sub(record.offered_ns.load(Ordering::Relaxed)) > WAIT_NS
+}
+
+/// What a parent has counted is the parent's to tell.
+pub fn after_fork_in_child() {
+    COUNTS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+}
+
+/// Tells the service what has come together.
+pub fn report() {
+    for (reason, count) in Reason::ALL.iter().zip(&COUNTS) {
+        let found = count.swap(0, Ordering::Relaxed);
+        if found > 0 {
+            proposal::note(*reason, found);
+        }
+    }
+}

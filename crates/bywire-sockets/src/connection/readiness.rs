@@ -1,0 +1,129 @@
+//! What a carried connection is ready for, as `poll` and `epoll` would say of the kernel's.
+
+use core::sync::atomic::Ordering;
+
+use bywire_ring::stream::{Course, HALF, LEAVING};
+
+use crate::connection::carried::{FAILED, FINISHED, HUNG_UP, SHUT_SENDING, Source, WRITABLE_BYTES};
+use crate::connection::table::{Connection, STREAM};
+use crate::os::kernel;
+
+/// `EPOLLIN` and its twin for ordinary data.
+pub const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+/// `EPOLLOUT` and its twin.
+pub const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+/// The peer has finished.
+pub const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+/// Reported whether asked for or not.
+pub const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+
+/// One look at a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// What it is ready for now, by the rings.
+    pub bits: u32,
+    /// What the kernel has to be asked, beside what it says anyway.
+    pub ask: u32,
+    /// What the kernel says of these is not for the program: it is room for what is owed.
+    pub withheld: u32,
+    /// `Record::ended`, as all of this was found by it: it may say more by now.
+    pub ended: u8,
+}
+
+impl Ready {
+    /// What the kernel knows of what is `wanted`, and the rings do not.
+    pub fn elsewhere(&self, wanted: u32) -> u32 {
+        self.ask & wanted & (IN | OUT | libc::EPOLLPRI as u32) & !self.withheld
+    }
+}
+
+impl Connection {
+    /// Looks at it for somebody who wants to know about `wanted`.
+    pub fn ready(&self, wanted: u32) -> Ready {
+        self.serve();
+        let ended = self.ended();
+        if self.is_broken() {
+            return Ready { bits: IN | OUT | RDHUP | ALWAYS, ended, ..Ready::default() };
+        }
+        let mut ready = Ready { ask: wanted & !(IN | OUT | RDHUP), ended, ..Ready::default() };
+        let source = match self.settle() {
+            // Empty for a moment, or for good: whoever took the last of it was killed.
+            Ok(Source::KernelUntil(_)) if self.is_shared() && kernel::queued(self.fd) == Some(0) => {
+                let _held = self.record.receiving.hold();
+                match self.source() {
+                    Ok(Source::KernelUntil(_)) if !self.is_counted() => self.source(),
+                    source => source,
+                }
+            }
+            source => source,
+        };
+        match source {
+            Ok(Source::Kernel | Source::KernelUntil(_) | Source::Moment) => ready.ask |= wanted & IN,
+            // What is held comes through the kernel, and only after a word from the other end.
+            Ok(Source::Ring(0) | Source::Held) => {}
+            Ok(Source::Ring(_)) => ready.bits |= IN,
+            // The next call finds out what to do about it.
+            Err(_) => ready.bits |= IN | OUT,
+        }
+        match STREAM.course(&self.own) {
+            Ok(Course::Ring | Course::Ending) => {
+                if wanted & OUT != 0 && (self.peer_is_gone() || self.is_writable()) {
+                    ready.bits |= OUT;
+                }
+            }
+            _ if self.owes() => (ready.ask, ready.withheld) = (ready.ask | libc::EPOLLOUT as u32, OUT),
+            _ => ready.ask |= wanted & OUT,
+        }
+        if ended & FINISHED != 0 {
+            ready.bits |= IN | RDHUP;
+        } else {
+            // It has to be heard in any case: it is the end of what can be read.
+            ready.ask |= RDHUP;
+        }
+        if ended & HUNG_UP != 0 {
+            ready.bits |= IN | OUT | RDHUP | libc::EPOLLHUP as u32;
+        }
+        if ended & FAILED != 0 {
+            ready.bits |= IN | OUT;
+        }
+        if ended & (HUNG_UP | FAILED) != 0 {
+            // An error is said until somebody has taken it, which only the kernel knows.
+            ready.bits |= u32::from(kernel::ready(self.fd, 0) as u16) & ALWAYS;
+        }
+        ready
+    }
+
+    /// Both directions in the rings, nothing to be read, nobody who asks or ends: as long as that is so, a look gives
+    /// nothing for whoever waits for bytes, and asks the kernel for the same.
+    pub fn is_at_rest(&self) -> bool {
+        STREAM.is_at_rest(&self.own, &self.remote)
+            && self.record.ended.load(Ordering::Relaxed) == 0
+            && self.record.drained.load(Ordering::Relaxed) != 0
+            && !self.is_broken()
+    }
+
+    /// What has come to an end, asked of the kernel where either side has done something about it.
+    fn ended(&self) -> u8 {
+        let ended = self.record.ended.load(Ordering::Relaxed);
+        let flags = STREAM.flags(&self.remote);
+        let is_told = flags & HALF != 0 && ended & FINISHED == 0;
+        // Whatever is sent to an end that is closed comes back as an error, later.
+        let is_left = flags & LEAVING != 0 && ended & HUNG_UP == 0;
+        let is_both = ended & (SHUT_SENDING | FINISHED) == SHUT_SENDING | FINISHED && ended & HUNG_UP == 0;
+        if !is_told && !is_left && !is_both {
+            return ended;
+        }
+        self.ask_kernel();
+        self.record.ended.load(Ordering::Relaxed)
+    }
+
+    fn is_writable(&self) -> bool {
+        let room = || STREAM.room_hint(&self.own, &self.remote).unwrap_or(usize::MAX);
+        if room() >= WRITABLE_BYTES {
+            return true;
+        }
+        let _held = self.record.sending.hold();
+        STREAM.want_room(&self.own);
+        room() >= WRITABLE_BYTES
+    }
+}

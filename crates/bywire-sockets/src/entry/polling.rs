@@ -1,0 +1,167 @@
+//! Calls that wait for descriptors.
+
+use core::ffi::c_int;
+
+use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+
+use super::take_over;
+use crate::epoll::wait::Wait;
+use crate::os::user_access::are_readable;
+use crate::os::{errno, real};
+use crate::polling::{poll as polling, select as selecting};
+use crate::process::sandbox;
+
+take_over! {
+    /// Waits for any of several descriptors.
+    fn poll(files: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+        poll_for(files, count, timeout_ms)
+    }
+
+    /// The same, checked by the compiler.
+    fn __poll_chk(files: *mut pollfd, count: nfds_t, timeout_ms: c_int, _room: size_t) -> c_int {
+        poll_for(files, count, timeout_ms)
+    }
+
+    /// The same, with a mask of signals.
+    fn ppoll(files: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+        poll_with_mask(files, count, timeout, mask)
+    }
+
+    /// The same, checked by the compiler.
+    fn __ppoll_chk(files: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, _room: size_t) -> c_int {
+        poll_with_mask(files, count, timeout, mask)
+    }
+
+    /// Waits for any of several descriptors; the time left is told.
+    fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
+        let mut left = None;
+        if sandbox::is_closed() {
+            // SAFETY: the program's own arguments.
+            return unsafe { real::select(count, read, write, except, timeout) };
+        }
+        if !is_time(timeout) {
+            return errno::fail(libc::EFAULT) as c_int;
+        }
+        // SAFETY: null, or the program's own.
+        let given = unsafe { timeout.as_ref() };
+        let limit = given.map(|given| {
+            (given.tv_sec.max(0) as u64).saturating_mul(1_000_000_000).saturating_add(given.tv_usec.max(0) as u64 * 1000)
+        });
+        match selecting::select(count, [read, write, except], limit, core::ptr::null(), &mut left) {
+            // SAFETY: the program's own arguments.
+            None => unsafe { real::select(count, read, write, except, timeout) },
+            Some(status) => {
+                if let Some(left) = left {
+                    let time = timeval { tv_sec: (left / 1_000_000_000) as i64, tv_usec: (left % 1_000_000_000 / 1000) as i64 };
+                    // SAFETY: a time-out was given.
+                    unsafe { timeout.write(time) };
+                }
+                status
+            }
+        }
+    }
+
+    /// The same, with a mask of signals.
+    fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+        if sandbox::is_closed() {
+            // SAFETY: the program's own arguments.
+            return unsafe { real::pselect(count, read, write, except, timeout, mask) };
+        }
+        if !is_time(timeout) {
+            return errno::fail(libc::EFAULT) as c_int;
+        }
+        // SAFETY: null, or the program's own.
+        let limit = unsafe { polling::nanoseconds(timeout) };
+        match selecting::select(count, [read, write, except], limit, mask, &mut None) {
+            // SAFETY: the program's own arguments.
+            None => unsafe { real::pselect(count, read, write, except, timeout, mask) },
+            Some(status) => status,
+        }
+    }
+
+    /// Waits for an epoll set.
+    fn epoll_wait(set: c_int, events: *mut epoll_event, count: c_int, timeout_ms: c_int) -> c_int {
+        let real = |events: *mut epoll_event, count: c_int, timeout_ns: Option<u64>| {
+            // SAFETY: the program's own arguments.
+            unsafe { real::epoll_wait(set, events, count, to_milliseconds(timeout_ns)) }
+        };
+        Wait { set_fd: set, events, count, timeout_ns: of_milliseconds(timeout_ms), real: &real }.run()
+    }
+
+    /// The same, with a mask of signals.
+    fn epoll_pwait(set: c_int, events: *mut epoll_event, count: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int {
+        wait_for_set(set, events, count, of_milliseconds(timeout_ms), mask)
+    }
+
+    /// The same, with a finer time-out.
+    fn epoll_pwait2(set: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+        if sandbox::is_closed() {
+            // SAFETY: the program's own arguments.
+            return unsafe { real::epoll_pwait2(set, events, count, timeout, mask) };
+        }
+        if !is_time(timeout) {
+            return errno::fail(libc::EFAULT) as c_int;
+        }
+        let real = |events: *mut epoll_event, count: c_int, timeout_ns: Option<u64>| {
+            let time = timeout_ns.map(|timeout| timespec { tv_sec: (timeout / 1_000_000_000) as i64, tv_nsec: (timeout % 1_000_000_000) as i64 });
+            let pointer = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+            // SAFETY: the program's own arguments.
+            unsafe { real::epoll_pwait2(set, events, count, pointer, mask) }
+        };
+        // SAFETY: null, or the program's own.
+        Wait { set_fd: set, events, count, timeout_ns: unsafe { polling::nanoseconds(timeout) }, real: &real }.run()
+    }
+}
+
+/// Can it be read, where there is a time-out at all? A sandbox that is closed meanwhile is asked about last.
+fn is_time<T>(timeout: *const T) -> bool {
+    timeout.is_null() || are_readable(timeout, 1) || sandbox::is_closed()
+}
+
+fn of_milliseconds(timeout_ms: c_int) -> Option<u64> {
+    u64::try_from(timeout_ms).ok().map(|timeout| timeout * 1_000_000)
+}
+
+/// Rounded up, so that no wait is shorter than asked for.
+fn to_milliseconds(timeout_ns: Option<u64>) -> c_int {
+    timeout_ns.map_or(-1, |timeout| timeout.div_ceil(1_000_000).min(c_int::MAX as u64) as c_int)
+}
+
+fn poll_for(files: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+    polling::poll(files, count, of_milliseconds(timeout_ms), &|files, count, timeout| {
+        // SAFETY: the program's own entries, or as many of ours.
+        unsafe { real::poll(files, count, to_milliseconds(timeout)) }
+    })
+}
+
+fn poll_with_mask(
+    files: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    if sandbox::is_closed() {
+        // SAFETY: the program's own arguments.
+        return unsafe { real::ppoll(files, count, timeout, mask) };
+    }
+    if !is_time(timeout) {
+        return errno::fail(libc::EFAULT) as c_int;
+    }
+    // SAFETY: null, or the program's own.
+    let timeout = unsafe { polling::nanoseconds(timeout) };
+    polling::poll(files, count, timeout, &|files, count, timeout| polling::wait(files, count, timeout, mask))
+}
+
+fn wait_for_set(
+    set: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> c_int {
+    let real = |events: *mut epoll_event, count: c_int, timeout_ns: Option<u64>| {
+        // SAFETY: the program's own arguments.
+        unsafe { real::epoll_pwait(set, events, count, to_milliseconds(timeout_ns), mask) }
+    };
+    Wait { set_fd: set, events, count, timeout_ns, real: &real }.run()
+}

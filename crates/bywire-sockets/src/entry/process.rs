@@ -1,0 +1,404 @@
+//! Calls that start, replace and end programs, and the one that makes any call.
+
+use core::ffi::{c_char, c_int, c_long, c_void};
+
+use bywire_pairing::reason::Reason;
+use libc::pid_t;
+
+use super::take_over;
+use super::{data, descriptor, files, polling};
+use crate::connection::{fallback, table};
+use crate::os::user_access::are_readable;
+use crate::os::{errno, real};
+use crate::pairing::proposal;
+use crate::process::{io_uring, lifecycle, sandbox, signals};
+
+const SYS_EPOLL_PWAIT2: c_long = 441;
+
+type Words = *const *const c_char;
+
+take_over! {
+    /// Replaces this program.
+    fn execve(path: *const c_char, arguments: Words, environment: Words) -> c_int {
+        lifecycle::before_replacement();
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::execve(path, arguments, environment) }
+    }
+
+    /// Replaces this program.
+    fn execv(path: *const c_char, arguments: Words) -> c_int {
+        lifecycle::before_replacement();
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::execv(path, arguments) }
+    }
+
+    /// Replaces this program.
+    fn execvp(file: *const c_char, arguments: Words) -> c_int {
+        lifecycle::before_replacement();
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::execvp(file, arguments) }
+    }
+
+    /// Replaces this program.
+    fn execvpe(file: *const c_char, arguments: Words, environment: Words) -> c_int {
+        lifecycle::before_replacement();
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::execvpe(file, arguments, environment) }
+    }
+
+    /// Replaces this program.
+    fn fexecve(fd: c_int, arguments: Words, environment: Words) -> c_int {
+        lifecycle::before_replacement();
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::fexecve(fd, arguments, environment) }
+    }
+
+    /// Replaces this program.
+    fn execveat(directory: c_int, path: *const c_char, arguments: Words, environment: Words, flags: c_int) -> c_int {
+        lifecycle::before_replacement();
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::execveat(directory, path, arguments, environment, flags) }
+    }
+
+    /// Starts another program.
+    fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int {
+        lifecycle::hand_over(!actions.is_null());
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::posix_spawn(pid, path, actions, attributes, arguments, environment) }
+    }
+
+    /// Starts another program.
+    fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int {
+        lifecycle::hand_over(!actions.is_null());
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::posix_spawnp(pid, file, actions, attributes, arguments, environment) }
+    }
+
+    /// A copy that a program will be started with.
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int {
+        table::name(old);
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::posix_spawn_file_actions_adddup2(actions, old, new) }
+    }
+
+    /// Starts another program.
+    fn pidfd_spawn(pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int {
+        lifecycle::hand_over(!actions.is_null());
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::pidfd_spawn(pid, path, actions, attributes, arguments, environment) }
+    }
+
+    /// Starts another program.
+    fn pidfd_spawnp(pid: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int {
+        lifecycle::hand_over(!actions.is_null());
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::pidfd_spawnp(pid, file, actions, attributes, arguments, environment) }
+    }
+
+    /// Runs a shell.
+    fn system(command: *const c_char) -> c_int {
+        lifecycle::hand_over(false);
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::system(command) }
+    }
+
+    /// Runs a shell.
+    fn popen(command: *const c_char, kind: *const c_char) -> *mut c_void {
+        lifecycle::hand_over(false);
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::popen(command, kind) }
+    }
+
+    /// Ends this process at once.
+    fn _exit(status: c_int) -> () {
+        lifecycle::end();
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::syscall(libc::SYS_exit_group, status as usize, 0, 0, 0, 0, 0) };
+    }
+
+    /// Ends this process at once.
+    fn _Exit(status: c_int) -> () {
+        lifecycle::end();
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::syscall(libc::SYS_exit_group, status as usize, 0, 0, 0, 0, 0) };
+    }
+
+    /// Forks.
+    fn fork() -> pid_t {
+        // SAFETY: no arguments; runs the handlers that `lifecycle::begin` has put there.
+        lifecycle::fork(|| unsafe { real::fork() })
+    }
+
+    /// Forks, and the parent ends.
+    fn daemon(stays: c_int, keeps: c_int) -> c_int {
+        // SAFETY: no pointers. Of those that return, only a process that could not fork is not a child.
+        lifecycle::fork(|| unsafe { real::daemon(stays, keeps) })
+    }
+
+    /// Forks, with a terminal between the two.
+    fn forkpty(master: *mut c_int, name: *mut c_char, terminal: *const c_void, size: *const c_void) -> pid_t {
+        // SAFETY: the program's own arguments, as they came.
+        lifecycle::fork(|| unsafe { real::forkpty(master, name, terminal, size) })
+    }
+
+    /// Forks without telling anybody.
+    fn _Fork() -> pid_t {
+        fork_quietly()
+    }
+
+    /// Any system call by its number: those that have a name here are taken over under it.
+    fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+        call(number, [a, b, c, d, e, f])
+    }
+}
+
+/// Forks, and waits. In a sandbox it is the C library's own, which returns twice: so nothing of it is left on the stack.
+///
+/// # Safety
+/// As C's `vfork` demands; the parent goes on when the child has become another program or has ended.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vfork() {
+    core::arch::naked_asm!(
+        "push rax",
+        "call {choose}",
+        "pop rcx",
+        "jmp rax",
+        choose = sym choose_vfork,
+    )
+}
+
+/// Where `vfork` goes on.
+extern "C" fn choose_vfork() -> usize {
+    let fork: unsafe extern "C-unwind" fn() -> pid_t = fork_and_wait;
+    real::vfork_address().filter(|_| sandbox::is_closed()).unwrap_or(fork as usize)
+}
+
+/// Forks, as the memory of a parent that waits would be changed by the child's closing.
+unsafe extern "C-unwind" fn fork_and_wait() -> pid_t {
+    lifecycle::await_next_child();
+    // SAFETY: runs the handlers that `begin` has put there.
+    let child = unsafe { fork() };
+    if let Some(end) = lifecycle::awaited_child() {
+        let mut byte = 0u8;
+        // The child's end closes with its exec or its end. By number, as no thread is cancelled in `vfork`.
+        errno::keep(|| {
+            // SAFETY: room for a byte, and a descriptor of ours.
+            unsafe {
+                let (fd, place) = (end as usize, (&raw mut byte) as usize);
+                while real::syscall(libc::SYS_read, fd, place, 1, 0, 0, 0) < 0 && errno::last() == libc::EINTR
+                {
+                }
+                real::syscall(libc::SYS_close, fd, 0, 0, 0, 0, 0);
+            }
+        });
+    }
+    child
+}
+
+/// Defines functions whose arguments are a list in the call itself. `$replace` gets what comes first, and the list as an
+/// array: the words from the registers are put before those that are in memory already.
+macro_rules! take_lists_over {
+    ($($(#[$doc:meta])* fn $name:ident => $replace:ident;)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// As C's function of this name demands.
+            #[unsafe(naked)]
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name() {
+                core::arch::naked_asm!(
+                    "pop rax",
+                    "push r9",
+                    "push r8",
+                    "push rcx",
+                    "push rdx",
+                    "push rsi",
+                    "mov rsi, rsp",
+                    // Where to go on; and a call finds the stack at a multiple of 16.
+                    "push rax",
+                    "call {replace}",
+                    "pop rcx",
+                    "add rsp, 40",
+                    "push rcx",
+                    "ret",
+                    replace = sym $replace,
+                )
+            }
+        )*
+    };
+}
+
+take_lists_over! {
+    /// Replaces this program.
+    fn execl => replace;
+
+    /// Replaces this program.
+    fn execlp => replace_by_name;
+
+    /// Replaces this program.
+    fn execle => replace_in_environment;
+}
+
+unsafe extern "C" fn replace(path: *const c_char, arguments: Words) -> c_int {
+    // SAFETY: the program's own arguments, as they came.
+    unsafe { execv(path, arguments) }
+}
+
+unsafe extern "C" fn replace_by_name(file: *const c_char, arguments: Words) -> c_int {
+    // SAFETY: the program's own arguments, as they came.
+    unsafe { execvp(file, arguments) }
+}
+
+/// The environment follows the end of the list.
+unsafe extern "C" fn replace_in_environment(path: *const c_char, arguments: Words) -> c_int {
+    // SAFETY: the program's own list of arguments, which ends with a null.
+    unsafe {
+        let mut end = arguments;
+        while !(*end).is_null() {
+            end = end.add(1);
+        }
+        execve(path, arguments, end.add(1).cast::<Words>().read())
+    }
+}
+
+fn fork_quietly() -> pid_t {
+    // SAFETY: no arguments; the child goes on as a forked one does.
+    fork_by(&|| unsafe { real::_Fork() }.into()) as pid_t
+}
+
+/// The same by the call's own number: what the child is to have of its own the program says there.
+fn fork_by(real: &dyn Fn() -> c_long) -> c_long {
+    lifecycle::fork(|| {
+        lifecycle::before_fork();
+        let child = real();
+        if child == 0 {
+            lifecycle::after_fork_in_child();
+        } else {
+            errno::keep(|| lifecycle::after_fork_in_parent());
+        }
+        child as pid_t
+    })
+    .into()
+}
+
+/// Do these arguments of `clone3` make a process with memory and a stack like its parent's?
+fn is_fork(arguments: *const u64, size: usize) -> bool {
+    // Of `struct clone_args` in linux/sched.h: the first version, and the places of the flags and the stack.
+    const WORDS: usize = 8;
+    const STACK: usize = 5;
+    // SAFETY: the program's own structure, which can be read.
+    let word = |at: usize| unsafe { arguments.add(at).read_unaligned() };
+    size >= WORDS * size_of::<u64>()
+        && are_readable(arguments, WORDS)
+        && word(0) & libc::CLONE_VM as u64 == 0
+        && word(STACK) == 0
+}
+
+fn call(number: c_long, given: [usize; 6]) -> c_long {
+    let [a, b, c, d, e, f] = given;
+    let fd = a as c_int;
+    // SAFETY: the program's own arguments, as they came.
+    let real = || unsafe { real::syscall(number, a, b, c, d, e, f) };
+    // SAFETY: the program's own arguments, under the name that the number stands for.
+    unsafe {
+        match number {
+            libc::SYS_futex => real(),
+            libc::SYS_read => data::read(fd, b as _, c) as c_long,
+            libc::SYS_write => data::write(fd, b as _, c) as c_long,
+            libc::SYS_readv => data::readv(fd, b as _, c as _) as c_long,
+            libc::SYS_writev => data::writev(fd, b as _, c as _) as c_long,
+            libc::SYS_recvfrom => data::recvfrom(fd, b as _, c, d as _, e as _, f as _) as c_long,
+            libc::SYS_sendto => data::sendto(fd, b as _, c, d as _, e as _, f as _) as c_long,
+            libc::SYS_recvmsg => data::recvmsg(fd, b as _, c as _) as c_long,
+            libc::SYS_sendmsg => data::sendmsg(fd, b as _, c as _) as c_long,
+            libc::SYS_sendfile => files::sendfile(fd, b as _, c as _, d) as c_long,
+            libc::SYS_splice => data::splice(fd, b as _, c as _, d as _, e, f as _) as c_long,
+            libc::SYS_preadv2 => files::preadv2(fd, b as _, c as _, d as _, f as _) as c_long,
+            libc::SYS_pwritev2 => files::pwritev2(fd, b as _, c as _, d as _, f as _) as c_long,
+            libc::SYS_recvmmsg => data::recvmmsg(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_sendmmsg => data::sendmmsg(fd, b as _, c as _, d as _).into(),
+            libc::SYS_fcntl => descriptor::fcntl(fd, b as _, c).into(),
+            libc::SYS_ioctl => descriptor::ioctl(fd, b, c as _).into(),
+            libc::SYS_getsockopt => descriptor::getsockopt(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_setsockopt => descriptor::setsockopt(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_execve => execve(a as _, b as _, c as _).into(),
+            libc::SYS_execveat => execveat(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_fork => fork_quietly().into(),
+            libc::SYS_vfork => fork_and_wait().into(),
+            libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 && b == 0 => fork_by(&real),
+            libc::SYS_clone3 if is_fork(a as _, b) => fork_by(&real),
+            libc::SYS_exit_group => {
+                lifecycle::end();
+                real()
+            }
+            libc::SYS_exit => {
+                lifecycle::end_thread();
+                real()
+            }
+            libc::SYS_io_setup => {
+                // What is submitted there nobody sees.
+                fallback::all_to_kernel(Reason::Option);
+                real()
+            }
+            libc::SYS_socket => descriptor::socket(fd, b as _, c as _).into(),
+            libc::SYS_connect => descriptor::connect(fd, b as _, c as _).into(),
+            libc::SYS_accept => descriptor::accept(fd, b as _, c as _).into(),
+            libc::SYS_accept4 => descriptor::accept4(fd, b as _, c as _, d as _).into(),
+            libc::SYS_close => descriptor::close(fd).into(),
+            libc::SYS_close_range => descriptor::close_range(a as _, b as _, c as _).into(),
+            libc::SYS_shutdown => descriptor::shutdown(fd, b as _).into(),
+            libc::SYS_dup => descriptor::dup(fd).into(),
+            libc::SYS_dup2 => descriptor::dup2(fd, b as _).into(),
+            libc::SYS_dup3 => descriptor::dup3(fd, b as _, c as _).into(),
+            libc::SYS_epoll_create => descriptor::epoll_create(fd).into(),
+            libc::SYS_epoll_create1 => descriptor::epoll_create1(fd).into(),
+            libc::SYS_epoll_ctl => descriptor::epoll_ctl(fd, b as _, c as _, d as _).into(),
+            libc::SYS_epoll_wait => polling::epoll_wait(fd, b as _, c as _, d as _).into(),
+            libc::SYS_poll => polling::poll(a as _, b as _, c as _).into(),
+            // The kernel's masks are the first eight bytes of the C library's, which hands on no more of them.
+            libc::SYS_ppoll => polling::ppoll(a as _, b as _, c as _, d as _).into(),
+            libc::SYS_epoll_pwait => polling::epoll_pwait(fd, b as _, c as _, d as _, e as _).into(),
+            SYS_EPOLL_PWAIT2 => polling::epoll_pwait2(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_select => polling::select(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_pselect6 => {
+                // The last argument leads to the mask and its length.
+                let mask =
+                    (f as *const *const libc::sigset_t).as_ref().map_or(core::ptr::null(), |mask| *mask);
+                polling::pselect(fd, b as _, c as _, d as _, e as _, mask).into()
+            }
+            libc::SYS_prctl => {
+                sandbox::before_prctl(fd, b, c);
+                real()
+            }
+            libc::SYS_seccomp => {
+                sandbox::before_seccomp(a, c);
+                real()
+            }
+            libc::SYS_rt_sigaction => {
+                signals::bypass();
+                real()
+            }
+            libc::SYS_setuid
+            | libc::SYS_setgid
+            | libc::SYS_setreuid
+            | libc::SYS_setregid
+            | libc::SYS_setresuid
+            | libc::SYS_setresgid
+            | libc::SYS_setgroups
+            | libc::SYS_chroot => {
+                proposal::connect_early();
+                real()
+            }
+            libc::SYS_io_uring_setup => {
+                if io_uring::permit() {
+                    real()
+                } else {
+                    errno::fail(io_uring::REFUSED) as c_long
+                }
+            }
+            _ => real(),
+        }
+    }
+}

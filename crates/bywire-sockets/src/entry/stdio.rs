@@ -1,0 +1,100 @@
+//! Calls of the C library that write to a descriptor by themselves: such a socket is the kernel's.
+
+use core::ffi::{c_char, c_int, c_void};
+
+use bywire_pairing::reason::Reason;
+
+use super::take_over;
+use crate::connection::fallback::to_kernel;
+use crate::os::real;
+
+take_over! {
+    /// Writes a text.
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+        to_kernel(fd, Reason::Stdio);
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::vdprintf(fd, format, arguments) }
+    }
+
+    /// Writes a text, checked by the compiler.
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+        to_kernel(fd, Reason::Stdio);
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::__vdprintf_chk(fd, flag, format, arguments) }
+    }
+}
+
+/// Defines functions whose arguments are a list in the call itself. `$before` is given the descriptor, and says where the
+/// call goes on: with all registers that hold arguments as they were, and the stack.
+macro_rules! take_texts_over {
+    ($($(#[$doc:meta])* fn $name:ident => $before:ident;)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// As C's function of this name demands.
+            #[unsafe(naked)]
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name() {
+                core::arch::naked_asm!(
+                    // A call finds the stack at a multiple of 16.
+                    "sub rsp, 184",
+                    "mov [rsp], rdi",
+                    "mov [rsp + 8], rsi",
+                    "mov [rsp + 16], rdx",
+                    "mov [rsp + 24], rcx",
+                    "mov [rsp + 32], r8",
+                    "mov [rsp + 40], r9",
+                    // How many of the next are used.
+                    "mov [rsp + 48], rax",
+                    "movups [rsp + 56], xmm0",
+                    "movups [rsp + 72], xmm1",
+                    "movups [rsp + 88], xmm2",
+                    "movups [rsp + 104], xmm3",
+                    "movups [rsp + 120], xmm4",
+                    "movups [rsp + 136], xmm5",
+                    "movups [rsp + 152], xmm6",
+                    "movups [rsp + 168], xmm7",
+                    "call {before}",
+                    "mov r11, rax",
+                    "mov rdi, [rsp]",
+                    "mov rsi, [rsp + 8]",
+                    "mov rdx, [rsp + 16]",
+                    "mov rcx, [rsp + 24]",
+                    "mov r8, [rsp + 32]",
+                    "mov r9, [rsp + 40]",
+                    "mov rax, [rsp + 48]",
+                    "movups xmm0, [rsp + 56]",
+                    "movups xmm1, [rsp + 72]",
+                    "movups xmm2, [rsp + 88]",
+                    "movups xmm3, [rsp + 104]",
+                    "movups xmm4, [rsp + 120]",
+                    "movups xmm5, [rsp + 136]",
+                    "movups xmm6, [rsp + 152]",
+                    "movups xmm7, [rsp + 168]",
+                    "add rsp, 184",
+                    "jmp r11",
+                    before = sym $before,
+                )
+            }
+        )*
+    };
+}
+
+take_texts_over! {
+    /// Writes a text.
+    fn dprintf => before_text;
+
+    /// Writes a text, checked by the compiler.
+    fn __dprintf_chk => before_checked_text;
+}
+
+extern "C" fn before_text(fd: c_int) -> usize {
+    to_kernel(fd, Reason::Stdio);
+    real::dprintf_address()
+}
+
+extern "C" fn before_checked_text(fd: c_int) -> usize {
+    to_kernel(fd, Reason::Stdio);
+    real::checked_dprintf_address()
+}

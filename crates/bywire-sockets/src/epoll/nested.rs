@@ -1,0 +1,116 @@
+//! Epoll sets within epoll sets.
+//!
+//! The kernel tells the outer set of the inner one's bell, if it is rung: so whoever sleeps in the outer set announces it,
+//! and what has come to an inner set before is looked for, and rung for, by the outer set's own wait. That is done once for
+//! what an inner set has: the ring stays in it until somebody takes it there, and the kernel tells those around it of it as
+//! they have asked.
+
+use core::cell::Cell;
+use core::sync::atomic::Ordering;
+
+use crate::connection::table;
+use crate::epoll::control;
+use crate::memory::arena::{self, SETS, Set};
+use crate::os::errno;
+use crate::wakeup::doorbell;
+
+/// In [`Set::outer`]: within more than one set.
+const SEVERAL: u32 = u32::MAX;
+/// The kernel's own limit, and one more: sets may have gone, and others come in their places.
+const DEPTH_MAX: u32 = 6;
+
+/// The set of `outer_fd` watches `inner` from here on, if `real` does it, which is the kernel's status.
+pub fn add(outer_fd: i32, inner: u32, real: &dyn Fn() -> i32) -> i32 {
+    let (Some(family), Some(found)) = (arena::family(), table::set_named(inner)) else { return real() };
+    // Whoever else adds it, or watches it, comes before this or after it: what is undone is this call's alone.
+    let held = family.nesting.hold();
+    // Relaxed, all of them: the kernel orders them before whatever the outer set is asked, as it adds the inner one after.
+    let was_nested = found.nested.swap(1, Ordering::Relaxed);
+    let Some((name, outer)) = table::set(outer_fd) else {
+        let status = real();
+        if status != 0 {
+            found.nested.store(was_nested, Ordering::Relaxed);
+        }
+        return status;
+    };
+    let known = found.outer.load(Ordering::Relaxed);
+    // Twice in one set, by two descriptors, counts as in several.
+    found.outer.store(if known == 0 { name } else { SEVERAL }, Ordering::Relaxed);
+    family.nested_end.fetch_max(inner % SETS as u32 + 1, Ordering::Relaxed);
+    let held_sets = outer.holds_sets.swap(1, Ordering::Relaxed);
+    doorbell::make_page();
+    doorbell::announce_sleepers(outer);
+    let status = real();
+    if status != 0 {
+        found.nested.store(was_nested, Ordering::Relaxed);
+        found.outer.store(known, Ordering::Relaxed);
+        outer.holds_sets.store(held_sets, Ordering::Relaxed);
+    }
+    drop(held);
+    if status == 0 {
+        // Those who sleep in the outer set have looked for what is in the sets within it.
+        errno::keep(|| ring_for_inner(name, outer));
+    }
+    status
+}
+
+/// A set is watched by `poll`.
+pub fn watch(set: &Set) {
+    if let Some(family) = arena::family() {
+        // What is found there without the lock may be taken back by `add`.
+        let _held = family.nesting.hold();
+        set.nested.store(1, Ordering::Relaxed);
+    }
+}
+
+/// The set of `outer_fd` watches `inner` no more. One that was in several counts as watched by each of them.
+pub fn remove(outer_fd: i32, inner: u32) {
+    let (Some(found), Some((name, _))) = (table::set_named(inner), table::set(outer_fd)) else { return };
+    let Some(family) = arena::family() else { return };
+    let _held = family.nesting.hold();
+    // Relaxed: whoever still finds it looks there in vain.
+    let _ = found.outer.compare_exchange(name, 0, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// Does a set within this one have something?
+pub fn is_any_ready(name: u32, set: &Set) -> bool {
+    is_any_below(name, set, DEPTH_MAX, &|inner| control::has_ready(inner))
+}
+
+/// Is that so of a set within this one, at any depth?
+fn is_any_below(name: u32, set: &Set, depth: u32, is_so: &dyn Fn(&Set) -> bool) -> bool {
+    if set.holds_sets.load(Ordering::Relaxed) == 0 || depth == 0 {
+        return false;
+    }
+    let Some(family) = arena::family() else { return false };
+    let end = family.nested_end.load(Ordering::Relaxed);
+    (0..end).zip(&family.sets).skip(1).any(|(index, inner)| {
+        let outer = inner.outer.load(Ordering::Relaxed);
+        let own = inner.generation.load(Ordering::Relaxed) * SETS as u32 + index;
+        (outer == name || outer == SEVERAL && own != name)
+            && inner.processes.load(Ordering::Relaxed) != 0
+            && (is_so(inner) || is_any_below(own, inner, depth - 1, is_so))
+    })
+}
+
+/// Before the kernel is asked for a set: it shall know of what the sets within it have.
+pub fn ring_for_inner(name: u32, set: &Set) {
+    let is_new = Cell::new(false);
+    // Of each of them: so `false`, for the next one.
+    is_any_below(name, set, DEPTH_MAX, &|inner| {
+        let state = control::state(inner);
+        // Relaxed: who takes the ring clears this before it looks, and leaves what it does not take to the next wait.
+        if state != 0 && inner.rung_for.swap(state, Ordering::Relaxed) != state {
+            is_new.set(true);
+        }
+        false
+    });
+    if is_new.get() {
+        doorbell::ring_own();
+    }
+}
+
+/// Somebody has taken a ring out of this set: the next one is for whatever it has then.
+pub fn taken(set: &Set) {
+    set.rung_for.store(0, Ordering::Relaxed);
+}

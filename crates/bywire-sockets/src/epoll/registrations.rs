@@ -1,0 +1,142 @@
+//! Registrations of sockets in epoll sets: who has one, in which lists it is, and what the kernel calls it.
+
+use core::sync::atomic::Ordering;
+
+use bywire_ring::list;
+use libc::epoll_event;
+
+use crate::connection::table::{self, Connection, Meaning, Socket};
+use crate::memory::arena::{self, ITEMS, Item, RECORDS, Record, Set};
+
+/// What the kernel reports for an item is its name: this, its generation, its index.
+const ITEM_DATA: u64 = 0xB7E2_0000_0000_0000;
+const INDEX_BITS: u32 = ITEMS.ilog2();
+const GENERATION_BITS: u32 = 20;
+const TAG: u64 = u64::MAX << (INDEX_BITS + GENERATION_BITS);
+
+/// The registration with this index.
+pub fn item(index: u32) -> Option<&'static Item> {
+    if index == 0 { None } else { arena::family()?.items.get(index as usize) }
+}
+
+/// Every registration of a socket.
+pub fn of_socket(socket: &Socket) -> impl Iterator<Item = (u32, &'static Item)> {
+    let mut next = list::step(&socket.record.items);
+    core::iter::from_fn(move || {
+        let (index, found) = (next, item(next)?);
+        next = list::step(&found.next_of_record);
+        Some((index, found))
+    })
+    .take(ITEMS)
+}
+
+/// The number that the kernel knows a registration by. `None`: it has been closed since, and may be another file's.
+pub fn number(item: &Item) -> Option<i32> {
+    let fd = item.fd.load(Ordering::Relaxed);
+    (table::meaning(fd) == Meaning::Socket(item.record.load(Ordering::Relaxed))).then_some(fd)
+}
+
+/// The connection of a registration, by a descriptor that means it: the number that it was registered by may have been closed
+/// since, and be another file's.
+pub fn connection(item: &Item) -> Option<Connection> {
+    let index = item.record.load(Ordering::Relaxed);
+    let connection = table::by_index(item.fd.load(Ordering::Relaxed), index)?.mapped().ok()?;
+    if connection.is_current() {
+        return Some(connection);
+    }
+    table::by_index(table::descriptor_of(index)?, index)?.mapped().ok()
+}
+
+/// Takes an item out of its set's list and gives it back. Its record's list is the caller's.
+pub fn free(set: &Set, at: u32, item: &Item) {
+    if item.listed.swap(0, Ordering::Relaxed) != 0 {
+        list::take_out(&set.carried, at, ITEMS, |at| self::item(at).map(|item| &item.next_of_set));
+    }
+    // Release: pairs with the exchange in `claim`.
+    item.set.store(0, Ordering::Release);
+}
+
+/// Takes everything out of a set's list, and out of the lists of its sockets. Called with the set's lock held.
+pub fn empty(set: &Set) {
+    let Some(family) = arena::family() else { return };
+    for _ in 0..ITEMS {
+        let at = set.carried.load(Ordering::Relaxed);
+        let Some(gone) = item(at) else { break };
+        if let Some(record) = family.records.get(gone.record.load(Ordering::Relaxed) as usize) {
+            unlink_from_socket(record, at);
+        }
+        // Release: pairs with the acquire loads of the list's first in `wait::View::look` and `control::has_ready`.
+        set.carried.store(gone.next_of_set.load(Ordering::Relaxed), Ordering::Release);
+        gone.listed.store(0, Ordering::Relaxed);
+        // Release: pairs with the exchange in `claim`.
+        gone.set.store(0, Ordering::Release);
+    }
+    // Relaxed: nothing is behind it.
+    set.carried.store(0, Ordering::Relaxed);
+}
+
+/// Takes an item out of its socket's list.
+pub fn unlink_from_socket(record: &Record, at: u32) {
+    let (Some(family), Some(gone)) = (arena::family(), item(at)) else { return };
+    let first = &record.items;
+    if !list::take_out_alone(first, at, &gone.next_of_record) {
+        let _held = family.registering.hold();
+        list::take_out(first, at, ITEMS, |at| item(at).map(|item| &item.next_of_record));
+    }
+}
+
+/// A free item, which is taken by having a set. Each socket has one of its own, for its first set.
+pub fn claim(socket: &Socket) -> Option<(u32, &'static Item)> {
+    const SPARE: u32 = (ITEMS - RECORDS) as u32;
+    let family = arena::family()?;
+    let start = family.next_item.load(Ordering::Relaxed);
+    let spare = (0..256).map(|step| RECORDS as u32 + start.wrapping_add(step) % SPARE);
+    for (step, at) in core::iter::once(socket.index).chain(spare).enumerate() {
+        let Some(found) = item(at) else { continue };
+        // AcqRel: pairs with the release stores of 0, and with the acquire load in `named`, which finds none in a
+        // place that is being made ready.
+        if found.set.compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            if step > 0 {
+                family.next_item.store(start.wrapping_add(step as u32), Ordering::Relaxed);
+            }
+            for field in [&found.heard, &found.asked, &found.next_of_set, &found.next_of_record] {
+                field.store(0, Ordering::Relaxed);
+            }
+            found.listed.store(0, Ordering::Relaxed);
+            found.named.store(0, Ordering::Relaxed);
+            // What another thread has been told of its last use is nothing to this one.
+            found.generation.fetch_add(1, Ordering::Relaxed);
+            return Some((at, found));
+        }
+    }
+    None
+}
+
+/// The program wants `event` from here on; `fresh`: the next look reports what is there.
+pub fn arm(item: &Item, event: &epoll_event, fresh: u8) {
+    item.events.store(event.events, Ordering::Relaxed);
+    item.data.store(event.u64, Ordering::Relaxed);
+    item.spent.store(0, Ordering::Relaxed);
+    item.heard.store(0, Ordering::Relaxed);
+    item.settled.store(0, Ordering::Relaxed);
+    item.fresh.store(fresh, Ordering::Relaxed);
+}
+
+/// What the kernel is to report for an item, in this use of it.
+pub fn name(at: u32, item: &Item) -> u64 {
+    let generation = u64::from(item.generation.load(Ordering::Relaxed)) % (1 << GENERATION_BITS);
+    ITEM_DATA | generation << INDEX_BITS | u64::from(at)
+}
+
+/// The item of this name in a set, if the name is still its own. Called with the set's lock held.
+pub fn named(data: u64, set: u32) -> Option<&'static Item> {
+    let at = (data % (1 << INDEX_BITS)) as u32;
+    // Acquire: pairs with the exchange in `claim`, of a place that is another set's by now. What the item holds is ordered by
+    // the set's lock.
+    item(at).filter(|item| item.set.load(Ordering::Acquire) == set && name(at, item) == data)
+}
+
+/// Is it a name of an item, or was it one?
+pub fn is_name(data: u64) -> bool {
+    data & TAG == ITEM_DATA
+}

@@ -1,0 +1,349 @@
+//! Waiting for an epoll set of the program's: what the kernel has for it, and what the rings have.
+
+use core::cell::Cell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::Ordering;
+
+use bywire_ring::list;
+use libc::epoll_event;
+
+use crate::connection::fallback;
+use crate::connection::readiness::{ALWAYS, OUT};
+use crate::connection::table::{self, STREAM};
+use crate::epoll::control::{EDGE, Look, ONCE, ask_again, asked, has_more, is_any_ready, ready};
+use crate::epoll::registrations::item;
+use crate::epoll::sleepers::{Sleeping, Unannounced};
+use crate::epoll::{control, nested, registrations};
+use crate::memory::arena::{ITEMS, Item, Set};
+use crate::os::{errno, jumps, kernel};
+use crate::process::sandbox;
+use crate::wakeup::doorbell::{self, BELL_DATA};
+use crate::wakeup::spin;
+
+/// While rings have news all the time, the kernel is asked at one look of so many.
+const KERNEL_EVERY: u32 = 8;
+
+/// So many carried connections are reported at once: they are put together on the stack, which may be small.
+const REPORTED_MAX: usize = 64;
+
+/// A set, as one wait sees it.
+struct View {
+    set_fd: i32,
+    name: u32,
+    set: &'static Set,
+    /// On the stack, further up than all that the wait does.
+    place: usize,
+    /// The last look has left something that another thread would be told of.
+    is_left: Cell<bool>,
+    /// How many registrations the last look has looked at.
+    looked_at: Cell<usize>,
+}
+
+/// The wait of a call: `real` takes events, their number, and a time-out in milliseconds.
+pub struct Wait<'a> {
+    /// The set's descriptor.
+    pub set_fd: i32,
+    /// Where events go.
+    pub events: *mut epoll_event,
+    /// How many.
+    pub count: i32,
+    /// When it ends: 0 at once, `None` never.
+    pub timeout_ns: Option<u64>,
+    /// The kernel's wait, with a time-out in nanoseconds.
+    pub real: &'a dyn Fn(*mut epoll_event, i32, Option<u64>) -> i32,
+}
+
+impl Wait<'_> {
+    /// Waits.
+    pub fn run(&self) -> i32 {
+        let Some((name, set)) = table::set(self.set_fd) else {
+            return (self.real)(self.events, self.count, self.timeout_ns);
+        };
+        if self.count <= 0 || self.events.is_null() {
+            return (self.real)(self.events, self.count, self.timeout_ns);
+        }
+        control::note_user(set);
+        let here = 0u8;
+        let place = (&raw const here) as usize;
+        // What a call here has left by a jump.
+        jumps::forget_below(place);
+        let (is_left, looked_at) = (Cell::new(false), Cell::new(0));
+        let view = View { set_fd: self.set_fd, name, set, place, is_left, looked_at };
+        let end = self.timeout_ns.map(|timeout| kernel::now_ns().saturating_add(timeout));
+        loop {
+            let left = end.map(|end| end.saturating_sub(kernel::now_ns()));
+            if sandbox::is_closed() {
+                return (self.real)(self.events, self.count, left);
+            }
+            view.is_left.set(false);
+            if let Some(result) = self.turn(&view, left) {
+                if result > 0 {
+                    view.pass_on();
+                }
+                return result;
+            }
+            if left == Some(0) {
+                return 0;
+            }
+        }
+    }
+
+    /// One look, with a sleep if there is nothing; `None`: look again.
+    #[inline(never)]
+    fn turn(&self, view: &View, left_ns: Option<u64>) -> Option<i32> {
+        let Some(unannounced) = Unannounced::enter(view.name, view.set, view.place) else {
+            return self.turn_of_carried(view, left_ns);
+        };
+        let heard = (self.real)(self.events, self.count, fallback::pay_before_wait(left_ns));
+        errno::keep(|| drop(unannounced));
+        self.result(view, heard)
+    }
+
+    #[inline(never)]
+    fn turn_of_carried(&self, view: &View, left_ns: Option<u64>) -> Option<i32> {
+        // The kernel's come first then: a full array would leave no place for them.
+        let mut found = 0;
+        if view.set.turn.load(Ordering::Relaxed) >= KERNEL_EVERY {
+            view.set.turn.store(0, Ordering::Relaxed);
+            found = self.ask(view);
+        }
+        found += view.look(self.at(found), self.count - found);
+        if found > 0 {
+            return Some(view.without_kernel(found));
+        }
+        if left_ns != Some(0) {
+            let deadline = left_ns.map(|left| kernel::now_ns().saturating_add(left));
+            spin::until(
+                view.looked_at.get(),
+                || {
+                    found = view.look(self.events, self.count);
+                    found > 0
+                },
+                deadline,
+            );
+            if found > 0 {
+                return Some(view.without_kernel(found));
+            }
+        }
+        let sleeping = Sleeping::announce(view.name, view.set, view.place)?;
+        nested::ring_for_inner(view.name, view.set);
+        let found = view.look(self.events, self.count);
+        if found > 0 {
+            drop(sleeping);
+            return Some(view.without_kernel(found));
+        }
+        // Without a page nobody would ring: then sleeps are short.
+        let left_ns = match sleeping.is_announced() {
+            true => left_ns,
+            false => Some(left_ns.unwrap_or(u64::MAX).min(10_000_000)),
+        };
+        let heard = (self.real)(self.events, self.count, fallback::pay_before_wait(left_ns));
+        errno::keep(|| drop(sleeping));
+        self.result(view, heard)
+    }
+
+    /// The kernel's answer at once, without what is for [`View::look`].
+    fn ask(&self, view: &View) -> i32 {
+        loop {
+            let heard = (self.real)(self.events, self.count, Some(0));
+            let (kept, was_bell) = view.sort(self.events, heard);
+            // The bell may have had the place of something else.
+            if kept > 0 || !was_bell || heard < self.count {
+                return kept;
+            }
+        }
+    }
+
+    /// What the kernel has said, and what the rings have by now.
+    fn result(&self, view: &View, heard: i32) -> Option<i32> {
+        if heard < 0 {
+            return Some(heard);
+        }
+        let (mut sorted, was_bell) = view.sort(self.events, heard);
+        if sorted == 0 && was_bell && heard == self.count {
+            sorted = self.ask(view);
+        }
+        let found = sorted + view.look(self.at(sorted), self.count - sorted);
+        if found > 0 { Some(found) } else { None }
+    }
+
+    fn at(&self, index: i32) -> *mut epoll_event {
+        self.events.wrapping_add(index.max(0) as usize)
+    }
+}
+
+impl View {
+    /// Counts a turn in which the kernel was not asked for what it has beside the rings.
+    fn without_kernel(&self, found: i32) -> i32 {
+        self.set.turn.fetch_add(1, Ordering::Relaxed);
+        found
+    }
+
+    /// Keeps what the kernel says of carried connections for [`Self::look`], and leaves the rest to the program: how many, and
+    /// whether the bell was among them.
+    fn sort(&self, events: *mut epoll_event, count: i32) -> (i32, bool) {
+        let (mut kept, mut was_bell, mut held) = (0, false, None);
+        for index in 0..count.max(0) as usize {
+            // SAFETY: the kernel has written `count` events there.
+            let mut event = unsafe { events.add(index).read_unaligned() };
+            let data = { event.u64 };
+            if data == BELL_DATA {
+                was_bell = true;
+                continue;
+            }
+            if registrations::is_name(data) {
+                held.get_or_insert_with(|| self.set.lock.hold());
+                match registrations::named(data, self.name).filter(|_| table::set_named(self.name).is_some())
+                {
+                    Some(item) if item.listed.load(Ordering::Relaxed) == 0 => {
+                        item.spent.store(1, Ordering::Relaxed);
+                        event.u64 = item.data.load(Ordering::Relaxed);
+                    }
+                    Some(item) => {
+                        item.heard.fetch_or(event.events, Ordering::Relaxed);
+                        continue;
+                    }
+                    // It was told of a registration that has been replaced or removed since.
+                    None => continue,
+                }
+            }
+            // SAFETY: at most as far as was read.
+            unsafe { events.add(kept).write_unaligned(event) };
+            kept += 1;
+        }
+        drop(held);
+        if was_bell {
+            nested::taken(self.set);
+            doorbell::taken();
+        }
+        (kept as i32, was_bell)
+    }
+
+    /// What is left wakes the next sleeper, as in the kernel's own sets, and whoever watches this set.
+    fn pass_on(&self) {
+        if self.is_left.get() && self.has_others() {
+            doorbell::ring_own();
+        }
+    }
+
+    /// Would anybody else hear of what is left?
+    fn has_others(&self) -> bool {
+        // Relaxed: who has looked before this thread is counted, by the set's lock; who looks after it finds what is left.
+        self.set.sleepers.load(Ordering::Relaxed) != 0 || self.set.nested.load(Ordering::Relaxed) != 0
+    }
+
+    /// Reports carried connections that are ready.
+    fn look(&self, events: *mut epoll_event, count: i32) -> i32 {
+        // Acquire: pairs with the release exchange in `list::put` and the release store in `rotate`.
+        if self.set.carried.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let mut reported = [MaybeUninit::<epoll_event>::uninit(); REPORTED_MAX];
+        let room = (count.max(0) as usize).min(REPORTED_MAX);
+        let found = self.collect(reported.get_mut(..room).unwrap_or_default());
+        // The program's array may be nowhere: a handler that jumps out of here leaves no lock behind.
+        // SAFETY: it has room for `count` events, which are not fewer than were found, and as many were written.
+        unsafe { events.copy_from_nonoverlapping(reported.as_ptr().cast(), found) };
+        found as i32
+    }
+
+    /// What there is to report, as far as there is room: how many.
+    fn collect(&self, events: &mut [MaybeUninit<epoll_event>]) -> usize {
+        let _held = self.set.lock.hold();
+        // Whoever has closed the set meanwhile may have made another one in its place.
+        if table::set_named(self.name).is_none() {
+            return 0;
+        }
+        // Acquire: pairs with the release exchange in `list::put` and the release store in `rotate`.
+        let (mut found, mut at, mut last) = (0, self.set.carried.load(Ordering::Acquire), 0);
+        for looked_at in 0..ITEMS {
+            self.looked_at.set(looked_at);
+            let Some(item) = item(at) else { break };
+            if found >= events.len() {
+                self.is_left.set(self.is_left.get() || self.has_others() && is_any_ready(at));
+                self.rotate(at, last);
+                break;
+            }
+            if let Some(event) = self.event_of(at, item) {
+                if let Some(place) = events.get_mut(found) {
+                    place.write(event);
+                }
+                found += 1;
+                // A level stays until somebody has read it.
+                if item.events.load(Ordering::Relaxed) & (EDGE | ONCE) == 0 {
+                    self.is_left.set(true);
+                }
+            }
+            (last, at) = (at, list::step(&item.next_of_set));
+        }
+        found
+    }
+
+    /// Puts what was not looked at first, so that nobody starves behind a few busy ones.
+    fn rotate(&self, first: u32, before: u32) {
+        let (Some(split), head) = (item(before), self.set.carried.load(Ordering::Relaxed)) else { return };
+        let mut end = first;
+        for _ in 0..ITEMS {
+            match item(end).map(|item| item.next_of_set.load(Ordering::Relaxed)) {
+                Some(0) | None => break,
+                Some(next) => end = next,
+            }
+        }
+        if let Some(end) = item(end) {
+            split.next_of_set.store(0, Ordering::Relaxed);
+            end.next_of_set.store(head, Ordering::Relaxed);
+            // Release: pairs with the acquire loads of the list's first; the links are changed before.
+            self.set.carried.store(first, Ordering::Release);
+        }
+    }
+
+    fn event_of(&self, at: u32, item: &Item) -> Option<epoll_event> {
+        let connection = registrations::connection(item)?;
+        let is_unheard = item.heard.load(Ordering::Relaxed) == 0;
+        if is_unheard && item.settled.load(Ordering::Relaxed) != 0 && connection.is_at_rest() {
+            return None;
+        }
+        let heard = if is_unheard { 0 } else { item.heard.swap(0, Ordering::Relaxed) };
+        if heard != 0 {
+            connection.heard(heard as i16);
+        }
+        if item.spent.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        let wanted = item.events.load(Ordering::Relaxed);
+        let tail = STREAM.tail(&connection.remote);
+        let full = connection.record.full.load(Ordering::Relaxed);
+        let mut found = ready(&connection, wanted);
+        ask_again(self.set_fd, &connection, at, item, &found);
+        let mut bits = found.bits & (wanted | ALWAYS);
+        // One report says everything, wherever it is known. What was heard may have been taken since, as an error or as
+        // bytes: the kernel, too, looks again before it reports.
+        let elsewhere = found.elsewhere(wanted);
+        if elsewhere != 0 && ((bits | heard & elsewhere) != 0 || has_more(item, wanted, tail)) {
+            let told = kernel::ready(connection.fd, elsewhere as i16 | libc::POLLRDHUP);
+            connection.heard(told);
+            // What is told now is no news at the next look.
+            found = ready(&connection, wanted);
+            bits |= (found.bits | u32::from(told as u16)) & (wanted | ALWAYS);
+        }
+        let ended = found.ended;
+        let is_due = match wanted & EDGE {
+            0 => bits != 0,
+            _ => Look { wanted, bits, heard, tail, full, ended }.take_news(item),
+        };
+        if !is_due {
+            // Most connections of a large set stand still most of the time. One that waits for room does not.
+            let is_settled = wanted & OUT == 0
+                && bits == 0
+                && connection.is_at_rest()
+                && item.asked.load(Ordering::Relaxed) == asked(&found, wanted);
+            item.settled.store(is_settled.into(), Ordering::Relaxed);
+            return None;
+        }
+        if wanted & ONCE != 0 {
+            item.spent.store(1, Ordering::Relaxed);
+            ask_again(self.set_fd, &connection, at, item, &found);
+        }
+        Some(epoll_event { events: bits, u64: item.data.load(Ordering::Relaxed) })
+    }
+}

@@ -1,0 +1,6 @@
+//! Memory that forked processes share, and what one process has of its own.
+
+pub mod arena;
+pub mod free_list;
+pub mod lock;
+pub mod robust;

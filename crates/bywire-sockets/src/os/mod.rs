@@ -1,0 +1,12 @@
+//! The operating system beneath the library: the C library's own functions, the kernel's answers, this thread and this process.
+
+pub mod errno;
+pub mod iovec;
+pub mod jumps;
+pub mod kernel;
+pub mod pid;
+pub mod real;
+pub mod sanitizer;
+pub mod signal_deferral;
+pub mod tsc;
+pub mod user_access;

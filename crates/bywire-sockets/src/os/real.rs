@@ -1,0 +1,197 @@
+//! The C library's own functions, behind the names that this library takes over.
+
+#![allow(non_snake_case)]
+
+use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use libc::{
+    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t, size_t, sockaddr,
+    socklen_t, ssize_t, timespec, timeval,
+};
+
+/// The next definition of a name behind ours, looked up when the library is loaded, or by a call that comes before.
+struct Symbol {
+    name: &'static CStr,
+    address: AtomicUsize,
+}
+
+/// Stands in for what this C library does not have.
+const ABSENT: usize = 1;
+
+impl Symbol {
+    const fn new(name: &'static str) -> Self {
+        let name = match CStr::from_bytes_with_nul(name.as_bytes()) {
+            Ok(name) => name,
+            Err(_) => c"",
+        };
+        Self { name, address: AtomicUsize::new(0) }
+    }
+
+    fn address(&self) -> Option<usize> {
+        // Relaxed: every thread finds the same.
+        let mut address = self.address.load(Ordering::Relaxed);
+        if address == 0 {
+            // SAFETY: a valid name; the handle is the one that dlsym documents for this use.
+            address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
+            address = if address == 0 { ABSENT } else { address };
+            self.address.store(address, Ordering::Relaxed);
+        }
+        (address != ABSENT).then_some(address)
+    }
+}
+
+macro_rules! real {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty, else $absent:expr;)*) => {
+        #[allow(non_upper_case_globals)]
+        mod symbol {
+            use super::Symbol;
+
+            $(pub static $name: Symbol = Symbol::new(concat!(stringify!($name), "\0"));)*
+        }
+
+        /// Looks all of them up: a later look would wait for whoever loads a library.
+        pub fn find_all() {
+            $(let _ = symbol::$name.address();)*
+            let _ = (vfork_address(), dprintf_address(), checked_dprintf_address());
+        }
+
+        $(
+            /// The C library's.
+            ///
+            /// # Safety
+            /// As C's function of this name demands.
+            #[inline]
+            pub unsafe fn $name($($argument: $type),*) -> $result {
+                let Some(address) = symbol::$name.address() else {
+                    crate::os::errno::set(libc::ENOSYS);
+                    return $absent;
+                };
+                // SAFETY: the symbol of this name has this type in C; a thread that is cancelled in it is unwound.
+                let function: unsafe extern "C-unwind" fn($($type),*) -> $result = unsafe { core::mem::transmute(address) };
+                // SAFETY: the caller's.
+                unsafe { function($($argument),*) }
+            }
+        )*
+    };
+}
+
+/// Where the C library's `vfork` is, which only a caller that leaves no frame may go to.
+pub fn vfork_address() -> Option<usize> {
+    static VFORK: Symbol = Symbol::new("vfork\0");
+    VFORK.address()
+}
+
+/// Where the C library's `dprintf` is, whose arguments only a jump hands on.
+pub fn dprintf_address() -> usize {
+    static DPRINTF: Symbol = Symbol::new("dprintf\0");
+    DPRINTF.address().unwrap_or(absent as *const () as usize)
+}
+
+/// The same of `__dprintf_chk`.
+pub fn checked_dprintf_address() -> usize {
+    static DPRINTF: Symbol = Symbol::new("__dprintf_chk\0");
+    DPRINTF.address().unwrap_or(absent as *const () as usize)
+}
+
+extern "C" fn absent() -> c_int {
+    crate::os::errno::set(libc::ENOSYS);
+    -1
+}
+
+/// A jump does not return, and this C library has none of that name.
+fn without_jump() {
+    std::process::abort()
+}
+
+real! {
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int, else -1;
+    connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int, else -1;
+    accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int, else -1;
+    accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int, else -1;
+    close(fd: c_int) -> c_int, else -1;
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, else -1;
+    shutdown(fd: c_int, how: c_int) -> c_int, else -1;
+    read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t, else -1;
+    write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t, else -1;
+    readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t, else -1;
+    writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t, else -1;
+    recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t, else -1;
+    send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t, else -1;
+    recvfrom(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int, address: *mut sockaddr, size: *mut socklen_t) -> ssize_t, else -1;
+    sendto(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int, address: *const sockaddr, size: socklen_t) -> ssize_t, else -1;
+    recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t, else -1;
+    sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t, else -1;
+    recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int, else -1;
+    sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int, else -1;
+    sendfile(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t, else -1;
+    splice(source: c_int, source_offset: *mut i64, target: c_int, target_offset: *mut i64, length: size_t, flags: c_uint) -> ssize_t, else -1;
+    preadv2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t, else -1;
+    pwritev2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t, else -1;
+    aio_read(control: *mut c_void) -> c_int, else -1;
+    aio_read64(control: *mut c_void) -> c_int, else -1;
+    aio_write(control: *mut c_void) -> c_int, else -1;
+    aio_write64(control: *mut c_void) -> c_int, else -1;
+    lio_listio(mode: c_int, list: *const *mut c_void, count: c_int, event: *mut c_void) -> c_int, else -1;
+    lio_listio64(mode: c_int, list: *const *mut c_void, count: c_int, event: *mut c_void) -> c_int, else -1;
+    pread(fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t) -> ssize_t, else -1;
+    dup(fd: c_int) -> c_int, else -1;
+    dup2(old: c_int, new: c_int) -> c_int, else -1;
+    dup3(old: c_int, new: c_int, flags: c_int) -> c_int, else -1;
+    fcntl(fd: c_int, command: c_int, argument: usize) -> c_int, else -1;
+    ioctl(fd: c_int, request: usize, argument: *mut c_void) -> c_int, else -1;
+    getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int, else -1;
+    setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int, else -1;
+    poll(files: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int, else -1;
+    ppoll(files: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int, else -1;
+    select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int, else -1;
+    pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int, else -1;
+    epoll_create1(flags: c_int) -> c_int, else -1;
+    epoll_create(size: c_int) -> c_int, else -1;
+    epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int, else -1;
+    epoll_wait(set: c_int, events: *mut epoll_event, count: c_int, timeout_ms: c_int) -> c_int, else -1;
+    epoll_pwait(set: c_int, events: *mut epoll_event, count: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int, else -1;
+    epoll_pwait2(set: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int, else -1;
+    execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int, else -1;
+    execv(path: *const c_char, arguments: *const *const c_char) -> c_int, else -1;
+    execvp(file: *const c_char, arguments: *const *const c_char) -> c_int, else -1;
+    execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int, else -1;
+    fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int, else -1;
+    execveat(directory: c_int, path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char, flags: c_int) -> c_int, else -1;
+    posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *const c_char, environment: *const *const c_char) -> c_int, else libc::ENOSYS;
+    posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *const c_char, environment: *const *const c_char) -> c_int, else libc::ENOSYS;
+    pidfd_spawn(pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *const c_char, environment: *const *const c_char) -> c_int, else libc::ENOSYS;
+    pidfd_spawnp(pid: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *const c_char, environment: *const *const c_char) -> c_int, else libc::ENOSYS;
+    posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int, else libc::ENOSYS;
+    _Fork() -> pid_t, else -1;
+    fork() -> pid_t, else -1;
+    daemon(stays: c_int, keeps: c_int) -> c_int, else -1;
+    forkpty(master: *mut c_int, name: *mut c_char, terminal: *const c_void, size: *const c_void) -> pid_t, else -1;
+    system(command: *const c_char) -> c_int, else -1;
+    popen(command: *const c_char, kind: *const c_char) -> *mut c_void, else core::ptr::null_mut();
+    vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int, else -1;
+    __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int, else -1;
+    fdopen(fd: c_int, mode: *const c_char) -> *mut c_void, else core::ptr::null_mut();
+    sigaction(number: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int, else -1;
+    signal(number: c_int, handler: usize) -> usize, else libc::SIG_ERR;
+    sysv_signal(number: c_int, handler: usize) -> usize, else libc::SIG_ERR;
+    sigset(number: c_int, handler: usize) -> usize, else libc::SIG_ERR;
+    longjmp(place: *mut c_void, value: c_int) -> (), else without_jump();
+    _longjmp(place: *mut c_void, value: c_int) -> (), else without_jump();
+    siglongjmp(place: *mut c_void, value: c_int) -> (), else without_jump();
+    __longjmp_chk(place: *mut c_void, value: c_int) -> (), else without_jump();
+    setcontext(context: *const libc::ucontext_t) -> c_int, else -1;
+    setuid(user: libc::uid_t) -> c_int, else -1;
+    setgid(group: libc::gid_t) -> c_int, else -1;
+    seteuid(user: libc::uid_t) -> c_int, else -1;
+    setegid(group: libc::gid_t) -> c_int, else -1;
+    setreuid(real: libc::uid_t, effective: libc::uid_t) -> c_int, else -1;
+    setregid(real: libc::gid_t, effective: libc::gid_t) -> c_int, else -1;
+    setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int, else -1;
+    setresgid(real: libc::gid_t, effective: libc::gid_t, saved: libc::gid_t) -> c_int, else -1;
+    setgroups(count: size_t, groups: *const libc::gid_t) -> c_int, else -1;
+    initgroups(user: *const c_char, group: libc::gid_t) -> c_int, else -1;
+    chroot(path: *const c_char) -> c_int, else -1;
+    prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int, else -1;
+    syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long, else -1;
+}

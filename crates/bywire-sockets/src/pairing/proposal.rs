@@ -1,0 +1,660 @@
+//! How a socket gets its way out of the kernel: offered to the pairing service, mapped, and made ready.
+
+use core::mem::MaybeUninit;
+use core::ptr;
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+use bywire_pairing::protocol::{Kind, PACKET_BYTES, PATIENCE_MS, Packet, VERSION, Verdict};
+use bywire_pairing::reason::Reason;
+use bywire_ring::passage;
+use bywire_ring::stream::{SEGMENT_BYTES, Window};
+
+use crate::connection::table;
+use crate::connection::table::{STREAM, Socket};
+use crate::epoll::control;
+use crate::memory::arena::{self, Record, stage};
+use crate::memory::lock::{Lock, rank};
+use crate::os::{errno, kernel, real};
+use crate::process::sandbox;
+use crate::wakeup::doorbell;
+
+/// After so many calls that moved data a connection is worth an offer.
+static CALLS_MIN: AtomicU32 = AtomicU32::new(8);
+/// Why nothing more is offered, plus one.
+static GIVEN_UP: AtomicU8 = AtomicU8::new(0);
+/// How long a service that does not answer is left alone.
+const REST_NS: u64 = 1_000_000_000;
+/// What users look like that this user namespace does not know, such as the machine's root.
+const UNMAPPED: u32 = 65_534;
+/// Answers are looked for once in so many calls on whatever waits for one: a few more are all that the service sends to
+/// a program that does not listen.
+const LOOK_EVERY: u32 = 32;
+
+static CALLS_WAITING: AtomicU32 = AtomicU32::new(0);
+static SERVICE: AtomicI32 = AtomicI32::new(-1);
+static TALKING: Lock<{ rank::TALKING }> = Lock::new();
+static REST_UNTIL: AtomicU64 = AtomicU64::new(0);
+static QUESTIONS: AtomicU64 = AtomicU64::new(0);
+/// The question that the service has not answered, 0: none.
+static ASKED: AtomicU64 = AtomicU64::new(0);
+/// When it last said that it listens.
+static LEAVE_NS: AtomicU64 = AtomicU64::new(0);
+/// The offer that it has not answered, 0: none.
+static OFFERED: AtomicU64 = AtomicU64::new(0);
+/// The service's address: bytes before the length, which is published last.
+static PATH: [AtomicU32; 32] = [const { AtomicU32::new(0) }; 32];
+static PATH_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Where the service listens, and when to ask it.
+pub fn configure(path: &[u8], calls_min: Option<u32>) {
+    if let Some(calls) = calls_min {
+        CALLS_MIN.store(calls, Ordering::Relaxed);
+    }
+    if path.is_empty() || path.len() > 107 {
+        return;
+    }
+    for (place, bytes) in PATH.iter().zip(path.chunks(4)) {
+        let mut word = [0; 4];
+        word.iter_mut().zip(bytes).for_each(|(target, byte)| *target = *byte);
+        place.store(u32::from_ne_bytes(word), Ordering::Relaxed);
+    }
+    // Release: pairs with the acquire loads of the length; the path is written before.
+    PATH_BYTES.store(path.len(), Ordering::Release);
+}
+
+/// Nothing of this program is carried from here on, for this reason.
+pub fn give_up(reason: Reason) {
+    GIVEN_UP.store(reason as u8 + 1, Ordering::Relaxed);
+    CALLS_MIN.store(u32::MAX, Ordering::Relaxed);
+}
+
+/// Why nothing of this program is carried any more.
+pub fn given_up() -> Option<Reason> {
+    GIVEN_UP.load(Ordering::Relaxed).checked_sub(1).and_then(Reason::of)
+}
+
+/// Waits for a thread that is about to carry a connection: none does so any more that was told to stay before.
+pub fn settle() {
+    drop(TALKING.hold_undisturbed());
+}
+
+/// There is no service for this process from here on, and nothing can be carried.
+pub fn unconfigure() {
+    PATH_BYTES.store(0, Ordering::Relaxed);
+    disconnect();
+}
+
+/// Can anything be carried at all?
+pub fn is_configured() -> bool {
+    // Acquire: pairs with the release store in `configure`; the path was written before.
+    PATH_BYTES.load(Ordering::Acquire) > 0
+}
+
+/// Is this one of the first calls that move data over a socket, which are the kernel's alone? Counts it, if so; of several
+/// at once perhaps one.
+#[inline(always)]
+pub fn is_early(record: &Record) -> bool {
+    let calls = record.calls.load(Ordering::Relaxed);
+    let is_early =
+        calls < CALLS_MIN.load(Ordering::Relaxed) && record.stage.load(Ordering::Relaxed) == stage::PLAIN;
+    if is_early {
+        record.calls.store(calls + 1, Ordering::Relaxed);
+    }
+    is_early
+}
+
+/// At the beginning of every other call that moves data over a socket that is not carried.
+#[inline(always)]
+pub fn consider(socket: &Socket) {
+    let calls = socket.record.calls.fetch_add(1, Ordering::Relaxed);
+    // Acquire: pairs with the stores of the stage in `answered` and `prepare`; what was mapped comes before.
+    match socket.record.stage.load(Ordering::Acquire) {
+        stage::PLAIN if calls >= CALLS_MIN.load(Ordering::Relaxed) => quietly(|| offer(socket)),
+        stage::WAITING
+            if calls.is_power_of_two()
+                || CALLS_WAITING.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) =>
+        {
+            quietly(look);
+        }
+        stage::PAIRED if calls.is_multiple_of(4) => quietly(|| prepare(socket)),
+        _ => {}
+    }
+}
+
+/// What the program does not see, unless nothing is to be done any more.
+fn quietly(work: impl FnOnce()) {
+    if let Some(_own) = sandbox::own_call() {
+        errno::keep(work);
+    }
+}
+
+#[inline(never)]
+fn offer(socket: &Socket) {
+    let record = socket.record;
+    if record.never.load(Ordering::Relaxed) != 0 || !is_configured() {
+        return;
+    }
+    // Acquire: pairs with the changes of the count in `table::before_fork` and `table::let_go`.
+    if record.processes.load(Ordering::Acquire) != 1 {
+        return;
+    }
+    // An unsuccessful try is not repeated at once.
+    record.calls.store(0, Ordering::Relaxed);
+    let Some(account) = kernel::account(socket.fd) else {
+        return socket.stay(Reason::Refused);
+    };
+    if !account.is_established {
+        return;
+    }
+    // SeqCst, both: pair with the additions in `table::Inside`; counts of bytes are complete when nobody is inside.
+    let is_quiet = record.kernel_readers.load(Ordering::SeqCst) == 0
+        && record.kernel_writers.load(Ordering::SeqCst) == 0;
+    if is_quiet && !account.is_steady {
+        return;
+    }
+    if is_quiet && !accounts_agree(socket, &account) {
+        return socket.stay(Reason::Unseen);
+    }
+    let _held = TALKING.hold_undisturbed();
+    // Acquire: pairs with the release stores of the stage in `answered`.
+    if record.stage.load(Ordering::Acquire) != stage::PLAIN || !connect() {
+        return;
+    }
+    if !may_offer() {
+        return;
+    }
+    let Some((file, address)) = doorbell::sealed(SEGMENT_BYTES) else {
+        return socket.stay(Reason::Memory);
+    };
+    // SAFETY: mapped with this length just now.
+    STREAM.found(&unsafe { Window::new(address, SEGMENT_BYTES) });
+    // AcqRel: pairs with the acquire loads of `own` in `table::mapped` and the swap in `table::unmap_now`; the
+    // segment is founded before.
+    let stale = socket.hold.own.swap(address, Ordering::AcqRel);
+    if !stale.is_null() {
+        // SAFETY: an offer that a fork has taken back: nobody has used its segment.
+        unsafe { libc::munmap(stale.cast(), SEGMENT_BYTES) };
+    }
+    if socket.hold.offered.swap(1, Ordering::Relaxed) != 0 {
+        // A fork has taken an offer back, of which the service knows nothing: this is another one.
+        say(&Packet::new(Kind::End, token(socket)), &[]);
+        record.generation.fetch_add(1, Ordering::Relaxed);
+    }
+    record.backed.store(0, Ordering::Relaxed);
+    record.offered_ns.store(kernel::now_ns(), Ordering::Relaxed);
+    // Release: pairs with the acquire loads of the stage; what is offered is mapped before.
+    record.stage.store(stage::WAITING, Ordering::Release);
+    let token = token(socket);
+    let said = say(&Packet::new(Kind::Offer, token), &[socket.fd, file]);
+    // SAFETY: ours.
+    unsafe { real::close(file) };
+    if said {
+        OFFERED.store(token, Ordering::Relaxed);
+        listen_for(|packet| packet.kind == Kind::Answer && packet.token == token);
+    }
+}
+
+/// Does the service listen just now, with no offer before it? Waited for once; an answer that comes later is heard later.
+fn may_offer() -> bool {
+    while hear().is_some() {}
+    if OFFERED.load(Ordering::Relaxed) != 0 {
+        return false;
+    }
+    if !has_leave() {
+        if ASKED.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        let question = QUESTIONS.fetch_add(1, Ordering::Relaxed) + 1;
+        if !say(&Packet::new(Kind::Ask, question), &[]) {
+            return false;
+        }
+        ASKED.store(question, Ordering::Relaxed);
+        listen_for(|packet| packet.kind == Kind::Go && packet.token == question);
+    }
+    has_leave() && LEAVE_NS.swap(0, Ordering::Relaxed) != 0
+}
+
+fn has_leave() -> bool {
+    kernel::now_ns() < LEAVE_NS.load(Ordering::Relaxed).saturating_add(PATIENCE_MS as u64 * 1_000_000)
+}
+
+/// Names this use of this record.
+fn token(socket: &Socket) -> u64 {
+    u64::from(socket.record.generation.load(Ordering::Relaxed)) << 32 | u64::from(socket.index)
+}
+
+/// Have all bytes passed through calls of ours?
+fn accounts_agree(socket: &Socket, account: &kernel::Account) -> bool {
+    // SeqCst, both: pair with the additions in `send::count` and `receive::count`, in calls that have left before
+    // `prepare` found nobody inside.
+    socket.record.sent.load(Ordering::SeqCst) == account.given
+        && socket.record.received.load(Ordering::SeqCst) == account.taken
+}
+
+/// Takes what the service has sent meanwhile.
+#[inline(never)]
+fn look() {
+    let _held = TALKING.hold_undisturbed();
+    while hear().is_some() {}
+}
+
+/// Waits for a certain packet, and takes all that come before it.
+fn listen_for(mut wanted: impl FnMut(&Packet) -> bool) -> bool {
+    let end = kernel::now_ns() + PATIENCE_MS as u64 * 1_000_000;
+    loop {
+        while let Some(packet) = hear() {
+            if wanted(&packet) {
+                return true;
+            }
+        }
+        let service = SERVICE.load(Ordering::Relaxed);
+        let left_ns = end.saturating_sub(kernel::now_ns());
+        // Rounded up, so that the last wait is not one of nothing, over and over.
+        if service < 0
+            || left_ns == 0
+            || kernel::wait(service, libc::POLLIN, left_ns.div_ceil(1_000_000) as i32).is_err()
+        {
+            return false;
+        }
+    }
+}
+
+/// The service is absent or asleep: everything stays in the kernel for a while.
+fn rest() {
+    REST_UNTIL.store(kernel::now_ns() + REST_NS, Ordering::Relaxed);
+}
+
+fn connect() -> bool {
+    let service = SERVICE.load(Ordering::Relaxed);
+    if service >= 0 {
+        return table::meaning(service) == table::Meaning::Hidden;
+    }
+    if kernel::now_ns() < REST_UNTIL.load(Ordering::Relaxed) {
+        return false;
+    }
+    let Some((bell, page)) = doorbell::own() else { return false };
+    let (address, length) = address();
+    // SAFETY: a valid address; every result is checked.
+    let fd = unsafe {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        let fd = real::socket(libc::AF_UNIX, kind, 0);
+        if fd < 0 {
+            rest();
+            return false;
+        }
+        if real::connect(fd, (&raw const address).cast(), length) != 0 || !is_trusted(fd) {
+            real::close(fd);
+            rest();
+            return false;
+        }
+        fd
+    };
+    SERVICE.store(doorbell::conceal(fd), Ordering::Relaxed);
+    // SAFETY: no arguments.
+    let pid = unsafe { libc::getpid() };
+    say(&Packet { number: pid as u32, first: VERSION, ..Packet::new(Kind::Hello, 0) }, &[bell, page])
+}
+
+/// Does the service at the other end belong to this user, or to root? Whatever it passes on is used and closed by the
+/// program's own threads, which cannot leave that to others: the service has to have looked at the kind of everything, as
+/// one of our [`VERSION`] does.
+fn is_trusted(fd: i32) -> bool {
+    let mut credentials = [0; size_of::<libc::ucred>()];
+    let found = kernel::option(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut credentials);
+    // Process, user and group, each of four bytes.
+    let user = credentials.get(4..8).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes);
+    // SAFETY: no arguments.
+    let own = unsafe { libc::geteuid() };
+    found == Some(credentials.len()) && user.is_some_and(|user| [own, 0, UNMAPPED].contains(&user))
+}
+
+fn address() -> (libc::sockaddr_un, libc::socklen_t) {
+    let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+    // Acquire: pairs with the release store in `configure`; the path was written before.
+    let length = PATH_BYTES.load(Ordering::Acquire);
+    let bytes = PATH.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
+    address.sun_path.iter_mut().zip(bytes.take(length)).for_each(|(target, byte)| *target = byte as i8);
+    (address, (size_of::<u16>() + length + 1) as libc::socklen_t)
+}
+
+fn disconnect() {
+    for pending in [&ASKED, &OFFERED, &LEAVE_NS] {
+        pending.store(0, Ordering::Relaxed);
+    }
+    let service = SERVICE.swap(-1, Ordering::Relaxed);
+    if service >= 0 {
+        doorbell::discard(service);
+    }
+}
+
+const DESCRIPTORS_MAX: usize = 3;
+const CONTROL_BYTES: usize = 64;
+
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_BYTES]);
+
+/// Sends a packet; `false` ends the connection to the service.
+fn say(packet: &Packet, descriptors: &[i32]) -> bool {
+    let service = SERVICE.load(Ordering::Relaxed);
+    if service < 0 || descriptors.len() > DESCRIPTORS_MAX {
+        return false;
+    }
+    let mut bytes = packet.encode();
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut control = Control([0; CONTROL_BYTES]);
+    // SAFETY: noughts are a valid message; all parts of it live until the call is over, and the control buffer is
+    // larger than three descriptors need.
+    let sent = unsafe {
+        let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        if !descriptors.is_empty() {
+            let payload = size_of_val(descriptors) as u32;
+            message.msg_control = (&raw mut control).cast();
+            message.msg_controllen = libc::CMSG_SPACE(payload) as usize;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(payload) as usize;
+            ptr::copy_nonoverlapping(
+                descriptors.as_ptr().cast::<u8>(),
+                libc::CMSG_DATA(header),
+                payload as usize,
+            );
+        }
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        let mut sent = real::sendmsg(service, &raw const message, flags);
+        // A service that somebody attacks takes descriptors from those alone whom it has accepted, which takes a moment.
+        let mut patience = if packet.kind == Kind::Hello { PATIENCE_MS } else { 0 };
+        while sent < 0 && errno::last() == libc::EPERM && patience > 0 {
+            real::poll(ptr::null_mut(), 0, 1);
+            patience -= 1;
+            sent = real::sendmsg(service, &raw const message, flags);
+        }
+        sent
+    };
+    if sent == bytes.len() as isize {
+        return true;
+    }
+    disconnect();
+    rest();
+    false
+}
+
+/// The next packet that has come, dealt with; `None`: none.
+fn hear() -> Option<Packet> {
+    let service = SERVICE.load(Ordering::Relaxed);
+    if service < 0 {
+        return None;
+    }
+    let mut bytes = [0u8; PACKET_BYTES];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut control = Control([0; CONTROL_BYTES]);
+    let mut descriptors = [-1; DESCRIPTORS_MAX];
+    // SAFETY: as in `say`; what the kernel has written is read within the length that it states.
+    let received = unsafe {
+        let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = (&raw mut control).cast();
+        message.msg_controllen = libc::CMSG_SPACE(size_of_val(&descriptors) as u32) as usize;
+        let received = real::recvmsg(service, &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC);
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        if received >= 0
+            && !header.is_null()
+            && (*header).cmsg_level == libc::SOL_SOCKET
+            && (*header).cmsg_type == libc::SCM_RIGHTS
+        {
+            let payload = (*header).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+            let payload = payload.min(size_of_val(&descriptors));
+            ptr::copy_nonoverlapping(libc::CMSG_DATA(header), descriptors.as_mut_ptr().cast::<u8>(), payload);
+        }
+        received
+    };
+    if received < 0 && matches!(errno::last(), libc::EAGAIN | libc::EINTR) {
+        return None;
+    }
+    let packet = bytes.get(..received.max(0) as usize).and_then(Packet::decode);
+    match packet {
+        Some(packet) if packet.kind == Kind::Answer => {
+            let _ = OFFERED.compare_exchange(packet.token, 0, Ordering::Relaxed, Ordering::Relaxed);
+            answered(&packet, descriptors);
+        }
+        Some(packet) if packet.kind == Kind::Bell => {
+            let [bell, others @ ..] = descriptors;
+            others.iter().for_each(|fd| close(*fd));
+            doorbell::also(packet.token, bell);
+        }
+        Some(packet) if packet.kind == Kind::Withdraw => {
+            descriptors.iter().for_each(|fd| close(*fd));
+            doorbell::no_more(packet.token);
+            // Nobody waits for that: the service closes the bell when this program has ended at the latest.
+            say(&Packet::new(Kind::Withdrawn, packet.token), &[]);
+        }
+        Some(packet) => {
+            if packet.kind == Kind::Go && packet.token == ASKED.load(Ordering::Relaxed) {
+                ASKED.store(0, Ordering::Relaxed);
+                LEAVE_NS.store(kernel::now_ns(), Ordering::Relaxed);
+            }
+            descriptors.iter().for_each(|fd| close(*fd));
+        }
+        None => {
+            descriptors.iter().for_each(|fd| close(*fd));
+            disconnect();
+            rest();
+        }
+    }
+    packet
+}
+
+fn close(fd: i32) {
+    if fd >= 0 {
+        // SAFETY: received for us alone.
+        unsafe { real::close(fd) };
+    }
+}
+
+/// What became of an offer.
+fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
+    let [segment, bell, page] = descriptors;
+    let socket = table::by_index(-1, packet.token as u32);
+    let socket = socket.filter(|socket| {
+        token(socket) == packet.token
+            // Acquire, these four: pair with the exchange of `used` in `table::track`, the counts of processes, the
+            // release store of `WAITING` and the swap of `own`.
+            && socket.record.used.load(Ordering::Acquire) == 1
+            && socket.record.processes.load(Ordering::Acquire) == 1
+            && socket.record.stage.load(Ordering::Acquire) == stage::WAITING
+            && !socket.hold.own.load(Ordering::Acquire).is_null()
+    });
+    let Some(socket) = socket else {
+        return descriptors.iter().for_each(|fd| close(*fd));
+    };
+    let reason = match Verdict::of(packet.code) {
+        Some(Verdict::Paired) => {
+            let is_foreign = packet.first != 0;
+            if is_foreign && !doorbell::hears(packet.first) {
+                [segment, bell, page].iter().for_each(|fd| close(*fd));
+                socket.stay(Reason::Foreign);
+                // Release: pairs with the acquire loads of the stage; the answer has been dealt with before.
+                socket.record.stage.store(stage::PLAIN, Ordering::Release);
+                return;
+            }
+            let remote = doorbell::accept(segment, SEGMENT_BYTES);
+            close(segment);
+            let peer = doorbell::adopt(packet.number, is_foreign, bell, page);
+            let is_sound = !remote.is_null()
+                // SAFETY: mapped with this length just now.
+                && STREAM.is_ours(&unsafe { Window::new(remote, SEGMENT_BYTES) });
+            if let Some(peer) = peer.filter(|_| is_sound) {
+                // Release: pairs with the acquire load in `Connection::tell`; the peer is adopted before.
+                socket.hold.peer.store(peer, Ordering::Release);
+                socket.hold.remote.store(remote, Ordering::Release);
+                socket.record.stage.store(stage::PAIRED, Ordering::Release);
+                return;
+            }
+            peer.into_iter().for_each(doorbell::release);
+            if !remote.is_null() {
+                // SAFETY: mapped with this length just now, and nobody else knows it.
+                unsafe { libc::munmap(remote.cast(), SEGMENT_BYTES) };
+            }
+            Reason::Memory
+        }
+        Some(Verdict::Waiting) => return descriptors.iter().for_each(|fd| close(*fd)),
+        // Later again.
+        Some(Verdict::Full) => {
+            descriptors.iter().for_each(|fd| close(*fd));
+            // Release: pairs with the acquire loads of the stage; the answer has been dealt with before.
+            return socket.record.stage.store(stage::PLAIN, Ordering::Release);
+        }
+        // The service has forgotten it, and hears of it at the next call.
+        Some(Verdict::Again) => {
+            descriptors.iter().for_each(|fd| close(*fd));
+            socket.record.calls.store(CALLS_MIN.load(Ordering::Relaxed), Ordering::Relaxed);
+            return socket.record.stage.store(stage::PLAIN, Ordering::Release);
+        }
+        Some(Verdict::Foreign) => Reason::Foreign,
+        Some(Verdict::Device) => Reason::Device,
+        Some(Verdict::Namespace) => Reason::Namespace,
+        _ => Reason::Refused,
+    };
+    socket.stay(reason);
+    // Release: pairs with the acquire loads of the stage; the answer has been dealt with before.
+    socket.record.stage.store(stage::PLAIN, Ordering::Release);
+}
+
+/// Makes this end ready, if the kernel agrees with us on every byte and nobody sleeps where no ring is heard.
+#[inline(never)]
+fn prepare(socket: &Socket) {
+    let record = socket.record;
+    // Acquire: pairs with the changes of the count in `table::before_fork` and `table::let_go`.
+    if record.never.load(Ordering::Relaxed) != 0 || record.processes.load(Ordering::Acquire) != 1 {
+        return;
+    }
+    // One that is never waited for through calls of ours would wait in vain.
+    if kernel::is_nonblocking(socket.fd) && record.awaited.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let _held = TALKING.hold_undisturbed();
+    // Asked again, as `settle` waits for the lock alone. Acquire: pairs with the release store of `PAIRED` in `answered`.
+    if record.never.load(Ordering::Relaxed) != 0
+        || record.stage.load(Ordering::Acquire) != stage::PAIRED
+        || !control::make_ready(socket)
+    {
+        return;
+    }
+    let counts = [&record.kernel_readers, &record.kernel_pollers, &record.kernel_writers];
+    let sleepers = !passage::close(&record.stage, stage::CARRIED, counts);
+    // SeqCst: pairs with the fence in `epoll`'s `catch_up`: either a fresh registration sees the stage there, or `control::convert`
+    // finds it in the socket's list.
+    fence(Ordering::SeqCst);
+    let account = kernel::account(socket.fd);
+    let agrees = !sleepers
+        && account.as_ref().is_some_and(|account| {
+            account.is_established && account.is_steady && accounts_agree(socket, account)
+        });
+    if !agrees {
+        passage::open(&record.stage, stage::PAIRED);
+        if !sleepers && account.is_none_or(|account| account.is_steady) {
+            socket.stay(Reason::Unseen);
+        }
+        return;
+    }
+    if let Some(connection) = table::by_index(socket.fd, socket.index).and_then(|socket| socket.mapped().ok())
+    {
+        control::convert(&connection);
+        STREAM.prepare(&connection.own);
+    }
+}
+
+/// The service hears that an offer is over; it may be waiting there, and its addresses will be used again.
+pub fn end(socket: &Socket) {
+    let offered = &socket.hold.offered;
+    if offered.load(Ordering::Relaxed) == 0 || offered.swap(0, Ordering::Relaxed) == 0 {
+        return;
+    }
+    let [first, second] = written_and_read(socket);
+    let packet = Packet { first, second, ..Packet::new(Kind::End, token(socket)) };
+    quietly(|| {
+        let _held = TALKING.hold_undisturbed();
+        if SERVICE.load(Ordering::Relaxed) >= 0 {
+            say(&packet, &[]);
+        }
+    });
+}
+
+/// What this end has put into its ring, and taken out of its peer's.
+fn written_and_read(socket: &Socket) -> [u64; 2] {
+    // Acquire: pairs with the swap in `offer`, which has mapped it before.
+    let base = socket.hold.own.load(Ordering::Acquire);
+    if base.is_null() {
+        return [0; 2];
+    }
+    // SAFETY: mapped with this length, and in use by `socket`.
+    let own = unsafe { Window::new(base, SEGMENT_BYTES) };
+    [STREAM.tail(&own), STREAM.head(&own)]
+}
+
+/// Of all that this process has offered and not ended: the bytes that were sent in memory, and the ends that have moved any.
+pub fn tally() -> [u64; 2] {
+    let [mut bytes, mut used] = [0; 2];
+    if SERVICE.load(Ordering::Relaxed) >= 0 {
+        table::each_held(|socket, _| {
+            if socket.hold.offered.load(Ordering::Relaxed) != 0 {
+                let [sent, received] = written_and_read(socket);
+                bytes += sent;
+                used += u64::from(sent > 0 || received > 0);
+            }
+        });
+    }
+    [bytes, used]
+}
+
+/// Tells the service of connections that were not carried.
+pub fn note(reason: Reason, count: u64) {
+    errno::keep(|| {
+        let _held = TALKING.hold_undisturbed();
+        if is_configured() && connect() {
+            say(&Packet { code: reason as u8, first: count, ..Packet::new(Kind::Note, 0) }, &[]);
+        }
+    });
+}
+
+/// The program ends, or becomes another one, with what [`tally`] has found.
+pub fn leave([bytes, used]: [u64; 2]) {
+    errno::keep(|| {
+        let _held = TALKING.hold_undisturbed();
+        if SERVICE.load(Ordering::Relaxed) >= 0 {
+            say(&Packet { first: bytes, second: used, ..Packet::new(Kind::Leave, 0) }, &[]);
+        }
+    });
+}
+
+/// Before this process gives up what it takes to reach the service.
+pub fn connect_early() {
+    if !is_configured() {
+        return;
+    }
+    quietly(|| {
+        let _held = TALKING.hold_undisturbed();
+        connect();
+    });
+}
+
+/// A child talks to the service for itself.
+pub fn after_fork_in_child() {
+    TALKING.reset();
+    disconnect();
+    REST_UNTIL.store(0, Ordering::Relaxed);
+    table::each_held(|socket, _| socket.hold.offered.store(0, Ordering::Relaxed));
+}
+
+/// The library's own descriptor `old` now has the number `new`.
+pub fn renumber(old: i32, new: i32) {
+    let _ = SERVICE.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// Is there anything to map at all?
+pub fn is_possible() -> bool {
+    is_configured() && arena::family().is_some()
+}

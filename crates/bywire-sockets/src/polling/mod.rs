@@ -1,0 +1,4 @@
+//! `poll` and `select`.
+
+pub mod poll;
+pub mod select;

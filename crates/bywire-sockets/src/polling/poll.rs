@@ -1,0 +1,308 @@
+//! `poll` and `select` over descriptors of which some are carried connections.
+
+use core::sync::atomic::Ordering;
+
+use bywire_ring::passage;
+use libc::{pollfd, sigset_t, timespec};
+
+use crate::connection::carried::{FINISHED, HUNG_UP};
+use crate::connection::fallback;
+use crate::connection::table::{self, Meaning, Socket};
+use crate::epoll::{control, nested};
+use crate::memory::arena::stage;
+use crate::os::user_access::are_readable;
+use crate::os::{errno, jumps, kernel, real};
+use crate::wakeup::doorbell::{self, Watch};
+use crate::wakeup::spin;
+
+/// Descriptors in one call for which the stack has room: threads and coroutines may have little of it.
+const FILES_MAX: usize = 64;
+/// Descriptors in one call at all, as far as it can hold sockets of ours.
+const CALL_MAX: u64 = crate::memory::arena::DESCRIPTORS as u64;
+const NONE: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
+/// Without a bell, a sleep lasts no longer than this before the rings are looked at again.
+const BLIND_NS: u64 = 10_000_000;
+
+/// The kernel's wait: entries, their number, the time-out.
+type Real<'a> = &'a dyn Fn(*mut pollfd, u64, Option<u64>) -> i32;
+
+/// `poll`, with its time-out in nanoseconds.
+pub fn poll(files: *mut pollfd, count: u64, timeout_ns: Option<u64>, real: Real) -> i32 {
+    if count == 0 || count > CALL_MAX || !are_readable(files, count as usize) {
+        return real(files, count, timeout_ns);
+    }
+    // SAFETY: the program's own array, of the length that it gives.
+    let files = unsafe { core::slice::from_raw_parts_mut(files, count as usize) };
+    if !files.iter().any(|file| matters(file.fd)) && fallback::pay_before_wait(timeout_ns) == timeout_ns {
+        return real(files.as_mut_ptr(), count, timeout_ns);
+    }
+    let end = timeout_ns.map(|timeout| kernel::now_ns().saturating_add(timeout));
+    if let Some(result) = plainly(files, end, real) {
+        return result;
+    }
+    let here = 0u8;
+    let place = (&raw const here) as usize;
+    // What a call here has left by a jump.
+    jumps::forget_below(place);
+    with_entries(files.len() + 1, |asked| wait_in(asked, files, end, place, real))
+}
+
+/// Room for so many entries, where `work` has them.
+pub fn with_entries(count: usize, work: impl FnOnce(&mut [pollfd]) -> i32) -> i32 {
+    if count <= FILES_MAX {
+        return on_stack(work);
+    }
+    match Scratch::new(count) {
+        Some(mut scratch) => work(scratch.entries()),
+        None => errno::fail(libc::ENOMEM) as i32,
+    }
+}
+
+/// Apart, so that calls which need no such room do not take it.
+#[inline(never)]
+fn on_stack(work: impl FnOnce(&mut [pollfd]) -> i32) -> i32 {
+    work(&mut [NONE; FILES_MAX])
+}
+
+/// Waits, with `asked` for what the kernel is asked in place of the program's entries.
+fn wait_in(asked: &mut [pollfd], files: &mut [pollfd], end: Option<u64>, above: usize, real: Real) -> i32 {
+    loop {
+        let left = end.map(|end| end.saturating_sub(kernel::now_ns()));
+        match turn(asked, files, left, above, real) {
+            Some(result) => return result,
+            None if left == Some(0) => return 0,
+            None => {}
+        }
+        if let Some(result) = plainly(files, end, real) {
+            return result;
+        }
+    }
+}
+
+/// Entries for which the stack has no room.
+struct Scratch {
+    entries: *mut pollfd,
+    count: usize,
+}
+
+impl Scratch {
+    fn new(count: usize) -> Option<Self> {
+        // SAFETY: a new private mapping; noughts are valid entries.
+        let address = unsafe {
+            libc::mmap(
+                core::ptr::null_mut(),
+                count * size_of::<pollfd>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        (address != libc::MAP_FAILED).then(|| Self { entries: address.cast(), count })
+    }
+
+    fn entries(&mut self) -> &mut [pollfd] {
+        // SAFETY: mapped with this length until dropped, and borrowed from `self` alone.
+        unsafe { core::slice::from_raw_parts_mut(self.entries, self.count) }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this length.
+        unsafe { libc::munmap(self.entries.cast(), self.count * size_of::<pollfd>()) };
+    }
+}
+
+/// Is there anything to it but the kernel?
+fn matters(fd: i32) -> bool {
+    matches!(table::meaning(fd), Meaning::Socket(_) | Meaning::Set(_))
+}
+
+/// The kernel alone, with sockets counted that sleep there; `None`: some are carried.
+fn plainly(files: &mut [pollfd], end: Option<u64>, real: Real) -> Option<i32> {
+    let mut entered = Entered { files, count: 0 };
+    for index in 0..entered.files.len() {
+        entered.count += 1;
+        if entered.files.get(index).is_some_and(|file| !enter(file.fd)) {
+            return None;
+        }
+    }
+    let left = end.map(|end| end.saturating_sub(kernel::now_ns()));
+    let limit = fallback::pay_before_wait(left);
+    let found = real(entered.files.as_mut_ptr(), entered.files.len() as u64, limit);
+    errno::keep(|| drop(entered));
+    (found != 0 || limit == left).then_some(found)
+}
+
+/// The first of these are counted, until dropped: a thread may be cancelled where it sleeps.
+struct Entered<'a> {
+    files: &'a mut [pollfd],
+    count: usize,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.files.iter().take(self.count).for_each(|file| leave(file.fd));
+    }
+}
+
+fn count_of(fd: i32) -> Option<Socket> {
+    match table::meaning(fd) {
+        Meaning::Socket(index) => table::by_index(fd, index),
+        _ => None,
+    }
+}
+
+fn enter(fd: i32) -> bool {
+    match table::meaning(fd) {
+        // Whoever watches a set hears the bell: what is in it may be carried at any moment.
+        Meaning::Set(_) => {
+            let Some((_, set)) = table::set(fd) else { return true };
+            nested::watch(set);
+            doorbell::make_page();
+            false
+        }
+        Meaning::Socket(_) => {
+            let Some(socket) = count_of(fd) else { return true };
+            socket.record.awaited.store(1, Ordering::Relaxed);
+            passage::enter(&socket.record.kernel_pollers);
+            passage::is_open(&socket.record.stage, stage::CARRIED)
+        }
+        _ => true,
+    }
+}
+
+fn leave(fd: i32) {
+    if let Some(socket) = count_of(fd) {
+        let count = &socket.record.kernel_pollers;
+        // SeqCst: pairs with the load of the count in `proposal::prepare`; what the call has done comes before.
+        let _ = count.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |found| found.checked_sub(1));
+    }
+}
+
+/// What the rings say of one entry, and what the kernel is to be asked of it.
+fn look(file: &pollfd) -> (i16, i16) {
+    match table::meaning(file.fd) {
+        Meaning::Set(index) => {
+            let bits = if control::is_ready(index) { libc::POLLIN | libc::POLLRDNORM } else { 0 };
+            (bits & file.events, file.events)
+        }
+        Meaning::Socket(_) => match table::socket(file.fd).map(Socket::carried) {
+            Some(Ok(connection)) => {
+                let ready = connection.ready(u32::from(file.events as u16));
+                let always = (libc::POLLERR | libc::POLLHUP) as u32;
+                let wanted = u32::from(file.events as u16) | always;
+                ((ready.bits & wanted) as i16, ready.ask as i16)
+            }
+            _ => (0, file.events),
+        },
+        _ => (0, file.events),
+    }
+}
+
+/// One look at everything, with a sleep if there is nothing; `None`: look again.
+#[inline(never)]
+fn turn(
+    asked: &mut [pollfd],
+    files: &mut [pollfd],
+    left_ns: Option<u64>,
+    above: usize,
+    real: Real,
+) -> Option<i32> {
+    let asked = asked.get_mut(..=files.len())?;
+    let any = || files.iter().any(|file| look(file).0 != 0);
+    let is_there = left_ns == Some(0) || {
+        let deadline = left_ns.map(|left| kernel::now_ns().saturating_add(left));
+        spin::until(files.len(), any, deadline) || any()
+    };
+    let watch = if is_there { None } else { Watch::take() };
+    if let Some(watch) = &watch {
+        watch.hush();
+    }
+    let asleep = watch.as_ref().and_then(|_| doorbell::asleep(above));
+    let (mut is_ready, mut is_known) = (false, true);
+    for (file, place) in files.iter_mut().zip(asked.iter_mut()) {
+        let (bits, events) = look(file);
+        file.revents = bits;
+        is_ready |= bits != 0;
+        is_known &= events & !libc::POLLRDHUP == 0 && is_carried(file.fd);
+        *place = pollfd { fd: file.fd, events, revents: 0 };
+    }
+    if is_ready && is_known {
+        // The kernel would add nothing that was asked for, but for ends that nobody has told: those stay to be heard.
+        return Some(count_of_ready(files));
+    }
+    let bell = watch.as_ref().map_or(-1, |watch| watch.fd);
+    if let Some(last) = asked.last_mut() {
+        *last = pollfd { fd: bell, events: libc::POLLIN, revents: 0 };
+    }
+    let timeout = match (is_ready, &asleep) {
+        (true, _) => Some(0),
+        (false, Some(_)) => fallback::pay_before_wait(left_ns),
+        (false, None) => Some(left_ns.unwrap_or(u64::MAX).min(BLIND_NS)),
+    };
+    let status = real(asked.as_mut_ptr(), asked.len() as u64, timeout);
+    drop(asleep);
+    if status < 0 {
+        return Some(status);
+    }
+    for (file, place) in files.iter_mut().zip(asked.iter()) {
+        file.revents |= merge(file, place);
+    }
+    let found = count_of_ready(files);
+    (found > 0).then_some(found)
+}
+
+fn is_carried(fd: i32) -> bool {
+    table::socket(fd).is_some_and(|socket| socket.is_carried())
+}
+
+fn count_of_ready(files: &[pollfd]) -> i32 {
+    files.iter().filter(|file| file.revents != 0).count() as i32
+}
+
+/// What the kernel has said of an entry, as far as the program asked for it.
+fn merge(file: &pollfd, place: &pollfd) -> i16 {
+    let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+    let Some(Ok(connection)) = table::socket(file.fd).map(Socket::carried) else {
+        return place.revents;
+    };
+    if place.revents != 0 {
+        connection.heard(place.revents);
+    }
+    let ended = connection.record.ended.load(Ordering::Relaxed);
+    let mut bits = place.revents;
+    if connection.owes() {
+        bits &= !(libc::POLLOUT | libc::POLLWRNORM);
+    }
+    if ended & (FINISHED | HUNG_UP) != 0 {
+        bits |= libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP;
+    }
+    bits & (file.events | always)
+}
+
+/// Nanoseconds of a time-out; `None` for one that is absent, which means for ever.
+///
+/// # Safety
+/// `timeout` must be null or valid.
+pub unsafe fn nanoseconds(timeout: *const timespec) -> Option<u64> {
+    // SAFETY: the caller's.
+    let timeout = unsafe { timeout.as_ref() }?;
+    Some(
+        (timeout.tv_sec.max(0) as u64)
+            .saturating_mul(1_000_000_000)
+            .saturating_add(timeout.tv_nsec.max(0) as u64),
+    )
+}
+
+/// The kernel's wait with a signal mask.
+pub fn wait(files: *mut pollfd, count: u64, timeout_ns: Option<u64>, mask: *const sigset_t) -> i32 {
+    let time = timeout_ns.map(|timeout| timespec {
+        tv_sec: (timeout / 1_000_000_000) as i64,
+        tv_nsec: (timeout % 1_000_000_000) as i64,
+    });
+    let pointer = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: the program's own entries and mask.
+    unsafe { real::ppoll(files, count, pointer, mask) }
+}

@@ -1,0 +1,48 @@
+//! io_uring, through which a program reaches any descriptor past this library: it is refused, or else nothing is carried.
+
+use core::ffi::{CStr, c_int};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use bywire_pairing::reason::Reason;
+
+use crate::connection::fallback;
+use crate::pairing::proposal;
+
+/// What the kernel and most containers answer where it is forbidden.
+pub const REFUSED: c_int = libc::EPERM;
+/// The library that most programs make their rings by.
+const LIBURING: &CStr = c"liburing.so.2";
+
+static IS_KEPT: AtomicBool = AtomicBool::new(false);
+
+/// The program may have rings.
+pub fn keep() {
+    IS_KEPT.store(true, Ordering::Relaxed);
+}
+
+/// May the program make a ring now? If so, all that it has is the kernel's from here on.
+pub fn permit() -> bool {
+    if !proposal::is_configured() {
+        return true;
+    }
+    if !IS_KEPT.load(Ordering::Relaxed) {
+        return false;
+    }
+    fallback::all_to_kernel(Reason::IoUring);
+    true
+}
+
+/// A function of liburing's, behind ours of the same name; it may have been loaded for a part of the program alone.
+pub fn of_liburing(name: &CStr) -> Option<*mut libc::c_void> {
+    // SAFETY: valid names; a library that is loaded already stays.
+    let found = unsafe {
+        let next = libc::dlsym(libc::RTLD_NEXT, name.as_ptr());
+        if next.is_null() {
+            let loaded = libc::dlopen(LIBURING.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            if loaded.is_null() { loaded } else { libc::dlsym(loaded, name.as_ptr()) }
+        } else {
+            next
+        }
+    };
+    (!found.is_null()).then_some(found)
+}

@@ -1,0 +1,7 @@
+//! What a process does with its connections: fork, exec, signals, sandboxes, its end.
+
+pub mod golang;
+pub mod io_uring;
+pub mod lifecycle;
+pub mod sandbox;
+pub mod signals;

@@ -1,0 +1,5 @@
+//! Sending and receiving.
+
+pub mod receive;
+pub mod send;
+pub mod waiting;

@@ -1,0 +1,546 @@
+//! Receiving over a socket of the program's.
+
+use core::sync::atomic::Ordering;
+
+use bywire_ring::lane::Corrupt;
+use bywire_ring::stream::{Course, HALF, News, Sleep};
+
+use crate::connection::carried::{Source, Woken};
+use crate::connection::fallback;
+use crate::connection::table::{self, Connection, Inside, Meaning, STREAM, Socket};
+use crate::memory::arena::Record;
+use crate::memory::lock;
+use crate::os::iovec::Parts;
+use crate::os::jumps::GiveBack;
+use crate::os::{errno, jumps, kernel, real, sanitizer, signal_deferral};
+use crate::pairing::proposal;
+use crate::process::sandbox;
+use crate::transfer::waiting::Waiting;
+
+/// Flags of a receive that do not concern the stream: the kernel answers them.
+const ASIDE: i32 = libc::MSG_OOB | libc::MSG_ERRQUEUE;
+/// How long the kernel is left alone with bytes that are under way in it.
+const UNDER_WAY_MS: i32 = 100;
+
+/// A receive, by whatever call it came: `real` is that call as it stands.
+#[inline(always)]
+pub fn receive(fd: i32, parts: impl FnOnce() -> Parts, flags: i32, real: impl Fn() -> isize) -> isize {
+    let Meaning::Socket(index) = table::meaning(fd) else { return real() };
+    if flags & ASIDE == 0
+        && let Some((_inside, record)) = table::pass(fd, index, |record| &record.kernel_readers)
+    {
+        let received = real();
+        count(record, flags, received);
+        return received;
+    }
+    match table::socket(fd) {
+        None => real(),
+        Some(socket) => receive_tracked(socket, &parts(), flags, &real),
+    }
+}
+
+fn receive_tracked(socket: Socket, parts: &Parts, flags: i32, real: &dyn Fn() -> isize) -> isize {
+    if flags & ASIDE != 0 {
+        return real();
+    }
+    let mut socket = socket;
+    if !socket.is_carried() {
+        proposal::consider(&socket);
+    }
+    loop {
+        match socket.carried() {
+            Err(plain) => match receive_plainly(&plain, flags, real) {
+                Some(received) => return received,
+                None => socket = plain,
+            },
+            Ok(mut connection) => return receive_carried(&mut connection, parts, flags, real),
+        }
+    }
+}
+
+/// Through the kernel, counted; `None`: it is carried by now.
+fn receive_plainly(socket: &Socket, flags: i32, real: &dyn Fn() -> isize) -> Option<isize> {
+    let _inside = Inside::enter(&socket.record.kernel_readers, socket.record)?;
+    let received = socket.away(real);
+    count(socket.record, flags, received);
+    Some(received)
+}
+
+#[inline(always)]
+fn count(record: &Record, flags: i32, received: isize) {
+    if received > 0 && flags & libc::MSG_PEEK == 0 {
+        // SeqCst: pairs with the loads in `proposal::accounts_agree` and `Connection::source`, of who found nobody
+        // inside.
+        record.received.fetch_add(received as u64, Ordering::SeqCst);
+    }
+}
+
+/// What one look at the connection came to.
+enum Step {
+    /// So many bytes.
+    Received(usize),
+    /// Nothing there.
+    Empty,
+    /// Where the next byte is will be known in a moment.
+    Moment,
+    /// The stream has ended.
+    End,
+    /// This error number.
+    Failed(i32),
+    /// The program's own call is right again, for good.
+    Real,
+    /// Look again.
+    Again,
+}
+
+fn receive_carried(
+    connection: &mut Connection,
+    parts: &Parts,
+    flags: i32,
+    real: &dyn Fn() -> isize,
+) -> isize {
+    let (given_fd, mut waiting) = (connection.fd, None);
+    let total = parts.total();
+    // What `MSG_WAITALL` asks for is put together here: part of it may be in the kernel, part in the ring.
+    let is_patient = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
+    let (mut done, mut fruitless, mut deadline, mut moment) = (0, 0, None, None);
+    // Asked for once, as the time-out is, and as in the kernel: who changes them does not mean a call that sleeps already.
+    let mut returns_at_once = None;
+    jumps::forget();
+    signal_deferral::begin_call();
+    loop {
+        // Another thread has brought everything back meanwhile, and nothing but the program's own call is right now.
+        if sandbox::is_closed() {
+            return if done > 0 { done as isize } else { real() };
+        }
+        connection.serve();
+        let mut is_waiting = || {
+            !*returns_at_once
+                .get_or_insert_with(|| flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking())
+        };
+        if connection.owes() && is_waiting() {
+            waiting.get_or_insert_with(|| Waiting::begin(connection));
+            if let Some(woken) = pay_first(connection, &mut deadline) {
+                match after_sleep(connection, woken, done) {
+                    Some(result) => return result,
+                    None => continue,
+                }
+            }
+        }
+        let step = match look(connection, parts, done, flags) {
+            Ok(step) => step,
+            Err(Corrupt) => {
+                connection.break_off();
+                Step::Failed(libc::ECONNRESET)
+            }
+        };
+        let step = match step {
+            Step::Real if waiting.is_some() => more_from_kernel(connection, parts, done, flags),
+            step => step,
+        };
+        match step {
+            Step::Received(received) => {
+                sanitizer::has_received();
+                done += received;
+                let goes_on = is_patient || (flags & libc::MSG_PEEK == 0 && has_more(connection));
+                if done >= total || !goes_on {
+                    return done as isize;
+                }
+                fruitless = 0;
+                continue;
+            }
+            Step::Again => continue,
+            // Somebody else is in the middle of it, for microseconds, if nothing has stopped it.
+            Step::Moment if is_short(&mut moment) => continue,
+            Step::End => return done as isize,
+            Step::Failed(_) if done > 0 => return done as isize,
+            Step::Failed(libc::EBADF) if waiting.is_some() && is_left_another(connection) => continue,
+            Step::Failed(number) => return errno::fail(number),
+            // A call that waits already goes on, whatever its end was told since: the program's own would be a new one.
+            Step::Real if done == 0 && !fallback::may_owe() && waiting.is_none() => {
+                let received = connection.away(|| match connection.fd == given_fd {
+                    true => real(),
+                    false => receive_now(connection, parts, done, flags, usize::MAX),
+                });
+                count(connection.record, flags, received);
+                return received;
+            }
+            Step::Real | Step::Empty | Step::Moment => {}
+        }
+        if *returns_at_once
+            .get_or_insert_with(|| flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking())
+        {
+            return if done > 0 { done as isize } else { errno::fail(libc::EAGAIN) };
+        }
+        let deadline = *deadline.get_or_insert_with(|| connection.deadline(libc::SO_RCVTIMEO));
+        waiting.get_or_insert_with(|| Waiting::begin(connection));
+        let woken = match step {
+            Step::Real => wait_in_kernel(connection, deadline),
+            // A sleeper that leaves the kernel wakes nobody: so these sleeps stay short.
+            Step::Moment => connection
+                .sleep(Sleep::Bytes, 0, deadline, || !matches!(connection.source(), Ok(Source::Moment))),
+            _ if matches!(connection.source(), Ok(Source::Held)) && is_given_back(connection) => continue,
+            _ => connection.sleep(Sleep::Bytes, fruitless, deadline, || {
+                !matches!(connection.source(), Ok(Source::Ring(0) | Source::Held))
+            }),
+        };
+        fruitless += 1;
+        if let Some(result) = after_sleep(connection, woken, done) {
+            return result;
+        }
+    }
+}
+
+/// What the other end was asked for may be this very process's to give.
+#[cold]
+fn is_given_back(connection: &Connection) -> bool {
+    errno::keep(fallback::serve_all);
+    connection.source() != Ok(Source::Held)
+}
+
+/// Was the descriptor of a call that waits closed right now, and another one left to it?
+#[cold]
+fn is_left_another(connection: &mut Connection) -> bool {
+    let closed = connection.fd;
+    connection.follow() && connection.fd != closed
+}
+
+/// What a call comes to that has slept; `None`: it looks again, by the descriptor that it was left if its own was closed.
+fn after_sleep(connection: &mut Connection, woken: Woken, done: usize) -> Option<isize> {
+    match woken {
+        Woken::Look if sandbox::is_closed() || connection.follow() => None,
+        Woken::Look => Some(errno::fail(libc::EBADF)),
+        _ if done > 0 => Some(done as isize),
+        Woken::Signal => Some(errno::fail(libc::EINTR)),
+        Woken::TimeOut => Some(errno::fail(libc::EAGAIN)),
+    }
+}
+
+/// Whoever owes the kernel something does not sleep there for what it receives: it pays meanwhile.
+fn pay_first(connection: &Connection, deadline: &mut Option<Option<u64>>) -> Option<Woken> {
+    if connection.in_ring().is_ok_and(|there| there > 0) {
+        return None;
+    }
+    let deadline = *deadline.get_or_insert_with(|| connection.deadline(libc::SO_RCVTIMEO));
+    // What is there already is received first.
+    if kernel::ready(connection.fd, libc::POLLIN | libc::POLLRDHUP) != 0 {
+        return None;
+    }
+    connection.pay_while_waiting(libc::POLLIN | libc::POLLRDHUP, deadline)
+}
+
+/// How long a moment may last.
+const MOMENT_NS: u64 = 1_000_000;
+
+/// Offers the core to others for as long as a moment lasts that began with the first call; `false`: it lasts longer.
+///
+/// Whoever makes the moment may wait for this very core. The account of spinning does not cover it, as each direction leaves
+/// the kernel once and comes back once. It is not slept through: a call that does not wait would report that there is nothing,
+/// and no edge would follow.
+fn is_short(since: &mut Option<u64>) -> bool {
+    let now = kernel::now_ns();
+    if now.saturating_sub(*since.get_or_insert(now)) >= MOMENT_NS {
+        return false;
+    }
+    // SAFETY: no arguments.
+    unsafe { libc::sched_yield() };
+    true
+}
+
+/// A stream has no seams: a call that has come to the end of what one place holds goes on in the next.
+fn has_more(connection: &Connection) -> bool {
+    match connection.source() {
+        Ok(Source::Ring(available)) => available > 0,
+        Ok(Source::Kernel) if STREAM.course(&connection.remote) != Ok(Course::Kernel) => {
+            kernel::queued(connection.fd).is_some_and(|queued| queued > 0)
+        }
+        _ => false,
+    }
+}
+
+/// Takes what is there, without sleeping but for bytes that the kernel has promised.
+fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Result<Step, Corrupt> {
+    if connection.is_broken() {
+        return Ok(Step::Failed(libc::ECONNRESET));
+    }
+    if STREAM.course(&connection.remote)? == Course::Kernel {
+        return sleep_in_kernel(connection, parts, done, flags);
+    }
+    let held = connection.record.receiving.hold();
+    match connection.settle()? {
+        Source::Moment => {
+            let waits = flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking();
+            if waits || !connection.is_early() {
+                return Ok(Step::Moment);
+            }
+            Ok(take_from_kernel(connection, parts, done, flags, u64::MAX))
+        }
+        Source::Kernel if STREAM.course(&connection.remote)? == Course::Kernel => Ok(Step::Again),
+        Source::Kernel => Ok(back_in_kernel(connection, parts, done, flags)),
+        Source::KernelUntil(_) if connection.is_shared() && !connection.is_counted() => Ok(Step::Again),
+        Source::KernelUntil(left) => {
+            let mut step = take_from_kernel(connection, parts, done, flags, left);
+            if flags & libc::MSG_PEEK != 0
+                && let Step::Received(seen) = step
+                && seen as u64 == left
+            {
+                let in_ring = connection.in_ring()?;
+                let more = in_ring.min(parts.total().saturating_sub(done + seen));
+                take_from_ring(connection, parts, done + seen, flags, more);
+                let behind =
+                    if more == in_ring { peek_behind(connection, parts, seen, more, flags) } else { 0 };
+                step = Step::Received(seen + more + behind);
+            }
+            drop(held);
+            match step {
+                // They are on their way: the kernel, too, sleeps for them.
+                Step::Empty if flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking() => {
+                    match kernel::wait(connection.fd, libc::POLLIN, UNDER_WAY_MS) {
+                        Err(libc::EINTR) => Ok(Step::Failed(libc::EINTR)),
+                        _ => Ok(Step::Again),
+                    }
+                }
+                step => Ok(step),
+            }
+        }
+        Source::Held => {
+            // Another program that has the socket may have ended it.
+            connection.ask_kernel();
+            match connection.source()? {
+                Source::Held => Ok(Step::Empty),
+                _ => Ok(Step::Again),
+            }
+        }
+        Source::Ring(0) if done == 0 && connection.may_have_ended() => Ok(end_or_nothing(connection)),
+        Source::Ring(0) if done > 0 && is_over(connection) => Ok(Step::End),
+        Source::Ring(0) => Ok(Step::Empty),
+        Source::Ring(_) => {
+            let taking = Taking { connection };
+            let course = STREAM.begin_taking(&connection.own, &connection.remote)?;
+            // Its writer may be about to end it.
+            if course == Course::Ending && !matches!(connection.source()?, Source::Ring(_)) {
+                return Ok(Step::Again);
+            }
+            let available = connection.in_ring()?;
+            let length = available.min(parts.total().saturating_sub(done));
+            take_from_ring(connection, parts, done, flags, length);
+            drop(taking);
+            let is_taken = flags & libc::MSG_PEEK == 0;
+            let is_last = matches!(STREAM.course(&connection.remote)?, Course::Back(_));
+            if !is_taken && is_last && length == available {
+                // What follows is in the kernel again.
+                let flags = flags | libc::MSG_DONTWAIT;
+                let more = receive_now(connection, parts, done + length, flags, usize::MAX).max(0);
+                count(connection.record, flags, more);
+                return Ok(Step::Received(length + more as usize));
+            }
+            drop(held);
+            if is_taken && STREAM.is_relieved(&connection.own, &connection.remote, length) {
+                connection.tell(News::Room);
+            }
+            Ok(Step::Received(length).or_end(parts.total()))
+        }
+    }
+}
+
+/// Bytes are being taken out of the ring, until dropped: its writer takes none of them back meanwhile.
+struct Taking<'a> {
+    connection: &'a Connection,
+}
+
+impl Drop for Taking<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        STREAM.end_taking(&self.connection.own);
+    }
+}
+
+impl Step {
+    /// A receive of no bytes at all is over at once.
+    fn or_end(self, total: usize) -> Self {
+        match self {
+            Self::Received(0) if total == 0 => Self::End,
+            other => other,
+        }
+    }
+}
+
+/// The writer is in the kernel: so we sleep there, counted, and are woken by its last piece at the latest.
+#[inline(never)]
+fn sleep_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Result<Step, Corrupt> {
+    let use_of_place = connection.record.generation.load(Ordering::Relaxed);
+    let mut course = Err(Corrupt);
+    // Counted as a sleeper in the kernel until this is dropped: the thread may be cancelled there.
+    let argument = connection.index as usize;
+    let sleeping = jumps::taking(GiveBack { ends: has_left_kernel, left: was_left_there, argument }, || {
+        course = connection.enter_kernel();
+    });
+    let step = if course == Ok(Course::Kernel) {
+        let received = receive_now(connection, parts, done, flags & !libc::MSG_WAITALL, usize::MAX);
+        count(connection.record, flags, received);
+        of_kernel(received)
+    } else {
+        Step::Again
+    };
+    if !sleeping.end(|| connection.leave_kernel(lock::thread())) && !connection.is_as_it_was(use_of_place) {
+        // A handler has closed it, and what has come went to this call.
+        return Ok(match step {
+            Step::Received(_) | Step::End => step,
+            _ => Step::Failed(libc::EINTR),
+        });
+    }
+    course?;
+    Ok(match step {
+        // It has slept as long as the program allows.
+        Step::Empty => Step::Failed(libc::EAGAIN),
+        step => step,
+    })
+}
+
+/// This thread sleeps in the kernel no more, on the connection of this index.
+fn has_left_kernel(index: usize) {
+    if let Some(Ok(connection)) = table::by_index(-1, index as u32).map(Socket::mapped) {
+        connection.leave_kernel(lock::thread());
+    }
+}
+
+/// The same for a call that was left.
+fn was_left_there(index: usize) {
+    has_left_kernel(index);
+    table::used(index);
+}
+
+/// The ring is over, and the rest of the stream is the kernel's.
+fn back_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
+    // What this process owes on another connection may be what it waits for: it does not sleep in the program's own call.
+    if done == 0 && !fallback::may_owe() {
+        return Step::Real;
+    }
+    more_from_kernel(connection, parts, done, flags)
+}
+
+/// What is there right now; `Real`: nothing.
+fn more_from_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
+    let received = receive_now(connection, parts, done, flags | libc::MSG_DONTWAIT, usize::MAX);
+    count(connection.record, flags, received);
+    match of_kernel(received) {
+        Step::Empty => Step::Real,
+        step => step,
+    }
+}
+
+/// Sleeps there, and pays meanwhile what is owed on whatever connections.
+fn wait_in_kernel(connection: &Connection, deadline_ns: Option<u64>) -> Woken {
+    let now = kernel::now_ns();
+    let left_ns = deadline_ns.map(|deadline| deadline.saturating_sub(now));
+    let until_ns = fallback::pay_before_wait(left_ns).map(|left| now.saturating_add(left));
+    match connection.wait_in_kernel(libc::POLLIN, until_ns, deadline_ns.is_some()) {
+        Err(libc::EAGAIN) if deadline_ns.is_some_and(|deadline| deadline <= kernel::now_ns()) => {
+            Woken::TimeOut
+        }
+        Ok(_) | Err(libc::EAGAIN) => Woken::Look,
+        Err(_) => Woken::Signal,
+    }
+}
+
+fn take_from_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32, left: u64) -> Step {
+    let flags = (flags | libc::MSG_DONTWAIT) & !libc::MSG_WAITALL;
+    let received = receive_now(connection, parts, done, flags, usize::try_from(left).unwrap_or(usize::MAX));
+    count(connection.record, flags, received);
+    of_kernel(received)
+}
+
+/// Looks at what came through the kernel after the ring, when bytes from before it wait there as well: those are
+/// read once more, to where they are already.
+fn peek_behind(connection: &Connection, parts: &Parts, seen: usize, in_ring: usize, flags: i32) -> usize {
+    if !matches!(STREAM.course(&connection.remote), Ok(Course::Back(_))) {
+        return 0;
+    }
+    let (before, first) = parts.window(0, seen);
+    let (after, second) = parts.rest(seen + in_ring);
+    let mut both = crate::os::iovec::join(&before, first, &after);
+    let mut message = crate::os::iovec::message(&mut both, first + second);
+    // SAFETY: the program's own buffers, as it handed them to us.
+    let found = unsafe { real::recvmsg(connection.fd, &raw mut message, flags | libc::MSG_DONTWAIT) };
+    usize::try_from(found).unwrap_or(0).saturating_sub(seen)
+}
+
+/// Has the stream ended in the kernel, with nothing left there to be read?
+fn is_over(connection: &Connection) -> bool {
+    let ends = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    kernel::ready(connection.fd, ends) & ends != 0 && kernel::queued(connection.fd) == Some(0)
+}
+
+fn receive_now(connection: &Connection, parts: &Parts, done: usize, flags: i32, limit: usize) -> isize {
+    // An error is for a call that has got nothing: this one would only take it away.
+    if done > 0 && is_over(connection) {
+        return 0;
+    }
+    let (mut space, count) = parts.window(done, limit);
+    let mut message = crate::os::iovec::message(&mut space, count);
+    let Some(own) = sandbox::own_call() else { return errno::fail(libc::EAGAIN) };
+    if flags & libc::MSG_DONTWAIT == 0 {
+        // Nobody can wake it.
+        drop(own);
+    }
+    // SAFETY: the program's own buffers, as it handed them to us.
+    unsafe { real::recvmsg(connection.fd, &raw mut message, flags) }
+}
+
+fn of_kernel(received: isize) -> Step {
+    match received {
+        0 => Step::End,
+        1.. => Step::Received(received as usize),
+        _ => match errno::last() {
+            libc::EAGAIN => Step::Empty,
+            number => Step::Failed(number),
+        },
+    }
+}
+
+fn take_from_ring(connection: &Connection, parts: &Parts, done: usize, flags: i32, length: usize) {
+    let mut at = 0;
+    // `MSG_TRUNC` throws a stream's bytes away.
+    if flags & libc::MSG_TRUNC == 0 {
+        parts.each(done, length, |base, length| {
+            sanitizer::writes(base, length);
+            // SAFETY: the program's own buffer, as it handed it to us.
+            unsafe { STREAM.peek(&connection.own, &connection.remote, at, base, length) };
+            at += length;
+        });
+    }
+    if flags & libc::MSG_PEEK == 0 {
+        STREAM.consume(&connection.own, length);
+    }
+}
+
+/// The ring is empty: has the stream ended? The kernel knows.
+fn end_or_nothing(connection: &Connection) -> Step {
+    let Some(_own) = sandbox::own_call() else { return Step::Empty };
+    let mut byte = 0u8;
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: room for one byte.
+    let found = unsafe { real::recv(connection.fd, (&raw mut byte).cast(), 1, flags) };
+    let step = match found {
+        0 => Step::End,
+        1.. => Step::Failed(libc::ECONNRESET),
+        _ => match errno::last() {
+            libc::EAGAIN => return Step::Empty,
+            // One that had finished in order and was killed afterwards has said all that it had to say.
+            _ if STREAM.flags(&connection.remote) & HALF != 0 => Step::End,
+            number => Step::Failed(number),
+        },
+    };
+    // What was published before the end is to be read before it; and a byte in the kernel may be of a stream
+    // that has gone back there meanwhile.
+    if connection.source() != Ok(Source::Ring(0)) {
+        return Step::Again;
+    }
+    if found > 0 {
+        connection.break_off();
+    }
+    if matches!(step, Step::End) {
+        connection.ask_kernel();
+    }
+    step
+}

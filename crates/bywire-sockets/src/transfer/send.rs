@@ -1,0 +1,435 @@
+//! Sending over a socket of the program's.
+
+use core::sync::atomic::Ordering;
+
+use bywire_pairing::reason::Reason;
+use bywire_ring::distance::{self, Way};
+use bywire_ring::stream::{Course, LEAVING, News, Sleep};
+use libc::iovec;
+
+use crate::connection::carried::{SHUT_SENDING, Woken};
+use crate::connection::table::{self, Connection, Inside, Meaning, STREAM, Socket, counted};
+use crate::memory::arena::Record;
+use crate::os::iovec::Parts;
+use crate::os::jumps::Noted;
+use crate::os::{errno, jumps, kernel, real, sanitizer, signal_deferral};
+use crate::pairing::proposal;
+use crate::process::sandbox;
+use crate::transfer::waiting::Waiting;
+
+/// A send, by whatever call it came: `real` is that call as it stands.
+#[inline(always)]
+pub fn send(
+    fd: i32,
+    parts: impl FnOnce() -> Parts,
+    flags: i32,
+    is_special: bool,
+    real: impl Fn() -> isize,
+) -> isize {
+    let Meaning::Socket(index) = table::meaning(fd) else { return real() };
+    if never_by(flags, is_special).is_none()
+        && let Some((_inside, record)) = table::pass(fd, index, |record| &record.kernel_writers)
+    {
+        let sent = real();
+        count(record, sent);
+        return sent;
+    }
+    match table::socket(fd) {
+        None => real(),
+        Some(socket) => send_tracked(socket, &parts(), flags, is_special, &real),
+    }
+}
+
+fn send_tracked(
+    socket: Socket,
+    parts: &Parts,
+    flags: i32,
+    is_special: bool,
+    real: &dyn Fn() -> isize,
+) -> isize {
+    if let Some(reason) = never_by(flags, is_special) {
+        return send_specially(socket, reason, real);
+    }
+    let mut socket = socket;
+    if !socket.is_carried() {
+        proposal::consider(&socket);
+    }
+    loop {
+        match socket.carried() {
+            Err(plain) => {
+                let sent = send_plainly(&plain, real);
+                match sent {
+                    Some(sent) => return sent,
+                    None => socket = plain,
+                }
+            }
+            Ok(mut connection) => return send_carried(&mut connection, parts, flags, real),
+        }
+    }
+}
+
+/// What no ring can do.
+#[inline(always)]
+fn never_by(flags: i32, is_special: bool) -> Option<Reason> {
+    if flags & libc::MSG_OOB != 0 {
+        Some(Reason::Urgent)
+    } else if flags & libc::MSG_FASTOPEN != 0 {
+        Some(Reason::FastOpen)
+    } else if flags & libc::MSG_ZEROCOPY != 0 || is_special {
+        Some(Reason::Option)
+    } else {
+        None
+    }
+}
+
+fn send_specially(socket: Socket, reason: Reason, real: &dyn Fn() -> isize) -> isize {
+    socket.stay(reason);
+    match socket.carried() {
+        Ok(connection) => {
+            connection.bring_back(reason);
+            real()
+        }
+        Err(plain) => send_plainly(&plain, real).unwrap_or_else(real),
+    }
+}
+
+/// Through the kernel, counted; `None`: it is carried by now.
+fn send_plainly(socket: &Socket, real: &dyn Fn() -> isize) -> Option<isize> {
+    let _inside = Inside::enter(&socket.record.kernel_writers, socket.record)?;
+    let sent = socket.away(real);
+    count(socket.record, sent);
+    Some(sent)
+}
+
+#[inline(always)]
+fn count(record: &Record, sent: isize) {
+    if sent > 0 {
+        // SeqCst: pairs with the loads in `proposal::accounts_agree` and `send::give_the_last`, of who found nobody
+        // inside.
+        record.sent.fetch_add(sent as u64, Ordering::SeqCst);
+    }
+}
+
+fn send_carried(connection: &mut Connection, parts: &Parts, flags: i32, real: &dyn Fn() -> isize) -> isize {
+    let (given_fd, mut waiting) = (connection.fd, None);
+    // The program's call, unless its descriptor was closed meanwhile.
+    let real = |connection: &Connection| match connection.fd == given_fd {
+        true => real(),
+        false => send_otherwise(connection, parts, flags),
+    };
+    let (total, mut done, mut fruitless, mut deadline) = (parts.total(), 0, 0, None);
+    sanitizer::sends();
+    jumps::forget();
+    signal_deferral::begin_call();
+    loop {
+        // Another thread has brought everything back meanwhile, and nothing but the program's own call is right now.
+        if sandbox::is_closed() {
+            return if done > 0 { done as isize } else { real(connection) };
+        }
+        connection.serve();
+        if connection.is_broken() {
+            return broken_pipe(done, flags);
+        }
+        let step = match STREAM.course(&connection.own) {
+            Ok(Course::Kernel) => change_over(connection, parts, done, flags),
+            Ok(Course::Ring) if total > 0 => send_in_ring(connection, parts, done),
+            // Behind what the kernel has no room for yet.
+            Ok(Course::Back(_)) if connection.owes() => match wait_to_pay(connection, flags, &mut deadline) {
+                None => Step::Sent(0),
+                Some(_) if done > 0 => return done as isize,
+                Some(libc::EPIPE) => return broken_pipe(0, flags),
+                Some(number) => return errno::fail(number),
+            },
+            // What is only half done here goes on in the kernel.
+            Ok(Course::Back(_)) if done > 0 => through_kernel(connection, parts, done, flags),
+            Ok(Course::Back(_) | Course::Ring) => {
+                let sent = connection.away(|| real(connection));
+                count(connection.record, sent);
+                return sent;
+            }
+            Ok(Course::Pending | Course::Ending) | Err(_) => {
+                wait_for_course(connection);
+                Step::Sent(0)
+            }
+        };
+        match step {
+            Step::Sent(sent) => {
+                done += sent;
+                if done >= total && total > 0 {
+                    return done as isize;
+                }
+                fruitless = if sent > 0 { 0 } else { fruitless };
+            }
+            Step::Kernel => {
+                // As the program asked, sleeping where it sleeps without us.
+                let Some(_inside) = enter(connection) else { continue };
+                let sent = connection.away(|| real(connection));
+                count(connection.record, sent);
+                return sent;
+            }
+            Step::Refused if done > 0 => return done as isize,
+            Step::Refused => return real(connection),
+            Step::Full => {
+                if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
+                    connection.record.full.fetch_add(1, Ordering::Relaxed);
+                    connection.ask_kernel();
+                    if done == 0 && connection.peer_is_gone() {
+                        continue;
+                    }
+                    return if done > 0 { done as isize } else { errno::fail(libc::EAGAIN) };
+                }
+                let deadline = *deadline.get_or_insert_with(|| connection.deadline(libc::SO_SNDTIMEO));
+                waiting.get_or_insert_with(|| Waiting::begin(connection));
+                let woken = connection.sleep(Sleep::Room, fruitless, deadline, || {
+                    // Another thread may be sending: the ring's beginning is its own to move.
+                    !matches!(STREAM.room_hint(&connection.own, &connection.remote), Ok(0))
+                        || STREAM.course(&connection.own) != Ok(Course::Ring)
+                });
+                fruitless += 1;
+                match woken {
+                    Woken::Look => {}
+                    _ if done > 0 => return done as isize,
+                    Woken::Signal => return errno::fail(libc::EINTR),
+                    Woken::TimeOut => return errno::fail(libc::EAGAIN),
+                }
+                if !sandbox::is_closed() && !connection.follow() {
+                    return errno::fail(libc::EBADF);
+                }
+                connection.ask_kernel();
+            }
+        }
+    }
+}
+
+/// What is published at once of a long send.
+const PIECE_BYTES: usize = 16 << 10;
+/// The kernel is asked about the other end at one send of so many.
+const ASK_EVERY: u32 = 64;
+
+/// What one look at the connection came to.
+enum Step {
+    /// So many bytes are on their way.
+    Sent(usize),
+    /// The kernel has them for now.
+    Kernel,
+    /// The ring is full.
+    Full,
+    /// The kernel knows what is wrong.
+    Refused,
+}
+
+/// Counts a call in the kernel of a connection whose course may change, until dropped; `None`: it has changed.
+fn enter(connection: &Connection) -> Option<Noted> {
+    let writing = counted(&connection.record.kernel_writers);
+    // SeqCst: pairs with the fence of `STREAM.begin` in `change_over`, behind which the count is looked at: either this call is
+    // counted there, or it sees the new course here.
+    core::sync::atomic::fence(Ordering::SeqCst);
+    (STREAM.course(&connection.own) == Ok(Course::Kernel)).then_some(writing)
+}
+
+/// Somebody else changes it over, holding the lock; who was killed on the way is taken over from: it stays as it was, or ends.
+fn wait_for_course(connection: &Connection) {
+    let held = connection.record.sending.hold();
+    match STREAM.course(&connection.own) {
+        Ok(Course::Pending) => STREAM.abandon(&connection.own),
+        Ok(Course::Ending) => connection.end_ring(),
+        _ => return,
+    }
+    drop(held);
+    connection.tell(News::Course);
+}
+
+/// Waits until nothing is owed to the kernel, where this call may wait; the error number if it may not.
+fn wait_to_pay(connection: &Connection, flags: i32, deadline: &mut Option<Option<u64>>) -> Option<i32> {
+    if connection.record.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0 {
+        return Some(libc::EPIPE);
+    }
+    if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
+        return Some(libc::EAGAIN);
+    }
+    let deadline = *deadline.get_or_insert_with(|| connection.deadline(libc::SO_SNDTIMEO));
+    match connection.pay_while_waiting(0, deadline) {
+        None | Some(Woken::Look) => None,
+        Some(Woken::Signal) => Some(libc::EINTR),
+        Some(Woken::TimeOut) => Some(libc::EAGAIN),
+    }
+}
+
+/// Leaves the kernel, if the other end is ready: with one more piece through it, which wakes whoever sleeps there.
+fn change_over(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
+    let left = parts.total().saturating_sub(done);
+    if left == 0
+        || !STREAM.peer_is_prepared(&connection.remote)
+        || connection.record.never.load(Ordering::Relaxed) != 0
+    {
+        return Step::Kernel;
+    }
+    let _held = connection.record.sending.hold();
+    if STREAM.course(&connection.own) != Ok(Course::Kernel)
+        || connection.record.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0
+        || !STREAM.begin(&connection.own, &connection.remote)
+    {
+        return if STREAM.course(&connection.own) == Ok(Course::Kernel) {
+            Step::Kernel
+        } else {
+            Step::Sent(0)
+        };
+    }
+    let step = give_the_last(connection, parts, done, flags);
+    connection.tell(News::Course);
+    step
+}
+
+/// The last piece for the kernel, while the course is pending.
+fn give_the_last(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
+    let record = connection.record;
+    // SeqCst: pairs with the additions of calls that have left; whether all have is looked at next, and the kernel
+    // agrees or not.
+    let sent = record.sent.load(Ordering::SeqCst);
+    let agrees = || {
+        kernel::account(connection.fd).is_some_and(|account| account.is_established && account.given == sent)
+    };
+    if record.kernel_writers.load(Ordering::SeqCst) != 0 || !agrees() {
+        STREAM.abandon(&connection.own);
+        return Step::Kernel;
+    }
+    let (mut space, count) = parts.rest(done);
+    let given = send_now(connection.fd, &mut space, count, flags);
+    if given > 0 {
+        // SeqCst: pairs with the loads of whoever looks at the account next, under this lock or with nobody inside.
+        record.sent.store(sent + given as u64, Ordering::SeqCst);
+        STREAM.cut(&connection.own, sent + given as u64);
+        Step::Sent(given as usize)
+    } else {
+        STREAM.abandon(&connection.own);
+        Step::Kernel
+    }
+}
+
+/// By the descriptor that was kept for this call.
+fn send_otherwise(connection: &Connection, parts: &Parts, flags: i32) -> isize {
+    let (mut space, count) = parts.rest(0);
+    let mut message = crate::os::iovec::message(&mut space, count);
+    // SAFETY: the parts are the program's own, as it handed them to us.
+    unsafe { real::sendmsg(connection.fd, &raw mut message, flags) }
+}
+
+fn send_now(fd: i32, space: &mut [iovec], count: usize, flags: i32) -> isize {
+    let Some(_own) = sandbox::own_call() else { return errno::fail(libc::EAGAIN) };
+    let mut message = crate::os::iovec::message(space, count);
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the parts are the program's own, as it handed them to us. By number, as no thread is cancelled in this call: the
+    // course may be pending.
+    unsafe {
+        let message = (&raw mut message) as usize;
+        real::syscall(libc::SYS_sendmsg, fd as usize, message, flags as usize, 0, 0, 0) as isize
+    }
+}
+
+/// Bytes of a call that began in the ring, and goes on in the kernel.
+fn through_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
+    let (mut space, count) = parts.rest(done);
+    let _inside = counted(&connection.record.kernel_writers);
+    let mut deadline = None;
+    loop {
+        let sent = send_now(connection.fd, &mut space, count, flags);
+        if sent > 0 {
+            // SeqCst: pairs with the loads in `proposal::accounts_agree` and `send::give_the_last`, of who found nobody
+            // inside.
+            connection.record.sent.fetch_add(sent as u64, Ordering::SeqCst);
+            return Step::Sent(sent as usize);
+        }
+        let error = errno::last();
+        if error != libc::EAGAIN || flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
+            return Step::Refused;
+        }
+        if deadline.is_none() {
+            deadline = connection.deadline(libc::SO_SNDTIMEO);
+        }
+        if kernel::wait_until(connection.fd, libc::POLLOUT, deadline).is_err() {
+            return Step::Refused;
+        }
+    }
+}
+
+fn send_in_ring(connection: &Connection, parts: &Parts, done: usize) -> Step {
+    let held = connection.record.sending.hold();
+    if STREAM.course(&connection.own) != Ok(Course::Ring) {
+        return Step::Sent(0);
+    }
+    // A killed peer tells nobody.
+    let sends = connection.record.sends.fetch_add(1, Ordering::Relaxed);
+    if STREAM.flags(&connection.remote) & LEAVING != 0 || sends % ASK_EVERY == ASK_EVERY - 1 {
+        connection.ask_kernel();
+    }
+    // The kernel has the right error, and the signal, for what cannot be sent any more.
+    let is_shut = connection.record.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0;
+    if is_shut || connection.peer_is_gone() {
+        return Step::Refused;
+    }
+    let left = parts.total().saturating_sub(done);
+    let Ok(room) = connection.room(left) else {
+        drop(held);
+        connection.break_off();
+        return Step::Sent(0);
+    };
+    let length = room.min(left);
+    if length == 0 {
+        STREAM.want_room(&connection.own);
+        // Room that came meanwhile may have been told to nobody.
+        return match STREAM.room(&connection.own, &connection.remote) {
+            Ok(0) => Step::Full,
+            _ => Step::Sent(0),
+        };
+    }
+    STREAM.has_room(&connection.own);
+    if !connection.back_with_memory(length) {
+        // The kernel has memory of its own, or waits for it.
+        connection.stay(Reason::Memory);
+        connection.end_ring();
+        drop(held);
+        connection.tell(News::Course);
+        return Step::Sent(0);
+    }
+    connection.guard();
+    let mut at = 0;
+    while at < length {
+        let piece = (length - at).min(PIECE_BYTES);
+        stage(connection, parts, done + at, piece);
+        STREAM.publish(&connection.own, piece);
+        at += piece;
+        if at < length {
+            // The reader begins with the first piece while the second is copied.
+            connection.tell(News::Bytes);
+        }
+    }
+    drop(held);
+    connection.tell(News::Bytes);
+    // Behind the fence of `tell`: whoever has asked for the ring back meanwhile has seen these bytes there, or is seen here.
+    connection.serve();
+    Step::Sent(at)
+}
+
+/// Copies a piece into the ring: around the caches where the reader shares none with us.
+fn stage(connection: &Connection, parts: &Parts, skip: usize, length: usize) {
+    let opinion = connection.record.distance.load(Ordering::Relaxed);
+    let is_far = distance::way(opinion, length) == Way::Nontemporal;
+    let mut at = 0;
+    parts.each(skip, length, |base, length| {
+        sanitizer::reads(base, length);
+        // SAFETY: the program's bytes, as it handed them to us; within the room.
+        unsafe { STREAM.stage(&connection.own, at, base, length, is_far) };
+        at += length;
+    });
+}
+
+fn broken_pipe(done: usize, flags: i32) -> isize {
+    if done > 0 {
+        return done as isize;
+    }
+    if flags & libc::MSG_NOSIGNAL == 0 {
+        // SAFETY: the signal that a write into a broken connection raises.
+        unsafe { libc::raise(libc::SIGPIPE) };
+    }
+    errno::fail(libc::EPIPE)
+}

@@ -1,0 +1,5 @@
+//! How a thread waits for rings, and what wakes it.
+
+pub mod allowance;
+pub mod doorbell;
+pub mod spin;

@@ -1,0 +1,174 @@
+//! Looking for a moment before sleeping: on a core of which this thread holds the token, and as long as that pays.
+//!
+//! A token is a time until which somebody looks on that core; whoever is killed with it has lost it soon. While it
+//! looks, a thread offers the core to others again and again. If another one has run, it sleeps at once.
+//!
+//! On a core that others want, looking is dear: the scheduler takes whoever offers it the core for one that has had its
+//! turn, and lets all others have theirs, which takes milliseconds. That is found out by trying, and paid for: each thread
+//! has an [`Allowance`].
+
+use core::cell::Cell;
+use core::ffi::CStr;
+use core::mem::MaybeUninit;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+use crate::os::{errno, kernel, real};
+use crate::process::sandbox;
+use crate::wakeup::allowance::Allowance;
+
+/// Cores that have a token; on others nobody looks.
+const CORES: usize = 512;
+/// How long a wait may be that is worth looking for.
+const LOOK_NS: u64 = 30_000;
+/// A token that nobody has renewed for so long is free: a little more than it is renewed.
+const LEASE_NS: u64 = 50_000;
+/// Looks between two looks at the clock, of one that looks at so few things as one connection.
+const ROUND: u32 = 24;
+/// From here on the core is offered to others.
+const OFFER_NS: u64 = 2_000;
+/// Whoever was away for so long has been interrupted, or was not alone on its core.
+const AWAY_NS: u64 = 4_000;
+/// Whoever was away for no longer, and then found what it waited for, has let its partner run on the same core.
+const HANDED_NS: u64 = 15_000;
+
+#[repr(C, align(64))]
+struct Core {
+    until_ns: AtomicU64,
+}
+
+static TOKENS: AtomicPtr<Core> = AtomicPtr::new(ptr::null_mut());
+static IS_ALLOWED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    // Constant and without a destructor: nothing is allocated or registered for them.
+    static ALLOWANCE: Cell<Allowance> = const { Cell::new(Allowance::new()) };
+    /// How often the kernel has given the core of this thread to others, when it was last asked.
+    static SWITCHES: Cell<i64> = const { Cell::new(0) };
+}
+
+/// Maps the tokens that all programs of one user share, in the file of this name.
+pub fn configure(path: &CStr) {
+    const LENGTH_BYTES: usize = CORES * size_of::<Core>();
+    // SAFETY: a valid name; the results are checked, and the mapping is new.
+    unsafe {
+        let file = libc::open(
+            path.as_ptr(),
+            libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW,
+            0o600,
+        );
+        if file < 0 {
+            return;
+        }
+        // With memory or disk behind all of it: a full one must not be found out by a signal.
+        if kernel::may_file_have(LENGTH_BYTES as u64) && libc::fallocate(file, 0, 0, LENGTH_BYTES as i64) == 0
+        {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let address = libc::mmap(ptr::null_mut(), LENGTH_BYTES, protection, libc::MAP_SHARED, file, 0);
+            if address != libc::MAP_FAILED {
+                // Release: pairs with the acquire load in `token`; the tokens are mapped before.
+                TOKENS.store(address.cast(), Ordering::Release);
+                // Relaxed: whoever sees it too early finds no token.
+                IS_ALLOWED.store(true, Ordering::Relaxed);
+            }
+        }
+        real::close(file);
+    }
+}
+
+fn token() -> Option<&'static Core> {
+    // SAFETY: no arguments.
+    let core = usize::try_from(unsafe { libc::sched_getcpu() }).ok()?;
+    // Acquire: pairs with the release store in `configure`.
+    let tokens = TOKENS.load(Ordering::Acquire);
+    // SAFETY: a mapping of so many that stays.
+    if tokens.is_null() || core >= CORES { None } else { unsafe { tokens.add(core).as_ref() } }
+}
+
+/// Looks until `is_ready`, if that may be soon; each look is at so many things. `false`: it is time to sleep.
+#[inline]
+pub fn until(things: usize, mut is_ready: impl FnMut() -> bool, deadline_ns: Option<u64>) -> bool {
+    if !IS_ALLOWED.load(Ordering::Relaxed) || sandbox::is_closed() {
+        return false;
+    }
+    let mut allowance = ALLOWANCE.get();
+    let found = !allowance.rests(kernel::now_ns) && {
+        let round = ROUND / (things.clamp(1, ROUND as usize) as u32);
+        errno::keep(|| look(round, &mut is_ready, deadline_ns, &mut allowance))
+    };
+    ALLOWANCE.set(allowance);
+    found
+}
+
+fn look(
+    round: u32,
+    is_ready: &mut dyn FnMut() -> bool,
+    deadline_ns: Option<u64>,
+    allowance: &mut Allowance,
+) -> bool {
+    // What is about to come needs no token and no clock.
+    for _ in 0..round {
+        if is_ready() {
+            allowance.save();
+            return true;
+        }
+        core::hint::spin_loop();
+    }
+    let (Some(_own), Some(token)) = (sandbox::own_call(), token()) else { return false };
+    let start = kernel::now_ns();
+    let held = token.until_ns.load(Ordering::Relaxed);
+    // Relaxed: a token protects nothing but the core's time.
+    if held > start && held < start + 2 * LEASE_NS
+        || token
+            .until_ns
+            .compare_exchange(held, start + LEASE_NS, Ordering::Relaxed, Ordering::Relaxed)
+            .is_err()
+    {
+        return false;
+    }
+    let end = deadline_ns.unwrap_or(u64::MAX).min(start + LOOK_NS);
+    let (mut now, mut has_lost_core) = (start, false);
+    let found = loop {
+        if (0..round).any(|_| {
+            core::hint::spin_loop();
+            is_ready()
+        }) {
+            break true;
+        }
+        let before = now;
+        now = kernel::now_ns();
+        let mut away = now - before >= AWAY_NS;
+        if !away && now - start > OFFER_NS {
+            // SAFETY: no arguments.
+            unsafe { libc::sched_yield() };
+            let after = kernel::now_ns();
+            away = after - now >= AWAY_NS;
+            now = after;
+        }
+        // An interruption by the machine itself is nobody's wish for the core.
+        has_lost_core = away && has_others_run();
+        if has_lost_core || now >= end {
+            break is_ready();
+        }
+    };
+    token.until_ns.store(0, Ordering::Relaxed);
+    let lost_ns = now - start;
+    if found && (!has_lost_core || lost_ns < HANDED_NS) {
+        allowance.save();
+    } else {
+        allowance.lose(lost_ns, now);
+    }
+    found
+}
+
+/// Has the kernel given this thread's core to another one since it was last asked?
+#[cold]
+fn has_others_run() -> bool {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: valid for writes; noughts are a value.
+    let count = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init().ru_nivcsw
+    };
+    SWITCHES.replace(count) != count
+}
