@@ -8,10 +8,8 @@ use bywire_ring::stream::{ASKS_BACK, Course, HALF, HEADER_BYTES, LEAVING, News, 
 
 use crate::connection::fallback;
 use crate::connection::table::{self, Connection, STREAM, Socket};
-use crate::memory::lock;
 use crate::os::jumps::{self, GiveBack};
-use crate::os::{errno, kernel, pid, real, tsc};
-use crate::process::sandbox;
+use crate::os::{errno, kernel, own_call, pid, real, thread, tsc};
 use crate::wakeup::{doorbell, spin};
 
 /// Bits of `Record::ended`, as poll gives them.
@@ -159,13 +157,13 @@ impl Connection {
     pub fn enter_kernel(&self) -> Result<Course, Corrupt> {
         let course = STREAM.enter(&self.own, &self.remote);
         // One more than there are places for is not known if it is killed.
-        self.change_sleeper(0, lock::thread());
+        self.change_sleeper(0, thread::number());
         course
     }
 
     /// One sleeper in the kernel less: this thread, or one that was killed.
     pub fn leave_kernel(&self, thread: u32) {
-        if self.change_sleeper(thread, 0) || thread == lock::thread() {
+        if self.change_sleeper(thread, 0) || thread == thread::number() {
             STREAM.leave(&self.own);
             // Whoever has come meanwhile waits until the last sleeper has left, and in a `poll` hears of it by the bell alone.
             if STREAM.course(&self.remote) != Ok(Course::Kernel) {
@@ -602,7 +600,7 @@ fn was_left_asleep(number: usize) {
 
 /// Wakes whoever sleeps on the word at `address`.
 fn strike(address: *const u32) {
-    let Some(_own) = sandbox::own_call() else { return };
+    let Some(_own) = own_call::begin() else { return };
     // SAFETY: a word of a mapped segment.
     errno::keep(|| unsafe {
         let (word, all) = (address as usize, i32::MAX as usize);
@@ -627,7 +625,7 @@ const FUTEX2_SIZE_U32: u32 = 2;
 /// Without a time-out of the socket's own, a handler with `SA_RESTART` must not end the call: the kernel restarts
 /// `futex_waitv`, as it restarts `recv`. With one, `recv` ends in any case, and so does `futex` with a time-out.
 fn wait_for(address: *const u32, expected: u32, until_ns: u64, has_deadline: bool) -> i32 {
-    let Some(_own) = sandbox::own_sleep() else { return 0 };
+    let Some(_own) = own_call::begin_sleep() else { return 0 };
     let until = libc::timespec {
         tv_sec: (until_ns / 1_000_000_000) as i64,
         tv_nsec: (until_ns % 1_000_000_000) as i64,

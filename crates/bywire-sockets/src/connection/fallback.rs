@@ -13,9 +13,8 @@ use bywire_ring::stream::{ASKS_BACK, Course, HALF, News, Sleep};
 
 use crate::connection::carried::{FAILED, HUNG_UP, SHUT_SENDING, Source, Woken};
 use crate::connection::table::{self, Connection, Meaning, STREAM, Socket};
-use crate::os::{errno, kernel, real, signal_deferral};
+use crate::os::{errno, kernel, own_call, real, signal_deferral};
 use crate::pairing::proposal;
-use crate::process::{sandbox, signals};
 
 /// How long a program that hands connections on waits for what their other ends have sent: those that come later give it
 /// to the kernel then.
@@ -212,7 +211,7 @@ impl Connection {
     /// What the other end asks of us: to have our bytes in the kernel again.
     #[inline(never)]
     pub fn serve_now(&self) {
-        let Some(_own) = sandbox::own_call() else { return };
+        let Some(_own) = own_call::begin() else { return };
         let is_asked = STREAM.flags(&self.remote) & ASKS_BACK != 0;
         let is_in_ring = || matches!(STREAM.course(&self.own), Ok(Course::Ring | Course::Ending));
         if !(self.owes() || is_asked && is_in_ring()) {
@@ -433,7 +432,7 @@ impl Connection {
         match self.away_and_back(|| kernel::wait_until(self.fd, events, until_ns)) {
             (_, false) => Err(libc::EINTR),
             (Err(libc::EINTR), true)
-                if !signal_deferral::is_interrupted() && !has_timeout && !signals::are_bypassed() =>
+                if !signal_deferral::is_interrupted() && !has_timeout && !signal_deferral::is_bypassed() =>
             {
                 Ok(0)
             }

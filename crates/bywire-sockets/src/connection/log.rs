@@ -14,8 +14,7 @@ use bywire_pairing::reason::Reason;
 
 use crate::connection::outcome::{self, Fate};
 use crate::connection::table::{self, STREAM, Socket};
-use crate::os::{errno, kernel, real};
-use crate::process::sandbox;
+use crate::os::{errno, kernel, own_call, real};
 
 /// The longest path, with its end.
 const PATH_BYTES: usize = LOG_PATH_BYTES_MAX + 1;
@@ -90,7 +89,7 @@ fn tell(socket: &Socket) {
 
 /// One write, which other processes' lines do not come between.
 fn append(line: &[u8]) {
-    let Some(_own) = sandbox::own_call() else { return };
+    let Some(_own) = own_call::begin() else { return };
     let path: [u8; PATH_BYTES] =
         core::array::from_fn(|at| PATH.get(at).map_or(0, |byte| byte.load(Ordering::Relaxed)));
     // SAFETY: a terminated path and a live slice; the descriptor is closed at once.

@@ -14,12 +14,12 @@ use crate::connection::outcome;
 use crate::epoll::{control, registrations};
 use crate::memory::arena::{self, DESCRIPTORS, Hold, Own, RECORDS, Record, SETS, Set, stage};
 use crate::memory::free_list::Freed;
+use crate::memory::holders;
 use crate::memory::lock::{Held, Lock, rank};
 use crate::memory::robust::Counted;
-use crate::os::jumps::{GiveBack, Noted};
-use crate::os::{jumps, pid};
+use crate::os::jumps::{self, GiveBack, Noted};
+use crate::os::{own_call, pid};
 use crate::pairing::proposal;
-use crate::process::sandbox;
 use crate::wakeup::doorbell;
 
 /// The rings of all connections.
@@ -219,7 +219,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         // In a sandbox the mappings stay: whoever closes it has given back the others.
         if rule::leave(&self.hold.users, &self.hold.descriptors)
-            && let Some(_own) = sandbox::own_call()
+            && let Some(_own) = own_call::begin()
         {
             unmap(self.hold);
             rule::cleared(&self.hold.users);
@@ -282,7 +282,7 @@ pub fn track(fd: i32) {
                 continue;
             }
             record.reset();
-            pid::note(&record.holders);
+            holders::note(&record.holders);
             if step > 0 {
                 family.next_record.store(index + 1, Ordering::Relaxed);
             }
@@ -324,9 +324,9 @@ fn claim_set(looks: bool) -> Option<(u32, &'static Set)> {
     let mut places = (0u32..).zip(sets).skip(1);
     places.find(|(_, set)| {
         if looks {
-            pid::forget_dead(&set.processes, &set.holders);
+            holders::forget_dead(&set.processes, &set.holders);
         }
-        // Acquire: pairs with the subtraction in `pid::let_go`.
+        // Acquire: pairs with the subtraction in `holders::let_go`.
         set.processes.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
     })
 }
@@ -364,7 +364,7 @@ fn begin_set(index: u32, set: &Set) -> u32 {
 
 /// This process holds it: by its number, wherever there is room for that. Called with handlers held off.
 fn note_holder(name: u32, set: &Set) {
-    if !pid::note(&set.holders)
+    if !holders::note(&set.holders)
         && let Some(family) = arena::family()
     {
         family.notes.note(family.notes.begin(pid::number()), Counted::Holder(name));
@@ -373,12 +373,12 @@ fn note_holder(name: u32, set: &Set) {
 
 /// This process holds it no more. `true`: it was the last one.
 fn let_go_of(name: u32, set: &Set) -> bool {
-    if !pid::is_noted(&set.holders)
+    if !holders::is_noted(&set.holders)
         && let Some(family) = arena::family()
     {
         family.notes.forget(pid::number(), Counted::Holder(name));
     }
-    pid::let_go(&set.processes, &set.holders)
+    holders::let_go(&set.processes, &set.holders)
 }
 
 /// Each epoll set that this process holds, once.
@@ -613,7 +613,7 @@ pub fn before_fork() -> u32 {
         if let Some(forked) = arena::own().and_then(|own| own.sets_forked.get(name as usize % SETS)) {
             forked.store(fork, Ordering::Relaxed);
         }
-        // AcqRel: pairs with the subtraction in `pid::let_go`, by the child.
+        // AcqRel: pairs with the subtraction in `holders::let_go`, by the child.
         set.processes.fetch_add(1, Ordering::AcqRel);
     });
     fork
@@ -626,7 +626,7 @@ pub fn undo_fork(fork: u32) {
     let is_left = |forked: &AtomicU32, processes: &AtomicU32| {
         let _held = CHANGING.hold();
         forked.compare_exchange(fork, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-            // AcqRel: pairs with the same in `pid::let_go`.
+            // AcqRel: pairs with the same in `holders::let_go`.
             && processes.fetch_sub(1, Ordering::AcqRel) == 1
     };
     for ((index, record), hold) in (0u32..).zip(&family.records).zip(&own.holds) {
@@ -652,13 +652,13 @@ pub fn end() {
 
 /// This process holds it no more. `true`: it was the last one, those that were killed not counted.
 pub fn let_go(record: &Record) -> bool {
-    pid::let_go(&record.processes, &record.holders)
+    holders::let_go(&record.processes, &record.holders)
 }
 
 /// Is this process the last one that holds it?
 pub fn is_last_holder(record: &Record) -> bool {
     // Acquire: pairs with the changes of the count in `before_fork` and `let_go`.
-    record.processes.load(Ordering::Acquire) == 1 || pid::forget_dead(&record.processes, &record.holders) == 1
+    record.processes.load(Ordering::Acquire) == 1 || holders::forget_dead(&record.processes, &record.holders) == 1
 }
 
 /// This process is no part of its family any more: it holds nothing, and no descriptor means anything.
@@ -693,7 +693,7 @@ pub fn end_fork() {
 pub fn after_fork_in_child() {
     leave_threads_behind();
     HAS_ENDED.store(false, Ordering::Relaxed);
-    each_held(|socket, _| _ = pid::note(&socket.record.holders));
+    each_held(|socket, _| _ = holders::note(&socket.record.holders));
     each_set(note_holder);
 }
 

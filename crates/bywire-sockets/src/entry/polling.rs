@@ -7,9 +7,8 @@ use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, time
 use super::take_over;
 use crate::epoll::wait::Wait;
 use crate::os::user_access::are_readable;
-use crate::os::{errno, real};
+use crate::os::{errno, own_call, real};
 use crate::polling::{poll as polling, select as selecting};
-use crate::process::sandbox;
 
 take_over! {
     /// Waits for any of several descriptors.
@@ -35,7 +34,7 @@ take_over! {
     /// Waits for any of several descriptors; the time left is told.
     fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
         let mut left = None;
-        if sandbox::is_closed() {
+        if own_call::are_over() {
             // SAFETY: the program's own arguments.
             return unsafe { real::select(count, read, write, except, timeout) };
         }
@@ -63,7 +62,7 @@ take_over! {
 
     /// The same, with a mask of signals.
     fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-        if sandbox::is_closed() {
+        if own_call::are_over() {
             // SAFETY: the program's own arguments.
             return unsafe { real::pselect(count, read, write, except, timeout, mask) };
         }
@@ -95,7 +94,7 @@ take_over! {
 
     /// The same, with a finer time-out.
     fn epoll_pwait2(set: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-        if sandbox::is_closed() {
+        if own_call::are_over() {
             // SAFETY: the program's own arguments.
             return unsafe { real::epoll_pwait2(set, events, count, timeout, mask) };
         }
@@ -115,7 +114,7 @@ take_over! {
 
 /// Can it be read, where there is a time-out at all? A sandbox that is closed meanwhile is asked about last.
 fn is_time<T>(timeout: *const T) -> bool {
-    timeout.is_null() || are_readable(timeout, 1) || sandbox::is_closed()
+    timeout.is_null() || are_readable(timeout, 1) || own_call::are_over()
 }
 
 fn of_milliseconds(timeout_ms: c_int) -> Option<u64> {
@@ -140,7 +139,7 @@ fn poll_with_mask(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    if sandbox::is_closed() {
+    if own_call::are_over() {
         // SAFETY: the program's own arguments.
         return unsafe { real::ppoll(files, count, timeout, mask) };
     }

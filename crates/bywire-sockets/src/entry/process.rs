@@ -9,9 +9,9 @@ use super::take_over;
 use super::{data, descriptor, files, polling};
 use crate::connection::{fallback, table};
 use crate::os::user_access::are_readable;
-use crate::os::{errno, real};
+use crate::os::{errno, own_call, real, signal_deferral};
 use crate::pairing::proposal;
-use crate::process::{io_uring, lifecycle, sandbox, signals};
+use crate::process::{io_uring, lifecycle, sandbox};
 
 const SYS_EPOLL_PWAIT2: c_long = 441;
 
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn vfork() {
 /// Where `vfork` goes on.
 extern "C" fn choose_vfork() -> usize {
     let fork: unsafe extern "C-unwind" fn() -> pid_t = fork_and_wait;
-    real::vfork_address().filter(|_| sandbox::is_closed()).unwrap_or(fork as usize)
+    real::vfork_address().filter(|_| own_call::are_over()).unwrap_or(fork as usize)
 }
 
 /// Forks, as the memory of a parent that waits would be changed by the child's closing.
@@ -377,7 +377,7 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
                 real()
             }
             libc::SYS_rt_sigaction => {
-                signals::bypass();
+                signal_deferral::bypass();
                 real()
             }
             libc::SYS_setuid

@@ -13,12 +13,11 @@ use libc::epoll_event;
 use crate::connection::carried::{FINISHED, HUNG_UP, SHUT};
 use crate::connection::readiness::{ALWAYS, IN, OUT, RDHUP, Ready};
 use crate::connection::table::{self, Connection, Meaning, STREAM, Socket};
-use crate::epoll::registrations::{arm, claim, free, item, name, of_socket, unlink_from_socket};
-use crate::epoll::{nested, registrations};
+use crate::epoll::nested;
+use crate::epoll::registrations::{self, arm, claim, free, item, name, of_socket, unlink_from_socket};
 use crate::memory::arena::{ITEMS, Item, Set};
 use crate::os::user_access::are_readable;
-use crate::os::{errno, kernel, pid, real};
-use crate::process::sandbox;
+use crate::os::{errno, kernel, own_call, pid, real};
 use crate::wakeup::doorbell;
 
 /// Once for each change.
@@ -363,7 +362,7 @@ pub fn ask_again(set_fd: i32, connection: &Connection, at: u32, item: &Item, fou
         return;
     }
     let Some(fd) = registrations::number(item) else { return };
-    let Some(_own) = sandbox::own_call() else { return };
+    let Some(_own) = own_call::begin() else { return };
     let mut event = epoll_event { events: asked, u64: name(at, item) };
     // SAFETY: a live event.
     if unsafe { real::epoll_ctl(set_fd, libc::EPOLL_CTL_MOD, fd, &raw mut event) } == 0 {

@@ -10,13 +10,12 @@ use libc::epoll_event;
 use crate::connection::fallback;
 use crate::connection::readiness::{ALWAYS, OUT};
 use crate::connection::table::{self, STREAM};
-use crate::epoll::control::{EDGE, Look, ONCE, ask_again, asked, has_more, is_any_ready, ready};
-use crate::epoll::registrations::item;
+use crate::epoll::control::{self, EDGE, Look, ONCE, ask_again, asked, has_more, is_any_ready, ready};
+use crate::epoll::nested;
+use crate::epoll::registrations::{self, item};
 use crate::epoll::sleepers::{Sleeping, Unannounced};
-use crate::epoll::{control, nested, registrations};
 use crate::memory::arena::{ITEMS, Item, Set};
-use crate::os::{errno, jumps, kernel};
-use crate::process::sandbox;
+use crate::os::{errno, jumps, kernel, own_call};
 use crate::wakeup::doorbell::{self, BELL_DATA};
 use crate::wakeup::spin;
 
@@ -72,7 +71,7 @@ impl Wait<'_> {
         let end = self.timeout_ns.map(|timeout| kernel::now_ns().saturating_add(timeout));
         loop {
             let left = end.map(|end| end.saturating_sub(kernel::now_ns()));
-            if sandbox::is_closed() {
+            if own_call::are_over() {
                 return (self.real)(self.events, self.count, left);
             }
             view.is_left.set(false);

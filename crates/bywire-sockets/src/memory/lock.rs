@@ -12,8 +12,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use bywire_ring::lock as rule;
 
-use crate::os::signal_deferral;
-use crate::process::{sandbox, signals};
+use crate::os::{own_call, signal_deferral, thread};
 
 /// The order in which a thread takes locks.
 pub mod rank {
@@ -65,7 +64,7 @@ impl<const RANK: u8> Lock<RANK> {
     /// Waits for it. A holder that was killed is taken over from: what it had begun is invisible until published.
     #[inline]
     pub fn hold(&self) -> Held<'_, RANK> {
-        if signals::are_bypassed() {
+        if signal_deferral::is_bypassed() {
             return self.hold_undisturbed();
         }
         signal_deferral::hold_off();
@@ -85,7 +84,7 @@ impl<const RANK: u8> Lock<RANK> {
     pub fn take(&self) {
         #[cfg(debug_assertions)]
         order::begin(RANK);
-        rule::take(&self.word, thread(), &Kernel);
+        rule::take(&self.word, thread::number(), &Kernel);
     }
 
     /// Lets go of it.
@@ -99,7 +98,7 @@ impl<const RANK: u8> Lock<RANK> {
     /// Has this thread it?
     pub fn is_own(&self) -> bool {
         // Relaxed: only this thread puts its number there.
-        rule::holder(self.word.load(Ordering::Relaxed)) == thread()
+        rule::holder(self.word.load(Ordering::Relaxed)) == thread::number()
     }
 
     /// For a child's copy of a private lock, whose holders stayed behind.
@@ -139,7 +138,7 @@ struct Kernel;
 
 impl rule::Sleeping<AtomicU32> for Kernel {
     fn sleep(&self, word: &AtomicU32, expected: u32) -> bool {
-        let Some(_own) = sandbox::own_call() else { return false };
+        let Some(_own) = own_call::begin() else { return false };
         let timeout = libc::timespec { tv_sec: 0, tv_nsec: LOOK_NS };
         // SAFETY: a live word and a live timeout.
         let status = unsafe {
@@ -150,7 +149,7 @@ impl rule::Sleeping<AtomicU32> for Kernel {
     }
 
     fn wake(&self, word: &AtomicU32) {
-        let Some(_own) = sandbox::own_call() else { return };
+        let Some(_own) = own_call::begin() else { return };
         // SAFETY: a live word.
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
     }
@@ -184,31 +183,10 @@ fn block_signals() -> libc::sigset_t {
     // SAFETY: both are valid for writes; the mask of this thread alone is changed.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
-        for fault in signals::FAULTS {
+        for fault in signal_deferral::FAULTS {
             libc::sigdelset(all.as_mut_ptr(), fault);
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
         before.assume_init()
     }
-}
-
-thread_local! {
-    // Constant and without a destructor: nothing is allocated or registered for it.
-    static THREAD: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
-}
-
-/// This thread's number, which the kernel is asked for once.
-pub fn thread() -> u32 {
-    THREAD.with(|number| {
-        if number.get() == 0 {
-            // SAFETY: no arguments.
-            number.set(unsafe { libc::syscall(libc::SYS_gettid) } as u32);
-        }
-        number.get()
-    })
-}
-
-/// A forked child's only thread has another number.
-pub fn forget_thread() {
-    THREAD.with(|number| number.set(0));
 }

@@ -2,5 +2,6 @@
 
 pub mod arena;
 pub mod free_list;
+pub mod holders;
 pub mod lock;
 pub mod robust;

@@ -2,8 +2,7 @@
 
 use core::mem::MaybeUninit;
 
-use crate::os::real;
-use crate::process::sandbox;
+use crate::os::{own_call, real};
 
 /// Bytes by the kernel's own account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +90,7 @@ fn account_beside(fd: i32, queued: i32) -> Option<Account> {
 /// Bytes that wait in the kernel to be received.
 pub fn queued(fd: i32) -> Option<i32> {
     let mut queued = 0i32;
-    let _own = sandbox::own_call()?;
+    let _own = own_call::begin()?;
     // SAFETY: FIONREAD writes one int.
     let status = unsafe { real::ioctl(fd, libc::FIONREAD as usize, (&raw mut queued).cast()) };
     (status == 0).then_some(queued)
@@ -100,7 +99,7 @@ pub fn queued(fd: i32) -> Option<i32> {
 /// A socket option's bytes: how many the kernel wrote.
 pub fn option(fd: i32, level: i32, name: i32, value: &mut [u8]) -> Option<usize> {
     let mut length = value.len() as libc::socklen_t;
-    let _own = sandbox::own_call()?;
+    let _own = own_call::begin()?;
     // SAFETY: the kernel writes at most `length` bytes.
     let status = unsafe { real::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &raw mut length) };
     (status == 0).then_some(length as usize)
@@ -125,7 +124,7 @@ pub fn patience(fd: i32, name: i32) -> Option<u64> {
 
 /// Was the descriptor told not to wait?
 pub fn is_nonblocking(fd: i32) -> bool {
-    let Some(_own) = sandbox::own_call() else { return false };
+    let Some(_own) = own_call::begin() else { return false };
     // SAFETY: no pointers.
     let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
     flags >= 0 && flags & libc::O_NONBLOCK != 0
@@ -191,7 +190,7 @@ fn queued_to_send(fd: i32) -> Option<i32> {
 
 /// Sets `SO_LINGER`.
 pub fn linger(fd: i32, seconds: Option<i32>) {
-    let Some(_own) = sandbox::own_call() else { return };
+    let Some(_own) = own_call::begin() else { return };
     let value = libc::linger { l_onoff: seconds.is_some().into(), l_linger: seconds.unwrap_or(0) };
     // SAFETY: a live structure of the size given.
     crate::os::errno::keep(|| unsafe {
@@ -213,7 +212,7 @@ pub fn ready(fd: i32, events: i16) -> i16 {
 /// What `poll` says within so many milliseconds; `Err` with the error number.
 pub fn wait(fd: i32, events: i16, timeout_ms: i32) -> Result<i16, i32> {
     let mut file = libc::pollfd { fd, events, revents: 0 };
-    let own = sandbox::own_call().ok_or(libc::EINTR)?;
+    let own = own_call::begin().ok_or(libc::EINTR)?;
     if timeout_ms != 0 {
         // Nobody can wake it: it returns when it does, and the kernel restarts no `poll`.
         drop(own);

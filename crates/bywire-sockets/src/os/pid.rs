@@ -3,8 +3,7 @@
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::os::real;
-use crate::process::sandbox;
+use crate::os::{own_call, real};
 
 /// 0: none that its family knows it by.
 static NUMBER: AtomicU32 = AtomicU32::new(ELSEWHERE);
@@ -37,7 +36,7 @@ pub fn runs(number: u32) -> bool {
 
 /// Does the thread or process with this number live? One whose parent has not asked for its end does not.
 pub fn lives(number: u32) -> bool {
-    let Some(_own) = sandbox::own_call() else { return true };
+    let Some(_own) = own_call::begin() else { return true };
     // SAFETY: signal 0 only asks.
     let found = unsafe { libc::kill(number as i32, 0) } == 0 || crate::os::errno::last() == libc::EPERM;
     found && !is_zombie(number)
@@ -111,53 +110,4 @@ pub fn decimal(mut number: u32) -> ([u8; 10], usize) {
         number /= 10;
     }
     (digits, start)
-}
-
-/// This process is one of those that hold something: `holders` are their numbers, as far as there is room.
-/// `false`: there was none.
-pub fn note(holders: &[AtomicU32]) -> bool {
-    let Some(me) = number() else { return false };
-    let note =
-        // AcqRel: pairs with the exchange in `is_taken`, of another process.
-        |place: &AtomicU32| place.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    holders.iter().any(note)
-}
-
-/// Is it known to be one of them?
-pub fn is_noted(holders: &[AtomicU32]) -> bool {
-    number().is_some_and(|me| holders.iter().any(|place| place.load(Ordering::Relaxed) == me))
-}
-
-/// This process is none of them any more, of so many. `true`: it was the last one, those that were killed not counted.
-pub fn let_go(processes: &AtomicU32, holders: &[AtomicU32]) -> bool {
-    if let Some(me) = number() {
-        holders.iter().any(|place| is_taken(place, me));
-    }
-    // AcqRel: pairs with the same of other processes: the last one finds all that they have done.
-    processes.fetch_sub(1, Ordering::AcqRel) == 1 || forget_dead(processes, holders) == 0
-}
-
-/// Takes out those that hold it no more as they were killed, or became another program and ended: how many are left.
-pub fn forget_dead(processes: &AtomicU32, holders: &[AtomicU32]) -> u32 {
-    // Acquire: pairs with the changes of the count in `table::before_fork` and `let_go`.
-    let mut left = processes.load(Ordering::Acquire);
-    let Some(me) = number() else { return left.max(1) };
-    for place in holders {
-        // Acquire: pairs with the exchange in `note`.
-        let holder = place.load(Ordering::Acquire);
-        if holder != 0 && holder != me && !runs(holder) && is_taken(place, holder) {
-            // AcqRel: pairs with the same of other processes, as in `let_go`.
-            left = processes.fetch_sub(1, Ordering::AcqRel) - 1;
-            if left == 0 {
-                return 0;
-            }
-        }
-    }
-    left.max(1)
-}
-
-/// Takes a number out; `false`: somebody else has done so.
-fn is_taken(place: &AtomicU32, holder: u32) -> bool {
-    // AcqRel: pairs with the exchange in `note`; of two that take it out, one does.
-    place.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }

@@ -3,7 +3,7 @@
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{siginfo_t, sigset_t};
 
@@ -108,3 +108,21 @@ pub unsafe fn send_again(number: c_int, information: *const siginfo_t) {
         }
     });
 }
+
+/// A handler that nobody saw being set may come at any time.
+static IS_BYPASSED: AtomicBool = AtomicBool::new(false);
+
+/// Do handlers come that cannot be held off?
+#[inline(always)]
+pub fn is_bypassed() -> bool {
+    IS_BYPASSED.load(Ordering::Relaxed)
+}
+
+/// The program has set a handler where nobody sees it.
+pub fn bypass() {
+    IS_BYPASSED.store(true, Ordering::Relaxed);
+}
+
+/// The signals of what a thread does wrong itself. The kernel ends a process in which such a one is blocked when it comes.
+pub const FAULTS: [c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];

@@ -7,8 +7,7 @@
 
 use core::cell::Cell;
 
-use crate::os::{errno, real};
-use crate::process::sandbox;
+use crate::os::{errno, own_call, real};
 
 const PAGE_BYTES: usize = 4096;
 /// Pages of a thread that are known.
@@ -42,10 +41,10 @@ fn is_readable(page: usize) -> bool {
 fn ask(page: usize) -> bool {
     const NOTHING: usize = 0x7FFF;
     // First without a count, for which a new thread would ask for its number.
-    if sandbox::is_closed() {
+    if own_call::are_over() {
         return false;
     }
-    let Some(_own) = sandbox::own_call() else { return false };
+    let Some(_own) = own_call::begin() else { return false };
     // SAFETY: it reads eight bytes, if it can, and then fails in any case.
     let number = errno::keep(|| unsafe {
         real::syscall(libc::SYS_rt_sigprocmask, NOTHING, page * PAGE_BYTES, 0, 8, 0, 0);

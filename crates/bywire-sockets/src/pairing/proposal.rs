@@ -9,13 +9,11 @@ use bywire_pairing::reason::Reason;
 use bywire_ring::passage;
 use bywire_ring::stream::{SEGMENT_BYTES, Window};
 
-use crate::connection::table;
-use crate::connection::table::{STREAM, Socket};
+use crate::connection::table::{self, STREAM, Socket};
 use crate::epoll::control;
 use crate::memory::arena::{self, Record, stage};
 use crate::memory::lock::{Lock, rank};
-use crate::os::{errno, kernel, real};
-use crate::process::sandbox;
+use crate::os::{errno, kernel, own_call, real};
 use crate::wakeup::doorbell;
 
 /// After so many calls that moved data a connection is worth an offer.
@@ -123,7 +121,7 @@ pub fn consider(socket: &Socket) {
 
 /// What the program does not see, unless nothing is to be done any more.
 fn quietly(work: impl FnOnce()) {
-    if let Some(_own) = sandbox::own_call() {
+    if let Some(_own) = own_call::begin() {
         errno::keep(work);
     }
 }

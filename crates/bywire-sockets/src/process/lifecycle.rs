@@ -13,8 +13,8 @@ use crate::connection::carried::{self, SHUT, SHUT_SENDING};
 use crate::connection::table::{self, Connection, Leaving, Meaning, STREAM, Socket};
 use crate::connection::{fallback, log, outcome};
 use crate::epoll::control;
-use crate::memory::{arena, lock};
-use crate::os::{errno, jumps, kernel, pid, real, sanitizer};
+use crate::memory::arena;
+use crate::os::{errno, jumps, kernel, own_call, pid, real, sanitizer, thread};
 use crate::pairing::proposal;
 use crate::process::{golang, io_uring, sandbox, signals};
 use crate::wakeup::{doorbell, spin};
@@ -34,7 +34,7 @@ extern "C" fn end_quickly(_: *mut c_void) {
 
 /// A thread ends by itself: the process with it, if it is the last one.
 pub fn end_thread() {
-    if sandbox::is_closed() {
+    if own_call::are_over() {
         return;
     }
     if pid::is_alone() {
@@ -116,7 +116,7 @@ pub fn awaited_child() -> Option<i32> {
 }
 
 pub extern "C" fn before_fork() {
-    if sandbox::is_closed() {
+    if own_call::are_over() {
         return;
     }
     FORK.set(table::before_fork());
@@ -140,7 +140,7 @@ fn close_end(index: usize) {
 }
 
 pub extern "C" fn after_fork_in_parent() {
-    if sandbox::is_closed() {
+    if own_call::are_over() {
         return;
     }
     close_end(1);
@@ -152,7 +152,7 @@ pub fn fork(real: impl FnOnce() -> i32) -> i32 {
     FORK.set(0);
     let child = real();
     let fork = FORK.replace(0);
-    if child < 0 && fork != 0 && !sandbox::is_closed() {
+    if child < 0 && fork != 0 && !own_call::are_over() {
         errno::keep(|| table::undo_fork(fork));
     }
     child
@@ -160,15 +160,15 @@ pub fn fork(real: impl FnOnce() -> i32) -> i32 {
 
 pub extern "C" fn after_fork_in_child() {
     FORK.set(0);
-    if sandbox::is_closed() {
+    if own_call::are_over() {
         return;
     }
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     pid::find_number();
     set_mark();
-    lock::forget_thread();
+    thread::forget();
     signals::after_fork_in_child();
-    sandbox::after_fork_in_child();
+    own_call::after_fork_in_child();
     table::after_fork_in_child();
     doorbell::after_fork_in_child();
     outcome::after_fork_in_child();
@@ -215,7 +215,7 @@ pub fn notice_fork() {
         return;
     }
     if PROCESS.load(Ordering::Relaxed) != std::process::id() && proposal::is_possible() {
-        lock::forget_thread();
+        thread::forget();
         table::leave_threads_behind();
         before_fork();
         after_fork_in_parent();
@@ -473,7 +473,7 @@ fn is_shut_when_paid(connection: &Connection) -> bool {
 
 /// Before another program takes this process's place.
 pub fn before_replacement() {
-    if sandbox::is_closed() {
+    if own_call::are_over() {
         return;
     }
     errno::keep(|| table::each_held(leave_to_kernel));
@@ -546,7 +546,7 @@ pub fn before_passing(each: impl Fn(&mut dyn FnMut(i32))) {
 
 /// The process ends in order: its peers are told to look.
 pub fn end() {
-    if sandbox::is_closed() || PROCESS.load(Ordering::Relaxed) != std::process::id() {
+    if own_call::are_over() || PROCESS.load(Ordering::Relaxed) != std::process::id() {
         return;
     }
     carried::end_guards();

@@ -14,8 +14,7 @@ use crate::connection::table::{self, Socket};
 use crate::memory::lock::{Lock, rank};
 use crate::os::jumps::{self, GiveBack, Noted};
 use crate::os::signal_deferral::{self, THREAD};
-use crate::os::{errno, real};
-use crate::process::sandbox;
+use crate::os::{errno, own_call, real};
 
 const SIGNALS: usize = 65;
 
@@ -31,33 +30,16 @@ static HANDLERS: [Handler; SIGNALS] =
     [const { Handler { function: AtomicUsize::new(0), flags: AtomicI32::new(0), mask: AtomicU64::new(0) } };
         SIGNALS];
 static CHANGING: Lock<{ rank::HANDLERS }> = Lock::new();
-/// A handler that nobody saw being set may come at any time.
-static IS_BYPASSED: AtomicBool = AtomicBool::new(false);
 
 /// The thread that was changing a handler stayed behind.
 pub fn after_fork_in_child() {
     CHANGING.reset();
 }
 
-/// Do handlers come that cannot be held off?
-#[inline(always)]
-pub fn are_bypassed() -> bool {
-    IS_BYPASSED.load(Ordering::Relaxed)
-}
-
-/// The program has set a handler where nobody sees it.
-pub fn bypass() {
-    IS_BYPASSED.store(true, Ordering::Relaxed);
-}
-
-/// The signals of what a thread does wrong itself. The kernel ends a process in which such a one is blocked when it comes.
-pub const FAULTS: [c_int; 6] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
-
 /// What a thread does wrong itself cannot wait: the same instruction would fail again.
 fn is_fault(number: c_int, information: *const siginfo_t) -> bool {
     // SAFETY: the kernel's own.
-    FAULTS.contains(&number) && unsafe { (*information).si_code } > 0
+    signal_deferral::FAULTS.contains(&number) && unsafe { (*information).si_code } > 0
 }
 
 /// Every handler of the program's is this one, for the kernel. All signals are blocked while it begins.
@@ -102,7 +84,7 @@ extern "C-unwind" fn deliver(number: c_int, information: *mut siginfo_t, context
 
 /// Blocks, for what was interrupted, all signals but those of faults, and `others`: what was blocked before.
 fn block_rest(context: *mut c_void, others: u64) -> u64 {
-    let faults = FAULTS.iter().fold(0, |bits, number| bits | 1 << (number - 1));
+    let faults = signal_deferral::FAULTS.iter().fold(0, |bits, number| bits | 1 << (number - 1));
     // SAFETY: the kernel's own structure; the mask in it is what this thread goes on with. C's type is longer than the kernel's
     // eight bytes, which are all that may be touched.
     unsafe {
@@ -214,7 +196,7 @@ pub fn give_back() {
 /// `sigaction`.
 pub fn change(number: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     let known = usize::try_from(number).ok().and_then(|number| HANDLERS.get(number));
-    let Some(handler) = known.filter(|_| !sandbox::is_closed()) else {
+    let Some(handler) = known.filter(|_| !own_call::are_over()) else {
         // SAFETY: the program's own arguments, here and below.
         return unsafe { real::sigaction(number, new, old) };
     };
@@ -291,7 +273,7 @@ fn tell_old(told: &mut libc::sigaction, (function, flags, mask): (usize, c_int, 
 /// `signal` and its like, around the C library's: what that has set is taken over.
 pub fn set(number: c_int, real: impl FnOnce() -> usize) -> usize {
     let known = usize::try_from(number).ok().and_then(|number| HANDLERS.get(number));
-    let Some(handler) = known.filter(|_| !sandbox::is_closed()) else {
+    let Some(handler) = known.filter(|_| !own_call::are_over()) else {
         return real();
     };
     let known = handler.function.load(Ordering::Relaxed);

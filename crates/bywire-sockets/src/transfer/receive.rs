@@ -9,12 +9,10 @@ use crate::connection::carried::{Source, Woken};
 use crate::connection::fallback;
 use crate::connection::table::{self, Connection, Inside, Meaning, STREAM, Socket};
 use crate::memory::arena::Record;
-use crate::memory::lock;
 use crate::os::iovec::Parts;
-use crate::os::jumps::GiveBack;
-use crate::os::{errno, jumps, kernel, real, sanitizer, signal_deferral};
+use crate::os::jumps::{self, GiveBack};
+use crate::os::{errno, kernel, own_call, real, sanitizer, signal_deferral, thread};
 use crate::pairing::proposal;
-use crate::process::sandbox;
 use crate::transfer::waiting::Waiting;
 
 /// Flags of a receive that do not concern the stream: the kernel answers them.
@@ -110,7 +108,7 @@ fn receive_carried(
     signal_deferral::begin_call();
     loop {
         // Another thread has brought everything back meanwhile, and nothing but the program's own call is right now.
-        if sandbox::is_closed() {
+        if own_call::are_over() {
             return if done > 0 { done as isize } else { real() };
         }
         connection.serve();
@@ -208,7 +206,7 @@ fn is_left_another(connection: &mut Connection) -> bool {
 /// What a call comes to that has slept; `None`: it looks again, by the descriptor that it was left if its own was closed.
 fn after_sleep(connection: &mut Connection, woken: Woken, done: usize) -> Option<isize> {
     match woken {
-        Woken::Look if sandbox::is_closed() || connection.follow() => None,
+        Woken::Look if own_call::are_over() || connection.follow() => None,
         Woken::Look => Some(errno::fail(libc::EBADF)),
         _ if done > 0 => Some(done as isize),
         Woken::Signal => Some(errno::fail(libc::EINTR)),
@@ -382,7 +380,7 @@ fn sleep_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i
     } else {
         Step::Again
     };
-    if !sleeping.end(|| connection.leave_kernel(lock::thread())) && !connection.is_as_it_was(use_of_place) {
+    if !sleeping.end(|| connection.leave_kernel(thread::number())) && !connection.is_as_it_was(use_of_place) {
         // A handler has closed it, and what has come went to this call.
         return Ok(match step {
             Step::Received(_) | Step::End => step,
@@ -400,7 +398,7 @@ fn sleep_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i
 /// This thread sleeps in the kernel no more, on the connection of this index.
 fn has_left_kernel(index: usize) {
     if let Some(Ok(connection)) = table::by_index(-1, index as u32).map(Socket::mapped) {
-        connection.leave_kernel(lock::thread());
+        connection.leave_kernel(thread::number());
     }
 }
 
@@ -478,7 +476,7 @@ fn receive_now(connection: &Connection, parts: &Parts, done: usize, flags: i32, 
     }
     let (mut space, count) = parts.window(done, limit);
     let mut message = crate::os::iovec::message(&mut space, count);
-    let Some(own) = sandbox::own_call() else { return errno::fail(libc::EAGAIN) };
+    let Some(own) = own_call::begin() else { return errno::fail(libc::EAGAIN) };
     if flags & libc::MSG_DONTWAIT == 0 {
         // Nobody can wake it.
         drop(own);
@@ -516,7 +514,7 @@ fn take_from_ring(connection: &Connection, parts: &Parts, done: usize, flags: i3
 
 /// The ring is empty: has the stream ended? The kernel knows.
 fn end_or_nothing(connection: &Connection) -> Step {
-    let Some(_own) = sandbox::own_call() else { return Step::Empty };
+    let Some(_own) = own_call::begin() else { return Step::Empty };
     let mut byte = 0u8;
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
     // SAFETY: room for one byte.

@@ -11,10 +11,9 @@ use crate::connection::carried::{SHUT_SENDING, Woken};
 use crate::connection::table::{self, Connection, Inside, Meaning, STREAM, Socket, counted};
 use crate::memory::arena::Record;
 use crate::os::iovec::Parts;
-use crate::os::jumps::Noted;
-use crate::os::{errno, jumps, kernel, real, sanitizer, signal_deferral};
+use crate::os::jumps::{self, Noted};
+use crate::os::{errno, kernel, own_call, real, sanitizer, signal_deferral};
 use crate::pairing::proposal;
-use crate::process::sandbox;
 use crate::transfer::waiting::Waiting;
 
 /// A send, by whatever call it came: `real` is that call as it stands.
@@ -123,7 +122,7 @@ fn send_carried(connection: &mut Connection, parts: &Parts, flags: i32, real: &d
     signal_deferral::begin_call();
     loop {
         // Another thread has brought everything back meanwhile, and nothing but the program's own call is right now.
-        if sandbox::is_closed() {
+        if own_call::are_over() {
             return if done > 0 { done as isize } else { real(connection) };
         }
         connection.serve();
@@ -192,7 +191,7 @@ fn send_carried(connection: &mut Connection, parts: &Parts, flags: i32, real: &d
                     Woken::Signal => return errno::fail(libc::EINTR),
                     Woken::TimeOut => return errno::fail(libc::EAGAIN),
                 }
-                if !sandbox::is_closed() && !connection.follow() {
+                if !own_call::are_over() && !connection.follow() {
                     return errno::fail(libc::EBADF);
                 }
                 connection.ask_kernel();
@@ -315,7 +314,7 @@ fn send_otherwise(connection: &Connection, parts: &Parts, flags: i32) -> isize {
 }
 
 fn send_now(fd: i32, space: &mut [iovec], count: usize, flags: i32) -> isize {
-    let Some(_own) = sandbox::own_call() else { return errno::fail(libc::EAGAIN) };
+    let Some(_own) = own_call::begin() else { return errno::fail(libc::EAGAIN) };
     let mut message = crate::os::iovec::message(space, count);
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the parts are the program's own, as it handed them to us. By number, as no thread is cancelled in this call: the

@@ -24,8 +24,7 @@ use crate::memory::arena::{self, PEERS, Peer, Set};
 use crate::memory::lock::{Lock, rank};
 use crate::memory::robust::{Counted, Look};
 use crate::os::jumps::{self, GiveBack, Noted};
-use crate::os::{pid, real, signal_deferral};
-use crate::process::sandbox;
+use crate::os::{own_call, pid, real, signal_deferral};
 
 /// What the kernel reports for the bell in a set.
 pub const BELL_DATA: u64 = 0xB7E1_0000_0000_0000;
@@ -191,7 +190,7 @@ fn page() -> Option<Window> {
 /// Makes the page, and the bell, if there is none yet: who is announced there sleeps as long as it likes.
 pub fn make_page() {
     if PAGE.load(Ordering::Relaxed).is_null()
-        && let Some(_own) = sandbox::own_call()
+        && let Some(_own) = own_call::begin()
     {
         crate::os::errno::keep(own);
     }
@@ -269,7 +268,7 @@ pub fn count_out(counted: Counted) {
         }
         Counted::Holder(name) => {
             if let Some(set) = table::set_named(name) {
-                // AcqRel: pairs with the same of other processes, as in `pid::let_go`.
+                // AcqRel: pairs with the same of other processes, as in `holders::let_go`.
                 set.processes.fetch_sub(1, Ordering::AcqRel);
             }
         }
@@ -340,7 +339,7 @@ pub fn ring_own() {
 }
 
 fn strike(bell: i32) {
-    let Some(_own) = sandbox::own_call() else { return };
+    let Some(_own) = own_call::begin() else { return };
     if is_bell(bell) {
         let one = 1u64;
         // SAFETY: eight bytes that live.
@@ -350,7 +349,7 @@ fn strike(bell: i32) {
 
 /// Rings a bell of the other kind: the error, 0 for none.
 fn set_count(bell: i32, count: u64) -> i32 {
-    let Some(_own) = sandbox::own_call() else { return libc::EBADF };
+    let Some(_own) = own_call::begin() else { return libc::EBADF };
     crate::os::errno::keep(|| {
         // SAFETY: eight bytes that are read, and that live; other kinds of files know no such call.
         let status = unsafe { real::ioctl(bell, SET_COUNT, (&raw const count).cast_mut().cast()) };
@@ -507,7 +506,7 @@ pub fn add_to(set: i32) -> bool {
 }
 
 fn add(set: i32, bell: i32) -> bool {
-    let Some(_own) = sandbox::own_call() else { return false };
+    let Some(_own) = own_call::begin() else { return false };
     let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: BELL_DATA };
     // SAFETY: a live event.
     let status = unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_ADD, bell, &raw mut event) };
@@ -537,7 +536,7 @@ pub struct Watch {
 impl Watch {
     /// One from the pool, or a new one.
     pub fn take() -> Option<Self> {
-        let _own = sandbox::own_call()?;
+        let _own = own_call::begin()?;
         // Acquire: pairs with the release increment in `renew_sets`.
         let age = AGE.load(Ordering::Acquire);
         for place in &SETS {
@@ -572,7 +571,7 @@ impl Watch {
 
     /// Forgets rings that have been heard.
     pub fn hush(&self) {
-        let Some(_own) = sandbox::own_call() else { return };
+        let Some(_own) = own_call::begin() else { return };
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 1 + FOREIGN_MAX];
         // SAFETY: room for so many events.
         unsafe { real::epoll_wait(self.fd, events.as_mut_ptr(), events.len() as i32, 0) };
@@ -593,7 +592,7 @@ impl Drop for Watch {
         if is_young && SETS.iter().any(put) {
             return;
         }
-        if let Some(_own) = sandbox::own_call() {
+        if let Some(_own) = own_call::begin() {
             discard(self.fd);
         }
     }

@@ -13,8 +13,7 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use crate::os::{errno, kernel, real};
-use crate::process::sandbox;
+use crate::os::{errno, kernel, own_call, real};
 use crate::wakeup::allowance::Allowance;
 
 /// Cores that have a token; on others nobody looks.
@@ -88,7 +87,7 @@ fn token() -> Option<&'static Core> {
 /// Looks until `is_ready`, if that may be soon; each look is at so many things. `false`: it is time to sleep.
 #[inline]
 pub fn until(things: usize, mut is_ready: impl FnMut() -> bool, deadline_ns: Option<u64>) -> bool {
-    if !IS_ALLOWED.load(Ordering::Relaxed) || sandbox::is_closed() {
+    if !IS_ALLOWED.load(Ordering::Relaxed) || own_call::are_over() {
         return false;
     }
     let mut allowance = ALLOWANCE.get();
@@ -114,7 +113,7 @@ fn look(
         }
         core::hint::spin_loop();
     }
-    let (Some(_own), Some(token)) = (sandbox::own_call(), token()) else { return false };
+    let (Some(_own), Some(token)) = (own_call::begin(), token()) else { return false };
     let start = kernel::now_ns();
     let held = token.until_ns.load(Ordering::Relaxed);
     // Relaxed: a token protects nothing but the core's time.
