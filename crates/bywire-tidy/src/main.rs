@@ -27,7 +27,7 @@ type Rule = fn(&Tree) -> Vec<Breach>;
 const RULES: [(&str, Rule); 11] = [
     ("atomics stay in named crates", atomic::check),
     ("every dependency is explained and used", dependency::check),
-    ("crates depend upward only", layer::check),
+    ("crates depend on lower layers only", layer::check),
     ("modules form no circle", circle::check),
     ("links resolve", link::check),
     ("names say what they hold", name::check),

@@ -13,7 +13,7 @@ use bywire_pairing::protocol::LOG_PATH_BYTES_MAX;
 use bywire_pairing::reason::Reason;
 
 use crate::connection::outcome::{self, Fate};
-use crate::connection::table::{self, STREAM, Socket};
+use crate::connection::sockets::{self, STREAM, Socket};
 use crate::os::{errno, kernel, own_call, real};
 
 /// The longest path, with its end.
@@ -62,7 +62,7 @@ fn tell(socket: &Socket) {
     let remote = Name(name(socket.fd, libc::getpeername));
     let counted = |count: &core::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
     let (sent, received) = (counted(&socket.record.sent), counted(&socket.record.received));
-    let mapped = table::by_index(socket.fd, socket.index).and_then(|socket| socket.mapped().ok());
+    let mapped = sockets::by_index(socket.fd, socket.index).and_then(|socket| socket.mapped().ok());
     let [sent_ring, received_ring] = match &mapped {
         Some(connection) if fate == Fate::Carried => {
             // What was given back went through the kernel, and is counted there.

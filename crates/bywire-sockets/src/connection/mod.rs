@@ -1,8 +1,16 @@
 //! A connection of the program's: where its bytes are, and how it returns to the kernel.
 
-pub mod carried;
+pub mod ending;
 pub mod fallback;
+pub mod guard;
+pub mod interruption;
 pub mod log;
+pub mod notification;
 pub mod outcome;
+pub mod owed;
+pub mod policy;
 pub mod readiness;
-pub mod table;
+pub mod ring;
+pub mod sleep;
+pub mod sockets;
+pub mod source;

@@ -4,10 +4,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use bywire_pairing::reason::Reason;
 
-use crate::connection::table::Socket;
+use crate::connection::policy;
+use crate::connection::sockets::Socket;
 use crate::memory::arena::{Record, stage};
 use crate::os::kernel;
-use crate::pairing::proposal;
 
 /// An end that was paired and moved data by fewer calls afterwards ended too soon.
 const TRIES_MIN: u32 = 16;
@@ -51,7 +51,7 @@ pub fn fate(socket: &Socket) -> Option<Fate> {
     let calls = record.calls.load(Ordering::Relaxed);
     let reason = match (never.checked_sub(1).and_then(Reason::of), stage) {
         (Some(reason), _) => reason,
-        (None, stage::PLAIN) if let Some(reason) = proposal::given_up() => reason,
+        (None, stage::PLAIN) if let Some(reason) = policy::given_up() => reason,
         (None, stage::WAITING) if has_waited(record) => Reason::Plain,
         (None, stage::PAIRED) if calls >= TRIES_MIN => Reason::Waiting,
         (None, stage::PLAIN) if calls == 0 => Reason::Shared,
@@ -69,12 +69,12 @@ pub fn after_fork_in_child() {
     COUNTS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
 }
 
-/// Tells the service what has come together.
-pub fn report() {
+/// Tells what has come together: each reason, and how many connections had it.
+pub fn report(tell: impl Fn(Reason, u64)) {
     for (reason, count) in Reason::ALL.iter().zip(&COUNTS) {
         let found = count.swap(0, Ordering::Relaxed);
         if found > 0 {
-            proposal::note(*reason, found);
+            tell(*reason, found);
         }
     }
 }

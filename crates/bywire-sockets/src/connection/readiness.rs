@@ -4,8 +4,10 @@ use core::sync::atomic::Ordering;
 
 use bywire_ring::stream::{Course, HALF, LEAVING};
 
-use crate::connection::carried::{FAILED, FINISHED, HUNG_UP, SHUT_SENDING, Source, WRITABLE_BYTES};
-use crate::connection::table::{Connection, STREAM};
+use crate::connection::ring::WRITABLE_BYTES;
+use crate::connection::sockets::{Connection, STREAM};
+use crate::connection::source::Source;
+use crate::memory::arena::{FAILED, FINISHED, HUNG_UP, SHUT_SENDING};
 use crate::os::kernel;
 
 /// `EPOLLIN` and its twin for ordinary data.

@@ -7,11 +7,12 @@ use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespe
 
 use super::take_over;
 use crate::connection::fallback::to_kernel;
-use crate::connection::table::{self, Meaning, Socket};
+use crate::connection::sockets::Socket;
+use crate::memory::descriptors::{self, Meaning};
 use crate::os::iovec::Parts;
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
-use crate::process::lifecycle;
+use crate::process::exec;
 use crate::transfer::receive::receive;
 use crate::transfer::send::send as send_parts;
 
@@ -67,7 +68,7 @@ take_over! {
 
     /// Receives several times.
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
-        if !matches!(table::meaning(fd), Meaning::Socket(_)) {
+        if !matches!(descriptors::meaning(fd), Meaning::Socket(_)) {
             // SAFETY: the program's own arguments, as they came.
             return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
         }
@@ -121,7 +122,7 @@ take_over! {
 
     /// Sends several times.
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-        if !matches!(table::meaning(fd), Meaning::Socket(_)) {
+        if !matches!(descriptors::meaning(fd), Meaning::Socket(_)) {
             each_control(messages, count);
             // SAFETY: the program's own arguments, as they came.
             return unsafe { real::sendmmsg(fd, messages, count, flags) };
@@ -173,7 +174,7 @@ pub fn send_list(
 /// A list of buffers for a socket. `None`: it is none, or the kernel says what is wrong with the list.
 fn list(fd: c_int, parts: *const iovec, count: c_int) -> Option<Parts> {
     let count = count.max(0) as usize;
-    let is_known = matches!(table::meaning(fd), Meaning::Socket(_)) && are_readable(parts, count);
+    let is_known = matches!(descriptors::meaning(fd), Meaning::Socket(_)) && are_readable(parts, count);
     is_known.then(|| Parts::list(parts, count))
 }
 
@@ -187,7 +188,7 @@ fn receive_from(
 ) -> ssize_t {
     // SAFETY: the program's own arguments, as they came.
     let real = || unsafe { real::recvfrom(fd, buffer, length, flags, address, size) };
-    if !matches!(table::meaning(fd), Meaning::Socket(_)) {
+    if !matches!(descriptors::meaning(fd), Meaning::Socket(_)) {
         return real();
     }
     let received = receive(fd, || Parts::one(buffer.cast(), length), flags, real);
@@ -201,7 +202,7 @@ fn receive_from(
 fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program's own.
     let real = move || unsafe { real::recvmsg(fd, message, flags) };
-    let Meaning::Socket(_) = table::meaning(fd) else { return real() };
+    let Meaning::Socket(_) = descriptors::meaning(fd) else { return real() };
     if !is_readable_message(message) {
         return real();
     }
@@ -258,7 +259,7 @@ fn is_readable_message(message: *const msghdr) -> bool {
 
 /// Descriptors that are passed on go back to the kernel first: who receives them may not know this library.
 fn before_control(message: *const msghdr) {
-    lifecycle::before_passing(|visit| each_passed(message, visit));
+    exec::before_passing(|visit| each_passed(message, visit));
 }
 
 /// Visits each descriptor that goes along with a message.
@@ -285,7 +286,7 @@ fn each_passed(message: *const msghdr, visit: &mut dyn FnMut(c_int)) {
 fn each_control(messages: *mut mmsghdr, count: c_uint) {
     let count = message_count(count);
     if are_readable(messages, count) {
-        lifecycle::before_passing(|visit| {
+        exec::before_passing(|visit| {
             for index in 0..count {
                 // SAFETY: the program's own array, which can be read.
                 let message = unsafe { &raw const (*messages.add(index)).msg_hdr };

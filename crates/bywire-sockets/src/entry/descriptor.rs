@@ -9,10 +9,11 @@ use libc::{sockaddr, socklen_t};
 
 use super::data::waiting_bytes;
 use super::take_over;
-use crate::connection::carried::linger;
 use crate::connection::fallback::to_kernel;
-use crate::connection::table::{self, Meaning, Socket};
+use crate::connection::sockets::{self, Socket};
 use crate::epoll::control;
+use crate::memory::arena::linger;
+use crate::memory::descriptors::{self, Meaning};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
 use crate::process::lifecycle;
@@ -69,7 +70,7 @@ take_over! {
     fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
         // SAFETY: the program's own address, of which a family is the least, and can be read.
         let parts = length >= 2 && are_readable(address.cast::<u16>(), 1) && unsafe { (*address).sa_family } == libc::AF_UNSPEC as u16;
-        if parts && let Some(Ok(connection)) = table::socket(fd).map(Socket::carried) {
+        if parts && let Some(Ok(connection)) = sockets::socket(fd).map(Socket::carried) {
             errno::keep(|| connection.break_off());
         }
         // SAFETY: the program's own arguments, as they came.
@@ -109,7 +110,7 @@ take_over! {
 
     /// Duplicates.
     fn dup(fd: c_int) -> c_int {
-        if table::meaning(fd) == Meaning::Hidden {
+        if descriptors::meaning(fd) == Meaning::Hidden {
             return errno::fail(libc::EBADF) as c_int;
         }
         // SAFETY: the program's own arguments, as they came.
@@ -165,27 +166,27 @@ take_over! {
             _ => false,
         };
         if is_refused {
-            let is_carried = table::socket(fd).is_some_and(|socket| socket.is_carried());
+            let is_carried = sockets::socket(fd).is_some_and(|socket| socket.is_carried());
             if is_carried && level == libc::IPPROTO_TCP && name == libc::TCP_ULP {
                 return errno::fail(libc::ENOPROTOOPT) as c_int;
             }
             to_kernel(fd, Reason::Option);
         }
         if level == libc::SOL_SOCKET && name == libc::SO_LINGER
-            && let Some(socket) = table::socket(fd)
+            && let Some(socket) = sockets::socket(fd)
         {
             socket.record.lingers.store(linger::PROGRAMS, Ordering::Relaxed);
         }
         // SAFETY: the program's own arguments, as they came.
         let status = unsafe { real::setsockopt(fd, level, name, value, length) };
         if level == libc::SOL_SOCKET && name == libc::SO_LINGER
-            && let Some(socket) = table::socket(fd)
+            && let Some(socket) = sockets::socket(fd)
             && errno::keep(|| !kernel::lingers(fd))
         {
             socket.record.lingers.store(linger::UNSET, Ordering::Relaxed);
         }
         if level == libc::SOL_SOCKET && TIME_OUTS.contains(&name)
-            && let Some(socket) = table::socket(fd)
+            && let Some(socket) = sockets::socket(fd)
         {
             // One has been set at some time: the kernel is asked from now on.
             socket.record.patience.iter().for_each(|place| place.store(2, Ordering::Relaxed));
@@ -222,7 +223,7 @@ take_over! {
 
 fn new_set(fd: c_int) -> c_int {
     if fd >= 0 && crate::pairing::proposal::is_possible() {
-        errno::keep(|| table::track_set(fd));
+        errno::keep(|| lifecycle::track_set(fd));
     }
     fd
 }
@@ -230,7 +231,7 @@ fn new_set(fd: c_int) -> c_int {
 fn control_file(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the program's own arguments.
     let real = || unsafe { real::fcntl(fd, command, argument) };
-    match table::meaning(fd) {
+    match descriptors::meaning(fd) {
         Meaning::Nothing => return real(),
         Meaning::Hidden => return errno::fail(libc::EBADF) as c_int,
         Meaning::Socket(_) | Meaning::Set(_) => {}
@@ -251,7 +252,7 @@ fn control_file(fd: c_int, command: c_int, argument: usize) -> c_int {
 fn control_device(fd: c_int, request: usize, argument: *mut c_void) -> c_int {
     // SAFETY: the program's own arguments.
     let real = || unsafe { real::ioctl(fd, request, argument) };
-    let Some(socket) = table::socket(fd) else { return real() };
+    let Some(socket) = sockets::socket(fd) else { return real() };
     let set = |value: c_int| {
         // SAFETY: the program's int.
         unsafe { argument.cast::<c_int>().write_unaligned(value) };
@@ -264,12 +265,12 @@ fn control_device(fd: c_int, request: usize, argument: *mut c_void) -> c_int {
         libc::TIOCOUTQ if socket.is_carried() && !argument.is_null() => {
             let status = real();
             let Ok(connection) = socket.carried() else { return status };
-            let unread = match table::STREAM.course(&connection.own) {
+            let unread = match sockets::STREAM.course(&connection.own) {
                 Ok(Course::Back(_)) if connection.owes() => {
                     connection.record.owed.load(Ordering::Relaxed) as usize
                 }
                 Ok(Course::Ring) => {
-                    table::STREAM.unread_by_peer(&connection.own, &connection.remote).unwrap_or(0)
+                    sockets::STREAM.unread_by_peer(&connection.own, &connection.remote).unwrap_or(0)
                 }
                 _ => 0,
             };
@@ -300,8 +301,8 @@ fn control_device(fd: c_int, request: usize, argument: *mut c_void) -> c_int {
 /// Calls on it wait from now on, or do not.
 fn keep_waiting(fd: c_int, waits: bool) {
     // Nobody asks the kernel about one that is not paired; whoever asks later hears it there.
-    if !table::is_unpaired(fd)
-        && let Some(socket) = table::socket(fd)
+    if !sockets::is_unpaired(fd)
+        && let Some(socket) = sockets::socket(fd)
     {
         socket.record.waits.store(if waits { 1 } else { 2 }, Ordering::Relaxed);
     }
@@ -309,8 +310,8 @@ fn keep_waiting(fd: c_int, waits: bool) {
 
 /// What this library has set for killed ends is none of the program's settings.
 fn hide_linger(fd: c_int, value: *mut c_void, length: *mut socklen_t) {
-    let is_ours =
-        table::socket(fd).is_some_and(|socket| socket.record.lingers.load(Ordering::Relaxed) == linger::OURS);
+    let is_ours = sockets::socket(fd)
+        .is_some_and(|socket| socket.record.lingers.load(Ordering::Relaxed) == linger::OURS);
     if is_ours {
         // SAFETY: the kernel has written so many bytes there.
         unsafe { core::ptr::write_bytes(value.cast::<u8>(), 0, length.read() as usize) };

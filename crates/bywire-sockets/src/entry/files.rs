@@ -9,7 +9,8 @@ use libc::{iovec, off_t, size_t, ssize_t};
 use super::data::{receive_parts, send_list};
 use super::take_over;
 use crate::connection::fallback::to_kernel;
-use crate::connection::table::{self, Connection, Meaning};
+use crate::connection::sockets::{self, Connection};
+use crate::memory::descriptors::{self, Meaning};
 use crate::os::iovec::Parts;
 use crate::os::user_access::are_readable;
 use crate::os::{errno, real};
@@ -118,7 +119,7 @@ fn before_threads(list: *const *mut c_void, count: c_int) {
 /// Is it a call that a socket answers like one without an offset? Others the kernel refuses, or it knows more of them than
 /// we do.
 fn is_plain(fd: c_int, offset: off_t, flags: c_int) -> bool {
-    if offset != -1 || !matches!(table::meaning(fd), Meaning::Socket(_)) {
+    if offset != -1 || !matches!(descriptors::meaning(fd), Meaning::Socket(_)) {
         return false;
     }
     if flags & !(RWF_NOWAIT | RWF_NOSIGNAL | RWF_IDLE) != 0 {
@@ -151,7 +152,7 @@ fn send_at(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c
 fn send_file(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     // SAFETY: the program's own arguments.
     let real = || unsafe { real::sendfile(target, source, offset, count) };
-    if !table::socket(target).is_some_and(|socket| socket.is_carried()) {
+    if !sockets::socket(target).is_some_and(|socket| socket.is_carried()) {
         to_kernel(source, Reason::Option);
         // The parts are asked for only if it is carried by then.
         return send_parts(target, || Parts::one(core::ptr::null(), 0), 0, false, real);
@@ -166,7 +167,7 @@ fn send_file(target: c_int, source: c_int, offset: *mut off_t, count: size_t) ->
         }
         connection.peer_is_gone()
     };
-    if table::socket(target).is_some_and(|socket| socket.carried().is_ok_and(has_gone)) {
+    if sockets::socket(target).is_some_and(|socket| socket.carried().is_ok_and(has_gone)) {
         return real();
     }
     // SAFETY: null, or the program's own; lseek takes no pointer.

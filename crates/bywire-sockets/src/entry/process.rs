@@ -7,11 +7,12 @@ use libc::pid_t;
 
 use super::take_over;
 use super::{data, descriptor, files, polling};
-use crate::connection::{fallback, table};
+use crate::connection::fallback;
+use crate::memory::descriptors;
 use crate::os::user_access::are_readable;
 use crate::os::{errno, own_call, real, signal_deferral};
 use crate::pairing::proposal;
-use crate::process::{io_uring, lifecycle, sandbox};
+use crate::process::{exec, exit, fork, io_uring, lifecycle, sandbox};
 
 const SYS_EPOLL_PWAIT2: c_long = 441;
 
@@ -20,125 +21,125 @@ type Words = *const *const c_char;
 take_over! {
     /// Replaces this program.
     fn execve(path: *const c_char, arguments: Words, environment: Words) -> c_int {
-        lifecycle::before_replacement();
+        exec::before_replacement();
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::execve(path, arguments, environment) }
     }
 
     /// Replaces this program.
     fn execv(path: *const c_char, arguments: Words) -> c_int {
-        lifecycle::before_replacement();
+        exec::before_replacement();
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::execv(path, arguments) }
     }
 
     /// Replaces this program.
     fn execvp(file: *const c_char, arguments: Words) -> c_int {
-        lifecycle::before_replacement();
+        exec::before_replacement();
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::execvp(file, arguments) }
     }
 
     /// Replaces this program.
     fn execvpe(file: *const c_char, arguments: Words, environment: Words) -> c_int {
-        lifecycle::before_replacement();
+        exec::before_replacement();
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::execvpe(file, arguments, environment) }
     }
 
     /// Replaces this program.
     fn fexecve(fd: c_int, arguments: Words, environment: Words) -> c_int {
-        lifecycle::before_replacement();
+        exec::before_replacement();
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::fexecve(fd, arguments, environment) }
     }
 
     /// Replaces this program.
     fn execveat(directory: c_int, path: *const c_char, arguments: Words, environment: Words, flags: c_int) -> c_int {
-        lifecycle::before_replacement();
+        exec::before_replacement();
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::execveat(directory, path, arguments, environment, flags) }
     }
 
     /// Starts another program.
     fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int {
-        lifecycle::hand_over(!actions.is_null());
+        exec::hand_over(!actions.is_null());
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::posix_spawn(pid, path, actions, attributes, arguments, environment) }
     }
 
     /// Starts another program.
     fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int {
-        lifecycle::hand_over(!actions.is_null());
+        exec::hand_over(!actions.is_null());
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::posix_spawnp(pid, file, actions, attributes, arguments, environment) }
     }
 
     /// A copy that a program will be started with.
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int {
-        table::name(old);
+        descriptors::name(old);
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::posix_spawn_file_actions_adddup2(actions, old, new) }
     }
 
     /// Starts another program.
     fn pidfd_spawn(pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int {
-        lifecycle::hand_over(!actions.is_null());
+        exec::hand_over(!actions.is_null());
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::pidfd_spawn(pid, path, actions, attributes, arguments, environment) }
     }
 
     /// Starts another program.
     fn pidfd_spawnp(pid: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Words, environment: Words) -> c_int {
-        lifecycle::hand_over(!actions.is_null());
+        exec::hand_over(!actions.is_null());
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::pidfd_spawnp(pid, file, actions, attributes, arguments, environment) }
     }
 
     /// Runs a shell.
     fn system(command: *const c_char) -> c_int {
-        lifecycle::hand_over(false);
+        exec::hand_over(false);
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::system(command) }
     }
 
     /// Runs a shell.
     fn popen(command: *const c_char, kind: *const c_char) -> *mut c_void {
-        lifecycle::hand_over(false);
+        exec::hand_over(false);
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::popen(command, kind) }
     }
 
     /// Ends this process at once.
     fn _exit(status: c_int) -> () {
-        lifecycle::end();
+        exit::end();
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::syscall(libc::SYS_exit_group, status as usize, 0, 0, 0, 0, 0) };
     }
 
     /// Ends this process at once.
     fn _Exit(status: c_int) -> () {
-        lifecycle::end();
+        exit::end();
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::syscall(libc::SYS_exit_group, status as usize, 0, 0, 0, 0, 0) };
     }
 
     /// Forks.
     fn fork() -> pid_t {
-        // SAFETY: no arguments; runs the handlers that `lifecycle::begin` has put there.
-        lifecycle::fork(|| unsafe { real::fork() })
+        // SAFETY: no arguments; runs the handlers that `startup::begin` has put there.
+        fork::fork(|| unsafe { real::fork() })
     }
 
     /// Forks, and the parent ends.
     fn daemon(stays: c_int, keeps: c_int) -> c_int {
         // SAFETY: no pointers. Of those that return, only a process that could not fork is not a child.
-        lifecycle::fork(|| unsafe { real::daemon(stays, keeps) })
+        fork::fork(|| unsafe { real::daemon(stays, keeps) })
     }
 
     /// Forks, with a terminal between the two.
     fn forkpty(master: *mut c_int, name: *mut c_char, terminal: *const c_void, size: *const c_void) -> pid_t {
         // SAFETY: the program's own arguments, as they came.
-        lifecycle::fork(|| unsafe { real::forkpty(master, name, terminal, size) })
+        fork::fork(|| unsafe { real::forkpty(master, name, terminal, size) })
     }
 
     /// Forks without telling anybody.
@@ -176,10 +177,10 @@ extern "C" fn choose_vfork() -> usize {
 
 /// Forks, as the memory of a parent that waits would be changed by the child's closing.
 unsafe extern "C-unwind" fn fork_and_wait() -> pid_t {
-    lifecycle::await_next_child();
+    fork::await_next_child();
     // SAFETY: runs the handlers that `begin` has put there.
     let child = unsafe { fork() };
-    if let Some(end) = lifecycle::awaited_child() {
+    if let Some(end) = fork::awaited_child() {
         let mut byte = 0u8;
         // The child's end closes with its exec or its end. By number, as no thread is cancelled in `vfork`.
         errno::keep(|| {
@@ -270,13 +271,13 @@ fn fork_quietly() -> pid_t {
 
 /// The same by the call's own number: what the child is to have of its own the program says there.
 fn fork_by(real: &dyn Fn() -> c_long) -> c_long {
-    lifecycle::fork(|| {
-        lifecycle::before_fork();
+    fork::fork(|| {
+        fork::before_fork();
         let child = real();
         if child == 0 {
             lifecycle::after_fork_in_child();
         } else {
-            errno::keep(|| lifecycle::after_fork_in_parent());
+            errno::keep(|| fork::after_fork_in_parent());
         }
         child as pid_t
     })
@@ -330,11 +331,11 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
             libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 && b == 0 => fork_by(&real),
             libc::SYS_clone3 if is_fork(a as _, b) => fork_by(&real),
             libc::SYS_exit_group => {
-                lifecycle::end();
+                exit::end();
                 real()
             }
             libc::SYS_exit => {
-                lifecycle::end_thread();
+                exit::end_thread();
                 real()
             }
             libc::SYS_io_setup => {

@@ -10,27 +10,24 @@ use bywire_pairing::reason::Reason;
 use bywire_ring::list;
 use libc::epoll_event;
 
-use crate::connection::carried::{FINISHED, HUNG_UP, SHUT};
-use crate::connection::readiness::{ALWAYS, IN, OUT, RDHUP, Ready};
-use crate::connection::table::{self, Connection, Meaning, STREAM, Socket};
-use crate::epoll::nested;
-use crate::epoll::registrations::{self, arm, claim, free, item, name, of_socket, unlink_from_socket};
-use crate::memory::arena::{ITEMS, Item, Set};
+use crate::connection::readiness::{IN, OUT, Ready};
+use crate::connection::sockets::{self, Connection, STREAM, Socket};
+use crate::epoll::look::{EDGE, ONCE, asked, ready};
+use crate::epoll::registrations::{self, arm, claim, free, name, of_socket, unlink_from_socket};
+use crate::epoll::{nested, sets};
+use crate::memory::arena::{Item, Set};
+use crate::memory::descriptors::{self, Meaning};
 use crate::os::user_access::are_readable;
-use crate::os::{errno, kernel, own_call, pid, real};
+use crate::os::{errno, own_call, real};
 use crate::wakeup::doorbell;
 
-/// Once for each change.
-pub const EDGE: u32 = libc::EPOLLET as u32;
-/// Once until it is asked for again.
-pub const ONCE: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
 /// `epoll_ctl`.
 pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) -> i32 {
     // SAFETY: the program's own arguments.
     let real = || unsafe { real::epoll_ctl(set_fd, operation, fd, event) };
-    match table::meaning(fd) {
+    match descriptors::meaning(fd) {
         Meaning::Socket(_) => {}
         Meaning::Nothing => return real(),
         Meaning::Hidden => {
@@ -46,7 +43,7 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
             return status;
         }
     }
-    let Some(socket) = table::socket(fd) else { return real() };
+    let Some(socket) = sockets::socket(fd) else { return real() };
     let wanted = if operation == libc::EPOLL_CTL_DEL {
         0
     } else if !are_readable(event, 1) {
@@ -55,11 +52,11 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
         // SAFETY: the program's own event.
         unsafe { event.read_unaligned().events }
     };
-    let Some((name, set)) = table::set(set_fd) else { return outside(socket, &real) };
+    let Some((name, set)) = descriptors::set(set_fd) else { return outside(socket, &real) };
     if wanted & EXCLUSIVE != 0 {
         return outside(socket, &real);
     }
-    note_user(set);
+    sets::note_user(set);
     let held = set.lock.hold();
     if set.is_shared.load(Ordering::Relaxed) != 0 && operation != libc::EPOLL_CTL_DEL {
         drop(held);
@@ -82,14 +79,6 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
             place.register(socket, operation, unsafe { event.read_unaligned() }, &real)
         }
         _ => real(),
-    }
-}
-
-/// This process uses the set: what is to be told of in it is told here.
-pub fn note_user(set: &Set) {
-    let me = pid::number().unwrap_or(0);
-    if set.user.load(Ordering::Relaxed) != me {
-        set.user.store(me, Ordering::Relaxed);
     }
 }
 
@@ -226,7 +215,7 @@ impl Place {
         if !socket.is_carried() {
             return;
         }
-        let Some(Ok(connection)) = table::by_index(socket.fd, socket.index).map(Socket::mapped) else {
+        let Some(Ok(connection)) = sockets::by_index(socket.fd, socket.index).map(Socket::mapped) else {
             return;
         };
         if !self.add_bell() {
@@ -271,21 +260,11 @@ impl Place {
     }
 }
 
-/// What a look at a connection finds for somebody who wants `wanted`.
-pub fn ready(connection: &Connection, wanted: u32) -> Ready {
-    connection.ready(wanted & !(EDGE | ONCE))
-}
-
-/// What the kernel has to be asked then. Where edges count, they count there too.
-pub fn asked(ready: &Ready, wanted: u32) -> u32 {
-    ready.ask & !(EDGE | ONCE) | wanted & EDGE
-}
-
 /// Before a socket is carried: every set that holds it hears the bell, and asks the kernel less.
 pub fn make_ready(socket: &Socket) -> bool {
     let is_simple = of_socket(socket).all(|(_, item)| {
         // One that is gone tells nobody.
-        table::set_named(item.set.load(Ordering::Relaxed)).is_none_or(|set| {
+        descriptors::set_named(item.set.load(Ordering::Relaxed)).is_none_or(|set| {
             set.nested.load(Ordering::Relaxed) == 0 && set.is_shared.load(Ordering::Relaxed) == 0
         })
     });
@@ -303,11 +282,11 @@ pub fn make_ready(socket: &Socket) -> bool {
     }
     for (_, item) in of_socket(socket) {
         let name = item.set.load(Ordering::Relaxed);
-        if table::set_named(name).is_none() {
+        if descriptors::set_named(name).is_none() {
             continue;
         }
-        let Some(set_fd) = descriptor_of(name) else { return false };
-        let Some((_, set)) = table::set(set_fd) else { return false };
+        let Some(set_fd) = descriptors::of_set(name) else { return false };
+        let Some((_, set)) = descriptors::set(set_fd) else { return false };
         let _held = set.lock.hold();
         if !Place::of(set_fd, name, set).add_bell() {
             return false;
@@ -320,25 +299,14 @@ pub fn make_ready(socket: &Socket) -> bool {
 pub fn convert(connection: &Connection) {
     for (at, item) in of_socket(connection) {
         let name = item.set.load(Ordering::Relaxed);
-        let Some(set_fd) = descriptor_of(name) else { continue };
-        let Some((_, set)) = table::set(set_fd) else { continue };
+        let Some(set_fd) = descriptors::of_set(name) else { continue };
+        let Some((_, set)) = descriptors::set(set_fd) else { continue };
         let _held = set.lock.hold();
         let place = Place::of(set_fd, name, set);
         place.list(connection, at, item);
         ask_now(set_fd, connection, at, item);
     }
     doorbell::ring_own();
-}
-
-/// A descriptor of this process that means the set of this name.
-fn descriptor_of(name: u32) -> Option<i32> {
-    let mut found = None;
-    table::each(|fd, meaning| {
-        if meaning == Meaning::Set(name) {
-            found = Some(fd);
-        }
-    });
-    found
 }
 
 /// Asks the kernel for what the rings do not know by now.
@@ -375,309 +343,4 @@ pub fn ask_again(set_fd: i32, connection: &Connection, at: u32, item: &Item, fou
             item.fresh.store(1, Ordering::Relaxed);
         }
     }
-}
-
-/// Nobody has the set of this name any more.
-pub fn clear(name: u32) {
-    let Some(set) = table::set_named(name) else { return };
-    let _held = set.lock.hold();
-    // Its place may be another one's by now, which has emptied it.
-    if table::set_named(name).is_some() {
-        registrations::empty(set);
-    }
-    // Registrations of sockets that are not carried are in no list of the set's: they are found through sockets. Those of
-    // sockets that others have bear a name that no set will have, and go with the sockets.
-    table::each_held(|socket, _| {
-        while let Some((at, item)) =
-            of_socket(socket).find(|(_, item)| item.set.load(Ordering::Relaxed) == name)
-        {
-            unlink_from_socket(socket.record, at);
-            free(set, at, item);
-        }
-    });
-}
-
-/// A socket is gone for good, and the kernel has taken it out of its sets.
-pub fn forget(socket: &Socket) {
-    for _ in 0..ITEMS {
-        let Some((at, item)) = of_socket(socket).next() else { return };
-        // In the list of a set that is gone, too: whoever has its place next empties it.
-        let Some(set) = table::set_place(item.set.load(Ordering::Relaxed)) else { return };
-        let _held = set.lock.hold();
-        unlink_from_socket(socket.record, at);
-        free(set, at, item);
-    }
-}
-
-/// The kernel's registrations of a socket in the sets of this process are the program's own again, and nobody follows them, as
-/// far as they are meant. `closing` means the socket to the kernel still, and to the table no more.
-pub fn leave(socket: &Socket, closing: Option<i32>, is_meant: impl Fn(&Item) -> bool) {
-    let here = |item: &Item| descriptor_of(item.set.load(Ordering::Relaxed)).filter(|_| is_meant(item));
-    while let Some((at, item)) = of_socket(socket).find(|(_, item)| here(item).is_some()) {
-        let Some(set_fd) = here(item) else { return };
-        let Some((_, set)) = table::set(set_fd) else { return };
-        let _held = set.lock.hold();
-        let is_changed = socket.is_carried() || item.named.load(Ordering::Relaxed) != 0;
-        let closing = closing.filter(|fd| *fd == item.fd.load(Ordering::Relaxed));
-        if is_changed && let Some(fd) = registrations::number(item).or(closing) {
-            let is_spent = item.spent.load(Ordering::Relaxed) != 0;
-            let events = if is_spent { ONCE } else { item.events.load(Ordering::Relaxed) };
-            let mut event = epoll_event { events, u64: item.data.load(Ordering::Relaxed) };
-            // SAFETY: a live event.
-            unsafe { real::epoll_ctl(set_fd, libc::EPOLL_CTL_MOD, fd, &raw mut event) };
-        }
-        unlink_from_socket(socket.record, at);
-        free(set, at, item);
-    }
-}
-
-/// A descriptor of a socket is being closed, and means it to the kernel still: what the kernel goes on telling of it it
-/// tells as to a program without this library. It does so as long as anybody has the socket.
-pub fn leave_closing(socket: &Socket, is_last: bool) {
-    // SeqCst: pairs with the additions in `table::duplicate` and `hold::close`.
-    let has_others_here = !is_last && socket.hold.descriptors.load(Ordering::SeqCst) != 0;
-    // Others here bear registrations of their own, which are followed.
-    let is_meant = |item: &Item| !has_others_here || item.fd.load(Ordering::Relaxed) == socket.fd;
-    if !of_socket(socket).any(|(_, item)| is_meant(item)) {
-        return;
-    }
-    let is_passed = socket.record.never.load(Ordering::Relaxed) != 0;
-    let connection = table::by_index(socket.fd, socket.index).map(Socket::carried);
-    let is_kernels = matches!(&connection, Some(Ok(connection)) if connection.is_kernels());
-    let is_followed = matches!(&connection, Some(Ok(_))) && !is_kernels;
-    let is_over = match is_last {
-        // Nobody else has it, but for whomever it was passed to.
-        true => is_followed || !is_passed,
-        // A child closes what its parent goes on with.
-        false => !is_kernels && !is_used_here(socket),
-    };
-    if is_over {
-        return;
-    }
-    match connection {
-        Some(Ok(connection)) if is_followed => connection.begin_back(Reason::Epoll),
-        Some(Err(plain)) => plain.stay(Reason::Epoll),
-        _ => {}
-    }
-    leave(socket, Some(socket.fd), is_meant);
-}
-
-/// Is this process the one that is told of the socket, by one of its sets?
-fn is_used_here(socket: &Socket) -> bool {
-    let me = pid::number().unwrap_or(0);
-    of_socket(socket).any(|(_, item)| {
-        let set = table::set_named(item.set.load(Ordering::Relaxed));
-        set.is_some_and(|set| set.user.load(Ordering::Relaxed) == me)
-    })
-}
-
-/// Another program is about to have those of this process's sets that are meant: nothing in them is carried from here on.
-/// `false`: there are none.
-pub fn share(is_meant: impl Fn(i32) -> bool) -> bool {
-    let mut is_any = false;
-    table::each(|fd, meaning| {
-        if let Meaning::Set(_) = meaning
-            && is_meant(fd)
-            && let Some((name, set)) = table::set(fd)
-            // Erlang starts a helper program with its sets, while they are empty, and that closes them.
-            && (set.carried.load(Ordering::Relaxed) != 0 || has_registered(name))
-        {
-            is_any = true;
-            set.is_shared.store(1, Ordering::Relaxed);
-            // Whoever registers something now is done before this, or sees it.
-            drop(set.lock.hold());
-        }
-    });
-    is_any
-}
-
-/// Has a socket of this process a registration in the set of this name?
-fn has_registered(name: u32) -> bool {
-    let mut is_any = false;
-    table::each_held(|socket, _| {
-        is_any |= of_socket(socket).any(|(_, item)| item.set.load(Ordering::Relaxed) == name);
-    });
-    is_any
-}
-
-/// Is it in a set that another program may have?
-pub fn is_shared(socket: &Socket) -> bool {
-    of_socket(socket).any(|(_, item)| is_in_shared(item))
-}
-
-fn is_in_shared(item: &Item) -> bool {
-    let set = table::set_named(item.set.load(Ordering::Relaxed));
-    set.is_some_and(|set| set.is_shared.load(Ordering::Relaxed) != 0)
-}
-
-/// What was brought back of such sets is registered as the program has done it, and their bells are gone.
-pub fn leave_shared() {
-    table::each_held(|socket, _| leave(socket, None, is_in_shared));
-    table::each(|fd, meaning| {
-        if let Meaning::Set(_) = meaning
-            && let Some((_, set)) = table::set(fd)
-            && set.is_shared.load(Ordering::Relaxed) != 0
-        {
-            let _held = set.lock.hold();
-            // What others of the family alone have they hear by the bell.
-            if set.carried.load(Ordering::Relaxed) == 0 && set.belled.swap(0, Ordering::Relaxed) != 0 {
-                doorbell::remove_from(fd);
-            }
-        }
-    });
-}
-
-/// No ring is heard in this set any more.
-pub fn silence(set_fd: i32) {
-    let Some((_, set)) = table::set(set_fd) else { return };
-    // Others of the family may sleep in it: with them it is left as it is.
-    if set.processes.load(Ordering::Relaxed) == 1 && set.belled.swap(0, Ordering::Relaxed) != 0 {
-        doorbell::remove_from(set_fd);
-    }
-}
-
-/// What the rings say of an item now, beside what was reported. All of it is of one look: what was loaded later may say more
-/// than what is reported, and would count as reported.
-pub struct Look {
-    /// What the program asked for.
-    pub wanted: u32,
-    /// What is ready.
-    pub bits: u32,
-    /// What the kernel has said since the last look.
-    pub heard: u32,
-    /// The peer's tail.
-    pub tail: u64,
-    /// `Record::full`.
-    pub full: u32,
-    /// `Record::ended`.
-    pub ended: u8,
-}
-
-impl Look {
-    /// Has anything happened since the last report that the kernel would report again?
-    fn is_news(&self, item: &Item) -> bool {
-        // The kernel, too, reports everything that is wanted when bytes come for whoever wants to hear of them, and when
-        // something ends for everybody.
-        let is_more = has_more(item, self.wanted, self.tail);
-        let is_end = item.seen_ended.load(Ordering::Relaxed) != self.ended;
-        let is_room = self.bits & OUT != 0 && item.seen_full.load(Ordering::Relaxed) != self.full;
-        let is_fresh = item.fresh.load(Ordering::Relaxed) != 0;
-        self.bits != 0 && (is_fresh || is_more || is_end || is_room || self.is_heard_anew(item))
-    }
-
-    /// What is ready, and by what it has become so: bytes, room or an end, as far as it is ready for that.
-    fn fingerprint(&self, at: u32) -> u32 {
-        let since = |is_ready: bool, count: u32| if is_ready { count } else { 0 };
-        let words = [
-            at,
-            self.bits,
-            since(self.bits & IN != 0, self.tail as u32),
-            since(self.bits & OUT != 0, self.full),
-            self.ended.into(),
-        ];
-        // FNV-1a, by words, and the shuffle of MurmurHash3's end: sums of these for several registrations seldom agree.
-        let hash = words.iter().fold(0x811C_9DC5u32, |hash, word| (hash ^ word).wrapping_mul(0x0100_0193));
-        let hash = (hash ^ hash >> 16).wrapping_mul(0x85EB_CA6B);
-        hash ^ hash >> 13
-    }
-
-    /// Has the kernel told something new? It tells everything once more whenever it is asked for something else, and nothing new
-    /// comes behind an end that was reported.
-    fn is_heard_anew(&self, item: &Item) -> bool {
-        let ended = item.seen_ended.load(Ordering::Relaxed);
-        let mut stale = ALWAYS | RDHUP;
-        if ended & (FINISHED | SHUT) == FINISHED {
-            stale |= IN;
-        }
-        if ended & HUNG_UP != 0 {
-            stale |= OUT;
-        }
-        self.heard & self.bits & !stale != 0
-    }
-
-    /// The same, once: what is seen now is no news the next time.
-    pub fn take_news(&self, item: &Item) -> bool {
-        let is_news = self.is_news(item);
-        item.fresh.store(0, Ordering::Relaxed);
-        item.seen_tail.store(self.tail, Ordering::Relaxed);
-        item.seen_ended.store(self.ended, Ordering::Relaxed);
-        if self.bits & OUT != 0 {
-            item.seen_full.store(self.full, Ordering::Relaxed);
-        }
-        is_news
-    }
-}
-
-/// Bytes have come into the ring since the last report, perhaps behind others that lie in the kernel.
-pub fn has_more(item: &Item, wanted: u32, tail: u64) -> bool {
-    wanted & EDGE != 0 && wanted & IN != 0 && item.seen_tail.load(Ordering::Relaxed) != tail
-}
-
-/// What a set that is itself watched has for its watcher.
-pub fn is_ready(name: u32) -> bool {
-    table::set_named(name).is_some_and(|set| has_ready(set) || nested::is_any_ready(name, set))
-}
-
-/// The same, without the sets within it.
-pub fn has_ready(set: &Set) -> bool {
-    // Acquire, here and below: pairs with the release exchange in `list::put` and the release store in `View::rotate` of `wait`.
-    if set.carried.load(Ordering::Acquire) == 0 {
-        return false;
-    }
-    let _held = set.lock.hold();
-    is_any_ready(set.carried.load(Ordering::Acquire))
-}
-
-/// What a set has, the sets within it aside, and why: another number for something else, or for the same that has come anew;
-/// 0 for nothing.
-pub fn state(set: &Set) -> u32 {
-    // Acquire, here and below: pairs with the release exchange in `list::put` and the release store in `View::rotate` of
-    // `wait`.
-    if set.carried.load(Ordering::Acquire) == 0 {
-        return 0;
-    }
-    let _held = set.lock.hold();
-    let (mut sum, mut least, mut at) = (0u32, 0, set.carried.load(Ordering::Acquire));
-    for _ in 0..ITEMS {
-        let Some(item) = item(at) else { break };
-        if let Some(look) = due(item) {
-            // In any order, as looks change that.
-            sum = sum.wrapping_add(look.fingerprint(at));
-            least = 1;
-        }
-        at = list::step(&item.next_of_set);
-    }
-    sum.max(least)
-}
-
-/// Is one of these registrations of a set ready, from this one on? Called with the set's lock held.
-pub fn is_any_ready(first: u32) -> bool {
-    let mut at = first;
-    for _ in 0..ITEMS {
-        let Some(item) = item(at) else { return false };
-        if due(item).is_some() {
-            return true;
-        }
-        at = list::step(&item.next_of_set);
-    }
-    false
-}
-
-/// What a look at the set would report of it, if anything.
-fn due(item: &Item) -> Option<Look> {
-    let connection = registrations::connection(item)?;
-    if item.spent.load(Ordering::Relaxed) != 0 {
-        return None;
-    }
-    let wanted = item.events.load(Ordering::Relaxed);
-    let heard = item.heard.load(Ordering::Relaxed) & (wanted | ALWAYS);
-    let (tail, full) = (STREAM.tail(&connection.remote), connection.record.full.load(Ordering::Relaxed));
-    let found = ready(&connection, wanted);
-    let mut bits = found.bits & (wanted | ALWAYS) | heard;
-    if bits == 0 && has_more(item, wanted, tail) {
-        bits = u32::from(kernel::ready(connection.fd, found.elsewhere(wanted) as i16) as u16)
-            & (wanted | ALWAYS);
-    }
-    let look = Look { wanted, bits, heard, tail, full, ended: found.ended };
-    (bits != 0 && (wanted & EDGE == 0 || look.is_news(item))).then_some(look)
 }

@@ -1,7 +1,10 @@
 //! Epoll sets of the program's that hold carried connections.
 
 pub mod control;
+pub mod handover;
+pub mod look;
 pub mod nested;
 pub mod registrations;
+pub mod sets;
 pub mod sleepers;
 pub mod wait;

@@ -8,9 +8,9 @@
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
-use crate::connection::table;
-use crate::epoll::control;
+use crate::epoll::look;
 use crate::memory::arena::{self, SETS, Set};
+use crate::memory::descriptors;
 use crate::os::errno;
 use crate::wakeup::doorbell;
 
@@ -21,12 +21,12 @@ const DEPTH_MAX: u32 = 6;
 
 /// The set of `outer_fd` watches `inner` from here on, if `real` does it, which is the kernel's status.
 pub fn add(outer_fd: i32, inner: u32, real: &dyn Fn() -> i32) -> i32 {
-    let (Some(family), Some(found)) = (arena::family(), table::set_named(inner)) else { return real() };
+    let (Some(family), Some(found)) = (arena::family(), descriptors::set_named(inner)) else { return real() };
     // Whoever else adds it, or watches it, comes before this or after it: what is undone is this call's alone.
     let held = family.nesting.hold();
     // Relaxed, all of them: the kernel orders them before whatever the outer set is asked, as it adds the inner one after.
     let was_nested = found.nested.swap(1, Ordering::Relaxed);
-    let Some((name, outer)) = table::set(outer_fd) else {
+    let Some((name, outer)) = descriptors::set(outer_fd) else {
         let status = real();
         if status != 0 {
             found.nested.store(was_nested, Ordering::Relaxed);
@@ -65,7 +65,9 @@ pub fn watch(set: &Set) {
 
 /// The set of `outer_fd` watches `inner` no more. One that was in several counts as watched by each of them.
 pub fn remove(outer_fd: i32, inner: u32) {
-    let (Some(found), Some((name, _))) = (table::set_named(inner), table::set(outer_fd)) else { return };
+    let (Some(found), Some((name, _))) = (descriptors::set_named(inner), descriptors::set(outer_fd)) else {
+        return;
+    };
     let Some(family) = arena::family() else { return };
     let _held = family.nesting.hold();
     // Relaxed: whoever still finds it looks there in vain.
@@ -74,7 +76,7 @@ pub fn remove(outer_fd: i32, inner: u32) {
 
 /// Does a set within this one have something?
 pub fn is_any_ready(name: u32, set: &Set) -> bool {
-    is_any_below(name, set, DEPTH_MAX, &|inner| control::has_ready(inner))
+    is_any_below(name, set, DEPTH_MAX, &|inner| look::has_ready(inner))
 }
 
 /// Is that so of a set within this one, at any depth?
@@ -98,7 +100,7 @@ pub fn ring_for_inner(name: u32, set: &Set) {
     let is_new = Cell::new(false);
     // Of each of them: so `false`, for the next one.
     is_any_below(name, set, DEPTH_MAX, &|inner| {
-        let state = control::state(inner);
+        let state = look::state(inner);
         // Relaxed: who takes the ring clears this before it looks, and leaves what it does not take to the next wait.
         if state != 0 && inner.rung_for.swap(state, Ordering::Relaxed) != state {
             is_new.set(true);
@@ -113,4 +115,9 @@ pub fn ring_for_inner(name: u32, set: &Set) {
 /// Somebody has taken a ring out of this set: the next one is for whatever it has then.
 pub fn taken(set: &Set) {
     set.rung_for.store(0, Ordering::Relaxed);
+}
+
+/// What a set that is itself watched has for its watcher.
+pub fn is_ready(name: u32) -> bool {
+    descriptors::set_named(name).is_some_and(|set| look::has_ready(set) || is_any_ready(name, set))
 }

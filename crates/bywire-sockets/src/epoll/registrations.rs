@@ -5,8 +5,9 @@ use core::sync::atomic::Ordering;
 use bywire_ring::list;
 use libc::epoll_event;
 
-use crate::connection::table::{self, Connection, Meaning, Socket};
+use crate::connection::sockets::{self, Connection, Socket};
 use crate::memory::arena::{self, ITEMS, Item, RECORDS, Record, Set};
+use crate::memory::descriptors::{self, Meaning};
 
 /// What the kernel reports for an item is its name: this, its generation, its index.
 const ITEM_DATA: u64 = 0xB7E2_0000_0000_0000;
@@ -33,18 +34,18 @@ pub fn of_socket(socket: &Socket) -> impl Iterator<Item = (u32, &'static Item)> 
 /// The number that the kernel knows a registration by. `None`: it has been closed since, and may be another file's.
 pub fn number(item: &Item) -> Option<i32> {
     let fd = item.fd.load(Ordering::Relaxed);
-    (table::meaning(fd) == Meaning::Socket(item.record.load(Ordering::Relaxed))).then_some(fd)
+    (descriptors::meaning(fd) == Meaning::Socket(item.record.load(Ordering::Relaxed))).then_some(fd)
 }
 
 /// The connection of a registration, by a descriptor that means it: the number that it was registered by may have been closed
 /// since, and be another file's.
 pub fn connection(item: &Item) -> Option<Connection> {
     let index = item.record.load(Ordering::Relaxed);
-    let connection = table::by_index(item.fd.load(Ordering::Relaxed), index)?.mapped().ok()?;
+    let connection = sockets::by_index(item.fd.load(Ordering::Relaxed), index)?.mapped().ok()?;
     if connection.is_current() {
         return Some(connection);
     }
-    table::by_index(table::descriptor_of(index)?, index)?.mapped().ok()
+    sockets::by_index(descriptors::of_socket(index)?, index)?.mapped().ok()
 }
 
 /// Takes an item out of its set's list and gives it back. Its record's list is the caller's.
@@ -65,7 +66,7 @@ pub fn empty(set: &Set) {
         if let Some(record) = family.records.get(gone.record.load(Ordering::Relaxed) as usize) {
             unlink_from_socket(record, at);
         }
-        // Release: pairs with the acquire loads of the list's first in `wait::View::look` and `control::has_ready`.
+        // Release: pairs with the acquire loads of the list's first in `wait::View::look` and `look::has_ready`.
         set.carried.store(gone.next_of_set.load(Ordering::Relaxed), Ordering::Release);
         gone.listed.store(0, Ordering::Relaxed);
         // Release: pairs with the exchange in `claim`.

@@ -70,7 +70,7 @@ impl Unannounced {
         if is_of_concern(set) {
             return None;
         }
-        if set.branch.load(Ordering::Relaxed) != doorbell::branch() {
+        if set.branch.load(Ordering::Relaxed) != arena::branch() {
             // It would be announced in another page than the one where it rises.
             doorbell::make_page();
             return None;

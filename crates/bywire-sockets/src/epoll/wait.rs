@@ -7,14 +7,16 @@ use core::sync::atomic::Ordering;
 use bywire_ring::list;
 use libc::epoll_event;
 
-use crate::connection::fallback;
+use crate::connection::owed;
 use crate::connection::readiness::{ALWAYS, OUT};
-use crate::connection::table::{self, STREAM};
-use crate::epoll::control::{self, EDGE, Look, ONCE, ask_again, asked, has_more, is_any_ready, ready};
-use crate::epoll::nested;
+use crate::connection::sockets::STREAM;
+use crate::epoll::control::ask_again;
+use crate::epoll::look::{EDGE, Look, ONCE, asked, has_more, is_any_ready, ready};
 use crate::epoll::registrations::{self, item};
 use crate::epoll::sleepers::{Sleeping, Unannounced};
+use crate::epoll::{nested, sets};
 use crate::memory::arena::{ITEMS, Item, Set};
+use crate::memory::descriptors;
 use crate::os::{errno, jumps, kernel, own_call};
 use crate::wakeup::doorbell::{self, BELL_DATA};
 use crate::wakeup::spin;
@@ -55,13 +57,13 @@ pub struct Wait<'a> {
 impl Wait<'_> {
     /// Waits.
     pub fn run(&self) -> i32 {
-        let Some((name, set)) = table::set(self.set_fd) else {
+        let Some((name, set)) = descriptors::set(self.set_fd) else {
             return (self.real)(self.events, self.count, self.timeout_ns);
         };
         if self.count <= 0 || self.events.is_null() {
             return (self.real)(self.events, self.count, self.timeout_ns);
         }
-        control::note_user(set);
+        sets::note_user(set);
         let here = 0u8;
         let place = (&raw const here) as usize;
         // What a call here has left by a jump.
@@ -93,7 +95,7 @@ impl Wait<'_> {
         let Some(unannounced) = Unannounced::enter(view.name, view.set, view.place) else {
             return self.turn_of_carried(view, left_ns);
         };
-        let heard = (self.real)(self.events, self.count, fallback::pay_before_wait(left_ns));
+        let heard = (self.real)(self.events, self.count, owed::pay_before_wait(left_ns));
         errno::keep(|| drop(unannounced));
         self.result(view, heard)
     }
@@ -136,7 +138,7 @@ impl Wait<'_> {
             true => left_ns,
             false => Some(left_ns.unwrap_or(u64::MAX).min(10_000_000)),
         };
-        let heard = (self.real)(self.events, self.count, fallback::pay_before_wait(left_ns));
+        let heard = (self.real)(self.events, self.count, owed::pay_before_wait(left_ns));
         errno::keep(|| drop(sleeping));
         self.result(view, heard)
     }
@@ -192,7 +194,8 @@ impl View {
             }
             if registrations::is_name(data) {
                 held.get_or_insert_with(|| self.set.lock.hold());
-                match registrations::named(data, self.name).filter(|_| table::set_named(self.name).is_some())
+                match registrations::named(data, self.name)
+                    .filter(|_| descriptors::set_named(self.name).is_some())
                 {
                     Some(item) if item.listed.load(Ordering::Relaxed) == 0 => {
                         item.spent.store(1, Ordering::Relaxed);
@@ -250,7 +253,7 @@ impl View {
     fn collect(&self, events: &mut [MaybeUninit<epoll_event>]) -> usize {
         let _held = self.set.lock.hold();
         // Whoever has closed the set meanwhile may have made another one in its place.
-        if table::set_named(self.name).is_none() {
+        if descriptors::set_named(self.name).is_none() {
             return 0;
         }
         // Acquire: pairs with the release exchange in `list::put` and the release store in `rotate`.

@@ -36,7 +36,7 @@ pub struct Family {
     pub items: [Item; ITEMS],
     /// What processes have counted; see [`crate::memory::robust`].
     pub notes: Notes,
-    /// Counts branches; see [`crate::wakeup::doorbell::branch`].
+    /// Counts branches; see [`branch`].
     pub branches: AtomicU32,
     /// Held while something is taken out of the middle of a socket's list of registrations.
     pub registering: Lock<{ rank::REGISTERING }>,
@@ -60,6 +60,27 @@ pub mod stage {
     pub const PAIRED: u32 = 2;
     /// Every call looks at the segments first.
     pub const CARRIED: u32 = 3;
+}
+
+/// Bits of `Record::ended`, as poll gives them.
+pub const FINISHED: u8 = 1;
+/// Hung up: both directions are over.
+pub const HUNG_UP: u8 = 2;
+/// The kernel has an error for us, or had.
+pub const FAILED: u8 = 4;
+/// We have shut down our receiving ourselves: the kernel says [`FINISHED`] for that, too.
+pub const SHUT: u8 = 8;
+/// We have shut down our sending ourselves.
+pub const SHUT_SENDING: u8 = 16;
+
+/// Values of `Record::lingers`.
+pub mod linger {
+    /// It is as the kernel has made it.
+    pub const UNSET: u8 = 0;
+    /// We have told the kernel that a killed end is a reset.
+    pub const OURS: u8 = 1;
+    /// The program has told it what it wants.
+    pub const PROGRAMS: u8 = 2;
 }
 
 /// One TCP socket of the kernel's.
@@ -89,7 +110,7 @@ pub struct Record {
     pub sent: AtomicU64,
     /// See `sent`.
     pub received: AtomicU64,
-    /// Does a call on it wait? See [`crate::connection::carried`].
+    /// Does a call on it wait? See [`crate::connection::sleep`].
     pub waits: AtomicU8,
     /// Has it a time-out for receiving, and for sending?
     pub patience: [AtomicU8; 2],
@@ -127,7 +148,7 @@ pub struct Record {
     pub items: AtomicU32,
     /// The connection was broken by its peer's garbage.
     pub broken: AtomicU8,
-    /// Who has set `SO_LINGER`; see [`crate::connection::carried::linger`].
+    /// Who has set `SO_LINGER`; see [`crate::memory::arena::linger`].
     pub lingers: AtomicU8,
     /// A process that counts has become another program, and has it no more.
     pub is_replaced: AtomicU8,
@@ -218,7 +239,7 @@ pub struct Set {
     pub sleepers: AtomicU32,
     /// Threads that sleep in it and are not announced to peers, as nothing in it is carried; see [`bywire_ring::crowd`].
     pub unannounced: AtomicU32,
-    /// The branch of the family whose threads those are; see [`crate::wakeup::doorbell::branch`].
+    /// The branch of the family whose threads those are; see [`branch`].
     pub branch: AtomicU32,
     /// Another program has it, or may have it: nothing in it is carried any more.
     pub is_shared: AtomicU32,
@@ -389,4 +410,17 @@ fn map(length_bytes: usize, sharing: i32) -> *mut u8 {
         )
     };
     if address == libc::MAP_FAILED { ptr::null_mut() } else { address.cast() }
+}
+
+/// See [`branch`].
+static BRANCH: AtomicU32 = AtomicU32::new(0);
+
+/// Processes of a family that have one page: a child that was forked before there was any begins a branch of its own.
+pub fn branch() -> u32 {
+    BRANCH.load(Ordering::Relaxed)
+}
+
+/// This process begins a branch of its own.
+pub fn begin_branch(family: &Family) {
+    BRANCH.store(family.branches.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
 }

@@ -30,7 +30,7 @@ pub fn let_go(processes: &AtomicU32, holders: &[AtomicU32]) -> bool {
 
 /// Takes out those that hold it no more as they were killed, or became another program and ended: how many are left.
 pub fn forget_dead(processes: &AtomicU32, holders: &[AtomicU32]) -> u32 {
-    // Acquire: pairs with the changes of the count in `table::before_fork` and `let_go`.
+    // Acquire: pairs with the changes of the count in `sockets::count_fork` and `let_go`.
     let mut left = processes.load(Ordering::Acquire);
     let Some(me) = pid::number() else { return left.max(1) };
     for place in holders {

@@ -2,24 +2,22 @@
 
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use bywire_pairing::protocol::{Kind, PACKET_BYTES, PATIENCE_MS, Packet, VERSION, Verdict};
 use bywire_pairing::reason::Reason;
 use bywire_ring::passage;
 use bywire_ring::stream::{SEGMENT_BYTES, Window};
 
-use crate::connection::table::{self, STREAM, Socket};
+use crate::connection::policy;
+use crate::connection::sockets::{self, STREAM, Socket};
 use crate::epoll::control;
-use crate::memory::arena::{self, Record, stage};
+use crate::memory::arena::{self, stage};
+use crate::memory::descriptors;
 use crate::memory::lock::{Lock, rank};
 use crate::os::{errno, kernel, own_call, real};
 use crate::wakeup::doorbell;
 
-/// After so many calls that moved data a connection is worth an offer.
-static CALLS_MIN: AtomicU32 = AtomicU32::new(8);
-/// Why nothing more is offered, plus one.
-static GIVEN_UP: AtomicU8 = AtomicU8::new(0);
 /// How long a service that does not answer is left alone.
 const REST_NS: u64 = 1_000_000_000;
 /// What users look like that this user namespace does not know, such as the machine's root.
@@ -46,7 +44,7 @@ static PATH_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Where the service listens, and when to ask it.
 pub fn configure(path: &[u8], calls_min: Option<u32>) {
     if let Some(calls) = calls_min {
-        CALLS_MIN.store(calls, Ordering::Relaxed);
+        policy::configure(calls);
     }
     if path.is_empty() || path.len() > 107 {
         return;
@@ -58,17 +56,6 @@ pub fn configure(path: &[u8], calls_min: Option<u32>) {
     }
     // Release: pairs with the acquire loads of the length; the path is written before.
     PATH_BYTES.store(path.len(), Ordering::Release);
-}
-
-/// Nothing of this program is carried from here on, for this reason.
-pub fn give_up(reason: Reason) {
-    GIVEN_UP.store(reason as u8 + 1, Ordering::Relaxed);
-    CALLS_MIN.store(u32::MAX, Ordering::Relaxed);
-}
-
-/// Why nothing of this program is carried any more.
-pub fn given_up() -> Option<Reason> {
-    GIVEN_UP.load(Ordering::Relaxed).checked_sub(1).and_then(Reason::of)
 }
 
 /// Waits for a thread that is about to carry a connection: none does so any more that was told to stay before.
@@ -88,26 +75,13 @@ pub fn is_configured() -> bool {
     PATH_BYTES.load(Ordering::Acquire) > 0
 }
 
-/// Is this one of the first calls that move data over a socket, which are the kernel's alone? Counts it, if so; of several
-/// at once perhaps one.
-#[inline(always)]
-pub fn is_early(record: &Record) -> bool {
-    let calls = record.calls.load(Ordering::Relaxed);
-    let is_early =
-        calls < CALLS_MIN.load(Ordering::Relaxed) && record.stage.load(Ordering::Relaxed) == stage::PLAIN;
-    if is_early {
-        record.calls.store(calls + 1, Ordering::Relaxed);
-    }
-    is_early
-}
-
 /// At the beginning of every other call that moves data over a socket that is not carried.
 #[inline(always)]
 pub fn consider(socket: &Socket) {
     let calls = socket.record.calls.fetch_add(1, Ordering::Relaxed);
     // Acquire: pairs with the stores of the stage in `answered` and `prepare`; what was mapped comes before.
     match socket.record.stage.load(Ordering::Acquire) {
-        stage::PLAIN if calls >= CALLS_MIN.load(Ordering::Relaxed) => quietly(|| offer(socket)),
+        stage::PLAIN if calls >= policy::calls_min() => quietly(|| offer(socket)),
         stage::WAITING
             if calls.is_power_of_two()
                 || CALLS_WAITING.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) =>
@@ -132,7 +106,7 @@ fn offer(socket: &Socket) {
     if record.never.load(Ordering::Relaxed) != 0 || !is_configured() {
         return;
     }
-    // Acquire: pairs with the changes of the count in `table::before_fork` and `table::let_go`.
+    // Acquire: pairs with the changes of the count in `sockets::count_fork` and `sockets::let_go`.
     if record.processes.load(Ordering::Acquire) != 1 {
         return;
     }
@@ -144,7 +118,7 @@ fn offer(socket: &Socket) {
     if !account.is_established {
         return;
     }
-    // SeqCst, both: pair with the additions in `table::Inside`; counts of bytes are complete when nobody is inside.
+    // SeqCst, both: pair with the additions in `sockets::Inside`; counts of bytes are complete when nobody is inside.
     let is_quiet = record.kernel_readers.load(Ordering::SeqCst) == 0
         && record.kernel_writers.load(Ordering::SeqCst) == 0;
     if is_quiet && !account.is_steady {
@@ -166,7 +140,7 @@ fn offer(socket: &Socket) {
     };
     // SAFETY: mapped with this length just now.
     STREAM.found(&unsafe { Window::new(address, SEGMENT_BYTES) });
-    // AcqRel: pairs with the acquire loads of `own` in `table::mapped` and the swap in `table::unmap_now`; the
+    // AcqRel: pairs with the acquire loads of `own` in `sockets::mapped` and the swap in `sockets::unmap_now`; the
     // segment is founded before.
     let stale = socket.hold.own.swap(address, Ordering::AcqRel);
     if !stale.is_null() {
@@ -265,7 +239,7 @@ fn rest() {
 fn connect() -> bool {
     let service = SERVICE.load(Ordering::Relaxed);
     if service >= 0 {
-        return table::meaning(service) == table::Meaning::Hidden;
+        return descriptors::meaning(service) == descriptors::Meaning::Hidden;
     }
     if kernel::now_ns() < REST_UNTIL.load(Ordering::Relaxed) {
         return false;
@@ -455,10 +429,10 @@ fn close(fd: i32) {
 /// What became of an offer.
 fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
     let [segment, bell, page] = descriptors;
-    let socket = table::by_index(-1, packet.token as u32);
+    let socket = sockets::by_index(-1, packet.token as u32);
     let socket = socket.filter(|socket| {
         token(socket) == packet.token
-            // Acquire, these four: pair with the exchange of `used` in `table::track`, the counts of processes, the
+            // Acquire, these four: pair with the exchange of `used` in `sockets::track`, the counts of processes, the
             // release store of `WAITING` and the swap of `own`.
             && socket.record.used.load(Ordering::Acquire) == 1
             && socket.record.processes.load(Ordering::Acquire) == 1
@@ -508,7 +482,7 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
         // The service has forgotten it, and hears of it at the next call.
         Some(Verdict::Again) => {
             descriptors.iter().for_each(|fd| close(*fd));
-            socket.record.calls.store(CALLS_MIN.load(Ordering::Relaxed), Ordering::Relaxed);
+            socket.record.calls.store(policy::calls_min(), Ordering::Relaxed);
             return socket.record.stage.store(stage::PLAIN, Ordering::Release);
         }
         Some(Verdict::Foreign) => Reason::Foreign,
@@ -525,7 +499,7 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
 #[inline(never)]
 fn prepare(socket: &Socket) {
     let record = socket.record;
-    // Acquire: pairs with the changes of the count in `table::before_fork` and `table::let_go`.
+    // Acquire: pairs with the changes of the count in `sockets::count_fork` and `sockets::let_go`.
     if record.never.load(Ordering::Relaxed) != 0 || record.processes.load(Ordering::Acquire) != 1 {
         return;
     }
@@ -543,7 +517,7 @@ fn prepare(socket: &Socket) {
     }
     let counts = [&record.kernel_readers, &record.kernel_pollers, &record.kernel_writers];
     let sleepers = !passage::close(&record.stage, stage::CARRIED, counts);
-    // SeqCst: pairs with the fence in `epoll`'s `catch_up`: either a fresh registration sees the stage there, or `control::convert`
+    // SeqCst: pairs with the fence in `control`'s `catch_up`: either a fresh registration sees the stage there, or `control::convert`
     // finds it in the socket's list.
     fence(Ordering::SeqCst);
     let account = kernel::account(socket.fd);
@@ -558,7 +532,8 @@ fn prepare(socket: &Socket) {
         }
         return;
     }
-    if let Some(connection) = table::by_index(socket.fd, socket.index).and_then(|socket| socket.mapped().ok())
+    if let Some(connection) =
+        sockets::by_index(socket.fd, socket.index).and_then(|socket| socket.mapped().ok())
     {
         control::convert(&connection);
         STREAM.prepare(&connection.own);
@@ -597,7 +572,7 @@ fn written_and_read(socket: &Socket) -> [u64; 2] {
 pub fn tally() -> [u64; 2] {
     let [mut bytes, mut used] = [0; 2];
     if SERVICE.load(Ordering::Relaxed) >= 0 {
-        table::each_held(|socket, _| {
+        sockets::each_held(|socket, _| {
             if socket.hold.offered.load(Ordering::Relaxed) != 0 {
                 let [sent, received] = written_and_read(socket);
                 bytes += sent;
@@ -644,7 +619,7 @@ pub fn after_fork_in_child() {
     TALKING.reset();
     disconnect();
     REST_UNTIL.store(0, Ordering::Relaxed);
-    table::each_held(|socket, _| socket.hold.offered.store(0, Ordering::Relaxed));
+    sockets::each_held(|socket, _| socket.hold.offered.store(0, Ordering::Relaxed));
 }
 
 /// The library's own descriptor `old` now has the number `new`.

@@ -5,11 +5,11 @@ use core::sync::atomic::Ordering;
 use bywire_ring::passage;
 use libc::{pollfd, sigset_t, timespec};
 
-use crate::connection::carried::{FINISHED, HUNG_UP};
-use crate::connection::fallback;
-use crate::connection::table::{self, Meaning, Socket};
-use crate::epoll::{control, nested};
-use crate::memory::arena::stage;
+use crate::connection::owed;
+use crate::connection::sockets::{self, Socket};
+use crate::epoll::nested;
+use crate::memory::arena::{FINISHED, HUNG_UP, stage};
+use crate::memory::descriptors::{self, Meaning};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, jumps, kernel, real};
 use crate::wakeup::doorbell::{self, Watch};
@@ -33,7 +33,7 @@ pub fn poll(files: *mut pollfd, count: u64, timeout_ns: Option<u64>, real: Real)
     }
     // SAFETY: the program's own array, of the length that it gives.
     let files = unsafe { core::slice::from_raw_parts_mut(files, count as usize) };
-    if !files.iter().any(|file| matters(file.fd)) && fallback::pay_before_wait(timeout_ns) == timeout_ns {
+    if !files.iter().any(|file| matters(file.fd)) && owed::pay_before_wait(timeout_ns) == timeout_ns {
         return real(files.as_mut_ptr(), count, timeout_ns);
     }
     let end = timeout_ns.map(|timeout| kernel::now_ns().saturating_add(timeout));
@@ -116,7 +116,7 @@ impl Drop for Scratch {
 
 /// Is there anything to it but the kernel?
 fn matters(fd: i32) -> bool {
-    matches!(table::meaning(fd), Meaning::Socket(_) | Meaning::Set(_))
+    matches!(descriptors::meaning(fd), Meaning::Socket(_) | Meaning::Set(_))
 }
 
 /// The kernel alone, with sockets counted that sleep there; `None`: some are carried.
@@ -129,7 +129,7 @@ fn plainly(files: &mut [pollfd], end: Option<u64>, real: Real) -> Option<i32> {
         }
     }
     let left = end.map(|end| end.saturating_sub(kernel::now_ns()));
-    let limit = fallback::pay_before_wait(left);
+    let limit = owed::pay_before_wait(left);
     let found = real(entered.files.as_mut_ptr(), entered.files.len() as u64, limit);
     errno::keep(|| drop(entered));
     (found != 0 || limit == left).then_some(found)
@@ -148,17 +148,17 @@ impl Drop for Entered<'_> {
 }
 
 fn count_of(fd: i32) -> Option<Socket> {
-    match table::meaning(fd) {
-        Meaning::Socket(index) => table::by_index(fd, index),
+    match descriptors::meaning(fd) {
+        Meaning::Socket(index) => sockets::by_index(fd, index),
         _ => None,
     }
 }
 
 fn enter(fd: i32) -> bool {
-    match table::meaning(fd) {
+    match descriptors::meaning(fd) {
         // Whoever watches a set hears the bell: what is in it may be carried at any moment.
         Meaning::Set(_) => {
-            let Some((_, set)) = table::set(fd) else { return true };
+            let Some((_, set)) = descriptors::set(fd) else { return true };
             nested::watch(set);
             doorbell::make_page();
             false
@@ -183,12 +183,12 @@ fn leave(fd: i32) {
 
 /// What the rings say of one entry, and what the kernel is to be asked of it.
 fn look(file: &pollfd) -> (i16, i16) {
-    match table::meaning(file.fd) {
+    match descriptors::meaning(file.fd) {
         Meaning::Set(index) => {
-            let bits = if control::is_ready(index) { libc::POLLIN | libc::POLLRDNORM } else { 0 };
+            let bits = if nested::is_ready(index) { libc::POLLIN | libc::POLLRDNORM } else { 0 };
             (bits & file.events, file.events)
         }
-        Meaning::Socket(_) => match table::socket(file.fd).map(Socket::carried) {
+        Meaning::Socket(_) => match sockets::socket(file.fd).map(Socket::carried) {
             Some(Ok(connection)) => {
                 let ready = connection.ready(u32::from(file.events as u16));
                 let always = (libc::POLLERR | libc::POLLHUP) as u32;
@@ -239,7 +239,7 @@ fn turn(
     }
     let timeout = match (is_ready, &asleep) {
         (true, _) => Some(0),
-        (false, Some(_)) => fallback::pay_before_wait(left_ns),
+        (false, Some(_)) => owed::pay_before_wait(left_ns),
         (false, None) => Some(left_ns.unwrap_or(u64::MAX).min(BLIND_NS)),
     };
     let status = real(asked.as_mut_ptr(), asked.len() as u64, timeout);
@@ -255,7 +255,7 @@ fn turn(
 }
 
 fn is_carried(fd: i32) -> bool {
-    table::socket(fd).is_some_and(|socket| socket.is_carried())
+    sockets::socket(fd).is_some_and(|socket| socket.is_carried())
 }
 
 fn count_of_ready(files: &[pollfd]) -> i32 {
@@ -265,7 +265,7 @@ fn count_of_ready(files: &[pollfd]) -> i32 {
 /// What the kernel has said of an entry, as far as the program asked for it.
 fn merge(file: &pollfd, place: &pollfd) -> i16 {
     let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
-    let Some(Ok(connection)) = table::socket(file.fd).map(Socket::carried) else {
+    let Some(Ok(connection)) = sockets::socket(file.fd).map(Socket::carried) else {
         return place.revents;
     };
     if place.revents != 0 {

@@ -1,227 +1,19 @@
-//! How sockets begin, are duplicated, passed on, forked and closed.
+//! Descriptors of the program's: how sockets begin, are duplicated, shut down and closed.
 
-use core::cell::Cell;
-use core::ffi::{CStr, c_void};
-use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 
-use bywire_pairing::reason::Reason;
 use bywire_ring::stream::{ASKS_BACK, HALF, LEAVING, News};
 use bywire_ring::waiters;
 
-use crate::connection::carried::{self, SHUT, SHUT_SENDING};
-use crate::connection::table::{self, Connection, Leaving, Meaning, STREAM, Socket};
-use crate::connection::{fallback, log, outcome};
-use crate::epoll::control;
-use crate::memory::arena;
-use crate::os::{errno, jumps, kernel, own_call, pid, real, sanitizer, thread};
+use crate::connection::log;
+use crate::connection::sockets::{self, Connection, Leaving, STREAM, Socket};
+use crate::epoll::{handover, sets};
+use crate::memory::arena::{self, SHUT, SHUT_SENDING};
+use crate::memory::descriptors::{self, Meaning};
+use crate::os::{errno, jumps, kernel, own_call, real, thread};
 use crate::pairing::proposal;
-use crate::process::{golang, io_uring, sandbox, signals};
-use crate::wakeup::{doorbell, spin};
-
-static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// A word that a forked child finds wiped; null: there is none.
-static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
-
-unsafe extern "C" {
-    /// The C library's: what `quick_exit` runs; behind its `at_quick_exit`, which is no symbol.
-    fn __cxa_at_quick_exit(work: extern "C" fn(*mut c_void), library: *mut c_void) -> i32;
-}
-
-extern "C" fn end_quickly(_: *mut c_void) {
-    end();
-}
-
-/// A thread ends by itself: the process with it, if it is the last one.
-pub fn end_thread() {
-    if own_call::are_over() {
-        return;
-    }
-    if pid::is_alone() {
-        end();
-    }
-}
-
-/// When the library is loaded.
-pub fn begin() {
-    real::find_all();
-    sanitizer::find_all();
-    // SAFETY: names of the environment, and handlers that live as long as the library.
-    unsafe {
-        let path = libc::getenv(c"BYWIRE_SOCKETS_SERVICE".as_ptr());
-        if path.is_null() {
-            return;
-        }
-        let filters = libc::getenv(c"BYWIRE_SOCKETS_FILTERS".as_ptr());
-        let filters = (!filters.is_null()).then(|| CStr::from_ptr(filters));
-        if sandbox::find(filters.and_then(|text| text.to_str().ok()?.parse().ok()).unwrap_or(0)) {
-            return;
-        }
-        let log = libc::getenv(c"BYWIRE_LOG".as_ptr());
-        if !log.is_null() {
-            log::configure(CStr::from_ptr(log).to_bytes());
-        }
-        let loaded = libc::getenv(c"BYWIRE_SOCKETS_LOADED".as_ptr());
-        if !loaded.is_null() {
-            // It takes no descriptor. The programs that this one starts find it there, or else its parent gone.
-            libc::mkdir(loaded, 0o700);
-        }
-        let calls = libc::getenv(c"BYWIRE_SOCKETS_CALLS".as_ptr());
-        let calls = (!calls.is_null()).then(|| CStr::from_ptr(calls));
-        let calls = calls.and_then(|text| text.to_str().ok()?.parse().ok());
-        proposal::configure(CStr::from_ptr(path).to_bytes(), calls);
-        let rings = libc::getenv(c"BYWIRE_SOCKETS_IO_URING".as_ptr());
-        if !rings.is_null() && CStr::from_ptr(rings) == c"1" {
-            io_uring::keep();
-        }
-        arena::found();
-        mark();
-        let spins = libc::getenv(c"BYWIRE_SOCKETS_SPIN".as_ptr());
-        if spins.is_null() || CStr::from_ptr(spins) != c"0" {
-            let cores = libc::getenv(c"BYWIRE_SOCKETS_CORES".as_ptr());
-            if !cores.is_null() {
-                spin::configure(CStr::from_ptr(cores));
-            }
-        }
-        // The first one that is put there runs last.
-        __cxa_at_quick_exit(end_quickly, ptr::null_mut());
-        libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child));
-    }
-    PROCESS.store(std::process::id(), Ordering::Relaxed);
-    pid::find_number();
-    if golang::is_program() {
-        sandbox::withdraw(Reason::Go);
-    }
-}
-
-thread_local! {
-    // Constant and without a destructor: nothing is allocated or registered for it.
-    /// This thread waits for the child of its next fork, by a pipe.
-    static AWAITS: Cell<bool> = const { Cell::new(false) };
-    /// That pipe: where to read, and where to write.
-    static PIPE: Cell<[i32; 2]> = const { Cell::new([-1; 2]) };
-    /// The number of a fork of this thread's, which may have failed; 0: none.
-    static FORK: Cell<u32> = const { Cell::new(0) };
-}
-
-/// The next fork of this thread is a `vfork`: [`awaited_child`] is for after it.
-pub fn await_next_child() {
-    AWAITS.set(true);
-}
-
-/// In the parent: what ends when the child has become another program, or has ended.
-pub fn awaited_child() -> Option<i32> {
-    let [end, _] = PIPE.replace([-1; 2]);
-    (end >= 0).then_some(end)
-}
-
-pub extern "C" fn before_fork() {
-    if own_call::are_over() {
-        return;
-    }
-    FORK.set(table::before_fork());
-    // From here to the end of the fork no other thread forks, whose child would have the pipe as well.
-    if AWAITS.replace(false) {
-        let mut ends = [-1; 2];
-        // SAFETY: room for two descriptors.
-        let is_made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0;
-        PIPE.set(if is_made { ends } else { [-1; 2] });
-    }
-}
-
-/// Closes one end of the pipe of a `vfork`.
-fn close_end(index: usize) {
-    if let Some(end) = PIPE.get().get(index)
-        && *end >= 0
-    {
-        // SAFETY: a descriptor of ours. By number, as no thread is cancelled in `fork`.
-        errno::keep(|| unsafe { real::syscall(libc::SYS_close, *end as usize, 0, 0, 0, 0, 0) });
-    }
-}
-
-pub extern "C" fn after_fork_in_parent() {
-    if own_call::are_over() {
-        return;
-    }
-    close_end(1);
-    table::end_fork();
-}
-
-/// Forks by `real`: the handlers behind a fork are not told whether it has failed, and this is.
-pub fn fork(real: impl FnOnce() -> i32) -> i32 {
-    FORK.set(0);
-    let child = real();
-    let fork = FORK.replace(0);
-    if child < 0 && fork != 0 && !own_call::are_over() {
-        errno::keep(|| table::undo_fork(fork));
-    }
-    child
-}
-
-pub extern "C" fn after_fork_in_child() {
-    FORK.set(0);
-    if own_call::are_over() {
-        return;
-    }
-    PROCESS.store(std::process::id(), Ordering::Relaxed);
-    pid::find_number();
-    set_mark();
-    thread::forget();
-    signals::after_fork_in_child();
-    own_call::after_fork_in_child();
-    table::after_fork_in_child();
-    doorbell::after_fork_in_child();
-    outcome::after_fork_in_child();
-    proposal::after_fork_in_child();
-    // The other end closes with the child's exec, or its end.
-    close_end(0);
-    PIPE.set([-1; 2]);
-    table::end_fork();
-    // Calls of other threads, for which they were kept, are not here.
-    table::each_held(|socket, _| close_kept(waiters::take(&socket.hold.kept)));
-}
-
-/// Makes the word by which a fork is noticed without asking the kernel each time.
-fn mark() {
-    const PAGE_BYTES: usize = 4096;
-    // SAFETY: a new private mapping, which stays.
-    unsafe {
-        let sharing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let page =
-            libc::mmap(ptr::null_mut(), PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, sharing, -1, 0);
-        if page == libc::MAP_FAILED || libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) != 0 {
-            return;
-        }
-        // Release: pairs with the acquire loads of the mark; its page is mapped before.
-        MARK.store(page.cast(), Ordering::Release);
-    }
-    set_mark();
-}
-
-fn set_mark() {
-    // SAFETY: null, or a page that stays.
-    // Acquire: pairs with the release store where the page is mapped.
-    if let Some(mark) = unsafe { MARK.load(Ordering::Acquire).as_ref() } {
-        mark.store(1, Ordering::Relaxed);
-    }
-}
-
-/// A process that came from a raw system call counts as forked as soon as it closes something.
-pub fn notice_fork() {
-    // SAFETY: null, or a page that stays.
-    // Acquire: pairs with the release store where the page is mapped.
-    if unsafe { MARK.load(Ordering::Acquire).as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) != 0)
-    {
-        return;
-    }
-    if PROCESS.load(Ordering::Relaxed) != std::process::id() && proposal::is_possible() {
-        thread::forget();
-        table::leave_threads_behind();
-        before_fork();
-        after_fork_in_parent();
-        after_fork_in_child();
-    }
-}
+use crate::process::{closing, fork};
+use crate::wakeup::doorbell;
 
 /// A new socket: TCP ones are followed from here on.
 pub fn made(fd: i32, domain: i32, kind: i32, protocol: i32) {
@@ -229,7 +21,7 @@ pub fn made(fd: i32, domain: i32, kind: i32, protocol: i32) {
         && kind & 0xF == libc::SOCK_STREAM
         && matches!(protocol, 0 | libc::IPPROTO_TCP);
     if fd >= 0 && is_tcp && proposal::is_possible() {
-        errno::keep(|| table::track(fd));
+        errno::keep(|| track(fd));
     }
 }
 
@@ -239,17 +31,17 @@ pub fn accepted(listener: i32, fd: i32) {
         return;
     }
     errno::keep(|| {
-        let is_tcp = matches!(table::meaning(listener), Meaning::Socket(_))
+        let is_tcp = matches!(descriptors::meaning(listener), Meaning::Socket(_))
             || kernel::number(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
         if is_tcp {
-            table::track(fd);
+            track(fd);
         }
     });
 }
 
 /// `close`, around the kernel's.
 pub fn close(fd: i32, real: impl FnOnce() -> i32) -> i32 {
-    match table::meaning(fd) {
+    match descriptors::meaning(fd) {
         Meaning::Nothing => return real(),
         Meaning::Hidden => {
             errno::set(libc::EBADF);
@@ -267,9 +59,9 @@ pub fn close(fd: i32, real: impl FnOnce() -> i32) -> i32 {
 /// ends when they are over.
 fn keep_for_waiters(fd: i32) {
     jumps::forget();
-    let Some(Ok(connection)) = table::socket(fd).map(Socket::carried) else { return };
+    let Some(Ok(connection)) = sockets::socket(fd).map(Socket::carried) else { return };
     let hold = connection.hold;
-    // SeqCst: pairs with the additions in `table::duplicate` and `hold::close`.
+    // SeqCst: pairs with the additions in `sockets::duplicate` and `hold::close`.
     if !waiters::are_there(&hold.waiters) || hold.descriptors.load(Ordering::SeqCst) != 1 {
         return;
     }
@@ -277,7 +69,7 @@ fn keep_for_waiters(fd: i32) {
         // SAFETY: no pointers.
         let kept = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, doorbell::first_high() as usize) };
         if kept >= 0 {
-            table::duplicate(fd, kept);
+            duplicate(fd, kept);
             let left = waiters::keep(&hold.waiters, &hold.kept, kept as u32 + 1);
             connection.wake_own();
             close_kept(left);
@@ -298,14 +90,14 @@ pub fn close_kept(left: Option<u32>) {
 pub fn departing(fd: i32) -> Option<Leaving> {
     notice_fork();
     keep_for_waiters(fd);
-    let leaving = table::forget(fd)?;
-    errno::keep(|| control::leave_closing(&leaving, leaving.is_last));
+    let leaving = forget(fd)?;
+    errno::keep(|| handover::leave_closing(&leaving, leaving.is_last));
     if leaving.is_carried()
-        && let Some(Ok(connection)) = table::by_index(fd, leaving.index).map(Socket::mapped)
+        && let Some(Ok(connection)) = sockets::by_index(fd, leaving.index).map(Socket::mapped)
     {
         if leaving.is_last {
             connection.take_leave();
-        // SeqCst: pairs with the additions in `table::duplicate` and `hold::close`.
+        // SeqCst: pairs with the additions in `sockets::duplicate` and `hold::close`.
         } else if leaving.hold.descriptors.load(Ordering::SeqCst) == 0 {
             connection.leave_to_others();
         }
@@ -323,11 +115,11 @@ pub fn departed(leaving: Option<Leaving>) {
     if leaving.is_last
         // Acquire: pairs with the release store in `proposal::answered`.
         && !leaving.hold.remote.load(Ordering::Acquire).is_null()
-        && let Some(Ok(connection)) = table::by_index(-1, leaving.index).map(Socket::mapped)
+        && let Some(Ok(connection)) = sockets::by_index(-1, leaving.index).map(Socket::mapped)
     {
         connection.tell(News::Course);
     }
-    leaving.finish();
+    closing::finish(leaving);
 }
 
 /// `close_range`: the library's own descriptors stay.
@@ -337,7 +129,7 @@ pub fn close_range(first: u32, last: u32, flags: i32, real: impl Fn(u32, u32) ->
     }
     let mut start = first;
     let mut status = 0;
-    table::each_between(first, last, |fd, meaning| {
+    descriptors::each_between(first, last, |fd, meaning| {
         let number = fd as u32;
         if meaning == Meaning::Hidden {
             if start < number {
@@ -358,17 +150,17 @@ pub fn close_range(first: u32, last: u32, flags: i32, real: impl Fn(u32, u32) ->
 
 /// After `dup` and its like: `new` is what `old` is.
 pub fn duplicated(old: i32, new: i32) {
-    if new >= 0 && new != old && matches!(table::meaning(old), Meaning::Socket(_) | Meaning::Set(_)) {
-        errno::keep(|| table::duplicate(old, new));
+    if new >= 0 && new != old && matches!(descriptors::meaning(old), Meaning::Socket(_) | Meaning::Set(_)) {
+        errno::keep(|| duplicate(old, new));
     }
 }
 
 /// `dup2` and `dup3`, around the kernel's: whatever `new` was is closed by it.
 pub fn duplicate_over(old: i32, new: i32, real: impl FnOnce() -> i32) -> i32 {
-    if old == new || table::meaning(old) == Meaning::Hidden {
+    if old == new || descriptors::meaning(old) == Meaning::Hidden {
         return if old == new { real() } else { errno::fail(libc::EBADF) as i32 };
     }
-    match table::meaning(new) {
+    match descriptors::meaning(new) {
         Meaning::Nothing => {}
         Meaning::Hidden => make_way(new),
         Meaning::Socket(_) | Meaning::Set(_) => {
@@ -393,9 +185,9 @@ pub fn duplicate_over(old: i32, new: i32, real: impl FnOnce() -> i32) -> i32 {
 fn make_way(fd: i32) {
     // SAFETY: a descriptor of ours.
     let moved = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
-    table::unhide(fd);
+    descriptors::unhide(fd);
     if moved >= 0 {
-        table::hide(moved);
+        descriptors::hide(moved);
         doorbell::renumber(fd, moved);
         proposal::renumber(fd, moved);
     }
@@ -403,7 +195,7 @@ fn make_way(fd: i32) {
 
 /// `shutdown`, around the kernel's.
 pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
-    let Some(socket) = table::socket(fd) else { return real() };
+    let Some(socket) = sockets::socket(fd) else { return real() };
     let (ends_receiving, ends_sending) =
         (how == libc::SHUT_RD || how == libc::SHUT_RDWR, how == libc::SHUT_WR || how == libc::SHUT_RDWR);
     let connection = match socket.carried() {
@@ -422,7 +214,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
     connection.serve();
     connection.ask_kernel();
     // What has ended both ways cannot be shut down for its peer: that one has heard something else.
-    let is_over = connection.record.ended.load(Ordering::Relaxed) & carried::HUNG_UP != 0;
+    let is_over = connection.record.ended.load(Ordering::Relaxed) & arena::HUNG_UP != 0;
     if ends_receiving {
         connection.record.ended.fetch_or(SHUT, Ordering::Relaxed);
     }
@@ -471,108 +263,80 @@ fn is_shut_when_paid(connection: &Connection) -> bool {
     is_owing
 }
 
-/// Before another program takes this process's place.
-pub fn before_replacement() {
-    if own_call::are_over() {
-        return;
-    }
-    errno::keep(|| table::each_held(leave_to_kernel));
-    hand_over(false);
-    proposal::leave(proposal::tally());
+/// `fd` is a new TCP socket.
+fn track(fd: i32) {
+    forget_stale(fd);
+    sockets::track(fd);
 }
 
-/// Another program will close this one, in order, where nobody is to see it.
-fn leave_to_kernel(socket: &Socket, fd: i32) {
-    if is_inherited(fd) {
-        return;
+/// `fd` is a new epoll set.
+pub fn track_set(fd: i32) {
+    forget_stale(fd);
+    sets::track(fd);
+}
+
+/// `new` means what `old` does.
+fn duplicate(old: i32, new: i32) {
+    forget_stale(new);
+    sockets::duplicate(old, new);
+}
+
+/// A number that the kernel has given anew was closed behind our back.
+fn forget_stale(fd: i32) {
+    if let Some(leaving) = forget(fd) {
+        closing::finish(leaving);
     }
-    if let Some(Ok(connection)) = table::by_index(fd, socket.index).map(Socket::carried) {
-        // Acquire: pairs with the changes of the count in `table::before_fork` and `table::let_go`.
-        if socket.record.processes.load(Ordering::Acquire) == 1 {
-            connection.end_before_the_kernels(false);
-            connection.settle_guard(|_| true);
-        } else {
-            connection.leave_to_others();
-            // This process counts from here on, and has it no more.
-            socket.record.is_replaced.store(1, Ordering::Relaxed);
+}
+
+/// Takes `fd` out of the table, before the kernel closes it and gives its number to somebody else.
+fn forget(fd: i32) -> Option<Leaving> {
+    match descriptors::meaning(fd) {
+        Meaning::Nothing => None,
+        Meaning::Set(name) => {
+            sets::forget(fd, name);
+            None
         }
+        _ => sockets::forget(fd),
     }
 }
 
-/// Does a program that is started have this descriptor?
-fn is_inherited(fd: i32) -> bool {
-    // SAFETY: no pointers.
-    let flags = unsafe { real::fcntl(fd, libc::F_GETFD, 0) };
-    flags >= 0 && flags & libc::FD_CLOEXEC == 0
-}
-
-/// Before another program is started; `has_actions`: after steps that may copy descriptors.
-pub fn hand_over(has_actions: bool) {
-    let goes_on = |fd| is_inherited(fd) || (has_actions && table::is_named(fd));
-    errno::keep(|| {
-        let has_sets = control::share(goes_on);
-        fallback::hand_back(goes_on, Reason::Passed);
-        if has_sets {
-            empty_shared_sets();
+/// This process is no part of its family any more: it holds nothing, and no descriptor means anything.
+pub fn forget_all() {
+    descriptors::each(|fd, meaning| {
+        let Meaning::Socket(_) = meaning else { return };
+        let Some(leaving) = forget(fd) else { return };
+        // A call of another thread may be in the middle of it: then its place is not used again.
+        // SeqCst: pairs with the change of the count by whoever enters and leaves.
+        if leaving.is_last && leaving.hold.users.load(Ordering::SeqCst) == 1 {
+            handover::forget(&leaving);
+            let record = leaving.record;
+            drop(leaving);
+            // Release: pairs with the exchange in `track`; the mappings are gone before.
+            record.used.store(0, Ordering::Release);
+        }
+    });
+    descriptors::each(|fd, meaning| {
+        if let Meaning::Set(_) = meaning {
+            let _no_socket = forget(fd);
         }
     });
 }
 
-/// What is in sets that another program may have goes back to the kernel, and those are the program's own.
-fn empty_shared_sets() {
-    let is_shared = |fd| table::socket(fd).is_some_and(|socket| control::is_shared(&socket));
-    fallback::hand_back(is_shared, Reason::Epoll);
-    // One that another thread was making ready meanwhile is ready by now, or never.
-    proposal::settle();
-    fallback::hand_back(is_shared, Reason::Epoll);
-    control::leave_shared();
-}
-
-/// Before the descriptors that `each` visits go to programs that may not know this library.
-pub fn before_passing(each: impl Fn(&mut dyn FnMut(i32))) {
-    errno::keep(|| {
-        fallback::hand_back_each(
-            |visit| {
-                each(&mut |fd| {
-                    if let Some(socket) = table::socket(fd) {
-                        visit(socket);
-                    }
-                });
-            },
-            Reason::Passed,
-        );
-    });
-}
-
-/// The process ends in order: its peers are told to look.
-pub fn end() {
-    if own_call::are_over() || PROCESS.load(Ordering::Relaxed) != std::process::id() {
-        return;
+/// In a forked child. What calls of other threads kept open is closed: those are not here.
+pub extern "C" fn after_fork_in_child() {
+    fork::after_fork_in_child();
+    if !own_call::are_over() {
+        sockets::each_held(|socket, _| close_kept(waiters::take(&socket.hold.kept)));
     }
-    carried::end_guards();
-    let tally = proposal::tally();
-    table::let_go_of_sets();
-    table::each_held(|socket, fd| {
-        let is_last = table::is_last_holder(socket.record);
-        if is_last && let Some(Ok(connection)) = table::by_index(fd, socket.index).map(Socket::carried) {
-            connection.take_leave();
-            connection.tell(News::Course);
-        }
-        if is_last {
-            log::ending(socket);
-            outcome::ended(socket);
-        }
-        table::let_go(socket.record);
-        // Nobody else is in the middle of something: it may be used again.
-        // SeqCst: pairs with the additions and exchanges of `hold::enter` and `hold::leave`.
-        if is_last && socket.hold.users.load(Ordering::SeqCst) == 1 {
-            // Its registrations would be the next socket's.
-            control::forget(socket);
-            // Release: pairs with the exchange in `table::track`.
-            socket.record.used.store(0, Ordering::Release);
-        }
-    });
-    table::end();
-    outcome::report();
-    proposal::leave(tally);
+}
+
+/// A process that came from a raw system call counts as forked as soon as it closes something.
+pub fn notice_fork() {
+    if fork::is_missed() {
+        thread::forget();
+        sockets::leave_threads_behind();
+        fork::before_fork();
+        fork::after_fork_in_parent();
+        after_fork_in_child();
+    }
 }

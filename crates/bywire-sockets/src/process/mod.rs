@@ -1,7 +1,12 @@
 //! What a process does with its connections: fork, exec, signals, sandboxes, its end.
 
+pub mod closing;
+pub mod exec;
+pub mod exit;
+pub mod fork;
 pub mod golang;
 pub mod io_uring;
 pub mod lifecycle;
 pub mod sandbox;
 pub mod signals;
+pub mod startup;

@@ -11,10 +11,11 @@ use core::ffi::c_int;
 use bywire_pairing::filters;
 use bywire_pairing::reason::Reason;
 
-use crate::connection::table::{self, Meaning, Socket};
+use crate::connection::sockets::{self, Socket};
 use crate::connection::{fallback, log, outcome};
-use crate::epoll::control;
+use crate::epoll::handover;
 use crate::memory::arena;
+use crate::memory::descriptors::{self, Meaning};
 use crate::os::{errno, jumps, kernel, own_call, real};
 use crate::pairing::proposal;
 use crate::process::{lifecycle, signals};
@@ -79,7 +80,7 @@ pub fn withdraw(reason: Reason) {
     own_call::end();
     if proposal::is_possible() {
         await_threads();
-        table::forget_all();
+        lifecycle::forget_all();
         proposal::unconfigure();
         doorbell::forget();
         arena::retire();
@@ -93,20 +94,20 @@ fn leave(reason: Reason) {
     proposal::settle();
     fallback::all_to_kernel(reason);
     let tally = proposal::tally();
-    table::each_held(|socket, _| {
-        control::leave(socket, None, |_| true);
-        if table::is_last_holder(socket.record) {
+    sockets::each_held(|socket, _| {
+        handover::leave(socket, None, |_| true);
+        if sockets::is_last_holder(socket.record) {
             log::ending(socket);
             outcome::ended(socket);
         }
     });
-    table::each(|fd, meaning| {
+    descriptors::each(|fd, meaning| {
         if let Meaning::Set(_) = meaning {
-            control::silence(fd);
+            handover::silence(fd);
         }
     });
     log::program(reason);
-    outcome::report();
+    outcome::report(proposal::note);
     proposal::note(reason, 1);
     proposal::leave(tally);
 }
@@ -126,8 +127,8 @@ fn await_threads() {
 }
 
 fn wake_threads() {
-    table::each_held(|socket, fd| {
-        if let Some(Ok(connection)) = table::by_index(fd, socket.index).map(Socket::mapped) {
+    sockets::each_held(|socket, fd| {
+        if let Some(Ok(connection)) = sockets::by_index(fd, socket.index).map(Socket::mapped) {
             connection.wake_own();
         }
     });

@@ -6,11 +6,11 @@
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{siginfo_t, sigset_t, ucontext_t};
 
-use crate::connection::table::{self, Socket};
+use crate::connection::sockets::{self, Socket};
 use crate::memory::lock::{Lock, rank};
 use crate::os::jumps::{self, GiveBack, Noted};
 use crate::os::signal_deferral::{self, THREAD};
@@ -117,8 +117,8 @@ fn begin_fault(place: usize, held: u32) -> Noted {
 
 /// A handler has jumped out of a copy, for which so many locks were held.
 fn was_left_faulty(held: usize) {
-    table::each_held(|socket, fd| {
-        if let Some(Ok(connection)) = table::by_index(fd, socket.index).map(Socket::mapped) {
+    sockets::each_held(|socket, fd| {
+        if let Some(Ok(connection)) = sockets::by_index(fd, socket.index).map(Socket::mapped) {
             connection.let_go();
         }
     });

@@ -5,10 +5,12 @@ use core::sync::atomic::Ordering;
 use bywire_ring::lane::Corrupt;
 use bywire_ring::stream::{Course, HALF, News, Sleep};
 
-use crate::connection::carried::{Source, Woken};
-use crate::connection::fallback;
-use crate::connection::table::{self, Connection, Inside, Meaning, STREAM, Socket};
+use crate::connection::owed;
+use crate::connection::sleep::Woken;
+use crate::connection::sockets::{self, Connection, Inside, STREAM, Socket};
+use crate::connection::source::Source;
 use crate::memory::arena::Record;
+use crate::memory::descriptors::{self, Meaning};
 use crate::os::iovec::Parts;
 use crate::os::jumps::{self, GiveBack};
 use crate::os::{errno, kernel, own_call, real, sanitizer, signal_deferral, thread};
@@ -23,15 +25,15 @@ const UNDER_WAY_MS: i32 = 100;
 /// A receive, by whatever call it came: `real` is that call as it stands.
 #[inline(always)]
 pub fn receive(fd: i32, parts: impl FnOnce() -> Parts, flags: i32, real: impl Fn() -> isize) -> isize {
-    let Meaning::Socket(index) = table::meaning(fd) else { return real() };
+    let Meaning::Socket(index) = descriptors::meaning(fd) else { return real() };
     if flags & ASIDE == 0
-        && let Some((_inside, record)) = table::pass(fd, index, |record| &record.kernel_readers)
+        && let Some((_inside, record)) = sockets::pass(fd, index, |record| &record.kernel_readers)
     {
         let received = real();
         count(record, flags, received);
         return received;
     }
-    match table::socket(fd) {
+    match sockets::socket(fd) {
         None => real(),
         Some(socket) => receive_tracked(socket, &parts(), flags, &real),
     }
@@ -155,7 +157,7 @@ fn receive_carried(
             Step::Failed(libc::EBADF) if waiting.is_some() && is_left_another(connection) => continue,
             Step::Failed(number) => return errno::fail(number),
             // A call that waits already goes on, whatever its end was told since: the program's own would be a new one.
-            Step::Real if done == 0 && !fallback::may_owe() && waiting.is_none() => {
+            Step::Real if done == 0 && !owed::may_owe() && waiting.is_none() => {
                 let received = connection.away(|| match connection.fd == given_fd {
                     true => real(),
                     false => receive_now(connection, parts, done, flags, usize::MAX),
@@ -192,7 +194,7 @@ fn receive_carried(
 /// What the other end was asked for may be this very process's to give.
 #[cold]
 fn is_given_back(connection: &Connection) -> bool {
-    errno::keep(fallback::serve_all);
+    errno::keep(owed::serve_all);
     connection.source() != Ok(Source::Held)
 }
 
@@ -397,7 +399,7 @@ fn sleep_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i
 
 /// This thread sleeps in the kernel no more, on the connection of this index.
 fn has_left_kernel(index: usize) {
-    if let Some(Ok(connection)) = table::by_index(-1, index as u32).map(Socket::mapped) {
+    if let Some(Ok(connection)) = sockets::by_index(-1, index as u32).map(Socket::mapped) {
         connection.leave_kernel(thread::number());
     }
 }
@@ -405,13 +407,13 @@ fn has_left_kernel(index: usize) {
 /// The same for a call that was left.
 fn was_left_there(index: usize) {
     has_left_kernel(index);
-    table::used(index);
+    sockets::used(index);
 }
 
 /// The ring is over, and the rest of the stream is the kernel's.
 fn back_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
     // What this process owes on another connection may be what it waits for: it does not sleep in the program's own call.
-    if done == 0 && !fallback::may_owe() {
+    if done == 0 && !owed::may_owe() {
         return Step::Real;
     }
     more_from_kernel(connection, parts, done, flags)
@@ -431,7 +433,7 @@ fn more_from_kernel(connection: &Connection, parts: &Parts, done: usize, flags: 
 fn wait_in_kernel(connection: &Connection, deadline_ns: Option<u64>) -> Woken {
     let now = kernel::now_ns();
     let left_ns = deadline_ns.map(|deadline| deadline.saturating_sub(now));
-    let until_ns = fallback::pay_before_wait(left_ns).map(|left| now.saturating_add(left));
+    let until_ns = owed::pay_before_wait(left_ns).map(|left| now.saturating_add(left));
     match connection.wait_in_kernel(libc::POLLIN, until_ns, deadline_ns.is_some()) {
         Err(libc::EAGAIN) if deadline_ns.is_some_and(|deadline| deadline <= kernel::now_ns()) => {
             Woken::TimeOut

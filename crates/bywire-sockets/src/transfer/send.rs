@@ -7,9 +7,10 @@ use bywire_ring::distance::{self, Way};
 use bywire_ring::stream::{Course, LEAVING, News, Sleep};
 use libc::iovec;
 
-use crate::connection::carried::{SHUT_SENDING, Woken};
-use crate::connection::table::{self, Connection, Inside, Meaning, STREAM, Socket, counted};
-use crate::memory::arena::Record;
+use crate::connection::sleep::Woken;
+use crate::connection::sockets::{self, Connection, Inside, STREAM, Socket, counted};
+use crate::memory::arena::{Record, SHUT_SENDING};
+use crate::memory::descriptors::{self, Meaning};
 use crate::os::iovec::Parts;
 use crate::os::jumps::{self, Noted};
 use crate::os::{errno, kernel, own_call, real, sanitizer, signal_deferral};
@@ -25,15 +26,15 @@ pub fn send(
     is_special: bool,
     real: impl Fn() -> isize,
 ) -> isize {
-    let Meaning::Socket(index) = table::meaning(fd) else { return real() };
+    let Meaning::Socket(index) = descriptors::meaning(fd) else { return real() };
     if never_by(flags, is_special).is_none()
-        && let Some((_inside, record)) = table::pass(fd, index, |record| &record.kernel_writers)
+        && let Some((_inside, record)) = sockets::pass(fd, index, |record| &record.kernel_writers)
     {
         let sent = real();
         count(record, sent);
         return sent;
     }
-    match table::socket(fd) {
+    match sockets::socket(fd) {
         None => real(),
         Some(socket) => send_tracked(socket, &parts(), flags, is_special, &real),
     }

@@ -19,8 +19,8 @@ use bywire_ring::stream::Window;
 
 use bywire_pairing::protocol::PAGE_BYTES;
 
-use crate::connection::table;
 use crate::memory::arena::{self, PEERS, Peer, Set};
+use crate::memory::descriptors;
 use crate::memory::lock::{Lock, rank};
 use crate::memory::robust::{Counted, Look};
 use crate::os::jumps::{self, GiveBack, Noted};
@@ -55,11 +55,11 @@ static DEVICE: AtomicU64 = AtomicU64::new(0);
 static SETS: [AtomicU64; POOL] = [const { AtomicU64::new(0) }; POOL];
 /// Counts forks to this process, and withdrawals: a set that is older is the parent's, too, or may hold a bell that was withdrawn.
 static AGE: AtomicU32 = AtomicU32::new(0);
-/// See [`branch`].
-static BRANCH: AtomicU32 = AtomicU32::new(0);
 /// Bells of the other kind that this process has from its parent: a bit for each place.
 static INHERITED: AtomicU64 = AtomicU64::new(0);
+
 const _: () = assert!(FOREIGN_MAX <= u64::BITS as usize);
+
 /// Held while bells of the other kind are put into sets, or taken out: none comes into one behind its withdrawal.
 static HEARING: Lock<{ rank::HEARING }> = Lock::new();
 static ADOPTING: Lock<{ rank::ADOPTING }> = Lock::new();
@@ -119,12 +119,12 @@ pub fn conceal(fd: i32) -> i32 {
     // SAFETY: a descriptor of ours.
     let moved = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, high as usize) };
     if moved < 0 {
-        table::hide(fd);
+        descriptors::hide(fd);
         return fd;
     }
     // SAFETY: a descriptor of ours, of which nobody else knows the number.
     unsafe { real::close(fd) };
-    table::hide(moved);
+    descriptors::hide(moved);
     moved
 }
 
@@ -207,7 +207,7 @@ pub fn asleep(place: usize) -> Option<Asleep> {
     signal_deferral::hold_off();
     let noted = notes.begin(pid::number());
     rule::announce(&page);
-    notes.note(noted, Counted::Announced(branch()));
+    notes.note(noted, Counted::Announced(arena::branch()));
     let give_back = GiveBack { ends: rise_noted, left: rise_noted, argument: noted as usize };
     let noted = jumps::note(place, give_back);
     signal_deferral::admit();
@@ -216,7 +216,7 @@ pub fn asleep(place: usize) -> Option<Asleep> {
 
 fn rise_noted(noted: usize) {
     if let Some(family) = arena::family() {
-        family.notes.end(noted as u32, Counted::Announced(branch()), rise);
+        family.notes.end(noted as u32, Counted::Announced(arena::branch()), rise);
     }
 }
 
@@ -237,10 +237,9 @@ pub fn count_out_killed() {
 fn with_look(work: impl FnOnce(&arena::Family, &Look)) {
     let (Some(family), Some(me)) = (arena::family(), pid::number()) else { return };
     let is_within_reach = |counted| match counted {
-        Counted::Announced(known) => known == branch(),
-        Counted::Unannounced(name, _) => {
-            table::set_named(name).is_none_or(|set| set.branch.load(Ordering::Relaxed) == branch())
-        }
+        Counted::Announced(known) => known == arena::branch(),
+        Counted::Unannounced(name, _) => descriptors::set_named(name)
+            .is_none_or(|set| set.branch.load(Ordering::Relaxed) == arena::branch()),
         Counted::Asleep(_) | Counted::Holder(_) => true,
     };
     let runs = &pid::runs;
@@ -255,19 +254,19 @@ pub fn count_out(counted: Counted) {
     match counted {
         Counted::Announced(_) => rise(),
         Counted::Asleep(name) => {
-            if let Some(set) = table::set_named(name) {
+            if let Some(set) = descriptors::set_named(name) {
                 set.sleepers.fetch_sub(1, Ordering::Relaxed);
             }
         }
         Counted::Unannounced(name, round) => {
-            let Some(set) = table::set_named(name) else { return };
+            let Some(set) = descriptors::set_named(name) else { return };
             set.sleepers.fetch_sub(1, Ordering::Relaxed);
             if crowd::leave(&set.unannounced, round) {
                 rise();
             }
         }
         Counted::Holder(name) => {
-            if let Some(set) = table::set_named(name) {
+            if let Some(set) = descriptors::set_named(name) {
                 // AcqRel: pairs with the same of other processes, as in `holders::let_go`.
                 set.processes.fetch_sub(1, Ordering::AcqRel);
             }
@@ -275,15 +274,10 @@ pub fn count_out(counted: Counted) {
     }
 }
 
-/// Processes of a family that have one page: a child that was forked before there was any begins a branch of its own.
-pub fn branch() -> u32 {
-    BRANCH.load(Ordering::Relaxed)
-}
-
 /// Something is in this set from here on that peers ring for: whoever sleeps in it already is announced.
 pub fn announce_sleepers(set: &Set) {
     // Those of another branch are told by their own page of what they have.
-    if set.branch.load(Ordering::Relaxed) != branch() {
+    if set.branch.load(Ordering::Relaxed) != arena::branch() {
         return;
     }
     // SeqCst: pairs with the fence in `sleepers::Unannounced::enter`: either a sleeper is counted here, or it finds what is in
@@ -403,9 +397,9 @@ fn withdraw(place: &AtomicI32, is_meant: impl Fn(&Set) -> bool) {
     if !is_foreign_bell(bell) {
         return;
     }
-    table::each_between(0, u32::MAX, |set, meaning| {
+    descriptors::each_between(0, u32::MAX, |set, meaning| {
         let is_meant = match meaning {
-            table::Meaning::Set(name) => table::set_named(name).is_none_or(&is_meant),
+            descriptors::Meaning::Set(name) => descriptors::set_named(name).is_none_or(&is_meant),
             _ => false,
         };
         if is_meant {
@@ -417,7 +411,7 @@ fn withdraw(place: &AtomicI32, is_meant: impl Fn(&Set) -> bool) {
     });
     drop(held);
     renew_sets();
-    if table::meaning(bell) == table::Meaning::Hidden {
+    if descriptors::meaning(bell) == descriptors::Meaning::Hidden {
         discard(bell);
     }
 }
@@ -580,7 +574,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if table::meaning(self.fd) != table::Meaning::Hidden {
+        if descriptors::meaning(self.fd) != descriptors::Meaning::Hidden {
             return;
         }
         // Acquire: pairs with the release increment in `renew_sets`. One that comes too late is found by whoever takes it.
@@ -600,7 +594,7 @@ impl Drop for Watch {
 
 /// Closes a descriptor of the library's own.
 pub fn discard(fd: i32) {
-    table::unhide(fd);
+    descriptors::unhide(fd);
     // SAFETY: nobody else knows it.
     crate::os::errno::keep(|| unsafe { real::close(fd) });
 }
@@ -615,7 +609,7 @@ pub fn forget() {
     let foreign = foreign.map(|bell| bell.swap(-1, Ordering::Relaxed)).filter(|bell| is_foreign_bell(*bell));
     renew_sets();
     for fd in foreign.chain([page]) {
-        if table::meaning(fd) == table::Meaning::Hidden {
+        if descriptors::meaning(fd) == descriptors::Meaning::Hidden {
             discard(fd);
         }
     }
@@ -626,7 +620,7 @@ pub fn after_fork_in_child() {
     if let Some(family) = arena::family()
         && PAGE.load(Ordering::Relaxed).is_null()
     {
-        BRANCH.store(family.branches.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        arena::begin_branch(family);
     }
     with_look(|family, look| family.notes.after_fork_in_child(look));
     HEARING.reset();
@@ -716,7 +710,7 @@ pub fn release(index: u32) {
         let bell = peer.bell.swap(-1, Ordering::Relaxed);
         let is_foreign = peer.is_foreign.load(Ordering::Relaxed) != 0;
         let is_ours = if is_foreign { is_foreign_bell(bell) } else { is_bell(bell) };
-        if is_ours && table::meaning(bell) == table::Meaning::Hidden {
+        if is_ours && descriptors::meaning(bell) == descriptors::Meaning::Hidden {
             discard(bell);
         }
         let page = peer.page.swap(ptr::null_mut(), Ordering::Relaxed);

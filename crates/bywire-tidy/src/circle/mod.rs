@@ -4,7 +4,6 @@
 //! one. What stands under `#[cfg(test)]` does not count.
 
 mod modules;
-mod standing;
 mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,14 +11,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::breach::Breach;
 use crate::tree::Tree;
 use modules::Modules;
-use standing::STANDING;
 
 /// Files of one crate of which each leads to each other.
 pub type Circle<'a> = BTreeSet<&'a str>;
 
-/// One breach per circle that is not listed, and per listed file that is in none any more.
+/// One breach for each circle.
 pub fn check(tree: &Tree) -> Vec<Breach> {
-    held_against(&circles(&tree.files), STANDING)
+    let breach = |circle: &Circle| Breach {
+        path: circle.first().copied().unwrap_or_default().to_owned(),
+        line: 0,
+        reason: format!("modules in a circle: move what they share to a lower one: {}", shown(circle)),
+    };
+    circles(&tree.files).iter().map(breach).collect()
 }
 
 /// Every circle of the tree, those of most files first.
@@ -41,24 +44,6 @@ pub fn circles(files: &BTreeMap<String, String>) -> Vec<Circle<'_>> {
 /// The first file of a library or a program, tests and benches excepted.
 fn is_root(path: &str) -> bool {
     path.ends_with("src/lib.rs") || path.ends_with("src/main.rs") || path.contains("/src/bin/")
-}
-
-fn held_against(circles: &[Circle], standing: &[&[&str]]) -> Vec<Breach> {
-    let is_listed =
-        |circle: &Circle| standing.iter().any(|known| circle.iter().all(|file| known.contains(file)));
-    let new = circles.iter().filter(|circle| !is_listed(circle)).map(|circle| Breach {
-        path: circle.first().copied().unwrap_or_default().to_owned(),
-        line: 0,
-        reason: format!("modules in a circle: move what they share below them: {}", shown(circle)),
-    });
-    let listed = standing.iter().flat_map(|known| known.iter());
-    let gone = listed.filter(|file| !circles.iter().any(|circle| circle.contains(*file)));
-    let gone = gone.map(|file| Breach {
-        path: "crates/bywire-tidy/src/circle/standing.rs".to_owned(),
-        line: 0,
-        reason: format!("{file} is in no circle any more: remove it from the list"),
-    });
-    new.chain(gone).collect()
 }
 
 /// The files of a circle in one line.
@@ -148,15 +133,12 @@ mod tests {
     }
 
     #[test]
-    fn a_new_circle_is_a_breach_and_so_is_a_listed_one_that_is_gone() {
-        let files =
-            files(&[("lib.rs", "mod a;\nmod b;"), ("a.rs", "use crate::b;"), ("b.rs", "use crate::a;")]);
-        let [a, b] = ["crates/one/src/a.rs", "crates/one/src/b.rs"];
-        let circles = circles(&files);
-        let breaches = |standing: &[&[&str]]| held_against(&circles, standing).len();
-        assert_eq!(breaches(&[]), 1);
-        assert_eq!(breaches(&[&[a], &[b]]), 1);
-        assert_eq!(breaches(&[&[a, b]]), 0);
-        assert_eq!(breaches(&[&[a, b, "crates/one/src/c.rs"]]), 1);
+    fn a_circle_is_a_breach() {
+        let root = ("crates/one/src/lib.rs", "mod a;\nmod b;");
+        let a = ("crates/one/src/a.rs", "use crate::b;");
+        assert!(check(&Tree::of(&[root, a, ("crates/one/src/b.rs", "")])).is_empty());
+        let breaches = check(&Tree::of(&[root, a, ("crates/one/src/b.rs", "use crate::a;")]));
+        let [breach] = breaches.as_slice() else { panic!("{} breaches", breaches.len()) };
+        assert!(breach.reason.ends_with("crates/one/src/a.rs, crates/one/src/b.rs"), "{}", breach.reason);
     }
 }

@@ -1,0 +1,86 @@
+//! The end of a carried connection in this process: as TCP's, whatever lies in the rings.
+
+use core::sync::atomic::Ordering;
+
+use bywire_ring::stream::{ASKS_BACK, Course, LEAVING};
+
+use crate::connection::sockets::{Connection, STREAM};
+use crate::os::kernel;
+
+impl Connection {
+    /// A handler has jumped out of a copy of this thread: what it held is free.
+    pub fn let_go(&self) {
+        if self.record.receiving.is_own() {
+            STREAM.end_taking(&self.own);
+            self.record.receiving.give();
+        }
+        if self.record.sending.is_own() {
+            self.record.sending.give();
+        }
+    }
+
+    /// Its end is about to come, in order: unread bytes make TCP's end a reset, wherever they lie.
+    pub fn take_leave(&self) {
+        self.serve();
+        self.pay_at_the_end();
+        self.end_before_the_kernels(true);
+        if STREAM.flags(&self.own) & ASKS_BACK == 0 && self.in_ring() != Ok(0) {
+            kernel::linger(self.fd, Some(0));
+        } else {
+            self.with_sending(|| {
+                if !self.owes() {
+                    self.unguard();
+                }
+            });
+        }
+        STREAM.raise(&self.own, LEAVING);
+    }
+
+    /// This process has it no more, and others count. Either one of them goes on with it, and the bytes that its peer has not
+    /// read stay guarded; or none has it, as it was replaced by another program, or killed where nobody knew it: then this is
+    /// the last one after all, and the kernel gets those bytes before it ends it.
+    pub fn leave_to_others(&self) {
+        let record = self.record;
+        let holders = record.holders.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
+        let others_go_on = record.is_replaced.load(Ordering::Relaxed) == 0
+            && record.processes.load(Ordering::Relaxed) as usize <= holders;
+        if !others_go_on {
+            self.serve();
+            self.end_before_the_kernels(false);
+        }
+        self.settle_guard(|unread_by_peer| unread_by_peer == 0 || !others_go_on);
+    }
+
+    /// How the kernel is to end it when a descriptor closes: by a reset where bytes are unread, as TCP does; in order if nothing
+    /// is owed, and `may_end` says so of the number of bytes that the peer has not read.
+    pub fn settle_guard(&self, may_end: impl FnOnce(usize) -> bool) {
+        self.with_sending(|| {
+            if self.in_ring() != Ok(0) {
+                self.guard();
+            } else if !self.owes() && may_end(STREAM.unread_by_peer(&self.own, &self.remote).unwrap_or(0)) {
+                self.unguard();
+            }
+        });
+    }
+
+    /// Before the kernel is told the end of what we send: what the other end has not taken goes into the kernel before it, as
+    /// far as there is room. Whoever has that end next, and does not know this library, has it all.
+    pub fn end_before_the_kernels(&self, is_last: bool) {
+        let is_in_ring = || matches!(STREAM.course(&self.own), Ok(Course::Ring | Course::Ending));
+        if !is_in_ring() {
+            return;
+        }
+        let unread = STREAM.unread_by_peer(&self.own, &self.remote).unwrap_or(0);
+        // An end that has shut down both ways answers what comes by a reset: it reads what it has already where it is.
+        if unread == 0 || STREAM.flags(&self.remote) & LEAVING != 0 {
+            return;
+        }
+        if is_last && !kernel::has_room(self.fd, unread) {
+            kernel::make_room(self.fd, unread);
+        }
+        let _held = self.record.sending.hold();
+        if kernel::has_room(self.fd, unread) && is_in_ring() {
+            self.end_ring();
+        }
+    }
+}

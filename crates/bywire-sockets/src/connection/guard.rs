@@ -1,0 +1,74 @@
+//! A killed end of a carried connection is a reset for the other end, by `SO_LINGER`; so is one that breaks the rules.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use bywire_ring::stream::News;
+
+use crate::connection::sockets::Connection;
+use crate::memory::arena::linger;
+use crate::os::{errno, kernel, real};
+
+/// The process is ending in order: its connections end as TCP's do.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+
+/// From here on no connection is guarded.
+pub fn end_guards() {
+    IS_ENDING.store(true, Ordering::Relaxed);
+}
+
+impl Connection {
+    /// Before bytes go into the ring: a killed end is a reset from here on. They may be the ones that a reader behind the
+    /// kernel was to have, to whom an ordinary end would hide that they are lost. Called with the sending lock held, as
+    /// [`Self::unguard`] is: the state and the kernel's option change together.
+    #[inline]
+    pub fn guard(&self) {
+        if self.record.lingers.load(Ordering::Relaxed) == linger::UNSET {
+            self.guard_now();
+        }
+    }
+
+    #[inline(never)]
+    fn guard_now(&self) {
+        if IS_ENDING.load(Ordering::Relaxed) {
+            return;
+        }
+        let is_programs = kernel::lingers(self.fd);
+        let next = if is_programs { linger::PROGRAMS } else { linger::OURS };
+        let lingers = &self.record.lingers;
+        let is_changed =
+            lingers.compare_exchange(linger::UNSET, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if is_changed && !is_programs {
+            kernel::linger(self.fd, Some(0));
+        }
+    }
+
+    /// Its end is TCP's again. Called with the sending lock held.
+    pub fn unguard(&self) {
+        let lingers = &self.record.lingers;
+        if lingers.compare_exchange(linger::OURS, linger::UNSET, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            kernel::linger(self.fd, None);
+        }
+    }
+
+    /// With the sending lock held. This thread may have it already: the handler of a fault in a copy may end the process.
+    pub fn with_sending(&self, work: impl FnOnce()) {
+        let _held = (!self.record.sending.is_own()).then(|| self.record.sending.hold());
+        work();
+    }
+
+    /// The peer broke the rules: the connection is reset, and nothing else is harmed.
+    pub fn break_off(&self) {
+        self.record.broken.store(1, Ordering::Relaxed);
+        kernel::linger(self.fd, Some(0));
+        let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+        // SAFETY: a live address; AF_UNSPEC resets a TCP connection and leaves the descriptor.
+        errno::keep(|| unsafe { real::connect(self.fd, &raw const nobody, size_of_val(&nobody) as u32) });
+        self.tell(News::Course);
+    }
+
+    /// Was it broken off?
+    pub fn is_broken(&self) -> bool {
+        self.record.broken.load(Ordering::Relaxed) != 0
+    }
+}

@@ -1,0 +1,46 @@
+//! When a connection is worth an offer to the pairing service, and whether any is.
+
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+use bywire_pairing::reason::Reason;
+
+use crate::memory::arena::{Record, stage};
+
+/// After so many calls that moved data a connection is worth an offer.
+static CALLS_MIN: AtomicU32 = AtomicU32::new(8);
+/// Why nothing more is offered, plus one.
+static GIVEN_UP: AtomicU8 = AtomicU8::new(0);
+
+/// Nothing of this program is carried from here on, for this reason.
+pub fn give_up(reason: Reason) {
+    GIVEN_UP.store(reason as u8 + 1, Ordering::Relaxed);
+    CALLS_MIN.store(u32::MAX, Ordering::Relaxed);
+}
+
+/// Why nothing of this program is carried any more.
+pub fn given_up() -> Option<Reason> {
+    GIVEN_UP.load(Ordering::Relaxed).checked_sub(1).and_then(Reason::of)
+}
+
+/// Is this one of the first calls that move data over a socket, which are the kernel's alone? Counts it, if so; of several
+/// at once perhaps one.
+#[inline(always)]
+pub fn is_early(record: &Record) -> bool {
+    let calls = record.calls.load(Ordering::Relaxed);
+    let is_early =
+        calls < CALLS_MIN.load(Ordering::Relaxed) && record.stage.load(Ordering::Relaxed) == stage::PLAIN;
+    if is_early {
+        record.calls.store(calls + 1, Ordering::Relaxed);
+    }
+    is_early
+}
+
+/// After so many calls that moved data a connection is worth an offer.
+pub fn calls_min() -> u32 {
+    CALLS_MIN.load(Ordering::Relaxed)
+}
+
+/// Sets it.
+pub fn configure(calls_min: u32) {
+    CALLS_MIN.store(calls_min, Ordering::Relaxed);
+}

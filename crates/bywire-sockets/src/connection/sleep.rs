@@ -1,0 +1,233 @@
+//! Calls that sleep with a carried connection: for how long, and what wakes them.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use bywire_ring::stream::{LEAVING, Sleep};
+
+use crate::connection::owed;
+use crate::connection::sockets::{self, Connection, STREAM, Socket};
+use crate::os::jumps::{self, GiveBack};
+use crate::os::{errno, kernel, own_call, real, signal_deferral};
+use crate::wakeup::spin;
+
+/// Sleepers look at the kernel's state at least so often: a killed peer wakes nobody.
+const LOOK_MS: [u64; 6] = [5, 20, 50, 100, 200, 500];
+/// For an end that was announced they look so many times more, a millisecond each.
+const LOOKS_AT_LAST: u32 = 20;
+
+unsafe extern "C-unwind" {
+    /// The C library's: ends a thread that is to be cancelled, as in every call of its own that waits.
+    fn pthread_testcancel();
+}
+
+/// Why a sleep ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// Something may have changed.
+    Look,
+    /// A signal came: the call ends with `EINTR`.
+    Signal,
+    /// The socket's own time-out has passed.
+    TimeOut,
+}
+
+impl Connection {
+    /// Does a call on it end at once when there is nothing?
+    pub fn is_nonblocking(&self) -> bool {
+        // Whoever has got a copy by passing may change that behind our back.
+        if self.record.never.load(Ordering::Relaxed) != 0 {
+            return kernel::is_nonblocking(self.fd);
+        }
+        match self.record.waits.load(Ordering::Relaxed) {
+            0 => {
+                let found = kernel::is_nonblocking(self.fd);
+                // Not over what a call that changes it has said meanwhile.
+                let _ = self.record.waits.compare_exchange(
+                    0,
+                    1 + u8::from(found),
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                );
+                found
+            }
+            known => known == 2,
+        }
+    }
+
+    /// When a call that begins to wait now ends by the socket's own time-out, `SO_RCVTIMEO` or `SO_SNDTIMEO`.
+    pub fn deadline(&self, name: i32) -> Option<u64> {
+        let place = self.record.patience.get(usize::from(name == libc::SO_SNDTIMEO))?;
+        if place.load(Ordering::Relaxed) == 1 && self.record.never.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let found = kernel::patience(self.fd, name);
+        if found.is_none() {
+            let _ = place.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        found.map(|patience| kernel::now_ns().saturating_add(patience))
+    }
+
+    /// Sleeps until there may be news, with no lock held. `fruitless` counts sleeps in a row.
+    pub fn sleep(
+        &self,
+        sleep: Sleep,
+        fruitless: usize,
+        deadline_ns: Option<u64>,
+        again: impl Fn() -> bool,
+    ) -> Woken {
+        if spin::until(1, &again, deadline_ns) {
+            return Woken::Look;
+        }
+        let use_of_place = self.record.generation.load(Ordering::Relaxed);
+        let mut expected = 0;
+        let argument = (self.index as usize) << 1 | usize::from(sleep == Sleep::Room);
+        let nap = jumps::taking(GiveBack { ends: is_awake, left: was_left_asleep, argument }, || {
+            expected = STREAM.arm(&self.own, &self.remote, sleep);
+        });
+        let woken = if again() {
+            Woken::Look
+        } else {
+            let place = STREAM.next_place(&self.own, &self.remote);
+            let woken = self.sleep_on(expected, fruitless, deadline_ns);
+            STREAM.expect(&self.own, &self.remote, place);
+            woken
+        };
+        if !nap.end(|| STREAM.disarm(&self.own, sleep)) && !self.is_as_it_was(use_of_place) {
+            // A handler has run, and closed it. The next call looks at what there is now.
+            return Woken::Signal;
+        }
+        // SAFETY: no arguments; nothing is held that is not given back when the thread is unwound.
+        unsafe { pthread_testcancel() };
+        woken
+    }
+
+    fn sleep_on(&self, expected: u32, fruitless: usize, deadline_ns: Option<u64>) -> Woken {
+        let leaving = STREAM.flags(&self.remote) & LEAVING != 0;
+        let look_ms = self.look_ms(if leaving { Some(&self.record.last_looks) } else { None }, fruitless);
+        let now = kernel::now_ns();
+        if deadline_ns.is_some_and(|deadline| deadline <= now) {
+            return Woken::TimeOut;
+        }
+        let look_ns = owed::pay_before_wait(Some(look_ms * 1_000_000)).unwrap_or(0);
+        let until = deadline_ns.unwrap_or(u64::MAX).min(now + look_ns);
+        match wait_for(self.remote.event_address(), expected, until, deadline_ns.is_some()) {
+            libc::EINTR => Woken::Signal,
+            _ => Woken::Look,
+        }
+    }
+
+    /// When to look next, after so many fruitless sleeps. What a peer has announced comes at once, if it comes; how often was
+    /// that looked for?
+    fn look_ms(&self, announced: Option<&AtomicU32>, fruitless: usize) -> u64 {
+        let looks = announced.map_or(LOOKS_AT_LAST, |looks| looks.load(Ordering::Relaxed));
+        if let Some(announced) = announced
+            && looks < LOOKS_AT_LAST
+        {
+            announced.store(looks + 1, Ordering::Relaxed);
+            return 1;
+        }
+        LOOK_MS.get(fruitless).copied().unwrap_or(1000)
+    }
+
+    /// For a call that would wait for `events`: waits for them, and pays meanwhile. `None`: nothing is owed.
+    pub fn pay_while_waiting(&self, events: i16, deadline_ns: Option<u64>) -> Option<Woken> {
+        if !self.owes() {
+            return None;
+        }
+        let look_ns = kernel::now_ns() + owed::LOOK_NS;
+        let until_ns = deadline_ns.map_or(look_ns, |deadline| deadline.min(look_ns));
+        let found = self.wait_in_kernel(events | libc::POLLOUT, Some(until_ns), deadline_ns.is_some());
+        self.serve();
+        let is_late = deadline_ns.is_some_and(|deadline| deadline <= kernel::now_ns());
+        Some(match found {
+            Ok(_) => Woken::Look,
+            Err(libc::EAGAIN) if is_late => Woken::TimeOut,
+            Err(libc::EAGAIN) => Woken::Look,
+            Err(_) => Woken::Signal,
+        })
+    }
+
+    /// Sleeps there until this time, for a call that handlers with `SA_RESTART` do not end unless it has a time-out: what `poll`
+    /// says, nothing after such a handler, or the error number, `EAGAIN` when the time has passed.
+    pub fn wait_in_kernel(&self, events: i16, until_ns: Option<u64>, has_timeout: bool) -> Result<i16, i32> {
+        // One that has come between two sleeps ends the call as well.
+        if signal_deferral::is_interrupted() {
+            return Err(libc::EINTR);
+        }
+        match self.away_and_back(|| kernel::wait_until(self.fd, events, until_ns)) {
+            (_, false) => Err(libc::EINTR),
+            (Err(libc::EINTR), true)
+                if !signal_deferral::is_interrupted() && !has_timeout && !signal_deferral::is_bypassed() =>
+            {
+                Ok(0)
+            }
+            (found, true) => found,
+        }
+    }
+}
+
+/// A sleeper is awake, of the connection that the number names with what it slept for.
+fn is_awake(number: usize) {
+    let sleep = if number & 1 != 0 { Sleep::Room } else { Sleep::Bytes };
+    if let Some(Ok(connection)) = sockets::by_index(-1, (number >> 1) as u32).map(Socket::mapped) {
+        STREAM.disarm(&connection.own, sleep);
+    }
+}
+
+/// A handler has jumped out of a sleep.
+fn was_left_asleep(number: usize) {
+    is_awake(number);
+    sockets::used(number >> 1);
+}
+
+/// `struct futex_waitv` of linux/futex.h.
+#[repr(C)]
+struct Waiter {
+    value: u64,
+    address: u64,
+    flags: u32,
+    reserved: u32,
+}
+
+const SYS_FUTEX_WAITV: i64 = 449;
+const FUTEX2_SIZE_U32: u32 = 2;
+
+/// Sleeps while the word at `address` is `expected`; the error number, 0 after a wake.
+///
+/// Without a time-out of the socket's own, a handler with `SA_RESTART` must not end the call: the kernel restarts
+/// `futex_waitv`, as it restarts `recv`. With one, `recv` ends in any case, and so does `futex` with a time-out.
+fn wait_for(address: *const u32, expected: u32, until_ns: u64, has_deadline: bool) -> i32 {
+    let Some(_own) = own_call::begin_sleep() else { return 0 };
+    let until = libc::timespec {
+        tv_sec: (until_ns / 1_000_000_000) as i64,
+        tv_nsec: (until_ns % 1_000_000_000) as i64,
+    };
+    // SAFETY: a word of a mapped segment, and structures that live until the calls are over.
+    let status = unsafe {
+        let mut status = -1;
+        if !has_deadline {
+            let waiter = Waiter {
+                value: expected.into(),
+                address: address as u64,
+                flags: FUTEX2_SIZE_U32,
+                reserved: 0,
+            };
+            let (waiter, until) = ((&raw const waiter) as usize, (&raw const until) as usize);
+            let clock = libc::CLOCK_MONOTONIC as usize;
+            status = real::syscall(SYS_FUTEX_WAITV, waiter, 1, 0, until, clock, 0);
+        }
+        if has_deadline || (status < 0 && errno::last() == libc::ENOSYS) {
+            status = libc::syscall(
+                libc::SYS_futex,
+                address,
+                libc::FUTEX_WAIT_BITSET,
+                expected,
+                &raw const until,
+                core::ptr::null::<u32>(),
+                u32::MAX,
+            );
+        }
+        status
+    };
+    if status < 0 { errno::last() } else { 0 }
+}

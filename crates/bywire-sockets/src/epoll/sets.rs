@@ -1,0 +1,197 @@
+//! Epoll sets of the program's: how they begin and end, and who holds them.
+
+use core::sync::atomic::Ordering;
+
+use crate::connection::sockets;
+use crate::epoll::registrations::{self, free, of_socket, unlink_from_socket};
+use crate::memory::arena::{self, SETS, Set};
+use crate::memory::descriptors::{self, Meaning};
+use crate::memory::holders;
+use crate::memory::robust::Counted;
+use crate::os::pid;
+use crate::wakeup::doorbell;
+
+/// `fd` is a new epoll set.
+pub fn track(fd: i32) {
+    let Some(own) = arena::own() else { return };
+    let Some((index, set)) = claim_set(false).or_else(|| claim_set(true)) else { return };
+    let name = begin_set(index, set);
+    let _held = descriptors::change();
+    if let (Some(count), Some(forked)) = (own.sets.get(index as usize), own.sets_forked.get(index as usize)) {
+        forked.store(0, Ordering::Relaxed);
+        count.store(1, Ordering::Relaxed);
+    }
+    descriptors::enter(fd, Meaning::Set(name));
+}
+
+/// A place for a new epoll set, held by this process; `looks`: those are free, too, whose holders were killed.
+fn claim_set(looks: bool) -> Option<(u32, &'static Set)> {
+    let family = arena::family()?;
+    if looks {
+        doorbell::count_out_killed();
+    }
+    let sets = &family.sets;
+    let mut places = (0u32..).zip(sets).skip(1);
+    places.find(|(_, set)| {
+        if looks {
+            holders::forget_dead(&set.processes, &set.holders);
+        }
+        // Acquire: pairs with the subtraction in `holders::let_go`.
+        set.processes.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    })
+}
+
+/// A place is a new set's, which nobody else knows yet: the name of that.
+fn begin_set(index: u32, set: &Set) -> u32 {
+    /// What fits beside the kind of a meaning and the index.
+    const GENERATIONS: u32 = (1 << 30) / SETS as u32;
+    let _held = set.lock.hold();
+    registrations::empty(set);
+    let generation = (set.generation.load(Ordering::Relaxed) + 1) % GENERATIONS;
+    set.generation.store(generation, Ordering::Relaxed);
+    for field in [
+        &set.belled,
+        &set.nested,
+        &set.outer,
+        &set.holds_sets,
+        &set.sleepers,
+        &set.unannounced,
+        &set.rung_for,
+        &set.is_shared,
+        &set.user,
+        &set.turn,
+    ]
+    .into_iter()
+    .chain(&set.holders)
+    {
+        field.store(0, Ordering::Relaxed);
+    }
+    set.branch.store(arena::branch(), Ordering::Relaxed);
+    let name = generation * SETS as u32 + index;
+    note_holder(name, set);
+    name
+}
+
+/// This process holds it: by its number, wherever there is room for that. Called with handlers held off.
+fn note_holder(name: u32, set: &Set) {
+    if !holders::note(&set.holders)
+        && let Some(family) = arena::family()
+    {
+        family.notes.note(family.notes.begin(pid::number()), Counted::Holder(name));
+    }
+}
+
+/// This process holds it no more. `true`: it was the last one.
+fn let_go_of(name: u32, set: &Set) -> bool {
+    if !holders::is_noted(&set.holders)
+        && let Some(family) = arena::family()
+    {
+        family.notes.forget(pid::number(), Counted::Holder(name));
+    }
+    holders::let_go(&set.processes, &set.holders)
+}
+
+/// Each epoll set that this process holds, once.
+fn each_set(visit: impl Fn(u32, &Set)) {
+    let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
+    for ((index, set), count) in (0u32..).zip(&family.sets).zip(&own.sets) {
+        if count.load(Ordering::Relaxed) != 0 {
+            visit(set.generation.load(Ordering::Relaxed) * SETS as u32 + index, set);
+        }
+    }
+}
+
+/// This process is about to end, and holds no epoll set any more. What descriptors mean stays, as threads may use them.
+pub fn let_go_of_all() {
+    let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
+    for ((index, set), count) in (0u32..).zip(&family.sets).zip(&own.sets) {
+        let held = descriptors::change();
+        // Closing takes from a count that is not nought, under the same lock.
+        let is_held = count.swap(0, Ordering::Relaxed) != 0;
+        drop(held);
+        let name = set.generation.load(Ordering::Relaxed) * SETS as u32 + index;
+        if is_held && let_go_of(name, set) {
+            let _held = set.lock.hold();
+            // In one go, not one by one with the sockets. Its place may be another one's by now, which has emptied it.
+            if descriptors::set_named(name).is_some() {
+                registrations::empty(set);
+            }
+        }
+    }
+}
+
+/// Takes a descriptor of a set out of the table. `true`: no known process has another one.
+fn is_last_of_set(fd: i32, name: u32) -> bool {
+    let _held = descriptors::change();
+    let (Some(own), Some(set)) = (arena::own(), descriptors::set_named(name)) else { return false };
+    if descriptors::meaning(fd) != Meaning::Set(name) {
+        return false;
+    }
+    descriptors::enter(fd, Meaning::Nothing);
+    let count = own.sets.get(name as usize % SETS);
+    // Relaxed: changed under `descriptors::change` alone. 0: this process has let go of all of its sets, as it ends.
+    count.is_some_and(|count| count.fetch_sub(1, Ordering::Relaxed) == 1) && let_go_of(name, set)
+}
+
+/// Nobody has the set of this name any more.
+pub fn clear(name: u32) {
+    let Some(set) = descriptors::set_named(name) else { return };
+    let _held = set.lock.hold();
+    // Its place may be another one's by now, which has emptied it.
+    if descriptors::set_named(name).is_some() {
+        registrations::empty(set);
+    }
+    // Registrations of sockets that are not carried are in no list of the set's: they are found through sockets. Those of
+    // sockets that others have bear a name that no set will have, and go with the sockets.
+    sockets::each_held(|socket, _| {
+        while let Some((at, item)) =
+            of_socket(socket).find(|(_, item)| item.set.load(Ordering::Relaxed) == name)
+        {
+            unlink_from_socket(socket.record, at);
+            free(set, at, item);
+        }
+    });
+}
+
+/// This process uses the set: what is to be told of in it is told here.
+pub fn note_user(set: &Set) {
+    let me = pid::number().unwrap_or(0);
+    if set.user.load(Ordering::Relaxed) != me {
+        set.user.store(me, Ordering::Relaxed);
+    }
+}
+
+/// `fd` means this set no more.
+pub fn forget(fd: i32, name: u32) {
+    // Its lock is taken by threads that change the table.
+    if is_last_of_set(fd, name) {
+        clear(name);
+    }
+}
+
+/// Before a fork: the child will hold what this process holds.
+pub fn count_fork(fork: u32) {
+    each_set(|name, set| {
+        if let Some(forked) = arena::own().and_then(|own| own.sets_forked.get(name as usize % SETS)) {
+            forked.store(fork, Ordering::Relaxed);
+        }
+        // AcqRel: pairs with the subtraction in `holders::let_go`, by the child.
+        set.processes.fetch_add(1, Ordering::AcqRel);
+    });
+}
+
+/// There is no child by the fork of this number.
+pub fn undo_fork(fork: u32) {
+    let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
+    for ((index, set), forked) in (0u32..).zip(&family.sets).zip(&own.sets_forked) {
+        let name = set.generation.load(Ordering::Relaxed) * SETS as u32 + index;
+        if forked.load(Ordering::Relaxed) == fork && descriptors::is_left(fork, forked, &set.processes) {
+            clear(name);
+        }
+    }
+}
+
+/// After a fork, in the child.
+pub fn after_fork_in_child() {
+    each_set(note_holder);
+}

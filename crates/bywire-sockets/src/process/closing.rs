@@ -1,0 +1,17 @@
+//! What is done with a socket that the kernel has closed.
+
+use crate::connection::outcome;
+use crate::connection::sockets::Leaving;
+use crate::epoll::handover;
+use crate::pairing::proposal;
+
+/// The kernel has closed it. A record that nobody holds is free again.
+pub fn finish(leaving: Leaving) {
+    if !leaving.is_last {
+        return;
+    }
+    outcome::ended(&leaving);
+    handover::forget(&leaving);
+    proposal::end(&leaving);
+    leaving.free();
+}

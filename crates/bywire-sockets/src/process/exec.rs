@@ -1,0 +1,85 @@
+//! Other programs that get this one's descriptors: by exec, by a start, or in a message.
+
+use core::sync::atomic::Ordering;
+
+use bywire_pairing::reason::Reason;
+
+use crate::connection::fallback;
+use crate::connection::sockets::{self, Socket};
+use crate::epoll::handover;
+use crate::memory::descriptors;
+use crate::os::{errno, own_call, real};
+use crate::pairing::proposal;
+
+/// Before another program takes this process's place.
+pub fn before_replacement() {
+    if own_call::are_over() {
+        return;
+    }
+    errno::keep(|| sockets::each_held(leave_to_kernel));
+    hand_over(false);
+    proposal::leave(proposal::tally());
+}
+
+/// Another program will close this one, in order, where nobody is to see it.
+fn leave_to_kernel(socket: &Socket, fd: i32) {
+    if is_inherited(fd) {
+        return;
+    }
+    if let Some(Ok(connection)) = sockets::by_index(fd, socket.index).map(Socket::carried) {
+        // Acquire: pairs with the changes of the count in `sockets::count_fork` and `sockets::let_go`.
+        if socket.record.processes.load(Ordering::Acquire) == 1 {
+            connection.end_before_the_kernels(false);
+            connection.settle_guard(|_| true);
+        } else {
+            connection.leave_to_others();
+            // This process counts from here on, and has it no more.
+            socket.record.is_replaced.store(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Does a program that is started have this descriptor?
+fn is_inherited(fd: i32) -> bool {
+    // SAFETY: no pointers.
+    let flags = unsafe { real::fcntl(fd, libc::F_GETFD, 0) };
+    flags >= 0 && flags & libc::FD_CLOEXEC == 0
+}
+
+/// Before another program is started; `has_actions`: after steps that may copy descriptors.
+pub fn hand_over(has_actions: bool) {
+    let goes_on = |fd| is_inherited(fd) || (has_actions && descriptors::is_named(fd));
+    errno::keep(|| {
+        let has_sets = handover::share(goes_on);
+        fallback::hand_back(goes_on, Reason::Passed);
+        if has_sets {
+            empty_shared_sets();
+        }
+    });
+}
+
+/// What is in sets that another program may have goes back to the kernel, and those are the program's own.
+fn empty_shared_sets() {
+    let is_shared = |fd| sockets::socket(fd).is_some_and(|socket| handover::is_shared(&socket));
+    fallback::hand_back(is_shared, Reason::Epoll);
+    // One that another thread was making ready meanwhile is ready by now, or never.
+    proposal::settle();
+    fallback::hand_back(is_shared, Reason::Epoll);
+    handover::leave_shared();
+}
+
+/// Before the descriptors that `each` visits go to programs that may not know this library.
+pub fn before_passing(each: impl Fn(&mut dyn FnMut(i32))) {
+    errno::keep(|| {
+        fallback::hand_back_each(
+            |visit| {
+                each(&mut |fd| {
+                    if let Some(socket) = sockets::socket(fd) {
+                        visit(socket);
+                    }
+                });
+            },
+            Reason::Passed,
+        );
+    });
+}

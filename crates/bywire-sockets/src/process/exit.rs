@@ -1,0 +1,55 @@
+//! The end of the process, in order.
+
+use core::sync::atomic::Ordering;
+
+use bywire_ring::stream::News;
+
+use crate::connection::sockets::{self, Socket};
+use crate::connection::{guard, log, outcome};
+use crate::epoll::{handover, sets};
+use crate::os::{own_call, pid};
+use crate::pairing::proposal;
+use crate::process::fork;
+
+/// The process ends in order: its peers are told to look.
+pub fn end() {
+    if own_call::are_over() || !fork::is_known() {
+        return;
+    }
+    guard::end_guards();
+    let tally = proposal::tally();
+    sets::let_go_of_all();
+    sockets::each_held(|socket, fd| {
+        let is_last = sockets::is_last_holder(socket.record);
+        if is_last && let Some(Ok(connection)) = sockets::by_index(fd, socket.index).map(Socket::carried) {
+            connection.take_leave();
+            connection.tell(News::Course);
+        }
+        if is_last {
+            log::ending(socket);
+            outcome::ended(socket);
+        }
+        sockets::let_go(socket.record);
+        // Nobody else is in the middle of something: it may be used again.
+        // SeqCst: pairs with the additions and exchanges of `hold::enter` and `hold::leave`.
+        if is_last && socket.hold.users.load(Ordering::SeqCst) == 1 {
+            // Its registrations would be the next socket's.
+            handover::forget(socket);
+            // Release: pairs with the exchange in `sockets::track`.
+            socket.record.used.store(0, Ordering::Release);
+        }
+    });
+    sockets::end();
+    outcome::report(proposal::note);
+    proposal::leave(tally);
+}
+
+/// A thread ends by itself: the process with it, if it is the last one.
+pub fn end_thread() {
+    if own_call::are_over() {
+        return;
+    }
+    if pid::is_alone() {
+        end();
+    }
+}

@@ -1,0 +1,155 @@
+//! Forks: what the child has of its own, and what both go on with.
+
+use core::cell::Cell;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use crate::connection::{outcome, sockets};
+use crate::epoll::sets;
+use crate::memory::descriptors;
+use crate::os::{errno, own_call, pid, real, thread};
+use crate::pairing::proposal;
+use crate::process::{closing, signals};
+use crate::wakeup::doorbell;
+
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// A word that a forked child finds wiped; null: there is none.
+static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
+thread_local! {
+    // Constant and without a destructor: nothing is allocated or registered for it.
+    /// This thread waits for the child of its next fork, by a pipe.
+    static AWAITS: Cell<bool> = const { Cell::new(false) };
+    /// That pipe: where to read, and where to write.
+    static PIPE: Cell<[i32; 2]> = const { Cell::new([-1; 2]) };
+    /// The number of a fork of this thread's, which may have failed; 0: none.
+    static FORK: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The next fork of this thread is a `vfork`: [`awaited_child`] is for after it.
+pub fn await_next_child() {
+    AWAITS.set(true);
+}
+
+/// In the parent: what ends when the child has become another program, or has ended.
+pub fn awaited_child() -> Option<i32> {
+    let [end, _] = PIPE.replace([-1; 2]);
+    (end >= 0).then_some(end)
+}
+
+pub extern "C" fn before_fork() {
+    if own_call::are_over() {
+        return;
+    }
+    let fork = descriptors::begin_fork();
+    sockets::count_fork(fork);
+    sets::count_fork(fork);
+    FORK.set(fork);
+    // From here to the end of the fork no other thread forks, whose child would have the pipe as well.
+    if AWAITS.replace(false) {
+        let mut ends = [-1; 2];
+        // SAFETY: room for two descriptors.
+        let is_made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0;
+        PIPE.set(if is_made { ends } else { [-1; 2] });
+    }
+}
+
+/// Closes one end of the pipe of a `vfork`.
+fn close_end(index: usize) {
+    if let Some(end) = PIPE.get().get(index)
+        && *end >= 0
+    {
+        // SAFETY: a descriptor of ours. By number, as no thread is cancelled in `fork`.
+        errno::keep(|| unsafe { real::syscall(libc::SYS_close, *end as usize, 0, 0, 0, 0, 0) });
+    }
+}
+
+pub extern "C" fn after_fork_in_parent() {
+    if own_call::are_over() {
+        return;
+    }
+    close_end(1);
+    descriptors::end_fork();
+}
+
+/// Forks by `real`: the handlers behind a fork are not told whether it has failed, and this is.
+pub fn fork(real: impl FnOnce() -> i32) -> i32 {
+    FORK.set(0);
+    let child = real();
+    let fork = FORK.replace(0);
+    if child < 0 && fork != 0 && !own_call::are_over() {
+        errno::keep(|| {
+            sockets::undo_fork(fork, closing::finish);
+            sets::undo_fork(fork);
+        });
+    }
+    child
+}
+
+pub fn after_fork_in_child() {
+    FORK.set(0);
+    if own_call::are_over() {
+        return;
+    }
+    note_process();
+    set_mark();
+    thread::forget();
+    signals::after_fork_in_child();
+    own_call::after_fork_in_child();
+    sockets::after_fork_in_child();
+    sets::after_fork_in_child();
+    doorbell::after_fork_in_child();
+    outcome::after_fork_in_child();
+    proposal::after_fork_in_child();
+    // The other end closes with the child's exec, or its end.
+    close_end(0);
+    PIPE.set([-1; 2]);
+    descriptors::end_fork();
+}
+
+/// Makes the word by which a fork is noticed without asking the kernel each time.
+pub fn mark() {
+    const PAGE_BYTES: usize = 4096;
+    // SAFETY: a new private mapping, which stays.
+    unsafe {
+        let sharing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let page =
+            libc::mmap(ptr::null_mut(), PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, sharing, -1, 0);
+        if page == libc::MAP_FAILED || libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) != 0 {
+            return;
+        }
+        // Release: pairs with the acquire loads of the mark; its page is mapped before.
+        MARK.store(page.cast(), Ordering::Release);
+    }
+    set_mark();
+}
+
+fn set_mark() {
+    // SAFETY: null, or a page that stays.
+    // Acquire: pairs with the release store where the page is mapped.
+    if let Some(mark) = unsafe { MARK.load(Ordering::Acquire).as_ref() } {
+        mark.store(1, Ordering::Relaxed);
+    }
+}
+
+/// Has this process come from a raw system call, which nobody has told of?
+pub fn is_missed() -> bool {
+    // SAFETY: null, or a page that stays.
+    // Acquire: pairs with the release store where the page is mapped.
+    if unsafe { MARK.load(Ordering::Acquire).as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) != 0)
+    {
+        return false;
+    }
+    !is_known() && proposal::is_possible()
+}
+
+/// Is this the process that was noted last?
+pub fn is_known() -> bool {
+    PROCESS.load(Ordering::Relaxed) == std::process::id()
+}
+
+/// When the library is loaded, and in every child.
+pub fn note_process() {
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+    pid::find_number();
+}

@@ -1,0 +1,77 @@
+//! What happens when a program loads the library.
+
+use core::ffi::{CStr, c_void};
+use core::ptr;
+
+use bywire_pairing::reason::Reason;
+
+use crate::connection::log;
+use crate::memory::arena;
+use crate::os::{real, sanitizer};
+use crate::pairing::proposal;
+use crate::process::{exit, fork, golang, io_uring, lifecycle, sandbox};
+use crate::wakeup::spin;
+
+unsafe extern "C" {
+    /// The C library's: what `quick_exit` runs; behind its `at_quick_exit`, which is no symbol.
+    fn __cxa_at_quick_exit(work: extern "C" fn(*mut c_void), library: *mut c_void) -> i32;
+}
+
+extern "C" fn end_quickly(_: *mut c_void) {
+    exit::end();
+}
+
+/// When the library is loaded.
+pub fn begin() {
+    real::find_all();
+    sanitizer::find_all();
+    // SAFETY: names of the environment, and handlers that live as long as the library.
+    unsafe {
+        let path = libc::getenv(c"BYWIRE_SOCKETS_SERVICE".as_ptr());
+        if path.is_null() {
+            return;
+        }
+        let filters = libc::getenv(c"BYWIRE_SOCKETS_FILTERS".as_ptr());
+        let filters = (!filters.is_null()).then(|| CStr::from_ptr(filters));
+        if sandbox::find(filters.and_then(|text| text.to_str().ok()?.parse().ok()).unwrap_or(0)) {
+            return;
+        }
+        let log = libc::getenv(c"BYWIRE_LOG".as_ptr());
+        if !log.is_null() {
+            log::configure(CStr::from_ptr(log).to_bytes());
+        }
+        let loaded = libc::getenv(c"BYWIRE_SOCKETS_LOADED".as_ptr());
+        if !loaded.is_null() {
+            // It takes no descriptor. The programs that this one starts find it there, or else its parent gone.
+            libc::mkdir(loaded, 0o700);
+        }
+        let calls = libc::getenv(c"BYWIRE_SOCKETS_CALLS".as_ptr());
+        let calls = (!calls.is_null()).then(|| CStr::from_ptr(calls));
+        let calls = calls.and_then(|text| text.to_str().ok()?.parse().ok());
+        proposal::configure(CStr::from_ptr(path).to_bytes(), calls);
+        let rings = libc::getenv(c"BYWIRE_SOCKETS_IO_URING".as_ptr());
+        if !rings.is_null() && CStr::from_ptr(rings) == c"1" {
+            io_uring::keep();
+        }
+        arena::found();
+        fork::mark();
+        let spins = libc::getenv(c"BYWIRE_SOCKETS_SPIN".as_ptr());
+        if spins.is_null() || CStr::from_ptr(spins) != c"0" {
+            let cores = libc::getenv(c"BYWIRE_SOCKETS_CORES".as_ptr());
+            if !cores.is_null() {
+                spin::configure(CStr::from_ptr(cores));
+            }
+        }
+        // The first one that is put there runs last.
+        __cxa_at_quick_exit(end_quickly, ptr::null_mut());
+        libc::pthread_atfork(
+            Some(fork::before_fork),
+            Some(fork::after_fork_in_parent),
+            Some(lifecycle::after_fork_in_child),
+        );
+    }
+    fork::note_process();
+    if golang::is_program() {
+        sandbox::withdraw(Reason::Go);
+    }
+}
