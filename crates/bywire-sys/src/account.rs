@@ -1,7 +1,8 @@
-//! Accounts of what waits to be closed, and the threads that close it.
+//! Accounts of the files that wait to be closed, and the threads that close them.
 //!
-//! An account is of a user's descriptors, of its sockets, or of what two users have in common. Each has a thread of its
-//! own while something waits there, a bound of its own, and its share of what there is for all.
+//! An account covers the descriptors of one user, its sockets, or the files that two users have in common. While
+//! something waits, the account has a thread of its own. Each account has its own limit, and a share of the places
+//! and threads for all.
 
 use core::any::Any;
 use core::cell::OnceCell;
@@ -17,62 +18,62 @@ use crate::share::{self, Places, Shares};
 
 /// The most descriptors in one packet.
 pub const DESCRIPTORS_MAX: usize = 3;
-/// Descriptors of one user that may be held, whether they are being looked at or wait to be closed.
+/// Descriptors of one user that may be held. A held descriptor is being looked at, or waits to be closed.
 const HELD_MAX: usize = 64;
-/// Sockets of one user that may wait to be closed before none is let in any more. Each takes a moment, as nothing lingers
-/// there, unless a file system of the user's own delays it.
+/// Sockets of one user that may wait to be closed before the user's connections are refused. Each close takes a
+/// moment, as nothing lingers in this thread, unless the user's own file system delays it.
 const SOCKETS_OF_USER_MAX: usize = 64;
-/// What two users have had in common that may wait before they get no more.
+/// Files in common of two users that may wait before the two get no more.
 const COMMON_MAX: usize = 16;
-/// The pairs of users of whom something may wait that are charged to one user, or to one block of subordinate ones, before
-/// these get no more. It is charged to the one of two whose number is more likely to be a subordinate one.
+/// Pairs of users with a waiting file that are charged to one user, or to one block of subordinate users, before
+/// these get no more. A pair is charged to the user whose number is more likely to be a subordinate one.
 const COMMON_USERS_MAX: usize = 16;
-/// Places of what waits to be closed, of descriptors and of sockets each: no user takes more than its share, and root and
-/// the process's own take none. When all are taken, nothing more comes from users of whom something waits already, and
-/// from others only until as many again are taken. Of a small table of descriptors it is one in [`TABLE_PART`], but for
-/// [`PLACES_MIN`].
+/// Places in each pool for files that wait to be closed. A user takes at most its share. Root and the process's own
+/// user take no places. Once all are taken, a user of whom something waits already is refused. Other users are let in
+/// until as many places again are taken. A small table of descriptors gives one place for [`TABLE_PART`] descriptors,
+/// but at least [`PLACES_MIN`].
 const PLACES_MAX: usize = 8192;
-/// Twice as many of descriptors and of sockets leave a quarter of the usual limit of 1,024.
+/// Twice this number for descriptors and for sockets leaves a quarter of the usual limit of 1,024.
 const PLACES_MIN: usize = 192;
 /// See [`PLACES_MAX`].
 const TABLE_PART: u64 = 16;
-/// No user takes more than one place in so many.
+/// A user takes at most one in this many places.
 const USER_PART: usize = 8;
-/// Threads that close descriptors, as many that close sockets, and as many that close what two users had in common, for
-/// all users but this process's own and root. Of users beyond that no descriptors are taken, and their sockets wait.
+/// Threads of each pool, for all users but root and this process's own. Without a thread for a user, no descriptors
+/// are taken from it, and its sockets wait.
 const THREADS: Places = Places { own: 0, common: 256 };
-/// Lanes that are kept when nothing is held in some of them.
+/// With more lanes than this, unused lanes are removed.
 const LANES_MAX: usize = 512;
-/// How long a thread waits for more.
+/// How long a thread waits for the next file before it ends.
 const IDLE: Duration = Duration::from_secs(1);
-/// They do nothing but close.
+/// The threads do nothing but close.
 const STACK_BYTES: usize = 64 << 10;
 
-/// What an account is of.
+/// The files that an account covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// Descriptors that a user's programs have sent.
     Files(u32),
-    /// Connections with a user's programs, and what is in their queues.
+    /// Connections with a user's programs, and the contents of their queues.
     Sockets(u32),
-    /// What programs of two users have in common.
+    /// Files that programs of two users have in common.
     Common([u32; 2]),
 }
 
-/// Of [`Kind`].
+/// The number of pools: one for each [`Kind`].
 const POOLS: usize = 3;
 
-/// What is given back when it is dropped.
+/// Gives something back when it is dropped.
 pub type Ticket = Arc<dyn Any + Send + Sync>;
 
-/// A descriptor, and what is to be given back once it is closed. The fields are dropped in this order.
+/// A descriptor, and the ticket that is given back once it is closed. The fields are dropped in this order.
 #[derive(Debug)]
 pub struct Held {
     file: OwnedFd,
     _ticket: Option<Ticket>,
 }
 
-/// What is held of one user.
+/// The files held of one user.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
     lane: Arc<Lane>,
@@ -80,39 +81,41 @@ pub(crate) struct Account {
     kind: Kind,
 }
 
-/// What one thread closes, one after the other.
+/// The files that one thread closes, one after the other.
 #[derive(Debug)]
 struct Lane {
-    /// Of root or of this process's own user, as it was when the lane was made: it takes no places, and gets a thread, however
-    /// many others have one. Whoever asks later under another user finds the same, so that what is taken is given back.
+    /// The lane belongs to root or to this process's own user, as that was when the lane was made. It takes no
+    /// places, and gets a thread however many threads there are. The value stays when the process changes its user,
+    /// so everything that was taken is given back.
     is_reserved: bool,
     waiting: Mutex<Waiting>,
     news: Condvar,
-    /// Those that wait, and those that are still looked at.
+    /// Files that wait, and files that are still looked at.
     held: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
     files: VecDeque<Held>,
-    /// There is a thread.
+    /// A thread serves the lane.
     is_attended: bool,
 }
 
-/// All lanes of a process; a forked child has others, as it has no threads and perhaps locks that nobody gives back.
+/// All lanes of a process. A forked child makes its own: it has no threads, and a lock may have been held at the
+/// fork.
 #[derive(Debug)]
 struct Registry {
     owner: u32,
-    /// See [`PLACES_MAX`]; of the table as it was when the first descriptor came.
+    /// See [`PLACES_MAX`]. It follows the size of the table of descriptors when the first descriptor came.
     places_max: usize,
     lanes: Mutex<BTreeMap<Kind, Arc<Lane>>>,
-    /// By [`Kind::pool`].
+    /// One for each pool, in the order of [`Kind::pool`].
     threads: Mutex<[Shares; POOLS]>,
-    /// Sockets that wait, of all users.
+    /// Sockets of all users that wait.
     sockets: AtomicUsize,
-    /// Places that are taken, by [`Kind::pool`].
+    /// Taken places of each pool, in the order of [`Kind::pool`].
     places: [AtomicUsize; POOLS],
-    /// Users of whom so many sockets wait that no more are let in.
+    /// Users with so many waiting sockets that their connections are refused.
     crowds: AtomicUsize,
     /// Something waits in a lane without a thread.
     has_unattended: AtomicBool,
@@ -126,8 +129,8 @@ pub(crate) fn may_have_common(users: [u32; 2]) -> bool {
     Registry::own().may_have_common(users)
 }
 
-/// From here on this process closes everything at once, as it may start no threads. Only programs of its own user may be
-/// able to reach it: what they send is interrupted on the calling thread, but for a wait of a file system's own.
+/// From now on this process closes everything at once, as it may start no threads. Only programs of its own user may
+/// be able to reach it. A close that waits is interrupted on the calling thread, unless a file system makes it wait.
 pub fn forgo() {
     INTERRUPTER.with(|own| {
         own.get_or_init(Interrupter::here);
@@ -136,11 +139,11 @@ pub fn forgo() {
 }
 
 thread_local! {
-    /// Of a thread that closes everything itself.
+    /// Set in a thread that closes everything itself.
     static INTERRUPTER: OnceCell<Interrupter> = const { OnceCell::new() };
 }
 
-/// Closes it now.
+/// Closes the file in the calling thread.
 fn close_here(file: Held) {
     INTERRUPTER.with(|own| match own.get() {
         Some(interrupter) => interrupter.bound(|| drop(file)),
@@ -148,26 +151,26 @@ fn close_here(file: Held) {
     });
 }
 
-/// May more sockets come, whoever's they are? Each would have to be closed.
+/// Is there room for one more socket of any user? Each has to be closed later.
 pub(crate) fn has_room() -> bool {
     let registry = Registry::own();
     registry.sockets.load(Ordering::Relaxed) < registry.places_max
 }
 
-/// Is there a user of whom no socket is let in, as many wait?
+/// Is there a user whose connections are refused because many of its sockets wait?
 pub(crate) fn is_pressed() -> bool {
     let registry = Registry::own();
     registry.attend_all();
     registry.crowds.load(Ordering::Relaxed) > 0 || registry.is_full(Kind::Sockets(0))
 }
 
-/// Of a table of so many descriptors.
+/// The number of places for a table of this many descriptors.
 fn places_of(descriptors: u64) -> usize {
     usize::try_from(descriptors / TABLE_PART).unwrap_or(usize::MAX).clamp(PLACES_MIN, PLACES_MAX)
 }
 
 impl Held {
-    /// `ticket` is given back when `file` is closed.
+    /// Gives `ticket` back when `file` is closed.
     pub fn new(file: OwnedFd, ticket: Option<Ticket>) -> Self {
         Self { file, _ticket: ticket }
     }
@@ -186,17 +189,17 @@ impl AsFd for Held {
 }
 
 impl Account {
-    /// Of the descriptors that this user has sent.
+    /// The account of the descriptors that this user has sent.
     pub fn of(user: u32) -> Self {
         Self::in_registry(Registry::own(), Kind::Files(user))
     }
 
-    /// Of the connections with this user's programs.
+    /// The account of the connections with this user's programs.
     pub fn of_sockets(user: u32) -> Self {
         Self::in_registry(Registry::own(), Kind::Sockets(user))
     }
 
-    /// Of what programs of these two users have had in common.
+    /// The account of the files that programs of these two users have had in common.
     pub fn of_common(users: [u32; 2]) -> Self {
         Self::in_registry(Registry::own(), Kind::common(users))
     }
@@ -204,32 +207,32 @@ impl Account {
     fn in_registry(registry: &'static Registry, kind: Kind) -> Self {
         let mut lanes = lock(&registry.lanes);
         if lanes.len() > LANES_MAX {
-            // Those that nobody refers to and of which nothing is held.
+            // Unused lanes go: no account refers to them, and they hold nothing.
             lanes.retain(|_, lane| Arc::strong_count(lane) > 1 || lane.held.load(Ordering::Relaxed) > 0);
         }
         let lane = lanes.entry(kind).or_insert_with(|| Arc::new(Lane::new(kind.is_reserved())));
         Self { lane: Arc::clone(lane), registry, kind }
     }
 
-    /// One more is held.
+    /// Counts one more held file.
     pub fn hold(&self) {
         let before = self.lane.held.fetch_add(1, Ordering::Relaxed);
         self.registry.count(self, before, before + 1);
     }
 
-    /// One less is.
+    /// Counts one held file less.
     pub fn release(&self) {
         let before = self.lane.held.fetch_sub(1, Ordering::Relaxed);
         self.registry.count(self, before, before - 1);
     }
 
-    /// Do so many sockets of this user wait that no more are let in?
+    /// Do so many sockets of this user wait that its connections are refused?
     pub fn is_crowd(&self) -> bool {
         let held = self.lane.held.load(Ordering::Relaxed);
         held >= self.share() || self.is_kept_out(held)
     }
 
-    /// Is so much held that nothing more may be taken?
+    /// Are no more descriptors taken from this user?
     pub fn is_over(&self) -> bool {
         let is_attended = self.is_attended();
         let held = self.lane.held.load(Ordering::Relaxed);
@@ -239,7 +242,8 @@ impl Account {
         !is_attended && !self.lane.is_reserved && !self.registry.may_start(self.kind)
     }
 
-    /// Is there no place, and something held of this user, or so much of others that nobody else gets any?
+    /// Is there no place for this user? Either all places are taken and the user holds something already, or other
+    /// users have taken all places twice.
     fn is_kept_out(&self, held: usize) -> bool {
         let taken = self.registry.places[self.kind.pool()].load(Ordering::Relaxed);
         let most = self.registry.places_max;
@@ -251,10 +255,10 @@ impl Account {
         self.kind.share(if self.lane.is_reserved { PLACES_MAX } else { self.registry.places_max })
     }
 
-    /// Is there a thread? If something waits for one whose start has failed, this starts it: where nothing more is taken,
-    /// nothing else would.
+    /// Does a thread serve the lane? If files wait because a thread could not be started, this starts one. Nothing
+    /// else would, as no more files are taken then.
     fn is_attended(&self) -> bool {
-        // Nothing waits; or a forked child asks, whose locks nobody may give back.
+        // Nothing waits, or this is a forked child, in which a lock may stay held for ever.
         if self.lane.held.load(Ordering::Relaxed) == 0 || self.registry.owner != std::process::id() {
             return false;
         }
@@ -265,11 +269,11 @@ impl Account {
         waiting.is_attended
     }
 
-    /// Leaves `file`, which is counted, to the thread.
+    /// Leaves `file` to the thread. The account has counted it before.
     pub fn close(&self, file: impl Into<Held>) {
         let file = file.into();
         let is_forked = self.registry.owner != std::process::id();
-        // A forked child's copy is not the last one, or is nobody's affair but its own.
+        // A forked child's copy is not the last one, or concerns the child alone.
         if is_forked {
             drop(file);
             return self.release();
@@ -281,7 +285,7 @@ impl Account {
         let mut waiting = lock(&self.lane.waiting);
         waiting.files.push_back(file);
         if !waiting.is_attended {
-            // Without a thread it stays on the account, until `is_attended` can start one.
+            // Without a thread the file stays on the account until `is_attended` can start one.
             waiting.is_attended = self.start_thread();
         }
         drop(waiting);
@@ -303,7 +307,7 @@ impl Account {
         is_started
     }
 
-    /// What the thread does.
+    /// The body of the thread.
     fn attend(&self) {
         let interrupter = Interrupter::here();
         while let Some(file) = self.lane.next() {
@@ -325,7 +329,8 @@ impl Kind {
         Self::Common([one.min(other), one.max(other)])
     }
 
-    /// Whose share of threads it takes. Of two users' the one whose number is more likely to be a subordinate one.
+    /// The user whose share of threads is taken. Of two users it is the one whose number is more likely to be a
+    /// subordinate one.
     fn user(self) -> u32 {
         let (Self::Files(user) | Self::Sockets(user) | Self::Common([_, user])) = self;
         user
@@ -336,7 +341,7 @@ impl Kind {
         !is_common && (self.user() == 0 || self.user() == rustix::process::geteuid().as_raw())
     }
 
-    /// Which threads and places it takes.
+    /// The pool of threads and places.
     fn pool(self) -> usize {
         match self {
             Self::Files(_) => 0,
@@ -345,7 +350,7 @@ impl Kind {
         }
     }
 
-    /// How many of so many places its user may take.
+    /// How many of `places_max` places the user may take.
     fn share(self, places_max: usize) -> usize {
         match self {
             Self::Files(_) => HELD_MAX.min(places_max / USER_PART),
@@ -360,7 +365,7 @@ impl Lane {
         Self { is_reserved, waiting: Mutex::default(), news: Condvar::new(), held: AtomicUsize::new(0) }
     }
 
-    /// The next one; `None`: none has come for a while, and the thread ends.
+    /// The next file. `None`: no file has come for a while, and the thread ends.
     fn next(&self) -> Option<Held> {
         let waiting = lock(&self.waiting);
         let found = self.news.wait_timeout_while(waiting, IDLE, |waiting| waiting.files.is_empty());
@@ -372,7 +377,8 @@ impl Lane {
 }
 
 impl Registry {
-    /// What is held of an account has changed. Each time that a count comes to its share from below, it also leaves it.
+    /// Updates the counts after a change of an account. A count that reaches its share and falls below it again
+    /// changes `crowds` once in each direction.
     fn count(&self, account: &Account, before: usize, after: usize) {
         let (kind, share) = (account.kind, account.share());
         let (is_more, higher) = (after > before, before.max(after));
@@ -396,7 +402,7 @@ impl Registry {
         self.places[kind.pool()].load(Ordering::Relaxed) >= self.places_max
     }
 
-    /// Is there a thread for one more lane of this kind?
+    /// May one more lane of this kind have a thread?
     fn may_start(&self, kind: Kind) -> bool {
         lock(&self.threads)[kind.pool()].may_take(kind.user())
     }
@@ -405,7 +411,8 @@ impl Registry {
         let kind = Kind::common(users);
         let lanes = lock(&self.lanes);
         let held = |lane: &Arc<Lane>| lane.held.load(Ordering::Relaxed);
-        // Only one of two users is charged: else whoever can be many would use up what the other one may have with anybody.
+        // Only one of the two users is charged. Otherwise a person with many user numbers could use up everything
+        // that the other user may have in common with anybody.
         let is_charged = |other: &Kind| {
             matches!(other, Kind::Common(_)) && share::block(other.user()) == share::block(kind.user())
         };
@@ -414,7 +421,7 @@ impl Registry {
         own < COMMON_MAX && others < COMMON_USERS_MAX && (own == 0 || !self.is_full(kind))
     }
 
-    /// Of a process with a table of so many descriptors.
+    /// The registry of a process with a table of this many descriptors.
     fn new(descriptors: u64) -> Self {
         Self {
             owner: std::process::id(),
@@ -429,7 +436,7 @@ impl Registry {
         }
     }
 
-    /// Starts the threads that could not be had before, as far as there are some by now.
+    /// Starts the threads that could not be started before, as far as there is room for them by now.
     fn attend_all(&'static self) {
         if self.owner != std::process::id() || !self.has_unattended.swap(false, Ordering::Relaxed) {
             return;
@@ -441,33 +448,34 @@ impl Registry {
         }
     }
 
-    /// This process's.
+    /// This process's registry.
     fn own() -> &'static Self {
         let owner = std::process::id();
         loop {
             let found = REGISTRY.load(Ordering::Acquire);
-            // SAFETY: null, or a box that this function has leaked, which nobody frees. The acquire load pairs with the release
-            // of the exchange below, which published it.
+            // SAFETY: the pointer is null, or points to a box that this function has leaked and nobody frees. The
+            // acquire load pairs with the release of the exchange below, which published the box.
             if let Some(registry) = unsafe { found.as_ref() }
                 && registry.owner == owner
             {
                 return registry;
             }
             let own = Box::into_raw(Box::new(Self::new(limits::descriptor_limit())));
-            // Release pairs with the load above, by whoever finds it. Lost against another thread: its one is as good.
+            // Release: pairs with the acquire load above. If another thread was first, its registry is as good.
             if REGISTRY.compare_exchange(found, own, Ordering::Release, Ordering::Relaxed).is_err() {
-                // SAFETY: from `into_raw` just now, and nobody else has seen it.
+                // SAFETY: the pointer comes from `into_raw` just now, and the failed exchange has published it to no
+                // other thread.
                 drop(unsafe { Box::from_raw(own) });
             }
         }
     }
 }
 
-/// A user of whom so many sockets wait to be closed, for tests.
+/// A user with many sockets that wait to be closed, for tests.
 #[cfg(test)]
 pub(crate) struct Crowd(Account, usize);
 
-/// The places of this process for one kind, and how many a user takes of them at most.
+/// The places of this process in one pool, and the most of them that a user takes.
 #[cfg(test)]
 pub(crate) fn places() -> [usize; 2] {
     let most = Registry::own().places_max;
@@ -494,9 +502,10 @@ impl Drop for Crowd {
     }
 }
 
-/// Does `work` with every signal blocked, which a thread that it starts inherits: the program's are for its own threads.
+/// Does `work` with every signal blocked. A thread started by it inherits that: the program's signals are for its own
+/// threads.
 fn without_signals<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: live sets, of which noughts are a value; this thread's mask is put back as it was.
+    // SAFETY: the sets live here, and zeroes are a valid value of them. This thread's mask is restored afterwards.
     unsafe {
         let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = core::mem::zeroed();
         libc::sigfillset(&raw mut all);
@@ -507,13 +516,13 @@ fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Nothing that can panic happens under these locks.
+/// No code that runs under these locks can panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Is this the only test of its process, which a crowd concerns as a whole? If not, it is run in one of its own, and has
-/// to pass there.
+/// Is this test alone in its process? A crowd concerns the whole process. If not, the test runs again in a process of
+/// its own, and has to pass there.
 #[cfg(test)]
 pub(crate) fn is_alone(test: &str) -> bool {
     const ALONE: &str = "BYWIRE_TEST_ALONE";
@@ -543,7 +552,7 @@ mod tests {
     const ONE: u32 = 700_001;
     const OTHER: u32 = 700_002;
 
-    /// A socket whose last close waits for an hour, as nobody reads what it has sent.
+    /// A socket whose last close waits for an hour, as the receiver does not read.
     fn lingering() -> (OwnedFd, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
         let sender = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
@@ -633,17 +642,17 @@ mod tests {
             assert!(matches!(ours.receive(&mut [0; 8]), Ok(Received::Closed)), "it hears of it at once");
         }
         assert!(began.elapsed() < Duration::from_secs(60), "whoever drops it is not held up");
-        // Each is given up, and its end goes on in the kernel by itself.
+        // Each close is interrupted, and the kernel ends the connection by itself.
         let sockets = Account::of_sockets(rustix::process::geteuid().as_raw());
         until("all is closed", || sockets.lane.held.load(Ordering::Relaxed) == 0);
     }
 
-    /// An account of a process that is nobody else's.
+    /// An account in a registry of its own.
     fn alone(user: u32) -> Account {
         Account::in_registry(Box::leak(Box::new(Registry::new(1 << 19))), Kind::Files(user))
     }
 
-    /// The same where other users' files hang in as many threads as they get.
+    /// The same, while other users' files hang in as many threads as these users get.
     fn crowded(user: u32) -> Account {
         let account = alone(user);
         let mut threads = lock(&account.registry.threads);
@@ -656,7 +665,7 @@ mod tests {
     #[test]
     fn what_waits_without_a_thread_gets_one_as_soon_as_there_is_one() {
         let account = alone(ONE);
-        // As after the start of a thread that failed.
+        // As after a thread that could not be started.
         let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
         for _ in 0..HELD_MAX {
             account.hold();
@@ -692,7 +701,7 @@ mod tests {
             return;
         }
         let [hanging, other] = [710_001, 710_002].map(Account::of_sockets);
-        // As one whose close never ends: its lane has a thread, which takes nothing from it.
+        // As if its close never ended: the lane has a thread, which takes nothing from it.
         lock(&hanging.lane.waiting).is_attended = true;
         let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
         for _ in 0..hanging.share() {
@@ -724,7 +733,7 @@ mod tests {
                     !of(OTHER).is_over() && !of(OTHER).is_crowd(),
                     "one of {descriptors} keeps others out"
                 );
-                // As many again for users of whom nothing waits, and then nothing but for root.
+                // As many again for users of whom nothing waits, then only for root.
                 let many = (0..).map(|number| of(1000 + number)).take_while(|next| {
                     let may_come = !next.is_over();
                     (0..DESCRIPTORS_MAX).for_each(|_| next.hold());
@@ -740,7 +749,7 @@ mod tests {
     #[test]
     fn what_is_to_be_given_back_is_kept_until_its_file_is_closed() {
         let (account, ticket) = (alone(ONE), Arc::new(()));
-        // As one whose close never ends.
+        // As if its close never ended.
         lock(&account.lane.waiting).is_attended = true;
         let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
         account.hold();
@@ -802,7 +811,7 @@ mod tests {
         let one = alone(ONE);
         let of = |user| Account::in_registry(one.registry, Kind::Files(user));
         let subordinate: Vec<_> = (0..1000).map(|number| of(200_000 + number)).collect();
-        // Each as if its file hung.
+        // As if each user's file hung.
         for account in &subordinate {
             account.hold();
             if !account.is_over() {
@@ -832,7 +841,7 @@ mod tests {
         }
         let (hostile, honest) = (730_000, 1000);
         let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
-        // As one whose close never ends.
+        // As if its close never ended.
         let hang = |other| {
             let account = Account::in_registry(Registry::own(), Kind::common([hostile, other]));
             lock(&account.lane.waiting).is_attended = true;
@@ -856,7 +865,7 @@ mod tests {
         assert!(!may_have_common([hostile, 1001]), "it has that with too many");
         assert!(!may_have_common([hostile + 1, 1001]), "so has its next number");
         assert!(may_have_common([honest, 1001]));
-        // Everything that it has had with one other user.
+        // One user has files in common with many others, and all of them wait.
         for other in 0..COMMON_USERS_MAX as u32 {
             let account = Account::in_registry(Registry::own(), Kind::common([990_000 + other, 33]));
             lock(&account.lane.waiting).is_attended = true;

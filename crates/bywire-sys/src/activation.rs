@@ -1,21 +1,21 @@
-//! Sockets that were opened before this program was started, as systemd hands them over.
+//! Sockets that were opened before this program started, as systemd passes them on.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 
-/// The first of them.
+/// The number of the first passed socket.
 const FIRST: i32 = 3;
 
-/// The socket that was handed to this process, the first time that it is asked for. `None`: there is none.
+/// The socket that was passed to this process, at the first call. `None`: there is none.
 ///
 /// # Errors
-/// [`Errno::INVAL`] for several, [`Errno::BADF`] for one that is not there.
+/// [`Errno::INVAL`] for several sockets, [`Errno::BADF`] if the descriptor is not open.
 pub fn socket() -> Result<Option<OwnedFd>, Errno> {
     static IS_TAKEN: AtomicBool = AtomicBool::new(false);
     let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
-    // The variables are inherited, the sockets are not.
+    // Child processes inherit the variables, but not the sockets.
     if number("LISTEN_PID") != Some(std::process::id()) || IS_TAKEN.swap(true, Ordering::Relaxed) {
         return Ok(None);
     }
@@ -26,6 +26,7 @@ pub fn socket() -> Result<Option<OwnedFd>, Errno> {
     if unsafe { libc::fcntl(FIRST, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
         return Err(Errno::BADF);
     }
-    // SAFETY: it is open, whoever started this process says that it is for us, and nobody here has taken it before.
+    // SAFETY: the descriptor is open, the service manager says that it is for this process, and `IS_TAKEN` lets it be
+    // taken only once.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(FIRST) }))
 }

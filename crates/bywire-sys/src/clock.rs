@@ -17,7 +17,7 @@ pub fn cycles() -> u64 {
     }
 }
 
-/// [`cycles`], read after every load before it and before every load after it: for timing a load.
+/// [`cycles`], read after all earlier loads and before all later loads, to time a load.
 #[inline(always)]
 pub fn cycles_between_loads() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -34,9 +34,9 @@ pub fn cycles_between_loads() -> u64 {
     cycles
 }
 
-/// How many [`cycles`] make a millisecond, measured once per process over about 200 µs.
+/// The number of [`cycles`] in a millisecond, measured once per process over about 200 µs.
 ///
-/// The value paces checks that may come early or late; nothing correct depends on it.
+/// The value paces checks that may come early or late. No correctness depends on it.
 pub fn cycles_per_millisecond() -> u64 {
     static RATE: OnceLock<u64> = OnceLock::new();
     *RATE.get_or_init(|| {
@@ -50,7 +50,7 @@ pub fn cycles_per_millisecond() -> u64 {
     })
 }
 
-/// About how many [`cycles`] a duration has; an age for one that is longer than the counter.
+/// About how many [`cycles`] a duration takes, at most `u64::MAX / 4`.
 pub fn cycles_in(duration: Duration) -> u64 {
     let cycles = duration.as_nanos().saturating_mul(cycles_per_millisecond().into()) / 1_000_000;
     u64::try_from(cycles).unwrap_or(u64::MAX).min(u64::MAX / 4)

@@ -1,14 +1,14 @@
-//! Who is at the other end of a Unix socket, by the kernel's word.
+//! The process at the other end of a Unix socket, as the kernel reports it.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
-/// Who is at the other end, as the kernel attests it: for an accepted socket the process that
-/// called `connect`, for a connecting one the process that called `listen`.
+/// The process at the other end, as the kernel attests it: for an accepted socket the process that called `connect`,
+/// for a connecting one the process that called `listen`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// Process, in our pid namespace; 0 when it lives in one that we cannot see.
+    /// Process, in our pid namespace; 0 if it lives in one that we cannot see.
     pub pid: i32,
     /// User.
     pub uid: u32,
@@ -16,7 +16,7 @@ pub struct Credentials {
     pub gid: u32,
 }
 
-/// Who is at the other end of a socket.
+/// The process at the other end of a socket.
 pub(crate) fn of(file: &impl AsFd) -> Result<Credentials, Errno> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     // SAFETY: `ucred` is plain data of the size that SO_PEERCRED writes, and lives here.
@@ -27,7 +27,7 @@ pub(crate) fn of(file: &impl AsFd) -> Result<Credentials, Errno> {
     Ok(Credentials { pid: found.pid, uid: found.uid, gid: found.gid })
 }
 
-/// The user there; where that is not known, one that nobody is.
+/// The user at the other end, or `u32::MAX`, which no user has, if it is not known.
 pub(crate) fn user(file: &impl AsFd) -> u32 {
     of(file).map_or(u32::MAX, |found| found.uid)
 }
@@ -41,8 +41,8 @@ pub(crate) fn groups(file: &impl AsFd) -> Result<Vec<u32>, Errno> {
     Ok(groups[..written / size_of::<u32>()].to_vec())
 }
 
-/// A descriptor that becomes readable when the process at the other end ends: it works across pid
-/// namespaces where the kernel is new enough (6.5), else by pid.
+/// A descriptor that becomes readable when the process at the other end ends. It works across pid namespaces from
+/// Linux 6.5 on, else by pid.
 pub(crate) fn watch_process(file: &impl AsFd) -> Result<OwnedFd, Errno> {
     /// `SO_PEERPIDFD` of linux/socket.h.
     const SO_PEERPIDFD: i32 = 77;
@@ -57,15 +57,15 @@ pub(crate) fn watch_process(file: &impl AsFd) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// What SO_PEERPIDFD says of a process that has been waited for: ESRCH, and from Linux 6.5 to 6.14 EINVAL, which it
-/// says for no other reason.
+/// Translates the error of SO_PEERPIDFD for a process that has been waited for: ESRCH, but EINVAL from Linux 6.5 to
+/// 6.14, which has no other reason.
 fn of_ended(error: Errno) -> Errno {
     if error == Errno::INVAL { Errno::SRCH } else { error }
 }
 
 /// # Safety
-/// `target` must be valid for writes of `length` bytes, and any bytes the option writes must be a valid value of the type
-/// behind it.
+/// `target` must be valid for writes of `length` bytes. All bytes that the option writes must be a valid value of the
+/// type behind it.
 unsafe fn option(
     file: &impl AsFd,
     name: i32,
@@ -74,7 +74,7 @@ unsafe fn option(
 ) -> Result<usize, Errno> {
     let mut written = libc::socklen_t::try_from(length).map_err(|_| Errno::INVAL)?;
     let file = file.as_fd().as_raw_fd();
-    // SAFETY: the caller vouches for `target`; `written` is a socklen_t of this function's own, and the descriptor is borrowed.
+    // SAFETY: the caller vouches for `target`, `written` is a local socklen_t, and the descriptor is borrowed.
     let status = unsafe { libc::getsockopt(file, libc::SOL_SOCKET, name, target, &raw mut written) };
     if status == 0 { Ok(written as usize) } else { Err(last_error()) }
 }

@@ -1,15 +1,16 @@
-//! Deferred close of what other processes have sent.
+//! Deferred close of files that other processes have sent.
 //!
-//! The last close of a descriptor takes as long as whoever has sent it likes: a socket lingers, a file system of a user's
-//! own does not answer, what lies in the queue of a socket is closed with it. So nothing of another process is closed by
-//! a thread that has anything else to do. Threads of this module do it, one for each user, so that nobody's descriptors
-//! wait behind another's. What a user's thread has not closed yet is on that user's account: from a bound on, no more
-//! descriptors are taken from that user.
+//! The sender of a descriptor decides how long its last close takes: a socket may linger, a user's own file system
+//! may not answer, and the contents of a socket's queue are closed with the socket. So a thread that has other work
+//! never closes a file of another process. Threads of this module do it, one for each user, so that no user's files
+//! wait behind another's. Files that a user's thread has not closed yet are on that user's account. At a limit, no
+//! more descriptors are taken from that user.
 //!
-//! A socket is on an account of its peer's user, with a thread of its own, for what lies in its queue. A user of whom many
-//! wait, as one whose close never ends, is a crowd: while there is one, no descriptor gets into the queue of a connection
-//! that has not been accepted (where the kernel can refuse that, from Linux 6.16 on), and crowds are let in no more. What
-//! a crowd has beyond its share takes nobody else's place.
+//! A socket is on a separate account of its peer's user, with a thread of its own, because of the contents of its
+//! queue. A user with many waiting sockets is a crowd, for example after a close that never ends. While there is a
+//! crowd, no descriptor gets into the queue of a connection that has not been accepted, where the kernel can refuse
+//! that (Linux 6.16). Connections of a crowd are refused. A crowd's sockets beyond its share take no place of another
+//! user.
 
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
@@ -18,26 +19,26 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use crate::account::{self, Account};
 use crate::credentials;
 
-/// From here on this process closes everything at once, as it may start no threads. Only programs of its own user may be
-/// able to reach it: what they send is interrupted on the calling thread, but for a wait of a file system's own.
+/// From now on this process closes everything at once, as it may start no threads. Only programs of its own user may
+/// be able to reach it. A close that waits is interrupted on the calling thread, unless a file system makes it wait.
 pub use crate::account::forgo;
 pub use crate::account::{Held, Ticket};
 
-/// A descriptor that another process has sent, and of which nothing is known. Dropped, it is closed elsewhere.
+/// A descriptor of unknown kind that another process has sent. When it is dropped, another thread closes it.
 #[derive(Debug)]
 pub struct Foreign {
     file: ManuallyDrop<OwnedFd>,
     account: Account,
 }
 
-/// A connection of a stranger's that is closed as by [`close_socket`] when it is dropped.
+/// A connection to an untrusted process. Dropping it closes it as [`close_socket`] does.
 #[derive(Debug)]
 pub struct Deferred<T: Into<OwnedFd>>(ManuallyDrop<T>);
 
-/// Closes the socket of another process with what lies in its queue.
+/// Closes a socket of another process together with the contents of its queue.
 ///
-/// That was never in this process's table, so most file systems flush nothing of it, and what lingers is interrupted. The
-/// thread serves the user at the other end alone.
+/// The queued files were never in this process's table, so most file systems flush nothing when they are closed, and
+/// a close that lingers is interrupted. The thread serves only the user at the other end.
 pub fn close_socket(file: impl Into<Held>) {
     let file = file.into();
     let account = Account::of_sockets(credentials::user(&file));
@@ -45,15 +46,15 @@ pub fn close_socket(file: impl Into<Held>) {
     account.close(file);
 }
 
-/// Closes what programs of these two users have had in common. Either could hold up whoever closes it last, so the thread
-/// serves these two alone.
+/// Closes a file that programs of these two users have had in common. Either user can delay the last close, so the
+/// thread serves only these two.
 pub fn close_common(file: impl Into<Held>, users: [u32; 2]) {
     let account = Account::of_common(users);
     account.hold();
     account.close(file);
 }
 
-/// May programs of these two users get something in common? Not while much of what either has had with anybody waits.
+/// May programs of these two users get one more file in common? Not while many files of either user wait.
 pub fn may_have_common(users: [u32; 2]) -> bool {
     account::may_have_common(users)
 }
@@ -64,13 +65,12 @@ impl Foreign {
         Self { file: ManuallyDrop::new(file), account: account.clone() }
     }
 
-    /// The descriptor itself, for those who know that they may close it: what it is has been looked at, or it comes from
-    /// their own program, or their thread serves its sender alone.
+    /// The descriptor itself. The caller knows that closing it is harmless: it has checked the kind, or the
+    /// descriptor comes from its own program, or the calling thread serves only the sender.
     pub fn into_inner(self) -> OwnedFd {
         let mut this = ManuallyDrop::new(self);
         this.account.release();
-        // SAFETY: this function has put `self` where it is never dropped, and does not look at it again, so each of its parts
-        // is taken out of it once.
+        // SAFETY: `this` is never dropped and not looked at again, so each part of it is taken once.
         unsafe {
             drop(core::ptr::read(&raw const this.account));
             ManuallyDrop::take(&mut this.file)
@@ -86,14 +86,14 @@ impl AsFd for Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        // SAFETY: `drop` takes it here, and runs once at most; `into_inner`, which takes it too, keeps `drop` from running.
+        // SAFETY: `drop` runs at most once. `into_inner`, which takes the file too, keeps `drop` from running.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
         self.account.close(file);
     }
 }
 
 impl<T: Into<OwnedFd>> Deferred<T> {
-    /// From here on.
+    /// Defers the close of `connection`.
     pub fn new(connection: T) -> Self {
         Self(ManuallyDrop::new(connection))
     }
@@ -115,7 +115,7 @@ impl<T: Into<OwnedFd>> DerefMut for Deferred<T> {
 
 impl<T: Into<OwnedFd>> Drop for Deferred<T> {
     fn drop(&mut self) {
-        // SAFETY: `drop` alone takes it, and runs once.
+        // SAFETY: only `drop` takes the connection, and it runs once.
         let connection: OwnedFd = unsafe { ManuallyDrop::take(&mut self.0) }.into();
         close_socket(connection);
     }

@@ -7,16 +7,18 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-/// Makes sure that `path` is a directory in which we can create sockets and whose entries nobody else
-/// can replace: ours alone, or sticky. A missing one is made: by root for all users, else for ours alone.
+/// Makes sure that `path` is a directory in which we can create sockets and in which no other user can replace
+/// entries: it belongs to us alone, or is sticky. Makes a missing directory: root for all users, another user for
+/// itself alone.
 ///
 /// # Errors
-/// What the kernel said; [`Errno::PERM`] for a directory that others could tamper with, or of an untrusted owner.
+/// The error of the kernel; [`Errno::PERM`] if other users could tamper with the directory, or if its owner is
+/// untrusted.
 pub fn prepare(path: &Path) -> Result<(), Errno> {
     let user = crate::process::user();
     let mode = if user == 0 { Mode::from_raw_mode(0o1777) } else { Mode::from_raw_mode(0o700) };
     match rustix::fs::mkdir(path, mode) {
-        // The umask has had its say; ours is the last word on what we have made.
+        // `mkdir` applied the umask; this sets the mode that we mean.
         Ok(()) => rustix::fs::chmod(path, mode)?,
         Err(Errno::EXIST) => {}
         Err(error) => return Err(error),
@@ -35,7 +37,7 @@ pub fn prepare(path: &Path) -> Result<(), Errno> {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)
 }
 
-/// Can nobody but root put anything into this directory?
+/// Is root the only user that can put anything into this directory?
 pub fn is_roots_alone(path: &Path) -> bool {
     rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|found| {
         let is_directory = rustix::fs::FileType::from_raw_mode(found.st_mode).is_dir();
@@ -43,13 +45,13 @@ pub fn is_roots_alone(path: &Path) -> bool {
     })
 }
 
-/// Can nobody but us and root replace the entry at `path`, which is open as `file`, nor any directory on the way there? A
-/// way through a link is not followed, so it cannot be such a one.
+/// Are we and root the only users that can replace the entry at `path`, which is open as `file`, or a directory on
+/// the way to it? `false` for a path through a link, as links are not followed.
 ///
 /// # Errors
-/// What the kernel said.
+/// The error of the kernel.
 pub fn is_lasting(path: &Path, file: impl AsFd) -> Result<bool, Errno> {
-    // It fails only for an empty path, or where the present directory has gone.
+    // This fails only for an empty path, or if the working directory has been removed.
     let Ok(path) = std::path::absolute(path) else { return Ok(false) };
     let is_trusted = |user: u32| user == 0 || user == crate::process::user();
     let mut entry = rustix::fs::fstat(file)?;
@@ -66,10 +68,10 @@ pub fn is_lasting(path: &Path, file: impl AsFd) -> Result<bool, Errno> {
     Ok(true)
 }
 
-/// Sets who may connect to the socket at `path`.
+/// Sets which users may connect to the socket at `path`.
 ///
 /// # Errors
-/// What the kernel said; [`Errno::PERM`] for a group that we do not belong to.
+/// The error of the kernel; [`Errno::PERM`] for a group that we do not belong to.
 pub fn set_access(path: &Path, mode: u32, group: Option<u32>) -> Result<(), Errno> {
     if let Some(group) = group {
         rustix::fs::chown(path, None, Some(Gid::from_raw(group)))?;
@@ -77,32 +79,34 @@ pub fn set_access(path: &Path, mode: u32, group: Option<u32>) -> Result<(), Errn
     rustix::fs::chmod(path, Mode::from_raw_mode(mode))
 }
 
-/// Renames unless the new name is taken.
+/// Renames `old` unless `new` exists.
 ///
 /// # Errors
-/// [`Errno::EXIST`] when it is; else what the kernel said.
+/// [`Errno::EXIST`] if it exists; else the error of the kernel.
 pub fn rename_if_free(old: &Path, new: &Path) -> Result<(), Errno> {
     rustix::fs::renameat_with(CWD, old, CWD, new, RenameFlags::NOREPLACE)
 }
 
-/// Renames over whatever has the new name.
+/// Renames `old`, and replaces `new` if it exists.
 ///
 /// # Errors
-/// [`Errno::PERM`] or [`Errno::ACCESS`] when that belongs to another user.
+/// [`Errno::PERM`] or [`Errno::ACCESS`] if `new` belongs to another user.
 pub fn rename(old: &Path, new: &Path) -> Result<(), Errno> {
     rustix::fs::rename(old, new)
 }
 
-/// Removes a name; one that is gone already is fine.
+/// Removes a name. A missing name is no error.
 pub fn remove(path: &Path) {
     let _ = rustix::fs::unlink(path);
 }
 
-/// Takes this user's lock of a directory, held until the descriptor is dropped: the directory's own where nobody else
-/// can open that; else that of a file in it, which stays, for whoever can open a file can hold its lock for ever.
+/// Takes this user's lock of a directory. It is held until the descriptor is dropped.
+///
+/// If no other user can open the directory, it is the lock of the directory itself. Otherwise it is the lock of a
+/// file in it, which stays: a user that can open a file can hold its lock for ever.
 ///
 /// # Errors
-/// [`Errno::AGAIN`] when another process has it; [`Errno::PERM`] when the file's name is another user's.
+/// [`Errno::AGAIN`] if another process has the lock; [`Errno::PERM`] if the file's name belongs to another user.
 pub fn try_lock(path: &Path) -> Result<OwnedFd, Errno> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let is_private = rustix::fs::fstat(&file)?.st_mode & 0o077 == 0;
@@ -111,39 +115,39 @@ pub fn try_lock(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(file)
 }
 
-/// This user's lock file in a directory of all users, which nobody else can open.
+/// This user's lock file in a shared directory. No other user can open it.
 fn lock_file(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
     let user = crate::process::user();
-    // Another user's fifo of this name is to hold nobody up before it is refused.
+    // NONBLOCK: a fifo of this name, made by another user, must not block us before it is refused.
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, format!(".{user}.lock"), flags, Mode::from_raw_mode(0o600))
         .map_err(|error| match error {
-            // What the kernel says of another's file, in a sticky directory or at all, and of a link.
+            // The kernel's errors for another user's file, in a sticky directory or elsewhere, and for a link.
             Errno::ACCESS | Errno::LOOP | Errno::NXIO => Errno::PERM,
             error => error,
         })?;
     let found = rustix::fs::fstat(&file)?;
     let is_file = rustix::fs::FileType::from_raw_mode(found.st_mode).is_file();
-    // A hard link to another file of ours would be one that others may open, or that has another purpose.
+    // A hard link would lead to another file of ours, which others may open or which has another purpose.
     let is_ours = is_file && found.st_uid == user && found.st_nlink == 1;
     if is_ours && found.st_mode & 0o077 == 0 { Ok(file) } else { Err(Errno::PERM) }
 }
 
-/// What is known of an entry without opening it.
+/// The properties of an entry that can be read without opening it.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// The user that it belongs to.
+    /// The user that owns it.
     pub owner: u32,
     /// Is it a socket?
     pub is_socket: bool,
-    /// How long ago it was made or given its present name, by the clock on the wall: never more than a hint.
+    /// How long ago it was made or renamed, by the wall clock: only a hint.
     pub age: Duration,
 }
 
-/// Looks at an entry; links are not followed.
+/// Reads the properties of an entry. Links are not followed.
 ///
 /// # Errors
-/// What the kernel said.
+/// The error of the kernel.
 pub fn entry(path: &Path) -> Result<Entry, Errno> {
     let found = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?;
     let made =
@@ -155,14 +159,14 @@ pub fn entry(path: &Path) -> Result<Entry, Errno> {
     })
 }
 
-/// The names in a directory, the first `count_max` of them in no order.
+/// The first `count_max` names in a directory, in no order.
 ///
 /// # Errors
-/// What the kernel said.
+/// The error of the kernel.
 pub fn names(path: &Path, count_max: usize) -> Result<Vec<String>, Errno> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let entries = rustix::fs::Dir::new(file)?;
-    // Ours are text; a name that is none is not ours.
+    // Our names are text, so others are skipped.
     let text = |entry: rustix::fs::DirEntry| entry.file_name().to_str().ok().map(str::to_owned);
     Ok(entries.map_while(Result::ok).take(count_max).filter_map(text).collect())
 }
@@ -211,7 +215,7 @@ mod tests {
         assert!(is_such(&own) && !is_such(&above.path().join("link")), "a link is another's to change");
     }
 
-    /// As soon as it is free: a child of a test beside this one holds all locks until it has become its program.
+    /// Takes the lock as soon as it is free. A child process of a concurrent test holds all locks until its `exec`.
     fn lock_soon(directory: &Path) -> Result<OwnedFd, Errno> {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
         loop {

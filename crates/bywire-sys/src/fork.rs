@@ -24,7 +24,7 @@ impl ForkGuard {
     /// Marks this process as the owner.
     ///
     /// # Errors
-    /// What `mmap` or `madvise` said (out of memory).
+    /// The error of `mmap` or `madvise` (out of memory).
     pub fn new() -> Result<Self, Errno> {
         // SAFETY: an anonymous mapping at an address of the kernel's choice aliases nothing.
         let page = unsafe {
@@ -38,7 +38,7 @@ impl ForkGuard {
         let guard = Self { page };
         // SAFETY: the range is the mapping just made, which nothing else refers to.
         unsafe { rustix::mm::madvise(page, PAGE_BYTES, Advice::LinuxWipeOnFork)? };
-        // Relaxed: a child sees either the parent's page as it was or a wiped one; no other data hangs on it.
+        // Relaxed: a child sees either the parent's page or a wiped one. No other data depends on it.
         guard.word().store(1, Ordering::Relaxed);
         Ok(guard)
     }

@@ -1,29 +1,30 @@
-//! Cuts short what the calling thread waits for in the kernel, by a timer of its own that sends it signals.
+//! Cuts short the calling thread's waits in the kernel, by a timer that sends it signals.
 
 use core::ptr;
 use std::time::Duration;
 
 use rustix::thread::gettid;
 
-/// The kernel ignores it where a program does not handle it, and few programs do.
+/// The kernel ignores this signal where a program does not handle it, and few programs do.
 const SIGNAL: i32 = libc::SIGURG;
-/// What takes longer is interrupted, again and again until it is over: close(2) may come to wait several times.
+/// A longer wait is interrupted, repeatedly until the work is done, as close(2) may wait several times.
 const PATIENCE: Duration = Duration::from_micros(100);
 
-/// Bounds the waits of one thread, which has made it.
+/// Bounds the waits of the thread that made it.
 #[derive(Debug)]
 pub struct Interrupter {
-    /// Absent where the kernel gives no timer: then nothing is cut short.
+    /// `None` if the kernel gave no timer: then nothing is cut short.
     timer: Option<libc::timer_t>,
 }
 
 extern "C" fn nothing(_signal: i32) {}
 
 impl Interrupter {
-    /// For the calling thread.
+    /// Makes an interrupter for the calling thread.
     pub fn here() -> Self {
         let mut timer: libc::timer_t = ptr::null_mut();
-        // SAFETY: live structures, of which noughts are a value; the set is this thread's own.
+        // SAFETY: the structures live here, zeroes are a valid value of them, and the signal mask is this thread's
+        // own.
         let status = unsafe {
             let mut own: libc::sigset_t = core::mem::zeroed();
             libc::sigaddset(&raw mut own, SIGNAL);
@@ -37,7 +38,7 @@ impl Interrupter {
         Self { timer: (status == 0).then_some(timer) }
     }
 
-    /// Does `work`, whose waits end early. Only those that a signal ends: this does not bound a file system's own.
+    /// Does `work` and ends its waits early. Only waits that a signal ends are bounded, not those of a file system.
     pub fn bound<T>(&self, work: impl FnOnce() -> T) -> T {
         let is_armed = has_handler() && self.arm(PATIENCE);
         let done = work();
@@ -51,7 +52,7 @@ impl Interrupter {
         let Some(timer) = self.timer else { return false };
         let every = libc::timespec { tv_sec: 0, tv_nsec: interval.subsec_nanos().into() };
         let setting = libc::itimerspec { it_interval: every, it_value: every };
-        // SAFETY: a timer of this thread's, which `drop` alone deletes, and a live structure.
+        // SAFETY: the timer belongs to this thread, only `drop` deletes it, and the structure lives here.
         unsafe { libc::timer_settime(timer, 0, &raw const setting, ptr::null_mut()) == 0 }
     }
 }
@@ -59,16 +60,18 @@ impl Interrupter {
 impl Drop for Interrupter {
     fn drop(&mut self) {
         if let Some(timer) = self.timer {
-            // SAFETY: made by `here`, and deleted only now. It cannot leave its thread, as it is no `Send`.
+            // SAFETY: `here` made the timer, and it is deleted only here. It cannot leave its thread, as the type is
+            // not `Send`.
             unsafe { libc::timer_delete(timer) };
         }
     }
 }
 
-/// Sees to a handler that does nothing. `false`: the program has one of its own, which is not ours to call.
+/// Installs a handler that does nothing, unless it is installed. `false`: the program has its own handler, which we
+/// must not call.
 fn has_handler() -> bool {
     let ours = nothing as *const () as usize;
-    // SAFETY: live structures, of which noughts are a value; our handler touches nothing.
+    // SAFETY: the structures live here, zeroes are a valid value of them, and our handler touches nothing.
     unsafe {
         let mut found: libc::sigaction = core::mem::zeroed();
         if libc::sigaction(SIGNAL, ptr::null(), &raw mut found) != 0 {
@@ -79,7 +82,7 @@ fn has_handler() -> bool {
             libc::SIG_DFL | libc::SIG_IGN => {
                 let mut action: libc::sigaction = core::mem::zeroed();
                 action.sa_sigaction = ours;
-                // What can be begun again is: only what cannot ends.
+                // With this flag only calls that cannot be restarted end.
                 action.sa_flags = libc::SA_RESTART;
                 libc::sigaction(SIGNAL, &raw const action, ptr::null_mut()) == 0
             }
@@ -97,7 +100,7 @@ mod tests {
     fn a_wait_ends_early_and_later_ones_do_not() {
         let began = Instant::now();
         let interrupter = Interrupter::here();
-        // SAFETY: no pointers. It is one of those calls that no handler begins again.
+        // SAFETY: no pointers. `poll` is never restarted after a handler.
         let wait = |milliseconds| unsafe { libc::poll(ptr::null_mut(), 0, milliseconds) };
         assert_eq!(interrupter.bound(|| wait(600_000)), -1);
         assert!(began.elapsed() < Duration::from_secs(300));

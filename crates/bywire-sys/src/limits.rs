@@ -1,4 +1,4 @@
-//! Limits of descriptors and of the lengths of files.
+//! Limits of open descriptors and of file lengths.
 
 use std::os::fd::OwnedFd;
 
@@ -20,20 +20,21 @@ pub fn raise_descriptor_limit(needed: u64) -> Result<(), Errno> {
     if target < needed { Err(Errno::MFILE) } else { Ok(()) }
 }
 
-/// The soft limit of open descriptors now.
+/// The present soft limit of open descriptors.
 pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// May a file of this process become so long? One that becomes too long ends the process by a signal, memory files too.
+/// May a file of this process have this length? A signal ends a process whose file, even a memory file, grows too
+/// long.
 pub fn may_file_have(length_bytes: u64) -> bool {
     getrlimit(Resource::Fsize).current.is_none_or(|current| current >= length_bytes)
 }
 
-/// A descriptor held only so that it can be closed when there are no others left.
+/// A descriptor to close when no other descriptors are left.
 ///
 /// # Errors
-/// What `open` said.
+/// The error of `open`.
 pub fn reserve_descriptor() -> Result<OwnedFd, Errno> {
     rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }

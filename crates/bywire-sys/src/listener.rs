@@ -1,4 +1,4 @@
-//! Listening Unix sockets that keep packet boundaries, and whom they let in.
+//! Listening Unix sockets that keep packet boundaries and refuse crowds.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,18 +13,18 @@ use crate::credentials;
 use crate::deferred;
 use crate::socket::{Socket, check_packet_socket, packet_socket};
 
-/// Connections of crowds that one accept turns away.
+/// The most connections of crowds that one accept turns away.
 const TURNED_AWAY_MAX: usize = 16;
 
 /// A listening, non-blocking packet socket.
 #[derive(Debug)]
 pub struct Listener {
     file: ManuallyDrop<OwnedFd>,
-    /// The process that has bound it; 0: it is somebody else's, who goes on listening.
+    /// The process that has bound it; 0: another process has made it and goes on listening.
     owner: u32,
-    /// The kernel refuses descriptors that are sent to connections which have not been accepted.
+    /// The kernel refuses descriptors that are sent to connections before they are accepted.
     is_guarded: AtomicBool,
-    /// It has at some time, so that it may go on for one that has been waiting since.
+    /// The guard has been on at some time. A connection made then refuses descriptors until it is accepted.
     was_guarded: AtomicBool,
 }
 
@@ -32,7 +32,7 @@ impl Listener {
     /// Binds and listens at `path`, which must not exist.
     ///
     /// # Errors
-    /// What the kernel said: [`Errno::ADDRINUSE`], [`Errno::ACCESS`], [`Errno::NOENT`], …
+    /// The error of the kernel: [`Errno::ADDRINUSE`], [`Errno::ACCESS`], [`Errno::NOENT`], …
     pub fn bind(path: &Path) -> Result<Self, Errno> {
         let file = packet_socket()?;
         rustix::net::bind(&file, &SocketAddrUnix::new(path)?)?;
@@ -40,17 +40,17 @@ impl Listener {
         Ok(Self::new(file, std::process::id()))
     }
 
-    /// The socket that another process has made and listens on.
+    /// Takes a socket that another process has made and listens on.
     ///
     /// # Errors
-    /// [`Errno::PROTOTYPE`] when it is no packet socket, [`Errno::INVAL`] when it does not listen.
+    /// [`Errno::PROTOTYPE`] if it is no packet socket, [`Errno::INVAL`] if it does not listen.
     pub fn from_descriptor(file: OwnedFd) -> Result<Self, Errno> {
         check_packet_socket(&file)?;
         if !rustix::net::sockopt::socket_acceptconn(&file)? {
             return Err(Errno::INVAL);
         }
         let listener = Self::new(file, 0);
-        // Whoever has served it before may have ended with the guard on.
+        // The process that has served it before may have ended with the guard on.
         let is_known = may_pass_rights(&listener, true);
         listener.was_guarded.store(is_known, Ordering::Relaxed);
         Ok(listener)
@@ -61,14 +61,15 @@ impl Listener {
         Self { file: ManuallyDrop::new(file), owner, is_guarded, was_guarded }
     }
 
-    /// The next connection that waits, if any.
+    /// The next waiting connection, if any.
     ///
-    /// Of a user of whom too many are being closed already none is let in. While there is such a user, those who connect
-    /// can send no descriptors before they are accepted ([`Errno::PERM`]): so whoever is not let in can be closed at once.
+    /// A user with too many sockets that wait to be closed is a crowd, and its connections are refused. While there
+    /// is a crowd, no client can send descriptors before it is accepted ([`Errno::PERM`]), so a refused connection
+    /// can be closed at once.
     ///
     /// # Errors
-    /// [`Errno::MFILE`] or [`Errno::NFILE`] when descriptors have run out, [`Errno::BUSY`] while too many are
-    /// being closed, where the kernel cannot refuse descriptors.
+    /// [`Errno::MFILE`] or [`Errno::NFILE`] if descriptors have run out. [`Errno::BUSY`] while too many sockets wait
+    /// to be closed, if the kernel cannot refuse descriptors.
     pub fn accept(&self) -> Result<Option<Socket>, Errno> {
         let is_pressed = account::is_pressed();
         if is_pressed != self.is_guarded.load(Ordering::Relaxed) {
@@ -83,7 +84,7 @@ impl Listener {
                 return Ok(Some(socket));
             }
             let account = Account::of_sockets(credentials::user(&socket));
-            // It may have come before the guard did, so what is in its queue is looked at by its drop.
+            // The connection may be older than the guard. If it is refused, its drop looks at its queue.
             if !account.is_crowd() && may_pass_rights(&socket, true) {
                 return Ok(Some(socket));
             }
@@ -91,8 +92,8 @@ impl Listener {
         Ok(None)
     }
 
-    /// From here on those who connect can send no descriptors before they are accepted, or can. `false`: this kernel cannot
-    /// see to that (Linux 6.16).
+    /// From now on, clients cannot (or can) send descriptors before they are accepted. `false`: the kernel does not
+    /// support this (it requires Linux 6.16).
     pub fn guard(&self, is_guarded: bool) -> bool {
         let is_done = may_pass_rights(&self, !is_guarded);
         if is_done {
@@ -107,7 +108,7 @@ impl Listener {
             match rustix::net::accept_with(&*self.file, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(file) => return Ok(Some(Socket::new(file))),
                 Err(Errno::AGAIN) => return Ok(None),
-                // The stranger gave up before we came.
+                // The client gave up before it was accepted.
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => return Err(error),
             }
@@ -116,21 +117,21 @@ impl Listener {
 }
 
 impl Drop for Listener {
-    /// Those who wait to be accepted are closed with it, and with what they have sent.
+    /// The connections that wait to be accepted are closed too, and everything that their clients have sent.
     fn drop(&mut self) {
         let is_ours = self.owner == std::process::id();
         let mut is_harmless = !is_ours;
         if is_ours {
-            // Nobody comes any more.
+            // No client can connect any more.
             let _ = rustix::net::shutdown(&*self.file, rustix::net::Shutdown::Both);
             while let Ok(Some(socket)) = self.accept_any() {
                 drop(socket);
             }
-            // With nobody left, not when descriptors have run out.
+            // Harmless if no connection is left, but not if descriptors have run out.
             let is_empty = matches!(self.accept_any(), Ok(None) | Err(Errno::INVAL));
             is_harmless = is_empty;
         }
-        // SAFETY: taken only here.
+        // SAFETY: only `drop` takes the file, and it runs once.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
         if is_harmless { drop(file) } else { deferred::close_socket(file) }
     }
@@ -142,10 +143,10 @@ impl AsFd for Listener {
     }
 }
 
-/// Allows or forbids descriptors to be sent to a socket; a listening one hands that down to those who connect. `false`: this
-/// kernel cannot.
+/// Allows or forbids that descriptors are sent to a socket. The connections of a listening socket inherit the
+/// setting. `false`: this kernel does not support it.
 fn may_pass_rights(file: &impl AsFd, may: bool) -> bool {
-    /// `SO_PASSRIGHTS` of asm-generic/socket.h, from Linux 6.16 on.
+    /// `SO_PASSRIGHTS` of asm-generic/socket.h, since Linux 6.16.
     const SO_PASSRIGHTS: i32 = 83;
     let value = i32::from(may);
     let length = size_of::<i32>() as libc::socklen_t;
@@ -214,7 +215,7 @@ mod tests {
         assert!(accept().is_some());
     }
 
-    /// Connects as this user, and says whether it is let in: at one of two listeners, as of one process with two ports.
+    /// Connects as this user to two listeners, as of a process with two ports, and returns whether each lets it in.
     fn is_let_in(listeners: &[(Listener, std::path::PathBuf); 2], user: u32) -> [bool; 2] {
         listeners.each_ref().map(|(listener, path)| {
             let connect = || {
@@ -251,14 +252,14 @@ mod tests {
             println!("not run: this kernel refuses no descriptors (SO_PASSRIGHTS, Linux 6.16)");
             return;
         }
-        // Two whose programs were dismissed by the thousand, with descriptors unread.
+        // Thousands of connections of two users were closed, with unread descriptors.
         let two = [720_001, 720_002].map(|user| account::Crowd::of_many(user, 5000));
         assert_eq!(is_let_in(&listeners, HONEST), [true; 2], "two users fill all places");
         assert_eq!(is_let_in(&listeners, 0), [true; 2], "two users keep root out");
         assert_eq!(is_let_in(&listeners, 720_001), [false; 2]);
         drop(two);
         assert_eq!(is_let_in(&listeners, 720_001), [true; 2]);
-        // Many who each stay below what makes a crowd.
+        // Many users that each stay below the limit of a crowd.
         let [places, share] = account::places();
         let below = |user: usize| account::Crowd::of_many(721_000 + user as u32, share - 1);
         let count = places / (share - 1) + 1;
@@ -266,7 +267,7 @@ mod tests {
         assert_eq!(is_let_in(&listeners, HONEST), [true; 2], "many users fill all places");
         assert_eq!(is_let_in(&listeners, 0), [true; 2], "many users keep root out");
         assert_eq!(is_let_in(&listeners, 721_000), [false; 2], "whoever has something waiting gets no more");
-        // As many again, of users of whom nothing waited before.
+        // As many other users, of whom nothing waited before.
         let more: Vec<_> = (count..2 * count).map(below).collect();
         assert_eq!(is_let_in(&listeners, HONEST), [false; 2], "the table would be used up");
         assert_eq!(is_let_in(&listeners, 0), [true; 2], "more users keep root out");

@@ -1,8 +1,8 @@
 //! Memory shared between processes: sealed `memfd`s and their mappings.
 //!
-//! A segment has one writer. Its creator maps it for writing, then seals it so that nobody can
-//! shrink or grow it or map it for writing again; everybody else maps it for reading. Sealed against
-//! shrinking and with every page allocated, it cannot raise SIGBUS in a reader.
+//! A segment has one writer. Its creator maps it for writing, then seals it, so that no process can shrink it, grow
+//! it, or map it for writing again. All other processes map it for reading. It cannot raise SIGBUS in a reader, as it
+//! is sealed against shrinking and every page is allocated.
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
@@ -14,11 +14,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::limits;
 
-/// Seals that a reader insists on: fixed size, no writers beside the creator's own mapping.
+/// Seals that a reader requires: fixed size, no writers beside the creator's own mapping.
 const READER_SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
-/// What the kernel may allocate at once of a memory file.
+/// The largest piece that the kernel may allocate at once for a memory file.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 /// Shared memory in this process's address space, unmapped on drop and absent from forked children.
@@ -27,23 +27,23 @@ pub struct Mapping {
     base: NonNull<c_void>,
     length_bytes: usize,
     writable: bool,
-    /// The process that made it: a forked child has nothing there, or something else.
+    /// The process that made it: a forked child has nothing at this address, or something else.
     owner: u32,
 }
 
-// SAFETY: the mapping is plain memory, valid from any thread until it is dropped; who may touch
-// which part when is decided by the code that uses the pointer.
+// SAFETY: the mapping is plain memory, valid from any thread until it is dropped. The code that uses the pointer
+// decides which part may be touched when.
 unsafe impl Send for Mapping {}
-// SAFETY: the mapping is plain memory, valid from any thread until it is dropped; who may touch which part when is
-// decided by the code that uses the pointer; `&Mapping` itself gives out only the address and the length.
+// SAFETY: the mapping is plain memory, valid from any thread until it is dropped. The code that uses the pointer
+// decides which part may be touched when. `&Mapping` itself gives out only the address and the length.
 unsafe impl Sync for Mapping {}
 
-/// Why memory that a peer offered is not used.
+/// Why memory offered by a peer is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OfferError {
-    /// It is not sealed against shrinking, growing and writing, so its owner could pull it away.
+    /// It is not sealed against shrinking, growing and writing, so its owner could take it back.
     Unsealed,
-    /// It is smaller or larger than what the peer announced.
+    /// It is smaller or larger than the peer announced.
     WrongSize,
     /// Parts of it have no memory behind them.
     Holes,
@@ -57,20 +57,20 @@ impl From<Errno> for OfferError {
     }
 }
 
-/// Checks that a descriptor is sealed memory of that length, with nothing behind its end. The kernel answers all of it by
-/// itself: no file system of the sender's is asked. What passes is also closed in a moment.
+/// Checks that a descriptor is sealed memory of this length, with nothing behind its end. The kernel answers all of
+/// it without asking a file system of the sender. A descriptor that passes can be closed without delay.
 ///
 /// # Errors
 /// [`OfferError`].
 pub fn check(file: &impl AsFd, length_bytes: usize) -> Result<(), OfferError> {
-    // A descriptor that knows no seals (a plain file, a socket) answers EINVAL.
+    // A descriptor without seals (a plain file, a socket) answers EINVAL.
     let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| OfferError::Unsealed)?;
     if !seals.contains(READER_SEALS) {
         return Err(OfferError::Unsealed);
     }
     let found = rustix::fs::fstat(file)?;
     let allocated_bytes = u64::try_from(found.st_blocks).unwrap_or(u64::MAX).saturating_mul(512);
-    // What lies behind the end would have to be freed by whoever closes it last.
+    // The last close would have to free the blocks behind the end.
     let bound_bytes = (length_bytes as u64).next_multiple_of(HUGE_PAGE_BYTES);
     if u64::try_from(found.st_size) != Ok(length_bytes as u64) || allocated_bytes > bound_bytes {
         return Err(OfferError::WrongSize);
@@ -79,22 +79,22 @@ pub fn check(file: &impl AsFd, length_bytes: usize) -> Result<(), OfferError> {
 }
 
 impl Mapping {
-    /// Makes a zeroed segment that this process alone may write, and the descriptor to hand to readers.
+    /// Makes a zeroed segment that only this process may write, and the descriptor to hand to readers.
     ///
-    /// Every page is allocated now, so that no reader meets a page later for which there is no memory.
+    /// Every page is allocated now, so that no reader later meets a page without memory.
     ///
-    /// Where a memory limit of a control group or the machine's own memory is used up, the kernel's answer to that is its
-    /// OOM killer, which ends a process of the group: as for any other memory. What is left of a limit cannot be asked
-    /// before: what is used includes what the kernel would take back, and others use more of it at any moment.
+    /// If a memory limit of a control group or the machine's memory is used up, the kernel's OOM killer ends a
+    /// process of the group, as for any other memory. The rest of a limit cannot be read beforehand: the used part
+    /// includes memory that the kernel would take back, and other processes change it at any moment.
     ///
     /// # Errors
-    /// What the kernel said: [`Errno::NOSPC`] or [`Errno::NOMEM`] where it promises no more memory than there is
-    /// (`vm.overcommit_memory`), or finds nobody to end; [`Errno::NOMEM`] where a limit of address space is reached too,
-    /// [`Errno::MFILE`] without descriptors; [`Errno::FBIG`] where the process may have no file of this length.
+    /// The error of the kernel: [`Errno::NOSPC`] or [`Errno::NOMEM`] if it promises no more memory than there is
+    /// (`vm.overcommit_memory`), or finds no process to end. [`Errno::NOMEM`] also if a limit of address space is
+    /// reached, [`Errno::MFILE`] without descriptors. [`Errno::FBIG`] if the process may have no file of this length.
     pub fn create(name: &str, length_bytes: usize) -> Result<(Self, OwnedFd), Errno> {
         let file = memfd(name)?;
         let length = u64::try_from(length_bytes).map_err(|_| Errno::INVAL)?;
-        // A file that becomes too long ends the process by SIGXFSZ, and memory files count.
+        // SIGXFSZ ends a process whose file grows too long, even a memory file.
         if !limits::may_file_have(length) {
             return Err(Errno::FBIG);
         }
@@ -105,14 +105,14 @@ impl Mapping {
         Ok((mapping, file))
     }
 
-    /// Maps memory that a peer offered, for reading, after checking its seals and its size.
+    /// Maps memory offered by a peer for reading, after checking its seals and its size.
     ///
     /// # Errors
     /// [`OfferError`]; nothing is mapped then.
     pub fn accept(file: &impl AsFd, length_bytes: usize) -> Result<Self, OfferError> {
         check(file, length_bytes)?;
-        // A hole's first read could raise SIGBUS for want of memory, and filling it would be at our cost.
-        // An honest creator has left none, and the seals forbid punching new ones.
+        // The first read of a hole could raise SIGBUS if memory is short, and filling it would be at our cost. An
+        // honest creator has left no hole, and the seals forbid new ones.
         if !has_no_holes(file, length_bytes as u64)? {
             return Err(OfferError::Holes);
         }
@@ -141,7 +141,7 @@ impl Mapping {
         self.base.as_ptr().cast()
     }
 
-    /// How many bytes are mapped.
+    /// The number of mapped bytes.
     pub fn length_bytes(&self) -> usize {
         self.length_bytes
     }
@@ -157,18 +157,18 @@ impl Drop for Mapping {
         if self.owner != std::process::id() {
             return;
         }
-        // SAFETY: made by `map` with this length, unmapped only here, and every user borrows or owns
-        // `self` for as long as it uses the address.
+        // SAFETY: `map` made it with this length, it is unmapped only here, and every user of the address borrows or
+        // owns `self` for as long.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr(), self.length_bytes) };
     }
 }
 
-/// Has a file with a reader's seals memory behind every byte up to its end? What lies behind the end does not count.
+/// Does memory stand behind every byte of a file with a reader's seals? Blocks behind its end do not count.
 fn has_no_holes(file: &impl AsFd, length_bytes: u64) -> Result<bool, Errno> {
     match allocated_pages(file, length_bytes) {
         Ok(pages) => Ok(pages >= length_bytes.div_ceil(page_bytes())),
-        // Older kernels, and sandboxes that do not know the call. A descriptor that may not be asked for want of rights
-        // is no descriptor of an honest creator, and cannot be truncated either.
+        // Kernels before 6.5, and sandboxes that do not know the call. PERM may also mean that the descriptor lacks
+        // the right to be asked. An honest creator's descriptor has it, and without it the truncation fails too.
         Err(Errno::NOSYS | Errno::PERM) => has_no_holes_by_truncation(file, length_bytes),
         // Memory in huge pages.
         Err(Errno::OPNOTSUPP) => Ok(false),
@@ -176,10 +176,10 @@ fn has_no_holes(file: &impl AsFd, length_bytes: u64) -> Result<bool, Errno> {
     }
 }
 
-/// How many pages of a memory file's first bytes are in memory or swapped out. Takes no lock of the file's, which its
-/// creator could hold.
+/// The number of pages among a memory file's first bytes that are in memory or swapped out. The call takes no lock of
+/// the file, which its creator could hold.
 fn allocated_pages(file: &impl AsFd, length_bytes: u64) -> Result<u64, Errno> {
-    /// The same on every architecture; Linux 6.5.
+    /// The same number on every architecture; Linux 6.5.
     const SYS_CACHESTAT: libc::c_long = 451;
     /// `struct cachestat`: in memory, dirty, being written, swapped out, swapped out recently.
     #[repr(C)]
@@ -187,8 +187,8 @@ fn allocated_pages(file: &impl AsFd, length_bytes: u64) -> Result<u64, Errno> {
     struct Pages([u64; 5]);
     let range = [0u64, length_bytes];
     let mut pages = Pages::default();
-    // SAFETY: `struct cachestat_range` is two words and `struct cachestat` five; both live until the call is over, and the
-    // descriptor is borrowed for as long.
+    // SAFETY: `struct cachestat_range` is two words and `struct cachestat` five. Both live until the call is over,
+    // and the descriptor is borrowed for as long.
     let result = unsafe {
         libc::syscall(
             SYS_CACHESTAT,
@@ -205,8 +205,8 @@ fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// The same by an `ftruncate` to the length that the file has: it frees what lies behind the end, and the seals keep
-/// anything from being put there again. What is counted then lies before it.
+/// The same by an `ftruncate` to the present length. That frees the blocks behind the end, and the seals prevent new
+/// ones there. So all blocks that are counted afterwards lie before the end.
 fn has_no_holes_by_truncation(file: &impl AsFd, length_bytes: u64) -> Result<bool, Errno> {
     rustix::fs::ftruncate(file, length_bytes)?;
     let found = rustix::fs::fstat(file)?;
@@ -222,9 +222,9 @@ fn memfd(name: &str) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// The C library's word for it. rustix would open files for it, which a confined process must not, and panic.
+/// The page size, from the C library: rustix would open files for it, which a confined process must not, and panic.
 fn page_bytes() -> u64 {
-    // SAFETY: it takes a number and touches no memory of ours.
+    // SAFETY: `sysconf` takes a number and touches no memory of ours.
     let found = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     u64::try_from(found).expect("every kernel has pages")
 }
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(Mapping::accept(&pipe, 4096).err(), Some(OfferError::Unsealed));
     }
 
-    /// Blocks behind the end count among a file's, and go with the next `ftruncate` to the length that it has.
+    /// Blocks behind the end count as a file's blocks. The next `ftruncate` to the same length frees them.
     #[test]
     fn blocks_behind_the_end_stand_for_none_that_are_missing_before_it() {
         const LENGTH: u64 = 1 << 20;

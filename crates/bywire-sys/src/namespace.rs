@@ -1,4 +1,4 @@
-//! Network namespaces: found by name, by process or by path, and entered by threads of their own.
+//! Network namespaces: found by name, by process or by path. A thread enters one for a single action.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -15,31 +15,31 @@ use crate::process;
 
 /// Where `ip netns` keeps its namespaces.
 const NAMED: &str = "/run/netns";
-/// A name of a namespace is a file name.
+/// The name of a namespace is a file name.
 const NAME_BYTES_MAX: usize = 255;
 
-/// How a network namespace is told.
+/// How a network namespace is named.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// The one that we are in: `-`.
+    /// The namespace of this process: `-`.
     Current,
-    /// One that `ip netns add` made.
+    /// A namespace made by `ip netns add`.
     Named(String),
-    /// That of a process: `pid:N`.
+    /// The namespace of a process: `pid:N`.
     Process(Resident),
     /// A file such as `/proc/N/ns/net`.
     Path(PathBuf),
 }
 
-/// A process told by its number. Numbers are given anew, to whoever comes: meant is the one that had it when the place
-/// was first opened, in all copies of this.
+/// A process named by its number. The kernel reuses numbers, so all copies of this mean the process that had the
+/// number when the place was first opened.
 #[derive(Clone, Debug)]
 pub struct Resident {
     number: u32,
     watch: Arc<OnceLock<OwnedFd>>,
 }
 
-/// Hold of a network namespace: it lives at least as long as this.
+/// A handle of a network namespace, which lives at least as long.
 #[derive(Debug)]
 pub struct Namespace {
     file: OwnedFd,
@@ -49,7 +49,7 @@ impl FromStr for Place {
     type Err = Errno;
 
     /// # Errors
-    /// [`Errno::INVAL`] for what is none of the forms.
+    /// [`Errno::INVAL`] if `text` has none of the forms.
     fn from_str(text: &str) -> Result<Self, Errno> {
         if text == "-" {
             return Ok(Self::Current);
@@ -82,7 +82,7 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// The file that stands for it.
+    /// The file of the namespace.
     pub fn path(&self) -> PathBuf {
         match self {
             Self::Current => "/proc/thread-self/ns/net".into(),
@@ -99,11 +99,11 @@ impl Resident {
         Self { number, watch: Arc::default() }
     }
 
-    /// Holds on to the process, if that was not done before.
+    /// Opens the process, unless that has been done before.
     fn meet(&self) -> Result<&OwnedFd, Errno> {
         if self.watch.get().is_none() {
             let number = i32::try_from(self.number).map_err(|_| Errno::SRCH)?;
-            // Whoever was quicker met the same process.
+            // Another thread that was faster opened the same process.
             let _ = self.watch.set(process::watch(number)?);
         }
         self.watch.get().ok_or(Errno::SRCH)
@@ -125,37 +125,37 @@ impl Hash for Resident {
 }
 
 impl Namespace {
-    /// Takes hold of the namespace at `place`.
+    /// Opens the namespace at `place`.
     ///
     /// # Errors
-    /// [`Errno::NOENT`] when there is none, [`Errno::SRCH`] when its process has ended, whoever has that number now;
-    /// [`Errno::ACCESS`] for a process that is not ours to look at.
+    /// [`Errno::NOENT`] if there is none; [`Errno::SRCH`] if its process has ended, even if another process has the
+    /// number now; [`Errno::ACCESS`] for a process that we may not look at.
     pub fn open(place: &Place) -> Result<Self, Errno> {
         let resident = match place {
             Place::Process(resident) => Some(resident.meet()?),
             _ => None,
         };
         let file = rustix::fs::open(place.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        // Looked at afterwards: as long as it has not ended, the number was its own.
+        // Checked after the open: if the process has not ended, the number was still its own.
         match resident {
             Some(process) if process::has_ended(process) => Err(Errno::SRCH),
             _ => Ok(Self { file: file? }),
         }
     }
 
-    /// Makes an empty one, which is gone when nothing holds it any more.
+    /// Makes an empty namespace, which ends with its last handle.
     ///
     /// # Errors
     /// [`Errno::PERM`] without CAP_SYS_ADMIN.
     pub fn fresh() -> Result<Self, Errno> {
         on_own_thread(|| {
-            // SAFETY: FILES is not among the flags: this thread goes on sharing its table of descriptors.
+            // SAFETY: FILES is not among the flags, so this thread goes on sharing its table of descriptors.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
             Self::open(&Place::Current)
         })?
     }
 
-    /// Runs `action` inside, on a thread of its own that ends with it.
+    /// Runs `action` inside, on a thread of its own that ends afterwards.
     ///
     /// # Errors
     /// [`Errno::PERM`] without CAP_SYS_ADMIN, [`Errno::INVAL`] for a file that is no network namespace.
@@ -166,7 +166,7 @@ impl Namespace {
         })?
     }
 
-    /// Is it the one that this thread is in?
+    /// Is this the calling thread's namespace?
     pub fn is_current(&self) -> bool {
         let Ok(current) = Self::open(&Place::Current) else { return false };
         let identity = |file: &OwnedFd| rustix::fs::fstat(file).map(|found| (found.st_dev, found.st_ino));
@@ -180,7 +180,7 @@ impl AsFd for Namespace {
     }
 }
 
-/// A thread that has changed its namespace must not be used for anything else.
+/// Runs `action` on a new thread. A thread that has changed its namespace must not be used for anything else.
 fn on_own_thread<T: Send>(action: impl FnOnce() -> T + Send) -> Result<T, Errno> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("namespace".to_owned());
@@ -227,7 +227,7 @@ mod tests {
         child.kill().expect("killed");
         child.wait().expect("waited for");
         assert_eq!(Namespace::open(&place).err(), Some(Errno::SRCH));
-        // Its number belongs to somebody else now: to us.
+        // Its number belongs to another process now: to this one.
         let Place::Process(resident) = &place else { unreachable!("told so") };
         let heir = Place::Process(Resident { number: std::process::id(), ..resident.clone() });
         assert_eq!(Namespace::open(&heir).err(), Some(Errno::SRCH));

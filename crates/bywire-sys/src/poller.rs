@@ -1,4 +1,4 @@
-//! One epoll instance: what a sleeping port waits on, and the descriptor that async runtimes watch.
+//! One epoll instance: a sleeping port waits on it, and async runtimes watch its descriptor.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,10 +7,10 @@ use std::time::Duration;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-/// How many events one [`Poller::wait`] takes at most; the rest stay for the next.
+/// The most events that one [`Poller::wait`] takes; the rest stay for the next.
 const BATCH: usize = 64;
 
-/// What `epoll_pwait` takes as milliseconds; for more, a call of Linux 5.11 would be needed.
+/// The longest timeout that `epoll_pwait` takes in milliseconds. A longer one would need a call of Linux 5.11.
 const TIMEOUT_MAX: Duration = Duration::from_millis(i32::MAX as u64);
 
 /// Readable, or hung up by the peer.
@@ -25,13 +25,13 @@ pub struct Poller {
 
 impl Poller {
     /// # Errors
-    /// What `epoll_create1` said (out of descriptors or memory).
+    /// The error of `epoll_create1` (out of descriptors or memory).
     pub fn new() -> Result<Self, Errno> {
         let file = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         Ok(Self { file, ready: Vec::with_capacity(BATCH) })
     }
 
-    /// The same set once more, for a thread that adds to what another one waits for.
+    /// A second handle of the same set, for a thread that adds descriptors while another one waits.
     ///
     /// # Errors
     /// Out of descriptors.
@@ -43,16 +43,16 @@ impl Poller {
     /// Watches `file` for reading and for hang-up.
     ///
     /// # Errors
-    /// What `epoll_ctl` said (out of memory, or watched already).
+    /// The error of `epoll_ctl` (out of memory, or watched already).
     pub fn add(&self, file: &impl AsFd, tag: u64) -> Result<(), Errno> {
         epoll::add(&self.file, file, epoll::EventData::new_u64(tag), READABLE)
     }
 
-    /// Stops watching `file` for reading. The file keeps its place in the set, so [`Poller::resume`] needs neither memory
-    /// nor the user's epoll quota. Errors and hang-up are still reported.
+    /// Stops watching `file` for reading. The file keeps its place in the set, so [`Poller::resume`] needs neither
+    /// memory nor the user's epoll quota. Errors and hang-up are still reported.
     ///
     /// # Errors
-    /// It was not added.
+    /// The file was not added.
     pub fn pause(&self, file: &impl AsFd, tag: u64) -> Result<(), Errno> {
         epoll::modify(&self.file, file, epoll::EventData::new_u64(tag), epoll::EventFlags::empty())
     }
@@ -60,22 +60,22 @@ impl Poller {
     /// Watches `file` again as [`Poller::add`] does.
     ///
     /// # Errors
-    /// It was not added.
+    /// The file was not added.
     pub fn resume(&self, file: &impl AsFd, tag: u64) -> Result<(), Errno> {
         epoll::modify(&self.file, file, epoll::EventData::new_u64(tag), READABLE)
     }
 
     /// Stops watching `file`.
     pub fn remove(&self, file: &impl AsFd) {
-        // A descriptor that is gone from the set already is what we want.
+        // A descriptor that has left the set already is fine.
         let _ = epoll::delete(&self.file, file);
     }
 
-    /// Waits until something is ready or `timeout` has passed (`None`: for ever), and returns the tags.
-    /// A signal ends the wait early with no tags, and so do some 24 days.
+    /// Waits until something is ready or `timeout` has passed (`None`: for ever), and returns the tags. The wait ends
+    /// early without tags at a signal, and after about 24 days.
     ///
     /// # Errors
-    /// What `epoll_wait` said, which means a broken instance.
+    /// The error of `epoll_wait`, which means a broken instance.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<&[u64], Errno> {
         let limit = timeout.map(|timeout| timeout.min(TIMEOUT_MAX)).map(|timeout| Timespec {
             tv_sec: timeout.as_secs().cast_signed(),

@@ -1,5 +1,5 @@
-//! Socket calls through the C library, as ordinary programs make them: a library that is preloaded stands in front of
-//! them. Those of `rustix` go straight to the kernel.
+//! Socket calls through the C library, as ordinary programs make them, so that a preloaded library can replace them.
+//! The calls of `rustix` go straight to the kernel.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -9,10 +9,10 @@ use rustix::event::{PollFlags, epoll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-/// A new TCP socket for addresses of this one's family.
+/// A new TCP socket of the address's family.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 pub fn tcp(address: &SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: no pointers.
@@ -22,7 +22,7 @@ pub fn tcp(address: &SocketAddr) -> Result<OwnedFd, Errno> {
 /// Connects.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 pub fn connect(socket: impl AsFd, address: &SocketAddr) -> Result<(), Errno> {
     let fd = socket.as_fd().as_raw_fd();
     let status = match address {
@@ -33,7 +33,7 @@ pub fn connect(socket: impl AsFd, address: &SocketAddr) -> Result<(), Errno> {
                 sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
                 sin_zero: [0; 8],
             };
-            // SAFETY: an address of the length given.
+            // SAFETY: the pointer and the length describe a live address.
             unsafe { libc::connect(fd, (&raw const name).cast(), size_of_val(&name) as u32) }
         }
         SocketAddr::V6(address) => {
@@ -44,95 +44,95 @@ pub fn connect(socket: impl AsFd, address: &SocketAddr) -> Result<(), Errno> {
                 sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
                 sin6_scope_id: address.scope_id(),
             };
-            // SAFETY: an address of the length given.
+            // SAFETY: the pointer and the length describe a live address.
             unsafe { libc::connect(fd, (&raw const name).cast(), size_of_val(&name) as u32) }
         }
     };
     if status == 0 { Ok(()) } else { Err(last()) }
 }
 
-/// Takes a connection.
+/// Accepts a connection.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 pub fn accept(listener: impl AsFd) -> Result<OwnedFd, Errno> {
     let fd = listener.as_fd().as_raw_fd();
-    // SAFETY: nobody asks for the address.
+    // SAFETY: both pointers are null, so no address is written.
     owned(unsafe { libc::accept4(fd, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC) })
 }
 
-/// Sends; so many bytes went.
+/// Sends, and returns the number of bytes sent.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 #[inline]
 pub fn send(socket: impl AsFd, bytes: &[u8], flags: SendFlags) -> Result<usize, Errno> {
     let fd = socket.as_fd().as_raw_fd();
-    // SAFETY: a slice.
+    // SAFETY: the pointer and the length describe a live slice.
     count(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags.bits() as i32) })
 }
 
-/// Receives; so many bytes came, none at the end.
+/// Receives, and returns the number of bytes received: none at the end.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 #[inline]
 pub fn receive(socket: impl AsFd, bytes: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
     let fd = socket.as_fd().as_raw_fd();
-    // SAFETY: a slice of our own.
+    // SAFETY: the pointer and the length describe a slice that is borrowed mutably.
     count(unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags.bits() as i32) })
 }
 
-/// Waits by `poll` until a descriptor is ready, or the time is over.
+/// Waits with `poll` until a descriptor is ready or the timeout has passed.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 pub fn poll(file: impl AsFd, events: PollFlags, timeout: Duration) -> Result<(), Errno> {
     let mut entry = libc::pollfd { fd: file.as_fd().as_raw_fd(), events: events.bits() as i16, revents: 0 };
-    // SAFETY: one entry.
+    // SAFETY: the pointer is to one live entry.
     count(unsafe { libc::poll(&raw mut entry, 1, milliseconds(timeout)) } as isize).map(drop)
 }
 
-/// An epoll set of descriptors that are to be read from, as long as they are open.
+/// An epoll set of descriptors to read from. A descriptor leaves the set when it is closed.
 #[derive(Debug)]
 pub struct Set {
     set: OwnedFd,
 }
 
-/// What one wait tells of, at most.
+/// The most events that one wait returns.
 const FOUND_MAX: usize = 256;
 
 impl Set {
-    /// An empty one.
+    /// An empty set.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the kernel.
     pub fn new() -> Result<Self, Errno> {
         // SAFETY: no pointers.
         Ok(Self { set: owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })? })
     }
 
-    /// Watches `file` from here on; `tag` names it.
+    /// Watches `file` from now on; `tag` names it.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the kernel.
     pub fn add(&self, file: impl AsFd, tag: u64) -> Result<(), Errno> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: tag };
         let (set, fd) = (self.set.as_raw_fd(), file.as_fd().as_raw_fd());
-        // SAFETY: one event.
+        // SAFETY: the pointer is to one live event.
         count(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) } as isize).map(drop)
     }
 
-    /// Waits until something can be received, or the time is over, and puts the tags into `found`, in place of what was
-    /// there.
+    /// Waits until something can be received or the timeout has passed, and replaces the contents of `found` by the
+    /// tags.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the kernel.
     pub fn wait(&self, found: &mut Vec<u64>, timeout: Duration) -> Result<(), Errno> {
         found.clear();
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; FOUND_MAX];
         let (set, most) = (self.set.as_raw_fd(), FOUND_MAX as i32);
-        // SAFETY: room for as many events.
+        // SAFETY: the array has room for `most` events.
         let status = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), most, milliseconds(timeout)) };
         found.extend(events.iter().take(count(status as isize)?).map(|event| event.u64));
         Ok(())
@@ -154,10 +154,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches `file`, which must stay open for as long, for what can be received.
+    /// Watches `file` for reading. It must stay open for as long.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the kernel.
     pub fn new(file: impl AsFd) -> Result<Self, Errno> {
         // SAFETY: no pointers.
         let set = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
@@ -166,17 +166,17 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Waits for one of `events`, or until the time is over.
+    /// Waits for one of `events`, or until the timeout has passed.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the kernel.
     pub fn wait(&mut self, events: epoll::EventFlags, timeout: Duration) -> Result<(), Errno> {
         if events != self.events {
             self.events = events;
             self.control(libc::EPOLL_CTL_MOD)?;
         }
         let mut event = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: room for one event.
+        // SAFETY: the pointer is to one live event.
         let found =
             unsafe { libc::epoll_wait(self.set.as_raw_fd(), &raw mut event, 1, milliseconds(timeout)) };
         count(found as isize).map(drop)
@@ -184,7 +184,7 @@ impl Watch {
 
     fn control(&self, operation: i32) -> Result<(), Errno> {
         let mut event = libc::epoll_event { events: self.events.bits(), u64: 0 };
-        // SAFETY: one event.
+        // SAFETY: the pointer is to one live event.
         let status = unsafe { libc::epoll_ctl(self.set.as_raw_fd(), operation, self.fd, &raw mut event) };
         count(status as isize).map(drop)
     }
@@ -202,7 +202,7 @@ fn owned(fd: RawFd) -> Result<OwnedFd, Errno> {
     if fd < 0 {
         return Err(last());
     }
-    // SAFETY: new, and nobody else's.
+    // SAFETY: the descriptor is new, and the caller passes it to no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

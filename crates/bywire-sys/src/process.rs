@@ -1,4 +1,4 @@
-//! Processes: who they are and when they end.
+//! Processes: their users, privileges and ends.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -8,8 +8,8 @@ use rustix::process::{Pid, PidfdFlags};
 /// A descriptor that becomes readable when process `pid` ends.
 ///
 /// # Errors
-/// [`Errno::SRCH`] when it has ended already, [`Errno::INVAL`] for a pid that no process of this
-/// namespace can have (0 stands for "in another pid namespace").
+/// [`Errno::SRCH`] if it has ended already, [`Errno::INVAL`] for a pid that no process of this namespace can have (0
+/// stands for "in another pid namespace").
 pub fn watch(pid: i32) -> Result<OwnedFd, Errno> {
     let pid = Pid::from_raw(pid).ok_or(Errno::INVAL)?;
     rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK)
@@ -27,9 +27,9 @@ pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// How often the kernel took the core from this thread although it could have gone on.
+/// How often the kernel took the core from this thread although it could have continued.
 pub fn involuntary_switches() -> u64 {
-    // SAFETY: getrusage writes one rusage structure to the pointer, which is valid for that.
+    // SAFETY: getrusage writes one rusage structure, which lives here.
     unsafe {
         let mut usage: libc::rusage = core::mem::zeroed();
         if libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) != 0 {
@@ -48,7 +48,7 @@ pub fn host_name() -> String {
 /// Fills `bytes` from the kernel's random generator.
 ///
 /// # Errors
-/// What `getrandom` said.
+/// The error of `getrandom`.
 pub fn random(mut bytes: &mut [u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         let filled = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty())?;
@@ -57,11 +57,11 @@ pub fn random(mut bytes: &mut [u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes `directory` the root of the file system for this process, and its working directory. Nobody without
-/// CAP_SYS_CHROOT gets out of it again, as long as no descriptor of a directory outside is held.
+/// Makes `directory` the root of the file system for this process, and its working directory. Leaving it requires
+/// CAP_SYS_CHROOT, unless the process holds a descriptor of a directory outside.
 ///
 /// # Errors
-/// [`Errno::PERM`] without CAP_SYS_CHROOT; else what the kernel said.
+/// [`Errno::PERM`] without CAP_SYS_CHROOT; else the error of the kernel.
 pub fn make_root(directory: &std::path::Path) -> Result<(), Errno> {
     rustix::process::chroot(directory)?;
     rustix::process::chdir("/")
@@ -70,17 +70,18 @@ pub fn make_root(directory: &std::path::Path) -> Result<(), Errno> {
 /// Gives up every capability of this thread for good: none is left, and no program that it executes can gain one.
 ///
 /// # Errors
-/// What the kernel said.
+/// The error of the kernel.
 pub fn give_up_privileges() -> Result<(), Errno> {
     use rustix::thread::{CapabilitySet, CapabilitySets};
     rustix::thread::set_no_new_privs(true)?;
-    // Capabilities of kernels to come have numbers that we do not know; the kernel refuses those that it lacks.
+    // Later kernels may have more capabilities than we know. The kernel refuses a number that it does not have.
     for number in 0..64 {
         match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(
             1 << number,
         )) {
             Ok(()) => {}
-            // Whoever may not lower its bounds has none to lower; whoever is past the last one has finished.
+            // PERM: without CAP_SETPCAP the set stays as it is. `no_new_privs` keeps programs from gaining any of it.
+            // INVAL: that was the last capability.
             Err(Errno::PERM | Errno::INVAL) => break,
             Err(error) => return Err(error),
         }

@@ -1,7 +1,8 @@
-//! Notice of memory that nobody has any more: neither mapped nor by a descriptor, in no process and in no socket's queue.
+//! Notice that memory is released: no process maps it or has a descriptor of it, and none is in a socket's queue.
 //!
-//! The kernel tells whoever watches a memory file of the moment when it goes. A watch needs no descriptor of the file,
-//! and keeps none of its memory. A user may have few inotify instances (128 by default), so a process has one for all.
+//! The kernel reports the end of a memory file to a process that watches it. A watch needs no descriptor of the file,
+//! and keeps none of its memory. A user may have few inotify instances (128 by default), so a process has one for
+//! all.
 
 use core::mem::MaybeUninit;
 use std::collections::{HashMap, HashSet};
@@ -12,15 +13,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rustix::fs::inotify;
 use rustix::io::Errno;
 
-/// Memory files that are watched for one part of a program. Dropped, it watches them no more.
+/// Memory files that are watched for one part of a program. Dropping this ends the watches.
 #[derive(Debug)]
 pub struct Releases {
     instance: Arc<Instance>,
-    /// What the instance calls it.
+    /// The number of this part in the instance.
     part: u64,
 }
 
-/// What all parts of a process share. A forked child makes its own: what the parent's tells is the parent's to hear.
+/// The instance that all parts of a process share. A forked child makes its own, and leaves the parent's reports to
+/// the parent.
 #[derive(Debug)]
 struct Instance {
     owner: u32,
@@ -31,15 +33,15 @@ struct Instance {
 #[derive(Debug, Default)]
 struct Parts {
     next: u64,
-    /// Who watches a file, by the number of its watch: the kernel has one number for each file.
+    /// The parts that watch a file, by the number of the watch. The kernel has one number for each file.
     watchers: HashMap<i32, Vec<u64>>,
-    /// The releases that each part has yet to hear of.
+    /// The releases that have not been reported to each part yet.
     gone: HashMap<u64, Vec<i32>>,
-    /// The kernel's queue was full, and nobody has asked yet for what that did not tell.
+    /// The kernel's queue was full, and the lost reports have not been made up for yet.
     has_missed: bool,
 }
 
-/// Where the instance of a process is found. Leaked, as a forked child may find its lock held for ever.
+/// Holds the instance of a process. It is leaked, as a forked child may find its lock held for ever.
 #[derive(Debug)]
 struct Place {
     owner: u32,
@@ -52,7 +54,7 @@ impl Releases {
     /// Watches nothing yet.
     ///
     /// # Errors
-    /// What the kernel said: [`Errno::MFILE`] when descriptors, or the user's inotify instances, have run out.
+    /// The error of the kernel: [`Errno::MFILE`] if descriptors, or the user's inotify instances, have run out.
     pub fn new() -> Result<Self, Errno> {
         let instance = Instance::own()?;
         let part = {
@@ -65,14 +67,14 @@ impl Releases {
         Ok(Self { instance, part })
     }
 
-    /// Watches a memory file; the number stands for it until its release was told.
+    /// Watches a memory file. The number stands for it until its release has been reported.
     ///
     /// # Errors
-    /// What the kernel said: [`Errno::NOSPC`] when the user has as many watches as it may have, [`Errno::NOENT`]
+    /// The error of the kernel: [`Errno::NOSPC`] if the user has all the watches that it may have, [`Errno::NOENT`]
     /// without `/proc`.
     pub fn watch(&self, file: &impl AsFd) -> Result<i32, Errno> {
         let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
-        // Under the lock: nobody takes the number's release off the queue before it is known whose it is.
+        // Under the lock, so that no thread takes the number's release off the queue before its watcher is known.
         let mut parts = lock(&self.instance.parts);
         let number = inotify::add_watch(&self.instance.queue, path, inotify::WatchFlags::DELETE_SELF)?;
         let watchers = parts.watchers.entry(number).or_default();
@@ -82,7 +84,7 @@ impl Releases {
         Ok(number)
     }
 
-    /// Tells of each watched file that has gone since the last look.
+    /// Calls `gone` for each watched file that has gone since the last look.
     pub fn look(&self, gone: impl FnMut(i32)) {
         let found = {
             let mut parts = lock(&self.instance.parts);
@@ -95,7 +97,7 @@ impl Releases {
 
 impl Drop for Releases {
     fn drop(&mut self) {
-        // In a forked child another thread of the parent's may have held the lock.
+        // In a forked child, another thread of the parent may have held the lock at the fork.
         if self.instance.owner != std::process::id() {
             return;
         }
@@ -106,7 +108,7 @@ impl Drop for Releases {
         parts.watchers.retain(|number, watchers| {
             watchers.retain(|watcher| *watcher != part);
             if watchers.is_empty() {
-                // One that has gone by itself is what we want. What the kernel says of it is nobody's.
+                // A watch that has ended by itself is fine. The kernel's report of the removal has no watcher.
                 let _ = inotify::remove_watch(queue, *number);
             }
             !watchers.is_empty()
@@ -115,7 +117,7 @@ impl Drop for Releases {
 }
 
 impl Instance {
-    /// This process's, made if nobody has one.
+    /// This process's instance, made if there is none.
     fn own() -> Result<Arc<Self>, Errno> {
         let mut place = lock(&Place::own().instance);
         if let Some(instance) = place.upgrade() {
@@ -129,22 +131,24 @@ impl Instance {
 }
 
 impl Place {
-    /// This process's.
+    /// This process's place.
     fn own() -> &'static Self {
         let owner = std::process::id();
         loop {
-            // Acquire: pairs with the release of the exchange below, by whichever thread has made the place.
+            // Acquire: pairs with the release of the exchange below, in the thread that made the place.
             let found = PLACE.load(Ordering::Acquire);
-            // SAFETY: null, or a box that this function has leaked, which is never freed or changed but by its lock.
+            // SAFETY: the pointer is null, or points to a box that this function has leaked. The box is never freed,
+            // and changes only under its lock.
             if let Some(place) = unsafe { found.as_ref() }
                 && place.owner == owner
             {
                 return place;
             }
             let own = Box::into_raw(Box::new(Self { owner, instance: Mutex::default() }));
-            // Release: pairs with the acquire load above. Lost against another thread: its place is as good.
+            // Release: pairs with the acquire load above. If another thread was first, its place is as good.
             if PLACE.compare_exchange(found, own, Ordering::Release, Ordering::Relaxed).is_err() {
-                // SAFETY: this function has it from `into_raw`, and the exchange that failed has shown it to nobody.
+                // SAFETY: the pointer comes from `into_raw` above, and the failed exchange has published it to no
+                // other thread.
                 drop(unsafe { Box::from_raw(own) });
             }
         }
@@ -152,7 +156,7 @@ impl Place {
 }
 
 impl Parts {
-    /// Puts by what has gone, for those who watched it.
+    /// Takes the kernel's reports off the queue, and keeps them for the parts that watch the files.
     fn hear(&mut self, queue: &OwnedFd) {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(queue, &mut buffer);
@@ -163,7 +167,7 @@ impl Parts {
                 self.release(event.wd());
             }
         }
-        // Where that cannot be read, it is asked for again.
+        // If the list cannot be read, the next call tries again.
         if self.has_missed
             && let Ok(watched) = watched(queue)
         {
@@ -183,7 +187,8 @@ impl Parts {
     }
 }
 
-/// The numbers of the watched files that are still there, or whose release the queue has yet to tell. Asking ends no watch.
+/// The numbers of the watched files that still exist, or whose release is still in the queue. Reading them ends no
+/// watch.
 fn watched(queue: &OwnedFd) -> Result<HashSet<i32>, Errno> {
     let found = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", queue.as_raw_fd()));
     let text = found.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
@@ -194,7 +199,7 @@ fn watched(queue: &OwnedFd) -> Result<HashSet<i32>, Errno> {
     Ok(text.lines().filter_map(number).collect())
 }
 
-/// Nothing that can panic happens under these locks.
+/// No code that runs under these locks can panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -222,7 +227,7 @@ mod tests {
         let (mapping, file) = Mapping::create("bywire-test", 8192).expect("memory");
         let number = releases.watch(&file).expect("a watch");
         let reader = Mapping::accept(&file, 8192).expect("sealed");
-        // One that can be used for nothing, and keeps the memory all the same.
+        // This descriptor can be used for nothing, but keeps the memory.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let mere_path = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).expect("open");
         drop(file);
@@ -241,7 +246,7 @@ mod tests {
     fn what_is_still_there_can_be_asked_for_and_stays_watched() {
         let releases = Releases::new().expect("inotify");
         let mut files = Vec::new();
-        // More than one digit, in whatever base.
+        // Enough for numbers of more than one digit, in decimal and in hexadecimal.
         for _ in 0..40 {
             let file = Mapping::create("bywire-test", 4096).expect("memory").1;
             files.push((releases.watch(&file).expect("a watch"), file));
@@ -250,7 +255,7 @@ mod tests {
         let there: HashSet<i32> = files.iter().map(|(number, _)| *number).collect();
         let watched = watched_here(&releases);
         assert!(watched.is_superset(&there) && watched.is_disjoint(&gone));
-        // As after a queue that was full.
+        // As after a full queue.
         lock(&releases.instance.parts).has_missed = true;
         assert_eq!(told(&releases).into_iter().collect::<HashSet<_>>(), gone, "each once");
         let (last, file) = files.pop().expect("the last one");
@@ -267,7 +272,7 @@ mod tests {
             return;
         }
         let parts: Vec<_> = (0..=instances).map(|_| Releases::new().expect("one more")).collect();
-        // Each is told of its own files, and those who share one of that.
+        // Each part is told of its own files, and both parts of the file that they share.
         let [one, other] = [&parts[0], &parts[1]];
         let [own, shared] = [(); 2].map(|()| Mapping::create("bywire-test", 4096).expect("memory").1);
         let number = one.watch(&own).expect("a watch");

@@ -1,20 +1,20 @@
-//! Shares of what there is a bounded number of, among many of whom some take all that they can get.
+//! Shares of a limited number of places, among many users of whom some take all that they can get.
 //!
-//! Everybody has a few places alone. Of the common ones nobody gets more than a part of those that nobody has, so that
-//! each who comes finds some: the first one gets a quarter, the next one a quarter of the rest, and so on. User numbers
-//! that may be subordinate ones (`/etc/subuid`), of which a single person has tens of thousands, get no more than half of
-//! the rest together.
+//! Each user has a few places alone. Of the common places, a user gets at most a part of those that are free, so that
+//! each new user finds some: the first one gets a quarter, the next one a quarter of the rest, and so on. User
+//! numbers that may be subordinate ones (`/etc/subuid`), of which one person may have tens of thousands, get together
+//! at most half of the rest.
 
 use std::collections::HashMap;
 
-/// Nobody has more than one in so many of what is left beside.
+/// A user has at most one common place for this many that are free.
 const PART: usize = 3;
-/// The same for a block.
+/// The same for a block of user numbers.
 const PART_OF_BLOCK: usize = 1;
-/// User numbers from here on may be subordinate ones; so many are a block.
+/// User numbers from here on may be subordinate ones. This many numbers are a block.
 const SUBORDINATE: u32 = 1 << 16;
 
-/// How many places there are.
+/// The numbers of places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
     /// For each user alone.
@@ -23,28 +23,28 @@ pub struct Places {
     pub common: usize,
 }
 
-/// Who has how many of [`Places`].
+/// The places that each user has taken.
 #[derive(Debug)]
 pub struct Shares {
     places: Places,
     taken: HashMap<u32, usize>,
-    /// Of the common ones, by block.
+    /// Taken common places, by block.
     blocks: HashMap<u32, usize>,
     common: usize,
 }
 
-/// Whom a user number belongs with; one that is no subordinate one is alone.
+/// The block of a user number. A number that cannot be a subordinate one is a block alone.
 pub(crate) fn block(user: u32) -> u32 {
     if user < SUBORDINATE { user } else { user | (SUBORDINATE - 1) }
 }
 
 impl Shares {
-    /// All are free.
+    /// All places are free.
     pub fn new(places: Places) -> Self {
         Self { places, taken: HashMap::new(), blocks: HashMap::new(), common: 0 }
     }
 
-    /// May this user have one more?
+    /// May this user take one more place?
     pub fn may_take(&self, user: u32) -> bool {
         let Some(beyond) = self.taken(user).checked_sub(self.places.own) else { return true };
         let left = self.places.common.saturating_sub(self.common);
@@ -52,7 +52,7 @@ impl Shares {
         beyond < left / PART && of_block < left / PART_OF_BLOCK
     }
 
-    /// Takes one. `false`: this user may have no more.
+    /// Takes a place. `false`: this user may have no more.
     pub fn take(&mut self, user: u32) -> bool {
         let may_take = self.may_take(user);
         if may_take {
@@ -66,7 +66,7 @@ impl Shares {
         may_take
     }
 
-    /// Gives one back.
+    /// Gives a place back.
     pub fn give_back(&mut self, user: u32) {
         let Some(taken) = self.taken.get_mut(&user) else { return };
         *taken -= 1;
@@ -83,7 +83,7 @@ impl Shares {
         }
     }
 
-    /// What this user has.
+    /// The number of places that this user has.
     pub fn taken(&self, user: u32) -> usize {
         self.taken.get(&user).copied().unwrap_or_default()
     }

@@ -1,8 +1,8 @@
-//! Unix sockets that keep packet boundaries: how peers meet and pass descriptors.
+//! Unix sockets that keep packet boundaries: peers meet over them and pass descriptors.
 //!
-//! A packet is looked at before it is taken off its queue. What is in a queue has not been closed by anybody: of a packet
-//! that is not well, with more descriptors than any of ours or than there is room for, nothing is taken, and the kernel
-//! closes nothing of it in a receive. It goes with its socket, which threads of [`crate::deferred`] close.
+//! A packet is looked at before it is taken off its queue. A bad packet stays in the queue, as one with more
+//! descriptors than any of ours, or more than there is room for. The kernel then closes none of its descriptors in a
+//! receive. They are closed with the socket, by threads of [`crate::deferred`].
 
 use std::io::IoSlice;
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -23,38 +23,38 @@ use crate::credentials::{self, Credentials};
 use crate::deferred::{self, Foreign, Held, Ticket};
 use crate::directory;
 
-/// What packets may take of the kernel's memory before they are read, where the queue is limited. The kernel doubles
-/// it, and counts at least 512 bytes for the administration of each packet.
+/// Kernel memory for packets that have not been read, where the queue is limited. The kernel doubles the number, and
+/// counts at least 512 bytes of overhead for each packet.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
-/// The most packets that wait where the sender called [`Socket::limit_queue`].
+/// The most packets that wait if the sender has called [`Socket::limit_queue`].
 pub const PACKETS_QUEUED_MAX: usize = 2 * SEND_BUFFER_BYTES / 512;
 
-/// A connected, non-blocking packet socket. Dropping it ends the connection for both sides, unless another process has
-/// passed it on, which may have kept a copy.
+/// A connected, non-blocking packet socket. Dropping it ends the connection for both sides, unless another process
+/// has passed it on and may have kept a copy.
 #[derive(Debug)]
 pub struct Socket {
     file: ManuallyDrop<OwnedFd>,
-    /// The process that has it. A forked child's copy ends nothing.
+    /// The process that owns it. A forked child's copy ends nothing.
     owner: u32,
     is_passed_on: bool,
-    /// Of the user at the other end, once something has come from there.
+    /// The account of the user at the other end, once something has come from there.
     account: OnceLock<Account>,
-    /// Given back when it is closed.
+    /// Given back when the socket is closed.
     ticket: OnceLock<Ticket>,
 }
 
-/// What one receive yielded.
+/// The result of one receive.
 #[derive(Debug)]
 pub enum Received {
     /// A packet of this many bytes, with the descriptors that came along.
     Packet(usize, Vec<Foreign>),
-    /// Nothing there now.
+    /// There is nothing now.
     Nothing,
-    /// The other end is gone.
+    /// The other end has gone.
     Closed,
 }
 
-/// A new one.
+/// A new packet socket.
 pub(crate) fn packet_socket() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -69,33 +69,34 @@ impl Socket {
     /// Connects to the listener at `path` without waiting.
     ///
     /// # Errors
-    /// [`Errno::NOENT`] and [`Errno::CONNREFUSED`] when nobody listens, [`Errno::ACCESS`] when the
-    /// path's owner does not admit us, [`Errno::AGAIN`] when too many wait there already.
+    /// [`Errno::NOENT`] and [`Errno::CONNREFUSED`] if nobody listens, [`Errno::ACCESS`] if the path's owner does not
+    /// admit us, [`Errno::AGAIN`] if too many clients wait already.
     pub fn connect(path: &Path) -> Result<Self, Errno> {
         let file = packet_socket()?;
         rustix::net::connect(&file, &SocketAddrUnix::new(path)?)?;
         Ok(Self::new(file))
     }
 
-    /// The same in a directory in which others may put something: only to a socket that stands there itself. What leads
-    /// elsewhere is followed by nobody, as it may lead to what somebody else is not to reach, or into a file system that
-    /// does not answer.
+    /// Connects in a directory in which other users may put entries, but only if the entry itself is a socket. Links
+    /// are not followed: one may lead to a socket that another user must not reach, or into a file system that does
+    /// not answer.
     ///
     /// # Errors
-    /// As [`Self::connect`]; [`Errno::CONNREFUSED`] for what is no socket, and, where `/proc` is absent, for what somebody
-    /// else could replace; [`Errno::MFILE`].
+    /// As [`Self::connect`]; [`Errno::CONNREFUSED`] if the entry is no socket, or, where `/proc` is absent, if
+    /// another user could replace it; [`Errno::MFILE`].
     pub fn connect_entry(path: &Path) -> Result<Self, Errno> {
         Self::connect_entry_by(path, Path::new("/proc/self/fd"))
     }
 
-    /// The same; in `descriptors` those of this process have names.
+    /// The same; `descriptors` is the directory with the names of this process's descriptors.
     fn connect_entry_by(path: &Path, descriptors: &Path) -> Result<Self, Errno> {
         let entry = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         if !rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&entry)?.st_mode).is_socket() {
             return Err(Errno::CONNREFUSED);
         }
         match Self::connect(&descriptors.join(entry.as_raw_fd().to_string())) {
-            // Without a name of its own, as in a process that is confined to a directory, it has to be there still.
+            // The descriptor has no name here, as in a process confined to a directory. The path will do if no other
+            // user can have replaced the entry.
             Err(Errno::NOENT) if directory::is_lasting(path, &entry)? => Self::connect(path),
             Err(Errno::NOENT) => Err(Errno::CONNREFUSED),
             connected => connected,
@@ -105,17 +106,17 @@ impl Socket {
     /// Two sockets connected to each other.
     ///
     /// # Errors
-    /// What `socketpair` said (out of descriptors).
+    /// The error of `socketpair` (out of descriptors).
     pub fn pair() -> Result<(Self, Self), Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (a, b) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         Ok((Self::new(a), Self::new(b)))
     }
 
-    /// The socket that another process has made and passed on, as standard input for one.
+    /// Takes a socket that another process has made and passed on, for example as standard input.
     ///
     /// # Errors
-    /// What the kernel said; [`Errno::PROTOTYPE`] when it is no packet socket.
+    /// The error of the kernel; [`Errno::PROTOTYPE`] if it is no packet socket.
     pub fn from_descriptor(file: OwnedFd) -> Result<Self, Errno> {
         check_packet_socket(&file)?;
         let mut socket = Self::new(file);
@@ -125,24 +126,24 @@ impl Socket {
 
     /// Ends the connection for both sides and for every copy of the descriptor.
     pub fn shut_down(&self) {
-        // One that has ended already is what we want.
+        // A connection that has ended already is fine.
         let _ = rustix::net::shutdown(&*self.file, rustix::net::Shutdown::Both);
     }
 
-    /// Gives up this process's copy of a socket that others have as well, for whom the connection goes on.
+    /// Gives up this process's copy of a socket. For other processes with a copy the connection goes on.
     pub fn release(self) {
         deferred::close_socket(OwnedFd::from(self));
     }
 
-    /// Ends the connection for both sides. `true`: no descriptor that has come over it is left, and nothing more can come,
-    /// so that closing it closes nothing else.
+    /// Ends the connection for both sides. `true`: its queue holds no descriptor and nothing more can come, so
+    /// closing it closes nothing else.
     fn ends_harmless(&self) -> bool {
         self.shut_down();
-        // Packets without descriptors, as honest peers leave.
+        // Packets without descriptors, which honest peers may leave.
         for _ in 0..PACKETS_QUEUED_MAX {
             match self.peek(&mut [0]) {
                 Ok((1.., false)) if self.skip().is_ok() => {}
-                // A peer that closed without having read everything.
+                // The peer closed without having read everything.
                 Err(Errno::CONNRESET) => {}
                 _ => break,
             }
@@ -150,22 +151,24 @@ impl Socket {
         self.is_at_its_end()
     }
 
-    /// From here on nothing more can come from the other end. `true`: nothing has come before either, so that whoever
-    /// closes this closes nothing else.
+    /// From now on nothing more can come from the other end. `true`: nothing has come before either, so closing the
+    /// socket closes nothing else.
     pub fn hear_no_more(&self) -> bool {
-        // The kernel puts a packet into the queue under the lock under which it notes this.
+        // The kernel records this under the lock under which it queues packets.
         let is_deaf = rustix::net::shutdown(&*self.file, rustix::net::Shutdown::Read).is_ok();
         is_deaf && self.is_at_its_end()
     }
 
-    /// Where nothing more can come: is there no packet?
+    /// Is the queue empty? The caller has made sure that nothing more can come.
     fn is_at_its_end(&self) -> bool {
-        // With this, every packet is said to have more than there is room for, a hollow one as well; the end is not.
+        // With this option, every packet, even an empty one, reports more control data than there is room for. The
+        // end of the connection does not.
         let is_asked = rustix::net::sockopt::set_socket_passcred(&*self.file, true).is_ok();
         is_asked && self.peek(&mut []).is_ok_and(|(_, has_more)| !has_more)
     }
 
-    /// Looks at the next packet without taking its descriptors: how many bytes fit, and whether there is more than bytes.
+    /// Looks at the next packet without taking its descriptors. Returns how many bytes fit, and whether it has more
+    /// than bytes.
     fn peek(&self, buffer: &mut [u8]) -> Result<(usize, bool), Errno> {
         let mut control = RecvAncillaryBuffer::default();
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -173,19 +176,19 @@ impl Socket {
         Ok((found.bytes, found.flags.contains(ReturnFlags::CTRUNC)))
     }
 
-    /// Takes the next packet off the queue. The kernel gives up its own hold on the descriptors.
+    /// Takes the next packet off the queue. The kernel drops its own references to the descriptors.
     fn skip(&self) -> Result<(), Errno> {
         let mut control = RecvAncillaryBuffer::default();
         let mut skip = || rustix::net::recvmsg(&*self.file, &mut [], &mut control, RecvFlags::DONTWAIT);
         let mut result = rustix::io::retry_on_intr(&mut skip);
-        // As for a look: the end may have come since.
+        // As in `look`: the peer may have closed since.
         if matches!(result, Err(Errno::CONNRESET)) {
             result = rustix::io::retry_on_intr(skip);
         }
         result.map(drop)
     }
 
-    /// Of whoever is at the other end; where that is not known, of a user that nobody is.
+    /// The account of the user at the other end. If that user is not known, the account is one that no user has.
     fn account(&self) -> &Account {
         self.account.get_or_init(|| Account::of(credentials::user(self)))
     }
@@ -195,32 +198,32 @@ impl Socket {
         self.account.set(account).expect("nothing has come yet");
     }
 
-    /// Gives `ticket` back when this is closed, which may take as long as the other end likes; only the first one counts.
+    /// Gives `ticket` back when this is closed, which may take as long as the other end likes. Only the first ticket
+    /// counts.
     pub fn hold_until_closed(&self, ticket: Ticket) {
         let _ = self.ticket.set(ticket);
     }
 
-    /// Is so much held of the user at the other end that no more descriptors are taken from there?
+    /// Is so much held of the user at the other end that no more of its descriptors are taken?
     pub fn is_over_account(&self) -> bool {
         self.account().is_over()
     }
 
-    /// Sees to it that no more than [`PACKETS_QUEUED_MAX`] packets of ours wait at the other end, on whatever
-    /// machine.
+    /// Limits our packets that wait at the other end to [`PACKETS_QUEUED_MAX`], on any machine.
     pub fn limit_queue(&self) {
-        // Any socket takes this; one that did not would only hold more.
+        // Every socket accepts this. One that did not would only hold more packets.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&*self.file, SEND_BUFFER_BYTES);
     }
 
-    /// The number of the descriptor: about how many are open.
+    /// The number of the descriptor. It tells about how many are open.
     pub fn number(&self) -> u64 {
         self.file.as_raw_fd().unsigned_abs().into()
     }
 
-    /// Who is at the other end.
+    /// The process at the other end.
     ///
     /// # Errors
-    /// What `getsockopt` said.
+    /// The error of `getsockopt`.
     pub fn credentials(&self) -> Result<Credentials, Errno> {
         credentials::of(self)
     }
@@ -228,16 +231,16 @@ impl Socket {
     /// The supplementary groups of the other end, at most 256 of them.
     ///
     /// # Errors
-    /// What `getsockopt` said; [`Errno::RANGE`] for more groups.
+    /// The error of `getsockopt`; [`Errno::RANGE`] for more groups.
     pub fn groups(&self) -> Result<Vec<u32>, Errno> {
         credentials::groups(self)
     }
 
-    /// A descriptor that becomes readable when the process at the other end ends: it works across pid
-    /// namespaces where the kernel is new enough (6.5), else by pid.
+    /// A descriptor that becomes readable when the process at the other end ends. It works across pid namespaces from
+    /// Linux 6.5 on, else by pid.
     ///
     /// # Errors
-    /// What the kernel said; [`Errno::SRCH`] when it has ended.
+    /// The error of the kernel; [`Errno::SRCH`] if the process has ended.
     pub fn watch_process(&self) -> Result<OwnedFd, Errno> {
         credentials::watch_process(self)
     }
@@ -250,7 +253,7 @@ impl Socket {
         }
     }
 
-    /// Is the queue to the other end mostly empty? While it is, a few more packets are sure to find room in it.
+    /// Is the queue to the other end mostly empty? If it is, a few more packets are sure to fit.
     pub fn has_room(&self) -> bool {
         let mut asked = [PollFd::new(&*self.file, PollFlags::OUT)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -261,7 +264,7 @@ impl Socket {
     /// Sends one packet with up to `DESCRIPTORS_MAX` descriptors.
     ///
     /// # Errors
-    /// [`Errno::AGAIN`] when the socket's buffer is full, [`Errno::PIPE`] when the other end is gone.
+    /// [`Errno::AGAIN`] if the socket's buffer is full, [`Errno::PIPE`] if the other end has gone.
     pub fn send(&self, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -277,9 +280,10 @@ impl Socket {
     /// Receives one packet into `buffer`.
     ///
     /// # Errors
-    /// [`Errno::MSGSIZE`] for a packet that is longer, or has more than `DESCRIPTORS_MAX`; [`Errno::MFILE`] where this
-    /// process has no room for its descriptors; [`Errno::DQUOT`] where it has descriptors, and too much is held of its sender's already. It stays
-    /// where it is, and whoever sent it gets no further: the connection is to be ended, but for want of room.
+    /// [`Errno::MSGSIZE`] for a packet that is longer than `buffer` or has more than `DESCRIPTORS_MAX` descriptors.
+    /// [`Errno::MFILE`] if this process has no room for its descriptors. [`Errno::DQUOT`] if it has descriptors and
+    /// too many of its sender's are held already. The packet stays in the queue and blocks the packets behind it, so
+    /// the caller has to end the connection. After `MFILE` and `DQUOT` it may also try again later.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
         match self.look(buffer)? {
             (Received::Packet(..), false) => Err(Errno::MFILE),
@@ -287,8 +291,8 @@ impl Socket {
         }
     }
 
-    /// The same from a program of our own, whose descriptors harm nobody: where there is no room for them, the packet
-    /// comes without.
+    /// Receives one packet from a program of our own, whose descriptors are harmless. Without room for the
+    /// descriptors the packet comes without them.
     ///
     /// # Errors
     /// As [`Self::receive`].
@@ -297,17 +301,17 @@ impl Socket {
         self.take(received)
     }
 
-    /// The next packet, which stays where it is, and has all its descriptors, or not.
+    /// Copies the next packet, which stays in the queue. `true`: all its descriptors are there.
     fn look(&self, buffer: &mut [u8]) -> Result<(Received, bool), Errno> {
         let is_over = self.is_over_account();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        // Without room for descriptors the kernel copies none, and says whether there are any.
+        // Without a buffer for descriptors the kernel copies none, and reports whether there are any.
         let mut control =
             if is_over { RecvAncillaryBuffer::default() } else { RecvAncillaryBuffer::new(&mut space) };
         let mut parts = [IoSliceMut::new(buffer)];
         let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
-        // A peer that closed without having read everything is first reported as an error, once; what it
-        // had said before is behind that.
+        // If the peer closed without having read everything, the kernel first reports that as an error, once. The
+        // packets that the peer had sent follow.
         let mut result = rustix::net::recvmsg(&*self.file, &mut parts, &mut control, flags);
         if matches!(result, Err(Errno::CONNRESET)) {
             result = rustix::net::recvmsg(&*self.file, &mut parts, &mut control, flags);
@@ -319,7 +323,7 @@ impl Socket {
             Err(error) => return Err(error),
         };
         let descriptors = foreign(&mut control, self.account());
-        // Our packets are never empty, so nothing at all is the end.
+        // Our packets are never empty, so an empty one is the end.
         if message.bytes == 0 {
             return Ok((Received::Closed, true));
         }
@@ -327,7 +331,8 @@ impl Socket {
         if is_over && !is_whole {
             return Err(Errno::DQUOT);
         }
-        // Alignment leaves room for one more. Where fewer came than could have, it was the table that had none.
+        // Because of alignment the buffer has room for one more. If a packet was cut with fewer descriptors than fit,
+        // the table was full.
         let is_surplus =
             descriptors.len() > DESCRIPTORS_MAX || !is_whole && descriptors.len() == DESCRIPTORS_MAX;
         if message.flags.contains(ReturnFlags::TRUNC) || is_surplus {
@@ -336,7 +341,7 @@ impl Socket {
         Ok((Received::Packet(message.bytes, descriptors), is_whole))
     }
 
-    /// Takes a packet off the queue, of whose descriptors we have copies.
+    /// Takes a packet off the queue after `look` has copied its descriptors.
     fn take(&self, received: Received) -> Result<Received, Errno> {
         if matches!(received, Received::Packet(..)) {
             self.skip()?;
@@ -345,7 +350,7 @@ impl Socket {
     }
 }
 
-/// The descriptors that have come, on their sender's account.
+/// The descriptors of a packet, counted on their sender's account.
 fn foreign(control: &mut RecvAncillaryBuffer<'_>, account: &Account) -> Vec<Foreign> {
     let rights = control.drain().filter_map(|item| match item {
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
@@ -354,11 +359,12 @@ fn foreign(control: &mut RecvAncillaryBuffer<'_>, account: &Account) -> Vec<Fore
     rights.flatten().map(|file| Foreign::new(file, account)).collect()
 }
 
-/// Receives what comes first over a connected stream of a stranger's. Descriptors that come with it are closed by nobody
-/// who waits; how the stream itself is to be closed, see [`deferred::close_socket`].
+/// Receives the first bytes from a connected stream of an untrusted process. Descriptors that come with them are
+/// closed by another thread. To close the stream itself, see [`deferred::close_socket`].
 ///
 /// # Errors
-/// What the kernel said; [`Errno::MSGSIZE`] for more descriptors than one of our packets has.
+/// The error of the kernel; [`Errno::DQUOT`] if too many descriptors of unknown senders are held; [`Errno::MSGSIZE`]
+/// for more descriptors than one of our packets has.
 pub fn receive_first(stream: &impl AsFd, buffer: &mut [u8]) -> Result<usize, Errno> {
     let account = Account::of(u32::MAX);
     if account.is_over() {
@@ -388,7 +394,7 @@ pub(crate) fn check_packet_socket(file: &OwnedFd) -> Result<(), Errno> {
 impl From<Socket> for OwnedFd {
     fn from(socket: Socket) -> Self {
         let mut socket = ManuallyDrop::new(socket);
-        // SAFETY: `socket` is never dropped nor looked at again, so each of its parts is taken out of it once.
+        // SAFETY: `socket` is never dropped and not looked at again, so each part of it is taken once.
         unsafe {
             drop(core::ptr::read(&raw const socket.account));
             drop(core::ptr::read(&raw const socket.ticket));
@@ -400,7 +406,8 @@ impl From<Socket> for OwnedFd {
 impl Drop for Socket {
     fn drop(&mut self) {
         let is_harmless = self.owner != std::process::id() || !self.is_passed_on && self.ends_harmless();
-        // SAFETY: taken here, or by those who take the socket apart and drop nothing.
+        // SAFETY: `drop` takes the file, and runs at most once. The conversion to `OwnedFd`, which takes it too,
+        // keeps `drop` from running.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
         let held = Held::new(file, self.ticket.take());
         if is_harmless { drop(held) } else { deferred::close_socket(held) }
@@ -466,7 +473,7 @@ pub(crate) mod tests {
         b.send(b"last words", &[]).expect("send");
         let mut buffer = [0; 16];
         let (received, _) = a.look(&mut buffer).expect("it is there");
-        // Between a look and the taking: an end with something unread is reported first, as an error.
+        // Between look and take. The end of a peer that has not read everything is first reported as an error.
         drop(OwnedFd::from(b));
         assert!(matches!(a.take(received), Ok(Received::Packet(10, _))));
         assert!(matches!(a.receive(&mut buffer), Ok(Received::Closed)));
@@ -504,7 +511,7 @@ pub(crate) mod tests {
         assert_closed(&b);
     }
 
-    /// The end comes: a child of a test beside this one has all descriptors until it has become its program.
+    /// Waits for the end. A child process of a concurrent test has copies of all descriptors until its `exec`.
     pub(crate) fn assert_closed(socket: &Socket) {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while matches!(socket.receive(&mut [0; 16]), Ok(Received::Nothing)) {
@@ -517,7 +524,7 @@ pub(crate) mod tests {
     fn a_connection_is_harmless_only_if_no_descriptor_waits_in_it() {
         let (reader, _writer) = rustix::pipe::pipe().expect("pipe");
         let descriptors = [reader.as_fd()];
-        // What each packet says, whether it brings a descriptor, and what comes of it.
+        // For each packet its text and whether it brings a descriptor; for the queue whether it is harmless.
         let queues: [(&[(&str, bool)], bool); 8] = [
             (&[], true),
             (&[("!", false)], true),

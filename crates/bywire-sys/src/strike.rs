@@ -1,7 +1,7 @@
-//! A bell between users who do not trust each other.
+//! A doorbell between users who do not trust each other.
 //!
-//! A timer, whose count anybody who holds it may set. Setting it wakes whoever watches it by edge, every time, and never
-//! waits: a counter (eventfd) that one side has filled would hold the other one up.
+//! It is a timer: each holder may set its count. Setting it wakes every edge-triggered watcher, each time, and never
+//! waits. An eventfd would not do, as one side could fill its counter and so hold up the other one.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -11,17 +11,17 @@ use rustix::time::{TimerfdClockId, TimerfdFlags};
 /// `TFD_IOC_SET_TICKS` of linux/timerfd.h. Kernels without checkpoints (`CONFIG_CHECKPOINT_RESTORE`) lack it.
 pub const SET_COUNT: libc::c_ulong = 0x4008_5400;
 
-/// A new one.
+/// A new doorbell.
 ///
 /// # Errors
-/// What the kernel said; [`Errno::NOTTY`] where it cannot be struck.
+/// The error of the kernel; [`Errno::NOTTY`] if this kernel does not let the count be set.
 pub fn new() -> Result<OwnedFd, Errno> {
     let file = rustix::time::timerfd_create(
         TimerfdClockId::Monotonic,
         TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
     )?;
     let count = 1u64;
-    // SAFETY: eight bytes that are read.
+    // SAFETY: the kernel reads the eight bytes of `count`, which lives here.
     let status = unsafe { libc::ioctl(file.as_raw_fd(), SET_COUNT, &raw const count) };
     if status == 0 {
         return Ok(file);

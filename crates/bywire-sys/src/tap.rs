@@ -13,7 +13,7 @@ pub const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
 /// The most queues that the kernel gives one device.
 pub const QUEUES_MAX: usize = 256;
 
-/// What the kernel may leave for the other end to do.
+/// Work that the kernel may leave to the other end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offloads {
     /// Checksums.
@@ -24,12 +24,12 @@ pub struct Offloads {
     pub udp_segmentation: bool,
 }
 
-/// A TAP device of this process; it is gone when every queue is dropped.
+/// A TAP device of this process. It ends when every queue is dropped.
 #[derive(Debug)]
 pub struct Tap {
-    /// What the kernel named it.
+    /// The name that the kernel gave it.
     pub name: String,
-    /// What it accepted.
+    /// The offloads that the kernel accepted.
     pub offloads: Offloads,
     /// Its queues, each a non-blocking descriptor.
     pub queues: Vec<Queue>,
@@ -47,7 +47,8 @@ impl Tap {
     ///
     /// # Errors
     /// [`Errno::NOENT`] and [`Errno::NODEV`] without `/dev/net/tun`, [`Errno::PERM`] without CAP_NET_ADMIN,
-    /// [`Errno::BUSY`] and [`Errno::EXIST`] when the name is taken, [`Errno::INVAL`] for a bad name or number of queues.
+    /// [`Errno::BUSY`] and [`Errno::EXIST`] if the name is taken, [`Errno::INVAL`] for a bad name or number of
+    /// queues.
     pub fn create(name: &str, queues: usize, wanted: Offloads) -> Result<Self, Errno> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX || !(1..=QUEUES_MAX).contains(&queues) {
             return Err(Errno::INVAL);
@@ -59,7 +60,7 @@ impl Tap {
         while tap.queues.len() < queues {
             let queue = Queue::open()?;
             queue.attach(&tap.name, 0)?;
-            // The mask is the device's, and the last queue to say something wins.
+            // The mask belongs to the device: the last call of any queue wins.
             queue.set_offloads(offloads)?;
             tap.queues.push(queue);
         }
@@ -73,10 +74,10 @@ impl Queue {
         Self { file }
     }
 
-    /// Reads one header and frame; what does not fit into `buffer` is cut off silently.
+    /// Reads one header and frame. A frame that does not fit into `buffer` is silently cut off.
     ///
     /// # Errors
-    /// [`Errno::AGAIN`] when there is none, [`Errno::BADFD`] when the device is gone.
+    /// [`Errno::AGAIN`] if there is no frame, [`Errno::BADFD`] if the device has gone.
     #[inline]
     pub fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         rustix::io::read(&self.file, buffer)
@@ -85,14 +86,14 @@ impl Queue {
     /// Writes one header and frame.
     ///
     /// # Errors
-    /// [`Errno::IO`] while the interface is down, [`Errno::INVAL`] for what the kernel takes for no frame,
-    /// [`Errno::AGAIN`] or [`Errno::NOMEM`] without room, [`Errno::BADFD`] when the device is gone.
+    /// [`Errno::IO`] while the interface is down, [`Errno::INVAL`] if the kernel rejects the frame, [`Errno::AGAIN`]
+    /// or [`Errno::NOMEM`] without room, [`Errno::BADFD`] if the device has gone.
     #[inline]
     pub fn write(&self, frame: &[u8]) -> Result<(), Errno> {
         rustix::io::write(&self.file, frame).map(drop)
     }
 
-    /// Writes one header and frame that lie in pieces.
+    /// Writes one header and frame, gathered from pieces.
     ///
     /// # Errors
     /// As [`Queue::write`].
@@ -106,7 +107,7 @@ impl Queue {
         rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map(|file| Self { file })
     }
 
-    /// Makes this a queue of `name`, and returns what the kernel named it.
+    /// Makes this a queue of `name`, and returns the name that the kernel gave the device.
     fn attach(&self, name: &str, exclusive: i32) -> Result<String, Errno> {
         let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE | exclusive;
         // SAFETY: an ifreq is plain data, for which zeroes are valid.
@@ -114,7 +115,7 @@ impl Queue {
         for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
             *to = from.cast_signed();
         }
-        // The flags are sixteen bits, of which IFF_TUN_EXCL is the highest.
+        // The field has sixteen bits, and IFF_TUN_EXCL is the highest.
         request.ifr_ifru.ifru_flags = (flags as u16).cast_signed();
         // SAFETY: TUNSETIFF reads and writes one ifreq.
         unsafe { self.control(libc::TUNSETIFF, (&raw mut request).cast()) }?;
@@ -123,7 +124,7 @@ impl Queue {
         Ok(named.to_string_lossy().into_owned())
     }
 
-    /// Offers `wanted`, then less of it until the kernel agrees.
+    /// Offers `wanted`, then less until the kernel agrees.
     fn offer(&self, wanted: Offloads) -> Result<Offloads, Errno> {
         let without_udp = Offloads { udp_segmentation: false, ..wanted };
         let checksum = Offloads { tcp_segmentation: false, ..without_udp };
@@ -138,7 +139,7 @@ impl Queue {
     }
 
     fn set_offloads(&self, offloads: Offloads) -> Result<(), Errno> {
-        /// `TUN_F_USO4` and `TUN_F_USO6` of linux/if_tun.h; the kernel takes them together only.
+        /// `TUN_F_USO4` and `TUN_F_USO6` of linux/if_tun.h. The kernel takes them only together.
         const UDP_SEGMENTATION: libc::c_uint = 0x20 | 0x40;
         let mut mask = 0;
         if offloads.checksum {
@@ -155,7 +156,7 @@ impl Queue {
     }
 
     /// # Safety
-    /// `argument` must be what `request` expects.
+    /// `argument` must be valid for `request`.
     unsafe fn control(&self, request: libc::Ioctl, argument: *mut libc::c_void) -> Result<(), Errno> {
         // SAFETY: the descriptor is ours; the caller vouches for the argument.
         let status = unsafe { libc::ioctl(self.file.as_raw_fd(), request, argument) };
@@ -184,7 +185,7 @@ mod tests {
 
     const ALL: Offloads = Offloads { checksum: true, tcp_segmentation: true, udp_segmentation: true };
 
-    /// In a namespace of its own, or nothing where this machine cannot.
+    /// Runs the test in a namespace of its own, or not at all if this machine cannot make one.
     fn in_fresh_namespace(test: impl FnOnce() + Send) {
         match crate::namespace::Namespace::fresh() {
             Ok(namespace) => namespace.run(test).expect("a thread inside"),
@@ -201,7 +202,7 @@ mod tests {
             assert_eq!(tap.queues[0].read(&mut [0; 64]), Err(Errno::AGAIN), "it does not block");
             assert_eq!(Tap::create("bytap0", 1, ALL).err(), Some(Errno::BUSY));
             drop(tap);
-            // Not before a child of a test beside this one, which has all descriptors, has become its program.
+            // A child process of a concurrent test has copies of all descriptors until its `exec`.
             let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
             let mut again = Tap::create("bytap0", 1, Offloads::default());
             while again.as_ref().err() == Some(&Errno::BUSY) && std::time::Instant::now() < deadline {

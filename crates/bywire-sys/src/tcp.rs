@@ -1,4 +1,4 @@
-//! What the kernel itself says of a TCP connection behind a descriptor.
+//! The kernel's own account of a TCP connection behind a descriptor.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,27 +10,27 @@ const SO_NETNS_COOKIE: i32 = 71;
 /// `TCP_ESTABLISHED` of net/tcp_states.h.
 const ESTABLISHED: u8 = 1;
 
-/// A connection, told apart from all others of the machine.
+/// A connection, distinguished from all others of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The network namespace.
     pub namespace: u64,
     /// The socket.
     pub cookie: u64,
-    /// Our end; IPv4 in IPv6 is given as IPv4.
+    /// Our end. IPv4 in IPv6 is given as IPv4.
     pub local: SocketAddr,
     /// The other end.
     pub remote: SocketAddr,
-    /// Both ends have agreed on the connection, and neither has finished.
+    /// Both ends have agreed on the connection, and neither has closed.
     pub is_established: bool,
     /// Tied to one interface by `SO_BINDTODEVICE`.
     pub is_bound_to_device: bool,
 }
 
-/// Asks the kernel who is connected to whom.
+/// Asks the kernel for a connection's ends and state.
 ///
 /// # Errors
-/// [`Errno::PROTOTYPE`] for what is no TCP socket, [`Errno::NOTCONN`] for one without a peer.
+/// [`Errno::PROTOTYPE`] if it is no TCP socket, [`Errno::NOTCONN`] if it has no peer.
 pub fn identify(file: &impl AsFd) -> Result<Identity, Errno> {
     let protocol: i32 = option(file, libc::SOL_SOCKET, libc::SO_PROTOCOL)?;
     if protocol != libc::IPPROTO_TCP {
@@ -65,14 +65,14 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(inner) => match inner.ip().to_ipv4_mapped() {
             Some(ip) => SocketAddr::new(ip.into(), inner.port()),
-            // Neither flow information nor scope name another end.
+            // Flow information and scope do not distinguish ends.
             None => SocketAddr::new((*inner.ip()).into(), inner.port()),
         },
         SocketAddr::V4(_) => address,
     }
 }
 
-/// Plain data without padding that any bytes are a value of.
+/// Plain data without padding, for which any bytes are a valid value.
 trait Plain: Copy + Default {}
 impl Plain for i32 {}
 impl Plain for u64 {}
@@ -81,7 +81,7 @@ impl Plain for [u8; 8] {}
 fn option<T: Plain>(file: &impl AsFd, level: i32, name: i32) -> Result<T, Errno> {
     let mut value = T::default();
     let mut length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes into `value`, for which any bytes will do.
+    // SAFETY: the kernel writes at most `length` bytes into `value`, for which any bytes are valid.
     let status = unsafe {
         libc::getsockopt(file.as_fd().as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut length)
     };

@@ -1,7 +1,7 @@
-//! A wake-up that many processes may ring and only its owner may hear.
+//! A doorbell that many processes may ring and only its owner may drain.
 //!
-//! A pipe, not an eventfd: a holder of the writing end of a pipe cannot drain it, unless it runs as
-//! the same user and reopens it through `/proc`.
+//! It is a pipe, not an eventfd: a holder of the writing end of a pipe cannot drain it, unless it runs as the same
+//! user and reopens it through `/proc`.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -30,28 +30,28 @@ pub struct Ringer {
 
 impl Bell {
     /// # Errors
-    /// What `pipe2` said (out of descriptors).
+    /// The error of `pipe2` (out of descriptors).
     pub fn new() -> Result<Self, Errno> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         Ok(Self { reader, writer })
     }
 
-    /// Can a bell be rung here without a signal when its owner has died, and without being held when its
-    /// owner fills it? (Linux 6.18; asked of the kernel once per process.)
+    /// Can a doorbell be rung here without a signal after its owner's death, and without waiting if its owner has
+    /// filled it? Requires Linux 6.18; the kernel is asked once per process.
     pub fn is_safe() -> bool {
         static SAFE: OnceLock<bool> = OnceLock::new();
         *SAFE.get_or_init(|| Self::new().is_ok_and(|bell| ring(&bell.writer).is_ok()))
     }
 
-    /// The end to hand to those who may ring.
+    /// The end to hand to the ringers.
     pub fn ringing_end(&self) -> BorrowedFd<'_> {
         self.writer.as_fd()
     }
 
-    /// Takes what has been rung so far.
+    /// Drains the rings so far.
     pub fn silence(&self) {
         let mut rung = [0u8; 4096];
-        // A full buffer means that more may be there; level-triggered polling comes back for it.
+        // After a full buffer there may be more, and level-triggered polling comes back for it.
         let _ = rustix::io::read(&self.reader, &mut rung);
     }
 }
@@ -66,17 +66,16 @@ impl Ringer {
     /// Takes over a descriptor that a peer sent.
     ///
     /// # Errors
-    /// [`Errno::INVAL`] when it is not the end of a pipe.
+    /// [`Errno::INVAL`] if it is not the end of a pipe.
     pub fn accept(writer: Foreign) -> Result<Self, Errno> {
-        // Asked by fcntl, which no file system of the peer's can delay. A pipe closes at once.
+        // No file system of the peer can delay fcntl. The close of a pipe does not wait.
         match rustix::pipe::fcntl_getpipe_size(&writer) {
             Ok(_) => Ok(Self { writer: writer.into_inner() }),
             Err(_) => Err(Errno::INVAL),
         }
     }
 
-    /// Rings once, where [`Bell::is_safe`]. A full pipe has been rung already; a closed one has no
-    /// listener left.
+    /// Rings once, if [`Bell::is_safe`]. A full pipe has been rung already; a closed one has no listener.
     pub fn ring(&self) {
         let _ = ring(&self.writer);
     }
@@ -84,8 +83,8 @@ impl Ringer {
 
 /// Is it an eventfd? `false` without `/proc`.
 pub fn is_eventfd(file: &impl AsFd) -> bool {
-    // Device and inode would not tell: it shares them with epoll sets, timers and watches. The kernel says the name by
-    // itself, asks no file system, and begins that of every file that has a path with a slash.
+    // Device and inode do not tell, as epoll sets, timers and watches have the same ones. The kernel gives the name
+    // without asking a file system. The name of every file with a path begins with a slash.
     let link = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     let name = rustix::fs::readlink(link, Vec::new());
     name.is_ok_and(|name| name.as_bytes() == b"anon_inode:[eventfd]")
@@ -99,19 +98,19 @@ pub struct Alarm {
 
 impl Alarm {
     /// # Errors
-    /// What `eventfd` said (out of descriptors).
+    /// The error of `eventfd` (out of descriptors).
     pub fn new() -> Result<Self, Errno> {
         let file = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { file })
     }
 
-    /// Wakes whoever waits for it.
+    /// Wakes the threads that wait for it.
     pub fn raise(&self) {
-        // A counter that is full has been raised often enough.
+        // A full counter has been raised already.
         let _ = rustix::io::write(&self.file, &1u64.to_ne_bytes());
     }
 
-    /// Takes what has been raised so far.
+    /// Resets it.
     pub fn silence(&self) {
         let _ = rustix::io::read(&self.file, &mut [0; 8]);
     }
@@ -123,7 +122,7 @@ impl AsFd for Alarm {
     }
 }
 
-/// Becomes readable after a while.
+/// Becomes readable after a given time.
 #[derive(Debug)]
 pub struct Timer {
     file: OwnedFd,
@@ -131,17 +130,17 @@ pub struct Timer {
 
 impl Timer {
     /// # Errors
-    /// What `timerfd_create` said (out of descriptors).
+    /// The error of `timerfd_create` (out of descriptors).
     pub fn new() -> Result<Self, Errno> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let file = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
         Ok(Self { file })
     }
 
-    /// It is readable once `after` has passed, which is not nought.
+    /// Makes it readable once `after`, which is not zero, has passed.
     ///
     /// # Errors
-    /// What `timerfd_settime` said, which means a broken timer.
+    /// The error of `timerfd_settime`, which means a broken timer.
     pub fn set(&self, after: Duration) -> Result<(), Errno> {
         let never = Timespec { tv_sec: 0, tv_nsec: 0 };
         let at = Timespec { tv_sec: after.as_secs().cast_signed(), tv_nsec: after.subsec_nanos().into() };
@@ -149,7 +148,7 @@ impl Timer {
         rustix::time::timerfd_settime(&self.file, TimerfdTimerFlags::empty(), &setting).map(drop)
     }
 
-    /// It is readable no more.
+    /// Makes it unreadable again.
     pub fn silence(&self) {
         let _ = rustix::io::read(&self.file, &mut [0; 8]);
     }
@@ -164,10 +163,10 @@ impl AsFd for Timer {
 /// `RWF_NOSIGNAL` of linux/fs.h: no SIGPIPE.
 const NO_SIGNAL: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x100);
 
-/// Writes one byte without waiting, whatever the pipe's own flags say (they are the peer's to change).
+/// Writes one byte without waiting, whatever the pipe's own flags are: the peer can change them.
 fn ring(writer: &OwnedFd) -> Result<(), Errno> {
     let byte = [IoSlice::new(b"!")];
-    // An offset of -1 stands for "no position", as pipes demand.
+    // An offset of -1 means "no position", which pipes require.
     rustix::io::pwritev2(writer, &byte, u64::MAX, ReadWriteFlags::NOWAIT | NO_SIGNAL).map(|_| ())
 }
 
@@ -188,7 +187,7 @@ mod tests {
         let bell = Bell::new().expect("pipe");
         let ringer = Ringer::accept(sent(bell.ringing_end().try_clone_to_owned().expect("dup")));
         let ringer = ringer.expect("pipe end");
-        // The owner turns blocking on, as a hostile one would.
+        // The owner turns blocking on, as a hostile owner would.
         rustix::fs::fcntl_setfl(bell.ringing_end(), rustix::fs::OFlags::empty()).expect("fcntl");
         for _ in 0..200_000 {
             ringer.ring();
