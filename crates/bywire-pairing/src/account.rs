@@ -1,8 +1,9 @@
-//! What two users keep of each other's memory after their connections have ended.
+//! Memory that two users keep of each other after their connections have ended.
 //!
-//! Each end of a carried connection maps the other's segment, and whoever goes on mapping it, or keeps a descriptor, keeps
-//! its memory: at the cost of whoever has made it, or of whoever has read what was never written. Neither can take it back.
-//! So the connections between two users are counted until the kernel says that nobody has their memory any more.
+//! Each end of a carried connection maps the other's segment. A process that goes on mapping it, or keeps a
+//! descriptor, keeps its memory. The cost falls on the process that made it, or, for pages that were never written,
+//! on the process that read them. Neither can take the memory back. So the connections between two users are counted
+//! until the kernel reports that no process has their memory any more.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -10,10 +11,10 @@ use std::os::fd::AsFd;
 use bywire_sys::Errno;
 use bywire_sys::release::Releases;
 
-/// Connections of two users that may be over and still have memory, beside as many as they have at the time.
+/// Ended connections of two users that may keep memory, beyond the number of their live connections.
 const KEPT_MAX: usize = 16;
 
-/// An end: its program, and what that calls it.
+/// An end: its program, and the token that the program gave it.
 pub type Name = (u64, u64);
 
 /// The connections between programs of different users.
@@ -23,9 +24,9 @@ pub struct Account {
     releases: Option<Releases>,
     connections: HashMap<u64, Connection>,
     next: u64,
-    /// By the number of a segment's watch.
+    /// The connection of each segment, by the number of the segment's watch.
     segments: HashMap<i32, u64>,
-    /// As long as neither end is over.
+    /// The connection of each end, until one of its ends is over.
     ends: HashMap<Name, u64>,
     users: HashMap<[u32; 2], Count>,
 }
@@ -52,10 +53,10 @@ impl Account {
         count.kept < KEPT_MAX + count.live
     }
 
-    /// A connection begins, with the memory of either end.
+    /// Counts a new connection with the memory of both ends.
     ///
     /// # Errors
-    /// What the kernel said when it would not watch that: then it must not begin.
+    /// The error of the kernel if it cannot watch the memory. Then the connection must not begin.
     pub fn begin(&mut self, users: [u32; 2], ends: [Name; 2], segments: [impl AsFd; 2]) -> Result<(), Errno> {
         let releases = match self.releases.take() {
             Some(releases) => releases,
@@ -68,7 +69,7 @@ impl Account {
         let users = sorted(users);
         let mut connection = Connection { users, ends, is_over: false, segments: 0 };
         for number in numbers {
-            // Whoever offers memory that is watched already has it counted with the connection that came first.
+            // Memory that is watched already counts for the connection that came first.
             if let std::collections::hash_map::Entry::Vacant(place) = self.segments.entry(number) {
                 place.insert(id);
                 connection.segments += 1;
@@ -80,7 +81,7 @@ impl Account {
         Ok(())
     }
 
-    /// An end is over, and with it its connection.
+    /// Ends the connection of an end that is over.
     pub fn end(&mut self, end: Name) {
         if let Some(id) = self.ends.get(&end).copied() {
             self.finish(id);
@@ -104,7 +105,7 @@ impl Account {
         }
     }
 
-    /// Takes off what has gone.
+    /// Removes the memory that has been released.
     fn hear(&mut self) {
         let Some(releases) = self.releases.take() else { return };
         releases.look(|number| self.release(number));
@@ -157,7 +158,7 @@ mod tests {
             let (ours, theirs) = (memory(), memory());
             let number = kept.len() as u64;
             account.begin(USERS, [(1, number), (2, number)], [&ours, &theirs]).expect("watched");
-            // Both ends say so, in any order.
+            // Both ends report the end, in any order.
             account.end((1 + number % 2, number));
             account.end((2 - number % 2, number));
             kept.push(theirs);
@@ -182,7 +183,7 @@ mod tests {
             account.begin(USERS, [(1, *number), (2, *number)], [ours, theirs]).expect("watched");
         }
         assert_eq!(account.users[&[3, 7]].live, files.len());
-        // Those that let go before they say so.
+        // The memory is released before the ends are reported.
         drop(files);
         assert!(account.may_begin(USERS));
         (0..2 * KEPT_MAX as u64).for_each(|number| account.end((1, number)));
@@ -218,7 +219,7 @@ mod tests {
             account.begin(USERS, [(1, *number), (2, *number)], [ours, theirs]).expect("watched");
             account.end((1, *number));
         }
-        // Both programs of others are killed at once: their memory goes before the service looks.
+        // The programs of two other users are killed at once: their memory goes before the service looks.
         let others = [8, 9];
         for number in 0..events {
             let file = memory();
@@ -227,7 +228,7 @@ mod tests {
         (0..events).for_each(|number| account.end((3, number)));
         assert!(account.may_begin(others), "what went untold has gone");
         assert_eq!(account.segments.len(), 2 * KEPT_MAX);
-        // Looked at again and again.
+        // The second call looks again.
         assert!(!account.may_begin(USERS) && !account.may_begin(USERS), "what is there is there");
         drop(kept);
         assert!(account.may_begin(USERS));

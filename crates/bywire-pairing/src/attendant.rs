@@ -1,4 +1,4 @@
-//! The thread that serves one user: it hears that user's programs, and looks at what they send.
+//! The thread that serves one user: it receives from that user's programs, and checks what they send.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,32 +12,32 @@ use crate::protocol::PACKET_BYTES;
 use crate::registry::{Shared, change, hear, lock};
 use crate::word::Word;
 
-/// Packets taken from one program before the user's others have their turn.
+/// Packets taken from one program before the user's other programs have their turn.
 const TURN: usize = 64;
-/// How long a packet waits for which there are no descriptors left, or none for its user.
+/// How long a packet waits if no descriptors are left, for this process or for the user.
 const PAUSE: Duration = Duration::from_millis(10);
-/// A thread without programs looks so often whether it is to end, should nobody have told it.
+/// How often a thread without programs checks whether it is to end, in case it was not told.
 const REST: Duration = Duration::from_secs(60);
-/// Looking at descriptors and answering takes little.
+/// Checking descriptors and answering takes little stack.
 const STACK_BYTES: usize = 256 << 10;
 
-/// What comes of a program that wants to be let in.
+/// The outcome of a program's request to be let in.
 enum Entry {
-    /// Its user may have no more.
+    /// Its user may have no more programs.
     Refused,
-    /// Its user's thread hears it.
+    /// The user's thread serves it.
     Heard,
-    /// So will a thread that is to be started now; if there is none, the program of this number goes.
+    /// The user's thread will serve it, but has to be started now. If that fails, the program of this number goes.
     First(u64),
-    /// Its user has no thread, so what that would sleep on is to be made first.
+    /// The user has no thread, so the poller that the thread sleeps on has to be made first.
     Threadless,
 }
 
-/// Lets a program in, if its user may have one more. One that may not is dropped, and does without. A thread is started
-/// without the lock: only this one starts any.
+/// Lets a program in if its user may have one more. Otherwise the program is dropped, and does without the service.
+/// Threads are started without the lock, which is safe as only the calling thread starts any.
 pub fn admit(shared: &Arc<Shared>, socket: Socket) {
     let Ok(user) = socket.credentials().map(|found| found.uid) else { return };
-    // Dropped here in any case but the last, and after the lock.
+    // A refused socket is dropped here, after the lock.
     let socket = Arc::new(socket);
     let mut own = None;
     loop {
@@ -60,7 +60,8 @@ pub fn admit(shared: &Arc<Shared>, socket: Socket) {
     }
 }
 
-/// Puts a program among those that its user's thread serves: one that sleeps on `own` if there is none yet.
+/// Adds a program to those that its user's thread serves. The first program of a user brings `own`, the poller that
+/// the new thread sleeps on.
 fn enter(shared: &Shared, user: u32, socket: &Arc<Socket>, own: Option<&Poller>) -> Entry {
     let mut registry = lock(shared);
     let is_first = !registry.attendants.contains_key(&user);
@@ -99,7 +100,7 @@ fn serve(shared: &Shared, user: u32, mut poller: Poller) {
         let tags = poller.wait(Some(REST)).map(<[u64]>::to_vec).unwrap_or_default();
         tags.into_iter().for_each(|tag| attend(shared, tag, &interrupter));
         let mut registry = lock(shared);
-        // Whoever lets the next one in finds no thread, and starts another.
+        // Without a thread, the next program of this user starts a new one.
         if registry.attendants.get(&user).is_none_or(|attendant| attendant.programs == 0) {
             registry.leave_unattended(user);
             return;
@@ -117,12 +118,12 @@ fn attend(shared: &Shared, tag: u64, interrupter: &Interrupter) {
             Err(Errno::MFILE | Errno::NFILE | Errno::DQUOT) => return std::thread::sleep(PAUSE),
             Ok(Received::Closed) | Err(_) => return change(shared, |registry| registry.dismiss(tag)),
         };
-        // Whatever holds this up holds up the programs of this user.
+        // A delay here delays only the programs of this user.
         let word = Word::read(&buffer[..length], descriptors, interrupter);
         let is_well = word.is_some_and(|word| hear(shared, tag, word));
         if !is_well {
             return change(shared, |registry| registry.dismiss(tag));
         }
     }
-    // Level-triggered: what is left comes again.
+    // The poller is level-triggered, so the remaining packets are reported again.
 }

@@ -1,16 +1,16 @@
-//! Filters of system calls that a process is behind.
+//! Filters of system calls (seccomp) on a process.
 
-/// Says how many of them `bywire run` was behind when it started a program.
+/// The number of filters on `bywire run` when it started a program.
 pub const VARIABLE: &str = "BYWIRE_SOCKETS_FILTERS";
 
-/// The line of `/proc/PID/status` that counts them, from Linux 5.9 on.
+/// The line of `/proc/PID/status` with their number, since Linux 5.9.
 const LINE: &[u8] = b"\nSeccomp_filters:\t";
-/// The one that says whether there is one; kernels without filters have none.
+/// The line that says whether there are filters. Kernels without filters do not have it.
 const MODE: &[u8] = b"\nSeccomp:\t";
-/// One that comes later.
+/// A later line, which shows that the text is complete.
 const LATER: &[u8] = b"\nCpus_allowed:\t";
 
-/// How many filters a process is behind, by its `/proc/PID/status`; `None`: that cannot be told.
+/// The number of filters on a process, from its `/proc/PID/status`. `None` if the text does not tell.
 pub fn count_in(status: &[u8]) -> Option<u32> {
     let after = |line: &[u8]| {
         let at = status.windows(line.len()).position(|window| window == line)?;
@@ -25,7 +25,7 @@ pub fn count_in(status: &[u8]) -> Option<u32> {
     }
 }
 
-/// How many this process is behind.
+/// The number of filters on this process.
 pub fn count() -> Option<u32> {
     count_in(&std::fs::read("/proc/self/status").ok()?)
 }
@@ -38,7 +38,7 @@ mod tests {
     fn what_the_kernel_says_is_understood_and_what_it_does_not_say_is_unknown() {
         assert_eq!(count_in(b"Name:\tx\nSeccomp:\t0\nSeccomp_filters:\t0\nCpus_allowed:\t3\n"), Some(0));
         assert_eq!(count_in(b"Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t17\nCpus_allowed:\t3\n"), Some(17));
-        // An older kernel, one without filters, and a text that ends too soon.
+        // An older kernel, a kernel without filters, and a text that is cut off.
         assert_eq!(count_in(b"Name:\tx\nSeccomp:\t0\nCpus_allowed:\t3\n"), Some(0));
         assert_eq!(count_in(b"Name:\tx\nSeccomp:\t2\nCpus_allowed:\t3\n"), None);
         assert_eq!(count_in(b"Name:\tx\nCpus_allowed:\t3\n"), Some(0));

@@ -1,4 +1,4 @@
-//! How a program is started so that its connections are carried: what `bywire run` and the laboratory share.
+//! Starts programs so that their connections are carried. `bywire run` and the laboratory share it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,54 +12,55 @@ use std::process::{Child, Command, Stdio};
 use crate::filters;
 use crate::protocol::{CORES_VARIABLE, IO_URING_VARIABLE, LOG_VARIABLE, SERVICE_VARIABLE, SPIN_VARIABLE};
 
-/// The subcommand of whoever uses this that is the pairing service: it says [`READY`] once it listens.
+/// The subcommand that runs the pairing service. Each command that uses this module has it. It prints [`READY`] once
+/// it listens.
 pub const SERVICE: &str = "__pairing";
-/// Its option: it leaves whoever has started it.
+/// Its option to detach from the process that started it.
 pub const DETACH: &str = "--detach";
-/// What a service says.
+/// The line that a service prints once it listens.
 pub const READY: &str = "ready\n";
-/// Names the library where it does not lie beside the command.
+/// The path of the library, if it is not beside the command.
 pub const LIBRARY_VARIABLE: &str = "BYWIRE_SOCKETS_LIBRARY";
 /// The library's file name.
 const LIBRARY: &str = "libbywire_sockets.so";
-/// What the C library's own loader reads.
+/// The variable of the C library's loader.
 const PRELOAD: &str = "LD_PRELOAD";
-/// What `$LIB` stands for in the C libraries of this processor's systems.
+/// The values of `$LIB` in C libraries for this processor.
 const LIBRARY_DIRECTORIES: [&str; 3] = ["lib/x86_64-linux-gnu", "lib64", "lib"];
 
-/// Why a program cannot be started so.
+/// Why a program cannot be started with the library.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// There is no library.
     #[error("{LIBRARY} is not beside {}: name it by --library or {LIBRARY_VARIABLE}", .0.display())]
     Absent(PathBuf),
-    /// The file system refuses.
+    /// A file cannot be read or found.
     #[error("cannot {what} {}: {cause}", path.display())]
     File {
-        /// What was to be done.
+        /// What was tried.
         what: &'static str,
-        /// To what.
+        /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         cause: io::Error,
     },
-    /// Nothing can be put where the loader would find it.
+    /// The library cannot be put where the loader would find it.
     #[error("cannot {what} {}: {cause}; set BYWIRE_RUNTIME_DIR to a directory that you may write", path.display())]
     Directory {
-        /// What was to be done.
+        /// What was tried.
         what: &'static str,
-        /// To what.
+        /// The directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         cause: io::Error,
     },
-    /// The loader reads lists.
+    /// The directory has a character with a special meaning for the loader.
     #[error("{} cannot be told to the loader, which reads ` `, `:` and `$` as more than letters: choose another BYWIRE_RUNTIME_DIR", .0.display())]
     Place(PathBuf),
-    /// What was named is something else.
+    /// The named file is not the library.
     #[error("{} is not Bywire's library for sockets: leave out --library and {LIBRARY_VARIABLE}, or name that", .0.display())]
     Foreign(PathBuf),
-    /// The service could not be started; everything would stay TCP.
+    /// The service could not be started, so everything would stay TCP.
     #[error("cannot start the pairing service: {0}")]
     Service(String),
 }
@@ -76,7 +77,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// By `library`, in `directory`, which nobody else may write: what is loaded into programs lies there, and the
+    /// Uses `library` and `directory`, which no other user may write. The loader finds the library there, and the
     /// service listens there.
     ///
     /// # Errors
@@ -92,22 +93,22 @@ impl Launch {
         })
     }
 
-    /// Allows or forbids the library to spin before it sleeps; by itself it spins a bounded time where it may.
+    /// Allows or forbids the library to spin before it sleeps. By default it spins for a bounded time where it may.
     pub fn spin(self, spin: Option<bool>) -> Self {
         Self { spin, ..self }
     }
 
-    /// Lets the program use io_uring: it is not carried once it does. Otherwise the environment decides.
+    /// Lets the program use io_uring; it is not carried once it does. Otherwise the environment decides.
     pub fn io_uring(self, has_io_uring: bool) -> Self {
         Self { has_io_uring, ..self }
     }
 
-    /// Lets the library write what it does to a file.
+    /// Lets the library log to a file.
     pub fn log(self, log: Option<PathBuf>) -> Self {
         Self { log, ..self }
     }
 
-    /// By a service that listens elsewhere, which this does not start.
+    /// Uses a service that listens elsewhere and that this does not start.
     pub fn served_at(self, service: PathBuf) -> Self {
         Self { service, ..self }
     }
@@ -117,7 +118,7 @@ impl Launch {
         &self.service
     }
 
-    /// Gives a program what the library needs. What this process is preloaded with comes after it.
+    /// Sets the environment that the library needs. Libraries that this process is preloaded with come after it.
     pub fn prepare(&self, command: &mut Command) {
         let mut value = OsString::from(&self.preload);
         if let Some(before) = std::env::var_os(PRELOAD).filter(|value| !value.is_empty()) {
@@ -125,7 +126,7 @@ impl Launch {
             value.push(before);
         }
         command.env(PRELOAD, value).env(SERVICE_VARIABLE, &self.service).env(CORES_VARIABLE, &self.cores);
-        // Whatever this process is behind lets through what it does itself, which is what the library does.
+        // The filters on this process allow its own calls, which are those of the library.
         if let Some(count) = filters::count().filter(|count| *count > 0) {
             command.env(filters::VARIABLE, count.to_string());
         } else {
@@ -142,8 +143,8 @@ impl Launch {
         }
     }
 
-    /// Starts `command`'s service unless one answers, and waits until it listens. It is nobody's child, who would be told
-    /// of its end, and ends some time after the last program.
+    /// Starts the service of `command` unless one answers, and waits until it listens. The service is detached, so it
+    /// is no process's child, and it ends some time after the last program.
     ///
     /// # Errors
     /// [`LaunchError::Service`].
@@ -157,8 +158,8 @@ impl Launch {
         parent.wait().map(drop).map_err(|cause| LaunchError::Service(cause.to_string()))
     }
 
-    /// Starts the service of `command`, which has no arguments yet, and waits until it listens. Whoever gets the process
-    /// has to end it.
+    /// Starts the service of `command`, which has no arguments yet, and waits until it listens. The caller has to end
+    /// the returned process.
     ///
     /// # Errors
     /// [`LaunchError::Service`].
@@ -196,10 +197,10 @@ impl Launch {
     }
 }
 
-/// Is the file at `path` such a library? Anything else the loader would complain of in every program's name, and go on.
+/// Is the file at `path` the library? For any other file the loader would print an error in each program, and go on.
 ///
 /// # Errors
-/// [`LaunchError::Foreign`], or it cannot be read.
+/// [`LaunchError::Foreign`], or the error of reading it.
 pub fn check_library(path: &Path) -> Result<(), LaunchError> {
     let bytes =
         fs::read(path).map_err(|cause| LaunchError::File { what: "read", path: path.to_owned(), cause })?;
@@ -208,7 +209,7 @@ pub fn check_library(path: &Path) -> Result<(), LaunchError> {
     if is_ours { Ok(()) } else { Err(LaunchError::Foreign(path.to_owned())) }
 }
 
-/// The library: named by [`LIBRARY_VARIABLE`], or beside this command, or where installers put libraries.
+/// Finds the library: named by [`LIBRARY_VARIABLE`], or beside this command, or where installers put libraries.
 ///
 /// # Errors
 /// [`LaunchError::Absent`].
@@ -224,8 +225,8 @@ pub fn find_library() -> Result<PathBuf, LaunchError> {
     found.ok_or(LaunchError::Absent(command))
 }
 
-/// A path with `$LIB` in it: only the GNU C library knows what it stands for, so programs of other C libraries find
-/// nothing to load and run as they are.
+/// Links the library into `directory`, and returns a path with `$LIB` in it. Only the GNU C library replaces that, so
+/// programs of other C libraries find nothing to load and run unchanged.
 fn preload(directory: &Path, library: &Path) -> Result<PathBuf, LaunchError> {
     let failed = |what, path: &Path| {
         let path = path.to_owned();
@@ -236,11 +237,12 @@ fn preload(directory: &Path, library: &Path) -> Result<PathBuf, LaunchError> {
     if directory.as_os_str().as_encoded_bytes().iter().any(|byte| b" :$".contains(byte)) {
         return Err(LaunchError::Place(directory.to_owned()));
     }
-    // Tells libraries of different places apart, so that links never have to be replaced.
+    // Distinguishes libraries at different paths, so links never have to be replaced.
     let mut hasher = DefaultHasher::new();
     library.hash(&mut hasher);
-    // AddressSanitizer's shared runtime ends programs unless the first library's name has this in it, wherever they were
-    // started from and whatever options they were given: so that nothing hides what it checks, of which the library tells it.
+    // AddressSanitizer's shared runtime ends a program unless the name of the first library contains `libasan`, so
+    // that no other library hides the calls that it checks. Our library reports its calls to the runtime. A name
+    // works from every directory and with all options of the runtime.
     let name = format!("bywire-{:x}-libasan.so", hasher.finish());
     for place in LIBRARY_DIRECTORIES {
         let place = directory.join(place);

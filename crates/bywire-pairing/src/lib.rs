@@ -1,7 +1,7 @@
-//! How two programs of one machine learn that they are the ends of one TCP connection.
+//! The service by which two programs of one machine learn that they are the ends of one TCP connection.
 //!
-//! Each program sends the descriptor of its end to the [`service`], which asks the kernel who is connected to
-//! whom, and hands each of two ends that mirror each other the other's memory. [`protocol`] is what they say.
+//! Each program sends the descriptor of its end to the [`service`]. The service asks the kernel for both addresses of
+//! each end. It hands each of two ends that mirror each other the other's memory. [`protocol`] has the packets.
 
 mod account;
 mod attendant;

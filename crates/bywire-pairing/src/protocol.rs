@@ -1,34 +1,34 @@
-//! What programs and the service say to each other: packets of one size on a Unix socket.
+//! The packets between programs and the service: all of one size, on a Unix socket.
 
 /// The length of every packet.
 pub const PACKET_BYTES: usize = 40;
 /// The length of a program's page.
 pub const PAGE_BYTES: usize = 4096;
-/// In `Hello`: the version of all that is said here, and of the segments that are exchanged.
+/// In `Hello`: the version of this protocol and of the segments that are exchanged.
 pub const VERSION: u64 = 0x6277_7000_0000_0005;
-/// The variable that tells programs where the service listens.
+/// The variable with the path where the service listens.
 pub const SERVICE_VARIABLE: &str = "BYWIRE_SOCKETS_SERVICE";
 /// `0`: the library never spins before it sleeps.
 pub const SPIN_VARIABLE: &str = "BYWIRE_SOCKETS_SPIN";
 /// `1`: programs may use io_uring, and are not carried once they do.
 pub const IO_URING_VARIABLE: &str = "BYWIRE_SOCKETS_IO_URING";
-/// After how many calls that move data a connection is worth an offer.
+/// The number of data-moving calls after which a connection is offered.
 pub const CALLS_VARIABLE: &str = "BYWIRE_SOCKETS_CALLS";
-/// The file with the tokens of those who spin, which all programs of one user share.
+/// The file with the tokens of spinning programs. All programs of one user share it.
 pub const CORES_VARIABLE: &str = "BYWIRE_SOCKETS_CORES";
-/// The file that the library adds a line to for whatever becomes of a connection.
+/// The file to which the library adds a line for the outcome of each connection.
 pub const LOG_VARIABLE: &str = "BYWIRE_LOG";
 /// The longest name of that file.
 pub const LOG_PATH_BYTES_MAX: usize = 255;
-/// A directory that the library makes as soon as it is loaded, so that whoever has started the program knows. It stands in
-/// one of theirs, which goes when they do.
+/// A directory that the library makes as soon as it is loaded, to tell the process that started the program. It lies
+/// in a directory of that process, which removes it at its end.
 pub const LOADED_VARIABLE: &str = "BYWIRE_SOCKETS_LOADED";
-/// How long a program waits for an answer before it does without.
+/// How long a program waits for an answer before it does without the service.
 pub const PATIENCE_MS: i32 = 20;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $number:literal,)*) => {
-        /// What a packet is about.
+        /// The meaning of a packet.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Kind {
@@ -47,65 +47,67 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// A program's first: `number` its process, `first` the [`VERSION`]; with its bell and the page that says whether
-    /// it sleeps on it.
+    /// The first packet of a program: `number` is its process, `first` the [`VERSION`]. It brings the program's
+    /// doorbell, and the page that says whether the program sleeps on it.
     Hello = 1,
-    /// May an offer follow? No offer is sent before the answer, so that none waits in a queue for a service that sleeps.
+    /// May an offer follow? No offer is sent before the answer, so none waits in the queue of a sleeping service.
     Ask = 2,
-    /// It may, now: `token` as in the question.
+    /// An offer may follow now: `token` as in the question.
     Go = 3,
-    /// `token` names it; with the descriptors of the connection and of the program's segment.
+    /// An offer that `token` names, with the descriptors of the connection and of the program's segment.
     Offer = 4,
-    /// To an offer: `code` is a [`Verdict`]; `number` the peer. When paired, with the peer's segment,
-    /// bell and page. With a peer of another user, `first` names the [`Kind::Bell`] that it rings here, and its own bell is
-    /// of that kind; else 0.
+    /// The answer to an offer: `code` is a [`Verdict`], `number` the peer. If paired, it brings the peer's segment,
+    /// doorbell and page. With a peer of another user, the brought doorbell is one of [`Kind::Bell`], and `first`
+    /// names the one that this peer rings here; else `first` is 0.
     Answer = 5,
-    /// The offer, or what became of it, is over: `first` bytes were sent and `second` received in memory.
+    /// The offer or its connection is over: `first` bytes were sent and `second` received in memory.
     End = 6,
     /// `first` connections were not carried for the reason `code`.
     Note = 7,
-    /// From whoever wants to know.
+    /// Asks for the status.
     Status = 8,
-    /// To that: `code` is a [`crate::reason::Reason`], or names a count of [`crate::status`].
+    /// Part of the status: `code` is a [`crate::reason::Reason`], or names a count of [`crate::status`].
     Count = 9,
     /// After the last count.
     Done = 10,
-    /// `token` names a bell that comes with this: programs of some other user ring it, and nobody else has it.
+    /// A doorbell that `token` names. Programs of one other user ring it, and no other program has it.
     Bell = 11,
-    /// The program ends in order, or becomes another one. Of one that goes without this word, whatever was carried is cut.
-    /// Over what it had not ended, `first` bytes were sent in memory; `second` ends of that have sent or received some.
+    /// The program ends in order, or executes another program. The carried connections of a program that ends without
+    /// this packet are cut. `first` bytes were sent in memory over the connections that it had not ended. `second` of
+    /// their ends have sent or received bytes.
     Leave = 12,
-    /// The bell `token` is withdrawn: no connection with programs of that user is left.
+    /// The doorbell `token` is withdrawn: no connection with programs of that user is left.
     Withdraw = 13,
-    /// The program has closed the bell `token`. The service keeps its own copy until then, so that nobody can hold the
-    /// program up as it closes it.
+    /// The program has closed the doorbell `token`. The service keeps its own copy until then, so no user can delay
+    /// the program's close.
     Withdrawn = 14,
 }
 
-/// What became of an offer.
+/// The outcome of an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Verdict {
     /// The other end has not been offered yet.
     Waiting = 0,
-    /// Here it is.
+    /// The other end comes with this answer.
     Paired = 1,
-    /// Never: not an established TCP connection.
+    /// Never: it is not an established TCP connection.
     Refused = 2,
-    /// Never: bound to an interface.
+    /// Never: it is bound to an interface.
     Device = 3,
     /// Never: the same addresses were offered from two namespaces.
     Namespace = 4,
     /// Not now: too many offers wait.
     Full = 5,
-    /// The other end was offered meanwhile: offer this one once more, so that each was seen while the other one was there.
+    /// The other end has been offered meanwhile. Offer this one once more, so that each end was seen while the other
+    /// existed.
     Again = 6,
-    /// Never: the other end is another user's, and there is no bell between them.
+    /// Never: the other end belongs to another user, and the two programs have no doorbell.
     Foreign = 7,
 }
 
 impl Verdict {
-    /// The one with this number.
+    /// The verdict with this number.
     pub fn of(number: u8) -> Option<Self> {
         let first = [Self::Waiting, Self::Paired, Self::Refused, Self::Device];
         let rest = [Self::Namespace, Self::Full, Self::Again, Self::Foreign];
@@ -113,7 +115,7 @@ impl Verdict {
     }
 }
 
-/// A packet; what its fields mean depends on [`Kind`].
+/// A packet. The meaning of its fields depends on [`Kind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Packet {
@@ -126,12 +128,12 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// With noughts in all other fields.
+    /// A packet with zeroes in all other fields.
     pub const fn new(kind: Kind, token: u64) -> Self {
         Self { kind, code: 0, number: 0, token, first: 0, second: 0 }
     }
 
-    /// Its bytes.
+    /// The packet's bytes.
     pub fn encode(&self) -> [u8; PACKET_BYTES] {
         let mut bytes = [0; PACKET_BYTES];
         bytes[0] = self.kind as u8;
@@ -143,7 +145,7 @@ impl Packet {
         bytes
     }
 
-    /// Out of what has been received.
+    /// The packet of these bytes, if it is valid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; PACKET_BYTES] = bytes.try_into().ok()?;
         let word = |at: usize| u64::from_ne_bytes(core::array::from_fn(|index| bytes[at + index]));

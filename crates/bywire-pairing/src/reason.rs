@@ -10,10 +10,10 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// All of them; each stands at its number.
+            /// All reasons, each at the index of its number.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// In a few words.
+            /// The reason in a few words.
             pub const fn text(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)*
@@ -48,7 +48,7 @@ reasons! {
 }
 
 impl Reason {
-    /// The one with this number.
+    /// The reason with this number.
     pub fn of(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }

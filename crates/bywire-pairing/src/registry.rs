@@ -1,7 +1,7 @@
-//! What the threads of a service share: its programs, what they have offered, and who is paired with whom.
+//! The state that the threads of a service share: its programs, their offers, and the pairs.
 //!
-//! Nothing here waits for anybody, so that the lock around it is held for a moment only: packets are sent where there is
-//! room, and nothing that a program has sent is closed. It is left to [`change`], which closes it without the lock.
+//! No code here waits, so the lock around it is held only for a moment. Packets are sent only if there is room. No
+//! file that a program has sent is closed here: [`change`] closes it without the lock.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,13 +21,13 @@ use crate::user::{Limits, Scope, Users};
 use crate::waiting::{End, Match, Offer, Waiting};
 use crate::word::Word;
 
-/// Other users that one program talks to at once: for each it has another bell.
+/// Other users with which one program may have connections at once. For each of them it has another doorbell.
 pub const FOREIGN_MAX: usize = 16;
 
 /// See [`Registry`].
 pub type Shared = Mutex<Registry>;
 
-/// All that a service knows.
+/// The state of a service.
 #[derive(Debug)]
 pub struct Registry {
     programs: HashMap<u64, Program>,
@@ -35,22 +35,22 @@ pub struct Registry {
     pub attendants: HashMap<u32, Attendant>,
     next: u64,
     users: Users,
-    /// The namespaces that are joined. Asked without the lock: see [`hear`].
+    /// The namespaces that are joined. They are looked up without the lock: see [`hear`].
     pub spaces: Arc<Spaces>,
     waiting: Waiting,
     account: Account,
-    /// What programs have sent and nobody needs any more: for [`change`] to close.
+    /// Files of programs that are not needed any more, for [`change`] to close.
     left: Vec<Held>,
-    /// Bells between users that nobody needs any more: for a thread of these two users alone.
+    /// Doorbells between users that are not needed any more, to be closed by a thread of these two users alone.
     bells_left: Vec<CommonFile>,
 }
 
 /// The thread that serves one user.
 #[derive(Debug)]
 pub struct Attendant {
-    /// What it sleeps on.
+    /// The poller that it sleeps on.
     pub poller: Poller,
-    /// Programs that it serves; without any, it ends.
+    /// The number of programs that it serves. Without any, it ends.
     pub programs: usize,
 }
 
@@ -59,55 +59,58 @@ pub struct Attendant {
 struct Program {
     socket: Arc<Socket>,
     user: u32,
-    /// Its bell, and the page that says whether it sleeps.
+    /// Its doorbell, and the page that says whether it sleeps.
     bell: Option<[OwnedFd; 2]>,
-    /// Its place, which it has until all its descriptors are closed.
+    /// Its place, which it keeps until all its descriptors are closed.
     place: Ticket,
-    /// Its bells for programs of other users, by the user: none of these can disturb what is not theirs.
+    /// Its doorbells for programs of other users, by user. So no user can disturb the connections of another one.
     foreign: HashMap<u32, ForeignBell>,
-    /// Those of them that were withdrawn, by their names, until it has closed them: it is not to be the last who does.
+    /// Withdrawn doorbells by name. The service keeps its copy until the program has closed its own, so that the
+    /// program's close is not the last one.
     withdrawn: HashMap<u64, CommonFile>,
-    /// What it has offered and not ended.
+    /// Its offers that it has not ended.
     offers: HashMap<u64, Standing>,
-    /// It has said that it ends: the bytes of what it had not ended, and how many ends of that have moved any.
+    /// Set once the program has said that it ends: the bytes of the offers that it had not ended, and how many of
+    /// these ends have moved bytes.
     leaving: Option<[u64; 2]>,
 }
 
-/// A bell that the programs of one other user ring. It is withdrawn when the last connection with them is over.
+/// A doorbell that the programs of one other user ring. It is withdrawn after the last connection with them.
 #[derive(Debug)]
 struct ForeignBell {
-    /// What the program knows it by.
+    /// The token by which the program knows it.
     name: u64,
     file: Held,
     /// Connections with programs of that user.
     uses: usize,
 }
 
-/// What programs of two users have: either could hold up whoever closes it last.
+/// A file that programs of two users have. Either user can delay its last close.
 #[derive(Debug)]
 struct CommonFile {
     file: Held,
-    /// Whose program hears it, and whose ring it.
+    /// The user whose program hears it, and the user whose programs ring it.
     users: [u32; 2],
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Standing {
     Waiting(End),
-    /// If it is a foreign one: with programs of this user.
+    /// `foreign` is the other user, if there is one.
     Paired {
         foreign: Option<u32>,
     },
 }
 
-/// Holds the lock. Whoever panics under it leaves nothing half done that others rely on.
+/// Takes the lock. A panic under it leaves no half-done state on which other threads rely.
 pub fn lock(shared: &Shared) -> MutexGuard<'_, Registry> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Changes what the threads share. The calling thread closes what is left without the lock, all of it of the user whom it
-/// serves but for memory that was offered to that user's ends. Even an eventfd or memory takes its time, if its maker has put
-/// it into many epoll sets or locked it in many places. Bells between users are closed by a thread of these two.
+/// Changes the shared state. Then the calling thread closes the files left over, without the lock. All of them come
+/// from the user that it serves, except memory that was offered to that user's ends. Even the close of an eventfd or
+/// of memory may take long, if its maker has put it into many epoll sets or locked it in many places. Doorbells
+/// between users are closed by a thread of these two users alone.
 pub fn change<T>(shared: &Shared, change: impl FnOnce(&mut Registry) -> T) -> T {
     let mut registry = lock(shared);
     let done = change(&mut registry);
@@ -118,22 +121,22 @@ pub fn change<T>(shared: &Shared, change: impl FnOnce(&mut Registry) -> T) -> T 
     done
 }
 
-/// Answers what a program says. Where its connection's addresses mean what they do is asked without the lock, as that may
-/// take threads. `false`: the program broke a rule, or cannot be reached.
+/// Answers a packet of a program. The address space of an offered connection is looked up without the lock, as that
+/// may start threads. `false`: the program broke a rule, or cannot be reached.
 pub fn hear(shared: &Shared, tag: u64, word: Word) -> bool {
     let space = match &word {
         Word::Offer { identity: Ok(identity), .. } => {
             let spaces = Arc::clone(&lock(shared).spaces);
             spaces.of(identity.namespace, [identity.local, identity.remote])
         }
-        // Nobody asks.
+        // No other packet needs it.
         _ => Space::Own(0),
     };
     change(shared, |registry| registry.answer(tag, word, space))
 }
 
 impl Registry {
-    /// Without programs; they get numbers from `first` on.
+    /// A registry without programs. Programs get numbers from `first` on.
     pub fn new(scope: Scope, first: u64) -> Self {
         Self {
             programs: HashMap::new(),
@@ -148,12 +151,13 @@ impl Registry {
         }
     }
 
-    /// Is anybody there?
+    /// Is any program connected?
     pub fn has_programs(&self) -> bool {
         !self.programs.is_empty()
     }
 
-    /// A thread is about to serve this user, and sleeps on `poller`. `false`: there are as many as may be.
+    /// Registers a thread that is about to serve this user and sleeps on `poller`. `false`: the user may have no
+    /// thread.
     pub fn attend(&mut self, user: u32, poller: Poller) -> bool {
         let may_attend = self.users.threads.take(user);
         if may_attend {
@@ -162,24 +166,24 @@ impl Registry {
         may_attend
     }
 
-    /// That thread is no more, or has not been started.
+    /// Removes a thread that has ended, or that could not be started.
     pub fn leave_unattended(&mut self, user: u32) {
         if self.attendants.remove(&user).is_some() {
             self.users.threads.give_back(user);
         }
     }
 
-    /// May one more program of this user's come, of which [`Self::enter`] or [`Self::turn_back`] is told?
+    /// May this user have one more program? If so, the caller has to call [`Self::enter`] or [`Self::turn_back`].
     pub fn admit(&mut self, user: u32) -> Option<Ticket> {
         self.users.admit(user)
     }
 
-    /// It does not come after all.
+    /// The admitted program does not come after all.
     pub fn turn_back(&mut self, user: u32) {
         self.users.dismiss(user, 0);
     }
 
-    /// A program that was admitted is heard by its user's thread from here on, under the number that this returns.
+    /// Registers an admitted program with its user's thread, and returns its number.
     pub fn enter(&mut self, user: u32, socket: &Arc<Socket>, place: Ticket) -> Option<u64> {
         socket.hold_until_closed(Arc::clone(&place));
         let tag = self.next;
@@ -205,12 +209,13 @@ impl Registry {
         Some(tag)
     }
 
-    /// Where a program is heard.
+    /// The socket of a program.
     pub fn socket(&self, tag: u64) -> Option<Arc<Socket>> {
         self.programs.get(&tag).map(|program| Arc::clone(&program.socket))
     }
 
-    /// A connection that is offered is in `space`. `false`: the program broke a rule, or cannot be reached.
+    /// Answers a packet. `space` is the address space of an offered connection. `false`: the program broke a rule, or
+    /// cannot be reached.
     fn answer(&mut self, tag: u64, word: Word, space: Space) -> bool {
         let Some(user) = self.programs.get(&tag).map(|program| program.user) else { return false };
         let packet = match word {
@@ -269,7 +274,7 @@ impl Registry {
         identity: &Result<Identity, Errno>,
         space: Space,
     ) -> bool {
-        // It may have been lost on the way.
+        // The descriptors may have been lost on the way.
         let Some(segment) = segment else { return self.verdict(tag, token, Verdict::Full) };
         let verdict = match identity {
             Ok(identity) if identity.is_bound_to_device => Verdict::Device,
@@ -288,7 +293,7 @@ impl Registry {
             self.left.push(segment.into());
             return false;
         };
-        // It has not become another one after all.
+        // The program has not executed another one after all.
         program.leaving = None;
         let (user, offers_count) = (program.user, program.offers.len());
         if program.bell.is_none() || program.offers.contains_key(&token) {
@@ -297,7 +302,8 @@ impl Registry {
         }
         let end = End { space, local: identity.local, remote: identity.remote };
         let place = self.users.place_to_wait(user);
-        // What waits may be all that may: it waits for no end to come, if those that would meet it are refused.
+        // An offer that is paired at once needs no place to wait. If it were refused, offers that fill all places
+        // would wait for each other's ends for ever.
         let may_wait =
             place.is_some() || self.waiting.is_met(&end, user, identity.namespace, identity.cookie);
         let segment = Held::new(segment, place);
@@ -305,7 +311,8 @@ impl Registry {
             self.left.push(segment);
             return self.verdict(tag, token, Verdict::Full);
         }
-        // Whoever does not listen is told nothing more before it does, so that there is room for what it has asked for.
+        // Both programs need room for the answer. A program that does not read is told nothing more, so that the
+        // answers to its own questions have room.
         let others = self.waiting.mate(&end);
         let has_room = |tag| self.programs.get(&tag).is_some_and(|program| program.socket.has_room());
         if others.is_some_and(|other| !has_room(tag) || !has_room(other)) {
@@ -376,7 +383,7 @@ impl Registry {
         Some(standing)
     }
 
-    /// Gives each end the other's segment and bell.
+    /// Gives each end the other end's segment and doorbell.
     fn pair(&mut self, ours: &Offer, theirs: &Offer) -> bool {
         let is_foreign = ours.user != theirs.user;
         if is_foreign && !self.begin_foreign(ours, theirs) {
@@ -393,13 +400,14 @@ impl Registry {
         }
         let ours_is_told = self.introduce(ours, theirs);
         if !self.introduce(theirs, ours) {
-            // An end that hears nothing never prepares, so the other one stays in the kernel.
+            // An end that is not told never prepares, so the other end stays in the kernel.
             self.sever(theirs.program);
         }
         ours_is_told
     }
 
-    /// May ends of different users meet? Then they have bells, and are on both users' account.
+    /// Begins a connection between different users: both programs get doorbells, and it goes on the account of both
+    /// users. `false`: it may not begin.
     fn begin_foreign(&mut self, ours: &Offer, theirs: &Offer) -> bool {
         let users = [ours.user, theirs.user];
         let ends = [ours, theirs].map(|offer| (offer.program, offer.token));
@@ -418,7 +426,7 @@ impl Registry {
         has_begun
     }
 
-    /// Tells `ours` of `theirs`.
+    /// Tells the program of `ours` about `theirs`.
     fn introduce(&self, ours: &Offer, theirs: &Offer) -> bool {
         let Some((program, peer)) = self.programs.get(&ours.program).zip(self.programs.get(&theirs.program))
         else {
@@ -439,9 +447,9 @@ impl Registry {
         program.socket.send(&answer.encode(), &descriptors).is_ok()
     }
 
-    /// Makes sure that a program has a bell which programs of `user` may ring, and nobody else; for one more connection.
+    /// Makes sure that a program has a doorbell that only programs of `user` may ring, for one more connection.
     fn found_bell(&mut self, tag: u64, user: u32) -> bool {
-        // Those of which the program could not be told when they fell out of use.
+        // Earlier withdrawals of which the program could not be told.
         self.withdraw_unused(tag);
         let Some(program) = self.programs.get_mut(&tag) else { return false };
         if let Some(bell) = program.foreign.get_mut(&user) {
@@ -475,7 +483,8 @@ impl Registry {
         self.withdraw_unused(tag);
     }
 
-    /// Takes back the bells that no connection needs any more. One whose program does not listen is kept, until it does.
+    /// Withdraws the doorbells that no connection needs any more. If the program has no room for the packet, the
+    /// doorbell is kept until it has.
     fn withdraw_unused(&mut self, tag: u64) {
         let Some(program) = self.programs.get_mut(&tag) else { return };
         let (socket, own_user) = (&program.socket, program.user);
@@ -509,21 +518,21 @@ impl Registry {
         }
     }
 
-    /// Ends the connection to a program of any user; its own thread, which hears of that, dismisses it.
+    /// Ends the connection to a program of any user. The thread of that user learns of it and dismisses the program.
     fn sever(&self, tag: u64) {
         if let Some(program) = self.programs.get(&tag) {
             program.socket.shut_down();
         }
     }
 
-    /// A program goes, by its own thread.
+    /// Removes a program. Its user's thread calls this.
     pub fn dismiss(&mut self, tag: u64) {
         let Some(program) = self.programs.remove(&tag) else { return };
         if let Some(attendant) = self.attendants.get_mut(&program.user) {
             attendant.poller.remove(&*program.socket);
             attendant.programs -= 1;
         }
-        // It hears of it now, even if its end has to wait for what it has sent.
+        // The program learns of it now, even if the close has to wait for what it has sent.
         program.socket.shut_down();
         let mut carried = 0u64;
         for (token, standing) in &program.offers {
@@ -588,7 +597,7 @@ mod tests {
         asked[0].revents().contains(PollFlags::HUP)
     }
 
-    /// Pipes in the places of what a program has sent, and their other ends.
+    /// Pipes in place of the files that a program sends, and their other ends.
     fn pair() -> ([OwnedFd; 2], [OwnedFd; 2]) {
         let pipes = [(); 2].map(|()| rustix::pipe::pipe().expect("pipe"));
         let [(first, bell), (second, page)] = pipes;
@@ -676,13 +685,13 @@ mod tests {
         std::thread::scope(|scope| {
             let looking = scope
                 .spawn(|| hear(&shared, 1, Word::Offer { token: 1, segment: None, identity: Ok(identity) }));
-            // It waits there by now.
+            // The thread waits in the open by now.
             std::thread::sleep(Duration::from_millis(100));
             let is_free = (0..200).any(|_| {
                 std::thread::sleep(Duration::from_millis(5));
                 shared.try_lock().is_ok()
             });
-            // Opened for writing without waiting once somebody waits to read.
+            // Opens the fifo for writing, without waiting, once the thread waits to read.
             let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
             let began = Instant::now();
             let writer = loop {
@@ -760,7 +769,7 @@ mod tests {
             registry.enter(user, &Arc::new(socket), place).expect("heard")
         };
         let [one, other] = [7, 8].map(|user| enter(&mut registry, user));
-        // In the place of a bell there is what holds up whoever closes it last.
+        // In place of each doorbell there is a file whose last close is delayed.
         let mut ends = Vec::new();
         for (tag, user) in [(one, 8), (one, 9), (other, 7)] {
             assert!(registry.found_bell(tag, user));
@@ -771,7 +780,8 @@ mod tests {
         }
         let shared = Mutex::new(registry);
         let began = Instant::now();
-        // Withdrawn and acknowledged; withdrawn alone; with its program.
+        // The first doorbell is withdrawn and acknowledged, the second only withdrawn, and the third goes with its
+        // program.
         let name = change(&shared, |registry| {
             registry.mute_bell(one, 8);
             registry.mute_bell(one, 9);

@@ -1,10 +1,10 @@
 //! The pairing service of one user, or of a machine.
 //!
-//! It believes nothing that a program says of a connection: a program passes the descriptor, and the kernel says
-//! whose ends it joins. The descriptor is closed before the answer is given, so no end lives longer for it.
+//! It does not trust a program's words about a connection. A program passes the descriptor, and the kernel names its
+//! two ends. The descriptor is closed before the answer is given, so it keeps no end alive.
 //!
-//! Looking at descriptors of others, and closing them, may take as long as their sender likes. So each user has a thread
-//! of its own, which hears its programs, and looks at nothing of other users. Who holds it up holds up itself.
+//! Looking at descriptors of other processes, and closing them, may take as long as the sender likes. So each user
+//! has a thread of its own, which serves only that user's programs. A user that delays the thread delays only itself.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -23,20 +23,20 @@ use crate::user::Scope;
 
 pub use crate::registry::FOREIGN_MAX;
 
-/// Descriptors that a service wants to be allowed: so many offers wait at once, and so many programs.
+/// The limit of descriptors that a service asks for, as many programs and offers hold descriptors at once.
 const DESCRIPTORS: u64 = 1 << 19;
-/// Programs that are let in before it is looked whether any are left.
+/// Programs that are let in before the service checks whether any are left.
 const TURN: usize = 64;
-/// How long new programs wait when there are no descriptors left, or when too many are being closed.
+/// How long new programs wait if no descriptors are left, or if too many wait to be closed.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Why there is no service.
+/// Why the service does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Another one listens there, and answers.
+    /// Another service listens there and answers.
     #[error("a pairing service listens at {0} already")]
     Served(PathBuf),
-    /// What is there is no socket that a service has left behind.
+    /// The path exists, and is no socket that a service has left behind.
     #[error(
         "{0} is there already, and no socket that nobody serves any more: name another one, or remove it"
     )]
@@ -44,12 +44,12 @@ pub enum StartError {
     /// The socket cannot be made.
     #[error("cannot listen at {path}: {cause}")]
     Path {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         cause: Errno,
     },
-    /// What was handed over is no socket for programs.
+    /// The passed descriptor is no listening packet socket.
     #[error("the socket that was handed over cannot be used: {0}; it has to be a listening one of packets")]
     Socket(Errno),
 }
@@ -58,7 +58,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Service {
     listener: Listener,
-    /// Its name, as long as that is ours to remove.
+    /// The path of its socket, as long as this service has to remove it.
     path: Option<PathBuf>,
     poller: Poller,
     shared: Arc<Shared>,
@@ -66,7 +66,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Listens at `path`, in place of a dead one.
+    /// Listens at `path`, and replaces a socket that is no longer served.
     ///
     /// # Errors
     /// [`StartError`].
@@ -79,7 +79,7 @@ impl Service {
         Ok(service)
     }
 
-    /// Serves all users at a socket that somebody else keeps, as systemd does.
+    /// Serves all users at a socket that another process keeps, as systemd does.
     ///
     /// # Errors
     /// [`StartError::Socket`].
@@ -89,27 +89,27 @@ impl Service {
     }
 
     fn new(listener: Listener, scope: Scope) -> Result<Self, Errno> {
-        // What cannot be had is done without: fewer programs are admitted.
+        // With fewer descriptors, fewer programs are admitted.
         let _ = limits::raise_descriptor_limit(DESCRIPTORS);
         let poller = Poller::new()?;
         poller.add(&listener, 0)?;
         let mut random = [0; 4];
         process::random(&mut random)?;
-        // Programs outlive their service, and are not to take a new peer for one of the old ones'.
+        // Programs outlive their service. A random first number keeps them from taking a new peer for an old one.
         let registry = Registry::new(scope, u64::from(u32::from_ne_bytes(random)));
         let shared = Arc::new(Shared::new(registry));
         Ok(Self { listener, path: None, poller, shared, lonely_since: Instant::now() })
     }
 
-    /// Joins namespaces.
+    /// Sets the namespaces that are joined.
     pub fn join(&mut self, spaces: Spaces) {
         lock(&self.shared).spaces = Arc::new(spaces);
     }
 
-    /// Serves until nobody has been connected for `idle`.
+    /// Serves until no program has been connected for `idle`.
     ///
     /// # Errors
-    /// What the kernel said when it could not wait.
+    /// The error of the kernel if it cannot wait.
     pub fn serve(&mut self, idle: Duration) -> Result<(), Errno> {
         loop {
             self.poller.wait(Some(idle.min(Duration::from_secs(1))))?;
@@ -118,7 +118,7 @@ impl Service {
                 self.lonely_since = Instant::now();
             } else if self.lonely_since.elapsed() >= idle {
                 self.leave_name();
-                // Whoever came while the name was being removed finds an open door once more.
+                // A program may have connected while the name was being removed.
                 self.admit();
                 if self.is_lonely() {
                     return Ok(());
@@ -145,7 +145,7 @@ impl Service {
                     attendant::admit(&self.shared, socket);
                 }
                 Ok(None) => return,
-                // Whoever waits there waits on; the others are served in between.
+                // These clients go on waiting. Other programs are served meanwhile.
                 Err(_) => return std::thread::sleep(PAUSE),
             }
         }
@@ -158,8 +158,8 @@ impl Drop for Service {
     }
 }
 
-/// Makes the socket beside its name and moves it there: over another socket only if nobody serves that, and over nothing
-/// else.
+/// Makes the socket under a temporary name and renames it to `path`. It replaces a socket only if no process serves
+/// that, and replaces nothing else.
 fn listen(path: &Path, mode: u32) -> Result<Listener, StartError> {
     let failed = |cause| StartError::Path { path: path.to_owned(), cause };
     let mut random = [0; 8];
@@ -182,7 +182,7 @@ fn listen(path: &Path, mode: u32) -> Result<Listener, StartError> {
         };
         match Socket::connect(path) {
             Ok(_) | Err(Errno::AGAIN) => return Err(StartError::Served(path.to_owned())),
-            // It may have been removed since.
+            // The path may have been removed meanwhile.
             Err(Errno::NOENT) if directory::entry(path).is_err() => {}
             Err(Errno::CONNREFUSED) if directory::entry(path).is_ok_and(|entry| entry.is_socket) => {}
             Err(_) => return Err(StartError::Occupied(path.to_owned())),

@@ -1,4 +1,4 @@
-//! Network namespaces in which addresses mean the same: one each, unless a configuration joins some.
+//! Address spaces: each network namespace is one, unless a configuration joins several.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -10,12 +10,12 @@ use bywire_sys::namespace::{Namespace, Place};
 use bywire_sys::socket::Socket;
 use bywire_sys::tcp;
 
-/// Places that may be named in all.
+/// The most places that may be named in all.
 pub const PLACES_MAX: usize = 256;
-/// Whether a namespace that nobody knows has come to a place is looked at so often.
+/// How often the places are looked at for an unknown namespace.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Where an address names one host.
+/// The namespaces in which an address names the same host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Space {
     /// A namespace, by its cookie.
@@ -24,15 +24,15 @@ pub enum Space {
     Joined(usize),
 }
 
-/// The namespaces that were joined, by where they are found.
+/// The joined namespaces, and the places where they are found.
 ///
-/// A look at the places takes a thread for each, so it happens under a lock of its own: only those wait for it whose
-/// namespace nobody knows yet.
+/// A look at the places starts a thread for each, so it has a lock of its own. Only connections in a namespace that
+/// is not known yet wait for it.
 #[derive(Debug, Default)]
 pub struct Spaces {
     joined: Vec<Vec<Place>>,
     known: RwLock<HashMap<u64, usize>>,
-    /// When it was last looked.
+    /// The time of the last look.
     looked: Mutex<Option<Instant>>,
 }
 
@@ -42,13 +42,13 @@ pub enum JoinError {
     /// A namespace is in two spaces, so its addresses would mean two things.
     #[error("{0} is in two address spaces: leave it in one")]
     Twice(String),
-    /// Too many.
+    /// Too many places are named.
     #[error("more than {PLACES_MAX} namespaces are named")]
     TooMany,
 }
 
 impl Spaces {
-    /// Each of `joined` is one address space.
+    /// Makes one address space of each entry of `joined`.
     ///
     /// # Errors
     /// [`JoinError`].
@@ -63,13 +63,13 @@ impl Spaces {
         }
     }
 
-    /// Places at which there is nothing, or nothing that we may enter, and why.
+    /// The places that have no namespace, or one that we may not enter, each with the reason.
     pub fn absent(&self) -> Vec<(String, Errno)> {
         let places = self.joined.iter().flatten();
         places.filter_map(|place| Some((place.to_string(), cookie(place).err()?))).collect()
     }
 
-    /// Where the addresses of a connection in `namespace` mean what they do. Waits for nobody if the namespace is known.
+    /// The address space of a connection in `namespace`. Does not wait if the namespace is known.
     pub fn of(&self, namespace: u64, addresses: [SocketAddr; 2]) -> Space {
         if self.joined.is_empty() || addresses.iter().any(|address| is_private(address.ip())) {
             return Space::Own(namespace);
@@ -96,7 +96,7 @@ impl Spaces {
         }
     }
 
-    /// Containers come and go: another namespace may be found at the same place.
+    /// Finds the present namespaces of all places. They change as containers come and go.
     fn look(&self) -> HashMap<u64, usize> {
         let (mut known, mut doubtful) = (HashMap::new(), Vec::new());
         for (index, places) in self.joined.iter().enumerate() {
@@ -106,18 +106,18 @@ impl Spaces {
                 }
             }
         }
-        // One namespace by two names, in two spaces.
+        // One namespace has two names in two spaces.
         known.retain(|cookie, _| !doubtful.contains(cookie));
         known
     }
 }
 
-/// What the kernel calls the namespace at a place.
+/// The kernel's number for the namespace at a place.
 fn cookie(place: &Place) -> Result<u64, Errno> {
     Namespace::open(place)?.run(|| tcp::namespace(&Socket::pair()?.0))?
 }
 
-/// An address that means something else in every namespace.
+/// Does the address mean a different host in every namespace?
 fn is_private(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local() || ip.is_unspecified(),

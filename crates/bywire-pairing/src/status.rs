@@ -1,4 +1,4 @@
-//! What the service knows of all that it has paired.
+//! The status of the service: what it has paired.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use bywire_sys::socket::{Received, Socket};
 use crate::protocol::{Kind, PACKET_BYTES, Packet};
 use crate::reason::Reason;
 
-/// In a `Count`, beside the numbers of reasons.
+/// Codes of a `Count`, beside the numbers of reasons.
 pub(crate) const PROCESSES: u8 = 128;
 pub(crate) const CARRIED: u8 = 129;
 pub(crate) const CARRIED_EVER: u8 = 130;
@@ -18,42 +18,42 @@ pub(crate) const BYTES: u8 = 132;
 pub(crate) const CUT: u8 = 133;
 pub(crate) const UNUSED: u8 = 134;
 
-/// How long [`ask`] waits.
+/// How long [`ask`] waits for the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Counts since the service began, unless they say otherwise.
+/// Counts since the service began, unless their line says otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Programs that are connected to it now.
+    /// Programs that are connected now.
     pub processes: u64,
     /// Connections that are carried now.
     pub carried: u64,
-    /// Connections that ever were.
+    /// Connections that have been carried.
     pub carried_ever: u64,
-    /// Ends that wait for the other one now.
+    /// Ends that now wait for their other ends.
     pub waiting: u64,
     /// Bytes that were sent in memory over connections that have ended.
     pub bytes: u64,
     /// Ends of carried connections whose program was killed, so that the other end was reset.
     pub cut: u64,
-    /// Ends of [`Self::carried_ever`] that were over before they had sent or received a byte in memory.
+    /// Ends of [`Self::carried_ever`] that were over before they sent or received a byte in memory.
     pub unused: u64,
     /// Connections that were not carried, by [`Reason`].
     pub not_carried: Vec<(Reason, u64)>,
 }
 
-/// Why there is no status.
+/// Why the service gave no status.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nobody listens there.
+    /// No service listens there.
     #[error("no pairing service runs: `bywire run` starts one")]
     Absent,
-    /// It did not answer in time.
+    /// The service did not answer in time.
     #[error("the pairing service does not answer: it may be stopped or busy")]
     Silent,
 }
 
-/// Asks the service that listens at `path`.
+/// Asks the service at `path`.
 ///
 /// # Errors
 /// [`AskError`].
@@ -86,7 +86,7 @@ pub fn ask(path: &Path) -> Result<Status, AskError> {
 impl std::ops::Add for Status {
     type Output = Self;
 
-    /// What two services have paired between them.
+    /// The sum of two services.
     fn add(mut self, other: Self) -> Self {
         for (reason, count) in other.not_carried {
             match self.not_carried.iter_mut().find(|(known, _)| *known == reason) {

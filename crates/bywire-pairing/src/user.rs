@@ -1,4 +1,4 @@
-//! What the users of one service may take of it, and what each may see.
+//! The share of a service that each user may take, and the counts that each user may see.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,51 +10,52 @@ use crate::status::Status;
 
 use bywire_sys::deferred::Ticket;
 
-/// Users whose counts are kept when none of their programs runs.
+/// With more known users than this, the counts of users without programs are removed.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// Whom a service is for.
+/// The users of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The user that runs it.
+    /// The user that runs the service.
     User,
     /// Every user of the machine.
     Machine,
 }
 
-/// How much there may be of one thing.
+/// The number of places for one thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Of other users than those below.
+    /// For all users other than root and the service's own.
     others: Places,
-    /// Of root, on top of everybody else's.
+    /// For root, on top.
     root: usize,
-    /// Of the service's own user, on top as well.
+    /// For the service's own user, on top.
     own: usize,
 }
 
-/// How much there may be of what programs can ask for.
+/// The numbers of places for everything that programs can ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Programs at once.
     pub programs: Limit,
-    /// Offers that wait: each holds a descriptor.
+    /// Offers that wait. Each holds a descriptor.
     pub waiting: Limit,
-    /// Bells between users, by whose programs hear them.
+    /// Doorbells between users, by the user whose programs hear them.
     pub bells: Limit,
-    /// Users that are served at once: each has a thread.
+    /// Users that are served at once. Each has a thread.
     pub threads: Limit,
     /// Offers of one program, paired or not.
     pub offers_of_program: usize,
-    /// Offers of one user, paired or not: what is known of each takes about a hundred bytes.
+    /// Offers of one user, paired or not. Each takes about a hundred bytes.
     pub offers_of_user: usize,
 }
 
 impl Limits {
-    /// Of a service that may have so many descriptors.
+    /// The limits of a service that may have this many descriptors.
     pub fn new(scope: Scope, descriptors: u64) -> Self {
         let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
-        // `most` of what takes `each` descriptors, of a table of which all of it gets one part in so many.
+        // Others share at most `most` places, and at most one for `part` descriptors. Each user has `own` places
+        // alone.
         let limit = |most: usize, part: usize, own: usize| {
             let common = most.min(descriptors / part).max(1);
             let reserve = (common / 4).max(1);
@@ -77,14 +78,14 @@ impl Limits {
     }
 }
 
-/// What users have of one thing.
+/// The places of one thing, and the users that have taken them.
 #[derive(Debug)]
 pub struct Pool {
     limit: Limit,
     others: Shares,
-    /// The service's.
+    /// The service's own user.
     own_user: u32,
-    /// What root and the own user have.
+    /// The places that root and the own user have taken.
     reserved: [usize; 2],
 }
 
@@ -93,7 +94,7 @@ impl Pool {
         Self { limit, others: Shares::new(limit.others), own_user, reserved: [0; 2] }
     }
 
-    /// The place in `reserved` of a user who shares with nobody, and how many it may have.
+    /// For root and the own user: the index in `reserved`, and the number of places.
     fn reserve(&self, user: u32) -> Option<(usize, usize)> {
         match user {
             _ if user == self.own_user => Some((1, self.limit.own)),
@@ -102,7 +103,7 @@ impl Pool {
         }
     }
 
-    /// Takes one. `false`: this user may have no more.
+    /// Takes a place. `false`: this user may have no more.
     pub fn take(&mut self, user: u32) -> bool {
         let Some((place, most)) = self.reserve(user) else { return self.others.take(user) };
         let may_take = self.reserved[place] < most;
@@ -110,7 +111,7 @@ impl Pool {
         may_take
     }
 
-    /// Gives one back.
+    /// Gives a place back.
     pub fn give_back(&mut self, user: u32) {
         match self.reserve(user) {
             Some((place, _)) => self.reserved[place] = self.reserved[place].saturating_sub(1),
@@ -119,11 +120,11 @@ impl Pool {
     }
 }
 
-/// Places that are given back when what takes them is closed, by whatever thread that is.
+/// Places that are given back when the files in them are closed, by any thread.
 #[derive(Clone, Debug)]
 pub struct SharedPool(Arc<Mutex<Pool>>);
 
-/// One place of a [`SharedPool`], until it is dropped.
+/// One place of a [`SharedPool`]. Dropping it gives it back.
 #[derive(Debug)]
 struct Place {
     pool: SharedPool,
@@ -139,7 +140,7 @@ impl SharedPool {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes one. `None`: this user may have no more.
+    /// Takes a place. `None`: this user may have no more.
     pub fn take(&self, user: u32) -> Option<Ticket> {
         let is_taken = self.change(|pool| pool.take(user));
         is_taken.then(|| Arc::new(Place { pool: self.clone(), user }) as Ticket)
@@ -164,16 +165,16 @@ pub struct Users {
     /// See [`Limits::threads`].
     pub threads: Pool,
     known: HashMap<u32, User>,
-    /// Of all together.
+    /// The sums over all users.
     total: User,
 }
 
 #[derive(Clone, Debug, Default)]
 struct User {
     programs: usize,
-    /// Those that have said hello.
+    /// Programs that have said hello.
     processes: u64,
-    /// Ends of connections that are carried: between programs of this user, and with others.
+    /// Ends of carried connections: between programs of this user, and with other users.
     ends: [u64; 2],
     waiting: usize,
     offers: usize,
@@ -181,7 +182,7 @@ struct User {
 }
 
 impl Users {
-    /// None yet, of a service of this user's.
+    /// No users yet. `own_user` is the user of the service.
     pub fn new(scope: Scope, own_user: u32, limits: Limits) -> Self {
         let pool = |limit| SharedPool::new(limit, own_user);
         let [programs, waiting, bells] = [limits.programs, limits.waiting, limits.bells].map(pool);
@@ -190,7 +191,8 @@ impl Users {
         Self { scope, limits, programs, waiting, bells, threads, known, total }
     }
 
-    /// A program comes, and takes a place until what it has is closed. `None`: it is one too many.
+    /// Admits a program. Its place is given back once its files are closed. `None`: its user may have no more
+    /// programs.
     pub fn admit(&mut self, user: u32) -> Option<Ticket> {
         if self.known.len() >= REMEMBERED_MAX && !self.known.contains_key(&user) {
             self.known.retain(|_, known| known.programs > 0);
@@ -200,7 +202,7 @@ impl Users {
         Some(place)
     }
 
-    /// A program goes, with so many offers.
+    /// A program goes, with this many offers.
     pub fn dismiss(&mut self, user: u32, offers: usize) {
         self.change(user, |known| {
             known.programs = known.programs.saturating_sub(1);
@@ -213,12 +215,12 @@ impl Users {
         self.change(user, |known| known.processes += 1);
     }
 
-    /// Such a program goes.
+    /// A program that had said hello goes.
     pub fn parted(&mut self, user: u32) {
         self.change(user, |known| known.processes = known.processes.saturating_sub(1));
     }
 
-    /// So many more ends of this user's are carried, or less.
+    /// Adds `more`, which may be negative, to the carried ends of this user.
     pub fn has_paired(&mut self, user: u32, is_foreign: bool, more: i64) {
         self.change(user, |known| {
             let ends = &mut known.ends[usize::from(is_foreign)];
@@ -226,7 +228,7 @@ impl Users {
         });
     }
 
-    /// May one more offer of a program that has so many be taken?
+    /// May a program that has `offers_of_program` offers make one more?
     pub fn may_offer(&self, user: u32, offers_of_program: usize) -> bool {
         let offers = self.known.get(&user).map_or(0, |known| known.offers);
         offers_of_program < self.limits.offers_of_program && offers < self.limits.offers_of_user
@@ -237,27 +239,27 @@ impl Users {
         self.change(user, |known| known.offers += 1);
     }
 
-    /// It is over.
+    /// An offer is over.
     pub fn ended(&mut self, user: u32) {
         self.change(user, |known| known.offers = known.offers.saturating_sub(1));
     }
 
-    /// What one more takes until it is closed. `None`: it is one too many.
+    /// A place for an offer that waits, given back once its memory is closed. `None`: the user may have no more.
     pub fn place_to_wait(&self, user: u32) -> Option<Ticket> {
         self.waiting.take(user)
     }
 
-    /// One more waits.
+    /// One more offer waits.
     pub fn waits(&mut self, user: u32) {
         self.change(user, |known| known.waiting += 1);
     }
 
-    /// One less waits.
+    /// One offer less waits.
     pub fn waits_no_more(&mut self, user: u32) {
         self.change(user, |known| known.waiting = known.waiting.saturating_sub(1));
     }
 
-    /// A connection between programs of these is paired.
+    /// A connection between programs of these users was paired.
     pub fn paired(&mut self, users: [u32; 2]) {
         self.total.counts.carried_ever += 1;
         let [one, other] = users;
@@ -266,22 +268,22 @@ impl Users {
         }
     }
 
-    /// So many bytes were sent in memory.
+    /// Adds bytes that were sent in memory.
     pub fn carried(&mut self, user: u32, bytes: u64) {
         self.change(user, |known| known.counts.bytes = known.counts.bytes.saturating_add(bytes));
     }
 
-    /// So many ends of carried connections went with a program that was killed.
+    /// Adds ends of carried connections whose program was killed.
     pub fn cut(&mut self, user: u32, ends: u64) {
         self.change(user, |known| known.counts.cut = known.counts.cut.saturating_add(ends));
     }
 
-    /// So many ends were paired and over before a byte went through memory.
+    /// Adds ends that were over before a byte went through memory.
     pub fn unused(&mut self, user: u32, ends: u64) {
         self.change(user, |known| known.counts.unused = known.counts.unused.saturating_add(ends));
     }
 
-    /// So many connections were not carried.
+    /// Adds connections that were not carried.
     pub fn note(&mut self, user: u32, reason: Reason, count: u64) {
         self.change(user, |known| {
             let found = known.counts.not_carried.iter_mut().find(|(other, _)| *other == reason);
@@ -292,15 +294,15 @@ impl Users {
         });
     }
 
-    /// Does this user see everybody's?
+    /// Does this user see the counts of all users?
     fn sees_all(&self, user: u32) -> bool {
         user == 0 || self.scope == Scope::User
     }
 
-    /// What this user may see.
+    /// The counts that this user may see.
     pub fn status(&self, user: u32) -> Status {
         let found = if self.sees_all(user) { Some(&self.total) } else { self.known.get(&user) };
-        // Of a connection between users, who does not see everything sees one end.
+        // A user that does not see everything sees one end of a connection with another user.
         let ends_foreign = if self.sees_all(user) { 2 } else { 1 };
         found.map_or_else(Status::default, |found| Status {
             processes: found.processes,
@@ -333,7 +335,7 @@ mod tests {
         std::iter::repeat_with(take).map_while(|place| place).collect()
     }
 
-    /// All that it gets, for ever.
+    /// Takes all programs that the user gets, for ever.
     fn admit_all(users: &mut Users, user: u32) -> usize {
         let places = take_all(|| users.admit(user));
         places.into_iter().map(std::mem::forget).count()
@@ -372,7 +374,8 @@ mod tests {
         assert!(threads < 4096 && shared.threads.take(ONE) && shared.threads.take(SERVICE));
     }
 
-    /// A user whose thread hangs in a file for ever keeps what its programs had, and takes nothing from anybody else.
+    /// A user whose thread hangs in a file for ever keeps the places of its programs, and takes none from other
+    /// users.
     #[test]
     fn what_a_user_keeps_for_ever_is_its_own_share() {
         let mut shared = users(Scope::Machine);
@@ -393,10 +396,11 @@ mod tests {
             let limits = Limits::new(Scope::Machine, descriptors as u64);
             let users = limits.threads.others.common;
             let all = |limit: Limit| limit.others.common + users * limit.others.own + limit.root + limit.own;
-            // A socket, a bell and a page; one for an offer or a bell between users; two to wait on.
+            // For a program a socket, a doorbell and a page; for an offer or a doorbell between users one; for a
+            // thread two.
             let alive =
                 3 * all(limits.programs) + all(limits.waiting) + all(limits.bells) + 2 * all(limits.threads);
-            // Twice what `bywire-sys` has places for, of descriptors and of sockets that no program has any more.
+            // Twice the places of `bywire-sys` for descriptors and for sockets that wait to be closed.
             let waiting = 2 * 2 * (descriptors / 16).min(8192);
             assert!(alive + waiting + 64 < descriptors, "{alive} + {waiting} of {descriptors}");
         }

@@ -1,4 +1,4 @@
-//! Ends that were offered, and wait for the other one.
+//! Offered ends that wait for their other ends.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,53 +8,53 @@ use bywire_sys::deferred::Held;
 use crate::protocol::Verdict;
 use crate::space::Space;
 
-/// One end, as the kernel names it, where that name means something.
+/// One end of a connection, as the kernel names it in its address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct End {
-    /// Where its addresses mean what they do.
+    /// The address space of its addresses.
     pub space: Space,
     /// Its own address.
     pub local: SocketAddr,
-    /// That of the other end.
+    /// The address of the other end.
     pub remote: SocketAddr,
 }
 
-/// An end that was offered.
+/// An offered end.
 #[derive(Debug)]
 pub struct Offer {
-    /// Who has offered it.
+    /// The program that has offered it.
     pub program: u64,
     /// The user that this program runs as.
     pub user: u32,
-    /// What the program calls it.
+    /// The token that the program gave it.
     pub token: u64,
     /// Its network namespace.
     pub namespace: u64,
-    /// What the kernel calls the socket, once and never again.
+    /// The kernel's number of the socket, which is never reused.
     pub cookie: u64,
     /// The program's memory.
     pub segment: Held,
 }
 
-/// What comes of an offer.
+/// The outcome of an offer.
 #[derive(Debug)]
 pub enum Match {
-    /// It waits, in the place of one of the same name that is no more.
+    /// It waits, and replaces an older offer of the same addresses.
     Waits(Option<Offer>),
-    /// It waits, and the other end is to be offered once more.
+    /// It waits. The other end, given here, has to be offered once more.
     Again(Offer),
-    /// This is the other end.
+    /// The other end waited.
     Paired {
-        /// The one that was offered now.
+        /// The new offer.
         ours: Offer,
-        /// The one that waited.
+        /// The offer that waited.
         theirs: Offer,
     },
-    /// Nothing, and here it is again.
+    /// It is refused, and returned.
     Refused(Verdict, Offer),
 }
 
-/// All that wait.
+/// All offers that wait.
 #[derive(Debug, Default)]
 pub struct Waiting {
     offers: HashMap<End, Waiter>,
@@ -63,14 +63,14 @@ pub struct Waiting {
 #[derive(Debug)]
 struct Waiter {
     offer: Offer,
-    /// The other end, which was there before.
+    /// The other end that had been offered before this one.
     seen: Option<u64>,
-    /// Offered from two namespaces: it pairs with nobody.
+    /// It was offered from two namespaces, so it pairs with no end.
     is_disputed: bool,
 }
 
 impl Waiter {
-    /// Is the other end, offered so, paired with this one at once?
+    /// Is an offer of the other end with these values paired at once?
     fn pairs(&self, user: u32, namespace: u64, cookie: u64) -> bool {
         let is_one_users = self.offer.user == user && self.offer.namespace == namespace;
         !self.is_disputed && self.offer.cookie != cookie && (is_one_users || self.seen == Some(cookie))
@@ -86,12 +86,12 @@ impl End {
 impl Waiting {
     /// Pairs an end with the one that waits for it, or lets it wait.
     ///
-    /// An end that waits may be gone by now, and its addresses another connection's, which its program could bring about.
-    /// So programs that need not trust each other are paired only when the one end was seen before the other and after
-    /// it: then it was there when that one was, and of two such ends the kernel has one pair.
+    /// A waiting end may have gone, and its addresses may belong to another connection by now. Its program could
+    /// arrange that. So programs of two users, or in two namespaces, are paired only if one end was seen both before
+    /// and after the other. Then both existed at the same time, and the kernel has only one such pair.
     pub fn offer(&mut self, end: End, offer: Offer) -> Match {
         let mirror = end.mirror();
-        // The same end from elsewhere: somebody has built a connection that only looks like this one.
+        // The same addresses from another namespace: one of the connections only looks like the other.
         if let Some(other) = self.offers.get_mut(&end)
             && (other.is_disputed || other.offer.namespace != offer.namespace)
         {
@@ -99,7 +99,7 @@ impl Waiting {
             return Match::Refused(Verdict::Namespace, offer);
         }
         let other = self.offers.get(&mirror);
-        // A connection of one socket with itself is nobody's other end.
+        // A connection of a socket with itself has no other end.
         let Some(other) = other.filter(|other| other.offer.cookie != offer.cookie) else {
             return self.wait(end, offer, None);
         };
@@ -113,17 +113,17 @@ impl Waiting {
         if pairs {
             return Match::Paired { ours: offer, theirs };
         }
-        // Nothing of this end's name waits beside its mirror: it would have met that.
+        // Nothing waits under this end's addresses, as it would have met the other end before.
         self.wait(end, offer, Some(theirs.cookie));
         Match::Again(theirs)
     }
 
-    /// Does an offer of this end wait for nothing: is it paired, or refused?
+    /// Is an offer of this end paired at once, so that it does not wait?
     pub fn is_met(&self, end: &End, user: u32, namespace: u64, cookie: u64) -> bool {
         self.offers.get(&end.mirror()).is_some_and(|other| other.pairs(user, namespace, cookie))
     }
 
-    /// The program whose offer of the other end waits.
+    /// The program that waits with the other end.
     pub fn mate(&self, end: &End) -> Option<u64> {
         self.offers.get(&end.mirror()).map(|waiter| waiter.offer.program)
     }
@@ -133,7 +133,7 @@ impl Waiting {
         Match::Waits(stale.map(|stale| stale.offer))
     }
 
-    /// The program takes its offer back.
+    /// Takes back an offer of this program.
     pub fn take_back(&mut self, end: &End, program: u64, token: u64) -> Option<Offer> {
         let found = self.offers.get(end)?;
         if (found.offer.program, found.offer.token) != (program, token) {
@@ -184,14 +184,14 @@ mod tests {
     #[test]
     fn who_waits_under_a_name_that_becomes_another_connections_gets_nothing_of_it() {
         let ([client, server], mut waiting) = (ends(), Waiting::default());
-        // The thief's end is gone by now, which nobody has said here.
+        // The thief's end has gone by now, unknown to the service.
         assert!(matches!(waiting.offer(client, offer(666, 1, 10)), Match::Waits(None)));
         assert!(matches!(waiting.offer(server, offer(2, 1, 20)), Match::Again(_)));
-        // Another end of the thief's cannot stand in for it, as it was not there before.
+        // Another end of the thief cannot stand in for it, as it was not there before.
         assert!(
             matches!(waiting.offer(client, offer(666, 1, 11)), Match::Again(victim) if victim.cookie == 20)
         );
-        // The true one comes.
+        // The true end comes.
         assert!(
             matches!(waiting.offer(client, offer(1, 1, 12)), Match::Waits(Some(thief)) if thief.cookie == 11)
         );

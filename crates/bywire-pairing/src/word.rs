@@ -1,4 +1,4 @@
-//! What a program says, with descriptors whose kind has been looked at.
+//! A packet of a program, with descriptors of known kinds.
 
 use std::os::fd::OwnedFd;
 
@@ -10,36 +10,36 @@ use bywire_sys::{Errno, memory, wake};
 
 use crate::protocol::{Kind, PAGE_BYTES, Packet, VERSION};
 
-/// A packet of a program's. Everything in it closes in a moment, whoever does it.
+/// A packet of a program. Any thread can close its files without delay.
 #[derive(Debug)]
 pub enum Word {
-    /// [`Kind::Hello`]: a bell, which is an eventfd, and a sealed page.
+    /// [`Kind::Hello`]: a doorbell, which is an eventfd, and a sealed page.
     Hello([OwnedFd; 2]),
     /// [`Kind::Offer`].
     Offer {
-        /// What the program calls it.
+        /// The token that the program gave it.
         token: u64,
-        /// Sealed memory; absent if no descriptors came.
+        /// Sealed memory. `None` if no descriptors came.
         segment: Option<OwnedFd>,
-        /// What the kernel says of the connection, whose descriptor is closed by now.
+        /// The kernel's account of the connection. Its descriptor is closed by now.
         identity: Result<Identity, Errno>,
     },
-    /// Anything else, which comes alone.
+    /// Any other packet, which has no descriptors.
     Other(Packet),
 }
 
 impl Word {
-    /// Looks at everything, and closes what is not kept: on a thread that serves nobody but the sender's user. `None`: it
-    /// is against the rules.
+    /// Checks everything, and closes the files that are not kept. The calling thread must serve only the sender's
+    /// user. `None`: the packet breaks a rule.
     pub fn read(bytes: &[u8], descriptors: Vec<Foreign>, interrupter: &Interrupter) -> Option<Self> {
         let mut files: Vec<OwnedFd> = descriptors.into_iter().map(Foreign::into_inner).collect();
         let word = Packet::decode(bytes).and_then(|packet| Self::check(packet, &mut files));
-        // A socket that lingers is no offence: its program may have closed its own copy meanwhile.
+        // A socket that lingers breaks no rule, as its program may have closed its own copy meanwhile.
         interrupter.bound(|| drop(files));
         word
     }
 
-    /// Takes out of `files` what is well.
+    /// Takes the valid files out of `files`.
     fn check(packet: Packet, files: &mut Vec<OwnedFd>) -> Option<Self> {
         match (packet.kind, files.as_slice()) {
             (Kind::Hello, [bell, page]) => {
