@@ -1,10 +1,11 @@
-//! Raw atomics stay where they are proved: everything else shares data by channels, locks or the message layer.
+//! Raw atomics stay in the crates where they are proved. Other code shares data by channels, locks or the message
+//! layer.
 
 use crate::breach::Breach;
 use crate::tree::Tree;
 
-/// The crates whose purpose is memory shared between threads or processes, the laboratory that measures it, the bare ring
-/// that it is held against, and what the C boundary notices of threads that misuse it.
+/// The crates for memory shared between threads or processes, the laboratory that measures it, the bare ring that it
+/// is compared with, and the file of the C boundary that detects misuse by threads.
 const NAMED: [&str; 8] = [
     "crates/bywire-sys/",
     "crates/bywire-ring/",

@@ -1,12 +1,12 @@
-//! Every dependency on others has its line in [`PAGE`], with its reason; no line is left of one that is gone; and no
-//! manifest names what its crate does not use.
+//! Each external dependency has a line with its reason in [`PAGE`], each line has its dependency, and each crate uses
+//! the dependencies of its manifest.
 
 use std::collections::BTreeMap;
 
 use crate::breach::Breach;
 use crate::tree::Tree;
 
-/// A table with a dependency's name, in backquotes, first in each row.
+/// A table. Each row begins with the name of a dependency in backquotes.
 const PAGE: &str = "docs/dependencies.md";
 
 /// One breach per dependency without a line, per line without a dependency, and per dependency without a use.

@@ -1,9 +1,9 @@
-//! The tree is the architecture: a crate depends on crates of lower layers only.
+//! The tree is the architecture: a crate depends only on crates of lower layers.
 
 use crate::breach::Breach;
 use crate::tree::Tree;
 
-/// From the bottom up; crates of one layer do not know each other.
+/// From the bottom up. Crates of one layer do not depend on each other.
 const LAYERS: [&[&str]; 9] = [
     &["bywire-sys"],
     &["bywire-ring"],
@@ -16,7 +16,7 @@ const LAYERS: [&[&str]; 9] = [
     &["bywire-cli", "bywire-benches", "bywire-examples"],
 ];
 
-/// Tools of the tree: they know no crate of ours, or (the simulator) only for tests.
+/// Tools of the tree. They depend on none of our crates, or (the simulator) only for tests.
 const ASIDE: [&str; 2] = ["bywire-tidy", "bywire-sim"];
 
 /// One breach per dependency that does not point to a lower layer, and per crate without a layer.

@@ -1,4 +1,4 @@
-//! Relative links of Markdown pages lead somewhere, headings included; and pages name only entries that `x` has.
+//! Relative links of Markdown pages resolve, headings included, and pages name only entries that `x` has.
 
 use crate::breach::Breach;
 use crate::tree::Tree;
@@ -50,7 +50,7 @@ fn resolve(tree: &Tree, page: &str, link: &str) -> Result<(), String> {
     }
 }
 
-/// The path of `link` as seen from the directory of `page`.
+/// The path of `link`, resolved from the directory of `page`.
 fn beside(page: &str, link: &str) -> String {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();
@@ -64,7 +64,7 @@ fn beside(page: &str, link: &str) -> String {
     parts.join("/")
 }
 
-/// What a page's headings are called in links: small letters, hyphens for blanks, no punctuation.
+/// The anchors of a page's headings: lower case, hyphens for blanks, no punctuation.
 fn headings(text: &str) -> impl Iterator<Item = String> {
     text.lines().filter(|line| line.starts_with('#')).map(|line| {
         let title = line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
@@ -72,7 +72,7 @@ fn headings(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// The words that `x` knows: the labels of its `case`.
+/// The entries of `x`: the labels of its `case`.
 fn entries(script: &str) -> Vec<&str> {
     let labels = script.lines().filter_map(|line| line.trim_start().split_once(')')).map(|(label, _)| label);
     let words = labels.flat_map(|label| label.split('|'));

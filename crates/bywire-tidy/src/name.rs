@@ -1,4 +1,4 @@
-//! Files and functions are named for what they hold or do.
+//! Files and functions are named after what they hold or do.
 
 use crate::breach::Breach;
 use crate::tree::Tree;

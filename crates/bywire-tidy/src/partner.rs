@@ -1,15 +1,15 @@
-//! An access that orders others says with which one it pairs: alone it orders nothing.
+//! An ordering access names the access with which it pairs, as it orders nothing alone.
 
 use crate::breach::Breach;
 use crate::tree::Tree;
 
-/// Where memory is shared between programs that do not trust each other.
+/// The crates with memory shared between programs that do not trust each other.
 const NAMED: [&str; 2] = ["crates/bywire-ring/src/", "crates/bywire-sockets/src/"];
 
-/// Beside `Relaxed`, which orders nothing.
+/// All but `Relaxed`, which orders nothing.
 const ORDERS: [&str; 4] = ["Acquire", "Release", "AcqRel", "SeqCst"];
 
-/// A comment may be about several accesses, of which the last is so many lines below it.
+/// A comment may cover several accesses, the last of them this many lines below it.
 const LINES: usize = 12;
 
 /// One breach per access without a comment that names its partner.
@@ -39,7 +39,7 @@ fn orders(line: &str) -> bool {
     ORDERS.iter().any(|order| code.contains(&format!("Ordering::{order}")))
 }
 
-/// Is there such a comment in these lines, not far from their end, and in the same function?
+/// Is there such a comment in the last [`LINES`] of these lines, and in the same function?
 fn is_named(lines: &[&str]) -> bool {
     let near = lines.iter().rev().take(LINES);
     let here = near.take_while(|line| !line.trim_start().starts_with("fn ") && !line.contains(" fn "));

@@ -3,7 +3,7 @@
 use crate::breach::Breach;
 use crate::tree::Tree;
 
-/// More than this does not fit into a head.
+/// A longer file is hard to keep in mind.
 const LINES_MAX: usize = 800;
 
 /// One breach per file that is too long.
@@ -20,7 +20,7 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
     .collect()
 }
 
-/// Tests come last in a file, in one module.
+/// Counts the lines before the test module, which is the last in a file.
 fn lines_without_tests(text: &str) -> usize {
     let mut lines = text.lines().zip(text.lines().skip(1)).enumerate();
     let tests = lines.find(|(_, (line, next))| *line == "#[cfg(test)]" && next.starts_with("mod tests"));

@@ -1,4 +1,4 @@
-//! The tree under check: its text files, and its crates as Cargo sees them.
+//! The checked tree: its text files, and its crates as Cargo sees them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,12 +8,12 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// Everything that the rules look at.
+/// The input of all rules.
 #[derive(Debug, Default)]
 pub struct Tree {
     /// Text of every file that is, or would be, under version control, by its path from the root.
     pub files: BTreeMap<String, String>,
-    /// Names of the files that are not text.
+    /// Names of the files without text.
     pub binaries: Vec<String>,
     /// Every crate of the workspace by its name.
     pub crates: BTreeMap<String, Crate>,
@@ -33,9 +33,9 @@ pub struct Crate {
 pub struct Dependency {
     /// The package's name.
     pub name: String,
-    /// True for those of this workspace.
+    /// True for a crate of this workspace.
     pub ours: bool,
-    /// True when it is wanted by tests and benches only.
+    /// True if only tests and benches use it.
     pub development: bool,
 }
 
@@ -43,12 +43,12 @@ impl Tree {
     /// Reads the tree at `root`, which must be a git checkout.
     ///
     /// # Errors
-    /// No git, no cargo, or a manifest that cargo refuses.
+    /// There is no git or cargo, or cargo refuses a manifest.
     pub fn read(root: &Path) -> Result<Self> {
         let listing = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
         let mut tree = Self { crates: crates(root)?, ..Self::default() };
         for path in run(root, "git", &listing)?.split('\0').filter(|path| !path.is_empty()) {
-            // A file that is deleted but not yet committed is still listed.
+            // Git still lists a file whose deletion is not committed.
             let Ok(bytes) = fs::read(root.join(path)) else { continue };
             match String::from_utf8(bytes) {
                 Ok(text) => drop(tree.files.insert(path.to_owned(), text)),
@@ -64,7 +64,7 @@ impl Tree {
         files.filter(move |(path, _)| endings.iter().any(|ending| path.ends_with(ending)))
     }
 
-    /// True when something of that path is in the tree, a directory too.
+    /// True if the tree has a file or directory of this path.
     pub fn has(&self, path: &str) -> bool {
         let inside =
             |file: &String| file == path || file.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
@@ -107,13 +107,13 @@ fn run(root: &Path, program: &str, arguments: &[&str]) -> Result<String> {
 
 #[cfg(test)]
 impl Tree {
-    /// A tree of these files alone.
+    /// A tree of only these files.
     pub fn of(files: &[(&str, &str)]) -> Self {
         let files = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
         Self { files, ..Self::default() }
     }
 
-    /// The same with a crate.
+    /// The same tree with one more crate.
     pub fn with_crate(mut self, name: &str, dependencies: &[Dependency]) -> Self {
         let directory = format!("crates/{name}");
         self.crates.insert(name.to_owned(), Crate { directory, dependencies: dependencies.to_vec() });

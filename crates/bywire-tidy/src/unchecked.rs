@@ -1,9 +1,9 @@
-//! What the compiler does not check stays in few named places, where a reader expects it.
+//! Unsafe code stays in a few named places, where a reader expects it.
 
 use crate::breach::Breach;
 use crate::tree::Tree;
 
-/// Crates whose purpose it is, then single files with their reason.
+/// Crates for unsafe code, then single files with their reason.
 const NAMED: [&str; 19] = [
     "crates/bywire-sys/",
     "crates/bywire-ring/",
@@ -17,13 +17,13 @@ const NAMED: [&str; 19] = [
     "crates/bywire-measure/src/clock.rs",
     // A mapping shared by the two ends of a ceiling's measurement.
     "crates/bywire-measure/src/memory.rs",
-    // Reading what the other end of the same measurement lent.
+    // Reading memory lent by the other end of the same measurement.
     "crates/bywire-measure/src/transport/msg.rs",
     // Two mappings of one ring, one of them read-only.
     "benches/src/bin/bare_ring.rs",
-    // An allocator that counts.
+    // A counting allocator.
     "crates/bywire-eth/tests/carrier.rs",
-    // Packet sockets, which tell a frame's tag beside the frame.
+    // Packet sockets, which report a frame's tag beside the frame.
     "crates/bywire-eth/tests/vlan.rs",
     // Entering a namespace between fork and exec.
     "crates/bywire-measure/src/namespaces.rs",
@@ -32,7 +32,7 @@ const NAMED: [&str; 19] = [
     "crates/bywire/tests/fuse/",
     "crates/bywire/tests/step/",
     "crates/bywire/tests/users.rs",
-    // This rule's own words.
+    // The words of this rule itself.
     "crates/bywire-tidy/src/unchecked.rs",
 ];
 
@@ -54,7 +54,7 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
     misplaced.chain(unreasoned(tree)).collect()
 }
 
-/// What holds at one place need not hold at another, nor after the next change.
+/// Finds SAFETY comments that refer to another one. Its invariant need not hold here, or after the next change.
 fn unreasoned(tree: &Tree) -> impl Iterator<Item = Breach> {
     let phrase = format!("{}: as above", "SAFETY");
     let sources = tree.ending_in(&[".rs"]);

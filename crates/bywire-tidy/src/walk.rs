@@ -1,14 +1,14 @@
-//! Pages name only files that are in the tree, and the walks only functions that are in those files.
+//! Pages name only files in the tree, and the walks name only functions in those files.
 
 use crate::breach::Breach;
 use crate::tree::Tree;
 
 /// The page whose tables name functions in their last column.
 const WALKS: &str = "docs/walks.md";
-/// Where a path of this tree begins.
+/// The first directories of the tree's paths.
 const ROOTS: [&str; 6] = ["crates/", "docs/", "benches/", "examples/", "fuzz/", "packaging/"];
 
-/// One breach per quoted path that is not there, and per function that its file does not have.
+/// One breach per quoted path that does not exist, and per function that its file does not have.
 pub fn check(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for (page, text) in tree.ending_in(&[".md"]) {
@@ -30,12 +30,12 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
     breaches
 }
 
-/// What stands between backquotes in a line.
+/// The texts between backquotes in a line.
 fn quoted(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-/// A path of this tree by itself, neither a pattern nor part of a command.
+/// Is the text a path of this tree, and neither a pattern nor part of a command?
 fn is_path(quoted: &str) -> bool {
     ROOTS.iter().any(|root| quoted.starts_with(root)) && !quoted.contains(['*', ' ', '{', '…'])
 }

@@ -1,9 +1,9 @@
-//! Words: nothing unfinished is committed, and the project's own name is spelt one way.
+//! No unfinished work is committed, and the project's own name has one spelling.
 
 use crate::breach::Breach;
 use crate::tree::Tree;
 
-// Put together from halves, so that this file does not break its own rule.
+// Made of halves, so that this file keeps its own rule.
 const UNFINISHED: [&str; 5] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -25,7 +25,7 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
     for (path, text) in tree.files.iter().filter(|(path, _)| *path != "Cargo.lock") {
         for (index, line) in text.lines().enumerate() {
             let unfinished = UNFINISHED.iter().filter(|word| holds(line, word, |_| true));
-            // In capitals the name begins a name of the environment or of C.
+            // In capitals it may begin the name of an environment variable or a C name.
             let misspelt = MISSPELT.iter().filter(|word| holds(line, word, |next| next != Some('_')));
             let reasons =
                 unfinished.map(|word| format!("{word:?}: finish it or leave it out")).chain(misspelt.map(
@@ -37,7 +37,7 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
     breaches
 }
 
-/// True when `line` holds `word` by itself, followed by something `next` agrees to.
+/// True if `line` has `word` as a whole word, and `next` accepts the letter after it.
 fn holds(line: &str, word: &str, next: impl Fn(Option<char>) -> bool) -> bool {
     line.match_indices(word).any(|(start, _)| {
         let before = line[..start].chars().next_back();

@@ -1,7 +1,7 @@
-//! Modules of a crate form no circle: each can be read, tested and moved after those that it names.
+//! Modules of a crate form no circle: each can be read, tested and moved after the modules that it names.
 //!
-//! A module names another by a `use` or by a path. A name that a module only passes on from another leads to that other
-//! one. What stands under `#[cfg(test)]` does not count.
+//! A module names another by a `use` or by a path. A name that a module only re-exports leads to the module that
+//! defines it. Code under `#[cfg(test)]` does not count.
 
 mod modules;
 mod tokens;
@@ -12,7 +12,7 @@ use crate::breach::Breach;
 use crate::tree::Tree;
 use modules::Modules;
 
-/// Files of one crate of which each leads to each other.
+/// Files of one crate, each of which leads to each other one.
 pub type Circle<'a> = BTreeSet<&'a str>;
 
 /// One breach for each circle.
@@ -25,7 +25,7 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
     circles(&tree.files).iter().map(breach).collect()
 }
 
-/// Every circle of the tree, those of most files first.
+/// Every circle of the tree, the largest first.
 pub fn circles(files: &BTreeMap<String, String>) -> Vec<Circle<'_>> {
     let roots = files.keys().filter(|path| is_root(path));
     let mut circles: Vec<Vec<String>> = Vec::new();
@@ -51,7 +51,7 @@ pub fn shown(circle: &Circle) -> String {
     circle.iter().copied().collect::<Vec<_>>().join(", ")
 }
 
-/// The strongly connected parts of more than one file.
+/// The strongly connected components of more than one file.
 fn of_graph<'a>(edges: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> Vec<Circle<'a>> {
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         edges.keys().map(|from| (*from, reach(edges, from))).collect();
@@ -65,7 +65,7 @@ fn of_graph<'a>(edges: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> Vec<Circle<'a>>
     circles
 }
 
-/// Everything that `from` leads to in one step or more.
+/// All files that `from` leads to in one step or more.
 fn reach<'a>(edges: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut next: Vec<&str> = edges[from].iter().copied().collect();

@@ -1,10 +1,10 @@
-//! The modules of one crate and which of them names which, read from the source by its tokens.
+//! The modules of one crate and the modules that each names, read from the tokens of the source.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::tokens::tokens;
 
-/// The modules of a crate that have a file of their own.
+/// The modules of a crate that have their own files.
 #[derive(Debug, Default)]
 pub struct Modules {
     all: Vec<Module>,
@@ -16,29 +16,29 @@ struct Module {
     parent: Option<usize>,
     children: BTreeMap<String, usize>,
     paths: Vec<Path>,
-    /// What `use` brings into it, by the name that it has here.
+    /// The paths that `use` imports, by their names in this module.
     imports: BTreeMap<String, Path>,
 }
 
-/// A path as it is written, `crate::level::msg`, seen from `depth` inline modules within a file.
+/// A path as written, such as `crate::level::msg`, seen from `depth` inline modules within a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Path {
     depth: usize,
     segments: Vec<String>,
 }
 
-/// An import of an import of an import: more than any tree has, and an end to `use a::b; use b::a`.
+/// The longest chain of imports that is followed. No tree has a longer one, and `use a::b; use b::a` has no end.
 const IMPORTS_MAX: usize = 8;
 
 impl Modules {
-    /// The modules below the root file `root`, by the text of `files`.
+    /// The modules below the root file `root`, read from the texts in `files`.
     pub fn of(root: &str, files: &BTreeMap<String, String>) -> Self {
         let mut modules = Self::default();
         modules.add(root.to_owned(), None, files);
         modules
     }
 
-    /// Which file names which others of its crate.
+    /// For each file, the other files of its crate that it names.
     pub fn edges(&self) -> BTreeMap<&str, BTreeSet<&str>> {
         let edges = (0..self.all.len()).map(|from| {
             let named = self.all[from].paths.iter().filter_map(|path| self.target(from, path, IMPORTS_MAX));
@@ -65,7 +65,7 @@ impl Modules {
         own
     }
 
-    /// The module that holds what `path` names: a path to an item that a module takes from another leads to that one.
+    /// The module that defines the item at `path`. An item that a module imports from another leads to that one.
     fn target(&self, from: usize, path: &Path, imports_left: usize) -> Option<usize> {
         let mut inline = path.depth;
         let mut place = from;
@@ -77,7 +77,7 @@ impl Modules {
                 "super" => place = self.all[place].parent?,
                 name => match self.all[place].children.get(name) {
                     Some(child) => place = *child,
-                    // The first word of a path that begins elsewhere: another crate, a type, an enum.
+                    // The first word names something else: another crate, a type, an enum.
                     None if index == 0 => return None,
                     None => {
                         let import = self.all[place].imports.get(name).filter(|_| imports_left > 0);
@@ -91,7 +91,7 @@ impl Modules {
     }
 }
 
-/// Where the modules lie that `file` declares.
+/// The directory of the modules that `file` declares.
 fn directory(file: &str) -> String {
     let (above, name) = file.rsplit_once('/').unwrap_or(("", file));
     let is_root = ["lib.rs", "main.rs", "mod.rs"].contains(&name) || above.ends_with("/bin");
@@ -164,14 +164,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `#[cfg(test)]` and its like; what stands under it is no part of the product.
+    /// Is this `#[cfg(test)]` or the like? Code under it is no part of the product.
     fn is_for_tests(&self) -> bool {
         let condition = self.tokens[self.place..].iter().take_while(|token| **token != "]");
         let words: Vec<_> = condition.collect();
         words.contains(&&"test") && !words.contains(&&"not")
     }
 
-    /// Goes on behind an item with its attribute: to its semicolon, or to the end of its braces.
+    /// Skips an item with its attribute: to its semicolon, or to the end of its braces.
     fn skip_item(&mut self) {
         while self.place < self.tokens.len() && self.at(0) != "]" {
             self.place += 1;
@@ -206,7 +206,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// One tree of a `use`, after `before`.
+    /// Reads one tree of a `use`, after `before`.
     fn tree(&mut self, before: Vec<String>) {
         let mut segments = before;
         loop {

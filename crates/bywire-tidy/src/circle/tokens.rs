@@ -1,6 +1,6 @@
-//! Names and signs of a Rust source, without its comments and literals.
+//! Tokens of a Rust source, without its comments and literals.
 
-/// The tokens of `text`: names, `::`, and single signs. Literals of text are left out.
+/// The tokens of `text`: names, `::`, and single signs. Text literals are left out.
 pub fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text;
@@ -22,7 +22,7 @@ pub fn tokens(text: &str) -> Vec<&str> {
     tokens
 }
 
-/// How much of the beginning of `text` names nothing: a blank, a comment, or a literal.
+/// The length of a blank, a comment or a literal at the beginning of `text`.
 fn unread(text: &str) -> Option<usize> {
     let first = text.chars().next()?;
     if first.is_whitespace() {
@@ -53,7 +53,7 @@ fn unread(text: &str) -> Option<usize> {
     Some(begin + 1 + length)
 }
 
-/// The length of what follows an opening quotation mark, the closing one included.
+/// The length of the text after an opening quotation mark, up to and including the closing one.
 fn quoted(inside: &str) -> usize {
     let mut escaped = false;
     for (place, letter) in inside.char_indices() {
