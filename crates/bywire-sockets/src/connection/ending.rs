@@ -10,12 +10,12 @@ use crate::os::kernel;
 impl Connection {
     /// A handler has jumped out of a copy of this thread: what it held is free.
     pub fn let_go(&self) {
-        if self.record.receiving.is_own() {
+        if self.shared.receiving.is_own() {
             STREAM.end_taking(&self.own);
-            self.record.receiving.give();
+            self.shared.receiving.give();
         }
-        if self.record.sending.is_own() {
-            self.record.sending.give();
+        if self.shared.sending.is_own() {
+            self.shared.sending.give();
         }
     }
 
@@ -40,10 +40,10 @@ impl Connection {
     /// read stay guarded; or none has it, as it was replaced by another program, or killed where nobody knew it: then this is
     /// the last one after all, and the kernel gets those bytes before it ends it.
     pub fn leave_to_others(&self) {
-        let record = self.record;
-        let holders = record.holders.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
-        let others_go_on = record.is_replaced.load(Ordering::Relaxed) == 0
-            && record.processes.load(Ordering::Relaxed) as usize <= holders;
+        let shared = self.shared;
+        let holders = shared.holders.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
+        let others_go_on = shared.is_replaced.load(Ordering::Relaxed) == 0
+            && shared.processes.load(Ordering::Relaxed) as usize <= holders;
         if !others_go_on {
             self.serve();
             self.end_before_the_kernels(false);
@@ -78,7 +78,7 @@ impl Connection {
         if is_last && !kernel::has_room(self.fd, unread) {
             kernel::make_room(self.fd, unread);
         }
-        let _held = self.record.sending.hold();
+        let _held = self.shared.sending.hold();
         if kernel::has_room(self.fd, unread) && is_in_ring() {
             self.end_ring();
         }

@@ -12,14 +12,14 @@ use bywire_ring::stream::{ASKS_BACK, Course, HALF, News, Sleep};
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::connection::source::Source;
 use crate::connection::{owed, policy};
-use crate::memory::descriptors::{self, Meaning};
+use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::{errno, kernel};
 
 /// How long a program that hands connections on waits for what their other ends have sent: those that come later give it
 /// to the kernel then.
-const BACK_PATIENCE_NS: u64 = 1_000_000_000;
+const BACK_TIMEOUT_NS: u64 = 1_000_000_000;
 /// The same for one that does not wait for its sockets.
-const QUICK_PATIENCE_NS: u64 = 20_000_000;
+const QUICK_TIMEOUT_NS: u64 = 20_000_000;
 
 /// Everything that this program has goes back to the kernel, and nothing of it is carried from here on.
 pub fn all_to_kernel(reason: Reason) {
@@ -43,18 +43,18 @@ pub fn hand_back(is_meant: impl Fn(i32) -> bool, reason: Reason) {
 
 /// The same for the sockets that `each` visits, which it does twice.
 pub fn hand_back_each(each: impl Fn(&mut dyn FnMut(Socket)), reason: Reason) {
-    let mut patience_ns = 0;
+    let mut timeout_ns = 0;
     each(&mut |socket| match socket.carried() {
         Ok(connection) => {
             connection.begin_back(reason);
-            patience_ns = connection.patience_ns().max(patience_ns);
+            timeout_ns = connection.timeout_ns().max(timeout_ns);
         }
         Err(plain) => plain.stay(reason),
     });
-    if patience_ns == 0 {
+    if timeout_ns == 0 {
         return;
     }
-    let end_ns = kernel::now_ns() + patience_ns;
+    let end_ns = kernel::now_ns() + timeout_ns;
     each(&mut |socket| {
         if let Ok(connection) = socket.carried() {
             connection.finish_back(end_ns);
@@ -63,8 +63,8 @@ pub fn hand_back_each(each: impl Fn(&mut dyn FnMut(Socket)), reason: Reason) {
 }
 
 fn each_socket(is_meant: impl Fn(i32) -> bool, visit: &mut dyn FnMut(Socket)) {
-    descriptors::each(|fd, meaning| {
-        if matches!(meaning, Meaning::Socket(_))
+    descriptors::each(|fd, kind| {
+        if matches!(kind, DescriptorKind::Socket(_))
             && is_meant(fd)
             && let Some(socket) = sockets::socket(fd)
         {
@@ -80,11 +80,11 @@ impl Connection {
     /// sent waits. A connection of which bytes are lost by that is reset.
     pub fn bring_back(&self, reason: Reason) {
         self.begin_back(reason);
-        self.finish_back(kernel::now_ns() + self.patience_ns());
+        self.finish_back(kernel::now_ns() + self.timeout_ns());
     }
 
-    fn patience_ns(&self) -> u64 {
-        if self.is_nonblocking() { QUICK_PATIENCE_NS } else { BACK_PATIENCE_NS }
+    fn timeout_ns(&self) -> u64 {
+        if self.is_nonblocking() { QUICK_TIMEOUT_NS } else { BACK_TIMEOUT_NS }
     }
 
     /// Ends our ring, and asks the other end for its own; nothing is waited for.
@@ -92,8 +92,8 @@ impl Connection {
         self.stay(reason);
         {
             // Nobody takes anything more out of the peer's ring.
-            let _receiving = self.record.receiving.hold();
-            let _sending = self.record.sending.hold();
+            let _receiving = self.shared.receiving.hold();
+            let _sending = self.shared.sending.hold();
             STREAM.raise(&self.own, ASKS_BACK);
             if matches!(STREAM.course(&self.own), Ok(Course::Ring | Course::Ending)) {
                 self.end_ring();
@@ -152,7 +152,7 @@ impl Connection {
 
     /// Is it the kernel's again, both ways and for good? What has not come back yet will come there.
     pub fn is_kernels(&self) -> bool {
-        self.record.never.load(Ordering::Relaxed) != 0
+        self.shared.never.load(Ordering::Relaxed) != 0
             && !self.owes()
             && matches!(STREAM.course(&self.own), Ok(Course::Kernel | Course::Back(_)))
             && matches!(self.source(), Ok(Source::Kernel | Source::Held))

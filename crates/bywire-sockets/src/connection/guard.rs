@@ -22,7 +22,7 @@ impl Connection {
     /// [`Self::unguard`] is: the state and the kernel's option change together.
     #[inline]
     pub fn guard(&self) {
-        if self.record.lingers.load(Ordering::Relaxed) == linger::UNSET {
+        if self.shared.lingers.load(Ordering::Relaxed) == linger::UNSET {
             self.guard_now();
         }
     }
@@ -34,7 +34,7 @@ impl Connection {
         }
         let is_programs = kernel::lingers(self.fd);
         let next = if is_programs { linger::PROGRAMS } else { linger::OURS };
-        let lingers = &self.record.lingers;
+        let lingers = &self.shared.lingers;
         let is_changed =
             lingers.compare_exchange(linger::UNSET, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if is_changed && !is_programs {
@@ -44,7 +44,7 @@ impl Connection {
 
     /// Its end is TCP's again. Called with the sending lock held.
     pub fn unguard(&self) {
-        let lingers = &self.record.lingers;
+        let lingers = &self.shared.lingers;
         if lingers.compare_exchange(linger::OURS, linger::UNSET, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
             kernel::linger(self.fd, None);
@@ -53,13 +53,13 @@ impl Connection {
 
     /// With the sending lock held. This thread may have it already: the handler of a fault in a copy may end the process.
     pub fn with_sending(&self, work: impl FnOnce()) {
-        let _held = (!self.record.sending.is_own()).then(|| self.record.sending.hold());
+        let _held = (!self.shared.sending.is_own()).then(|| self.shared.sending.hold());
         work();
     }
 
     /// The peer broke the rules: the connection is reset, and nothing else is harmed.
     pub fn break_off(&self) {
-        self.record.broken.store(1, Ordering::Relaxed);
+        self.shared.broken.store(1, Ordering::Relaxed);
         kernel::linger(self.fd, Some(0));
         let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
         // SAFETY: a live address; AF_UNSPEC resets a TCP connection and leaves the descriptor.
@@ -69,6 +69,6 @@ impl Connection {
 
     /// Was it broken off?
     pub fn is_broken(&self) -> bool {
-        self.record.broken.load(Ordering::Relaxed) != 0
+        self.shared.broken.load(Ordering::Relaxed) != 0
     }
 }

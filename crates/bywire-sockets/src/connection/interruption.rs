@@ -24,14 +24,14 @@ impl Socket {
     /// This call was taken for one that was left, and its use of the socket was given back.
     #[cold]
     fn enter_again(&self) {
-        rule::enter(&self.hold.users);
+        rule::enter(&self.local.users);
     }
 }
 
 impl Connection {
     /// As [`Socket::away`], where the connection is used afterwards; `false`: it must not be, as others have cleared it away.
     pub fn away_and_back<T>(&self, work: impl FnOnce() -> T) -> (T, bool) {
-        let use_of_place = self.record.generation.load(Ordering::Relaxed);
+        let use_of_place = self.shared.generation.load(Ordering::Relaxed);
         let noted = jumps::taking(
             GiveBack { ends: |_| {}, left: sockets::used, argument: self.index as usize },
             || {},
@@ -46,8 +46,8 @@ impl Connection {
     pub fn is_as_it_was(&self, use_of_place: u32) -> bool {
         self.enter_again();
         // Acquire: pairs with the swap in `unmap_now`; what this call has mapped is there for as long as it is a user.
-        self.hold.own.load(Ordering::Acquire) == self.own.base()
-            && self.hold.remote.load(Ordering::Acquire) == self.remote.base()
-            && self.record.generation.load(Ordering::Relaxed) == use_of_place
+        self.local.own.load(Ordering::Acquire) == self.own.base()
+            && self.local.remote.load(Ordering::Acquire) == self.remote.base()
+            && self.shared.generation.load(Ordering::Relaxed) == use_of_place
     }
 }

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use bywire_pairing::protocol::LOG_PATH_BYTES_MAX;
 use bywire_pairing::reason::Reason;
 
-use crate::connection::outcome::{self, Fate};
+use crate::connection::outcome::{self, Outcome};
 use crate::connection::sockets::{self, STREAM, Socket};
 use crate::os::{errno, kernel, own_call, real};
 
@@ -57,16 +57,16 @@ pub fn program(reason: Reason) {
 
 #[inline(never)]
 fn tell(socket: &Socket) {
-    let Some(fate) = outcome::fate(socket) else { return };
+    let Some(fate) = outcome::of(socket) else { return };
     let local = Name(name(socket.fd, libc::getsockname));
     let remote = Name(name(socket.fd, libc::getpeername));
     let counted = |count: &core::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
-    let (sent, received) = (counted(&socket.record.sent), counted(&socket.record.received));
+    let (sent, received) = (counted(&socket.shared.sent), counted(&socket.shared.received));
     let mapped = sockets::by_index(socket.fd, socket.index).and_then(|socket| socket.mapped().ok());
     let [sent_ring, received_ring] = match &mapped {
-        Some(connection) if fate == Fate::Carried => {
+        Some(connection) if fate == Outcome::Carried => {
             // What was given back went through the kernel, and is counted there.
-            let returned = connection.record.returned.load(Ordering::Relaxed);
+            let returned = connection.shared.returned.load(Ordering::Relaxed);
             [STREAM.tail(&connection.own).wrapping_sub(returned), STREAM.head(&connection.own)]
         }
         _ => [0; 2],
@@ -75,8 +75,8 @@ fn tell(socket: &Socket) {
     // SAFETY: no arguments.
     let pid = unsafe { libc::getpid() };
     let written = match fate {
-        Fate::Carried => write!(line, "{pid} carried {local} {remote} "),
-        Fate::Kernel(reason) => write!(line, "{pid} {reason:?} {local} {remote} "),
+        Outcome::Carried => write!(line, "{pid} carried {local} {remote} "),
+        Outcome::Kernel(reason) => write!(line, "{pid} {reason:?} {local} {remote} "),
     };
     let counts = written.and_then(|()| {
         let (all_sent, all_received) = (sent + sent_ring, received + received_ring);

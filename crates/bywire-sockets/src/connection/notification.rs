@@ -12,26 +12,26 @@ impl Connection {
     /// Wakes whoever sleeps at the other end for such news.
     #[inline]
     pub fn tell(&self, news: News) {
-        let woken = self.record.woken.load(Ordering::Relaxed);
+        let woken = self.shared.woken.load(Ordering::Relaxed);
         let wake = STREAM.wake(&self.own, &self.remote, news, woken);
         if wake.futex {
-            self.record.woken.store(wake.round, Ordering::Relaxed);
-            strike(self.own.event_address());
+            self.shared.woken.store(wake.round, Ordering::Relaxed);
+            wake_futex(self.own.event_address());
         }
         if wake.bell {
-            // Acquire: pairs with the release store in `proposal::answered`; the peer's page is mapped before.
-            doorbell::ring(self.hold.peer.load(Ordering::Acquire));
+            // Acquire: pairs with the release store in `offer::answered`; the peer's page is mapped before.
+            doorbell::ring(self.local.peer.load(Ordering::Acquire));
         }
     }
 
     /// Wakes threads of this end that sleep on the peer's word: a shutdown is news to them.
     pub fn wake_own(&self) {
-        strike(self.remote.event_address());
+        wake_futex(self.remote.event_address());
     }
 }
 
 /// Wakes whoever sleeps on the word at `address`.
-fn strike(address: *const u32) {
+fn wake_futex(address: *const u32) {
     let Some(_own) = own_call::begin() else { return };
     // SAFETY: a word of a mapped segment.
     errno::keep(|| unsafe {

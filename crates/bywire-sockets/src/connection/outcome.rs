@@ -6,7 +6,7 @@ use bywire_pairing::reason::Reason;
 
 use crate::connection::policy;
 use crate::connection::sockets::Socket;
-use crate::memory::arena::{Record, stage};
+use crate::memory::arena::{SharedSocket, stage};
 use crate::os::kernel;
 
 /// An end that was paired and moved data by fewer calls afterwards ended too soon.
@@ -19,7 +19,7 @@ static COUNTS: [AtomicU64; Reason::ALL.len()] = [const { AtomicU64::new(0) }; Re
 
 /// What became of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Outcome {
     /// It left the kernel.
     Carried,
     /// It stayed there, and why.
@@ -28,7 +28,7 @@ pub enum Fate {
 
 /// A socket has come to its end.
 pub fn ended(socket: &Socket) {
-    if let Some(Fate::Kernel(reason)) = fate(socket)
+    if let Some(Outcome::Kernel(reason)) = of(socket)
         && let Some(count) = COUNTS.get(reason as usize)
     {
         count.fetch_add(1, Ordering::Relaxed);
@@ -36,32 +36,32 @@ pub fn ended(socket: &Socket) {
 }
 
 /// Nothing where it was no connection.
-pub fn fate(socket: &Socket) -> Option<Fate> {
-    let record = socket.record;
-    let moved = record.sent.load(Ordering::Relaxed) + record.received.load(Ordering::Relaxed);
-    let never = record.never.load(Ordering::Relaxed);
-    let stage = record.stage.load(Ordering::Relaxed);
+pub fn of(socket: &Socket) -> Option<Outcome> {
+    let shared = socket.shared;
+    let moved = shared.sent.load(Ordering::Relaxed) + shared.received.load(Ordering::Relaxed);
+    let never = shared.never.load(Ordering::Relaxed);
+    let stage = shared.stage.load(Ordering::Relaxed);
     if stage == stage::CARRIED {
-        return Some(Fate::Carried);
+        return Some(Outcome::Carried);
     }
     // What never moved a byte, as listeners, is no connection.
     if moved == 0 {
         return None;
     }
-    let calls = record.calls.load(Ordering::Relaxed);
+    let calls = shared.calls.load(Ordering::Relaxed);
     let reason = match (never.checked_sub(1).and_then(Reason::of), stage) {
         (Some(reason), _) => reason,
         (None, stage::PLAIN) if let Some(reason) = policy::given_up() => reason,
-        (None, stage::WAITING) if has_waited(record) => Reason::Plain,
+        (None, stage::WAITING) if has_waited(shared) => Reason::Plain,
         (None, stage::PAIRED) if calls >= TRIES_MIN => Reason::Waiting,
         (None, stage::PLAIN) if calls == 0 => Reason::Shared,
         (None, _) => Reason::Short,
     };
-    Some(Fate::Kernel(reason))
+    Some(Outcome::Kernel(reason))
 }
 
-fn has_waited(record: &Record) -> bool {
-    kernel::now_ns().saturating_sub(record.offered_ns.load(Ordering::Relaxed)) > WAIT_NS
+fn has_waited(shared: &SharedSocket) -> bool {
+    kernel::now_ns().saturating_sub(shared.offered_ns.load(Ordering::Relaxed)) > WAIT_NS
 }
 
 /// What a parent has counted is the parent's to tell.

@@ -14,7 +14,7 @@ use crate::memory::arena::{FAILED, HUNG_UP, SHUT_SENDING};
 use crate::os::{errno, kernel, own_call, real};
 
 /// How long a reader may be in the middle of taking bytes that are to be taken back from it.
-const TAKING_PATIENCE_NS: u64 = 2_000_000;
+const TAKING_TIMEOUT_NS: u64 = 2_000_000;
 /// Looks at such a reader before the core is offered to it.
 const LOOKS: u32 = 200;
 /// Who owes looks so often at what the kernel does not tell.
@@ -81,11 +81,11 @@ impl Connection {
         if !(self.owes() || is_asked && is_in_ring()) {
             return;
         }
-        let _held = self.record.sending.hold();
+        let _held = self.shared.sending.hold();
         if is_in_ring() {
             // Who has said that something is owed, and was killed before the ring was ended, has paid nothing.
             // Release: pairs with the acquire load in `owes`; nothing comes before.
-            let was_said = self.record.owed.swap(0, Ordering::Release) != 0;
+            let was_said = self.shared.owed.swap(0, Ordering::Release) != 0;
             match is_asked {
                 true => self.send_back(),
                 false if was_said => self.end_ring(),
@@ -105,7 +105,7 @@ impl Connection {
         match STREAM.unread_by_peer(&self.own, &self.remote) {
             Err(Corrupt) => self.break_off(),
             // The kernel takes nothing behind the end that it has been told: they stay where they are.
-            Ok(1..) if self.record.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0 => {}
+            Ok(1..) if self.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0 => {}
             Ok(unread) => self.owe(STREAM.tail(&self.own).wrapping_sub(unread as u64)),
         }
     }
@@ -115,7 +115,7 @@ impl Connection {
     pub fn end_ring(&self) {
         let tail = STREAM.tail(&self.own);
         let unread = STREAM.unread_by_peer(&self.own, &self.remote).unwrap_or(0);
-        let is_shut = self.record.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0;
+        let is_shut = self.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0;
         if unread > 0 {
             self.ask_kernel();
         }
@@ -132,7 +132,7 @@ impl Connection {
 
     /// Where the reader has stopped; `None`: it goes on taking.
     fn untaken(&self) -> Result<Option<u64>, Corrupt> {
-        let end_ns = kernel::now_ns() + TAKING_PATIENCE_NS;
+        let end_ns = kernel::now_ns() + TAKING_TIMEOUT_NS;
         loop {
             for _ in 0..LOOKS {
                 if let Some(position) = STREAM.untaken(&self.own, &self.remote)? {
@@ -151,13 +151,13 @@ impl Connection {
     /// From `position` on our ring's bytes are owed to the kernel.
     fn owe(&self, position: u64) {
         let owed = STREAM.tail(&self.own).wrapping_sub(position);
-        self.record.returned.fetch_add(owed, Ordering::Relaxed);
+        self.shared.returned.fetch_add(owed, Ordering::Relaxed);
         // Relaxed, both: ordered by the sending lock, as all that has to do with payments.
-        self.record.paying.store(0, Ordering::Relaxed);
-        self.record.paid_at.store(self.record.sent.load(Ordering::Relaxed) + owed, Ordering::Relaxed);
+        self.shared.paying.store(0, Ordering::Relaxed);
+        self.shared.paid_at.store(self.shared.sent.load(Ordering::Relaxed) + owed, Ordering::Relaxed);
         // Release: pairs with the load in `owes`. Whoever finds the ring ended, by the acquire load of the course that is
         // stored next, finds what is owed.
-        self.record.owed.store(owed as u32, Ordering::Release);
+        self.shared.owed.store(owed as u32, Ordering::Release);
         STREAM.back(&self.own, position);
         if owed > 0 {
             owing::owe(&OWING);
@@ -174,48 +174,48 @@ impl Connection {
     #[inline(always)]
     pub fn owes(&self) -> bool {
         // Acquire: pairs with the release stores in `owe` and `pay`: whoever finds nothing owed goes into the kernel behind it.
-        self.record.owed.load(Ordering::Acquire) != 0 || self.record.shuts.load(Ordering::Relaxed) != 0
+        self.shared.owed.load(Ordering::Acquire) != 0 || self.shared.shuts.load(Ordering::Relaxed) != 0
     }
 
     /// The connection is lost, and what is owed with it.
     fn lose(&self) {
         // Release: pairs with the load in `owes`, though nothing comes before it.
-        self.record.owed.store(0, Ordering::Release);
-        self.record.shuts.store(0, Ordering::Relaxed);
+        self.shared.owed.store(0, Ordering::Release);
+        self.shared.shuts.store(0, Ordering::Relaxed);
         self.break_off();
     }
 
     /// Gives the kernel as much of what is owed as it takes now. Called with the sending lock held.
     fn pay(&self) {
         let tail = STREAM.tail(&self.own);
-        if self.record.paying.load(Ordering::Relaxed) != 0 && !self.count_payment() {
+        if self.shared.paying.load(Ordering::Relaxed) != 0 && !self.count_payment() {
             return self.lose();
         }
         self.ask_kernel();
         loop {
-            let owed = self.record.owed.load(Ordering::Relaxed);
+            let owed = self.shared.owed.load(Ordering::Relaxed);
             if owed == 0 {
                 return self.paid();
             }
             // The kernel's error is the program's to have: a call of ours would take it away.
-            if self.record.ended.load(Ordering::Relaxed) & (HUNG_UP | FAILED) != 0 {
+            if self.shared.ended.load(Ordering::Relaxed) & (HUNG_UP | FAILED) != 0 {
                 // Release: pairs with the acquire load in `owes`.
-                self.record.owed.store(0, Ordering::Release);
+                self.shared.owed.store(0, Ordering::Release);
                 continue;
             }
-            self.record.paying.store(1, Ordering::Relaxed);
+            self.shared.paying.store(1, Ordering::Relaxed);
             let sent = self.send_owed(tail.wrapping_sub(owed.into()), owed as usize);
             match sent {
                 1.. => {
-                    // SeqCst: pairs with the loads in `proposal::accounts_agree` and `send::give_the_last`, of who found
+                    // SeqCst: pairs with the loads in `offer::accounts_agree` and `send::give_the_last`, of who found
                     // nobody inside.
-                    self.record.sent.fetch_add(sent as u64, Ordering::SeqCst);
+                    self.shared.sent.fetch_add(sent as u64, Ordering::SeqCst);
                     // Release: pairs with the load in `owes`; the kernel has these bytes, and they are counted.
-                    self.record.owed.store(owed - sent as u32, Ordering::Release);
-                    self.record.paying.store(0, Ordering::Relaxed);
+                    self.shared.owed.store(owed - sent as u32, Ordering::Release);
+                    self.shared.paying.store(0, Ordering::Relaxed);
                 }
                 _ if errno::last() == libc::EAGAIN => {
-                    return self.record.paying.store(0, Ordering::Relaxed);
+                    return self.shared.paying.store(0, Ordering::Relaxed);
                 }
                 _ => return self.lose(),
             }
@@ -224,16 +224,16 @@ impl Connection {
 
     /// Whoever paid last was killed on the way: what it has paid is what the kernel says. `false`: that cannot be.
     fn count_payment(&self) -> bool {
-        let owed = self.record.owed.load(Ordering::Relaxed);
-        let given = kernel::account(self.fd).map(|account| account.given);
-        let left = given.and_then(|given| self.record.paid_at.load(Ordering::Relaxed).checked_sub(given));
+        let owed = self.shared.owed.load(Ordering::Relaxed);
+        let given = kernel::byte_counts(self.fd).map(|account| account.given);
+        let left = given.and_then(|given| self.shared.paid_at.load(Ordering::Relaxed).checked_sub(given));
         match (given, left) {
             (Some(given), Some(left)) if left <= owed.into() => {
-                // SeqCst: pairs with the loads in `proposal::accounts_agree` and `send::give_the_last`, as in `pay`.
-                self.record.sent.store(given, Ordering::SeqCst);
+                // SeqCst: pairs with the loads in `offer::accounts_agree` and `send::give_the_last`, as in `pay`.
+                self.shared.sent.store(given, Ordering::SeqCst);
                 // Release: pairs with the load in `owes`; the kernel has the others, and they are counted.
-                self.record.owed.store(left as u32, Ordering::Release);
-                self.record.paying.store(0, Ordering::Relaxed);
+                self.shared.owed.store(left as u32, Ordering::Release);
+                self.shared.paying.store(0, Ordering::Relaxed);
                 true
             }
             _ => false,
@@ -261,10 +261,10 @@ impl Connection {
         self.unguard();
         // Relaxed: ordered by the sending lock, as the store in `lifecycle::is_shut_when_paid`. It is owed until it is done: whoever is
         // killed here leaves it to the next one.
-        if self.record.shuts.load(Ordering::Relaxed) != 0 {
+        if self.shared.shuts.load(Ordering::Relaxed) != 0 {
             // SAFETY: no pointers.
             errno::keep(|| unsafe { real::shutdown(self.fd, libc::SHUT_WR) });
-            self.record.shuts.store(0, Ordering::Relaxed);
+            self.shared.shuts.store(0, Ordering::Relaxed);
         }
     }
 
@@ -273,7 +273,7 @@ impl Connection {
         if !self.owes() {
             return;
         }
-        kernel::make_room(self.fd, self.record.owed.load(Ordering::Relaxed) as usize);
+        kernel::make_room(self.fd, self.shared.owed.load(Ordering::Relaxed) as usize);
         self.serve_now();
     }
 }

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use bywire_pairing::reason::Reason;
 
-use crate::memory::arena::{Record, stage};
+use crate::memory::arena::{SharedSocket, stage};
 
 /// After so many calls that moved data a connection is worth an offer.
 static CALLS_MIN: AtomicU32 = AtomicU32::new(8);
@@ -25,12 +25,12 @@ pub fn given_up() -> Option<Reason> {
 /// Is this one of the first calls that move data over a socket, which are the kernel's alone? Counts it, if so; of several
 /// at once perhaps one.
 #[inline(always)]
-pub fn is_early(record: &Record) -> bool {
-    let calls = record.calls.load(Ordering::Relaxed);
+pub fn is_early(shared: &SharedSocket) -> bool {
+    let calls = shared.calls.load(Ordering::Relaxed);
     let is_early =
-        calls < CALLS_MIN.load(Ordering::Relaxed) && record.stage.load(Ordering::Relaxed) == stage::PLAIN;
+        calls < CALLS_MIN.load(Ordering::Relaxed) && shared.stage.load(Ordering::Relaxed) == stage::PLAIN;
     if is_early {
-        record.calls.store(calls + 1, Ordering::Relaxed);
+        shared.calls.store(calls + 1, Ordering::Relaxed);
     }
     is_early
 }

@@ -28,7 +28,7 @@ pub struct Ready {
     pub ask: u32,
     /// What the kernel says of these is not for the program: it is room for what is owed.
     pub withheld: u32,
-    /// `Record::ended`, as all of this was found by it: it may say more by now.
+    /// `SharedSocket::ended`, as all of this was found by it: it may say more by now.
     pub ended: u8,
 }
 
@@ -51,7 +51,7 @@ impl Connection {
         let source = match self.settle() {
             // Empty for a moment, or for good: whoever took the last of it was killed.
             Ok(Source::KernelUntil(_)) if self.is_shared() && kernel::queued(self.fd) == Some(0) => {
-                let _held = self.record.receiving.hold();
+                let _held = self.shared.receiving.hold();
                 match self.source() {
                     Ok(Source::KernelUntil(_)) if !self.is_counted() => self.source(),
                     source => source,
@@ -99,14 +99,14 @@ impl Connection {
     /// nothing for whoever waits for bytes, and asks the kernel for the same.
     pub fn is_at_rest(&self) -> bool {
         STREAM.is_at_rest(&self.own, &self.remote)
-            && self.record.ended.load(Ordering::Relaxed) == 0
-            && self.record.drained.load(Ordering::Relaxed) != 0
+            && self.shared.ended.load(Ordering::Relaxed) == 0
+            && self.shared.drained.load(Ordering::Relaxed) != 0
             && !self.is_broken()
     }
 
     /// What has come to an end, asked of the kernel where either side has done something about it.
     fn ended(&self) -> u8 {
-        let ended = self.record.ended.load(Ordering::Relaxed);
+        let ended = self.shared.ended.load(Ordering::Relaxed);
         let flags = STREAM.flags(&self.remote);
         let is_told = flags & HALF != 0 && ended & FINISHED == 0;
         // Whatever is sent to an end that is closed comes back as an error, later.
@@ -116,7 +116,7 @@ impl Connection {
             return ended;
         }
         self.ask_kernel();
-        self.record.ended.load(Ordering::Relaxed)
+        self.shared.ended.load(Ordering::Relaxed)
     }
 
     fn is_writable(&self) -> bool {
@@ -124,7 +124,7 @@ impl Connection {
         if room() >= WRITABLE_BYTES {
             return true;
         }
-        let _held = self.record.sending.hold();
+        let _held = self.shared.sending.hold();
         STREAM.want_room(&self.own);
         room() >= WRITABLE_BYTES
     }

@@ -24,8 +24,8 @@ impl Connection {
     /// The peer's position is looked at only where it may make a difference: its line is the peer's to write.
     pub fn room(&self, wanted: usize) -> Result<usize, Corrupt> {
         let ahead =
-            STREAM.tail(&self.own).wrapping_sub(self.record.seen_head.load(Ordering::Relaxed)) as usize;
-        let backed = self.record.backed.load(Ordering::Relaxed) as usize;
+            STREAM.tail(&self.own).wrapping_sub(self.shared.seen_head.load(Ordering::Relaxed)) as usize;
+        let backed = self.shared.backed.load(Ordering::Relaxed) as usize;
         if ahead < AHEAD_BYTES
             && ahead.saturating_add(wanted) <= AHEAD_BYTES
             && STREAM.reach(&self.own, wanted) <= backed
@@ -37,20 +37,20 @@ impl Connection {
         let cycles = distance::cycles().wrapping_sub(began_cycles);
         let head = STREAM.tail(&self.own).wrapping_sub((RING_BYTES - room) as u64);
         // A line that has not changed was in our own cache.
-        if head != self.record.seen_head.load(Ordering::Relaxed)
+        if head != self.shared.seen_head.load(Ordering::Relaxed)
             && let Some(far_cycles) = tsc::far_cycles(kernel::now_ns)
         {
-            let opinion = self.record.distance.load(Ordering::Relaxed);
-            self.record.distance.store(distance::learnt(opinion, cycles > far_cycles), Ordering::Relaxed);
+            let opinion = self.shared.distance.load(Ordering::Relaxed);
+            self.shared.distance.store(distance::learnt(opinion, cycles > far_cycles), Ordering::Relaxed);
         }
-        self.record.seen_head.store(head, Ordering::Relaxed);
+        self.shared.seen_head.store(head, Ordering::Relaxed);
         Ok(room)
     }
 
     /// Makes sure that the next `length` bytes of the ring have memory behind them; without, nothing is written.
     pub fn back_with_memory(&self, length: usize) -> bool {
         let reach = STREAM.reach(&self.own, length);
-        let backed = self.record.backed.load(Ordering::Relaxed) as usize;
+        let backed = self.shared.backed.load(Ordering::Relaxed) as usize;
         if reach <= backed {
             return true;
         }
@@ -69,7 +69,7 @@ impl Connection {
                     || errno::last() == libc::EINVAL
             };
         if done {
-            self.record.backed.store(until as u32, Ordering::Relaxed);
+            self.shared.backed.store(until as u32, Ordering::Relaxed);
         }
         done
     }

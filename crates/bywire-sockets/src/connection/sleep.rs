@@ -35,14 +35,14 @@ impl Connection {
     /// Does a call on it end at once when there is nothing?
     pub fn is_nonblocking(&self) -> bool {
         // Whoever has got a copy by passing may change that behind our back.
-        if self.record.never.load(Ordering::Relaxed) != 0 {
+        if self.shared.never.load(Ordering::Relaxed) != 0 {
             return kernel::is_nonblocking(self.fd);
         }
-        match self.record.waits.load(Ordering::Relaxed) {
+        match self.shared.waits.load(Ordering::Relaxed) {
             0 => {
                 let found = kernel::is_nonblocking(self.fd);
                 // Not over what a call that changes it has said meanwhile.
-                let _ = self.record.waits.compare_exchange(
+                let _ = self.shared.waits.compare_exchange(
                     0,
                     1 + u8::from(found),
                     Ordering::Relaxed,
@@ -56,15 +56,15 @@ impl Connection {
 
     /// When a call that begins to wait now ends by the socket's own time-out, `SO_RCVTIMEO` or `SO_SNDTIMEO`.
     pub fn deadline(&self, name: i32) -> Option<u64> {
-        let place = self.record.patience.get(usize::from(name == libc::SO_SNDTIMEO))?;
-        if place.load(Ordering::Relaxed) == 1 && self.record.never.load(Ordering::Relaxed) == 0 {
+        let place = self.shared.has_timeout.get(usize::from(name == libc::SO_SNDTIMEO))?;
+        if place.load(Ordering::Relaxed) == 1 && self.shared.never.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let found = kernel::patience(self.fd, name);
+        let found = kernel::timeout_ns(self.fd, name);
         if found.is_none() {
             let _ = place.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
         }
-        found.map(|patience| kernel::now_ns().saturating_add(patience))
+        found.map(|has_timeout| kernel::now_ns().saturating_add(has_timeout))
     }
 
     /// Sleeps until there may be news, with no lock held. `fruitless` counts sleeps in a row.
@@ -78,7 +78,7 @@ impl Connection {
         if spin::until(1, &again, deadline_ns) {
             return Woken::Look;
         }
-        let use_of_place = self.record.generation.load(Ordering::Relaxed);
+        let use_of_place = self.shared.generation.load(Ordering::Relaxed);
         let mut expected = 0;
         let argument = (self.index as usize) << 1 | usize::from(sleep == Sleep::Room);
         let nap = jumps::taking(GiveBack { ends: is_awake, left: was_left_asleep, argument }, || {
@@ -103,14 +103,14 @@ impl Connection {
 
     fn sleep_on(&self, expected: u32, fruitless: usize, deadline_ns: Option<u64>) -> Woken {
         let leaving = STREAM.flags(&self.remote) & LEAVING != 0;
-        let look_ms = self.look_ms(if leaving { Some(&self.record.last_looks) } else { None }, fruitless);
+        let look_ms = self.look_ms(if leaving { Some(&self.shared.last_looks) } else { None }, fruitless);
         let now = kernel::now_ns();
         if deadline_ns.is_some_and(|deadline| deadline <= now) {
             return Woken::TimeOut;
         }
         let look_ns = owed::pay_before_wait(Some(look_ms * 1_000_000)).unwrap_or(0);
         let until = deadline_ns.unwrap_or(u64::MAX).min(now + look_ns);
-        match wait_for(self.remote.event_address(), expected, until, deadline_ns.is_some()) {
+        match wait_on_futex(self.remote.event_address(), expected, until, deadline_ns.is_some()) {
             libc::EINTR => Woken::Signal,
             _ => Woken::Look,
         }
@@ -196,7 +196,7 @@ const FUTEX2_SIZE_U32: u32 = 2;
 ///
 /// Without a time-out of the socket's own, a handler with `SA_RESTART` must not end the call: the kernel restarts
 /// `futex_waitv`, as it restarts `recv`. With one, `recv` ends in any case, and so does `futex` with a time-out.
-fn wait_for(address: *const u32, expected: u32, until_ns: u64, has_deadline: bool) -> i32 {
+fn wait_on_futex(address: *const u32, expected: u32, until_ns: u64, has_deadline: bool) -> i32 {
     let Some(_own) = own_call::begin_sleep() else { return 0 };
     let until = libc::timespec {
         tv_sec: (until_ns / 1_000_000_000) as i64,

@@ -10,9 +10,9 @@ use bywire_ring::passage;
 use bywire_ring::stream::{SEGMENT_BYTES, Stream, Window};
 
 use crate::connection::policy;
-use crate::memory::arena::{self, Hold, RECORDS, Record, SETS, stage};
-use crate::memory::descriptors::{self, Meaning};
-use crate::memory::free_list::Freed;
+use crate::memory::arena::{self, LocalSocket, SETS, SOCKETS, SharedSocket, stage};
+use crate::memory::descriptors::{self, DescriptorKind};
+use crate::memory::free_list::FreeList;
 use crate::memory::holders;
 use crate::os::jumps::{self, GiveBack, Noted};
 use crate::os::own_call;
@@ -22,7 +22,7 @@ use crate::wakeup::doorbell;
 pub const STREAM: Stream = Stream::new(bywire_ring::stream::RING_BYTES);
 
 /// Records that this process has given back.
-static FREED: Freed = Freed::new();
+static FREED: FreeList = FreeList::new();
 /// This process has let go of everything, as it ends.
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
@@ -33,9 +33,9 @@ pub struct Socket {
     /// Its index.
     pub index: u32,
     /// What the family shares of it.
-    pub record: &'static Record,
+    pub shared: &'static SharedSocket,
     /// What this process holds of it.
-    pub hold: &'static Hold,
+    pub local: &'static LocalSocket,
 }
 
 /// A carried connection, while a call uses it.
@@ -50,10 +50,10 @@ pub struct Connection {
 /// The TCP socket behind `fd`.
 #[inline(always)]
 pub fn socket(fd: i32) -> Option<Socket> {
-    let Meaning::Socket(index) = descriptors::meaning(fd) else { return None };
+    let DescriptorKind::Socket(index) = descriptors::kind(fd) else { return None };
     let socket = by_index(fd, index)?;
     // It may have been closed meanwhile: then its mappings are not ours to use.
-    if descriptors::meaning(fd) == Meaning::Socket(index) { Some(socket) } else { None }
+    if descriptors::kind(fd) == DescriptorKind::Socket(index) { Some(socket) } else { None }
 }
 
 /// A call that moves data on a socket that is not worth an offer yet: counted inside the kernel, and nothing more.
@@ -62,39 +62,39 @@ pub fn socket(fd: i32) -> Option<Socket> {
 pub fn pass(
     fd: i32,
     index: u32,
-    count: impl FnOnce(&'static Record) -> &'static AtomicU32,
-) -> Option<(Inside, &'static Record)> {
-    let record = arena::family()?.records.get(index as usize)?;
-    if !policy::is_early(record) {
+    count: impl FnOnce(&'static SharedSocket) -> &'static AtomicU32,
+) -> Option<(KernelCall, &'static SharedSocket)> {
+    let shared = arena::shared()?.sockets.get(index as usize)?;
+    if !policy::is_early(shared) {
         return None;
     }
-    let inside = Inside::enter(count(record), record)?;
+    let inside = KernelCall::enter(count(shared), shared)?;
     // While it is counted, its record is not given to another socket.
-    if descriptors::meaning(fd) == Meaning::Socket(index) { Some((inside, record)) } else { None }
+    if descriptors::kind(fd) == DescriptorKind::Socket(index) { Some((inside, shared)) } else { None }
 }
 
 /// Has no other end been found for it?
 pub fn is_unpaired(fd: i32) -> bool {
-    let Meaning::Socket(index) = descriptors::meaning(fd) else { return true };
-    let record = arena::family().and_then(|family| family.records.get(index as usize));
-    // Acquire: pairs with the release store of `PAIRED` in `proposal::answered`.
-    record.is_none_or(|record| matches!(record.stage.load(Ordering::Acquire), stage::PLAIN | stage::WAITING))
+    let DescriptorKind::Socket(index) = descriptors::kind(fd) else { return true };
+    let shared = arena::shared().and_then(|family| family.sockets.get(index as usize));
+    // Acquire: pairs with the release store of `PAIRED` in `offer::answered`.
+    shared.is_none_or(|shared| matches!(shared.stage.load(Ordering::Acquire), stage::PLAIN | stage::WAITING))
 }
 
 /// The socket with this index, in use until dropped.
 pub fn by_index(fd: i32, index: u32) -> Option<Socket> {
-    let (family, own) = (arena::family()?, arena::own()?);
-    let (record, hold) = (family.records.get(index as usize)?, own.holds.get(index as usize)?);
-    rule::enter(&hold.users);
-    Some(Socket { fd, index, record, hold })
+    let (family, own) = (arena::shared()?, arena::private()?);
+    let (shared, local) = (family.sockets.get(index as usize)?, own.sockets.get(index as usize)?);
+    rule::enter(&local.users);
+    Some(Socket { fd, index, shared, local })
 }
 
 impl Socket {
     /// Does every call look at the segments first?
     #[inline(always)]
     pub fn is_carried(&self) -> bool {
-        // Acquire: pairs with the store of `CARRIED` in `proposal::prepare`; what it needs comes before.
-        self.record.stage.load(Ordering::Acquire) == stage::CARRIED
+        // Acquire: pairs with the store of `CARRIED` in `offer::prepare`; what it needs comes before.
+        self.shared.stage.load(Ordering::Acquire) == stage::CARRIED
     }
 
     /// Its segments, if calls look at them.
@@ -108,9 +108,10 @@ impl Socket {
 
     /// Its segments, if this process has them.
     pub fn mapped(self) -> Result<Connection, Self> {
-        // Acquire, both: pair with the swap in `offer` and the release store in `proposal::answered`; the segments are
+        // Acquire, both: pair with the swap in `offer` and the release store in `offer::answered`; the segments are
         // mapped before.
-        let (own, remote) = (self.hold.own.load(Ordering::Acquire), self.hold.remote.load(Ordering::Acquire));
+        let (own, remote) =
+            (self.local.own.load(Ordering::Acquire), self.local.remote.load(Ordering::Acquire));
         if own.is_null() || remote.is_null() {
             return Err(self);
         }
@@ -121,12 +122,12 @@ impl Socket {
 
     /// It stays in the kernel for this reason, unless it has left it already.
     pub fn stay(&self, reason: Reason) {
-        let _ = self.record.never.compare_exchange(0, reason as u8 + 1, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.shared.never.compare_exchange(0, reason as u8 + 1, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Does `fd` still mean this socket?
     pub fn is_current(&self) -> bool {
-        descriptors::meaning(self.fd) == Meaning::Socket(self.index)
+        descriptors::kind(self.fd) == DescriptorKind::Socket(self.index)
     }
 }
 
@@ -134,11 +135,11 @@ impl Drop for Socket {
     #[inline(always)]
     fn drop(&mut self) {
         // In a sandbox the mappings stay: whoever closes it has given back the others.
-        if rule::leave(&self.hold.users, &self.hold.descriptors)
+        if rule::leave(&self.local.users, &self.local.descriptors)
             && let Some(_own) = own_call::begin()
         {
-            unmap(self.hold);
-            rule::cleared(&self.hold.users);
+            unmap(self.local);
+            rule::cleared(&self.local.users);
         }
     }
 }
@@ -156,7 +157,7 @@ impl Connection {
     pub fn follow(&mut self) -> bool {
         // SeqCst: pairs with the store in `waiters::keep`, which comes before the descriptor is forgotten.
         if !self.is_current() {
-            let kept = self.hold.kept.load(Ordering::SeqCst) as i32 - 1;
+            let kept = self.local.kept.load(Ordering::SeqCst) as i32 - 1;
             // Before it was the last one another descriptor may have been closed, of which there are copies.
             self.socket.fd = if kept >= 0 { kept } else { descriptors::of_socket(self.index).unwrap_or(-1) };
         }
@@ -166,68 +167,69 @@ impl Connection {
 
 /// `fd` is a new TCP socket.
 pub fn track(fd: i32) {
-    let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
+    let (Some(family), Some(own)) = (arena::shared(), arena::private()) else { return };
     let _held = descriptors::change();
-    let start = family.next_record.load(Ordering::Relaxed);
+    let start = family.next_socket.load(Ordering::Relaxed);
     // A full table is found out after a look at some places: then sockets are the kernel's alone.
     for (step, index) in
         core::iter::once(FREED.take()).chain((0..256).map(|step| start.wrapping_add(step))).enumerate()
     {
-        let index = index % (RECORDS as u32);
-        let (Some(record), Some(hold)) = (family.records.get(index as usize), own.holds.get(index as usize))
+        let index = index % (SOCKETS as u32);
+        let (Some(shared), Some(local)) =
+            (family.sockets.get(index as usize), own.sockets.get(index as usize))
         else {
             return;
         };
         // A call that is still under way in the last use of this place goes first.
-        if index == 0 || hold.users.load(Ordering::Relaxed) != 0 || is_inside(record) {
+        if index == 0 || local.users.load(Ordering::Relaxed) != 0 || is_inside(shared) {
             continue;
         }
         // Acquire: pairs with the release stores in `Leaving::free` and `exit::end`, and with the one below.
-        if record.used.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-            if !rule::open(&hold.users, &hold.descriptors) {
+        if shared.used.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            if !rule::open(&local.users, &local.descriptors) {
                 // Release: pairs with the exchange above.
-                record.used.store(0, Ordering::Release);
+                shared.used.store(0, Ordering::Release);
                 continue;
             }
-            record.reset();
-            holders::note(&record.holders);
+            shared.reset();
+            holders::note(&shared.holders);
             if step > 0 {
-                family.next_record.store(index + 1, Ordering::Relaxed);
+                family.next_socket.store(index + 1, Ordering::Relaxed);
             }
-            hold.offered.store(0, Ordering::Relaxed);
-            hold.forked.store(0, Ordering::Relaxed);
-            descriptors::enter(fd, Meaning::Socket(index));
+            local.offered.store(0, Ordering::Relaxed);
+            local.forked.store(0, Ordering::Relaxed);
+            descriptors::enter(fd, DescriptorKind::Socket(index));
             return;
         }
     }
 }
 
 /// Is a call inside the kernel with it?
-fn is_inside(record: &Record) -> bool {
-    // SeqCst: pairs with the subtraction by the drop of `Inside`: a call of the last use of this place has left.
-    [&record.kernel_readers, &record.kernel_writers].iter().any(|count| count.load(Ordering::SeqCst) != 0)
+fn is_inside(shared: &SharedSocket) -> bool {
+    // SeqCst: pairs with the subtraction by the drop of `KernelCall`: a call of the last use of this place has left.
+    [&shared.kernel_readers, &shared.kernel_writers].iter().any(|count| count.load(Ordering::SeqCst) != 0)
 }
 
 /// `new` means what `old` does.
 pub fn duplicate(old: i32, new: i32) {
-    let Some(own) = arena::own() else { return };
+    let Some(own) = arena::private() else { return };
     let _held = descriptors::change();
-    match descriptors::meaning(old) {
-        Meaning::Socket(index) => {
-            if let Some(hold) = own.holds.get(index as usize) {
+    match descriptors::kind(old) {
+        DescriptorKind::Socket(index) => {
+            if let Some(local) = own.sockets.get(index as usize) {
                 // SeqCst: pairs with the loads in `hold::leave`; whoever has copied it is a user, or holds
                 // the lock of `descriptors::change`.
-                hold.descriptors.fetch_add(1, Ordering::SeqCst);
-                descriptors::enter(new, Meaning::Socket(index));
+                local.descriptors.fetch_add(1, Ordering::SeqCst);
+                descriptors::enter(new, DescriptorKind::Socket(index));
             }
         }
-        Meaning::Set(name) => {
+        DescriptorKind::EpollSet(name) => {
             if let Some(count) = own.sets.get(name as usize % SETS) {
                 count.fetch_add(1, Ordering::Relaxed);
-                descriptors::enter(new, Meaning::Set(name));
+                descriptors::enter(new, DescriptorKind::EpollSet(name));
             }
         }
-        Meaning::Nothing | Meaning::Hidden => {}
+        DescriptorKind::Untracked | DescriptorKind::Hidden => {}
     }
 }
 
@@ -249,20 +251,20 @@ impl Deref for Leaving {
 /// Takes `fd` out of the table, before the kernel closes it and gives its number to somebody else.
 pub fn forget(fd: i32) -> Option<Leaving> {
     let _held = descriptors::change();
-    let own = arena::own()?;
-    match descriptors::meaning(fd) {
-        Meaning::Nothing | Meaning::Set(_) => None,
-        Meaning::Hidden => {
-            descriptors::enter(fd, Meaning::Nothing);
+    let own = arena::private()?;
+    match descriptors::kind(fd) {
+        DescriptorKind::Untracked | DescriptorKind::EpollSet(_) => None,
+        DescriptorKind::Hidden => {
+            descriptors::enter(fd, DescriptorKind::Untracked);
             None
         }
-        Meaning::Socket(index) => {
+        DescriptorKind::Socket(index) => {
             let socket = by_index(fd, index)?;
-            descriptors::enter(fd, Meaning::Nothing);
-            let hold = own.holds.get(index as usize)?;
+            descriptors::enter(fd, DescriptorKind::Untracked);
+            let local = own.sockets.get(index as usize)?;
             let mut is_last = false;
-            if rule::close(&hold.descriptors) && !HAS_ENDED.load(Ordering::Relaxed) {
-                is_last = let_go(socket.record);
+            if rule::close(&local.descriptors) && !HAS_ENDED.load(Ordering::Relaxed) {
+                is_last = let_go(socket.shared);
             }
             Some(Leaving { socket, is_last })
         }
@@ -271,17 +273,17 @@ pub fn forget(fd: i32) -> Option<Leaving> {
 
 /// Gives this process's mappings back.
 #[inline]
-fn unmap(hold: &Hold) {
+fn unmap(local: &LocalSocket) {
     // What was never paired holds nothing.
-    // Acquire, both: pair with the swap in `offer` and the release store of the peer in `proposal::answered`.
-    if !hold.own.load(Ordering::Acquire).is_null() || hold.peer.load(Ordering::Acquire) != 0 {
-        unmap_now(hold);
+    // Acquire, both: pair with the swap in `offer` and the release store of the peer in `offer::answered`.
+    if !local.own.load(Ordering::Acquire).is_null() || local.peer.load(Ordering::Acquire) != 0 {
+        unmap_now(local);
     }
 }
 
 #[inline(never)]
-fn unmap_now(hold: &Hold) {
-    for pointer in [&hold.own, &hold.remote] {
+fn unmap_now(local: &LocalSocket) {
+    for pointer in [&local.own, &local.remote] {
         // AcqRel: pairs with the swap and the release store that have put it there; of two that clear, one gets it.
         let address = pointer.swap(ptr::null_mut(), Ordering::AcqRel);
         if !address.is_null() {
@@ -290,8 +292,8 @@ fn unmap_now(hold: &Hold) {
             unsafe { libc::munmap(address.cast(), SEGMENT_BYTES) };
         }
     }
-    // AcqRel: pairs with the release store in `proposal::answered`.
-    doorbell::release(hold.peer.swap(0, Ordering::AcqRel));
+    // AcqRel: pairs with the release store in `offer::answered`.
+    doorbell::release(local.peer.swap(0, Ordering::AcqRel));
 }
 
 /// From here on this process, which is about to end, counts nowhere: whatever is closed by then.
@@ -300,39 +302,39 @@ pub fn end() {
 }
 
 /// This process holds it no more. `true`: it was the last one, those that were killed not counted.
-pub fn let_go(record: &Record) -> bool {
-    holders::let_go(&record.processes, &record.holders)
+pub fn let_go(shared: &SharedSocket) -> bool {
+    holders::let_go(&shared.processes, &shared.holders)
 }
 
 /// Is this process the last one that holds it?
-pub fn is_last_holder(record: &Record) -> bool {
+pub fn is_last_holder(shared: &SharedSocket) -> bool {
     // Acquire: pairs with the changes of the count in `before_fork` and `let_go`.
-    record.processes.load(Ordering::Acquire) == 1
-        || holders::forget_dead(&record.processes, &record.holders) == 1
+    shared.processes.load(Ordering::Acquire) == 1
+        || holders::forget_dead(&shared.processes, &shared.holders) == 1
 }
 
 /// Threads that were in calls, or held a lock, are not in a forked child.
 pub fn leave_threads_behind() {
     descriptors::leave_threads_behind();
-    let Some(own) = arena::own() else { return };
-    descriptors::each(|_, meaning| {
-        let Meaning::Socket(index) = meaning else { return };
-        let Some(hold) = own.holds.get(index as usize) else { return };
+    let Some(own) = arena::private() else { return };
+    descriptors::each(|_, kind| {
+        let DescriptorKind::Socket(index) = kind else { return };
+        let Some(local) = own.sockets.get(index as usize) else { return };
         // SeqCst: pairs with nobody, as the child has one thread; later calls come after by themselves.
-        hold.users.store(0, Ordering::SeqCst);
-        hold.waiters.store(0, Ordering::SeqCst);
+        local.users.store(0, Ordering::SeqCst);
+        local.waiters.store(0, Ordering::SeqCst);
     });
 }
 
 /// Each socket that this process holds, once.
 pub fn each_held(mut visit: impl FnMut(&Socket, i32)) {
-    let Some(own) = arena::own() else { return };
-    descriptors::each(|fd, meaning| {
-        let Meaning::Socket(index) = meaning else { return };
-        let Some(hold) = own.holds.get(index as usize) else { return };
+    let Some(own) = arena::private() else { return };
+    descriptors::each(|fd, kind| {
+        let DescriptorKind::Socket(index) = kind else { return };
+        let Some(local) = own.sockets.get(index as usize) else { return };
         // The first of several descriptors speaks for all.
-        let first = hold.descriptors.load(Ordering::Relaxed) == 1
-            || (0..fd).all(|earlier| descriptors::meaning(earlier) != Meaning::Socket(index));
+        let first = local.descriptors.load(Ordering::Relaxed) == 1
+            || (0..fd).all(|earlier| descriptors::kind(earlier) != DescriptorKind::Socket(index));
         if first && let Some(socket) = by_index(fd, index) {
             visit(&socket, fd);
         }
@@ -340,16 +342,16 @@ pub fn each_held(mut visit: impl FnMut(&Socket, i32)) {
 }
 
 /// Counts a call that is about to enter the kernel with this socket; on drop, that it is back.
-pub struct Inside {
+pub struct KernelCall {
     _noted: Noted,
 }
 
-impl Inside {
+impl KernelCall {
     /// `None`: calls look at the segments by now, so the kernel is not the place to sleep.
     #[inline(always)]
-    pub fn enter(count: &'static AtomicU32, record: &Record) -> Option<Self> {
+    pub fn enter(count: &'static AtomicU32, shared: &SharedSocket) -> Option<Self> {
         let inside = Self { _noted: counted(count) };
-        if passage::is_open(&record.stage, stage::CARRIED) { Some(inside) } else { None }
+        if passage::is_open(&shared.stage, stage::CARRIED) { Some(inside) } else { None }
     }
 }
 
@@ -368,23 +370,23 @@ fn one_less(count: usize) {
 
 /// A call that was left used the socket of this index.
 pub fn used(index: usize) {
-    if let (Some(family), Some(own)) = (arena::family(), arena::own())
-        && let (Some(record), Some(hold)) = (family.records.get(index), own.holds.get(index))
+    if let (Some(family), Some(own)) = (arena::shared(), arena::private())
+        && let (Some(shared), Some(local)) = (family.sockets.get(index), own.sockets.get(index))
     {
         // Counted by that call.
-        drop(Socket { fd: -1, index: index as u32, record, hold });
+        drop(Socket { fd: -1, index: index as u32, shared, local });
     }
 }
 
 impl Leaving {
     /// Its record is free again: nobody holds it, and the kernel has closed it.
     pub fn free(self) {
-        let (record, index) = (self.socket.record, self.socket.index);
+        let (shared, index) = (self.socket.shared, self.socket.index);
         // The mappings go first, with the last user, so that the next user of this place finds none.
         drop(self.socket);
-        record.stage.store(stage::PLAIN, Ordering::Relaxed);
+        shared.stage.store(stage::PLAIN, Ordering::Relaxed);
         // Release: pairs with the exchange in `track`; whoever has the place next finds it as it was left.
-        record.used.store(0, Ordering::Release);
+        shared.used.store(0, Ordering::Release);
         FREED.put(index);
     }
 }
@@ -392,14 +394,14 @@ impl Leaving {
 /// Before a fork: the child will hold what this process holds.
 pub fn count_fork(fork: u32) {
     each_held(|socket, _| {
-        socket.hold.forked.store(fork, Ordering::Relaxed);
+        socket.local.forked.store(fork, Ordering::Relaxed);
         // AcqRel: pairs with the acquire loads of the count, which decide whether it is offered.
-        socket.record.processes.fetch_add(1, Ordering::AcqRel);
+        socket.shared.processes.fetch_add(1, Ordering::AcqRel);
         // An answer that is still to come would reach only one of the two.
-        let _ = socket.record.stage.compare_exchange(
+        let _ = socket.shared.stage.compare_exchange(
             stage::WAITING,
             stage::PLAIN,
-            // AcqRel: pairs with the release store of `WAITING`, and with the acquire load in `proposal::answered`.
+            // AcqRel: pairs with the release store of `WAITING`, and with the acquire load in `offer::answered`.
             Ordering::AcqRel,
             Ordering::Relaxed,
         );
@@ -408,10 +410,10 @@ pub fn count_fork(fork: u32) {
 
 /// There is no child by the fork of this number: `finish` gets what nobody holds then. What was closed since may be gone by that.
 pub fn undo_fork(fork: u32, finish: impl Fn(Leaving)) {
-    let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
-    for ((index, record), hold) in (0u32..).zip(&family.records).zip(&own.holds) {
-        if hold.forked.load(Ordering::Relaxed) == fork
-            && descriptors::is_left(fork, &hold.forked, &record.processes)
+    let (Some(family), Some(own)) = (arena::shared(), arena::private()) else { return };
+    for ((index, shared), local) in (0u32..).zip(&family.sockets).zip(&own.sockets) {
+        if local.forked.load(Ordering::Relaxed) == fork
+            && descriptors::is_left(fork, &local.forked, &shared.processes)
             && let Some(socket) = by_index(-1, index)
         {
             finish(Leaving { socket, is_last: true });
@@ -423,5 +425,5 @@ pub fn undo_fork(fork: u32, finish: impl Fn(Leaving)) {
 pub fn after_fork_in_child() {
     leave_threads_behind();
     HAS_ENDED.store(false, Ordering::Relaxed);
-    each_held(|socket, _| _ = holders::note(&socket.record.holders));
+    each_held(|socket, _| _ = holders::note(&socket.shared.holders));
 }

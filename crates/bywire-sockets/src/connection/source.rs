@@ -36,29 +36,29 @@ impl Connection {
             Course::Kernel => return Ok(Source::Kernel),
             // A writer that was killed on its way leaves it so; nothing comes behind the kernel's end.
             Course::Pending
-                if self.record.ended.load(Ordering::Relaxed) & (FINISHED | HUNG_UP | FAILED) != 0 =>
+                if self.shared.ended.load(Ordering::Relaxed) & (FINISHED | HUNG_UP | FAILED) != 0 =>
             {
                 return Ok(Source::KernelUntil(u64::MAX));
             }
             // Nobody ends the ring of a writer that was killed while it did: what is there is there.
             Course::Ending
-                if self.record.ended.load(Ordering::Relaxed) & (FINISHED | HUNG_UP | FAILED) == 0 =>
+                if self.shared.ended.load(Ordering::Relaxed) & (FINISHED | HUNG_UP | FAILED) == 0 =>
             {
                 return Ok(Source::Moment);
             }
             Course::Pending => return Ok(Source::Moment),
             Course::Ring | Course::Ending | Course::Back(_) => {}
         }
-        if self.record.drained.load(Ordering::Relaxed) == 0 {
+        if self.shared.drained.load(Ordering::Relaxed) == 0 {
             // A call that sleeps in the kernel is woken by the last bytes there: nobody takes them from it.
             if self.kernel_readers() != 0 {
                 return Ok(Source::Moment);
             }
             let cut = STREAM.cut_offset(&self.remote);
             // SeqCst: pairs with the addition in `receive::count`, of calls that have left: nobody is in the kernel.
-            let received = self.record.received.load(Ordering::SeqCst);
+            let received = self.shared.received.load(Ordering::SeqCst);
             match cut.checked_sub(received) {
-                Some(0) => self.record.drained.store(1, Ordering::Relaxed),
+                Some(0) => self.shared.drained.store(1, Ordering::Relaxed),
                 Some(left) => return Ok(Source::KernelUntil(left)),
                 None => return Err(Corrupt),
             }
@@ -77,14 +77,14 @@ impl Connection {
         if source != Source::Moment {
             return Ok(source);
         }
-        let (now, looked) = (kernel::now_ns(), &self.record.looked_ns);
+        let (now, looked) = (kernel::now_ns(), &self.shared.looked_ns);
         if now.wrapping_sub(looked.load(Ordering::Relaxed)) < ASK_NS {
             return Ok(source);
         }
         looked.store(now, Ordering::Relaxed);
         self.ask_kernel();
         errno::keep(|| {
-            for sleeper in &self.record.sleepers {
+            for sleeper in &self.shared.sleepers {
                 let thread = sleeper.load(Ordering::Relaxed);
                 if thread != 0 && !pid::lives(thread) {
                     self.leave_kernel(thread);
@@ -115,7 +115,7 @@ impl Connection {
     }
 
     fn change_sleeper(&self, from: u32, to: u32) -> bool {
-        self.record
+        self.shared
             .sleepers
             .iter()
             .any(|sleeper| sleeper.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok())
@@ -124,13 +124,13 @@ impl Connection {
     /// Is all of it counted that was taken out of the kernel? Who was killed behind a receive has counted nothing: then it is
     /// counted now, and the answer is no. Called with the receiving lock held, and nobody in the kernel.
     pub fn is_counted(&self) -> bool {
-        let Some(account) = kernel::account(self.fd) else { return true };
-        let received = &self.record.received;
+        let Some(account) = kernel::byte_counts(self.fd) else { return true };
+        let received = &self.shared.received;
         // A program that has had the socket may have taken what came behind the ring as well.
         let taken = account.taken.min(STREAM.cut_offset(&self.remote));
         let is_more = account.is_steady && taken > received.load(Ordering::Relaxed);
         if is_more {
-            // SeqCst: pairs with the loads in `proposal::accounts_agree` and `source`, as in `receive::count`.
+            // SeqCst: pairs with the loads in `offer::accounts_agree` and `source`, as in `receive::count`.
             received.store(taken, Ordering::SeqCst);
         }
         !is_more
@@ -138,7 +138,7 @@ impl Connection {
 
     /// May somebody have been killed with it?
     pub fn is_shared(&self) -> bool {
-        self.record.processes.load(Ordering::Relaxed) != 1
+        self.shared.processes.load(Ordering::Relaxed) != 1
     }
 
     /// What the kernel has while the writer changes over lies before the cut, and is anybody's if nobody sleeps for it.
@@ -150,22 +150,22 @@ impl Connection {
     fn has_asked_back(&self) -> bool {
         STREAM.flags(&self.own) & ASKS_BACK != 0
             && STREAM.flags(&self.remote) & HALF == 0
-            && self.record.ended.load(Ordering::Relaxed) & (FINISHED | HUNG_UP | FAILED) == 0
+            && self.shared.ended.load(Ordering::Relaxed) & (FINISHED | HUNG_UP | FAILED) == 0
     }
 
     /// May the stream have ended? Its end is told, but for that of a killed peer, which has to be looked for.
     pub fn may_have_ended(&self) -> bool {
         if STREAM.flags(&self.remote) & (HALF | LEAVING) != 0
-            || self.record.ended.load(Ordering::Relaxed) != 0
+            || self.shared.ended.load(Ordering::Relaxed) != 0
         {
             return true;
         }
         let now = kernel::now_ns();
-        let asked = self.record.asked_ns.load(Ordering::Relaxed);
+        let asked = self.shared.asked_ns.load(Ordering::Relaxed);
         if now.wrapping_sub(asked) < ASK_NS {
             return false;
         }
-        self.record.asked_ns.store(now, Ordering::Relaxed);
+        self.shared.asked_ns.store(now, Ordering::Relaxed);
         true
     }
 
@@ -182,13 +182,13 @@ impl Connection {
     }
 
     fn kernel_readers(&self) -> u64 {
-        // SeqCst: pairs with the addition and the subtraction in `sockets::Inside`.
-        STREAM.readers(&self.own) + u64::from(self.record.kernel_readers.load(Ordering::SeqCst))
+        // SeqCst: pairs with the addition and the subtraction in `sockets::KernelCall`.
+        STREAM.readers(&self.own) + u64::from(self.shared.kernel_readers.load(Ordering::SeqCst))
     }
 
     /// Has the other end gone altogether, as far as the kernel was heard?
     pub fn peer_is_gone(&self) -> bool {
-        let ended = self.record.ended.load(Ordering::Relaxed);
+        let ended = self.shared.ended.load(Ordering::Relaxed);
         let told = STREAM.flags(&self.remote);
         ended & (HUNG_UP | FAILED) != 0
             || (ended & (FINISHED | SHUT) == FINISHED && told & HALF == 0)
@@ -207,8 +207,8 @@ impl Connection {
     pub fn heard(&self, found: i16) {
         let pairs = [(libc::POLLRDHUP, FINISHED), (libc::POLLHUP, HUNG_UP), (libc::POLLERR, FAILED)];
         for (bit, kept) in pairs {
-            if found & bit != 0 && self.record.ended.load(Ordering::Relaxed) & kept == 0 {
-                self.record.ended.fetch_or(kept, Ordering::Relaxed);
+            if found & bit != 0 && self.shared.ended.load(Ordering::Relaxed) & kept == 0 {
+                self.shared.ended.fetch_or(kept, Ordering::Relaxed);
             }
         }
     }

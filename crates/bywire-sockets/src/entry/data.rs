@@ -8,8 +8,8 @@ use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespe
 use super::take_over;
 use crate::connection::fallback::to_kernel;
 use crate::connection::sockets::Socket;
-use crate::memory::descriptors::{self, Meaning};
-use crate::os::iovec::Parts;
+use crate::memory::descriptors::{self, DescriptorKind};
+use crate::os::iovec::Buffers;
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
 use crate::process::exec;
@@ -22,14 +22,14 @@ take_over! {
         // SAFETY: the program's own arguments, as they came.
         let real = || unsafe { real::read(fd, buffer, length) };
         // Of no bytes it never sleeps, which a receive of no bytes does.
-        if length == 0 { real() } else { receive(fd, || Parts::one(buffer.cast(), length), 0, real) }
+        if length == 0 { real() } else { receive(fd, || Buffers::one(buffer.cast(), length), 0, real) }
     }
 
     /// Receives, checked by the compiler.
     fn __read_chk(fd: c_int, buffer: *mut c_void, length: size_t, _room: size_t) -> ssize_t {
         // SAFETY: the program's own arguments, as they came.
         let real = || unsafe { real::read(fd, buffer, length) };
-        if length == 0 { real() } else { receive(fd, || Parts::one(buffer.cast(), length), 0, real) }
+        if length == 0 { real() } else { receive(fd, || Buffers::one(buffer.cast(), length), 0, real) }
     }
 
     /// Receives into several buffers.
@@ -42,13 +42,13 @@ take_over! {
     /// Receives.
     fn recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
         // SAFETY: the program's own arguments, as they came.
-        receive(fd, || Parts::one(buffer.cast(), length), flags, || unsafe { real::recv(fd, buffer, length, flags) })
+        receive(fd, || Buffers::one(buffer.cast(), length), flags, || unsafe { real::recv(fd, buffer, length, flags) })
     }
 
     /// Receives, checked by the compiler.
     fn __recv_chk(fd: c_int, buffer: *mut c_void, length: size_t, _room: size_t, flags: c_int) -> ssize_t {
         // SAFETY: the program's own arguments, as they came.
-        receive(fd, || Parts::one(buffer.cast(), length), flags, || unsafe { real::recv(fd, buffer, length, flags) })
+        receive(fd, || Buffers::one(buffer.cast(), length), flags, || unsafe { real::recv(fd, buffer, length, flags) })
     }
 
     /// Receives; a stream's bytes have no address.
@@ -68,7 +68,7 @@ take_over! {
 
     /// Receives several times.
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
-        if !matches!(descriptors::meaning(fd), Meaning::Socket(_)) {
+        if !matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) {
             // SAFETY: the program's own arguments, as they came.
             return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
         }
@@ -94,7 +94,7 @@ take_over! {
     /// Sends.
     fn write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
         // SAFETY: the program's own arguments, as they came.
-        send_parts(fd, || Parts::one(buffer.cast(), length), 0, false, || unsafe { real::write(fd, buffer, length) })
+        send_parts(fd, || Buffers::one(buffer.cast(), length), 0, false, || unsafe { real::write(fd, buffer, length) })
     }
 
     /// Sends several buffers.
@@ -106,13 +106,13 @@ take_over! {
     /// Sends.
     fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t {
         // SAFETY: the program's own arguments, as they came.
-        send_parts(fd, || Parts::one(buffer.cast(), length), flags, false, || unsafe { real::send(fd, buffer, length, flags) })
+        send_parts(fd, || Buffers::one(buffer.cast(), length), flags, false, || unsafe { real::send(fd, buffer, length, flags) })
     }
 
     /// Sends; the address of a connected stream counts for nothing.
     fn sendto(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int, address: *const sockaddr, size: socklen_t) -> ssize_t {
         // SAFETY: the program's own arguments, as they came.
-        send_parts(fd, || Parts::one(buffer.cast(), length), flags, false, || unsafe { real::sendto(fd, buffer, length, flags, address, size) })
+        send_parts(fd, || Buffers::one(buffer.cast(), length), flags, false, || unsafe { real::sendto(fd, buffer, length, flags, address, size) })
     }
 
     /// Sends several buffers, with what goes along with bytes.
@@ -122,7 +122,7 @@ take_over! {
 
     /// Sends several times.
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-        if !matches!(descriptors::meaning(fd), Meaning::Socket(_)) {
+        if !matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) {
             each_control(messages, count);
             // SAFETY: the program's own arguments, as they came.
             return unsafe { real::sendmmsg(fd, messages, count, flags) };
@@ -172,10 +172,10 @@ pub fn send_list(
 }
 
 /// A list of buffers for a socket. `None`: it is none, or the kernel says what is wrong with the list.
-fn list(fd: c_int, parts: *const iovec, count: c_int) -> Option<Parts> {
+fn list(fd: c_int, parts: *const iovec, count: c_int) -> Option<Buffers> {
     let count = count.max(0) as usize;
-    let is_known = matches!(descriptors::meaning(fd), Meaning::Socket(_)) && are_readable(parts, count);
-    is_known.then(|| Parts::list(parts, count))
+    let is_known = matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) && are_readable(parts, count);
+    is_known.then(|| Buffers::list(parts, count))
 }
 
 fn receive_from(
@@ -188,10 +188,10 @@ fn receive_from(
 ) -> ssize_t {
     // SAFETY: the program's own arguments, as they came.
     let real = || unsafe { real::recvfrom(fd, buffer, length, flags, address, size) };
-    if !matches!(descriptors::meaning(fd), Meaning::Socket(_)) {
+    if !matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) {
         return real();
     }
-    let received = receive(fd, || Parts::one(buffer.cast(), length), flags, real);
+    let received = receive(fd, || Buffers::one(buffer.cast(), length), flags, real);
     if received >= 0 && !address.is_null() && are_readable(size, 1) {
         // SAFETY: the program's own.
         unsafe { size.write(0) };
@@ -202,7 +202,7 @@ fn receive_from(
 fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program's own.
     let real = move || unsafe { real::recvmsg(fd, message, flags) };
-    let Meaning::Socket(_) = descriptors::meaning(fd) else { return real() };
+    let DescriptorKind::Socket(_) = descriptors::kind(fd) else { return real() };
     if !is_readable_message(message) {
         return real();
     }
@@ -215,7 +215,7 @@ fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let asked = core::cell::Cell::new(false);
     let received = receive(
         fd,
-        || Parts::list(parts, count),
+        || Buffers::list(parts, count),
         flags,
         || {
             asked.set(true);
@@ -242,7 +242,7 @@ fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program's own, which can be read.
     let given = unsafe { &*message };
     let is_special = !given.msg_control.is_null() && given.msg_controllen > 0;
-    send_parts(fd, || Parts::list(given.msg_iov, given.msg_iovlen), flags, is_special, real)
+    send_parts(fd, || Buffers::list(given.msg_iov, given.msg_iovlen), flags, is_special, real)
 }
 
 /// Can a message be read, with the list of its parts and what goes along with them? The kernel says what is wrong, if not.

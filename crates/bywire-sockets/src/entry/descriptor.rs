@@ -13,7 +13,7 @@ use crate::connection::fallback::to_kernel;
 use crate::connection::sockets::{self, Socket};
 use crate::epoll::control;
 use crate::memory::arena::linger;
-use crate::memory::descriptors::{self, Meaning};
+use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
 use crate::process::lifecycle;
@@ -110,7 +110,7 @@ take_over! {
 
     /// Duplicates.
     fn dup(fd: c_int) -> c_int {
-        if descriptors::meaning(fd) == Meaning::Hidden {
+        if descriptors::kind(fd) == DescriptorKind::Hidden {
             return errno::fail(libc::EBADF) as c_int;
         }
         // SAFETY: the program's own arguments, as they came.
@@ -175,7 +175,7 @@ take_over! {
         if level == libc::SOL_SOCKET && name == libc::SO_LINGER
             && let Some(socket) = sockets::socket(fd)
         {
-            socket.record.lingers.store(linger::PROGRAMS, Ordering::Relaxed);
+            socket.shared.lingers.store(linger::PROGRAMS, Ordering::Relaxed);
         }
         // SAFETY: the program's own arguments, as they came.
         let status = unsafe { real::setsockopt(fd, level, name, value, length) };
@@ -183,13 +183,13 @@ take_over! {
             && let Some(socket) = sockets::socket(fd)
             && errno::keep(|| !kernel::lingers(fd))
         {
-            socket.record.lingers.store(linger::UNSET, Ordering::Relaxed);
+            socket.shared.lingers.store(linger::UNSET, Ordering::Relaxed);
         }
         if level == libc::SOL_SOCKET && TIME_OUTS.contains(&name)
             && let Some(socket) = sockets::socket(fd)
         {
             // One has been set at some time: the kernel is asked from now on.
-            socket.record.patience.iter().for_each(|place| place.store(2, Ordering::Relaxed));
+            socket.shared.has_timeout.iter().for_each(|place| place.store(2, Ordering::Relaxed));
         }
         status
     }
@@ -222,7 +222,7 @@ take_over! {
 }
 
 fn new_set(fd: c_int) -> c_int {
-    if fd >= 0 && crate::pairing::proposal::is_possible() {
+    if fd >= 0 && crate::pairing::offer::is_possible() {
         errno::keep(|| lifecycle::track_set(fd));
     }
     fd
@@ -231,10 +231,10 @@ fn new_set(fd: c_int) -> c_int {
 fn control_file(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the program's own arguments.
     let real = || unsafe { real::fcntl(fd, command, argument) };
-    match descriptors::meaning(fd) {
-        Meaning::Nothing => return real(),
-        Meaning::Hidden => return errno::fail(libc::EBADF) as c_int,
-        Meaning::Socket(_) | Meaning::Set(_) => {}
+    match descriptors::kind(fd) {
+        DescriptorKind::Untracked => return real(),
+        DescriptorKind::Hidden => return errno::fail(libc::EBADF) as c_int,
+        DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_) => {}
     }
     if command == libc::F_SETFL && argument as c_int & libc::O_ASYNC != 0 {
         to_kernel(fd, Reason::Signals);
@@ -267,7 +267,7 @@ fn control_device(fd: c_int, request: usize, argument: *mut c_void) -> c_int {
             let Ok(connection) = socket.carried() else { return status };
             let unread = match sockets::STREAM.course(&connection.own) {
                 Ok(Course::Back(_)) if connection.owes() => {
-                    connection.record.owed.load(Ordering::Relaxed) as usize
+                    connection.shared.owed.load(Ordering::Relaxed) as usize
                 }
                 Ok(Course::Ring) => {
                     sockets::STREAM.unread_by_peer(&connection.own, &connection.remote).unwrap_or(0)
@@ -304,14 +304,14 @@ fn keep_waiting(fd: c_int, waits: bool) {
     if !sockets::is_unpaired(fd)
         && let Some(socket) = sockets::socket(fd)
     {
-        socket.record.waits.store(if waits { 1 } else { 2 }, Ordering::Relaxed);
+        socket.shared.waits.store(if waits { 1 } else { 2 }, Ordering::Relaxed);
     }
 }
 
 /// What this library has set for killed ends is none of the program's settings.
 fn hide_linger(fd: c_int, value: *mut c_void, length: *mut socklen_t) {
     let is_ours = sockets::socket(fd)
-        .is_some_and(|socket| socket.record.lingers.load(Ordering::Relaxed) == linger::OURS);
+        .is_some_and(|socket| socket.shared.lingers.load(Ordering::Relaxed) == linger::OURS);
     if is_ours {
         // SAFETY: the kernel has written so many bytes there.
         unsafe { core::ptr::write_bytes(value.cast::<u8>(), 0, length.read() as usize) };

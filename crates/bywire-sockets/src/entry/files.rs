@@ -10,8 +10,8 @@ use super::data::{receive_parts, send_list};
 use super::take_over;
 use crate::connection::fallback::to_kernel;
 use crate::connection::sockets::{self, Connection};
-use crate::memory::descriptors::{self, Meaning};
-use crate::os::iovec::Parts;
+use crate::memory::descriptors::{self, DescriptorKind};
+use crate::os::iovec::Buffers;
 use crate::os::user_access::are_readable;
 use crate::os::{errno, real};
 use crate::transfer::send::send as send_parts;
@@ -119,7 +119,7 @@ fn before_threads(list: *const *mut c_void, count: c_int) {
 /// Is it a call that a socket answers like one without an offset? Others the kernel refuses, or it knows more of them than
 /// we do.
 fn is_plain(fd: c_int, offset: off_t, flags: c_int) -> bool {
-    if offset != -1 || !matches!(descriptors::meaning(fd), Meaning::Socket(_)) {
+    if offset != -1 || !matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) {
         return false;
     }
     if flags & !(RWF_NOWAIT | RWF_NOSIGNAL | RWF_IDLE) != 0 {
@@ -155,7 +155,7 @@ fn send_file(target: c_int, source: c_int, offset: *mut off_t, count: size_t) ->
     if !sockets::socket(target).is_some_and(|socket| socket.is_carried()) {
         to_kernel(source, Reason::Option);
         // The parts are asked for only if it is carried by then.
-        return send_parts(target, || Parts::one(core::ptr::null(), 0), 0, false, real);
+        return send_parts(target, || Buffers::one(core::ptr::null(), 0), 0, false, real);
     }
     if !offset.is_null() && !are_readable(offset, 1) {
         return real();
@@ -228,7 +228,7 @@ fn copy_by(buffer: &mut [u8], target: c_int, source: c_int, start: off_t, count:
             let (base, length) = (buffer.as_ptr(), found as usize);
             // SAFETY: a live buffer.
             let real = || unsafe { real::send(target, base.cast(), length, flags) };
-            send_parts(target, || Parts::one(base, length), flags, false, real)
+            send_parts(target, || Buffers::one(base, length), flags, false, real)
         };
         if given < 0 {
             return if done > 0 { done as ssize_t } else { given };

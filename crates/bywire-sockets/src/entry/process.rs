@@ -11,7 +11,7 @@ use crate::connection::fallback;
 use crate::memory::descriptors;
 use crate::os::user_access::are_readable;
 use crate::os::{errno, own_call, real, signal_deferral};
-use crate::pairing::proposal;
+use crate::pairing::offer;
 use crate::process::{exec, exit, fork, io_uring, lifecycle, sandbox};
 
 const SYS_EPOLL_PWAIT2: c_long = 441;
@@ -389,7 +389,7 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
             | libc::SYS_setresgid
             | libc::SYS_setgroups
             | libc::SYS_chroot => {
-                proposal::connect_early();
+                offer::connect_early();
                 real()
             }
             libc::SYS_io_uring_setup => {

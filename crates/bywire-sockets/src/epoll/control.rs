@@ -15,8 +15,8 @@ use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::epoll::look::{EDGE, ONCE, asked, ready};
 use crate::epoll::registrations::{self, arm, claim, free, name, of_socket, unlink_from_socket};
 use crate::epoll::{nested, sets};
-use crate::memory::arena::{Item, Set};
-use crate::memory::descriptors::{self, Meaning};
+use crate::memory::arena::{EpollItem, EpollSet};
+use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, own_call, real};
 use crate::wakeup::doorbell;
@@ -27,15 +27,17 @@ const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) -> i32 {
     // SAFETY: the program's own arguments.
     let real = || unsafe { real::epoll_ctl(set_fd, operation, fd, event) };
-    match descriptors::meaning(fd) {
-        Meaning::Socket(_) => {}
-        Meaning::Nothing => return real(),
-        Meaning::Hidden => {
+    match descriptors::kind(fd) {
+        DescriptorKind::Socket(_) => {}
+        DescriptorKind::Untracked => return real(),
+        DescriptorKind::Hidden => {
             errno::set(libc::EBADF);
             return -1;
         }
-        Meaning::Set(inner) if operation == libc::EPOLL_CTL_ADD => return nested::add(set_fd, inner, &real),
-        Meaning::Set(inner) => {
+        DescriptorKind::EpollSet(inner) if operation == libc::EPOLL_CTL_ADD => {
+            return nested::add(set_fd, inner, &real);
+        }
+        DescriptorKind::EpollSet(inner) => {
             let status = real();
             if operation == libc::EPOLL_CTL_DEL && status == 0 {
                 nested::remove(set_fd, inner);
@@ -62,7 +64,7 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
         drop(held);
         return outside(socket, &real);
     }
-    let place = Place::of(set_fd, name, set);
+    let place = OpenSet::of(set_fd, name, set);
     match operation {
         libc::EPOLL_CTL_DEL => {
             let status = real();
@@ -92,18 +94,18 @@ fn outside(socket: Socket, real: &dyn Fn() -> i32) -> i32 {
 }
 
 /// A set, by the descriptor that it was called by.
-struct Place {
+struct OpenSet {
     set_fd: i32,
     name: u32,
-    set: &'static Set,
+    set: &'static EpollSet,
 }
 
-impl Place {
-    fn of(set_fd: i32, name: u32, set: &'static Set) -> Self {
+impl OpenSet {
+    fn of(set_fd: i32, name: u32, set: &'static EpollSet) -> Self {
         Self { set_fd, name, set }
     }
 
-    fn find(&self, socket: &Socket) -> Option<(u32, &'static Item)> {
+    fn find(&self, socket: &Socket) -> Option<(u32, &'static EpollItem)> {
         of_socket(socket).find(|(_, item)| {
             item.set.load(Ordering::Relaxed) == self.name && item.fd.load(Ordering::Relaxed) == socket.fd
         })
@@ -170,7 +172,7 @@ impl Place {
         socket: &Socket,
         operation: i32,
         event: epoll_event,
-        known: Option<(u32, &'static Item)>,
+        known: Option<(u32, &'static EpollItem)>,
     ) -> i32 {
         let real = |mut event: epoll_event| {
             // SAFETY: a live event.
@@ -186,7 +188,7 @@ impl Place {
             return status;
         };
         let is_named = { event.events } & ONCE != 0
-            && (item.named.load(Ordering::Relaxed) != 0 || socket.record.never.load(Ordering::Relaxed) == 0);
+            && (item.named.load(Ordering::Relaxed) != 0 || socket.shared.never.load(Ordering::Relaxed) == 0);
         let before = item.generation.load(Ordering::Relaxed);
         // What is under way to another thread was told of what is replaced here: the kernel looks anew.
         item.generation.store(before.wrapping_add(1), Ordering::Relaxed);
@@ -209,8 +211,8 @@ impl Place {
     }
 
     /// Does for a fresh registration what [`convert`] has done for all that it has found, if that was meanwhile.
-    fn catch_up(&self, socket: &Socket, at: u32, item: &Item) {
-        // SeqCst: pairs with the fence in `proposal::prepare`, which is before the walk in `convert`: either this is found in the socket's list, or the stage here.
+    fn catch_up(&self, socket: &Socket, at: u32, item: &EpollItem) {
+        // SeqCst: pairs with the fence in `offer::prepare`, which is before the walk in `convert`: either this is found in the socket's list, or the stage here.
         fence(Ordering::SeqCst);
         if !socket.is_carried() {
             return;
@@ -226,21 +228,21 @@ impl Place {
         doorbell::ring_own();
     }
 
-    fn link(&self, socket: &Socket, at: u32, item: &Item) {
-        item.record.store(socket.index, Ordering::Relaxed);
+    fn link(&self, socket: &Socket, at: u32, item: &EpollItem) {
+        item.socket.store(socket.index, Ordering::Relaxed);
         item.fd.store(socket.fd, Ordering::Relaxed);
         item.set.store(self.name, Ordering::Relaxed);
-        socket.record.awaited.store(1, Ordering::Relaxed);
-        list::put(&socket.record.items, at, &item.next_of_record);
+        socket.shared.awaited.store(1, Ordering::Relaxed);
+        list::put(&socket.shared.items, at, &item.next_of_socket);
     }
 
     /// Into the list that every look at the set goes through.
-    fn list(&self, connection: &Connection, at: u32, item: &Item) {
+    fn list(&self, connection: &Connection, at: u32, item: &EpollItem) {
         if item.listed.swap(1, Ordering::Relaxed) != 0 {
             return;
         }
         item.seen_tail.store(STREAM.tail(&connection.remote), Ordering::Relaxed);
-        item.seen_full.store(connection.record.full.load(Ordering::Relaxed), Ordering::Relaxed);
+        item.seen_full.store(connection.shared.full.load(Ordering::Relaxed), Ordering::Relaxed);
         item.seen_ended.store(0, Ordering::Relaxed);
         list::put(&self.set.carried, at, &item.next_of_set);
         doorbell::announce_sleepers(self.set);
@@ -254,8 +256,8 @@ impl Place {
         self.set.belled.load(Ordering::Relaxed) != 0 && doorbell::add_foreign_to(self.set_fd)
     }
 
-    fn remove(&self, socket: &Socket, at: u32, item: &Item) {
-        unlink_from_socket(socket.record, at);
+    fn remove(&self, socket: &Socket, at: u32, item: &EpollItem) {
+        unlink_from_socket(socket.shared, at);
         free(self.set, at, item);
     }
 }
@@ -273,7 +275,7 @@ pub fn make_ready(socket: &Socket) -> bool {
         return false;
     }
     // Whether the kernel has told of it is known by its name alone.
-    let is_unknown = |item: &Item| {
+    let is_unknown = |item: &EpollItem| {
         item.events.load(Ordering::Relaxed) & ONCE != 0 && item.named.load(Ordering::Relaxed) == 0
     };
     if of_socket(socket).any(|(_, item)| is_unknown(item)) {
@@ -288,7 +290,7 @@ pub fn make_ready(socket: &Socket) -> bool {
         let Some(set_fd) = descriptors::of_set(name) else { return false };
         let Some((_, set)) = descriptors::set(set_fd) else { return false };
         let _held = set.lock.hold();
-        if !Place::of(set_fd, name, set).add_bell() {
+        if !OpenSet::of(set_fd, name, set).add_bell() {
             return false;
         }
     }
@@ -302,7 +304,7 @@ pub fn convert(connection: &Connection) {
         let Some(set_fd) = descriptors::of_set(name) else { continue };
         let Some((_, set)) = descriptors::set(set_fd) else { continue };
         let _held = set.lock.hold();
-        let place = Place::of(set_fd, name, set);
+        let place = OpenSet::of(set_fd, name, set);
         place.list(connection, at, item);
         ask_now(set_fd, connection, at, item);
     }
@@ -310,14 +312,14 @@ pub fn convert(connection: &Connection) {
 }
 
 /// Asks the kernel for what the rings do not know by now.
-fn ask_now(set_fd: i32, connection: &Connection, at: u32, item: &Item) {
+fn ask_now(set_fd: i32, connection: &Connection, at: u32, item: &EpollItem) {
     let found = ready(connection, item.events.load(Ordering::Relaxed));
     ask_again(set_fd, connection, at, item, &found);
 }
 
 /// Asks the kernel for what the rings do not know by what this look has found: what it did not find the kernel goes on being
 /// asked for, so that the same look need not tell of it.
-pub fn ask_again(set_fd: i32, connection: &Connection, at: u32, item: &Item, found: &Ready) {
+pub fn ask_again(set_fd: i32, connection: &Connection, at: u32, item: &EpollItem, found: &Ready) {
     let wanted = item.events.load(Ordering::Relaxed);
     let is_spent = item.spent.load(Ordering::Relaxed) != 0;
     // One that is spent must not be heard again: by its edges, what is there already is not.

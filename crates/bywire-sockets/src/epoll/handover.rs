@@ -8,8 +8,8 @@ use libc::epoll_event;
 use crate::connection::sockets::{self, Socket};
 use crate::epoll::look::ONCE;
 use crate::epoll::registrations::{self, free, of_socket, unlink_from_socket};
-use crate::memory::arena::{ITEMS, Item};
-use crate::memory::descriptors::{self, Meaning};
+use crate::memory::arena::{EpollItem, ITEMS};
+use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::{pid, real};
 use crate::wakeup::doorbell;
 
@@ -20,15 +20,16 @@ pub fn forget(socket: &Socket) {
         // In the list of a set that is gone, too: whoever has its place next empties it.
         let Some(set) = descriptors::set_place(item.set.load(Ordering::Relaxed)) else { return };
         let _held = set.lock.hold();
-        unlink_from_socket(socket.record, at);
+        unlink_from_socket(socket.shared, at);
         free(set, at, item);
     }
 }
 
 /// The kernel's registrations of a socket in the sets of this process are the program's own again, and nobody follows them, as
 /// far as they are meant. `closing` means the socket to the kernel still, and to the table no more.
-pub fn leave(socket: &Socket, closing: Option<i32>, is_meant: impl Fn(&Item) -> bool) {
-    let here = |item: &Item| descriptors::of_set(item.set.load(Ordering::Relaxed)).filter(|_| is_meant(item));
+pub fn leave(socket: &Socket, closing: Option<i32>, is_meant: impl Fn(&EpollItem) -> bool) {
+    let here =
+        |item: &EpollItem| descriptors::of_set(item.set.load(Ordering::Relaxed)).filter(|_| is_meant(item));
     while let Some((at, item)) = of_socket(socket).find(|(_, item)| here(item).is_some()) {
         let Some(set_fd) = here(item) else { return };
         let Some((_, set)) = descriptors::set(set_fd) else { return };
@@ -42,7 +43,7 @@ pub fn leave(socket: &Socket, closing: Option<i32>, is_meant: impl Fn(&Item) -> 
             // SAFETY: a live event.
             unsafe { real::epoll_ctl(set_fd, libc::EPOLL_CTL_MOD, fd, &raw mut event) };
         }
-        unlink_from_socket(socket.record, at);
+        unlink_from_socket(socket.shared, at);
         free(set, at, item);
     }
 }
@@ -51,13 +52,13 @@ pub fn leave(socket: &Socket, closing: Option<i32>, is_meant: impl Fn(&Item) -> 
 /// tells as to a program without this library. It does so as long as anybody has the socket.
 pub fn leave_closing(socket: &Socket, is_last: bool) {
     // SeqCst: pairs with the additions in `sockets::duplicate` and `hold::close`.
-    let has_others_here = !is_last && socket.hold.descriptors.load(Ordering::SeqCst) != 0;
+    let has_others_here = !is_last && socket.local.descriptors.load(Ordering::SeqCst) != 0;
     // Others here bear registrations of their own, which are followed.
-    let is_meant = |item: &Item| !has_others_here || item.fd.load(Ordering::Relaxed) == socket.fd;
+    let is_meant = |item: &EpollItem| !has_others_here || item.fd.load(Ordering::Relaxed) == socket.fd;
     if !of_socket(socket).any(|(_, item)| is_meant(item)) {
         return;
     }
-    let is_passed = socket.record.never.load(Ordering::Relaxed) != 0;
+    let is_passed = socket.shared.never.load(Ordering::Relaxed) != 0;
     let connection = sockets::by_index(socket.fd, socket.index).map(Socket::carried);
     let is_kernels = matches!(&connection, Some(Ok(connection)) if connection.is_kernels());
     let is_followed = matches!(&connection, Some(Ok(_))) && !is_kernels;
@@ -91,8 +92,8 @@ fn is_used_here(socket: &Socket) -> bool {
 /// `false`: there are none.
 pub fn share(is_meant: impl Fn(i32) -> bool) -> bool {
     let mut is_any = false;
-    descriptors::each(|fd, meaning| {
-        if let Meaning::Set(_) = meaning
+    descriptors::each(|fd, kind| {
+        if let DescriptorKind::EpollSet(_) = kind
             && is_meant(fd)
             && let Some((name, set)) = descriptors::set(fd)
             // Erlang starts a helper program with its sets, while they are empty, and that closes them.
@@ -121,7 +122,7 @@ pub fn is_shared(socket: &Socket) -> bool {
     of_socket(socket).any(|(_, item)| is_in_shared(item))
 }
 
-fn is_in_shared(item: &Item) -> bool {
+fn is_in_shared(item: &EpollItem) -> bool {
     let set = descriptors::set_named(item.set.load(Ordering::Relaxed));
     set.is_some_and(|set| set.is_shared.load(Ordering::Relaxed) != 0)
 }
@@ -129,8 +130,8 @@ fn is_in_shared(item: &Item) -> bool {
 /// What was brought back of such sets is registered as the program has done it, and their bells are gone.
 pub fn leave_shared() {
     sockets::each_held(|socket, _| leave(socket, None, is_in_shared));
-    descriptors::each(|fd, meaning| {
-        if let Meaning::Set(_) = meaning
+    descriptors::each(|fd, kind| {
+        if let DescriptorKind::EpollSet(_) = kind
             && let Some((_, set)) = descriptors::set(fd)
             && set.is_shared.load(Ordering::Relaxed) != 0
         {

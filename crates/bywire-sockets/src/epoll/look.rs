@@ -7,7 +7,7 @@ use bywire_ring::list;
 use crate::connection::readiness::{ALWAYS, IN, OUT, RDHUP, Ready};
 use crate::connection::sockets::{Connection, STREAM};
 use crate::epoll::registrations::{self, item};
-use crate::memory::arena::{FINISHED, HUNG_UP, ITEMS, Item, SHUT, Set};
+use crate::memory::arena::{EpollItem, EpollSet, FINISHED, HUNG_UP, ITEMS, SHUT};
 use crate::os::kernel;
 
 /// Once for each change.
@@ -36,15 +36,15 @@ pub struct Look {
     pub heard: u32,
     /// The peer's tail.
     pub tail: u64,
-    /// `Record::full`.
+    /// `SharedSocket::full`.
     pub full: u32,
-    /// `Record::ended`.
+    /// `SharedSocket::ended`.
     pub ended: u8,
 }
 
 impl Look {
     /// Has anything happened since the last report that the kernel would report again?
-    fn is_news(&self, item: &Item) -> bool {
+    fn is_news(&self, item: &EpollItem) -> bool {
         // The kernel, too, reports everything that is wanted when bytes come for whoever wants to hear of them, and when
         // something ends for everybody.
         let is_more = has_more(item, self.wanted, self.tail);
@@ -72,7 +72,7 @@ impl Look {
 
     /// Has the kernel told something new? It tells everything once more whenever it is asked for something else, and nothing new
     /// comes behind an end that was reported.
-    fn is_heard_anew(&self, item: &Item) -> bool {
+    fn is_heard_anew(&self, item: &EpollItem) -> bool {
         let ended = item.seen_ended.load(Ordering::Relaxed);
         let mut stale = ALWAYS | RDHUP;
         if ended & (FINISHED | SHUT) == FINISHED {
@@ -85,7 +85,7 @@ impl Look {
     }
 
     /// The same, once: what is seen now is no news the next time.
-    pub fn take_news(&self, item: &Item) -> bool {
+    pub fn take_news(&self, item: &EpollItem) -> bool {
         let is_news = self.is_news(item);
         item.fresh.store(0, Ordering::Relaxed);
         item.seen_tail.store(self.tail, Ordering::Relaxed);
@@ -98,12 +98,12 @@ impl Look {
 }
 
 /// Bytes have come into the ring since the last report, perhaps behind others that lie in the kernel.
-pub fn has_more(item: &Item, wanted: u32, tail: u64) -> bool {
+pub fn has_more(item: &EpollItem, wanted: u32, tail: u64) -> bool {
     wanted & EDGE != 0 && wanted & IN != 0 && item.seen_tail.load(Ordering::Relaxed) != tail
 }
 
 /// The same, without the sets within it.
-pub fn has_ready(set: &Set) -> bool {
+pub fn has_ready(set: &EpollSet) -> bool {
     // Acquire, here and below: pairs with the release exchange in `list::put` and the release store in `View::rotate` of `wait`.
     if set.carried.load(Ordering::Acquire) == 0 {
         return false;
@@ -114,7 +114,7 @@ pub fn has_ready(set: &Set) -> bool {
 
 /// What a set has, the sets within it aside, and why: another number for something else, or for the same that has come anew;
 /// 0 for nothing.
-pub fn state(set: &Set) -> u32 {
+pub fn state(set: &EpollSet) -> u32 {
     // Acquire, here and below: pairs with the release exchange in `list::put` and the release store in `View::rotate` of
     // `wait`.
     if set.carried.load(Ordering::Acquire) == 0 {
@@ -148,14 +148,14 @@ pub fn is_any_ready(first: u32) -> bool {
 }
 
 /// What a look at the set would report of it, if anything.
-fn due(item: &Item) -> Option<Look> {
+fn due(item: &EpollItem) -> Option<Look> {
     let connection = registrations::connection(item)?;
     if item.spent.load(Ordering::Relaxed) != 0 {
         return None;
     }
     let wanted = item.events.load(Ordering::Relaxed);
     let heard = item.heard.load(Ordering::Relaxed) & (wanted | ALWAYS);
-    let (tail, full) = (STREAM.tail(&connection.remote), connection.record.full.load(Ordering::Relaxed));
+    let (tail, full) = (STREAM.tail(&connection.remote), connection.shared.full.load(Ordering::Relaxed));
     let found = ready(&connection, wanted);
     let mut bits = found.bits & (wanted | ALWAYS) | heard;
     if bits == 0 && has_more(item, wanted, tail) {

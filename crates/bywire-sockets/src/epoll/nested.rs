@@ -9,19 +9,19 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use crate::epoll::look;
-use crate::memory::arena::{self, SETS, Set};
+use crate::memory::arena::{self, EpollSet, SETS};
 use crate::memory::descriptors;
 use crate::os::errno;
 use crate::wakeup::doorbell;
 
-/// In [`Set::outer`]: within more than one set.
+/// In [`EpollSet::outer`]: within more than one set.
 const SEVERAL: u32 = u32::MAX;
 /// The kernel's own limit, and one more: sets may have gone, and others come in their places.
 const DEPTH_MAX: u32 = 6;
 
 /// The set of `outer_fd` watches `inner` from here on, if `real` does it, which is the kernel's status.
 pub fn add(outer_fd: i32, inner: u32, real: &dyn Fn() -> i32) -> i32 {
-    let (Some(family), Some(found)) = (arena::family(), descriptors::set_named(inner)) else { return real() };
+    let (Some(family), Some(found)) = (arena::shared(), descriptors::set_named(inner)) else { return real() };
     // Whoever else adds it, or watches it, comes before this or after it: what is undone is this call's alone.
     let held = family.nesting.hold();
     // Relaxed, all of them: the kernel orders them before whatever the outer set is asked, as it adds the inner one after.
@@ -55,8 +55,8 @@ pub fn add(outer_fd: i32, inner: u32, real: &dyn Fn() -> i32) -> i32 {
 }
 
 /// A set is watched by `poll`.
-pub fn watch(set: &Set) {
-    if let Some(family) = arena::family() {
+pub fn watch(set: &EpollSet) {
+    if let Some(family) = arena::shared() {
         // What is found there without the lock may be taken back by `add`.
         let _held = family.nesting.hold();
         set.nested.store(1, Ordering::Relaxed);
@@ -68,23 +68,23 @@ pub fn remove(outer_fd: i32, inner: u32) {
     let (Some(found), Some((name, _))) = (descriptors::set_named(inner), descriptors::set(outer_fd)) else {
         return;
     };
-    let Some(family) = arena::family() else { return };
+    let Some(family) = arena::shared() else { return };
     let _held = family.nesting.hold();
     // Relaxed: whoever still finds it looks there in vain.
     let _ = found.outer.compare_exchange(name, 0, Ordering::Relaxed, Ordering::Relaxed);
 }
 
 /// Does a set within this one have something?
-pub fn is_any_ready(name: u32, set: &Set) -> bool {
+pub fn is_any_ready(name: u32, set: &EpollSet) -> bool {
     is_any_below(name, set, DEPTH_MAX, &|inner| look::has_ready(inner))
 }
 
 /// Is that so of a set within this one, at any depth?
-fn is_any_below(name: u32, set: &Set, depth: u32, is_so: &dyn Fn(&Set) -> bool) -> bool {
+fn is_any_below(name: u32, set: &EpollSet, depth: u32, is_so: &dyn Fn(&EpollSet) -> bool) -> bool {
     if set.holds_sets.load(Ordering::Relaxed) == 0 || depth == 0 {
         return false;
     }
-    let Some(family) = arena::family() else { return false };
+    let Some(family) = arena::shared() else { return false };
     let end = family.nested_end.load(Ordering::Relaxed);
     (0..end).zip(&family.sets).skip(1).any(|(index, inner)| {
         let outer = inner.outer.load(Ordering::Relaxed);
@@ -96,7 +96,7 @@ fn is_any_below(name: u32, set: &Set, depth: u32, is_so: &dyn Fn(&Set) -> bool) 
 }
 
 /// Before the kernel is asked for a set: it shall know of what the sets within it have.
-pub fn ring_for_inner(name: u32, set: &Set) {
+pub fn ring_for_inner(name: u32, set: &EpollSet) {
     let is_new = Cell::new(false);
     // Of each of them: so `false`, for the next one.
     is_any_below(name, set, DEPTH_MAX, &|inner| {
@@ -113,7 +113,7 @@ pub fn ring_for_inner(name: u32, set: &Set) {
 }
 
 /// Somebody has taken a ring out of this set: the next one is for whatever it has then.
-pub fn taken(set: &Set) {
+pub fn taken(set: &EpollSet) {
     set.rung_for.store(0, Ordering::Relaxed);
 }
 

@@ -6,8 +6,8 @@ use bywire_ring::list;
 use libc::epoll_event;
 
 use crate::connection::sockets::{self, Connection, Socket};
-use crate::memory::arena::{self, ITEMS, Item, RECORDS, Record, Set};
-use crate::memory::descriptors::{self, Meaning};
+use crate::memory::arena::{self, EpollItem, EpollSet, ITEMS, SOCKETS, SharedSocket};
+use crate::memory::descriptors::{self, DescriptorKind};
 
 /// What the kernel reports for an item is its name: this, its generation, its index.
 const ITEM_DATA: u64 = 0xB7E2_0000_0000_0000;
@@ -16,31 +16,31 @@ const GENERATION_BITS: u32 = 20;
 const TAG: u64 = u64::MAX << (INDEX_BITS + GENERATION_BITS);
 
 /// The registration with this index.
-pub fn item(index: u32) -> Option<&'static Item> {
-    if index == 0 { None } else { arena::family()?.items.get(index as usize) }
+pub fn item(index: u32) -> Option<&'static EpollItem> {
+    if index == 0 { None } else { arena::shared()?.items.get(index as usize) }
 }
 
 /// Every registration of a socket.
-pub fn of_socket(socket: &Socket) -> impl Iterator<Item = (u32, &'static Item)> {
-    let mut next = list::step(&socket.record.items);
+pub fn of_socket(socket: &Socket) -> impl Iterator<Item = (u32, &'static EpollItem)> {
+    let mut next = list::step(&socket.shared.items);
     core::iter::from_fn(move || {
         let (index, found) = (next, item(next)?);
-        next = list::step(&found.next_of_record);
+        next = list::step(&found.next_of_socket);
         Some((index, found))
     })
     .take(ITEMS)
 }
 
 /// The number that the kernel knows a registration by. `None`: it has been closed since, and may be another file's.
-pub fn number(item: &Item) -> Option<i32> {
+pub fn number(item: &EpollItem) -> Option<i32> {
     let fd = item.fd.load(Ordering::Relaxed);
-    (descriptors::meaning(fd) == Meaning::Socket(item.record.load(Ordering::Relaxed))).then_some(fd)
+    (descriptors::kind(fd) == DescriptorKind::Socket(item.socket.load(Ordering::Relaxed))).then_some(fd)
 }
 
 /// The connection of a registration, by a descriptor that means it: the number that it was registered by may have been closed
 /// since, and be another file's.
-pub fn connection(item: &Item) -> Option<Connection> {
-    let index = item.record.load(Ordering::Relaxed);
+pub fn connection(item: &EpollItem) -> Option<Connection> {
+    let index = item.socket.load(Ordering::Relaxed);
     let connection = sockets::by_index(item.fd.load(Ordering::Relaxed), index)?.mapped().ok()?;
     if connection.is_current() {
         return Some(connection);
@@ -49,7 +49,7 @@ pub fn connection(item: &Item) -> Option<Connection> {
 }
 
 /// Takes an item out of its set's list and gives it back. Its record's list is the caller's.
-pub fn free(set: &Set, at: u32, item: &Item) {
+pub fn free(set: &EpollSet, at: u32, item: &EpollItem) {
     if item.listed.swap(0, Ordering::Relaxed) != 0 {
         list::take_out(&set.carried, at, ITEMS, |at| self::item(at).map(|item| &item.next_of_set));
     }
@@ -58,13 +58,13 @@ pub fn free(set: &Set, at: u32, item: &Item) {
 }
 
 /// Takes everything out of a set's list, and out of the lists of its sockets. Called with the set's lock held.
-pub fn empty(set: &Set) {
-    let Some(family) = arena::family() else { return };
+pub fn empty(set: &EpollSet) {
+    let Some(family) = arena::shared() else { return };
     for _ in 0..ITEMS {
         let at = set.carried.load(Ordering::Relaxed);
         let Some(gone) = item(at) else { break };
-        if let Some(record) = family.records.get(gone.record.load(Ordering::Relaxed) as usize) {
-            unlink_from_socket(record, at);
+        if let Some(shared) = family.sockets.get(gone.socket.load(Ordering::Relaxed) as usize) {
+            unlink_from_socket(shared, at);
         }
         // Release: pairs with the acquire loads of the list's first in `wait::View::look` and `look::has_ready`.
         set.carried.store(gone.next_of_set.load(Ordering::Relaxed), Ordering::Release);
@@ -77,21 +77,21 @@ pub fn empty(set: &Set) {
 }
 
 /// Takes an item out of its socket's list.
-pub fn unlink_from_socket(record: &Record, at: u32) {
-    let (Some(family), Some(gone)) = (arena::family(), item(at)) else { return };
-    let first = &record.items;
-    if !list::take_out_alone(first, at, &gone.next_of_record) {
+pub fn unlink_from_socket(shared: &SharedSocket, at: u32) {
+    let (Some(family), Some(gone)) = (arena::shared(), item(at)) else { return };
+    let first = &shared.items;
+    if !list::take_out_alone(first, at, &gone.next_of_socket) {
         let _held = family.registering.hold();
-        list::take_out(first, at, ITEMS, |at| item(at).map(|item| &item.next_of_record));
+        list::take_out(first, at, ITEMS, |at| item(at).map(|item| &item.next_of_socket));
     }
 }
 
 /// A free item, which is taken by having a set. Each socket has one of its own, for its first set.
-pub fn claim(socket: &Socket) -> Option<(u32, &'static Item)> {
-    const SPARE: u32 = (ITEMS - RECORDS) as u32;
-    let family = arena::family()?;
+pub fn claim(socket: &Socket) -> Option<(u32, &'static EpollItem)> {
+    const SPARE: u32 = (ITEMS - SOCKETS) as u32;
+    let family = arena::shared()?;
     let start = family.next_item.load(Ordering::Relaxed);
-    let spare = (0..256).map(|step| RECORDS as u32 + start.wrapping_add(step) % SPARE);
+    let spare = (0..256).map(|step| SOCKETS as u32 + start.wrapping_add(step) % SPARE);
     for (step, at) in core::iter::once(socket.index).chain(spare).enumerate() {
         let Some(found) = item(at) else { continue };
         // AcqRel: pairs with the release stores of 0, and with the acquire load in `named`, which finds none in a
@@ -100,7 +100,7 @@ pub fn claim(socket: &Socket) -> Option<(u32, &'static Item)> {
             if step > 0 {
                 family.next_item.store(start.wrapping_add(step as u32), Ordering::Relaxed);
             }
-            for field in [&found.heard, &found.asked, &found.next_of_set, &found.next_of_record] {
+            for field in [&found.heard, &found.asked, &found.next_of_set, &found.next_of_socket] {
                 field.store(0, Ordering::Relaxed);
             }
             found.listed.store(0, Ordering::Relaxed);
@@ -114,7 +114,7 @@ pub fn claim(socket: &Socket) -> Option<(u32, &'static Item)> {
 }
 
 /// The program wants `event` from here on; `fresh`: the next look reports what is there.
-pub fn arm(item: &Item, event: &epoll_event, fresh: u8) {
+pub fn arm(item: &EpollItem, event: &epoll_event, fresh: u8) {
     item.events.store(event.events, Ordering::Relaxed);
     item.data.store(event.u64, Ordering::Relaxed);
     item.spent.store(0, Ordering::Relaxed);
@@ -124,13 +124,13 @@ pub fn arm(item: &Item, event: &epoll_event, fresh: u8) {
 }
 
 /// What the kernel is to report for an item, in this use of it.
-pub fn name(at: u32, item: &Item) -> u64 {
+pub fn name(at: u32, item: &EpollItem) -> u64 {
     let generation = u64::from(item.generation.load(Ordering::Relaxed)) % (1 << GENERATION_BITS);
     ITEM_DATA | generation << INDEX_BITS | u64::from(at)
 }
 
 /// The item of this name in a set, if the name is still its own. Called with the set's lock held.
-pub fn named(data: u64, set: u32) -> Option<&'static Item> {
+pub fn named(data: u64, set: u32) -> Option<&'static EpollItem> {
     let at = (data % (1 << INDEX_BITS)) as u32;
     // Acquire: pairs with the exchange in `claim`, of a place that is another set's by now. What the item holds is ordered by
     // the set's lock.

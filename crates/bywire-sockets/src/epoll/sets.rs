@@ -4,8 +4,8 @@ use core::sync::atomic::Ordering;
 
 use crate::connection::sockets;
 use crate::epoll::registrations::{self, free, of_socket, unlink_from_socket};
-use crate::memory::arena::{self, SETS, Set};
-use crate::memory::descriptors::{self, Meaning};
+use crate::memory::arena::{self, EpollSet, SETS};
+use crate::memory::descriptors::{self, DescriptorKind};
 use crate::memory::holders;
 use crate::memory::robust::Counted;
 use crate::os::pid;
@@ -13,7 +13,7 @@ use crate::wakeup::doorbell;
 
 /// `fd` is a new epoll set.
 pub fn track(fd: i32) {
-    let Some(own) = arena::own() else { return };
+    let Some(own) = arena::private() else { return };
     let Some((index, set)) = claim_set(false).or_else(|| claim_set(true)) else { return };
     let name = begin_set(index, set);
     let _held = descriptors::change();
@@ -21,12 +21,12 @@ pub fn track(fd: i32) {
         forked.store(0, Ordering::Relaxed);
         count.store(1, Ordering::Relaxed);
     }
-    descriptors::enter(fd, Meaning::Set(name));
+    descriptors::enter(fd, DescriptorKind::EpollSet(name));
 }
 
 /// A place for a new epoll set, held by this process; `looks`: those are free, too, whose holders were killed.
-fn claim_set(looks: bool) -> Option<(u32, &'static Set)> {
-    let family = arena::family()?;
+fn claim_set(looks: bool) -> Option<(u32, &'static EpollSet)> {
+    let family = arena::shared()?;
     if looks {
         doorbell::count_out_killed();
     }
@@ -42,7 +42,7 @@ fn claim_set(looks: bool) -> Option<(u32, &'static Set)> {
 }
 
 /// A place is a new set's, which nobody else knows yet: the name of that.
-fn begin_set(index: u32, set: &Set) -> u32 {
+fn begin_set(index: u32, set: &EpollSet) -> u32 {
     /// What fits beside the kind of a meaning and the index.
     const GENERATIONS: u32 = (1 << 30) / SETS as u32;
     let _held = set.lock.hold();
@@ -73,18 +73,18 @@ fn begin_set(index: u32, set: &Set) -> u32 {
 }
 
 /// This process holds it: by its number, wherever there is room for that. Called with handlers held off.
-fn note_holder(name: u32, set: &Set) {
+fn note_holder(name: u32, set: &EpollSet) {
     if !holders::note(&set.holders)
-        && let Some(family) = arena::family()
+        && let Some(family) = arena::shared()
     {
         family.notes.note(family.notes.begin(pid::number()), Counted::Holder(name));
     }
 }
 
 /// This process holds it no more. `true`: it was the last one.
-fn let_go_of(name: u32, set: &Set) -> bool {
+fn let_go_of(name: u32, set: &EpollSet) -> bool {
     if !holders::is_noted(&set.holders)
-        && let Some(family) = arena::family()
+        && let Some(family) = arena::shared()
     {
         family.notes.forget(pid::number(), Counted::Holder(name));
     }
@@ -92,8 +92,8 @@ fn let_go_of(name: u32, set: &Set) -> bool {
 }
 
 /// Each epoll set that this process holds, once.
-fn each_set(visit: impl Fn(u32, &Set)) {
-    let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
+fn each_set(visit: impl Fn(u32, &EpollSet)) {
+    let (Some(family), Some(own)) = (arena::shared(), arena::private()) else { return };
     for ((index, set), count) in (0u32..).zip(&family.sets).zip(&own.sets) {
         if count.load(Ordering::Relaxed) != 0 {
             visit(set.generation.load(Ordering::Relaxed) * SETS as u32 + index, set);
@@ -103,7 +103,7 @@ fn each_set(visit: impl Fn(u32, &Set)) {
 
 /// This process is about to end, and holds no epoll set any more. What descriptors mean stays, as threads may use them.
 pub fn let_go_of_all() {
-    let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
+    let (Some(family), Some(own)) = (arena::shared(), arena::private()) else { return };
     for ((index, set), count) in (0u32..).zip(&family.sets).zip(&own.sets) {
         let held = descriptors::change();
         // Closing takes from a count that is not nought, under the same lock.
@@ -123,11 +123,11 @@ pub fn let_go_of_all() {
 /// Takes a descriptor of a set out of the table. `true`: no known process has another one.
 fn is_last_of_set(fd: i32, name: u32) -> bool {
     let _held = descriptors::change();
-    let (Some(own), Some(set)) = (arena::own(), descriptors::set_named(name)) else { return false };
-    if descriptors::meaning(fd) != Meaning::Set(name) {
+    let (Some(own), Some(set)) = (arena::private(), descriptors::set_named(name)) else { return false };
+    if descriptors::kind(fd) != DescriptorKind::EpollSet(name) {
         return false;
     }
-    descriptors::enter(fd, Meaning::Nothing);
+    descriptors::enter(fd, DescriptorKind::Untracked);
     let count = own.sets.get(name as usize % SETS);
     // Relaxed: changed under `descriptors::change` alone. 0: this process has let go of all of its sets, as it ends.
     count.is_some_and(|count| count.fetch_sub(1, Ordering::Relaxed) == 1) && let_go_of(name, set)
@@ -147,14 +147,14 @@ pub fn clear(name: u32) {
         while let Some((at, item)) =
             of_socket(socket).find(|(_, item)| item.set.load(Ordering::Relaxed) == name)
         {
-            unlink_from_socket(socket.record, at);
+            unlink_from_socket(socket.shared, at);
             free(set, at, item);
         }
     });
 }
 
 /// This process uses the set: what is to be told of in it is told here.
-pub fn note_user(set: &Set) {
+pub fn note_user(set: &EpollSet) {
     let me = pid::number().unwrap_or(0);
     if set.user.load(Ordering::Relaxed) != me {
         set.user.store(me, Ordering::Relaxed);
@@ -172,7 +172,7 @@ pub fn forget(fd: i32, name: u32) {
 /// Before a fork: the child will hold what this process holds.
 pub fn count_fork(fork: u32) {
     each_set(|name, set| {
-        if let Some(forked) = arena::own().and_then(|own| own.sets_forked.get(name as usize % SETS)) {
+        if let Some(forked) = arena::private().and_then(|own| own.sets_forked.get(name as usize % SETS)) {
             forked.store(fork, Ordering::Relaxed);
         }
         // AcqRel: pairs with the subtraction in `holders::let_go`, by the child.
@@ -182,7 +182,7 @@ pub fn count_fork(fork: u32) {
 
 /// There is no child by the fork of this number.
 pub fn undo_fork(fork: u32) {
-    let (Some(family), Some(own)) = (arena::family(), arena::own()) else { return };
+    let (Some(family), Some(own)) = (arena::shared(), arena::private()) else { return };
     for ((index, set), forked) in (0u32..).zip(&family.sets).zip(&own.sets_forked) {
         let name = set.generation.load(Ordering::Relaxed) * SETS as u32 + index;
         if forked.load(Ordering::Relaxed) == fork && descriptors::is_left(fork, forked, &set.processes) {

@@ -4,7 +4,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use bywire_ring::crowd;
 
-use crate::memory::arena::{self, Set};
+use crate::memory::arena::{self, EpollSet};
 use crate::memory::robust::Counted;
 use crate::os::jumps::{self, GiveBack, Noted};
 use crate::os::{pid, signal_deferral};
@@ -29,8 +29,8 @@ fn parts(number: usize) -> (u32, u32, u32) {
 
 impl Sleeping {
     /// The caller looks at everything once more. `place`: as of [`doorbell::asleep`].
-    pub fn announce(name: u32, set: &Set, place: usize) -> Option<Self> {
-        let notes = &arena::family()?.notes;
+    pub fn announce(name: u32, set: &EpollSet, place: usize) -> Option<Self> {
+        let notes = &arena::shared()?.notes;
         signal_deferral::hold_off();
         let noted = notes.begin(pid::number());
         // Relaxed: whoever looks after this one, and leaves something, finds it by the set's lock.
@@ -55,7 +55,7 @@ fn wake(number: usize) {
 
 /// One sleeper less.
 fn end(noted: u32, counted: Counted) {
-    if let Some(family) = arena::family() {
+    if let Some(family) = arena::shared() {
         family.notes.end(noted, counted, || doorbell::count_out(counted));
     }
 }
@@ -66,7 +66,7 @@ pub struct Unannounced(#[expect(dead_code, reason = "held for its drop")] Noted)
 
 impl Unannounced {
     /// `None`: peers have to know. `place`: as of [`doorbell::asleep`].
-    pub fn enter(name: u32, set: &Set, place: usize) -> Option<Self> {
+    pub fn enter(name: u32, set: &EpollSet, place: usize) -> Option<Self> {
         if is_of_concern(set) {
             return None;
         }
@@ -76,7 +76,7 @@ impl Unannounced {
             return None;
         }
         doorbell::look_for_killed();
-        let notes = &arena::family()?.notes;
+        let notes = &arena::shared()?.notes;
         signal_deferral::hold_off();
         let noted = notes.begin(pid::number());
         let entered = crowd::enter(&set.unannounced).map(|round| {
@@ -102,7 +102,7 @@ fn leave(number: usize) {
 }
 
 /// Has a wait for this set to do with rings?
-fn is_of_concern(set: &Set) -> bool {
+fn is_of_concern(set: &EpollSet) -> bool {
     // Acquire: pairs with the release exchange in `list::put`, by which a connection is listed.
     set.carried.load(Ordering::Acquire) != 0 || set.holds_sets.load(Ordering::Relaxed) != 0
 }

@@ -15,7 +15,7 @@ use crate::epoll::look::{EDGE, Look, ONCE, asked, has_more, is_any_ready, ready}
 use crate::epoll::registrations::{self, item};
 use crate::epoll::sleepers::{Sleeping, Unannounced};
 use crate::epoll::{nested, sets};
-use crate::memory::arena::{ITEMS, Item, Set};
+use crate::memory::arena::{EpollItem, EpollSet, ITEMS};
 use crate::memory::descriptors;
 use crate::os::{errno, jumps, kernel, own_call};
 use crate::wakeup::doorbell::{self, BELL_DATA};
@@ -31,7 +31,7 @@ const REPORTED_MAX: usize = 64;
 struct View {
     set_fd: i32,
     name: u32,
-    set: &'static Set,
+    set: &'static EpollSet,
     /// On the stack, further up than all that the wait does.
     place: usize,
     /// The last look has left something that another thread would be told of.
@@ -299,7 +299,7 @@ impl View {
         }
     }
 
-    fn event_of(&self, at: u32, item: &Item) -> Option<epoll_event> {
+    fn event_of(&self, at: u32, item: &EpollItem) -> Option<epoll_event> {
         let connection = registrations::connection(item)?;
         let is_unheard = item.heard.load(Ordering::Relaxed) == 0;
         if is_unheard && item.settled.load(Ordering::Relaxed) != 0 && connection.is_at_rest() {
@@ -314,7 +314,7 @@ impl View {
         }
         let wanted = item.events.load(Ordering::Relaxed);
         let tail = STREAM.tail(&connection.remote);
-        let full = connection.record.full.load(Ordering::Relaxed);
+        let full = connection.shared.full.load(Ordering::Relaxed);
         let mut found = ready(&connection, wanted);
         ask_again(self.set_fd, &connection, at, item, &found);
         let mut bits = found.bits & (wanted | ALWAYS);

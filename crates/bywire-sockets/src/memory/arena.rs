@@ -1,6 +1,6 @@
 //! What forked processes share of the sockets that they hold in common, and what each has of its own.
 //!
-//! Two mappings, made once and never moved: one that children share, with a [`Record`] for each socket and the
+//! Two mappings, made once and never moved: one that children share, with a [`SharedSocket`] for each socket and the
 //! epoll sets; one that they copy, with the meaning of each descriptor and the addresses of segments. Both are
 //! large and touched only where used.
 
@@ -13,7 +13,7 @@ use crate::memory::robust::Notes;
 /// Descriptors that are known; one with a higher number is the C library's alone.
 pub const DESCRIPTORS: usize = 1 << 20;
 /// Sockets of a family of processes at once.
-pub const RECORDS: usize = 1 << 16;
+pub const SOCKETS: usize = 1 << 16;
 /// Epoll sets of a family at once.
 pub const SETS: usize = 1 << 10;
 /// Registrations of sockets in them: one for each socket, and spare ones.
@@ -27,13 +27,13 @@ pub const PEERS: usize = 1 << 11;
 
 /// Shared by all processes that have one by descent.
 #[repr(C)]
-pub struct Family {
+pub struct SharedArena {
     /// Index 0 is never used.
-    pub records: [Record; RECORDS],
+    pub sockets: [SharedSocket; SOCKETS],
     /// Index 0 is never used.
-    pub sets: [Set; SETS],
+    pub sets: [EpollSet; SETS],
     /// Index 0 is never used; those of records are their sockets' first registrations.
-    pub items: [Item; ITEMS],
+    pub items: [EpollItem; ITEMS],
     /// What processes have counted; see [`crate::memory::robust`].
     pub notes: Notes,
     /// Counts branches; see [`branch`].
@@ -47,7 +47,7 @@ pub struct Family {
     /// Where the search for a spare item goes on.
     pub next_item: AtomicU32,
     /// Where the search for a free record goes on.
-    pub next_record: AtomicU32,
+    pub next_socket: AtomicU32,
 }
 
 /// How far a socket is on its way out of the kernel.
@@ -62,7 +62,7 @@ pub mod stage {
     pub const CARRIED: u32 = 3;
 }
 
-/// Bits of `Record::ended`, as poll gives them.
+/// Bits of `SharedSocket::ended`, as poll gives them.
 pub const FINISHED: u8 = 1;
 /// Hung up: both directions are over.
 pub const HUNG_UP: u8 = 2;
@@ -73,7 +73,7 @@ pub const SHUT: u8 = 8;
 /// We have shut down our sending ourselves.
 pub const SHUT_SENDING: u8 = 16;
 
-/// Values of `Record::lingers`.
+/// Values of `SharedSocket::lingers`.
 pub mod linger {
     /// It is as the kernel has made it.
     pub const UNSET: u8 = 0;
@@ -85,7 +85,7 @@ pub mod linger {
 
 /// One TCP socket of the kernel's.
 #[repr(C, align(64))]
-pub struct Record {
+pub struct SharedSocket {
     /// 0: free.
     pub used: AtomicU32,
     /// See [`stage`].
@@ -113,7 +113,7 @@ pub struct Record {
     /// Does a call on it wait? See [`crate::connection::sleep`].
     pub waits: AtomicU8,
     /// Has it a time-out for receiving, and for sending?
-    pub patience: [AtomicU8; 2],
+    pub has_timeout: [AtomicU8; 2],
     /// The round of sleepers at the other end that was woken last.
     pub woken: AtomicU32,
     /// How far the sender takes the reader's core to be: an opinion of [`bywire_ring::distance`].
@@ -166,7 +166,7 @@ pub struct Record {
     pub returned: AtomicU64,
 }
 
-impl Record {
+impl SharedSocket {
     /// It is another socket's from here on, which this process holds.
     pub fn reset(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
@@ -186,7 +186,7 @@ impl Record {
             &self.paying,
         ]
         .into_iter()
-        .chain(&self.patience)
+        .chain(&self.has_timeout)
         {
             field.store(0, Ordering::Relaxed);
         }
@@ -220,7 +220,7 @@ impl Record {
 
 /// An epoll set of the program's.
 #[repr(C, align(64))]
-pub struct Set {
+pub struct EpollSet {
     /// 0: free; else the processes that hold it: one that was killed counts until its place is wanted.
     pub processes: AtomicU32,
     /// Counts uses of this place: part of the set's name, so that registrations in the last set here are nothing to this one.
@@ -257,11 +257,11 @@ pub struct Set {
 
 /// A socket's registration in a set. Changed under the set's lock.
 #[repr(C, align(64))]
-pub struct Item {
+pub struct EpollItem {
     /// The name of its set. 0: free.
     pub set: AtomicU32,
     /// The socket.
-    pub record: AtomicU32,
+    pub socket: AtomicU32,
     /// Its number when it was registered.
     pub fd: AtomicI32,
     /// What the program asked for.
@@ -284,27 +284,27 @@ pub struct Item {
     pub settled: AtomicU8,
     /// In the set's list of carried ones.
     pub listed: AtomicU8,
-    /// `Record::ended` as reported.
+    /// `SharedSocket::ended` as reported.
     pub seen_ended: AtomicU8,
-    /// `Record::full` as reported.
+    /// `SharedSocket::full` as reported.
     pub seen_full: AtomicU32,
     /// The peer's tail as reported.
     pub seen_tail: AtomicU64,
     /// The record's next registration.
-    pub next_of_record: AtomicU32,
+    pub next_of_socket: AtomicU32,
     /// The set's next carried one.
     pub next_of_set: AtomicU32,
 }
 
 /// Each process's own.
 #[repr(C)]
-pub struct Own {
+pub struct PrivateArena {
     /// What each descriptor means: a kind in the upper two bits, an index below.
     pub descriptors: [AtomicU32; DESCRIPTORS],
     /// A bit for each descriptor: a program is to be started with a copy of it.
     pub named: [AtomicU64; DESCRIPTORS / 64],
     /// What this process holds of each record.
-    pub holds: [Hold; RECORDS],
+    pub sockets: [LocalSocket; SOCKETS],
     /// Descriptors of this process that mean each set.
     pub sets: [AtomicU32; SETS],
     /// The last fork for which each set was counted once more.
@@ -321,7 +321,7 @@ pub struct Own {
 
 /// What one process holds of a socket.
 #[repr(C, align(64))]
-pub struct Hold {
+pub struct LocalSocket {
     /// Descriptors of this process.
     pub descriptors: AtomicU32,
     /// Calls that use the mappings.
@@ -359,13 +359,13 @@ pub struct Peer {
     pub rung: AtomicU64,
 }
 
-static FAMILY: AtomicPtr<Family> = AtomicPtr::new(ptr::null_mut());
-static OWN: AtomicPtr<Own> = AtomicPtr::new(ptr::null_mut());
+static FAMILY: AtomicPtr<SharedArena> = AtomicPtr::new(ptr::null_mut());
+static OWN: AtomicPtr<PrivateArena> = AtomicPtr::new(ptr::null_mut());
 
 /// Makes both mappings. Without them every call is the C library's.
 pub fn found() {
-    let family = map(size_of::<Family>(), libc::MAP_SHARED);
-    let own = map(size_of::<Own>(), libc::MAP_PRIVATE);
+    let family = map(size_of::<SharedArena>(), libc::MAP_SHARED);
+    let own = map(size_of::<PrivateArena>(), libc::MAP_PRIVATE);
     if family.is_null() || own.is_null() {
         return;
     }
@@ -383,7 +383,7 @@ pub fn retire() {
 
 /// What the family shares.
 #[inline(always)]
-pub fn family() -> Option<&'static Family> {
+pub fn shared() -> Option<&'static SharedArena> {
     // SAFETY: null, or a mapping of this size that stays; noughts are a value of every field, all of which are
     // atomics or locks.
     unsafe { FAMILY.load(Ordering::Relaxed).as_ref() }
@@ -391,7 +391,7 @@ pub fn family() -> Option<&'static Family> {
 
 /// What this process has.
 #[inline(always)]
-pub fn own() -> Option<&'static Own> {
+pub fn private() -> Option<&'static PrivateArena> {
     // SAFETY: null, or a mapping of this size that stays; noughts are a value of every field, all of which are
     // atomics or locks.
     unsafe { OWN.load(Ordering::Relaxed).as_ref() }
@@ -421,6 +421,6 @@ pub fn branch() -> u32 {
 }
 
 /// This process begins a branch of its own.
-pub fn begin_branch(family: &Family) {
+pub fn begin_branch(family: &SharedArena) {
     BRANCH.store(family.branches.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
 }

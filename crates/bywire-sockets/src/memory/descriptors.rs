@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::memory::arena::{self, DESCRIPTORS, Own, SETS, Set};
+use crate::memory::arena::{self, DESCRIPTORS, EpollSet, PrivateArena, SETS};
 use crate::memory::lock::{Held, Lock, rank};
 
 const KIND: u32 = 3 << 30;
@@ -26,30 +26,30 @@ static ACROSS: Across = Across(UnsafeCell::new(None));
 
 /// What a descriptor means to this library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meaning {
+pub enum DescriptorKind {
     /// Nothing: the kernel's.
-    Nothing,
+    Untracked,
     /// A TCP socket.
     Socket(u32),
     /// An epoll set, by its name.
-    Set(u32),
+    EpollSet(u32),
     /// One of the library's own, which the program does not know of.
     Hidden,
 }
 
 /// What `fd` means.
 #[inline(always)]
-pub fn meaning(fd: i32) -> Meaning {
-    let Some(own) = arena::own() else { return Meaning::Nothing };
+pub fn kind(fd: i32) -> DescriptorKind {
+    let Some(own) = arena::private() else { return DescriptorKind::Untracked };
     let Some(entry) = usize::try_from(fd).ok().and_then(|fd| own.descriptors.get(fd)) else {
-        return Meaning::Nothing;
+        return DescriptorKind::Untracked;
     };
     // Acquire: pairs with the release stores below; the record was made before.
     match entry.load(Ordering::Acquire) {
-        0 => Meaning::Nothing,
-        entry if entry & KIND == SOCKET => Meaning::Socket(entry & !KIND),
-        entry if entry & KIND == SET => Meaning::Set(entry & !KIND),
-        _ => Meaning::Hidden,
+        0 => DescriptorKind::Untracked,
+        entry if entry & KIND == SOCKET => DescriptorKind::Socket(entry & !KIND),
+        entry if entry & KIND == SET => DescriptorKind::EpollSet(entry & !KIND),
+        _ => DescriptorKind::Hidden,
     }
 }
 
@@ -67,64 +67,65 @@ pub fn is_named(fd: i32) -> bool {
 
 fn naming(fd: i32) -> Option<(&'static AtomicU64, u64)> {
     let fd = usize::try_from(fd).ok()?;
-    Some((arena::own()?.named.get(fd / 64)?, 1 << (fd % 64)))
+    Some((arena::private()?.named.get(fd / 64)?, 1 << (fd % 64)))
 }
 
 /// The epoll set behind `fd`.
-pub fn set(fd: i32) -> Option<(u32, &'static Set)> {
-    let Meaning::Set(name) = meaning(fd) else { return None };
+pub fn set(fd: i32) -> Option<(u32, &'static EpollSet)> {
+    let DescriptorKind::EpollSet(name) = kind(fd) else { return None };
     set_named(name).map(|set| (name, set))
 }
 
 /// The epoll set of this name; `None`: it is gone, and its place may be another one's.
-pub fn set_named(name: u32) -> Option<&'static Set> {
+pub fn set_named(name: u32) -> Option<&'static EpollSet> {
     set_place(name).filter(|set| set.generation.load(Ordering::Relaxed) == name / SETS as u32)
 }
 
 /// Where the epoll set of this name is, or was.
-pub fn set_place(name: u32) -> Option<&'static Set> {
-    arena::family()?.sets.get(name as usize % SETS)
+pub fn set_place(name: u32) -> Option<&'static EpollSet> {
+    arena::shared()?.sets.get(name as usize % SETS)
 }
 
 /// A descriptor of this process that means the socket.
 pub fn of_socket(index: u32) -> Option<i32> {
     let mut found = None;
-    each(|fd, meaning| found = if meaning == Meaning::Socket(index) { Some(fd) } else { found });
+    each(|fd, kind| found = if kind == DescriptorKind::Socket(index) { Some(fd) } else { found });
     found
 }
 
 /// `fd` is one of the library's own.
 pub fn hide(fd: i32) {
     let _held = CHANGING.hold();
-    enter(fd, Meaning::Hidden);
+    enter(fd, DescriptorKind::Hidden);
 }
 
 /// `fd` is no longer one of the library's own.
 pub fn unhide(fd: i32) {
     let _held = CHANGING.hold();
-    enter(fd, Meaning::Nothing);
+    enter(fd, DescriptorKind::Untracked);
 }
 
 /// Every socket and every set of this process, by its descriptors.
-pub fn each(mut visit: impl FnMut(i32, Meaning)) {
-    let Some(own) = arena::own() else { return };
+pub fn each(mut visit: impl FnMut(i32, DescriptorKind)) {
+    let Some(own) = arena::private() else { return };
     for fd in 0..=own.highest.load(Ordering::Relaxed).min(DESCRIPTORS as u32 - 1) as i32 {
-        match meaning(fd) {
-            Meaning::Nothing | Meaning::Hidden => {}
+        match kind(fd) {
+            DescriptorKind::Untracked | DescriptorKind::Hidden => {}
             other => visit(fd, other),
         }
     }
 }
 
 /// Every descriptor from `first` to `last` that means something, in their order: the library's own, too.
-pub fn each_between(first: u32, last: u32, mut visit: impl FnMut(i32, Meaning)) {
-    let Some(own) = arena::own() else { return };
+pub fn each_between(first: u32, last: u32, mut visit: impl FnMut(i32, DescriptorKind)) {
+    let Some(own) = arena::private() else { return };
     let end = own.concealed_end.load(Ordering::Relaxed);
     let start = DESCRIPTORS as u32 - own.concealed_depth.load(Ordering::Relaxed);
     let highest = own.highest.load(Ordering::Relaxed);
     for fd in (0..=highest).chain(start.max(highest + 1)..end) {
         if (first..=last).contains(&fd)
-            && let found @ (Meaning::Hidden | Meaning::Set(_) | Meaning::Socket(_)) = meaning(fd as i32)
+            && let found @ (DescriptorKind::Hidden | DescriptorKind::EpollSet(_) | DescriptorKind::Socket(_)) =
+                kind(fd as i32)
         {
             visit(fd as i32, found);
         }
@@ -159,23 +160,24 @@ pub fn end_fork() {
 }
 
 /// The highest descriptor means nothing any more. One that is far above all others is not looked past at once.
-fn lower(own: &Own, from: u32) {
+fn lower(own: &PrivateArena, from: u32) {
     const LOOKS: u32 = 4096;
     let end = from.saturating_sub(LOOKS);
-    let found =
-        (end..from).rev().find(|fd| matches!(meaning(*fd as i32), Meaning::Socket(_) | Meaning::Set(_)));
+    let found = (end..from)
+        .rev()
+        .find(|fd| matches!(kind(*fd as i32), DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_)));
     own.highest.store(found.unwrap_or(end), Ordering::Relaxed);
 }
 
 /// What `fd` means from here on. Called with the lock of [`change`] held.
-pub fn enter(fd: i32, meaning: Meaning) {
-    let entry = match meaning {
-        Meaning::Nothing => 0,
-        Meaning::Socket(index) => SOCKET | index,
-        Meaning::Set(name) => SET | name,
-        Meaning::Hidden => HIDDEN,
+pub fn enter(fd: i32, kind: DescriptorKind) {
+    let entry = match kind {
+        DescriptorKind::Untracked => 0,
+        DescriptorKind::Socket(index) => SOCKET | index,
+        DescriptorKind::EpollSet(name) => SET | name,
+        DescriptorKind::Hidden => HIDDEN,
     };
-    let Some(own) = arena::own() else { return };
+    let Some(own) = arena::private() else { return };
     if let Some(place) = usize::try_from(fd).ok().and_then(|fd| own.descriptors.get(fd)) {
         // Changed under `CHANGING` alone.
         let raise = |limit: &AtomicU32, to: u32| {
@@ -191,7 +193,7 @@ pub fn enter(fd: i32, meaning: Meaning) {
             }
             _ => raise(&own.highest, fd as u32),
         }
-        // Release: pairs with the acquire load in `meaning`; the record was made before.
+        // Release: pairs with the acquire load in `kind`; the record was made before.
         place.store(entry, Ordering::Release);
         if entry == 0 && own.highest.load(Ordering::Relaxed) == fd as u32 {
             lower(own, fd as u32);
@@ -202,8 +204,8 @@ pub fn enter(fd: i32, meaning: Meaning) {
 /// A descriptor of this process that means the set of this name.
 pub fn of_set(name: u32) -> Option<i32> {
     let mut found = None;
-    each(|fd, meaning| {
-        if meaning == Meaning::Set(name) {
+    each(|fd, kind| {
+        if kind == DescriptorKind::EpollSet(name) {
             found = Some(fd);
         }
     });

@@ -7,12 +7,12 @@ const FREED_MAX: usize = 128;
 /// Records that this process has given back: the next sockets find them in the caches, however many come and go at once.
 ///
 /// What it says is looked at by whoever claims a record, so that its places need not agree with each other.
-pub struct Freed {
+pub struct FreeList {
     count: AtomicU32,
     places: [AtomicU32; FREED_MAX],
 }
 
-impl Freed {
+impl FreeList {
     /// None.
     pub const fn new() -> Self {
         Self { count: AtomicU32::new(0), places: [const { AtomicU32::new(0) }; FREED_MAX] }

@@ -30,7 +30,7 @@ const LOOKS_MAX: u32 = 64;
 #[repr(C)]
 pub struct Notes {
     /// Index 0 is never used.
-    places: [Place; PLACES],
+    places: [NoteSlot; PLACES],
     /// Places from here on were never used.
     end: AtomicU32,
     /// Where the next look begins.
@@ -41,7 +41,7 @@ pub struct Notes {
 
 /// Where a process has noted something.
 #[repr(C, align(64))]
-struct Place {
+struct NoteSlot {
     /// The number of the process; 0: free.
     process: AtomicU32,
     /// What it has counted; 0: nothing.
@@ -106,11 +106,11 @@ thread_local! {
 }
 
 impl Notes {
-    fn place(&self, index: u32) -> Option<&Place> {
+    fn place(&self, index: u32) -> Option<&NoteSlot> {
         if index == NOWHERE { None } else { self.places.get(index as usize) }
     }
 
-    fn used(&self) -> &[Place] {
+    fn used(&self) -> &[NoteSlot] {
         let end = self.end.load(Ordering::Relaxed) as usize;
         self.places.get(..end).unwrap_or(&self.places)
     }
@@ -183,7 +183,7 @@ impl Notes {
     /// The process `me` has counted this out by itself, wherever it was noted, if it was.
     pub fn forget(&self, me: Option<u32>, counted: Counted) {
         let Some(me) = me else { return };
-        let is_it = |place: &&Place| {
+        let is_it = |place: &&NoteSlot| {
             place.process.load(Ordering::Relaxed) == me
                 && place.noted.load(Ordering::Relaxed) == counted.encode()
         };
@@ -230,7 +230,7 @@ impl Notes {
 }
 
 /// Counts out what a killed process has noted in a place.
-fn bury(place: &Place, owner: u32, look: &Look) {
+fn bury(place: &NoteSlot, owner: u32, look: &Look) {
     if place.process.load(Ordering::Relaxed) != owner {
         return;
     }

@@ -10,13 +10,13 @@ const PARTS_MAX: usize = 1024;
 pub const REST_MAX: usize = 16;
 
 /// A list of buffers of the program's, which vouches for them as it would to the kernel.
-pub struct Parts {
+pub struct Buffers {
     single: iovec,
     list: *const iovec,
     count: usize,
 }
 
-impl Parts {
+impl Buffers {
     /// One buffer.
     pub fn one(base: *const u8, length: usize) -> Self {
         let single = iovec { iov_base: base.cast_mut().cast(), iov_len: length.min(isize::MAX as usize) };

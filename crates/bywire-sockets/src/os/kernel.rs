@@ -6,7 +6,7 @@ use crate::os::{own_call, real};
 
 /// Bytes by the kernel's own account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct ByteCounts {
     /// `TCP_ESTABLISHED`: neither end has finished.
     pub is_established: bool,
     /// Bytes that it was given to send.
@@ -55,19 +55,19 @@ const HAS_END: [u8; 5] = [6, 7, 8, 9, 11];
 const LOOKS: u32 = 64;
 
 /// The account of `fd`, whom nobody reads meanwhile; `None` on a kernel that does not keep it.
-pub fn account(fd: i32) -> Option<Account> {
+pub fn byte_counts(fd: i32) -> Option<ByteCounts> {
     let mut before = queued(fd)?;
     for _ in 0..LOOKS {
-        let (account, after) = (account_beside(fd, before)?, queued(fd)?);
+        let (account, after) = (byte_counts_beside(fd, before)?, queued(fd)?);
         if before == after {
             return Some(account);
         }
         before = after;
     }
-    Some(Account { is_steady: false, ..account_beside(fd, before)? })
+    Some(ByteCounts { is_steady: false, ..byte_counts_beside(fd, before)? })
 }
 
-fn account_beside(fd: i32, queued: i32) -> Option<Account> {
+fn byte_counts_beside(fd: i32, queued: i32) -> Option<ByteCounts> {
     let mut information = [0u8; 256];
     let length = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut information)?;
     if length < END {
@@ -78,7 +78,7 @@ fn account_beside(fd: i32, queued: i32) -> Option<Account> {
     };
     let has_end = information.first().is_some_and(|state| HAS_END.contains(state));
     let not_sent = information.get(NOT_SENT..NOT_SENT + 4)?.try_into().ok().map(u32::from_ne_bytes)?;
-    Some(Account {
+    Some(ByteCounts {
         is_established: information.first() == Some(&1),
         given: wide(SENT)?.wrapping_sub(wide(SENT_AGAIN)?).wrapping_add(not_sent.into()),
         // The end of the stream counts as a byte there, and not among those that wait.
@@ -113,7 +113,7 @@ pub fn number(fd: i32, level: i32, name: i32) -> Option<i32> {
 }
 
 /// `SO_RCVTIMEO` or `SO_SNDTIMEO`, in nanoseconds; `None`: for ever.
-pub fn patience(fd: i32, name: i32) -> Option<u64> {
+pub fn timeout_ns(fd: i32, name: i32) -> Option<u64> {
     let mut value = [0; 16];
     option(fd, libc::SOL_SOCKET, name, &mut value)?;
     let (seconds, rest) = value.split_at(8);

@@ -1,3 +1,3 @@
 //! How a connection leaves the kernel: the pairing service is told of it.
 
-pub mod proposal;
+pub mod offer;

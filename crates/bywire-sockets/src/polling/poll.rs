@@ -9,10 +9,10 @@ use crate::connection::owed;
 use crate::connection::sockets::{self, Socket};
 use crate::epoll::nested;
 use crate::memory::arena::{FINISHED, HUNG_UP, stage};
-use crate::memory::descriptors::{self, Meaning};
+use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, jumps, kernel, real};
-use crate::wakeup::doorbell::{self, Watch};
+use crate::wakeup::doorbell::{self, DoorbellSet};
 use crate::wakeup::spin;
 
 /// Descriptors in one call for which the stack has room: threads and coroutines may have little of it.
@@ -116,7 +116,7 @@ impl Drop for Scratch {
 
 /// Is there anything to it but the kernel?
 fn matters(fd: i32) -> bool {
-    matches!(descriptors::meaning(fd), Meaning::Socket(_) | Meaning::Set(_))
+    matches!(descriptors::kind(fd), DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_))
 }
 
 /// The kernel alone, with sockets counted that sleep there; `None`: some are carried.
@@ -148,26 +148,26 @@ impl Drop for Entered<'_> {
 }
 
 fn count_of(fd: i32) -> Option<Socket> {
-    match descriptors::meaning(fd) {
-        Meaning::Socket(index) => sockets::by_index(fd, index),
+    match descriptors::kind(fd) {
+        DescriptorKind::Socket(index) => sockets::by_index(fd, index),
         _ => None,
     }
 }
 
 fn enter(fd: i32) -> bool {
-    match descriptors::meaning(fd) {
+    match descriptors::kind(fd) {
         // Whoever watches a set hears the bell: what is in it may be carried at any moment.
-        Meaning::Set(_) => {
+        DescriptorKind::EpollSet(_) => {
             let Some((_, set)) = descriptors::set(fd) else { return true };
             nested::watch(set);
             doorbell::make_page();
             false
         }
-        Meaning::Socket(_) => {
+        DescriptorKind::Socket(_) => {
             let Some(socket) = count_of(fd) else { return true };
-            socket.record.awaited.store(1, Ordering::Relaxed);
-            passage::enter(&socket.record.kernel_pollers);
-            passage::is_open(&socket.record.stage, stage::CARRIED)
+            socket.shared.awaited.store(1, Ordering::Relaxed);
+            passage::enter(&socket.shared.kernel_pollers);
+            passage::is_open(&socket.shared.stage, stage::CARRIED)
         }
         _ => true,
     }
@@ -175,20 +175,20 @@ fn enter(fd: i32) -> bool {
 
 fn leave(fd: i32) {
     if let Some(socket) = count_of(fd) {
-        let count = &socket.record.kernel_pollers;
-        // SeqCst: pairs with the load of the count in `proposal::prepare`; what the call has done comes before.
+        let count = &socket.shared.kernel_pollers;
+        // SeqCst: pairs with the load of the count in `offer::prepare`; what the call has done comes before.
         let _ = count.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |found| found.checked_sub(1));
     }
 }
 
 /// What the rings say of one entry, and what the kernel is to be asked of it.
 fn look(file: &pollfd) -> (i16, i16) {
-    match descriptors::meaning(file.fd) {
-        Meaning::Set(index) => {
+    match descriptors::kind(file.fd) {
+        DescriptorKind::EpollSet(index) => {
             let bits = if nested::is_ready(index) { libc::POLLIN | libc::POLLRDNORM } else { 0 };
             (bits & file.events, file.events)
         }
-        Meaning::Socket(_) => match sockets::socket(file.fd).map(Socket::carried) {
+        DescriptorKind::Socket(_) => match sockets::socket(file.fd).map(Socket::carried) {
             Some(Ok(connection)) => {
                 let ready = connection.ready(u32::from(file.events as u16));
                 let always = (libc::POLLERR | libc::POLLHUP) as u32;
@@ -216,7 +216,7 @@ fn turn(
         let deadline = left_ns.map(|left| kernel::now_ns().saturating_add(left));
         spin::until(files.len(), any, deadline) || any()
     };
-    let watch = if is_there { None } else { Watch::take() };
+    let watch = if is_there { None } else { DoorbellSet::take() };
     if let Some(watch) = &watch {
         watch.hush();
     }
@@ -271,7 +271,7 @@ fn merge(file: &pollfd, place: &pollfd) -> i16 {
     if place.revents != 0 {
         connection.heard(place.revents);
     }
-    let ended = connection.record.ended.load(Ordering::Relaxed);
+    let ended = connection.shared.ended.load(Ordering::Relaxed);
     let mut bits = place.revents;
     if connection.owes() {
         bits &= !(libc::POLLOUT | libc::POLLWRNORM);

@@ -2,7 +2,7 @@
 
 use libc::{fd_set, pollfd, sigset_t};
 
-use crate::memory::descriptors::{self, Meaning};
+use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel};
 use crate::polling::poll;
@@ -45,7 +45,7 @@ pub fn select(
     }
     let bits = sets.map(|set| Bits(set.cast()));
     let matters = |fd: i32| {
-        matches!(descriptors::meaning(fd), Meaning::Socket(_) | Meaning::Set(_))
+        matches!(descriptors::kind(fd), DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_))
             && bits.iter().any(|set| set.has(fd))
     };
     if count <= 0 || !(0..count).any(matters) {

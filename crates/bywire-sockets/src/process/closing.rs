@@ -3,7 +3,7 @@
 use crate::connection::outcome;
 use crate::connection::sockets::Leaving;
 use crate::epoll::handover;
-use crate::pairing::proposal;
+use crate::pairing::offer;
 
 /// The kernel has closed it. A record that nobody holds is free again.
 pub fn finish(leaving: Leaving) {
@@ -12,6 +12,6 @@ pub fn finish(leaving: Leaving) {
     }
     outcome::ended(&leaving);
     handover::forget(&leaving);
-    proposal::end(&leaving);
+    offer::end(&leaving);
     leaving.free();
 }

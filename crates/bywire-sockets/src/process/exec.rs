@@ -9,7 +9,7 @@ use crate::connection::sockets::{self, Socket};
 use crate::epoll::handover;
 use crate::memory::descriptors;
 use crate::os::{errno, own_call, real};
-use crate::pairing::proposal;
+use crate::pairing::offer;
 
 /// Before another program takes this process's place.
 pub fn before_replacement() {
@@ -18,7 +18,7 @@ pub fn before_replacement() {
     }
     errno::keep(|| sockets::each_held(leave_to_kernel));
     hand_over(false);
-    proposal::leave(proposal::tally());
+    offer::leave(offer::tally());
 }
 
 /// Another program will close this one, in order, where nobody is to see it.
@@ -28,13 +28,13 @@ fn leave_to_kernel(socket: &Socket, fd: i32) {
     }
     if let Some(Ok(connection)) = sockets::by_index(fd, socket.index).map(Socket::carried) {
         // Acquire: pairs with the changes of the count in `sockets::count_fork` and `sockets::let_go`.
-        if socket.record.processes.load(Ordering::Acquire) == 1 {
+        if socket.shared.processes.load(Ordering::Acquire) == 1 {
             connection.end_before_the_kernels(false);
             connection.settle_guard(|_| true);
         } else {
             connection.leave_to_others();
             // This process counts from here on, and has it no more.
-            socket.record.is_replaced.store(1, Ordering::Relaxed);
+            socket.shared.is_replaced.store(1, Ordering::Relaxed);
         }
     }
 }
@@ -63,7 +63,7 @@ fn empty_shared_sets() {
     let is_shared = |fd| sockets::socket(fd).is_some_and(|socket| handover::is_shared(&socket));
     fallback::hand_back(is_shared, Reason::Epoll);
     // One that another thread was making ready meanwhile is ready by now, or never.
-    proposal::settle();
+    offer::settle();
     fallback::hand_back(is_shared, Reason::Epoll);
     handover::leave_shared();
 }

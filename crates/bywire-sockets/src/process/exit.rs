@@ -8,7 +8,7 @@ use crate::connection::sockets::{self, Socket};
 use crate::connection::{guard, log, outcome};
 use crate::epoll::{handover, sets};
 use crate::os::{own_call, pid};
-use crate::pairing::proposal;
+use crate::pairing::offer;
 use crate::process::fork;
 
 /// The process ends in order: its peers are told to look.
@@ -17,10 +17,10 @@ pub fn end() {
         return;
     }
     guard::end_guards();
-    let tally = proposal::tally();
+    let tally = offer::tally();
     sets::let_go_of_all();
     sockets::each_held(|socket, fd| {
-        let is_last = sockets::is_last_holder(socket.record);
+        let is_last = sockets::is_last_holder(socket.shared);
         if is_last && let Some(Ok(connection)) = sockets::by_index(fd, socket.index).map(Socket::carried) {
             connection.take_leave();
             connection.tell(News::Course);
@@ -29,19 +29,19 @@ pub fn end() {
             log::ending(socket);
             outcome::ended(socket);
         }
-        sockets::let_go(socket.record);
+        sockets::let_go(socket.shared);
         // Nobody else is in the middle of something: it may be used again.
         // SeqCst: pairs with the additions and exchanges of `hold::enter` and `hold::leave`.
-        if is_last && socket.hold.users.load(Ordering::SeqCst) == 1 {
+        if is_last && socket.local.users.load(Ordering::SeqCst) == 1 {
             // Its registrations would be the next socket's.
             handover::forget(socket);
             // Release: pairs with the exchange in `sockets::track`.
-            socket.record.used.store(0, Ordering::Release);
+            socket.shared.used.store(0, Ordering::Release);
         }
     });
     sockets::end();
-    outcome::report(proposal::note);
-    proposal::leave(tally);
+    outcome::report(offer::note);
+    offer::leave(tally);
 }
 
 /// A thread ends by itself: the process with it, if it is the last one.

@@ -8,7 +8,7 @@ use crate::connection::{outcome, sockets};
 use crate::epoll::sets;
 use crate::memory::descriptors;
 use crate::os::{errno, own_call, pid, real, thread};
-use crate::pairing::proposal;
+use crate::pairing::offer;
 use crate::process::{closing, signals};
 use crate::wakeup::doorbell;
 
@@ -100,7 +100,7 @@ pub fn after_fork_in_child() {
     sets::after_fork_in_child();
     doorbell::after_fork_in_child();
     outcome::after_fork_in_child();
-    proposal::after_fork_in_child();
+    offer::after_fork_in_child();
     // The other end closes with the child's exec, or its end.
     close_end(0);
     PIPE.set([-1; 2]);
@@ -140,7 +140,7 @@ pub fn is_missed() -> bool {
     {
         return false;
     }
-    !is_known() && proposal::is_possible()
+    !is_known() && offer::is_possible()
 }
 
 /// Is this the process that was noted last?

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use bywire_pairing::reason::Reason;
 
 use crate::connection::fallback;
-use crate::pairing::proposal;
+use crate::pairing::offer;
 
 /// What the kernel and most containers answer where it is forbidden.
 pub const REFUSED: c_int = libc::EPERM;
@@ -22,7 +22,7 @@ pub fn keep() {
 
 /// May the program make a ring now? If so, all that it has is the kernel's from here on.
 pub fn permit() -> bool {
-    if !proposal::is_configured() {
+    if !offer::is_configured() {
         return true;
     }
     if !IS_KEPT.load(Ordering::Relaxed) {

@@ -9,9 +9,9 @@ use crate::connection::log;
 use crate::connection::sockets::{self, Connection, Leaving, STREAM, Socket};
 use crate::epoll::{handover, sets};
 use crate::memory::arena::{self, SHUT, SHUT_SENDING};
-use crate::memory::descriptors::{self, Meaning};
+use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::{errno, jumps, kernel, own_call, real, thread};
-use crate::pairing::proposal;
+use crate::pairing::offer;
 use crate::process::{closing, fork};
 use crate::wakeup::doorbell;
 
@@ -20,18 +20,18 @@ pub fn made(fd: i32, domain: i32, kind: i32, protocol: i32) {
     let is_tcp = matches!(domain, libc::AF_INET | libc::AF_INET6)
         && kind & 0xF == libc::SOCK_STREAM
         && matches!(protocol, 0 | libc::IPPROTO_TCP);
-    if fd >= 0 && is_tcp && proposal::is_possible() {
+    if fd >= 0 && is_tcp && offer::is_possible() {
         errno::keep(|| track(fd));
     }
 }
 
 /// A connection that a listener has taken.
 pub fn accepted(listener: i32, fd: i32) {
-    if fd < 0 || !proposal::is_possible() {
+    if fd < 0 || !offer::is_possible() {
         return;
     }
     errno::keep(|| {
-        let is_tcp = matches!(descriptors::meaning(listener), Meaning::Socket(_))
+        let is_tcp = matches!(descriptors::kind(listener), DescriptorKind::Socket(_))
             || kernel::number(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
         if is_tcp {
             track(fd);
@@ -41,13 +41,13 @@ pub fn accepted(listener: i32, fd: i32) {
 
 /// `close`, around the kernel's.
 pub fn close(fd: i32, real: impl FnOnce() -> i32) -> i32 {
-    match descriptors::meaning(fd) {
-        Meaning::Nothing => return real(),
-        Meaning::Hidden => {
+    match descriptors::kind(fd) {
+        DescriptorKind::Untracked => return real(),
+        DescriptorKind::Hidden => {
             errno::set(libc::EBADF);
             return -1;
         }
-        Meaning::Socket(_) | Meaning::Set(_) => {}
+        DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_) => {}
     }
     let leaving = departing(fd);
     let status = real();
@@ -60,9 +60,9 @@ pub fn close(fd: i32, real: impl FnOnce() -> i32) -> i32 {
 fn keep_for_waiters(fd: i32) {
     jumps::forget();
     let Some(Ok(connection)) = sockets::socket(fd).map(Socket::carried) else { return };
-    let hold = connection.hold;
+    let local = connection.local;
     // SeqCst: pairs with the additions in `sockets::duplicate` and `hold::close`.
-    if !waiters::are_there(&hold.waiters) || hold.descriptors.load(Ordering::SeqCst) != 1 {
+    if !waiters::are_there(&local.waiters) || local.descriptors.load(Ordering::SeqCst) != 1 {
         return;
     }
     errno::keep(|| {
@@ -70,7 +70,7 @@ fn keep_for_waiters(fd: i32) {
         let kept = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, doorbell::first_high() as usize) };
         if kept >= 0 {
             duplicate(fd, kept);
-            let left = waiters::keep(&hold.waiters, &hold.kept, kept as u32 + 1);
+            let left = waiters::keep(&local.waiters, &local.kept, kept as u32 + 1);
             connection.wake_own();
             close_kept(left);
         }
@@ -98,7 +98,7 @@ pub fn departing(fd: i32) -> Option<Leaving> {
         if leaving.is_last {
             connection.take_leave();
         // SeqCst: pairs with the additions in `sockets::duplicate` and `hold::close`.
-        } else if leaving.hold.descriptors.load(Ordering::SeqCst) == 0 {
+        } else if leaving.local.descriptors.load(Ordering::SeqCst) == 0 {
             connection.leave_to_others();
         }
     }
@@ -113,8 +113,8 @@ pub fn departing(fd: i32) -> Option<Leaving> {
 pub fn departed(leaving: Option<Leaving>) {
     let Some(leaving) = leaving else { return };
     if leaving.is_last
-        // Acquire: pairs with the release store in `proposal::answered`.
-        && !leaving.hold.remote.load(Ordering::Acquire).is_null()
+        // Acquire: pairs with the release store in `offer::answered`.
+        && !leaving.local.remote.load(Ordering::Acquire).is_null()
         && let Some(Ok(connection)) = sockets::by_index(-1, leaving.index).map(Socket::mapped)
     {
         connection.tell(News::Course);
@@ -129,9 +129,9 @@ pub fn close_range(first: u32, last: u32, flags: i32, real: impl Fn(u32, u32) ->
     }
     let mut start = first;
     let mut status = 0;
-    descriptors::each_between(first, last, |fd, meaning| {
+    descriptors::each_between(first, last, |fd, kind| {
         let number = fd as u32;
-        if meaning == Meaning::Hidden {
+        if kind == DescriptorKind::Hidden {
             if start < number {
                 status |= real(start, number - 1);
             }
@@ -150,20 +150,23 @@ pub fn close_range(first: u32, last: u32, flags: i32, real: impl Fn(u32, u32) ->
 
 /// After `dup` and its like: `new` is what `old` is.
 pub fn duplicated(old: i32, new: i32) {
-    if new >= 0 && new != old && matches!(descriptors::meaning(old), Meaning::Socket(_) | Meaning::Set(_)) {
+    if new >= 0
+        && new != old
+        && matches!(descriptors::kind(old), DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_))
+    {
         errno::keep(|| duplicate(old, new));
     }
 }
 
 /// `dup2` and `dup3`, around the kernel's: whatever `new` was is closed by it.
 pub fn duplicate_over(old: i32, new: i32, real: impl FnOnce() -> i32) -> i32 {
-    if old == new || descriptors::meaning(old) == Meaning::Hidden {
+    if old == new || descriptors::kind(old) == DescriptorKind::Hidden {
         return if old == new { real() } else { errno::fail(libc::EBADF) as i32 };
     }
-    match descriptors::meaning(new) {
-        Meaning::Nothing => {}
-        Meaning::Hidden => make_way(new),
-        Meaning::Socket(_) | Meaning::Set(_) => {
+    match descriptors::kind(new) {
+        DescriptorKind::Untracked => {}
+        DescriptorKind::Hidden => make_way(new),
+        DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_) => {
             // Nothing of `new` is given up for a call that fails.
             // SAFETY: no pointers.
             if unsafe { real::fcntl(old, libc::F_GETFD, 0) } < 0 || !kernel::may_make(new) {
@@ -189,7 +192,7 @@ fn make_way(fd: i32) {
     if moved >= 0 {
         descriptors::hide(moved);
         doorbell::renumber(fd, moved);
-        proposal::renumber(fd, moved);
+        offer::renumber(fd, moved);
     }
 }
 
@@ -206,7 +209,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
             if status == 0 {
                 let bits =
                     if ends_receiving { SHUT } else { 0 } | if ends_sending { SHUT_SENDING } else { 0 };
-                plain.record.ended.fetch_or(bits, Ordering::Relaxed);
+                plain.shared.ended.fetch_or(bits, Ordering::Relaxed);
             }
             return status;
         }
@@ -214,14 +217,14 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
     connection.serve();
     connection.ask_kernel();
     // What has ended both ways cannot be shut down for its peer: that one has heard something else.
-    let is_over = connection.record.ended.load(Ordering::Relaxed) & arena::HUNG_UP != 0;
+    let is_over = connection.shared.ended.load(Ordering::Relaxed) & arena::HUNG_UP != 0;
     if ends_receiving {
-        connection.record.ended.fetch_or(SHUT, Ordering::Relaxed);
+        connection.shared.ended.fetch_or(SHUT, Ordering::Relaxed);
     }
     if ends_sending {
         connection.end_before_the_kernels(false);
-        let _held = connection.record.sending.hold();
-        let before = connection.record.ended.fetch_or(SHUT_SENDING, Ordering::Relaxed);
+        let _held = connection.shared.sending.hold();
+        let before = connection.shared.ended.fetch_or(SHUT_SENDING, Ordering::Relaxed);
         // Whoever still receives has half a connection; a killed one is then to be a reset, as nothing else
         // would tell its peer, who goes on sending.
         if before & (SHUT | SHUT_SENDING) == 0 && how == libc::SHUT_WR && !is_over {
@@ -233,7 +236,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
         }
     }
     // What comes from now on is answered by a reset, as by an end that is closed.
-    let ended = connection.record.ended.load(Ordering::Relaxed);
+    let ended = connection.shared.ended.load(Ordering::Relaxed);
     if ended & (SHUT | SHUT_SENDING) == SHUT | SHUT_SENDING && !is_over {
         STREAM.raise(&connection.own, LEAVING);
     }
@@ -254,11 +257,11 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
 /// Is something owed? Then the kernel is told the end of what we send when it has all of that.
 fn is_shut_when_paid(connection: &Connection) -> bool {
     // Whoever pays holds it as well: either the last of it is still to be paid, or nothing is.
-    let _held = connection.record.sending.hold();
+    let _held = connection.shared.sending.hold();
     let is_owing = connection.owes();
     if is_owing {
         // Relaxed: ordered by the lock, as the load in `Connection::paid`.
-        connection.record.shuts.store(1, Ordering::Relaxed);
+        connection.shared.shuts.store(1, Ordering::Relaxed);
     }
     is_owing
 }
@@ -290,9 +293,9 @@ fn forget_stale(fd: i32) {
 
 /// Takes `fd` out of the table, before the kernel closes it and gives its number to somebody else.
 fn forget(fd: i32) -> Option<Leaving> {
-    match descriptors::meaning(fd) {
-        Meaning::Nothing => None,
-        Meaning::Set(name) => {
+    match descriptors::kind(fd) {
+        DescriptorKind::Untracked => None,
+        DescriptorKind::EpollSet(name) => {
             sets::forget(fd, name);
             None
         }
@@ -302,21 +305,21 @@ fn forget(fd: i32) -> Option<Leaving> {
 
 /// This process is no part of its family any more: it holds nothing, and no descriptor means anything.
 pub fn forget_all() {
-    descriptors::each(|fd, meaning| {
-        let Meaning::Socket(_) = meaning else { return };
+    descriptors::each(|fd, kind| {
+        let DescriptorKind::Socket(_) = kind else { return };
         let Some(leaving) = forget(fd) else { return };
         // A call of another thread may be in the middle of it: then its place is not used again.
         // SeqCst: pairs with the change of the count by whoever enters and leaves.
-        if leaving.is_last && leaving.hold.users.load(Ordering::SeqCst) == 1 {
+        if leaving.is_last && leaving.local.users.load(Ordering::SeqCst) == 1 {
             handover::forget(&leaving);
-            let record = leaving.record;
+            let shared = leaving.shared;
             drop(leaving);
             // Release: pairs with the exchange in `track`; the mappings are gone before.
-            record.used.store(0, Ordering::Release);
+            shared.used.store(0, Ordering::Release);
         }
     });
-    descriptors::each(|fd, meaning| {
-        if let Meaning::Set(_) = meaning {
+    descriptors::each(|fd, kind| {
+        if let DescriptorKind::EpollSet(_) = kind {
             let _no_socket = forget(fd);
         }
     });
@@ -326,7 +329,7 @@ pub fn forget_all() {
 pub extern "C" fn after_fork_in_child() {
     fork::after_fork_in_child();
     if !own_call::are_over() {
-        sockets::each_held(|socket, _| close_kept(waiters::take(&socket.hold.kept)));
+        sockets::each_held(|socket, _| close_kept(waiters::take(&socket.local.kept)));
     }
 }
 

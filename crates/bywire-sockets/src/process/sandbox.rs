@@ -15,14 +15,14 @@ use crate::connection::sockets::{self, Socket};
 use crate::connection::{fallback, log, outcome};
 use crate::epoll::handover;
 use crate::memory::arena;
-use crate::memory::descriptors::{self, Meaning};
+use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::{errno, jumps, kernel, own_call, real};
-use crate::pairing::proposal;
+use crate::pairing::offer;
 use crate::process::{lifecycle, signals};
 use crate::wakeup::doorbell;
 
 /// How long it waits for others: a thread that is stopped, as in a debugger, may never come.
-const PATIENCE_NS: u64 = 2_000_000_000;
+const AWAIT_NS: u64 = 2_000_000_000;
 
 /// When the library is loaded: is it behind more filters than `bywire run` was?
 ///
@@ -73,15 +73,15 @@ pub fn withdraw(reason: Reason) {
     }
     lifecycle::notice_fork();
     jumps::forget();
-    if proposal::is_possible() {
+    if offer::is_possible() {
         leave(reason);
     }
     signals::give_back();
     own_call::end();
-    if proposal::is_possible() {
+    if offer::is_possible() {
         await_threads();
         lifecycle::forget_all();
-        proposal::unconfigure();
+        offer::unconfigure();
         doorbell::forget();
         arena::retire();
     }
@@ -91,31 +91,31 @@ pub fn withdraw(reason: Reason) {
 fn leave(reason: Reason) {
     fallback::all_to_kernel(reason);
     // One that another thread was making ready meanwhile is ready by now, or never.
-    proposal::settle();
+    offer::settle();
     fallback::all_to_kernel(reason);
-    let tally = proposal::tally();
+    let tally = offer::tally();
     sockets::each_held(|socket, _| {
         handover::leave(socket, None, |_| true);
-        if sockets::is_last_holder(socket.record) {
+        if sockets::is_last_holder(socket.shared) {
             log::ending(socket);
             outcome::ended(socket);
         }
     });
-    descriptors::each(|fd, meaning| {
-        if let Meaning::Set(_) = meaning {
+    descriptors::each(|fd, kind| {
+        if let DescriptorKind::EpollSet(_) = kind {
             handover::silence(fd);
         }
     });
     log::program(reason);
-    outcome::report(proposal::note);
-    proposal::note(reason, 1);
-    proposal::leave(tally);
+    outcome::report(offer::note);
+    offer::note(reason, 1);
+    offer::leave(tally);
 }
 
 /// Those that sleep where only a word or a bell would wake them look again, and make the program's own calls. None is in a
 /// call of the library's any more.
 fn await_threads() {
-    let end_ns = kernel::now_ns() + PATIENCE_NS;
+    let end_ns = kernel::now_ns() + AWAIT_NS;
     loop {
         wake_threads();
         if !own_call::is_any() || kernel::now_ns() > end_ns {

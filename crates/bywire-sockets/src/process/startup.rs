@@ -8,7 +8,7 @@ use bywire_pairing::reason::Reason;
 use crate::connection::log;
 use crate::memory::arena;
 use crate::os::{real, sanitizer};
-use crate::pairing::proposal;
+use crate::pairing::offer;
 use crate::process::{exit, fork, golang, io_uring, lifecycle, sandbox};
 use crate::wakeup::spin;
 
@@ -48,7 +48,7 @@ pub fn begin() {
         let calls = libc::getenv(c"BYWIRE_SOCKETS_CALLS".as_ptr());
         let calls = (!calls.is_null()).then(|| CStr::from_ptr(calls));
         let calls = calls.and_then(|text| text.to_str().ok()?.parse().ok());
-        proposal::configure(CStr::from_ptr(path).to_bytes(), calls);
+        offer::configure(CStr::from_ptr(path).to_bytes(), calls);
         let rings = libc::getenv(c"BYWIRE_SOCKETS_IO_URING".as_ptr());
         if !rings.is_null() && CStr::from_ptr(rings) == c"1" {
             io_uring::keep();

@@ -7,14 +7,14 @@ use bywire_ring::stream::{Course, HALF, News, Sleep};
 
 use crate::connection::owed;
 use crate::connection::sleep::Woken;
-use crate::connection::sockets::{self, Connection, Inside, STREAM, Socket};
+use crate::connection::sockets::{self, Connection, KernelCall, STREAM, Socket};
 use crate::connection::source::Source;
-use crate::memory::arena::Record;
-use crate::memory::descriptors::{self, Meaning};
-use crate::os::iovec::Parts;
+use crate::memory::arena::SharedSocket;
+use crate::memory::descriptors::{self, DescriptorKind};
+use crate::os::iovec::Buffers;
 use crate::os::jumps::{self, GiveBack};
 use crate::os::{errno, kernel, own_call, real, sanitizer, signal_deferral, thread};
-use crate::pairing::proposal;
+use crate::pairing::offer;
 use crate::transfer::waiting::Waiting;
 
 /// Flags of a receive that do not concern the stream: the kernel answers them.
@@ -24,13 +24,13 @@ const UNDER_WAY_MS: i32 = 100;
 
 /// A receive, by whatever call it came: `real` is that call as it stands.
 #[inline(always)]
-pub fn receive(fd: i32, parts: impl FnOnce() -> Parts, flags: i32, real: impl Fn() -> isize) -> isize {
-    let Meaning::Socket(index) = descriptors::meaning(fd) else { return real() };
+pub fn receive(fd: i32, parts: impl FnOnce() -> Buffers, flags: i32, real: impl Fn() -> isize) -> isize {
+    let DescriptorKind::Socket(index) = descriptors::kind(fd) else { return real() };
     if flags & ASIDE == 0
-        && let Some((_inside, record)) = sockets::pass(fd, index, |record| &record.kernel_readers)
+        && let Some((_inside, shared)) = sockets::pass(fd, index, |shared| &shared.kernel_readers)
     {
         let received = real();
-        count(record, flags, received);
+        count(shared, flags, received);
         return received;
     }
     match sockets::socket(fd) {
@@ -39,13 +39,13 @@ pub fn receive(fd: i32, parts: impl FnOnce() -> Parts, flags: i32, real: impl Fn
     }
 }
 
-fn receive_tracked(socket: Socket, parts: &Parts, flags: i32, real: &dyn Fn() -> isize) -> isize {
+fn receive_tracked(socket: Socket, parts: &Buffers, flags: i32, real: &dyn Fn() -> isize) -> isize {
     if flags & ASIDE != 0 {
         return real();
     }
     let mut socket = socket;
     if !socket.is_carried() {
-        proposal::consider(&socket);
+        offer::consider(&socket);
     }
     loop {
         match socket.carried() {
@@ -60,18 +60,18 @@ fn receive_tracked(socket: Socket, parts: &Parts, flags: i32, real: &dyn Fn() ->
 
 /// Through the kernel, counted; `None`: it is carried by now.
 fn receive_plainly(socket: &Socket, flags: i32, real: &dyn Fn() -> isize) -> Option<isize> {
-    let _inside = Inside::enter(&socket.record.kernel_readers, socket.record)?;
+    let _inside = KernelCall::enter(&socket.shared.kernel_readers, socket.shared)?;
     let received = socket.away(real);
-    count(socket.record, flags, received);
+    count(socket.shared, flags, received);
     Some(received)
 }
 
 #[inline(always)]
-fn count(record: &Record, flags: i32, received: isize) {
+fn count(shared: &SharedSocket, flags: i32, received: isize) {
     if received > 0 && flags & libc::MSG_PEEK == 0 {
-        // SeqCst: pairs with the loads in `proposal::accounts_agree` and `Connection::source`, of who found nobody
+        // SeqCst: pairs with the loads in `offer::accounts_agree` and `Connection::source`, of who found nobody
         // inside.
-        record.received.fetch_add(received as u64, Ordering::SeqCst);
+        shared.received.fetch_add(received as u64, Ordering::SeqCst);
     }
 }
 
@@ -95,7 +95,7 @@ enum Step {
 
 fn receive_carried(
     connection: &mut Connection,
-    parts: &Parts,
+    parts: &Buffers,
     flags: i32,
     real: &dyn Fn() -> isize,
 ) -> isize {
@@ -162,7 +162,7 @@ fn receive_carried(
                     true => real(),
                     false => receive_now(connection, parts, done, flags, usize::MAX),
                 });
-                count(connection.record, flags, received);
+                count(connection.shared, flags, received);
                 return received;
             }
             Step::Real | Step::Empty | Step::Moment => {}
@@ -259,14 +259,14 @@ fn has_more(connection: &Connection) -> bool {
 }
 
 /// Takes what is there, without sleeping but for bytes that the kernel has promised.
-fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Result<Step, Corrupt> {
+fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Result<Step, Corrupt> {
     if connection.is_broken() {
         return Ok(Step::Failed(libc::ECONNRESET));
     }
     if STREAM.course(&connection.remote)? == Course::Kernel {
         return sleep_in_kernel(connection, parts, done, flags);
     }
-    let held = connection.record.receiving.hold();
+    let held = connection.shared.receiving.hold();
     match connection.settle()? {
         Source::Moment => {
             let waits = flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking();
@@ -331,7 +331,7 @@ fn look(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Resu
                 // What follows is in the kernel again.
                 let flags = flags | libc::MSG_DONTWAIT;
                 let more = receive_now(connection, parts, done + length, flags, usize::MAX).max(0);
-                count(connection.record, flags, more);
+                count(connection.shared, flags, more);
                 return Ok(Step::Received(length + more as usize));
             }
             drop(held);
@@ -367,8 +367,13 @@ impl Step {
 
 /// The writer is in the kernel: so we sleep there, counted, and are woken by its last piece at the latest.
 #[inline(never)]
-fn sleep_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Result<Step, Corrupt> {
-    let use_of_place = connection.record.generation.load(Ordering::Relaxed);
+fn sleep_in_kernel(
+    connection: &Connection,
+    parts: &Buffers,
+    done: usize,
+    flags: i32,
+) -> Result<Step, Corrupt> {
+    let use_of_place = connection.shared.generation.load(Ordering::Relaxed);
     let mut course = Err(Corrupt);
     // Counted as a sleeper in the kernel until this is dropped: the thread may be cancelled there.
     let argument = connection.index as usize;
@@ -377,7 +382,7 @@ fn sleep_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i
     });
     let step = if course == Ok(Course::Kernel) {
         let received = receive_now(connection, parts, done, flags & !libc::MSG_WAITALL, usize::MAX);
-        count(connection.record, flags, received);
+        count(connection.shared, flags, received);
         of_kernel(received)
     } else {
         Step::Again
@@ -411,7 +416,7 @@ fn was_left_there(index: usize) {
 }
 
 /// The ring is over, and the rest of the stream is the kernel's.
-fn back_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
+fn back_in_kernel(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
     // What this process owes on another connection may be what it waits for: it does not sleep in the program's own call.
     if done == 0 && !owed::may_owe() {
         return Step::Real;
@@ -420,9 +425,9 @@ fn back_in_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i3
 }
 
 /// What is there right now; `Real`: nothing.
-fn more_from_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
+fn more_from_kernel(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
     let received = receive_now(connection, parts, done, flags | libc::MSG_DONTWAIT, usize::MAX);
-    count(connection.record, flags, received);
+    count(connection.shared, flags, received);
     match of_kernel(received) {
         Step::Empty => Step::Real,
         step => step,
@@ -443,16 +448,16 @@ fn wait_in_kernel(connection: &Connection, deadline_ns: Option<u64>) -> Woken {
     }
 }
 
-fn take_from_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32, left: u64) -> Step {
+fn take_from_kernel(connection: &Connection, parts: &Buffers, done: usize, flags: i32, left: u64) -> Step {
     let flags = (flags | libc::MSG_DONTWAIT) & !libc::MSG_WAITALL;
     let received = receive_now(connection, parts, done, flags, usize::try_from(left).unwrap_or(usize::MAX));
-    count(connection.record, flags, received);
+    count(connection.shared, flags, received);
     of_kernel(received)
 }
 
 /// Looks at what came through the kernel after the ring, when bytes from before it wait there as well: those are
 /// read once more, to where they are already.
-fn peek_behind(connection: &Connection, parts: &Parts, seen: usize, in_ring: usize, flags: i32) -> usize {
+fn peek_behind(connection: &Connection, parts: &Buffers, seen: usize, in_ring: usize, flags: i32) -> usize {
     if !matches!(STREAM.course(&connection.remote), Ok(Course::Back(_))) {
         return 0;
     }
@@ -471,7 +476,7 @@ fn is_over(connection: &Connection) -> bool {
     kernel::ready(connection.fd, ends) & ends != 0 && kernel::queued(connection.fd) == Some(0)
 }
 
-fn receive_now(connection: &Connection, parts: &Parts, done: usize, flags: i32, limit: usize) -> isize {
+fn receive_now(connection: &Connection, parts: &Buffers, done: usize, flags: i32, limit: usize) -> isize {
     // An error is for a call that has got nothing: this one would only take it away.
     if done > 0 && is_over(connection) {
         return 0;
@@ -498,7 +503,7 @@ fn of_kernel(received: isize) -> Step {
     }
 }
 
-fn take_from_ring(connection: &Connection, parts: &Parts, done: usize, flags: i32, length: usize) {
+fn take_from_ring(connection: &Connection, parts: &Buffers, done: usize, flags: i32, length: usize) {
     let mut at = 0;
     // `MSG_TRUNC` throws a stream's bytes away.
     if flags & libc::MSG_TRUNC == 0 {

@@ -8,30 +8,30 @@ use bywire_ring::stream::{Course, LEAVING, News, Sleep};
 use libc::iovec;
 
 use crate::connection::sleep::Woken;
-use crate::connection::sockets::{self, Connection, Inside, STREAM, Socket, counted};
-use crate::memory::arena::{Record, SHUT_SENDING};
-use crate::memory::descriptors::{self, Meaning};
-use crate::os::iovec::Parts;
+use crate::connection::sockets::{self, Connection, KernelCall, STREAM, Socket, counted};
+use crate::memory::arena::{SHUT_SENDING, SharedSocket};
+use crate::memory::descriptors::{self, DescriptorKind};
+use crate::os::iovec::Buffers;
 use crate::os::jumps::{self, Noted};
 use crate::os::{errno, kernel, own_call, real, sanitizer, signal_deferral};
-use crate::pairing::proposal;
+use crate::pairing::offer;
 use crate::transfer::waiting::Waiting;
 
 /// A send, by whatever call it came: `real` is that call as it stands.
 #[inline(always)]
 pub fn send(
     fd: i32,
-    parts: impl FnOnce() -> Parts,
+    parts: impl FnOnce() -> Buffers,
     flags: i32,
     is_special: bool,
     real: impl Fn() -> isize,
 ) -> isize {
-    let Meaning::Socket(index) = descriptors::meaning(fd) else { return real() };
+    let DescriptorKind::Socket(index) = descriptors::kind(fd) else { return real() };
     if never_by(flags, is_special).is_none()
-        && let Some((_inside, record)) = sockets::pass(fd, index, |record| &record.kernel_writers)
+        && let Some((_inside, shared)) = sockets::pass(fd, index, |shared| &shared.kernel_writers)
     {
         let sent = real();
-        count(record, sent);
+        count(shared, sent);
         return sent;
     }
     match sockets::socket(fd) {
@@ -42,7 +42,7 @@ pub fn send(
 
 fn send_tracked(
     socket: Socket,
-    parts: &Parts,
+    parts: &Buffers,
     flags: i32,
     is_special: bool,
     real: &dyn Fn() -> isize,
@@ -52,7 +52,7 @@ fn send_tracked(
     }
     let mut socket = socket;
     if !socket.is_carried() {
-        proposal::consider(&socket);
+        offer::consider(&socket);
     }
     loop {
         match socket.carried() {
@@ -95,22 +95,22 @@ fn send_specially(socket: Socket, reason: Reason, real: &dyn Fn() -> isize) -> i
 
 /// Through the kernel, counted; `None`: it is carried by now.
 fn send_plainly(socket: &Socket, real: &dyn Fn() -> isize) -> Option<isize> {
-    let _inside = Inside::enter(&socket.record.kernel_writers, socket.record)?;
+    let _inside = KernelCall::enter(&socket.shared.kernel_writers, socket.shared)?;
     let sent = socket.away(real);
-    count(socket.record, sent);
+    count(socket.shared, sent);
     Some(sent)
 }
 
 #[inline(always)]
-fn count(record: &Record, sent: isize) {
+fn count(shared: &SharedSocket, sent: isize) {
     if sent > 0 {
-        // SeqCst: pairs with the loads in `proposal::accounts_agree` and `send::give_the_last`, of who found nobody
+        // SeqCst: pairs with the loads in `offer::accounts_agree` and `send::give_the_last`, of who found nobody
         // inside.
-        record.sent.fetch_add(sent as u64, Ordering::SeqCst);
+        shared.sent.fetch_add(sent as u64, Ordering::SeqCst);
     }
 }
 
-fn send_carried(connection: &mut Connection, parts: &Parts, flags: i32, real: &dyn Fn() -> isize) -> isize {
+fn send_carried(connection: &mut Connection, parts: &Buffers, flags: i32, real: &dyn Fn() -> isize) -> isize {
     let (given_fd, mut waiting) = (connection.fd, None);
     // The program's call, unless its descriptor was closed meanwhile.
     let real = |connection: &Connection| match connection.fd == given_fd {
@@ -144,7 +144,7 @@ fn send_carried(connection: &mut Connection, parts: &Parts, flags: i32, real: &d
             Ok(Course::Back(_)) if done > 0 => through_kernel(connection, parts, done, flags),
             Ok(Course::Back(_) | Course::Ring) => {
                 let sent = connection.away(|| real(connection));
-                count(connection.record, sent);
+                count(connection.shared, sent);
                 return sent;
             }
             Ok(Course::Pending | Course::Ending) | Err(_) => {
@@ -164,14 +164,14 @@ fn send_carried(connection: &mut Connection, parts: &Parts, flags: i32, real: &d
                 // As the program asked, sleeping where it sleeps without us.
                 let Some(_inside) = enter(connection) else { continue };
                 let sent = connection.away(|| real(connection));
-                count(connection.record, sent);
+                count(connection.shared, sent);
                 return sent;
             }
             Step::Refused if done > 0 => return done as isize,
             Step::Refused => return real(connection),
             Step::Full => {
                 if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
-                    connection.record.full.fetch_add(1, Ordering::Relaxed);
+                    connection.shared.full.fetch_add(1, Ordering::Relaxed);
                     connection.ask_kernel();
                     if done == 0 && connection.peer_is_gone() {
                         continue;
@@ -220,7 +220,7 @@ enum Step {
 
 /// Counts a call in the kernel of a connection whose course may change, until dropped; `None`: it has changed.
 fn enter(connection: &Connection) -> Option<Noted> {
-    let writing = counted(&connection.record.kernel_writers);
+    let writing = counted(&connection.shared.kernel_writers);
     // SeqCst: pairs with the fence of `STREAM.begin` in `change_over`, behind which the count is looked at: either this call is
     // counted there, or it sees the new course here.
     core::sync::atomic::fence(Ordering::SeqCst);
@@ -229,7 +229,7 @@ fn enter(connection: &Connection) -> Option<Noted> {
 
 /// Somebody else changes it over, holding the lock; who was killed on the way is taken over from: it stays as it was, or ends.
 fn wait_for_course(connection: &Connection) {
-    let held = connection.record.sending.hold();
+    let held = connection.shared.sending.hold();
     match STREAM.course(&connection.own) {
         Ok(Course::Pending) => STREAM.abandon(&connection.own),
         Ok(Course::Ending) => connection.end_ring(),
@@ -241,7 +241,7 @@ fn wait_for_course(connection: &Connection) {
 
 /// Waits until nothing is owed to the kernel, where this call may wait; the error number if it may not.
 fn wait_to_pay(connection: &Connection, flags: i32, deadline: &mut Option<Option<u64>>) -> Option<i32> {
-    if connection.record.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0 {
+    if connection.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0 {
         return Some(libc::EPIPE);
     }
     if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
@@ -256,17 +256,17 @@ fn wait_to_pay(connection: &Connection, flags: i32, deadline: &mut Option<Option
 }
 
 /// Leaves the kernel, if the other end is ready: with one more piece through it, which wakes whoever sleeps there.
-fn change_over(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
+fn change_over(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
     let left = parts.total().saturating_sub(done);
     if left == 0
         || !STREAM.peer_is_prepared(&connection.remote)
-        || connection.record.never.load(Ordering::Relaxed) != 0
+        || connection.shared.never.load(Ordering::Relaxed) != 0
     {
         return Step::Kernel;
     }
-    let _held = connection.record.sending.hold();
+    let _held = connection.shared.sending.hold();
     if STREAM.course(&connection.own) != Ok(Course::Kernel)
-        || connection.record.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0
+        || connection.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0
         || !STREAM.begin(&connection.own, &connection.remote)
     {
         return if STREAM.course(&connection.own) == Ok(Course::Kernel) {
@@ -281,15 +281,16 @@ fn change_over(connection: &Connection, parts: &Parts, done: usize, flags: i32) 
 }
 
 /// The last piece for the kernel, while the course is pending.
-fn give_the_last(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
-    let record = connection.record;
+fn give_the_last(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
+    let shared = connection.shared;
     // SeqCst: pairs with the additions of calls that have left; whether all have is looked at next, and the kernel
     // agrees or not.
-    let sent = record.sent.load(Ordering::SeqCst);
+    let sent = shared.sent.load(Ordering::SeqCst);
     let agrees = || {
-        kernel::account(connection.fd).is_some_and(|account| account.is_established && account.given == sent)
+        kernel::byte_counts(connection.fd)
+            .is_some_and(|account| account.is_established && account.given == sent)
     };
-    if record.kernel_writers.load(Ordering::SeqCst) != 0 || !agrees() {
+    if shared.kernel_writers.load(Ordering::SeqCst) != 0 || !agrees() {
         STREAM.abandon(&connection.own);
         return Step::Kernel;
     }
@@ -297,7 +298,7 @@ fn give_the_last(connection: &Connection, parts: &Parts, done: usize, flags: i32
     let given = send_now(connection.fd, &mut space, count, flags);
     if given > 0 {
         // SeqCst: pairs with the loads of whoever looks at the account next, under this lock or with nobody inside.
-        record.sent.store(sent + given as u64, Ordering::SeqCst);
+        shared.sent.store(sent + given as u64, Ordering::SeqCst);
         STREAM.cut(&connection.own, sent + given as u64);
         Step::Sent(given as usize)
     } else {
@@ -307,7 +308,7 @@ fn give_the_last(connection: &Connection, parts: &Parts, done: usize, flags: i32
 }
 
 /// By the descriptor that was kept for this call.
-fn send_otherwise(connection: &Connection, parts: &Parts, flags: i32) -> isize {
+fn send_otherwise(connection: &Connection, parts: &Buffers, flags: i32) -> isize {
     let (mut space, count) = parts.rest(0);
     let mut message = crate::os::iovec::message(&mut space, count);
     // SAFETY: the parts are the program's own, as it handed them to us.
@@ -327,16 +328,16 @@ fn send_now(fd: i32, space: &mut [iovec], count: usize, flags: i32) -> isize {
 }
 
 /// Bytes of a call that began in the ring, and goes on in the kernel.
-fn through_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i32) -> Step {
+fn through_kernel(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
     let (mut space, count) = parts.rest(done);
-    let _inside = counted(&connection.record.kernel_writers);
+    let _inside = counted(&connection.shared.kernel_writers);
     let mut deadline = None;
     loop {
         let sent = send_now(connection.fd, &mut space, count, flags);
         if sent > 0 {
-            // SeqCst: pairs with the loads in `proposal::accounts_agree` and `send::give_the_last`, of who found nobody
+            // SeqCst: pairs with the loads in `offer::accounts_agree` and `send::give_the_last`, of who found nobody
             // inside.
-            connection.record.sent.fetch_add(sent as u64, Ordering::SeqCst);
+            connection.shared.sent.fetch_add(sent as u64, Ordering::SeqCst);
             return Step::Sent(sent as usize);
         }
         let error = errno::last();
@@ -352,18 +353,18 @@ fn through_kernel(connection: &Connection, parts: &Parts, done: usize, flags: i3
     }
 }
 
-fn send_in_ring(connection: &Connection, parts: &Parts, done: usize) -> Step {
-    let held = connection.record.sending.hold();
+fn send_in_ring(connection: &Connection, parts: &Buffers, done: usize) -> Step {
+    let held = connection.shared.sending.hold();
     if STREAM.course(&connection.own) != Ok(Course::Ring) {
         return Step::Sent(0);
     }
     // A killed peer tells nobody.
-    let sends = connection.record.sends.fetch_add(1, Ordering::Relaxed);
+    let sends = connection.shared.sends.fetch_add(1, Ordering::Relaxed);
     if STREAM.flags(&connection.remote) & LEAVING != 0 || sends % ASK_EVERY == ASK_EVERY - 1 {
         connection.ask_kernel();
     }
     // The kernel has the right error, and the signal, for what cannot be sent any more.
-    let is_shut = connection.record.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0;
+    let is_shut = connection.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0;
     if is_shut || connection.peer_is_gone() {
         return Step::Refused;
     }
@@ -411,8 +412,8 @@ fn send_in_ring(connection: &Connection, parts: &Parts, done: usize) -> Step {
 }
 
 /// Copies a piece into the ring: around the caches where the reader shares none with us.
-fn stage(connection: &Connection, parts: &Parts, skip: usize, length: usize) {
-    let opinion = connection.record.distance.load(Ordering::Relaxed);
+fn stage(connection: &Connection, parts: &Buffers, skip: usize, length: usize) {
+    let opinion = connection.shared.distance.load(Ordering::Relaxed);
     let is_far = distance::way(opinion, length) == Way::Nontemporal;
     let mut at = 0;
     parts.each(skip, length, |base, length| {

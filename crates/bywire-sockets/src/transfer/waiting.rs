@@ -3,45 +3,45 @@
 use bywire_ring::waiters;
 
 use crate::connection::sockets::Connection;
-use crate::memory::arena::{self, Hold};
+use crate::memory::arena::{self, LocalSocket};
 use crate::os::jumps::{self, GiveBack, Noted};
 use crate::process::lifecycle;
 
 /// A call that sleeps with a connection, until dropped.
 pub struct Waiting {
-    hold: &'static Hold,
+    local: &'static LocalSocket,
     noted: Option<Noted>,
 }
 
 impl Waiting {
     /// Whoever closes the last descriptor from here on leaves this call another one.
     pub fn begin(connection: &Connection) -> Self {
-        let (hold, argument) = (connection.hold, connection.index as usize);
+        let (local, argument) = (connection.local, connection.index as usize);
         let noted = jumps::taking(GiveBack { ends: waits_no_more, left: waited, argument }, || {
-            waiters::begin(&hold.waiters);
+            waiters::begin(&local.waiters);
         });
-        Self { hold, noted: Some(noted) }
+        Self { local, noted: Some(noted) }
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
         drop(self.noted.take());
-        lifecycle::close_kept(waiters::left(&self.hold.waiters, &self.hold.kept));
+        lifecycle::close_kept(waiters::left(&self.local.waiters, &self.local.kept));
     }
 }
 
 /// A call has waited, with the socket of this index.
 fn waits_no_more(index: usize) {
-    if let Some(hold) = arena::own().and_then(|own| own.holds.get(index)) {
-        waiters::end(&hold.waiters);
+    if let Some(local) = arena::private().and_then(|own| own.sockets.get(index)) {
+        waiters::end(&local.waiters);
     }
 }
 
 /// The same for one that was left.
 fn waited(index: usize) {
     waits_no_more(index);
-    if let Some(hold) = arena::own().and_then(|own| own.holds.get(index)) {
-        lifecycle::close_kept(waiters::left(&hold.waiters, &hold.kept));
+    if let Some(local) = arena::private().and_then(|own| own.sockets.get(index)) {
+        lifecycle::close_kept(waiters::left(&local.waiters, &local.kept));
     }
 }

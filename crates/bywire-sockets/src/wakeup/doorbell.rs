@@ -19,7 +19,7 @@ use bywire_ring::stream::Window;
 
 use bywire_pairing::protocol::PAGE_BYTES;
 
-use crate::memory::arena::{self, PEERS, Peer, Set};
+use crate::memory::arena::{self, EpollSet, PEERS, Peer};
 use crate::memory::descriptors;
 use crate::memory::lock::{Lock, rank};
 use crate::memory::robust::{Counted, Look};
@@ -51,7 +51,7 @@ static FOREIGN_NAMES: [AtomicU64; FOREIGN_MAX] = [const { AtomicU64::new(0) }; F
 /// The inode that every eventfd has, and its device.
 static INODE: AtomicU64 = AtomicU64::new(0);
 static DEVICE: AtomicU64 = AtomicU64::new(0);
-/// Sets that hold bells alone, and in which nobody sleeps: see [`Watch::encode`]; 0: none there.
+/// Sets that hold bells alone, and in which nobody sleeps: see [`DoorbellSet::encode`]; 0: none there.
 static SETS: [AtomicU64; POOL] = [const { AtomicU64::new(0) }; POOL];
 /// Counts forks to this process, and withdrawals: a set that is older is the parent's, too, or may hold a bell that was withdrawn.
 static AGE: AtomicU32 = AtomicU32::new(0);
@@ -203,7 +203,7 @@ pub struct Asleep(#[expect(dead_code, reason = "held for its drop")] Noted);
 pub fn asleep(place: usize) -> Option<Asleep> {
     let page = page()?;
     look_for_killed();
-    let notes = &arena::family()?.notes;
+    let notes = &arena::shared()?.notes;
     signal_deferral::hold_off();
     let noted = notes.begin(pid::number());
     rule::announce(&page);
@@ -215,14 +215,14 @@ pub fn asleep(place: usize) -> Option<Asleep> {
 }
 
 fn rise_noted(noted: usize) {
-    if let Some(family) = arena::family() {
+    if let Some(family) = arena::shared() {
         family.notes.end(noted as u32, Counted::Announced(arena::branch()), rise);
     }
 }
 
 /// Before a sleep: counts out killed processes, if nobody has looked for them for a while.
 pub fn look_for_killed() {
-    if let Some(family) = arena::family()
+    if let Some(family) = arena::shared()
         && family.notes.is_due(crate::os::kernel::now_ns())
     {
         count_out_killed();
@@ -234,8 +234,8 @@ pub fn count_out_killed() {
     with_look(|family, look| crate::os::errno::keep(|| family.notes.look(look)));
 }
 
-fn with_look(work: impl FnOnce(&arena::Family, &Look)) {
-    let (Some(family), Some(me)) = (arena::family(), pid::number()) else { return };
+fn with_look(work: impl FnOnce(&arena::SharedArena, &Look)) {
+    let (Some(family), Some(me)) = (arena::shared(), pid::number()) else { return };
     let is_within_reach = |counted| match counted {
         Counted::Announced(known) => known == arena::branch(),
         Counted::Unannounced(name, _) => descriptors::set_named(name)
@@ -275,7 +275,7 @@ pub fn count_out(counted: Counted) {
 }
 
 /// Something is in this set from here on that peers ring for: whoever sleeps in it already is announced.
-pub fn announce_sleepers(set: &Set) {
+pub fn announce_sleepers(set: &EpollSet) {
     // Those of another branch are told by their own page of what they have.
     if set.branch.load(Ordering::Relaxed) != arena::branch() {
         return;
@@ -319,9 +319,9 @@ pub fn ring(index: u32) {
     let Some(rung) = rule::must_ring(&page, peer.rung.load(Ordering::Relaxed)) else { return };
     let bell = peer.bell.load(Ordering::Relaxed);
     if peer.is_foreign.load(Ordering::Relaxed) == 0 {
-        strike(bell);
+        ring_eventfd(bell);
     } else {
-        set_count(bell, 1);
+        set_timer(bell, 1);
     }
     peer.rung.store(rung, Ordering::Relaxed);
 }
@@ -329,10 +329,10 @@ pub fn ring(index: u32) {
 /// Wakes every sleeper of our own family, for sets that others watch.
 pub fn ring_own() {
     // Acquire: pairs with the release store in `own`; the bell is marked before.
-    strike(BELL.load(Ordering::Acquire));
+    ring_eventfd(BELL.load(Ordering::Acquire));
 }
 
-fn strike(bell: i32) {
+fn ring_eventfd(bell: i32) {
     let Some(_own) = own_call::begin() else { return };
     if is_bell(bell) {
         let one = 1u64;
@@ -342,7 +342,7 @@ fn strike(bell: i32) {
 }
 
 /// Rings a bell of the other kind: the error, 0 for none.
-fn set_count(bell: i32, count: u64) -> i32 {
+fn set_timer(bell: i32, count: u64) -> i32 {
     let Some(_own) = own_call::begin() else { return libc::EBADF };
     crate::os::errno::keep(|| {
         // SAFETY: eight bytes that are read, and that live; other kinds of files know no such call.
@@ -353,7 +353,7 @@ fn set_count(bell: i32, count: u64) -> i32 {
 
 /// Does this number still mean a bell of the other kind? Only a timer says that nought is no count.
 fn is_foreign_bell(fd: i32) -> bool {
-    fd >= 0 && set_count(fd, 0) == libc::EINVAL
+    fd >= 0 && set_timer(fd, 0) == libc::EINVAL
 }
 
 /// A bell of our own for programs of some other user, which is the callee's from here on. Only who holds the lock of the
@@ -391,15 +391,15 @@ pub fn no_more(name: u64) {
 /// Takes a bell out of every set of the program's that is meant, and makes those where `poll` sleeps anew: whoever keeps a copy
 /// of it wakes nobody there any more but those who sleep, once. Nothing is taken out of the latter: one that a parent's thread
 /// sleeps in is the same set in its child. Then the bell is closed.
-fn withdraw(place: &AtomicI32, is_meant: impl Fn(&Set) -> bool) {
+fn withdraw(place: &AtomicI32, is_meant: impl Fn(&EpollSet) -> bool) {
     let held = HEARING.hold();
     let bell = place.swap(-1, Ordering::Relaxed);
     if !is_foreign_bell(bell) {
         return;
     }
-    descriptors::each_between(0, u32::MAX, |set, meaning| {
-        let is_meant = match meaning {
-            descriptors::Meaning::Set(name) => descriptors::set_named(name).is_none_or(&is_meant),
+    descriptors::each_between(0, u32::MAX, |set, kind| {
+        let is_meant = match kind {
+            descriptors::DescriptorKind::EpollSet(name) => descriptors::set_named(name).is_none_or(&is_meant),
             _ => false,
         };
         if is_meant {
@@ -411,18 +411,18 @@ fn withdraw(place: &AtomicI32, is_meant: impl Fn(&Set) -> bool) {
     });
     drop(held);
     renew_sets();
-    if descriptors::meaning(bell) == descriptors::Meaning::Hidden {
+    if descriptors::kind(bell) == descriptors::DescriptorKind::Hidden {
         discard(bell);
     }
 }
 
 /// Those who sleep in poll take new sets from here on. One in use is closed when its sleep is over.
 fn renew_sets() {
-    // Release: pairs with the acquire load in `Watch::take`: a bell that was withdrawn comes into no set of the new age.
+    // Release: pairs with the acquire load in `DoorbellSet::take`: a bell that was withdrawn comes into no set of the new age.
     AGE.fetch_add(1, Ordering::Release);
     for place in &SETS {
         // Acquire: pairs with the release exchange in the drop. Of an earlier age it is closed there.
-        drop(Watch::decode(place.swap(0, Ordering::Acquire)));
+        drop(DoorbellSet::decode(place.swap(0, Ordering::Acquire)));
     }
 }
 
@@ -430,7 +430,7 @@ fn renew_sets() {
 /// as it has no connection to another user: what it makes by itself brings bells of its own.
 fn leave_inherited() {
     let inherited = INHERITED.load(Ordering::Relaxed);
-    let Some(own) = arena::own().filter(|_| inherited != 0) else { return };
+    let Some(own) = arena::private().filter(|_| inherited != 0) else { return };
     let is_foreign = |peer: &Peer| {
         peer.references.load(Ordering::Relaxed) > 0 && peer.is_foreign.load(Ordering::Relaxed) != 0
     };
@@ -520,14 +520,14 @@ pub fn remove_from(set: i32) {
 }
 
 /// A set that holds bells alone, for a sleeper in poll.
-pub struct Watch {
+pub struct DoorbellSet {
     /// It becomes readable when a bell is rung.
     pub fd: i32,
     /// What [`AGE`] was before it was made.
     age: u32,
 }
 
-impl Watch {
+impl DoorbellSet {
     /// One from the pool, or a new one.
     pub fn take() -> Option<Self> {
         let _own = own_call::begin()?;
@@ -572,9 +572,9 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for DoorbellSet {
     fn drop(&mut self) {
-        if descriptors::meaning(self.fd) != descriptors::Meaning::Hidden {
+        if descriptors::kind(self.fd) != descriptors::DescriptorKind::Hidden {
             return;
         }
         // Acquire: pairs with the release increment in `renew_sets`. One that comes too late is found by whoever takes it.
@@ -609,7 +609,7 @@ pub fn forget() {
     let foreign = foreign.map(|bell| bell.swap(-1, Ordering::Relaxed)).filter(|bell| is_foreign_bell(*bell));
     renew_sets();
     for fd in foreign.chain([page]) {
-        if descriptors::meaning(fd) == descriptors::Meaning::Hidden {
+        if descriptors::kind(fd) == descriptors::DescriptorKind::Hidden {
             discard(fd);
         }
     }
@@ -617,7 +617,7 @@ pub fn forget() {
 
 /// A child's sets of its own: those that it has inherited are its parent's, edge by edge.
 pub fn after_fork_in_child() {
-    if let Some(family) = arena::family()
+    if let Some(family) = arena::shared()
         && PAGE.load(Ordering::Relaxed).is_null()
     {
         arena::begin_branch(family);
@@ -644,7 +644,7 @@ pub fn renumber(old: i32, new: i32) {
             let _ = place.compare_exchange(word, moved, Ordering::Release, Ordering::Relaxed);
         }
     }
-    if let Some(own) = arena::own() {
+    if let Some(own) = arena::private() {
         for peer in &own.peers {
             let _ = peer.bell.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
         }
@@ -655,13 +655,13 @@ fn peer(index: u32) -> Option<&'static Peer> {
     if index == 0 {
         return None;
     }
-    arena::own()?.peers.get(index as usize)
+    arena::private()?.peers.get(index as usize)
 }
 
 /// Takes a program at the other end into use, with its bell and page, which are the callee's from here on.
 pub fn adopt(number: u32, is_foreign: bool, bell: i32, page: i32) -> Option<u32> {
     let _held = ADOPTING.hold();
-    let peers = &arena::own()?.peers;
+    let peers = &arena::private()?.peers;
     let known = |peer: &Peer| {
         peer.references.load(Ordering::Relaxed) > 0 && peer.number.load(Ordering::Relaxed) == number
     };
@@ -710,7 +710,7 @@ pub fn release(index: u32) {
         let bell = peer.bell.swap(-1, Ordering::Relaxed);
         let is_foreign = peer.is_foreign.load(Ordering::Relaxed) != 0;
         let is_ours = if is_foreign { is_foreign_bell(bell) } else { is_bell(bell) };
-        if is_ours && descriptors::meaning(bell) == descriptors::Meaning::Hidden {
+        if is_ours && descriptors::kind(bell) == descriptors::DescriptorKind::Hidden {
             discard(bell);
         }
         let page = peer.page.swap(ptr::null_mut(), Ordering::Relaxed);

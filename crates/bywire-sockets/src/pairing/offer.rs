@@ -78,9 +78,9 @@ pub fn is_configured() -> bool {
 /// At the beginning of every other call that moves data over a socket that is not carried.
 #[inline(always)]
 pub fn consider(socket: &Socket) {
-    let calls = socket.record.calls.fetch_add(1, Ordering::Relaxed);
+    let calls = socket.shared.calls.fetch_add(1, Ordering::Relaxed);
     // Acquire: pairs with the stores of the stage in `answered` and `prepare`; what was mapped comes before.
-    match socket.record.stage.load(Ordering::Acquire) {
+    match socket.shared.stage.load(Ordering::Acquire) {
         stage::PLAIN if calls >= policy::calls_min() => quietly(|| offer(socket)),
         stage::WAITING
             if calls.is_power_of_two()
@@ -102,25 +102,25 @@ fn quietly(work: impl FnOnce()) {
 
 #[inline(never)]
 fn offer(socket: &Socket) {
-    let record = socket.record;
-    if record.never.load(Ordering::Relaxed) != 0 || !is_configured() {
+    let shared = socket.shared;
+    if shared.never.load(Ordering::Relaxed) != 0 || !is_configured() {
         return;
     }
     // Acquire: pairs with the changes of the count in `sockets::count_fork` and `sockets::let_go`.
-    if record.processes.load(Ordering::Acquire) != 1 {
+    if shared.processes.load(Ordering::Acquire) != 1 {
         return;
     }
     // An unsuccessful try is not repeated at once.
-    record.calls.store(0, Ordering::Relaxed);
-    let Some(account) = kernel::account(socket.fd) else {
+    shared.calls.store(0, Ordering::Relaxed);
+    let Some(account) = kernel::byte_counts(socket.fd) else {
         return socket.stay(Reason::Refused);
     };
     if !account.is_established {
         return;
     }
-    // SeqCst, both: pair with the additions in `sockets::Inside`; counts of bytes are complete when nobody is inside.
-    let is_quiet = record.kernel_readers.load(Ordering::SeqCst) == 0
-        && record.kernel_writers.load(Ordering::SeqCst) == 0;
+    // SeqCst, both: pair with the additions in `sockets::KernelCall`; counts of bytes are complete when nobody is inside.
+    let is_quiet = shared.kernel_readers.load(Ordering::SeqCst) == 0
+        && shared.kernel_writers.load(Ordering::SeqCst) == 0;
     if is_quiet && !account.is_steady {
         return;
     }
@@ -129,7 +129,7 @@ fn offer(socket: &Socket) {
     }
     let _held = TALKING.hold_undisturbed();
     // Acquire: pairs with the release stores of the stage in `answered`.
-    if record.stage.load(Ordering::Acquire) != stage::PLAIN || !connect() {
+    if shared.stage.load(Ordering::Acquire) != stage::PLAIN || !connect() {
         return;
     }
     if !may_offer() {
@@ -142,20 +142,20 @@ fn offer(socket: &Socket) {
     STREAM.found(&unsafe { Window::new(address, SEGMENT_BYTES) });
     // AcqRel: pairs with the acquire loads of `own` in `sockets::mapped` and the swap in `sockets::unmap_now`; the
     // segment is founded before.
-    let stale = socket.hold.own.swap(address, Ordering::AcqRel);
+    let stale = socket.local.own.swap(address, Ordering::AcqRel);
     if !stale.is_null() {
         // SAFETY: an offer that a fork has taken back: nobody has used its segment.
         unsafe { libc::munmap(stale.cast(), SEGMENT_BYTES) };
     }
-    if socket.hold.offered.swap(1, Ordering::Relaxed) != 0 {
+    if socket.local.offered.swap(1, Ordering::Relaxed) != 0 {
         // A fork has taken an offer back, of which the service knows nothing: this is another one.
         say(&Packet::new(Kind::End, token(socket)), &[]);
-        record.generation.fetch_add(1, Ordering::Relaxed);
+        shared.generation.fetch_add(1, Ordering::Relaxed);
     }
-    record.backed.store(0, Ordering::Relaxed);
-    record.offered_ns.store(kernel::now_ns(), Ordering::Relaxed);
+    shared.backed.store(0, Ordering::Relaxed);
+    shared.offered_ns.store(kernel::now_ns(), Ordering::Relaxed);
     // Release: pairs with the acquire loads of the stage; what is offered is mapped before.
-    record.stage.store(stage::WAITING, Ordering::Release);
+    shared.stage.store(stage::WAITING, Ordering::Release);
     let token = token(socket);
     let said = say(&Packet::new(Kind::Offer, token), &[socket.fd, file]);
     // SAFETY: ours.
@@ -192,15 +192,15 @@ fn has_leave() -> bool {
 
 /// Names this use of this record.
 fn token(socket: &Socket) -> u64 {
-    u64::from(socket.record.generation.load(Ordering::Relaxed)) << 32 | u64::from(socket.index)
+    u64::from(socket.shared.generation.load(Ordering::Relaxed)) << 32 | u64::from(socket.index)
 }
 
 /// Have all bytes passed through calls of ours?
-fn accounts_agree(socket: &Socket, account: &kernel::Account) -> bool {
+fn accounts_agree(socket: &Socket, account: &kernel::ByteCounts) -> bool {
     // SeqCst, both: pair with the additions in `send::count` and `receive::count`, in calls that have left before
     // `prepare` found nobody inside.
-    socket.record.sent.load(Ordering::SeqCst) == account.given
-        && socket.record.received.load(Ordering::SeqCst) == account.taken
+    socket.shared.sent.load(Ordering::SeqCst) == account.given
+        && socket.shared.received.load(Ordering::SeqCst) == account.taken
 }
 
 /// Takes what the service has sent meanwhile.
@@ -239,7 +239,7 @@ fn rest() {
 fn connect() -> bool {
     let service = SERVICE.load(Ordering::Relaxed);
     if service >= 0 {
-        return descriptors::meaning(service) == descriptors::Meaning::Hidden;
+        return descriptors::kind(service) == descriptors::DescriptorKind::Hidden;
     }
     if kernel::now_ns() < REST_UNTIL.load(Ordering::Relaxed) {
         return false;
@@ -337,10 +337,10 @@ fn say(packet: &Packet, descriptors: &[i32]) -> bool {
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         let mut sent = real::sendmsg(service, &raw const message, flags);
         // A service that somebody attacks takes descriptors from those alone whom it has accepted, which takes a moment.
-        let mut patience = if packet.kind == Kind::Hello { PATIENCE_MS } else { 0 };
-        while sent < 0 && errno::last() == libc::EPERM && patience > 0 {
+        let mut tries_left = if packet.kind == Kind::Hello { PATIENCE_MS } else { 0 };
+        while sent < 0 && errno::last() == libc::EPERM && tries_left > 0 {
             real::poll(ptr::null_mut(), 0, 1);
-            patience -= 1;
+            tries_left -= 1;
             sent = real::sendmsg(service, &raw const message, flags);
         }
         sent
@@ -434,10 +434,10 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
         token(socket) == packet.token
             // Acquire, these four: pair with the exchange of `used` in `sockets::track`, the counts of processes, the
             // release store of `WAITING` and the swap of `own`.
-            && socket.record.used.load(Ordering::Acquire) == 1
-            && socket.record.processes.load(Ordering::Acquire) == 1
-            && socket.record.stage.load(Ordering::Acquire) == stage::WAITING
-            && !socket.hold.own.load(Ordering::Acquire).is_null()
+            && socket.shared.used.load(Ordering::Acquire) == 1
+            && socket.shared.processes.load(Ordering::Acquire) == 1
+            && socket.shared.stage.load(Ordering::Acquire) == stage::WAITING
+            && !socket.local.own.load(Ordering::Acquire).is_null()
     });
     let Some(socket) = socket else {
         return descriptors.iter().for_each(|fd| close(*fd));
@@ -449,7 +449,7 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
                 [segment, bell, page].iter().for_each(|fd| close(*fd));
                 socket.stay(Reason::Foreign);
                 // Release: pairs with the acquire loads of the stage; the answer has been dealt with before.
-                socket.record.stage.store(stage::PLAIN, Ordering::Release);
+                socket.shared.stage.store(stage::PLAIN, Ordering::Release);
                 return;
             }
             let remote = doorbell::accept(segment, SEGMENT_BYTES);
@@ -460,9 +460,9 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
                 && STREAM.is_ours(&unsafe { Window::new(remote, SEGMENT_BYTES) });
             if let Some(peer) = peer.filter(|_| is_sound) {
                 // Release: pairs with the acquire load in `Connection::tell`; the peer is adopted before.
-                socket.hold.peer.store(peer, Ordering::Release);
-                socket.hold.remote.store(remote, Ordering::Release);
-                socket.record.stage.store(stage::PAIRED, Ordering::Release);
+                socket.local.peer.store(peer, Ordering::Release);
+                socket.local.remote.store(remote, Ordering::Release);
+                socket.shared.stage.store(stage::PAIRED, Ordering::Release);
                 return;
             }
             peer.into_iter().for_each(doorbell::release);
@@ -477,13 +477,13 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
         Some(Verdict::Full) => {
             descriptors.iter().for_each(|fd| close(*fd));
             // Release: pairs with the acquire loads of the stage; the answer has been dealt with before.
-            return socket.record.stage.store(stage::PLAIN, Ordering::Release);
+            return socket.shared.stage.store(stage::PLAIN, Ordering::Release);
         }
         // The service has forgotten it, and hears of it at the next call.
         Some(Verdict::Again) => {
             descriptors.iter().for_each(|fd| close(*fd));
-            socket.record.calls.store(policy::calls_min(), Ordering::Relaxed);
-            return socket.record.stage.store(stage::PLAIN, Ordering::Release);
+            socket.shared.calls.store(policy::calls_min(), Ordering::Relaxed);
+            return socket.shared.stage.store(stage::PLAIN, Ordering::Release);
         }
         Some(Verdict::Foreign) => Reason::Foreign,
         Some(Verdict::Device) => Reason::Device,
@@ -492,41 +492,41 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
     };
     socket.stay(reason);
     // Release: pairs with the acquire loads of the stage; the answer has been dealt with before.
-    socket.record.stage.store(stage::PLAIN, Ordering::Release);
+    socket.shared.stage.store(stage::PLAIN, Ordering::Release);
 }
 
 /// Makes this end ready, if the kernel agrees with us on every byte and nobody sleeps where no ring is heard.
 #[inline(never)]
 fn prepare(socket: &Socket) {
-    let record = socket.record;
+    let shared = socket.shared;
     // Acquire: pairs with the changes of the count in `sockets::count_fork` and `sockets::let_go`.
-    if record.never.load(Ordering::Relaxed) != 0 || record.processes.load(Ordering::Acquire) != 1 {
+    if shared.never.load(Ordering::Relaxed) != 0 || shared.processes.load(Ordering::Acquire) != 1 {
         return;
     }
     // One that is never waited for through calls of ours would wait in vain.
-    if kernel::is_nonblocking(socket.fd) && record.awaited.load(Ordering::Relaxed) == 0 {
+    if kernel::is_nonblocking(socket.fd) && shared.awaited.load(Ordering::Relaxed) == 0 {
         return;
     }
     let _held = TALKING.hold_undisturbed();
     // Asked again, as `settle` waits for the lock alone. Acquire: pairs with the release store of `PAIRED` in `answered`.
-    if record.never.load(Ordering::Relaxed) != 0
-        || record.stage.load(Ordering::Acquire) != stage::PAIRED
+    if shared.never.load(Ordering::Relaxed) != 0
+        || shared.stage.load(Ordering::Acquire) != stage::PAIRED
         || !control::make_ready(socket)
     {
         return;
     }
-    let counts = [&record.kernel_readers, &record.kernel_pollers, &record.kernel_writers];
-    let sleepers = !passage::close(&record.stage, stage::CARRIED, counts);
+    let counts = [&shared.kernel_readers, &shared.kernel_pollers, &shared.kernel_writers];
+    let sleepers = !passage::close(&shared.stage, stage::CARRIED, counts);
     // SeqCst: pairs with the fence in `control`'s `catch_up`: either a fresh registration sees the stage there, or `control::convert`
     // finds it in the socket's list.
     fence(Ordering::SeqCst);
-    let account = kernel::account(socket.fd);
+    let account = kernel::byte_counts(socket.fd);
     let agrees = !sleepers
         && account.as_ref().is_some_and(|account| {
             account.is_established && account.is_steady && accounts_agree(socket, account)
         });
     if !agrees {
-        passage::open(&record.stage, stage::PAIRED);
+        passage::open(&shared.stage, stage::PAIRED);
         if !sleepers && account.is_none_or(|account| account.is_steady) {
             socket.stay(Reason::Unseen);
         }
@@ -542,7 +542,7 @@ fn prepare(socket: &Socket) {
 
 /// The service hears that an offer is over; it may be waiting there, and its addresses will be used again.
 pub fn end(socket: &Socket) {
-    let offered = &socket.hold.offered;
+    let offered = &socket.local.offered;
     if offered.load(Ordering::Relaxed) == 0 || offered.swap(0, Ordering::Relaxed) == 0 {
         return;
     }
@@ -559,7 +559,7 @@ pub fn end(socket: &Socket) {
 /// What this end has put into its ring, and taken out of its peer's.
 fn written_and_read(socket: &Socket) -> [u64; 2] {
     // Acquire: pairs with the swap in `offer`, which has mapped it before.
-    let base = socket.hold.own.load(Ordering::Acquire);
+    let base = socket.local.own.load(Ordering::Acquire);
     if base.is_null() {
         return [0; 2];
     }
@@ -573,7 +573,7 @@ pub fn tally() -> [u64; 2] {
     let [mut bytes, mut used] = [0; 2];
     if SERVICE.load(Ordering::Relaxed) >= 0 {
         sockets::each_held(|socket, _| {
-            if socket.hold.offered.load(Ordering::Relaxed) != 0 {
+            if socket.local.offered.load(Ordering::Relaxed) != 0 {
                 let [sent, received] = written_and_read(socket);
                 bytes += sent;
                 used += u64::from(sent > 0 || received > 0);
@@ -619,7 +619,7 @@ pub fn after_fork_in_child() {
     TALKING.reset();
     disconnect();
     REST_UNTIL.store(0, Ordering::Relaxed);
-    sockets::each_held(|socket, _| socket.hold.offered.store(0, Ordering::Relaxed));
+    sockets::each_held(|socket, _| socket.local.offered.store(0, Ordering::Relaxed));
 }
 
 /// The library's own descriptor `old` now has the number `new`.
@@ -629,5 +629,5 @@ pub fn renumber(old: i32, new: i32) {
 
 /// Is there anything to map at all?
 pub fn is_possible() -> bool {
-    is_configured() && arena::family().is_some()
+    is_configured() && arena::shared().is_some()
 }
