@@ -3,7 +3,7 @@
 
 #[path = "../../bywire/tests/linger/mod.rs"]
 mod linger;
-mod stranger;
+mod protocol_client;
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +22,7 @@ use rustix::fs::inotify;
 use rustix::process::Uid;
 
 use linger::{PACKET_DESCRIPTORS_MAX, UNDISTURBED, lingering};
-use stranger::Stranger;
+use protocol_client::ProtocolClient;
 
 const HOSTILE: u32 = 54_331;
 const HONEST: u32 = 54_332;
@@ -67,8 +67,8 @@ impl Scene {
     }
 
     /// A program of the hostile user that has said nothing yet.
-    fn hostile(&self) -> Stranger {
-        self.as_user(HOSTILE, || Stranger::silent(&self.path))
+    fn hostile(&self) -> ProtocolClient {
+        self.as_user(HOSTILE, || ProtocolClient::silent(&self.path))
     }
 
     fn lingering(&mut self) -> OwnedFd {
@@ -80,7 +80,8 @@ impl Scene {
     /// Somebody else's connection is paired, and that takes no time.
     fn is_undisturbed(&self, what: &str) {
         let (client, server) = connection();
-        let pair = self.as_user(HONEST, || [Stranger::new(&self.path), Stranger::new(&self.path)]);
+        let pair =
+            self.as_user(HONEST, || [ProtocolClient::new(&self.path), ProtocolClient::new(&self.path)]);
         pair[0].offer(1, client.as_fd());
         assert_eq!(pair[0].verdict(1), Verdict::Waiting);
         pair[1].offer(2, server.as_fd());
@@ -131,7 +132,7 @@ fn a_packet_with_more_descriptors_than_any_packet_has_holds_up_no_other_user() {
 fn what_lingers_in_any_place_holds_up_no_other_user() {
     let Some(mut scene) = Scene::new() else { return };
     let bell = Alarm::new().expect("a bell");
-    let ((client, _server), page) = (connection(), Stranger::memory(PAGE_BYTES));
+    let ((client, _server), page) = (connection(), ProtocolClient::memory(PAGE_BYTES));
     let mut programs = Vec::new();
     for (kind, place, other) in [
         (Kind::Hello, 0, page.as_fd()),
@@ -158,9 +159,9 @@ fn what_lingers_in_any_place_holds_up_no_other_user() {
 #[test]
 fn what_is_of_another_kind_than_it_should_be_is_passed_on_to_nobody() {
     let Some(mut scene) = Scene::new() else { return };
-    let (bell, page) = (Alarm::new().expect("a bell"), Stranger::memory(PAGE_BYTES));
+    let (bell, page) = (Alarm::new().expect("a bell"), ProtocolClient::memory(PAGE_BYTES));
     let (segment, (client, _server)) = (scene.hostile().segment, connection());
-    let (unsealed, large) = (tempfile::tempfile().expect("a file"), Stranger::memory(2 * PAGE_BYTES));
+    let (unsealed, large) = (tempfile::tempfile().expect("a file"), ProtocolClient::memory(2 * PAGE_BYTES));
     let (pipe, _writer) = rustix::pipe::pipe().expect("a pipe");
     let watch = inotify::init(inotify::CreateFlags::CLOEXEC).expect("inotify");
     let set = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
@@ -180,7 +181,7 @@ fn what_is_of_another_kind_than_it_should_be_is_passed_on_to_nobody() {
     let is_dismissed = |scene: &Scene, kind: Kind, brought: &[BorrowedFd<'_>]| {
         let program = match kind {
             Kind::Hello => scene.hostile(),
-            _ => scene.as_user(HOSTILE, || Stranger::new(&scene.path)),
+            _ => scene.as_user(HOSTILE, || ProtocolClient::new(&scene.path)),
         };
         linger::send(&program.socket, &encoded(kind), brought).expect("sent");
         program.hear().is_none()
@@ -200,7 +201,7 @@ fn what_is_of_another_kind_than_it_should_be_is_passed_on_to_nobody() {
 #[test]
 fn connections_that_linger_hold_up_neither_others_nor_for_long_their_own_user() {
     let Some(mut scene) = Scene::new() else { return };
-    let slow = scene.as_user(HOSTILE, || Stranger::new(&scene.path));
+    let slow = scene.as_user(HOSTILE, || ProtocolClient::new(&scene.path));
     let senders: Vec<_> = (0..64).map(|_| scene.lingering()).collect();
     for (token, sender) in senders.iter().enumerate() {
         slow.offer(token as u64, sender.as_fd());
@@ -245,7 +246,7 @@ fn users_without_number_keep_nobody_else_out() {
     scene.serve();
     let connect = |scene: &Scene, user| {
         scene.as_user(user, || {
-            let end = Instant::now() + stranger::PATIENCE;
+            let end = Instant::now() + protocol_client::PATIENCE;
             loop {
                 match Socket::connect(&scene.path) {
                     // Too many wait there: it comes to them.
@@ -260,7 +261,7 @@ fn users_without_number_keep_nobody_else_out() {
     // Is it heard, or hung up on?
     let is_heard = |socket: &Socket| {
         let _hung_up = socket.send(&Packet::new(Kind::Ask, 1).encode(), &[]);
-        let end = Instant::now() + stranger::PATIENCE;
+        let end = Instant::now() + protocol_client::PATIENCE;
         loop {
             match socket.receive(&mut [0; PACKET_BYTES]).expect("one of ours") {
                 Received::Packet(..) => return true,
@@ -275,7 +276,7 @@ fn users_without_number_keep_nobody_else_out() {
     assert!(!is_heard(&crowd[USERS as usize - 1]));
     assert!(is_heard(&connect(&scene, HONEST)), "nor do others");
     let (client, server) = connection();
-    let root = [Stranger::new(&scene.path), Stranger::new(&scene.path)];
+    let root = [ProtocolClient::new(&scene.path), ProtocolClient::new(&scene.path)];
     root[0].offer(1, client.as_fd());
     assert_eq!(root[0].verdict(1), Verdict::Waiting);
     root[1].offer(2, server.as_fd());
@@ -284,7 +285,7 @@ fn users_without_number_keep_nobody_else_out() {
     scene.is_undisturbed("users who are there");
     // Once they have gone, others like them are let in, as soon as their threads have ended.
     drop(crowd);
-    let end = Instant::now() + stranger::PATIENCE;
+    let end = Instant::now() + protocol_client::PATIENCE;
     for user in USERS..USERS + 64 {
         while !is_heard(&connect(&scene, 100_000 + user)) {
             assert!(Instant::now() < end, "their places are lost");

@@ -10,9 +10,9 @@
 mod actor;
 #[path = "../../bywire/tests/linger/mod.rs"]
 mod linger;
+mod protocol_client;
 #[path = "../../bywire/tests/rogue/mod.rs"]
 mod rogue;
-mod stranger;
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,9 +32,9 @@ use bywire_sys::interrupt::Interrupter;
 use bywire_sys::memory::Mapping;
 use bywire_sys::socket::Socket;
 use bywire_sys::wake::Alarm;
+use protocol_client::ProtocolClient;
 use rogue::Rogue;
 use rustix::process::Uid;
-use stranger::Stranger;
 
 const PROGRAMS: usize = 100;
 const HOSTILE: u32 = 54_341;
@@ -197,13 +197,13 @@ fn pairing(service: &Path, listener: &TcpListener, segments: &[OwnedFd; 2]) -> D
     let (server, _) = listener.accept().expect("accept");
     // Addresses that wait for their time-out by the thousand would slow everybody down.
     rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).expect("a reset");
-    let (bell, page) = (Alarm::new().expect("a bell"), Stranger::memory(PAGE_BYTES));
+    let (bell, page) = (Alarm::new().expect("a bell"), ProtocolClient::memory(PAGE_BYTES));
     let began = Instant::now();
     let ends = segments.each_ref().map(|segment| {
         let socket = Socket::connect(service).expect("there is room for one more");
         let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
         socket.send(&hello.encode(), &[bell.as_fd(), page.as_fd()]).expect("hello");
-        Stranger { socket, segment: segment.try_clone().expect("a copy") }
+        ProtocolClient { socket, segment: segment.try_clone().expect("a copy") }
     });
     ends[0].offer(1, client.as_fd());
     assert_eq!(ends[0].verdict(1), Verdict::Waiting);
@@ -218,7 +218,7 @@ fn question(port: &mut Port, peer: Peer) -> Duration {
     let began = Instant::now();
     port.send(peer, Priority::Low, b"how are you?").expect("room for one");
     loop {
-        match port.wait(Some(stranger::PATIENCE)).expect("a wait") {
+        match port.wait(Some(protocol_client::PATIENCE)).expect("a wait") {
             Some(Event::Message(_)) => return began.elapsed(),
             Some(_) => {}
             None => panic!("no answer"),
@@ -231,11 +231,11 @@ fn question(port: &mut Port, peer: Peer) -> Duration {
 fn honest(stage: &mut Stage) {
     become_user(HONEST);
     let service = stage.directory.join("pairing");
-    let segments = [(); 2].map(|()| Stranger::memory(bywire_ring::stream::SEGMENT_BYTES));
+    let segments = [(); 2].map(|()| ProtocolClient::memory(bywire_ring::stream::SEGMENT_BYTES));
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     let mut port = Port::open(PortOptions { spin: Duration::ZERO, ..stage.options() }).expect("open");
     let address = Address::local("victim".parse::<bywire::PortName>().expect("a name"));
-    let peer = port.connect(&address, stranger::PATIENCE).expect("admitted");
+    let peer = port.connect(&address, protocol_client::PATIENCE).expect("admitted");
     stage.tell("ready");
     while stage.hear().is_some() {
         let began = Instant::now();
@@ -268,7 +268,7 @@ fn wage(
 ) -> (Vec<[Took; 3]>, u64) {
     let (began, mut turns, mut met) = (Instant::now(), Vec::new(), 0);
     while began.elapsed() < duration || met < 300 {
-        assert!(began.elapsed() < duration + 2 * stranger::PATIENCE, "the port has met {met} only");
+        assert!(began.elapsed() < duration + 2 * protocol_client::PATIENCE, "the port has met {met} only");
         turns.push(STATES.map(|state| {
             hostile.iter_mut().for_each(|actor| actor.tell(state));
             honest.tell("go on");

@@ -1,6 +1,6 @@
 //! Programs and the service, over its socket: who is paired with whom, and who is not.
 
-mod stranger;
+mod protocol_client;
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use bywire_pairing::reason::Reason;
 use bywire_pairing::service::{FOREIGN_MAX, Service, StartError};
 use bywire_pairing::status;
 use bywire_pairing::user::Scope;
-use stranger::{PATIENCE, Stranger};
+use protocol_client::{PATIENCE, ProtocolClient};
 
 /// What the service says, as soon as it does: whoever asks gives up after a while.
 fn asked(path: &std::path::Path) -> status::Status {
@@ -42,7 +42,7 @@ fn service() -> (tempfile::TempDir, std::path::PathBuf) {
 fn two_ends_of_one_connection_are_paired_and_each_hears_of_it() {
     let (_directory, path) = service();
     let (client, server) = connection();
-    let (first, second) = (Stranger::new(&path), Stranger::new(&path));
+    let (first, second) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
     first.offer(1, client.as_fd());
     assert_eq!(first.verdict(1), Verdict::Waiting);
     second.offer(2, server.as_fd());
@@ -55,7 +55,7 @@ fn two_ends_of_one_connection_are_paired_and_each_hears_of_it() {
 #[test]
 fn what_is_no_established_connection_is_refused() {
     let (_directory, path) = service();
-    let program = Stranger::new(&path);
+    let program = ProtocolClient::new(&path);
     let (mut client, server) = connection();
     drop(server);
     assert_eq!(std::io::Read::read(&mut client, &mut [0]).expect("the end"), 0);
@@ -70,7 +70,7 @@ fn what_is_no_established_connection_is_refused() {
 #[test]
 fn who_does_not_listen_is_not_flooded_and_keeps_what_it_has() {
     let (_directory, path) = service();
-    let (deaf, caller) = (Stranger::new(&path), Stranger::new(&path));
+    let (deaf, caller) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
     let pairs: Vec<_> = (0..1000).map(|_| connection()).collect();
     for (token, (_, server)) in pairs.iter().enumerate() {
         deaf.offer(token as u64, server.as_fd());
@@ -95,7 +95,7 @@ fn who_does_not_listen_is_not_flooded_and_keeps_what_it_has() {
 #[test]
 fn an_offer_whose_descriptors_are_lost_on_the_way_may_be_repeated() {
     let (_directory, path) = service();
-    let program = Stranger::new(&path);
+    let program = ProtocolClient::new(&path);
     program.say(&Packet::new(Kind::Offer, 7));
     assert_eq!(program.verdict(7), Verdict::Full);
 }
@@ -104,7 +104,7 @@ fn an_offer_whose_descriptors_are_lost_on_the_way_may_be_repeated() {
 fn an_offer_that_is_over_pairs_with_nobody() {
     let (_directory, path) = service();
     let (client, server) = connection();
-    let (first, second) = (Stranger::new(&path), Stranger::new(&path));
+    let (first, second) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
     first.offer(1, client.as_fd());
     assert_eq!(first.verdict(1), Verdict::Waiting);
     first.say(&Packet::new(Kind::End, 1));
@@ -125,7 +125,7 @@ fn an_offer_that_is_over_pairs_with_nobody() {
 fn the_service_keeps_no_descriptor_that_would_hold_up_an_end() {
     let (_directory, path) = service();
     let (client, mut server) = connection();
-    let program = Stranger::new(&path);
+    let program = ProtocolClient::new(&path);
     program.offer(1, client.as_fd());
     assert_eq!(program.verdict(1), Verdict::Waiting);
     drop(client);
@@ -136,13 +136,13 @@ fn the_service_keeps_no_descriptor_that_would_hold_up_an_end() {
 #[test]
 fn who_breaks_the_rules_is_dropped_and_nobody_else() {
     let (_directory, path) = service();
-    let honest = Stranger::new(&path);
+    let honest = ProtocolClient::new(&path);
     for packet in [Packet::new(Kind::Go, 0), Packet { first: 1, ..Packet::new(Kind::Hello, 0) }] {
-        let program = Stranger::new(&path);
+        let program = ProtocolClient::new(&path);
         program.say(&packet);
         assert!(program.hear().is_none(), "{packet:?}");
     }
-    let program = Stranger::new(&path);
+    let program = ProtocolClient::new(&path);
     program.socket.send(b"garbage", &[]).expect("a packet");
     assert!(program.hear().is_none());
     honest.say(&Packet::new(Kind::Ask, 9));
@@ -163,7 +163,7 @@ fn reasons_are_counted_and_a_second_service_finds_the_first() {
         assert!(matches!(refused, Err(StartError::Occupied(_))), "{taken:?}: {refused:?}");
     }
     assert_eq!(std::fs::read_to_string(&link).expect("still there"), "precious");
-    let program = Stranger::new(&path);
+    let program = ProtocolClient::new(&path);
     for _ in 0..2 {
         let note = Packet { code: Reason::Urgent as u8, first: 3, ..Packet::new(Kind::Note, 0) };
         program.say(&note);
@@ -188,7 +188,7 @@ fn a_dead_services_name_is_taken_and_an_idle_one_gives_it_up() {
 fn programs_that_go_without_a_word_were_killed() {
     let (_directory, path) = service();
     let (client, server) = connection();
-    let (first, second) = (Stranger::new(&path), Stranger::new(&path));
+    let (first, second) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
     first.offer(1, client.as_fd());
     assert_eq!(first.verdict(1), Verdict::Waiting);
     second.offer(2, server.as_fd());
@@ -211,7 +211,7 @@ fn ends_that_were_paired_and_moved_nothing_are_counted_apart() {
     let unused = |told: &[Packet]| {
         let (client, server) = connection();
         let before = asked(&path);
-        let (first, second) = (Stranger::new(&path), Stranger::new(&path));
+        let (first, second) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
         first.offer(1, client.as_fd());
         assert_eq!(first.verdict(1), Verdict::Waiting);
         second.offer(2, server.as_fd());
@@ -242,19 +242,19 @@ fn ends_that_were_paired_and_moved_nothing_are_counted_apart() {
 }
 
 /// A program of another user, which only root can be.
-fn of_user(path: &std::path::Path, user: u32) -> Stranger {
+fn of_user(path: &std::path::Path, user: u32) -> ProtocolClient {
     let connect = || {
         let uid = rustix::process::Uid::from_raw(user);
         // This thread alone, which is over when it has connected: that is when the kernel notes who it is.
         rustix::thread::set_thread_res_uid(uid, uid, uid).expect("another user");
-        Stranger::new(path)
+        ProtocolClient::new(path)
     };
     std::thread::scope(|scope| scope.spawn(connect).join().expect("it connects"))
 }
 
 /// Ends of different users are paired when the first one was seen before the other and after it. What the second one is
 /// given of the first one's, if they are.
-fn meet(first: &Stranger, second: &Stranger, token: u64) -> Option<std::os::fd::OwnedFd> {
+fn meet(first: &ProtocolClient, second: &ProtocolClient, token: u64) -> Option<std::os::fd::OwnedFd> {
     let (client, server) = connection();
     first.offer_anew(token, client.as_fd());
     assert_eq!(first.verdict(token), Verdict::Waiting);
@@ -320,7 +320,7 @@ fn a_bell_is_withdrawn_with_the_last_connection_that_needs_it() {
         alice.offer_anew(token, client.as_fd());
         assert_eq!([alice.verdict(token), bob.verdict(token)], [Verdict::Paired; 2]);
     }
-    let kinds = |program: &Stranger| {
+    let kinds = |program: &ProtocolClient| {
         program.say(&Packet::new(Kind::Ask, 9));
         let next = || program.hear().expect("an answer").0.kind;
         std::iter::repeat_with(next).take_while(|kind| *kind != Kind::Go).collect::<Vec<_>>()
@@ -339,9 +339,9 @@ const LIMITS: [u64; 9] =
 #[test]
 fn a_packet_with_any_number_at_its_limits_is_answered_or_ends_its_own_program() {
     let (_directory, path) = service();
-    let (bell, page) = (bywire_sys::wake::Alarm::new().expect("a bell"), Stranger::memory(4096));
+    let (bell, page) = (bywire_sys::wake::Alarm::new().expect("a bell"), ProtocolClient::memory(4096));
     let (client, _server) = connection();
-    let mut program = Stranger::new(&path);
+    let mut program = ProtocolClient::new(&path);
     for kind in (0..17).chain([0x7f, 0x80, 0xff]) {
         for (at, width) in [(1, 1), (4, 4), (8, 8), (16, 8), (24, 8)] {
             for limit in LIMITS {
@@ -350,9 +350,9 @@ fn a_packet_with_any_number_at_its_limits_is_answered_or_ends_its_own_program() 
                 packet[at..at + width].copy_from_slice(&limit.to_le_bytes()[..width]);
                 let is_hello = kind == Kind::Hello as u8;
                 if is_hello {
-                    program = Stranger::silent(&path);
+                    program = ProtocolClient::silent(&path);
                 }
-                let segment = Stranger::memory(bywire_ring::stream::SEGMENT_BYTES);
+                let segment = ProtocolClient::memory(bywire_ring::stream::SEGMENT_BYTES);
                 let [bell, page, client, segment] =
                     [bell.as_fd(), page.as_fd(), client.as_fd(), segment.as_fd()];
                 let brought: &[_] = match kind {
@@ -362,7 +362,7 @@ fn a_packet_with_any_number_at_its_limits_is_answered_or_ends_its_own_program() 
                 };
                 if program.socket.send(&packet, brought).is_err() {
                     // The packet before was answered, and its descriptors were looked at only then.
-                    program = Stranger::new(&path);
+                    program = ProtocolClient::new(&path);
                     program.socket.send(&packet, brought).expect("sent");
                 }
                 // Dismissed, or heard.
@@ -370,7 +370,7 @@ fn a_packet_with_any_number_at_its_limits_is_answered_or_ends_its_own_program() 
                     && std::iter::from_fn(|| program.hear()).any(|(packet, _)| packet.kind == Kind::Go);
                 assert!(!is_hello || is_heard == (at != 16), "hello, {limit} at {at}: {is_heard}");
                 if !is_heard {
-                    program = Stranger::new(&path);
+                    program = ProtocolClient::new(&path);
                 }
             }
         }
@@ -385,12 +385,12 @@ fn a_packet_with_any_number_at_its_limits_is_answered_or_ends_its_own_program() 
 #[test]
 fn programs_that_stop_or_end_at_any_step_hold_up_nobody_and_leave_nothing() {
     let (_directory, path) = service();
-    let [first, second] = [(); 2].map(|()| Stranger::new(&path));
+    let [first, second] = [(); 2].map(|()| ProtocolClient::new(&path));
     for step in 0..5 {
         // Whoever is stopped hears nothing.
-        let stopped = Stranger::silent(&path);
+        let stopped = ProtocolClient::silent(&path);
         let bell = bywire_sys::wake::Alarm::new().expect("a bell");
-        let ((client, server), page) = (connection(), Stranger::memory(4096));
+        let ((client, server), page) = (connection(), ProtocolClient::memory(4096));
         if step > 0 {
             let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
             stopped.socket.send(&hello.encode(), &[bell.as_fd(), page.as_fd()]).expect("said");

@@ -1,21 +1,21 @@
 //! Sleepers and holders of sets are counted by what is true: those of killed processes are counted out, and nobody else is.
 
-mod world;
+mod test_service;
 
 use std::os::fd::RawFd;
 use std::ptr;
 
-use world::{Running, World, child, end_of, is_driver};
+use test_service::{Running, TestService, child, end_of, is_driver};
 
 /// Two carried ends that do not wait.
 fn pair() -> (RawFd, RawFd) {
-    let ends = world::pair();
-    world::carry(ends);
+    let ends = test_service::pair();
+    test_service::carry(ends);
     ends
 }
 
 fn add(set: RawFd, fd: RawFd) {
-    assert_eq!(world::control(set, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32), 0);
+    assert_eq!(test_service::control(set, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32), 0);
 }
 
 fn events_in(set: RawFd, patience_ms: i32) -> i32 {
@@ -32,7 +32,7 @@ fn kill(child: libc::pid_t) {
 
 /// Waits until a thread of a process, which sleeps otherwise, is in `epoll_wait` or in `ppoll`.
 fn await_sleep(process: &str) {
-    world::eventually("it sleeps", || {
+    test_service::eventually("it sleeps", || {
         let threads = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
         let is_there = threads.filter_map(Result::ok).any(|thread| {
             let call = std::fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
@@ -58,14 +58,14 @@ fn rings_in_a_round(set: RawFd, (client, server): (RawFd, RawFd)) -> u64 {
     // By a sleep, which ends by its time, killed ones are noticed.
     assert_eq!(events_in(set, 20), 0);
     let before = rings();
-    assert_eq!(world::send(client, b"!", 0), 1);
+    assert_eq!(test_service::send(client, b"!", 0), 1);
     assert_eq!(events_in(set, 0), 1);
-    assert_eq!(world::receive(server, 1, 0).0, 1);
+    assert_eq!(test_service::receive(server, 1, 0).0, 1);
     rings() - before
 }
 
 fn is_counted_out(set: RawFd, ends: (RawFd, RawFd)) {
-    world::eventually("nobody rings for a killed process", || {
+    test_service::eventually("nobody rings for a killed process", || {
         (0..3).all(|_| rings_in_a_round(set, ends) == 0).then_some(())
     });
 }
@@ -75,19 +75,20 @@ fn sleepers_that_were_killed_are_rung_for_no_more() {
     if !is_driver("sleepers_that_were_killed_are_rung_for_no_more") {
         return;
     }
-    let (ends, set) = (pair(), world::epoll());
+    let (ends, set) = (pair(), test_service::epoll());
     add(set, ends.1);
     is_counted_out(set, ends);
     for patience in 0..3 {
-        let asleep =
-            child(|| if patience == 0 { i32::from(world::poll_for(ends.1, -1)) } else { events_in(set, -1) });
+        let asleep = child(|| {
+            if patience == 0 { i32::from(test_service::poll_for(ends.1, -1)) } else { events_in(set, -1) }
+        });
         await_sleep(&asleep.to_string());
         kill(asleep);
         is_counted_out(set, ends);
     }
     // Nothing is carried there when the sleeper comes, and something is when it is killed, or behind that.
     for is_late in [false, true] {
-        let (ends, set) = (pair(), world::epoll());
+        let (ends, set) = (pair(), test_service::epoll());
         let asleep = child(|| events_in(set, -1));
         await_sleep(&asleep.to_string());
         if is_late {
@@ -117,7 +118,7 @@ fn sets_of_many_killed_processes_leave_their_places() {
     // SAFETY: a live structure.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, ptr::from_ref(&limit)) }, 0);
     for _ in 0..SETS / 100 {
-        let sets: Vec<RawFd> = (0..100).map(|_| world::epoll()).collect();
+        let sets: Vec<RawFd> = (0..100).map(|_| test_service::epoll()).collect();
         let children: Vec<_> = (0..CHILDREN)
             .map(|_| {
                 child(|| {
@@ -127,12 +128,12 @@ fn sets_of_many_killed_processes_leave_their_places() {
             })
             .collect();
         children.into_iter().for_each(kill);
-        sets.into_iter().for_each(world::close);
+        sets.into_iter().for_each(test_service::close);
     }
-    let (set, ends) = (world::epoll(), world::pair());
+    let (set, ends) = (test_service::epoll(), test_service::pair());
     add(set, ends.1);
     // It stays in the kernel where there was no place for its set.
-    world::carry(ends);
+    test_service::carry(ends);
 }
 
 #[test]
@@ -140,19 +141,19 @@ fn a_child_with_a_page_of_its_own_rises_where_it_was_announced() {
     if !is_driver("a_child_with_a_page_of_its_own_rises_where_it_was_announced") {
         return;
     }
-    let set = world::epoll();
+    let set = test_service::epoll();
     // Nothing is carried yet, so that it has a page of its own.
     let other = child(|| {
         let (client, server) = pair();
         // Until its parent has something there.
         events_in(set, 3000);
-        let own = world::epoll();
+        let own = test_service::epoll();
         add(own, server);
         events_in(own, 0);
         let sleeper = std::thread::spawn(move || events_in(own, -1));
         await_sleep("self");
-        assert_eq!(world::send(client, b"!", 0), 1);
-        world::eventually("it is woken", || sleeper.is_finished().then_some(()));
+        assert_eq!(test_service::send(client, b"!", 0), 1);
+        test_service::eventually("it is woken", || sleeper.is_finished().then_some(()));
         sleeper.join().expect("it is over") - 1
     });
     await_sleep(&other.to_string());
@@ -163,7 +164,7 @@ fn a_child_with_a_page_of_its_own_rises_where_it_was_announced() {
 
 /// From here on every fork fails.
 fn forks_fail() {
-    if world::is_root() {
+    if test_service::is_root() {
         // The first process of a namespace of its own ends, and none comes after it.
         // SAFETY: no pointers.
         assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0);
@@ -189,15 +190,15 @@ const FAILED: &str = "what_is_open_when_a_fork_fails_is_held_by_nobody_else";
 
 #[test]
 fn what_is_open_when_a_fork_fails_is_held_by_nobody_else() {
-    if world::role().is_some() {
+    if test_service::role().is_some() {
         return open_when_a_fork_fails();
     }
-    let world = World::new();
-    let mut command = world.command(std::env::current_exe().expect("this test"), Some(1));
+    let pairing = TestService::new();
+    let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(1));
     command.args(["--exact", FAILED, "--nocapture", "--test-threads=1"]).env("BYWIRE_TEST_ROLE", "driver");
     let mut driver = Running::start(command.stdin(std::process::Stdio::piped()));
     assert_eq!(driver.hear(), "closed");
-    world::eventually("none counts any more", || (world.status().carried == 0).then_some(()));
+    test_service::eventually("none counts any more", || (pairing.status().carried == 0).then_some(()));
     drop(driver.child.stdin.take());
     assert!(driver.end().success());
 }
@@ -205,16 +206,16 @@ fn what_is_open_when_a_fork_fails_is_held_by_nobody_else() {
 fn open_when_a_fork_fails() {
     forks_fail();
     for _ in 0..SETS / 100 {
-        let sets: Vec<RawFd> = (0..100).map(|_| world::epoll()).collect();
+        let sets: Vec<RawFd> = (0..100).map(|_| test_service::epoll()).collect();
         fail_to_fork();
-        sets.into_iter().for_each(world::close);
+        sets.into_iter().for_each(test_service::close);
     }
-    let (set, ends) = (world::epoll(), world::pair());
+    let (set, ends) = (test_service::epoll(), test_service::pair());
     add(set, ends.1);
-    world::carry(ends);
+    test_service::carry(ends);
     fail_to_fork();
-    [ends.0, ends.1].into_iter().for_each(world::close);
-    world::say("closed");
+    [ends.0, ends.1].into_iter().for_each(test_service::close);
+    test_service::say("closed");
     let _end = std::io::Read::read(&mut std::io::stdin(), &mut [0]);
 }
 
@@ -222,15 +223,15 @@ const LEFT: &str = "who_jumps_out_of_a_wait_for_a_set_sleeps_there_no_more";
 
 #[test]
 fn who_jumps_out_of_a_wait_for_a_set_sleeps_there_no_more() {
-    if world::role().is_some() {
+    if test_service::role().is_some() {
         // It has one thread, which hears all signals.
         return assert_eq!(end_of(child(jump_out_of_waits)), 0);
     }
-    let world = World::new();
-    let Some(leaving) = world.compiled("leaving.c", "leaving.so", &["-shared", "-fPIC"]) else { return };
-    let mut command = world.command(std::env::current_exe().expect("this test"), Some(1));
+    let pairing = TestService::new();
+    let Some(leaving) = pairing.compiled("leaving.c", "leaving.so", &["-shared", "-fPIC"]) else { return };
+    let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(1));
     command.args(["--exact", LEFT, "--nocapture", "--test-threads=1"]).env("BYWIRE_TEST_ROLE", "driver");
-    command.env("LD_PRELOAD", format!("{} {}", World::library().display(), leaving.display()));
+    command.env("LD_PRELOAD", format!("{} {}", TestService::library().display(), leaving.display()));
     assert!(Running::start(&mut command).end().success());
 }
 
@@ -241,7 +242,7 @@ fn jump_out_of_waits() -> i32 {
         assert!(!address.is_null(), "it is preloaded");
         std::mem::transmute(address)
     };
-    let (ends, carried, quiet) = (pair(), world::epoll(), world::epoll());
+    let (ends, carried, quiet) = (pair(), test_service::epoll(), test_service::epoll());
     add(carried, ends.1);
     for set in [carried, quiet, carried, quiet] {
         assert_eq!(leave_wait(set), 1);

@@ -1,6 +1,6 @@
 //! Ten thousand carried connections into one server.
 
-mod world;
+mod test_service;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use world::World;
+use test_service::TestService;
 
 const CONNECTIONS: usize = 10_000;
 const TEST: &str = "ten_thousand_connections_are_carried_into_one_server";
@@ -26,7 +26,7 @@ fn ten_thousand_connections_are_carried_into_one_server() {
         Ok("call") => return call(),
         _ => {}
     }
-    let limit = world::raise_descriptor_limit();
+    let limit = test_service::raise_descriptor_limit();
     if limit < CONNECTIONS as u64 + 1000 {
         println!("not run: the limit of open files is {limit}, and {} are needed", CONNECTIONS + 1000);
         return;
@@ -36,19 +36,19 @@ fn ten_thousand_connections_are_carried_into_one_server() {
         println!("not run: vm.max_map_count is {}, and {} are needed", maps.trim(), 3 * CONNECTIONS);
         return;
     }
-    let world = World::new();
-    let mut server = role(&world, "serve", 0);
+    let pairing = TestService::new();
+    let mut server = role(&pairing, "serve", 0);
     let mut said = BufReader::new(server.stdout.take().expect("piped"));
     let port = line_with(&mut said, "port ").parse().expect("a port");
-    let mut client = role(&world, "call", port);
+    let mut client = role(&pairing, "call", port);
     let mut input = client.stdin.take().expect("piped");
     let mut said = BufReader::new(client.stdout.take().expect("piped"));
     line_with(&mut said, "connected");
     let before_kib: usize = [server.id(), client.id()].into_iter().map(resident_kib).sum();
     let end = Instant::now() + PATIENCE;
     let mut rounds = 0;
-    while world.status().carried < CONNECTIONS as u64 || rounds < 8 {
-        assert!(rounds < ROUNDS_MAX && Instant::now() < end, "{rounds} rounds: {:?}", world.status());
+    while pairing.status().carried < CONNECTIONS as u64 || rounds < 8 {
+        assert!(rounds < ROUNDS_MAX && Instant::now() < end, "{rounds} rounds: {:?}", pairing.status());
         writeln!(input, "round").expect("the client listens");
         line_with(&mut said, "done");
         rounds += 1;
@@ -66,13 +66,13 @@ fn ten_thousand_connections_are_carried_into_one_server() {
     assert!(client.wait().expect("gone").success(), "a wrong byte");
     let _gone = server.kill();
     let _gone = server.wait();
-    world::eventually("bytes went through memory for each", || {
-        (world.status().bytes >= CONNECTIONS as u64).then_some(())
+    test_service::eventually("bytes went through memory for each", || {
+        (pairing.status().bytes >= CONNECTIONS as u64).then_some(())
     });
 }
 
-fn role(world: &World, role: &str, port: u16) -> Child {
-    world
+fn role(pairing: &TestService, role: &str, port: u16) -> Child {
+    pairing
         .command(std::env::current_exe().expect("this test"), Some(1))
         .args(["--exact", TEST, "--nocapture"])
         .env("BYWIRE_TEST_ROLE", role)
@@ -101,12 +101,12 @@ fn resident_kib(process: u32) -> usize {
 
 /// Gives back whatever comes, over any number of connections.
 fn serve() {
-    world::raise_descriptor_limit();
+    test_service::raise_descriptor_limit();
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     listener.set_nonblocking(true).expect("non-blocking");
     println!("\nport {}", listener.local_addr().expect("an address").port());
     std::io::stdout().flush().expect("said");
-    let set = world::epoll();
+    let set = test_service::epoll();
     let add = |fd: RawFd| {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
         // SAFETY: a live event.
@@ -141,7 +141,7 @@ fn serve() {
 
 /// Sends a few bytes over each of its connections at every word, and checks what comes back.
 fn call() {
-    world::raise_descriptor_limit();
+    test_service::raise_descriptor_limit();
     let port = std::env::var("BYWIRE_TEST_PORT").expect("a port").parse::<u16>().expect("a number");
     let mut peers: Vec<TcpStream> =
         (0..CONNECTIONS).map(|_| TcpStream::connect(("127.0.0.1", port)).expect("connect")).collect();

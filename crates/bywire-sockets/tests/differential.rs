@@ -4,7 +4,7 @@
 //! connection leaves the kernel after another number of calls for every seed, and goes back before others.
 
 mod situations;
-mod world;
+mod test_service;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use situations::{PIECE_BYTES, Program, Reached, Start, pattern};
-use world::{World, errno};
+use test_service::{TestService, errno};
 
 const SEEDS: u64 = 1500;
 /// Seeds that one process goes through, one connection after the other.
@@ -33,7 +33,7 @@ fn carried_sockets_do_what_the_kernels_do() {
         }
         return;
     }
-    let world = World::new();
+    let pairing = TestService::new();
     let number = |name: &str, otherwise| {
         std::env::var(name).map_or(otherwise, |text| text.parse::<u64>().expect("a number"))
     };
@@ -42,7 +42,7 @@ fn carried_sockets_do_what_the_kernels_do() {
         let is_rare = |(found, due): (u64, u64)| found * SEEDS < due * count;
         // Of a few seeds, looked at again, none may be.
         count < 100
-            || world.status().carried_ever * 2 >= count
+            || pairing.status().carried_ever * 2 >= count
                 && !reached.counts().into_iter().zip(REACHED_MIN.counts()).any(is_rare)
     };
     let (mut over_tcp, mut reached) = (Reached::default(), Reached::default());
@@ -55,21 +55,23 @@ fn carried_sockets_do_what_the_kernels_do() {
         let seeds = batch..(batch + BATCH).min(end);
         let test = "carried_sockets_do_what_the_kernels_do";
         let mut run = || {
-            let plain = over_tcp.take_out_of(&world.transcript(test, seeds.clone(), None));
-            let carried = world.transcript(test, seeds.clone(), Some(batch / BATCH % 7));
+            let plain = over_tcp.take_out_of(&pairing.transcript(test, seeds.clone(), None));
+            let carried = pairing.transcript(test, seeds.clone(), Some(batch / BATCH % 7));
             compare(&plain, &reached.take_out_of(&carried))
         };
         let mut difference = run();
         if difference.is_err() && !situations::has_room_for_tcp() {
             // The kernel refuses sends then that it takes otherwise, to either run.
-            world::eventually("the kernel has room for TCP", || situations::has_room_for_tcp().then_some(()));
+            test_service::eventually("the kernel has room for TCP", || {
+                situations::has_room_for_tcp().then_some(())
+            });
             difference = run();
         }
         if let Err(difference) = difference {
             panic!("{difference}");
         }
     }
-    let status = world.status();
+    let status = pairing.status();
     println!("{} of {count} seeds were carried: {reached:?}", status.carried_ever);
     assert_eq!(over_tcp, Reached::default(), "what is counted has to do with rings");
     assert!(
@@ -144,14 +146,14 @@ const UNDER_WAY_MAX: u64 = 60_000;
 
 impl Driver {
     fn new(seed: u64) -> Self {
-        let (client, server) = world::pair();
+        let (client, server) = test_service::pair();
         let mut draw = Draw(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         (0..8).for_each(|_| assert!(draw.below(2) < 2));
         let mut driver = Self {
             seed,
             draw,
             ends: [client, server],
-            sets: [world::epoll(), world::epoll()],
+            sets: [test_service::epoll(), test_service::epoll()],
             under_way: [0; 2],
             next: [0; 2],
             is_closed: [false; 2],
@@ -199,7 +201,7 @@ impl Driver {
         }
         self.drain();
         let open = (0..2).filter(|end| !self.is_closed[*end]).map(|end| self.ends[end]);
-        open.chain(self.sets).for_each(world::close);
+        open.chain(self.sets).for_each(test_service::close);
         (self.text, self.reached)
     }
 
@@ -226,7 +228,7 @@ impl Driver {
     /// What `end` has sent is at the other end.
     fn settle(&self, end: usize) {
         if !self.is_closed[1 - end] {
-            world::settle(self.ends[1 - end], self.under_way[end]);
+            test_service::settle(self.ends[1 - end], self.under_way[end]);
         }
     }
 
@@ -253,19 +255,19 @@ impl Driver {
     fn exchange(&mut self, end: usize) {
         let sent = self.give(end, 10, 0);
         self.settle(end);
-        let (received, _) = world::receive(self.ends[1 - end], PIECE_BYTES, 0);
+        let (received, _) = test_service::receive(self.ends[1 - end], PIECE_BYTES, 0);
         self.under_way[end] -= received.max(0) as u64;
         self.say(&format!("exchange {end} {sent}"), received);
     }
 
     /// Sends so much of the stream.
     fn give(&mut self, end: usize, length: usize, kind: u64) -> i64 {
-        let before = world::kernel_given(self.ends[end]);
-        let sent = world::send(self.ends[end], pattern(self.next[end], length), kind);
+        let before = test_service::kernel_given(self.ends[end]);
+        let sent = test_service::send(self.ends[end], pattern(self.next[end], length), kind);
         let error = errno();
         if sent > 0 {
             self.has_sent(end, sent as u64);
-            self.is_in_ring[end] = world::kernel_given(self.ends[end]) == before;
+            self.is_in_ring[end] = test_service::kernel_given(self.ends[end]) == before;
         }
         // SAFETY: this thread's own.
         unsafe { *libc::__errno_location() = error };
@@ -281,8 +283,8 @@ impl Driver {
         let limit = [4, 100, 5000, 50_000][self.draw.below(4) as usize];
         let length = self.draw.below(limit) + 1;
         let kind = self.draw.below(6);
-        let (received, bytes) = world::receive(self.ends[end], length as usize, kind);
-        if received > 0 && kind != world::PEEK {
+        let (received, bytes) = test_service::receive(self.ends[end], length as usize, kind);
+        if received > 0 && kind != test_service::PEEK {
             self.under_way[1 - end] -= received as u64;
         }
         let sum = bytes.iter().fold(7u32, |sum, byte| sum.wrapping_mul(31).wrapping_add((*byte).into()));
@@ -293,15 +295,15 @@ impl Driver {
         let events = [libc::POLLIN, libc::POLLOUT, libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP, 0]
             [self.draw.below(4) as usize];
         if self.draw.below(3) == 0 {
-            let (status, sets) = world::select(self.ends[end]);
+            let (status, sets) = test_service::select(self.ends[end]);
             return self.say(&format!("select {end} {sets:?}"), status);
         }
-        let (status, found) = world::poll(self.ends[end], events);
+        let (status, found) = test_service::poll(self.ends[end], events);
         self.say(&format!("poll {end} {events:#x} -> {found:#x}"), status);
     }
 
     fn wait(&mut self, end: usize) {
-        let (mut status, mut events) = world::wait(self.sets[end]);
+        let (mut status, mut events) = test_service::wait(self.sets[end]);
         if self.is_by_edge[end] && self.is_shut[end] {
             // The kernel tells of room once more when the other end has acknowledged the shutdown, whenever that is.
             events.iter_mut().for_each(|event| *event &= !(libc::EPOLLOUT as u32));
@@ -321,7 +323,7 @@ impl Driver {
 
     fn control(&mut self, end: usize, operation: i32) {
         let events = self.events();
-        let status = world::control(self.sets[end], operation, self.ends[end], events);
+        let status = test_service::control(self.sets[end], operation, self.ends[end], events);
         if status == 0 {
             let is_by_edge = events & libc::EPOLLET as u32 != 0;
             self.is_by_edge[end] = is_by_edge && operation != libc::EPOLL_CTL_DEL;
@@ -354,7 +356,7 @@ impl Driver {
             return;
         }
         let bytes = pattern(self.next[end], 100);
-        let status = world::in_child(|| world::send(self.ends[end], bytes, 0) == 100);
+        let status = test_service::in_child(|| test_service::send(self.ends[end], bytes, 0) == 100);
         if status == 0 {
             self.has_sent(end, 100);
             self.settle(end);
@@ -413,25 +415,25 @@ impl Driver {
         if self.is_shut[end] || self.is_closed[1 - end] {
             return false;
         }
-        let before = world::kernel_given(self.ends[end]);
+        let before = test_service::kernel_given(self.ends[end]);
         self.send_until_full(end);
-        let is_full_ring = world::kernel_given(self.ends[end]) == before;
+        let is_full_ring = test_service::kernel_given(self.ends[end]) == before;
         self.reached.full += u64::from(is_full_ring);
-        let (status, found) = world::poll(self.ends[end], libc::POLLOUT);
+        let (status, found) = test_service::poll(self.ends[end], libc::POLLOUT);
         self.say(&format!("full {end} -> {found:#x}"), status);
         self.wait(end);
         let then = self.draw.below(5);
         let receiver = 1 - end;
         match then {
             0 | 1 => {
-                let status = world::pass(self.ends[receiver]);
+                let status = test_service::pass(self.ends[receiver]);
                 self.say(&format!("pass full {receiver}"), status);
-                let given = world::kernel_given(self.ends[end]) - before;
+                let given = test_service::kernel_given(self.ends[end]) - before;
                 self.reached.owed += u64::from(is_full_ring && given < self.under_way[end]);
                 self.is_in_ring = [false; 2];
             }
             2 => {
-                let status = world::pass(self.ends[end]);
+                let status = test_service::pass(self.ends[end]);
                 self.say(&format!("pass full {end}"), status);
                 self.is_in_ring = [false; 2];
             }
@@ -445,10 +447,10 @@ impl Driver {
         }
         self.receive_everything(end);
         if self.is_shut[end] {
-            world::settle_end(self.ends[receiver]);
+            test_service::settle_end(self.ends[receiver]);
         } else {
-            let is_writable = || (world::poll(self.ends[end], libc::POLLOUT).1 != 0).then_some(());
-            world::eventually("there is room again", is_writable);
+            let is_writable = || (test_service::poll(self.ends[end], libc::POLLOUT).1 != 0).then_some(());
+            test_service::eventually("there is room again", is_writable);
         }
         self.wait(end);
         true
@@ -459,7 +461,7 @@ impl Driver {
         let length = [3000, 16_384, PIECE_BYTES][self.draw.below(3) as usize];
         let mut refused = 0;
         while refused < 2 {
-            let sent = world::send(self.ends[end], pattern(self.next[end], length), 0);
+            let sent = test_service::send(self.ends[end], pattern(self.next[end], length), 0);
             if sent > 0 {
                 refused = 0;
                 self.has_sent(end, sent as u64);
@@ -475,9 +477,13 @@ impl Driver {
     fn receive_everything(&mut self, end: usize) {
         let (receiver, started) = (1 - end, Instant::now());
         while self.under_way[end] > 0 {
-            assert!(started.elapsed() < world::PATIENCE, "bytes for {receiver} never come: {}", self.text);
+            assert!(
+                started.elapsed() < test_service::PATIENCE,
+                "bytes for {receiver} never come: {}",
+                self.text
+            );
             let due = pattern(self.next[end].wrapping_sub(self.under_way[end] as u8), PIECE_BYTES);
-            let (received, bytes) = world::receive(self.ends[receiver], due.len(), 0);
+            let (received, bytes) = test_service::receive(self.ends[receiver], due.len(), 0);
             if received > 0 {
                 assert!(due.starts_with(&bytes), "{received} bytes for {receiver}, or others: {}", self.text);
                 self.under_way[end] -= received as u64;
@@ -485,7 +491,7 @@ impl Driver {
             }
             assert!(received < 0 && errno() == libc::EAGAIN, "{received} for {receiver}: {}", self.text);
             // What is owed is paid in calls like this.
-            world::poll(self.ends[end], libc::POLLOUT);
+            test_service::poll(self.ends[end], libc::POLLOUT);
         }
         // So many bytes were not the same in both runs.
         self.next[end] = 0;
@@ -497,13 +503,13 @@ impl Driver {
         // SAFETY: one int each.
         let status = unsafe { libc::ioctl(self.ends[end], libc::FIONREAD, &raw mut queued) };
         self.say(&format!("queued {end} {queued}"), status.into());
-        let error = world::option(self.ends[end], libc::SO_ERROR);
+        let error = test_service::option(self.ends[end], libc::SO_ERROR);
         self.say(&format!("error {end}"), error);
     }
 
     /// Passes the descriptor through a Unix socket and takes it out again: it has to be in the kernel meanwhile.
     fn pass(&mut self, end: usize) {
-        let status = world::pass(self.ends[end]);
+        let status = test_service::pass(self.ends[end]);
         self.say(&format!("pass {end}"), status);
     }
 
@@ -515,7 +521,7 @@ impl Driver {
         // SAFETY: a descriptor of this driver.
         let status = unsafe { libc::shutdown(self.ends[end], libc::SHUT_WR) };
         if status == 0 && !self.is_closed[1 - end] {
-            world::settle_end(self.ends[1 - end]);
+            test_service::settle_end(self.ends[1 - end]);
         }
         self.is_shut[end] = true;
         self.say(&format!("shut {end}"), status.into());
@@ -528,7 +534,7 @@ impl Driver {
         // SAFETY: a descriptor of this driver's, which it uses no more.
         let status = unsafe { libc::close(self.ends[end]) };
         if status == 0 && !self.is_closed[1 - end] {
-            world::settle_end(self.ends[1 - end]);
+            test_service::settle_end(self.ends[1 - end]);
         }
         (self.is_closed[end], self.is_shut[end]) = (true, true);
         self.say(&format!("close {end}"), status.into());
@@ -538,7 +544,7 @@ impl Driver {
     fn drain(&mut self) {
         for end in 0..2 {
             while !self.is_closed[end] {
-                let (received, bytes) = world::receive(self.ends[end], 100_000, 0);
+                let (received, bytes) = test_service::receive(self.ends[end], 100_000, 0);
                 let sum =
                     bytes.iter().fold(7u32, |sum, byte| sum.wrapping_mul(31).wrapping_add((*byte).into()));
                 self.say(&format!("drain {end} sum {sum}"), received);

@@ -2,13 +2,13 @@
 //!
 //! One program does the same thing without the library and with it, and writes down what happened.
 
-mod world;
+mod test_service;
 
-use world::World;
-use world::written::{run, same_beside, transcript};
+use test_service::TestService;
+use test_service::transcript::{run, same_beside, transcript};
 
 fn same(things: &[&[&str]]) {
-    world::written::same("ends.c", things);
+    test_service::transcript::same("ends.c", things);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn lists_of_messages_go_on_while_a_sandbox_closes() {
 #[test]
 fn a_walk_over_descriptors_looks_at_those_that_there_are() {
     // The library's own have numbers from seven eighths of the limit on: the table has a page for each thousand.
-    let limit = world::raise_descriptor_limit();
+    let limit = test_service::raise_descriptor_limit();
     if limit < 16_384 {
         return println!("not run: only {limit} descriptors are allowed");
     }
@@ -121,42 +121,42 @@ fn a_handler_of_one_time_leaves_its_flags_and_one_without_a_stack_does_what_it_d
 /// More than the kernel has room for lies in the ring when its sender has told the end: it is had, or an error is.
 #[test]
 fn what_is_lost_never_looks_like_an_end() {
-    let world = World::new();
-    let Some(program) = world.compiled("ends.c", "ends", &["-pthread"]) else { return };
+    let pairing = TestService::new();
+    let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
     for (how, way) in
         [("closed", "exec"), ("closed", "pass"), ("shut", "exec"), ("shut", "pass"), ("shut", "spawn")]
     {
-        let said = transcript(&world, &program, &["ended", how, way, "4000000"], Some(4));
+        let said = transcript(&pairing, &program, &["ended", how, way, "4000000"], Some(4));
         let is_whole = said.contains(": 4000000 right, then the end");
         let is_error = said.contains("right, then Connection reset by peer");
         assert!(is_whole || is_error, "{how}, {way}: {said}");
     }
-    assert!(world.status().carried_ever > 0, "{:?}", world.status());
+    assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
 }
 
 /// A helper that the sender starts does not take away what makes a killed sender's end a reset.
 #[test]
 fn what_is_lost_with_a_killed_sender_that_has_started_a_helper_is_no_end() {
-    let world = World::new();
-    let Some(program) = world.compiled("ends.c", "ends", &["-pthread"]) else { return };
-    let said = transcript(&world, &program, &["helped"], Some(4));
+    let pairing = TestService::new();
+    let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
+    let said = transcript(&pairing, &program, &["helped"], Some(4));
     let is_whole = said.contains(": 1000 right, then the end");
     assert!(is_whole || said.contains("right, then Connection reset by peer"), "{said}");
-    assert!(world.status().carried_ever > 0, "{:?}", world.status());
+    assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
 }
 
 #[test]
 fn a_blocking_send_without_memory_for_its_ring_sleeps() {
-    let world = World::new();
+    let pairing = TestService::new();
     let (Some(program), Some(starved)) = (
-        world.compiled("ends.c", "ends", &["-pthread"]),
-        world.compiled("starved.c", "starved.so", &["-shared", "-fPIC"]),
+        pairing.compiled("ends.c", "ends", &["-pthread"]),
+        pairing.compiled("starved.c", "starved.so", &["-shared", "-fPIC"]),
     ) else {
         return;
     };
-    let mut command = world.command(&program, Some(4));
-    command.env("LD_PRELOAD", format!("{} {}", World::library().display(), starved.display()));
-    let plain = transcript(&world, &program, &["starved"], None);
+    let mut command = pairing.command(&program, Some(4));
+    command.env("LD_PRELOAD", format!("{} {}", TestService::library().display(), starved.display()));
+    let plain = transcript(&pairing, &program, &["starved"], None);
     assert_eq!(run(command, &["starved"]), plain, "with the library, and without");
-    assert!(world.status().carried_ever > 0, "{:?}", world.status());
+    assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
 }

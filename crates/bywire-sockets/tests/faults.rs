@@ -1,6 +1,6 @@
 //! What a service, a machine or a program may lack: every byte comes all the same, by TCP if need be.
 
-mod world;
+mod test_service;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,15 +12,15 @@ use bywire_pairing::service::Service;
 use bywire_pairing::user::Scope;
 use bywire_sys::listener::Listener;
 use bywire_sys::socket::Received;
-use world::{Running, World};
+use test_service::{Running, TestService};
 
 /// Nobody, on every system.
 const NOBODY: u32 = 65534;
 const ROUNDS: u8 = 200;
 
 /// This test as a program with the library, that does what its role says.
-fn program(world: &World, test: &str, role: &str) -> Command {
-    let mut command = world.command(std::env::current_exe().expect("this test"), Some(4));
+fn program(pairing: &TestService, test: &str, role: &str) -> Command {
+    let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(4));
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env("BYWIRE_TEST_ROLE", role);
     command.stdin(Stdio::piped());
     command
@@ -30,22 +30,22 @@ fn program(world: &World, test: &str, role: &str) -> Command {
 fn talk((client, server): (RawFd, RawFd)) {
     for round in 0..ROUNDS {
         for (from, to) in [(client, server), (server, client)] {
-            assert_eq!(world::send(from, &[round], 0), 1, "round {round}: {}", world::errno());
-            assert!(world::poll_for(to, 20_000), "round {round} is not heard");
-            assert_eq!(world::receive(to, 1, 0), (1, vec![round]));
+            assert_eq!(test_service::send(from, &[round], 0), 1, "round {round}: {}", test_service::errno());
+            assert!(test_service::poll_for(to, 20_000), "round {round} is not heard");
+            assert_eq!(test_service::receive(to, 1, 0), (1, vec![round]));
         }
     }
 }
 
 /// What a program without faults of its own does.
 fn say_right() {
-    let ends = world::pair();
+    let ends = test_service::pair();
     talk(ends);
     // However long the service takes.
-    if world::role().as_deref() == Some("carry") {
-        world::carry(ends);
+    if test_service::role().as_deref() == Some("carry") {
+        test_service::carry(ends);
     }
-    world::say("right");
+    test_service::say("right");
 }
 
 fn is_right(mut command: Command) {
@@ -59,52 +59,52 @@ const ABSENT: &str = "a_service_that_is_not_there_costs_nothing";
 
 #[test]
 fn a_service_that_is_not_there_costs_nothing() {
-    if world::role().is_some() {
+    if test_service::role().is_some() {
         return say_right();
     }
-    let world = World::without_service();
-    is_right(program(&world, ABSENT, "talk"));
+    let pairing = TestService::without_service();
+    is_right(program(&pairing, ABSENT, "talk"));
     // A name without a service, as a killed one leaves it.
-    drop(Listener::bind(&world.service).expect("bound"));
-    is_right(program(&world, ABSENT, "talk"));
+    drop(Listener::bind(&pairing.service).expect("bound"));
+    is_right(program(&pairing, ABSENT, "talk"));
 }
 
 const STOPPED: &str = "a_service_that_is_stopped_holds_nobody_up";
 
 #[test]
 fn a_service_that_is_stopped_holds_nobody_up() {
-    match world::role().as_deref() {
+    match test_service::role().as_deref() {
         Some("serve") => {
-            let path = std::path::PathBuf::from(world::told("BYWIRE_TEST_SERVICE"));
+            let path = std::path::PathBuf::from(test_service::told("BYWIRE_TEST_SERVICE"));
             let mut service = Service::start(&path, Scope::User).expect("a service");
-            world::say("listens");
+            test_service::say("listens");
             return service.serve(Duration::from_secs(600)).expect("served");
         }
         Some(_) => return say_right(),
         None => {}
     }
-    let world = World::without_service();
-    let mut service = program(&world, STOPPED, "serve");
+    let pairing = TestService::without_service();
+    let mut service = program(&pairing, STOPPED, "serve");
     let mut service =
-        Running::start(service.env_remove("LD_PRELOAD").env("BYWIRE_TEST_SERVICE", &world.service));
+        Running::start(service.env_remove("LD_PRELOAD").env("BYWIRE_TEST_SERVICE", &pairing.service));
     assert_eq!(service.hear(), "listens");
     let signal = |signal: i32| {
         // SAFETY: our own child.
         assert_eq!(unsafe { libc::kill(service.child.id() as i32, signal) }, 0);
     };
     signal(libc::SIGSTOP);
-    is_right(program(&world, STOPPED, "talk"));
+    is_right(program(&pairing, STOPPED, "talk"));
     signal(libc::SIGCONT);
-    world::eventually("it goes on", || bywire_pairing::status::ask(&world.service).ok());
-    is_right(program(&world, STOPPED, "carry"));
-    assert_eq!(world.status().carried_ever, 1, "the one that came later was carried");
+    test_service::eventually("it goes on", || bywire_pairing::status::ask(&pairing.service).ok());
+    is_right(program(&pairing, STOPPED, "carry"));
+    assert_eq!(pairing.status().carried_ever, 1, "the one that came later was carried");
 }
 
 const OTHER: &str = "a_service_of_another_version_is_left_alone";
 
 #[test]
 fn a_service_of_another_version_is_left_alone() {
-    if world::role().is_some() {
+    if test_service::role().is_some() {
         return say_right();
     }
     assert_eq!(hello_to_another_version(false), Some((bywire_pairing::protocol::PACKET_BYTES, 2)));
@@ -114,7 +114,7 @@ const GUARDED: &str = "a_service_that_takes_no_descriptors_before_it_accepts_is_
 
 #[test]
 fn a_service_that_takes_no_descriptors_before_it_accepts_is_said_hello_to() {
-    if world::role().is_some() {
+    if test_service::role().is_some() {
         return say_right();
     }
     match hello_to_another_version(true) {
@@ -126,20 +126,20 @@ fn a_service_that_takes_no_descriptors_before_it_accepts_is_said_hello_to() {
 /// What a program says to a service that knows none of our words, and hangs up; which takes descriptors from those alone
 /// whom it has accepted, or from everybody. `None`: this kernel has no such guard.
 fn hello_to_another_version(is_guarded: bool) -> Option<(usize, usize)> {
-    let world = World::without_service();
-    let listener = Listener::bind(&world.service).expect("bound");
+    let pairing = TestService::without_service();
+    let listener = Listener::bind(&pairing.service).expect("bound");
     if is_guarded && !listener.guard(true) {
         return None;
     }
     let other = std::thread::spawn(move || {
-        let caller = world::eventually("somebody calls", || listener.accept().expect("accept"));
+        let caller = test_service::eventually("somebody calls", || listener.accept().expect("accept"));
         let mut buffer = [0; 64];
-        world::eventually("says hello", || match caller.receive(&mut buffer) {
+        test_service::eventually("says hello", || match caller.receive(&mut buffer) {
             Ok(Received::Packet(length, descriptors)) => Some((length, descriptors.len())),
             _ => None,
         })
     });
-    is_right(program(&world, if is_guarded { GUARDED } else { OTHER }, "talk"));
+    is_right(program(&pairing, if is_guarded { GUARDED } else { OTHER }, "talk"));
     Some(other.join().expect("it was called"))
 }
 
@@ -147,25 +147,25 @@ const FORBIDDEN: &str = "a_service_that_one_may_not_talk_to_is_done_without";
 
 #[test]
 fn a_service_that_one_may_not_talk_to_is_done_without() {
-    if world::role().is_some() {
+    if test_service::role().is_some() {
         return say_right();
     }
-    if !world::is_root() {
+    if !test_service::is_root() {
         return;
     }
     // Root's own, which is for root alone.
-    let world = World::new();
-    world.open_to_all();
-    is_right(world.user(NOBODY, FORBIDDEN, "talk"));
-    assert_eq!(world.status().carried_ever, 0);
+    let pairing = TestService::new();
+    pairing.open_to_all();
+    is_right(pairing.user(NOBODY, FORBIDDEN, "talk"));
+    assert_eq!(pairing.status().carried_ever, 0);
 }
 
 const NUMBERS: &str = "without_descriptors_it_is_tcp";
 
 #[test]
 fn without_descriptors_it_is_tcp() {
-    if world::role().is_some() {
-        let ends = world::pair();
+    if test_service::role().is_some() {
+        let ends = test_service::pair();
         let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
         // SAFETY: a live structure; a descriptor that is open.
         unsafe {
@@ -173,49 +173,54 @@ fn without_descriptors_it_is_tcp() {
             while libc::dup(ends.0) >= 0 {}
         }
         talk(ends);
-        return world::say("right");
+        return test_service::say("right");
     }
-    let world = World::new();
-    is_right(program(&world, NUMBERS, "talk"));
-    assert_eq!(world.status().carried_ever, 0);
+    let pairing = TestService::new();
+    is_right(program(&pairing, NUMBERS, "talk"));
+    assert_eq!(pairing.status().carried_ever, 0);
 }
 
 const CROWD: &str = "a_service_without_descriptors_serves_whom_it_can";
 
 #[test]
 fn a_service_without_descriptors_serves_whom_it_can() {
-    match world::role().as_deref() {
+    match test_service::role().as_deref() {
         Some("serve") => {
             let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
             // SAFETY: a live structure.
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
-            let path = std::path::PathBuf::from(world::told("BYWIRE_TEST_SERVICE"));
+            let path = std::path::PathBuf::from(test_service::told("BYWIRE_TEST_SERVICE"));
             let mut service = Service::start(&path, Scope::User).expect("a service");
-            world::say("listens");
+            test_service::say("listens");
             return service.serve(Duration::from_secs(600)).expect("served");
         }
         Some(role) => {
-            let ends = world::pair();
+            let ends = test_service::pair();
             talk(ends);
             if role == "carry" {
-                world::carry(ends);
+                test_service::carry(ends);
             }
-            let before = world::kernel_sent(ends.0);
+            let before = test_service::kernel_sent(ends.0);
             talk(ends);
-            world::say(if world::kernel_sent(ends.0) == before { "carried" } else { "not carried" });
+            test_service::say(if test_service::kernel_sent(ends.0) == before {
+                "carried"
+            } else {
+                "not carried"
+            });
             let _told = std::io::stdin().read(&mut [0]);
             return talk(ends);
         }
         None => {}
     }
-    let world = World::without_service();
-    let mut service = program(&world, CROWD, "serve");
+    let pairing = TestService::without_service();
+    let mut service = program(&pairing, CROWD, "serve");
     let mut service =
-        Running::start(service.env_remove("LD_PRELOAD").env("BYWIRE_TEST_SERVICE", &world.service));
+        Running::start(service.env_remove("LD_PRELOAD").env("BYWIRE_TEST_SERVICE", &pairing.service));
     assert_eq!(service.hear(), "listens");
-    let mut first = Running::start(&mut program(&world, CROWD, "carry"));
+    let mut first = Running::start(&mut program(&pairing, CROWD, "carry"));
     assert_eq!(first.hear(), "carried");
-    let mut programs: Vec<_> = (1..20).map(|_| Running::start(&mut program(&world, CROWD, "talk"))).collect();
+    let mut programs: Vec<_> =
+        (1..20).map(|_| Running::start(&mut program(&pairing, CROWD, "talk"))).collect();
     // Asked before the first goes, which makes room.
     let carried = programs.iter_mut().filter_map(|program| (program.hear() == "carried").then_some(()));
     assert!(carried.count() < programs.len(), "there was room for all");
@@ -223,9 +228,9 @@ fn a_service_without_descriptors_serves_whom_it_can() {
     programs.iter_mut().for_each(|program| drop(program.child.stdin.take()));
     programs.iter_mut().for_each(|program| assert!(program.end().success()));
     // One place is free for whoever asks.
-    let found = world::eventually("it answers", || bywire_pairing::status::ask(&world.service).ok());
+    let found = test_service::eventually("it answers", || bywire_pairing::status::ask(&pairing.service).ok());
     assert!(found.carried_ever >= 1, "{found:?}");
-    let mut last = Running::start(&mut program(&world, CROWD, "talk"));
+    let mut last = Running::start(&mut program(&pairing, CROWD, "talk"));
     last.hear();
     drop(last.child.stdin.take());
     assert!(last.end().success());
@@ -236,22 +241,22 @@ const MEMORY: &str = "without_memory_it_is_tcp";
 
 #[test]
 fn without_memory_it_is_tcp() {
-    if let Some(kind) = world::role() {
-        let ends = world::pair();
+    if let Some(kind) = test_service::role() {
+        let ends = test_service::pair();
         let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
         // The address space that is used already stays; files may not become longer than a segment is.
         let kind = if kind == "files" { libc::RLIMIT_FSIZE } else { libc::RLIMIT_AS };
         // SAFETY: a live structure.
         assert_eq!(unsafe { libc::setrlimit(kind, &raw const limit) }, 0);
         talk(ends);
-        return world::say("right");
+        return test_service::say("right");
     }
     for kind in ["space", "files"] {
-        let world = World::new();
-        let mut command = program(&world, MEMORY, kind);
-        command.env("BYWIRE_LOG", world.path("log"));
+        let pairing = TestService::new();
+        let mut command = program(&pairing, MEMORY, kind);
+        command.env("BYWIRE_LOG", pairing.path("log"));
         is_right(command);
-        assert_eq!(world.status().carried_ever, 0, "{kind}");
+        assert_eq!(pairing.status().carried_ever, 0, "{kind}");
     }
 }
 
@@ -259,43 +264,43 @@ const ROOT: &str = "who_changes_its_root_is_carried_afterwards";
 
 #[test]
 fn who_changes_its_root_is_carried_afterwards() {
-    if world::role().is_some() {
-        let empty = std::path::PathBuf::from(world::told("BYWIRE_TEST_ROOT"));
+    if test_service::role().is_some() {
+        let empty = std::path::PathBuf::from(test_service::told("BYWIRE_TEST_ROOT"));
         let empty = std::ffi::CString::new(empty.into_os_string().into_encoded_bytes()).expect("a path");
         // SAFETY: a live string.
         assert_eq!(unsafe { libc::chroot(empty.as_ptr()) }, 0);
         return say_right();
     }
-    if !world::is_root() {
+    if !test_service::is_root() {
         return;
     }
-    let world = World::new();
+    let pairing = TestService::new();
     let empty = tempfile::tempdir().expect("a directory");
-    let mut command = program(&world, ROOT, "talk");
+    let mut command = program(&pairing, ROOT, "talk");
     command.env("BYWIRE_TEST_ROOT", empty.path());
     is_right(command);
-    assert_eq!(world.status().carried_ever, 1);
+    assert_eq!(pairing.status().carried_ever, 1);
 }
 
 const FULL: &str = "a_full_disk_costs_the_log_and_the_tokens_alone";
 
 #[test]
 fn a_full_disk_costs_the_log_and_the_tokens_alone() {
-    if world::role().is_some() {
+    if test_service::role().is_some() {
         return say_right();
     }
-    if !world::is_root() {
+    if !test_service::is_root() {
         return;
     }
-    let world = World::new();
+    let pairing = TestService::new();
     let full = tempfile::tempdir().expect("a directory");
-    let inner = program(&world, FULL, "carry");
+    let inner = program(&pairing, FULL, "carry");
     let mut command = Command::new("unshare");
     let script = "mount -t tmpfs -o size=4k tmpfs \"$0\" && head -c 4096 /dev/zero > \"$0/file\" || exit 77
         echo >> \"$0/file\" && exit 77
         LD_PRELOAD=$1 BYWIRE_SOCKETS_CORES=$0/cores BYWIRE_LOG=$0/log; export LD_PRELOAD BYWIRE_SOCKETS_CORES BYWIRE_LOG
         shift; exec \"$@\"";
-    command.args(["--mount", "sh", "-c", script]).arg(full.path()).arg(World::library());
+    command.args(["--mount", "sh", "-c", script]).arg(full.path()).arg(TestService::library());
     command.arg(inner.get_program()).args(inner.get_args()).stderr(Stdio::null());
     for (name, value) in inner.get_envs() {
         if let Some(value) = value
@@ -307,26 +312,26 @@ fn a_full_disk_costs_the_log_and_the_tokens_alone() {
     let mut running = Running::start(&mut command);
     assert_eq!(running.hear(), "right");
     assert!(running.end().success());
-    assert_eq!(world.status().carried_ever, 1, "{:?}", world.status());
+    assert_eq!(pairing.status().carried_ever, 1, "{:?}", pairing.status());
 }
 
 const SIGNALS: &str = "who_is_ended_by_a_signal_resets_and_who_ends_in_order_does_not";
 
 #[test]
 fn who_is_ended_by_a_signal_resets_and_who_ends_in_order_does_not() {
-    match world::role().as_deref() {
+    match test_service::role().as_deref() {
         Some("serve") => return serve_until_the_end(),
         Some("talk") => return talk_until_told(),
         _ => {}
     }
     for (signal, end) in [(None, "end"), (Some(libc::SIGTERM), "reset"), (Some(libc::SIGKILL), "reset")] {
-        let world = World::new();
-        let mut server = Running::start(&mut program(&world, SIGNALS, "serve"));
+        let pairing = TestService::new();
+        let mut server = Running::start(&mut program(&pairing, SIGNALS, "serve"));
         let port = server.hear();
-        let mut client = program(&world, SIGNALS, "talk");
+        let mut client = program(&pairing, SIGNALS, "talk");
         let mut client = Running::start(client.env("BYWIRE_TEST_PORT", port));
         assert_eq!(client.hear(), "right");
-        let found = world.status();
+        let found = pairing.status();
         assert_eq!((found.carried, found.carried_ever), (1, 1), "{found:?}");
         match signal {
             // SAFETY: our own child.
@@ -336,21 +341,23 @@ fn who_is_ended_by_a_signal_resets_and_who_ends_in_order_does_not() {
         assert_eq!(server.hear(), end, "{signal:?}");
         client.end();
         let cut = if signal.is_some() { 1 } else { 0 };
-        world::eventually("both are gone", || (world.status().processes == 0).then_some(()));
-        assert_eq!(world.status().cut, cut, "{signal:?}");
+        test_service::eventually("both are gone", || (pairing.status().processes == 0).then_some(()));
+        assert_eq!(pairing.status().cut, cut, "{signal:?}");
     }
 }
 
 fn serve_until_the_end() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    world::say(&listener.local_addr().expect("an address").port().to_string());
+    test_service::say(&listener.local_addr().expect("an address").port().to_string());
     let (mut peer, _) = listener.accept().expect("accept");
     let mut byte = [0];
     loop {
         match peer.read(&mut byte) {
             Ok(1) => peer.write_all(&byte).expect("an answer"),
-            Ok(_) => return world::say("end"),
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return world::say("reset"),
+            Ok(_) => return test_service::say("end"),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
+                return test_service::say("reset");
+            }
             Err(error) => panic!("{error}"),
         }
     }
@@ -358,14 +365,14 @@ fn serve_until_the_end() {
 
 /// Everything that was sent is read when this says so.
 fn talk_until_told() {
-    let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
     for _ in 0..400 {
         peer.write_all(b"!").expect("sent");
         peer.read_exact(&mut [0]).expect("an answer");
     }
-    world::until_carried(peer.as_raw_fd(), || world::converse(&mut peer, 1));
-    world::say("right");
+    test_service::until_carried(peer.as_raw_fd(), || test_service::converse(&mut peer, 1));
+    test_service::say("right");
     let _told = std::io::stdin().read(&mut [0]);
 }
 
@@ -373,23 +380,23 @@ const UNUSED: &str = "ends_that_moved_nothing_in_memory_are_told_apart";
 
 #[test]
 fn ends_that_moved_nothing_in_memory_are_told_apart() {
-    if let Some(role) = world::role() {
-        let ends = world::pair();
+    if let Some(role) = test_service::role() {
+        let ends = test_service::pair();
         if role.starts_with("used") {
-            world::carry(ends);
+            test_service::carry(ends);
         } else {
             talk_until_paired(ends);
         }
         if role.ends_with("closes") {
-            [ends.0, ends.1].into_iter().for_each(world::close);
+            [ends.0, ends.1].into_iter().for_each(test_service::close);
         }
-        return world::say("right");
+        return test_service::say("right");
     }
     for (role, unused) in [("used, closes", 0), ("used, leaves", 0), ("closes", 2), ("leaves", 2)] {
-        let world = World::new();
-        is_right(program(&world, UNUSED, role));
-        world::eventually("it is gone", || (world.status().processes == 0).then_some(()));
-        let found = world.status();
+        let pairing = TestService::new();
+        is_right(program(&pairing, UNUSED, role));
+        test_service::eventually("it is gone", || (pairing.status().processes == 0).then_some(()));
+        let found = pairing.status();
         assert_eq!((found.carried_ever, found.unused, found.cut), (1, unused, 0), "{role}: {found:?}");
         assert_eq!(found.bytes > 0, unused == 0, "{role}: {found:?}");
     }
@@ -397,16 +404,16 @@ fn ends_that_moved_nothing_in_memory_are_told_apart() {
 
 /// Not one call more: the next ones would go through memory.
 fn talk_until_paired((client, server): (RawFd, RawFd)) {
-    let service = std::path::PathBuf::from(world::told("BYWIRE_SOCKETS_SERVICE"));
-    let status = || world::eventually("it answers", || bywire_pairing::status::ask(&service).ok());
+    let service = std::path::PathBuf::from(test_service::told("BYWIRE_SOCKETS_SERVICE"));
+    let status = || test_service::eventually("it answers", || bywire_pairing::status::ask(&service).ok());
     let is_paired = || status().carried_ever > 0;
     for (from, to) in [(client, server), (server, client)].into_iter().cycle().take(2000) {
-        assert_eq!(world::send(from, b"!", 0), 1);
+        assert_eq!(test_service::send(from, b"!", 0), 1);
         if is_paired() {
             return;
         }
-        assert!(world::poll_for(to, 20_000));
-        assert_eq!(world::receive(to, 1, 0).0, 1);
+        assert!(test_service::poll_for(to, 20_000));
+        assert_eq!(test_service::receive(to, 1, 0).0, 1);
         if is_paired() {
             return;
         }
@@ -418,43 +425,44 @@ const SILENT: &str = "what_is_set_wrongly_is_not_said_into_a_programs_output";
 
 #[test]
 fn what_is_set_wrongly_is_not_said_into_a_programs_output() {
-    if world::role().is_some() {
+    if test_service::role().is_some() {
         return say_right();
     }
-    let world = World::new();
-    let mut command = program(&world, SILENT, "carry");
-    command.env("BYWIRE_LOG", world.path("no/such/log")).env("BYWIRE_SOCKETS_SPIN", "perhaps");
+    let pairing = TestService::new();
+    let mut command = program(&pairing, SILENT, "carry");
+    command.env("BYWIRE_LOG", pairing.path("no/such/log")).env("BYWIRE_SOCKETS_SPIN", "perhaps");
     let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("said right") && !said.contains("perhaps"), "{said}");
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(world.status().carried_ever, 1);
+    assert_eq!(pairing.status().carried_ever, 1);
 }
 
 const LOGGED: &str = "what_an_end_gives_back_is_logged_as_the_kernels";
 
 #[test]
 fn what_an_end_gives_back_is_logged_as_the_kernels() {
-    if let Some(role) = world::role() {
-        let (client, server) = world::pair();
-        world::carry((client, server));
-        assert_eq!(world::send(client, &[7; 50_000], 0), 50_000);
-        let given = world::kernel_given(client);
+    if let Some(role) = test_service::role() {
+        let (client, server) = test_service::pair();
+        test_service::carry((client, server));
+        assert_eq!(test_service::send(client, &[7; 50_000], 0), 50_000);
+        let given = test_service::kernel_given(client);
         match role.as_str() {
-            "closes" => world::close(client),
-            _ => assert_eq!(world::pass(server), 1),
+            "closes" => test_service::close(client),
+            _ => assert_eq!(test_service::pass(server), 1),
         }
-        let given = world::kernel_received(server) - given;
+        let given = test_service::kernel_received(server) - given;
         // The kernel may count the end of the stream as a byte.
         assert!((50_000..=50_001).contains(&given), "{given} bytes were given back");
-        return world::say(&world::kernel_received(server).to_string());
+        return test_service::say(&test_service::kernel_received(server).to_string());
     }
     for role in ["closes", "passes"] {
-        let world = World::new();
-        let mut running = Running::start(program(&world, LOGGED, role).env("BYWIRE_LOG", world.path("log")));
+        let pairing = TestService::new();
+        let mut running =
+            Running::start(program(&pairing, LOGGED, role).env("BYWIRE_LOG", pairing.path("log")));
         let received: u64 = running.hear().parse().expect("a number");
         assert!(running.end().success());
-        let log = std::fs::read_to_string(world.path("log")).expect("a log");
+        let log = std::fs::read_to_string(pairing.path("log")).expect("a log");
         let through_kernel = |line: &str| {
             let words: Vec<u64> =
                 line.split(' ').skip(4).map(|word| word.parse().expect("a number")).collect();
@@ -471,8 +479,8 @@ const LIMITED: &str = "a_user_with_small_limits_goes_on_over_tcp_and_is_told_so"
 /// Of open files, of memory that is locked, of the length of files, and all of them.
 #[test]
 fn a_user_with_small_limits_goes_on_over_tcp_and_is_told_so() {
-    if let Some(role) = world::role() {
-        let ends = world::pair();
+    if let Some(role) = test_service::role() {
+        let ends = test_service::pair();
         for (name, kind, most) in [
             ("files", libc::RLIMIT_NOFILE, 12),
             ("memory", libc::RLIMIT_MEMLOCK, 0),
@@ -488,18 +496,18 @@ fn a_user_with_small_limits_goes_on_over_tcp_and_is_told_so() {
             }
         }
         talk(ends);
-        [ends.0, ends.1].into_iter().for_each(world::close);
-        return world::say("right");
+        [ends.0, ends.1].into_iter().for_each(test_service::close);
+        return test_service::say("right");
     }
-    if !world::is_root() {
+    if !test_service::is_root() {
         return;
     }
-    let world = World::of_machine(bywire_pairing::space::Spaces::new(Vec::new()).expect("spaces"));
+    let pairing = TestService::of_machine(bywire_pairing::space::Spaces::new(Vec::new()).expect("spaces"));
     for role in ["files", "memory", "length", "all"] {
-        let log = world.path(role);
+        let log = pairing.path(role);
         std::fs::write(&log, "").expect("a log");
         std::os::unix::fs::chown(&log, Some(NOBODY), Some(NOBODY)).expect("given away");
-        let mut command = world.user(NOBODY, LIMITED, role);
+        let mut command = pairing.user(NOBODY, LIMITED, role);
         command.env("BYWIRE_LOG", &log).stdin(Stdio::piped());
         is_right(command);
         let log = std::fs::read_to_string(&log).expect("a log");

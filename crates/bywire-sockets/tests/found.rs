@@ -1,36 +1,36 @@
 //! What random programs have found, each by itself: the same without the library and with it.
 
-mod world;
+mod test_service;
 
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr;
 
-use world::{World, child, end_of};
+use test_service::{TestService, child, end_of};
 
 /// Does `thing` in a program of its own, without the library and with it, and compares what it writes.
 fn same(test: &str, thing: fn(&mut String)) {
-    if world::role().is_some() {
+    if test_service::role().is_some() {
         let mut text = String::new();
         thing(&mut text);
         // Lines that a transcript consists of.
         print!("\n{text}");
         return;
     }
-    let world = World::new();
+    let pairing = TestService::new();
     let [plain, carried] =
-        [None, Some(1)].map(|calls| world.driven(test, "BYWIRE_TEST_ROLE", "thing", calls));
+        [None, Some(1)].map(|calls| pairing.driven(test, "BYWIRE_TEST_ROLE", "thing", calls));
     assert!(!plain.is_empty(), "it says nothing");
     assert_eq!(carried, plain, "with the library, and without");
-    assert!(world.status().carried_ever > 0, "{:?}", world.status());
+    assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
 }
 
 /// Two ends that wait for what they ask for; with the library both are carried.
 fn pair() -> (RawFd, RawFd) {
-    let (client, server) = world::pair();
+    let (client, server) = test_service::pair();
     if std::env::var_os("LD_PRELOAD").is_some() {
-        world::carry((client, server));
+        test_service::carry((client, server));
     }
     for fd in [client, server] {
         // SAFETY: no pointers.
@@ -41,14 +41,14 @@ fn pair() -> (RawFd, RawFd) {
 
 /// Writes what a call gave.
 fn tell(text: &mut String, what: &str, result: i64) {
-    let error = if result < 0 { world::errno() } else { 0 };
+    let error = if result < 0 { test_service::errno() } else { 0 };
     writeln!(text, "{what} = {result} {error}").expect("a string");
 }
 
 /// Bytes from one end to the other one.
 fn talk(text: &mut String, from: RawFd, to: RawFd) {
-    tell(text, "send", world::send(from, b"words", 0));
-    let (length, bytes) = world::receive(to, 5, 0);
+    tell(text, "send", test_service::send(from, b"words", 0));
+    let (length, bytes) = test_service::receive(to, 5, 0);
     tell(text, &format!("receive {bytes:?}"), length);
 }
 
@@ -111,16 +111,16 @@ fn a_number_beyond_the_limit_of_descriptors_keeps_its_connection() {
 
 fn closed_in_a_set(text: &mut String) {
     let (client, server) = pair();
-    let set = world::epoll();
-    tell(text, "control", world::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
+    let set = test_service::epoll();
+    tell(text, "control", test_service::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
     // By that it is the kernel's again.
-    tell(text, "pass", world::pass(server));
+    tell(text, "pass", test_service::pass(server));
     let copy = Copy::keep();
-    world::close(server);
-    tell(text, "send", world::send(client, b"words", 0));
+    test_service::close(server);
+    tell(text, "send", test_service::send(client, b"words", 0));
     // The registration lives as long as anybody has the socket.
     let (count, events) =
-        world::eventually("it is told", || Some(world::wait(set)).filter(|found| found.0 != 0));
+        test_service::eventually("it is told", || Some(test_service::wait(set)).filter(|found| found.0 != 0));
     tell(text, &format!("wait {events:?}"), count);
     copy.end();
 }
@@ -144,12 +144,12 @@ fn state(fd: RawFd) -> u8 {
 
 fn passed_after_a_reset(text: &mut String) {
     let (client, server) = pair();
-    tell(text, "send", world::send(client, b"never read", 0));
-    world::close(server);
-    world::eventually("the reset", || (state(client) == CLOSED).then_some(()));
-    tell(text, "pass", world::pass(client));
+    tell(text, "send", test_service::send(client, b"never read", 0));
+    test_service::close(server);
+    test_service::eventually("the reset", || (state(client) == CLOSED).then_some(()));
+    tell(text, "pass", test_service::pass(client));
     for _ in 0..2 {
-        tell(text, "send", world::send(client, b"more", 0));
+        tell(text, "send", test_service::send(client, b"more", 0));
     }
 }
 
@@ -160,17 +160,17 @@ fn the_error_of_a_reset_is_left_to_the_program_when_its_socket_is_passed_on() {
 
 fn forked_while_it_is_kept(text: &mut String) {
     let (client, server) = pair();
-    let receiver = std::thread::spawn(move || world::receive(server, 1, 0));
-    world::eventually("it sleeps", || sleeps_elsewhere().then_some(()));
-    world::close(server);
+    let receiver = std::thread::spawn(move || test_service::receive(server, 1, 0));
+    test_service::eventually("it sleeps", || sleeps_elsewhere().then_some(()));
+    test_service::close(server);
     let copy = Copy::keep();
-    tell(text, "send", world::send(client, b"x", 0));
+    tell(text, "send", test_service::send(client, b"x", 0));
     let (length, bytes) = receiver.join().expect("it is over");
     tell(text, &format!("receive {bytes:?}"), length);
     // With that call the last descriptor is gone, and the child has none.
-    tell(text, "the end is told", world::poll_for(client, 10_000).into());
+    tell(text, "the end is told", test_service::poll_for(client, 10_000).into());
     // It does not wait for what was not told.
-    tell(text, "receive", world::receive(client, 1, 3).0);
+    tell(text, "receive", test_service::receive(client, 1, 3).0);
     copy.end();
 }
 
@@ -205,13 +205,13 @@ fn ended_between_looks(text: &mut String) {
     let mut told = 0;
     for round in 0..ENDS {
         let (client, server) = pair();
-        let set = world::epoll();
-        world::control(set, libc::EPOLL_CTL_ADD, server, (libc::EPOLLIN | libc::EPOLLET) as u32);
+        let set = test_service::epoll();
+        test_service::control(set, libc::EPOLL_CTL_ADD, server, (libc::EPOLLIN | libc::EPOLLET) as u32);
         let looks = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let (counted, started) = (looks.clone(), std::time::Instant::now());
         let looker = std::thread::spawn(move || {
-            while started.elapsed() < world::PATIENCE {
-                if world::wait(set).0 != 0 {
+            while started.elapsed() < test_service::PATIENCE {
+                if test_service::wait(set).0 != 0 {
                     return true;
                 }
                 counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -226,7 +226,7 @@ fn ended_between_looks(text: &mut String) {
         assert_eq!(unsafe { libc::shutdown(client, libc::SHUT_WR) }, 0);
         let is_told = looker.join().expect("it looks");
         told += i64::from(is_told);
-        [client, server, set].into_iter().for_each(world::close);
+        [client, server, set].into_iter().for_each(test_service::close);
         if !is_told {
             break;
         }
@@ -261,20 +261,20 @@ fn set_in_the_place_of_another(text: &mut String) {
     };
     let child = child(|| {
         read(&begins);
-        let set = world::epoll();
-        if world::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32) != 0 {
+        let set = test_service::epoll();
+        if test_service::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32) != 0 {
             return 100;
         }
         write(&has_begun);
         events_in(set, 20_000)
     });
-    let set = world::epoll();
-    tell(text, "add", world::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
-    world::close(server);
-    world::close(set);
+    let set = test_service::epoll();
+    tell(text, "add", test_service::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
+    test_service::close(server);
+    test_service::close(set);
     write(&may_begin);
     read(&listens);
-    tell(text, "send", world::send(client, b"words", 0));
+    tell(text, "send", test_service::send(client, b"words", 0));
     tell(text, "the child hears", end_of(child).into());
 }
 
@@ -293,7 +293,7 @@ fn sets_of_children(text: &mut String) {
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, ptr::from_ref(&limit)) }, 0);
     let mut made = 0;
     while made < SETS {
-        let sets: Vec<RawFd> = (0..100).map(|_| world::epoll()).collect();
+        let sets: Vec<RawFd> = (0..100).map(|_| test_service::epoll()).collect();
         made += sets.len();
         let is_killed = made % 200 == 0;
         let child = child(|| {
@@ -304,15 +304,15 @@ fn sets_of_children(text: &mut String) {
             0
         });
         end_of(child);
-        sets.into_iter().for_each(world::close);
+        sets.into_iter().for_each(test_service::close);
     }
-    let set = world::epoll();
-    let (client, server) = world::pair();
-    tell(text, "add", world::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
+    let set = test_service::epoll();
+    let (client, server) = test_service::pair();
+    tell(text, "add", test_service::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
     if std::env::var_os("LD_PRELOAD").is_some() {
-        world::carry((client, server));
+        test_service::carry((client, server));
     }
-    tell(text, "send", world::send(client, b"words", 0));
+    tell(text, "send", test_service::send(client, b"words", 0));
     tell(text, "wait", events_in(set, 20_000).into());
 }
 
@@ -342,17 +342,17 @@ fn rests(text: &mut String, what: &str, set: RawFd) {
 }
 
 fn left_by_a_killed_sleeper(text: &mut String) {
-    let set = world::epoll();
+    let set = test_service::epoll();
     let child = child(|| events_in(set, -1));
-    world::eventually("it sleeps", || waits_for_set(&child.to_string()).then_some(()));
+    test_service::eventually("it sleeps", || waits_for_set(&child.to_string()).then_some(()));
     // SAFETY: no pointers.
     assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
     end_of(child);
     let (client, server) = pair();
-    tell(text, "add", world::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
+    tell(text, "add", test_service::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
     talk(text, client, server);
     rests(text, "wait", set);
-    tell(text, "send", world::send(client, b"words", 0));
+    tell(text, "send", test_service::send(client, b"words", 0));
     tell(text, "wait", events_in(set, 20_000).into());
 }
 
@@ -363,19 +363,19 @@ fn a_set_in_which_a_sleeper_was_killed_lets_others_sleep() {
 
 fn sets_that_are_told_of_no_more(text: &mut String) {
     let ((client, server), (_other, elsewhere)) = (pair(), pair());
-    let (inner, outer) = (world::epoll(), world::epoll());
+    let (inner, outer) = (test_service::epoll(), test_service::epoll());
     let once = (libc::EPOLLIN | libc::EPOLLONESHOT) as u32;
-    tell(text, "add", world::control(inner, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
-    tell(text, "add", world::control(outer, libc::EPOLL_CTL_ADD, elsewhere, libc::EPOLLIN as u32));
-    tell(text, "add", world::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
-    tell(text, "send", world::send(client, b"words", 0));
+    tell(text, "add", test_service::control(inner, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
+    tell(text, "add", test_service::control(outer, libc::EPOLL_CTL_ADD, elsewhere, libc::EPOLLIN as u32));
+    tell(text, "add", test_service::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
+    tell(text, "send", test_service::send(client, b"words", 0));
     tell(text, "wait", events_in(outer, 20_000).into());
-    tell(text, "take out", world::control(outer, libc::EPOLL_CTL_DEL, inner, 0));
+    tell(text, "take out", test_service::control(outer, libc::EPOLL_CTL_DEL, inner, 0));
     rests(text, "wait when it was taken out", outer);
-    tell(text, "add", world::control(outer, libc::EPOLL_CTL_ADD, inner, once));
+    tell(text, "add", test_service::control(outer, libc::EPOLL_CTL_ADD, inner, once));
     tell(text, "wait", events_in(outer, 20_000).into());
     rests(text, "wait when it is spent", outer);
-    tell(text, "arm", world::control(outer, libc::EPOLL_CTL_MOD, inner, once));
+    tell(text, "arm", test_service::control(outer, libc::EPOLL_CTL_MOD, inner, once));
     tell(text, "wait", events_in(outer, 20_000).into());
 }
 
@@ -389,14 +389,14 @@ fn who_waits_for_a_set_sleeps_while_one_that_was_taken_out_or_is_spent_has_somet
 
 fn a_set_comes_into_a_set(text: &mut String) {
     let (client, server) = pair();
-    let (inner, outer) = (world::epoll(), world::epoll());
-    tell(text, "add", world::control(inner, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
+    let (inner, outer) = (test_service::epoll(), test_service::epoll());
+    tell(text, "add", test_service::control(inner, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
     tell(text, "nothing", events_in(inner, 0).into());
     let sleeper = std::thread::spawn(move || events_in(outer, -1));
-    world::eventually("it sleeps", || waits_for_set("self").then_some(()));
-    tell(text, "add", world::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
-    tell(text, "send", world::send(client, b"words", 0));
-    world::eventually("it is woken", || sleeper.is_finished().then_some(()));
+    test_service::eventually("it sleeps", || waits_for_set("self").then_some(()));
+    tell(text, "add", test_service::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
+    tell(text, "send", test_service::send(client, b"words", 0));
+    test_service::eventually("it is woken", || sleeper.is_finished().then_some(()));
     tell(text, "it hears", sleeper.join().expect("it waits").into());
 }
 
@@ -407,15 +407,15 @@ fn who_sleeps_in_a_set_hears_of_one_that_comes_into_it() {
 
 fn a_ready_set_comes_into_a_set(text: &mut String) {
     let (client, server) = pair();
-    let (inner, outer) = (world::epoll(), world::epoll());
-    tell(text, "add", world::control(inner, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
+    let (inner, outer) = (test_service::epoll(), test_service::epoll());
+    tell(text, "add", test_service::control(inner, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
     tell(text, "nothing", events_in(inner, 0).into());
-    tell(text, "send", world::send(client, b"words", 0));
+    tell(text, "send", test_service::send(client, b"words", 0));
     let sleeper = std::thread::spawn(move || events_in(outer, -1));
-    world::eventually("it sleeps", || waits_for_set("self").then_some(()));
-    tell(text, "add", world::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
+    test_service::eventually("it sleeps", || waits_for_set("self").then_some(()));
+    tell(text, "add", test_service::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
     // By a time-out it would look once more.
-    world::eventually("it is woken", || sleeper.is_finished().then_some(()));
+    test_service::eventually("it is woken", || sleeper.is_finished().then_some(()));
     tell(text, "it hears", sleeper.join().expect("it waits").into());
 }
 
@@ -428,18 +428,26 @@ fn who_sleeps_in_a_set_is_woken_by_one_that_comes_into_it_with_something() {
 }
 
 fn a_set_does_not_come_into_a_set(text: &mut String) {
-    let (inner, outer) = (world::epoll(), world::epoll());
-    tell(text, "add to itself", world::control(inner, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
-    tell(text, "add", world::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
-    tell(text, "add again", world::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
-    tell(text, "add the other way", world::control(inner, libc::EPOLL_CTL_ADD, outer, libc::EPOLLIN as u32));
-    let ends = world::pair();
-    tell(text, "add", world::control(outer, libc::EPOLL_CTL_ADD, ends.1, libc::EPOLLIN as u32));
+    let (inner, outer) = (test_service::epoll(), test_service::epoll());
+    tell(
+        text,
+        "add to itself",
+        test_service::control(inner, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32),
+    );
+    tell(text, "add", test_service::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
+    tell(text, "add again", test_service::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
+    tell(
+        text,
+        "add the other way",
+        test_service::control(inner, libc::EPOLL_CTL_ADD, outer, libc::EPOLLIN as u32),
+    );
+    let ends = test_service::pair();
+    tell(text, "add", test_service::control(outer, libc::EPOLL_CTL_ADD, ends.1, libc::EPOLLIN as u32));
     if std::env::var_os("LD_PRELOAD").is_some() {
         // One in a set that another one watches stays in the kernel: this set is watched by none.
-        world::carry(ends);
+        test_service::carry(ends);
     }
-    tell(text, "take out", world::control(outer, libc::EPOLL_CTL_DEL, inner, 0));
+    tell(text, "take out", test_service::control(outer, libc::EPOLL_CTL_DEL, inner, 0));
     talk(text, ends.0, ends.1);
     rests(text, "wait", outer);
 }
@@ -475,10 +483,10 @@ fn fill_and_empty(from: RawFd, to: RawFd) {
 
 fn ready_for_another_reason(text: &mut String) {
     let (client, server) = pair();
-    let (inner, outer) = (world::epoll(), world::epoll());
-    tell(text, "add", world::control(inner, libc::EPOLL_CTL_ADD, client, libc::EPOLLOUT as u32));
+    let (inner, outer) = (test_service::epoll(), test_service::epoll());
+    tell(text, "add", test_service::control(inner, libc::EPOLL_CTL_ADD, client, libc::EPOLLOUT as u32));
     let edge = (libc::EPOLLIN | libc::EPOLLET) as u32;
-    tell(text, "add", world::control(outer, libc::EPOLL_CTL_ADD, inner, edge));
+    tell(text, "add", test_service::control(outer, libc::EPOLL_CTL_ADD, inner, edge));
     tell(text, "there is room", events_in(outer, 20_000).into());
     tell(text, "it was told", events_in(outer, SILENCE_MS).into());
     fill_and_empty(client, server);
@@ -516,7 +524,7 @@ fn heir(text: &mut String, set: RawFd) {
 }
 
 fn inherited_set(text: &mut String) {
-    if let Some(set) = world::role().and_then(|role| role.strip_prefix("heir ")?.parse().ok()) {
+    if let Some(set) = test_service::role().and_then(|role| role.strip_prefix("heir ")?.parse().ok()) {
         return heir(text, set);
     }
     let pairs = [pair(), pair()];
@@ -531,7 +539,7 @@ fn inherited_set(text: &mut String) {
     command.env("BYWIRE_TEST_ROLE", format!("heir {set}")).stdout(std::process::Stdio::piped());
     let mut other = command.spawn().expect("it starts");
     for (client, _) in pairs {
-        tell(text, "send", world::send(client, b"words", 0));
+        tell(text, "send", test_service::send(client, b"words", 0));
     }
     let mut said = String::new();
     other.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
@@ -561,9 +569,9 @@ fn inherited_while_it_was_empty(text: &mut String) {
     let (client, server) = pair();
     tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 11));
     if std::env::var_os("LD_PRELOAD").is_some() {
-        assert!(world::is_carried_at_last((client, server)), "it is carried still");
+        assert!(test_service::is_carried_at_last((client, server)), "it is carried still");
     }
-    tell(text, "send", world::send(client, b"words", 0));
+    tell(text, "send", test_service::send(client, b"words", 0));
     tell(text, "it hears", told(set, 20_000));
     drop(helper.stdin.take());
     assert!(helper.wait().expect("ours").success());
@@ -580,7 +588,7 @@ fn what_comes_into_a_set_that_was_empty_when_another_program_inherited_it_is_car
 /// A copy of a descriptor that is on its way to whoever will have it.
 fn on_its_way(fd: RawFd) -> std::os::unix::net::UnixStream {
     let (from, to) = std::os::unix::net::UnixStream::pair().expect("a pair");
-    assert_eq!(world::pass_by(from.as_raw_fd(), fd), 1);
+    assert_eq!(test_service::pass_by(from.as_raw_fd(), fd), 1);
     // What lies there goes when nobody has the end that it was sent to.
     drop(from);
     to
@@ -588,11 +596,11 @@ fn on_its_way(fd: RawFd) -> std::os::unix::net::UnixStream {
 
 fn closed_while_it_is_passed(text: &mut String) {
     let (client, server) = pair();
-    let set = world::epoll();
+    let set = test_service::epoll();
     tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 11));
     let holder = on_its_way(server);
-    world::close(server);
-    tell(text, "send", world::send(client, b"words", 0));
+    test_service::close(server);
+    tell(text, "send", test_service::send(client, b"words", 0));
     tell(text, "it hears", told(set, 20_000));
     drop(holder);
 }
@@ -604,11 +612,11 @@ fn a_set_tells_of_a_closed_socket_that_is_on_its_way_to_another_process() {
 
 fn closed_while_a_child_has_it(text: &mut String) {
     let (client, server) = pair();
-    let set = world::epoll();
+    let set = test_service::epoll();
     tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 11));
     let copy = Copy::keep();
-    world::close(server);
-    tell(text, "send", world::send(client, b"words", 0));
+    test_service::close(server);
+    tell(text, "send", test_service::send(client, b"words", 0));
     tell(text, "it hears", told(set, 20_000));
     copy.end();
 }
@@ -623,18 +631,18 @@ fn a_set_tells_of_a_carried_socket_that_was_closed_here_and_that_a_child_has() {
 
 fn closed_with_a_duplicate(text: &mut String) {
     let (client, server) = pair();
-    let set = world::epoll();
+    let set = test_service::epoll();
     tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 11));
     // SAFETY: no pointers.
     let duplicate = unsafe { libc::dup(server) };
-    world::close(server);
+    test_service::close(server);
     talk(text, client, duplicate);
     // By that it is the kernel's, if it was not before.
-    tell(text, "pass", world::pass(duplicate));
-    tell(text, "send", world::send(client, b"words", 0));
+    tell(text, "pass", test_service::pass(duplicate));
+    tell(text, "send", test_service::send(client, b"words", 0));
     tell(text, "it hears", told(set, 20_000));
     tell(text, "it hears", told(set, 20_000));
-    let (length, _) = world::receive(duplicate, 5, 0);
+    let (length, _) = test_service::receive(duplicate, 5, 0);
     tell(text, "receive", length);
     tell(text, "it hears no more", told(set, SILENCE_MS));
 }
@@ -649,17 +657,20 @@ fn a_registration_whose_number_was_closed_is_heard_as_long_as_there_is_a_duplica
 
 fn closed_by_a_child(text: &mut String) {
     let (client, server) = pair();
-    let set = world::epoll();
+    let set = test_service::epoll();
     tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 11));
     let child = child(|| {
-        world::close(server);
+        test_service::close(server);
         0
     });
     tell(text, "it ends", end_of(child).into());
     if std::env::var_os("LD_PRELOAD").is_some() {
-        assert!(world::is_carried_at_last((client, server)), "its parent's connection is carried still");
+        assert!(
+            test_service::is_carried_at_last((client, server)),
+            "its parent's connection is carried still"
+        );
     }
-    tell(text, "send", world::send(client, b"words", 0));
+    tell(text, "send", test_service::send(client, b"words", 0));
     tell(text, "it hears", told(set, 20_000));
 }
 

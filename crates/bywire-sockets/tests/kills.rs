@@ -1,6 +1,6 @@
 //! Either end killed at any moment: no byte is wrong, and nobody waits for ever.
 
-mod world;
+mod test_service;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use world::World;
+use test_service::TestService;
 
 const ROUNDS: u64 = 100;
 /// A survivor that takes longer hangs: it looks at the kernel once a second at the latest.
@@ -28,16 +28,18 @@ fn a_killed_end_costs_nobody_a_wrong_byte_or_a_hang() {
         Ok("pair") => return pair(),
         _ => {}
     }
-    let world = World::new();
+    let pairing = TestService::new();
     let rounds = std::env::var("BYWIRE_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number"));
     let mut carried = 0;
     for round in 0..rounds {
-        let (mut server, port) = start_echo(&world, round % 5);
-        let mut client = role(&world, "talk", port, round % 5);
+        let (mut server, port) = start_echo(&pairing, round % 5);
+        let mut client = role(&pairing, "talk", port, round % 5);
         let mut delay_us = 8000 + round * 7919 % 40_000;
         if round % 4 < 2 {
             // Of these it is certain that they were carried.
-            world::eventually("it is carried", || (world.status().carried_ever > carried).then_some(()));
+            test_service::eventually("it is carried", || {
+                (pairing.status().carried_ever > carried).then_some(())
+            });
             delay_us %= 5000;
         }
         std::thread::sleep(Duration::from_micros(delay_us));
@@ -51,23 +53,23 @@ fn a_killed_end_costs_nobody_a_wrong_byte_or_a_hang() {
             drop(TcpStream::connect(("127.0.0.1", port)));
         }
         ends_well(survivor, round);
-        carried = world.status().carried_ever;
+        carried = pairing.status().carried_ever;
     }
-    let status = world.status();
+    let status = pairing.status();
     println!("{} of {rounds} rounds were carried", status.carried_ever);
     assert!(status.carried_ever > rounds / 4, "too few were carried for this to prove anything: {status:?}");
-    world::eventually("nobody is left", || (world.status().processes == 0).then_some(()));
+    test_service::eventually("nobody is left", || (pairing.status().processes == 0).then_some(()));
 }
 
 #[test]
 fn a_writer_that_is_killed_while_it_changes_over_ends_its_stream() {
-    let world = World::new();
-    let Some(torn) = world.compiled("torn.c", "torn.so", &["-shared", "-fPIC"]) else { return };
+    let pairing = TestService::new();
+    let Some(torn) = pairing.compiled("torn.c", "torn.so", &["-shared", "-fPIC"]) else { return };
     for round in 0..5 {
-        let (mut server, port) = start_echo(&world, round);
-        let preloaded = format!("{} {}", World::library().display(), torn.display());
+        let (mut server, port) = start_echo(&pairing, round);
+        let preloaded = format!("{} {}", TestService::library().display(), torn.display());
         let mut client =
-            command(&world, "talk", port, round).env("LD_PRELOAD", preloaded).spawn().expect("an end");
+            command(&pairing, "talk", port, round).env("LD_PRELOAD", preloaded).spawn().expect("an end");
         assert_eq!(end_of(&mut client, round).signal(), Some(libc::SIGKILL), "round {round}");
         ends_well(&mut server, round);
     }
@@ -75,26 +77,28 @@ fn a_writer_that_is_killed_while_it_changes_over_ends_its_stream() {
 
 #[test]
 fn a_killed_service_costs_nobody_a_connection() {
-    let world = World::without_service();
+    let pairing = TestService::without_service();
     let rounds =
         std::env::var("BYWIRE_ROUNDS").map_or(SERVICE_ROUNDS, |rounds| rounds.parse().expect("a number"));
     let mut carried = 0;
     for round in 0..rounds {
-        let mut service = role(&world, "pair", 0, 0);
+        let mut service = role(&pairing, "pair", 0, 0);
         let end = Instant::now() + PATIENCE;
-        while bywire_pairing::status::ask(&world.service).is_err() {
+        while bywire_pairing::status::ask(&pairing.service).is_err() {
             assert!(Instant::now() < end, "round {round}: no service");
             std::thread::sleep(Duration::from_millis(1));
         }
-        let (mut server, port) = start_echo(&world, round % 5);
-        let mut client =
-            command(&world, "talk", port, round % 5).env("BYWIRE_TEST_TALKS", "600").spawn().expect("an end");
+        let (mut server, port) = start_echo(&pairing, round % 5);
+        let mut client = command(&pairing, "talk", port, round % 5)
+            .env("BYWIRE_TEST_TALKS", "600")
+            .spawn()
+            .expect("an end");
         std::thread::sleep(Duration::from_micros(2000 + round * 7919 % 40_000));
         let mut is_carried = false;
         while !is_carried {
             let is_over = client.try_wait().expect("ours").is_some();
             is_carried =
-                bywire_pairing::status::ask(&world.service).is_ok_and(|status| status.carried_ever > 0);
+                bywire_pairing::status::ask(&pairing.service).is_ok_and(|status| status.carried_ever > 0);
             if is_over || round % 2 == 0 {
                 break;
             }
@@ -110,8 +114,8 @@ fn a_killed_service_costs_nobody_a_connection() {
     assert!(carried > 0, "none was carried, which proves nothing");
 }
 
-fn start_echo(world: &World, calls: u64) -> (Child, u16) {
-    let mut server = role(world, "echo", 0, calls);
+fn start_echo(pairing: &TestService, calls: u64) -> (Child, u16) {
+    let mut server = role(pairing, "echo", 0, calls);
     let mut line = String::new();
     let mut output = BufReader::new(server.stdout.take().expect("piped"));
     while !line.starts_with("port ") {
@@ -133,19 +137,19 @@ fn pair() {
     service.serve(Duration::from_secs(600)).expect("served");
 }
 
-fn role(world: &World, role: &str, port: u16, calls: u64) -> Child {
-    command(world, role, port, calls).spawn().expect("an end")
+fn role(pairing: &TestService, role: &str, port: u16, calls: u64) -> Child {
+    command(pairing, role, port, calls).spawn().expect("an end")
 }
 
-fn command(world: &World, role: &str, port: u16, calls: u64) -> Command {
+fn command(pairing: &TestService, role: &str, port: u16, calls: u64) -> Command {
     // The service is run without the library.
     let calls = (role != "pair").then_some(calls);
-    let mut command = world.command(std::env::current_exe().expect("this test"), calls);
+    let mut command = pairing.command(std::env::current_exe().expect("this test"), calls);
     command
         .args(["--exact", TEST, "--nocapture"])
         .env("BYWIRE_TEST_ROLE", role)
         .env("BYWIRE_TEST_PORT", port.to_string())
-        .env("BYWIRE_TEST_SERVICE", &world.service)
+        .env("BYWIRE_TEST_SERVICE", &pairing.service)
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
     command

@@ -1,8 +1,8 @@
 //! What a call leaves behind that never returns: a handler has jumped out of it, or its process was killed.
 
-mod world;
+mod test_service;
 
-use world::written::{same, same_beside};
+use test_service::transcript::{same, same_beside};
 
 #[test]
 fn a_socket_ends_with_its_close_though_a_handler_has_jumped_out_of_a_call_on_it() {

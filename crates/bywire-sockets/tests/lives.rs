@@ -1,17 +1,17 @@
 //! What programs do with threads, handlers, children and libraries goes on as it does without the library.
 
-mod world;
+mod test_service;
 
 use bywire_pairing::status::Status;
-use world::{Running, World, eventually};
+use test_service::{Running, TestService, eventually};
 
 /// Runs the program to its end, which must come, and be a good one.
 fn lives(words: &[&str]) -> Option<Status> {
-    let world = World::new();
-    let program = world.compiled("lives.c", "lives", &["-pthread"])?;
-    let mut running = Running::start(world.command(program, Some(8)).args(words));
+    let pairing = TestService::new();
+    let program = pairing.compiled("lives.c", "lives", &["-pthread"])?;
+    let mut running = Running::start(pairing.command(program, Some(8)).args(words));
     assert!(running.end().success(), "{words:?}");
-    Some(world.status())
+    Some(pairing.status())
 }
 
 #[test]
@@ -33,14 +33,14 @@ fn a_thread_with_the_smallest_stack_polls_and_selects() {
 
 #[test]
 fn a_library_that_is_being_loaded_waits_for_a_thread_that_makes_calls() {
-    let world = World::new();
+    let pairing = TestService::new();
     let (Some(program), Some(library)) = (
-        world.compiled("lives.c", "lives", &["-pthread"]),
-        world.compiled("lives.c", "loaded.so", &["-pthread", "-shared", "-fPIC", "-DLOADED"]),
+        pairing.compiled("lives.c", "lives", &["-pthread"]),
+        pairing.compiled("lives.c", "loaded.so", &["-pthread", "-shared", "-fPIC", "-DLOADED"]),
     ) else {
         return;
     };
-    let mut running = Running::start(world.command(program, Some(8)).arg("load").arg(library));
+    let mut running = Running::start(pairing.command(program, Some(8)).arg("load").arg(library));
     assert!(running.end().success());
 }
 
@@ -58,12 +58,12 @@ fn vfork_waits_for_its_own_child_alone() {
 
 #[test]
 fn what_dead_children_had_is_let_go_of() {
-    let world = World::new();
-    let Some(program) = world.compiled("lives.c", "lives", &["-pthread"]) else { return };
-    let mut running = Running::start(world.command(program, Some(8)).arg("children"));
+    let pairing = TestService::new();
+    let Some(program) = pairing.compiled("lives.c", "lives", &["-pthread"]) else { return };
+    let mut running = Running::start(pairing.command(program, Some(8)).arg("children"));
     assert_eq!(running.hear(), "closed");
-    eventually("it ends for the service", || (world.status().carried == 0).then_some(()));
-    assert_eq!(world.status().carried_ever, 1);
+    eventually("it ends for the service", || (pairing.status().carried == 0).then_some(()));
+    assert_eq!(pairing.status().carried_ever, 1);
 }
 
 #[test]

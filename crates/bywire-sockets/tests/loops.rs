@@ -1,9 +1,9 @@
 //! Event loops of every kind, in one thread and shared by several: carried, and each event told as the kernel would.
 
-mod world;
+mod test_service;
 
 use bywire_pairing::reason::Reason;
-use world::{Running, World};
+use test_service::{Running, TestService};
 
 /// Ends that most of whose bytes have left the kernel, both of each connection in one program.
 const ENDS: u64 = 6;
@@ -11,16 +11,16 @@ const ENDS: u64 = 6;
 const BY_TCP: i32 = 3;
 
 /// Runs a loop, with the library or without: its code and what it said.
-fn runs(words: &[&str], is_carried: bool, keeps_rings: bool) -> Option<(Option<i32>, String, World)> {
-    let world = World::new();
-    let program = world.compiled("loops.c", "loops", &["-pthread"])?;
-    let mut command = world.command(program, is_carried.then_some(4));
+fn runs(words: &[&str], is_carried: bool, keeps_rings: bool) -> Option<(Option<i32>, String, TestService)> {
+    let pairing = TestService::new();
+    let program = pairing.compiled("loops.c", "loops", &["-pthread"])?;
+    let mut command = pairing.command(program, is_carried.then_some(4));
     if keeps_rings {
         command.env("BYWIRE_SOCKETS_IO_URING", "1");
     }
     let mut running = Running::start(command.args(words));
     let code = running.end().code();
-    Some((code, running.rest(), world))
+    Some((code, running.rest(), pairing))
 }
 
 fn is_carried(words: &[&str]) {
@@ -31,9 +31,9 @@ fn is_carried(words: &[&str]) {
         return;
     }
     let awaited = [words, &["awaited"]].concat();
-    let Some((code, said, world)) = runs(&awaited, true, false) else { return };
-    assert_eq!((code, said.as_str()), (Some(0), ""), "{words:?}: {:?}", world.status());
-    assert_eq!(world.status().carried_ever, ENDS, "{words:?}: {:?}", world.status());
+    let Some((code, said, pairing)) = runs(&awaited, true, false) else { return };
+    assert_eq!((code, said.as_str()), (Some(0), ""), "{words:?}: {:?}", pairing.status());
+    assert_eq!(pairing.status().carried_ever, ENDS, "{words:?}: {:?}", pairing.status());
 }
 
 #[test]
@@ -69,15 +69,15 @@ fn a_loop_that_asks_for_io_uring_is_refused_it_and_carried() {
 #[test]
 fn a_loop_that_is_let_have_io_uring_stays_in_tcp_and_is_told_so() {
     for kind in ["uring", "liburing"] {
-        let Some((code, said, world)) = runs(&[kind, "1"], true, true) else { return };
+        let Some((code, said, pairing)) = runs(&[kind, "1"], true, true) else { return };
         if said != "ring\n" {
             println!("not run: this kernel refuses io_uring itself, or there is no liburing.so.2");
             continue;
         }
-        assert_eq!(code, Some(BY_TCP), "{kind}: {:?}", world.status());
+        assert_eq!(code, Some(BY_TCP), "{kind}: {:?}", pairing.status());
         // The service counts what an ended program has left as soon as it has noticed the end.
-        world::eventually("each end is counted", || {
-            (world.status().not_carried == [(Reason::IoUring, 2 * ENDS)]).then_some(())
+        test_service::eventually("each end is counted", || {
+            (pairing.status().not_carried == [(Reason::IoUring, 2 * ENDS)]).then_some(())
         });
     }
 }

@@ -1,9 +1,9 @@
 //! Programs in network namespaces that a bridge joins: carried where the service's configuration says that their addresses
 //! mean the same, and else not.
 
-#[path = "../../bywire-pairing/tests/stranger/mod.rs"]
-mod stranger;
-mod world;
+#[path = "../../bywire-pairing/tests/protocol_client/mod.rs"]
+mod protocol_client;
+mod test_service;
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,8 +13,8 @@ use std::process::{Child, Command, Stdio};
 
 use bywire_pairing::protocol::{SERVICE_VARIABLE, Verdict};
 use bywire_pairing::space::Spaces;
-use stranger::Stranger;
-use world::{Running, World};
+use protocol_client::ProtocolClient;
+use test_service::{Running, TestService};
 
 const TEST: &str = "only_namespaces_that_are_named_together_are_carried";
 const ROUNDS: u32 = 800;
@@ -78,8 +78,8 @@ impl Apart {
     }
 
     /// In this namespace, the library before a role of this test.
-    fn role(&self, world: &World, role: &str) -> Command {
-        let this = world.command(std::env::current_exe().expect("this test"), Some(4));
+    fn role(&self, pairing: &TestService, role: &str) -> Command {
+        let this = pairing.command(std::env::current_exe().expect("this test"), Some(4));
         let mut command = self.enter();
         for (name, value) in this.get_envs() {
             if let Some(value) = value
@@ -89,7 +89,7 @@ impl Apart {
             }
         }
         // `nsenter` itself is not to have it.
-        command.arg("env").arg(format!("LD_PRELOAD={}", World::library().display()));
+        command.arg("env").arg(format!("LD_PRELOAD={}", TestService::library().display()));
         command.arg(this.get_program()).args(["--exact", TEST, "--nocapture", "--test-threads=1"]);
         command.env("BYWIRE_TEST_ROLE", role).stdin(Stdio::piped());
         command
@@ -115,13 +115,13 @@ fn network() -> Option<[Apart; 4]> {
 
 #[test]
 fn only_namespaces_that_are_named_together_are_carried() {
-    match world::role().as_deref() {
+    match test_service::role().as_deref() {
         Some("serve") => return serve(),
         Some("talk") => return talk(),
         Some("steal") => return steal(),
         _ => {}
     }
-    if !world::is_root() {
+    if !test_service::is_root() {
         return;
     }
     let Some([client, server, stranger, _bridge]) = network() else { return };
@@ -129,10 +129,10 @@ fn only_namespaces_that_are_named_together_are_carried() {
     let named = vec![vec![place(&client), place(&server)]];
     let apart = vec![vec![place(&client)], vec![place(&server)]];
     for (round, (joined, carried)) in [(named, 1), (apart, 0), (vec![], 0)].into_iter().enumerate() {
-        let world = World::of_machine(Spaces::new(joined).expect("spaces"));
+        let pairing = TestService::of_machine(Spaces::new(joined).expect("spaces"));
         // It is there first, with a connection that has the same addresses.
         let start = |place: &Apart, role| {
-            let mut command = place.role(&world, role);
+            let mut command = place.role(&pairing, role);
             command.env("BYWIRE_TEST_ROUND", round.to_string());
             Running::start(command.env("BYWIRE_TEST_CARRIED", carried.to_string()))
         };
@@ -142,7 +142,7 @@ fn only_namespaces_that_are_named_together_are_carried() {
         assert_eq!(serving.hear(), "listens");
         let mut talking = start(&client, "talk");
         assert_eq!(talking.hear(), "right");
-        let found = world.status();
+        let found = pairing.status();
         assert_eq!((found.carried, found.carried_ever), (carried, carried), "{found:?}");
         drop(thief.child.stdin.take());
         assert_eq!(thief.hear(), "nothing");
@@ -158,18 +158,18 @@ fn serve() {
         assert_eq!(libc::listen(listener, 8), 0);
         TcpListener::from_raw_fd(listener)
     };
-    world::say("listens");
+    test_service::say("listens");
     let (mut peer, _) = listener.accept().expect("accept");
-    world::give_back(&mut peer, || true);
+    test_service::give_back(&mut peer, || true);
 }
 
 fn talk() {
     let mut peer = connected();
-    world::converse(&mut peer, ROUNDS);
-    if world::told("BYWIRE_TEST_CARRIED") != "0" {
-        world::until_carried(peer.as_raw_fd(), || world::converse(&mut peer, 1));
+    test_service::converse(&mut peer, ROUNDS);
+    if test_service::told("BYWIRE_TEST_CARRIED") != "0" {
+        test_service::until_carried(peer.as_raw_fd(), || test_service::converse(&mut peer, 1));
     }
-    world::say("right");
+    test_service::say("right");
     let _end = std::io::stdin().read(&mut [0]);
 }
 
@@ -183,27 +183,27 @@ fn steal() {
     };
     let near = connected();
     let (far, _) = listener.accept().expect("accept");
-    let service = world::told(SERVICE_VARIABLE);
+    let service = test_service::told(SERVICE_VARIABLE);
     // The mirror of either end of the others' connection, one after the other: together they would be a pair.
     let mut offered = None;
     for end in [&near, &far] {
         drop(offered);
-        let stranger = Stranger::new(Path::new(&service));
+        let stranger = ProtocolClient::new(Path::new(&service));
         stranger.offer(1, end.as_fd());
         assert_eq!(stranger.verdict(1), Verdict::Waiting);
         offered = Some(stranger);
     }
-    world::say("there");
+    test_service::say("there");
     let _told = std::io::stdin().read(&mut [0]);
     let heard = offered.expect("the last one").look();
     assert!(heard.is_none(), "not even a word: {heard:?}");
-    world::say("nothing");
+    test_service::say("nothing");
 }
 
 fn address(ip: [u8; 4], port: u16) -> libc::sockaddr_in {
     libc::sockaddr_in {
         sin_family: libc::AF_INET as u16,
-        sin_port: (port + world::told("BYWIRE_TEST_ROUND").parse::<u16>().expect("a number")).to_be(),
+        sin_port: (port + test_service::told("BYWIRE_TEST_ROUND").parse::<u16>().expect("a number")).to_be(),
         sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(ip) },
         sin_zero: [0; 8],
     }

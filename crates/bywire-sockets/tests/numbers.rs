@@ -1,12 +1,12 @@
 //! Calls by their numbers, as programs make them that do not trust their C library; and users that change.
 
-mod world;
+mod test_service;
 
 use std::os::fd::RawFd;
 use std::ptr;
 
 use libc::{epoll_event, fd_set, pollfd, timespec, timeval};
-use world::World;
+use test_service::TestService;
 
 const WAITS: &str = "every_wait_by_its_number_hears_the_rings";
 const USERS: &str = "who_becomes_another_user_is_carried_before_and_after";
@@ -18,8 +18,8 @@ const NOBODY: u32 = 65534;
 
 /// Runs `role` of this file with the library: how many connections were carried.
 fn carried(test: &str) -> u64 {
-    let world = World::new();
-    let output = world
+    let pairing = TestService::new();
+    let output = pairing
         .command(std::env::current_exe().expect("this test"), Some(1))
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env("BYWIRE_TEST_ROLE", "driver")
@@ -27,7 +27,7 @@ fn carried(test: &str) -> u64 {
         .expect("the driver");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    world.status().carried_ever
+    pairing.status().carried_ever
 }
 
 fn is_driver() -> bool {
@@ -41,13 +41,13 @@ fn every_wait_by_its_number_hears_the_rings() {
         return;
     }
     for (way, wait) in WAYS {
-        let (client, server) = world::pair();
-        let set = world::epoll();
-        world::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32);
+        let (client, server) = test_service::pair();
+        let set = test_service::epoll();
+        test_service::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32);
         for round in 0..2 * ROUNDS {
             // Both on its way out of the kernel and afterwards.
             if round == ROUNDS {
-                world::carry((client, server));
+                test_service::carry((client, server));
             }
             assert!(!wait(server, set, 0), "{way}: nothing was sent");
             // The other end answers from a thread, so that some of these waits sleep.
@@ -61,11 +61,11 @@ fn every_wait_by_its_number_hears_the_rings() {
             let got = by_number(libc::SYS_read, [server as usize, &raw mut byte as usize, 1, 0, 0, 0]);
             assert_eq!((got, byte), (1, round), "{way}");
             // Bytes both ways, so that both ends make calls.
-            assert_eq!(world::send(server, &[round], 0), 1);
-            world::settle(client, 1);
-            assert_eq!(world::receive(client, 1, 0), (1, vec![round]));
+            assert_eq!(test_service::send(server, &[round], 0), 1);
+            test_service::settle(client, 1);
+            assert_eq!(test_service::receive(client, 1, 0), (1, vec![round]));
         }
-        [client, server, set].into_iter().for_each(world::close);
+        [client, server, set].into_iter().for_each(test_service::close);
     }
 }
 
@@ -157,13 +157,13 @@ fn who_becomes_another_user_is_carried_before_and_after() {
     }
     // One connection from before goes on afterwards, whether it was carried by then or not; one is made afterwards.
     for early in [0, 30] {
-        let status = world::in_child(|| {
-            let before = world::pair();
+        let status = test_service::in_child(|| {
+            let before = test_service::pair();
             talk(before, early);
             // SAFETY: no pointers.
             let became = unsafe { libc::setgid(NOBODY) == 0 && libc::setuid(NOBODY) == 0 };
-            let after = world::pair();
-            became && world::is_carried_at_last(before) && world::is_carried_at_last(after)
+            let after = test_service::pair();
+            became && test_service::is_carried_at_last(before) && test_service::is_carried_at_last(after)
         });
         assert_eq!(status, 0);
     }
@@ -172,9 +172,9 @@ fn who_becomes_another_user_is_carried_before_and_after() {
 fn talk((client, server): (RawFd, RawFd), rounds: u8) -> bool {
     (0..rounds).all(|round| {
         [(client, server), (server, client)].into_iter().all(|(from, to)| {
-            world::send(from, &[round], 0) == 1
-                && world::poll_for(to, 20_000)
-                && world::receive(to, 1, 0) == (1, vec![round])
+            test_service::send(from, &[round], 0) == 1
+                && test_service::poll_for(to, 20_000)
+                && test_service::receive(to, 1, 0) == (1, vec![round])
         })
     })
 }

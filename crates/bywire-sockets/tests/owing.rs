@@ -1,6 +1,6 @@
 //! Peers that ask their bytes back, and have no room for them, hold up nobody else.
 
-mod world;
+mod test_service;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use world::{Running, World};
+use test_service::{Running, TestService};
 
 const TEST: &str = "a_loop_with_a_hundred_peers_that_ask_their_bytes_back_goes_on_serving";
 const PEERS: usize = 100;
@@ -22,15 +22,15 @@ const HONEST_MAX: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_loop_with_a_hundred_peers_that_ask_their_bytes_back_goes_on_serving() {
-    match world::role().as_deref() {
+    match test_service::role().as_deref() {
         Some("serve") => return serve(),
         Some("ask back") => return ask_back(),
         Some("talk") => return talk(),
         _ => {}
     }
-    let world = World::new();
+    let pairing = TestService::new();
     let start = |role: &str, port: &str| {
-        let mut command = world.command(std::env::current_exe().expect("this test"), Some(4));
+        let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(4));
         command.args(["--exact", TEST, "--nocapture", "--test-threads=1"]).stdin(Stdio::piped());
         Running::start(command.env("BYWIRE_TEST_ROLE", role).env("BYWIRE_TEST_PORT", port))
     };
@@ -43,19 +43,19 @@ fn a_loop_with_a_hundred_peers_that_ask_their_bytes_back_goes_on_serving() {
     honest.child.stdin.as_mut().expect("piped").write_all(b"!").expect("told");
     assert_eq!(honest.hear(), "served");
     assert!(honest.end().success());
-    assert!(world.status().carried_ever > PEERS as u64, "{:?}", world.status());
+    assert!(pairing.status().carried_ever > PEERS as u64, "{:?}", pairing.status());
 }
 
 fn port() -> u16 {
-    world::told("BYWIRE_TEST_PORT").parse().expect("a number")
+    test_service::told("BYWIRE_TEST_PORT").parse().expect("a number")
 }
 
 /// A loop that waits for nobody: gives back what comes, and floods whoever wants that.
 fn serve() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    world::say(&listener.local_addr().expect("an address").port().to_string());
+    test_service::say(&listener.local_addr().expect("an address").port().to_string());
     listener.set_nonblocking(true).expect("non-blocking");
-    let set = world::epoll();
+    let set = test_service::epoll();
     let add = |fd: RawFd| {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
         // SAFETY: a live event.
@@ -90,19 +90,19 @@ fn set_buffer(fd: RawFd, which: i32, size: i32) {
 }
 
 fn answer(fd: RawFd, flooded: &mut Vec<RawFd>) {
-    let (received, bytes) = world::receive(fd, 4096, 0);
+    let (received, bytes) = test_service::receive(fd, 4096, 0);
     if received <= 0 {
-        return world::close(fd);
+        return test_service::close(fd);
     }
     if bytes.contains(&WANTS) {
         let flood = vec![1; FLOOD_BYTES];
-        assert_eq!(world::send(fd, &flood, 0), FLOOD_BYTES as i64, "a ring holds that");
+        assert_eq!(test_service::send(fd, &flood, 0), FLOOD_BYTES as i64, "a ring holds that");
         flooded.push(fd);
     } else if bytes.contains(&COUNTS) {
-        let owed = flooded.iter().filter(|fd| world::kernel_given(**fd) < FLOOD_BYTES as u64);
-        world::send(fd, &[owed.count() as u8], 0);
+        let owed = flooded.iter().filter(|fd| test_service::kernel_given(**fd) < FLOOD_BYTES as u64);
+        test_service::send(fd, &[owed.count() as u8], 0);
     } else {
-        world::send(fd, &bytes, 0);
+        test_service::send(fd, &bytes, 0);
     }
 }
 
@@ -111,14 +111,14 @@ fn ask_back() {
     let peers: Vec<TcpStream> = (0..PEERS).map(|_| connect_with_a_tiny_window()).collect();
     for peer in &peers {
         let fd = peer.as_raw_fd();
-        world::until_carried(fd, || world::converse(&mut peer.try_clone().expect("a copy"), 1));
-        let came = world::kernel_received(fd);
+        test_service::until_carried(fd, || test_service::converse(&mut peer.try_clone().expect("a copy"), 1));
+        let came = test_service::kernel_received(fd);
         (&mut &*peer).write_all(&[WANTS]).expect("sent");
-        world::settle(fd, FLOOD_BYTES as u64);
-        assert_eq!(world::kernel_received(fd), came, "it is not in the ring");
-        assert_eq!(world::pass(fd), 1);
+        test_service::settle(fd, FLOOD_BYTES as u64);
+        assert_eq!(test_service::kernel_received(fd), came, "it is not in the ring");
+        assert_eq!(test_service::pass(fd), 1);
     }
-    world::say("asked");
+    test_service::say("asked");
     let _told = std::io::stdin().read(&mut [0]);
 }
 
@@ -132,7 +132,7 @@ fn connect_with_a_tiny_window() -> TcpStream {
         address.sin_port = port().to_be();
         address.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
         let length = size_of_val(&address) as u32;
-        assert_eq!(libc::connect(fd, (&raw const address).cast(), length), 0, "{}", world::errno());
+        assert_eq!(libc::connect(fd, (&raw const address).cast(), length), 0, "{}", test_service::errno());
         TcpStream::from_raw_fd(fd)
     };
     peer.set_nodelay(true).expect("at once");
@@ -144,16 +144,16 @@ fn talk() {
     let mut peer = TcpStream::connect(("127.0.0.1", port())).expect("connect");
     peer.set_nodelay(true).expect("at once");
     let mut other = peer.try_clone().expect("a copy");
-    world::until_carried(peer.as_raw_fd(), || world::converse(&mut other, 1));
-    world::say("carried");
+    test_service::until_carried(peer.as_raw_fd(), || test_service::converse(&mut other, 1));
+    test_service::say("carried");
     let _told = std::io::stdin().read(&mut [0]);
     peer.set_read_timeout(Some(HONEST_MAX)).expect("set");
     let started = Instant::now();
-    (0..3).for_each(|_| world::converse(&mut peer, u32::from(COUNTS)));
+    (0..3).for_each(|_| test_service::converse(&mut peer, u32::from(COUNTS)));
     assert!(started.elapsed() < HONEST_MAX, "{:?} for its words", started.elapsed());
     let mut owed = [0];
     peer.write_all(&[COUNTS]).expect("a question");
     peer.read_exact(&mut owed).expect("an answer");
     assert_eq!(usize::from(owed[0]), PEERS, "all are owed something all the time");
-    world::say("served");
+    test_service::say("served");
 }

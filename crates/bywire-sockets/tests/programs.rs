@@ -1,12 +1,12 @@
 //! Other people's programs, unmodified, over carried connections.
 
-mod world;
+mod test_service;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use world::World;
+use test_service::TestService;
 
 /// A child that does not outlive its test.
 struct Running(Child);
@@ -34,8 +34,8 @@ fn first_line(child: &mut Child) -> String {
     line
 }
 
-fn python(world: &World, script: &str, arguments: &[&str]) -> Command {
-    let mut command = world.command("python3", Some(2));
+fn python(pairing: &TestService, script: &str, arguments: &[&str]) -> Command {
+    let mut command = pairing.command("python3", Some(2));
     command.args(["-u", "-c", script]).args(arguments).stdout(Stdio::piped());
     command
 }
@@ -45,26 +45,26 @@ fn curl_fetches_files_from_pythons_server() {
     if !has("curl") || !has("python3") {
         return;
     }
-    let world = World::new();
+    let pairing = TestService::new();
     let directory = tempfile::tempdir().expect("a directory");
     let bytes: Vec<u8> = (0..20_000_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     fs::write(directory.path().join("file"), &bytes).expect("a file");
     let script = "import http.server as h, functools\n\
         s = h.ThreadingHTTPServer(('127.0.0.1', 0), functools.partial(h.SimpleHTTPRequestHandler))\n\
         print(s.server_port)\ns.serve_forever()";
-    let mut server = python(&world, script, &[]);
+    let mut server = python(&pairing, script, &[]);
     let mut server =
         Running(server.current_dir(directory.path()).stderr(Stdio::null()).spawn().expect("a server"));
     let port = first_line(&mut server.0).trim().to_owned();
     let fetch = |calls| {
-        let mut client = world.command("curl", calls);
+        let mut client = pairing.command("curl", calls);
         let output = client.args(["-s", &format!("http://127.0.0.1:{port}/file")]).output().expect("curl");
         assert!(output.status.success() && output.stdout == bytes, "{calls:?}: {}", output.stdout.len());
     };
     [Some(0), Some(3), None].into_iter().for_each(fetch);
     // A service that is slow for a moment has missed them.
-    world::eventually("one is carried", || {
-        (world.status().carried_ever > 0).then_some(()).or_else(|| {
+    test_service::eventually("one is carried", || {
+        (pairing.status().carried_ever > 0).then_some(()).or_else(|| {
             fetch(Some(0));
             None
         })
@@ -76,7 +76,7 @@ fn pythons_event_loop_talks_to_threads_that_block() {
     if !has("python3") {
         return;
     }
-    let world = World::new();
+    let pairing = TestService::new();
     let serve = "import asyncio\n\
         async def one(r, w):\n\
         \x20   while d := await r.read(65536):\n\
@@ -108,11 +108,11 @@ fn pythons_event_loop_talks_to_threads_that_block() {
         t = [threading.Thread(target=one, args=(n,)) for n in range(1, 9)]\n\
         [x.start() for x in t]; [x.join() for x in t]\n\
         print('bad', bad)";
-    let mut server = Running(python(&world, serve, &[]).spawn().expect("a server"));
+    let mut server = Running(python(&pairing, serve, &[]).spawn().expect("a server"));
     let port = first_line(&mut server.0).trim().to_owned();
-    let output = python(&world, talk, &[&port]).output().expect("clients");
+    let output = python(&pairing, talk, &[&port]).output().expect("clients");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "bad []");
-    assert_eq!(world.status().carried_ever, 8, "{:?}", world.status());
+    assert_eq!(pairing.status().carried_ever, 8, "{:?}", pairing.status());
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_program_without_the_library_is_an_ordinary_peer() {
     if !has("python3") {
         return;
     }
-    let world = World::new();
+    let pairing = TestService::new();
     let serve = "import socket\nl = socket.create_server(('127.0.0.1', 0)); print(l.getsockname()[1])\n\
         c, _ = l.accept()\n\
         while d := c.recv(100): c.sendall(d)";
@@ -129,12 +129,12 @@ fn a_program_without_the_library_is_an_ordinary_peer() {
         \x20   c.sendall(b'%d' % i)\n\
         \x20   assert c.recv(100) == b'%d' % i\n\
         print('fine')";
-    let mut server = Running(python(&world, serve, &[]).spawn().expect("a server"));
+    let mut server = Running(python(&pairing, serve, &[]).spawn().expect("a server"));
     let port = first_line(&mut server.0).trim().to_owned();
     let mut client = Command::new("python3");
     let output = client.args(["-c", talk, &port]).output().expect("a client");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "fine");
-    assert_eq!(world.status().carried_ever, 0);
+    assert_eq!(pairing.status().carried_ever, 0);
 }
 
 /// The client of the two tests below: it talks until the kernel has counted no bytes of either way, says nothing more for
@@ -167,13 +167,13 @@ fn inherits(script: &str) {
     if !has("python3") {
         return;
     }
-    let world = World::new();
+    let pairing = TestService::new();
     let script = format!("{SERVER}{script}");
-    let mut server = Running(python(&world, &script, &[]).spawn().expect("a server"));
+    let mut server = Running(python(&pairing, &script, &[]).spawn().expect("a server"));
     let port = first_line(&mut server.0).trim().to_owned();
-    let output = python(&world, SLOW_CLIENT, &[&port]).output().expect("a client");
+    let output = python(&pairing, SLOW_CLIENT, &[&port]).output().expect("a client");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "earlylate end");
-    assert_eq!(world.status().carried_ever, 1);
+    assert_eq!(pairing.status().carried_ever, 1);
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn bytes_that_a_killed_peer_could_not_give_back_are_a_reset_and_no_end() {
     if !has("python3") {
         return;
     }
-    let world = World::new();
+    let pairing = TestService::new();
     let script = format!(
         "{SERVER}\
         look = 'import socket\\ns = socket.socket(fileno=0)\\n\\\n\
@@ -224,15 +224,15 @@ fn bytes_that_a_killed_peer_could_not_give_back_are_a_reset_and_no_end() {
         p = subprocess.Popen([sys.executable, '-c', look], stdin=c, env={{'PATH': '/usr/bin:/bin'}})\n\
         c.close()\np.wait()"
     );
-    let mut server = Running(python(&world, &script, &[]).spawn().expect("a server"));
+    let mut server = Running(python(&pairing, &script, &[]).spawn().expect("a server"));
     let mut said = BufReader::new(server.0.stdout.take().expect("piped"));
     let mut line = String::new();
     said.read_line(&mut line).expect("a port");
     let port = line.trim().to_owned();
-    let status = python(&world, KILLED_CLIENT, &[&port]).status().expect("a client");
+    let status = python(&pairing, KILLED_CLIENT, &[&port]).status().expect("a client");
     assert!(!status.success());
     line.clear();
     said.read_line(&mut line).expect("what the heir saw");
     assert_eq!(line.trim(), "reset");
-    assert_eq!(world.status().carried_ever, 1);
+    assert_eq!(pairing.status().carried_ever, 1);
 }

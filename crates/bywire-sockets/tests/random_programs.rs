@@ -5,7 +5,7 @@
 //! out step by step, one without the library and one with it, and each step must give the same in both.
 
 mod random;
-mod world;
+mod test_service;
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use random::channel::Stage;
 use random::play::{Counts, Mismatch, Play};
 use random::step::{Draw, Kind, Step};
-use world::World;
+use test_service::TestService;
 
 const SEEDS: u64 = 2000;
 /// Steps of one script.
@@ -37,7 +37,7 @@ const SHORTENING: Duration = Duration::from_secs(40);
 
 #[test]
 fn random_programs_come_to_the_same_end_carried_as_over_tcp() {
-    let world = World::new();
+    let world = TestService::new();
     let Some(program) = world.compiled("random/actor.c", "actor", &["-pthread"]) else { return };
     let number = |name: &str, otherwise| {
         std::env::var(name).map_or(otherwise, |text| text.parse::<u64>().expect("a number"))
@@ -81,13 +81,13 @@ fn random_programs_come_to_the_same_end_carried_as_over_tcp() {
     assert!(count < 500 || missing.is_empty(), "nothing carried was there for {missing:?}");
 }
 
-fn stages(world: &World, program: &Path, seed: u64) -> [Stage; 2] {
+fn stages(world: &TestService, program: &Path, seed: u64) -> [Stage; 2] {
     [Stage::new(world, program, None), Stage::new(world, program, Some(seed / BATCH % 5))]
 }
 
 /// What every batch needs.
 struct Place<'a> {
-    world: &'a World,
+    world: &'a TestService,
     program: &'a Path,
     counts: &'a Mutex<Counts>,
     shortage: &'a Shortage,
@@ -207,7 +207,7 @@ fn generate(both: &mut [Stage; 2], seed: u64) -> Generated {
 }
 
 /// The shortest script that fails as well, found by leaving out steps as long as that is so.
-fn shorten(world: &World, program: &Path, seed: u64, steps: Vec<Step>, reason: &str) -> String {
+fn shorten(world: &TestService, program: &Path, seed: u64, steps: Vec<Step>, reason: &str) -> String {
     let (mut best, mut found) = (steps, None);
     let (mut tries, started) = (0, Instant::now());
     let mut size = best.len().div_ceil(2).max(1);
@@ -235,7 +235,7 @@ fn shorten(world: &World, program: &Path, seed: u64, steps: Vec<Step>, reason: &
 }
 
 /// What differs, if anything still does.
-fn replay(world: &World, program: &Path, seed: u64, steps: &[Step], failure: &str) -> Option<String> {
+fn replay(world: &TestService, program: &Path, seed: u64, steps: &[Step], failure: &str) -> Option<String> {
     let mut both = stages(world, program, seed);
     let mut play = Play::new(&mut both, Some(Duration::from_secs(2)));
     let mut outcome = play.begin(&mut Draw::new(seed));

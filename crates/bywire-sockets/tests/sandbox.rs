@@ -1,27 +1,27 @@
 //! Programs that forbid themselves calls of the kernel, or are started where some are forbidden, go on as without the
 //! library, which makes no call of its own from then on.
 
-mod world;
+mod test_service;
 
 use bywire_pairing::filters;
 use bywire_pairing::reason::Reason;
-use world::{Running, World, filters_here};
+use test_service::{Running, TestService, filters_here};
 
 /// Runs the program one way, which `bywire run` was behind so many filters for, beside one that gives back what it gets: it comes
 /// to a good end. How many connections were carried; `None`, said: there is no compiler.
 fn ends_well(way: &str, filters: u32) -> Option<u64> {
-    let world = World::new();
-    let program = world.compiled("sandbox.c", "sandbox", &["-pthread"])?;
-    let mut server = Running::start(world.command(&program, Some(8)).arg("serve"));
+    let pairing = TestService::new();
+    let program = pairing.compiled("sandbox.c", "sandbox", &["-pthread"])?;
+    let mut server = Running::start(pairing.command(&program, Some(8)).arg("serve"));
     let port = server.hear();
     // As it would be without the library, or the test asks for what nobody has.
-    let plain = world.command(&program, None).args([way, &port]).status().expect("it starts");
+    let plain = pairing.command(&program, None).args([way, &port]).status().expect("it starts");
     assert!(plain.success(), "plain {way}: {plain}");
-    let mut command = world.command(&program, Some(8));
+    let mut command = pairing.command(&program, Some(8));
     let mut running = Running::start(command.env(filters::VARIABLE, filters.to_string()).args([way, &port]));
     let end = running.end();
     assert!(end.success(), "{way}: {end}");
-    let status = world.status();
+    let status = pairing.status();
     let told = status.not_carried.iter().find(|(reason, _)| *reason == Reason::Sandbox);
     assert_eq!(told.map(|(_, count)| *count), Some(1), "{way}: {status:?}");
     Some(status.carried_ever)

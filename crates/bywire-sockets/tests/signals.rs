@@ -1,12 +1,12 @@
 //! Signal handlers that use a connection in the middle of calls on it.
 
-mod world;
+mod test_service;
 
 use std::os::fd::RawFd;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use world::{Running, World};
+use test_service::{Running, TestService};
 
 const TEST: &str = "a_handler_sends_over_the_connection_that_it_interrupts";
 const ROUNDS: usize = 20_000;
@@ -21,8 +21,8 @@ fn a_handler_sends_over_the_connection_that_it_interrupts() {
     if std::env::var_os("BYWIRE_TEST_ROLE").is_some() {
         return interrupted();
     }
-    let world = World::new();
-    let output = world
+    let pairing = TestService::new();
+    let output = pairing
         .command(std::env::current_exe().expect("this test"), Some(1))
         .args(["--exact", TEST, "--nocapture"])
         .env("BYWIRE_TEST_ROLE", "interrupted")
@@ -30,22 +30,22 @@ fn a_handler_sends_over_the_connection_that_it_interrupts() {
         .expect("the driver");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(world.status().carried_ever, 1, "{said}");
+    assert_eq!(pairing.status().carried_ever, 1, "{said}");
 }
 
 #[test]
 fn a_receive_that_was_left_by_a_jump_is_taken_up_by_the_next() {
-    let world = World::new();
-    let Some(program) = world.compiled("jumps.c", "jumps", &["-pthread"]) else { return };
-    let mut running = Running::start(world.command(program, Some(8)).stdin(Stdio::piped()));
+    let pairing = TestService::new();
+    let Some(program) = pairing.compiled("jumps.c", "jumps", &["-pthread"]) else { return };
+    let mut running = Running::start(pairing.command(program, Some(8)).stdin(Stdio::piped()));
     // Both before it was carried and afterwards.
-    world::eventually("it is carried", || (world.status().carried_ever == 1).then_some(()));
+    test_service::eventually("it is carried", || (pairing.status().carried_ever == 1).then_some(()));
     drop(running.child.stdin.take());
     assert!(running.end().success());
 }
 
 extern "C" fn handle(_signal: i32) {
-    let number = world::errno();
+    let number = test_service::errno();
     // SAFETY: a live byte; the error number of what was interrupted is put back.
     unsafe {
         if libc::send(CLIENT.load(Ordering::Relaxed), b"s".as_ptr().cast(), 1, libc::MSG_NOSIGNAL) == 1 {
@@ -56,11 +56,11 @@ extern "C" fn handle(_signal: i32) {
 }
 
 fn interrupted() {
-    let (client, server) = world::pair();
+    let (client, server) = test_service::pair();
     CLIENT.store(client, Ordering::Relaxed);
     // Waited for through the library: only then do sockets that do not wait leave the kernel.
     for end in [client, server] {
-        world::poll(end, libc::POLLIN);
+        test_service::poll(end, libc::POLLIN);
     }
     let handler: extern "C" fn(i32) = handle;
     let every = libc::timespec { tv_sec: 0, tv_nsec: EVERY_NS };
@@ -83,8 +83,8 @@ fn interrupted() {
     }
     let mut bytes = Vec::new();
     for round in 0..ROUNDS {
-        while world::send(client, &BLOCK, 0) < 0 {
-            assert!(matches!(world::errno(), libc::EAGAIN | libc::EINTR));
+        while test_service::send(client, &BLOCK, 0) < 0 {
+            assert!(matches!(test_service::errno(), libc::EAGAIN | libc::EINTR));
             take(server, &mut bytes);
         }
         if round % 16 == 0 {
@@ -98,7 +98,7 @@ fn interrupted() {
     // SAFETY: the timer of above.
     assert_eq!(unsafe { libc::timer_delete(timer) }, 0);
     let expected = ROUNDS * BLOCK.len() + SENT.load(Ordering::Relaxed) as usize;
-    world::eventually("all is received", || {
+    test_service::eventually("all is received", || {
         take(server, &mut bytes);
         (bytes.len() >= expected).then_some(())
     });
@@ -112,12 +112,12 @@ fn interrupted() {
         rest = &rest[length..];
     }
     // As a rule it has been for long.
-    world::carry((client, server));
+    test_service::carry((client, server));
 }
 
 fn take(server: RawFd, bytes: &mut Vec<u8>) {
     loop {
-        let (received, found) = world::receive(server, 50_000, 0);
+        let (received, found) = test_service::receive(server, 50_000, 0);
         if received <= 0 {
             return;
         }

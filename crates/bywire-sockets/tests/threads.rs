@@ -1,17 +1,17 @@
 //! Several threads and processes on one connection, and several connections in one set.
 
-mod world;
+mod test_service;
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use world::is_driver;
+use test_service::is_driver;
 
 /// Two ends that are carried both ways.
 fn carried_pair(waits: bool) -> (RawFd, RawFd) {
-    let ends = world::pair();
-    world::carry(ends);
+    let ends = test_service::pair();
+    test_service::carry(ends);
     if waits {
         let_wait(ends);
     }
@@ -59,14 +59,14 @@ fn a_receive_that_has_begun_in_the_ring_keeps_its_time_in_the_kernel() {
     };
     assert_eq!(status, 0);
     // First, so that it is there however long the receiver's time has been running.
-    assert_eq!(world::send(client, b"1", 0), 1);
+    assert_eq!(test_service::send(client, b"1", 0), 1);
     let receiver = std::thread::spawn(move || {
         let mut bytes = [0u8; 4];
         // SAFETY: a live buffer of that length.
         unsafe { libc::recv(server, bytes.as_mut_ptr().cast(), 4, libc::MSG_WAITALL) }
     });
     std::thread::sleep(Duration::from_millis(300));
-    world::pass(client);
+    test_service::pass(client);
     assert_eq!(receiver.join().expect("its time is over"), 1);
 }
 
@@ -79,12 +79,12 @@ fn a_receiver_that_was_killed_asleep_holds_nobody_up() {
     carried_pair(true);
     // One of these numbers of calls is right before the direction leaves the kernel.
     for rounds in 0..30 {
-        let (client, server) = world::pair();
+        let (client, server) = test_service::pair();
         let_wait((client, server));
         for _ in 0..rounds {
             for (from, to) in [(client, server), (server, client)] {
-                assert_eq!(world::send(from, b"!", 0), 1);
-                assert_eq!(world::receive(to, 1, 0).0, 1);
+                assert_eq!(test_service::send(from, b"!", 0), 1);
+                assert_eq!(test_service::receive(to, 1, 0).0, 1);
             }
         }
         // SAFETY: the child makes one call, and is killed; it is ours.
@@ -100,10 +100,10 @@ fn a_receiver_that_was_killed_asleep_holds_nobody_up() {
             libc::waitpid(child, std::ptr::null_mut(), 0);
         }
         for byte in [b"1", b"2"] {
-            assert_eq!(world::send(client, byte, 0), 1);
-            assert_eq!(world::receive(server, 1, 0), (1, byte.to_vec()), "after {rounds} rounds");
+            assert_eq!(test_service::send(client, byte, 0), 1);
+            assert_eq!(test_service::receive(server, 1, 0), (1, byte.to_vec()), "after {rounds} rounds");
         }
-        [client, server].into_iter().for_each(world::close);
+        [client, server].into_iter().for_each(test_service::close);
     }
 }
 
@@ -128,16 +128,16 @@ fn a_full_array_leaves_the_kernels_events_a_place() {
     }
     let (client, server) = carried_pair(false);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
-    let set = world::epoll();
+    let set = test_service::epoll();
     add(set, server, libc::EPOLLIN, 0);
     add(set, listener.as_raw_fd(), libc::EPOLLIN, 1);
-    assert_eq!(world::send(client, &[0; 1000], 0), 1000);
+    assert_eq!(test_service::send(client, &[0; 1000], 0), 1000);
     let _caller = std::net::TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
-    assert!(world::poll_for(listener.as_raw_fd(), 20_000), "it has come");
+    assert!(test_service::poll_for(listener.as_raw_fd(), 20_000), "it has come");
     // The connection has something each time.
     let is_heard = (0..500).any(|_| {
         let event = one_event(set, 20_000).expect("something is there");
-        event == 1 || world::receive(server, 1, 0).0 != 1
+        event == 1 || test_service::receive(server, 1, 0).0 != 1
     });
     assert!(is_heard);
 }
@@ -148,7 +148,7 @@ fn what_a_full_array_has_no_place_for_another_thread_takes() {
         return;
     }
     let pairs = [carried_pair(false), carried_pair(false)];
-    let set = world::epoll();
+    let set = test_service::epoll();
     for (number, (_, server)) in pairs.iter().enumerate() {
         add(set, *server, libc::EPOLLIN | libc::EPOLLET, number as u64);
     }
@@ -157,12 +157,12 @@ fn what_a_full_array_has_no_place_for_another_thread_takes() {
         std::thread::spawn(move || {
             loop {
                 let Some(number) = one_event(set, -1).map(|number| number as usize) else { continue };
-                if world::receive(pairs[number].1, 1, 0).0 != 1 {
+                if test_service::receive(pairs[number].1, 1, 0).0 != 1 {
                     continue;
                 }
                 let round = TAKEN[number].fetch_add(1, Ordering::SeqCst) + 1;
                 // It comes back only when the other connection was heard, which is the other thread's.
-                world::eventually("the other thread takes the other one", || {
+                test_service::eventually("the other thread takes the other one", || {
                     (TAKEN[1 - number].load(Ordering::SeqCst) >= round).then_some(())
                 });
             }
@@ -172,9 +172,9 @@ fn what_a_full_array_has_no_place_for_another_thread_takes() {
         // Both are asleep by now, as a rule.
         std::thread::sleep(Duration::from_millis(50));
         for (client, _) in pairs {
-            assert_eq!(world::send(client, b"!", 0), 1);
+            assert_eq!(test_service::send(client, b"!", 0), 1);
         }
-        world::eventually("both are taken", || {
+        test_service::eventually("both are taken", || {
             TAKEN.iter().all(|taken| taken.load(Ordering::SeqCst) == round).then_some(())
         });
     }

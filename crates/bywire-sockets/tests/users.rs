@@ -1,9 +1,9 @@
 //! Programs of different users, by one service for all of them: carried where they are two ends of one connection, and
 //! given nothing else.
 
-#[path = "../../bywire-pairing/tests/stranger/mod.rs"]
-mod stranger;
-mod world;
+#[path = "../../bywire-pairing/tests/protocol_client/mod.rs"]
+mod protocol_client;
+mod test_service;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,8 +16,8 @@ use bywire_pairing::protocol::{Kind, PACKET_BYTES, Packet, SERVICE_VARIABLE, VER
 use bywire_pairing::space::Spaces;
 use bywire_pairing::status;
 use bywire_sys::socket::Received;
-use stranger::Stranger;
-use world::{Running, World};
+use protocol_client::ProtocolClient;
+use test_service::{Running, TestService};
 
 const SERVER: u32 = 4001;
 const CLIENT: u32 = 4002;
@@ -30,23 +30,23 @@ const CARRIED: &str = "programs_of_two_users_are_carried_and_each_sees_its_own";
 
 #[test]
 fn programs_of_two_users_are_carried_and_each_sees_its_own() {
-    match world::role().as_deref() {
+    match test_service::role().as_deref() {
         Some("serve") => return serve(),
         Some("talk") => return talk(),
         Some("look") => return look(),
         _ => {}
     }
-    if !world::is_root() {
+    if !test_service::is_root() {
         return;
     }
-    let world = World::of_machine(Spaces::default());
-    let mut server = Running::start(&mut world.user(SERVER, CARRIED, "serve"));
+    let pairing = TestService::of_machine(Spaces::default());
+    let mut server = Running::start(&mut pairing.user(SERVER, CARRIED, "serve"));
     let port = server.hear();
     let mut clients: Vec<_> = [CLIENT, SERVER, 0]
         .into_iter()
         .map(|user| {
             Running::start(
-                world.user(user, CARRIED, "talk").env("BYWIRE_TEST_PORT", &port).stdin(Stdio::piped()),
+                pairing.user(user, CARRIED, "talk").env("BYWIRE_TEST_PORT", &port).stdin(Stdio::piped()),
             )
         })
         .collect();
@@ -55,10 +55,10 @@ fn programs_of_two_users_are_carried_and_each_sees_its_own() {
     }
     let ways = WAYS.len() as u64;
     // Each of the three talks over one connection of each kind.
-    let all = world.status();
+    let all = pairing.status();
     assert_eq!((all.carried, all.carried_ever), (3 * ways, 3 * ways), "{all:?}");
     let seen = |user: u32| {
-        let mut other = Running::start(world.user(user, CARRIED, "look").env_remove("LD_PRELOAD"));
+        let mut other = Running::start(pairing.user(user, CARRIED, "look").env_remove("LD_PRELOAD"));
         other.hear()
     };
     assert_eq!(seen(SERVER), format!("2 {}", 3 * ways), "its server and one client");
@@ -71,7 +71,7 @@ fn programs_of_two_users_are_carried_and_each_sees_its_own() {
 /// Gives back what comes over one connection after the other, each waited for in its own way.
 fn serve() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    world::say(&listener.local_addr().expect("an address").port().to_string());
+    test_service::say(&listener.local_addr().expect("an address").port().to_string());
     let mut threads = Vec::new();
     for _ in 0..3 * WAYS.len() {
         let (peer, _) = listener.accept().expect("accept");
@@ -85,16 +85,16 @@ fn echo(mut peer: TcpStream) {
     peer.read_exact(&mut way).expect("how to wait");
     let fd = peer.as_raw_fd();
     let wait: Box<dyn Fn() -> bool> = match WAYS[usize::from(way[0])] {
-        "poll" => Box::new(move || world::poll_for(fd, 40_000)),
+        "poll" => Box::new(move || test_service::poll_for(fd, 40_000)),
         "epoll" => {
-            let set = world::epoll();
-            world::control(set, libc::EPOLL_CTL_ADD, fd, (libc::EPOLLIN | libc::EPOLLET) as u32);
+            let set = test_service::epoll();
+            test_service::control(set, libc::EPOLL_CTL_ADD, fd, (libc::EPOLLIN | libc::EPOLLET) as u32);
             Box::new(move || wait_in(set))
         }
         _ => Box::new(|| true),
     };
     // The client's end comes when everything has been looked at.
-    world::give_back(&mut peer, wait);
+    test_service::give_back(&mut peer, wait);
 }
 
 fn wait_in(set: RawFd) -> bool {
@@ -104,46 +104,46 @@ fn wait_in(set: RawFd) -> bool {
 }
 
 fn talk() {
-    let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let mut peers: Vec<TcpStream> =
         WAYS.iter().map(|_| TcpStream::connect(("127.0.0.1", port)).expect("connect")).collect();
     for (way, peer) in peers.iter_mut().enumerate() {
         peer.set_nodelay(true).expect("at once");
         peer.write_all(&[way as u8]).expect("said");
-        world::converse(peer, ROUNDS);
-        world::until_carried(peer.as_raw_fd(), || world::converse(peer, 1));
+        test_service::converse(peer, ROUNDS);
+        test_service::until_carried(peer.as_raw_fd(), || test_service::converse(peer, 1));
     }
-    world::say("right");
+    test_service::say("right");
     let _end = std::io::stdin().read(&mut [0]);
 }
 
 /// What a user is told.
 fn look() {
-    let service = world::told(SERVICE_VARIABLE);
-    let status = world::eventually("the service answers", || status::ask(Path::new(&service)).ok());
-    world::say(&format!("{} {}", status.processes, status.carried_ever));
+    let service = test_service::told(SERVICE_VARIABLE);
+    let status = test_service::eventually("the service answers", || status::ask(Path::new(&service)).ok());
+    test_service::say(&format!("{} {}", status.processes, status.carried_ever));
 }
 
-fn stranger() -> Stranger {
-    Stranger::new(Path::new(&world::told(SERVICE_VARIABLE)))
+fn stranger() -> ProtocolClient {
+    ProtocolClient::new(Path::new(&test_service::told(SERVICE_VARIABLE)))
 }
 
 const READ_ONLY: &str = "what_a_peer_of_another_user_gets_cannot_be_written";
 
 #[test]
 fn what_a_peer_of_another_user_gets_cannot_be_written() {
-    match world::role().as_deref() {
+    match test_service::role().as_deref() {
         Some("serve") => return answer_for_ever(),
         Some("write") => return write_to_what_is_given(),
         _ => {}
     }
-    if !world::is_root() {
+    if !test_service::is_root() {
         return;
     }
-    let world = World::of_machine(Spaces::default());
-    let mut server = Running::start(&mut world.user(SERVER, READ_ONLY, "serve"));
+    let pairing = TestService::of_machine(Spaces::default());
+    let mut server = Running::start(&mut pairing.user(SERVER, READ_ONLY, "serve"));
     let port = server.hear();
-    let mut stranger = world.user(CLIENT, READ_ONLY, "write");
+    let mut stranger = pairing.user(CLIENT, READ_ONLY, "write");
     let mut stranger = Running::start(stranger.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", port));
     assert_eq!(stranger.hear(), "refused");
     assert!(stranger.end().success());
@@ -151,13 +151,13 @@ fn what_a_peer_of_another_user_gets_cannot_be_written() {
 
 fn answer_for_ever() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    world::say(&listener.local_addr().expect("an address").port().to_string());
+    test_service::say(&listener.local_addr().expect("an address").port().to_string());
     let (mut peer, _) = listener.accept().expect("accept");
-    world::give_back(&mut peer, || true);
+    test_service::give_back(&mut peer, || true);
 }
 
 /// Has a connection to a program paired: what comes with the answer.
-fn paired(stranger: &Stranger, peer: &mut TcpStream) -> Vec<OwnedFd> {
+fn paired(stranger: &ProtocolClient, peer: &mut TcpStream) -> Vec<OwnedFd> {
     let mut given = None;
     let started = std::time::Instant::now();
     for token in 0.. {
@@ -180,13 +180,13 @@ fn paired(stranger: &Stranger, peer: &mut TcpStream) -> Vec<OwnedFd> {
         if matches!(given, Some((Verdict::Paired, _))) {
             break;
         }
-        assert!(started.elapsed() < world::PATIENCE, "never paired");
+        assert!(started.elapsed() < test_service::PATIENCE, "never paired");
     }
     given.expect("paired").1
 }
 
 fn write_to_what_is_given() {
-    let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
     let stranger = stranger();
     let descriptors = paired(&stranger, &mut peer);
@@ -214,25 +214,25 @@ fn write_to_what_is_given() {
             assert!(anew.write(b"!").is_err());
         }
     }
-    world::say("refused");
+    test_service::say("refused");
 }
 
 const WITHDRAWN: &str = "a_bell_that_was_withdrawn_is_in_no_set_any_more";
 
 #[test]
 fn a_bell_that_was_withdrawn_is_in_no_set_any_more() {
-    match world::role().as_deref() {
+    match test_service::role().as_deref() {
         Some("serve") => return watch_a_bell(),
         Some("keep") => return keep_a_bell(),
         _ => {}
     }
-    if !world::is_root() {
+    if !test_service::is_root() {
         return;
     }
-    let world = World::of_machine(Spaces::default());
-    let mut server = Running::start(&mut world.user(SERVER, WITHDRAWN, "serve"));
+    let pairing = TestService::of_machine(Spaces::default());
+    let mut server = Running::start(&mut pairing.user(SERVER, WITHDRAWN, "serve"));
     let port = server.hear();
-    let mut keeper = world.user(CLIENT, WITHDRAWN, "keep");
+    let mut keeper = pairing.user(CLIENT, WITHDRAWN, "keep");
     keeper.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", port).stdin(Stdio::piped());
     let mut keeper = Running::start(&mut keeper);
     assert_eq!(server.hear(), "a child has none");
@@ -243,7 +243,7 @@ fn a_bell_that_was_withdrawn_is_in_no_set_any_more() {
 
 /// Closes its connection, and keeps what came with it as long as it is let.
 fn keep_a_bell() {
-    let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
     let stranger = stranger();
     let _kept = paired(&stranger, &mut peer);
@@ -252,7 +252,7 @@ fn keep_a_bell() {
     peer.read_exact(&mut [0]).expect("answered");
     drop(peer);
     drop(stranger);
-    world::say("closed");
+    test_service::say("closed");
     let _end = std::io::stdin().read(&mut [0]);
 }
 
@@ -294,14 +294,14 @@ fn give_back_until_asked(peer: &mut TcpStream) {
 
 fn watch_a_bell() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    world::say(&listener.local_addr().expect("an address").port().to_string());
+    test_service::say(&listener.local_addr().expect("an address").port().to_string());
     let (mut peer, _) = listener.accept().expect("accept");
     give_back_until_asked(&mut peer);
-    let own = world::pair();
-    world::carry(own);
-    let set = world::epoll();
-    assert_eq!(world::control(set, libc::EPOLL_CTL_ADD, own.1, libc::EPOLLIN as u32), 0);
-    assert!(!world::poll_for(own.1, 10), "nothing is sent");
+    let own = test_service::pair();
+    test_service::carry(own);
+    let set = test_service::epoll();
+    assert_eq!(test_service::control(set, libc::EPOLL_CTL_ADD, own.1, libc::EPOLLIN as u32), 0);
+    assert!(!test_service::poll_for(own.1, 10), "nothing is sent");
     let (bells, _) = foreign_bells_in_sets();
     assert!(
         bells.len() == 2 && bells[0] == bells[1],
@@ -309,42 +309,42 @@ fn watch_a_bell() {
     );
     let has_bell = || kind_of(&bells[0]) == "anon_inode:[timerfd]";
     let fd = peer.as_raw_fd();
-    let is_there = world::in_child(|| {
+    let is_there = test_service::in_child(|| {
         // The last connection to that user, for this child.
-        world::close(fd);
+        test_service::close(fd);
         !has_bell()
     });
-    world::say(if is_there == 0 { "a child has none" } else { "a child has one" });
+    test_service::say(if is_there == 0 { "a child has none" } else { "a child has one" });
     peer.write_all(b"!").expect("answered");
     assert_eq!(peer.read(&mut [0]).unwrap_or(0), 0, "its end");
     drop(peer);
-    world::eventually("it is withdrawn", || {
+    test_service::eventually("it is withdrawn", || {
         // With every offer packets of the service are heard.
-        let (client, server) = world::pair();
-        world::carry((client, server));
-        [client, server].into_iter().for_each(world::close);
+        let (client, server) = test_service::pair();
+        test_service::carry((client, server));
+        [client, server].into_iter().for_each(test_service::close);
         (!has_bell()).then_some(())
     });
     let found = foreign_bells_in_sets();
-    world::say(&if found == (Vec::new(), 0) { "none".to_owned() } else { format!("{found:?}") });
+    test_service::say(&if found == (Vec::new(), 0) { "none".to_owned() } else { format!("{found:?}") });
 }
 
 const INHERITED: &str = "a_child_that_closes_its_connections_leaves_sleepers_of_its_parent_their_bells";
 
 #[test]
 fn a_child_that_closes_its_connections_leaves_sleepers_of_its_parent_their_bells() {
-    match world::role().as_deref() {
+    match test_service::role().as_deref() {
         Some("serve") => return sleep_while_a_child_closes(),
         Some("talk") => return talk_when_told(),
         _ => {}
     }
-    if !world::is_root() {
+    if !test_service::is_root() {
         return;
     }
-    let world = World::of_machine(Spaces::default());
-    let mut server = Running::start(&mut world.user(SERVER, INHERITED, "serve"));
+    let pairing = TestService::of_machine(Spaces::default());
+    let mut server = Running::start(&mut pairing.user(SERVER, INHERITED, "serve"));
     let port = server.hear();
-    let mut client = world.user(CLIENT, INHERITED, "talk");
+    let mut client = pairing.user(CLIENT, INHERITED, "talk");
     let mut client = Running::start(client.env("BYWIRE_TEST_PORT", port).stdin(Stdio::piped()));
     assert_eq!(server.hear(), "a child has closed it");
     drop(client.child.stdin.take());
@@ -353,36 +353,36 @@ fn a_child_that_closes_its_connections_leaves_sleepers_of_its_parent_their_bells
 
 fn sleep_while_a_child_closes() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    world::say(&listener.local_addr().expect("an address").port().to_string());
+    test_service::say(&listener.local_addr().expect("an address").port().to_string());
     let (mut peer, _) = listener.accept().expect("accept");
     give_back_until_asked(&mut peer);
     let fd = peer.as_raw_fd();
-    let sleeper = std::thread::spawn(move || world::poll_for(fd, -1));
-    world::eventually("it sleeps", || {
+    let sleeper = std::thread::spawn(move || test_service::poll_for(fd, -1));
+    test_service::eventually("it sleeps", || {
         let threads = std::fs::read_dir("/proc/self/task").ok()?;
         let mut calls =
             threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("syscall")).ok());
         let is_poll = |call: String| ["7 ", "271 "].iter().any(|known| call.starts_with(known));
         calls.any(is_poll).then_some(())
     });
-    let closed = world::in_child(|| {
+    let closed = test_service::in_child(|| {
         // The last connection to that user, for this child.
-        world::close(fd);
+        test_service::close(fd);
         true
     });
     assert_eq!(closed, 0);
-    world::say("a child has closed it");
-    world::eventually("it is woken", || sleeper.is_finished().then_some(()));
+    test_service::say("a child has closed it");
+    test_service::eventually("it is woken", || sleeper.is_finished().then_some(()));
     assert!(sleeper.join().expect("it is over"), "by what was sent");
-    world::say("woken");
+    test_service::say("woken");
 }
 
 fn talk_when_told() {
-    let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
     peer.set_nodelay(true).expect("at once");
     let fd = peer.as_raw_fd();
-    world::until_carried(fd, || world::converse(&mut peer, 1));
+    test_service::until_carried(fd, || test_service::converse(&mut peer, 1));
     peer.write_all(b"?").expect("asked");
     let _told = std::io::stdin().read(&mut [0]);
     peer.write_all(b"!").expect("sent");
@@ -393,28 +393,28 @@ const STOLEN: &str = "addresses_that_another_had_before_bring_nothing";
 
 #[test]
 fn addresses_that_another_had_before_bring_nothing() {
-    match world::role().as_deref() {
+    match test_service::role().as_deref() {
         Some("steal") => return steal(),
         Some("serve") => return serve_twice(),
         Some("talk") => return talk_from_an_old_address(),
         _ => {}
     }
-    if !world::is_root() {
+    if !test_service::is_root() {
         return;
     }
-    let world = World::of_machine(Spaces::default());
-    let mut server = Running::start(&mut world.user(SERVER, STOLEN, "serve"));
+    let pairing = TestService::of_machine(Spaces::default());
+    let mut server = Running::start(&mut pairing.user(SERVER, STOLEN, "serve"));
     let port = server.hear();
-    let mut thief = world.user(NOBODY, STOLEN, "steal");
+    let mut thief = pairing.user(NOBODY, STOLEN, "steal");
     let mut thief =
         Running::start(thief.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", &port).stdin(Stdio::piped()));
     let from = thief.hear();
-    let mut client = world.user(CLIENT, STOLEN, "talk");
+    let mut client = pairing.user(CLIENT, STOLEN, "talk");
     // The server offers its end first, while the thief's waits.
     client.env("BYWIRE_SOCKETS_CALLS", "64");
     let mut client = Running::start(client.env("BYWIRE_TEST_PORT", &port).env("BYWIRE_TEST_FROM", from));
     assert_eq!(client.hear(), "right");
-    let found = world.status();
+    let found = pairing.status();
     assert_eq!(found.carried_ever, 1, "the true ends found each other all the same: {found:?}");
     drop(thief.child.stdin.take());
     assert_eq!(thief.hear(), "nothing");
@@ -422,7 +422,7 @@ fn addresses_that_another_had_before_bring_nothing() {
 
 /// Offers an end that it resets at once, so that others can have its addresses.
 fn steal() {
-    let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let stranger = stranger();
     // Any that can be bound again: what `connect` chooses may be in use between other ends, or have been a minute ago.
     let peer = connect_from(0, port);
@@ -437,29 +437,29 @@ fn steal() {
     };
     assert_eq!(status, 0);
     drop(peer);
-    world::say(&from.port().to_string());
+    test_service::say(&from.port().to_string());
     let _told = std::io::stdin().read(&mut [0]);
     while let Some((packet, descriptors)) = stranger.look() {
         assert!(descriptors.is_empty() && packet.code != Verdict::Paired as u8, "{packet:?}");
     }
-    world::say("nothing");
+    test_service::say("nothing");
 }
 
 fn serve_twice() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    world::say(&listener.local_addr().expect("an address").port().to_string());
+    test_service::say(&listener.local_addr().expect("an address").port().to_string());
     let (thief, _) = listener.accept().expect("accept");
     let (mut peer, _) = listener.accept().expect("accept");
     drop(thief);
-    world::give_back(&mut peer, || true);
+    test_service::give_back(&mut peer, || true);
 }
 
 fn talk_from_an_old_address() {
-    let number = |name| world::told(name).parse::<u16>().expect("a number");
+    let number = |name| test_service::told(name).parse::<u16>().expect("a number");
     let mut peer = connect_from(number("BYWIRE_TEST_FROM"), number("BYWIRE_TEST_PORT"));
-    world::converse(&mut peer, 2 * ROUNDS);
-    world::until_carried(peer.as_raw_fd(), || world::converse(&mut peer, 1));
-    world::say("right");
+    test_service::converse(&mut peer, 2 * ROUNDS);
+    test_service::until_carried(peer.as_raw_fd(), || test_service::converse(&mut peer, 1));
+    test_service::say("right");
 }
 
 /// Connects from a certain port, or, where that is 0, from one that nobody has.
@@ -475,7 +475,7 @@ fn connect_from(from: u16, to: u16) -> TcpStream {
     let peer = unsafe {
         let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
         let (ours, theirs) = (address(from), address(to));
-        world::eventually("the address is free", || {
+        test_service::eventually("the address is free", || {
             (libc::bind(fd, (&raw const ours).cast(), length) == 0).then_some(())
         });
         assert_eq!(libc::connect(fd, (&raw const theirs).cast(), length), 0);
@@ -489,27 +489,27 @@ fn connect_from(from: u16, to: u16) -> TcpStream {
 
 #[test]
 fn a_connection_whose_lock_is_held_holds_up_its_own_user_alone() {
-    if !world::is_root() {
+    if !test_service::is_root() {
         return;
     }
-    let world = World::of_machine(Spaces::default());
+    let pairing = TestService::of_machine(Spaces::default());
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
     let (mut server, _) = listener.accept().expect("accept");
     let Some(mut fault) = Fault::new() else { return };
     let writer = fault.write_to(client.as_raw_fd());
-    let slow = as_user(NOBODY, || Stranger::new(&world.service));
+    let slow = as_user(NOBODY, || ProtocolClient::new(&pairing.service));
     slow.offer(1, client.as_fd());
-    let ask = |user| as_user(user, || status::ask(&world.service));
+    let ask = |user| as_user(user, || status::ask(&pairing.service));
     // Nobody hears this user any more, and everybody else goes on.
-    world::eventually("its own user is held up", || ask(NOBODY).err());
+    test_service::eventually("its own user is held up", || ask(NOBODY).err());
     for _ in 0..3 {
-        world::eventually("others are served", || ask(CLIENT).ok());
+        test_service::eventually("others are served", || ask(CLIENT).ok());
     }
     assert!(slow.look().is_none(), "the lock was not held");
     fault.resolve();
     assert_eq!(slow.verdict(1), Verdict::Waiting);
-    world::eventually("it is served again", || ask(NOBODY).ok());
+    test_service::eventually("it is served again", || ask(NOBODY).ok());
     server.read_exact(&mut [0; 4096]).expect("what was written");
     writer.join().expect("it has written");
 }
@@ -561,7 +561,7 @@ impl Fault {
             // SAFETY: a page that stays mapped.
             assert_eq!(unsafe { libc::write(fd, page as *const libc::c_void, 4096) }, 4096);
         });
-        assert!(world::poll_for(self.file.as_raw_fd(), 40_000), "nobody touches it");
+        assert!(test_service::poll_for(self.file.as_raw_fd(), 40_000), "nobody touches it");
         writer
     }
 
@@ -598,28 +598,28 @@ const HAUNTED: &str = "a_page_that_lingers_holds_up_nobody";
 
 #[test]
 fn a_page_that_lingers_holds_up_nobody() {
-    match world::role().as_deref() {
+    match test_service::role().as_deref() {
         Some("serve") => return answer_for_ever(),
         Some("haunt") => return haunt(),
         _ => {}
     }
-    if !world::is_root() {
+    if !test_service::is_root() {
         return;
     }
-    let world = World::of_machine(Spaces::default());
-    let mut server = Running::start(&mut world.user(SERVER, HAUNTED, "serve"));
+    let pairing = TestService::of_machine(Spaces::default());
+    let mut server = Running::start(&mut pairing.user(SERVER, HAUNTED, "serve"));
     let port = server.hear();
-    let mut ghost = world.user(NOBODY, HAUNTED, "haunt");
+    let mut ghost = pairing.user(NOBODY, HAUNTED, "haunt");
     let mut ghost = Running::start(ghost.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", port));
     assert_eq!(ghost.hear(), "answered");
 }
 
 /// Has its end paired, if it can, with a page whose last close takes ten minutes, and goes on asking the server.
 fn haunt() {
-    let port = world::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
-    peer.set_read_timeout(Some(world::PATIENCE)).expect("set");
-    let mut stranger = Some(Stranger::silent(Path::new(&world::told(SERVICE_VARIABLE))));
+    peer.set_read_timeout(Some(test_service::PATIENCE)).expect("set");
+    let mut stranger = Some(ProtocolClient::silent(Path::new(&test_service::told(SERVICE_VARIABLE))));
     let (sender, _receiver) = lingering();
     let bell = bywire_sys::wake::Alarm::new().expect("a bell");
     let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
@@ -652,33 +652,33 @@ fn haunt() {
         }
     }
     let elapsed = began.elapsed();
-    assert!(elapsed < world::PATIENCE, "400 answers took {elapsed:?}");
-    world::say("answered");
+    assert!(elapsed < test_service::PATIENCE, "400 answers took {elapsed:?}");
+    test_service::say("answered");
 }
 
 const TRUSTED: &str = "a_service_of_another_user_is_not_used";
 
 #[test]
 fn a_service_of_another_user_is_not_used() {
-    match world::role().as_deref() {
+    match test_service::role().as_deref() {
         Some("listen") => return listen(),
         Some("talk") => return talk_to_itself(),
         _ => {}
     }
-    if !world::is_root() {
+    if !test_service::is_root() {
         return;
     }
-    let world = World::without_service();
-    world.open_to_all();
-    let place = world.path("theirs");
+    let pairing = TestService::without_service();
+    pairing.open_to_all();
+    let place = pairing.path("theirs");
     std::fs::create_dir(&place).expect("a directory");
     std::os::unix::fs::chown(&place, Some(NOBODY), None).expect("chown");
     let path = place.join("pairing");
-    let mut other = world.user(NOBODY, TRUSTED, "listen");
+    let mut other = pairing.user(NOBODY, TRUSTED, "listen");
     other.env_remove("LD_PRELOAD").env(SERVICE_VARIABLE, &path).stdin(Stdio::piped());
     let mut other = Running::start(&mut other);
     assert_eq!(other.hear(), "listens");
-    let mut program = Running::start(world.user(CLIENT, TRUSTED, "talk").env(SERVICE_VARIABLE, &path));
+    let mut program = Running::start(pairing.user(CLIENT, TRUSTED, "talk").env(SERVICE_VARIABLE, &path));
     assert_eq!(program.hear(), "right");
     drop(other.child.stdin.take());
     assert_eq!(other.hear(), "1 came and said nothing");
@@ -686,16 +686,16 @@ fn a_service_of_another_user_is_not_used() {
 
 /// Takes note of whoever comes.
 fn listen() {
-    let listener =
-        bywire_sys::listener::Listener::bind(Path::new(&world::told(SERVICE_VARIABLE))).expect("bound");
+    let listener = bywire_sys::listener::Listener::bind(Path::new(&test_service::told(SERVICE_VARIABLE)))
+        .expect("bound");
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o666);
-    std::fs::set_permissions(world::told(SERVICE_VARIABLE), open).expect("chmod");
-    world::say("listens");
+    std::fs::set_permissions(test_service::told(SERVICE_VARIABLE), open).expect("chmod");
+    test_service::say("listens");
     let _end = std::io::stdin().read(&mut [0]);
     let came: Vec<_> = std::iter::from_fn(|| listener.accept().expect("accept")).collect();
     let heard = came.iter().filter(|socket| !matches!(socket.receive(&mut [0; 64]), Ok(Received::Closed)));
     assert_eq!(heard.count(), 0, "something was said");
-    world::say(&format!("{} came and said nothing", came.len().min(1)));
+    test_service::say(&format!("{} came and said nothing", came.len().min(1)));
 }
 
 fn talk_to_itself() {
@@ -703,11 +703,11 @@ fn talk_to_itself() {
     let address = listener.local_addr().expect("an address");
     let server = std::thread::spawn(move || {
         let (mut peer, _) = listener.accept().expect("accept");
-        world::give_back(&mut peer, || true);
+        test_service::give_back(&mut peer, || true);
     });
     let mut peer = TcpStream::connect(address).expect("connect");
-    world::converse(&mut peer, ROUNDS);
+    test_service::converse(&mut peer, ROUNDS);
     drop(peer);
     server.join().expect("served");
-    world::say("right");
+    test_service::say("right");
 }

@@ -3,12 +3,12 @@
 //! Each test is a program of one core whose sleepers have the policy `SCHED_IDLE`: woken, they do not run before the
 //! thread that looks pauses. What otherwise happens once in many rounds happens in each.
 
-mod world;
+mod test_service;
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use world::{Running, World};
+use test_service::{Running, TestService};
 
 /// More than the looks after which a set asks the kernel as well.
 const EXCHANGES: u32 = 18;
@@ -16,7 +16,7 @@ const EXCHANGES: u32 = 18;
 /// Runs this very test as a program over TCP, and with the library, where connections have to be carried; `true`: this is
 /// one of them, on one core.
 fn is_driver(test: &str) -> bool {
-    if world::role().is_some() {
+    if test_service::role().is_some() {
         // SAFETY: a live set; noughts are an empty one.
         unsafe {
             let mut core: libc::cpu_set_t = std::mem::zeroed();
@@ -25,23 +25,23 @@ fn is_driver(test: &str) -> bool {
         }
         return true;
     }
-    let world = World::new();
+    let pairing = TestService::new();
     for (role, calls, spin) in [("plain", None, "0"), ("carried", Some(1), "0"), ("carried", Some(1), "1")] {
-        let mut command = world.command(std::env::current_exe().expect("this test"), calls);
+        let mut command = pairing.command(std::env::current_exe().expect("this test"), calls);
         command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env("BYWIRE_TEST_ROLE", role);
         command.env("BYWIRE_SOCKETS_SPIN", spin);
         println!("{role}, spinning: {spin}");
         assert!(Running::start(&mut command).end().success(), "{role}, spinning: {spin}");
     }
-    assert!(world.status().carried_ever > 0, "{:?}", world.status());
+    assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
     false
 }
 
 /// Two ends that do not wait, carried where this program is.
 fn pair() -> (RawFd, RawFd) {
-    let ends = world::pair();
-    if world::role().as_deref() == Some("carried") {
-        world::carry(ends);
+    let ends = test_service::pair();
+    if test_service::role().as_deref() == Some("carried") {
+        test_service::carry(ends);
     }
     ends
 }
@@ -83,7 +83,7 @@ impl Sleeper {
     /// Waits until it sleeps.
     fn await_sleep(&self) {
         let path = format!("/proc/self/task/{}/stat", self.number);
-        world::eventually("it sleeps", || {
+        test_service::eventually("it sleeps", || {
             let stat = std::fs::read_to_string(&path).expect("a thread of ours");
             stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" S")).then_some(())
         });
@@ -94,7 +94,7 @@ impl Sleeper {
 fn take_all(set: RawFd, servers: Vec<RawFd>, taken: &'static [AtomicU64]) {
     loop {
         let Some(number) = one_event(set, -1).map(|number| number as usize) else { continue };
-        while world::receive(servers[number], 1, 0).0 == 1 {
+        while test_service::receive(servers[number], 1, 0).0 == 1 {
             taken[number].fetch_add(1, Ordering::SeqCst);
         }
     }
@@ -102,16 +102,16 @@ fn take_all(set: RawFd, servers: Vec<RawFd>, taken: &'static [AtomicU64]) {
 
 /// Sends a byte and takes it by a look, unless the sleeper is faster.
 fn exchange(set: RawFd, client: RawFd, servers: &[RawFd]) {
-    assert_eq!(world::send(client, b"!", 0), 1);
+    assert_eq!(test_service::send(client, b"!", 0), 1);
     if let Some(number) = one_event(set, 0) {
-        world::receive(servers[number as usize], 1, 0);
+        test_service::receive(servers[number as usize], 1, 0);
     }
 }
 
 fn looks_leave_the_next_news_to_the_sleeper(mode: i32) {
     static TAKEN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
     let (first, second) = (pair(), pair());
-    let set = world::epoll();
+    let set = test_service::epoll();
     let servers = vec![first.1, second.1];
     for (number, server) in servers.iter().enumerate() {
         add(set, *server, libc::EPOLLIN | mode, number as u64);
@@ -122,9 +122,9 @@ fn looks_leave_the_next_news_to_the_sleeper(mode: i32) {
         sleeper.await_sleep();
         (0..exchanges).for_each(|_| exchange(set, first.0, &servers));
         let before = TAKEN[1].load(Ordering::SeqCst);
-        assert_eq!(world::send(second.0, b"!", 0), 1);
+        assert_eq!(test_service::send(second.0, b"!", 0), 1);
         // This thread is busy from here on, and comes back only when the sleeper has done its part.
-        world::eventually("the sleeper takes it", || {
+        test_service::eventually("the sleeper takes it", || {
             (TAKEN[1].load(Ordering::SeqCst) > before).then_some(())
         });
     }
@@ -160,29 +160,29 @@ fn told_by_the_kernel_behind_a_full_array(order: [usize; 3]) {
     let taken: &'static [AtomicU64; 3] = Box::leak(Box::new([const { AtomicU64::new(0) }; 3]));
     let pairs = [(); 3].map(|()| pair());
     let servers = pairs.map(|(_, server)| server).to_vec();
-    let set = world::epoll();
+    let set = test_service::epoll();
     for number in order {
         add(set, servers[number], libc::EPOLLIN | libc::EPOLLET, number as u64);
     }
     // From here on.
-    assert_eq!(world::pass(pairs[2].0), 1);
+    assert_eq!(test_service::pass(pairs[2].0), 1);
     let of_sleeper = servers.clone();
     let sleeper = Sleeper::start(move || take_all(set, of_sleeper, taken));
     for exchanges in 0..EXCHANGES {
         sleeper.await_sleep();
         (0..exchanges).for_each(|_| exchange(set, pairs[0].0, &servers));
         let before = [0, 1, 2].map(|number| taken[number].load(Ordering::SeqCst));
-        pairs.iter().rev().for_each(|(client, _)| assert_eq!(world::send(*client, b"!", 0), 1));
+        pairs.iter().rev().for_each(|(client, _)| assert_eq!(test_service::send(*client, b"!", 0), 1));
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
         // SAFETY: room for two events.
         let found = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 2, 0) };
         let mine: Vec<usize> = events.iter().take(found as usize).map(|event| event.u64 as usize).collect();
         for number in (0..3).filter(|number| !mine.contains(number)) {
-            world::eventually("the sleeper takes what is left", || {
+            test_service::eventually("the sleeper takes what is left", || {
                 (taken[number].load(Ordering::SeqCst) > before[number]).then_some(())
             });
         }
-        mine.into_iter().for_each(|number| assert!(world::receive(servers[number], 1, 0).0 <= 1));
+        mine.into_iter().for_each(|number| assert!(test_service::receive(servers[number], 1, 0).0 <= 1));
     }
 }
 
@@ -193,7 +193,7 @@ fn a_level_that_stays_wakes_one_sleeper_after_another() {
     }
     static WOKEN: AtomicUsize = AtomicUsize::new(0);
     let (client, server) = pair();
-    let set = world::epoll();
+    let set = test_service::epoll();
     add(set, server, libc::EPOLLIN, 0);
     let sleepers = [(); 3].map(|()| {
         Sleeper::start(move || {
@@ -203,8 +203,8 @@ fn a_level_that_stays_wakes_one_sleeper_after_another() {
         })
     });
     sleepers.iter().for_each(Sleeper::await_sleep);
-    assert_eq!(world::send(client, b"!", 0), 1);
-    world::eventually("each of them", || (WOKEN.load(Ordering::SeqCst) == 3).then_some(()));
+    assert_eq!(test_service::send(client, b"!", 0), 1);
+    test_service::eventually("each of them", || (WOKEN.load(Ordering::SeqCst) == 3).then_some(()));
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn who_sleeps_in_a_set_around_a_set_is_woken() {
     }
     static TAKEN: AtomicU64 = AtomicU64::new(0);
     let (client, server) = pair();
-    let [inner, middle, outer] = [(); 3].map(|()| world::epoll());
+    let [inner, middle, outer] = [(); 3].map(|()| test_service::epoll());
     add(inner, server, libc::EPOLLIN, 7);
     add(outer, middle, libc::EPOLLIN, 9);
     add(middle, inner, libc::EPOLLIN, 8);
@@ -222,14 +222,16 @@ fn who_sleeps_in_a_set_around_a_set_is_woken() {
         loop {
             assert_eq!(one_event(outer, -1), Some(9));
             if one_event(middle, 0) == Some(8) && one_event(inner, 0) == Some(7) {
-                TAKEN.fetch_add(world::receive(server, 1, 0).0.max(0) as u64, Ordering::SeqCst);
+                TAKEN.fetch_add(test_service::receive(server, 1, 0).0.max(0) as u64, Ordering::SeqCst);
             }
         }
     });
     for round in 1..=20 {
         sleeper.await_sleep();
-        assert_eq!(world::send(client, b"!", 0), 1);
-        world::eventually("it takes the byte", || (TAKEN.load(Ordering::SeqCst) == round).then_some(()));
+        assert_eq!(test_service::send(client, b"!", 0), 1);
+        test_service::eventually("it takes the byte", || {
+            (TAKEN.load(Ordering::SeqCst) == round).then_some(())
+        });
     }
 }
 
@@ -239,19 +241,19 @@ fn a_look_hears_the_kernel_behind_what_was_rung_for_others() {
         return;
     }
     let (client, server) = pair();
-    let set = world::epoll();
+    let set = test_service::epoll();
     add(set, server, libc::EPOLLIN, 0);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
     add(set, listener.as_raw_fd(), libc::EPOLLIN, 1);
     // Somebody sleeps elsewhere, so that the bell is rung.
     let (_other, elsewhere) = pair();
     let sleeper = Sleeper::start(move || {
-        world::poll_for(elsewhere, -1);
+        test_service::poll_for(elsewhere, -1);
     });
     for _ in 0..3 {
         sleeper.await_sleep();
-        assert_eq!(world::send(client, b"!", 0), 1);
-        assert_eq!(world::receive(server, 1, 0).0, 1);
+        assert_eq!(test_service::send(client, b"!", 0), 1);
+        assert_eq!(test_service::receive(server, 1, 0).0, 1);
         let _caller =
             std::net::TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
         assert_eq!(one_event(set, 0), Some(1));

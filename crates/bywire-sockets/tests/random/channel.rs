@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::world::World;
+use crate::test_service::TestService;
 
 /// The same numbers as in actor.c.
 const FIRST_CHANNEL: RawFd = 400;
@@ -112,7 +112,7 @@ pub struct Stage {
 
 impl Stage {
     /// With the library when it is told after how many calls a connection may leave the kernel.
-    pub fn new(world: &World, program: &Path, calls: Option<u64>) -> Self {
+    pub fn new(world: &TestService, program: &Path, calls: Option<u64>) -> Self {
         let pairs: Vec<_> = (0..CHANNELS).map(|_| pair(libc::SOCK_SEQPACKET)).collect();
         let mailbox = pair(libc::SOCK_SEQPACKET);
         let theirs: Vec<(RawFd, RawFd)> = (pairs.iter().enumerate())

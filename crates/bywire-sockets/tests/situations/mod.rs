@@ -8,7 +8,7 @@ use std::io::Read as _;
 use std::os::fd::{FromRawFd as _, RawFd};
 use std::sync::LazyLock;
 
-use crate::world;
+use crate::test_service;
 
 /// How often each situation was reached, over connections that were carried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,13 +131,13 @@ impl Program {
             Start::Exec => self.execute(files),
             Start::Spawn => self.spawn(files),
         };
-        world::close(into);
+        test_service::close(into);
         let mut status = 0;
         let said = if is_input { rest_of(out) } else { Vec::new() };
         // SAFETY: a child of this process, which nobody else waits for.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child, "a child");
         if !is_input {
-            world::close(out);
+            test_service::close(out);
         }
         (status.into(), said)
     }

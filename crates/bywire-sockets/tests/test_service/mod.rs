@@ -2,7 +2,7 @@
 
 #![allow(dead_code)]
 
-pub mod written;
+pub mod transcript;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,28 +22,28 @@ use bywire_pairing::status::{self, Status};
 use bywire_pairing::user::Scope;
 
 /// A service for one test, in a directory of its own.
-pub struct World {
+pub struct TestService {
     directory: tempfile::TempDir,
     /// Where it listens.
     pub service: PathBuf,
 }
 
-impl World {
+impl TestService {
     pub fn new() -> Self {
-        let world = Self::without_service();
-        let mut running = Service::start(&world.service, Scope::User).expect("a service");
+        let pairing = Self::without_service();
+        let mut running = Service::start(&pairing.service, Scope::User).expect("a service");
         std::thread::spawn(move || running.serve(Duration::from_secs(600)));
-        world
+        pairing
     }
 
     /// A service of the whole machine, and what its users' programs need to be read by them.
     pub fn of_machine(spaces: Spaces) -> Self {
-        let world = Self::without_service();
-        world.open_to_all();
-        let mut running = Service::start(&world.service, Scope::Machine).expect("a service");
+        let pairing = Self::without_service();
+        pairing.open_to_all();
+        let mut running = Service::start(&pairing.service, Scope::Machine).expect("a service");
         running.join(spaces);
         std::thread::spawn(move || running.serve(Duration::from_secs(600)));
-        world
+        pairing
     }
 
     /// Other users may look into the directory, where they find the library and this test.
@@ -526,11 +526,11 @@ pub fn is_driver(test: &str) -> bool {
     if role().is_some() {
         return true;
     }
-    let world = World::new();
-    let mut command = world.command(std::env::current_exe().expect("this test"), Some(1));
+    let pairing = TestService::new();
+    let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(1));
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env("BYWIRE_TEST_ROLE", "driver");
     assert!(Running::start(&mut command).end().success());
-    assert!(world.status().carried_ever > 0, "{:?}", world.status());
+    assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
     false
 }
 

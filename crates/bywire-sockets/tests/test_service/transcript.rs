@@ -4,11 +4,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use super::{PATIENCE, World};
+use super::{PATIENCE, TestService};
 
 /// What the program wrote when it had done this; it must end well, and in time.
-pub fn transcript(world: &World, program: &Path, words: &[&str], calls: Option<u64>) -> String {
-    run(world.command(program, calls), words)
+pub fn transcript(pairing: &TestService, program: &Path, words: &[&str], calls: Option<u64>) -> String {
+    run(pairing.command(program, calls), words)
 }
 
 pub fn run(mut command: Command, words: &[&str]) -> String {
@@ -37,19 +37,19 @@ pub fn same(source: &str, things: &[&[&str]]) {
 
 /// The same with another C file behind the library, where there is the library.
 pub fn same_beside(source: &str, beside: Option<&str>, things: &[&[&str]]) {
-    let world = World::new();
-    let Some(program) = world.compiled(source, "program", &["-pthread"]) else { return };
-    let beside = beside.and_then(|source| world.compiled(source, "beside.so", &["-shared", "-fPIC"]));
+    let pairing = TestService::new();
+    let Some(program) = pairing.compiled(source, "program", &["-pthread"]) else { return };
+    let beside = beside.and_then(|source| pairing.compiled(source, "beside.so", &["-shared", "-fPIC"]));
     for words in things {
-        let before = world.status().carried_ever;
-        let plain = transcript(&world, &program, words, None);
-        let mut command = world.command(&program, Some(4));
+        let before = pairing.status().carried_ever;
+        let plain = transcript(&pairing, &program, words, None);
+        let mut command = pairing.command(&program, Some(4));
         if let Some(beside) = &beside {
-            command.env("LD_PRELOAD", format!("{} {}", World::library().display(), beside.display()));
+            command.env("LD_PRELOAD", format!("{} {}", TestService::library().display(), beside.display()));
         }
         let carried = run(command, words);
         assert_eq!(carried, plain, "{words:?}: with the library, and without");
         assert!(!plain.is_empty(), "{words:?} says nothing");
-        assert!(world.status().carried_ever > before, "{words:?}: {:?}", world.status());
+        assert!(pairing.status().carried_ever > before, "{words:?}: {:?}", pairing.status());
     }
 }

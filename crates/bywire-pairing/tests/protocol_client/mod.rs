@@ -18,7 +18,7 @@ use bywire_sys::wake::Alarm;
 pub const PATIENCE: Duration = Duration::from_secs(40);
 
 /// As the service sees it.
-pub struct Stranger {
+pub struct ProtocolClient {
     /// Where it says what it likes.
     pub socket: Socket,
     /// What it offers with each connection.
@@ -31,7 +31,7 @@ type Word = (Packet, Vec<OwnedFd>);
 /// The service has hung up.
 struct HungUp;
 
-impl Stranger {
+impl ProtocolClient {
     /// It has said hello to the service that listens at `path`.
     pub fn new(path: &Path) -> Self {
         let stranger = Self::silent(path);
