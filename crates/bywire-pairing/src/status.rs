@@ -1,4 +1,4 @@
-//! The status of the service: what it has paired.
+//! The status of the service: counts of the connections that it has paired.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -29,8 +29,8 @@ const COMMON_MAX: usize = 16;
 /// these get no more. A pair is charged to the user whose number is more likely to be a subordinate one.
 const COMMON_USERS_MAX: usize = 16;
 /// Places in each pool for files that wait to be closed. A user takes at most its share. Root and the process's own
-/// user take no places. Once all are taken, a user of whom something waits already is refused. Other users are let in
-/// until as many places again are taken. A small table of descriptors gives one place for [`TABLE_PART`] descriptors,
+/// user take no places. Once all are taken, a user with a waiting file is refused. Other users are let in until as
+/// many places again are taken. A small table of descriptors gives one place for [`TABLE_PART`] descriptors,
 /// but at least [`PLACES_MIN`].
 const PLACES_MAX: usize = 8192;
 /// Twice this number for descriptors and for sockets leaves a quarter of the usual limit of 1,024.
@@ -733,7 +733,7 @@ mod tests {
                     !of(OTHER).is_over() && !of(OTHER).is_crowd(),
                     "one of {descriptors} keeps others out"
                 );
-                // As many again for users of whom nothing waits, then only for root.
+                // As many again for users without a waiting file, then only for root.
                 let many = (0..).map(|number| of(1000 + number)).take_while(|next| {
                     let may_come = !next.is_over();
                     (0..DESCRIPTORS_MAX).for_each(|_| next.hold());

@@ -1,7 +1,7 @@
 //! The operating system as Bywire needs it: mechanisms without policy.
 //!
-//! Nothing else in the workspace makes raw system calls. Everything here is safe to call; the few
-//! unsafe blocks are confined to mapping memory and to calls that `rustix` does not cover.
+//! The message layer and the pairing service make system calls only through this crate. Everything here is safe to
+//! call. The few unsafe blocks map memory, make calls that `rustix` does not cover, or take owned values apart.
 
 mod account;
 pub mod activation;

@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(is_let_in(&listeners, HONEST), [true; 2], "many users fill all places");
         assert_eq!(is_let_in(&listeners, 0), [true; 2], "many users keep root out");
         assert_eq!(is_let_in(&listeners, 721_000), [false; 2], "whoever has something waiting gets no more");
-        // As many other users, of whom nothing waited before.
+        // As many other users, which had no waiting socket before.
         let more: Vec<_> = (count..2 * count).map(below).collect();
         assert_eq!(is_let_in(&listeners, HONEST), [false; 2], "the table would be used up");
         assert_eq!(is_let_in(&listeners, 0), [true; 2], "more users keep root out");

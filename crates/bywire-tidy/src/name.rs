@@ -3,7 +3,7 @@
 use crate::breach::Breach;
 use crate::tree::Tree;
 
-/// Names that say nothing.
+/// Names without a meaning.
 const EMPTY_NAMES: [&str; 8] = ["common", "helper", "helpers", "misc", "stuff", "util", "utility", "utils"];
 
 /// One breach per empty name of a file, directory or inline module, and per function named `get_…`.
