@@ -1,5 +1,5 @@
-//! Descriptors that take their time to close or are of the wrong kind, sent to a machine's service by one user: it goes on
-//! for the others. Needs root, to be others.
+//! One user sends a machine's service descriptors that close slowly or are of the wrong kind; the service goes on for
+//! other users. Needs root, to act as other users.
 
 #[path = "../../bywire/tests/linger/mod.rs"]
 mod linger;
@@ -27,7 +27,8 @@ use protocol_client::ProtocolClient;
 const HOSTILE: u32 = 54_331;
 const HONEST: u32 = 54_332;
 
-/// A service for everybody, which does nothing before it is told to: so long, what it has been sent is in its queues alone.
+/// A service for all users. It does nothing before it is told to, so packets that have been sent to it are only in
+/// its queues.
 struct Scene {
     path: PathBuf,
     service: Option<Service>,
@@ -37,7 +38,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// `None`, said: the test needs root.
+    /// Prints that the test needs root and returns `None`, if it does not run as root.
     fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             println!("not run: only root can be other users; run this test as root");
@@ -56,7 +57,7 @@ impl Scene {
         }
     }
 
-    /// What another user's program does at first; what it has is ours afterwards.
+    /// Does `act` as another user at first; its result is ours afterwards.
     fn as_user<T: Send>(&self, user: u32, act: impl FnOnce() -> T + Send) -> T {
         let begin = move || {
             let user = Uid::from_raw(user);
@@ -66,7 +67,7 @@ impl Scene {
         std::thread::scope(|scope| scope.spawn(begin).join().expect("it has begun"))
     }
 
-    /// A program of the hostile user that has said nothing yet.
+    /// A program of the hostile user that has sent nothing yet.
     fn hostile(&self) -> ProtocolClient {
         self.as_user(HOSTILE, || ProtocolClient::silent(&self.path))
     }
@@ -77,7 +78,7 @@ impl Scene {
         sender
     }
 
-    /// Somebody else's connection is paired, and that takes no time.
+    /// Checks that a connection of another user is paired without delay.
     fn is_undisturbed(&self, what: &str) {
         let (client, server) = connection();
         let pair =
@@ -209,7 +210,7 @@ fn connections_that_linger_hold_up_neither_others_nor_for_long_their_own_user() 
     drop(senders);
     scene.serve();
     scene.is_undisturbed("offers that linger");
-    // What an honest program might do as well: its next one is looked at, however long the last one would linger.
+    // An honest program might do the same: its next offer is looked at, although the last one would linger.
     for token in 0..64 {
         assert_eq!(slow.verdict(token), Verdict::Waiting);
     }
@@ -219,7 +220,7 @@ fn connections_that_linger_hold_up_neither_others_nor_for_long_their_own_user() 
 #[test]
 fn programs_that_are_not_let_in_are_closed_without_holding_up_anybody() {
     let Some(mut scene) = Scene::new() else { return };
-    // More than wait anywhere, each with what would hold up whoever closes it.
+    // More programs than have places anywhere, each with a file that delays its last close.
     let mut programs = Vec::new();
     for _ in 0..200 {
         let program = scene.hostile();
@@ -238,7 +239,7 @@ fn programs_that_are_not_let_in_are_closed_without_holding_up_anybody() {
     assert_eq!((found.processes, found.waiting), (0, 0));
 }
 
-/// Somebody who may be many users, as by `/etc/subuid`, has a thread of the service for each.
+/// A person with many user numbers, as from `/etc/subuid`, has a thread of the service for each of them.
 #[test]
 fn users_without_number_keep_nobody_else_out() {
     const USERS: u32 = 4096;
@@ -249,7 +250,7 @@ fn users_without_number_keep_nobody_else_out() {
             let end = Instant::now() + protocol_client::PATIENCE;
             loop {
                 match Socket::connect(&scene.path) {
-                    // Too many wait there: it comes to them.
+                    // Too many wait there; the service comes to them.
                     Err(rustix::io::Errno::AGAIN) if Instant::now() < end => {
                         std::thread::sleep(Duration::from_millis(1));
                     }
@@ -258,7 +259,7 @@ fn users_without_number_keep_nobody_else_out() {
             }
         })
     };
-    // Is it heard, or hung up on?
+    // Does the service answer this program, or hang up on it?
     let is_heard = |socket: &Socket| {
         let _hung_up = socket.send(&Packet::new(Kind::Ask, 1).encode(), &[]);
         let end = Instant::now() + protocol_client::PATIENCE;
@@ -272,7 +273,7 @@ fn users_without_number_keep_nobody_else_out() {
         }
     };
     let crowd: Vec<_> = (0..USERS).map(|user| connect(&scene, 100_000 + user)).collect();
-    // Of threads or of programs these get no more.
+    // These users get no more threads or programs.
     assert!(!is_heard(&crowd[USERS as usize - 1]));
     assert!(is_heard(&connect(&scene, HONEST)), "nor do others");
     let (client, server) = connection();
@@ -283,7 +284,7 @@ fn users_without_number_keep_nobody_else_out() {
     assert_eq!(root[1].verdict(2), Verdict::Paired);
     scene.began = Instant::now();
     scene.is_undisturbed("users who are there");
-    // Once they have gone, others like them are let in, as soon as their threads have ended.
+    // After they have gone, others like them are let in as soon as their threads have ended.
     drop(crowd);
     let end = Instant::now() + protocol_client::PATIENCE;
     for user in USERS..USERS + 64 {

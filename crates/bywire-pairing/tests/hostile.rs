@@ -1,10 +1,12 @@
-//! A hostile user with a hundred programs against a machine's service and a port that admits everyone: what others do takes
-//! at most twice its usual time. Needs root, to be others. Ten minutes of it with `BYWIRE_SOAK=1`.
+//! A hostile user runs a hundred programs against a machine's service and a port that admits everyone. The operations
+//! of other users take at most twice their usual time. Needs root, to act as other users. Runs for ten minutes with
+//! `BYWIRE_SOAK=1`.
 //!
-//! Three states take turns: peace; the same hundred programs at work against a second service and port, which use no time
-//! that anybody else wants; and war. What those programs cost as neighbours on the machine, they cost in the second state
-//! too, so it is the usual time that war is held against. The service, the port and the honest user run in the real-time
-//! class: whom the scheduler wakes on which core, which depends on what else the machine does, then plays no part.
+//! Three states take turns. In peace the hostile programs do nothing. In the second state they attack another service
+//! and port, which use no time that other programs want. In war they attack the service and port under test. As
+//! neighbours on the machine the programs cost the same in the second state, so war is compared with the second
+//! state. The service, the port and the honest user run in the real-time class, so it plays no part which core the
+//! scheduler wakes them on.
 
 #[path = "../../bywire/tests/actor/mod.rs"]
 mod actor;
@@ -39,15 +41,15 @@ use rustix::process::Uid;
 const PROGRAMS: usize = 100;
 const HOSTILE: u32 = 54_341;
 const HONEST: u32 = 54_342;
-/// So long each state lasts, in turn.
+/// How long each state lasts in turn.
 const BLOCK: Duration = Duration::from_millis(250);
-/// Ends that nobody reads, which each hostile program keeps.
+/// How many ends each hostile program keeps without reading them.
 const KEPT_MAX: usize = 20;
-/// What the hostile programs are told: nothing to do, or where; the directories are named so.
+/// The states, as the hostile programs are told them. The directories have the same names.
 const STATES: [&str; 3] = ["peace", "elsewhere", "war"];
-/// Runs before everything that other tests and programs do.
+/// Runs ahead of all other tests and programs.
 const AHEAD: &[&str] = &["chrt", "--fifo", "1"];
-/// Runs where nobody else wants the processor.
+/// Runs only while no other program wants the processor.
 const BEHIND: &[&str] = &["chrt", "--idle", "0"];
 
 #[test]
@@ -61,7 +63,7 @@ fn become_user(user: u32) {
     rustix::thread::set_thread_res_uid(user, user, user).expect("root may be anybody");
 }
 
-/// A machine's service, and a port that admits everyone and answers. It counts whom the port has met.
+/// A machine's service, and a port that admits everyone and answers. It counts the users that the port has met.
 fn target(stage: &mut Stage) {
     let mut service = Service::start(&stage.directory.join("pairing"), Scope::Machine).expect("a service");
     std::thread::spawn(move || service.serve(Duration::from_secs(3600)));
@@ -80,7 +82,7 @@ fn target(stage: &mut Stage) {
         loop {
             match port.wait(Some(Duration::from_millis(100))).expect("a wait") {
                 Some(Event::Message(message)) => {
-                    // Whoever has gone meanwhile is not answered.
+                    // A peer that has gone meanwhile gets no answer.
                     let _ = port.send(message.peer, Priority::Low, &message.payload);
                 }
                 Some(Event::Connected(_)) => met += 1,
@@ -98,7 +100,7 @@ fn target(stage: &mut Stage) {
     }
 }
 
-/// Does everything that it can think of, where it is told to.
+/// Attacks the place that it is told, in every way.
 fn hostile(stage: &mut Stage) {
     become_user(HOSTILE);
     let (say, told) = channel();
@@ -135,18 +137,18 @@ fn harass(directory: &Path, seed: usize, told: &Receiver<usize>) {
             0..=2 => molest_service(&places[state].join("pairing"), round, &segment, &sender),
             _ => molest_port(&rogues[state], round, &sender),
         }
-        // Where the victim is faster, the last copy is this one.
+        // If the victim is faster, this copy is the last.
         interrupter.bound(|| drop(sender));
     }
 }
 
-/// Once: with too many descriptors, with the wrong ones, with a connection that lingers, with questions without end.
+/// One attack: with too many descriptors, wrong ones, a connection that lingers, or endless questions.
 fn molest_service(service: &Path, round: usize, segment: &OwnedFd, sender: &OwnedFd) {
     let Ok(socket) = Socket::connect(service) else { return };
     let (bell, (_, page)) =
         (Alarm::new().expect("a bell"), Mapping::create("rogue", PAGE_BYTES).expect("memory"));
     let encoded = |kind| Packet { first: VERSION, ..Packet::new(kind, 1) }.encode();
-    // Nobody listens perhaps; that is what it is about.
+    // Perhaps no service listens: that is what the attack is about.
     let send = |packet: &[u8], files: &[std::os::fd::BorrowedFd<'_>]| {
         let _refused = linger::send(&socket, packet, files);
     };
@@ -165,7 +167,7 @@ fn molest_service(service: &Path, round: usize, segment: &OwnedFd, sender: &Owne
     }
 }
 
-/// Once: with too many descriptors, with the wrong ones, with what is not to be read.
+/// One attack: with too many descriptors, wrong ones, or a packet that cannot be read.
 fn molest_port(rogue: &Rogue, round: usize, sender: &OwnedFd) {
     let Ok(socket) = Socket::connect(&rogue.directory.join("victim.port")) else { return };
     let hello = PortPacket::Hello(rogue.introduction()).to_bytes();
@@ -191,11 +193,11 @@ fn molest_port(rogue: &Rogue, round: usize, sender: &OwnedFd) {
     }
 }
 
-/// How long a connection takes from its programs' first word to the service until both are paired.
+/// The time from the first packets of a connection's programs to the service until both ends are paired.
 fn pairing(service: &Path, listener: &TcpListener, segments: &[OwnedFd; 2]) -> Duration {
     let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
     let (server, _) = listener.accept().expect("accept");
-    // Addresses that wait for their time-out by the thousand would slow everybody down.
+    // Thousands of addresses in time-wait would slow every program down.
     rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).expect("a reset");
     let (bell, page) = (Alarm::new().expect("a bell"), ProtocolClient::memory(PAGE_BYTES));
     let began = Instant::now();
@@ -213,7 +215,7 @@ fn pairing(service: &Path, listener: &TcpListener, segments: &[OwnedFd; 2]) -> D
     began.elapsed()
 }
 
-/// How long a message takes there and back.
+/// The time of a message there and back.
 fn question(port: &mut Port, peer: Peer) -> Duration {
     let began = Instant::now();
     port.send(peer, Priority::Low, b"how are you?").expect("room for one");
@@ -226,8 +228,8 @@ fn question(port: &mut Port, peer: Peer) -> Duration {
     }
 }
 
-/// Pairs and asks whenever it is told to, for a while, and says how long that took: of each the middle time and the
-/// longest, in nanoseconds.
+/// Pairs and asks for a while whenever it is told to. Reports the median and the longest time of both, in
+/// nanoseconds.
 fn honest(stage: &mut Stage) {
     become_user(HONEST);
     let service = stage.directory.join("pairing");
@@ -240,10 +242,10 @@ fn honest(stage: &mut Stage) {
     while stage.hear().is_some() {
         let began = Instant::now();
         let mut times = [vec![], vec![]];
-        // However slow it is, there is something to say.
+        // At least five samples, however slow it is.
         while began.elapsed() < BLOCK || times[0].len() < 5 {
             let both = [pairing(&service, &listener, &segments), question(&mut port, peer)];
-            // What was under way when the state changed belongs to neither.
+            // Operations that were under way when the state changed belong to neither state.
             if began.elapsed() > BLOCK / 5 {
                 times.iter_mut().zip(both).for_each(|(times, time)| times.push(time));
             }
@@ -257,10 +259,10 @@ fn honest(stage: &mut Stage) {
     }
 }
 
-/// What [`honest`] said of one block.
+/// The report of [`honest`] about one block.
 type Took = [f64; 4];
 
-/// All blocks, by turns in each state, until `duration` is over and the port has met 300 hostile programs.
+/// All blocks, each state in turn, until `duration` is over and the port has met 300 hostile programs.
 fn wage(
     [target, honest]: [&mut Actor; 2],
     hostile: &mut [Actor],
@@ -288,7 +290,8 @@ fn middle(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// From here on it runs where nobody else wants the processor; started like that it would take long to be there.
+/// From now on the actor runs only while no other program wants the processor. It is started without that, which
+/// would take long.
 fn put_behind(actor: &Actor) {
     let pid = actor.pid().as_raw_nonzero().to_string();
     let words = ["--idle", "--all-tasks", "--pid", "0", &pid];
@@ -296,7 +299,7 @@ fn put_behind(actor: &Actor) {
     assert!(status.success(), "chrt {words:?}: {status}");
 }
 
-/// Why there is nobody else, or nobody ahead.
+/// Why the test cannot act as other users, or run in the real-time class.
 fn obstacle() -> Option<&'static str> {
     let may_be_ahead = || Command::new("chrt").args(["--fifo", "1", "true"]).output();
     if !rustix::process::geteuid().is_root() {
@@ -334,13 +337,13 @@ fn a_user_with_a_hundred_hostile_programs_does_not_slow_others_down() {
     println!("{} turns; the port has met {met} hostile programs", turns.len());
     for (place, name) in ["pairing", "longest", "message", "longest"].into_iter().enumerate() {
         let times = [0, 1, 2].map(|state| middle(turns.iter().map(|turn| turn[state][place])) / 1e3);
-        // Of neighbours in time.
+        // Ratios of blocks that are neighbours in time.
         let [beside, of_peace] =
             [1, 0].map(|state| middle(turns.iter().map(|turn| turn[2][place] / turn[state][place])));
         println!(
             "{name}: {STATES:?} {times:.0?} µs; war is {beside:.2} of elsewhere, {of_peace:.2} of peace"
         );
-        // Of the longest there is one in each block. A close that is waited for takes a second.
+        // Each block has only one longest time. A close that is waited for takes a second.
         let bound = if name == "longest" { 10.0 } else { 2.0 };
         assert!(beside <= bound, "{name} in war takes {beside:.2} of its usual time");
     }

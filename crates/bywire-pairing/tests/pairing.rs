@@ -1,4 +1,4 @@
-//! Programs and the service, over its socket: who is paired with whom, and who is not.
+//! Programs and the service, over its socket: the ends that are paired, and the ends that are not.
 
 mod protocol_client;
 
@@ -13,7 +13,7 @@ use bywire_pairing::status;
 use bywire_pairing::user::Scope;
 use protocol_client::{PATIENCE, ProtocolClient};
 
-/// What the service says, as soon as it does: whoever asks gives up after a while.
+/// The status of the service, asked again if it does not answer in time.
 fn asked(path: &std::path::Path) -> status::Status {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -83,7 +83,7 @@ fn who_does_not_listen_is_not_flooded_and_keeps_what_it_has() {
     let taken = (0..pairs.len()).take_while(|&token| offer(token) == Verdict::Paired).count();
     assert!((32..pairs.len()).contains(&taken), "{taken} answers wait to be heard");
     assert_eq!(offer(pairs.len() - 1), Verdict::Full);
-    // As soon as it listens the rest is paired as well.
+    // Once the program reads again, the rest is paired as well.
     for token in taken..pairs.len() {
         assert_eq!(deaf.verdict((token - taken) as u64), Verdict::Paired);
         assert_eq!(offer(token), Verdict::Paired);
@@ -108,7 +108,7 @@ fn an_offer_that_is_over_pairs_with_nobody() {
     first.offer(1, client.as_fd());
     assert_eq!(first.verdict(1), Verdict::Waiting);
     first.say(&Packet::new(Kind::End, 1));
-    // What two programs say may be heard in any order.
+    // The packets of two programs may be received in any order.
     let end = Instant::now() + PATIENCE;
     while asked(&path).waiting > 0 {
         assert!(Instant::now() < end, "the offer is over");
@@ -153,7 +153,7 @@ fn who_breaks_the_rules_is_dropped_and_nobody_else() {
 fn reasons_are_counted_and_a_second_service_finds_the_first() {
     let (_directory, path) = service();
     assert!(matches!(Service::start(&path, Scope::User), Err(StartError::Served(_))));
-    // Nothing of other people's is replaced: no file, no link, and no socket of another kind that somebody serves.
+    // The service replaces no file, no link, and no served socket of another kind.
     let [file, link, other] = ["file", "link", "other"].map(|name| path.with_file_name(name));
     std::fs::write(&file, "precious").expect("written");
     std::os::unix::fs::symlink(&file, &link).expect("a link");
@@ -229,31 +229,31 @@ fn ends_that_were_paired_and_moved_nothing_are_counted_apart() {
     };
     let end = |first, second| Packet { first, second, ..Packet::new(Kind::End, 2) };
     let leave = |first, second| Packet { first, second, ..Packet::new(Kind::Leave, 0) };
-    // The other program of each two is killed.
+    // The other program of each pair is killed.
     assert_eq!(unused(&[end(0, 0)]), (1, 1, 0));
     assert_eq!(unused(&[end(3, 0)]), (0, 1, 3));
     assert_eq!(unused(&[end(0, 3)]), (0, 1, 0));
     assert_eq!(unused(&[leave(0, 0)]), (1, 1, 0));
     assert_eq!(unused(&[leave(5, 1)]), (0, 1, 5));
-    // More than there is, what never was offered, and a word too many change nothing.
+    // A count above the real one, an end that was never offered, and a second end change nothing.
     assert_eq!(unused(&[leave(5, u64::MAX)]), (0, 1, 5));
     assert_eq!(unused(&[Packet::new(Kind::End, 7)]), (0, 2, 0));
     assert_eq!(unused(&[end(0, 0), leave(0, 0), leave(0, 0)]), (1, 1, 0));
 }
 
-/// A program of another user, which only root can be.
+/// A program of another user, which requires root.
 fn of_user(path: &std::path::Path, user: u32) -> ProtocolClient {
     let connect = || {
         let uid = rustix::process::Uid::from_raw(user);
-        // This thread alone, which is over when it has connected: that is when the kernel notes who it is.
+        // Changes this thread alone, which ends after it has connected: at that moment the kernel records the user.
         rustix::thread::set_thread_res_uid(uid, uid, uid).expect("another user");
         ProtocolClient::new(path)
     };
     std::thread::scope(|scope| scope.spawn(connect).join().expect("it connects"))
 }
 
-/// Ends of different users are paired when the first one was seen before the other and after it. What the second one is
-/// given of the first one's, if they are.
+/// Offers both ends. Ends of different users are paired if the first one was seen before and after the other. Returns
+/// the first end's memory, which the second one gets, if they are paired.
 fn meet(first: &ProtocolClient, second: &ProtocolClient, token: u64) -> Option<std::os::fd::OwnedFd> {
     let (client, server) = connection();
     first.offer_anew(token, client.as_fd());
@@ -268,7 +268,7 @@ fn meet(first: &ProtocolClient, second: &ProtocolClient, token: u64) -> Option<s
         Verdict::Paired => {
             for end in [first, second] {
                 end.say(&Packet::new(Kind::End, token));
-                // Heard before what comes next.
+                // The service has received the end before it answers this.
                 end.say(&Packet::new(Kind::Ask, token));
                 assert_eq!(end.hear_beside_bells().expect("an answer").0.kind, Kind::Go);
             }
@@ -279,7 +279,7 @@ fn meet(first: &ProtocolClient, second: &ProtocolClient, token: u64) -> Option<s
     }
 }
 
-/// A service for all users. `None`, said: the test needs root.
+/// A service for all users. Prints that the test needs root and returns `None`, if it does not run as root.
 fn machine() -> Option<(tempfile::TempDir, std::path::PathBuf)> {
     use std::os::unix::fs::PermissionsExt;
     if !rustix::process::geteuid().is_root() {
@@ -298,7 +298,7 @@ fn machine() -> Option<(tempfile::TempDir, std::path::PathBuf)> {
 fn a_program_meets_any_number_of_other_users_one_after_the_other() {
     let Some((_directory, path)) = machine() else { return };
     let server = of_user(&path, 54_400);
-    // The server has a bell for each other user, and at most `FOREIGN_MAX` of them.
+    // The server has a doorbell for each other user, at most `FOREIGN_MAX` of them.
     for number in 0..2 * FOREIGN_MAX as u32 {
         let client = of_user(&path, 54_500 + number);
         assert!(meet(&client, &server, number.into()).is_some(), "user {number}");
@@ -332,7 +332,7 @@ fn a_bell_is_withdrawn_with_the_last_connection_that_needs_it() {
     assert_eq!(kinds(&bob), [], "its own connections are not over");
 }
 
-/// What a number is set to: the ends of signed and unsigned words of either length, and what is next to them.
+/// The values of a changed number: the limits of signed and unsigned words of both lengths, and their neighbours.
 const LIMITS: [u64; 9] =
     [0, 1, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, u64::MAX];
 
@@ -361,11 +361,11 @@ fn a_packet_with_any_number_at_its_limits_is_answered_or_ends_its_own_program() 
                     _ => &[],
                 };
                 if program.socket.send(&packet, brought).is_err() {
-                    // The packet before was answered, and its descriptors were looked at only then.
+                    // The packet before was answered, and its descriptors were looked at only afterwards.
                     program = ProtocolClient::new(&path);
                     program.socket.send(&packet, brought).expect("sent");
                 }
-                // Dismissed, or heard.
+                // The service either hangs up or answers.
                 let is_heard = program.socket.send(&Packet::new(Kind::Ask, 9).encode(), &[]).is_ok()
                     && std::iter::from_fn(|| program.hear()).any(|(packet, _)| packet.kind == Kind::Go);
                 assert!(!is_hello || is_heard == (at != 16), "hello, {limit} at {at}: {is_heard}");
@@ -387,7 +387,7 @@ fn programs_that_stop_or_end_at_any_step_hold_up_nobody_and_leave_nothing() {
     let (_directory, path) = service();
     let [first, second] = [(); 2].map(|()| ProtocolClient::new(&path));
     for step in 0..5 {
-        // Whoever is stopped hears nothing.
+        // A stopped program receives nothing.
         let stopped = ProtocolClient::silent(&path);
         let bell = bywire_sys::wake::Alarm::new().expect("a bell");
         let ((client, server), page) = (connection(), ProtocolClient::memory(4096));
@@ -426,7 +426,7 @@ fn programs_that_stop_or_end_at_any_step_hold_up_nobody_and_leave_nothing() {
 fn who_keeps_memory_of_ended_connections_is_paired_no_more_with_whom_it_belongs_to() {
     let Some((_directory, path)) = machine() else { return };
     let [alice, bob, carol] = [54_321, 54_322, 54_323].map(|user| of_user(&path, user));
-    // Nobody keeps anything: any number, one after the other.
+    // As no program keeps memory, any number can follow one another.
     for token in 0..40 {
         assert!(meet(&alice, &bob, token).is_some(), "{token}");
     }

@@ -1,4 +1,4 @@
-//! A program that keeps to the protocol as far as it likes.
+//! A program that keeps to the protocol only as far as the test wants.
 
 #![allow(dead_code)]
 
@@ -14,25 +14,25 @@ use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::wake::Alarm;
 
-/// However loaded the machine is.
+/// Enough on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(40);
 
-/// As the service sees it.
+/// A program as the service sees it.
 pub struct ProtocolClient {
-    /// Where it says what it likes.
+    /// The socket that it sends on.
     pub socket: Socket,
-    /// What it offers with each connection.
+    /// The memory that it offers with each connection.
     pub segment: OwnedFd,
 }
 
-/// A packet, and what came with it.
+/// A packet and its descriptors.
 type Word = (Packet, Vec<OwnedFd>);
 
-/// The service has hung up.
+/// The service has closed the connection.
 struct HungUp;
 
 impl ProtocolClient {
-    /// It has said hello to the service that listens at `path`.
+    /// Connects to the service at `path` and says hello.
     pub fn new(path: &Path) -> Self {
         let stranger = Self::silent(path);
         let (bell, page) = (Alarm::new().expect("a bell"), Self::memory(PAGE_BYTES));
@@ -41,7 +41,7 @@ impl ProtocolClient {
         stranger
     }
 
-    /// It has said nothing yet.
+    /// Connects, and sends nothing yet.
     pub fn silent(path: &Path) -> Self {
         let socket = Socket::connect(path).expect("the service listens");
         Self { socket, segment: Self::memory(SEGMENT_BYTES) }
@@ -52,7 +52,7 @@ impl ProtocolClient {
         Mapping::create("bywire-test", length_bytes).expect("memory").1
     }
 
-    /// Offers a connection with memory of its own.
+    /// Offers a connection with new memory.
     pub fn offer_anew(&self, token: u64, connection: BorrowedFd<'_>) {
         let memory = Self::memory(SEGMENT_BYTES);
         let offer = Packet::new(Kind::Offer, token).encode();
@@ -80,12 +80,12 @@ impl ProtocolClient {
         }
     }
 
-    /// What has come, if anything.
+    /// The next packet, if there is one.
     pub fn look(&self) -> Option<Word> {
         self.receive().unwrap_or_else(|HungUp| panic!("the service has hung up"))
     }
 
-    /// What comes next. `None`: the service has hung up.
+    /// Waits for the next packet. `None`: the service has hung up.
     pub fn hear(&self) -> Option<Word> {
         let end = Instant::now() + PATIENCE;
         let mut poller = Poller::new().expect("a poller");
@@ -100,7 +100,7 @@ impl ProtocolClient {
         panic!("the service says nothing")
     }
 
-    /// What comes next but for bells that are given and withdrawn. `None`: the service has hung up.
+    /// Waits for the next packet other than doorbells that are given and withdrawn. `None`: the service has hung up.
     pub fn hear_beside_bells(&self) -> Option<Word> {
         loop {
             let word = self.hear()?;
@@ -112,7 +112,7 @@ impl ProtocolClient {
         }
     }
 
-    /// The answer to an offer, which comes next but for bells, and what comes with it.
+    /// Waits for the answer to an offer, which comes next but for doorbells, and returns it with its descriptors.
     pub fn answer(&self, token: u64) -> (Verdict, Vec<OwnedFd>) {
         let (packet, descriptors) = self.hear_beside_bells().expect("an answer");
         assert_eq!((packet.kind, packet.token), (Kind::Answer, token));
