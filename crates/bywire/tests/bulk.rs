@@ -17,7 +17,7 @@ use rustix::fs::SealFlags;
 use ports::{Place, meet, until};
 use rogue::{ALL_SEALS, DATAGRAM, FIRST, Inside, MESSAGE, MOVE_BULK, NEXT, PUT, PUT_NEXT, Rogue, sealed};
 
-/// A port under attack, and an honest peer of it.
+/// A port under attack, and an honest peer.
 struct Scene {
     place: Place,
     victim: Port,
@@ -28,7 +28,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let place = Place::new();
-        // One buffer: whether it is posted shows in whether another may be.
+        // The only receive token: a second post fails while the first buffer is posted.
         let name = Some("victim".parse().expect("a name"));
         let mut victim = place.open(PortOptions { name, receive_tokens: 1, ..place.options() });
         let mut other = place.open(place.options());
@@ -48,12 +48,12 @@ impl Scene {
             });
             thread.join().expect("let in")
         });
-        // Its arrival may still be an event.
+        // The rogue's arrival may still be an event.
         self.victim.poll();
         (rogue, inside)
     }
 
-    /// Lets the victim live until the rogue is gone; the honest peer and the buffer are still there.
+    /// Runs the victim until the rogue's connection has ended. The honest peer and the buffer must still be there.
     fn assert_broken(&mut self, name: &str) {
         until(|| match self.victim.wait(Some(Duration::from_millis(1))).expect("wait") {
             Some(Event::Disconnected { reason, .. }) => {
@@ -103,7 +103,7 @@ fn bad_offers_of_a_bulk_area_end_their_connection() {
         scene.assert_broken(name);
     }
     assert_eq!(rustix::fs::fstat(&files[6].1).expect("stat").st_blocks, 0, "the victim filled it");
-    // Twice, with a move between.
+    // An area is offered twice, with a move between.
     let (mut rogue, mut inside) = scene.rogue();
     let area = Rogue::offer_bulk(&inside);
     assert!(rogue.move_bulk(&mut inside, area));
@@ -113,12 +113,12 @@ fn bad_offers_of_a_bulk_area_end_their_connection() {
     scene.assert_broken("twice, with a move between");
 }
 
-/// What the ring speaks of has been sent before, however much else was.
+/// The packet that a record refers to was sent before the record. It is found behind any number of other packets.
 #[test]
 fn a_bulk_area_behind_many_other_packets_is_found() {
     let mut scene = Scene::new();
     let (mut rogue, mut inside) = scene.rogue();
-    // Asked at every poll, so that its ring is seen before its socket.
+    // The message makes the rogue hot, so its ring is polled before its socket.
     rogue.push(&mut inside, LaneName::Low, MESSAGE, &[7]);
     until(|| matches!(scene.victim.poll(), Some(Event::Message(_))));
     for _ in 0..120 {
@@ -147,7 +147,7 @@ fn moves_out_of_place_end_their_connection() {
     scene.assert_broken("on the high lane");
 
     let (rogue, mut inside) = scene.rogue();
-    // Looked at only while an answer is awaited.
+    // The reply lane is polled only while an answer is awaited.
     let peer = scene.victim.peers().last().expect("the rogue");
     scene.victim.get(peer, Priority::High, (Key(1), 0), vec![0; 8]).expect("a token");
     let _area = Rogue::offer_bulk(&inside);
@@ -186,7 +186,7 @@ fn fragments_longer_than_their_area_allows_end_their_connection() {
 const LONG: usize = 60_000;
 const FRAGMENT: u16 = 20_000;
 
-/// A fragment is copied in steps; between them the peer changes what it has said about it.
+/// A fragment is copied in steps. Between them the peer changes its header.
 #[test]
 fn a_header_that_changes_between_two_steps_ends_its_connection() {
     let good = Header { kind: FIRST | BULK, length: FRAGMENT, check: 0 };
@@ -212,7 +212,7 @@ fn a_header_that_changes_between_two_steps_ends_its_connection() {
         rogue.rewrite(&inside, header);
         scene.assert_broken(name);
     }
-    // The same again, and nothing at all for a while: that is a peer like any other.
+    // A header that is cleared for a while and then restored breaks no rule.
     let (rogue, mut inside) = scene.in_the_midst(FIRST, &[LONG as u64]);
     let offset = rogue.last_slot(&inside);
     let word = rogue.segment.load(offset, Ordering::Relaxed);
@@ -262,7 +262,7 @@ fn a_header_that_changes_between_two_steps_of_a_put_ends_its_connection() {
 }
 
 impl Scene {
-    /// A rogue whose long fragment, of a message or a put, has been copied in part, and not whole.
+    /// A rogue whose long fragment, of a message or a put, has been copied only in part.
     fn in_the_midst(&mut self, kind: u8, words: &[u64]) -> (Rogue, Inside) {
         let (mut rogue, mut inside) = self.rogue();
         let area = Rogue::offer_bulk(&inside);
@@ -273,7 +273,7 @@ impl Scene {
             rogue.push(&mut inside, LaneName::High, MESSAGE, &[number]);
         }
         rogue.push_low(&mut inside, kind, words, &[9; FRAGMENT as usize]);
-        // One poll in eight looks at the low lane first, and makes a step there: two of ten.
+        // Every eighth poll looks at the low lane first and makes a step there: two of ten steps.
         for _ in 0..16 {
             assert!(
                 matches!(self.victim.poll(), Some(Event::Message(message)) if message.priority == Priority::High)

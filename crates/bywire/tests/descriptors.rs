@@ -1,5 +1,5 @@
-//! Descriptors that take their time to close, sent by peers and strangers in every place where a port takes some: the
-//! port and its other peers go on.
+//! Peers and strangers send descriptors that close slowly, wherever a port takes some. The port and its other peers
+//! go on.
 
 mod fuse;
 mod linger;
@@ -21,7 +21,7 @@ use ports::{Place, meet, until};
 use rogue::Rogue;
 use rustix::process::Uid;
 
-/// A port, an honest peer that is connected to it, and a peer that is about to break the rules.
+/// A port, a connected honest peer, and a peer that is about to break the rules.
 struct Scene {
     victim: Port,
     honest: Port,
@@ -29,7 +29,7 @@ struct Scene {
     to_victim: Peer,
     rogue: Rogue,
     began: Instant,
-    /// The ends that nobody reads.
+    /// The unread ends.
     receivers: Vec<TcpStream>,
     _place: Place,
 }
@@ -39,7 +39,7 @@ impl Scene {
         Self::with(Admit::SameUser)
     }
 
-    /// In a directory for everybody.
+    /// A scene in a directory for all users.
     fn with(admit: Admit) -> Self {
         let place = Place::new();
         std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o1777)).expect("chmod");
@@ -52,32 +52,32 @@ impl Scene {
         Self { victim, honest, to_honest, to_victim, rogue, began: Instant::now(), receivers, _place: place }
     }
 
-    /// One more socket whose last close takes long.
+    /// One more socket whose last close is slow.
     fn lingering(&mut self) -> OwnedFd {
         let (sender, receiver) = lingering();
         self.receivers.push(receiver);
         sender
     }
 
-    /// Sends a packet to the port of which it has heard nothing yet, with what it brings, and keeps no copy of that.
+    /// Connects and sends the port a first packet with descriptors, and keeps no copy of them.
     fn approach(&mut self, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> Socket {
         let socket = self.rogue.connect("victim");
         linger::send(&socket, packet, descriptors).expect("sent");
         socket
     }
 
-    /// Sends packets that are not to be read, each with a socket that lingers.
+    /// Sends packets that the port does not read, each with a lingering socket.
     fn pile_up(&mut self, socket: &Socket) {
         for _ in 0..3 {
             let sender = self.lingering();
-            // It may have been shut out by now.
+            // The port may have ended the connection by now.
             let _ = linger::send(socket, b"unread", &[sender.as_fd()]);
-            // Where the port is faster, the last copy is this one.
+            // If the port is faster, this copy is the last.
             std::thread::spawn(move || drop(sender));
         }
     }
 
-    /// A peer of the rogue's own making.
+    /// A peer made by the rogue.
     fn let_in(&mut self) -> (Socket, Peer) {
         let hello = Packet::Hello(self.rogue.introduction()).to_bytes();
         let socket = self.rogue.connect("victim");
@@ -94,7 +94,7 @@ impl Scene {
         (socket, peer.expect("connected"))
     }
 
-    /// The port answers its honest peer, and has not been held up so far.
+    /// Checks that the port answers its honest peer, and has not been delayed so far.
     fn is_undisturbed(&mut self, what: &str) {
         for round in 0..50u32 {
             self.victim.send(self.to_honest, Priority::Low, &round.to_ne_bytes()).expect("room");
@@ -120,7 +120,7 @@ impl Scene {
         });
     }
 
-    /// Lets the port live until the other end of a stranger's socket is closed.
+    /// Runs the port until a stranger's socket is closed.
     fn until_over(&mut self, socket: &Socket) {
         let mut is_over = false;
         until(|| {
@@ -162,7 +162,7 @@ fn a_peer_that_was_let_in_holds_up_nobody() {
         drop(senders);
         scene.pile_up(&socket);
         if count == 0 {
-            // By the port itself, which has not read any of it.
+            // The port ends the connection, and has read none of it.
             scene.victim.disconnect(peer);
         }
         scene.until_over(&socket);
@@ -184,7 +184,7 @@ fn what_lingers_in_place_of_memory_or_bell_holds_up_nobody() {
         scene.until_over(&socket);
         scene.is_undisturbed(&format!("in place {place}"));
     }
-    // A heap, and a bulk area.
+    // Offers of a heap and of a bulk area.
     for packet in [Packet::Heap { id: 0, block_bytes: 64, blocks: 1 }, Packet::Bulk] {
         let sender = scene.lingering();
         let (socket, _) = scene.let_in();
@@ -198,7 +198,7 @@ fn what_lingers_in_place_of_memory_or_bell_holds_up_nobody() {
 #[test]
 fn what_lies_unread_in_sockets_that_are_turned_away_or_ended_holds_up_nobody() {
     let mut scene = Scene::new();
-    // Of another version, so that it is refused; with a name that nobody has; and one that says nothing but that.
+    // An introduction of another version, which is refused; one to a name that no port has; and a packet of one byte.
     let mut version = Packet::Hello(scene.rogue.introduction()).to_bytes();
     version[4] ^= 0x55;
     let mut nobody = scene.rogue.introduction();
@@ -210,7 +210,7 @@ fn what_lies_unread_in_sockets_that_are_turned_away_or_ended_holds_up_nobody() {
         scene.until_over(&socket);
         scene.is_undisturbed("refused");
     }
-    // Strangers that make room for others, and those that nobody has let in when the port is closed.
+    // Strangers that make room for others, and strangers that still wait when the port is closed.
     let hoard: Vec<_> = (0..100).map(|_| scene.rogue.connect("victim")).collect();
     scene.victim.wait(Some(Duration::from_millis(1))).expect("wait");
     hoard.iter().for_each(|socket| scene.pile_up(socket));
@@ -244,9 +244,9 @@ fn an_answer_that_lingers_does_not_hold_up_who_has_connected() {
                 let mut offer = rogue.offer();
                 offer[place] = sender.as_fd();
                 linger::send(&caller, &welcome, &offer).expect("sent");
-                // Where the caller is faster, the last copy is this one.
+                // If the caller is faster, this copy is the last.
                 std::thread::spawn(move || drop(sender));
-                // Its word is there, and so is nothing more.
+                // By then the answer has arrived. Nothing follows it.
                 std::thread::sleep(Duration::from_millis(100));
             });
             scene.honest.connect(&address, Duration::from_secs(50))
@@ -256,10 +256,10 @@ fn an_answer_that_lingers_does_not_hold_up_who_has_connected() {
     }
 }
 
-/// A user that needs no entry anywhere.
+/// A user without an entry in the user database.
 const HOSTILE: u32 = 54_361;
 
-/// What the port says to a peer of another user's that offers this in place of memory, or an honest offer.
+/// The port's answers to a peer of another user, for each offer in place of memory, or for an honest offer.
 fn approach_as(user: u32, scene: &mut Scene, name: &str, offers: &[Option<&OwnedFd>]) -> Vec<Packet> {
     let (place, victim) = (scene.rogue.directory.clone(), &mut scene.victim);
     std::thread::scope(|scope| {
@@ -273,7 +273,7 @@ fn approach_as(user: u32, scene: &mut Scene, name: &str, offers: &[Option<&Owned
                 if let Some(file) = brought {
                     offer[0] = file.as_fd();
                 }
-                // It may have been turned away before it has said anything.
+                // The peer may have been turned away before it has sent anything.
                 let _ = linger::send(&socket, &hello, &offer);
                 rogue::answer(&socket).expect("an answer").0
             };
@@ -287,7 +287,7 @@ fn approach_as(user: u32, scene: &mut Scene, name: &str, offers: &[Option<&Owned
     })
 }
 
-/// How many descriptors of this process are copies of this one?
+/// How many descriptors of this process are copies of this one.
 fn copies(file: &OwnedFd) -> usize {
     let target = |number: &str| std::fs::read_link(format!("/proc/self/fd/{number}")).ok();
     let known = target(&file.as_raw_fd().to_string()).expect("it is open");
@@ -295,7 +295,7 @@ fn copies(file: &OwnedFd) -> usize {
     names.filter(|entry| entry.file_name().to_str().and_then(target).as_ref() == Some(&known)).count()
 }
 
-/// No signal ends such a close, so that only the account bounds what one user can have a port hold.
+/// No signal ends such a close. Only the account bounds how many descriptors one user can make a port hold.
 #[test]
 fn what_never_closes_is_held_a_bounded_number_of_times_at_its_users_cost() {
     if !rustix::process::geteuid().is_root() {
@@ -312,7 +312,7 @@ fn what_never_closes_is_held_a_bounded_number_of_times_at_its_users_cost() {
     let turned_away =
         answers.iter().filter(|answer| **answer == Packet::Refuse(Refusal::NoResources)).count();
     assert_eq!(taken + turned_away, answers.len());
-    // What it holds of one user: of three descriptors in each packet, one stays.
+    // The port's limit for one user: of the three descriptors in each packet, one stays.
     assert!((1..=64).contains(&taken), "{taken} were taken");
     assert!(copies(&unclosable.file) <= 70, "those of one packet stay, and so do all behind it");
     scene.is_undisturbed("a user whose descriptors do not close");

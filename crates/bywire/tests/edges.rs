@@ -1,5 +1,6 @@
-//! The edges of what a peer can say: every number at its limits, other versions, a stop or an end between any two steps
-//! of a handshake; and runtime directories in which others have planted something, or that vanish.
+//! The limits of everything that a peer can send: every number at its limits, other versions, and a stop or an end
+//! between any two steps of a handshake. Also runtime directories in which others have planted something, or that
+//! vanish.
 
 mod actor;
 mod linger;
@@ -34,11 +35,11 @@ use linger::UNDISTURBED;
 use ports::{Place, meet, until};
 use rogue::{Inside, MESSAGE, Rogue, answer};
 
-/// What a number is set to: the ends of signed and unsigned words of either length, and what is next to them.
+/// The values of a changed number: the limits of signed and unsigned words of both lengths, and their neighbours.
 const LIMITS: [u64; 9] =
     [0, 1, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, u64::MAX];
 const MINUTE: Duration = Duration::from_secs(60);
-/// A user that needs no entry anywhere.
+/// Users without an entry in the user database.
 const HOSTILE: u32 = 54_371;
 const HONEST: u32 = 54_372;
 
@@ -48,7 +49,7 @@ fn actor() {
     play(&[("caller", caller), ("listener", listener), ("exhausted", exhausted)]);
 }
 
-/// A port, and an honest peer of its.
+/// A port and its honest peer.
 struct Scene {
     place: Place,
     victim: Port,
@@ -67,7 +68,7 @@ impl Scene {
         Self { place, victim, honest, to_honest, to_victim }
     }
 
-    /// Both talk, and nothing else comes to the honest one.
+    /// Both exchange messages, and the honest peer gets no other event.
     fn is_undisturbed(&mut self) {
         let began = Instant::now();
         for round in 0..20u32 {
@@ -82,7 +83,7 @@ impl Scene {
         assert!(began.elapsed() < UNDISTURBED, "held up for {:?}", began.elapsed());
     }
 
-    /// The honest peer's message comes to the victim, whatever comes beside it.
+    /// The honest peer's message arrives at the victim, whatever else arrives.
     fn hear(&mut self, round: u32) -> Peer {
         let mut from = None;
         until(|| {
@@ -97,7 +98,7 @@ impl Scene {
         from.expect("heard")
     }
 
-    /// Lets the victim live while somebody else, on another thread, does something.
+    /// Runs the victim while `other` runs on another thread.
     fn live<T: Send>(&mut self, other: impl FnOnce() -> T + Send) -> T {
         let victim = &mut self.victim;
         std::thread::scope(|scope| {
@@ -110,7 +111,7 @@ impl Scene {
         })
     }
 
-    /// Whoever was a peer beside the honest one is none any more.
+    /// Waits until the honest peer is the only peer.
     fn until_alone(&mut self) {
         until(|| {
             drop(self.victim.wait(Some(Duration::from_millis(1))).expect("wait"));
@@ -118,7 +119,7 @@ impl Scene {
         });
     }
 
-    /// A rogue that was let in, and what the victim calls it.
+    /// A rogue that was let in, and the victim's handle of it.
     fn let_in(&mut self, rogue: &Rogue) -> (Inside, Peer) {
         let inside = self.live(|| rogue.enter("victim").expect("let in"));
         let to_honest = self.to_honest;
@@ -131,15 +132,15 @@ fn name(text: &str) -> PortName {
     text.parse().expect("a name")
 }
 
-/// A packet with a number of some bytes at a place changed.
+/// A copy of a packet with the number of `width` bytes at `at` changed.
 fn changed(packet: &[u8], (at, width): (usize, usize), number: u64) -> Vec<u8> {
     let mut packet = packet.to_vec();
     packet[at..at + width].copy_from_slice(&number.to_le_bytes()[..width]);
     packet
 }
 
-/// The numbers of an introduction: magic, version, kind, incarnation, longest message, check, fragment, the sizes of three
-/// lanes, and the length of the name.
+/// The numbers of an introduction: magic, version, kind, incarnation, longest message, check, fragment, the sizes of
+/// three lanes, and the length of the name.
 const INTRODUCTION: [(usize, usize); 14] = [
     (0, 4),
     (4, 2),
@@ -174,7 +175,7 @@ fn an_introduction_with_any_number_at_its_limits_is_refused_or_ends_in_a_connect
                     welcomed += 1;
                     let to_honest = scene.to_honest;
                     let peer = scene.victim.peers().find(|peer| *peer != to_honest).expect("connected");
-                    // Whatever it says it takes: these calls answer.
+                    // The calls return, whatever the rogue announced.
                     let _ = scene.victim.send(peer, Priority::Low, &[1; 8]);
                     let _ = scene.victim.send(peer, Priority::High, &[1; 4000]);
                     let _ = scene.victim.send_datagram(peer, Priority::Low, &[1; 100]);
@@ -185,7 +186,7 @@ fn an_introduction_with_any_number_at_its_limits_is_refused_or_ends_in_a_connect
             scene.until_alone();
         }
     }
-    // Incarnation, longest message and check may be anything.
+    // Incarnation, longest message and check may have any value.
     assert!(welcomed >= 3 * LIMITS.len(), "{welcomed}");
     scene.is_undisturbed();
 }
@@ -266,7 +267,7 @@ fn a_heap_with_any_number_at_its_limits_is_taken_or_ends_its_own_connection() {
                 let (inside, _) = scene.let_in(&rogue);
                 let heap = Packet::Heap { id: id as u32, block_bytes, blocks };
                 inside.socket.send(&heap.to_bytes(), &[file.as_fd()]).expect("sent");
-                // No block is that long, and one of 64 bytes is not asked for here.
+                // No block is that long, and this test does not try one of 64 bytes.
                 scene.until_alone();
             }
         }
@@ -274,11 +275,11 @@ fn a_heap_with_any_number_at_its_limits_is_taken_or_ends_its_own_connection() {
     scene.is_undisturbed();
 }
 
-/// Publishes a record with this header and these words, whatever they are.
+/// Publishes a record with any header and words.
 fn publish(rogue: &Rogue, inside: &mut Inside, lane: LaneName, header: Header, words: [u64; 7]) -> bool {
     let producer = &mut inside.producers[lane as usize];
     let placeholder = Header { kind: MESSAGE, length: 56, check: 0 };
-    // The victim looks at it later: it does not run meanwhile.
+    // The victim looks at it later, as it does not run meanwhile.
     if producer.push_inline(&rogue.segment, &inside.inbound, placeholder, &words).is_err() {
         return false;
     }
@@ -294,7 +295,7 @@ fn publish(rogue: &Rogue, inside: &mut Inside, lane: LaneName, header: Header, w
 fn a_record_with_any_number_at_its_limits_is_taken_or_ends_its_own_connection() {
     let mut scene = Scene::new();
     let key = scene.victim.register(vec![3; 10_000], Rights { read: true, write: true }).expect("region").0;
-    // Each with memory of its own: what was in the last one's would be read anew.
+    // Each round has new memory. In the memory of the last one, old records would be read again.
     let mut inside: Option<(Rogue, Inside, Peer)> = None;
     let (mut ended, mut taken) = (0, 0);
     let mut attempt = |scene: &mut Scene, lane, kind, length, words: [u64; 7]| {
@@ -304,7 +305,7 @@ fn a_record_with_any_number_at_its_limits_is_taken_or_ends_its_own_connection() 
             let (_memory, file) = Mapping::create("rogue", 4096).expect("memory");
             let heap = Packet::Heap { id: 0, block_bytes: 64, blocks: 2 }.to_bytes();
             present.socket.send(&heap, &[file.as_fd()]).expect("room");
-            // Something is under way towards it, of which it can say anything.
+            // Transfers towards the rogue are under way, so it can answer them in any way.
             let _ = scene.victim.put(peer, Priority::High, (bywire::Key(key), 0), vec![2; 9000], None);
             let _ = scene.victim.get(peer, Priority::High, (bywire::Key(key), 0), vec![0; 9000]);
             if let Ok(heap) = scene.victim.heap(peer, 64, 2) {
@@ -322,7 +323,7 @@ fn a_record_with_any_number_at_its_limits_is_taken_or_ends_its_own_connection() 
         });
         let is_pushed = publish(rogue, present, lane, Header { kind, length, check: 0 }, words);
         let peer = *peer;
-        // Twice as often as anything takes.
+        // Twice as many polls as any record takes.
         for _ in 0..32 {
             while let Some(event) = scene.victim.poll() {
                 drop(event);
@@ -343,7 +344,7 @@ fn a_record_with_any_number_at_its_limits_is_taken_or_ends_its_own_connection() 
                     attempt(&mut scene, lane, kind | flags, length, [0; 7]);
                 }
             }
-            // Each word by itself, and all at once; behind a key that is good, and one that is none.
+            // Each word alone, and all at once; after a valid key, and after an invalid one.
             for place in 0..8 {
                 for limit in LIMITS {
                     let mut words = [key, 0, 8, 0, u64::MAX, 0, 0];
@@ -391,7 +392,7 @@ fn credit_and_doorbells_at_their_limits_harm_nobody_else() {
     scene.is_undisturbed();
 }
 
-/// Goes as far as it is told towards a port, and no further.
+/// Takes the given number of steps towards a port, and no more.
 fn caller(stage: &mut Stage) {
     let step: String = stage.argument(0);
     let mut rogue = Rogue::new(&stage.directory, "caller");
@@ -447,7 +448,7 @@ fn callers_that_are_stopped_and_killed_at_any_step_hold_up_nobody_and_leave_noth
         let to_honest = scene.to_honest;
         let peer = scene.victim.peers().find(|peer| *peer != to_honest);
         if let Some(peer) = peer {
-            // Until its rings are full.
+            // Fills the rings.
             while scene.victim.send(peer, Priority::Low, &[1; 4000]).is_ok() {}
             scene.is_undisturbed();
         }
@@ -457,7 +458,7 @@ fn callers_that_are_stopped_and_killed_at_any_step_hold_up_nobody_and_leave_noth
     }
 }
 
-/// Has a name, and answers as far as it is told.
+/// Opens a name, and answers up to the given step.
 fn listener(stage: &mut Stage) {
     let step: String = stage.argument(0);
     let rogue = Rogue::new(&stage.directory, "listener");
@@ -497,7 +498,7 @@ fn listeners_that_are_stopped_and_killed_at_any_step_end_in_a_time_out_or_an_err
         let peer = loop {
             match scene.victim.connect_start(&address) {
                 Ok(peer) => break peer,
-                // Its name is there before it listens.
+                // The name exists before its socket listens.
                 Err(ConnectError::NoPort) => std::thread::sleep(Duration::from_millis(1)),
                 Err(other) => panic!("{step}: {other:?}"),
             }
@@ -507,10 +508,10 @@ fn listeners_that_are_stopped_and_killed_at_any_step_end_in_a_time_out_or_an_err
         }
         actor.signal(Signal::STOP);
         scene.is_undisturbed();
-        // A second one gets as far as the queue of those who wait.
+        // A second caller gets as far as the queue of the listener.
         let short = scene.honest.connect(&address, Duration::from_millis(20));
         assert_eq!(short, Err(ConnectError::TimedOut), "{step}");
-        // Its name is its own as long as it lives.
+        // The listener keeps its name as long as it lives.
         let again = Port::open(PortOptions { name: Some(name("listener")), ..scene.place.options() });
         assert!(matches!(again, Err(OpenError::InUse(_))), "{step}: {again:?}");
         actor.kill();
@@ -541,11 +542,11 @@ fn a_runtime_directory_that_is_removed_while_in_use_ends_no_connection() {
     let mut scene = Scene::new();
     std::fs::remove_dir_all(scene.place.path()).expect("removed");
     scene.is_undisturbed();
-    // Nobody is found there any more.
+    // No port is found there any more.
     let address = Address::local(name("victim"));
     assert_eq!(scene.honest.connect_start(&address).err(), Some(ConnectError::NoPort));
     scene.is_undisturbed();
-    // Whoever comes next makes it anew, and does not meet those who were there before.
+    // The next port makes the directory again, and does not meet the ports that were there before.
     let mut late = scene.place.open(PortOptions { name: Some(name("victim")), ..scene.place.options() });
     let mut other = scene.place.open(scene.place.options());
     meet(&mut other, &mut late);
@@ -571,7 +572,7 @@ fn a_port_that_takes_no_descriptors_before_it_accepts_is_met_all_the_same() {
         let thread = scope.spawn(|| port.connect(&address, MINUTE));
         let mut asked = [PollFd::new(&rogue.listener, PollFlags::IN)];
         assert_eq!(rustix::event::poll(&mut asked, None), Ok(1));
-        // Whether it has tried by then or not.
+        // The port may have tried to send by then, or not.
         let socket = rogue.listener.accept().expect("accept").expect("it has connected");
         let (packet, files) = answer(&socket).expect("an introduction");
         assert!(matches!(packet, Packet::Hello(_)) && files.len() == 3);
@@ -600,7 +601,7 @@ fn as_user<T: Send>(user: u32, act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(begin).join().expect("no panic"))
 }
 
-/// What another user can put at a path, by its name.
+/// What another user can put at a path: `what` names it.
 fn plant(what: &str, path: &Path, precious: &Path) {
     match what {
         "a file" => std::fs::write(path, "planted").expect("written"),
@@ -634,7 +635,7 @@ const PLANTS: [&str; 10] = [
     "a hard link",
 ];
 
-/// A directory for all, with a port of the honest user's and a file of its that others may read.
+/// A directory for all users, with a port of the honest user and a file that others may read.
 fn shared() -> Option<Place> {
     if !rustix::process::geteuid().is_root() {
         println!("not run: only root can be other users; run this test as root");
@@ -650,7 +651,7 @@ fn what_another_user_has_planted_under_a_name_is_refused_and_never_followed() {
     let Some(place) = shared() else { return };
     let precious = place.path().join("precious");
     as_user(HONEST, || std::fs::write(&precious, "precious").expect("written"));
-    // A hard link is a file like any other.
+    // A hard link is a file like any other, so it is left out.
     for what in PLANTS.into_iter().filter(|what| *what != "a hard link") {
         let path = place.path().join("victim.port");
         as_user(HOSTILE, || plant(what, &path, &precious));
@@ -662,13 +663,13 @@ fn what_another_user_has_planted_under_a_name_is_refused_and_never_followed() {
                 Err(OpenError::Foreign(..) | OpenError::InUse(_) | OpenError::RuntimeDirectory { .. })
             );
             assert!(is_refused, "{what}: {opened:?}");
-            // Without a name there is room; nobody is found behind what was planted.
+            // A port without a name opens. Behind the planted entry no port is found.
             let admit = Admit::Everyone;
             let options = PortOptions { name: Some(name("honest")), admit, ..place.options() };
             let mut honest = Port::open(options).expect("another name");
             let mut caller = Port::open(place.options()).expect("a number");
             let found = caller.connect_start(&Address::local(name("victim")));
-            // A socket that admits nobody else is as good as none.
+            // A socket that admits no other user is the same as none.
             let is_none = matches!(found, Err(ConnectError::NoPort | ConnectError::NotAdmitted));
             assert!(is_none, "{what}: {found:?}");
             assert!(honest.wait(Some(Duration::from_millis(5))).expect("wait").is_none(), "{what}");
@@ -692,7 +693,7 @@ fn what_another_user_has_planted_in_place_of_a_lock_locks_nothing_of_ours() {
     });
     for what in PLANTS {
         let path = place.path().join(format!(".{HONEST}.lock"));
-        // Where links to files of others are forbidden (fs.protected_hardlinks), the outcome would be the same.
+        // If links to other users' files are forbidden (fs.protected_hardlinks), the outcome would be the same.
         let planter = if what == "a hard link" { HONEST } else { HOSTILE };
         as_user(planter, || plant(what, &path, &precious));
         let began = Instant::now();
@@ -709,7 +710,7 @@ fn what_another_user_has_planted_in_place_of_a_lock_locks_nothing_of_ours() {
     }
 }
 
-/// Whoever names itself by what leads elsewhere has no name.
+/// A port whose name is a link to elsewhere has no name.
 #[test]
 fn a_name_that_is_a_link_is_nobodys() {
     let place = Place::new();
@@ -734,7 +735,7 @@ fn a_name_that_is_a_link_is_nobodys() {
     assert!(rogue.listener.accept().expect("accept").is_none(), "the link was followed");
 }
 
-/// Uses up every descriptor there is, also those that its port gets back, and waits for somebody who cannot be let in.
+/// Uses up every descriptor, even those that its port gets back, and waits for a peer that cannot be let in.
 fn exhausted(stage: &mut Stage) {
     let mut port =
         Port::open(PortOptions { name: Some(name("exhausted")), ..stage.options() }).expect("open");
@@ -747,7 +748,7 @@ fn exhausted(stage: &mut Stage) {
     fill(&mut filler);
     stage.tell("ready");
     stage.hear();
-    // Whatever comes back is taken at once, the reserve too.
+    // Takes every descriptor that comes back, even the reserve.
     let end = Instant::now() + Duration::from_secs(2);
     while Instant::now() < end {
         drop(port.wait(Some(Duration::from_millis(1))).expect("wait"));
@@ -761,7 +762,7 @@ fn exhausted(stage: &mut Stage) {
     drop(port.wait(Some(Duration::from_secs(2))).expect("wait"));
     stage.tell(format!("used {}", (busy() - before).as_millis()));
     filler.clear();
-    // Those who wait are let in as soon as there is room.
+    // Waiting peers are let in as soon as there is room.
     loop {
         if let Some(Event::Connected(_)) = port.wait(None).expect("wait") {
             stage.tell("met");
@@ -774,7 +775,7 @@ fn a_port_without_descriptors_sleeps_while_somebody_waits_to_be_let_in() {
     let place = Place::new();
     let mut actor = Actor::start("exhausted", place.path(), &[]);
     actor.expect("ready");
-    // Those that are turned away bring what takes a while to close, and with it the last descriptor.
+    // Peers that are turned away bring descriptors with a slow close, and so use the last one.
     let path = place.path().join("exhausted.port");
     let mut receivers = Vec::new();
     let molesters: Vec<_> = (0..20)

@@ -1,4 +1,4 @@
-//! Accidents: peers that go at a bad moment, names in dispute, directories and limits that get in the way.
+//! Accidents: peers that end at a bad moment, disputed names, and directories and limits that get in the way.
 
 mod actor;
 mod ports;
@@ -18,7 +18,8 @@ use rustix::process::{Resource, Rlimit};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Whoever leaves a dead socket behind is alone: until a child has become its program it has all sockets of its parent.
+/// Held while a dead socket is left behind or a child is started: until its `exec`, a child has all sockets of its
+/// parent.
 static SPAWNING: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -27,14 +28,14 @@ fn actor() {
     play(&[("starved", starved), ("scarce", scarce)]);
 }
 
-/// A put is known in two places while it is under way: it must not be completed from both.
+/// A put under way is known in two places. Only one of them may complete it.
 #[test]
 fn a_transfer_cut_off_by_the_peers_end_is_completed_once_and_its_token_comes_back() {
     let place = Place::new();
     let options = PortOptions { send_tokens: 4, ..place.options() };
     let (mut a, to_b, mut b, _) = place.pair(&options);
     let key = b.register(vec![0; 1 << 20], Rights { read: true, write: true }).expect("region");
-    // More than a ring holds, and the peer takes nothing.
+    // More than a ring holds; the peer takes nothing.
     let mut ids = vec![
         a.put(to_b, Priority::Low, (key, 0), vec![1; 1 << 20], Some(b"note")).expect("token"),
         a.put(to_b, Priority::Low, (key, 0), vec![1; 10], None).expect("token"),
@@ -77,7 +78,7 @@ fn a_refused_transfer_takes_no_token() {
     assert_eq!(refused.error, SendError::NoToken);
 }
 
-/// Whatever call happens to notice the peer's end first, what the peer took counts as delivered.
+/// Messages that the peer took count as delivered, whichever call first notices its end.
 #[test]
 fn what_a_peer_took_before_it_closed_was_delivered() {
     let place = Place::new();
@@ -95,12 +96,12 @@ fn what_a_peer_took_before_it_closed_was_delivered() {
             b.poll();
             b.region(key) == Some(&[8; 10])
         });
-        // So that the answer is on its way.
+        // These polls send the answer on its way.
         for _ in 0..4 {
             b.poll();
         }
         drop(b);
-        // Long enough for the next look at the sockets to be due.
+        // Long enough that the next look at the sockets is due.
         let start = Instant::now();
         while start.elapsed() < pace {
             std::hint::spin_loop();
@@ -120,7 +121,7 @@ fn what_a_peer_took_before_it_closed_was_delivered() {
     }
 }
 
-/// A buffer posted for one message may be taken by another one: then the first is reported again.
+/// A buffer posted for one message may be taken by another. Then the first message is reported again.
 #[test]
 fn a_message_whose_buffer_was_taken_asks_again() {
     let place = Place::new();
@@ -131,7 +132,7 @@ fn a_message_whose_buffer_was_taken_asks_again() {
     slow.send_buffer(to_target, Priority::Low, vec![1; 60_000], Confirm::Copied).expect("token");
     let mut needed = None;
     until(|| {
-        // All of it fits into the lane, so it may well be copied before the target looks.
+        // All of it fits into the lane, so it may be copied before the target looks.
         assert!(matches!(slow.poll(), None | Some(Event::Sent { result: Ok(()), .. })));
         needed = target.poll();
         needed.is_some()
@@ -140,7 +141,7 @@ fn a_message_whose_buffer_was_taken_asks_again() {
         Some(Event::BufferNeeded { peer, length_bytes: 60_000, .. }) => assert_eq!(peer, from_slow),
         other => panic!("{other:?}"),
     }
-    // High goes first: it takes the buffer.
+    // The high lane goes first, so this message takes the buffer.
     quick.send_buffer(quick_to_target, Priority::High, vec![2; 5000], Confirm::Copied).expect("token");
     target.post_receive(Priority::High, vec![0; 5000]).expect("token");
     quick.send_buffer(quick_to_target, Priority::Low, vec![2; 5000], Confirm::Copied).expect("token");
@@ -153,7 +154,7 @@ fn a_message_whose_buffer_was_taken_asks_again() {
             Some(Event::Message(message)) => {
                 received.push((message.peer, message.payload.len()));
                 if message.peer == from_quick && asked == 0 {
-                    // Exactly what was asked for; the short one may well come first.
+                    // Exactly the requested length. The short message may come first.
                     target.post_receive(Priority::Low, vec![0; 60_000]).expect("token");
                 }
             }
@@ -183,7 +184,7 @@ fn a_port_is_opened_once() {
     assert_eq!(std::fs::read_dir(place.path()).expect("the directory").count(), 0, "no residue");
 }
 
-/// Many openers of one name that a dead process left behind, or that its owner gives up just now.
+/// Many openers of one name. Its last owner is dead, or gives it up at this moment.
 #[test]
 fn of_racing_openers_exactly_one_wins_and_the_name_leads_to_it() {
     const OPENERS: usize = 4;
@@ -195,7 +196,7 @@ fn of_racing_openers_exactly_one_wins_and_the_name_leads_to_it() {
         let is_alive = round % 2 == 1;
         let mut owner = is_alive.then(|| place.open(options.clone()));
         if !is_alive {
-            // A socket that nobody listens on any more, as after SIGKILL.
+            // A socket without a listener, as after SIGKILL.
             let _alone = SPAWNING.lock().unwrap_or_else(PoisonError::into_inner);
             drop(Listener::bind(&place.path().join("race.port")).expect("a free path"));
         }
@@ -220,7 +221,7 @@ fn of_racing_openers_exactly_one_wins_and_the_name_leads_to_it() {
             };
             outcomes.filter_map(judge).collect()
         });
-        // Against a living owner all may lose.
+        // Against a living owner all openers may lose.
         assert!(won.len() == 1 || is_alive && won.is_empty(), "round {round}: {} won", won.len());
         if let Some(winner) = won.first_mut() {
             let (peer, _) = meet(&mut client, winner);
@@ -240,7 +241,7 @@ fn a_runtime_directory_that_cannot_be_used_is_named() {
     std::fs::write(&file, "").expect("write");
     let open = place.path().join("open");
     std::fs::create_dir(&open).expect("mkdir");
-    // Everybody may replace everybody's sockets here.
+    // Every user may replace every other user's sockets here.
     std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).expect("chmod");
     let link = place.path().join("link");
     std::os::unix::fs::symlink(place.path(), &link).expect("symlink");
@@ -260,7 +261,7 @@ fn a_runtime_directory_that_cannot_be_used_is_named() {
     assert!(Port::open(options).is_err(), "longer than a socket's path can be");
 }
 
-/// Numbers of killed processes never come again: whoever opens a port tidies up a little.
+/// The numbers of killed processes never come again, so each open removes a few dead entries.
 #[test]
 fn dead_numbers_and_nameless_sockets_are_swept_a_few_at_a_time_and_nothing_else() {
     let place = Place::new();
@@ -271,7 +272,7 @@ fn dead_numbers_and_nameless_sockets_are_swept_a_few_at_a_time_and_nothing_else(
     }
     let old = ".0123456789abcdef.new";
     drop(Listener::bind(&at(old)).expect("a free path"));
-    // Its age is that of its last change, which only time can make old.
+    // The age counts from the last change, so only time makes it old.
     let start = Instant::now();
     let living = place.open(PortOptions::numbered(77));
     let _listening = Listener::bind(&at("1234567.port")).expect("a free path");
@@ -296,7 +297,7 @@ fn dead_numbers_and_nameless_sockets_are_swept_a_few_at_a_time_and_nothing_else(
         opens += 1;
         assert!(opens < 1000, "{before} dead sockets stay for ever");
     }
-    // Young, it may be somebody's who is about to give it its name.
+    // While it is young, its owner may be about to give it its name.
     let is_young = start.elapsed() < Duration::from_secs(9);
     assert!(at(old).exists() || !is_young);
     std::thread::sleep(Duration::from_secs(11).saturating_sub(start.elapsed()));
@@ -317,7 +318,8 @@ fn dead_numbers_and_nameless_sockets_are_swept_a_few_at_a_time_and_nothing_else(
 
 #[test]
 fn ports_open_although_somebody_sweeps_too_hard() {
-    /// An opener begins again that often. One fewer is taken from each: a removal seen late counts for the next one.
+    /// An opener tries again this often. One removal fewer is made for each, as one that is noticed late counts for
+    /// the next.
     const SWEPT_MAX: u32 = 8 - 1;
     let place = Place::new();
     let (opening, swept) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -342,7 +344,7 @@ fn ports_open_although_somebody_sweeps_too_hard() {
                 }
             }
         });
-        // And on, until something was swept from under an opener: the sweeper may begin late.
+        // Goes on until something was removed under an opener, as the sweeper may begin late.
         let deadline = Instant::now() + MINUTE;
         let goes_on =
             |number: &u32| *number <= 2000 || swept.load(Ordering::Relaxed) == 0 && Instant::now() < deadline;
@@ -359,7 +361,7 @@ fn ports_open_although_somebody_sweeps_too_hard() {
     });
 }
 
-/// Answers everything; on demand it runs out of descriptors or of address space.
+/// Answers everything. On demand it runs out of descriptors or of address space.
 fn starved(stage: &mut Stage) {
     let mut port =
         Port::open(PortOptions { name: Some("starved".parse().expect("a name")), ..stage.options() })
@@ -379,7 +381,7 @@ fn starved(stage: &mut Stage) {
     };
     rustix::process::setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })
         .expect("lower");
-    // Holes among the numbers are descriptors, too.
+    // Free numbers between the open ones count as descriptors, too.
     let _filler: Vec<_> = std::iter::from_fn(|| match what.as_str() {
         "descriptors" => std::fs::File::open("/dev/null").ok(),
         _ => None,
@@ -403,7 +405,7 @@ fn starved(stage: &mut Stage) {
     }
 }
 
-/// Opens a port with no descriptor left, with one, with two, and so on until it succeeds; says how each went.
+/// Opens a port with no descriptor left, with one, with two, and so on until it succeeds. Reports each outcome.
 fn scarce(stage: &mut Stage) {
     let used = std::fs::read_dir("/proc/self/fd").expect("procfs").count() as u64;
     let limit = Some(used + 32);
@@ -420,7 +422,7 @@ fn scarce(stage: &mut Stage) {
     }
 }
 
-/// Some 16 MiB.
+/// About 16 MiB.
 fn large() -> bywire::Geometry {
     let lanes = [bywire::LaneGeometry { slots: 8192, bulk_bytes: 4 << 20 }; 3];
     bywire::Geometry { lanes, fragment_bytes: 4096 }
@@ -437,7 +439,7 @@ fn starve(what: &str) -> (Place, Port, bywire::Peer, Actor, Vec<String>) {
         panic!("no connection")
     };
     actor.expect("ready");
-    // It may connect once more if it can.
+    // Runs this end meanwhile, so that the actor can connect once more, if it has what it needs.
     let mut lines = Vec::new();
     let answers = std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -479,7 +481,7 @@ fn without_descriptors_calls_say_so_and_connections_go_on() {
     assert_eq!(lines[1], mfile(&ConnectError::System(Errno::MFILE)));
     assert_eq!(lines[2], mfile(&LendError::System(Errno::MFILE)));
     still_talks(&mut rich, peer);
-    // A stranger is told why, and does not hold up those who are connected.
+    // A stranger is told the reason, and does not delay the connected peers.
     let mut stranger = place.open(place.options());
     let refused = stranger.connect(&Address::local("starved".parse::<PortName>().expect("a name")), MINUTE);
     assert_eq!(refused, Err(ConnectError::Refused(Refusal::NoResources)));
@@ -487,7 +489,7 @@ fn without_descriptors_calls_say_so_and_connections_go_on() {
     assert!(!place.path().join("more.port").exists(), "a port that was not opened has no name");
 }
 
-/// Another runtime directory would not help.
+/// Another runtime directory would not help, so the error must name the descriptors.
 #[test]
 fn whichever_descriptor_is_the_first_that_lacks_the_error_says_that_descriptors_do() {
     let place = Place::new();
@@ -516,7 +518,7 @@ fn without_memory_calls_say_so_and_connections_go_on() {
     drop(place);
 }
 
-/// Files of memory count for the limit, and whoever makes one longer is sent a signal that ends a program.
+/// Memory files count for the limit. A signal ends a process that makes a longer one.
 #[test]
 fn under_a_limit_of_file_lengths_calls_say_so_and_a_client_ends_no_server() {
     let (place, mut rich, peer, _actor, lines) = starve("files");

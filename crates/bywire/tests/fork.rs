@@ -1,4 +1,4 @@
-//! Forked children: what they inherit is inert, and it keeps nobody from noticing what the parent does.
+//! Forked children: everything that they inherit is inert, and delays no notice of what the parent does.
 
 mod actor;
 mod ports;
@@ -29,7 +29,7 @@ fn target() -> Address {
     Address::local("target".parse::<PortName>().expect("a name"))
 }
 
-/// Opens a port, forks, and does as it is told; the child proves what it can and cannot do.
+/// Opens a port, forks, and follows its orders. The child proves what it can and cannot do.
 fn parent(stage: &mut Stage) {
     let mut port = Port::open(PortOptions { name: named("parent"), ..stage.options() }).expect("open");
     let peer = port.connect(&target(), MINUTE).expect("connect");
@@ -42,7 +42,7 @@ fn parent(stage: &mut Stage) {
         }
     };
     assert_eq!(lent.to_vec(), [5; 64]);
-    // SAFETY: the other thread of this process waits for this one, holding no lock that the child needs.
+    // SAFETY: the other thread of this process waits for this one, and holds no lock that the child needs.
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
         0 => {
@@ -90,7 +90,7 @@ fn child(stage: &mut Stage, mut port: Port, peer: Peer, heap: bywire::Heap, lent
     }
     let taken = Port::open(PortOptions { name: named("parent"), ..stage.options() });
     assert!(matches!(taken, Err(OpenError::InUse(_))), "the parent has it");
-    // Its own port, whose memory may well lie where the parent's did.
+    // The child's own port. Its memory may lie where the parent's did.
     let mut own = Port::open(PortOptions { name: named("child"), ..stage.options() }).expect("open");
     let to_target = own.connect(&target(), MINUTE).expect("connect");
     let own_heap = own.heap(to_target, 4096, 4).expect("heap");
@@ -99,7 +99,7 @@ fn child(stage: &mut Stage, mut port: Port, peer: Peer, heap: bywire::Heap, lent
     block[..9].copy_from_slice(b"from here");
     own.send_lent(Priority::Low, block, 9).expect("room");
     own.send(to_target, Priority::Low, b"from the child").expect("room");
-    // Until told to end, or until nobody is left to tell.
+    // Runs until it is told to end, or the target has gone.
     loop {
         if let Some(Event::Message(_) | Event::Disconnected { .. }) = own.wait(None).expect("wait") {
             return;
@@ -107,7 +107,7 @@ fn child(stage: &mut Stage, mut port: Port, peer: Peer, heap: bywire::Heap, lent
     }
 }
 
-/// The port under observation, with a forked family connected to it.
+/// The observed port, with a forked family connected to it.
 struct Family {
     place: Place,
     target: Port,
@@ -165,7 +165,7 @@ fn ended(event: Event, from: Peer) -> DisconnectReason {
 fn a_childs_port_is_inert_and_its_end_leaves_the_parents_in_place() {
     let mut family = family();
     family.target.send(family.to_child, Priority::Low, b"end").expect("room");
-    // The child leaves by `_exit` after it dropped its own port.
+    // The child leaves by `_exit` after it has dropped its own port.
     assert_eq!(ended(next(&mut family.target), family.to_child), DisconnectReason::Closed);
     assert!(family.place.path().join("parent.port").exists());
     assert!(!family.place.path().join("child.port").exists());
@@ -183,7 +183,7 @@ fn the_parents_death_is_noticed_although_a_child_holds_its_sockets() {
     family.parent.signal(Signal::KILL);
     assert_eq!(ended(next(&mut family.target), family.to_parent), DisconnectReason::Died);
     family.parent.kill();
-    // The child still holds the listening socket; the name is free all the same.
+    // The child still holds the listening socket, but the name is free.
     drop(family.place.open(PortOptions { name: named("parent"), ..family.place.options() }));
     family.target.send(family.to_child, Priority::Low, b"end").expect("the child's own goes on");
     assert_eq!(ended(next(&mut family.target), family.to_child), DisconnectReason::Closed);

@@ -1,4 +1,4 @@
-//! Peers that have others use up memory or address space: what is theirs is bounded, and nothing of it is lost.
+//! Peers that make others use up memory or address space: each gets a bounded amount, and no message is lost.
 
 #[allow(dead_code, reason = "not every part is needed here")]
 mod ports;
@@ -16,11 +16,11 @@ use rustix::process::Uid;
 use ports::{Place, meet, until};
 use rogue::{ALL_SEALS, Inside, LENT, Rogue, sealed};
 
-/// Users that need no entry anywhere.
+/// Users without an entry in the user database.
 const ONE: u32 = 54_351;
 const OTHER: u32 = 54_352;
 
-/// What peers had sent when they ended is kept for the program. It waits with them where there is too much of it already.
+/// Messages of ended peers are kept for the program. If there are too many already, the next peer's end waits.
 #[test]
 fn what_ended_peers_had_sent_is_not_piled_up_before_the_program_takes_it() {
     const PEERS: usize = 20;
@@ -65,7 +65,8 @@ fn what_ended_peers_had_sent_is_not_piled_up_before_the_program_takes_it() {
     assert_eq!(messages, PEERS, "none is lost");
 }
 
-/// One more peer of a user's shares so much memory with the port, and lends a block of it. Is that taken?
+/// One more peer of a user shares this much memory with the port and lends a block of it. Returns whether the port
+/// takes it.
 fn is_taken(
     victim: &mut Port,
     place: &Place,
@@ -85,7 +86,7 @@ fn is_taken(
             let mut inside = rogue.enter("victim").expect("let in");
             for id in 0..heaps {
                 let heap = Packet::Heap { id, block_bytes: bytes, blocks: 1 }.to_bytes();
-                // It may have been shut out by now.
+                // The port may have ended the connection by now.
                 let _ = inside.socket.send(&heap, &[memory.as_fd()]);
             }
             rogue.push(&mut inside, LaneName::Low, LENT, &[u64::from(heaps) - 1, 0, 64]);
@@ -126,7 +127,7 @@ fn what_a_foreign_user_may_share_to_lend_from_is_bounded_however_many_peers_it_h
     assert!(is_taken(ONE, 1, 2 << 20) && is_taken(ONE, 1, 2 << 20));
     assert!(!is_taken(ONE, 1, 4096), "its third peer");
     assert!(is_taken(OTHER, 1, 2 << 20), "another user is none the worse");
-    // Mappings are bounded too: 16 of each peer, 256 of a user's.
+    // Mappings are bounded too: 16 for each peer, 256 for a user.
     for peer in 0..15 {
         assert!(is_taken(OTHER, 16, 4096), "peer {peer}");
     }

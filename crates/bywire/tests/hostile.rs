@@ -1,4 +1,4 @@
-//! Peers that break the rules: each harms its own connection and nothing else.
+//! Peers that break the rules: each harms its own connection only.
 
 mod actor;
 mod ports;
@@ -32,14 +32,14 @@ fn actor() {
     play(&[("holder", holder), ("scribbler", scribbler), ("honest", honest), ("mover", mover)]);
 }
 
-/// Has a port and does nothing.
+/// Opens a port and does nothing.
 fn holder(stage: &mut Stage) {
     let _port = Port::open(PortOptions { name: Some("held".parse().expect("a name")), ..stage.options() });
     stage.tell("ready");
     stage.hear();
 }
 
-/// Wakes its peer more often than it looks, moves its bulk area, and leaves a message there.
+/// Sends more wake-ups than the peer reads at one look, moves its bulk area, and leaves a message there.
 fn mover(stage: &mut Stage) {
     let mut rogue = Rogue::new(&stage.directory, "mover");
     let mut inside = rogue.enter("victim").expect("let in");
@@ -81,7 +81,7 @@ fn what_a_peer_said_last_is_heard_however_much_it_said_before() {
     assert_eq!(messages, 1);
 }
 
-/// A ring of a peer that has said good-bye is emptied; that it fills it anew meanwhile is its own affair.
+/// A peer that has said good-bye may go on filling its ring, but only the records of one full ring are taken.
 #[test]
 fn a_peer_that_writes_on_after_its_good_bye_is_not_heard_for_ever() {
     let place = Place::new();
@@ -89,7 +89,7 @@ fn a_peer_that_writes_on_after_its_good_bye_is_not_heard_for_ever() {
     for _ in 0..20 {
         let rogue = Rogue::new(place.path(), "rogue");
         let (inside, _) = live(&mut victim, || rogue.enter("victim").expect("let in"));
-        // The next poll begins with the sockets.
+        // After `arm` the next poll begins with the sockets.
         while !victim.arm() {
             victim.poll();
         }
@@ -135,7 +135,7 @@ fn a_peer_that_writes_on_after_its_good_bye_is_not_heard_for_ever() {
     }
 }
 
-/// The sender is told how long a message may be; one that does not care ends its own connection.
+/// The sender is told the longest message. A sender that ignores it ends its own connection.
 #[test]
 fn messages_longer_than_the_port_takes_are_not_taken() {
     let place = Place::new();
@@ -161,7 +161,7 @@ fn messages_longer_than_the_port_takes_are_not_taken() {
             _ if length > 56 => rogue.push_low(&mut inside, kind, &[], &vec![7; length as usize]),
             _ => drop(rogue.push(&mut inside, lane, kind, &[7; 7][..length as usize / 8])),
         };
-        // As long as can be, then a little longer.
+        // The longest message, then a longer one.
         push(max, 0);
         push(length, 1);
         let mut taken = 0;
@@ -184,7 +184,8 @@ fn messages_longer_than_the_port_takes_are_not_taken() {
     }
 }
 
-/// What a fragment could carry takes no posted buffer: whoever says it does would take the program's buffers by bits.
+/// A message that fits into a fragment takes no posted buffer. If it could, a peer could take the program's buffers
+/// with small messages.
 #[test]
 fn a_short_message_in_the_form_of_a_long_one_takes_no_posted_buffer() {
     let place = Place::new();
@@ -215,7 +216,7 @@ fn a_short_message_in_the_form_of_a_long_one_takes_no_posted_buffer() {
     }
 }
 
-/// Keys are random, and guesses are counted; keys that were good once are no guesses.
+/// Keys are random, and guesses are counted. A key that was valid once is no guess.
 #[test]
 fn whoever_guesses_keys_is_shown_out_and_whoever_comes_late_is_not() {
     let place = Place::new();
@@ -241,7 +242,7 @@ fn whoever_guesses_keys_is_shown_out_and_whoever_comes_late_is_not() {
     };
     for round in 0..5000 {
         attempt(&mut victim, revoked.0, round % 2 == 0);
-        // Without a right, out of range: known keys all the same.
+        // Without the right, or out of range: the key is known all the same.
         attempt(&mut victim, good.0, round % 2 == 0);
     }
     for guess in 0..1024u64 {
@@ -263,7 +264,7 @@ fn victim(place: &Place, options: PortOptions) -> Port {
     place.open(PortOptions { name: Some("victim".parse().expect("a name")), ..options })
 }
 
-/// Lets a victim live while a rogue, on its own thread, does what it likes; what the victim saw.
+/// Runs a victim while a rogue acts on its own thread. Returns the rogue's result and the victim's events.
 fn live<T: Send>(victim: &mut Port, rogue: impl FnOnce() -> T + Send) -> (T, Vec<Event>) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(rogue);
@@ -345,7 +346,7 @@ fn bad_introductions_are_refused_for_what_they_are() {
     }
     let spent = rustix::fs::fstat(&files[7]).expect("stat").st_blocks;
     assert_eq!(spent, 0, "the victim filled the rogue's memory");
-    // More descriptors than any packet of ours has, and nothing at all.
+    // More descriptors than any of our packets has, and none.
     for _ in 0..100 {
         let socket = rogue.connect("victim");
         let many = [null.as_fd(); 3];
@@ -353,7 +354,7 @@ fn bad_introductions_are_refused_for_what_they_are() {
         drop(rogue.connect("victim"));
     }
     talk(&mut victim, to_other, &mut other, to_victim);
-    // With good manners it is let in, as soon as what it has sent before is closed.
+    // A rogue with an honest handshake is let in, once the descriptors that it sent before are closed.
     until(|| match live(&mut victim, || rogue.enter("victim").map(|_| ())) {
         (Err(Refusal::NoResources), _) => false,
         (entered, _) => {
@@ -384,7 +385,7 @@ fn message(at: &mut Port, other: &mut Port) -> bywire::Message {
     found.expect("found")
 }
 
-/// Strangers that connect and say nothing hold a place only until others want it.
+/// Strangers that connect and send nothing keep a place only until other peers want it.
 #[test]
 fn frozen_handshakes_keep_nobody_out() {
     let place = Place::new();
@@ -398,7 +399,7 @@ fn frozen_handshakes_keep_nobody_out() {
     talk(&mut victim, to_honest, &mut honest, peer);
 }
 
-/// The connecting side is as careful as the accepting one.
+/// The connecting side checks as much as the accepting one.
 #[test]
 fn bad_answers_to_an_introduction_end_in_a_typed_error() {
     let place = Place::new();
@@ -474,7 +475,7 @@ fn a_heap_of_holes_or_out_of_all_proportion_costs_the_borrower_nothing() {
     }
 }
 
-/// A block may be lent again only when its return has gone out: else answers pile up without a bound.
+/// A block may be lent again only after its return has gone out. Otherwise answers would pile up without a bound.
 #[test]
 fn a_lender_that_takes_no_answers_cannot_make_them_pile_up() {
     let place = Place::new();
@@ -489,7 +490,7 @@ fn a_lender_that_takes_no_answers_cannot_make_them_pile_up() {
         .send(&Packet::Heap { id: 0, block_bytes: 64, blocks: 1 }.to_bytes(), &[file.as_fd()])
         .expect("send");
     let (mut lent, mut over) = (0u32, false);
-    // More than fit in the reply lane, one block at a time.
+    // More returns than fit in the reply lane, one block at a time.
     while lent < 1000 && !over {
         rogue.push(&mut inside, LaneName::Low, LENT, &[0, 0, 64]);
         until(|| match victim.wait(Some(MINUTE)).expect("wait") {
@@ -510,7 +511,7 @@ fn a_lender_that_takes_no_answers_cannot_make_them_pile_up() {
     assert!(over, "{lent} returns of one block wait for a lender that never takes one");
 }
 
-/// The peer owns neither the borrower's threads nor its process: not even through the bell that it may ring.
+/// A peer must not be able to delay the borrower's threads, not even by the doorbell that it may ring.
 #[test]
 fn a_blocked_bell_does_not_hold_up_whoever_returns_a_block() {
     let place = Place::new();
@@ -535,7 +536,7 @@ fn a_blocked_bell_does_not_hold_up_whoever_returns_a_block() {
     while !victim.arm() {
         victim.poll();
     }
-    // Now the port counts as asleep, and the bell is full and would block.
+    // Now the port counts as asleep, and its doorbell is full and would block.
     while rustix::io::write(&inside.victim_bell, &[0; 4096]).is_ok() {}
     rustix::fs::fcntl_setfl(&inside.victim_bell, rustix::fs::OFlags::empty()).expect("fcntl");
     let (done, is_done) = std::sync::mpsc::channel();
@@ -546,11 +547,11 @@ fn a_blocked_bell_does_not_hold_up_whoever_returns_a_block() {
     is_done.recv_timeout(MINUTE).expect("dropping a block does not wait for a peer");
 }
 
-/// A TCP socket that lingers makes close() wait for somebody who never answers. Many of them are handed over
-/// in introductions that are refused.
+/// The close of a lingering TCP socket waits for a peer that never answers. The rogue sends many of them with
+/// introductions that are refused.
 #[test]
 fn descriptors_whose_closing_takes_for_ever_hold_nobody_up() {
-    // In a process of its own: what it holds is on the account of the other tests' user.
+    // Runs in a process of its own, as all tests of a process share the account of one user.
     const ALONE: &str = "BYWIRE_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
         let mut own = std::process::Command::new(std::env::current_exe().expect("this program"));
@@ -566,14 +567,14 @@ fn descriptors_whose_closing_takes_for_ever_hold_nobody_up() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let mut silent = Vec::new();
     for _ in 0..300 {
-        // Taken as soon as enough of what came before is closed.
+        // The port takes it once enough of the earlier ones are closed.
         until(|| {
             let stream = TcpStream::connect(listener.local_addr().expect("an address")).expect("loopback");
             silent.push(listener.accept().expect("accept"));
             linger(&stream);
             let socket = rogue.connect("victim");
             socket.send(b"nonsense", &[stream.as_fd()]).expect("send");
-            // The last one is the victim's.
+            // The last copy is the victim's.
             drop(stream);
             let (refused, _) = live(&mut victim, || answer(&socket));
             match refused.map(|(packet, _)| packet) {
@@ -589,7 +590,7 @@ fn descriptors_whose_closing_takes_for_ever_hold_nobody_up() {
     drop(silent);
 }
 
-/// Fills a stream whose other end does not read, and asks close() to wait an hour for it.
+/// Fills a stream whose other end does not read, and makes its close wait an hour.
 fn linger(stream: &TcpStream) {
     rustix::net::sockopt::set_socket_linger(stream, Some(Duration::from_secs(3600))).expect("setsockopt");
     stream.set_nonblocking(true).expect("fcntl");
@@ -597,7 +598,7 @@ fn linger(stream: &TcpStream) {
     stream.set_nonblocking(false).expect("fcntl");
 }
 
-/// With the check on, what carries none is not taken.
+/// With the check on, a message without a check is not taken.
 #[test]
 fn a_message_without_its_check_is_not_taken_where_checks_are_agreed() {
     let place = Place::new();
@@ -617,7 +618,7 @@ fn a_message_without_its_check_is_not_taken_where_checks_are_agreed() {
     );
 }
 
-/// Numbers that look random and are the same for the same seed.
+/// Pseudo-random numbers, the same for the same seed.
 struct Lot(u64);
 
 impl Lot {
@@ -633,7 +634,7 @@ impl Lot {
     }
 }
 
-/// Writes nonsense, some of it well-formed, into everything that it owns, until told to stop.
+/// Writes random data, some of it well-formed, into all of its memory, until told to stop.
 fn scribbler(stage: &mut Stage) {
     let seed: u64 = stage.argument(0);
     let key: u64 = stage.argument(1);
@@ -673,7 +674,7 @@ fn scribbler(stage: &mut Stage) {
     });
 }
 
-/// A handshake of garbage.
+/// A handshake of random data.
 fn nonsense(rogue: &Rogue, lot: &mut Lot) {
     let socket = rogue.connect("victim");
     let mut packet = Packet::Hello(rogue.introduction()).to_bytes();
@@ -684,7 +685,7 @@ fn nonsense(rogue: &Rogue, lot: &mut Lot) {
     let _ = socket.send(&packet, &rogue.offer()[..lot.draw(4) as usize]);
 }
 
-/// A few dozen acts; how many records were published in due form.
+/// A few dozen random acts. Returns how many well-formed records were published.
 fn misbehave(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot, (wild, key): (u64, u64)) -> u64 {
     let mut records = 0;
     for _ in 0..64 {
@@ -693,7 +694,7 @@ fn misbehave(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot, (wild, key): (u6
             continue;
         }
         match lot.draw(8) {
-            // Every byte of every segment, sooner or later: in runs, so that whole records turn to garbage.
+            // Reaches every byte of every segment sooner or later, in runs, so that whole records become invalid.
             0 if wild > 0 => scribble(rogue, lot),
             1 => {
                 let _ = rustix::io::write(&inside.victim_bell, b"!");
@@ -722,7 +723,7 @@ fn scribble(rogue: &Rogue, lot: &mut Lot) {
     }
 }
 
-/// A record of any kind, with small numbers where small numbers lead further.
+/// A record of any kind. Its numbers are often small, as small numbers get further.
 fn record(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot) -> bool {
     let lane = [LaneName::Reply, LaneName::High, LaneName::Low][lot.draw(3) as usize];
     let flags = [0, CHECKED, PROMPT, CHECKED | PROMPT][lot.draw(4) as usize];
@@ -744,7 +745,7 @@ fn record(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot) -> bool {
     producer.push_bulk(&rogue.segment, &inside.inbound, header, &words[..count], &payload).is_ok()
 }
 
-/// What an honest peer could have sent, in due form, so that what follows meets the victim in the midst of it.
+/// Well-formed records of an honest peer, so that the next acts meet the victim in the midst of them.
 fn courteous(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot, key: u64) -> bool {
     let lane = [LaneName::High, LaneName::Low][lot.draw(2) as usize];
     let length = 1 + lot.draw(4096) as usize;
@@ -759,7 +760,7 @@ fn courteous(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot, key: u64) -> boo
         pushed.is_ok()
     };
     let done = match lot.draw(12) {
-        // Sometimes no longer than a fragment, which no honest peer sends so.
+        // If the whole message fits in a fragment, no honest peer sends it like this.
         0 => push(rogue::FIRST, &[2 * length as u64], payload) && push(rogue::NEXT, &[0], payload),
         1 => push(rogue::PUT, &[key, 5, length as u64, 9, 8], payload) && push(rogue::PUT_NOTE, &[4], &[]),
         2 => {
@@ -777,7 +778,7 @@ fn courteous(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot, key: u64) -> boo
     done
 }
 
-/// Frees some of what the victim sent, or lies about it.
+/// Takes and frees some of the victim's records.
 fn take_some(rogue: &Rogue, inside: &mut Inside, lot: &mut Lot) {
     for consumer in &mut inside.consumers {
         for _ in 0..lot.draw(32) {
@@ -823,8 +824,8 @@ fn honest(stage: &mut Stage) {
     stage.tell(format!("done {rounds}"));
 }
 
-/// Rogues scribble over all that they own for some seconds (a minute with BYWIRE_SOAK=1), in the midst of everything
-/// that a port can do, while an honest peer goes on.
+/// Rogues scribble over all their memory for some seconds (a minute with BYWIRE_SOAK=1), while the port has transfers
+/// of every kind under way and an honest peer goes on.
 #[test]
 fn scribblers_harm_nobody_but_themselves() {
     let seconds = if std::env::var_os("BYWIRE_SOAK").is_some() { 60 } else { 8 };
@@ -837,7 +838,7 @@ fn scribblers_harm_nobody_but_themselves() {
     let mut rogues = ["1", "2"].map(|seed| Actor::start("scribbler", place.path(), &[seed, &text]));
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let mut seen = Seen::default();
-    // Longer where all of them are held up by others.
+    // Takes longer if other programs hold all of them up.
     while Instant::now() < deadline || !seen.is_enough(seconds) && Instant::now() < deadline + MINUTE {
         if let Some(event) = victim.wait(Some(Duration::from_millis(1))).expect("wait") {
             seen.take(&mut victim, key, event);
@@ -864,7 +865,7 @@ fn scribblers_harm_nobody_but_themselves() {
     assert!(seen.ended > 10, "the rogues broke nothing: {seen:?}");
     assert!(seen.lent > 10 && seen.notes > 10, "the rogues came nowhere: {seen:?}");
     assert_eq!(victim.region(key).map(<[u8]>::len), Some(10_000));
-    // All that was under way came back: the tokens are there.
+    // Everything under way has come back: all tokens are free.
     until(|| {
         victim.poll();
         victim.peers().count() == 0
@@ -893,9 +894,9 @@ fn is_rogue(victim: &Port, peer: Peer) -> bool {
 }
 
 impl Seen {
-    /// Has everybody come far enough to prove something?
+    /// Has every actor done enough to prove something?
     fn is_enough(&self, seconds: u64) -> bool {
-        // The honest peer counts what was answered.
+        // The honest peer counts the answers.
         self.honest > 1000 * seconds / 8 + 1 && self.ended > 10 && self.lent > 10 && self.notes > 10
     }
 
@@ -904,7 +905,7 @@ impl Seen {
             Event::Message(message) => {
                 let is_known = victim.peer_info(message.peer).is_some();
                 self.honest += u64::from(is_known && !is_rogue(victim, message.peer));
-                // Honest or not, everybody gets an echo.
+                // Every peer gets an echo, honest or not.
                 let _ = victim.send(message.peer, message.priority, &message.payload);
                 victim.recycle(message.payload);
                 self.messages += 1;
@@ -930,7 +931,7 @@ impl Seen {
     }
 }
 
-/// Has something of every kind under way towards a rogue, so that its answers are awaited.
+/// Starts transfers of every kind to a rogue, so that its answers are awaited.
 fn provoke(victim: &mut Port, rogue: Peer, key: Key) {
     let _ = victim.send_buffer(rogue, Priority::Low, vec![1; 50_000], Confirm::Delivered);
     let _ = victim.put(rogue, Priority::High, (key, 0), vec![2; 9000], Some(b"note"));

@@ -1,4 +1,4 @@
-//! Processes killed in the middle of everything: after each single store, and a thousand times at random.
+//! Processes killed in the middle of everything: after each single store, and a thousand times at random moments.
 
 mod actor;
 mod ports;
@@ -24,22 +24,22 @@ fn actor() {
     play(&[("scripted", scripted), ("streaming", streaming), ("receiving", receiving)]);
 }
 
-/// Small enough to be compared after every instruction.
+/// Small enough to compare after every instruction.
 const SMALL: Geometry =
     Geometry { lanes: [LaneGeometry { slots: 8, bulk_bytes: 4096 }; 3], fragment_bytes: 512 };
 
-/// More than two fragments.
+/// Takes more than two fragments.
 const LONG: usize = 1200;
 
-/// Datagrams that fill the bulk area more than eight times.
+/// The number of datagrams that fill the bulk area more than eight times.
 const WARM: usize = 80;
 
 fn pattern(length: usize, seed: usize) -> Vec<u8> {
-    // No two neighbouring bytes are alike, and none is zero: every store changes something.
+    // Neighbouring bytes differ, and none is zero, so every store changes memory.
     (0..length).map(|index| ((index * 7 + seed) % 251 + 1) as u8).collect()
 }
 
-/// What a script sends, in order; the last one proves that nothing overtook.
+/// The messages of a script, in order. The last one proves that no message overtook another.
 fn expected(script: &str) -> Vec<Vec<u8>> {
     let tail = pattern(9, 99);
     match script {
@@ -66,7 +66,7 @@ fn scripted(stage: &mut Stage) {
         .expect("connect");
     let heap = port.heap(peer, 64, 2).expect("heap");
     let mut block = heap.block().expect("a block");
-    // Datagrams wait for nothing: the lane has been filled often, and moves with the next long message.
+    // Datagrams do not wait for room, so they fill the lane often without moving it. The next long message moves it.
     for _ in 0..if script == "busy" { WARM } else { 0 } {
         while !port.send_datagram(peer, Priority::Low, &pattern(512, 10)).expect("connected") {}
     }
@@ -101,7 +101,7 @@ fn scripted(stage: &mut Stage) {
 
 const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// The receiver, and another peer of it that must not notice anything.
+/// The receiver, and another peer that must not notice anything.
 struct Survivors {
     place: Place,
     victim: Port,
@@ -119,12 +119,12 @@ impl Survivors {
         let mut other = place.open(place.options());
         let (to_victim, to_other) = meet(&mut other, &mut victim);
         let key = victim.register(vec![0; 1200], Rights { read: false, write: true }).expect("region");
-        // Ready before it is needed: who is dead waits for no buffer.
+        // Posted before it is needed: a message of a dead sender does not wait for a buffer.
         victim.post_receive(Priority::Low, vec![0; LONG]).expect("token");
         Self { place, victim, other, to_other, to_victim, key }
     }
 
-    /// Starts a sender and waits until it stands before its first store.
+    /// Starts a sender and waits until it is before its first store.
     fn sender(&mut self, script: &str) -> (Actor, Peer, Traced) {
         let key = self.key.0.to_string();
         let mut actor = Actor::start("scripted", self.place.path(), &[script, &key]);
@@ -209,14 +209,14 @@ fn a_sender_killed_after_any_store_leaves_a_prefix_of_whole_messages() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     step::stay_on_one_core();
     let mut survivors = Survivors::new();
-    // What a busy sender copies to memory that it maps on the way is not looked at; what publishes it is.
+    // Stores of a busy sender to memory that it maps on the way are not watched. The stores that publish them are.
     for script in ["short", "bulk", "long", "put", "lent", "busy"] {
         let (mut actor, peer, traced) = survivors.sender(script);
         let stores = traced.stores();
         actor.kill();
         assert_eq!(survivors.take_all(peer), expected(script), "{script}: all that was sent");
         let points = step::points(&stores);
-        // At least a word and a header per message.
+        // At least a word and a header for each message.
         assert!(points.len() > 2 * expected(script).len(), "{script}: {} stores", stores.len());
         let mut most = 0;
         for point in points {
@@ -235,11 +235,11 @@ fn a_sender_killed_after_any_store_leaves_a_prefix_of_whole_messages() {
     }
 }
 
-/// Sends numbered messages for ever and notes in a file which of them are known to be delivered.
+/// Sends numbered messages for ever, and records in a file which of them were delivered.
 fn streaming(stage: &mut Stage) {
     let notes: String = stage.argument(0);
     let notes = std::fs::OpenOptions::new().write(true).open(notes).expect("the notes");
-    // So small that it moves soon to an area of its own.
+    // So small that it soon moves to a large area.
     let mut port = Port::open(PortOptions { geometry: SMALL, ..stage.options() }).expect("open");
     let peer = port
         .connect(&Address::local("victim".parse::<bywire::PortName>().expect("a name")), MINUTE)
@@ -288,7 +288,7 @@ fn number_of(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(bytes[..8].try_into().expect("eight bytes"))
 }
 
-/// Takes messages for ever and notes in a file how many.
+/// Takes messages for ever, and records their number in a file.
 fn receiving(stage: &mut Stage) {
     let notes: String = stage.argument(0);
     let notes = std::fs::OpenOptions::new().write(true).open(notes).expect("the notes");
@@ -311,7 +311,7 @@ fn receiving(stage: &mut Stage) {
     }
 }
 
-/// Numbers that look random and are the same in every run.
+/// Pseudo-random numbers, the same in every run.
 struct Lot(u64);
 
 impl Lot {
@@ -344,7 +344,7 @@ impl Notes {
 }
 
 const ROUNDS: usize = 1000;
-/// Children that run at a time: the next ones start while one dies.
+/// Children that run at the same time: the next ones start while one dies.
 const POOL: usize = 3;
 
 #[test]
@@ -360,7 +360,7 @@ fn five_hundred_senders_killed_at_random_moments_lose_nothing_that_was_confirmed
             let actor = Actor::start("streaming", survivors.place.path(), &[notes.path()]);
             running.push((actor, notes, None, 0, lot.draw(300)));
         }
-        // One of them is killed as soon as it has delivered as much as the lot said, and a little later.
+        // A child is killed a little after it has delivered its random number of messages.
         let ripe = loop {
             let event = survivors.victim.wait(Some(MINUTE)).expect("wait").expect("they send for ever");
             take_streamed(&mut survivors.victim, &mut running, event);
@@ -472,7 +472,7 @@ fn five_hundred_receivers_killed_at_random_moments_answer_for_what_they_took() {
             }
         }
         assert_eq!(confirmed + failed, asked, "every token came back");
-        // The one that it was just taking may not have been noted.
+        // The last message that it took may not have been recorded.
         assert!(confirmed <= notes.read() + 1, "{confirmed} confirmed, {} received", notes.read());
         before.get_or_insert_with(resources_now);
     }
@@ -481,12 +481,12 @@ fn five_hundred_receivers_killed_at_random_moments_answer_for_what_they_took() {
     assert_no_growth(before.expect("counted"), resources_now());
 }
 
-/// Has a connection of this process moved to a bulk area of its own?
+/// Does any connection of this process have a large bulk area?
 fn any_is_busy() -> bool {
     std::fs::read_to_string("/proc/self/maps").expect("procfs").contains("bywire-bulk")
 }
 
-/// Descriptors, shared segments and resident kilobytes of this process.
+/// Numbers of descriptors and shared segments of this process, and its resident kilobytes.
 fn resources_now() -> (usize, usize, u64) {
     let descriptors = std::fs::read_dir("/proc/self/fd").expect("procfs").count();
     let maps = std::fs::read_to_string("/proc/self/maps").expect("procfs");

@@ -1,4 +1,4 @@
-//! Peers that are sent much: their payloads move to a bulk area of their own, and nothing else changes.
+//! Peers that are sent much data: their payloads move to a large bulk area, and nothing else changes.
 
 mod ports;
 
@@ -18,7 +18,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Mappings of large windows: one at the writer, one at the reader.
+/// Mappings of large windows: one by the writer, one by the reader.
 fn areas() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("procfs");
     maps.lines().filter(|line| line.contains("bywire-bulk")).count()
@@ -28,7 +28,7 @@ fn pattern(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|index| (index * 31 + seed * 7 + (index >> 8)) as u8).collect()
 }
 
-/// Sends one long message of low priority and takes it at the other end.
+/// Sends one long message of low priority and receives it at the other end.
 fn carry(from: &mut Port, peer: Peer, to: &mut Port, length: usize) {
     from.send_buffer(peer, Priority::Low, pattern(length, 1), Confirm::Delivered).expect("token");
     let (mut sent, mut received) = (false, false);
@@ -56,7 +56,7 @@ fn carry(from: &mut Port, peer: Peer, to: &mut Port, length: usize) {
 /// Enough to fill a lane of the default size more than eight times.
 const MUCH: usize = 2 << 20;
 
-/// Two ports of which the first writes through a large window.
+/// Two ports. The first one writes through a large window.
 fn pair_with_large_window(place: &Place, options: &PortOptions) -> (Port, Peer, Port, Peer) {
     let before = areas();
     let (mut a, to_b, mut b, to_a) = place.pair(options);
@@ -65,7 +65,7 @@ fn pair_with_large_window(place: &Place, options: &PortOptions) -> (Port, Peer, 
     (a, to_b, b, to_a)
 }
 
-/// Numbers that look random and are the same in every run.
+/// Pseudo-random numbers, the same in every run.
 struct Lot(u64);
 
 impl Lot {
@@ -75,15 +75,15 @@ impl Lot {
     }
 }
 
-/// One direction of mixed traffic, and what must come of it.
+/// One direction of mixed traffic, and its expected results.
 struct Traffic {
     lot: Lot,
     key: Key,
     made: usize,
     left: usize,
-    /// By priority, what was sent and has not arrived.
+    /// Messages of each priority that were sent and have not arrived.
     messages: [VecDeque<Vec<u8>>; 2],
-    /// Low ones: any of them may be lost.
+    /// Of low priority. Any of them may be lost.
     datagrams: VecDeque<Vec<u8>>,
     notes: VecDeque<Vec<u8>>,
     gets: usize,
@@ -141,7 +141,7 @@ impl Traffic {
                     self.datagrams.extend(sent.then_some(bytes));
                 })
             }
-            // One note at a time, so that its data is still there when it is seen.
+            // One note at a time, so that its data is still there when the note arrives.
             8 if self.notes.is_empty() => {
                 let length = self.lot.draw(REGION);
                 let mut note = pattern(8, self.made);
@@ -165,7 +165,7 @@ impl Traffic {
         }
     }
 
-    /// An event at the sending end.
+    /// Handles an event of the sending end.
     fn completed(&mut self, event: Event) {
         match event {
             Event::Sent { result: Ok(()), .. } | Event::Put { result: Ok(()), .. } => self.completions -= 1,
@@ -175,7 +175,7 @@ impl Traffic {
         }
     }
 
-    /// An event at the receiving end.
+    /// Handles an event of the receiving end.
     fn arrived(&mut self, port: &mut Port, event: Event) {
         match event {
             Event::Message(message) => {
@@ -211,7 +211,7 @@ fn all_that_can_be_sent_stays_right_across_the_move() {
         let key = b.register(vec![0; REGION], Rights { read: true, write: true }).expect("region");
         let mut traffic = Traffic::new(seed, key);
         until(|| {
-            // Neither end is always ahead.
+            // So neither end is always ahead.
             for _ in 0..traffic.lot.draw(4) {
                 traffic.send(&mut a, to_b);
             }
@@ -285,7 +285,7 @@ fn sixteen_peers_have_large_windows_at_most_and_the_next_takes_the_place_of_one_
     }
 }
 
-/// The area was shared, and then there was no room for the record that moves there.
+/// The area was shared, but then there was no room for the record that moves there.
 #[test]
 fn a_peer_that_ends_before_it_has_moved_gives_its_place_back() {
     let _alone = alone();
@@ -294,7 +294,7 @@ fn a_peer_that_ends_before_it_has_moved_gives_its_place_back() {
     let options = PortOptions { geometry, large_window_peers_max: 1, ..place.options() };
     let before = areas();
     let (mut a, to_b, mut b, _) = place.pair(&options);
-    // Never in the way: it moves only when a send finds no room.
+    // The lane never moves, as no send finds it full.
     for round in 0..100 {
         a.send(to_b, Priority::Low, &pattern(500, round)).expect("room");
         assert!(matches!(ports::event(&mut [&mut b, &mut a]), Event::Message(_)));
@@ -314,7 +314,7 @@ fn a_peer_that_ends_before_it_has_moved_gives_its_place_back() {
     assert_eq!(areas() - before, 2, "and given back");
 }
 
-/// Which messages need a posted buffer, and which buffer they take, is the same for peers with a large window.
+/// Messages through a large window need the same posted buffers, and take the same ones, as other messages.
 #[test]
 fn a_message_through_a_large_window_takes_a_posted_buffer_like_any_other() {
     let _alone = alone();
@@ -346,13 +346,13 @@ fn a_message_through_a_large_window_takes_a_posted_buffer_like_any_other() {
     }
 }
 
-/// Room for a small fragment is no reason to stay awake for a large one.
+/// Room for a small fragment must not keep a sender awake that waits to send a large one.
 #[test]
 fn a_sender_whose_peer_with_a_large_window_stands_still_can_sleep() {
     let _alone = alone();
     let place = Place::new();
     let (mut a, to_b, mut b, _) = pair_with_large_window(&place, &place.options());
-    // Its first message waits for a buffer that nobody posts.
+    // Its first message waits for a buffer that is never posted.
     for _ in 0..60 {
         a.send_buffer(to_b, Priority::Low, pattern(100_000, 3), Confirm::Copied).expect("token");
     }
@@ -363,7 +363,7 @@ fn a_sender_whose_peer_with_a_large_window_stands_still_can_sleep() {
     }
     assert!(sent > 30 && sent < 60, "as many as fit: {sent}");
     assert!(a.arm(), "there is nothing to do");
-    // And it wakes when there is.
+    // It wakes once there is work.
     b.post_receive(Priority::Low, vec![0; 100_000]).expect("token");
     let mut received = 0;
     until(|| {
@@ -371,7 +371,7 @@ fn a_sender_whose_peer_with_a_large_window_stands_still_can_sleep() {
             b.post_receive(Priority::Low, message.payload.into_buffer().expect("posted")).expect("token");
             received += 1;
         }
-        // Asleep until the bell rings.
+        // Sleeps until the doorbell rings.
         while let Some(event) = a.wait(Some(std::time::Duration::from_micros(10))).expect("wait") {
             assert!(matches!(event, Event::Sent { .. }));
         }
@@ -393,14 +393,14 @@ fn a_whole_message_in_the_bulk_area_survives_its_sender() {
     assert!(received[0] == pattern(1 << 20, 4) && received[1] == b"behind it");
 }
 
-/// The record that moves, and the packet with the memory, are still on the way when the sender closes.
+/// The record that moves, and the packet with the memory, are still under way when the sender closes.
 #[test]
 fn what_was_sent_across_the_move_arrives_although_its_sender_has_closed() {
     let _alone = alone();
     let place = Place::new();
     let (mut a, to_b, mut b, _) = place.pair(&place.options());
     let before = areas();
-    // All that the small area takes, again and again, until the sender has moved.
+    // Fills the small area again and again, until the sender has moved.
     let mut sent = 0;
     let mut expected = 0;
     while areas() == before {
@@ -436,7 +436,7 @@ fn what_was_sent_across_the_move_arrives_although_its_sender_has_closed() {
     assert_eq!(expected, sent);
 }
 
-/// Memory of the library's own, for messages of peers that have ended, does not become a posted buffer.
+/// The library's own memory for messages of ended peers does not become a posted buffer.
 #[test]
 fn half_a_message_of_a_peer_that_ended_leaves_no_buffer_behind() {
     let _alone = alone();

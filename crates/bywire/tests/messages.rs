@@ -1,4 +1,4 @@
-//! The contract of messages, between two ports of one thread, so that every step is the test's own.
+//! The contract of messages, between two ports of one thread, so that the test controls every step.
 
 mod ports;
 
@@ -24,13 +24,13 @@ fn message(ports: &mut [&mut Port]) -> Payload {
     }
 }
 
-/// A program that takes its events late still learns who said what.
+/// A program that takes its events late still learns the sender of each message.
 #[test]
 fn who_sent_a_message_is_known_until_the_end_of_its_sender_is_taken() {
     let place = Place::new();
     let (mut a, to_b, mut b, to_a) = place.pair(&place.options());
     let name = a.name().clone();
-    // The first poll after this looks at the sockets, and so finds the end before any message.
+    // The first poll after this looks at the sockets, so it finds the end before any message.
     until(|| b.arm());
     for number in 0..20u8 {
         a.send(to_b, Priority::Low, &[number; 100]).expect("room");
@@ -127,7 +127,7 @@ fn a_message_takes_the_smallest_buffer_that_fits_and_waits_when_there_is_none() 
     for _ in 0..1000 {
         assert!(b.poll().is_none(), "said once");
     }
-    // Ordered behind the one that waits.
+    // Ordered behind the waiting message.
     assert_eq!(a.send(to_b, Priority::Low, b"later"), Err(SendError::Full));
     b.post_receive(Priority::Low, vec![0; 60_000]).expect("token");
     let (mut completed, mut received) = (false, None);
@@ -178,7 +178,7 @@ fn receive_tokens_bound_posted_buffers_and_a_stated_maximum_is_refused_at_the_se
     assert_eq!(b.post_receive(Priority::Low, vec![0; 11]).expect_err("one token").as_ref().len(), 11);
     let refused = a.send_buffer(to_b, Priority::Low, vec![0; 5001], Confirm::Copied).expect_err("too long");
     assert_eq!(refused.error, SendError::TooLong { max: 5000 });
-    // The refusal kept no token.
+    // The refusal has kept no token.
     for _ in 0..64 {
         a.send_buffer(to_b, Priority::Low, vec![0; 10], Confirm::Copied).expect("token");
     }
@@ -200,7 +200,7 @@ fn datagrams_are_dropped_and_counted_and_pass_a_message_that_waits_for_room() {
     }
 }
 
-/// For whoever keeps a datagram that was dropped: also while it sleeps.
+/// For a program that keeps a datagram that was dropped, even while it sleeps.
 #[test]
 fn room_is_told_once_to_whoever_awaits_it() {
     let place = Place::new();
@@ -228,7 +228,7 @@ fn room_is_told_once_to_whoever_awaits_it() {
     let mut b = taking.join().expect("all were taken");
     assert!(matches!(event(&mut [&mut b]), Event::Datagram(_)));
     assert!(a.wait(moment).expect("wait").is_none(), "it is told once");
-    // What is awaited of a peer that ends is its end.
+    // If the peer ends, its end is reported instead of room.
     while a.send_datagram(to_b, Priority::High, &[7; 100]).expect("connected") {}
     a.await_room(to_b, Priority::High).expect("connected");
     drop(b);
@@ -308,7 +308,7 @@ fn lent_blocks_come_back_and_a_borrower_has_a_quota() {
             other => panic!("{other:?}"),
         }
     }
-    // Given back from another thread, as a consumer pool would.
+    // Returned from another thread, as in a pool of consumers.
     std::thread::spawn(move || drop(borrowed)).join().expect("drop");
     let mut free = Vec::new();
     until(|| {
@@ -318,7 +318,7 @@ fn lent_blocks_come_back_and_a_borrower_has_a_quota() {
     });
     let (_, unsent) = a.send_lent(Priority::Low, free.remove(0), 200_000).expect_err("longer than the block");
     drop((unsent, free));
-    // What a dead borrower holds comes back, too.
+    // Blocks held by a dead borrower come back, too.
     a.send_lent(Priority::Low, heap.block().expect("free"), 10).expect("room");
     drop(b);
     until(|| matches!(a.poll(), Some(Event::Disconnected { reason: DisconnectReason::Closed, .. })));
@@ -372,7 +372,7 @@ fn a_long_message_that_was_sent_whole_survives_its_sender_without_a_posted_buffe
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Any mix of sends on both lanes arrives whole and in order per lane.
+    /// Any mix of sends on both lanes arrives whole, and in order within each lane.
     #[test]
     fn order_holds_per_priority(
         sends in prop::collection::vec((any::<bool>(), prop_oneof![0..57usize, 57..5000usize, 5000..70_000usize]), 1..60),

@@ -1,5 +1,5 @@
-//! Ports of containers: processes in other pid, network, mount and host-name namespaces that share the
-//! runtime directory.
+//! Ports of containers: processes in other pid, network, mount and host-name namespaces that share the runtime
+//! directory.
 
 mod actor;
 mod ports;
@@ -13,7 +13,7 @@ use ports::{Place, until};
 use rustix::process::Signal;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// A container as far as a port can tell: nothing shared but files.
+/// A container as far as ports are concerned: it shares only files.
 const CONTAINER: [&str; 9] =
     ["unshare", "--fork", "--kill-child", "--pid", "--mount-proc", "--net", "--uts", "--ipc", "--mount"];
 
@@ -23,7 +23,7 @@ fn actor() {
     play(&[("echo", echo)]);
 }
 
-/// Sends everything back until the other end is gone.
+/// Sends everything back until the other end has gone.
 fn echo(stage: &mut Stage) {
     let mut port = Port::open(PortOptions { name: Some("echo".parse().expect("a name")), ..stage.options() })
         .expect("open");
@@ -40,7 +40,7 @@ fn echo(stage: &mut Stage) {
     }
 }
 
-/// A container, or the reason why there is none.
+/// The command of a container, or `None` if none can be made.
 fn container() -> Option<&'static [&'static str]> {
     let probe = Command::new(CONTAINER[0]).args(&CONTAINER[1..]).arg("true").output();
     match probe {
@@ -62,12 +62,12 @@ fn containers_that_share_the_directory_exchange_messages_and_notice_deaths() {
     let place = Place::new();
     let mut port = place.open(place.options());
     let address = Address::local("echo".parse::<PortName>().expect("a name"));
-    // Once it leaves when we close; once it is killed, and another one takes its name.
+    // Each container is killed. The second one takes the name of the first.
     for _ in 0..2 {
         let mut echo = Actor::start_under(container, "echo", place.path(), &[]);
         echo.expect("ready");
         let peer = port.connect(&address, MINUTE).expect("connect");
-        // From outside its process is seen, from inside ours is not.
+        // The process inside is visible from outside, but ours is not from inside.
         assert!(port.peer_info(peer).expect("connected").pid > 1);
         for length in [8, 4096] {
             port.send(peer, Priority::High, &vec![7; length]).expect("room");

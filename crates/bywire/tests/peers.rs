@@ -1,4 +1,4 @@
-//! Many peers on one port, and peers that stand still.
+//! Many peers of one port, and peers that are stopped.
 
 mod actor;
 mod ports;
@@ -26,10 +26,10 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("procfs").count()
 }
 
-/// Begins with the soft limit that most systems set, far below what a thousand peers take.
+/// The soft limit that most systems set, far below the needs of a thousand peers.
 const SOFT_LIMIT: u64 = 256;
 
-/// The port of a thousand peers: answers everybody, and counts its descriptors.
+/// The port with a thousand peers: it answers all of them, and counts its descriptors.
 fn hub(stage: &mut Stage) {
     let count: usize = stage.argument(0);
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
@@ -57,7 +57,7 @@ fn hub(stage: &mut Stage) {
     }
     assert_eq!((connected, answered), (count, count));
     assert_eq!(descriptors(), before, "what a peer costs comes back when it leaves");
-    // Nothing of the crowd is in the way of the next one.
+    // The crowd has left nothing that would hinder the next one.
     stage.tell("empty");
     stage.hear();
 }
@@ -135,7 +135,7 @@ fn talker(stage: &mut Stage) {
     }
 }
 
-/// Takes the next message of a talker, which must be the one in turn.
+/// Takes the next message of a talker, which must be the next in order.
 fn next_from(victim: &mut Port, talkers: &mut [(Peer, u32)]) -> usize {
     loop {
         match victim.wait(Some(MINUTE)).expect("wait").expect("they talk for ever") {
@@ -157,7 +157,7 @@ fn next_from(victim: &mut Port, talkers: &mut [(Peer, u32)]) -> usize {
     }
 }
 
-/// A process in a debugger is not dead.
+/// A process that is stopped in a debugger is not dead.
 #[test]
 fn a_stopped_peer_is_neither_given_up_nor_in_the_way() {
     let place = Place::new();
@@ -168,7 +168,7 @@ fn a_stopped_peer_is_neither_given_up_nor_in_the_way() {
     for _ in 0..2 {
         let actor = Actor::start("talker", place.path(), &[]);
         while talkers.len() == actors.len() {
-            // The first one may talk already.
+            // The first talker may send already.
             match victim.wait(Some(MINUTE)).expect("wait").expect("it connects") {
                 Event::Connected(peer) => talkers.push((peer, 0)),
                 Event::Message(message) => {
@@ -187,7 +187,7 @@ fn a_stopped_peer_is_neither_given_up_nor_in_the_way() {
         next_from(&mut victim, &mut talkers);
     }
     actors[0].signal(Signal::STOP);
-    // What it had sent before, then only the other one; and what is sent to it waits.
+    // First the messages that it had sent before, then only those of the other talker. Messages to it wait.
     let mut waits = 0u32;
     let mut quiet = 0;
     while quiet < 5000 {
@@ -202,7 +202,7 @@ fn a_stopped_peer_is_neither_given_up_nor_in_the_way() {
         .send_buffer(talkers[0].0, Priority::Low, waits.to_ne_bytes().as_slice(), Confirm::Delivered)
         .expect("token");
     actors[0].signal(Signal::CONT);
-    // Everything arrives, both ways.
+    // Everything arrives, in both directions.
     let mut is_delivered = false;
     while !is_delivered || talkers[0].1 < before + 500 {
         match victim.wait(Some(MINUTE)).expect("wait").expect("they talk for ever") {

@@ -1,11 +1,11 @@
-//! Long messages that give way to messages of high priority, step by step: two ports of one thread, polled by hand.
+//! Long messages that give way to messages of high priority after each step: two ports of one thread, polled by hand.
 
 mod ports;
 
 use bywire::{Confirm, Event, Peer, Port, PortOptions, Priority, Rights};
 use ports::{Place, until};
 
-/// A step of a copy.
+/// The length of a step of a copy.
 const STEP: usize = 2048;
 const LONG: usize = 300_000;
 
@@ -13,7 +13,7 @@ fn pattern(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|index| (index * 31 + seed * 7 + (index >> 8)) as u8).collect()
 }
 
-/// Two ports; with `busy`, the first one's fragments of low priority are large.
+/// Two ports. With `busy`, the first one has large fragments of low priority.
 fn pair(place: &Place, integrity: bool, busy: bool) -> (Port, Peer, Port, Peer) {
     let (mut a, to_b, mut b, to_a) = place.pair(&PortOptions { integrity, ..place.options() });
     if busy {
@@ -62,7 +62,7 @@ fn a_sender_takes_what_is_urgent_between_any_two_steps() {
         let (mut a, to_b, mut b, to_a) = pair(&place, integrity, busy);
         b.post_receive(Priority::Low, vec![0; LONG]).expect("token");
         a.send_buffer(to_b, Priority::Low, pattern(LONG, seed), Confirm::Copied).expect("token");
-        // One step at a time, and before each of them a message for the sender. (The first fragment has gone.)
+        // One step at a time, with a message for the sender before each. The first fragment has gone before.
         let (mut rounds, mut received) = (0usize, None);
         loop {
             b.send(to_a, Priority::High, &rounds.to_ne_bytes()).expect("room");
@@ -71,7 +71,7 @@ fn a_sender_takes_what_is_urgent_between_any_two_steps() {
                 event => assert_eq!(high(event), rounds.to_ne_bytes(), "at once"),
             }
             rounds += 1;
-            // The small area must be emptied on the way.
+            // The small area has to be emptied on the way.
             if let Some(Event::Message(message)) = b.poll() {
                 received = Some(message.payload);
             }
@@ -95,7 +95,7 @@ fn a_receiver_takes_what_is_urgent_between_any_two_steps() {
         b.post_receive(Priority::Low, vec![0; LONG]).expect("token");
         a.send_buffer(to_b, Priority::Low, pattern(LONG, seed), Confirm::Copied).expect("token");
         until(|| matches!(a.poll(), Some(Event::Sent { .. })));
-        // All of it is there; yet each message of high priority comes before the rest.
+        // The whole message is there, yet each message of high priority comes before the rest of it.
         let (mut rounds, mut expected) = (0usize, 0usize);
         loop {
             a.send(to_b, Priority::High, &rounds.to_ne_bytes()).expect("room");
@@ -141,7 +141,7 @@ fn a_sender_of_a_put_takes_what_is_urgent_between_any_two_steps() {
     }
 }
 
-/// Between two steps the program may do with its region what it likes: the check is of what came.
+/// Between two steps the program may change its region: the check covers the bytes that came.
 #[test]
 fn a_receiver_of_a_put_takes_what_is_urgent_between_any_two_steps() {
     let place = Place::new();
@@ -179,7 +179,7 @@ fn a_region_revoked_between_two_steps_is_not_touched_again() {
     let key = b.register(vec![0; LONG], Rights { read: false, write: true }).expect("region");
     a.put(to_b, Priority::Low, (key, 0), vec![7; LONG], None).expect("token");
     (0..1000).for_each(|_| drop(a.poll()));
-    // A few steps.
+    // A few steps of the put.
     for round in 0..40usize {
         a.send(to_b, Priority::High, &round.to_ne_bytes()).expect("room");
         high(b.poll());
@@ -196,12 +196,13 @@ fn a_region_revoked_between_two_steps_is_not_touched_again() {
         result.is_some()
     });
     assert_eq!(result, Some(Err(bywire::TransferError::BadKey)));
-    // Nothing is stuck behind it.
+    // The lane behind it is not blocked.
     b.send(to_a, Priority::Low, b"well?").expect("room");
     until(|| matches!(a.poll(), Some(Event::Message(_))));
 }
 
-/// A datagram takes the place of what was staged; the fragment behind it is then not interrupted again.
+/// A datagram takes the place of a staged fragment. The fragment begins again, and is then not interrupted a second
+/// time.
 #[test]
 fn datagrams_and_urgent_messages_together_do_not_shut_a_long_one_out() {
     let place = Place::new();
@@ -241,12 +242,12 @@ fn datagrams_and_urgent_messages_together_do_not_shut_a_long_one_out() {
     }
 }
 
-/// What cannot be taken for want of a buffer is not urgent.
+/// A message that waits for a buffer is not urgent.
 #[test]
 fn a_message_that_waits_for_a_buffer_delays_no_other() {
     let place = Place::new();
     let (mut a, to_b, mut b, to_a) = pair(&place, false, false);
-    // At both ends a long message of high priority stands still.
+    // At each end a long message of high priority waits.
     a.send_buffer(to_b, Priority::High, pattern(10_000, 0), Confirm::Copied).expect("token");
     b.send_buffer(to_a, Priority::High, pattern(10_000, 0), Confirm::Copied).expect("token");
     let mut needed = 0;

@@ -1,4 +1,5 @@
-//! Several users on one machine: who is admitted, and what a third one can do. Needs root, to be others.
+//! Several users on one machine: the users that are admitted, and what a third user can do. Needs root, to act as
+//! other users.
 
 mod actor;
 #[allow(dead_code, reason = "only the place is needed here")]
@@ -20,7 +21,7 @@ use ports::Place;
 use rustix::fs::OFlags;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// Users and groups that need no entry anywhere.
+/// Users and groups without an entry in the user database.
 const ALICE: &str = "54321";
 const BOB: &str = "54322";
 const GROUP: u32 = 54_400;
@@ -39,7 +40,7 @@ fn is_root() -> bool {
     is_root
 }
 
-/// A runtime directory for all, as root makes it.
+/// A runtime directory for all users, as root makes it.
 fn shared() -> Place {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new();
@@ -47,7 +48,7 @@ fn shared() -> Place {
     place
 }
 
-/// Becomes another user, then does as it is told: `open RULE`, `connect NAME`, `reach PID`.
+/// Becomes another user, then follows its orders: `open RULE`, `connect NAME`, `reach PID`.
 fn user(stage: &mut Stage) {
     become_user(stage.argument(0), stage.argument(1));
     stage.tell("ready");
@@ -78,17 +79,17 @@ fn user(stage: &mut Stage) {
 }
 
 fn become_user(user: u32, group: u32) {
-    // SAFETY: these calls take numbers; the raw ones change this thread alone, which is all that acts here.
+    // SAFETY: these calls take numbers. The raw ones change only this thread, and no other thread acts here.
     unsafe {
         assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
         assert_eq!(libc::setresgid(group, group, group), 0);
         assert_eq!(libc::setresuid(user, user, user), 0);
     }
-    // As a program that was started by that user.
+    // As in a program that this user has started.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable).expect("prctl");
 }
 
-/// Answers one peer, in a thread's place: until it leaves or this actor is killed.
+/// Answers one peer until it leaves or this actor is killed.
 fn serve(port: Option<&mut Port>) {
     let Some(port) = port else { return };
     while let Ok(Some(event)) = port.wait(Some(MINUTE)) {
@@ -104,7 +105,7 @@ fn serve(port: Option<&mut Port>) {
     }
 }
 
-/// Connects, asks who it is for the other end, and says so; or why not.
+/// Connects and asks the other end for this end's identity. Returns the answer, or the error.
 fn attempt(stage: &Stage, name: &str) -> String {
     let mut port = match Port::open(stage.options()) {
         Ok(port) => port,
@@ -126,7 +127,7 @@ fn attempt(stage: &Stage, name: &str) -> String {
     }
 }
 
-/// Has several ports begin long messages to one, and stops in the midst of them until told to go on.
+/// Several ports begin long messages to one port, and stop in the middle until told to go on.
 fn hoard(stage: &mut Stage, name: &str) {
     let address = Address::local(name.parse::<PortName>().expect("a name"));
     let mut ports: Vec<Port> = (0..3)
@@ -152,8 +153,8 @@ fn hoard(stage: &mut Stage, name: &str) {
     stage.hear();
 }
 
-/// Connects and leaves again and again, but keeps the memory that it was given: until it is turned away, or 200 times.
-/// Then it lets go, and is let in.
+/// Connects and leaves repeatedly, but keeps the memory that it was given, until it is turned away, or 200 times.
+/// Then it lets go of the memory, and is let in.
 fn keep(stage: &mut Stage, argument: &str) {
     let (name, how) = argument.split_once(' ').expect("two words");
     let rogue =
@@ -192,7 +193,7 @@ fn keep(stage: &mut Stage, argument: &str) {
     stage.tell(if enter().is_ok() { "let in" } else { "turned away" });
 }
 
-/// Tries to open all memory of ours that a process has, for writing: how many pieces were seen and opened.
+/// Tries to open all our memory that a process has, for writing. Returns how many pieces it saw and opened.
 fn reach(pid: &str) -> String {
     let (mut seen, mut opened) = (0, 0);
     for directory in ["fd", "map_files"] {
@@ -211,14 +212,14 @@ fn reach(pid: &str) -> String {
     format!("seen {seen} writable {opened}")
 }
 
-/// Can it be written or mapped for writing?
+/// Can the file be written or mapped for writing?
 fn is_writable(file: &std::fs::File) -> bool {
     use rustix::mm::{MapFlags, ProtFlags};
     use std::os::unix::fs::FileExt;
     if file.write_at(&[0], 0).is_ok() || file.set_len(0).is_ok() {
         return true;
     }
-    // SAFETY: a fresh mapping, never touched and removed at once.
+    // SAFETY: a fresh mapping, which is never touched and removed at once.
     unsafe {
         let mapped = rustix::mm::mmap(
             std::ptr::null_mut(),
@@ -257,14 +258,14 @@ fn ports_admit_whom_their_owner_names() {
         ("everyone", 60_000, true),
     ] {
         let place = shared();
-        // A port for a group must belong to it.
+        // Only a member of a group may open a port for it.
         let mut alice = start(&place, ALICE, GROUP);
         let mut bob = start(&place, BOB, bob_group);
         assert_eq!(ask(&mut alice, &format!("open {rule}")), "None");
         let answer = ask(&mut bob, "connect theirs");
         let expected = if is_admitted { format!("{BOB} {}", bob.pid().as_raw_pid()) } else { denied.clone() };
         assert_eq!(answer, expected, "{rule}, group {bob_group}: the kernel's word on who asks");
-        // Neither can Bob take the name, alive or dead.
+        // Bob cannot take the name either, whether its port is alive or dead.
         let taken = ask(&mut bob, "open own");
         assert!(taken.contains("InUse"), "{taken}");
         alice.kill();
@@ -298,8 +299,8 @@ fn a_third_user_cannot_reach_memory_and_even_the_same_user_cannot_write_it() {
     assert_ne!(seen, "0", "the same user saw nothing: nothing was proved");
 }
 
-/// Memory that a peer goes on mapping cannot be taken back from it: so it is counted, and it is let go of only with
-/// the last process that has it, in whatever way.
+/// Memory that a peer goes on mapping cannot be taken back. It is counted until the last process has let go of it, in
+/// whatever way it was kept.
 #[test]
 fn a_foreign_user_that_keeps_memory_of_ended_connections_gets_no_more_of_it() {
     if !is_root() {
@@ -314,10 +315,10 @@ fn a_foreign_user_that_keeps_memory_of_ended_connections_gets_no_more_of_it() {
         let (line, _) = hear(&mut port, &mut alice);
         let (bytes, refusal) = line.split_once(' ').expect("bytes and a refusal");
         let bytes: usize = bytes.parse().expect("a number");
-        // Until an end is noticed, its memory counts as a connection's.
+        // Until the end of a connection is noticed, its memory counts as in use.
         assert!((15 << 20..=24 << 20).contains(&bytes), "{how}: {bytes} bytes are kept: {refusal}");
         assert_eq!(refusal, format!("{:?}", Some(Packet::Refuse(Refusal::MemoryKept))), "{how}");
-        // Nobody else is worse off for it.
+        // Other users are not affected.
         bob.tell(&format!("keep shared {how}"));
         assert!(hear(&mut port, &mut bob).0.ends_with("MemoryKept))"), "{how}: with an account of his own");
         alice.tell("let go");
@@ -325,7 +326,7 @@ fn a_foreign_user_that_keeps_memory_of_ended_connections_gets_no_more_of_it() {
     }
 }
 
-/// Lets a port live until an actor has said something: what, and what the port saw.
+/// Runs a port until an actor has sent a line. Returns the line and the port's events.
 fn hear(port: &mut Port, actor: &mut Actor) -> (String, Vec<Event>) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| actor.hear().expect("a word"));
@@ -337,7 +338,7 @@ fn hear(port: &mut Port, actor: &mut Actor) -> (String, Vec<Event>) {
     })
 }
 
-/// Lets a port live until an actor has said a word; what the port saw.
+/// Runs a port until an actor has sent a line that begins with `word`. Returns the port's events.
 fn live(port: &mut Port, actor: &mut Actor, word: &str) -> Vec<Event> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| actor.expect(word));
@@ -350,7 +351,7 @@ fn live(port: &mut Port, actor: &mut Actor, word: &str) -> Vec<Event> {
     })
 }
 
-/// How many receive buffers of low priority are not there to be taken; they are posted anew.
+/// How many receive buffers of low priority were missing. Posts them again.
 fn missing(port: &mut Port) -> usize {
     let mut missing = 0;
     while port.post_receive(Priority::Low, vec![0; 1 << 20]).is_ok() {
@@ -374,11 +375,11 @@ fn a_foreign_user_cannot_hold_every_posted_buffer() {
         actor.tell("hoard shared");
         live(&mut port, &mut actor, "begun");
         let mut later = Vec::new();
-        // All of it is there by now, and is taken by polls alone.
+        // All the data is there by now, so polls alone would take it.
         (0..100_000).for_each(|_| later.extend(port.poll()));
         assert!(later.iter().all(|event| matches!(event, Event::Connected(_))), "{later:?}");
         assert_eq!(missing(&mut port), held, "user {user}, {count} buffers");
-        // One after the other, all of them come.
+        // All messages arrive, one after the other.
         actor.tell("go on");
         let mut events = live(&mut port, &mut actor, "sent");
         let of_messages =
@@ -387,7 +388,7 @@ fn a_foreign_user_cannot_hold_every_posted_buffer() {
             events.push(port.wait(Some(MINUTE)).expect("wait").expect("an event"));
         }
         assert!(!events.iter().any(|event| matches!(event, Event::BufferNeeded { .. })), "{events:?}");
-        // What a killed one held comes back.
+        // The buffer held by a killed sender comes back.
         let mut next = start(&place, user, GROUP);
         next.tell("hoard shared");
         live(&mut port, &mut next, "begun");
@@ -404,7 +405,7 @@ fn a_foreign_user_cannot_hold_every_posted_buffer() {
     }
 }
 
-/// Who a peer is does not change; who we are is asked once for each connection, and not whenever a bell is rung.
+/// A peer's user does not change. Our own user is read once for each connection, and not at each ring.
 #[test]
 fn a_port_whose_process_becomes_another_user_goes_on_ringing() {
     if !is_root() {
@@ -432,11 +433,11 @@ fn a_port_whose_process_becomes_another_user_goes_on_ringing() {
     for generation in 1..3u64 {
         rogue.page.store(0, generation << 2 | 3, std::sync::atomic::Ordering::Relaxed);
         if generation == 2 {
-            // SAFETY: takes numbers; the raw call changes this thread alone.
+            // SAFETY: the call takes numbers, and changes only this thread.
             assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1, 54_321, -1) }, 0);
         }
         let sent = port.send(peer, Priority::Low, b"wake up");
-        // SAFETY: takes numbers; the raw call changes this thread alone.
+        // SAFETY: the call takes numbers, and changes only this thread.
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1, 0, -1) }, 0);
         sent.expect("room");
         let woken = inside.socket.receive(&mut bytes).expect("receive");

@@ -1,4 +1,4 @@
-//! Waiting: nobody sleeps on work, nobody works while asleep, and time-outs are kept.
+//! Waiting: no port sleeps while there is work, none works while it sleeps, and timeouts are kept.
 
 mod ports;
 
@@ -15,7 +15,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const ROUNDS: u32 = 3000;
 
 fn sleepy(place: &Place) -> PortOptions {
-    // Without spinning every wait arms and sleeps.
+    // Without spinning, every wait arms and sleeps.
     PortOptions { spin: Duration::ZERO, ..place.options() }
 }
 
@@ -71,7 +71,7 @@ fn a_sleeping_sender_is_woken_by_room_and_by_delivery() {
             }
         });
         for round in 0..rounds {
-            // Three times what the ring holds.
+            // Three times as much as the ring holds.
             let bytes = vec![1; 200_000 + round as usize];
             a.send_buffer(to_b, priority(round), bytes, Confirm::Delivered).expect("token");
             match a.wait(Some(MINUTE)).expect("wait") {
@@ -105,7 +105,7 @@ fn a_full_lane_says_when_there_is_room_again() {
     });
 }
 
-/// A block is dropped by a thread that has nothing to do with the port, which sleeps.
+/// A thread without access to the port drops a block while the port sleeps.
 #[test]
 fn a_sleeping_borrower_is_woken_to_give_a_block_back() {
     let place = Place::new();
@@ -131,7 +131,7 @@ fn a_sleeping_borrower_is_woken_to_give_a_block_back() {
         });
         for round in 0..ROUNDS {
             let mut free = None;
-            // No event tells the lender; what is awaited is the borrower's waking.
+            // The lender gets no event: it waits until the borrower has woken.
             until(|| {
                 assert!(lender.poll().is_none());
                 free = heap.block();
@@ -160,7 +160,7 @@ fn an_idle_port_uses_no_processor_time() {
     assert!(start.elapsed() >= long, "the time-out came early");
     let (after, sleeps) = (used(), a.statistics().sleeps - sleeps);
     let cost_ns = (after.tv_sec - before.tv_sec) * 1_000_000_000 + after.tv_nsec - before.tv_nsec;
-    // One spin, one system call: however slow the machine, not a twentieth of the time.
+    // One spin and one system call: less than a twentieth of the time on any machine.
     assert!(cost_ns < 25_000_000, "{cost_ns} ns of work in an idle wait");
     assert!(sleeps <= 2, "slept {sleeps} times");
 }
@@ -177,7 +177,7 @@ fn a_wait_of_no_time_returns_at_once_and_a_short_one_not_early() {
     }
 }
 
-/// Work that brings no event must not keep a wait from its end.
+/// Work without events must not keep a wait from its end.
 #[test]
 fn a_wait_ends_in_time_while_a_peer_keeps_the_port_at_work() {
     let place = Place::new();
@@ -186,7 +186,7 @@ fn a_wait_ends_in_time_while_a_peer_keeps_the_port_at_work() {
     let (is_over, done) = (AtomicBool::new(false), AtomicU32::new(0));
     std::thread::scope(|scope| {
         let flood = scope.spawn(|| flood(&mut a, to_b, key, (&is_over, &done)));
-        // However late its thread begins, until it is a flood.
+        // Goes on until the flood has begun, however late its thread starts.
         let mut waits = 0;
         until(|| {
             assert!(b.wait(Some(Duration::from_millis(5))).expect("wait").is_none());
@@ -204,7 +204,7 @@ fn a_wait_ends_in_time_while_a_peer_keeps_the_port_at_work() {
     });
 }
 
-/// Puts without notes, one after the other, until told to stop; how many were done is told on the way.
+/// Sends puts without notes, one after the other, until told to stop. Counts the completed ones.
 fn flood(port: &mut Port, peer: Peer, key: Key, (is_over, done): (&AtomicBool, &AtomicU32)) {
     let limit = Instant::now() + MINUTE;
     while !is_over.load(Ordering::Relaxed) && Instant::now() < limit {
@@ -214,7 +214,7 @@ fn flood(port: &mut Port, peer: Peer, key: Key, (is_over, done): (&AtomicBool, &
     }
 }
 
-/// An epoll instance that watches `file`, by level or by edge.
+/// An epoll instance that watches `file`, level-triggered or edge-triggered.
 fn watch(file: impl AsFd, by_edge: bool) -> OwnedFd {
     let poller = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
     let edge = if by_edge { epoll::EventFlags::ET } else { epoll::EventFlags::empty() };
@@ -222,7 +222,7 @@ fn watch(file: impl AsFd, by_edge: bool) -> OwnedFd {
     poller
 }
 
-/// Sleeps in an epoll instance of its own, as an async runtime does: polls until nothing is left, arms, waits.
+/// Sleeps in an epoll instance of its own, as an async runtime does: polls until there is nothing more, arms, waits.
 fn next_by_descriptor(port: &mut Port, poller: &OwnedFd, sleeps: &mut u32) -> Event {
     loop {
         if let Some(event) = port.poll() {
@@ -238,7 +238,7 @@ fn next_by_descriptor(port: &mut Port, poller: &OwnedFd, sleeps: &mut u32) -> Ev
     }
 }
 
-/// By level and by edge, directly and through a second instance.
+/// Level-triggered and edge-triggered, directly and through a second instance.
 fn watchers(port: &Port) -> Vec<(OwnedFd, OwnedFd)> {
     let pair = |(by_edge, is_nested)| {
         let direct = watch(port, by_edge);
@@ -269,7 +269,7 @@ fn whoever_watches_the_descriptor_misses_no_message_and_does_not_spin() {
                 b.send(to_a, priority(round), &round.to_ne_bytes()).expect("room");
             }
         });
-        // A ring may still be under way when its message has been found: one more sleep at most.
+        // A ring may still be under way when its message has been found, which costs at most one more sleep.
         assert!(sleeps <= 2 * ROUNDS / 3 + 2, "{sleeps} sleeps for {} messages", ROUNDS / 3);
     }
 }
@@ -289,7 +289,7 @@ fn whoever_watches_the_descriptor_hears_strangers_come_and_go() {
                     late.send(peer, Priority::High, b"late").expect("room");
                 }
             });
-            // One may come before the end of the last is told.
+            // The next port may connect before the end of the last one is reported.
             let (mut came, mut spoke, mut left) = (0, 0, 0);
             while left < ROUNDS / 30 {
                 match next_by_descriptor(&mut sleeper, &poller, &mut 0) {
@@ -304,7 +304,7 @@ fn whoever_watches_the_descriptor_hears_strangers_come_and_go() {
     }
 }
 
-/// A port that is polled now and then, as by a program that draws pictures, answers at its next poll.
+/// A port that is polled seldom, as by a program that draws pictures, answers at its next poll.
 #[test]
 fn a_port_that_is_polled_seldom_looks_at_its_sockets_each_time() {
     let place = Place::new();

@@ -1,7 +1,7 @@
-//! Peers in processes of their own: the test program starts itself once more, to play a role.
+//! Peers in processes of their own: the test program starts itself again to play a role.
 //!
-//! A test file lists its roles in one ignored test named `actor`. Both sides talk in lines over a
-//! socket that is the actor's standard input, so that nothing ever waits by the clock.
+//! A test file lists its roles in one ignored test named `actor`. Both sides exchange lines over a socket, which is
+//! the actor's standard input, so nothing waits by the clock.
 
 #![allow(dead_code, reason = "not every test file needs every part")]
 
@@ -16,18 +16,18 @@ use rustix::process::{Pid, Signal};
 
 const ROLE: &str = "BYWIRE_TEST_ROLE";
 
-/// The test's end of an actor; dropping it kills the actor.
+/// The test's end of an actor. Dropping it kills the actor.
 pub struct Actor {
     child: Child,
     control: BufReader<UnixStream>,
 }
 
-/// What an actor can be, by name.
+/// A role of an actor: its name and its program.
 pub type Role<'a> = (&'a str, fn(&mut Stage));
 
 /// The actor's end.
 pub struct Stage {
-    /// Where ports are kept.
+    /// The directory of the ports.
     pub directory: PathBuf,
     pub arguments: Vec<String>,
     control: BufReader<UnixStream>,
@@ -38,7 +38,7 @@ impl Actor {
         Self::start_under(&[], role, directory, arguments)
     }
 
-    /// Starts it through another command, which must run the words that follow its own.
+    /// Starts it through another command, which must run the words after its own.
     pub fn start_under(command: &[&str], role: &str, directory: &Path, arguments: &[&str]) -> Self {
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
         let words = [&[role, directory.to_str().expect("a path of text")], arguments].concat();
@@ -56,12 +56,12 @@ impl Actor {
         Self { child, control: BufReader::new(ours) }
     }
 
-    /// The next line from the actor; `None` when it has ended.
+    /// The next line from the actor; `None` if it has ended.
     pub fn hear(&mut self) -> Option<String> {
         hear(&mut self.control)
     }
 
-    /// The next line, which must begin with `word`; what follows it.
+    /// Expects that the next line begins with `word`, and returns the rest of it.
     pub fn expect(&mut self, word: &str) -> String {
         let line = self.hear().unwrap_or_else(|| panic!("the actor ended instead of saying `{word}`"));
         let rest = line.strip_prefix(word);
@@ -80,24 +80,24 @@ impl Actor {
         rustix::process::kill_process(self.pid(), signal).expect("our child");
     }
 
-    /// Kills it and waits until it is gone.
+    /// Kills it and waits for its end.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         self.child.wait().expect("our child");
     }
 
-    /// Waits for its own end, which must be a good one.
+    /// Waits until it ends by itself, with success.
     pub fn finish(mut self) {
         let status = self.child.wait().expect("our child");
         assert!(status.success(), "the actor ended with {status}");
     }
 
-    /// Waits for its end, however it came.
+    /// Waits for its end of any kind.
     pub fn end(mut self) -> std::process::ExitStatus {
         self.child.wait().expect("our child")
     }
 
-    /// Lets a test wait for the actor's next line and for other things at once.
+    /// The socket, for a test that waits for the actor's next line and for other things at once.
     pub fn control(&self) -> impl AsFd + '_ {
         self.control.get_ref()
     }
@@ -116,7 +116,7 @@ impl Stage {
     }
 
     pub fn tell(&mut self, line: impl std::fmt::Display) {
-        // A test that has gone needs no answer.
+        // A test that has ended needs no answer.
         let _ = writeln!(self.control.get_mut(), "{line}");
     }
 
@@ -136,13 +136,13 @@ fn hear(control: &mut BufReader<UnixStream>) -> Option<String> {
     (length > 0).then(|| line.trim_end().to_owned())
 }
 
-/// Plays the role that this process was started for.
+/// Plays the role for which this process was started.
 pub fn play(roles: &[Role]) {
     let Ok(words) = std::env::var(ROLE) else {
         eprintln!("not run: a role for the other tests of this file, which start it themselves");
         return;
     };
-    // Nobody else is left to end an actor whose test was killed.
+    // Nothing else ends an actor whose test was killed.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("prctl");
     let mut words = words.lines().map(str::to_owned);
     let role = words.next().expect("a role");

@@ -1,4 +1,5 @@
-//! A file whose close never ends: its file system gives no answer to that, and to everything else what the kernel needs.
+//! A file whose close never ends. Its file system never answers the close, but answers all else that the kernel
+//! needs.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -11,22 +12,22 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 
-/// Of `linux/fuse.h`.
+/// Numbers of `linux/fuse.h`.
 const GETATTR: u32 = 3;
 const OPEN: u32 = 14;
 const FLUSH: u32 = 25;
 const INIT: u32 = 26;
 const HEAD_BYTES: usize = 16;
-/// Of a regular file of root's: `struct fuse_attr_out`.
+/// The attributes of a regular file of root: `struct fuse_attr_out`.
 const ATTRIBUTES: [u32; 26] = {
     let mut words = [0; 26];
     [words[4], words[19], words[20]] = [1, 0o100_600, 1];
     words
 };
-/// The file system ends by itself, lest a test that fails hangs.
+/// The file system ends by itself after this time, so that a failed test does not hang.
 const LIFE: Duration = Duration::from_secs(50);
 
-/// The file, and its file system; once that is dropped, every close ends.
+/// The file and its file system. Once that is dropped, every close ends.
 pub struct Unclosable {
     pub file: OwnedFd,
     end: Arc<AtomicBool>,
@@ -35,7 +36,7 @@ pub struct Unclosable {
 
 impl Unclosable {
     /// # Errors
-    /// What the kernel said, to whoever may not mount or has no FUSE.
+    /// The error of the kernel if this process may not mount, or has no FUSE.
     pub fn new() -> io::Result<Self> {
         let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let options = format!("fd={},rootmode=100600,user_id=0,group_id=0,allow_other", device.as_raw_fd());
@@ -44,9 +45,9 @@ impl Unclosable {
         let path = CString::new(place.path().to_str().expect("text")).expect("no nought");
         let served = (Arc::clone(&device), Arc::clone(&end));
         let server = std::thread::spawn(move || serve(&served.0, &served.1));
-        // A thread's own mounts are gone with it, but for what is open.
+        // A thread's own mounts end with it, except for open files.
         let opened = std::thread::spawn(move || mount_and_open(&path, &options)).join().expect("no panic");
-        // From here on the server alone has it, and its end is that of the file system.
+        // From now on only the server has the device, so the file system ends with the server.
         drop(device);
         match opened {
             Ok(file) => Ok(Self { file, end, server: Some(server) }),
@@ -69,7 +70,7 @@ impl Unclosable {
 
 impl Drop for Unclosable {
     fn drop(&mut self) {
-        // Before the file itself is closed.
+        // Must come before the close of the file itself.
         self.end();
     }
 }
@@ -77,7 +78,7 @@ impl Drop for Unclosable {
 fn mount_and_open(path: &CStr, options: &str) -> io::Result<OwnedFd> {
     let options = CString::new(options).expect("no nought");
     let (fuse, none) = (c"fuse".as_ptr(), std::ptr::null());
-    // SAFETY: strings that live until each call is over; what is changed is this thread's alone.
+    // SAFETY: the strings live until each call is over, and only this thread's namespace changes.
     unsafe {
         checked(libc::unshare(libc::CLONE_NEWNS | libc::CLONE_FS))?;
         checked(libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, none.cast()))?;
@@ -86,7 +87,7 @@ fn mount_and_open(path: &CStr, options: &str) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Answers what the kernel asks for while a file is opened, and nothing that is asked when it is closed.
+/// Answers the kernel's requests while a file is opened, and none when it is closed.
 fn serve(device: &OwnedFd, end: &AtomicBool) {
     let (began, mut request) = (Instant::now(), [0; 1 << 17]);
     while !end.load(Ordering::Relaxed) && began.elapsed() < LIFE {
@@ -107,7 +108,7 @@ fn serve(device: &OwnedFd, end: &AtomicBool) {
         let error = if body.is_empty() { -libc::ENOSYS } else { 0 };
         let mut answer = words(&[(HEAD_BYTES + body.len()) as u32, error as u32, word(8), word(12)]);
         answer.extend(body);
-        // What was asked may be of no interest any more.
+        // The kernel may have dropped the request meanwhile.
         let _ = rustix::io::write(device, &answer);
     }
 }

@@ -1,17 +1,17 @@
-//! How many instructions sending and receiving a short message takes, counted by callgrind: the same on
-//! a busy machine as on an idle one. Fails when a count grows by more than 3 % over `baseline.txt`.
+//! Counts the instructions of sending and receiving a short message, by callgrind. The count is the same on a busy
+//! machine as on an idle one. Fails if a count grows by more than 3 % over `baseline.txt`.
 //!
-//! `BYWIRE_BLESS=1` writes the counts found into the baseline.
+//! `BYWIRE_BLESS=1` writes the counts into the baseline.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use bywire::{Address, Event, Peer, Port, PortOptions, Priority};
 
-/// What is counted, by the name of the function that callgrind collects in.
+/// The counted functions, by the names that callgrind collects.
 const COUNTED: [&str; 4] = ["send_short", "receive_short", "poll_idle", "send_kibibyte"];
 const GROWTH_MAX: f64 = 1.03;
-/// Rounds of the shorter and of the longer run; their difference is free of what happens once.
+/// Rounds of the shorter and of the longer run. Their difference excludes everything that happens once.
 const ROUNDS: [u32; 2] = [20, 120];
 /// Operations in a round: fewer than the ring holds.
 const BATCH: u32 = 32;
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
         run(rounds.parse().expect("a number"), Path::new(&directory));
         return ExitCode::SUCCESS;
     }
-    // Asked for by test runners that list tests.
+    // Test runners that list tests ask this.
     if std::env::args().any(|argument| argument == "--list") {
         println!("instruction_counts: test");
         return ExitCode::SUCCESS;
@@ -117,7 +117,7 @@ fn count(name: &str) -> f64 {
 /// The counted program: rounds of sends, then of receives, then of polls that find nothing.
 fn run(rounds: u32, directory: &Path) {
     let open = || {
-        // Never during the count: under callgrind a millisecond is a handful of polls.
+        // Never during the count: under callgrind a millisecond is only a few polls.
         let housekeeping_interval = std::time::Duration::from_secs(3600);
         let options = PortOptions {
             runtime_directory: Some(directory.to_owned()),
@@ -129,7 +129,7 @@ fn run(rounds: u32, directory: &Path) {
     let (mut a, mut b) = (open(), open());
     let peer = a.connect_start(&Address::local(b.name().clone())).expect("connect");
     while a.peer_info(peer).is_none() {
-        // Asleep they look at their sockets at once.
+        // A sleeping port looks at its sockets at once.
         let moment = Some(std::time::Duration::from_millis(1));
         let _ = (b.wait(moment), a.wait(moment));
     }
@@ -167,7 +167,7 @@ fn receive_short(port: &mut Port) {
     }
 }
 
-/// Not counted: the same for messages of a kibibyte.
+/// Takes the messages of a kibibyte, outside the count.
 #[inline(never)]
 fn receive_rest(port: &mut Port) {
     let mut received = 0;

@@ -1,4 +1,4 @@
-//! Descriptors whose last close takes its time, and packets that bring them.
+//! Descriptors whose last close is slow, and packets with them.
 
 #![allow(dead_code, reason = "not every test file needs every part")]
 
@@ -10,24 +10,24 @@ use std::time::Duration;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-/// Whoever closes the last descriptor of a lingering socket waits so long.
+/// The time that the last close of a lingering socket waits.
 pub const LINGER: Duration = Duration::from_secs(60);
-/// Whoever is not held up is through in less, on whatever machine.
+/// An operation that is not delayed takes less than this, on any machine.
 pub const UNDISTURBED: Duration = Duration::from_secs(20);
-/// The most descriptors that the kernel lets one packet have: `SCM_MAX_FD`.
+/// The most descriptors that the kernel allows in one packet: `SCM_MAX_FD`.
 pub const PACKET_DESCRIPTORS_MAX: usize = 253;
 
-/// A TCP socket with bytes that nobody reads, and its other end, which has to live as long.
+/// A TCP socket with unread bytes, and its other end, which has to live as long.
 pub fn lingering() -> (OwnedFd, TcpStream) {
     lingering_for(LINGER)
 }
 
-/// The same for another time.
+/// The same for another linger time.
 pub fn lingering_for(time: Duration) -> (OwnedFd, TcpStream) {
     lingering_at(&TcpListener::bind("127.0.0.1:0").expect("listen"), time)
 }
 
-/// The same by way of a listener that there is, as it takes a while to find a place for another where many have been.
+/// The same with a given listener: binding another one is slow after many connections.
 pub fn lingering_at(listener: &TcpListener, time: Duration) -> (OwnedFd, TcpStream) {
     let sender = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
     let (receiver, _) = listener.accept().expect("accept");

@@ -13,7 +13,7 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Self {
-        // This user's alone, whatever the umask: in one that others can open a lock file stays.
+        // For this user alone, whatever the umask is: in a directory that others can open a lock file stays.
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o700)).expect("chmod");
         Self { directory }
@@ -33,7 +33,7 @@ impl Place {
         self.directory.path()
     }
 
-    /// Two connected ports with the same options, and the handle that each has of the other.
+    /// Two connected ports with the same options, and each port's handle of the other.
     #[allow(dead_code, reason = "not every test file needs a pair")]
     pub fn pair(&self, options: &PortOptions) -> (Port, Peer, Port, Peer) {
         let (mut a, mut b) = (self.open(options.clone()), self.open(options.clone()));
@@ -47,7 +47,7 @@ pub fn meet(a: &mut Port, b: &mut Port) -> (Peer, Peer) {
     let to_b = a.connect_start(&Address::local(b.name().clone())).expect("connect");
     let (mut at_a, mut at_b) = (None, None);
     until(|| {
-        // Sleeping ports look after their sockets at once; polling ones within a millisecond.
+        // Sleeping ports look at their sockets at once, polling ones within a millisecond.
         for (port, met) in [(&mut *a, &mut at_a), (&mut *b, &mut at_b)] {
             match port.wait(Some(Duration::ZERO)).expect("wait") {
                 Some(Event::Connected(peer)) => *met = Some(peer),
@@ -68,7 +68,7 @@ pub fn meet(a: &mut Port, b: &mut Port) -> (Peer, Peer) {
     (to_b, at_b.expect("met"))
 }
 
-/// Repeats until `done` says so; a minute is for ever.
+/// Repeats until `done` returns true, for at most a minute.
 pub fn until(mut done: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(60);
     while !done() {
@@ -76,7 +76,7 @@ pub fn until(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Polls several ports in turn until the first of them has an event, which is returned.
+/// Polls several ports in turn until the first of them has an event, and returns that.
 #[allow(dead_code, reason = "not every test file waits for events")]
 pub fn event(ports: &mut [&mut Port]) -> Event {
     let mut found = None;
@@ -96,7 +96,7 @@ pub fn event(ports: &mut [&mut Port]) -> Event {
     found.expect("found")
 }
 
-/// What comes, message by message, until the peer has closed. No buffer is posted for any of it.
+/// All messages until the peer has closed. No buffer is posted for them.
 #[allow(dead_code, reason = "not every test file has peers that close")]
 pub fn messages_until_closed(port: &mut Port) -> Vec<Vec<u8>> {
     let mut received = Vec::new();

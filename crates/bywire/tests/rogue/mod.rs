@@ -1,4 +1,4 @@
-//! A peer that speaks the protocol by hand, so that it can break every rule of it.
+//! A peer that speaks the protocol by hand, so that it can break every rule.
 
 #![allow(dead_code, reason = "not every test file breaks every rule")]
 
@@ -21,7 +21,7 @@ use bywire_sys::socket::{Received, Socket};
 use bywire_sys::wake::Bell;
 use rustix::fs::{MemfdFlags, SealFlags};
 
-/// The kinds of records, as they stand in the protocol.
+/// The kinds of records, by their numbers in the protocol.
 pub const MESSAGE: u8 = 1;
 pub const FIRST: u8 = 2;
 pub const NEXT: u8 = 3;
@@ -33,11 +33,11 @@ pub const GET: u8 = 8;
 pub const LENT: u8 = 9;
 pub const MOVE_BULK: u8 = 13;
 
-/// The seals without which no memory is mapped.
+/// The seals that memory needs to be mapped.
 pub const ALL_SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
-/// Memory of a length, allocated or all holes, with these seals.
+/// Memory of this length, allocated or all holes, with these seals.
 pub fn sealed(length: u64, filled: bool, seals: SealFlags) -> OwnedFd {
     let file = rustix::fs::memfd_create("rogue", MemfdFlags::ALLOW_SEALING).expect("memfd");
     rustix::fs::ftruncate(&file, length).expect("ftruncate");
@@ -48,12 +48,12 @@ pub fn sealed(length: u64, filled: bool, seals: SealFlags) -> OwnedFd {
     file
 }
 
-/// What a rogue brings to a handshake.
+/// A rogue's part of a handshake.
 pub struct Rogue {
     pub name: PortName,
     pub directory: PathBuf,
     pub geometry: Geometry,
-    /// The segment that it writes, and its descriptor.
+    /// The segment that it writes, and the segment's descriptor.
     pub segment: Shared,
     pub segment_file: OwnedFd,
     pub page: Shared,
@@ -112,7 +112,7 @@ impl Rogue {
         [self.segment_file.as_fd(), self.page_file.as_fd(), self.bell.ringing_end()]
     }
 
-    /// An honest handshake, whose answer is waited for.
+    /// Does an honest handshake, and waits for the answer.
     pub fn enter(&self, victim: &str) -> Result<Inside, Refusal> {
         let socket = self.connect(victim);
         socket.send(&Packet::Hello(self.introduction()).to_bytes(), &self.offer()).expect("send");
@@ -139,14 +139,14 @@ impl Rogue {
         })
     }
 
-    /// Offers a large window, in due form.
+    /// Offers a large window, as the protocol says.
     pub fn offer_bulk(inside: &Inside) -> Shared {
         let (mapping, file) = Mapping::create("rogue", LARGE_WINDOW_BYTES).expect("memory");
         let _ = inside.socket.send(&Packet::Bulk.to_bytes(), &[file.as_fd()]);
         Shared::new(mapping)
     }
 
-    /// Moves to an area that was offered; once. `false`: no room.
+    /// Moves once, to an area that was offered. `false`: no room.
     pub fn move_bulk(&mut self, inside: &mut Inside, area: Shared) -> bool {
         let moved = self.push(inside, LaneName::Low, MOVE_BULK | PROMPT, &[]);
         if moved {
@@ -162,7 +162,7 @@ impl Rogue {
         let producer = &mut inside.producers[lane as usize];
         let pushed = producer.push_inline(&self.segment, &inside.inbound, header, words).is_ok();
         self.segment.fence();
-        // Whether it sleeps or not: a ring too many harms nobody.
+        // Rings whether the victim sleeps or not: one ring too many does no harm.
         let _ = rustix::io::write(&inside.victim_bell, b"!");
         pushed
     }
@@ -181,7 +181,7 @@ impl Rogue {
         let _ = rustix::io::write(&inside.victim_bell, b"!");
     }
 
-    /// Where the header of the last record of low priority stands.
+    /// The place of the header of the last record of low priority.
     pub fn last_slot(&self, inside: &Inside) -> usize {
         let last = inside.producers[LaneName::Low as usize].position() - 1;
         let layout = self.geometry.lane(LaneName::Low);
@@ -203,7 +203,7 @@ impl Inside {
     }
 }
 
-/// Has the other end been closed? Packets that come before that are lost.
+/// Has the other end been closed? Packets before the close are lost.
 pub fn is_over(socket: &Socket) -> bool {
     let mut bytes = [0; PACKET_BYTES_MAX];
     loop {
@@ -215,7 +215,7 @@ pub fn is_over(socket: &Socket) -> bool {
     }
 }
 
-/// Waits for a packet; `None`: closed without a word.
+/// Waits for a packet; `None`: the connection was closed without one.
 pub fn answer(socket: &Socket) -> Option<(Packet, Vec<OwnedFd>)> {
     let mut bytes = [0; PACKET_BYTES_MAX];
     loop {
@@ -229,7 +229,7 @@ pub fn answer(socket: &Socket) -> Option<(Packet, Vec<OwnedFd>)> {
                 let minute = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
                 assert_eq!(rustix::event::poll(&mut asked, Some(&minute)), Ok(1), "no answer in a minute");
             }
-            // This process is of the victim's user, and shares its account.
+            // This process belongs to the victim's user, and shares its account.
             Err(rustix::io::Errno::DQUOT) => std::thread::sleep(std::time::Duration::from_millis(1)),
             Ok(Received::Closed) | Err(_) => return None,
         }

@@ -1,10 +1,9 @@
-//! One thread of another process, run instruction by instruction, with an eye on what it writes to
-//! memory that it shares.
+//! Runs one thread of another process instruction by instruction, and watches its stores to shared memory.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// How a thread tells its tracer that the interesting part begins, and that it is over.
+/// The signals by which a thread tells its tracer that the interesting part begins and ends.
 const BEGIN: i32 = libc::SIGUSR1;
 const END: i32 = libc::SIGUSR2;
 
@@ -12,12 +11,12 @@ pub fn own_thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// Keeps this thread, and the processes that it starts, on one core: a step is then a switch and not a
+/// Keeps this thread, and the processes that it starts, on one core. Then a step is a context switch and not a
 /// message between cores.
 pub fn stay_on_one_core() {
     let mut one = rustix::thread::CpuSet::new();
     one.set(rustix::thread::sched_getcpu());
-    // Only slower without.
+    // Without this, the test is only slower.
     let _ = rustix::thread::sched_setaffinity(None, &one);
 }
 
@@ -30,7 +29,7 @@ pub fn mark_end() {
 }
 
 fn raise(signal: i32) {
-    // SAFETY: sends a signal to this very thread; its tracer takes it away.
+    // SAFETY: sends a signal to this thread; its tracer takes it.
     assert_eq!(unsafe { libc::raise(signal) }, 0);
 }
 
@@ -38,14 +37,14 @@ fn raise(signal: i32) {
 pub struct Traced {
     thread: i32,
     memory: File,
-    /// What it may write and others may read.
+    /// The memory that it writes and that others read.
     ranges: Vec<std::ops::Range<u64>>,
 }
 
 /// One store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Store {
-    /// Where its instruction stands within its page, which is the same in every process.
+    /// The offset of its instruction within the page, which is the same in every process.
     at: u64,
     /// The step that made it.
     step: usize,
@@ -74,13 +73,13 @@ impl Traced {
         }
     }
 
-    /// Lets it run until it says that it begins.
+    /// Runs it until it signals the beginning.
     pub fn run_to_begin(self) -> Self {
         assert_eq!(self.stopped(), BEGIN);
         self
     }
 
-    /// Steps to the end, and kills; every instruction that changed shared memory, in order.
+    /// Steps to the end, kills it, and returns every instruction that changed shared memory, in order.
     pub fn stores(self) -> Vec<Store> {
         let mut stores = Vec::new();
         self.step(|store| {
@@ -90,7 +89,7 @@ impl Traced {
         stores
     }
 
-    /// Steps until so many stores have been made, and kills.
+    /// Steps until `count` stores have been made, and kills it.
     pub fn run_to_store(self, count: usize) {
         let mut made = 0;
         self.step(|_| {
@@ -102,8 +101,8 @@ impl Traced {
 
     /// Looks at the memory after every instruction.
     ///
-    /// All of them, for `memmove` chooses its instructions by the addresses of both buffers, which differ
-    /// from one process to the next.
+    /// No instruction is skipped, as `memmove` chooses its instructions by the addresses of both buffers, which
+    /// differ between processes.
     fn step(&self, mut on_store: impl FnMut(Store) -> bool) {
         let (mut before, mut now) = (self.shared(), Vec::new());
         for step in 0.. {
@@ -141,14 +140,14 @@ impl Traced {
 
     fn instruction(&self) -> u64 {
         let place = std::mem::offset_of!(libc::user_regs_struct, rip);
-        // SAFETY: errno is this thread's own; PEEKUSER reads one word of the stopped thread's registers.
+        // SAFETY: errno is this thread's own. PEEKUSER reads one word of the stopped thread's registers.
         unsafe { libc::ptrace(libc::PTRACE_PEEKUSER, self.thread, place, 0) as u64 & 0xfff }
     }
 
-    /// Waits until the thread stops; the signal that stopped it.
+    /// Waits until the thread stops, and returns the signal that stopped it.
     fn stopped(&self) -> i32 {
         let mut status = 0;
-        // SAFETY: writes one int.
+        // SAFETY: the kernel writes one int, which lives here.
         let waited = unsafe { libc::waitpid(self.thread, &raw mut status, libc::__WALL) };
         assert_eq!(waited, self.thread, "{}", std::io::Error::last_os_error());
         assert!(libc::WIFSTOPPED(status), "the thread ended: {status:#x}");
@@ -158,8 +157,8 @@ impl Traced {
 
 impl Drop for Traced {
     fn drop(&mut self) {
-        // A process is not quite dead before its thread's tracer has seen the thread end.
-        // SAFETY: kills the process of our own stopped child and collects its thread.
+        // A process is not quite dead before the tracer of its thread has seen the thread end.
+        // SAFETY: the call kills the process of our own stopped child and collects its thread.
         unsafe {
             libc::kill(self.thread, libc::SIGKILL);
             libc::waitpid(self.thread, std::ptr::null_mut(), libc::__WALL);
@@ -173,8 +172,8 @@ fn request(request: libc::c_uint, thread: i32, data: usize) {
     assert_eq!(done, 0, "ptrace {request}: {}", std::io::Error::last_os_error());
 }
 
-/// After which stores to kill: after each, but only three times within one instruction that copies a
-/// whole string byte by byte.
+/// The stores after which to kill: each of them, but only three of one instruction that copies a whole string byte by
+/// byte.
 pub fn points(stores: &[Store]) -> Vec<usize> {
     let (mut points, mut start) = (Vec::new(), 0);
     for end in 1..=stores.len() {
