@@ -63,7 +63,8 @@ fn become_user(user: u32) {
     rustix::thread::set_thread_res_uid(user, user, user).expect("root may be anybody");
 }
 
-/// A machine's service, and a port that admits everyone and answers. It counts the users that the port has met.
+/// A machine's service, and a port that admits everyone and answers. It counts the peers that the port
+/// has met, admitted or refused.
 fn target(stage: &mut Stage) {
     let mut service = Service::start(&stage.directory.join("pairing"), Scope::Machine).expect("a service");
     std::thread::spawn(move || service.serve(Duration::from_secs(3600)));

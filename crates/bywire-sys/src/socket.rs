@@ -1,7 +1,7 @@
 //! Unix sockets that keep packet boundaries: peers meet over them and pass descriptors.
 //!
-//! A packet is looked at before it is taken off its queue. A bad packet stays in the queue, as one with more
-//! descriptors than any of ours, or more than there is room for. The kernel then closes none of its descriptors in a
+//! A packet is looked at before it is taken off its queue. A bad packet stays in the queue, for example one with more
+//! descriptors than any of ours has, or than there is room for. So the kernel closes none of its descriptors in a
 //! receive. They are closed with the socket, by threads of [`crate::deferred`].
 
 use std::io::IoSlice;
