@@ -1,4 +1,5 @@
-//! Hardware addresses. A node's own follows from its name, so that nobody has to learn it and nobody can claim it.
+//! Hardware addresses. A node's address follows from its name: no switch has to learn it, and no other node can claim
+//! it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,27 +11,28 @@ use sha2::{Digest, Sha256};
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
-    /// Everybody.
+    /// The broadcast address, `ff:ff:ff:ff:ff:ff`.
     pub const BROADCAST: MacAddress = MacAddress([0xFF; 6]);
 
-    /// The address of the node called `name`: `02`, which means unicast and locally administered, and the first 40
-    /// bits of the name's SHA-256. Among a thousand nodes, two share one with a chance of 1 in 2 million.
+    /// The address of the node called `name`: the byte `02` and the first 40 bits of the name's SHA-256. `02` marks a
+    /// unicast, locally administered address. Among a thousand nodes, the chance that two share an address is 1 in 2
+    /// million.
     pub fn of_node(name: &str) -> MacAddress {
         let hash = Sha256::digest(name.as_bytes());
         MacAddress([0x02, hash[0], hash[1], hash[2], hash[3], hash[4]])
     }
 
-    /// The address that a frame goes to; none in fewer than six bytes.
+    /// The target address of a frame; `None` for fewer than six bytes.
     pub fn target_of(frame: &[u8]) -> Option<MacAddress> {
         frame.first_chunk().copied().map(MacAddress)
     }
 
-    /// The address that a frame says it comes from; none in fewer than twelve bytes.
+    /// The source address that a frame states; `None` for fewer than twelve bytes.
     pub fn source_of(frame: &[u8]) -> Option<MacAddress> {
         frame.get(6..)?.first_chunk().copied().map(MacAddress)
     }
 
-    /// True for groups, broadcast included. No interface may send *from* such an address.
+    /// True for group addresses, broadcast included. A frame's source must not be such an address.
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
@@ -40,13 +42,13 @@ impl MacAddress {
         self == MacAddress::BROADCAST
     }
 
-    /// True for addresses that somebody made up, as here, rather than bought.
+    /// True for a locally administered address, false for one that a manufacturer assigned.
     pub const fn is_local(self) -> bool {
         self.0[0] & 2 != 0
     }
 
-    /// True for `01-80-C2-00-00-00` to `-0F`, which no bridge may forward (IEEE 802.1Q, table 8-1): spanning trees,
-    /// pause frames, link aggregation, LLDP. They concern one wire, and the fabric is none.
+    /// True for `01-80-C2-00-00-00` to `-0F`, which bridges must not forward (IEEE 802.1Q, table 8-1). Spanning
+    /// trees, pause frames, link aggregation and LLDP use them between the two ends of one wire.
     pub const fn is_link_local_control(self) -> bool {
         matches!(self.0, [0x01, 0x80, 0xC2, 0, 0, 0..=0x0F])
     }
@@ -59,7 +61,7 @@ impl fmt::Display for MacAddress {
     }
 }
 
-/// A text that is no hardware address.
+/// A text that is not a hardware address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a hardware address: write six pairs of hexadecimal digits, as in 02:1f:3a:00:5b:c7")]
 pub struct MacAddressError(String);
@@ -67,7 +69,7 @@ pub struct MacAddressError(String);
 impl FromStr for MacAddress {
     type Err = MacAddressError;
 
-    /// Six pairs of hexadecimal digits, between them `:` or `-` throughout.
+    /// Parses six pairs of hexadecimal digits, separated by `:` throughout or by `-` throughout.
     fn from_str(text: &str) -> Result<MacAddress, MacAddressError> {
         let wrong = || MacAddressError(text.chars().take(40).collect());
         let separator = if text.contains('-') { '-' } else { ':' };

@@ -1,8 +1,8 @@
-//! What processes tell each other of their interfaces.
+//! What processes announce to each other about their interfaces.
 
 use serde::{Deserialize, Serialize};
 
-/// An interface as other processes are told of it.
+/// An interface as other processes see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Announced {
     /// Its name, for people.

@@ -1,50 +1,54 @@
-//! Frames that found no room on the way to another process: they wait here in their order, and whoever sends them is
-//! held back for a bounded time.
+//! Frames that wait for room in the ring to another process. They keep their order, and their senders are held back
+//! for a bounded time.
 //!
-//! Held back means that nothing more is taken from the queue of the interface that they came from. It fills then, as
-//! the queue of any network card does, and the connections that it feeds slow down by themselves. A process that takes
-//! less than a fourth of its ring within that time, [`HOLD_BACK_MS`] by default, holds nobody back any more until it has:
-//! what is for it waits as far as there is room, and is lost beyond.
+//! The carrier takes no more frames from the queue of a sender that is held back. That queue fills like the queue of
+//! any network card, and the connections that feed it slow down by themselves.
+//!
+//! A process must take at least a fourth of its ring within that time, [`HOLD_BACK_MS`] by default. Otherwise it no
+//! longer holds back any sender until it has taken that much. Its frames wait as long as the backlog has room, and
+//! are dropped beyond that.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// What may be under way to one process. A fourth of it halved the rate of two processes and two programs on two cores.
+/// The bytes of the ring to one process. A fourth of this halved the rate of two processes and two programs on two
+/// cores.
 pub const LANE_BYTES: u32 = 2 << 20;
-/// In how many datagrams that may be.
+/// The datagrams that this ring holds.
 pub const LANE_SLOTS: u32 = 1024;
-/// How long a process that takes hardly anything holds back its senders, in milliseconds. Other programs may have its core
-/// for less than that. A TCP connection waits for longer before it repeats a segment (200 on Linux).
+/// How long a process that takes almost nothing holds back its senders, in milliseconds. Other programs may have its
+/// core, usually for less than that. A TCP connection waits longer before it retransmits a segment (200 ms on Linux).
 pub const HOLD_BACK_MS: u32 = 50;
-/// After how much that a process has taken it may hold back for that time again: a fourth of its ring, by bytes or by
-/// datagrams. With less, one that takes a datagram now and then would hold a queue back for ever.
+/// How much a process must take before it may hold back its senders for another [`HOLD_BACK_MS`]: a fourth of its
+/// ring, by bytes or by datagrams. With a smaller amount, a process that takes a datagram now and then would hold
+/// back a queue forever.
 const TAKEN_BYTES: usize = LANE_BYTES as usize / 4;
 const TAKEN_DATAGRAMS: usize = LANE_SLOTS as usize / 4;
-/// What waits for one process at most: a superframe of each of thirty interfaces.
+/// The most bytes that wait for one process: a superframe of each of thirty interfaces.
 const BYTES_MAX: usize = 2 << 20;
 
-/// What waits for one process.
+/// The datagrams that wait for one process.
 #[derive(Debug, Default)]
 pub struct Backlog {
-    /// Datagrams one behind the other, none that has gone on.
+    /// The waiting datagrams, one behind the other. Sent datagrams are removed.
     bytes: VecDeque<u8>,
     lengths: VecDeque<usize>,
-    /// There was no room when it was tried last.
+    /// The last attempt to send found no room.
     is_full: bool,
-    /// When it began to hold back for what it has taken before, if it ever did.
+    /// When the current hold-back began. It stays set after the hold-back ends.
     held_since: Option<Instant>,
-    /// What it has taken since then.
+    /// Bytes that the process has taken since then.
     taken_bytes: usize,
     taken_datagrams: usize,
 }
 
 impl Backlog {
-    /// Is everything on its way, so that the next datagram may be tried?
+    /// True when nothing waits, so that the next datagram may be sent directly.
     pub fn is_empty(&self) -> bool {
         !self.is_full
     }
 
-    /// There was no room now, nor after what has gone on before.
+    /// Notes that the ring has no room. The hold-back starts anew if the process has taken enough since the last one.
     pub fn note_full(&mut self, now: Instant) {
         self.is_full = true;
         let has_taken = self.taken_bytes >= TAKEN_BYTES || self.taken_datagrams >= TAKEN_DATAGRAMS;
@@ -54,26 +58,26 @@ impl Backlog {
         }
     }
 
-    /// A datagram has gone on.
+    /// Notes a sent datagram.
     #[inline]
     pub fn note_taken(&mut self, bytes: usize) {
         self.taken_bytes = self.taken_bytes.saturating_add(bytes);
         self.taken_datagrams = self.taken_datagrams.saturating_add(1);
     }
 
-    /// When the process's senders are let go, if they are held back for `hold_back`.
+    /// When the process's senders are released, if they are held back for `hold_back`.
     pub fn holds_back_until(&self, hold_back: Duration) -> Option<Instant> {
         self.held_since.filter(|_| self.is_full).map(|since| since + hold_back)
     }
 
-    /// Keeps a datagram. `false`: there is no room for it.
+    /// Keeps a datagram. Returns `false` when there is no room for it.
     #[must_use]
     pub fn push(&mut self, datagram: &[u8]) -> bool {
         let bytes = self.bytes.len() + datagram.len();
         let has_room = bytes <= BYTES_MAX;
         if has_room {
             if bytes > self.bytes.capacity() {
-                // Never more memory than may wait.
+                // The memory never exceeds the bound on waiting bytes.
                 self.bytes.reserve_exact((2 * bytes).min(BYTES_MAX) - self.bytes.len());
             }
             self.bytes.extend(datagram);
@@ -82,13 +86,14 @@ impl Backlog {
         has_room
     }
 
-    /// Gives `take` one datagram after the other until it refuses one, which is kept. `true`: all have gone on.
+    /// Gives `take` one datagram after the other until it refuses one. The refused datagram is kept. Returns `true`
+    /// when all have been sent.
     pub fn drain(&mut self, mut take: impl FnMut(&[u8]) -> bool) -> bool {
         while let Some(&length) = self.lengths.front() {
             let (first, second) = self.bytes.as_slices();
             let has_gone = match first.get(..length) {
                 Some(datagram) => take(datagram),
-                // Once in each round of the buffer, a datagram goes over its end.
+                // A datagram that wraps around the end of the buffer is copied.
                 None => take(&[first, &second[..length - first.len()]].concat()),
             };
             if !has_gone {
@@ -134,7 +139,8 @@ mod tests {
         assert!(backlog.bytes.capacity() <= BYTES_MAX, "{} bytes of memory", backlog.bytes.capacity());
     }
 
-    /// More than the bound goes through a backlog that is never quite empty, since more comes before all has gone.
+    /// More bytes than the bound pass through a backlog that is never quite empty: a new datagram comes before all
+    /// others have left.
     #[test]
     fn what_has_gone_takes_no_room_from_what_comes() {
         let mut backlog = Backlog::default();
@@ -151,7 +157,7 @@ mod tests {
         }
     }
 
-    /// One that takes a datagram shortly before the time is over, each time, so that the next finds no room again.
+    /// A process that takes one datagram shortly before each deadline, so that the next datagram finds no room again.
     #[test]
     fn a_process_that_takes_little_holds_back_no_longer_than_one_that_takes_nothing() {
         for waiting in [1, 3] {

@@ -1,7 +1,8 @@
-//! Frames for somebody who wants to look at them: as they go on from where they entered, an interface or the fabric, in
-//! pcapng. What was merged is seen merged.
+//! Copies of frames for capturing, in pcapng. Each frame is recorded where it enters, from an interface or from the
+//! fabric. Merged frames appear merged.
 //!
-//! The loops send copies to whoever asked, and never wait for that: what does not fit is lost, and counted.
+//! The carrying loops send the copies to the capturing program and never wait for it. Copies without room are dropped
+//! and counted.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -14,26 +15,27 @@ use bywire_sys::socket::{Received, Socket};
 use crate::frame::FRAME_BYTES_MAX;
 use crate::switch::LaneId;
 
-/// What frames of other processes are recorded under.
+/// The interface name under which frames of other processes are recorded.
 pub const FABRIC: &str = "fabric";
-/// Before each frame: time, lane, length of the label that follows, and how many were lost since the last one.
+/// The header of each copy: time, lane, length of the label that follows, and number of copies lost since the last
+/// one.
 const HEAD_BYTES: usize = 24;
-/// A label: a namespace and a name.
+/// The longest label. A label is a namespace and a name.
 const LABEL_BYTES_MAX: usize = 512;
 const PACKET_BYTES_MAX: usize = HEAD_BYTES + LABEL_BYTES_MAX + FRAME_BYTES_MAX;
-/// Blocks of a pcapng file.
+/// Block types of a pcapng file.
 const SECTION_HEADER: u32 = 0x0A0D_0D0A;
 const INTERFACE: u32 = 1;
 const ENHANCED_PACKET: u32 = 6;
 /// The link type of Ethernet.
 const ETHERNET: u32 = 1;
-/// Options of an interface's block: its name, and the resolution of its times.
+/// Options of an interface's block: its name, and the resolution of its timestamps.
 const NAME_OPTION: u16 = 2;
 const RESOLUTION_OPTION: u16 = 9;
-/// Times are in units of 10 to the minus this.
+/// The resolution of timestamps is 10 to the minus this, in seconds.
 const NANOSECONDS: u8 = 9;
 
-/// The sending side, in a loop.
+/// The sending side, in a carrying loop.
 #[derive(Debug)]
 pub struct Watch {
     socket: Socket,
@@ -42,13 +44,13 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Sends to `socket` from now on.
+    /// Sends copies to `socket` from now on.
     pub fn new(socket: Socket) -> Self {
         Self { socket, lost: 0, packet: Vec::with_capacity(PACKET_BYTES_MAX) }
     }
 
-    /// Sends a copy of a frame, and what its lane is called: the lane may be another's later. `false`: nobody looks any
-    /// more.
+    /// Sends a copy of a frame with the label of its lane, because another interface may have the lane later. Returns
+    /// `false` when the capturing program is gone.
     pub fn show(&mut self, lane: LaneId, label: &str, frame: &[u8]) -> bool {
         let label = &label.as_bytes()[..label.len().min(LABEL_BYTES_MAX)];
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -76,16 +78,16 @@ impl Watch {
 /// What to record.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
-    /// What interfaces are called that there are.
+    /// The names of the existing interfaces.
     pub names: Vec<String>,
     /// Only frames that enter by this interface.
     pub interface: Option<String>,
-    /// No more frames than this.
+    /// Stop after this many frames.
     pub count: Option<u64>,
 }
 
 impl Wish {
-    /// What is recorded as far as it is known, each once; the fabric last.
+    /// The known names of what is recorded, each once, with the fabric last.
     fn told(&self) -> Vec<&str> {
         let wanted = |name: &&str| self.interface.as_ref().is_none_or(|wanted| wanted == name);
         let mut names: Vec<&str> = self.names.iter().map(String::as_str).filter(wanted).collect();
@@ -96,11 +98,12 @@ impl Wish {
     }
 }
 
-/// Writes frames that come by `socket` to `output`, until there are enough, it is shut down, or the network ends. Every
-/// block is written at once, so that what is interrupted is a good file. Returns how many were written, and how many were lost.
+/// Writes frames from `socket` to `output`, until `wish.count` is reached, the socket is shut down, or the network
+/// ends. Each block is written at once, so that an interrupted recording is still a valid file. Returns the number of
+/// frames written and the number lost.
 ///
 /// # Errors
-/// What `output` or the kernel said.
+/// Errors of `output` or of the kernel.
 pub fn record(socket: &Socket, wish: &Wish, mut output: impl Write) -> io::Result<(u64, u64)> {
     let mut poller = Poller::new()?;
     poller.add(socket, 0)?;
@@ -108,7 +111,7 @@ pub fn record(socket: &Socket, wish: &Wish, mut output: impl Write) -> io::Resul
     let mut interfaces: HashMap<String, u32> = HashMap::new();
     let (mut written, mut lost) = (0, 0u64);
     output.write_all(&section_header())?;
-    // A file without frames tells them too: readers want to know what was recorded.
+    // A file without frames lists its interfaces too, so that readers see what was recorded.
     for name in wish.told() {
         interfaces.insert(name.to_owned(), interfaces.len() as u32);
         output.write_all(&interface(name))?;
@@ -126,7 +129,7 @@ pub fn record(socket: &Socket, wish: &Wish, mut output: impl Write) -> io::Resul
         let Some((head, rest)) = buffer[..length].split_first_chunk::<HEAD_BYTES>() else { continue };
         let [time, place, lost_before] =
             [0, 8, 16].map(|at| u64::from_le_bytes(std::array::from_fn(|index| head[at + index])));
-        // Every loop counts for itself.
+        // Each loop counts its own losses.
         lost = lost.saturating_add(lost_before);
         let Some((label, frame)) = rest.split_at_checked((place >> 32) as usize) else { continue };
         let name = String::from_utf8_lossy(label);
@@ -146,7 +149,7 @@ pub fn record(socket: &Socket, wish: &Wish, mut output: impl Write) -> io::Resul
 }
 
 fn section_header() -> Vec<u8> {
-    // Byte order, version 1.0, and a length that is not known.
+    // Byte order, version 1.0, and an unknown section length.
     let body =
         [&0x1A2B_3C4Du32.to_le_bytes()[..], &1u16.to_le_bytes(), &0u16.to_le_bytes(), &[0xFF; 8]].concat();
     block(SECTION_HEADER, &body)
@@ -154,7 +157,7 @@ fn section_header() -> Vec<u8> {
 
 fn interface(name: &str) -> Vec<u8> {
     let mut body = ETHERNET.to_le_bytes().to_vec();
-    // No bound on the length.
+    // No limit on the length.
     body.extend(0u32.to_le_bytes());
     body.extend(option(NAME_OPTION, name.as_bytes()));
     body.extend(option(RESOLUTION_OPTION, &[NANOSECONDS]));
@@ -177,7 +180,7 @@ fn option(code: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A block: its kind, its length before and behind, and its body filled up to words.
+/// A block: its type, its length before and after the body, and the body padded to a multiple of four bytes.
 fn block(kind: u32, body: &[u8]) -> Vec<u8> {
     let length = (12 + body.len().next_multiple_of(4)) as u32;
     let mut bytes = [kind.to_le_bytes(), length.to_le_bytes()].concat();
@@ -193,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    /// Every block of a file, by its kind.
+    /// All blocks of a file, each with its type.
     fn blocks(mut file: &[u8]) -> Vec<(u32, Vec<u8>)> {
         let word = |bytes: &[u8]| u32::from_le_bytes(bytes[..4].try_into().expect("a word"));
         let mut blocks = Vec::new();
@@ -279,7 +282,7 @@ mod tests {
         assert!(watch.lost > 0);
         let wish = Wish { count: Some(3), ..Wish::default() };
         assert_eq!(record(&ours, &wish, io::sink()).expect("recorded").0, 3);
-        // A child of a test beside this one may have it as well, until it has become its program.
+        // A child process of a parallel test may hold a copy of this descriptor until it calls `exec`.
         ours.shut_down();
         assert!(!watch.show(0, "blue:by0", &[1; 60]));
     }
