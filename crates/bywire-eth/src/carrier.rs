@@ -1,8 +1,8 @@
-//! The loop that carries frames: from one TAP's queue straight into another's.
+//! The loop that carries frames from one TAP device's queue straight into another's.
 //!
-//! It sleeps until something can be read, takes what there is, up to a bound for each interface, and sleeps again
-//! when nothing is left. There is no timer: what is merged waits only while there is more to take, and a burst costs one
-//! wake.
+//! It sleeps until something can be read, reads up to a bound from each interface, and sleeps again when nothing is
+//! left. There is no timer for merging: a frame waits to be merged only while there are more frames to read. A burst
+//! costs one wake-up.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -29,18 +29,18 @@ use crate::rejection::BadFrame;
 use crate::spin::Spin;
 use crate::switch::{LaneId, Side, Switch, Verdict};
 
-/// Lanes of one process.
+/// The most interfaces of one process.
 pub const LANES_MAX: usize = 1024;
-/// Interfaces that are told to have vanished before somebody answers.
+/// The most interfaces reported as vanished that the other part has not yet released.
 const TOLD_MAX: usize = 32;
-/// Queues of one interface that one loop serves at most.
+/// The most queues of one interface that one loop serves.
 const ENDS_MAX: usize = 256;
-/// The tag of the socket on which orders come; queues have those of [`tag_of`].
+/// The tag of the socket that carries orders; queues have the tags of [`tag_of`].
 const ORDERS: u64 = u64::MAX;
 /// The tag of the port.
 const PORT: u64 = u64::MAX - 1;
 
-/// One loop, with one queue of every interface.
+/// One carrying loop, with some queues of every interface.
 pub struct Carrier {
     orders: Socket,
     confinement: Confinement,
@@ -50,32 +50,33 @@ pub struct Carrier {
     gatherer: Gatherer,
     spin: Spin,
     batch_frames: usize,
-    /// How long a queue may be held back.
+    /// How long a process without room holds back its senders.
     hold_back: Duration,
-    /// Queues, by their tags, from which nothing is taken, since there is no room where their frames go.
+    /// The tags of queues that are held back, because there is no room where their frames go.
     held_back: Vec<u64>,
     began: Instant,
-    /// Interfaces are others than those that were announced.
+    /// True when the interfaces have changed since they were last announced.
     is_changed: bool,
-    /// Interfaces that have vanished, which nobody was told yet.
+    /// Interfaces that have vanished and are not yet reported.
     untold: Vec<LaneId>,
-    /// How many were told and not yet answered.
+    /// How many were reported and not yet released by the other part.
     told: usize,
 }
 
-/// Everything a frame touches.
+/// Everything that a frame touches.
 struct Paths {
     switch: Switch,
-    /// By half their numbers: those of the fabric have the odd ones.
+    /// Interfaces, by half their lane numbers. Lanes to the fabric have odd numbers.
     lanes: Vec<Option<Lane>>,
     fabric: Option<Fabric>,
-    /// Somebody who looks.
+    /// The program that captures frames, if one runs.
     watch: Option<Watch>,
-    /// One frame that was cut out of another.
+    /// A buffer for one segment cut out of a superframe.
     segment: Box<[u8]>,
 }
 
-/// Carries frames until the other end of `orders` is closed; what was given up before is told to whoever asks.
+/// Carries frames until the other end of `orders` is closed. `confinement` says what this process has given up, and
+/// is reported on request.
 ///
 /// # Errors
 /// [`ExchangeError`], when orders cannot be understood or the kernel refuses what the loop needs.
@@ -136,12 +137,12 @@ impl Carrier {
             }
         }
         self.announce();
-        // Here too: who has much to do may never sleep.
+        // Here as well as in `wait`: a loop that always has work may never sleep.
         self.paths.seek_lost();
         self.tell()
     }
 
-    /// Waits until something can be read, or a frame has come from the fabric, which is returned.
+    /// Waits until something can be read or a frame arrives from the fabric. The frame is returned.
     fn wait(&mut self) -> Result<Option<Arrival>, ExchangeError> {
         let budget = self.spin.budget_cycles();
         let start = clock::cycles();
@@ -154,7 +155,7 @@ impl Carrier {
             if budget == 0 {
                 break;
             }
-            // Whoever else wants this core has it at once, the very ends of our conversations among them.
+            // A program that wants this core gets it at once. It may be the other end of our own conversations.
             std::thread::yield_now();
             let now = clock::cycles();
             if now.wrapping_sub(looked) > budget / 2 {
@@ -180,11 +181,11 @@ impl Carrier {
         Ok(None)
     }
 
-    /// Looks once at everything: `None` when there is nothing to do.
+    /// Looks once at everything, and returns `None` when there is nothing to do.
     fn look(&mut self) -> Result<Option<Option<Arrival>>, ExchangeError> {
         self.ready.clear();
         let arrival = self.paths.next_arrival();
-        // That may have told of room.
+        // The call above may have received a notice of new room.
         self.let_go()?;
         self.ready.extend(self.poller.wait(Some(Duration::ZERO))?);
         Ok((arrival.is_some() || !self.ready.is_empty()).then_some(arrival))
@@ -205,14 +206,15 @@ impl Carrier {
             self.release(id);
             self.untold.push(id);
         } else if !is_paused && self.paths.end(tag).is_some_and(|end| end.held_back_by.is_some()) {
-            // Not removed: its place could be another's when it is wanted back.
+            // Paused and not removed: the poller's place could go to another descriptor before the queue is added
+            // again.
             self.poller.pause(&*queue, tag)?;
             self.held_back.push(tag);
         }
         Ok(())
     }
 
-    /// Takes frames again from queues whose frames have room now, or have waited for it long enough.
+    /// Resumes queues whose frames have room again, or whose hold-back time is over.
     fn let_go(&mut self) -> Result<(), ExchangeError> {
         if self.held_back.is_empty() {
             return Ok(());
@@ -238,15 +240,16 @@ impl Carrier {
         Ok(resumed?)
     }
 
-    /// For how long queues may still be held back, if any are.
+    /// How long the loop may sleep before the next held-back queue is released, if there is one.
     fn patience(&self) -> Option<Duration> {
         let now = Instant::now();
         let until = self.held_back.iter().map(|tag| self.paths.held_back_until(*tag).unwrap_or(now));
         Some(until.min()?.saturating_duration_since(now))
     }
 
-    /// Tells which interfaces have vanished, a few at a time: whoever is told answers with a release, after which comes
-    /// another. More at once would not fit, and there is nobody who could wait here.
+    /// Reports vanished interfaces, at most [`TOLD_MAX`] at a time. The other part answers each report with a
+    /// release, which makes room for another report. More reports would not fit into the socket, and this loop cannot
+    /// wait.
     fn tell(&mut self) -> Result<(), ExchangeError> {
         while self.told < TOLD_MAX
             && let Some(lane) = self.untold.pop()
@@ -332,7 +335,7 @@ impl Carrier {
     }
 
     fn widen(&mut self, id: LaneId, queue: Queue) -> Option<Answer> {
-        // Where there is no such interface, it was refused, which was said.
+        // If the interface does not exist, it was refused, and the refusal was reported.
         let Some(Some(lane)) = self.paths.lanes.get_mut(id) else { return None };
         if lane.ends.len() >= ENDS_MAX {
             return Some(Answer::Refused(format!("more than {ENDS_MAX} queues of one interface")));
@@ -344,7 +347,7 @@ impl Carrier {
         None
     }
 
-    /// Whoever has this place next must not be told to have vanished.
+    /// Drops a pending report about this place, so that its next interface is not reported as vanished.
     fn forget(&mut self, id: LaneId) {
         self.untold.retain(|lane| *lane != id);
     }
@@ -384,7 +387,7 @@ impl Carrier {
         None
     }
 
-    /// Tells the others what has changed, once for all orders that came together.
+    /// Announces the interfaces to the other processes, once for all orders that arrived together.
     fn announce(&mut self) {
         if !std::mem::take(&mut self.is_changed) {
             return;
@@ -408,15 +411,15 @@ impl Paths {
         self.lanes.get_mut(id)?.as_mut()?.ends.get_mut(place)
     }
 
-    /// Until when a queue is held back, if it is.
+    /// When a queue's hold-back ends, if it is held back.
     fn held_back_until(&self, tag: u64) -> Option<Instant> {
         let (id, place) = place_of(tag);
         let target = self.lanes.get(id)?.as_ref()?.ends.get(place)?.held_back_by?;
         self.fabric.as_ref()?.holds_back_until(target)
     }
 
-    /// Delivers or drops a header and frame that were taken from an interface, from the queue in that place. `false`:
-    /// no more is to be taken there for now.
+    /// Delivers or drops a header and frame from the interface `from`, read from the queue at `place`. Returns
+    /// `false` when no more frames may be read from that queue for now.
     fn carry(&mut self, from: LaneId, place: usize, packet: &mut [u8], now_ms: u64) -> bool {
         let Some(Some(lane)) = self.lanes.get_mut(from / 2) else { return true };
         let frame = packet.get(VnetHeader::BYTES..).unwrap_or_default();
@@ -442,8 +445,9 @@ impl Paths {
         true
     }
 
-    /// Holds a queue back where there is no room for what it sends. Where it is another's, a frame in it is the first of
-    /// its flow, or one of a flow that nobody answers: for those nobody else waits.
+    /// Holds a queue back if there is no room at the target of its frame. A queue is held back only for the targets
+    /// that [`Lane::end_for`] assigns to it. On another queue, the frame is the first of its flow, or belongs to a
+    /// flow without answers; other frames must not wait for those.
     fn is_held_back(&mut self, from: LaneId, place: usize, target: LaneId) -> bool {
         let (Some(Some(lane)), Some(fabric)) = (self.lanes.get_mut(from / 2), &mut self.fabric) else {
             return false;
@@ -452,7 +456,7 @@ impl Paths {
         if lane.end_for(target) != place || until.is_none_or(|until| until <= Instant::now()) {
             return false;
         }
-        // The rest of a burst finds it held back already.
+        // The rest of a burst finds the queue held back already.
         if lane.ends[place].held_back_by.replace(target).is_none() {
             fabric.note_held_back(target);
         }
@@ -460,7 +464,7 @@ impl Paths {
     }
 
     fn flood(&mut self, from: LaneId, is_unknown: bool, packet: &mut [u8]) {
-        // Interfaces first: what goes to the fabric gets another header in the same place.
+        // Interfaces first: `send` overwrites the header in place.
         for target in (0..self.switch.lanes_count()).step_by(2) {
             if self.switch.floods(from, target, is_unknown) {
                 self.deliver(from, target, packet);
@@ -481,14 +485,14 @@ impl Paths {
         }
     }
 
-    /// Sends a frame to another process. Its descriptor takes the place of the kernel's header, which
-    /// is made to say the same for whoever comes next.
+    /// Sends a frame to another process. The descriptor takes the place of the kernel's header, which is restored for
+    /// the next target with the same meaning.
     fn send(&mut self, from: LaneId, target: LaneId, packet: &mut [u8]) {
         let Some(fabric) = &mut self.fabric else { return };
         let Some((kernels, frame)) = packet.split_first_chunk_mut() else { return };
         let header = VnetHeader::from_bytes(*kernels);
         let described = offload::describe(header, frame).or_else(|_| {
-            // A protocol that we do not know: what is left to do is done here.
+            // The protocol is unknown, so the checksum is completed here.
             checksum::complete(header, frame).map(|()| Descriptor::PLAIN)
         });
         let Ok(descriptor) = described else {
@@ -507,7 +511,7 @@ impl Paths {
         packet[..VnetHeader::BYTES].copy_from_slice(&kept);
     }
 
-    /// Meets those again who were lost, where it is time for that; tells how long one may sleep until then.
+    /// Connects again to lost peers when that is due. Returns how long the loop may sleep until the next attempt.
     fn seek_lost(&mut self) -> Option<Duration> {
         self.fabric.as_mut()?.seek_lost()
     }
@@ -516,7 +520,7 @@ impl Paths {
         self.fabric.as_mut()?.poll(&mut self.switch)
     }
 
-    /// Delivers or drops a frame that came from another process: nothing it says of itself is believed.
+    /// Delivers or drops a frame from another process. Nothing that the frame states about itself is trusted.
     fn carry_arrival(&mut self, arrival: Arrival, now_ms: u64) {
         let Some(fabric) = &mut self.fabric else { return };
         if let Some(watch) = &mut self.watch
@@ -554,19 +558,19 @@ impl Paths {
     }
 }
 
-/// The header that makes a peer's frame safe for the kernel, and the frame.
+/// A header that is safe for the kernel, derived from a peer's frame, and the frame.
 fn arrived(payload: &[u8]) -> Result<([u8; VnetHeader::BYTES], &[u8]), BadFrame> {
     let (descriptor, frame) = payload.split_first_chunk().ok_or(BadFrame::Runt)?;
     let headers = &frame[..frame.len().min(HEADER_BYTES_MAX)];
     Ok((offload::derive(*descriptor, headers, frame.len())?.to_bytes(), frame))
 }
 
-/// What tells a queue of an interface apart.
+/// The tag of one queue of an interface.
 const fn tag_of(id: LaneId, place: usize) -> u64 {
     (place as u64) << 32 | id as u64
 }
 
-/// The interface of a tag, and the place of the queue among its own.
+/// The interface of a tag, and the place of the queue among the interface's queues.
 const fn place_of(tag: u64) -> (LaneId, usize) {
     ((tag & 0xFFFF_FFFF) as LaneId, (tag >> 32) as usize)
 }

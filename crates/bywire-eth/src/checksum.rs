@@ -1,21 +1,21 @@
-//! The internet checksum (RFC 1071): of any bytes, of packets with their pseudo-header, half done and whole.
+//! The internet checksum (RFC 1071): over any bytes, over packets with their pseudo-header, partial and complete.
 
 use crate::frame::{Layout, Network, PROTOCOL_TCP, PROTOCOL_UDP, Transport};
 use crate::offload::{FLAG_NEEDS_CHECKSUM, GSO_NONE, VnetHeader};
 use crate::rejection::BadFrame;
 
-/// A ones' complement sum that is not folded yet. It is kept in the machine's byte order, which the sum does not mind,
-/// and turned when it is folded.
+/// A ones' complement sum that is not yet folded. It is kept in the machine's byte order, which does not affect the
+/// sum. Folding converts it to network order.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum(u64);
 
-/// Bytes summed at a time: as many as keep both halves of the processor's vectors busy.
+/// Bytes summed at a time: enough to keep both halves of the processor's vectors busy.
 const BLOCK_BYTES: usize = 64;
 
 impl Sum {
-    /// Of `bytes`, which begin at an even offset of what is summed; an odd last byte counts as if a zero followed.
+    /// The sum of `bytes`, which must begin at an even offset. An odd last byte counts as if a zero byte followed it.
     pub fn of(bytes: &[u8]) -> Sum {
-        // Words of 32 bits in lanes of 64: 2^32 of them cannot overflow, and no carry is looked after.
+        // 32-bit words are added in 64-bit lanes. Up to 2^32 words cannot overflow a lane, so no carry is handled.
         let mut lanes = [0u64; BLOCK_BYTES / 4];
         let mut blocks = bytes.chunks_exact(BLOCK_BYTES);
         for block in &mut blocks {
@@ -34,22 +34,22 @@ impl Sum {
         Sum(total + u64::from(u32::from_ne_bytes(last)))
     }
 
-    /// Both together.
+    /// The sum of both.
     pub fn plus(self, other: Sum) -> Sum {
         Sum(halved(self.0) + halved(other.0))
     }
 
-    /// With a word more, as the wire has it when it is read as a number.
+    /// Adds a word, given as the number that its bytes on the wire mean.
     pub fn plus_word(self, word: u16) -> Sum {
         self.plus(Sum(u64::from(word.to_be())))
     }
 
-    /// With a word less, which was in it before.
+    /// Subtracts a word that was added before.
     pub fn minus_word(self, word: u16) -> Sum {
         self.plus_word(!word)
     }
 
-    /// The 16 bits of the sum, not inverted, as a number: `to_be_bytes` puts them on the wire.
+    /// The folded sum, 16 bits, not inverted, as a number: `to_be_bytes` gives the bytes on the wire.
     pub fn folded(self) -> u16 {
         let mut total = halved(self.0);
         while total > 0xFFFF {
@@ -63,13 +63,13 @@ fn halved(total: u64) -> u64 {
     (total & 0xFFFF_FFFF) + (total >> 32)
 }
 
-/// The checksum of `bytes`: 0 where they hold their own right one.
+/// The checksum of `bytes`: 0 if they contain their own correct checksum.
 pub fn checksum(bytes: &[u8]) -> u16 {
     !Sum::of(bytes).folded()
 }
 
-/// The sum of the pseudo-header of a packet whose transport header and payload have `transport_bytes`; none where
-/// there is no TCP or UDP. An IPv6 routing header is not followed: see [`Layout::extended`].
+/// The sum of the pseudo-header of a packet whose transport header and payload have `transport_bytes` bytes. `None`
+/// unless the transport is TCP or UDP. An IPv6 routing header is not followed: see [`Layout::extended`].
 pub fn pseudo_header(headers: &[u8], layout: &Layout, transport_bytes: usize) -> Option<Sum> {
     let packet = headers.get(layout.network_offset..)?;
     let addresses = match layout.network {
@@ -86,8 +86,8 @@ pub fn pseudo_header(headers: &[u8], layout: &Layout, transport_bytes: usize) ->
     Some(Sum::of(addresses).plus_word(u16::from(protocol)).plus_word(length))
 }
 
-/// True when the whole packet is there and its transport's checksum is right. A UDP packet without one is not
-/// verified, and neither is what [`Layout::parse`] does not understand or a packet with extensions.
+/// True when the whole packet is present and its transport checksum is correct. False for a UDP packet without a
+/// checksum, for a packet with extensions, and for a frame that [`Layout::parse`] does not understand.
 pub fn verify(frame: &[u8], layout: &Layout) -> bool {
     let Some(offset) = layout.transport.checksum_offset() else { return false };
     let Some(segment) = frame.get(layout.transport_offset..layout.packet_end) else { return false };
@@ -100,8 +100,8 @@ pub fn verify(frame: &[u8], layout: &Layout) -> bool {
         .is_some_and(|pseudo| pseudo.plus(Sum::of(segment)).folded() == 0xFFFF)
 }
 
-/// Does what the kernel left to do on a frame that is no superframe, whatever protocol it is of, so that it is a plain
-/// one. Frames that already are stay as they are.
+/// Completes the checksum of a frame that is not a superframe, if the kernel left it incomplete. This works for any
+/// protocol and leaves a plain frame. Complete frames stay unchanged.
 pub fn complete(header: VnetHeader, frame: &mut [u8]) -> Result<(), BadFrame> {
     if header.gso_type != GSO_NONE {
         return Err(BadFrame::Kind);
@@ -110,7 +110,7 @@ pub fn complete(header: VnetHeader, frame: &mut [u8]) -> Result<(), BadFrame> {
         return Ok(());
     }
     let summed = frame.get_mut(usize::from(header.checksum_start)..).ok_or(BadFrame::Offsets)?;
-    // Zero would say "none" in UDP; the other zero means the same elsewhere.
+    // In UDP, zero would mean that there is no checksum. In other protocols both zeros mean the same.
     let checksum = match checksum(summed) {
         0 => 0xFFFF,
         checksum => checksum,
