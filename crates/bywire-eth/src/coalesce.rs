@@ -1,9 +1,12 @@
-//! Consecutive frames of one flow merged into superframes, as receiving kernels do it (GRO), without copying payload.
+//! Merges consecutive frames of one flow into superframes, like the GRO of a receiving kernel, without copying
+//! payload.
 //!
-//! Frames are given one by one with a number each. They come out whole or merged: new headers, and where the payload
-//! lies in the frames that were given; so a frame stays where it is until it comes out. Two frames of a flow never
-//! change their order. Only frames are merged that segmentation would make again out of the superframe, to the bit
-//! (except that identifications which mean nothing, RFC 6864, may have stood still), and whose checksums are right.
+//! The caller passes in each frame with a number. A frame comes out whole or merged. A merged frame consists of new
+//! headers and of references to payload in the frames that were passed in, so a frame must stay in place until it
+//! comes out. Two frames of one flow never change their order.
+//!
+//! Merged frames have correct checksums, and segmentation of the superframe restores them to the bit. The one
+//! exception are identifications without meaning (RFC 6864), which may have been constant.
 
 use std::ops::Range;
 
@@ -15,12 +18,12 @@ use crate::frame::{
 use crate::offload::{DATAGRAMS_MAX, Descriptor, Kind, TCP_SEGMENT_BYTES_MIN};
 use crate::segment::write_lengths;
 
-/// Flows that are merged at a time; a frame of one more makes room by giving out another.
+/// Flows that are merged at a time. A frame of a further flow makes room by emitting one of them.
 pub const FLOWS_MAX: usize = 16;
-/// Frames in one superframe.
+/// The most frames in one superframe.
 pub const PARTS_MAX: usize = 64;
 const _: () = assert!(PARTS_MAX <= DATAGRAMS_MAX, "what a kernel takes");
-/// What an IP header can state.
+/// The longest packet that an IP header can state.
 const PACKET_BYTES_MAX: usize = 65_535;
 /// IPv4's "don't fragment", in the first byte of flags and fragment offset.
 const DONT_FRAGMENT: u8 = 0x40;
@@ -28,29 +31,29 @@ const DONT_FRAGMENT: u8 = 0x40;
 /// A part of a merged frame's payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The number that the frame was given with.
+    /// The number of the frame.
     pub frame: u32,
-    /// Where in that frame.
+    /// Where the payload lies in that frame.
     pub payload: Range<usize>,
 }
 
-/// What comes out.
+/// A frame that the coalescer emits.
 #[derive(Clone, Copy, Debug)]
 pub enum Ready<'a> {
-    /// The frame of this number, with the descriptor that it was given with.
+    /// The frame of this number, with its original descriptor.
     Whole(u32, Descriptor),
-    /// Several frames, as one.
+    /// Several frames, merged into one.
     Merged {
-        /// All headers.
+        /// All headers of the merged frame.
         headers: &'a [u8],
-        /// What follows them, in order; two at least.
+        /// The payload behind the headers, in order: at least two parts.
         parts: &'a [Part],
-        /// What is left to do.
+        /// The work that is left to do on the merged frame.
         descriptor: Descriptor,
     },
 }
 
-/// Merges what it can, within bounds. See the module.
+/// Merges frames within bounds. See the module.
 #[derive(Debug)]
 pub struct Coalescer {
     bytes_max: usize,
@@ -58,24 +61,24 @@ pub struct Coalescer {
     /// The first `held` are in use.
     flows: Vec<Flow>,
     held: usize,
-    /// Who makes room next.
+    /// The flow emitted last to make room. The next one in turn is emitted next.
     turn: usize,
 }
 
 impl Coalescer {
-    /// Makes frames of `bytes_max` at most, headers included. Allocates all that is ever needed.
+    /// Makes frames of at most `bytes_max` bytes, headers included. Allocates all the memory that is ever needed.
     pub fn new(bytes_max: usize) -> Coalescer {
         let flows = (0..FLOWS_MAX).map(|_| Flow::empty()).collect();
         Coalescer { bytes_max, merges_datagrams: true, flows, held: 0, turn: 0 }
     }
 
-    /// Merges datagrams too, or not.
+    /// Switches the merging of datagrams on or off.
     pub fn merge_datagrams(&mut self, is_wanted: bool) {
         self.merges_datagrams = is_wanted;
     }
 
-    /// Takes frame `number`, and gives out what can wait no longer: this frame, others, several, none. The descriptor
-    /// is one that the frame was held to already.
+    /// Takes frame `number` and emits every frame that can wait no longer: this frame, others, several, or none. The
+    /// descriptor must have passed [`Descriptor::check`] against the frame.
     pub fn push(
         &mut self,
         number: u32,
@@ -88,7 +91,7 @@ impl Coalescer {
             return ready(Ready::Whole(number, descriptor));
         }
         if layout.transport == Transport::Other || layout.extended {
-            // Perhaps a fragment, or the like, of a flow that is held.
+            // It may be a fragment, or another part, of a flow that is held.
             self.flush(&mut ready);
             return ready(Ready::Whole(number, descriptor));
         }
@@ -119,7 +122,7 @@ impl Coalescer {
         self.held == 0
     }
 
-    /// Gives out everything that is held. Due whenever no further frame is there at once.
+    /// Emits everything that is held. Call it whenever no further frame is available at once.
     pub fn flush(&mut self, mut ready: impl FnMut(Ready<'_>)) {
         for index in 0..self.held {
             self.flows[index].emit(&mut ready);
@@ -143,7 +146,7 @@ impl Coalescer {
     }
 }
 
-/// A frame that may begin a superframe or go on with one.
+/// A frame that may begin or continue a superframe.
 struct Candidate<'frame> {
     number: u32,
     descriptor: Descriptor,
@@ -153,7 +156,7 @@ struct Candidate<'frame> {
 }
 
 impl<'frame> Candidate<'frame> {
-    /// None where the frame is a superframe already, has nothing to merge, must stay by itself, or is not right.
+    /// `None` if the frame is a superframe already, has no payload, must stay alone, or has a wrong checksum.
     fn of(
         number: u32,
         descriptor: Descriptor,
@@ -167,13 +170,14 @@ impl<'frame> Candidate<'frame> {
             Transport::Udp => transport[4..6] == (transport.len() as u16).to_be_bytes(),
             Transport::Other => false,
         };
-        // What follows the packet, padding or a trailer, would be lost.
+        // Merging would lose the bytes after the packet, such as padding or a trailer.
         let mergeable = mergeable && frame.len() == layout.packet_end && !descriptor.kind.is_superframe();
         let candidate = Candidate { number, descriptor, frame, layout, payload };
         (mergeable && !candidate.payload.is_empty() && candidate.is_right()).then_some(candidate)
     }
 
-    /// True when all checksums are right, complete or partial: merging writes them anew, and must not mend any.
+    /// True when all checksums, complete or partial, are correct. Merging rewrites them, and must not repair a wrong
+    /// one.
     fn is_right(&self) -> bool {
         let Candidate { frame, layout, .. } = self;
         let header = &frame[layout.network_offset..layout.transport_offset];
@@ -186,19 +190,19 @@ impl<'frame> Candidate<'frame> {
         let field = layout.transport.checksum_offset().map(|offset| layout.transport_offset + offset);
         let pseudo = pseudo_header(frame, layout, layout.packet_end - layout.transport_offset);
         let (Some(field), Some(pseudo)) = (field, pseudo) else { return false };
-        // Either zero will do.
+        // Both zeros are correct.
         let difference = pseudo.minus_word(u16::from_be_bytes([frame[field], frame[field + 1]])).folded();
         matches!(difference, 0 | 0xFFFF) && self.descriptor.check(frame, frame.len()).is_ok()
     }
 
-    /// True when something may follow in the same superframe, and segments of this size are legal.
+    /// True when another frame may follow in the same superframe, and segments of this size are legal.
     fn begins(&self) -> bool {
         let tcp = self.layout.transport == Transport::Tcp;
         let least = if tcp { usize::from(TCP_SEGMENT_BYTES_MIN) } else { 1 };
         self.payload.len() >= least && !self.closes(self.payload.len())
     }
 
-    /// True when nothing may follow in the same superframe.
+    /// True when no other frame may follow in the same superframe.
     fn closes(&self, segment_bytes: usize) -> bool {
         let pushed = self.layout.transport == Transport::Tcp && self.tcp_flags() & (TCP_FIN | TCP_PSH) != 0;
         pushed || self.payload.len() != segment_bytes
@@ -227,10 +231,11 @@ enum Identification {
     Stands,
 }
 
-/// A superframe in the making.
+/// A superframe that is being built.
 #[derive(Debug)]
 struct Flow {
-    /// Of the first frame; what depends on the length is written when it is given out.
+    /// The headers of the first frame. The fields that depend on the length are written when the superframe is
+    /// emitted.
     headers: [u8; HEADER_BYTES_MAX],
     layout: Layout,
     descriptor: Descriptor,
@@ -287,7 +292,7 @@ impl Flow {
         self.payload_bytes += candidate.payload.len();
     }
 
-    /// True when both are of one flow, mergeable or not: their order matters.
+    /// True when both belong to one flow, mergeable or not. Their order must not change.
     fn is_flow_of(&self, frame: &[u8], layout: &Layout) -> bool {
         let own = &self.layout;
         (own.network, own.transport) == (layout.network, layout.transport)
@@ -311,7 +316,8 @@ impl Flow {
 
     fn takes_network(&self, candidate: &Candidate<'_>) -> bool {
         let at = self.layout.network_offset;
-        // All but lengths, identification and checksum, addresses in front included.
+        // Everything but lengths, identification and checksum must be equal, including the bytes before the network
+        // header.
         let same = |range: Range<usize>| self.headers[range.clone()] == candidate.frame[range];
         if self.layout != (Layout { packet_end: self.layout.packet_end, ..candidate.layout }) {
             return false;
@@ -347,7 +353,7 @@ impl Flow {
         let (own, at) =
             (&self.headers[self.layout.transport_offset..self.layout.payload_offset], candidate.layout);
         let other = &candidate.frame[at.transport_offset..at.payload_offset];
-        // The first may have been asked to slow down, others not; the last alone may push or end.
+        // Only the first frame may carry CWR. Only the last one may carry PSH or FIN.
         let flags = (own[13] & !TCP_CWR) ^ (other[13] & !(TCP_FIN | TCP_PSH));
         candidate.sequence() == self.sequence.wrapping_add(self.payload_bytes as u32)
             && flags == 0
@@ -387,7 +393,7 @@ impl Flow {
     }
 }
 
-/// Both addresses of a sound packet.
+/// Both addresses of a sound packet, source and target.
 fn addresses<'frame>(frame: &'frame [u8], layout: &Layout) -> &'frame [u8] {
     let packet = &frame[layout.network_offset..];
     if layout.network == Network::Ipv4 { &packet[12..20] } else { &packet[8..40] }

@@ -1,6 +1,6 @@
-//! The part that carries frames handles bytes of strangers, so it gives up whatever it could do harm with before the
-//! first one comes: every capability, every file and socket outside the directory of ports, every network socket, and
-//! every system call that its work does not need.
+//! The carrying process handles bytes from untrusted peers. Before the first frame, it gives up everything that it
+//! could do harm with: all capabilities, all files and sockets outside the directory of ports, all network sockets,
+//! and all system calls that its work does not need.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,45 +14,46 @@ use seccompiler::{
     SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-/// The newest form of Landlock that is asked for; older kernels enforce as much of it as they know.
+/// The newest version of Landlock that is requested. Older kernels enforce the part that they know.
 const LANDLOCK: ABI = ABI::V6;
 
-/// Where the directory of ports is once a process is confined.
+/// The path of the directory of ports in a confined process.
 pub const ROOT: &str = "/";
 
 /// Why a process could not be confined.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfinementError {
-    /// Capabilities stayed.
+    /// The capabilities could not be given up.
     #[error("cannot give up capabilities: {0}")]
     Capabilities(Errno),
-    /// Sockets of others stayed within reach.
+    /// The directory of ports could not be made the root, so other sockets stay within reach.
     #[error("cannot shut itself into the directory of ports: {0}; this needs CAP_SYS_CHROOT")]
     Root(Errno),
-    /// Files stayed within reach.
+    /// Landlock failed, so files stay within reach.
     #[error("cannot give up files: {0}")]
     Files(#[from] landlock::RulesetError),
     /// The directory of ports cannot be opened.
     #[error("cannot open the directory of ports: {0}")]
     Directory(#[from] landlock::PathFdError),
-    /// System calls stayed.
+    /// The system call filter could not be installed.
     #[error("cannot give up system calls: {0}")]
     Calls(String),
 }
 
-/// Gives everything up but what carrying frames needs, and the ports in `directory`, which is the root of the file
-/// system from then on: this process still runs as root, and neither Landlock nor a missing capability keeps root from
-/// connecting to the socket of whoever trusts it, a container engine's for one. Returns what this kernel could not
-/// enforce, in words.
+/// Gives up everything except what carrying frames needs and the ports in `directory`. Returns a description of what
+/// this kernel could not enforce.
+///
+/// `directory` becomes the root of the file system. The process still runs as root. Neither Landlock nor missing
+/// capabilities keep root from connecting to the socket of a service that trusts root, such as a container engine's.
 ///
 /// # Errors
-/// [`ConfinementError`]; the process must not go on then.
+/// [`ConfinementError`]. The process must not continue after an error.
 pub fn confine(directory: &Path) -> Result<Option<String>, ConfinementError> {
     bywire_sys::process::make_root(directory).map_err(ConfinementError::Root)?;
     let directory = Path::new(ROOT);
     bywire_sys::process::give_up_privileges().map_err(ConfinementError::Capabilities)?;
     let unenforced = give_up_files(directory)?;
-    // No thread can be started from here on. Those who reach the directory of ports are of the same user.
+    // No thread can be started from here on. Only processes of the same user reach the directory of ports.
     bywire_sys::deferred::forgo();
     give_up_calls()?;
     Ok(unenforced)
@@ -87,9 +88,9 @@ fn give_up_calls() -> Result<(), ConfinementError> {
     };
     rules.insert(libc::SYS_socket, vec![equals(0, libc::AF_UNIX as u64)?]);
     rules.insert(libc::SYS_ioctl, vec![equals(1, libc::FIONBIO)?]);
-    // Of itself only: root may lower the limits of all other processes of root.
+    // For this process only: root may lower the limits of every other process of root.
     rules.insert(libc::SYS_prlimit64, vec![equals(0, 0)?]);
-    // Not F_SETOWN and F_SETSIG, with which a descriptor kills whoever is named.
+    // F_SETOWN and F_SETSIG are missing: with them, a descriptor can kill any process.
     let commands = DESCRIPTOR_COMMANDS.iter().map(|command| equals(1, u64::from(command.cast_unsigned())));
     rules.insert(libc::SYS_fcntl, commands.collect::<Result<_, _>>()?);
     let architecture =
@@ -101,7 +102,7 @@ fn give_up_calls() -> Result<(), ConfinementError> {
     seccompiler::apply_filter(&program).map_err(|error| failed(error.to_string()))
 }
 
-/// What is done to descriptors: copies, flags, sizes of pipes, seals.
+/// Commands of `fcntl`: copies, flags, sizes of pipes, seals.
 const DESCRIPTOR_COMMANDS: [i32; 7] = [
     libc::F_GETFD,
     libc::F_SETFD,
@@ -112,17 +113,17 @@ const DESCRIPTOR_COMMANDS: [i32; 7] = [
     libc::F_GET_SEALS,
 ];
 
-/// Not yet in `libc`; the same on every architecture.
+/// The `libc` crate does not have it yet. The number is the same on every architecture.
 const SYS_CACHESTAT: i64 = 451;
 
-/// What carrying frames and meeting other ports takes.
+/// The system calls for carrying frames and connecting to other ports.
 const CALLS: [i64; 62] = [
-    // Frames.
+    // Reading and writing frames.
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_write,
     libc::SYS_writev,
-    // Waiting, and waking others.
+    // Waiting, and waking other processes.
     libc::SYS_clock_gettime,
     libc::SYS_clock_nanosleep,
     libc::SYS_epoll_create1,
@@ -140,7 +141,7 @@ const CALLS: [i64; 62] = [
     libc::SYS_timer_settime,
     libc::SYS_timerfd_create,
     libc::SYS_timerfd_settime,
-    // Meeting others.
+    // Connecting to other ports.
     libc::SYS_accept4,
     libc::SYS_bind,
     libc::SYS_connect,
@@ -165,7 +166,7 @@ const CALLS: [i64; 62] = [
     libc::SYS_statx,
     libc::SYS_uname,
     libc::SYS_unlinkat,
-    // Memory, ours and shared.
+    // Private and shared memory.
     libc::SYS_brk,
     SYS_CACHESTAT,
     libc::SYS_fallocate,
@@ -186,7 +187,7 @@ const CALLS: [i64; 62] = [
     libc::SYS_sigaltstack,
 ];
 
-/// Older forms of some of them, which only older architectures have.
+/// Older forms of some of these calls, which only older architectures have.
 #[cfg(target_arch = "x86_64")]
 const OLDER_CALLS: [i64; 4] = [libc::SYS_access, libc::SYS_open, libc::SYS_poll, libc::SYS_epoll_wait];
 #[cfg(not(target_arch = "x86_64"))]

@@ -1,7 +1,8 @@
-//! How a running network is asked and ended: a socket in a directory of its own user's, where nobody else can put one.
+//! The control socket, through which a running network is queried and stopped. It lies in a directory that only its
+//! user can enter.
 //!
-//! The runtime directory is shared by all users. In it stands `eth`, which only its user can enter: the doors, and in
-//! `eth/ports` the ports of those who carry frames, who see nothing else.
+//! All users share the runtime directory. Its subdirectory `eth` belongs to one user and holds the control sockets.
+//! `eth/ports` holds the ports of the carrying processes, which see nothing else.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -15,30 +16,30 @@ use bywire_sys::socket::{Socket, receive_first};
 use bywire_sys::{Errno, directory};
 use serde::{Deserialize, Serialize};
 
-/// Where doors are, in the runtime directory.
+/// The directory of control sockets, in the runtime directory.
 const DIRECTORY: &str = "eth";
-/// Where ports are, in the directory of doors.
+/// The directory of ports, in the directory of control sockets.
 const PORTS: &str = "ports";
-/// What the sockets are called: `NETWORK.NODE.eth`.
+/// The extension of a control socket. Its name is `NETWORK.NODE.eth`.
 const ENDING: &str = "eth";
 /// How long one side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest answer: a thousand interfaces with all their causes of drops.
+/// The longest answer: a thousand interfaces, each with all its causes of drops.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
-/// A request is one word.
+/// The longest request, which is one word.
 const REQUEST_BYTES_MAX: usize = 256;
 
-/// What can be asked for.
+/// The requests that a running network accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Request {
-    /// Everything about the network, in JSON.
+    /// Returns everything about the network, in JSON.
     Status,
-    /// Its end. Answered when everything is gone.
+    /// Ends the network. The answer comes when everything is removed.
     Down,
 }
 
-/// The door of a running network; gone when dropped.
+/// The control socket of a running network. Dropping it removes the socket.
 #[derive(Debug)]
 pub struct Door {
     listener: UnixListener,
@@ -47,21 +48,21 @@ pub struct Door {
     window_path: PathBuf,
 }
 
-/// Why there is no door, or nobody behind one.
+/// Why a control socket could not be opened or reached.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// There is no directory for it: neither this one nor, where none was asked for, those that were tried before.
+    /// No runtime directory is usable: neither the chosen one nor, if none was chosen, any of the default ones.
     #[error(
         "cannot use the runtime directory {0}: {1}; set BYWIRE_RUNTIME_DIR to one that you may write and others may not, \
          unless it is sticky"
     )]
     Directory(PathBuf, Errno),
-    /// Somebody else was there first.
+    /// The directory belongs to another user.
     #[error(
         "{0} belongs to another user: run this as that user, or set BYWIRE_RUNTIME_DIR to a directory of your own"
     )]
     Foreign(PathBuf),
-    /// One runs already.
+    /// This node of the network runs already.
     #[error(
         "network {network} has a node {node} on this machine already: end it by `bywire eth down`, or give this one another --node"
     )]
@@ -71,27 +72,27 @@ pub enum ControlError {
         /// The node.
         node: String,
     },
-    /// Nobody answers at the door.
+    /// No process answers on the control socket.
     #[error("no `bywire eth up` runs here: start one, see `bywire eth --help`")]
     Nobody,
-    /// What the kernel said.
+    /// The kernel reported this error.
     #[error("cannot use the socket {0}: {1}")]
     System(PathBuf, io::Error),
-    /// What was answered is no JSON.
+    /// The answer is not valid JSON.
     #[error("what `bywire eth up` answered cannot be understood: {0}")]
     Unreadable(String),
 }
 
 impl Door {
-    /// Opens the door of a node.
+    /// Opens the control socket of a node.
     ///
     /// # Errors
-    /// [`ControlError::Running`] when its door is open already, or [`ControlError::Directory`].
+    /// [`ControlError::Running`] if the node has one already, or [`ControlError::Directory`].
     pub fn open(network: &str, node: &str) -> Result<Self, ControlError> {
         let directory = own_directory()?;
         let path = directory.join(format!("{network}.{node}.{ENDING}"));
         let system = |error| ControlError::System(path.clone(), error);
-        // One at a time: else two could both find the door of a third one dead, and replace each other's.
+        // One process at a time: otherwise two could both find a third one's socket dead, and replace each other's.
         let _lock = lock(&directory).map_err(system)?;
         sweep(&directory).map_err(system)?;
         if path.exists() {
@@ -106,22 +107,22 @@ impl Door {
         Ok(Self { listener, path, window, window_path })
     }
 
-    /// What to watch for callers.
+    /// The listener for requests, to be polled.
     pub fn listener(&self) -> &UnixListener {
         &self.listener
     }
 
-    /// Where those who want to see frames knock.
+    /// The listener for programs that capture frames.
     pub fn window(&self) -> &Listener {
         &self.window
     }
 
-    /// The next caller and its request, if there is one that can be understood.
+    /// The next caller with its request, if there is a request that can be understood.
     pub fn answer_next(&self) -> Option<(Request, Deferred<UnixStream>)> {
         let (caller, _) = self.listener.accept().ok()?;
         let caller = Deferred::new(caller);
         caller.set_nonblocking(false).ok()?;
-        // A caller that says nothing must not hold up the others for long, nor one that says it letter by letter.
+        // A caller that sends nothing, or one letter at a time, must not hold up the others for long.
         caller.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
         caller.set_write_timeout(Some(Duration::from_secs(1))).ok()?;
         let mut word = [0; REQUEST_BYTES_MAX];
@@ -153,19 +154,20 @@ fn window_of(door: &Path) -> PathBuf {
     door.with_extension("capture")
 }
 
-/// The doors of all networks of this user's, or of one network or node. Behind some, nobody may live any more.
+/// The control sockets of this user's networks, or those of one network or node. Some may be left over from processes
+/// that have ended.
 ///
 /// # Errors
 /// [`ControlError::Directory`], [`ControlError::Foreign`].
 pub fn doors(network: Option<&str>, node: Option<&str>) -> Result<Vec<PathBuf>, ControlError> {
     let directory = runtime_directory()?.join(DIRECTORY);
     match directory::entry(&directory).map(|entry| entry.owner) {
-        // None has run yet.
+        // No network has run yet.
         Err(Errno::NOENT) => return Ok(Vec::new()),
         Ok(owner) if owner != bywire_sys::process::user() => return Err(ControlError::Foreign(directory)),
         _ => {}
     }
-    // What killed processes have left goes by the way; nobody misses it if that fails.
+    // Remove sockets of killed processes on the way. A failure here does no harm.
     let _ = lock(&directory).and_then(|_lock| sweep(&directory));
     let mut found = entries(&directory).map_err(|error| ControlError::System(directory, error))?;
     found.retain(|path| {
@@ -178,7 +180,7 @@ pub fn doors(network: Option<&str>, node: Option<&str>) -> Result<Vec<PathBuf>, 
     Ok(found)
 }
 
-/// Asks at a door. `None`: nobody lives there any more.
+/// Sends a request to a control socket. Returns `None` when no process listens there any more.
 ///
 /// # Errors
 /// [`ControlError::System`], [`ControlError::Unreadable`].
@@ -187,7 +189,7 @@ pub fn ask(door: &Path, request: Request) -> Result<Option<serde_json::Value>, C
     let began = Instant::now();
     loop {
         let answer = call(door, &word);
-        // Whoever is held up before it has said its word is not waited for, and may ask again.
+        // If a call ends before the request was heard, the request may be repeated.
         let is_unheard = match &answer {
             Ok(answer) => answer.as_ref().is_some_and(Vec::is_empty),
             Err(error) => matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset),
@@ -201,7 +203,7 @@ pub fn ask(door: &Path, request: Request) -> Result<Option<serde_json::Value>, C
     }
 }
 
-/// What is answered to a word; `None`: nobody lives there.
+/// The raw answer to a request, or `None` when no process listens there.
 fn call(door: &Path, word: &[u8]) -> io::Result<Option<Vec<u8>>> {
     let mut stream = match UnixStream::connect(door) {
         Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
@@ -217,7 +219,7 @@ fn call(door: &Path, word: &[u8]) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(answer))
 }
 
-/// The directory that other programs' ports use too.
+/// The runtime directory, which ports of other programs use too.
 ///
 /// # Errors
 /// [`ControlError::Directory`].
@@ -241,8 +243,8 @@ pub fn runtime_directory() -> Result<PathBuf, ControlError> {
     Err(failure)
 }
 
-/// Where ports of networks are: a directory of their own, into which nobody but their user can put one, and in which
-/// those who carry frames find nothing else.
+/// The directory of the ports of networks. Only their user can put a port there, and confined carriers find nothing
+/// else in it.
 ///
 /// # Errors
 /// [`ControlError::Directory`], [`ControlError::Foreign`].
@@ -250,12 +252,12 @@ pub fn ports_directory() -> Result<PathBuf, ControlError> {
     private(own_directory()?.join(PORTS))
 }
 
-/// Where doors are.
+/// The directory of control sockets.
 fn own_directory() -> Result<PathBuf, ControlError> {
     private(runtime_directory()?.join(DIRECTORY))
 }
 
-/// Makes sure that `path` is a directory of this user's, which nobody else can enter.
+/// Makes sure that `path` is a directory that belongs to this user and that no other user can enter.
 fn private(path: PathBuf) -> Result<PathBuf, ControlError> {
     match std::fs::DirBuilder::new().mode(0o700).create(&path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -276,8 +278,8 @@ fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(std::fs::read_dir(directory)?.flatten().map(|entry| entry.path()).collect())
 }
 
-/// Removes what killed processes have left: doors, under whose lock this happens, and ports, under the lock of theirs,
-/// which everybody takes who replaces one.
+/// Removes what killed processes have left. The caller holds the lock for control sockets. Ports have their own lock,
+/// which every process takes that replaces a port.
 fn sweep(directory: &Path) -> io::Result<()> {
     let has_ending = |path: &Path, ending: &str| path.extension().is_some_and(|found| found == ending);
     let is_dead = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;

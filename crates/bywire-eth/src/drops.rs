@@ -1,23 +1,23 @@
-//! Why frames were dropped, counted.
+//! Counters of dropped frames.
 
 use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a frame was dropped. Ethernet may drop any frame; here each is counted by its cause.
+/// Why a frame was dropped. Ethernet may drop any frame; each drop is counted by its cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Shorter than an Ethernet header.
     Short,
     /// Longer than any frame that can be carried.
     Long,
-    /// Its source address is not the interface's, and the interface is no bridge's.
+    /// Its source address is not the interface's, and the interface does not belong to a bridge.
     ForeignSource,
-    /// Meant for one wire only (`01-80-C2-00-00-0x`).
+    /// Its target is an address for a single wire (`01-80-C2-00-00-0x`).
     LinkControl,
-    /// Nobody here has its target address.
+    /// No interface is known to have its target address.
     UnknownTarget,
-    /// It would go back to where it came from.
+    /// It would return to its source.
     SentBack,
     /// Too many broadcasts and multicasts from this interface.
     Storm,
@@ -27,7 +27,7 @@ pub enum Cause {
     TargetDown,
     /// The target's kernel refused the frame.
     TargetRefused,
-    /// A peer's frame or descriptor is against the rules.
+    /// A peer's frame or descriptor is invalid.
     Illegal,
 }
 
