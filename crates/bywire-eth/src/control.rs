@@ -189,7 +189,8 @@ pub fn ask(door: &Path, request: Request) -> Result<Option<serde_json::Value>, C
     let began = Instant::now();
     loop {
         let answer = call(door, &word);
-        // If a call ends before the request was heard, the request may be repeated.
+        // The service closes the connection to a caller that is held up before it has sent its request. Such a caller
+        // may ask again.
         let is_unheard = match &answer {
             Ok(answer) => answer.as_ref().is_some_and(Vec::is_empty),
             Err(error) => matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset),

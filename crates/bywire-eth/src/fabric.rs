@@ -1,8 +1,9 @@
-//! Frames between processes: one port of the message layer, and a lane for each process that is met there.
+//! Frames between processes: one port of the message layer, with a lane for each peer process.
 //!
-//! Frames travel as datagrams, a descriptor of eight bytes before each. What they are meant for travels as messages:
-//! each side tells which interfaces it has, and tells again when that changes. Who starts later looks for the others,
-//! so nobody has to watch for newcomers; who loses somebody that has not ended looks again, ever more rarely.
+//! Frames travel as datagrams, each behind a descriptor of eight bytes. Introductions travel as messages: each side
+//! lists its interfaces, and lists them again after a change. A process that starts connects to the processes that
+//! run already, so no process has to watch for new ones. A process that loses a connection to a peer that may still
+//! run tries to connect again, at growing intervals.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -26,26 +27,27 @@ use crate::parts::{self, Joined, Partial};
 use crate::segment::Cutter;
 use crate::switch::{LaneId, Switch};
 
-/// Processes that one meets.
+/// The most processes that one process connects to.
 pub const PEERS_MAX: usize = 256;
-/// Interfaces that one of them may have.
+/// The most interfaces of one peer.
 const INTERFACES_MAX: usize = 1024;
-/// Events without a frame that are seen to before others have their turn.
+/// Events without a frame that one call of [`Fabric::poll`] handles.
 const EVENTS: usize = 64;
-/// The longest name of an interface or a node that is believed.
+/// The longest name of an interface or a node that is accepted.
 const LABEL_BYTES_MAX: usize = 320;
-/// What is tried for the longest datagram, best first: a superframe whole, then what a smaller ring can carry.
+/// Candidates for the longest datagram, best first: a whole superframe, then the most that a smaller ring can carry.
 const DATAGRAM_BYTES: [u32; 2] = [65_472, 32_768];
-/// Conflicts of one process that are kept for whoever asks.
+/// Address conflicts of one peer that are kept for reports.
 const CONFLICTS_MAX: usize = 16;
-/// Interfaces in one introduction: with the longest names they fit into the shortest datagram.
+/// Interfaces in one introduction. With the longest names, they fit into the shortest datagram.
 const INTRODUCED: usize = 32;
-/// After how long somebody who was lost is looked for, at first and at last; each time it is doubled.
+/// The delay before lost peers are sought again, at first and at most. Each attempt doubles it.
 const SEEK_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(64)];
-/// The form of what the sides tell each other.
+/// The version of the introductions.
 const VERSION: u32 = 2;
 
-/// What one side tells the other, in as many parts as it takes: a message has a bounded length.
+/// One side's list of interfaces for the other side, in as many parts as needed, because a message has a bounded
+/// length.
 #[derive(Debug, Serialize, Deserialize)]
 struct Introduction {
     version: u32,
@@ -55,21 +57,21 @@ struct Introduction {
     is_last: bool,
 }
 
-/// A frame that has come, behind its descriptor, in memory that nobody else can change.
+/// A received frame behind its descriptor, in memory that no other process can change.
 #[derive(Debug)]
 pub struct Arrival {
-    /// From which lane.
+    /// The lane that it came from.
     pub lane: LaneId,
     /// Descriptor and frame.
     pub content: Content,
 }
 
-/// Where a frame that has come lies.
+/// The memory of a received frame.
 #[derive(Debug)]
 pub enum Content {
-    /// In memory of the port, which wants it back.
+    /// A payload of the port, which must be recycled.
     Whole(Payload),
-    /// It came in parts.
+    /// Bytes joined from several datagrams.
     Joined(Vec<u8>),
 }
 
@@ -87,7 +89,7 @@ impl Deref for Content {
 /// The fabric as one carrying loop sees it.
 #[derive(Debug)]
 pub struct Fabric {
-    /// Where the others are met.
+    /// The port to the other processes.
     pub port: Port,
     join: Join,
     directory: PathBuf,
@@ -96,14 +98,14 @@ pub struct Fabric {
     lanes: Vec<Option<Peer>>,
     interfaces: Vec<Announced>,
     datagram_bytes_max: usize,
-    /// How long a process without room holds back its senders.
+    /// How long a peer without room holds back its senders.
     hold_back: Duration,
-    /// When those who were lost are looked for, if there are any.
+    /// When lost peers are sought, if there are any.
     seek_at: Option<Instant>,
     seek_after: Duration,
 }
 
-/// A process that was met.
+/// A connected peer process, or one that is being connected to.
 #[derive(Debug)]
 struct Met {
     lane: LaneId,
@@ -112,16 +114,16 @@ struct Met {
     name: PortName,
     node: String,
     interfaces: Vec<Announced>,
-    /// What it has said of itself so far, until that is complete.
+    /// The interfaces of its current introduction, until that is complete.
     heard: Vec<Announced>,
-    /// Which of our interfaces it is to be told next, unless it knows them all.
+    /// The next of our interfaces to introduce; `None` when the peer knows them all.
     untold: Option<usize>,
-    /// The longest datagram that both sides can take.
+    /// The longest datagram that both sides accept.
     datagram_bytes_max: usize,
     conflicts: Vec<String>,
-    /// What found no room on the way to it.
+    /// Datagrams to it that found no room.
     backlog: Backlog,
-    /// What came from it in parts and is not complete.
+    /// A frame from it that comes in parts and is not complete.
     partial: Partial,
     sent: Traffic,
     received: Traffic,
@@ -129,13 +131,14 @@ struct Met {
     held_back: u64,
 }
 
-/// Lanes to the fabric have odd numbers.
+/// The lane number of a peer's place. Lanes to the fabric have odd numbers.
 const fn lane_of(place: usize) -> LaneId {
     2 * place + 1
 }
 
 impl Fabric {
-    /// Opens a port under the name that others of the network look for, and begins to connect to those that are there.
+    /// Opens a port under the name that other processes of the network look for, and begins to connect to those that
+    /// run.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -167,7 +170,7 @@ impl Fabric {
         Ok(fabric)
     }
 
-    /// Begins to connect to everybody in the directory who is not known.
+    /// Begins to connect to every unknown port of the network in the directory.
     fn seek(&mut self) {
         for name in others(&self.join, &self.directory) {
             if self.peers.values().any(|met| met.name == name) {
@@ -175,7 +178,7 @@ impl Fabric {
             }
             match self.port.connect_start(&Address::local(name.clone())) {
                 Ok(peer) => self.meet(peer, Some(name)),
-                // Whoever is gone already is not missed; whoever comes back looks for us.
+                // A process that has ended needs no connection. If it starts again, it connects to us.
                 Err(ConnectError::NoPort) => {}
                 Err(_) => self.seek_later(),
             }
@@ -189,7 +192,7 @@ impl Fabric {
         }
     }
 
-    /// Looks for those who were lost, where it is time for that; tells how long one may sleep until then.
+    /// Connects again to lost peers when that is due. Returns how long the loop may sleep until the next attempt.
     pub fn seek_lost(&mut self) -> Option<Duration> {
         let rest = self.seek_at?.saturating_duration_since(Instant::now());
         if rest.is_zero() {
@@ -199,12 +202,12 @@ impl Fabric {
         Some(rest)
     }
 
-    /// Has anybody been met?
+    /// True when there is no peer.
     pub fn is_alone(&self) -> bool {
         self.peers.is_empty()
     }
 
-    /// Tells everybody which interfaces there are now.
+    /// Tells all peers the current interfaces.
     pub fn announce(&mut self, interfaces: Vec<Announced>) {
         self.interfaces = interfaces;
         let connected: Vec<Peer> =
@@ -212,9 +215,9 @@ impl Fabric {
         connected.into_iter().for_each(|peer| self.introduce(peer));
     }
 
-    /// The next frame that has come, if any. What else has happened meanwhile is seen to, one thing of each call:
-    /// `None` does not mean that nothing is left, so that nobody who talks of himself all the time keeps frames
-    /// waiting.
+    /// The next received frame, if any. Other events are handled on the way. The call returns after one message, or
+    /// after [`EVENTS`] other events, even when more are waiting, so `None` does not mean that nothing is left. This
+    /// way, a peer that sends introductions all the time cannot delay frames.
     pub fn poll(&mut self, switch: &mut Switch) -> Option<Arrival> {
         for _ in 0..EVENTS {
             match self.port.poll()? {
@@ -248,9 +251,9 @@ impl Fabric {
         None
     }
 
-    /// Sends what stands in `packet`, a descriptor and a frame, to a lane's process; a superframe too long for one
-    /// datagram goes in several, cut where its segments end, and any other frame in parts. The packet is used for that,
-    /// and afterwards as it was.
+    /// Sends `packet`, a descriptor and a frame, to a lane's process. If a superframe is too long for one datagram,
+    /// it is cut at the ends of its segments and goes in several. Any other frame that is too long goes in parts. The
+    /// packet serves as scratch memory and is restored afterwards.
     pub fn send(&mut self, lane: LaneId, descriptor: Descriptor, packet: &mut [u8]) {
         let Some(peer) = self.lanes.get(lane / 2).copied().flatten() else { return };
         let Some(met) = self.peers.get_mut(&peer) else { return };
@@ -271,7 +274,7 @@ impl Fabric {
             };
         };
         while let Some(piece) = pieces.next_piece() {
-            // A piece's headers go right before its payload, where the end of the piece before is, which was sent.
+            // A piece's headers go right before its payload, over the end of the previous piece, which has been sent.
             let payload = piece.payload.start + Descriptor::BYTES..piece.payload.end + Descriptor::BYTES;
             let start = payload.start - piece.headers.len() - Descriptor::BYTES;
             let mut kept = [0; HEADER_BYTES_MAX + Descriptor::BYTES];
@@ -288,25 +291,25 @@ impl Fabric {
         }
     }
 
-    /// Changes how long a process without room holds back its senders.
+    /// Changes how long a peer without room holds back its senders.
     pub fn hold_back_for(&mut self, time: Duration) {
         self.hold_back = time;
     }
 
-    /// Until when whoever sends to a lane's process is held back, where it has no room.
+    /// When the hold-back of the senders to a lane's process ends, if the process has no room.
     pub fn holds_back_until(&self, lane: LaneId) -> Option<Instant> {
         let peer = self.lanes.get(lane / 2).copied().flatten()?;
         self.peers.get(&peer)?.backlog.holds_back_until(self.hold_back)
     }
 
-    /// Counts a queue that is held back for a lane's process.
+    /// Counts a queue that is held back because of a lane's process.
     pub fn note_held_back(&mut self, lane: LaneId) {
         if let Some(met) = self.met_by(lane) {
             met.held_back += 1;
         }
     }
 
-    /// There is room towards a process again: what waits for it goes on.
+    /// Sends a peer's waiting datagrams after it has made room.
     fn go_on(&mut self, peer: Peer) {
         let Some(met) = self.peers.get_mut(&peer) else { return };
         let port = &mut self.port;
@@ -323,7 +326,7 @@ impl Fabric {
         }
     }
 
-    /// Counts a frame that came by a lane and was dropped.
+    /// Counts a frame that came from a lane and was dropped.
     pub fn drop_from(&mut self, lane: LaneId, cause: Cause) {
         if let Some(met) = self.met_by(lane) {
             met.drops.count(cause);
@@ -335,7 +338,7 @@ impl Fabric {
         self.peers.get_mut(&peer)
     }
 
-    /// What is known of the process in this place, and how many places there are.
+    /// The report about the peer at this place, and the number of places.
     pub fn report(&self, place: usize) -> (Option<PeerReport>, usize) {
         let met =
             self.lanes.get(place).copied().flatten().and_then(|peer| Some((peer, self.peers.get(&peer)?)));
@@ -375,7 +378,7 @@ impl Fabric {
                 met.received.count(content.len(), content.first().is_some_and(|kind| *kind > 1));
                 Some(Arrival { lane: met.lane, content })
             }
-            // It has not said who it is, or has nothing that could send.
+            // It has not introduced itself, or it has no interface that could send.
             Some(met) => {
                 met.drops.count(Cause::ForeignSource);
                 self.port.recycle(payload);
@@ -385,7 +388,7 @@ impl Fabric {
         }
     }
 
-    /// Makes a lane for a process, of this name where it was looked for.
+    /// Makes a lane for a peer. `sought` is the name that we connected to, if we began the connection.
     fn meet(&mut self, peer: Peer, sought: Option<PortName>) {
         if let Some(met) = self.peers.get_mut(&peer) {
             met.is_connected = true;
@@ -426,7 +429,7 @@ impl Fabric {
         }
     }
 
-    /// Begins to tell a process of all interfaces.
+    /// Begins to tell a peer all interfaces.
     fn introduce(&mut self, peer: Peer) {
         if let Some(met) = self.peers.get_mut(&peer) {
             met.untold = Some(0);
@@ -434,7 +437,7 @@ impl Fabric {
         self.tell(peer);
     }
 
-    /// Goes on telling, as long as there is room: whoever reads slowly is told the rest as soon as there is again.
+    /// Sends introductions as long as there is room. The rest follows when the peer has made room.
     fn tell(&mut self, peer: Peer) {
         let Some(met) = self.peers.get_mut(&peer) else { return };
         while let Some(start) = met.untold {
@@ -451,13 +454,13 @@ impl Fabric {
             match self.port.send(peer, Priority::High, &bytes) {
                 Ok(()) => met.untold = (!introduction.is_last).then_some(start + part.len()),
                 Err(SendError::Full) => return,
-                // Better none than one who knows us wrongly: we meet again.
+                // A peer must not keep an outdated list: we disconnect, and connect again.
                 Err(_) => return self.port.disconnect(peer),
             }
         }
     }
 
-    /// Takes what a process says of itself. `false`: it is nothing that one of us would say.
+    /// Accepts an introduction from a peer. Returns `false` when it is malformed.
     fn hear(&mut self, peer: Peer, bytes: &[u8], switch: &mut Switch) -> bool {
         let Ok(said) = serde_json::from_slice::<Introduction>(bytes) else { return false };
         let is_label = |text: &str| text.len() <= LABEL_BYTES_MAX && !text.contains(char::is_control);
@@ -493,8 +496,9 @@ impl Fabric {
         true
     }
 
-    /// Two that started at once have looked for each other, and met twice. Both keep the connection that the one
-    /// with the smaller name began. `false`: this one was given up.
+    /// Two processes that start at the same time connect to each other, so they have two connections. Both keep the
+    /// connection that was begun by the process with the smaller name. Returns `false` when this connection was given
+    /// up.
     fn keep_one_of_two(&mut self, peer: Peer, switch: &mut Switch) -> bool {
         let Some(met) = self.peers.get(&peer) else { return false };
         let same = |(other, its): &(&Peer, &Met)| **other != peer && its.name == met.name && its.is_connected;
@@ -502,7 +506,7 @@ impl Fabric {
             return true;
         };
         if its.began_here == met.began_here {
-            // One that came back before its end was known.
+            // The peer came back before the end of its old connection was known.
             self.port.disconnect(twin);
             self.part(twin, switch);
             return true;
@@ -516,7 +520,7 @@ impl Fabric {
 }
 
 impl Met {
-    /// Makes its interfaces, and no others, reachable.
+    /// Makes the peer's interfaces reachable, and no others.
     fn know(&mut self, switch: &mut Switch) {
         switch.lead_to_fabric(self.lane);
         self.conflicts.clear();
@@ -545,7 +549,7 @@ impl Met {
         if self.backlog.push(datagram) { Ok(()) } else { Err(Cause::TargetFull) }
     }
 
-    /// Sends a descriptor and a frame in as many datagrams as it takes.
+    /// Sends a descriptor and a frame in as many datagrams as needed.
     fn offer_parts(&mut self, port: &mut Port, peer: Peer, packet: &[u8]) -> Result<(), Cause> {
         let part_bytes = self.datagram_bytes_max.saturating_sub(parts::HEADER_BYTES).max(1);
         for (number, part) in packet.chunks(part_bytes).enumerate() {
@@ -555,15 +559,16 @@ impl Met {
         Ok(())
     }
 
-    /// There is no room: we are told when there is again.
+    /// Notes that the peer has no room, and asks the port to report new room.
     fn wait(&mut self, port: &mut Port, peer: Peer) {
         self.backlog.note_full(Instant::now());
-        // One that is gone has ended, which is told next.
+        // An error means that the peer has ended. The port reports that next.
         let _ = port.await_room(peer, Priority::Low);
     }
 }
 
-/// Rings that hold about as much as a core moves while the other end waits for its turn on one.
+/// The geometry of the rings. They hold about as much as a core moves while the other end waits for its turn on one
+/// core.
 fn geometry() -> Geometry {
     let mut geometry = Geometry::default();
     for fragment_bytes in DATAGRAM_BYTES {
@@ -577,13 +582,13 @@ fn geometry() -> Geometry {
     geometry
 }
 
-/// The name of a loop's port. Names of ports are short, so a node is told by its hash there.
+/// The name of a loop's port. Port names are short, so a hash stands for the node.
 fn port_name(network: &str, node: &str, queue: usize) -> String {
     let hash = MacAddress::of_node(node).to_string().replace(':', "");
     format!("eth.{network}.{hash}.{queue}")
 }
 
-/// Ports of the same network and queue that stand in the directory.
+/// The other ports of the same network and queue in the directory.
 fn others(join: &Join, directory: &Path) -> Vec<PortName> {
     let (prefix, suffix) = (format!("eth.{}.", join.network), format!(".{}.port", join.queue));
     let own = port_name(&join.network, &join.node, join.queue);

@@ -1,21 +1,21 @@
-//! Where the headers of a frame lie. Whatever is not understood is `Other`, and travels as it is.
+//! Locates the headers of a frame. A header that is not understood is `Other`, and the frame travels unchanged.
 
 use crate::rejection::BadFrame;
 
-/// Destination, source, type.
+/// The length of an Ethernet header: target, source, type.
 pub const ETHERNET_HEADER_BYTES: usize = 14;
 
-/// The longest frame: an IPv6 packet of full length behind two VLAN tags, rounded up. A buffer that frames are read
-/// into has this much; the kernel cuts off silently what does not fit.
+/// The longest frame: an IPv6 packet of full length behind two VLAN tags, rounded up. Buffers for reading frames have
+/// this length. The kernel silently truncates a longer frame.
 pub const FRAME_BYTES_MAX: usize = 65_600;
 
-/// Headers end here, or are not understood. It leaves room for two VLAN tags, IPv6, extensions of about a hundred
-/// bytes, and TCP with all its options; and offsets of the transport's header fit into one byte.
+/// Headers that do not end within this many bytes are not understood. This leaves room for two VLAN tags, IPv6, about
+/// a hundred bytes of extensions, and TCP with all its options. Offsets of the transport header fit into one byte.
 pub const HEADER_BYTES_MAX: usize = 256;
 
 /// 802.1ad allows a service tag and a customer tag.
 const VLAN_TAGS_MAX: usize = 2;
-/// More extension headers than anybody uses, so that a chain of empty ones costs nothing.
+/// More extension headers than real packets have. It bounds the cost of a chain of empty ones.
 const EXTENSIONS_MAX: usize = 8;
 
 const TYPE_IPV4: u16 = 0x0800;
@@ -42,30 +42,30 @@ const EXTENSION_HOP_BY_HOP: u8 = 0;
 const EXTENSION_ROUTING: u8 = 43;
 const EXTENSION_DESTINATION: u8 = 60;
 
-/// What follows the Ethernet header and its tags.
+/// The protocol behind the Ethernet header and its tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// IPv4 with a sound header.
+    /// IPv4 with a valid header.
     Ipv4,
-    /// IPv6 with a sound header.
+    /// IPv6 with a valid header.
     Ipv6,
     /// Anything else.
     Other,
 }
 
-/// What follows the network's header.
+/// The protocol behind the network header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Anything else; all fragments, whose transport header is no header of this frame.
+    /// Anything else, and all fragments, whose transport header is not parsed.
     Other,
-    /// TCP with a sound header.
+    /// TCP with a valid header.
     Tcp,
     /// UDP.
     Udp,
 }
 
 impl Transport {
-    /// Where the checksum lies behind the start of the transport's header.
+    /// The offset of the checksum from the start of the transport header.
     pub const fn checksum_offset(self) -> Option<usize> {
         match self {
             Transport::Other => None,
@@ -75,28 +75,28 @@ impl Transport {
     }
 }
 
-/// Where the headers of a frame lie; all offsets are bytes from the frame's start.
+/// The offsets of a frame's headers, in bytes from the frame's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// What kind of packet it is.
+    /// The kind of packet.
     pub network: Network,
-    /// What the packet carries.
+    /// The protocol that the packet carries.
     pub transport: Transport,
-    /// Behind the Ethernet header and its VLAN tags: 14, 18 or 22.
+    /// The end of the Ethernet header and its VLAN tags: 14, 18 or 22.
     pub network_offset: usize,
-    /// Behind the network's header and extensions; 0 where the transport is `Other`.
+    /// The end of the network header and its extensions; 0 if the transport is `Other`.
     pub transport_offset: usize,
-    /// Behind the transport's header; 0 where the transport is `Other`. [`HEADER_BYTES_MAX`] at most.
+    /// The end of the transport header, at most [`HEADER_BYTES_MAX`]; 0 if the transport is `Other`.
     pub payload_offset: usize,
-    /// Where the packet ends by its own account, which may be before the frame's end (padding) and beyond it (a lie);
-    /// 0 where the network is `Other`.
+    /// The end of the packet as its header states it; 0 if the network is `Other`. It may lie before the frame's end
+    /// (padding) or beyond it (a wrong length).
     pub packet_end: usize,
-    /// True where IPv4 has options or IPv6 extension headers.
+    /// True if IPv4 has options or IPv6 has extension headers.
     pub extended: bool,
 }
 
 impl Layout {
-    /// Of a frame about which nothing is known.
+    /// The layout of a frame about which nothing is known.
     pub(crate) const EMPTY: Layout = Layout {
         network: Network::Other,
         transport: Transport::Other,
@@ -107,8 +107,8 @@ impl Layout {
         extended: false,
     };
 
-    /// Parses what `headers` begins with: a whole frame or its first [`HEADER_BYTES_MAX`] bytes, for no more is looked
-    /// at. Fails only where there is no Ethernet header.
+    /// Parses the headers at the start of `headers`, which is a whole frame or at least its first
+    /// [`HEADER_BYTES_MAX`] bytes. Later bytes are ignored. Fails only without an Ethernet header.
     pub fn parse(headers: &[u8]) -> Result<Layout, BadFrame> {
         let headers = &headers[..headers.len().min(HEADER_BYTES_MAX)];
         let mut layout = Layout::EMPTY;
@@ -128,7 +128,7 @@ impl Layout {
         Ok(layout)
     }
 
-    // None means that parsing ended early; what was found by then stands in the layout.
+    // `None` means that parsing ended early. The layout keeps the results up to that point.
     fn parse_ipv4(&mut self, headers: &[u8]) -> Option<()> {
         let start = self.network_offset;
         let fixed: &[u8; 20] = headers.get(start..)?.first_chunk()?;
@@ -141,7 +141,7 @@ impl Layout {
         self.network = Network::Ipv4;
         self.packet_end = start + packet_bytes;
         self.extended = header_bytes > fixed.len();
-        // More fragments, or an offset of its own.
+        // The "more fragments" flag, or a fragment offset.
         if u16::from_be_bytes([fixed[6], fixed[7]]) & 0x3FFF != 0 {
             return None;
         }
@@ -187,7 +187,7 @@ impl Layout {
     }
 }
 
-/// The 16-bit word at `offset`, in the order of the wire.
+/// The 16-bit word at `offset`, in network byte order.
 pub(crate) fn word(bytes: &[u8], offset: usize) -> Option<u16> {
     bytes.get(offset..)?.first_chunk().copied().map(u16::from_be_bytes)
 }
@@ -278,7 +278,7 @@ mod tests {
             frame(&[[43, 0, 0, 0, 0, 0, 0, 0], [60, 0, 0, 0, 0, 0, 0, 0], [17, 0, 0, 0, 0, 0, 0, 0]], 0);
         assert_eq!((three.transport, three.transport_offset, three.extended), (Transport::Udp, 78, true));
         assert_eq!(frame(&[[17, 4, 0, 0, 0, 0, 0, 0]], 60).transport_offset, 54 + 40);
-        // A fragment's; one that leads out of the headers; a chain without end.
+        // The extension of a fragment, an extension that ends behind the headers, and a chain without end.
         for (extension, first) in
             [([17, 0, 0, 0, 0, 0, 0, 0], 44), ([17, 255, 0, 0, 0, 0, 0, 0], 60), ([0; 8], 0)]
         {

@@ -1,9 +1,9 @@
-//! Frames as they are taken from an interface: a burst at a time, its consecutive frames of one flow merged into
-//! superframes, as if the kernel had handed over those.
+//! Reads frames from an interface, a burst at a time, and merges consecutive frames of one flow into superframes, as
+//! if the kernel had delivered superframes.
 //!
-//! Kernels do so themselves unless somebody has switched it off, or the frames are datagrams that a program has sent
-//! one by one. Everybody behind then has one frame to look at, and one system call, for dozens. Nothing waits for it:
-//! as soon as the interface has no more to give, everything goes on.
+//! Kernels do this themselves, except when it is switched off, or for datagrams that a program sends one by one.
+//! Every later step then handles one frame, with one system call, instead of dozens. Merging delays nothing: as soon
+//! as the interface has no more frames, all held frames are passed on.
 
 use std::cell::Cell;
 
@@ -16,34 +16,34 @@ use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES_MAX};
 use crate::interface::SUPERFRAME_BYTES_MAX;
 use crate::offload::{self, Descriptor, VnetHeader};
 
-/// Frames taken from one interface before the others have their turn.
+/// Frames read from one interface before the next interface has its turn.
 pub const BATCH_FRAMES: usize = 64;
-/// Room for one header and frame.
+/// Space for one header and frame.
 const PLACE_BYTES: usize = VnetHeader::BYTES + FRAME_BYTES_MAX;
-/// Longer frames go on by themselves: merging saves calls, and moves every byte once more.
+/// The longest frame that is merged. Merging saves system calls and costs one more copy of every byte.
 const MERGED_BYTES_MAX: usize = 16 * 1024;
 
-/// How the taking of frames ended.
+/// How reading a burst ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// There may be more.
+    /// There may be more frames.
     Some,
-    /// There is no more.
+    /// There are no more frames.
     All,
     /// The device is gone.
     Vanished,
 }
 
-/// Room for a burst.
+/// Memory for a burst.
 #[derive(Debug)]
 pub struct Gatherer {
     coalescer: Coalescer,
     burst: Burst,
-    /// What goes on.
+    /// The packet that is passed on.
     whole: Box<[u8]>,
 }
 
-/// Headers and frames, each in a place of its own until it goes on.
+/// Headers and frames, each in its own place until it is passed on.
 #[derive(Debug)]
 struct Burst {
     places: Vec<Box<[u8]>>,
@@ -51,7 +51,7 @@ struct Burst {
 }
 
 impl Default for Gatherer {
-    /// Allocates all that is ever needed.
+    /// Allocates all the memory that is ever needed.
     fn default() -> Self {
         let place = || -> Box<[u8]> { vec![0; PLACE_BYTES].into() };
         let places = (0..BATCH_FRAMES).map(|_| place()).collect();
@@ -61,14 +61,15 @@ impl Default for Gatherer {
 }
 
 impl Gatherer {
-    /// Merges datagrams too, or not: where no kernel takes the superframes they would only be cut again.
+    /// Switches the merging of datagrams on or off. If no kernel accepts UDP superframes, they would only be cut
+    /// again.
     pub fn merge_datagrams(&mut self, is_wanted: bool) {
         self.coalescer.merge_datagrams(is_wanted);
     }
 
-    /// Takes at most `frames_max` frames from a queue, and hands each header and frame, merged or not, to `carry`,
-    /// until that answers `false`: then no more are taken, and what is held goes on.
-    /// A frame that was cut off for want of room comes with all the room there is.
+    /// Reads at most `frames_max` frames from a queue, and passes each header and frame, merged or not, to `carry`.
+    /// When `carry` returns `false`, no more frames are read, and the held frames are passed on. A truncated frame
+    /// has the full length of its buffer.
     pub fn take(
         &mut self,
         queue: &Queue,
@@ -79,7 +80,7 @@ impl Gatherer {
         let mut taken = Taken::Some;
         let goes_on = Cell::new(true);
         let mut carry = |packet: &mut [u8]| goes_on.set(carry(packet) && goes_on.get());
-        // As long as nothing is held, the first place is used again and again: it stays in the processor's cache.
+        // While nothing is held, the first place is reused, so that it stays in the processor's cache.
         let mut number = 0;
         for _ in 0..frames_max.min(BATCH_FRAMES) {
             if !goes_on.get() {
@@ -103,7 +104,7 @@ impl Gatherer {
                         .push(number as u32, descriptor, frame, |ready| burst.give(ready, whole, &mut carry));
                 }
                 None => {
-                    // It may belong to a flow of which something is held.
+                    // It may belong to a held flow.
                     coalescer.flush(|ready| burst.give(ready, whole, &mut carry));
                     carry(&mut burst.places[number][..length]);
                 }
@@ -120,8 +121,8 @@ impl Burst {
         &self.places[number][..self.lengths[number]]
     }
 
-    /// A frame that is no superframe and may become a part of one, with its descriptor. Those for groups go by
-    /// themselves: each counts against the bound for storms.
+    /// A frame that may become a part of a superframe, with its descriptor. Superframes and long frames are excluded.
+    /// So are frames to group addresses, because each counts against the storm limit.
     fn mergeable(&self, number: usize) -> Option<(Descriptor, &[u8])> {
         let (header, frame) = self.packet(number).split_first_chunk()?;
         let header = VnetHeader::from_bytes(*header);
@@ -132,7 +133,7 @@ impl Burst {
         Some((descriptor, frame))
     }
 
-    /// Puts together what goes on.
+    /// Assembles the packet that is passed on.
     fn give(&self, ready: Ready<'_>, whole: &mut [u8], carry: &mut impl FnMut(&mut [u8])) {
         match ready {
             Ready::Whole(number, _) => {
@@ -159,7 +160,7 @@ impl Burst {
                         kernels.copy_from_slice(&header.to_bytes());
                         carry(&mut whole[..length]);
                     }
-                    // What should not be: then each goes by itself.
+                    // This should not happen. Then each frame is passed on alone.
                     Err(_) => parts
                         .iter()
                         .for_each(|part| self.give(Ready::Whole(part.frame, descriptor), whole, carry)),
@@ -179,7 +180,7 @@ mod tests {
     use crate::offload::Kind;
     use crate::segment::Segmenter;
 
-    /// Segments of a TCP stream, 100 bytes each but for the last, as a kernel hands them over: headers first.
+    /// Segments of a TCP stream, 100 bytes each except the last, as a kernel delivers them: headers first.
     fn segments() -> Vec<Vec<u8>> {
         let mut frame = [&[2; 12][..], &[8, 0, 0x45, 0]].concat();
         frame.extend((20 + 20 + 250u16).to_be_bytes());
@@ -208,7 +209,7 @@ mod tests {
         segments
     }
 
-    /// What a burst becomes.
+    /// How the reading of a burst ends, and the packets that are passed on.
     fn taken(packets: &[Vec<u8>], frames_max: usize) -> (Taken, Vec<Vec<u8>>) {
         let (ours, kernels) = Socket::pair().expect("a pair");
         packets.iter().for_each(|packet| kernels.send(packet, &[]).expect("sent"));
@@ -269,7 +270,7 @@ mod tests {
     fn what_was_taken_of_a_device_that_vanishes_goes_on() {
         let (ours, kernels) = Socket::pair().expect("a pair");
         kernels.send(&segments()[0], &[]).expect("sent");
-        // A child of a test beside this one may have it as well, until it has become its program.
+        // A child process of a parallel test may hold a copy of this descriptor until it calls `exec`.
         kernels.shut_down();
         let mut carried = 0;
         let taken = Gatherer::default().take(&Queue::from_descriptor(ours.into()), 64, |_| {
