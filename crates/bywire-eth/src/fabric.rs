@@ -216,7 +216,7 @@ impl Fabric {
     }
 
     /// The next received frame, if any. Other events are handled on the way. The call returns after one message, or
-    /// after [`EVENTS`] other events, even when more are waiting, so `None` does not mean that nothing is left. This
+    /// after `EVENTS` other events, even when more are waiting, so `None` does not mean that nothing is left. This
     /// way, a peer that sends introductions all the time cannot delay frames.
     pub fn poll(&mut self, switch: &mut Switch) -> Option<Arrival> {
         for _ in 0..EVENTS {

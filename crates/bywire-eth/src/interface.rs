@@ -1,6 +1,6 @@
-//! Network interfaces as the kernel keeps them: made known to it, and asked for, by rtnetlink.
+//! Network interfaces of the kernel, queried and changed by rtnetlink.
 //!
-//! Everything here speaks of the network namespace of the calling thread.
+//! All calls act on the network namespace of the calling thread.
 
 use std::fmt;
 use std::io;
@@ -19,9 +19,9 @@ use netlink_sys::{Socket, SocketAddr};
 
 use crate::address::MacAddress;
 
-/// The longest answer that is taken: a link with all its attributes has a few KiB.
+/// The longest answer that is accepted. A link with all its attributes has a few KiB.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// Room for a superframe with its link headers behind it, in 64 KiB with a descriptor.
+/// The longest superframe, without its link headers. Together with these and a descriptor it fits into 64 KiB.
 pub const SUPERFRAME_BYTES_MAX: u32 = 65_280;
 
 /// An IP address with the length of its network's prefix: `10.77.0.1/24`.
@@ -29,7 +29,7 @@ pub const SUPERFRAME_BYTES_MAX: u32 = 65_280;
 pub struct Cidr {
     /// The interface's own address.
     pub address: IpAddr,
-    /// How many of its leading bits tell the network.
+    /// The number of leading bits that identify the network.
     pub prefix_bits: u8,
 }
 
@@ -42,26 +42,26 @@ pub struct Link {
     pub mac: Option<MacAddress>,
     /// The longest packet, without the Ethernet header.
     pub mtu_bytes: u32,
-    /// Is it set up?
+    /// True when the link is set up.
     pub is_up: bool,
 }
 
-/// What one link is made to be; `None` leaves a thing as it is.
+/// A change of one link. `None` leaves a value as it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Change {
     /// Its hardware address.
     pub mac: Option<MacAddress>,
     /// The longest packet.
     pub mtu_bytes: Option<u32>,
-    /// The longest superframe that the kernel's stack hands over.
+    /// The longest superframe that the kernel's stack delivers.
     pub superframe_bytes_max: Option<u32>,
-    /// The number of the bridge that it belongs to.
+    /// The index of the bridge to attach it to.
     pub bridge: Option<u32>,
     /// Up or down.
     pub up: Option<bool>,
 }
 
-/// A conversation with the kernel about the namespace in which it was begun.
+/// An rtnetlink socket for the namespace in which it was opened.
 pub struct Links {
     socket: Socket,
     sequence: u32,
@@ -87,10 +87,10 @@ impl fmt::Display for Cidr {
 }
 
 impl Links {
-    /// Begins a conversation.
+    /// Opens the socket.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
@@ -98,7 +98,7 @@ impl Links {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// The link of this name.
+    /// Finds a link by its name.
     ///
     /// # Errors
     /// ENODEV when there is none.
@@ -115,9 +115,9 @@ impl Links {
     /// Changes a link.
     ///
     /// # Errors
-    /// What the kernel said: EPERM without CAP_NET_ADMIN, EINVAL for an MTU that the device cannot have.
+    /// The error of the kernel: EPERM without CAP_NET_ADMIN, EINVAL for an MTU that the device cannot have.
     pub fn change(&mut self, index: u32, change: Change) -> io::Result<()> {
-        // In two steps: superframe sizes of a device that is up already would hold for new connections only.
+        // In two steps: superframe sizes that are set while the device is up apply to new connections only.
         let mut message = LinkMessage::default();
         message.header.index = index;
         let attributes = &mut message.attributes;
@@ -139,10 +139,10 @@ impl Links {
         self.ask(RouteNetlinkMessage::SetLink(message), NLM_F_ACK).map(drop)
     }
 
-    /// Moves a link into another namespace, where it keeps its name.
+    /// Moves a link into another namespace. It keeps its name.
     ///
     /// # Errors
-    /// EEXIST when that has a link of this name already.
+    /// EEXIST if that namespace has a link of this name already.
     pub fn hand_over(&mut self, index: u32, namespace: BorrowedFd<'_>) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -150,26 +150,26 @@ impl Links {
         self.ask(RouteNetlinkMessage::SetLink(message), NLM_F_ACK).map(drop)
     }
 
-    /// Gives a link an address; one that it has already is fine.
+    /// Gives a link an address. It is not an error if the link has it already.
     ///
     /// # Errors
-    /// What the kernel said: EACCES for IPv6 where it is switched off.
+    /// The error of the kernel: EACCES for IPv6 if IPv6 is switched off.
     pub fn add_address(&mut self, index: u32, cidr: Cidr) -> io::Result<()> {
         let message = address_message(index, cidr);
         let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE;
         self.ask(RouteNetlinkMessage::NewAddress(message), flags).map(drop)
     }
 
-    /// Takes an address away from a link.
+    /// Removes an address from a link.
     ///
     /// # Errors
-    /// EADDRNOTAVAIL when it has not got it.
+    /// EADDRNOTAVAIL if the link does not have it.
     pub fn remove_address(&mut self, index: u32, cidr: Cidr) -> io::Result<()> {
         let message = address_message(index, cidr);
         self.ask(RouteNetlinkMessage::DelAddress(message), NLM_F_ACK).map(drop)
     }
 
-    /// Asks for one thing, and returns the first message of the answer, if it is more than an acknowledgement.
+    /// Sends a request and returns the first message of the answer, unless that is only an acknowledgement.
     fn ask(&mut self, question: RouteNetlinkMessage, flags: u16) -> io::Result<Option<RouteNetlinkMessage>> {
         self.sequence += 1;
         let mut packet = NetlinkMessage::from(question);

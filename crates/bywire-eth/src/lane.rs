@@ -1,4 +1,4 @@
-//! An interface as the carrying loop sees it: where frames come from and go to.
+//! An interface of the carrying loop: a source and target of frames.
 
 use std::io::IoSlice;
 use std::rc::Rc;
@@ -13,36 +13,37 @@ use crate::order::{Adoption, Counts};
 use crate::segment::Segmenter;
 use crate::switch::LaneId;
 
-/// Superframes refused by the kernel before no more are offered: one may have been odd, several are a broken offload.
+/// Refusals by the kernel after which superframes of that kind are no longer offered. A single refusal may be due to
+/// an odd frame; several mean a broken offload.
 const REFUSALS_MAX: u32 = 3;
 
-/// One queue of an interface's TAP.
+/// One queue of a TAP device.
 #[derive(Debug)]
 pub struct End {
-    /// The kernel's end; shared with whoever takes frames from it while they are delivered elsewhere.
+    /// The queue. The loop holds a second reference while it reads frames from the queue and delivers them elsewhere.
     pub queue: Rc<Queue>,
-    /// Nothing is taken from it until there is room towards this one.
+    /// The lane without room that holds this queue back. No frames are read from the queue until it is `None` again.
     pub held_back_by: Option<LaneId>,
 }
 
-/// An interface, with those queues of its TAP that are ours.
+/// An interface, with the queues of its TAP device that this loop serves.
 #[derive(Debug)]
 pub struct Lane {
-    /// Its queues, at least one.
+    /// The queues, at least one.
     pub ends: Vec<End>,
-    /// What has happened here.
+    /// Its counters.
     pub counts: Counts,
-    /// How it is told to others.
+    /// The announcement to other processes.
     pub announced: Announced,
     takes_tcp: bool,
-    /// Its kernel takes superframes of datagrams; those of its neighbours here are the same kernel.
+    /// True when the kernel accepts UDP superframes for it. The other interfaces here have the same kernel.
     pub takes_udp: bool,
     tcp_refusals: u32,
     udp_refusals: u32,
 }
 
 impl Lane {
-    /// Of a queue that was given into our care.
+    /// An interface with its first queue.
     pub fn new(queue: Queue, adoption: &Adoption) -> Self {
         Self {
             ends: vec![End { queue: Rc::new(queue), held_back_by: None }],
@@ -59,13 +60,13 @@ impl Lane {
         }
     }
 
-    /// Takes one more queue.
+    /// Adds a queue.
     pub fn widen(&mut self, queue: Queue) {
         self.ends.push(End { queue: Rc::new(queue), held_back_by: None });
     }
 
-    /// Which queue has what goes to that lane and comes from it: the first one what stays in this process, the others
-    /// by turns what other processes have. The kernel sends a flow by the queue on which it was last answered.
+    /// The queue for frames from and to that lane. The first queue serves lanes of this process. The others serve the
+    /// lanes of other processes in turn. The kernel sends a flow by the queue on which it last received an answer.
     #[inline]
     pub fn end_for(&self, lane: LaneId) -> usize {
         match self.ends.len() {
@@ -75,14 +76,14 @@ impl Lane {
         }
     }
 
-    /// Counts a frame that came from the interface.
+    /// Counts a frame from the interface.
     #[inline]
     pub fn sends(&mut self, length_bytes: usize, is_superframe: bool) {
         self.counts.sent.count(length_bytes, is_superframe);
     }
 
-    /// Hands a header and frame from another lane to the interface, both in memory of ours; whole where its kernel takes
-    /// that, else in segments, for which `scratch` has room.
+    /// Delivers a header and frame from another lane to the interface. Both must be in private memory. A superframe
+    /// that the interface's kernel does not accept is cut into segments in `scratch`.
     #[inline]
     pub fn deliver(
         &mut self,
@@ -128,7 +129,7 @@ impl Lane {
         }
     }
 
-    /// Cuts a superframe into what a wire would carry.
+    /// Cuts a superframe into the frames that a wire would carry, and delivers those.
     #[cold]
     fn deliver_cut(&mut self, end: usize, header: [u8; VnetHeader::BYTES], frame: &[u8], scratch: &mut [u8]) {
         let described = offload::describe(VnetHeader::from_bytes(header), frame);
@@ -146,7 +147,7 @@ impl Lane {
     }
 }
 
-/// Why a TAP did not take a frame.
+/// Why a TAP device did not accept a frame.
 fn cause_of(error: Errno) -> Cause {
     match error {
         Errno::AGAIN | Errno::NOMEM | Errno::NOBUFS | Errno::INTR => Cause::TargetFull,

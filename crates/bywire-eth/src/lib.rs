@@ -1,44 +1,46 @@
-//! Ethernet over the fabric: what a frame is, what its sender left undone, and how a peer's frame is made safe.
+//! Ethernet over the fabric: the layout of a frame, the work that its sender left undone, and the checks that make a
+//! peer's frame safe.
 //!
-//! The kernel hands over *superframes*: one set of headers over up to 64 KiB of payload, which some device is to cut
-//! into segments, and a checksum that some device is to complete. They cross the fabric whole. With a frame travels a
-//! [`Descriptor`](offload::Descriptor) of eight bytes that says what is left to do; the receiving end believes none
-//! of it, parses the frame itself and [derives](offload::derive) the header that its own kernel is given.
+//! The kernel delivers *superframes*: one set of headers over up to 64 KiB of payload. A device is expected to cut a
+//! superframe into segments and to complete its checksums. Superframes cross the fabric whole. A
+//! [`Descriptor`](offload::Descriptor) of eight bytes travels with each frame and states the work that is left to do.
+//! The receiving end does not trust the descriptor. It parses the frame itself and [derives](offload::derive) the
+//! header for its own kernel.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! | --- | --- |
-//! | [`frame`] | where the headers of a frame lie |
-//! | [`offload`] | the kernel's header, the fabric's descriptor, and the way between |
-//! | [`checksum`] | the internet checksum: whole, partial, completed, verified |
+//! | [`frame`] | the location of a frame's headers |
+//! | [`offload`] | the kernel's header, the fabric's descriptor, and the conversion between them |
+//! | [`checksum`] | the internet checksum: complete, partial, completed, verified |
 //! | [`segment`] | superframes cut into segments, or into smaller superframes |
 //! | [`coalesce`] | consecutive frames of a flow merged into superframes |
-//! | [`address`] | hardware addresses, and the one that follows from a node's name |
-//! | [`rejection`] | why a frame was refused, to be counted by cause |
+//! | [`address`] | hardware addresses, and the address that follows from a node's name |
+//! | [`rejection`] | the causes for which a frame is refused, for counters |
 //!
-//! Nothing of these does I/O, reads a clock or allocates for a frame, and no bytes whatever make them panic. Around
-//! them stands what moves frames, in two parts that are processes of their own:
+//! These modules do no I/O, read no clock, and allocate nothing for a frame. No input makes them panic. The other
+//! modules move frames, in two parts that run as separate processes:
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! | --- | --- |
 //! | [`carrier`] | the loop that carries frames; it needs no privilege |
-//! | [`confinement`] | how it gives up what it does not need |
-//! | [`switch`] | where a frame goes |
-//! | [`gather`] | a burst of frames taken from an interface, merged where that can be |
+//! | [`confinement`] | how it gives up the privileges that it does not need |
+//! | [`switch`] | the target of each frame |
+//! | [`gather`] | a burst of frames read from an interface, merged where possible |
 //! | [`lane`] | an interface as the loop sees it |
-//! | [`fabric`] | other processes as the loop sees them |
-//! | `backlog` | what waits for one of them, and for how long its senders wait with it |
+//! | [`fabric`] | the other processes as the loop sees them |
+//! | `backlog` | datagrams that wait for a process, and how long they hold back their senders |
 //! | `parts` | frames too long for one datagram |
-//! | [`spin`] | how long the loop looks before it sleeps |
-//! | [`drops`] | why frames were dropped, counted |
-//! | [`order`] | what the loop is told, and tells |
+//! | [`spin`] | how long the loop polls before it sleeps |
+//! | [`drops`] | counters of dropped frames |
+//! | [`order`] | the orders to the loop and its answers |
 //! | [`network`] | all interfaces and loops of a process |
 //! | [`station`] | an interface in its namespace |
-//! | [`probe`] | what this kernel takes, found by trying |
+//! | [`probe`] | the superframes that this kernel accepts, found by trying |
 //! | [`interface`] | links and addresses, by rtnetlink |
-//! | [`settings`] | what the command line and the file say |
-//! | [`service`] | a network that runs, is asked, and follows its settings |
-//! | [`capture`] | copies of frames for whoever wants to look |
-//! | [`control`], [`status`], [`metrics`] | how it is asked, and what it answers |
+//! | [`settings`] | the settings of the command line and the file |
+//! | [`service`] | a running network that answers requests and follows its settings |
+//! | [`capture`] | copies of frames for capturing programs |
+//! | [`control`], [`status`], [`metrics`] | requests to a running network, and its answers |
 #![forbid(unsafe_code)]
 
 pub mod address;

@@ -1,4 +1,4 @@
-//! The status as Prometheus reads it, over HTTP, where somebody asked for that.
+//! The status as metrics for Prometheus, over HTTP, if an address for it is set.
 
 use std::fmt::Write as _;
 use std::io::{self, Read};
@@ -12,7 +12,7 @@ use crate::patience;
 
 /// The longest request that is read.
 const REQUEST_BYTES_MAX: usize = 4096;
-/// A caller that is slower than this gets nothing: it would hold up the others.
+/// The timeout of a caller. A slower one gets no answer, because it would hold up the others.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A listener that answers every request with the same page.
@@ -22,17 +22,17 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Listens.
+    /// Listens on `address`.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn listen(address: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         Ok(Self { listener })
     }
 
-    /// The next caller that has asked for the page.
+    /// The next caller that has sent a `GET` request.
     pub fn caller(&self) -> Option<TcpStream> {
         let (mut caller, _) = self.listener.accept().ok()?;
         caller.set_nonblocking(false).ok()?;
@@ -49,10 +49,10 @@ impl AsFd for Metrics {
     }
 }
 
-/// Answers with the page of a status.
+/// Answers a caller with the page of a status.
 ///
 /// # Errors
-/// What the kernel said.
+/// The error of the kernel.
 pub fn answer(caller: &mut TcpStream, status: &Value) -> io::Result<()> {
     let page = page(status);
     let head = format!(
@@ -102,7 +102,7 @@ pub fn page(status: &Value) -> String {
     page.text()
 }
 
-/// Samples by family, each of which is told once.
+/// Samples by family. Each family has one heading.
 #[derive(Default)]
 struct Page {
     families: Vec<(&'static str, String)>,

@@ -1,7 +1,7 @@
 //! All interfaces of this process, and the loops that carry their frames.
 //!
-//! This is the part with privileges: it makes devices and hands their queues over. One carrying process serves a few
-//! queues of every interface; frames of one flow stay with one of them, since the kernel answers a flow on the queue
+//! This part has privileges: it makes devices and passes their queues on. Each carrying process serves a few queues
+//! of every interface. The frames of one flow stay with one process, because the kernel answers a flow on the queue
 //! that it came by.
 
 use std::collections::BTreeSet;
@@ -31,11 +31,12 @@ use crate::switch::LaneId;
 /// How long a carrying process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many orders a loop may refuse before it is asked whether all were carried out.
+/// How many refusals of one loop are read before its answer to a query.
 const REFUSALS_MAX: usize = 16;
 
-/// How many queues of an interface one loop serves, where there are enough for all loops: one for what stays here, and
-/// the others for other processes, so that whoever has no room holds up his own frames alone.
+/// How many queues of an interface one loop serves, if there are enough for all loops. One queue serves the
+/// interfaces of this process. The others serve other processes, so that a process without room holds up only the
+/// frames that are sent to it.
 const QUEUES: usize = 8;
 
 /// How a carrying loop is started.
@@ -43,11 +44,12 @@ const QUEUES: usize = 8;
 pub enum Launch {
     /// As a thread of this process, with its privileges: for tests.
     Thread,
-    /// As a process of its own: this program with these arguments, which calls [`carrier::run`] on its standard input.
+    /// As a process of its own: this program with these arguments. It must call [`carrier::run`] on its standard
+    /// input.
     Program(std::path::PathBuf, Vec<OsString>),
 }
 
-/// Why the network could not be changed or asked.
+/// Why the network could not be changed or queried.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
     /// An interface could not be made.
@@ -58,10 +60,10 @@ pub enum NetworkError {
         "{0} and {1} would both have the address {2}: give one of them another name, or a `mac` of its own"
     )]
     SameAddress(String, String, MacAddress),
-    /// There are too many.
+    /// There are too many interfaces.
     #[error("more than {LANES_MAX} interfaces in one process: start a second one")]
     TooMany,
-    /// A carrying loop did not start.
+    /// A carrying loop could not be started.
     #[error("cannot start the part that carries frames: {0}")]
     Launch(io::Error),
     /// No empty namespace could be made.
@@ -69,10 +71,10 @@ pub enum NetworkError {
         "cannot make a network namespace to work in: {0}; this needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)"
     )]
     Workshop(Errno),
-    /// The carrying part has failed.
+    /// The exchange with the carrying part failed.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
-    /// The carrying part could not do what it was told.
+    /// The carrying part refused an order.
     #[error("the part that carries frames refused: {0}")]
     Refused(String),
 }
@@ -91,11 +93,11 @@ pub struct Network {
 #[derive(Debug)]
 struct Loop {
     orders: Socket,
-    /// Taken when it is waited for.
+    /// Taken when the loop is waited for.
     work: Option<Work>,
 }
 
-/// What a carrying loop runs as.
+/// The thread or process of a carrying loop.
 #[derive(Debug)]
 enum Work {
     Thread(std::thread::JoinHandle<Result<(), ExchangeError>>),
@@ -103,7 +105,7 @@ enum Work {
 }
 
 impl Network {
-    /// Starts `loops_count` carrying loops that work in this manner, without interfaces.
+    /// Starts `loops_count` carrying loops that work as `manner` says, without interfaces.
     ///
     /// # Errors
     /// [`NetworkError`].
@@ -127,17 +129,17 @@ impl Network {
         Ok(())
     }
 
-    /// What this kernel takes.
+    /// The superframes that this kernel accepts.
     pub fn probe(&self) -> &Probe {
         &self.probe
     }
 
-    /// How many queues each interface has.
+    /// The number of carrying loops.
     pub fn loops_count(&self) -> usize {
         self.loops.len()
     }
 
-    /// Every interface that stands, with its lane.
+    /// All existing interfaces, with their lanes.
     pub fn stations(&self) -> impl Iterator<Item = (LaneId, &Station)> {
         self.stations.iter().enumerate().filter_map(|(lane, station)| Some((lane, station.as_ref()?)))
     }
@@ -178,14 +180,15 @@ impl Network {
         }
         self.stations[lane] = Some(station);
         if let Err(error) = self.settle() {
-            // Half of it would be worse than nothing; why it failed says more than why it cannot be taken back.
+            // Half an interface would be worse than none. The reason for this failure matters more than a failure to
+            // remove it.
             let _ = self.remove(lane);
             return Err(error);
         }
         Ok(lane)
     }
 
-    /// Takes an interface away.
+    /// Removes an interface.
     ///
     /// # Errors
     /// [`NetworkError::Exchange`].
@@ -195,7 +198,7 @@ impl Network {
             order::send(&each.orders, &Order::Release(lane), None)?;
         }
         self.settle()?;
-        // What was said of it before it was taken away is not to be said of whatever has its place next.
+        // A report about the old interface must not apply to the next one in its place.
         self.vanished.remove(&lane);
         Ok(station)
     }
@@ -205,14 +208,14 @@ impl Network {
         self.stations.get(lane)?.as_ref()
     }
 
-    /// Changes what can be changed of an interface that stands: see [`Station::adapt`].
+    /// Changes an existing interface as far as possible: see [`Station::adapt`].
     ///
     /// # Errors
     /// [`NetworkError`].
     pub fn adapt(&mut self, lane: LaneId, wanted: Plan) -> Result<(), NetworkError> {
         let Some(station) = self.stations.get_mut(lane).and_then(Option::as_mut) else { return Ok(()) };
         let adapted = station.adapt(wanted);
-        // Also when it was changed by half.
+        // The new MTU is sent even if only a part of the change succeeded.
         let order = Order::Resize(lane, station.plan.mtu_bytes);
         for each in &self.loops {
             order::send(&each.orders, &order, None)?;
@@ -220,7 +223,7 @@ impl Network {
         Ok(adapted?)
     }
 
-    /// Meets the other processes of the network.
+    /// Connects to the other processes of the network.
     ///
     /// # Errors
     /// [`NetworkError::Refused`] with the reason.
@@ -232,7 +235,7 @@ impl Network {
         self.settle()
     }
 
-    /// The other processes that were met, by their nodes; what went over several queues is added up.
+    /// The connected processes, sorted by their nodes. The traffic over several queues is added up.
     ///
     /// # Errors
     /// [`NetworkError::Exchange`].
@@ -254,7 +257,7 @@ impl Network {
         Ok(peers)
     }
 
-    /// What an interface's queues have done, together.
+    /// The sum of the counters of an interface's queues.
     ///
     /// # Errors
     /// [`NetworkError`].
@@ -270,23 +273,23 @@ impl Network {
         Ok(sum)
     }
 
-    /// What to watch: something can be read there when [`Network::vanished`] has something to say.
+    /// The sockets to poll. One of them becomes readable when [`Network::vanished`] has something to report.
     pub fn watched(&self) -> impl Iterator<Item = &Socket> {
         self.loops.iter().map(|each| &each.orders)
     }
 
-    /// Has [`Network::vanished`] something to say of which no loop will speak again?
+    /// True when [`Network::vanished`] has something to report that no loop will report again.
     pub fn has_news(&self) -> bool {
         !self.vanished.is_empty()
     }
 
-    /// Lanes whose device somebody else has removed since the last call. They are free again.
+    /// The interfaces whose device was removed by another program since the last call. Their lanes are free again.
     ///
     /// # Errors
     /// [`NetworkError::Exchange`] when a carrying loop has ended.
     pub fn vanished(&mut self) -> Result<Vec<Station>, NetworkError> {
         for each in &self.loops {
-            // Not for as long as something comes: the other end is not to be trusted with our time.
+            // A bounded number: the other end is not trusted and could send forever.
             for _ in 0..LANES_MAX {
                 let Some(answer) = order::receive::<Answer>(&each.orders)? else { break };
                 if let Answer::Vanished(lane) = answer
@@ -299,13 +302,13 @@ impl Network {
         let lanes = std::mem::take(&mut self.vanished);
         let mut gone = Vec::with_capacity(lanes.len());
         for lane in lanes {
-            // Of a device with several queues, every loop says that it has gone, each in its own time.
+            // Each loop reports the end of its queues of the device, each at its own time.
             gone.extend(self.remove(lane)?);
         }
         Ok(gone)
     }
 
-    /// Shows copies of all frames that enter to whoever is at the other end.
+    /// Sends copies of all frames that enter to the other end of `watcher`.
     ///
     /// # Errors
     /// [`NetworkError::Exchange`].
@@ -317,7 +320,7 @@ impl Network {
         Ok(())
     }
 
-    /// What each loop has given up, and the process it is.
+    /// The process of each loop, and what it has given up.
     ///
     /// # Errors
     /// [`NetworkError::Exchange`].
@@ -335,12 +338,12 @@ impl Network {
         Ok(confinements)
     }
 
-    /// Waits until every order has been carried out by every loop, or refused.
+    /// Waits until every loop has carried out or refused every order.
     fn settle(&mut self) -> Result<(), NetworkError> {
         let mut refused = None;
         for index in 0..self.loops.len() {
             let mut answer = self.ask(index, &Order::Settle)?;
-            // What is refused is told before the answer to the question itself.
+            // Refusals come before the answer to the query.
             for _ in 0..REFUSALS_MAX {
                 let Answer::Refused(reason) = answer else { break };
                 refused.get_or_insert(reason);
@@ -384,7 +387,7 @@ impl Loop {
             Launch::Program(program, arguments) => {
                 let mut command = Command::new(program);
                 command.args(arguments).stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
-                // An interrupt from the terminal is for us, who then end it in order.
+                // An interrupt from the terminal goes to this process, which then ends the carrier in order.
                 command.process_group(0);
                 Work::Process(command.spawn().map_err(NetworkError::Launch)?)
             }
@@ -396,7 +399,7 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         self.orders.shut_down();
-        // It ends by itself, as its orders have; waiting makes sure that its devices are gone.
+        // The loop ends when its orders end. Waiting for it makes sure that its devices are gone.
         match self.work.take() {
             Some(Work::Thread(thread)) => drop(thread.join()),
             Some(Work::Process(process)) => end_within(process, PATIENCE),
@@ -405,12 +408,12 @@ impl Drop for Loop {
     }
 }
 
-/// Waits for a process, and kills it when it does not end by itself: it may have been stopped, or gone mad.
+/// Waits for a process to end, and kills it if it does not end in time. It may be stopped or stuck.
 fn end_within(mut process: Child, patience: Duration) {
     let deadline = Instant::now() + patience;
     while matches!(process.try_wait(), Ok(None)) {
         if Instant::now() >= deadline {
-            // One that has ended meanwhile is what we want.
+            // An error means that it has ended by now.
             let _ = process.kill();
             let _ = process.wait();
             return;
@@ -423,7 +426,7 @@ fn end_within(mut process: Child, patience: Duration) {
 mod tests {
     use super::*;
 
-    /// A network of one loop, which says what a test lets it say.
+    /// A network of one loop whose answers are written by the test.
     fn network() -> (Network, Socket) {
         let (network, mut theirs) = network_of(1);
         (network, theirs.remove(0))

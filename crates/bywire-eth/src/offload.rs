@@ -1,16 +1,17 @@
-//! What a frame's sender left undone: as the kernel says it, as the fabric carries it, and the way between.
+//! The work that a frame's sender left undone: the kernel's description of it, the fabric's descriptor, and the
+//! conversion between them.
 //!
-//! The rules are those of Linux's `virtio_net_hdr_to_skb` and `tun_get_user`, and stricter where Linux is lenient:
-//! there is exactly one descriptor for a frame and what is left to do, and one header for both.
+//! The rules are those of Linux's `virtio_net_hdr_to_skb` and `tun_get_user`, and stricter where Linux is lenient. A
+//! frame and the work left on it have exactly one descriptor, and exactly one header.
 
 use crate::frame::{
     ETHERNET_HEADER_BYTES, FRAME_BYTES_MAX, HEADER_BYTES_MAX, Layout, Network, TCP_CWR, Transport, word,
 };
 use crate::rejection::BadFrame;
 
-/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum's field holds the sum of the pseudo-header alone.
+/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum field holds only the sum of the pseudo-header.
 pub const FLAG_NEEDS_CHECKSUM: u8 = 1;
-/// `VIRTIO_NET_HDR_F_DATA_VALID`: only ever read; the kernel has verified the checksum.
+/// `VIRTIO_NET_HDR_F_DATA_VALID`: the kernel has verified the checksum. This crate reads the flag and never sets it.
 pub const FLAG_DATA_VALID: u8 = 2;
 
 /// `VIRTIO_NET_HDR_GSO_NONE`.
@@ -24,35 +25,35 @@ pub const GSO_UDP_L4: u8 = 5;
 /// `VIRTIO_NET_HDR_GSO_ECN`: the TCP header has CWR, which only the first segment may keep.
 pub const GSO_ECN: u8 = 0x80;
 
-/// Datagrams in one superframe: `UDP_MAX_SEGMENTS` since Linux 6.9, 64 before.
+/// The most datagrams in one superframe: `UDP_MAX_SEGMENTS` since Linux 6.9; it was 64 before.
 pub const DATAGRAMS_MAX: usize = 128;
-/// TCP segments may not be shorter: Linux's least MSS of 48 without 40 bytes of options. A frame of bytes would become
-/// a storm of packets in its receiver.
+/// The shortest TCP segment: Linux's minimum MSS of 48 without 40 bytes of options. A superframe of shorter segments
+/// would become a storm of packets at its receiver.
 pub const TCP_SEGMENT_BYTES_MIN: u16 = 8;
 
-/// The kernel's `virtio_net_hdr`, ten bytes before each frame that is read from or written to a TAP. Numbers are in
-/// the machine's byte order; `checksum_start` counts from the Ethernet header.
+/// The kernel's `virtio_net_hdr`: ten bytes before each frame that is read from or written to a TAP device. Numbers
+/// are in the machine's byte order. `checksum_start` counts from the Ethernet header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHeader {
     /// `VIRTIO_NET_HDR_F_*`.
     pub flags: u8,
     /// `VIRTIO_NET_HDR_GSO_*`.
     pub gso_type: u8,
-    /// Bytes of headers: a hint, never believed.
+    /// The length of the headers: a hint that is never trusted.
     pub header_bytes: u16,
-    /// Payload bytes of each segment but the last.
+    /// The payload bytes of each segment except the last.
     pub segment_bytes: u16,
-    /// Where the transport's header begins, and its checksum with it.
+    /// The start of the transport header, where the checksummed bytes begin.
     pub checksum_start: u16,
-    /// Where the checksum lies behind `checksum_start`.
+    /// The offset of the checksum field from `checksum_start`.
     pub checksum_offset: u16,
 }
 
 impl VnetHeader {
-    /// What it takes before a frame.
+    /// The length of the header.
     pub const BYTES: usize = 10;
 
-    /// Reads what the kernel wrote.
+    /// Parses a header that the kernel wrote.
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> VnetHeader {
         let number = |offset: usize| u16::from_ne_bytes([bytes[offset], bytes[offset + 1]]);
         VnetHeader {
@@ -65,7 +66,7 @@ impl VnetHeader {
         }
     }
 
-    /// What the kernel is to read.
+    /// The bytes for the kernel.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [self.flags, self.gso_type, 0, 0, 0, 0, 0, 0, 0, 0];
         let numbers = [self.header_bytes, self.segment_bytes, self.checksum_start, self.checksum_offset];
@@ -76,10 +77,10 @@ impl VnetHeader {
     }
 }
 
-/// What is left to do on a frame.
+/// The work that is left to do on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing.
+    /// No work.
     Plain,
     /// Complete the checksum.
     Checksum,
@@ -92,33 +93,33 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// True where the frame is to be cut.
+    /// True if the frame is to be cut.
     pub const fn is_superframe(self) -> bool {
         matches!(self, Kind::TcpIpv4 | Kind::TcpIpv6 | Kind::Datagrams)
     }
 }
 
-/// What crosses the fabric with a frame: eight bytes, `kind · congestion · segment size (2, little-endian) · network
-/// offset · transport offset · 0 · 0`. A plain frame's are all zero.
+/// The descriptor that crosses the fabric with each frame. It has eight bytes: `kind · congestion · segment size (2,
+/// little-endian) · network offset · transport offset · 0 · 0`. The descriptor of a plain frame is all zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// What is left to do.
+    /// The work that is left to do.
     pub kind: Kind,
     /// The TCP header has CWR, which only the first segment may keep.
     pub congestion: bool,
-    /// Payload bytes of each segment but the last; 0 unless the frame is a superframe.
+    /// The payload bytes of each segment except the last; 0 unless the frame is a superframe.
     pub segment_bytes: u16,
-    /// Where the packet begins; 0 where nothing is left to do.
+    /// The start of the packet; 0 if no work is left.
     pub network_offset: u8,
-    /// Where the transport's header begins; 0 where nothing is left to do.
+    /// The start of the transport header; 0 if no work is left.
     pub transport_offset: u8,
 }
 
 impl Descriptor {
-    /// What it takes on the fabric.
+    /// The length of a descriptor.
     pub const BYTES: usize = 8;
 
-    /// Nothing is left to do.
+    /// The descriptor of a frame on which no work is left.
     pub const PLAIN: Descriptor = Descriptor {
         kind: Kind::Plain,
         congestion: false,
@@ -127,7 +128,7 @@ impl Descriptor {
         transport_offset: 0,
     };
 
-    /// What crosses the fabric.
+    /// The bytes that cross the fabric.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let kind = match self.kind {
             Kind::Plain => 0,
@@ -140,7 +141,8 @@ impl Descriptor {
         [kind, u8::from(self.congestion), low, high, self.network_offset, self.transport_offset, 0, 0]
     }
 
-    /// Reads what crossed the fabric. It is one a sender could have made; of what frame, [`Descriptor::check`] tells.
+    /// Parses the bytes that crossed the fabric. The result is a descriptor that a sender could have made. Whether it
+    /// fits its frame is for [`Descriptor::check`] to find out.
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Result<Descriptor, BadFrame> {
         let kind = match bytes[0] {
             0 => Kind::Plain,
@@ -163,8 +165,8 @@ impl Descriptor {
         canonical.then_some(descriptor).ok_or(BadFrame::Descriptor)
     }
 
-    /// Holds the descriptor to the frame that it came with: `headers` is the frame or its first [`HEADER_BYTES_MAX`]
-    /// bytes, in memory that nobody else can change. Gives what parsing found, none for a plain frame, which is not
+    /// Checks the descriptor against its frame. `headers` is the frame or its first [`HEADER_BYTES_MAX`] bytes, in
+    /// memory that no other process can change. Returns the parsed layout, or `None` for a plain frame, which is not
     /// parsed.
     pub fn check(self, headers: &[u8], frame_bytes: usize) -> Result<Option<Layout>, BadFrame> {
         check_length(headers, frame_bytes)?;
@@ -210,7 +212,7 @@ impl Descriptor {
         }
         let (payload, segment) = (frame_bytes - layout.payload_offset, usize::from(self.segment_bytes));
         let least = if self.kind == Kind::Datagrams { 1 } else { TCP_SEGMENT_BYTES_MIN };
-        // This refuses 0xFFFF too, to which the kernel gives a meaning of its own: no payload is longer.
+        // This also refuses 0xFFFF, which has a special meaning for the kernel: no payload is longer.
         if self.segment_bytes < least || payload <= segment {
             return Err(BadFrame::SegmentSize);
         }
@@ -226,7 +228,7 @@ impl Descriptor {
         Ok(())
     }
 
-    /// The kernel's header for a frame of this descriptor and the layout that [`Descriptor::check`] gave.
+    /// The kernel's header for a frame with this descriptor and the layout from [`Descriptor::check`].
     fn header(self, layout: Option<Layout>) -> VnetHeader {
         let Some((layout, offset)) =
             layout.and_then(|layout| Some((layout, layout.transport.checksum_offset()?)))
@@ -250,8 +252,8 @@ impl Descriptor {
     }
 }
 
-/// The descriptor of a frame that the kernel handed over with `header`. Where it fails for a frame that is no
-/// superframe, [`complete`](crate::checksum::complete) makes a plain frame of it.
+/// The descriptor of a frame that the kernel delivered with `header`. If this fails for a frame that is not a
+/// superframe, [`complete`](crate::checksum::complete) can make it a plain frame.
 pub fn describe(header: VnetHeader, frame: &[u8]) -> Result<Descriptor, BadFrame> {
     check_length(frame, frame.len())?;
     if header.flags & !(FLAG_NEEDS_CHECKSUM | FLAG_DATA_VALID) != 0 {
@@ -272,7 +274,7 @@ pub fn describe(header: VnetHeader, frame: &[u8]) -> Result<Descriptor, BadFrame
     if stated != (layout.transport_offset, checksum_offset) {
         return Err(BadFrame::Offsets);
     }
-    // The kernel, too, takes a superframe of one segment for a plain frame.
+    // The kernel, too, treats a superframe of one segment as a plain frame.
     let single = frame.len() - layout.payload_offset <= usize::from(header.segment_bytes);
     let kind = if single { Kind::Checksum } else { kind };
     let descriptor = Descriptor {
@@ -286,9 +288,9 @@ pub fn describe(header: VnetHeader, frame: &[u8]) -> Result<Descriptor, BadFrame
     Ok(descriptor)
 }
 
-/// The header that makes a peer's frame safe for the kernel, by what is found in the frame itself. `headers` is a
-/// private copy of the frame's first [`HEADER_BYTES_MAX`] bytes, or of all `frame_bytes` where it has fewer; these very
-/// bytes must be what the kernel is given.
+/// Derives a header that makes a peer's frame safe for the kernel, from the frame itself. `headers` is a private copy
+/// of the frame's first [`HEADER_BYTES_MAX`] bytes, or of all `frame_bytes` if there are fewer. The kernel must be
+/// given exactly these bytes.
 pub fn derive(
     descriptor: [u8; Descriptor::BYTES],
     headers: &[u8],
@@ -305,7 +307,7 @@ fn check_length(headers: &[u8], frame_bytes: usize) -> Result<(), BadFrame> {
     if frame_bytes > FRAME_BYTES_MAX {
         return Err(BadFrame::Oversize);
     }
-    // Bytes that are not of the frame must not be parsed as if they were.
+    // Bytes outside the frame must not be parsed as a part of it.
     let whole = headers.len() <= frame_bytes && headers.len() >= frame_bytes.min(HEADER_BYTES_MAX);
     if whole { Ok(()) } else { Err(BadFrame::Length) }
 }
