@@ -1,7 +1,8 @@
-//! What the part that carries frames is told, and what it tells.
+//! The orders to the part that carries frames, and its answers.
 //!
-//! The two parts are processes joined by a packet socket. The carrying one has no privilege: whatever needs one,
-//! a device, an address, a file, is done by the other, and only what is listed here can be asked for.
+//! The two parts are processes that share a packet socket. The carrying process has no privileges. The other process
+//! does everything that needs a privilege, a device, an address or a file. The carrying process can ask for nothing
+//! but what is listed here.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -19,58 +20,58 @@ use crate::switch::LaneId;
 /// The longest order or answer.
 pub const BYTES_MAX: usize = 16 * 1024;
 
-/// What the carrying part is told.
+/// An order to the carrying part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// How to work; comes first, and again when something changes.
+    /// How to work. It is the first order, and comes again after a change.
     Work(Manner),
-    /// Carry frames for an interface. The queue of its TAP comes along.
+    /// Carry frames for an interface. The order brings a queue of its TAP device.
     Adopt(Adoption),
-    /// Carry frames for one more queue of this interface, which comes along.
+    /// Carry frames for one more queue of this interface. The order brings the queue.
     Widen(LaneId),
-    /// Stop doing so, and close the queues.
+    /// Stop carrying frames for this interface, and close its queues.
     Release(LaneId),
     /// Answer with [`Answer::Counts`] of this lane.
     Count(LaneId),
-    /// The MTU of this lane is another now.
+    /// Change the MTU of this lane.
     Resize(LaneId, u32),
-    /// Meet the other processes of the network.
+    /// Connect to the other processes of the network.
     Join(Join),
-    /// Answer with [`Answer::Peer`] of this place among the processes that were met.
+    /// Answer with [`Answer::Peer`] for this place among the peers.
     Peer(usize),
-    /// Send copies of frames to the socket that comes along, instead of whoever got them before.
+    /// Send copies of frames to the socket that this order brings. It replaces the previous one.
     Watch,
     /// Answer with [`Answer::Confined`].
     Confess,
-    /// Answer with [`Answer::Done`]: all orders before have been carried out.
+    /// Answer with [`Answer::Done`]. All earlier orders are carried out or refused by then.
     Settle,
 }
 
-/// What the carrying part tells.
+/// An answer of the carrying part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// Asked for by [`Order::Count`].
+    /// The answer to [`Order::Count`].
     Counts(Box<Counts>),
-    /// Asked for by [`Order::Peer`]: who is there, if anybody, and how many places there are.
+    /// The answer to [`Order::Peer`]: the peer at this place, if there is one, and the number of places.
     Peer(Option<Box<PeerReport>>, usize),
-    /// Asked for by [`Order::Confess`].
+    /// The answer to [`Order::Confess`].
     Confined(Confinement),
-    /// Asked for by [`Order::Settle`].
+    /// The answer to [`Order::Settle`].
     Done,
-    /// The TAP of this lane is gone; it is released already.
+    /// The TAP device of this lane is gone. The lane is released already.
     Vanished(LaneId),
-    /// An order could not be carried out.
+    /// An order that could not be carried out, with the reason.
     Refused(String),
 }
 
 /// What a loop has given up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Confinement {
-    /// Nothing: it runs as a thread.
+    /// It gave up nothing: it runs as a thread.
     Absent,
-    /// Capabilities, files and system calls.
+    /// It gave up capabilities, files and system calls.
     Enforced {
-        /// What this kernel could not enforce.
+        /// The part that this kernel could not enforce.
         but: Option<String>,
     },
 }
@@ -78,20 +79,20 @@ pub enum Confinement {
 /// How frames are carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manner {
-    /// Take as many frames at each wake as there are and merge those of a flow, rather than one by one.
+    /// Read as many frames as there are at each wake-up and merge those of a flow, rather than read one at a time.
     pub coalesce: bool,
-    /// How long to look for the next frame before sleeping, in microseconds.
+    /// How long to poll for the next frame before sleeping, in microseconds.
     pub spin_us: u32,
-    /// Broadcasts and multicasts taken from each interface a second.
+    /// The limit on broadcasts and multicasts from each interface, per second.
     pub storm_frames_per_second: u64,
-    /// How long a process that takes hardly anything holds back its senders, in milliseconds.
+    /// How long a process that takes almost nothing holds back its senders, in milliseconds.
     pub hold_back_ms: u32,
 }
 
 /// An interface to carry frames for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Adoption {
-    /// The place it takes.
+    /// The lane of the interface.
     pub lane: LaneId,
     /// Its name, for people.
     pub label: String,
@@ -99,84 +100,85 @@ pub struct Adoption {
     pub mac: [u8; 6],
     /// Its MTU.
     pub mtu_bytes: u32,
-    /// True when others may stand behind it.
+    /// True if other addresses may be behind the interface.
     pub is_bridge: bool,
-    /// The TCP superframes that its kernel takes.
+    /// True if its kernel accepts TCP superframes.
     pub takes_tcp: bool,
-    /// The UDP superframes that its kernel takes.
+    /// True if its kernel accepts UDP superframes.
     pub takes_udp: bool,
 }
 
-/// How the other processes of a network are met.
+/// How to connect to the other processes of a network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {
     /// The network's name.
     pub network: String,
-    /// What this process is called in it.
+    /// The name of this process in the network.
     pub node: String,
-    /// Which of its loops this is; each meets its like.
+    /// The number of this loop. It connects to the loops of the same number.
     pub queue: usize,
-    /// Where ports are kept.
+    /// The directory of ports.
     pub directory: std::path::PathBuf,
 }
 
-/// What is known of another process.
+/// A report about a peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerReport {
-    /// What it is called; empty while it has not said so.
+    /// Its node name; empty until it has introduced itself.
     pub node: String,
-    /// Its process, 0 where that cannot be known.
+    /// Its process id; 0 if unknown.
     pub process: i32,
-    /// To how many of our loops it has said what it is.
+    /// The number of our loops to which it has introduced itself.
     pub loops_count: usize,
     /// Its first interfaces.
     pub interfaces: Vec<Announced>,
-    /// How many it has.
+    /// The number of its interfaces.
     pub interfaces_count: usize,
-    /// Addresses that it claims and somebody else has.
+    /// Addresses that it claims and that belong to another interface.
     pub conflicts: Vec<String>,
-    /// Frames that went to it.
+    /// Frames sent to it.
     pub sent: Traffic,
-    /// Frames that came from it.
+    /// Frames received from it.
     pub received: Traffic,
-    /// Frames dropped on the way to it, or sent by it against the rules.
+    /// Frames to it that were dropped, and invalid frames from it.
     pub drops: Drops,
-    /// How often a queue of an interface was held back, since there was no room towards it.
+    /// How often a queue of an interface was held back because there was no room for frames to this peer.
     pub held_back: u64,
 }
 
 /// Frames in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Frames, a superframe counting as one.
+    /// The number of frames. A superframe counts as one.
     pub frames: u64,
-    /// Superframes among them.
+    /// The number of superframes among them.
     pub superframes: u64,
-    /// Bytes of frames.
+    /// The bytes of the frames.
     pub bytes: u64,
 }
 
-/// What a lane has done.
+/// The counters of a lane.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Which lane.
+    /// The lane.
     pub lane: LaneId,
-    /// Frames from the interface, as they went on: those that were merged count as one.
+    /// Frames from the interface, after merging: a superframe counts as one.
     pub sent: Traffic,
-    /// Frames that were delivered to it.
+    /// Frames delivered to the interface.
     pub received: Traffic,
-    /// Superframes that were cut here for it.
+    /// Superframes that were cut for the interface in software.
     pub cut: u64,
-    /// Frames dropped, by cause: sent by it against the rules, or not deliverable to it.
+    /// Dropped frames, by cause: invalid frames from the interface, and frames that could not be delivered to it.
     pub drops: Drops,
-    /// The kernel has refused several TCP superframes while running: they are cut from then on.
+    /// True after the kernel has refused several TCP superframes. From then on, they are cut.
     pub refused_tcp: bool,
     /// The same for UDP.
     pub refused_udp: bool,
 }
 
 impl Counts {
-    /// Adds what another queue of the same interface has done. Whoever counted is not trusted: nothing panics.
+    /// Adds the counters of another queue of the same interface. The other counters are not trusted, so no value
+    /// panics.
     pub fn add(&mut self, other: &Counts) {
         self.sent.add(other.sent);
         self.received.add(other.received);
@@ -188,7 +190,7 @@ impl Counts {
 }
 
 impl PeerReport {
-    /// Adds what went between other loops of the same two processes.
+    /// Adds the report of another loop about the same peer.
     pub fn add(&mut self, other: &PeerReport) {
         self.loops_count = self.loops_count.saturating_add(other.loops_count);
         self.sent.add(other.sent);
@@ -214,19 +216,19 @@ impl Traffic {
     }
 }
 
-/// Why no order or answer came.
+/// Why no order or answer was received.
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
     /// The other part has ended.
     #[error("the other part of this program has ended; why, it says above: run `bywire eth up` again")]
     Ended,
-    /// It takes too long.
+    /// The other part did not answer in time.
     #[error("the other part of this program does not answer")]
     Late,
-    /// What came is none.
+    /// The packet is not a valid order or answer.
     #[error("the other part of this program says what cannot be understood: {0}")]
     Unreadable(String),
-    /// What the kernel said.
+    /// The kernel reported this error.
     #[error("cannot talk to the other part of this program: {0}")]
     System(#[from] Errno),
 }
@@ -245,7 +247,8 @@ pub fn send<T: Serialize>(socket: &Socket, what: &T, file: Option<&OwnedFd>) -> 
     })
 }
 
-/// Takes the next answer, if there is one. None comes with a descriptor: whatever does is closed by nobody who waits.
+/// Receives the next answer, if there is one. Answers carry no descriptors. A received descriptor is closed without
+/// delaying this thread.
 ///
 /// # Errors
 /// [`ExchangeError`].
@@ -255,13 +258,14 @@ pub fn receive<T: DeserializeOwned>(socket: &Socket) -> Result<Option<T>, Exchan
     Ok(read(&buffer, received)?.map(|(what, _)| what))
 }
 
-/// Takes the next order, if there is one, from whoever has started this part and may well give it descriptors.
+/// Receives the next order, if there is one. Orders come from the trusted process that started this part, and may
+/// carry descriptors.
 ///
 /// # Errors
 /// [`ExchangeError`].
 pub fn receive_order(socket: &Socket) -> Result<Option<(Order, Option<OwnedFd>)>, ExchangeError> {
     let mut buffer = [0; BYTES_MAX];
-    // Without its file where there is no room for one more: whoever sent it is told so.
+    // If this process has no room for another descriptor, the order comes without it, and is refused.
     let received = socket.receive_from_own(&mut buffer)?;
     let order = read(&buffer, received)?;
     Ok(order.map(|(order, files)| (order, files.into_iter().next().map(Foreign::into_inner))))
@@ -282,7 +286,7 @@ fn read<T: DeserializeOwned>(
     }
 }
 
-/// What others have said, without what a terminal would obey.
+/// Text of another process, with control characters replaced, so that it cannot control a terminal.
 pub fn printable(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
@@ -290,7 +294,7 @@ pub fn printable(text: &str) -> String {
 /// Waits for the next order or answer.
 ///
 /// # Errors
-/// [`ExchangeError::Late`] when none comes within `patience`.
+/// [`ExchangeError::Late`] if none comes within `patience`.
 pub fn await_next<T: DeserializeOwned>(socket: &Socket, patience: Duration) -> Result<T, ExchangeError> {
     let deadline = Instant::now() + patience;
     let mut poller = bywire_sys::poller::Poller::new()?;

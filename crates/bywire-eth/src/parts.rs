@@ -1,39 +1,42 @@
-//! Frames too long for one datagram: cut anywhere, and put together again.
+//! Frames that are too long for one datagram: cut at any byte, and joined again.
 //!
-//! Datagrams between two processes keep their order, so a part belongs behind the one before it, or it is lost with its
-//! frame. A part is `255 · 1 for the first, 0 for others · 0 · 0 · number (4, little-endian)` and bytes behind it, which
-//! together make a descriptor and a frame. The first one's number is the length of all; another's, where it belongs.
+//! Datagrams between two processes keep their order. A part that does not continue the previous one is lost, and its
+//! frame with it.
+//!
+//! A part is `255 · 1 for the first, 0 for others · 0 · 0 · number (4, little-endian)`, followed by bytes of the
+//! packet. The packet is a descriptor and a frame. In the first part, the number is the length of the packet. In the
+//! others, it is the offset of the part.
 
 use crate::frame::FRAME_BYTES_MAX;
 use crate::offload::Descriptor;
 
-/// What stands before a part. No descriptor begins like that.
+/// The length of a part's header. No descriptor begins with the same byte.
 pub const HEADER_BYTES: usize = 8;
 const PART: u8 = 255;
-/// The longest that is put together.
+/// The longest packet that is joined.
 const WHOLE_BYTES_MAX: usize = Descriptor::BYTES + FRAME_BYTES_MAX;
 
-/// A frame of which not everything has come.
+/// A packet that is not yet complete.
 #[derive(Debug, Default)]
 pub struct Partial {
     bytes: Vec<u8>,
     whole_bytes: usize,
 }
 
-/// What became of a datagram.
+/// The result of a received datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Joined {
-    /// It is no part.
+    /// The datagram is not a part.
     Whole,
-    /// More has to come.
+    /// More parts are needed.
     Waiting,
-    /// It was the last: descriptor and frame.
+    /// The datagram was the last part. This is the descriptor and frame.
     Complete(Vec<u8>),
-    /// It belongs nowhere.
+    /// The part does not continue the current packet.
     Lost,
 }
 
-/// The header of the part that begins at `offset` of `whole_bytes`.
+/// The header of the part at `offset` of a packet of `whole_bytes`.
 pub fn header(offset: usize, whole_bytes: usize) -> [u8; HEADER_BYTES] {
     let number = if offset == 0 { whole_bytes } else { offset };
     let [a, b, c, d] = (number as u32).to_le_bytes();
@@ -41,7 +44,8 @@ pub fn header(offset: usize, whole_bytes: usize) -> [u8; HEADER_BYTES] {
 }
 
 impl Partial {
-    /// Takes what has come: any datagram, so that a frame of which the rest was lost is not waited for.
+    /// Takes each received datagram, part or not, so that an incomplete packet is dropped when its next part is
+    /// missing.
     pub fn join(&mut self, datagram: &[u8]) -> Joined {
         let Some((&[PART, is_first, 0, 0, a, b, c, d], part)) = datagram.split_first_chunk() else {
             self.bytes.clear();

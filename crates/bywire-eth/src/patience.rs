@@ -1,15 +1,15 @@
-//! Writing to callers, who may read slowly or not at all, for a bounded time: meanwhile nobody else is served.
+//! Writes to callers with a timeout. A caller may read slowly or not at all, and no other caller is served meanwhile.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-/// What is written between two looks at the clock.
+/// The most bytes written between two checks of the clock.
 const PART_BYTES: usize = 64 * 1024;
 
-/// Writes all `bytes` within `patience`; `limit` sets how long one write may take.
+/// Writes all `bytes` within `patience`. `limit` sets the timeout of one write.
 ///
 /// # Errors
-/// What the kernel said, and [`io::ErrorKind::TimedOut`].
+/// The error of the kernel, or [`io::ErrorKind::TimedOut`].
 pub fn write_within<S: Write>(
     stream: &mut S,
     limit: impl Fn(&S, Option<Duration>) -> io::Result<()>,

@@ -1,5 +1,5 @@
-//! Does this kernel take the superframes that it should? Kernels have been shipped that refuse them, so each kind is
-//! tried once at the start, on a device in an empty namespace where nobody is disturbed.
+//! Tests whether this kernel accepts superframes. Some released kernels refuse them. Each kind is tried once at the
+//! start, on a device in an empty namespace, without effect on other programs.
 
 use std::io::IoSlice;
 
@@ -11,24 +11,24 @@ use crate::checksum::Sum;
 use crate::interface::{Change, Links};
 use crate::offload::{self, VnetHeader};
 
-/// Payload of the superframes that are tried: three segments, the last one shorter.
+/// The payload of the tested superframes: three segments, the last one shorter.
 const PAYLOAD_BYTES: usize = 2500;
 const SEGMENT_BYTES: u16 = 1000;
-/// What the device is called while it is tried.
+/// The name of the tested device.
 const DEVICE: &str = "probe";
 
-/// What was found.
+/// The result of the test.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Probe {
-    /// TCP superframes are taken.
+    /// True if TCP superframes are accepted.
     pub takes_tcp: bool,
-    /// UDP superframes are taken.
+    /// True if UDP superframes are accepted.
     pub takes_udp: bool,
-    /// Why not, for each that is not.
+    /// The reason for each kind that is not accepted.
     pub reasons: Vec<String>,
 }
 
-/// Tries every kind of superframe on a device made in `workshop`.
+/// Tests every kind of superframe on a device made in `workshop`.
 pub fn probe(workshop: &Namespace) -> Probe {
     let tried = workshop.run(try_all).unwrap_or_else(|error| Err(error.into()));
     tried.unwrap_or_else(|error| Probe {
@@ -62,7 +62,7 @@ fn try_all() -> std::io::Result<Probe> {
     Ok(probe)
 }
 
-/// Gives the kernel a superframe for a host that there is not.
+/// Offers the kernel a superframe for a host that does not exist.
 fn offer(queue: &Queue, is_ipv6: bool, is_udp: bool) -> Result<(), Errno> {
     let transport_bytes = if is_udp { 8 } else { 20 };
     let packet_bytes = (transport_bytes + PAYLOAD_BYTES) as u16;
@@ -82,7 +82,7 @@ fn offer(queue: &Queue, is_ipv6: bool, is_udp: bool) -> Result<(), Errno> {
         frame[24..26].copy_from_slice(&sum.to_be_bytes());
     }
     let checksum_start = frame.len();
-    // The sum of the pseudo-header is not looked at before somebody cuts the frame, which nobody does.
+    // The sum of the pseudo-header is used only when the frame is cut, and this frame is never cut.
     if is_udp {
         frame.extend([0, 9, 0, 9]);
         frame.extend(packet_bytes.to_be_bytes());

@@ -1,45 +1,45 @@
-//! Why a frame was refused. Refused frames are dropped, as Ethernet may, and counted by cause.
+//! Why a frame was refused. Refused frames are dropped and counted by cause.
 
-/// What is wrong with a frame, or with what was said about it.
+/// What is wrong with a frame, its descriptor or its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum BadFrame {
-    /// Not even an Ethernet header.
+    /// The frame is shorter than an Ethernet header.
     #[error("the frame is shorter than an Ethernet header: look at the program that sends it")]
     Runt,
-    /// More than [`FRAME_BYTES_MAX`](crate::frame::FRAME_BYTES_MAX).
+    /// The frame is longer than [`FRAME_BYTES_MAX`](crate::frame::FRAME_BYTES_MAX).
     #[error("the frame is longer than any IP packet: lower the interface's GSO or MTU limit")]
     Oversize,
-    /// A descriptor that no sender of this version makes.
+    /// No sender of this version makes such a descriptor.
     #[error("the frame's descriptor is malformed: look whether both nodes run the same version")]
     Descriptor,
-    /// The kernel's header has flags that were never asked for, or lacks one that its offload needs.
+    /// The kernel's header has flags that were never negotiated, or lacks a flag that its offload needs.
     #[error("the kernel's header has flags that make no sense here: switch the interface's offloads off")]
     Flags,
-    /// The kernel's header names an offload that was never asked for.
+    /// The kernel's header names an offload that was never negotiated.
     #[error("the kernel's header names an unknown offload: switch the interface's offloads off")]
     Kind,
-    /// An offload of a frame without whole TCP or UDP headers behind IPv4 or IPv6.
+    /// An offload for a frame without complete TCP or UDP headers behind IPv4 or IPv6.
     #[error("the frame leaves work on TCP or UDP, and holds neither: switch its sender's offloads off")]
     Transport,
-    /// An offload of another protocol than the frame's.
+    /// An offload for another protocol than the frame's.
     #[error("the frame's protocol is not that of its offload: switch its sender's offloads off")]
     Protocol,
-    /// Offsets other than those that parsing finds.
+    /// Offsets that differ from those that parsing finds.
     #[error("the frame's headers are not where its sender says: switch its sender's offloads off")]
     Offsets,
-    /// Lengths in the headers that contradict the frame's own.
+    /// Lengths in the headers that contradict the length of the frame.
     #[error("the lengths in the frame's headers contradict its own: switch its sender's offloads off")]
     Length,
-    /// Segments of no legal size, or no more than one of them.
+    /// An illegal segment size, or a superframe with only one segment.
     #[error("the frame's segment size is not a legal one: switch its sender's offloads off")]
     SegmentSize,
-    /// More datagrams in one frame than kernels take.
+    /// More datagrams in one frame than kernels accept.
     #[error("the frame holds more datagrams than a kernel takes: lower its sender's GSO segment limit")]
     SegmentCount,
-    /// Congestion marking that the TCP header does not show.
+    /// A congestion mark that the TCP header does not have.
     #[error("the frame's congestion mark contradicts its TCP header: switch its sender's offloads off")]
     Congestion,
-    /// One segment alone is longer than the pieces asked for.
+    /// A single segment is longer than the limit for a piece.
     #[error("one segment of the frame is longer than a piece may be: send the frame whole")]
     Uncuttable,
 }
@@ -67,7 +67,7 @@ impl BadFrame {
         self as usize
     }
 
-    /// One word for metrics and JSON, the same in every version.
+    /// The cause's name in metrics and JSON. It is the same in every version.
     pub const fn label(self) -> &'static str {
         match self {
             BadFrame::Runt => "runt",

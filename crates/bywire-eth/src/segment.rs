@@ -1,4 +1,4 @@
-//! Superframes cut in software: into the segments that the wire carries, or into smaller superframes.
+//! Cuts superframes in software: into the segments that the wire carries, or into smaller superframes.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::frame::{
 use crate::offload::{Descriptor, Kind};
 use crate::rejection::BadFrame;
 
-/// Makes of a frame the frames that the wire carries, each with a complete checksum.
+/// Cuts a frame into the frames that the wire carries, each with a complete checksum.
 ///
 /// ```
 /// # use bywire_eth::{offload::Descriptor, segment::Segmenter};
@@ -32,23 +32,23 @@ pub struct Segmenter<'frame> {
     ended: bool,
 }
 
-/// A frame for the wire: what follows each other on it.
+/// A frame for the wire, in two parts that follow each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'segmenter, 'frame> {
     /// All headers.
     pub headers: &'segmenter [u8],
-    /// Everything behind them, out of the superframe.
+    /// The bytes behind the headers, a slice of the superframe.
     pub payload: &'frame [u8],
 }
 
 impl Segment<'_, '_> {
-    /// Bytes of the frame.
+    /// The length of the frame.
     pub fn length_bytes(&self) -> usize {
         self.headers.len() + self.payload.len()
     }
 
-    /// Writes the frame to the beginning of `buffer` and tells its length; none, and nothing is written, where it does
-    /// not fit.
+    /// Writes the frame to the start of `buffer` and returns its length. If it does not fit, writes nothing and
+    /// returns `None`.
     pub fn write(&self, buffer: &mut [u8]) -> Option<usize> {
         let (headers, rest) = buffer.split_at_mut_checked(self.headers.len())?;
         rest.get_mut(..self.payload.len())?.copy_from_slice(self.payload);
@@ -58,13 +58,14 @@ impl Segment<'_, '_> {
 }
 
 impl<'frame> Segmenter<'frame> {
-    /// Of a whole frame in memory that nobody else can change. A frame that is no superframe becomes one segment.
+    /// Takes a whole frame in memory that no other process can change. A frame that is not a superframe becomes one
+    /// segment.
     pub fn new(descriptor: Descriptor, frame: &'frame [u8]) -> Result<Segmenter<'frame>, BadFrame> {
         let template = Template::new(descriptor, frame, frame.len())?;
         Ok(Segmenter { frame, template, done_bytes: 0, ended: false })
     }
 
-    /// How many segments there are in all.
+    /// The number of segments in all.
     pub fn count(&self) -> usize {
         self.template.pieces(self.template.segment_bytes)
     }
@@ -79,8 +80,8 @@ impl<'frame> Segmenter<'frame> {
     }
 }
 
-/// Cuts a superframe at the boundaries of its segments into smaller ones of a bounded length, each with its own
-/// headers and descriptor. Checksums stay partial, so the payload is not looked at.
+/// Cuts a superframe at the boundaries of its segments into smaller superframes of a bounded length. Each has its own
+/// headers and descriptor. Checksums stay partial, so the payload is not read.
 #[derive(Debug)]
 pub struct Cutter {
     template: Template,
@@ -89,21 +90,21 @@ pub struct Cutter {
     ended: bool,
 }
 
-/// A part of a superframe, itself a frame.
+/// A part of a superframe, which is a frame itself.
 #[derive(Clone, Debug)]
 pub struct Piece<'cutter> {
     /// All headers.
     pub headers: &'cutter [u8],
-    /// Where what follows them lies in the superframe.
+    /// The position of the payload in the superframe.
     pub payload: Range<usize>,
-    /// What is left to do on it.
+    /// The work that is left to do on the piece.
     pub descriptor: Descriptor,
 }
 
 impl Cutter {
-    /// Of a frame of `frame_bytes`, into frames of at most `bytes_max`, headers included. `headers` is a private copy
-    /// of its first [`HEADER_BYTES_MAX`] bytes, or of all where there are fewer. A frame that is no superframe passes
-    /// where it is short enough.
+    /// Cuts a frame of `frame_bytes` into frames of at most `bytes_max`, headers included. `headers` is a private
+    /// copy of the frame's first [`HEADER_BYTES_MAX`] bytes, or of all bytes if there are fewer. A frame that is not
+    /// a superframe passes uncut if it is short enough.
     pub fn new(
         descriptor: Descriptor,
         headers: &[u8],
@@ -123,7 +124,7 @@ impl Cutter {
         Ok(Cutter { template, piece_bytes, done_bytes: 0, ended: false })
     }
 
-    /// How many pieces there are in all.
+    /// The number of pieces in all.
     pub fn count(&self) -> usize {
         self.template.pieces(self.piece_bytes)
     }
@@ -136,22 +137,22 @@ impl Cutter {
     }
 }
 
-/// The headers of a superframe, and of one piece after the other in their place.
+/// The headers of a superframe, rewritten in place for each piece.
 #[derive(Debug)]
 struct Template {
     descriptor: Descriptor,
-    /// None for a plain frame, of which nothing is changed.
+    /// `None` for a plain frame, whose headers stay unchanged.
     layout: Option<Layout>,
     bytes: [u8; HEADER_BYTES_MAX],
     headers_bytes: usize,
     payload_bytes: usize,
-    /// All of the payload where the frame is no superframe.
+    /// The whole payload if the frame is not a superframe.
     segment_bytes: usize,
-    /// As they were in the superframe.
+    /// Fields of the superframe's headers that the pieces change.
     original: Original,
 }
 
-/// What differs from piece to piece.
+/// The fields that differ from piece to piece.
 #[derive(Clone, Copy, Debug, Default)]
 struct Original {
     identification: u16,
@@ -184,7 +185,7 @@ impl Template {
         self.payload_bytes.div_ceil(piece_bytes).max(1)
     }
 
-    /// Puts the headers of the next piece in place, its checksum partial, and tells where its payload lies.
+    /// Writes the headers of the next piece, with a partial checksum, and returns the range of its payload.
     fn advance(
         &mut self,
         done_bytes: &mut usize,
@@ -224,12 +225,12 @@ impl Template {
         write_lengths(&mut self.bytes, layout, self.headers_bytes + end - start, original.partial);
     }
 
-    /// Completes the checksum of the piece in place, whose payload is `payload`.
+    /// Completes the checksum of the current piece, whose payload is `payload`.
     fn complete(&mut self, payload: &[u8]) {
         let Some(layout) = self.layout else { return };
         let Some(field) = layout.transport.checksum_offset() else { return };
         let header = &mut self.bytes[layout.transport_offset..layout.payload_offset];
-        // Padding is no part of the packet; a superframe has none.
+        // Padding is not part of the packet. A superframe has no padding.
         let whole = if self.descriptor.kind.is_superframe() {
             payload.len()
         } else {
@@ -258,7 +259,8 @@ impl Original {
         let word = |offset: usize| u16::from_be_bytes([headers[offset], headers[offset + 1]]);
         let at = layout.transport_offset;
         let field = at + layout.transport.checksum_offset().unwrap_or(0);
-        // Taken from the field, not from the addresses: behind a routing header the last address counts.
+        // From the checksum field, not from the addresses: behind a routing header, the last address is the one that
+        // counts.
         let partial = Sum::default().plus_word(word(field)).minus_word((frame_bytes - at) as u16);
         Original {
             identification: word(layout.network_offset + 4),
@@ -273,7 +275,7 @@ fn tcp_flags(headers: &[u8; HEADER_BYTES_MAX], layout: &Layout) -> u8 {
     if layout.transport == Transport::Tcp { headers[layout.transport_offset + 13] } else { 0 }
 }
 
-/// What stands in the field for a sum; zero would say "none" in UDP.
+/// The value of the checksum field for a sum. In UDP, zero would mean that there is no checksum.
 fn filled(transport: Transport, sum: Sum) -> u16 {
     match !sum.folded() {
         0 if transport == Transport::Udp => 0xFFFF,
@@ -281,8 +283,8 @@ fn filled(transport: Transport, sum: Sum) -> u16 {
     }
 }
 
-/// Writes into sound headers what depends on the frame's length: the lengths themselves, IPv4's own checksum, and the
-/// partial one, of which `partial` is the sum of the pseudo-header without its length.
+/// Writes the header fields that depend on the frame's length: the lengths, IPv4's header checksum, and the partial
+/// checksum. The headers must be valid. `partial` is the sum of the pseudo-header without its length.
 pub(crate) fn write_lengths(headers: &mut [u8], layout: &Layout, frame_bytes: usize, partial: Sum) {
     let (packet, transport) = headers.split_at_mut(layout.transport_offset);
     let packet = &mut packet[layout.network_offset..];
