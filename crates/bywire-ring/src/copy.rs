@@ -1,7 +1,7 @@
 //! Copies between private memory and memory that another process may be writing at the same time.
 //!
-//! A plain `memcpy` would let the compiler assume that the shared bytes hold still. These copies are
-//! made of inline assembly or of atomic words, so a racing writer yields garbage bytes and nothing worse.
+//! A plain `memcpy` would let the compiler assume that the shared bytes do not change. These copies are made of
+//! inline assembly or of atomic words, so a racing writer causes garbage bytes and nothing worse.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -73,8 +73,8 @@ pub unsafe fn to_shared(source: &[u8], target: *mut u8) {
     }
 }
 
-/// Copies `source` into shared memory with non-temporal stores, which need not fetch the target's lines from
-/// the cache of another core first. Only [`settle`] orders them.
+/// Copies `source` into shared memory with non-temporal stores, which need not first fetch the target's lines from
+/// the cache of another core. Only [`settle`] orders them.
 ///
 /// # Safety
 /// As for [`to_shared`].
@@ -82,7 +82,7 @@ pub unsafe fn to_shared(source: &[u8], target: *mut u8) {
 pub unsafe fn to_shared_nontemporal(source: &[u8], target: *mut u8) {
     #[cfg(target_arch = "x86_64")]
     let offset = {
-        // The instruction wants an aligned target, which every payload of a ring is.
+        // The instruction requires an aligned target. Every payload of a ring is aligned.
         let lines = if target.cast::<Line>().is_aligned() { source.len() / LINE_BYTES } else { 0 };
         for line in 0..lines {
             // SAFETY: the caller vouches for the target, which is aligned; the source is a live slice; both have
@@ -93,7 +93,7 @@ pub unsafe fn to_shared_nontemporal(source: &[u8], target: *mut u8) {
     };
     #[cfg(not(target_arch = "x86_64"))]
     let offset = 0;
-    // SAFETY: the rest of what the caller vouches for.
+    // SAFETY: the rest of the bytes that the caller vouches for.
     unsafe { to_shared(&source[offset..], target.add(offset)) };
 }
 
@@ -107,10 +107,10 @@ pub fn settle() {
     }
 }
 
-/// A fence as of [`Ordering::SeqCst`].
+/// A fence of [`Ordering::SeqCst`].
 ///
-/// On x86_64 it is a locked instruction and not MFENCE, which a compiler makes of `fence`: the processor's manuals give
-/// both the same order for memory that is written back, and MFENCE takes longer behind stores around the caches.
+/// On x86_64 it is a locked instruction. A compiler makes MFENCE of `fence`. The processor's manuals give both the
+/// same order for write-back memory, and MFENCE takes longer after stores around the caches.
 #[inline(always)]
 pub fn full_fence() {
     #[cfg(target_arch = "x86_64")]
@@ -119,7 +119,7 @@ pub fn full_fence() {
         core::arch::asm!("lock or dword ptr [rsp], 0", options(nostack));
     }
     #[cfg(not(target_arch = "x86_64"))]
-    // SeqCst: pairs with the fence of the other side, which whoever calls names.
+    // SeqCst: pairs with the fence of the other side that the caller names.
     std::sync::atomic::fence(Ordering::SeqCst);
 }
 
@@ -147,14 +147,14 @@ pub fn expect(address: *const u8) {
     let _ = address;
 }
 
-/// From here on whole lines are moved.
+/// Copies of at least this length move whole lines.
 #[cfg(target_arch = "x86_64")]
 const LINES_BYTES_MIN: usize = 128;
-/// A payload shorter than this is asked for as a whole before it is read, so that its lines come all at once. The
-/// lines of a longer one are found by the processor's own look-ahead, and asking costs 5 % of the rate.
+/// A payload shorter than this is prefetched as a whole before it is read, so that its lines arrive all at once. The
+/// processor's own look-ahead finds the lines of a longer one, for which prefetching costs 5 % of the rate.
 #[cfg(target_arch = "x86_64")]
 const READ_AHEAD_LINES: usize = 32;
-/// How far ahead a writer claims: the next fragment of the default size.
+/// How far ahead a writer claims lines: the next fragment of the default size.
 #[cfg(target_arch = "x86_64")]
 const WRITE_AHEAD: usize = 4096;
 
@@ -183,7 +183,7 @@ unsafe fn move_line(source: *const u8, target: *mut u8) {
 #[repr(align(64))]
 struct Line(#[cfg_attr(not(test), expect(dead_code, reason = "only its alignment counts"))] [u8; LINE_BYTES]);
 
-/// Moves one line without a place in the caches.
+/// Moves one line around the caches.
 ///
 /// # Safety
 /// `source` valid for reads and `target` for writes of 64 bytes; `target` aligned to them.

@@ -1,17 +1,17 @@
-//! Sleepers of whom peers need not know, until something comes that peers ring for.
+//! Sleepers that peers need not know of until something appears that peers ring for.
 //!
-//! Announcing a sleeper makes its peers ring for it, so one that waits for other things is not announced: it is counted in
-//! a word of its own. Whoever makes a thing wait-worthy for peers takes all of them over, and announces them in their place
-//! ([`announce`]). Each of them finds that out as it wakes, by the round in which it was counted.
+//! Peers ring for announced sleepers. A sleeper that waits for other things is therefore not announced, but counted
+//! in a separate word. A thread that adds something that peers ring for takes all these sleepers over, and announces
+//! them in their place ([`announce`]). Each sleeper learns this as it wakes, by the round in which it was counted.
 //!
 //! ```text
-//! sleeper: count + 1 → fence → is there something that peers ring for?        other: put it there → fence → announce so many
-//!          yes: leave, and be announced; no: sleep                                   → take so many over
+//! sleeper: count + 1 → fence → is there something that peers ring for?    other: add it → fence → announce the count
+//!          yes: leave, and be announced; no: sleep                               → take the count over
 //! ```
 //!
-//! Whichever fence comes second sees the other side. They are announced before they are taken over, as each of them takes its
-//! announcement back once it finds itself taken over: whoever is killed between the two leaves some announced too many, for
-//! whom peers ring in vain, and none too few.
+//! Whichever fence comes second sees the other side. The sleepers are announced before they are taken over, because
+//! each of them withdraws its announcement once it finds itself taken over. A thread that is killed between the two
+//! steps leaves too many sleepers announced, for which peers ring in vain, but never too few.
 
 use core::sync::atomic::Ordering;
 
@@ -19,12 +19,12 @@ use crate::bell;
 use crate::stream::Segment;
 use crate::word::Word;
 
-/// Below: how many there are. From here on: the round, which changes when they are taken over.
+/// The bits below hold the number of sleepers. The bits from here on hold the round, which changes at each take-over.
 const ROUND_BITS: u32 = 16;
 const COUNT: u32 = (1 << ROUND_BITS) - 1;
 
-/// One sleeper more: the round in which it is counted. `None`: there is no room, it has to be announced. A fence and a look
-/// at what peers ring for follow.
+/// Counts one more sleeper. Returns the round in which it is counted. `None`: there is no room, and the sleeper has
+/// to be announced. A fence and a look for things that peers ring for follow.
 pub fn enter<W: Word>(word: &W) -> Option<u32> {
     loop {
         // Relaxed, both: ordered by the caller's fence.
@@ -38,23 +38,23 @@ pub fn enter<W: Word>(word: &W) -> Option<u32> {
     }
 }
 
-/// It sleeps no more. `true`: it was announced meanwhile, and rises ([`crate::bell::rise`]).
+/// Counts one sleeper less. `true`: it was announced meanwhile, and rises ([`crate::bell::rise`]).
 pub fn leave<W: Word>(word: &W, round: u32) -> bool {
     loop {
-        // Acquire: pairs with the release exchange in `announce`. The exchange is relaxed: of it and that one, either sees the
-        // other.
+        // Acquire: pairs with the release exchange in `announce`. The exchange below is relaxed: of it and the
+        // exchange in `announce`, one sees the other.
         let found = word.load(Ordering::Acquire);
         if found >> ROUND_BITS != round {
             return true;
         }
-        // Nought was left by nobody.
+        // A count of 0 stays 0.
         if found & COUNT == 0 || word.compare_exchange(found, found - 1, Ordering::Relaxed).is_ok() {
             return false;
         }
     }
 }
 
-/// Announces all of them to peers and takes them over, behind a fence.
+/// Announces all of them to peers and takes them over. The caller has fenced before.
 pub fn announce<W: Word, S: Segment>(word: &W, page: &S) {
     loop {
         // Relaxed: ordered by the caller's fence, which pairs with the one behind `enter`.
@@ -65,11 +65,12 @@ pub fn announce<W: Word, S: Segment>(word: &W, page: &S) {
         }
         bell::announce_others(page, count);
         let next = (found | COUNT).wrapping_add(1);
-        // Release: pairs with the acquire load in `leave`: who finds itself taken over was announced before.
+        // Release: pairs with the acquire load in `leave`: a sleeper that finds itself taken over was announced
+        // before.
         if word.compare_exchange(found, next, Ordering::Release).is_ok() {
             return;
         }
-        // Somebody has come, or left, or was quicker.
+        // A sleeper has come or left, or another thread was quicker.
         bell::take_back(page, count);
     }
 }

@@ -1,36 +1,37 @@
-//! How far the consumer's core is, as far as loads of its lines can tell.
+//! How far the consumer's core is, as the time of loading its lines tells.
 //!
-//! Where both cores share a cache, payloads go through it. Where they do not, each line of the bulk area must first be
-//! fetched from the other core's cache, a quarter of a microsecond away, and non-temporal stores are several times as
-//! fast (docs/performance.md). A machine may move its virtual cores at any time, so the question is asked again at every
-//! look at the consumer's credit: that line was last written by the consumer.
+//! Where both cores share a cache, payloads go through it. Where they do not, each line of the bulk area must first
+//! be fetched from the other core's cache, which takes a quarter of a microsecond. Non-temporal stores are then
+//! several times as fast (docs/performance.md). A machine may move its virtual cores at any time. So the producer
+//! measures again at every look at the consumer's credit: the consumer was the last to write that line.
 
 use std::time::Duration;
 
 use bywire_sys::clock;
 
-/// The processor's cycles, for timing a load between two of these.
+/// The processor's cycle counter, for timing a load between two readings.
 pub use bywire_sys::clock::cycles_between_loads as cycles;
 
-/// A line that another core has written takes 30 to 60 ns to load from a shared cache, and 130 ns and more from a distant
-/// one, the two looks at the clock included.
+/// A line that another core has written takes 30 to 60 ns to load from a shared cache, and 130 ns and more from a
+/// distant one, including the two readings of the clock.
 pub const FAR: Duration = Duration::from_nanos(90);
-/// Shorter payloads go through the caches: a store around them has its price too.
+/// Shorter payloads go through the caches: stores around the caches have a price too.
 const BYTES_MIN: usize = 256;
 
 /// In an opinion: the consumer is far.
 const IS_FAR: u32 = 1;
-/// In an opinion: the last load said so. It takes two to change an opinion, as one may have been interrupted.
+/// In an opinion: the last load was slow. Only two such loads in a row change an opinion, as one may have been
+/// interrupted.
 const SEEMED_FAR: u32 = 2;
 
-/// What one producer knows.
+/// One producer's opinion of its consumer.
 #[derive(Debug)]
 pub(crate) struct Distance {
     far_cycles: u64,
     opinion: u32,
 }
 
-/// How a payload is to be stored.
+/// The way in which a payload is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Through the caches.
@@ -50,20 +51,20 @@ impl Distance {
         way(self.opinion, length)
     }
 
-    /// Takes in that loading a line of the consumer's took so many cycles.
+    /// Notes the cycles that loading a line of the consumer took.
     pub fn learn(&mut self, cycles: u64) {
         self.opinion = learnt(self.opinion, cycles > self.far_cycles);
     }
 }
 
-/// The way for a payload of `length` bytes, by an opinion; 0 is the first one.
+/// The way for a payload of `length` bytes under an opinion. The first opinion is 0.
 #[inline(always)]
 #[must_use]
 pub fn way(opinion: u32, length: usize) -> Way {
     if opinion & IS_FAR != 0 && length >= BYTES_MIN { Way::Nontemporal } else { Way::Cached }
 }
 
-/// The opinion after a load that has taken longer than [`FAR`], or has not.
+/// The opinion after a load. `seems_far`: the load took longer than [`FAR`].
 #[must_use]
 pub fn learnt(opinion: u32, seems_far: bool) -> u32 {
     let seemed_far = opinion & SEEMED_FAR != 0;

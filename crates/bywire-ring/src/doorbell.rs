@@ -11,7 +11,7 @@ use crate::memory::Memory;
 
 /// The length of a port's page.
 pub const DOORBELL_BYTES: usize = 4096;
-/// Where the word lies in it.
+/// The word's offset in the page.
 const WORD_OFFSET: usize = 0;
 
 /// What a sleeper waits for.
@@ -19,7 +19,7 @@ const WORD_OFFSET: usize = 0;
 pub struct Wants {
     /// New records.
     pub records: bool,
-    /// Room in a ring that was full, or the delivery of what asked for it.
+    /// Room in a ring that was full, or the delivery of a message whose sender asked for confirmation.
     pub credit: bool,
 }
 
@@ -48,7 +48,7 @@ impl Sleeper {
         own.fence();
     }
 
-    /// Disarms; a ring that is under way arrives and is harmless.
+    /// Disarms. A ring that is already under way still arrives, and is harmless.
     pub fn disarm<M: Memory>(&mut self, own: &M) {
         // Relaxed: a sender that still sees the arming rings once for nothing.
         own.store(WORD_OFFSET, 0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Where things lie in a segment. Both ends derive it from the same few announced numbers.
+//! The layout of a segment. Both ends derive it from the same few announced numbers.
 //!
 //! ```text
 //! page 0      one line per lane: how many records of the opposite direction this side has freed
@@ -8,7 +8,7 @@
 
 /// Bytes of a cache line, and of a slot.
 pub const LINE_BYTES: usize = 64;
-/// Segments are laid out in these.
+/// The unit in which segments are laid out.
 pub const PAGE_BYTES: usize = 4096;
 /// A slot's payload.
 pub const INLINE_BYTES: usize = 56;
@@ -17,10 +17,10 @@ const SLOTS: std::ops::RangeInclusive<u32> = 8..=8192;
 const BULK_BYTES: std::ops::RangeInclusive<u32> = 4096..=8 << 20;
 const FRAGMENT_BYTES: std::ops::RangeInclusive<u32> = 512..=65_472;
 
-/// The bulk area of a lane that has moved to memory of its own, and the most payload of a record there: sizes
-/// for which every copy runs at the pace of the caches, too much for the many connections that are quiet.
+/// The bulk area of a large window, which a lane has in memory of its own. With this size and that of its fragments,
+/// every copy runs at the pace of the caches. It is too much for the many connections that are quiet.
 pub const LARGE_WINDOW_BYTES: usize = 4 << 20;
-/// See [`LARGE_WINDOW_BYTES`].
+/// The most payload that one record carries in a large window.
 pub const LARGE_WINDOW_FRAGMENT_BYTES: u32 = 32 << 10;
 
 /// One of the three independent rings of a direction.
@@ -68,11 +68,11 @@ impl Default for Geometry {
     }
 }
 
-/// Announced sizes are outside what is allowed.
+/// Announced sizes are out of bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadGeometry;
 
-/// Where one lane lies: derived only from a [`Geometry`] that was checked.
+/// The place of one lane, derived only from a [`Geometry`] that was checked.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneLayout {
     /// Binary logarithm of the number of slots.
@@ -102,7 +102,8 @@ impl LaneLayout {
 }
 
 impl Geometry {
-    /// Checks that every size is a power of two within bounds, and that four fragments fit in each bulk area.
+    /// Checks that every size is within bounds, that slots and bulk areas are powers of two, that a fragment is a
+    /// multiple of a line, and that four fragments fit in each bulk area.
     ///
     /// # Errors
     /// [`BadGeometry`] otherwise.

@@ -7,9 +7,9 @@
 //! └──────────────┴──────────┴─────────┴────────┘
 //! ```
 //!
-//! `lap` tells this lap's record from the last lap's and from memory never written (0). `length` counts
-//! the payload's bytes, in the slot itself or, with [`BULK`], in the bulk area. `check` is the CRC32C of
-//! the payload when [`CHECKED`] is set.
+//! `lap` distinguishes a record of this lap from one of the last lap and from memory never written (0). `length`
+//! counts the payload's bytes, in the slot itself or, with [`BULK`], in the bulk area. `check` is the CRC32C of the
+//! payload when [`CHECKED`] is set.
 
 /// Set in `kind`: the payload lies in the bulk area.
 pub const BULK: u8 = 0x80;
@@ -20,10 +20,10 @@ pub const CHECKED: u8 = 0x20;
 /// The bits of `kind` that the rings do not interpret.
 pub const KIND_MASK: u8 = 0x1f;
 
-/// A header word taken apart. Every value of every field is possible: a peer wrote it.
+/// The fields of a header word. Every value of every field is possible: a peer wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the record is, with its flags.
+    /// The kind of the record, with its flags.
     pub kind: u8,
     /// Payload bytes.
     pub length: u16,

@@ -1,40 +1,43 @@
-//! What several threads use and whoever comes last clears away: a socket's mappings, in one process.
+//! Resources that several threads use and the last user clears away: a socket's mappings, in one process.
 //!
-//! A call counts itself among the `users`, and only then looks whether its descriptor still means the socket. Closing
-//! takes the meaning away first, then a descriptor from the count, while it is a user itself. Whoever leaves last, with no
-//! descriptor left, clears, and is counted until that is done: the place is not given to another socket meanwhile.
+//! A call first counts itself among the `users`, and then looks whether its descriptor still means the socket.
+//! Closing first takes that meaning away, then takes one from `descriptors`, and is itself a user meanwhile. The last
+//! user to leave when no descriptor is left clears. It stays counted until it has cleared, so the place is not given
+//! to another socket meanwhile.
 
 use core::sync::atomic::Ordering;
 
 use crate::word::Word;
 
-/// Among the users: one that clears, or that opens.
+/// In `users`: a thread clears or opens the place alone.
 const ALONE: u32 = 1 << 31;
 
-/// One user more. It looks at the descriptor's meaning after this.
+/// Counts one more user. The caller looks at the descriptor's meaning after this.
 #[inline(always)]
 pub fn enter<W: Word>(users: &W) {
-    // SeqCst: pairs with the exchanges in `leave`: a call that comes after the last one has left sees that the descriptor
-    // means nothing any more, which was stored before.
+    // SeqCst: pairs with the exchanges in `leave`. A call that comes after the last user has left sees that the
+    // descriptor means nothing any more, which was stored before.
     users.fetch_add(1, Ordering::SeqCst);
 }
 
-/// One user less. `true`: it is the last, and clears before it calls [`cleared`].
+/// Counts one user less. `true`: the caller is the last user, and clears before it calls [`cleared`].
 #[inline(always)]
 pub fn leave<W: Word>(users: &W, descriptors: &W) -> bool {
     loop {
-        // Acquire: pairs with the exchange of whoever has left before, below, and with the addition in `cleared` and `open`: if
-        // one of them has changed the descriptors, it is seen in the next.
+        // Acquire: pairs with the exchange below of a user that left before, and with the additions in `cleared` and
+        // `open`. If one of those threads has changed the descriptors, the next load sees it.
         let found = users.load(Ordering::Acquire);
-        // Relaxed: ordered by that. Who closes is a user while it takes the last descriptor away; who opens is alone.
+        // Relaxed: ordered by the load above. A thread that closes is a user while it takes the last descriptor away.
+        // A thread that opens is alone.
         let is_last = found == 1 && descriptors.load(Ordering::Relaxed) == 0;
         let next = if is_last { ALONE | 1 } else { found.wrapping_sub(1) };
-        // SeqCst: pairs with the addition in `enter` and with the exchange in `open`. What this user has done comes before.
+        // SeqCst: pairs with the addition in `enter` and with the exchange in `open`. Everything that this user has
+        // done comes before.
         if users.compare_exchange(found, next, Ordering::SeqCst).is_err() {
             continue;
         }
-        // SeqCst: pairs with the addition in `close`. Somebody may have come, closed, and left this one behind as the last,
-        // between the two looks at the users: then nobody else clears.
+        // SeqCst: pairs with the addition in `close`. Between the load of `users` and the exchange, another user may
+        // have come, closed the last descriptor, and left this one behind as the last. Then no other thread clears.
         if found != 1 || is_last || descriptors.load(Ordering::SeqCst) != 0 {
             return is_last;
         }
@@ -42,26 +45,28 @@ pub fn leave<W: Word>(users: &W, descriptors: &W) -> bool {
     }
 }
 
-/// All is cleared.
+/// Notes that the last user has cleared.
 pub fn cleared<W: Word>(users: &W) {
-    // SeqCst: pairs with the exchange in `open`: the next use begins behind what was cleared.
+    // SeqCst: pairs with the exchange in `open`: the next use begins after the clearing.
     users.fetch_add((ALONE | 1).wrapping_neg(), Ordering::SeqCst);
 }
 
-/// The place is given to a new socket, with one descriptor; `false`: a call of the last one is still under way there.
+/// Gives the place to a new socket with one descriptor. `false`: a call on the previous socket is still under way
+/// there.
 pub fn open<W: Word>(users: &W, descriptors: &W) -> bool {
-    // SeqCst: pairs with the exchange in `leave` and the addition in `cleared`: all that was done there comes before.
+    // SeqCst: pairs with the exchange in `leave` and the addition in `cleared`: everything that was done there comes
+    // before.
     if users.compare_exchange(0, ALONE, Ordering::SeqCst).is_err() {
         return false;
     }
-    // Relaxed: ordered by the next.
+    // Relaxed: ordered by the addition below.
     descriptors.store(1, Ordering::Relaxed);
     // SeqCst: pairs with the load in `leave`, which sees the descriptor.
     users.fetch_add(ALONE.wrapping_neg(), Ordering::SeqCst);
     true
 }
 
-/// One descriptor less, by a user. `true`: it was the last one.
+/// Counts one descriptor less; called by a user. `true`: it was the last one.
 pub fn close<W: Word>(descriptors: &W) -> bool {
     // SeqCst: pairs with the last load in `leave`.
     descriptors.fetch_add(1u32.wrapping_neg(), Ordering::SeqCst) == 1

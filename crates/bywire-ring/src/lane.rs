@@ -1,8 +1,8 @@
 //! A single-producer, single-consumer ring of records over memory that the consumer cannot write.
 //!
-//! A record is one slot and, when its payload is longer than a slot holds, a contiguous piece of the
-//! lane's bulk area. Neither end tells the other where that piece lies: both derive it from the lengths
-//! of the records before. One cache line moves per short record and there is no compare-and-swap.
+//! A record is one slot and, when its payload is longer than a slot holds, a contiguous piece of the lane's bulk
+//! area. Neither end tells the other where that piece lies: both derive it from the lengths of the records before.
+//! One cache line moves per short record, and there is no compare-and-swap.
 
 use std::sync::atomic::Ordering;
 
@@ -13,10 +13,10 @@ use crate::geometry::{INLINE_BYTES, LINE_BYTES, LaneLayout};
 use crate::header::{BULK, Header, PROMPT, lap};
 use crate::memory::{Memory, SLOT_WORDS};
 
-/// After how many short records the producer takes the lines of as many that follow; in a small ring after half of it.
+/// The producer claims the lines of this many short records at once; in a small ring, of half its slots.
 const CLAIM_BATCH: u64 = 8;
 
-/// From how many records without a pause on the consumer looks ahead, and how far.
+/// After `STREAK` records without a pause, the consumer looks `LOOK_AHEAD` records ahead.
 const STREAK: u32 = 8;
 const LOOK_AHEAD: u64 = 16;
 
@@ -33,7 +33,7 @@ pub enum PushError {
     Corrupt,
 }
 
-/// A place in a lane's slots, kept beside its count so that no hot path computes it anew.
+/// A place in a lane's slots, kept beside its count so that no hot path computes it again.
 #[derive(Debug)]
 struct Cursor {
     offset: usize,
@@ -62,19 +62,19 @@ pub struct Producer {
     cursor: Cursor,
     /// Records pushed.
     tail: u64,
-    /// Records that the consumer had freed when we last looked.
+    /// Records that the consumer had freed at the last look.
     freed: u64,
-    /// Bulk bytes handed out, counted from the beginning of time, gaps at the wrap included.
+    /// Bulk bytes handed out since the beginning, gaps at the wrap included.
     bulk_tail: u64,
     bulk_freed: u64,
-    /// Payload bytes of the next record that lie in the bulk area already.
+    /// Payload bytes of the next record that are already in the bulk area.
     staged: usize,
-    /// How they are stored.
+    /// How these bytes are stored.
     way: Way,
     distance: Distance,
-    /// One less than the records whose lines are claimed at once, which are a power of two.
+    /// One less than the number of lines claimed at once, which is a power of two.
     claim_mask: u64,
-    /// By slot: `bulk_tail` after its record.
+    /// By slot: `bulk_tail` after the slot's record.
     bulk_ends: Box<[u64]>,
 }
 
@@ -85,7 +85,7 @@ pub struct Consumer {
     cursor: Cursor,
     /// Records freed.
     head: u64,
-    /// The `head` that the producer has been told.
+    /// The `head` that the producer was last told.
     told: u64,
     bulk_head: u64,
     bulk_told: u64,
@@ -93,14 +93,14 @@ pub struct Consumer {
     streak: u32,
 }
 
-/// How far a consumer had come when its producer ended.
+/// A consumer's position at the time its producer ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Horizon {
     head: u64,
     bulk_head: u64,
 }
 
-/// Where a record's bulk payload begins and ends, counted from the beginning of time.
+/// The start and end of a record's bulk payload, counted since the beginning.
 fn bulk_place(position: u64, length: usize, layout: &LaneLayout) -> (u64, u64) {
     let length = (length as u64).next_multiple_of(LINE_BYTES as u64);
     let room = layout.bulk_bytes - (position & (layout.bulk_bytes - 1));
@@ -170,13 +170,13 @@ impl Producer {
         self.staged
     }
 
-    /// From the next record on, payloads lie in the large window at `offset`. The consumer does the same at
-    /// the same record: the last one that was pushed, which tells it so.
+    /// From the next record on, payloads lie in the large window at `offset`. The consumer moves at the same record:
+    /// the last record that was pushed tells it to.
     pub fn move_bulk(&mut self, offset: usize) {
         self.layout = self.layout.large_window(offset);
-        // Counting goes on, so that what is still to be freed of the old area keeps its meaning: it counts as
-        // used room until it is. The gap before the new area is freed with the record that moves there, or no
-        // payload might ever fit behind it.
+        // Counting continues, so that positions in the old area that are still to be freed keep their meaning. Until
+        // then, they count as used. The gap before the new area is freed with the record that moves there. Otherwise
+        // a payload might never fit behind the gap.
         self.bulk_tail = self.bulk_tail.next_multiple_of(self.layout.bulk_bytes);
         if let Some(last) = self.tail.checked_sub(1) {
             self.bulk_ends[last as usize & self.layout.slot_mask()] = self.bulk_tail;
@@ -184,7 +184,7 @@ impl Producer {
         self.staged = 0;
     }
 
-    /// Publishes a record whose payload is the first `length` bytes of `words`.
+    /// Publishes a record whose payload is the first `header.length` bytes of `words`.
     ///
     /// `own` is the segment that holds this lane, `remote` the one in which the consumer counts.
     ///
@@ -205,7 +205,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Publishes a record whose payload is `bytes`, up to [`INLINE_BYTES`] of them.
+    /// Publishes a record with the payload `bytes`, of at most [`INLINE_BYTES`].
     ///
     /// # Errors
     /// [`PushError`]; nothing was written then.
@@ -262,7 +262,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Makes sure that there is room for a record with this payload: where it begins and ends.
+    /// Makes sure that there is room for a record with a payload of `length` bytes. Returns the payload's start and
+    /// end.
     #[inline(always)]
     fn claim_bulk<M: Memory>(&mut self, remote: &M, length: usize) -> Result<(u64, u64), PushError> {
         assert!(length <= self.layout.fragment_bytes as usize, "a payload longer than a fragment");
@@ -284,8 +285,8 @@ impl Producer {
         }
     }
 
-    /// Ends the storing of a payload, or of a part of it. What went around the caches is ordered here and not by whoever
-    /// publishes it: that may be another thread, whose fence would order nothing of ours.
+    /// Ends the storing of a payload, or of a part of it. Stores around the caches are ordered here and not at
+    /// publication: another thread may publish, and its fence would not order the stores of this one.
     #[inline(always)]
     fn finish_payload<M: Memory>(&self, own: &M) {
         if self.way == Way::Nontemporal {
@@ -300,9 +301,10 @@ impl Producer {
         self.publish(own, Header { kind: header.kind | BULK, length: length as u16, ..header });
     }
 
-    /// Writes the payload of the next record, which is not published yet, in steps of `step_bytes`, for as long as
-    /// `goes_on` says so in between. `true`: it is all there, for [`Self::push_staged`]; else the next call goes on.
-    /// Whatever else is pushed meanwhile takes its place, and staging begins anew.
+    /// Writes the payload of the next record, which is not published yet, in steps of `step_bytes`. Between two steps
+    /// it stops if `goes_on` returns `false`. Returns `true` once the whole payload is there for
+    /// [`Self::push_staged`]. Otherwise the next call goes on. Any other record pushed meanwhile takes its place, and
+    /// staging begins anew.
     ///
     /// # Errors
     /// [`PushError`]; nothing was written then.
@@ -345,7 +347,7 @@ impl Producer {
         self.publish_bulk(own, header, words, length, end);
     }
 
-    /// Is there room for a record with `length` bytes in the bulk area (0: none)?
+    /// Is there room for a record with `length` bytes in the bulk area? 0: a record without bulk payload.
     ///
     /// # Errors
     /// [`Corrupt`] when the peer broke the rules of the ring.
@@ -361,10 +363,10 @@ impl Producer {
         self.tail - self.freed < self.layout.slots() && bulk_end - self.bulk_freed <= self.layout.bulk_bytes
     }
 
-    /// Records that the consumer has freed, by its own word.
+    /// The number of records that the consumer claims to have freed.
     ///
     /// # Errors
-    /// [`Corrupt`] when that word goes backwards or ahead of what was pushed.
+    /// [`Corrupt`] when that number goes backwards or exceeds the records pushed.
     #[inline]
     pub fn freed<M: Memory>(&mut self, remote: &M) -> Result<u64, Corrupt> {
         self.refresh(remote).map_err(|_| Corrupt)?;
@@ -382,7 +384,7 @@ impl Producer {
         self.cursor.advance(&self.layout, self.tail);
     }
 
-    /// Takes the lines of the next records out of the consumer's cache, several at once. Called behind the fence that
+    /// Takes the lines of the next records out of the consumer's cache, several at once. Called after the fence that
     /// follows a short record.
     ///
     /// A line that the consumer has read lies in both caches. The next store to it waits until the other copy is gone, and
@@ -401,11 +403,11 @@ impl Producer {
         let batch = self.claim_mask + 1;
         let end = self.tail + batch;
         if end - self.freed > self.layout.slots() {
-            // A credit that breaks the rules is for the next push to tell.
+            // The next push reports a credit that breaks the rules.
             let _ = self.refresh(remote);
         }
         if end - self.freed <= self.layout.slots() {
-            // A batch begins at a multiple of itself, so it never wraps.
+            // A batch begins at a multiple of its size, so it never wraps.
             own.claim(self.cursor.offset, batch as usize);
         }
     }
@@ -420,7 +422,7 @@ impl Producer {
         if freed < self.freed || freed > self.tail {
             return Err(PushError::Corrupt);
         }
-        // A line that has not changed was in our own cache.
+        // An unchanged line was in our own cache and tells nothing.
         if freed != self.freed {
             self.distance.learn(cycles);
         }
@@ -439,10 +441,10 @@ impl Consumer {
         Self { layout, cursor, head: 0, told: 0, bulk_head: 0, bulk_told: 0, streak: 0 }
     }
 
-    /// The next record's header, if one has been published; checked to fit the lane.
+    /// The header of the next record, if one has been published. Its length is checked to fit the lane.
     ///
     /// # Errors
-    /// [`Corrupt`] when its length is impossible.
+    /// [`Corrupt`] when the length is impossible.
     #[inline(always)]
     pub fn peek<M: Memory>(&self, remote: &M) -> Result<Option<Header>, Corrupt> {
         // Acquire: pairs with the release store in `Producer::publish`.
@@ -469,7 +471,7 @@ impl Consumer {
         self.read_bulk_part(remote, target.len(), 0, target);
     }
 
-    /// Copies a part, from `offset` on, of the bulk payload of `length` bytes that [`Self::peek`] saw.
+    /// Copies a part of the bulk payload of `length` bytes that [`Self::peek`] saw, from `offset` on.
     ///
     /// # Panics
     /// When the part ends behind the bulk area.
@@ -485,12 +487,11 @@ impl Consumer {
         self.bulk_head = self.bulk_head.next_multiple_of(self.layout.bulk_bytes);
     }
 
-    /// Frees the record that [`Self::peek`] saw. `true`: the producer has been told just now (and may
-    /// have to be woken).
+    /// Frees the record that [`Self::peek`] saw. `true`: this returned credit, and the producer may have to be woken.
     #[inline(always)]
     pub fn advance<M: Memory>(&mut self, own: &M, header: Header) -> bool {
-        // Credit goes back in quarters: a producer that needs at most a quarter of the lane always
-        // finds room once everything has been consumed, and the line moves seldom.
+        // Credit goes back in quarters. So a producer that needs at most a quarter of the lane always finds room once
+        // everything has been consumed, and the line moves seldom.
         let mut is_due = header.kind & PROMPT != 0;
         if header.kind & BULK != 0 {
             self.bulk_head = bulk_place(self.bulk_head, header.length.into(), &self.layout).1;
@@ -512,8 +513,8 @@ impl Consumer {
         self.streak = 0;
     }
 
-    /// While records come without a pause, asks for the lines of those to come: many misses then overlap.
-    /// (A line that has not been written yet must be left to its writer.)
+    /// While records come without a pause, prefetches lines of later records, so that many cache misses overlap. (A
+    /// line that has not been written yet must be left to its writer.)
     #[inline(always)]
     pub fn look_ahead<M: Memory>(&self, remote: &M) {
         if self.streak >= STREAK {
@@ -521,17 +522,17 @@ impl Consumer {
         }
     }
 
-    /// Taken when the producer has ended, for [`Self::was_published`].
+    /// The consumer's position for [`Self::was_published`], taken when the producer has ended.
     pub fn horizon(&self) -> Horizon {
         Horizon { head: self.head, bulk_head: self.bulk_head }
     }
 
     /// Can the record that [`Self::peek`] saw have been published before `horizon` was taken?
     ///
-    /// A producer that keeps the rules has never more than the lane's slots outstanding, nor more payload than
-    /// its bulk area, both counted from what the consumer has freed; and by the horizon that was at most what
-    /// it had consumed. Whatever lies behind was published later. (A bulk area that moves counts from the same
-    /// place, and what it leaves behind as used.)
+    /// A producer that keeps the rules never has more records outstanding than the lane has slots, nor more payload
+    /// than its bulk area holds. Both are counted from what the consumer has freed. At the horizon that was at most
+    /// what it had consumed. So a record beyond these bounds was published later. (A bulk area that moves counts from
+    /// the same place, and what it leaves behind counts as used.)
     pub fn was_published(&self, horizon: Horizon, header: Header) -> bool {
         let bulk_end = match header.kind & BULK {
             0 => horizon.bulk_head,
@@ -562,7 +563,7 @@ mod tests {
     use super::*;
     use crate::geometry::{Geometry, LaneName};
 
-    /// Keeps what is written around the caches to itself until it is settled, as a core may.
+    /// Withholds stores around the caches until they are settled, as a core may.
     struct Withholding {
         bytes: RefCell<Vec<u8>>,
         withheld: RefCell<Vec<(usize, Vec<u8>)>>,

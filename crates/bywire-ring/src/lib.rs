@@ -1,11 +1,11 @@
 //! Memory shared with a peer that may be hostile: segments, rings, doorbells.
 //!
-//! Each direction between two ports has a segment that its producer writes and its consumer may only
-//! read. A segment holds three rings ([`geometry`]): `reply`, `high` and `low`. What the consumer has
-//! freed stands in the segment that goes the other way, so that every page has exactly one writer.
+//! Each direction between two ports has a segment that its producer writes and its consumer may only read. A segment
+//! holds three rings ([`geometry`]): `reply`, `high` and `low`. The consumer counts what it has freed in the segment
+//! of the opposite direction, so every page has exactly one writer.
 //!
-//! Nothing a peer writes is trusted: each word is loaded once and bounded before it is used, positions
-//! are counted privately at both ends, and a peer that breaks the rules yields [`lane::Corrupt`].
+//! Nothing that a peer writes is trusted. Each word is loaded once and bounded before it is used. Both ends count
+//! positions privately. A peer that breaks the rules yields [`lane::Corrupt`].
 
 pub mod bell;
 pub mod copy;

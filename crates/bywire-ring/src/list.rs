@@ -1,19 +1,20 @@
-//! Lists of places by number, each of which knows the next one; 0 ends a list.
+//! Lists of places by number. Each place knows the next one; 0 ends a list.
 //!
-//! Threads put places before the first one without a lock, and walk along without one. Whoever takes a place out holds a
-//! lock that all hold who do. A walk may find a place that was taken out since, with what comes behind it.
+//! Threads insert places before the first one, and walk the list, without a lock. A thread that takes a place out
+//! holds a lock, which is common to all threads that do. A walk may find a place that was taken out since, and the
+//! places behind it.
 
 use core::sync::atomic::Ordering;
 
 use crate::word::Word;
 
-/// Puts the place `at` before all others.
+/// Inserts the place `at` before all others.
 pub fn put<W: Word>(first: &W, at: u32, next_of_it: &W) {
-    // Relaxed: the exchange tells whether it is right.
+    // Relaxed: the exchange tells whether the value is still current.
     let mut found = first.load(Ordering::Relaxed);
     loop {
         next_of_it.store(found, Ordering::Relaxed);
-        // Release: pairs with the acquire load in `step`; what the place holds comes before.
+        // Release: pairs with the acquire load in `step`; the contents of the place come before.
         match first.compare_exchange(found, at, Ordering::Release) {
             Ok(_) => return,
             Err(other) => found = other,
@@ -28,9 +29,10 @@ pub fn step<W: Word>(link: &W) -> u32 {
     link.load(Ordering::Acquire)
 }
 
-/// Takes out the place `at`, if it is alone in its list; no lock is needed. `false`: it is not, and nothing was changed.
+/// Takes out the place `at`, if it is alone in its list; no lock is needed. `false`: it is not alone, and nothing was
+/// changed.
 pub fn take_out_alone<W: Word>(first: &W, at: u32, next_of_it: &W) -> bool {
-    // Others only put theirs before it: alone, and still the first, it has no neighbour.
+    // Other threads only insert before it: a place that is last and still the first has no neighbour.
     next_of_it.load(Ordering::Relaxed) == 0
         // Release: pairs with the acquire load in `step`.
         && first.compare_exchange(at, 0, Ordering::Release).is_ok()
@@ -44,7 +46,7 @@ pub fn take_out<'a, W: Word + 'a>(
     next: impl Fn(u32) -> Option<&'a W>,
 ) {
     let Some(own) = next(at) else { return };
-    // Relaxed, this and the walk: only holders of the lock change links between places.
+    // Relaxed, here and in the walk: only holders of the lock change links between places.
     let after = own.load(Ordering::Relaxed);
     // Release: pairs with the acquire load in `step`.
     if first.compare_exchange(at, after, Ordering::Release).is_ok() {

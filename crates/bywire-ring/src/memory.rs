@@ -21,17 +21,18 @@ pub trait Memory {
     fn load(&self, offset: usize, order: Ordering) -> u64;
     /// Stores the word at `offset` (a multiple of 8).
     fn store(&self, offset: usize, value: u64, order: Ordering);
-    /// Loads the words behind the header of the slot at `offset`; what races with the writer is garbage.
+    /// Loads the words behind the header of the slot at `offset`. Words that the writer changes meanwhile are
+    /// garbage.
     fn load_words(&self, offset: usize) -> [u64; SLOT_WORDS];
     /// Stores words behind the header of the slot at `offset`, at most [`SLOT_WORDS`].
     fn store_words(&self, offset: usize, words: &[u64]);
-    /// Stores bytes behind the header of the slot at `offset`, at most 56, the last word filled up with noughts.
+    /// Stores at most 56 bytes behind the header of the slot at `offset`. The last word is filled up with zeros.
     #[inline(always)]
     fn store_bytes(&self, offset: usize, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         assert!(bytes.len() <= 8 * SLOT_WORDS, "more bytes than a slot holds");
-        // Straight from the program's memory: a detour by the stack would cost as much as all the rest.
-        // Relaxed: the header's release store comes after.
+        // Straight from the program's memory: a detour over the stack would cost as much as all the rest. Relaxed:
+        // the header's release store comes after.
         for (index, word) in words.iter().enumerate() {
             self.store(offset + 8 + 8 * index, u64::from_ne_bytes(*word), Ordering::Relaxed);
         }
@@ -41,11 +42,11 @@ pub trait Memory {
             self.store(offset + 8 + 8 * words.len(), u64::from_ne_bytes(last), Ordering::Relaxed);
         }
     }
-    /// Copies out of the memory; what races with the writer is garbage.
+    /// Copies out of the memory. Bytes that the writer changes meanwhile are garbage.
     fn read(&self, offset: usize, target: &mut [u8]);
     /// Copies into the memory.
     fn write(&self, offset: usize, source: &[u8]);
-    /// Copies into the memory with stores that leave the caches alone; they are ordered by [`Self::settle`] alone.
+    /// Copies into the memory with stores around the caches. Only [`Self::settle`] orders them.
     #[inline]
     fn write_nontemporal(&self, offset: usize, source: &[u8]) {
         self.write(offset, source);
@@ -53,9 +54,9 @@ pub trait Memory {
     /// Orders every store of [`Self::write_nontemporal`] before all stores that follow.
     #[inline(always)]
     fn settle(&self) {}
-    /// Takes lines of free slots out of another core's cache by storing a nought in each, behind its header.
+    /// Takes lines of free slots out of another core's cache by storing a zero in each, behind its header.
     fn claim(&self, offset: usize, lines: usize) {
-        // Relaxed: whoever calls has seen by an acquire load that the slots are free; their headers stay as they are.
+        // Relaxed: the caller has seen by an acquire load that the slots are free. Their headers stay as they are.
         (0..lines).for_each(|line| self.store(offset + line * LINE_BYTES + 8, 0, Ordering::Relaxed));
     }
     /// Hints that the line at `offset` will be read soon.
@@ -90,17 +91,17 @@ impl Shared {
         }
     }
 
-    /// Adds memory for payloads behind the end, once; words cannot lie there. Returns its offset.
+    /// Adds memory for payloads behind the end, once. Words cannot lie there. Returns its offset.
     ///
     /// # Panics
-    /// The second time.
+    /// When memory has been added before.
     pub fn extend(&mut self, extension: Self) -> usize {
         assert!(self.extension.is_none(), "memory is extended once");
         self.extension = Some(Box::new(extension));
         self.length_bytes
     }
 
-    /// Tells as long as it can be upgraded that somebody here uses the mapping.
+    /// A reference that can be upgraded as long as this process uses the mapping.
     pub fn witness(&self) -> Weak<Mapping> {
         Arc::downgrade(&self.mapping)
     }
@@ -121,12 +122,12 @@ impl Shared {
         self.address(offset, length)
     }
 
-    /// How many bytes there are, without an extension.
+    /// The length in bytes, without the extension.
     pub fn length_bytes(&self) -> usize {
         self.length_bytes
     }
 
-    /// How many bytes there are, with the extension.
+    /// The length in bytes, with the extension.
     pub fn extended_bytes(&self) -> usize {
         self.length_bytes + self.extension.as_ref().map_or(0, |extension| extension.length_bytes)
     }

@@ -1,8 +1,8 @@
 //! One direction of a byte stream that leaves the kernel at one offset and may come back at another.
 //!
-//! Each end has a segment that it alone writes. It holds the bytes that this end sends, and what it tells of
-//! the bytes that it receives. Whoever sends decides when its direction changes over; the reader's word says
-//! how many of its calls sleep in the kernel, where nothing but a byte in the kernel would wake them:
+//! Each end has a segment that it alone writes. The segment holds the bytes that this end sends, and its account of
+//! the bytes that it receives. The writer decides when its direction changes over. The reader's word says how many of
+//! its calls sleep in the kernel, where only a byte in the kernel would wake them:
 //!
 //! ```text
 //! writer: PENDING → fence → look at the reader's word          reader: word + 1 → fence → look at the course
@@ -10,22 +10,22 @@
 //!         piece, which wakes it; that piece's end is the cut           else: word − 1, and not into the kernel
 //! ```
 //!
-//! Whichever fence comes second sees the other side's store: so nobody sleeps in the kernel behind the cut.
+//! Whichever fence comes second sees the other side's store. So no call sleeps in the kernel behind the cut.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::copy;
 use crate::lane::Corrupt;
 
-/// What lies before the ring, in the same page as its first bytes: small messages touch one page.
+/// The header before the ring. It is in the same page as the ring's first bytes: small messages touch one page.
 pub const HEADER_BYTES: usize = 512;
-/// The ring of a direction: what the kernel would hold of a connection on one machine.
+/// The ring of a direction: as much as the kernel would hold of a connection on one machine.
 pub const RING_BYTES: usize = 4 << 20;
 /// A whole segment, in whole pages.
 pub const SEGMENT_BYTES: usize = (HEADER_BYTES + RING_BYTES).next_multiple_of(4096);
 
 const MAGIC_OFFSET: usize = 0;
-// What a hand-over between sleepers writes and reads lies in one line: it crosses between the cores once.
+// Sleepers that wake each other write and read only this line, so one line crosses between the cores.
 const TAIL: usize = 64;
 const SHIFT: usize = 72;
 const ASLEEP: usize = 80;
@@ -33,7 +33,7 @@ const EVENT: usize = 88;
 const COURSE: usize = 128;
 const CUT: usize = 136;
 const HEAD: usize = 192;
-/// In the line of [`HEAD`], which whoever takes bytes writes anyway.
+/// In the line of [`HEAD`], which a thread that takes bytes writes anyway.
 const TAKING: usize = 200;
 const READERS: usize = 256;
 const FLAGS: usize = 320;
@@ -45,22 +45,22 @@ pub const WORDS: [usize; 11] =
 /// Version of this layout, in the first word.
 const MAGIC: u64 = 0x4279_7769_7265_0003;
 
-/// This end's mappings are made: its peer may change over.
+/// In [`READERS`]: this end's mappings are made, and its peer may change over.
 const PREPARED: u64 = 1 << 63;
 
-/// In [`ASLEEP`]: one more that sleeps for bytes, and for room.
+/// In [`ASLEEP`]: one more sleeper for bytes, and one more for room.
 const FOR_BYTES: u64 = 1;
 const FOR_ROOM: u64 = 1 << 16;
-/// In [`ASLEEP`]: room was asked for by somebody who does not sleep on the event word, but may by the bell.
+/// In [`ASLEEP`]: room is wanted by a thread that does not sleep on the event word, but may sleep by the bell.
 const WANTS_ROOM: u64 = 1 << 32;
-/// In [`ASLEEP`]: counts those that ever went to sleep, so that nobody is woken twice for one sleep.
+/// In [`ASLEEP`]: counts every sleep that ever began, so that no thread is woken twice for one sleep.
 const ROUND: u64 = 1 << 33;
 
-/// Has shut down its sending, and goes on receiving.
+/// This end has shut down its sending, and goes on receiving.
 pub const HALF: u64 = 1;
-/// Its process is about to end.
+/// This end's process is about to end.
 pub const LEAVING: u64 = 4;
-/// Wants its receiving direction back in the kernel, and takes nothing more out of the ring.
+/// This end wants its receiving direction back in the kernel, and takes nothing more out of the ring.
 pub const ASKS_BACK: u64 = 2;
 
 /// Memory that one end writes and both read, addressed by byte offset.
@@ -71,7 +71,7 @@ pub trait Segment {
     fn store(&self, offset: usize, value: u64, order: Ordering);
     /// Adds to the word at `offset`, wrapping; for words that several threads of one end change.
     fn add(&self, offset: usize, value: u64, order: Ordering);
-    /// Copies out of the segment; what races with the writer is garbage.
+    /// Copies out of the segment. Bytes that the writer changes meanwhile are garbage.
     ///
     /// # Safety
     /// `target` must be valid for writes of `length` bytes.
@@ -81,7 +81,7 @@ pub trait Segment {
     /// # Safety
     /// `source` must be valid for reads of `length` bytes.
     unsafe fn write(&self, offset: usize, source: *const u8, length: usize);
-    /// The same around the caches, before every store that follows.
+    /// As [`Self::write`], but around the caches, and ordered before every store that follows.
     ///
     /// # Safety
     /// As for [`Self::write`].
@@ -95,7 +95,7 @@ pub trait Segment {
     fn expect(&self, _offset: usize) {}
 }
 
-/// A mapping that somebody else keeps alive.
+/// A mapping that its user keeps alive.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     base: *mut u8,
@@ -115,7 +115,7 @@ impl Window {
         self.base
     }
 
-    /// The word whose changes wake sleepers, for the kernel: its low half.
+    /// The address of the low half of the event word, on which sleepers wait in the kernel.
     pub fn event_address(&self) -> *const u32 {
         self.base.wrapping_add(EVENT).cast()
     }
@@ -182,7 +182,7 @@ impl Segment for Window {
     #[inline(always)]
     fn expect(&self, offset: usize) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint, which does nothing where nothing is mapped.
+        // SAFETY: a prefetch does nothing where nothing is mapped.
         unsafe {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_T0>(self.base.wrapping_add(offset).cast());
@@ -192,16 +192,16 @@ impl Segment for Window {
     }
 }
 
-/// How the bytes of a direction travel now, as its writer has published it.
+/// How the bytes of a direction travel now, as published by its writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Course {
     /// Through the kernel.
     Kernel,
-    /// Its writer is about to change over: it holds for a moment, without sleeping.
+    /// The writer is about to change over. This lasts only for a moment, in which the writer does not sleep.
     Pending,
     /// Through the kernel up to the cut, then through the ring.
     Ring,
-    /// Its writer is about to end the ring, and nobody takes anything out of it for a moment.
+    /// The writer is about to end the ring. For a moment, no reader takes anything out of it.
     Ending,
     /// Through the ring up to this many bytes of it, and from there through the kernel, for good.
     Back(u64),
@@ -213,25 +213,25 @@ const RING: u64 = 2;
 const BACK: u64 = 3;
 const ENDING: u64 = 4;
 
-/// Who has to be woken after a publication.
+/// The sleepers that have to be woken after a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wake {
     /// Sleepers on the event word.
     pub futex: bool,
-    /// Sleepers on the bell of their process, if there are any: that stands in a page of the process.
+    /// Sleepers on the bell of their process, if there are any: a page of the process says so.
     pub bell: bool,
-    /// What the next wake is told when this one has been carried out.
+    /// The round to pass to the next wake once this one has been carried out.
     pub round: u32,
 }
 
 /// What was published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// Bytes, for whoever reads them.
+    /// Bytes, for readers.
     Bytes,
-    /// Room, for whoever writes.
+    /// Room, for writers.
     Room,
-    /// A course or a flag, for everybody.
+    /// A course or a flag, for both.
     Course,
 }
 
@@ -276,24 +276,24 @@ impl Stream {
         remote.load(MAGIC_OFFSET, Ordering::Relaxed) == MAGIC
     }
 
-    // The writer's side. Every method but `course` is called by one thread at a time.
+    // The writer's side. Every method that stores into the segment is called by one thread at a time.
 
     /// How many bytes fit now.
     ///
     /// # Errors
-    /// [`Corrupt`] when the reader claims to have read what was not written.
+    /// [`Corrupt`] when the reader claims to have read bytes that were not written.
     pub fn room<S: Segment>(&self, own: &S, remote: &S) -> Result<usize, Corrupt> {
         let unread = self.unread_by_peer(own, remote)?;
         if unread == 0 {
-            // What was read lies behind us: begin anew where pages are in use already. The reader looks at the
-            // shift only behind a tail that it has not reached, and that is published after this.
+            // Everything written has been read: begin anew where pages are in use already. The reader looks at the
+            // shift only behind a tail that it has not reached, and such a tail is published after this.
             let tail = own.load(TAIL, Ordering::Relaxed);
             own.store(SHIFT, tail.wrapping_neg(), Ordering::Relaxed);
         }
         Ok(self.ring_bytes - unread)
     }
 
-    /// As [`Self::room`], for whoever is not the writer now.
+    /// As [`Self::room`], for a thread that is not the writer now.
     ///
     /// # Errors
     /// [`Corrupt`], as above.
@@ -301,24 +301,25 @@ impl Stream {
         self.unread_by_peer(own, remote).map(|unread| self.ring_bytes - unread)
     }
 
-    /// How many bytes of ours the peer has not taken.
+    /// How many of our bytes the peer has not taken.
     ///
     /// # Errors
     /// [`Corrupt`], as above.
     pub fn unread_by_peer<S: Segment>(&self, own: &S, remote: &S) -> Result<usize, Corrupt> {
-        // Acquire: pairs with the release store in `consume`; the reader's copies are over before we overwrite.
+        // Acquire: pairs with the release store in `consume`; the reader's copies are over before we overwrite the
+        // bytes.
         let head = remote.load(HEAD, Ordering::Acquire);
         self.distance(head, own.load(TAIL, Ordering::Relaxed))
     }
 
-    /// The highest byte of the ring that [`Self::stage`] of so much touches, plus one.
+    /// The highest byte of the ring that [`Self::stage`] of `length` bytes touches, plus one.
     pub fn reach<S: Segment>(&self, own: &S, length: usize) -> usize {
         let start = self.place(own.load(TAIL, Ordering::Relaxed), own.load(SHIFT, Ordering::Relaxed));
         (start + length).min(self.ring_bytes)
     }
 
-    /// Copies bytes behind what was published, `at` bytes further on; around the caches where the reader's are far. All
-    /// of it must be within [`Self::room`].
+    /// Copies bytes to `at` bytes behind the published ones, around the caches if the reader is far. All of them must
+    /// be within [`Self::room`].
     ///
     /// # Safety
     /// `source` must be valid for reads of `length` bytes.
@@ -346,26 +347,27 @@ impl Stream {
         }
     }
 
-    /// Publishes that many staged bytes.
+    /// Publishes `length` staged bytes.
     pub fn publish<S: Segment>(&self, own: &S, length: usize) {
         let tail = own.load(TAIL, Ordering::Relaxed);
         // Release: pairs with the acquire load in `available`.
         own.store(TAIL, tail.wrapping_add(length as u64), Ordering::Release);
     }
 
-    /// Where `length` published bytes of our own ring lie, from `position` on: offsets in the segment, and lengths.
+    /// The places of `length` published bytes of our own ring, from `position` on: offsets in the segment, and
+    /// lengths.
     pub fn places<S: Segment>(&self, own: &S, position: u64, length: usize) -> [(usize, usize); 2] {
         let start = self.place(position, own.load(SHIFT, Ordering::Relaxed));
         let first = length.min(self.ring_bytes - start);
         [(HEADER_BYTES + start, first), (HEADER_BYTES, length - first)]
     }
 
-    /// Everything that was ever published in this ring.
+    /// The number of bytes ever published in this ring.
     pub fn tail<S: Segment>(&self, own: &S) -> u64 {
         own.load(TAIL, Ordering::Relaxed)
     }
 
-    /// Begins to change over. `false`: not now, and nothing has changed.
+    /// Begins to change over. `false`: the reader does not allow it now, and the course is [`Course::Kernel`] again.
     ///
     /// On `true`, the caller gives the kernel one more piece without sleeping, then calls [`Self::cut`], or
     /// [`Self::abandon`] if the kernel took nothing.
@@ -397,19 +399,20 @@ impl Stream {
         own.store(COURSE, RING, Ordering::Release);
     }
 
-    /// Begins to end the ring: from here on no reader begins to take anything out of it. [`Self::back`] follows, at the place
-    /// of [`Self::untaken`] if there is one, else at the tail.
+    /// Begins to end the ring: from here on no reader begins to take anything out of it. [`Self::back`] follows, at
+    /// the position of [`Self::untaken`] if there is one, otherwise at the tail.
     pub fn begin_end<S: Segment>(&self, own: &S) {
         // Release: pairs with the acquire load in `course`.
         own.store(COURSE, ENDING, Ordering::Release);
-        // Pairs with the fence in `begin_taking`: either its reader sees the new course, or we see that it takes.
+        // Pairs with the fence in `begin_taking`: either the reader sees the new course, or we see that it takes.
         own.fence();
     }
 
-    /// After [`Self::begin_end`]: how far the reader has taken, who takes no more. `None`: it is about to take some.
+    /// After [`Self::begin_end`]: the position up to which the reader has taken. It takes no more. `None`: it is
+    /// about to take some.
     ///
     /// # Errors
-    /// [`Corrupt`] when it claims to have read what was not written.
+    /// [`Corrupt`] when the reader claims to have read bytes that were not written.
     pub fn untaken<S: Segment>(&self, own: &S, remote: &S) -> Result<Option<u64>, Corrupt> {
         // Acquire: pairs with the release store in `end_taking`, before which the reader has stored its position.
         if remote.load(TAKING, Ordering::Acquire) != 0 {
@@ -427,9 +430,9 @@ impl Stream {
 
     // The reader's side.
 
-    /// This end is ready for its peer to change over.
+    /// Says that this end is ready for its peer to change over.
     pub fn prepare<S: Segment>(&self, own: &S) {
-        // Release: whatever this end made ready comes before; pairs with the fence in `begin`.
+        // Release: everything that this end made ready comes before; pairs with the fence in `begin`.
         own.add(READERS, PREPARED, Ordering::Release);
     }
 
@@ -441,10 +444,10 @@ impl Stream {
     /// How the bytes of the direction that `writer` belongs to travel.
     ///
     /// # Errors
-    /// [`Corrupt`] when it says what cannot be.
+    /// [`Corrupt`] when the writer's word is impossible.
     #[inline(always)]
     pub fn course<S: Segment>(&self, writer: &S) -> Result<Course, Corrupt> {
-        // Acquire: pairs with the release stores in `cut` and `back`.
+        // Acquire: pairs with the release stores in `cut`, `abandon`, `begin_end` and `back`.
         let word = writer.load(COURSE, Ordering::Acquire);
         match (word & 7, word >> 3) {
             (KERNEL, 0) => Ok(Course::Kernel),
@@ -461,8 +464,8 @@ impl Stream {
         writer.load(CUT, Ordering::Relaxed)
     }
 
-    /// Announces a call that may sleep in the kernel, and says whether it may: only on [`Course::Kernel`].
-    /// [`Self::leave`] follows in any case.
+    /// Announces a call that may sleep in the kernel, and returns the course. The call may sleep only on
+    /// [`Course::Kernel`]. [`Self::leave`] follows in any case.
     ///
     /// # Errors
     /// [`Corrupt`], as from [`Self::course`].
@@ -473,9 +476,9 @@ impl Stream {
         self.course(remote)
     }
 
-    /// The call of [`Self::enter`] is over.
+    /// Ends the call that [`Self::enter`] announced.
     pub fn leave<S: Segment>(&self, own: &S) {
-        // Release: pairs with the acquire load in `readers`; what the call has taken is counted before.
+        // Release: pairs with the acquire load in `readers`; the bytes that the call has taken are counted before.
         own.add(READERS, u64::MAX, Ordering::Release);
     }
 
@@ -485,7 +488,7 @@ impl Stream {
         own.load(READERS, Ordering::Acquire) & !PREPARED
     }
 
-    /// How many bytes of the ring are there to be read.
+    /// How many bytes of the ring can be read.
     ///
     /// # Errors
     /// [`Corrupt`] when the writer claims more than a ring holds, or takes bytes back.
@@ -496,8 +499,8 @@ impl Stream {
         self.distance(own.load(HEAD, Ordering::Relaxed), tail)
     }
 
-    /// Announces that bytes are about to be taken out of the ring, by one thread at a time: the course, which has to be
-    /// [`Course::Ring`] or [`Course::Back`] for that. [`Self::end_taking`] follows in any case.
+    /// Announces that bytes are about to be taken out of the ring, by one thread at a time, and returns the course.
+    /// Bytes may be taken only on [`Course::Ring`] or [`Course::Back`]. [`Self::end_taking`] follows in any case.
     ///
     /// # Errors
     /// [`Corrupt`], as from [`Self::course`].
@@ -508,13 +511,13 @@ impl Stream {
         self.course(remote)
     }
 
-    /// What was taken is taken.
+    /// Ends what [`Self::begin_taking`] began.
     pub fn end_taking<S: Segment>(&self, own: &S) {
         // Release: the position comes before; pairs with the acquire load in `untaken`.
         own.store(TAKING, 0, Ordering::Release);
     }
 
-    /// Copies bytes that are available, `at` bytes behind the first unread one.
+    /// Copies available bytes, from `at` bytes behind the first unread one on.
     ///
     /// # Safety
     /// `target` must be valid for writes of `length` bytes.
@@ -524,15 +527,15 @@ impl Stream {
         unsafe { self.copy_out(remote, position, target, length) }
     }
 
-    /// Gives so many bytes of room back.
+    /// Returns `length` bytes of room.
     pub fn consume<S: Segment>(&self, own: &S, length: usize) {
         let head = own.load(HEAD, Ordering::Relaxed);
         // Release: pairs with the acquire load in `unread_by_peer`.
         own.store(HEAD, head.wrapping_add(length as u64), Ordering::Release);
     }
 
-    /// Right after [`Self::consume`] of so much: has the ring become half empty by it? A writer waits for room only where
-    /// less than a third is left, so nobody else has to be told.
+    /// Right after [`Self::consume`] of `taken` bytes: have these made the ring half empty? A writer waits for room
+    /// only where less than a third is left, so no other call has to tell it.
     pub fn is_relieved<S: Segment>(&self, own: &S, remote: &S, taken: usize) -> bool {
         // Pairs with the fences in `arm` and `want_room`: either the writer sees the room, or we see how full it was.
         own.fence();
@@ -542,29 +545,29 @@ impl Stream {
         unread <= half && unread.wrapping_add(taken as u64) > half
     }
 
-    /// Where the next unread byte will lie, for [`Self::expect`].
+    /// The place of the next unread byte, for [`Self::expect`].
     pub fn next_place<S: Segment>(&self, own: &S, remote: &S) -> usize {
         HEADER_BYTES + self.place(own.load(HEAD, Ordering::Relaxed), remote.load(SHIFT, Ordering::Relaxed))
     }
 
-    /// Whoever was woken for bytes at `place` fetches what it is about to read all at once.
+    /// Prefetches everything that a thread woken for bytes at `place` is about to read, all at once.
     pub fn expect<S: Segment>(&self, own: &S, remote: &S, place: usize) {
         remote.expect(TAIL);
         remote.expect(place);
         own.expect(TAIL);
     }
 
-    /// Everything that this end has ever taken out of the peer's ring.
+    /// The number of bytes that this end has ever taken out of the peer's ring.
     pub fn head<S: Segment>(&self, own: &S) -> u64 {
         own.load(HEAD, Ordering::Relaxed)
     }
 
-    // Both.
+    // Both sides.
 
-    /// Announces a sleeper: what it expects of the peer's event word. The caller looks at everything once more, and only
-    /// then sleeps.
+    /// Announces a sleeper, and returns the value that it expects of the peer's event word. The caller looks at
+    /// everything once more, and only then sleeps.
     pub fn arm<S: Segment>(&self, own: &S, remote: &S, sleep: Sleep) -> u32 {
-        // Before it is announced: a wake of its round that comes at once changes what is expected.
+        // Loaded before the announcement: a wake that follows it at once changes the word.
         let expected = self.event(remote);
         own.add(ASLEEP, sleep.unit() + ROUND, Ordering::Relaxed);
         // Pairs with the fence in `wake`.
@@ -572,20 +575,21 @@ impl Stream {
         expected
     }
 
-    /// The sleeper is awake.
+    /// Counts out a sleeper that is awake.
     pub fn disarm<S: Segment>(&self, own: &S, sleep: Sleep) {
         own.add(ASLEEP, sleep.unit().wrapping_neg(), Ordering::Relaxed);
     }
 
-    /// What a sleeper on the peer's event word expects there.
+    /// The value that a sleeper on the peer's event word expects there.
     pub fn event<S: Segment>(&self, remote: &S) -> u32 {
         // Acquire: pairs with the release addition in `wake`.
         remote.load(EVENT, Ordering::Acquire) as u32
     }
 
-    /// After a publication of ours: who may sleep at the other end? Its sleepers on the event word see a new one.
+    /// After a publication of ours: which sleepers may there be at the other end? Sleepers on the event word see a
+    /// new value.
     ///
-    /// `woken` is the round of the last wake: whoever sleeps since then has been woken already.
+    /// `woken` is the round of the last wake: all sleepers of that round have been woken already.
     #[inline(always)]
     pub fn wake<S: Segment>(&self, own: &S, remote: &S, news: News, woken: u32) -> Wake {
         // Pairs with the fence in `arm`: either we see the sleeper, or it sees what we have published.
@@ -604,7 +608,7 @@ impl Stream {
         Wake { futex, bell, round }
     }
 
-    /// Asks to have the bell rung for room, until [`Self::has_room`]. The caller looks for room once more.
+    /// Asks for a ring of the bell when there is room, until [`Self::has_room`]. The caller looks for room once more.
     pub fn want_room<S: Segment>(&self, own: &S) {
         if own.load(ASLEEP, Ordering::Relaxed) & WANTS_ROOM == 0 {
             // One thread at a time changes this bit, so it is added once.
@@ -614,7 +618,7 @@ impl Stream {
         own.fence();
     }
 
-    /// Takes [`Self::want_room`] back.
+    /// Withdraws [`Self::want_room`].
     pub fn has_room<S: Segment>(&self, own: &S) {
         if own.load(ASLEEP, Ordering::Relaxed) & WANTS_ROOM != 0 {
             own.add(ASLEEP, WANTS_ROOM.wrapping_neg(), Ordering::Relaxed);
@@ -624,9 +628,9 @@ impl Stream {
     /// Sets flags of this end; called by one thread at a time.
     pub fn raise<S: Segment>(&self, own: &S, flags: u64) {
         let present = own.load(FLAGS, Ordering::Relaxed);
-        // Release: what the flag speaks of comes before; pairs with the acquire load in `flags`.
+        // Release: the state that the flag describes comes before; pairs with the acquire load in `flags`.
         own.store(FLAGS, present | flags, Ordering::Release);
-        // Pairs with the fence in `begin`, for whoever looks at the peer's course next.
+        // Pairs with the fence in `begin`, for a caller that looks at the peer's course next.
         own.fence();
     }
 
@@ -636,11 +640,11 @@ impl Stream {
         segment.load(FLAGS, Ordering::Acquire)
     }
 
-    /// Is everything read that was written for this end, in rings that nobody wants to leave?
+    /// Has this end read everything that was written for it, in rings that neither end wants to leave?
     #[inline(always)]
     pub fn is_at_rest<S: Segment>(&self, own: &S, remote: &S) -> bool {
-        // Acquire, all of them: pair with the release stores in `publish`, `cut`, `back` and `raise`, for whoever goes on from
-        // here.
+        // Acquire: these loads pair with the release stores in `publish`, `cut`, `back` and `raise`, for a caller
+        // that goes on from here.
         remote.load(TAIL, Ordering::Acquire) == own.load(HEAD, Ordering::Relaxed)
             && remote.load(COURSE, Ordering::Acquire) == RING
             && own.load(COURSE, Ordering::Acquire) == RING

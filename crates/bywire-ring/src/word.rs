@@ -1,21 +1,21 @@
-//! Words that threads share: the processor's own, or those of a model that tries every interleaving.
+//! Words that threads share: the processor's own atomics, or words of a model that tries every interleaving.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// An atomic word of 32 bits.
 pub trait Word {
-    /// As the method of this name of [`AtomicU32`].
+    /// As [`AtomicU32::load`].
     fn load(&self, order: Ordering) -> u32;
-    /// As the method of this name of [`AtomicU32`].
+    /// As [`AtomicU32::store`].
     fn store(&self, value: u32, order: Ordering);
-    /// As the method of this name of [`AtomicU32`].
+    /// As [`AtomicU32::swap`].
     fn swap(&self, value: u32, order: Ordering) -> u32;
-    /// As the method of this name of [`AtomicU32`], wrapping.
+    /// As [`AtomicU32::fetch_add`], which wraps.
     fn fetch_add(&self, value: u32, order: Ordering) -> u32;
-    /// As the method of this name of [`AtomicU32`]; a failure is [`Ordering::Relaxed`].
+    /// As [`AtomicU32::compare_exchange`], with [`Ordering::Relaxed`] on failure.
     ///
     /// # Errors
-    /// What was found instead.
+    /// The value that was found instead.
     fn compare_exchange(&self, found: u32, value: u32, order: Ordering) -> Result<u32, u32>;
 }
 

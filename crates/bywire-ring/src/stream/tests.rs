@@ -118,7 +118,7 @@ fn sleepers_are_seen_by_what_they_wait_for() {
     assert_eq!(SMALL.arm(&reader, &writer, Sleep::Bytes), 0);
     assert_eq!(SMALL.wake(&writer, &reader, News::Room, 0), Wake { futex: false, bell: false, round: 1 });
     assert_eq!(SMALL.wake(&writer, &reader, News::Bytes, 0), Wake { futex: true, bell: true, round: 1 });
-    // Whoever was woken in this round already is not woken again.
+    // A sleeper that was woken in this round is not woken again.
     assert!(!SMALL.wake(&writer, &reader, News::Bytes, 1).futex);
     SMALL.disarm(&reader, Sleep::Bytes);
     assert_eq!(SMALL.arm(&reader, &writer, Sleep::Room), 1);
@@ -134,7 +134,7 @@ fn sleepers_are_seen_by_what_they_wait_for() {
     assert_eq!((SMALL.event(&writer), reader.load(ASLEEP, Ordering::Relaxed) % ROUND), (3, 0));
 }
 
-/// A segment whose peer does something at every fence of this end's.
+/// A segment whose peer acts at every fence of this end.
 struct Overtaken<'a> {
     segment: Window,
     peer: &'a dyn Fn(),
@@ -176,7 +176,7 @@ fn a_wake_that_comes_while_a_sleeper_announces_itself_keeps_it_awake() {
     let (own, remote) =
         (Overtaken { segment: reader, peer: &wake }, Overtaken { segment: writer, peer: &|| {} });
     let expected = SMALL.arm(&own, &remote, Sleep::Bytes);
-    // This round has been woken: with the word that it expects it would sleep on.
+    // This round has been woken. If the event word were the expected one, the sleeper would sleep on.
     assert_ne!(SMALL.event(&writer), expected);
 }
 
