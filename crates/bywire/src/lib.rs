@@ -41,9 +41,9 @@
 //!
 //! # What is promised
 //!
-//! Every message arrives once, whole and in order per (source port, target port, [`Priority`]), or its
-//! sender learns why not. High priority is never blocked by low. Every queue is bounded by tokens and
-//! credits; where one is full the call says so. A dead or mad peer harms only its own connection.
+//! Every message arrives once, whole and in order per (source port, target port, [`Priority`]), or its sender learns
+//! why not. High priority is never blocked by low. Every queue is bounded by tokens and credits, and a call reports a
+//! full queue. A dead or misbehaving peer harms only its own connection.
 //!
 //! A port belongs to one thread at a time, and may move between threads.
 
@@ -70,6 +70,6 @@ pub use shm::handshake;
 pub use bywire_ring::geometry::{Geometry, LaneGeometry};
 pub use bywire_sys::Errno;
 
-/// The longest message that arrives in an event without a posted buffer when the sender uses the
-/// default geometry: one fragment.
+/// The longest message that arrives in an event without a posted buffer when the sender uses the default geometry:
+/// one fragment.
 pub const FRAGMENT_BYTES: usize = 4096;

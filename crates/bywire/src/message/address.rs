@@ -6,16 +6,16 @@ use std::str::FromStr;
 /// The longest name of a port or a node, in bytes.
 pub const NAME_BYTES_MAX: usize = 48;
 
-/// What a port is called on its node: a number, or a name that begins with a letter.
+/// The name of a port on its node: a number, or a name that begins with a letter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PortName {
     /// A port known by its number.
     Number(u32),
-    /// A port known by a name: letters, digits, `-`, `_` and `.`, the first one a letter.
+    /// A port known by a name: letters, digits, `-`, `_` and `.`, beginning with a letter.
     Name(String),
 }
 
-/// Where a port is: `node/port`, as in `web1/7` or `localhost/render`.
+/// The address of a port: `node/port`, as in `web1/7` or `localhost/render`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     /// The node; `localhost` is always this one.
@@ -24,13 +24,13 @@ pub struct Address {
     pub port: PortName,
 }
 
-/// A text that is no address.
+/// A text that is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// The part before the slash.
+    /// The part before the slash is not a node's name.
     #[error("`{0}` is not a node's name: use letters, digits, `-`, `_` and `.`, 48 at most")]
     Node(String),
-    /// The part after the slash.
+    /// The part after the slash is not a port.
     #[error("`{0}` is not a port: use a number up to 4294967295, or a name that begins with a letter")]
     Port(String),
 }

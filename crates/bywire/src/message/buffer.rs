@@ -7,32 +7,33 @@ use bywire_ring::geometry::INLINE_BYTES;
 
 /// Memory that the library uses until it gives it back in a completion.
 ///
-/// Made from a `Vec<u8>` or a boxed slice: the type system keeps the program's hands off it meanwhile.
-/// The C interface makes it from memory that the C program promises to leave alone.
+/// Made from a `Vec<u8>` or a boxed slice: the type system keeps the program from touching it meanwhile. The C
+/// interface makes it from memory that the C program promises not to touch.
 pub struct Buffer {
     memory: Memory,
 }
 
 enum Memory {
     Owned(Vec<u8>),
-    /// The C program's: valid until given back, by the promise of `Buffer::from_raw`.
+    /// The C program's memory. It is valid until given back, by the promise of `Buffer::from_raw`.
     Raw(*mut u8, usize),
 }
 
-// SAFETY: an owned vector is `Send`; the caller of `from_raw` has promised that raw memory may be used from any thread.
+// SAFETY: an owned vector is `Send`. The caller of `from_raw` has promised that raw memory may be used from any
+// thread.
 unsafe impl Send for Buffer {}
-// SAFETY: this type reads the memory through a shared reference and writes it through an exclusive one alone; the caller of
-// `from_raw` has promised that nobody else writes it.
+// SAFETY: this type reads the memory through a shared reference, and writes it only through an exclusive one. The
+// caller of `from_raw` has promised that nothing else writes it.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
     /// Borrows foreign memory until this value is given back and dropped.
     ///
     /// # Safety
-    /// `base` must be valid for reads and writes of `length` bytes, initialised, and touched by nobody
-    /// else, from any thread, until the returned value has been dropped. What is given to be sent or put
-    /// is only read: for that, valid for reads and held still is enough. A region's may be touched between
-    /// calls on its port, not during them.
+    /// `base` must be valid for reads and writes of `length` bytes, initialised, and touched by no other code, from
+    /// any thread, until the returned value has been dropped. Memory to be sent or put is only read: it suffices that
+    /// it is valid for reads and does not change. A region's memory may be touched between calls on its port, not
+    /// during them.
     pub unsafe fn from_raw(base: *mut u8, length: usize) -> Self {
         Self { memory: Memory::Raw(base, length) }
     }
@@ -42,7 +43,7 @@ impl Buffer {
         matches!(self.memory, Memory::Raw(..))
     }
 
-    /// The vector inside; for foreign memory a copy.
+    /// The vector inside. Foreign memory is copied.
     pub fn into_vec(self) -> Vec<u8> {
         match self.memory {
             Memory::Owned(vector) => vector,
@@ -50,7 +51,7 @@ impl Buffer {
         }
     }
 
-    /// Where it lies.
+    /// The memory's address.
     pub fn as_ptr(&self) -> *const u8 {
         self.as_ref().as_ptr()
     }
@@ -60,8 +61,8 @@ impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
         match &self.memory {
             Memory::Owned(vector) => vector,
-            // SAFETY: the caller of `from_raw` has promised that so many bytes are valid, initialised and this value's, and not
-            // null where there are any.
+            // SAFETY: the caller of `from_raw` has promised that these bytes are valid, initialised and this value's
+            // alone, and that the address is not null if there are any.
             Memory::Raw(base, length) if *length > 0 => unsafe { std::slice::from_raw_parts(*base, *length) },
             Memory::Raw(..) => &[],
         }
@@ -72,8 +73,8 @@ impl AsMut<[u8]> for Buffer {
     fn as_mut(&mut self) -> &mut [u8] {
         match &mut self.memory {
             Memory::Owned(vector) => vector,
-            // SAFETY: the caller of `from_raw` has promised that so many bytes are valid, initialised and this value's, which
-            // `&mut self` borrows exclusively.
+            // SAFETY: the caller of `from_raw` has promised that these bytes are valid, initialised and this value's
+            // alone. `&mut self` borrows them exclusively.
             Memory::Raw(base, length) if *length > 0 => unsafe {
                 std::slice::from_raw_parts_mut(*base, *length)
             },
@@ -112,10 +113,10 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// A received message's bytes: private memory, which no peer can change any more.
+/// The bytes of a received message: private memory, which no peer can change any more.
 ///
-/// Short ones lie in the value itself. Others lie in a [`Buffer`]; give it back with
-/// [`crate::Port::recycle`] or post it again, and receiving allocates nothing.
+/// Short payloads are in the value itself. Others are in a [`Buffer`]. Give it back with [`crate::Port::recycle`] or
+/// post it again, and receiving allocates nothing.
 pub struct Payload {
     place: Place,
 }
@@ -141,12 +142,12 @@ impl Payload {
         Self { place: Place::Buffer { buffer, length } }
     }
 
-    /// Does it lie in memory that was borrowed ([`Buffer::from_raw`])?
+    /// Is it in memory that was borrowed ([`Buffer::from_raw`])?
     pub fn is_foreign(&self) -> bool {
         matches!(&self.place, Place::Buffer { buffer, .. } if buffer.is_foreign())
     }
 
-    /// The memory behind it, beyond the value itself.
+    /// The size of the memory behind it, beyond the value itself.
     pub(crate) fn memory_bytes(&self) -> usize {
         match &self.place {
             Place::Buffer { buffer, .. } => buffer.as_ref().len(),
@@ -173,7 +174,7 @@ impl Deref for Payload {
                 // SAFETY: seven words are 56 initialised bytes, borrowed with `self`, and any bit pattern
                 // is a byte.
                 let bytes: &[u8; INLINE_BYTES] = unsafe { &*words.as_ptr().cast() };
-                // `inline` has checked the length; the mask tells the optimiser.
+                // `inline` has checked the length; `min` tells the optimiser.
                 &bytes[..usize::from(*length).min(INLINE_BYTES)]
             }
             Place::Buffer { buffer, length } => &buffer.as_ref()[..*length],

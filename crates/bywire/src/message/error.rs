@@ -1,4 +1,4 @@
-//! What can go wrong, one type per operation. Every message says what happened and what to do.
+//! Errors, one type per operation. Every message says what happened and what to do.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use bywire_sys::Errno;
 use crate::message::address::PortName;
 use crate::message::buffer::Buffer;
 
-/// What the one who reads an error can do about it, where that is known.
+/// Advice about an error, where there is any.
 fn help(cause: Errno) -> &'static str {
     match cause {
         Errno::MFILE => ": raise this process's limit of descriptors (`ulimit -n`), or close some",
@@ -20,7 +20,7 @@ fn help(cause: Errno) -> &'static str {
     }
 }
 
-/// Is something wanting that is wanting in every directory?
+/// Is a resource missing that is missing in every directory?
 pub(crate) fn is_want(cause: Errno) -> bool {
     matches!(cause, Errno::MFILE | Errno::NFILE | Errno::FBIG | Errno::NOMEM | Errno::NOBUFS)
 }
@@ -29,7 +29,7 @@ pub(crate) fn is_want(cause: Errno) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Another living process has it.
+    /// Another living process has the port.
     #[error("port {0} is open already: choose another one, or close it there")]
     InUse(PortName),
     /// A dead socket of another user stands in the way.
@@ -38,17 +38,17 @@ pub enum OpenError {
     /// The options contradict a limit.
     #[error("{0}")]
     BadOption(String),
-    /// Where ports are kept cannot be used.
+    /// The runtime directory cannot be used.
     #[error(
         "cannot use the runtime directory {path}: {cause}; set BYWIRE_RUNTIME_DIR to one that you may write"
     )]
     RuntimeDirectory {
         /// The directory that was tried.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         cause: Errno,
     },
-    /// Somebody holds the runtime directory's lock.
+    /// Another process holds the runtime directory's lock.
     #[error("another process has held the lock of the runtime directory for two seconds: try again")]
     Locked,
     /// Descriptors or memory have run out, or the kernel lacks something.
@@ -63,13 +63,13 @@ pub enum ConnectError {
     /// This fabric has only this node.
     #[error("no such node in this fabric: only `localhost` and this machine's own name are known")]
     UnknownNode,
-    /// Nobody has opened that port.
+    /// No process has opened that port.
     #[error("nobody listens there: start the other end first, or check the address")]
     NoPort,
     /// The port's owner does not admit this user.
     #[error("the port does not admit this user: its owner can open it for a group or for everyone")]
     NotAdmitted,
-    /// The other end would not say yes.
+    /// The other end refused the connection.
     #[error("the other end refused: {0}")]
     Refused(Refusal),
     /// The other end did not answer in time. It may be stopped or not polling.
@@ -94,19 +94,19 @@ pub enum ConnectError {
     System(Errno),
 }
 
-/// What a port says to a stranger that it turns away.
+/// Why a port turns a stranger away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The two speak different versions.
+    /// The two ports speak different versions.
     #[error("it speaks another version of the protocol")]
     Version,
-    /// Its access rule does not admit us.
+    /// Its access rule does not admit our user.
     #[error("its access rule does not admit this user")]
     NotAdmitted,
-    /// It has as many peers as it wants.
+    /// It has as many peers as it allows.
     #[error("it has as many peers as it allows")]
     TooManyPeers,
-    /// The source is not the port that it says it is.
+    /// The source is not the port that it claims to be.
     #[error("the source could not be verified")]
     Unverified,
     /// Announced sizes or offered memory were not acceptable.
@@ -118,7 +118,7 @@ pub enum Refusal {
     /// Programs of our user keep too much of its memory from connections that have ended.
     #[error("programs of this user keep too much of its memory from connections that have ended: end them")]
     MemoryKept,
-    /// It closed the connection without a word.
+    /// It closed the connection without giving a reason.
     #[error("it closed the connection")]
     Closed,
 }
@@ -127,16 +127,16 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// No room towards that peer now: poll or wait until [`crate::Event::Room`], then try again.
+    /// There is no room in the lane to that peer now: poll or wait until [`crate::Event::Room`], then try again.
     #[error("no room towards that peer now: poll or wait until there is room, then try again")]
     Full,
-    /// All send tokens of this priority are out: poll until one comes back.
+    /// All send tokens of this priority are in use: poll until one comes back.
     #[error("all send tokens of this priority are out: poll until one comes back")]
     NoToken,
-    /// The target's port takes no message of this length.
+    /// The target's port accepts no message of this length.
     #[error("longer than the {max} bytes that the target takes")]
     TooLong {
-        /// The target's stated maximum, or what this call can carry.
+        /// The target's stated maximum, or the limit of this call.
         max: u64,
     },
     /// The peer has gone, or the connection was given up.
@@ -157,7 +157,7 @@ pub enum SendError {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Unsent {
-    /// Why.
+    /// The reason.
     pub error: SendError,
     /// The memory that was to be sent.
     pub buffer: Buffer,
@@ -173,8 +173,8 @@ pub enum DisconnectReason {
     /// Its process ended without closing.
     #[error("the peer's process ended")]
     Died,
-    /// It broke the rules of the protocol: it sent what cannot be, more than it was told that the port takes, or
-    /// tried more than 1024 keys that were never given out.
+    /// It broke the rules of the protocol: it sent something impossible, sent more than this port accepts, or tried
+    /// more than 1024 keys that were never given out.
     #[error("the peer broke the protocol")]
     Broken,
     /// A payload did not match its check.
@@ -188,11 +188,11 @@ pub enum DisconnectReason {
     Refused(Refusal),
 }
 
-/// What became of a message, a put or a get.
+/// Why a message, a put or a get failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
-    /// The peer went away before it was certain.
+    /// The peer went away before the outcome was certain.
     #[error("the peer went away before the transfer was over: {0}")]
     Disconnected(DisconnectReason),
     /// The key names no region, or one that was revoked.
@@ -201,7 +201,7 @@ pub enum TransferError {
     /// The region does not grant this right.
     #[error("the region does not grant this right")]
     NoRight,
-    /// The range leaves the region.
+    /// The range exceeds the region.
     #[error("the range leaves the region")]
     OutOfRange,
 }
@@ -234,7 +234,7 @@ pub enum LendError {
     /// The peer's user keeps too much memory of connections that have ended.
     #[error("the peer's user keeps too much memory of connections that have ended: end the programs that do")]
     MemoryKept,
-    /// Not sent, for the reason that any message has.
+    /// The message was not sent, for a reason that holds for any message.
     #[error(transparent)]
     Send(#[from] SendError),
     /// Descriptors or memory have run out.

@@ -1,17 +1,17 @@
-//! What a port tells its program, in the order in which it happened.
+//! Events that a port reports to its program, in the order in which they happened.
 
 use crate::message::buffer::{Buffer, Payload};
 use crate::message::error::{DisconnectReason, TransferError};
 use crate::message::lend::Lent;
 use crate::message::peer::{Peer, Priority, TransferId};
 
-/// One message, whole.
+/// One whole message.
 #[derive(Debug)]
 pub struct Message {
-    /// From whom; [`crate::Port::peer_info`] tells more, of a peer that has died as well, until its
-    /// [`Event::Disconnected`] is taken.
+    /// The sender. [`crate::Port::peer_info`] describes it until its [`Event::Disconnected`] is taken, even after its
+    /// death.
     pub peer: Peer,
-    /// On which lane.
+    /// Its lane.
     pub priority: Priority,
     /// Its bytes.
     pub payload: Payload,
@@ -21,72 +21,74 @@ pub struct Message {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A message. A long one lies in the posted buffer that it took. Of a peer that has ended, what was whole in its ring
-    /// comes without one as well: then in memory of the library's own, as short ones do.
+    /// A message. A long one is in the posted buffer that it took. After the end of a peer, a message that was whole
+    /// in its ring comes without a posted buffer too. It is then in the library's own memory, like a short message.
     Message(Message),
-    /// A datagram: at most once, in no order.
+    /// A datagram. It arrives at most once, in no order.
     Datagram(Message),
     /// A message that the peer lent instead of copying it.
     Lent(Lent),
-    /// A peer has connected, or the answer to `connect_start` has come.
+    /// A peer has connected, or has accepted our `connect_start`.
     Connected(Peer),
-    /// A peer is gone; nothing more will come from it, and its handle is dead.
+    /// A peer is gone. Nothing more comes from it, and its handle is dead.
     Disconnected {
-        /// Which.
+        /// The peer.
         peer: Peer,
-        /// Why.
+        /// The reason.
         reason: DisconnectReason,
     },
-    /// An asynchronous send is over, and its buffer free again.
+    /// An asynchronous send is over, and its buffer may be used again.
     Sent {
-        /// Which.
+        /// The transfer.
         id: TransferId,
         /// The memory that was given to the library.
         buffer: Buffer,
-        /// What became of it.
+        /// The outcome.
         result: Result<(), TransferError>,
     },
-    /// A put is over: the target has the data, or nothing was touched there.
+    /// A put is over. Without an error, the target has the data. After [`TransferError::Disconnected`], or if the key
+    /// was revoked during the put, some of the data may have arrived. After other errors nothing was touched there.
     Put {
-        /// Which.
+        /// The transfer.
         id: TransferId,
         /// The memory that was given to the library.
         buffer: Buffer,
-        /// What became of it.
+        /// The outcome.
         result: Result<(), TransferError>,
     },
-    /// A get is over: the buffer holds the data.
+    /// A get is over. Without an error, the buffer holds the data.
     Got {
-        /// Which.
+        /// The transfer.
         id: TransferId,
         /// The memory that was given to the library.
         buffer: Buffer,
-        /// What became of it.
+        /// The outcome.
         result: Result<(), TransferError>,
     },
-    /// A peer has put data into a region of ours and wants us to know.
+    /// A peer has put data into a region of ours, with a note.
     Notified {
-        /// Who.
+        /// The peer.
         peer: Peer,
-        /// Up to 32 bytes that came along, visible after the data.
+        /// The note, up to 32 bytes. The data was visible before it.
         note: Payload,
     },
-    /// There is room again after a send that found the lane [`crate::SendError::Full`]. It is said once,
-    /// so try before waiting again.
+    /// There is room again after a send that found the lane [`crate::SendError::Full`]. Reported once, so try to send
+    /// before waiting again.
     Room {
-        /// Towards whom.
+        /// The peer that has room.
         peer: Peer,
-        /// On which lane.
+        /// The lane that has room.
         priority: Priority,
     },
-    /// A long message waits, and no posted buffer is large enough. It is reported once; the sender is
-    /// held back until one is posted. (Not reported: a foreign user's that waits for another of its own.)
+    /// A long message waits, and no posted buffer is large enough. The sender is held back until one is posted.
+    /// Reported once, and again if a buffer posted since is too small. (Not reported for a foreign user that has its
+    /// share of the posted buffers already.)
     BufferNeeded {
-        /// Who sends.
+        /// The sender.
         peer: Peer,
-        /// On which lane.
+        /// Its lane.
         priority: Priority,
-        /// How long the message is.
+        /// The message's length.
         length_bytes: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! Lending: a message written once, in memory shared with its receiver, and read there in place.
+//! Lending: a message is written once, in memory shared with its receiver, and read there in place.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -11,18 +11,19 @@ use bywire_sys::wake;
 
 use crate::message::peer::{Peer, Priority};
 
-/// Blocks per heap, which is also the quota of its borrower.
+/// The most blocks per heap, which is also the quota of its borrower.
 pub(crate) const BLOCKS_MAX: u32 = 1024;
-/// Heaps that one peer may share with us.
+/// The most heaps that one peer may share with us.
 pub(crate) const HEAPS_MAX: usize = 16;
-/// Heaps that all peers of one foreign user may share with us: each is a mapping, of which a process has some 65,000.
+/// The most heaps that all peers of one foreign user may share with us. Each is a mapping, and a process can have
+/// about 65,000.
 pub(crate) const HEAPS_OF_USER_MAX: usize = 256;
 /// Bytes per block.
 pub(crate) const BLOCK_BYTES: std::ops::RangeInclusive<usize> = 64..=1 << 30;
 
 /// The length of a heap's memory, if it can exist.
 pub(crate) fn heap_bytes(block_bytes: usize, blocks: u32) -> Option<usize> {
-    // Checked first: these may be a peer's numbers.
+    // Checked first, because these may be a peer's numbers.
     let length = block_bytes.checked_mul(blocks as usize).filter(|length| *length <= 1 << 36)?;
     Some(length.next_multiple_of(4096))
 }
@@ -39,28 +40,28 @@ pub(crate) struct LenderHeap {
     pub id: u32,
     pub memory: Shared,
     pub block_bytes: usize,
-    /// A forked child has no such memory.
+    /// A forked child does not have this memory.
     pub guard: Arc<ForkGuard>,
     pub free: Mutex<Vec<u32>>,
 }
 
-/// A block to write a message into; dropped without sending, it goes back to its heap. Empty in a forked
+/// A block to write a message into. If it is dropped without being sent, it goes back to its heap. Empty in a forked
 /// child of the process that owns it.
 pub struct LendBuffer {
     pub(crate) heap: Arc<LenderHeap>,
     pub(crate) block: u32,
-    /// Cleared when the block is lent: then the peer gives it back, not `Drop`.
+    /// Cleared when the block is lent. From then on the peer gives it back, not `Drop`.
     pub(crate) ours: bool,
 }
 
-/// A message that a peer lent: read it in place, drop it to give the block back.
+/// A message that a peer lent. Read it in place, and drop it to give the block back.
 ///
-/// In a forked child of the process that received it there is nothing to read.
-/// The lender may still be writing. [`Self::read`] tolerates that; a plain slice needs trust.
+/// In a forked child of the process that received it, there is nothing to read. The lender may still be writing.
+/// [`Self::read`] tolerates that; a plain slice needs trust.
 pub struct Lent {
-    /// Who lent it.
+    /// The lender.
     pub peer: Peer,
-    /// On which lane it came.
+    /// Its lane.
     pub priority: Priority,
     pub(crate) memory: Shared,
     pub(crate) offset: usize,
@@ -70,7 +71,7 @@ pub struct Lent {
     pub(crate) _ticket: Ticket,
 }
 
-/// Where a borrowed block goes back to when its [`Lent`] is dropped, on whatever thread.
+/// The destination of a borrowed block when its [`Lent`] is dropped, on any thread.
 pub(crate) struct Ticket {
     pub returns: Arc<Returns>,
     pub entry: Return,
@@ -84,7 +85,7 @@ pub(crate) struct Return {
     pub block: u32,
 }
 
-/// Blocks whose borrowers are done with them, waiting for the port's next call.
+/// Borrowed blocks that the program is done with, waiting for the port's next call.
 #[derive(Debug)]
 pub(crate) struct Returns {
     any: AtomicBool,
@@ -101,8 +102,9 @@ impl Returns {
 
     fn push(&self, entry: Return) {
         self.list.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
-        // SeqCst: pairs with the load of `any` in `fall_asleep`. Of the two stores, here and there, the thread of the second
-        // one in their common order sees the other's. Its release pairs with the acquire in `take`.
+        // SeqCst: pairs with the load of `any` in `fall_asleep`. There are two stores, this one and the one there. Of
+        // the two threads, the one whose store is second in their common order sees the other's store. The release
+        // pairs with the acquire in `take`.
         self.any.store(true, Ordering::SeqCst);
         // SeqCst: pairs with the store of `asleep` in `fall_asleep`.
         if self.asleep.load(Ordering::SeqCst) {
@@ -110,7 +112,7 @@ impl Returns {
         }
     }
 
-    /// Announces that the port is about to sleep. `true`: something has come back, do not.
+    /// Announces that the port is about to sleep. `true`: a block has come back, and the port must not sleep.
     pub fn fall_asleep(&self) -> bool {
         // SeqCst: pairs with the load of `asleep` in `push`.
         self.asleep.store(true, Ordering::SeqCst);
@@ -118,20 +120,20 @@ impl Returns {
         self.any.load(Ordering::SeqCst)
     }
 
-    /// The port is awake.
+    /// Notes that the port is awake.
     pub fn wake_up(&self) {
-        // Relaxed: a drop that still sees the sleep rings once for nothing.
+        // Relaxed: a drop that still sees the port asleep raises the alarm once for nothing.
         self.asleep.store(false, Ordering::Relaxed);
     }
 
-    /// Has anything come back?
+    /// Has a block come back?
     #[inline(always)]
     pub fn is_any(&self) -> bool {
-        // Relaxed: a hint; what is missed now is seen by the next call.
+        // Relaxed: a hint. The next call sees a block that is missed now.
         self.any.load(Ordering::Relaxed)
     }
 
-    /// Everything that has come back since the last call.
+    /// Takes all blocks that have come back since the last call.
     #[inline(always)]
     pub fn take(&self) -> Vec<Return> {
         if !self.is_any() {
@@ -155,7 +157,7 @@ impl Heap {
         self.shared.block_bytes
     }
 
-    /// The peer that it is shared with.
+    /// The peer that the heap is shared with.
     pub fn peer(&self) -> Peer {
         self.shared.peer
     }
@@ -176,9 +178,9 @@ impl Deref for LendBuffer {
         }
         let base =
             self.heap.memory.address(self.block as usize * self.heap.block_bytes, self.heap.block_bytes);
-        // SAFETY: `Shared::address` has checked that the block lies within the mapping, which the heap keeps alive. Only this
-        // process can write there, as `Mapping::create` has sealed the memory, and `Heap::block` has given this block to this
-        // value alone.
+        // SAFETY: `Shared::address` has checked that the block lies within the mapping, which the heap keeps alive.
+        // Only this process can write there, as `Mapping::create` has sealed the memory. `Heap::block` has given this
+        // block to this value alone.
         unsafe { std::slice::from_raw_parts(base, self.heap.block_bytes) }
     }
 }
@@ -190,8 +192,9 @@ impl DerefMut for LendBuffer {
         }
         let base =
             self.heap.memory.address(self.block as usize * self.heap.block_bytes, self.heap.block_bytes);
-        // SAFETY: `Shared::address` has checked that the block lies within the mapping, which the heap keeps alive, and
-        // `Heap::block` has given it to this value alone, which `&mut self` borrows exclusively. A peer can only read there.
+        // SAFETY: `Shared::address` has checked that the block lies within the mapping, which the heap keeps alive.
+        // `Heap::block` has given the block to this value alone, which `&mut self` borrows exclusively. A peer can
+        // only read there.
         unsafe { std::slice::from_raw_parts_mut(base, self.heap.block_bytes) }
     }
 }
@@ -215,7 +218,7 @@ impl Lent {
         self.length == 0
     }
 
-    /// Copies bytes out, from `offset` on; returns how many there were.
+    /// Copies bytes of the message, from `offset` on. Returns how many were copied.
     pub fn read(&self, offset: usize, target: &mut [u8]) -> usize {
         let length = if self.guard.is_owner() { self.length } else { 0 };
         let count = length.saturating_sub(offset).min(target.len());
@@ -225,7 +228,7 @@ impl Lent {
         count
     }
 
-    /// Copies the whole message out.
+    /// Copies the whole message.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut copy = vec![0; self.length];
         self.read(0, &mut copy);
@@ -240,8 +243,8 @@ impl Lent {
         if !self.guard.is_owner() {
             return &[];
         }
-        // SAFETY: `Shared::address` has checked that it lies within the mapping, which `self.memory` keeps alive. The caller
-        // vouches that the peer, which alone can write there, does not.
+        // SAFETY: `Shared::address` has checked that the message lies within the mapping, which `self.memory` keeps
+        // alive. Only the peer can write there, and the caller vouches that it does not.
         unsafe { std::slice::from_raw_parts(self.memory.address(self.offset, self.length), self.length) }
     }
 }

@@ -1,4 +1,4 @@
-//! What every link shares: names, events, memory, and what is under way with a peer.
+//! Everything that links share: names, events, memory, and the transfers under way with a peer.
 
 pub(crate) mod address;
 pub(crate) mod buffer;

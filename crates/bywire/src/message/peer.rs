@@ -1,10 +1,10 @@
-//! Peers, and the words by which a program speaks of its traffic with them.
+//! Peers, and the terms for a program's traffic with them.
 
 use std::fmt;
 
 use crate::message::address::{Address, PortName};
 
-/// One connection of a port. Copies freely; a new incarnation of the same peer gets a new handle.
+/// One connection of a port. The handle is `Copy`. A new incarnation of the same peer gets a new handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
     pub(crate) index: u32,
@@ -17,7 +17,7 @@ impl Peer {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
 
-    /// The handle behind such a number; one that was never given out names no peer.
+    /// The handle with this number. A number that was never given out names no peer.
     pub fn from_bits(bits: u64) -> Self {
         Self { index: bits as u32, generation: (bits >> 32) as u32 }
     }
@@ -28,11 +28,11 @@ impl Peer {
 pub enum Priority {
     /// For the bulk of the traffic.
     Low = 0,
-    /// For what must not wait behind it.
+    /// For messages that must not wait behind the bulk.
     High = 1,
 }
 
-/// Names an asynchronous transfer until its completion.
+/// Identifies an asynchronous transfer until its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TransferId(pub u64);
 
@@ -46,18 +46,18 @@ pub enum Confirm {
     Delivered,
 }
 
-/// Who a peer is, as attested by the kernel.
+/// Information about a peer. The kernel attests its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
     /// Its node and port.
     pub address: Address,
-    /// Its process in our pid namespace, 0 when it lives in one that we cannot see.
+    /// Its process in our pid namespace; 0 if it is in a namespace that we cannot see.
     pub pid: i32,
     /// Its user.
     pub uid: u32,
     /// A number that differs between incarnations of the same port.
     pub incarnation: u64,
-    /// The longest message that it takes, in bytes.
+    /// The longest message that it accepts, in bytes.
     pub message_bytes_max: u64,
     /// Are payloads checked end to end?
     pub integrity: bool,

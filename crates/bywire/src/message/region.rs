@@ -1,8 +1,8 @@
 //! Regions: memory of ours that peers may put into or get from, with a key that can be revoked.
 //!
-//! A region stays private memory. Data crosses through the rings and this side's library moves it, at
-//! its next call, after checking key, rights and range. So a region needs no shared mapping, revoking it
-//! is immediate, and between calls the program may use it as a plain slice.
+//! A region stays private memory. Data crosses through the rings. This side's library moves it at its next call,
+//! after checking key, rights and range. So a region needs no shared mapping, revoking it is immediate, and between
+//! calls the program may use it as a plain slice.
 
 use std::collections::VecDeque;
 
@@ -20,18 +20,19 @@ pub struct Rights {
 
 /// The capability to reach a region: hand it to peers, in a message for example. 8 bytes.
 ///
-/// 48 of its bits are random, and a peer has 1024 guesses: one more key that was never given out ends its
-/// connection with [`crate::DisconnectReason::Broken`]. A key that was revoked is no guess, however often it is tried, as
+/// 48 of its bits are random, and a peer has 1024 guesses: one more key that was never given out ends its connection
+/// with [`crate::DisconnectReason::Broken`]. A revoked key does not count as a guess, however often it is tried, as
 /// long as fewer than 1024 others have been revoked since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key(pub u64);
 
-/// Regions of one port at a time.
+/// The most regions that one port has at a time.
 const REGIONS_MAX: usize = 1 << INDEX_BITS;
-/// Unknown keys that one connection may try. More than an honest peer can have under way when a key it believed
-/// in turns out to be bad: 256 tokens for each priority.
+/// Unknown keys that one connection may try. This is more than an honest peer can have under way when a key that it
+/// believed in turns out to be bad: 256 tokens for each priority.
 pub(crate) const GUESSES_MAX: u32 = 1024;
-/// Entries that stay as they are after their region was revoked, so that its key is told from one that never was.
+/// Entries that stay unchanged after their region was revoked. They distinguish its key from a key that was never
+/// given out.
 const REVOKED_KEPT: usize = 1024;
 const INDEX_BITS: u32 = 16;
 const EPOCH_MASK: u64 = (1 << (64 - INDEX_BITS)) - 1;
@@ -44,13 +45,13 @@ fn index(key: Key) -> usize {
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     entries: Vec<Entry>,
-    /// Entries without a region, the one that has been so for longest first.
+    /// Entries without a region, the oldest first.
     free: VecDeque<usize>,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// 48 bits, drawn anew for each region: nobody guesses them, and an old key of a reused entry opens nothing.
+    /// 48 bits, drawn again for each region. They cannot be guessed, and an old key of a reused entry is invalid.
     epoch: u64,
     region: Option<(Buffer, Rights)>,
 }
@@ -66,7 +67,7 @@ impl Regions {
             self.free.pop_front().ok_or(bywire_sys::Errno::NOSPC)?
         };
         let entry = &mut self.entries[index];
-        // Never the epoch before, whatever the generator says, and any other one as likely.
+        // Never the previous epoch, whatever the generator yields, and every other one with the same probability.
         let step = 1 + u64::from_ne_bytes(random) % EPOCH_MASK;
         entry.epoch = entry.epoch.wrapping_add(step) & EPOCH_MASK;
         entry.region = Some((memory, rights));
@@ -79,7 +80,7 @@ impl Regions {
         self.entries[index(key)].region.take().map(|(memory, _)| memory)
     }
 
-    /// Was a key given out, as far as is known? Those of the last regions that were revoked still are.
+    /// Was a key given out, as far as is known? Keys of the last regions that were revoked are still known.
     pub fn was_issued(&self, key: Key) -> bool {
         self.entries.get(index(key)).is_some_and(|entry| entry.epoch == key.0 >> INDEX_BITS)
     }

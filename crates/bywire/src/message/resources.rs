@@ -1,4 +1,4 @@
-//! What all connections of a port share: receive buffers, regions, tokens, events to report.
+//! Resources that all connections of a port share: receive buffers, regions, tokens, events to report.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,16 +9,17 @@ use crate::message::peer::Priority;
 use crate::message::region::Regions;
 use crate::message::share::is_foreign_share;
 
-/// Events that wait, beyond which nothing is heard that makes more before the program has taken some.
+/// The most events that wait. Beyond it, nothing that makes more events is dealt with before the program has taken
+/// some.
 pub(crate) const EVENTS_MAX: usize = 4096;
-/// The same for the memory of messages among them, of peers that have ended.
+/// The most memory of waiting messages, from peers that have ended. Beyond it, the same holds.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// Spare buffers kept for messages of one fragment.
 const SPARE_MAX: usize = 256;
 
 pub(crate) struct Resources {
     pub events: VecDeque<Event>,
-    /// The memory of messages among them.
+    /// The memory of messages among the events.
     message_bytes: usize,
     pub regions: Regions,
     pub message_bytes_max: u64,
@@ -35,16 +36,16 @@ pub(crate) struct Resources {
     posts: [u64; 2],
     /// Posted buffers that foreign users' messages fill, by priority and user.
     held: [HashMap<u32, usize>; 2],
-    /// How often a foreign user has given one back, by priority.
+    /// How often a foreign user has given a posted buffer back, by priority.
     releases: [u64; 2],
 }
 
-/// What a long message finds.
+/// The buffer for a long message.
 pub(crate) enum Fitting {
     Buffer(Buffer),
-    /// None is large enough.
+    /// No posted buffer is large enough.
     Missing,
-    /// Its user, or foreign users together, have their share of them.
+    /// Its user, or foreign users together, already have their share of the posted buffers.
     Shared,
 }
 
@@ -66,7 +67,7 @@ impl Resources {
         }
     }
 
-    /// Keeps what a peer that has ended had sent until the program takes it.
+    /// Keeps an event of a peer that has ended until the program takes it.
     pub fn put_by(&mut self, event: Event) {
         self.message_bytes += message_bytes(&event);
         self.events.push_back(event);
@@ -79,12 +80,12 @@ impl Resources {
         Some(event)
     }
 
-    /// Do so many events wait, or so much memory in them, that nobody is to bring more?
+    /// Do so many events wait, or so much memory in them, that no peer may bring more?
     pub fn is_full(&self) -> bool {
         self.events.len() >= EVENTS_MAX || self.message_bytes >= MESSAGE_BYTES_MAX
     }
 
-    /// Takes a send token; `false` when all are out.
+    /// Takes a send token. `false`: all are in use.
     pub fn take_token(&mut self, priority: Priority) -> bool {
         let out = &mut self.tokens_out[priority as usize];
         let free = *out < self.tokens_max;
@@ -116,13 +117,13 @@ impl Resources {
         self.posts[priority as usize]
     }
 
-    /// What changes when a message that found no buffer may find one.
+    /// A count that changes when a message that found no buffer may find one.
     pub fn looks(&self, priority: Priority) -> u64 {
         self.posts[priority as usize] + self.releases[priority as usize]
     }
 
-    /// The shortest posted buffer of at least `length` bytes. A foreign user has a share of them at a time, until
-    /// [`Self::release`].
+    /// The shortest posted buffer of at least `length` bytes. A foreign user has a share of the posted buffers at a
+    /// time, until [`Self::release`].
     pub fn take_fitting(&mut self, priority: Priority, length: u64, foreign_user: Option<u32>) -> Fitting {
         let queue = &mut self.posted[priority as usize];
         let place = queue.partition_point(|buffer| (buffer.as_ref().len() as u64) < length);
@@ -141,7 +142,7 @@ impl Resources {
         queue.remove(place).map_or(Fitting::Missing, Fitting::Buffer)
     }
 
-    /// A message no longer fills the posted buffer that it took.
+    /// Notes that a message no longer fills the posted buffer that it took.
     pub fn release(&mut self, priority: Priority, foreign_user: Option<u32>) {
         let Some(user) = foreign_user else { return };
         let held = &mut self.held[priority as usize];
@@ -172,7 +173,7 @@ impl Resources {
     }
 }
 
-/// The memory of a message that waits; others than [`Resources::put_by`]'s have none.
+/// The memory of a waiting event. Only events of [`Resources::put_by`] have any.
 fn message_bytes(event: &Event) -> usize {
     match event {
         Event::Message(message) | Event::Datagram(message) => message.payload.memory_bytes(),

@@ -1,10 +1,11 @@
-//! What users other than our own may have of what a port has to give.
+//! The shares of a port's resources that other users may have.
 
-/// Of what a port has to give, places for peers, posted buffers, bulk areas and memory that ended connections keep, each foreign user gets one in so many, and all of
-/// them together leave as much (but get at least one): neither one nor many can take it all.
+/// Each foreign user may have one part in this many of a port's resources: places for peers, posted buffers, bulk
+/// areas, and memory that ended connections keep. All foreign users together leave one such part to others. Each
+/// share is at least one item. So neither one foreign user nor many can take everything.
 const FOREIGN_SHARE: usize = 8;
 
-/// May a foreign user, who has `own` of what there is `total` of, have one more, while all foreign users have `foreign`?
+/// May a foreign user that has `own` of `total` items have one more, while all foreign users have `foreign`?
 pub(crate) fn is_foreign_share(total: usize, own: usize, foreign: usize) -> bool {
     let share = total / FOREIGN_SHARE;
     own < share.max(1) && foreign < (total - share.max(1)).max(1)
@@ -14,7 +15,7 @@ pub(crate) fn is_foreign_share(total: usize, own: usize, foreign: usize) -> bool
 mod tests {
     use super::*;
 
-    /// How many of `total` so many users get, who all take what they can.
+    /// How many of `total` items this many users get if they all take as many as they can.
     fn taken(total: usize, users: usize) -> usize {
         let mut own = vec![0; users];
         while let Some(user) = (0..users).find(|user| is_foreign_share(total, own[*user], own.iter().sum())) {

@@ -1,7 +1,8 @@
-//! Meeting peers: the handshake over Unix sockets, and everything else that sockets tell.
+//! Meeting peers: the handshake over Unix sockets, and everything else that arrives on sockets.
 //!
-//! The connecting port sends `Hello` with its segment, its page and its bell; the accepting port checks
-//! who that is, answers `Welcome` with its own, and both are connected. Strangers get a bounded table.
+//! The connecting port sends `Hello` with its segment, its page and its bell. The accepting port checks the sender's
+//! identity and answers `Welcome` with its own descriptors. Then both are connected. Connections of strangers are
+//! kept in a bounded table.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -30,20 +31,20 @@ use crate::shm::account::{Kind, NoMemory};
 use crate::shm::connection::{Connection, Meeting, is_family};
 use crate::shm::handshake::{Introduction, PACKET_BYTES_MAX, Packet, PacketError};
 
-/// Connections that have not introduced themselves; the oldest makes room for the next.
+/// The most connections that have not introduced themselves. The oldest one makes room for the next.
 const STRANGERS_MAX: usize = 64;
-/// How long a connect pauses between looks while so many events wait.
+/// How long a connect pauses between looks while too many events wait.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
 /// Packets read from a living peer at a time.
 const PACKETS_AT_ONCE: usize = 64;
 /// Strangers accepted at a time, so that a flood of them cannot hold up the data path.
 const ACCEPT_MAX: usize = 16;
-/// How long whoever waits is left alone while nobody can be let in, and how often an introduction is sent again.
+/// How long waiting connections are left alone while none can be let in, and how often an introduction is sent again.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Descriptors that should be free for the next peers, and for the program.
 const DESCRIPTORS_SPARE: u64 = 256;
 
-/// What a port said that turned us away before we could introduce ourselves.
+/// The refusal of a port that turned us away before we could introduce ourselves.
 fn refusal_before_hello(socket: &Socket) -> Refusal {
     let mut bytes = [0; PACKET_BYTES_MAX];
     match socket.receive(&mut bytes) {
@@ -56,10 +57,10 @@ fn refusal_before_hello(socket: &Socket) -> Refusal {
     }
 }
 
-/// Raises the soft limit of descriptors before they run out, for those that arrive by a socket would be
-/// lost. The lowest free number is what a new descriptor gets, so its own tells how many there are.
+/// Raises the soft limit of descriptors before they run out, because descriptors that arrive over a socket would be
+/// lost. A new descriptor gets the lowest free number, so its number tells how many there are.
 fn ensure_headroom(socket: &Socket) {
-    // A hard limit that is too low shows where a descriptor is really missing.
+    // A hard limit that is too low shows up where a descriptor is really missing.
     let _ = limits::raise_descriptor_limit(socket.number() + DESCRIPTORS_SPARE);
 }
 
@@ -72,7 +73,7 @@ impl Port {
     /// [`ConnectError`].
     pub fn connect(&mut self, address: &Address, timeout: Duration) -> Result<Peer, ConnectError> {
         let result = self.connect_and_wait(address, timeout);
-        // The wait may have taken what would have woken the program.
+        // The wait may have dealt with a descriptor that would have woken the program.
         self.stir();
         result
     }
@@ -80,7 +81,7 @@ impl Port {
     fn connect_and_wait(&mut self, address: &Address, timeout: Duration) -> Result<Peer, ConnectError> {
         let peer = self.begin_connect(address, false)?;
 
-        // One beyond what the clock can say is for ever.
+        // A timeout beyond the range of the clock means for ever.
         let deadline = Instant::now().checked_add(timeout);
         loop {
             match self.slots.peek(peer) {
@@ -101,7 +102,7 @@ impl Port {
             }
             self.look_after_sockets(rest).map_err(ConnectError::System)?;
             if self.resources.is_full() {
-                // What waits for the program to take events stays ready, so that nothing sleeps on the poller.
+                // Sockets that wait until the program takes events stay ready, so the poller does not sleep.
                 std::thread::sleep(FULL_PAUSE);
             }
         }
@@ -110,7 +111,7 @@ impl Port {
     /// Begins to connect: [`Event::Connected`] or [`Event::Disconnected`] follows.
     ///
     /// # Errors
-    /// [`ConnectError`], when it is clear at once that nothing will come of it.
+    /// [`ConnectError`], when failure is certain at once.
     pub fn connect_start(&mut self, address: &Address) -> Result<Peer, ConnectError> {
         self.begin_connect(address, true)
     }
@@ -137,7 +138,7 @@ impl Port {
             )?;
         socket.limit_queue();
         ensure_headroom(&socket);
-        // Whoever listens there, by the kernel's word.
+        // The user of the process that listens there, as attested by the kernel.
         let user = socket.credentials().map_err(ConnectError::System)?.uid;
         let (outbound, file) = self.segment(user).map_err(|error| match error {
             NoMemory::Kept => ConnectError::MemoryKept,
@@ -145,7 +146,7 @@ impl Port {
         })?;
         let unsent = match self.introduce(&socket, &file) {
             Ok(()) => None,
-            // Not before it has been accepted.
+            // The other end has to accept the connection first.
             Err(Errno::PERM) => Some(file),
             Err(Errno::PIPE | Errno::CONNRESET) => {
                 return Err(ConnectError::Refused(refusal_before_hello(&socket)));
@@ -174,10 +175,10 @@ impl Port {
         socket.send(&hello, &[file.as_fd(), self.page_file.as_fd(), self.bell.ringing_end()])
     }
 
-    /// A pause is over: whoever waits is looked at again, and introductions that could not be sent are tried again.
+    /// Ends a pause: connections are accepted again, and introductions that could not be sent are tried again.
     fn resume(&mut self) {
         self.strangers.timer.silence();
-        // It is watched already unless this was its pause.
+        // The listener is watched already unless this was its pause.
         let _ = self.poller.resume(&self.claim.listener, Tag::Listener.bits());
         for index in self.slots.indices() {
             let Some(connecting) = self.slots.connecting_at(index) else { continue };
@@ -186,8 +187,8 @@ impl Port {
                 Some(Slot::Connecting(connecting)) => self.introduce(&connecting.socket, &file),
                 _ => continue,
             };
-            // The end of a connection is told by its socket. Everything else may pass: not accepted yet, no memory, too many
-            // descriptors under way.
+            // The socket reports the end of a connection. Every other error may pass: not accepted yet, no memory,
+            // too many descriptors under way.
             if !matches!(outcome, Ok(()) | Err(Errno::PIPE | Errno::CONNRESET))
                 && let Some(connecting) = self.slots.connecting_at(index)
             {
@@ -197,14 +198,15 @@ impl Port {
         }
     }
 
-    /// Nobody can be let in for the moment. Those who wait wake nobody before the pause is over.
+    /// Pauses accepting, because no connection can be let in for the moment. Waiting connections wake nothing before
+    /// the pause is over.
     fn pause(&self) {
         if self.strangers.timer.set(PAUSE).is_ok() {
             let _ = self.poller.pause(&self.claim.listener, Tag::Listener.bits());
         }
     }
 
-    /// May one more peer be had?
+    /// Is there a place for one more peer?
     fn make_room(&self) -> Result<(), Refusal> {
         if self.slots.len() >= self.options.peers_max as usize { Err(Refusal::TooManyPeers) } else { Ok(()) }
     }
@@ -226,21 +228,21 @@ impl Port {
         }
     }
 
-    /// Waits until a socket, a bell or a process has something to tell, and deals with it.
+    /// Waits until a socket, a bell or a process is ready, and deals with it.
     pub(super) fn look_after_sockets(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
-        // By their places: this happens at every wake, and is to allocate nothing.
+        // By place: this happens at every wake-up and must not allocate.
         for place in 0..self.poller.wait(timeout)?.len() {
             let Some(bits) = self.poller.ready().get(place) else { break };
             match Tag::from_bits(*bits) {
                 Tag::Alarm => self.returns.alarm.silence(),
                 Tag::Bell => self.bell.silence(),
                 Tag::Timer => self.resume(),
-                // Those who come and go make events; they wait until the program has taken some.
+                // Peers that come and go make events. They wait until the program has taken some.
                 tag if self.resources.is_full() && !self.is_let_through(tag) => {}
                 Tag::Listener => self.accept(),
                 Tag::Stranger(number) => self.hear_stranger(number),
                 Tag::Peer { index, generation } => {
-                    // A tag of an earlier batch may speak of a peer that has gone since.
+                    // A tag of an earlier batch may name a peer that has gone since.
                     let is_current = self
                         .slots
                         .peer_at(index)
@@ -254,7 +256,8 @@ impl Port {
         Ok(())
     }
 
-    /// Is a tag heard however many events wait? The answer that `connect` waits for is, for it gives out no events.
+    /// Is a tag dealt with however many events wait? The answer to `connect` is, because `connect` gives out no
+    /// events.
     fn is_let_through(&self, tag: Tag) -> bool {
         match tag {
             Tag::Listener => false,
@@ -290,7 +293,7 @@ impl Port {
                     if limits::raise_descriptor_limit(limits::descriptor_limit() + DESCRIPTORS_SPARE)
                         .is_ok() => {}
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    // Without a descriptor the connection would wait for ever and wake us again and again.
+                    // Without a descriptor the connection would wait for ever, and wake us again and again.
                     self.strangers.reserve = None;
                     if let Ok(Some(socket)) = self.claim.listener.accept() {
                         self.turn_away(&socket, Refusal::NoResources);
@@ -311,7 +314,7 @@ impl Port {
         let _ = socket.send(&Packet::Refuse(refusal).to_bytes(), &[]);
     }
 
-    /// Reads a stranger's introduction and, if it is in order, makes it a peer.
+    /// Reads a stranger's introduction. If it is in order, the stranger becomes a peer.
     fn hear_stranger(&mut self, number: u64) {
         let Some(place) = self.strangers.waiting.iter().position(|(known, _)| *known == number) else {
             return;
@@ -345,7 +348,7 @@ impl Port {
         }
     }
 
-    /// Checks who a stranger is: by the kernel's word, never by its own.
+    /// Checks a stranger's identity, which the kernel attests. The stranger's own word never counts.
     fn admit_stranger(&self, socket: &Socket, hello: &Introduction) -> Result<Credentials, Refusal> {
         self.make_room()?;
         let credentials = socket.credentials().map_err(|_| Refusal::Unverified)?;
@@ -391,7 +394,7 @@ impl Port {
         self.connected(peer, socket, outbound, hello, credentials, offer, true);
     }
 
-    /// The last step at both ends: from here on messages flow.
+    /// The last step at both ends. From here on messages flow.
     #[expect(clippy::too_many_arguments, reason = "everything that a handshake has gathered, used once")]
     fn connected(
         &mut self,
@@ -413,7 +416,7 @@ impl Port {
         };
         let (process, is_dead) = match socket.watch_process() {
             Ok(process) => (Some(process), false),
-            // Without a process descriptor the socket alone tells of the peer's end.
+            // Without a process descriptor only the socket reports the peer's end.
             Err(error) => (None, error == Errno::SRCH),
         };
         let tag = tag_of(peer);
@@ -437,7 +440,7 @@ impl Port {
         };
         self.slots.replace(peer, Slot::Connected(Box::new(Connection::new(peer, meeting))));
         if !watched {
-            // A peer whose end we could not notice is none.
+            // A peer whose end we could not notice is refused.
             return self.end(peer.index, DisconnectReason::Refused(Refusal::NoResources));
         }
         if announce {
@@ -448,7 +451,7 @@ impl Port {
         }
     }
 
-    /// Deals with what a peer's socket or process tells.
+    /// Deals with a peer's ready socket or process.
     pub(super) fn read_socket(&mut self, index: u32) {
         let Some(peer) = self.slots.peer_at(index) else { return };
         // A peer that floods its socket is read a little at a time.
@@ -462,7 +465,8 @@ impl Port {
         }
     }
 
-    /// Reads all that an honest peer can have sent by now: what its rings speak of came before.
+    /// Reads all packets that an honest peer can have sent by now. The packets that its records refer to are among
+    /// them.
     pub(super) fn read_whole_socket(&mut self, index: u32) {
         if let Some(peer) = self.slots.peer_at(index) {
             self.read_packets(peer, PACKETS_QUEUED_MAX);
@@ -490,7 +494,7 @@ impl Port {
         }
     }
 
-    /// A peer's process has ended; what it had said is heard first.
+    /// Deals with the end of a peer's process. Its packets are read first.
     fn peer_is_gone(&mut self, peer: Peer) {
         self.read_packets(peer, PACKETS_QUEUED_MAX);
         if self.slots.peek(peer).is_some_and(|slot| !matches!(slot, Slot::Free { .. })) {
@@ -516,9 +520,9 @@ impl Port {
         match (Packet::parse(bytes), is_connected) {
             (Ok(Packet::Welcome(theirs)), false) => self.take_welcome(peer, theirs, descriptors),
             (Ok(Packet::Refuse(refusal)), false) => Err(DisconnectReason::Refused(refusal)),
-            // A refusal by another version cannot be read further.
+            // A refusal in another version of the protocol cannot be read further.
             (Err(PacketError::Version), false) => Err(DisconnectReason::Refused(Refusal::Version)),
-            // Its end now, whoever else holds a copy of its socket.
+            // The peer has ended now, even if another process holds a copy of its socket.
             (Ok(Packet::Goodbye), true) => {
                 self.drain_and_end(peer.index, DisconnectReason::Closed);
                 Ok(())
@@ -579,7 +583,7 @@ impl Port {
         let offer = Offer::open(&theirs, descriptors).map_err(DisconnectReason::Refused)?;
         let connecting = match self.slots.replace(peer, Slot::Free { last: None }) {
             Some(Slot::Connecting(connecting)) => *connecting,
-            // Asked only while connecting.
+            // Called only while connecting.
             _ => return Err(DisconnectReason::Broken),
         };
         let Connecting { socket, outbound, unsent, address, announce } = connecting;
@@ -621,7 +625,7 @@ fn map(file: Foreign, length_bytes: usize) -> Result<Shared, Refusal> {
         OfferError::System(Errno::NOMEM | Errno::NOSPC) => Refusal::NoResources,
         _ => Refusal::BadOffer,
     })?;
-    // It is memory, and the mapping keeps it.
+    // The check has shown that the file is memory, and the mapping keeps it.
     drop(file.into_inner());
     Ok(mapped)
 }

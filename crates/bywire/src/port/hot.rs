@@ -1,15 +1,15 @@
-//! The peers that are polled at every call; the others take turns.
+//! Hot peers, which are polled at every call. The other peers take turns.
 
-/// How many these are.
+/// The most hot peers.
 const HOT_MAX: usize = 16;
-/// Messages taken from one of them before another is asked first.
+/// Messages taken from one hot peer before another is asked first.
 const TURN: u32 = 8;
 
-/// Peers that have brought something lately.
+/// Peers that have sent something lately.
 #[derive(Debug)]
 pub(super) struct HotPeers {
     peers: Vec<Hot>,
-    /// Which is asked first, so that none is always last.
+    /// The place that is asked first. It moves on, so that no peer is always last.
     turn: usize,
     messages_in_turn: u32,
 }
@@ -17,7 +17,7 @@ pub(super) struct HotPeers {
 #[derive(Debug)]
 struct Hot {
     index: u32,
-    /// Brought something since the last ageing.
+    /// Has it sent something since the last ageing?
     is_fresh: bool,
 }
 
@@ -43,7 +43,7 @@ impl HotPeers {
         self.peers.get(place).map(|hot| hot.index)
     }
 
-    /// The peer at a place has brought a message, and is asked first until its turn is over.
+    /// Notes that the peer at a place has sent a message. It is asked first until its turn is over.
     #[inline(always)]
     pub fn message_from(&mut self, place: usize) {
         self.refresh(place);
@@ -54,7 +54,7 @@ impl HotPeers {
         }
     }
 
-    /// The peer at a place has brought something.
+    /// Notes that the peer at a place has sent something.
     #[inline(always)]
     pub fn refresh(&mut self, place: usize) {
         if let Some(hot) = self.peers.get_mut(place) {
@@ -62,13 +62,13 @@ impl HotPeers {
         }
     }
 
-    /// Another one is asked first from now on.
+    /// Passes the turn to the next peer, which is asked first from now on.
     pub fn next_turn(&mut self) {
         self.messages_in_turn = 0;
         self.turn = if self.turn + 1 < self.peers.len() { self.turn + 1 } else { 0 };
     }
 
-    /// Adds a peer; the stalest one makes room.
+    /// Adds a peer. If all places are taken, the stalest peer makes room.
     pub fn warm(&mut self, index: u32) {
         if self.peers.iter().any(|hot| hot.index == index) {
             return;
@@ -86,7 +86,7 @@ impl HotPeers {
         self.peers.retain(|hot| hot.index != index);
     }
 
-    /// Drops those that have brought nothing since the last time.
+    /// Drops peers that have sent nothing since the last ageing.
     pub fn age(&mut self) {
         self.peers.retain_mut(|hot| std::mem::take(&mut hot.is_fresh));
         self.turn = 0;

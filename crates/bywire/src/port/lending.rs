@@ -1,4 +1,4 @@
-//! Lending: memory shared with one peer, and messages that are read where they lie.
+//! Lending: memory shared with one peer, and messages that are read in place.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
@@ -47,8 +47,8 @@ impl Port {
         Ok(Heap { shared })
     }
 
-    /// Lends the first `length` bytes of a block to the peer that its heap is shared with, as a message.
-    /// The block comes back by itself when the peer is done with it.
+    /// Lends the first `length` bytes of a block, as a message, to the peer that its heap is shared with. The block
+    /// comes back by itself when the peer is done with it.
     ///
     /// # Errors
     /// [`LendError`] with the block.

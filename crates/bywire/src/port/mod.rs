@@ -1,4 +1,4 @@
-//! The port: everything that one endpoint has.
+//! The port: everything that belongs to one endpoint.
 
 mod establish;
 mod hot;
@@ -35,8 +35,8 @@ use strangers::{Strangers, Tag};
 
 /// A protected message endpoint. It belongs to one thread at a time and may move between threads.
 ///
-/// In a forked child an inherited port is inert: it polls nothing, every call that can fail says
-/// `Forked`, and dropping it leaves the parent's port alone.
+/// In a forked child an inherited port is inert: it polls nothing, every call that can fail returns `Forked`, and
+/// dropping it leaves the parent's port alone.
 pub struct Port {
     guard: Arc<ForkGuard>,
     options: PortOptions,
@@ -55,11 +55,11 @@ pub struct Port {
     strangers: Strangers,
     poller: Poller,
     bell: wake::Bell,
-    /// Our own page, which every peer may read: it says whether we sleep.
+    /// Our own page, which every peer may read. It says whether we sleep.
     page: Shared,
     page_file: OwnedFd,
     sleeper: doorbell::Sleeper,
-    /// The program may be waiting on the descriptor: the next poll looks at what woke it.
+    /// The program may be waiting on the descriptor. The next poll deals with the cause of its readiness.
     is_armed: bool,
     spin: Spin,
     hot: HotPeers,
@@ -68,7 +68,7 @@ pub struct Port {
     /// Connections with something to push or to confirm.
     pending: Vec<u32>,
     polls: u32,
-    /// The last poll moved something although it reported nothing.
+    /// Has the last poll moved something without reporting an event?
     progressed: bool,
     housekeeping_due: u64,
     /// The option `housekeeping_interval`.
@@ -111,7 +111,7 @@ impl Port {
         poller.add(&strangers.timer, Tag::Timer.bits()).map_err(system)?;
         let mut random = [0; 8];
         process::random(&mut random).map_err(system)?;
-        // The name last: nothing that fails before leaves one behind.
+        // The name comes last: a failure before this leaves no name behind.
         let claim = directory.claim(options.name.as_ref(), options.admit)?;
         if let Err(error) = poller.add(&claim.listener, Tag::Listener.bits()) {
             claim.release();
@@ -149,17 +149,18 @@ impl Port {
         })
     }
 
-    /// What this port is called.
+    /// This port's name.
     pub fn name(&self) -> &PortName {
         &self.claim.name
     }
 
-    /// Where peers on this node find it.
+    /// The address of this port for peers on this node.
     pub fn address(&self) -> Address {
         Address { node: self.node.clone(), port: self.claim.name.clone() }
     }
 
-    /// Who a peer is; `None` while it connects, and once its [`crate::Event::Disconnected`] has been taken.
+    /// Information about a peer. `None` while it connects, and once its [`crate::Event::Disconnected`] has been
+    /// taken.
     pub fn peer_info(&self, peer: Peer) -> Option<&PeerInfo> {
         self.slots.info(peer)
     }
@@ -184,7 +185,7 @@ impl Port {
 }
 
 impl AsFd for Port {
-    /// Readable after [`Port::arm`] as soon as there may be an event.
+    /// After [`Port::arm`], readable as soon as there may be an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }
@@ -195,7 +196,7 @@ impl Drop for Port {
         if !self.guard.is_owner() {
             return;
         }
-        // The name first, then the listener: whoever finds a name finds somebody listening.
+        // First the name, then the listener: a name in the directory always has a listener.
         self.claim.release();
         for index in self.slots.indices() {
             if let Some(connection) = self.slots.connection_at(index) {
@@ -230,7 +231,7 @@ fn check(options: &PortOptions) -> Result<(), OpenError> {
         return bad("message_bytes_max is at most 2^40");
     }
     if let Some(PortName::Name(name)) = &options.name {
-        // A name made by hand may be none.
+        // A name that was made by hand may be invalid.
         name.parse::<PortName>().map_err(|error| OpenError::BadOption(error.to_string()))?;
     }
     Ok(())

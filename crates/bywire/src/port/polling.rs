@@ -1,4 +1,4 @@
-//! Polling: taking what peers have sent, moving on what is under way, and ending connections.
+//! Polling: taking records that peers have sent, moving transfers on, and ending connections.
 
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ use crate::message::peer::{Peer, Priority};
 use crate::message::transfers::Step;
 use crate::shm::connection::Short;
 
-/// High lanes are asked first, but the low ones every eighth time, so that a flood of high messages
-/// cannot shut them out.
+/// High lanes are asked first, but low lanes at every eighth poll, so that a flood of high messages cannot shut them
+/// out.
 const HIGH_FIRST: [Priority; 2] = [Priority::High, Priority::Low];
 const LOW_FIRST: [Priority; 2] = [Priority::Low, Priority::High];
 /// Answers taken from each hot peer while messages keep coming.
 const REPLIES: u32 = 8;
-/// Quiet peers looked at by a poll that found nothing else: few, for that poll is what a waiting peer's
-/// message waits for.
+/// Quiet peers that a poll looks at when it has found nothing else. Few, because the message of a waiting peer waits
+/// for that poll to end.
 const SCAN: u32 = 1;
 
 impl Port {
-    /// Takes the next event, if there is one. Never waits, and makes no system call but once in about a
-    /// millisecond to look after sockets and peers that died.
+    /// Takes the next event, if there is one. Never waits. Makes no system call, except about once in a millisecond
+    /// to check sockets and to notice dead peers.
     #[inline(always)]
     pub fn poll(&mut self) -> Option<Event> {
         if !self.guard.is_owner() {
@@ -36,7 +36,7 @@ impl Port {
         self.poll_with_quiet(8)
     }
 
-    /// Polls the hot peers, then whatever else there is; quiet ones at every so many polls.
+    /// Polls the hot peers, then everything else. Quiet peers have their turn at every `every`th poll.
     #[inline(always)]
     pub(super) fn poll_with_quiet(&mut self, every: u32) -> Option<Event> {
         if let Some(event) = self.attend_when_due() {
@@ -48,7 +48,7 @@ impl Port {
         self.look_further(self.polls.is_multiple_of(every))
     }
 
-    /// Begins a poll with what is seldom due: one branch for all of it.
+    /// Begins a poll with checks that are seldom due, behind one branch for all of them.
     #[inline(always)]
     pub(super) fn attend_when_due(&mut self) -> Option<Event> {
         self.progressed = false;
@@ -61,7 +61,8 @@ impl Port {
         if is_due { self.attend() } else { None }
     }
 
-    /// Takes what the hot peers have published: they are asked in turn, each one's high lane first as a rule.
+    /// Takes a message that a hot peer has published. The peers are asked in turn, as a rule with the high lane of
+    /// each first.
     #[inline(always)]
     pub(super) fn poll_hot(&mut self) -> Option<Event> {
         let order = if self.polls.is_multiple_of(8) { LOW_FIRST } else { HIGH_FIRST };
@@ -94,7 +95,7 @@ impl Port {
         None
     }
 
-    /// What is under way besides the hot rings.
+    /// Attends to everything under way besides the hot rings.
     #[inline(never)]
     fn attend(&mut self) -> Option<Event> {
         if self.is_armed {
@@ -116,7 +117,7 @@ impl Port {
         self.next_event()
     }
 
-    /// The next event that waits; with a peer's end it is forgotten who that was.
+    /// The next event that waits. A peer's information is forgotten with its end.
     fn next_event(&mut self) -> Option<Event> {
         let event = self.resources.next_event()?;
         if let Event::Disconnected { peer, .. } = event {
@@ -125,7 +126,7 @@ impl Port {
         Some(event)
     }
 
-    /// Takes one record that is no short message off a hot peer's lane.
+    /// Takes one record that is not a short message off a hot peer's lane.
     #[inline(never)]
     fn receive_other(&mut self, place: usize, priority: Priority) -> Option<Event> {
         let index = self.hot.index(place)?;
@@ -179,7 +180,7 @@ impl Port {
                     self.progressed = true;
                 }
                 Err(reason) => {
-                    // Its place goes to the next one.
+                    // The next peer moves to its place.
                     self.end(index, reason);
                     place -= 1;
                 }
@@ -187,13 +188,13 @@ impl Port {
         }
     }
 
-    /// A lane broke; unless all it lacks is memory that waits in the socket.
+    /// Ends a connection whose lane broke, unless the lane only lacks memory that waits in the socket.
     #[cold]
     fn break_off(&mut self, index: u32, priority: Priority, reason: DisconnectReason) -> Option<Event> {
         let awaits_memory =
             self.slots.connection_at(index).is_some_and(|connection| connection.awaits_memory(priority));
         if awaits_memory {
-            // It waits there while the program has too much to take already.
+            // The memory waits there while too many events wait for the program.
             if self.resources.is_full() {
                 return self.next_event();
             }
@@ -232,7 +233,7 @@ impl Port {
         self.hot.warm(index);
     }
 
-    /// Hot peers age, and sockets are looked after however busy the rings are.
+    /// Ages the hot peers, and checks sockets however busy the rings are.
     #[cold]
     fn age(&mut self) {
         if self.polls.is_multiple_of(64 * 256) {
@@ -241,11 +242,11 @@ impl Port {
         self.keep_house();
     }
 
-    /// Looks after sockets about every millisecond.
+    /// Checks sockets about every millisecond.
     #[inline(always)]
     fn keep_house(&mut self) {
         let now = clock::cycles();
-        // Wrapping: a counter that went backwards (another core) looks late, which is harmless.
+        // Wrapping: a counter that went backwards (on another core) looks late, which is harmless.
         if now.wrapping_sub(self.housekeeping_due) < 1 << 63 {
             self.housekeeping_due = now + self.housekeeping_cycles;
             let _ = self.look_after_sockets(Some(Duration::ZERO));
@@ -288,7 +289,7 @@ impl Port {
             match connection.advance(&mut self.resources) {
                 Ok(moved) => {
                     self.progressed |= moved;
-                    // An answer is awaited from now on; or something urgent, for which a copy has paused.
+                    // The peer owes an answer from now on, or a copy has paused for something urgent.
                     if connection.expects_replies() && moved || connection.has_input(&self.resources) {
                         self.warm(index);
                     }
@@ -306,12 +307,13 @@ impl Port {
         }
     }
 
-    /// Takes everything that a peer sent and answered before it ended, then ends the connection.
+    /// Takes everything that a peer sent and answered before its end, then ends the connection.
     pub(super) fn drain_and_end(&mut self, index: u32, reason: DisconnectReason) {
         if let Some(connection) = self.slots.connection_at(index) {
             connection.begin_draining();
         }
-        // Bounded: each turn takes a record or a step of one, and of each lane as many as it can hold.
+        // Bounded: each turn takes a record or a step of one, and each lane yields at most as many records as it can
+        // hold.
         while let Some(connection) = self.slots.connection_at(index) {
             let resources = &mut self.resources;
             let step = match connection.receive(Priority::High, resources) {
@@ -334,14 +336,14 @@ impl Port {
         self.end(index, reason);
     }
 
-    /// Ends a connection: what was under way fails, and its memory comes back as events.
+    /// Ends a connection: transfers under way fail, and their memory comes back in events.
     pub(super) fn end(&mut self, index: u32, reason: DisconnectReason) {
         let Some(peer) = self.slots.peer_at(index) else { return };
         self.hot.cool(index);
         self.pending.retain(|pending| *pending != index);
         match self.slots.remove(peer, reason) {
             Some(Slot::Connected(mut connection)) => {
-                // Ended for both sides, even while a forked child holds a copy of the descriptor.
+                // This ends the connection for both sides, even while a forked child holds a copy of the descriptor.
                 connection.socket().shut_down();
                 self.poller.remove(connection.socket());
                 if let Some(process) = &connection.process {
@@ -362,7 +364,8 @@ impl Port {
         }
     }
 
-    /// Ends a connection. What the peer has sent already is dropped; it sees [`DisconnectReason::Closed`].
+    /// Ends a connection. Messages that the peer has sent already are dropped. The peer sees
+    /// [`DisconnectReason::Closed`].
     pub fn disconnect(&mut self, peer: Peer) {
         if !self.guard.is_owner() {
             return;

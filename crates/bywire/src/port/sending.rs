@@ -11,8 +11,8 @@ use crate::message::region::{Key, Rights};
 use crate::message::transfers::{NOTE_BYTES_MAX, Note, Transfers};
 
 impl Port {
-    /// Copies a message of up to one fragment ([`crate::FRAGMENT_BYTES`] by default) to a peer, at once.
-    /// It needs no token and no completion. Longer ones go by [`Self::send_buffer`].
+    /// Copies a message of up to one fragment ([`crate::FRAGMENT_BYTES`] by default) to a peer, at once. It needs no
+    /// token and no completion. Longer messages need [`Self::send_buffer`].
     ///
     /// # Errors
     /// [`SendError`]; nothing was sent then. [`SendError::Full`] is back-pressure: poll and try again.
@@ -38,8 +38,8 @@ impl Port {
         result
     }
 
-    /// Sends a datagram of up to one fragment: at most once, in no order, never blocking anyone. Returns
-    /// `false` when it was dropped for want of room (and counted).
+    /// Sends a datagram of up to one fragment. It arrives at most once, in no order, and never blocks anything.
+    /// Returns `false` when it was dropped, and counted, for lack of room.
     ///
     /// # Errors
     /// [`SendError`], never [`SendError::Full`].
@@ -57,8 +57,8 @@ impl Port {
         Ok(sent)
     }
 
-    /// Asks for [`crate::Event::Room`] as soon as a whole fragment fits into the lane towards a peer: for whoever keeps a
-    /// datagram that was dropped for want of room, and tries again. The event comes once.
+    /// Asks for [`crate::Event::Room`] as soon as a whole fragment fits into the lane to a peer. This is for programs
+    /// that keep a datagram that was dropped for lack of room, and try again. The event comes once.
     ///
     /// # Errors
     /// [`SendError`], never [`SendError::Full`].
@@ -72,12 +72,12 @@ impl Port {
         Ok(())
     }
 
-    /// Posts memory to receive one long message of this priority into. A message takes the smallest
-    /// buffer that it fits; messages of one fragment need none. Where foreign users are admitted, post several:
-    /// each of them fills at most one in eight at a time, but always one.
+    /// Posts memory to receive one long message of this priority. A message takes the smallest buffer that it fits
+    /// into. Messages of one fragment need none. Where foreign users are admitted, post several: each of them fills
+    /// at most one in eight at a time, but always one.
     ///
     /// # Errors
-    /// The buffer itself when the port's receive tokens of this priority are all out.
+    /// Returns the buffer when all receive tokens of this priority are in use.
     pub fn post_receive(&mut self, priority: Priority, buffer: impl Into<Buffer>) -> Result<(), Buffer> {
         let buffer = buffer.into();
         if self.resources.posted(priority) >= self.options.receive_tokens as usize {
@@ -88,7 +88,7 @@ impl Port {
         Ok(())
     }
 
-    /// Takes back the memory of a payload that the program is done with, for messages to come.
+    /// Takes back the memory of a payload that the program is done with, for later messages.
     #[inline]
     pub fn recycle(&mut self, payload: Payload) {
         if let Some(buffer) = payload.into_buffer() {
@@ -96,8 +96,8 @@ impl Port {
         }
     }
 
-    /// Sends a message of any length from memory that the library keeps until [`crate::Event::Sent`].
-    /// Takes a send token until that event is queued: from then on, whether it has been taken or not, the token is free.
+    /// Sends a message of any length from memory that the library keeps until [`crate::Event::Sent`]. Takes a send
+    /// token until that event is queued. The token is then free, whether or not the program has taken the event.
     ///
     /// # Errors
     /// [`Unsent`] with the reason and the memory.
@@ -116,12 +116,11 @@ impl Port {
         Ok(self.begin(peer, |transfers, id| transfers.send(id, priority, buffer, confirm)))
     }
 
-    /// Puts data into a peer's region, in order with messages of the same priority. With a note of up to
-    /// 32 bytes the peer is told, after the data is visible. Takes a send token until [`crate::Event::Put`]
-    /// is queued.
+    /// Puts data into a peer's region, in order with messages of the same priority. A note of up to 32 bytes notifies
+    /// the peer after the data is visible. Takes a send token until [`crate::Event::Put`] is queued.
     ///
     /// # Errors
-    /// [`Unsent`]; a note too long is [`SendError::TooLong`].
+    /// [`Unsent`]. A note that is too long is [`SendError::TooLong`].
     pub fn put(
         &mut self,
         peer: Peer,
@@ -140,7 +139,7 @@ impl Port {
         Ok(self.begin(peer, |transfers, id| transfers.put(id, priority, (key, offset), buffer, note)))
     }
 
-    /// Gets data from a peer's region, as much as fills `buffer`. Takes a send token until [`crate::Event::Got`] is
+    /// Gets data from a peer's region until `buffer` is full. Takes a send token until [`crate::Event::Got`] is
     /// queued.
     ///
     /// # Errors
@@ -159,7 +158,7 @@ impl Port {
         Ok(self.begin(peer, |transfers, id| transfers.get(id, priority, (key, offset), buffer)))
     }
 
-    /// Checks that a transfer may begin, with a message of this length, and takes its token last.
+    /// Checks that a transfer may begin, with a message of this length. Takes its token last.
     fn admit(&mut self, peer: Peer, priority: Priority, message_bytes: u64) -> Result<(), SendError> {
         if !self.guard.is_owner() {
             return Err(SendError::Forked);
@@ -176,7 +175,7 @@ impl Port {
         self.next_transfer += 1;
         let connection = self.slots.connection(peer).expect("admitted just now");
         queue(&mut connection.transfers, id);
-        // The first fragment goes at once; a broken ring is found again, and reported, by the next poll.
+        // The first fragment goes at once. The next poll finds a broken ring again, and reports it.
         let _ = connection.advance(&mut self.resources);
         self.warm(peer.index);
         self.mark_pending(peer.index);
@@ -184,11 +183,11 @@ impl Port {
         id
     }
 
-    /// Registers memory that peers with the key may reach with these rights. Meanwhile the program
-    /// reaches it through [`Self::region`] and [`Self::region_mut`].
+    /// Registers memory that peers with the key may access with these rights. The program accesses it meanwhile
+    /// through [`Self::region`] and [`Self::region_mut`].
     ///
     /// # Errors
-    /// What the kernel said when asked for random numbers.
+    /// [`Errno::NOSPC`] when the port has 65,536 regions, or the kernel's error on a request for random numbers.
     pub fn register(&mut self, memory: impl Into<Buffer>, rights: Rights) -> Result<Key, Errno> {
         self.resources.regions.register(memory.into(), rights)
     }
@@ -203,7 +202,7 @@ impl Port {
         self.resources.regions.memory_mut(key)
     }
 
-    /// Ends a region: from now on its key opens nothing. Returns its memory.
+    /// Ends a region: its key is invalid from now on. Returns its memory.
     pub fn revoke(&mut self, key: Key) -> Option<Buffer> {
         self.resources.regions.revoke(key)
     }

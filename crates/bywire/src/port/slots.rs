@@ -1,4 +1,4 @@
-//! The table of a port's peers: handles go stale when their peer has gone.
+//! The table of a port's peers. Handles go stale when their peer has gone.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use crate::shm::connection::Connection;
 pub(crate) struct Slots {
     entries: Vec<Entry>,
     free: Vec<u32>,
-    /// Peers whose end the program has not seen yet: who they were.
+    /// Information about peers whose end the program has not seen yet.
     departed: HashMap<Peer, PeerInfo>,
 }
 
@@ -33,19 +33,19 @@ pub(crate) enum Slot {
     Connected(Box<Connection>),
 }
 
-/// A connection of which we have sent the introduction.
+/// A connection that we have begun and that the other end has not answered.
 pub(crate) struct Connecting {
     pub socket: Socket,
     pub outbound: Shared,
-    /// What our introduction is still to be sent with, as soon as the other end has accepted us.
+    /// Our segment's descriptor while our introduction is unsent: the other end has to accept the connection first.
     pub unsent: Option<OwnedFd>,
     pub address: Address,
-    /// Report the outcome as an event: nobody waits for it.
+    /// Is the outcome reported as an event, because no call waits for it?
     pub announce: bool,
 }
 
 impl Slots {
-    /// Peers in whatever state.
+    /// Peers in any state.
     pub fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
@@ -77,17 +77,17 @@ impl Slots {
         Some(std::mem::replace(&mut entry.state, Slot::Free { last: Some(reason) }))
     }
 
-    /// Keeps who a peer was until [`Self::forget`].
+    /// Keeps a peer's information until [`Self::forget`].
     pub fn remember(&mut self, peer: Peer, info: PeerInfo) {
         self.departed.insert(peer, info);
     }
 
-    /// The program has seen a peer's end.
+    /// Forgets a peer's information, as the program has seen its end.
     pub fn forget(&mut self, peer: Peer) {
         self.departed.remove(&peer);
     }
 
-    /// Who a peer is, or was.
+    /// Information about a peer, including a departed one that is still remembered.
     pub fn info(&self, peer: Peer) -> Option<&PeerInfo> {
         match self.peek(peer) {
             Some(Slot::Connected(connection)) => Some(&connection.info),
@@ -144,7 +144,7 @@ impl Slots {
             .fold((0, 0), |(heaps, bytes), (more, longer)| (heaps + more, bytes + longer))
     }
 
-    /// The handle of whatever is at `index` now.
+    /// The handle of the peer at `index`, in any state.
     pub fn peer_at(&self, index: u32) -> Option<Peer> {
         let entry = self.entries.get(index as usize)?;
         (!matches!(entry.state, Slot::Free { .. })).then_some(Peer { index, generation: entry.generation })

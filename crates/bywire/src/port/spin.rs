@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use bywire_sys::{clock, process};
 
-/// How long to spin before sleeping: as long as it pays, up to the option.
+/// How long to spin before sleeping: as long as it pays, and at most as long as the option says.
 #[derive(Debug)]
 pub(super) struct Spin {
     max_cycles: u64,
     cycles: u64,
-    /// Involuntary switches of this thread when it last failed: more of them means that others want the core.
+    /// Involuntary switches of this thread when spinning last failed. More of them mean that others want the core.
     switches: u64,
-    /// Waits that do not spin because others want the core.
+    /// Waits that will not spin because others want the core.
     abstain: u32,
 }
 
@@ -33,13 +33,13 @@ impl Spin {
         0
     }
 
-    /// Something came while spinning.
+    /// Notes that something came while spinning.
     pub fn paid(&mut self) {
         self.cycles = self.max_cycles.min(self.cycles * 2);
     }
 
-    /// Nothing came: spin half as long next time, down to an eighth; and not at all for a while when the
-    /// kernel has taken the core away meanwhile.
+    /// Notes that nothing came. The next wait spins half as long, down to an eighth of the maximum. If the kernel has
+    /// taken the core away meanwhile, the next waits do not spin at all.
     pub fn failed(&mut self) {
         self.cycles = (self.cycles / 2).max(self.max_cycles / 8);
         let switches = process::involuntary_switches();
@@ -48,8 +48,8 @@ impl Spin {
         }
     }
 
-    /// The sleep was hardly longer than the longest spin: spinning would have paid. This is also the way
-    /// out of a trap: a receiver that sleeps again before its sender has finished waking it is woken for
+    /// Notes the length of a sleep. If it was hardly longer than the longest spin, spinning would have paid. This is
+    /// also the way out of a trap: a receiver that sleeps again before its sender has finished waking it is woken for
     /// every single message.
     pub fn woken_after(&mut self, slept_cycles: u64) {
         if slept_cycles / 2 < self.max_cycles {

@@ -1,4 +1,4 @@
-//! Connections on the way in, and what a descriptor of a port stands for when it is ready.
+//! Incoming connections, and the meaning of a port's ready descriptors.
 
 use std::os::fd::OwnedFd;
 
@@ -7,17 +7,17 @@ use bywire_sys::{Errno, limits, wake};
 
 use crate::message::peer::Peer;
 
-/// Connections on the way in.
+/// Incoming connections that have not introduced themselves.
 pub(super) struct Strangers {
     pub waiting: Vec<(u64, Socket)>,
     pub next: u64,
-    /// Closed to accept, and so turn away, one connection when descriptors have run out.
+    /// Closed when descriptors have run out, so that one connection can be accepted and turned away.
     pub reserve: Option<OwnedFd>,
-    /// Ends a pause: nothing else would tell when somebody can be let in again.
+    /// Ends a pause. Nothing else would tell when connections can be let in again.
     pub timer: wake::Timer,
 }
 
-/// What a ready descriptor stands for.
+/// The meaning of a ready descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tag {
     Alarm,

@@ -9,25 +9,25 @@ use super::Port;
 use crate::message::error::WaitError;
 use crate::message::event::Event;
 
-/// Looks at the hot lanes alone between two whole polls of a spinning wait, for which quiet peers and answers
-/// wait a little longer.
+/// Looks at only the hot lanes between two whole polls of a spinning wait. Quiet peers and answers wait a little
+/// longer.
 const GLANCES: u32 = 8;
 
-/// The end of a wait, looked up only when it matters: a clock costs as much as a message.
+/// The end of a wait. It is looked up only when it matters: reading a clock costs as much as a message.
 struct Deadline {
     timeout: Option<Duration>,
     instant: Option<Instant>,
 }
 
 impl Deadline {
-    /// What is left; `None`: for ever.
+    /// The time left. `None`: for ever.
     fn rest(&mut self) -> Option<Duration> {
         let timeout = self.timeout?;
         let now = Instant::now();
         match self.instant {
             Some(instant) => Some(instant.saturating_duration_since(now)),
             None => {
-                // A time-out beyond what the clock can say is for ever.
+                // A timeout beyond the range of the clock means for ever.
                 self.instant = now.checked_add(timeout);
                 self.timeout = self.instant.map(|_| timeout);
                 self.timeout
@@ -37,8 +37,8 @@ impl Deadline {
 }
 
 impl Port {
-    /// Waits for the next event, at most `timeout` (`None`: for ever). Spins a bounded time, then sleeps.
-    /// `None` means that the time is up.
+    /// Waits for the next event, at most `timeout` (`None`: for ever). Spins for a bounded time, then sleeps. Returns
+    /// `None` when the time is up.
     ///
     /// # Errors
     /// [`WaitError`].
@@ -56,15 +56,15 @@ impl Port {
         }
     }
 
-    /// Looks at the hot lanes alone for a moment: most of what is waited for comes here, and a whole poll
-    /// that finds nothing would delay it by half of its own length.
+    /// Looks at only the hot lanes for a moment. Most events come here, and a whole poll that finds nothing would
+    /// delay them by half of its own length.
     #[inline(always)]
     fn glance(&mut self) -> Option<Event> {
         for _ in 0..GLANCES {
             if let Some(event) = self.poll_hot() {
                 return Some(event);
             }
-            // What is under way moves on by whole polls.
+            // Only whole polls move transfers on.
             if !self.pending.is_empty() {
                 break;
             }
@@ -98,8 +98,8 @@ impl Port {
         }
     }
 
-    /// Prepares to sleep on the port's descriptor: `true` when there is nothing to do, and from then on
-    /// the descriptor becomes readable with the next event. `false`: poll again instead.
+    /// Prepares to sleep on the port's descriptor. `true`: there is nothing to do, and the descriptor becomes
+    /// readable with the next event. `false`: poll again instead.
     ///
     /// After waking, poll until `None`, then arm again.
     pub fn arm(&mut self) -> bool {
@@ -117,18 +117,18 @@ impl Port {
         true
     }
 
-    /// The first poll after arming: whatever made the descriptor readable is dealt with, whether the
-    /// program watches it by level or by edge.
+    /// The first poll after arming deals with the cause of the descriptor's readiness. This works whether the program
+    /// watches the descriptor level-triggered or edge-triggered.
     #[cold]
     pub(super) fn come_back(&mut self) {
         self.disarm();
-        // An error here is found again by the next wait, which reports it.
+        // The next wait finds an error here again, and reports it.
         let _ = self.look_after_sockets(Some(Duration::ZERO));
         self.warm_all_ready();
     }
 
-    /// A call has made work, or taken what would have woken the program, after it armed: its descriptor
-    /// becomes readable, and the next poll finds out.
+    /// Makes the descriptor readable after a call that followed arming: the call has made work, or has dealt with a
+    /// descriptor that would have woken the program. The next poll finds out.
     #[inline(always)]
     pub(super) fn stir(&mut self) {
         if self.is_armed {
@@ -142,7 +142,7 @@ impl Port {
         self.returns.wake_up();
     }
 
-    /// Looks at every ring once and warms those that have something. `true`: there were some.
+    /// Looks at every ring once and warms the peers that have something. `true`: there were some.
     fn warm_all_ready(&mut self) -> bool {
         let mut any = false;
         for index in self.slots.indices() {
@@ -164,7 +164,7 @@ impl Port {
                 self.spin.paid();
                 return Some(event);
             }
-            // What moves is no spinning: a long message goes on as long as it can, until the time is up.
+            // Progress is not spinning: a long message goes on as long as it can, until the time is up.
             if !self.progressed && clock::cycles().wrapping_sub(start) >= budget {
                 break;
             }

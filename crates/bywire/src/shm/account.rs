@@ -1,8 +1,8 @@
-//! What peers of other users keep of the memory that was made for them.
+//! Memory that was made for peers of other users and that they keep.
 //!
-//! A segment is sealed, so that its reader can rely on every page: its maker can therefore not take a page back from a
-//! reader that goes on mapping it after the connection has ended. So it is counted, until the kernel says that nobody
-//! has it any more, and a user whose programs keep too much gets no more.
+//! A segment is sealed, so that its reader can rely on every page. Its maker therefore cannot take a page back from a
+//! reader that goes on mapping it after the connection has ended. Such memory is counted until the kernel reports
+//! that no process has it any more. A user whose programs keep too much gets no more.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -15,15 +15,16 @@ use bywire_sys::release::Releases;
 
 use crate::message::share::is_foreign_share;
 
-/// What all foreign users together may keep of ended connections before nothing more is made; each an eighth of it.
+/// Memory of ended connections that foreign users may keep in shares: each an eighth of it, and all together seven
+/// eighths. Beyond a share nothing more is made.
 const KEPT_BYTES_MAX: usize = 128 << 20;
 
 /// The memory that a port has made for peers of other users.
 #[derive(Default)]
 pub(crate) struct Account {
-    /// Made with the first such peer.
+    /// Created with the first such peer.
     releases: Option<Releases>,
-    /// By the number of their watch.
+    /// By the number of the piece's watch.
     pieces: HashMap<i32, Piece>,
 }
 
@@ -31,11 +32,11 @@ struct Piece {
     user: u32,
     length_bytes: usize,
     kind: Kind,
-    /// Our own mapping: as long as there is one, it is in use.
+    /// Our own mapping. While it exists, the piece is in use.
     ours: Weak<Mapping>,
 }
 
-/// What memory is made for.
+/// The purpose of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Segment,
@@ -43,10 +44,10 @@ pub(crate) enum Kind {
     Heap,
 }
 
-/// Why there is no memory for a peer.
+/// Why no memory was made for a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoMemory {
-    /// Its user, or foreign users together, keep too much of what they had before.
+    /// Its user, or foreign users together, keep too much memory of ended connections.
     Kept,
     System(Errno),
 }
@@ -89,7 +90,7 @@ impl Account {
         self.releases.insert(releases).watch(file)
     }
 
-    /// Does a user keep so little of ended connections that something new may be made for it?
+    /// Does a user keep so little memory of ended connections that more may be made for it?
     fn may_have_more(&mut self, user: u32) -> bool {
         self.hear();
         let kept = |piece: &&Piece| piece.ours.strong_count() == 0;
@@ -99,14 +100,14 @@ impl Account {
         is_foreign_share(KEPT_BYTES_MAX, own, all)
     }
 
-    /// May one more peer of a foreign user have a bulk area of its own, of `total`?
+    /// May one more peer of a foreign user have a bulk area of its own, out of `total`?
     pub fn may_have_bulk(&mut self, user: u32, total: usize) -> bool {
         self.hear();
         let bulks = || self.pieces.values().filter(|piece| piece.kind == Kind::Bulk);
         is_foreign_share(total, bulks().filter(|piece| piece.user == user).count(), bulks().count())
     }
 
-    /// Takes off what has gone.
+    /// Removes pieces that no process has any more.
     fn hear(&mut self) {
         let Some(releases) = &self.releases else { return };
         let pieces = &mut self.pieces;

@@ -1,5 +1,5 @@
-//! What two ports say to each other over their Unix socket: who they are, where their memory is, and
-//! good-bye. Everything that arrives here comes from a stranger.
+//! The packets that two ports exchange over their Unix socket: introductions, memory, and good-bye. Every packet here
+//! comes from a stranger.
 
 use bywire_ring::geometry::{Geometry, LaneGeometry};
 
@@ -9,39 +9,39 @@ use crate::message::error::Refusal;
 /// The version of this protocol and of the segment's layout.
 const VERSION: u16 = 2;
 const MAGIC: [u8; 4] = *b"BYWR";
-/// No packet is longer.
+/// The maximum length of a packet.
 pub const PACKET_BYTES_MAX: usize = 256;
 
 /// One packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {
-    /// The connecting port introduces itself; with it come its segment, its page and its bell.
+    /// The connecting port introduces itself. Its segment, its page and its bell come with this packet.
     Hello(Introduction),
-    /// The accepting port does.
+    /// The accepting port introduces itself in the same way.
     Welcome(Introduction),
     /// The accepting port declines.
     Refuse(Refusal),
-    /// A heap to lend from; with it comes its memory.
+    /// A heap to lend from. Its memory comes with this packet.
     Heap {
         /// Counted from 0 by the lender.
         id: u32,
         /// Bytes per block.
         block_bytes: u64,
-        /// How many blocks.
+        /// The number of blocks.
         blocks: u32,
     },
-    /// The port is closed in good order; everything sent before is in the rings.
+    /// The port was closed in good order. Everything that it sent before is in the rings.
     Goodbye,
-    /// A large window for the lane of low priority; with it comes its memory.
+    /// A large window for the lane of low priority. Its memory comes with this packet.
     Bulk,
-    /// A wake-up, from a kernel on which the bell cannot be rung safely.
+    /// A wake-up, for a peer whose bell cannot be rung safely.
     Wake,
 }
 
-/// Who a port says it is, and the sizes of what it writes.
+/// A port's identity, and the sizes of its segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Introduction {
-    /// The port's own name; verified by the receiver.
+    /// The port's own name, which the receiver verifies.
     pub port: PortName,
     /// Its incarnation.
     pub incarnation: u64,
@@ -58,7 +58,7 @@ pub struct Introduction {
 pub enum PacketError {
     /// Not a packet of ours, or a malformed one.
     Malformed,
-    /// Of another version.
+    /// A packet of another version.
     Version,
 }
 
@@ -181,7 +181,7 @@ impl Reader<'_> {
     }
 }
 
-/// The codes are part of the protocol: written out, so that a new variant cannot shift them.
+/// The codes are part of the protocol. They are written out so that a new variant cannot shift them.
 fn refusal_code(refusal: Refusal) -> u8 {
     match refusal {
         Refusal::Closed => 0,

@@ -1,4 +1,4 @@
-//! The lanes of both directions towards one peer of this machine, in shared memory, and how its sleep is ended.
+//! The lanes of both directions to one peer of this machine, in shared memory, and how the peer is woken.
 
 use bywire_ring::doorbell;
 use bywire_ring::geometry::{Geometry, INLINE_BYTES, LANES, LaneName};
@@ -22,20 +22,21 @@ pub(crate) struct Lanes {
     producers: [Producer; 3],
     consumers: [Consumer; 3],
     fragment_bytes: usize,
-    /// The peer's, as it announced it: every longer message of its takes a posted buffer, and no other one does.
+    /// The peer's own, as announced. Every longer message of the peer takes a posted buffer, and no other message
+    /// does.
     peer_fragment_bytes: usize,
     integrity: bool,
     socket: Socket,
-    /// The peer has ended, and what it left in the rings is being taken: how far each lane had come.
+    /// Set when the peer has ended and its last records are being taken: the consumers' positions at that time.
     horizons: Option<[Horizon; 3]>,
     page: Shared,
     bell: wake::Ringer,
-    /// Is its bell rung, or is it woken by its socket?
+    /// Is the peer woken by its bell, or by its socket?
     has_safe_bell: bool,
     ringer: doorbell::Ringer,
 }
 
-/// What both ends have exchanged when a connection begins.
+/// Everything that both ends have exchanged when a connection begins.
 pub(crate) struct Ends {
     pub socket: Socket,
     pub outbound: Shared,
@@ -88,15 +89,15 @@ impl Lanes {
             horizons: None,
             page,
             bell,
-            // Asked once: a program that becomes another user later could have been held up by this peer while
-            // it was the first one just as well.
+            // Asked once. If this process becomes another user later, the peer could have held it up just as well
+            // before.
             has_safe_bell: uid == bywire_sys::process::user() && wake::Bell::is_safe(),
             ringer: doorbell::Ringer::default(),
         }
     }
 
-    /// The socket that the connection began with. It carries memory, wakes the peer where its bell is not safe, and tells of
-    /// its end.
+    /// The socket that the connection began with. It carries memory, wakes the peer if its bell is not safe, and
+    /// reports its end.
     pub fn socket(&self) -> &Socket {
         &self.socket
     }
@@ -106,7 +107,7 @@ impl Lanes {
         self.fragment_bytes
     }
 
-    /// The longest payload of one record of the peer's, while its window is as small as at first.
+    /// The longest payload of one record of the peer, before its window is large.
     pub fn peer_fragment_bytes(&self) -> usize {
         self.peer_fragment_bytes
     }
@@ -117,8 +118,8 @@ impl Lanes {
         self.integrity
     }
 
-    /// Publishes one record with a payload of up to a fragment, inline where it fits and no words are given.
-    /// `false`: there is no room.
+    /// Publishes one record with a payload of up to a fragment. The payload is inline if it fits and no words are
+    /// given. `false`: there is no room.
     #[inline(always)]
     pub fn push(
         &mut self,
@@ -154,7 +155,7 @@ impl Lanes {
         Ok(done)
     }
 
-    /// Publishes one record of words alone.
+    /// Publishes one record that consists of words only.
     pub fn push_words(&mut self, lane: LaneName, kind: u8, words: &[u64]) -> Result<bool, DisconnectReason> {
         let header = Header { kind, length: 8 * words.len() as u16, check: 0 };
         let result = self.producers[lane as usize].push_inline(&self.outbound, &self.inbound, header, words);
@@ -165,8 +166,8 @@ impl Lanes {
         Ok(done)
     }
 
-    /// Publishes one fragment, in steps between which a message of high priority may come first: `false` means
-    /// that the rest is for the next call.
+    /// Publishes one fragment in steps. A message of high priority may come first between two steps. `false`: the
+    /// next call goes on.
     pub fn push_fragment(
         &mut self,
         lane: LaneName,
@@ -189,7 +190,7 @@ impl Lanes {
         Ok(true)
     }
 
-    /// How far the next fragment has been staged, while it waits for something urgent.
+    /// Bytes of the next fragment that have been staged while it waits for something urgent.
     pub fn staged(&self, lane: LaneName) -> usize {
         self.producers[lane as usize].staged()
     }
@@ -199,7 +200,7 @@ impl Lanes {
         self.producers[lane as usize].position()
     }
 
-    /// The longest fragment that a lane takes now: longer ones once its bulk area is large.
+    /// The longest fragment that a lane takes now. It is longer once the bulk area is large.
     pub fn longest_fragment(&self, lane: LaneName) -> usize {
         self.producers[lane as usize].fragment_bytes()
     }
@@ -214,7 +215,7 @@ impl Lanes {
         Ok(self.producers[lane as usize].freed(&self.inbound)?)
     }
 
-    /// The next record on a lane; after the peer's end, those that it had published by then.
+    /// The next record on a lane. After the peer's end, only a record that it had published by then.
     pub fn next_record(&self, lane: LaneName) -> Result<Option<Header>, DisconnectReason> {
         let consumer = &self.consumers[lane as usize];
         let is_in_time = |header: &Header| {
@@ -223,13 +224,13 @@ impl Lanes {
         Ok(consumer.peek(&self.inbound)?.filter(is_in_time))
     }
 
-    /// The next record on a lane, as it is seen while the peer lives.
+    /// The next record on a lane, for use while the peer lives.
     #[inline(always)]
     pub fn peek(&self, lane: LaneName) -> Result<Option<Header>, Corrupt> {
         self.consumers[lane as usize].peek(&self.inbound)
     }
 
-    /// Has anything been published on a lane? A broken lane counts: whoever takes it finds out.
+    /// Has a record been published on a lane? A broken lane counts: taking the record finds out.
     #[inline(always)]
     pub fn has_record(&self, lane: LaneName) -> bool {
         !matches!(self.consumers[lane as usize].peek(&self.inbound), Ok(None))
@@ -254,13 +255,13 @@ impl Lanes {
         }
     }
 
-    /// The lane has been found empty.
+    /// Notes that the lane was found empty.
     #[inline(always)]
     pub fn pause(&mut self, lane: LaneName) {
         self.consumers[lane as usize].pause();
     }
 
-    /// Asks for the lines of records to come.
+    /// Prefetches the lines of later records.
     #[inline(always)]
     pub fn look_ahead(&self, lane: LaneName) {
         self.consumers[lane as usize].look_ahead(&self.inbound);
@@ -271,13 +272,13 @@ impl Lanes {
         self.producers[LaneName::Low as usize].laps()
     }
 
-    /// The payloads of the low lane that we write lie in other memory from the next record on.
+    /// Moves the payloads of the low lane that we write to `memory`, from the next record on.
     pub fn move_outbound(&mut self, memory: Shared) {
         let offset = self.outbound.extend(memory);
         self.producers[LaneName::Low as usize].move_bulk(offset);
     }
 
-    /// The same for the lane that the peer writes.
+    /// The same for the low lane that the peer writes.
     pub fn move_inbound(&mut self, memory: Shared) {
         let offset = self.inbound.extend(memory);
         self.consumers[LaneName::Low as usize].move_bulk(offset);
@@ -299,12 +300,12 @@ impl Lanes {
         is_urgent(&self.consumers, &self.inbound)
     }
 
-    /// The peer has ended: from now on what it had published is taken, and no more.
+    /// Notes that the peer has ended: from now on, only records that it had published are taken.
     pub fn begin_draining(&mut self) {
         self.horizons = Some(std::array::from_fn(|lane| self.consumers[lane].horizon()));
     }
 
-    /// Has the peer ended, and what it left is being taken?
+    /// Has the peer ended, with its last records being taken?
     pub fn is_draining(&self) -> bool {
         self.horizons.is_some()
     }
@@ -325,8 +326,8 @@ impl Lanes {
 
     #[cold]
     fn ring(&self) {
-        // A bell is faster, but its owner can hold up whoever rings it (by a write from memory whose page
-        // fault never ends). Of our own user that is no worse than what a debugger could do.
+        // A bell is faster, but its owner can hold up the process that rings it, by a write from memory whose page
+        // fault never ends. If the owner is our own user, that is no worse than what a debugger could do.
         if self.has_safe_bell {
             self.bell.ring();
         } else {

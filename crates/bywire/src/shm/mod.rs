@@ -1,4 +1,4 @@
-//! Peers of this machine, over shared memory: where they are found, how they meet, and what carries their records.
+//! Peers of this machine, over shared memory: how they are found, how they meet, and the lanes of their records.
 
 pub(crate) mod account;
 pub(crate) mod connection;

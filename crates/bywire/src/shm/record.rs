@@ -1,4 +1,4 @@
-//! What records mean: the kinds that cross the rings, and the words in their slots.
+//! The meaning of records: the kinds that cross the rings, and the words in their slots.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -22,7 +22,7 @@ pub const GET: u8 = 8;
 pub const LENT: u8 = 9;
 /// On the reply lane: a put or a get is over. Words: transfer, code.
 pub const STATUS: u8 = 10;
-/// On the reply lane: a piece of what a get asked for. Words: transfer.
+/// On the reply lane: a piece of the data that a get asked for. Words: transfer.
 pub const GET_DATA: u8 = 11;
 /// On the reply lane: a lent block comes back. Words: heap, block.
 pub const RETURN: u8 = 12;
@@ -30,7 +30,7 @@ pub const RETURN: u8 = 12;
 /// From the next record on, this lane's payloads lie in the bulk area that came over the socket.
 pub const MOVE_BULK: u8 = 13;
 
-/// Long payloads are copied in steps of this size; between them, what is urgent goes first.
+/// Long payloads are copied in steps of this size. Urgent messages go first between two steps.
 pub const STEP_BYTES: usize = 2048;
 
 /// The check of a payload: CRC32C.

@@ -1,7 +1,7 @@
-//! The runtime directory: where ports of this node are found, each as a socket.
+//! The runtime directory, in which ports of this node are found, each as a socket.
 //!
-//! It is shared by all users like `/tmp` is: sticky, so that only a socket's owner can replace it.
-//! A process that dies leaves at most its dead socket, which the next opener replaces.
+//! All users share it like `/tmp`. It is sticky, so only a socket's owner can replace it. A process that dies leaves
+//! at most its dead socket, which the next opener replaces.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -19,14 +19,14 @@ use crate::message::options::Admit;
 
 /// How long a claim waits for the directory's lock.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-/// Fresh sockets that may vanish from under a claim before it is an error.
+/// How many fresh sockets may vanish during a claim before it is an error.
 const VANISHED_MAX: u32 = 8;
-/// Entries of the directory that a sweep looks at, of which it tests a few, so that opening a port takes no time
-/// that counts, however many are open.
+/// Entries of the directory that a sweep looks at. It tests only a few of them, so that opening a port takes no
+/// noticeable time, however many ports are open.
 const SWEEP_NAMES_MAX: usize = 4096;
 /// See [`SWEEP_NAMES_MAX`].
 const SWEEP_TESTS_MAX: usize = 4;
-/// A socket without its name for so long belongs to nobody who is about to give it one.
+/// After this long, no process is about to give a nameless socket its name.
 const NAMELESS_AGE: Duration = Duration::from_secs(10);
 /// The numbers that unnamed ports get.
 const EPHEMERAL: std::ops::Range<u32> = 1 << 30..1 << 31;
@@ -37,7 +37,7 @@ pub struct RuntimeDirectory {
     path: PathBuf,
 }
 
-/// A socket that stands in the directory under a port's name until dropped.
+/// A listening socket in the directory under a port's name, until [`Claim::release`].
 #[derive(Debug)]
 pub struct Claim {
     /// The listening socket.
@@ -48,10 +48,10 @@ pub struct Claim {
 }
 
 impl RuntimeDirectory {
-    /// The directory that was asked for, or the first usable one.
+    /// The directory that the caller chose, or the first usable one.
     ///
     /// # Errors
-    /// [`OpenError::RuntimeDirectory`] for the one asked for, or for the last one tried.
+    /// [`OpenError::RuntimeDirectory`] for the chosen one, or for the last one tried.
     pub fn open(chosen: Option<&Path>) -> Result<Self, OpenError> {
         let chosen =
             chosen.map(Path::to_owned).or_else(|| std::env::var_os("BYWIRE_RUNTIME_DIR").map(PathBuf::from));
@@ -70,7 +70,7 @@ impl RuntimeDirectory {
         Err(failure)
     }
 
-    /// It cannot be used, unless what is wanting is wanting anywhere.
+    /// The error of an unusable directory: a system error if the missing resource is missing everywhere.
     fn unusable(&self, cause: Errno) -> OpenError {
         if is_want(cause) {
             OpenError::System(cause)
@@ -84,7 +84,7 @@ impl RuntimeDirectory {
         self.path.join(format!("{port}.port"))
     }
 
-    /// Claims a name, or a free number when none is asked for.
+    /// Claims a name, or a free number if no name is given.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -114,7 +114,8 @@ impl RuntimeDirectory {
         let mut vanished = 0;
         loop {
             match self.try_claim_name(name, admit) {
-                // Somebody took our fresh socket for what a dead process left: stopped for long, or a clock jumped.
+                // Another process took our fresh socket for one of a dead process: ours was stopped for long, or a
+                // clock jumped.
                 Err(
                     OpenError::RuntimeDirectory { cause: Errno::NOENT, .. } | OpenError::System(Errno::NOENT),
                 ) if vanished < VANISHED_MAX => {
@@ -149,8 +150,8 @@ impl RuntimeDirectory {
         }
     }
 
-    /// Moves a fresh socket to its name: at once where the name is free, else under this user's lock of the directory
-    /// when the socket there turns out to be dead.
+    /// Moves a fresh socket to its name. A free name is taken at once. A dead socket there is replaced under this
+    /// user's lock of the directory.
     fn place(&self, temporary: &Path, path: &Path, name: &PortName) -> Result<(), OpenError> {
         let unusable = |cause| self.unusable(cause);
         let mut lock = None;
@@ -160,8 +161,8 @@ impl RuntimeDirectory {
                 Err(Errno::EXIST) => {}
                 Err(cause) => return Err(unusable(cause)),
             }
-            // Judged and replaced under one lock: nobody replaces a living socket by mistake. Each user has one, for
-            // nobody but root and a directory's owner could replace another's.
+            // One lock covers test and replacement, so that no process replaces a living socket by mistake. Each user
+            // has its own lock, because only root and the directory's owner could replace another user's socket.
             if lock.is_none() {
                 lock = Some(self.lock()?);
             }
@@ -177,18 +178,18 @@ impl RuntimeDirectory {
         })
     }
 
-    /// Removes a few sockets that killed processes of this user left: under numbers, which seldom come again, or
+    /// Removes a few sockets that killed processes of this user left: under numbers, which are seldom used again, or
     /// without a name yet. A name is left to its next opener.
     fn sweep(&self, own: &PortName) {
-        // Another one sweeps, or will next time.
+        // Another process is sweeping, or the next opener sweeps.
         let Ok(_lock) = directory::try_lock(&self.path) else { return };
         let Ok(names) = directory::names(&self.path, SWEEP_NAMES_MAX) else { return };
         let mut left: Vec<String> =
             names.into_iter().filter(|name| is_number(name) || is_nameless(name)).collect();
         let own = format!("{own}.port");
         left.retain(|name| *name != own);
-        // From anywhere, so that living ones in front hide nothing: among the first SWEEP_NAMES_MAX names, that is. What
-        // stands behind those waits until there are fewer.
+        // Starts anywhere, so that living sockets in front hide no dead ones. This covers the first SWEEP_NAMES_MAX
+        // names. Sockets behind them wait until there are fewer.
         let mut random = [0; 8];
         if left.is_empty() || bywire_sys::process::random(&mut random).is_err() {
             return;
@@ -198,10 +199,11 @@ impl RuntimeDirectory {
         for name in left.iter().take(SWEEP_TESTS_MAX) {
             let path = self.path.join(name);
             let Ok(entry) = directory::entry(&path) else { continue };
-            // Whoever may remove it, root too, leaves alone what is another user's, or no socket at all.
+            // Even a process that may remove everything, such as root's, leaves other users' sockets and other files
+            // alone.
             let is_ours = entry.is_socket && entry.owner == bywire_sys::process::user();
             let is_ripe = !is_nameless(name) || entry.age >= NAMELESS_AGE;
-            // Found dead under the lock, it stays dead: its owner is gone, and another socket takes its place
+            // A socket found dead under the lock stays dead: its owner is gone, and another socket takes its place
             // only under the lock.
             if is_ours && is_ripe && matches!(state(&path), State::Dead) {
                 directory::remove(&path);
@@ -223,15 +225,15 @@ impl RuntimeDirectory {
         }
     }
 
-    /// Is the process at the other end of a connection the one that has opened `port`?
+    /// Did the process at the other end of a connection open `port`?
     ///
-    /// The kernel remembers who called `listen`; a connection to that socket tells.
+    /// The kernel remembers the process that called `listen`, and names it to a connection to that socket.
     pub fn is_owner(&self, port: &PortName, claimant: Credentials) -> bool {
         let path = self.socket_path(port);
         match Socket::connect_entry(&path).and_then(|socket| socket.credentials()) {
             Ok(owner) => owner.pid == claimant.pid && owner.uid == claimant.uid,
-            // A port that does not admit us. In a sticky directory only its user can have put it there;
-            // which of that user's processes did cannot be known.
+            // The port does not admit us. In a sticky directory only its user can have put it there. Which process of
+            // that user did so cannot be known.
             Err(Errno::ACCESS | Errno::PERM) => {
                 directory::entry(&path).is_ok_and(|entry| entry.owner == claimant.uid)
             }
@@ -240,42 +242,42 @@ impl RuntimeDirectory {
     }
 }
 
-/// What stands at a socket's path.
+/// The state of a socket's path.
 enum State {
-    /// Somebody listens.
+    /// A process listens.
     Alive,
     /// Its owner has ended.
     Dead,
-    /// Nothing.
+    /// There is no socket.
     Free,
 }
 
 fn state(path: &Path) -> State {
     match Socket::connect_entry(path) {
-        // Nobody has it open.
+        // No process has it open.
         Err(Errno::CONNREFUSED) => State::Dead,
-        // Its owner has just closed it: the name is free for whoever comes first.
+        // Its owner has just closed it: the name is free for the next opener.
         Err(Errno::NOENT) => State::Free,
-        // Only a forked child of its dead owner has.
+        // Only a forked child of its dead owner has it open.
         Ok(socket) if socket.peer_has_ended() => State::Dead,
         _ => State::Alive,
     }
 }
 
-/// Is this a port's number?
+/// Is this the socket of a port with a number?
 fn is_number(name: &str) -> bool {
     let port = name.strip_suffix(".port").map(str::parse);
     matches!(port, Some(Ok(PortName::Number(_))))
 }
 
-/// Is this a socket's name before it has one?
+/// Is this a socket that has no port's name yet?
 fn is_nameless(name: &str) -> bool {
     let digits = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(".new"));
     digits.is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 impl Claim {
-    /// Gives the name back. (Not done by `Drop`: a forked child must not.)
+    /// Gives the name back. (`Drop` does not, because a forked child must not.)
     pub fn release(&self) {
         directory::remove(&self.path);
     }

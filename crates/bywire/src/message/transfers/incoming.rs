@@ -1,4 +1,5 @@
-//! The peer's side: what it sends us, and what it asks of us. Every number here is the peer's, which may be hostile.
+//! The peer's transfers: what it sends to us and asks of us. Every number here comes from the peer, which may be
+//! hostile.
 
 use super::Transfers;
 use super::state::{Assembly, HeldUp, NOTE_BYTES_MAX, Put, PutRequest, REPLIES_MAX, Reply, Step, Unposted};
@@ -13,13 +14,13 @@ impl Transfers {
     /// Is the head of the lane a long message for which no posted buffer is large enough?
     #[inline(always)]
     pub fn is_held_up(&self, priority: Priority, resources: &Resources) -> bool {
-        // Each post makes the lane worth another look, whether or not its buffer is still there.
+        // Each post makes the lane worth another look, even if its buffer is gone again.
         self.incoming[priority as usize]
             .held_up
             .is_some_and(|held_up| held_up.looks == resources.looks(priority))
     }
 
-    /// Is something of several records half received?
+    /// Is a message or a put half received?
     #[inline(always)]
     pub fn is_in_the_midst(&self, priority: Priority) -> bool {
         let incoming = &self.incoming[priority as usize];
@@ -31,7 +32,7 @@ impl Transfers {
         self.incoming[priority as usize].message.is_some()
     }
 
-    /// A long message begins. `None`: it has memory now, see [`Self::message_target`].
+    /// Begins a long message. `None`: it has memory now, see [`Self::message_target`].
     ///
     /// # Errors
     /// [`DisconnectReason::Broken`] within another message, and for one that is longer than the port takes.
@@ -64,7 +65,8 @@ impl Transfers {
         Ok(None)
     }
 
-    /// A long message waits for a buffer; the program is told once of each that it can do something about.
+    /// Holds up a long message that waits for a buffer. If the program can help, it is told once, and again after
+    /// each post that did not help.
     fn hold_up(
         &mut self,
         priority: Priority,
@@ -85,14 +87,15 @@ impl Transfers {
         Step::Nothing
     }
 
-    /// Where the next `length` bytes of a long message go; `None` if there is none, or less is missing.
+    /// The memory for the next `length` bytes of a long message. `None`: there is no message, or fewer bytes are
+    /// missing.
     pub fn message_target(&mut self, priority: Priority, length: usize) -> Option<&mut [u8]> {
         let assembly = self.incoming[priority as usize].message.as_mut()?;
         let rest = &mut assembly.buffer.as_mut()[assembly.filled..assembly.total];
         rest.get_mut(..length)
     }
 
-    /// So many bytes more of a long message are there.
+    /// Notes that `length` more bytes of a long message have arrived.
     pub fn fill_message(&mut self, priority: Priority, length: usize, resources: &mut Resources) -> Step {
         let message = &mut self.incoming[priority as usize].message;
         if let Some(assembly) = message {
@@ -106,10 +109,11 @@ impl Transfers {
         Step::Event(Event::Message(Message { peer: self.peer, priority, payload }))
     }
 
-    /// A put begins. Its range is checked as a whole before anything is touched.
+    /// Begins a put. Its range is checked as a whole before anything is touched.
     ///
     /// # Errors
-    /// [`DisconnectReason::Broken`] within another put, for a note that is too long, and after too many keys that were never given out.
+    /// [`DisconnectReason::Broken`] within another put, for a note that is too long, and after too many keys that
+    /// were never given out.
     pub fn begin_put(
         &mut self,
         priority: Priority,
@@ -128,13 +132,13 @@ impl Transfers {
         Ok(())
     }
 
-    /// Bytes that are missing of the put under way.
+    /// The bytes that the put under way still lacks.
     pub fn put_remaining(&self, priority: Priority) -> Option<u64> {
         self.incoming[priority as usize].put.as_ref().map(|put| put.remaining)
     }
 
-    /// Where `length` bytes of a put go, behind the next `skip` ones. Asked for every step: a key that is revoked meanwhile
-    /// ends the transfer. `None`: they go nowhere.
+    /// The memory for `length` bytes of a put, behind the next `skip` ones. Looked up for every step: a key that was
+    /// revoked meanwhile ends the transfer. `None`: the bytes are dropped.
     pub fn put_target<'resources>(
         &mut self,
         priority: Priority,
@@ -152,10 +156,11 @@ impl Transfers {
         }
     }
 
-    /// So many bytes more of a put are there, or were dropped. The last ones of a put without a note end it.
+    /// Notes that `length` more bytes of a put have arrived or were dropped. The last bytes of a put without a note
+    /// end it.
     ///
     /// # Errors
-    /// [`DisconnectReason::Broken`] if there is no put, or less is missing; and if too many answers are owed.
+    /// [`DisconnectReason::Broken`] if there is no put, if fewer bytes are missing, or if too many answers are owed.
     pub fn fill_put(&mut self, priority: Priority, length: usize) -> Result<Step, DisconnectReason> {
         let slot = &mut self.incoming[priority as usize].put;
         let put = slot.as_mut().ok_or(DisconnectReason::Broken)?;
@@ -167,10 +172,10 @@ impl Transfers {
         Ok(Step::Progress)
     }
 
-    /// The note behind a put has come.
+    /// Takes the note behind a put.
     ///
     /// # Errors
-    /// [`DisconnectReason::Broken`] if no put waits for one, and if too many answers are owed.
+    /// [`DisconnectReason::Broken`] if no put waits for a note, or if too many answers are owed.
     pub fn receive_note(&mut self, priority: Priority, note: Payload) -> Result<Step, DisconnectReason> {
         let put = self.incoming[priority as usize].put.take_if(|put| put.remaining == 0 && put.has_note);
         let Put { transfer, result, .. } = put.ok_or(DisconnectReason::Broken)?;
@@ -181,7 +186,7 @@ impl Transfers {
         })
     }
 
-    /// The peer wants data from a region of ours.
+    /// Takes the peer's request for data from a region of ours.
     ///
     /// # Errors
     /// [`DisconnectReason::Broken`] if too many answers are owed, and after too many keys that were never given out.
@@ -202,7 +207,7 @@ impl Transfers {
         Ok(Step::Progress)
     }
 
-    /// Counts keys that were never given out: whoever tries many of them is guessing.
+    /// Counts keys that were never given out: a peer that tries many of them is guessing.
     fn count_guess(
         &mut self,
         key: Key,
@@ -222,7 +227,7 @@ impl Transfers {
         Ok(())
     }
 
-    /// The posted buffer of a message that will never be complete is posted again.
+    /// Gives up a message that will never be complete. Its posted buffer is posted again.
     pub(super) fn give_up_receiving(&mut self, priority: Priority, resources: &mut Resources) {
         let message = self.incoming[priority as usize].message.take();
         if let Some(Assembly { buffer, is_posted: true, .. }) = message {

@@ -1,7 +1,7 @@
-//! What is under way with one peer: messages, puts and gets, half sent and half received.
+//! Transfers under way with one peer: messages, puts and gets, partly sent or partly received.
 //!
-//! A link moves their bytes, through shared memory for example, and asks here which come next, where they belong and what
-//! they mean. Nothing here knows how they travel.
+//! A link moves their bytes, through shared memory for example. It asks here which bytes come next, where they belong
+//! and what they mean. Nothing here depends on how they travel.
 
 mod incoming;
 mod outgoing;
@@ -21,7 +21,7 @@ pub(crate) use state::{Note, Outgoing, PutRequest, Reply, Step, Unposted, What, 
 /// Every transfer with one peer.
 pub(crate) struct Transfers {
     peer: Peer,
-    /// Its user, unless that is ours or root.
+    /// The peer's user, unless it is ours or root.
     foreign_user: Option<u32>,
     outgoing: [VecDeque<Outgoing>; 2],
     /// A send found no room, and the program is to be told when there is some.
@@ -31,7 +31,7 @@ pub(crate) struct Transfers {
     waiting: Vec<Option<Waiting>>,
     incoming: [Incoming; 2],
     replies: VecDeque<Reply>,
-    /// Keys that were tried and never given out.
+    /// Keys that the peer tried and that were never given out.
     guesses: u32,
 }
 
@@ -58,7 +58,7 @@ impl Transfers {
             || self.undelivered.iter().any(|queue| !queue.is_empty())
     }
 
-    /// Ends everything that is under way and hands its memory back, as events.
+    /// Ends every transfer under way, and hands its memory back in events.
     pub fn give_up(&mut self, reason: DisconnectReason, resources: &mut Resources) {
         let failed = Err(TransferError::Disconnected(reason));
         for priority in [Priority::Low, Priority::High] {

@@ -1,4 +1,4 @@
-//! Our side: what is to be sent, in which order, and what becomes of it.
+//! Our transfers: what is to be sent, in which order, and how it ended.
 
 use super::Transfers;
 use super::state::{Note, Outgoing, Reply, TransferKind, Undelivered, Waiting, What, status_of};
@@ -39,7 +39,7 @@ impl Transfers {
         self.outgoing[priority as usize].push_back(Outgoing { id, buffer, sent: 0, is_open: false, what });
     }
 
-    /// The number of a transfer in the table of those that are answered: the first free one.
+    /// Enters a transfer into the table of those that wait for an answer. Returns its number: the first free one.
     fn await_answer(
         &mut self,
         id: TransferId,
@@ -56,23 +56,23 @@ impl Transfers {
         index as u32
     }
 
-    /// Is nothing of this priority queued?
+    /// Is nothing queued at this priority?
     #[inline(always)]
     pub fn is_idle(&self, priority: Priority) -> bool {
         self.outgoing[priority as usize].is_empty()
     }
 
-    /// The first of those that are queued.
+    /// The first queued transfer.
     pub fn first(&self, priority: Priority) -> Option<&Outgoing> {
         self.outgoing[priority as usize].front()
     }
 
-    /// The first of those that are queued, to be sent on.
+    /// The first queued transfer, to be sent on.
     pub fn first_mut(&mut self, priority: Priority) -> Option<&mut Outgoing> {
         self.outgoing[priority as usize].front_mut()
     }
 
-    /// The first one has been sent whole, up to this position of its lane.
+    /// Notes that the first transfer has been sent whole, up to this position of its lane.
     pub fn finish_first(&mut self, priority: Priority, position: u64, resources: &mut Resources) {
         let Some(entry) = self.outgoing[priority as usize].pop_front() else { return };
         let Outgoing { id, buffer, what, .. } = entry;
@@ -97,12 +97,12 @@ impl Transfers {
         }
     }
 
-    /// Where the peer has to have come on a lane before there is something to confirm.
+    /// The position up to which the peer has to consume a lane before there is something to confirm.
     pub fn first_undelivered(&self, priority: Priority) -> Option<u64> {
         self.undelivered[priority as usize].front().map(|entry| entry.position)
     }
 
-    /// Confirms what the peer has consumed, which is its lane up to `consumed`. `true`: there was something.
+    /// Confirms messages that the peer has consumed: its lane up to `consumed`. `true`: there were some.
     pub fn confirm(&mut self, priority: Priority, consumed: u64, resources: &mut Resources) -> bool {
         let queue = &mut self.undelivered[priority as usize];
         let mut any = false;
@@ -115,18 +115,18 @@ impl Transfers {
         any
     }
 
-    /// A send has found no room.
+    /// Notes that a send has found no room.
     #[inline(always)]
     pub fn starve(&mut self, priority: Priority) {
         self.starved[priority as usize] = true;
     }
 
-    /// Waits the program for room?
+    /// Does the program wait for room?
     pub fn is_starved(&self, priority: Priority) -> bool {
         self.starved[priority as usize]
     }
 
-    /// There is room again for whoever waited.
+    /// Tells the program that there is room again.
     pub fn tell_of_room(&mut self, priority: Priority, resources: &mut Resources) {
         self.starved[priority as usize] = false;
         resources.events.push_back(Event::Room { peer: self.peer, priority });
@@ -137,7 +137,7 @@ impl Transfers {
         !self.replies.is_empty()
     }
 
-    /// Takes the next answer of ours; what is left of it comes back by [`Self::reply_first`] or [`Self::reply_last`].
+    /// Takes the next answer of ours. The rest of it comes back by [`Self::reply_first`] or [`Self::reply_last`].
     pub fn next_reply(&mut self) -> Option<Reply> {
         self.replies.pop_front()
     }
@@ -161,10 +161,10 @@ impl Transfers {
         !self.waiting.is_empty()
     }
 
-    /// The next `length` bytes that a get asked for have come; `copy` takes them to where they belong.
+    /// Takes the next `length` bytes that a get asked for. `copy` copies them to their place.
     ///
     /// # Errors
-    /// [`DisconnectReason::Broken`] where nothing was asked for, or less; and those of `copy`.
+    /// [`DisconnectReason::Broken`] if nothing was asked for, or fewer bytes; and errors of `copy`.
     pub fn receive_got(
         &mut self,
         transfer: u64,
@@ -179,10 +179,10 @@ impl Transfers {
         copy(target)
     }
 
-    /// The peer says that a put or a get is over.
+    /// Takes the peer's report that a put or a get is over.
     ///
     /// # Errors
-    /// [`DisconnectReason::Broken`] where there is none, or bytes are missing.
+    /// [`DisconnectReason::Broken`] if there is no such transfer, or if bytes are missing.
     pub fn receive_status(
         &mut self,
         transfer: u64,
@@ -216,7 +216,7 @@ impl Transfers {
             resources.complete(Event::Sent { id: entry.id, buffer: entry.buffer, result: failed }, priority);
         }
         for entry in self.outgoing[priority as usize].drain(..) {
-            // A put under way stands in both tables; it is completed once.
+            // A put under way is in both tables, and is completed once.
             if let What::Put { transfer, .. } = entry.what
                 && let Some(waiting) = self.waiting.get_mut(transfer as usize)
             {

@@ -1,4 +1,4 @@
-//! The state of one transfer, of ours or of the peer's.
+//! The state of one transfer, ours or the peer's.
 
 use crate::message::buffer::Buffer;
 use crate::message::error::TransferError;
@@ -9,19 +9,19 @@ use crate::message::region::Key;
 
 /// The longest note of a put, in bytes.
 pub const NOTE_BYTES_MAX: usize = 32;
-/// Answers that a peer may have outstanding with us: many times what its tokens allow, for both priorities. More means that
-/// it ignores them.
+/// Answers that a peer may have outstanding with us: many times what its tokens allow, for both priorities. A peer
+/// with more outstanding ignores its tokens.
 pub(super) const REPLIES_MAX: usize = 64 * 2 * SEND_TOKENS_MAX as usize;
 
-/// What one step of a connection came to.
+/// The result of one step of a connection.
 pub(crate) enum Step {
     Nothing,
-    /// Something moved, but nothing to report yet.
+    /// Something moved, but there is nothing to report yet.
     Progress,
     Event(Event),
 }
 
-/// What is half received on one lane.
+/// The transfers half received on one lane.
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
     pub message: Option<Assembly>,
@@ -34,8 +34,8 @@ pub(crate) struct Incoming {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeldUp {
     pub length: u64,
-    /// The count of buffers posted when the program was told: once more has been posted and it still does
-    /// not fit, the program is told again. `None`: it was not told.
+    /// The count of posted buffers when the program was told. If more have been posted since and the message still
+    /// does not fit, the program is told again. `None`: it was not told.
     pub told: Option<u64>,
     /// The count of changes that make the lane worth another look.
     pub looks: u64,
@@ -44,13 +44,13 @@ pub(crate) struct HeldUp {
 #[derive(Debug)]
 pub(crate) struct Assembly {
     pub buffer: Buffer,
-    /// Whose memory it is: the program's, or ours for want of any.
+    /// Is the buffer one that the program posted? Otherwise it is the library's own, for lack of one.
     pub is_posted: bool,
     pub total: usize,
     pub filled: usize,
 }
 
-/// A put under way; with an error its data goes nowhere.
+/// A put under way. After an error, its data is dropped.
 #[derive(Debug)]
 pub(crate) struct Put {
     pub key: Key,
@@ -61,7 +61,7 @@ pub(crate) struct Put {
     pub result: Result<(), TransferError>,
 }
 
-/// What a peer wants to put, and where.
+/// A peer's request to put data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PutRequest {
     pub key: Key,
@@ -71,12 +71,12 @@ pub(crate) struct PutRequest {
     pub note_length: Option<u64>,
 }
 
-/// What becomes of a long message for which no buffer is posted.
+/// What happens to a long message for which no buffer is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unposted {
-    /// It waits until there is one.
+    /// It waits until a buffer is posted.
     Wait,
-    /// It gets memory of the library's own.
+    /// It gets the library's own memory.
     Allocate,
     /// It stays where it is.
     Leave,
@@ -89,7 +89,7 @@ pub(crate) struct Outgoing {
     pub buffer: Buffer,
     /// Bytes sent so far.
     pub sent: usize,
-    /// Has its first record been sent (which may hold no bytes)?
+    /// Has its first record been sent? (That record may hold no bytes.)
     pub is_open: bool,
     pub what: What,
 }
@@ -105,7 +105,7 @@ pub(crate) enum What {
         note: Note,
         transfer: u32,
     },
-    /// The buffer waits in the table already.
+    /// The buffer is in the table of waiting transfers already.
     Get {
         key: Key,
         offset: u64,
@@ -130,21 +130,21 @@ pub(crate) struct Undelivered {
     pub buffer: Buffer,
 }
 
-/// A put or a get whose answer is awaited.
+/// A put or a get that waits for its answer.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub id: TransferId,
     pub kind: TransferKind,
     pub priority: Priority,
-    /// A put's is empty until it has been sent whole.
+    /// For a put, empty until it has been sent whole.
     pub buffer: Buffer,
     /// Bytes of a get that have arrived.
     pub filled: usize,
-    /// The peer owes an answer: everything has been asked.
+    /// Has the whole request been sent, so that the peer owes an answer?
     pub asked: bool,
 }
 
-/// What a completion is about.
+/// The kind of transfer that a completion reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransferKind {
     Get,
@@ -184,12 +184,12 @@ impl TransferKind {
 }
 
 impl Outgoing {
-    /// Bytes to be sent.
+    /// Bytes still to be sent.
     pub fn rest(&self) -> usize {
         self.buffer.as_ref().len() - self.sent
     }
 
-    /// The completion of a transfer that will never be sent whole; a get's comes from the table.
+    /// The completion of a transfer that will never be sent whole. The completion of a get comes from the table.
     pub fn failed(self, result: Result<(), TransferError>) -> Option<Event> {
         match self.what {
             What::Message { .. } => Some(TransferKind::Send.event(self.id, self.buffer, result)),
@@ -205,7 +205,7 @@ impl Waiting {
     }
 }
 
-/// The codes are part of the protocol: written out, so that a new variant cannot shift them.
+/// The codes are part of the protocol. They are written out so that a new variant cannot shift them.
 pub(crate) fn status_code(result: Result<(), TransferError>) -> u64 {
     match result {
         Ok(()) => 0,
@@ -215,7 +215,7 @@ pub(crate) fn status_code(result: Result<(), TransferError>) -> u64 {
     }
 }
 
-/// What [`status_code`] stands for.
+/// The result with this [`status_code`].
 pub(crate) fn status_of(code: u64) -> Result<(), TransferError> {
     match code {
         0 => Ok(()),

@@ -1,4 +1,4 @@
-//! The receiving side of a connection: every word here was written by a peer that may be hostile.
+//! The receiving side of a connection. Every word here was written by a peer that may be hostile.
 
 use bywire_ring::geometry::LaneName;
 use bywire_ring::header::{BULK, CHECKED, Header, KIND_MASK};
@@ -17,7 +17,7 @@ use crate::shm::record::{
     RunningChecksum, STATUS, STEP_BYTES, bytes_of, checksum,
 };
 
-/// Compares our copy of a payload with its check, which must be there where `integrity` is agreed.
+/// Compares our copy of a payload with its check, which is required if `integrity` is agreed.
 #[inline(always)]
 fn check(header: Header, bytes: &[u8], integrity: bool) -> Result<(), DisconnectReason> {
     if is_intact(header, integrity, || checksum(bytes)) { Ok(()) } else { Err(DisconnectReason::Corrupted) }
@@ -29,8 +29,8 @@ fn is_intact(header: Header, integrity: bool, checksum: impl FnOnce() -> u32) ->
 }
 
 impl Connection {
-    /// Takes a short message off a lane: the one case that must be fast. For everything else there is
-    /// [`Self::receive`].
+    /// Takes a short message off a lane, which is the one case that must be fast. [`Self::receive`] handles
+    /// everything else.
     #[inline(always)]
     pub fn receive_short(&mut self, priority: Priority) -> Short {
         let lane = lane_of(priority);
@@ -42,7 +42,7 @@ impl Connection {
             Ok(Some(header)) if header.kind & (KIND_MASK | BULK) == MESSAGE => header,
             _ => return Short::Other,
         };
-        // Whatever breaks a rule is for the other path to judge.
+        // The other path judges a record that breaks a rule.
         let is_too_long = header.length > self.inline_bytes_max;
         if is_too_long | self.transfers.is_in_the_midst(priority) {
             return Short::Other;
@@ -51,7 +51,7 @@ impl Connection {
         let integrity = self.lanes.has_integrity();
         let is_checked = integrity || header.kind & CHECKED != 0;
         if is_checked && check(header, &bytes_of(&words)[..header.length.into()], integrity).is_err() {
-            // Its end is for the other path.
+            // The other path ends the connection.
             return Short::Other;
         }
         self.lanes.free(lane, header);
@@ -78,7 +78,7 @@ impl Connection {
         resources: &mut Resources,
     ) -> Result<Step, DisconnectReason> {
         if let Some(paused) = &self.paused[priority as usize] {
-            // The header is the peer's, and only an honest peer leaves it alone.
+            // The peer can change the header, and only an honest peer leaves it alone.
             return match header.kind & KIND_MASK {
                 _ if header != paused.header => Err(DisconnectReason::Broken),
                 PUT | PUT_NEXT => self.take_put(priority, header, resources),
@@ -118,7 +118,8 @@ impl Connection {
         }
     }
 
-    /// Copies a payload of one record out and frees the record; checked on our copy, which nobody can change.
+    /// Copies the payload of one record and frees the record. The check covers our copy, which no other process can
+    /// change.
     fn take_payload(
         &mut self,
         lane: LaneName,
@@ -149,14 +150,14 @@ impl Connection {
         total: u64,
         resources: &mut Resources,
     ) -> Result<Step, DisconnectReason> {
-        // What one fragment could carry comes as such, and takes no posted buffer.
+        // A message that one fragment can carry comes as one record, and takes no posted buffer.
         let is_long = total > self.lanes.peer_fragment_bytes() as u64;
         if !is_long || total < u64::from(header.length) || header.length == 0 {
             return Err(DisconnectReason::Broken);
         }
         let unposted = match self.lanes.is_draining() {
             false => Unposted::Wait,
-            // Of a peer that has ended, what is whole in the ring is not lost for want of a buffer.
+            // After the peer's end, a message that is whole in the ring is not lost for lack of a buffer.
             true if total <= self.lanes.inbound_bytes() as u64 => Unposted::Allocate,
             true => Unposted::Leave,
         };
@@ -166,7 +167,7 @@ impl Connection {
         }
     }
 
-    /// Copies one fragment, in steps between which a message of high priority may come first.
+    /// Copies one fragment in steps. A message of high priority may come first between two steps.
     fn take_fragment(
         &mut self,
         priority: Priority,
@@ -209,7 +210,7 @@ impl Connection {
         self.take_put(priority, header, resources)
     }
 
-    /// Copies one fragment of a put, in steps between which a message of high priority may come first.
+    /// Copies one fragment of a put in steps. A message of high priority may come first between two steps.
     fn take_put(
         &mut self,
         priority: Priority,
@@ -264,7 +265,7 @@ impl Connection {
         self.transfers.receive_note(priority, Payload::inline(words, header.length))
     }
 
-    /// Does the lane's head speak of memory that we have not fetched from the socket yet?
+    /// Does the record at the lane's head need memory that we have not fetched from the socket yet?
     pub fn awaits_memory(&self, priority: Priority) -> bool {
         let lane = lane_of(priority);
         let Ok(Some(header)) = self.lanes.peek(lane) else { return false };

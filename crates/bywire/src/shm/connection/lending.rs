@@ -1,4 +1,4 @@
-//! Lending between two ports of one machine: who has which block.
+//! Lending between two ports of one machine: which side has which block.
 
 use bywire_ring::geometry::LaneName;
 use bywire_ring::header::Header;
@@ -22,12 +22,12 @@ impl Connection {
         self.heaps_lent.len()
     }
 
-    /// A heap of ours has been shared with the peer.
+    /// Notes that a heap of ours has been shared with the peer.
     pub fn lend_heap(&mut self, shared: Arc<LenderHeap>, blocks: u32) {
         self.heaps_lent.push(LentHeap { shared, lent: vec![false; blocks as usize] });
     }
 
-    /// Is this heap one that the peer has?
+    /// Does the peer have this heap?
     pub fn has_heap(&self, heap: &Arc<LenderHeap>) -> bool {
         self.heaps_lent.get(heap.id as usize).is_some_and(|own| Arc::ptr_eq(&own.shared, heap))
     }
@@ -68,7 +68,7 @@ impl Connection {
         self.heaps_borrowed.push(BorrowedHeap { memory, block_bytes, held: vec![false; blocks as usize] });
     }
 
-    /// Does the number of a heap speak of memory that has not been fetched from the socket yet?
+    /// Does a heap's number refer to memory that has not been fetched from the socket yet?
     pub(super) fn lacks_heap(&self, heap: u64) -> bool {
         heap >= self.heaps_borrowed.len() as u64
     }
@@ -81,12 +81,12 @@ impl Connection {
         resources: &Resources,
     ) -> Result<Step, DisconnectReason> {
         let Some(place) = usize::try_from(heap).ok().filter(|heap| *heap < self.heaps_borrowed.len()) else {
-            // The heap's memory comes over the socket, sent before this record; the port fetches it.
+            // The heap's memory was sent over the socket before this record. The port fetches it.
             return Err(DisconnectReason::Broken);
         };
         let heap = &mut self.heaps_borrowed[place];
         let block = usize::try_from(block).unwrap_or(usize::MAX);
-        // A block that we hold already cannot be lent again: that is the borrower's quota, too.
+        // A block that we hold already cannot be lent again. This is also the borrower's quota.
         let is_free = heap.held.get(block) == Some(&false);
         if !is_free || length > resources.message_bytes_max.min(heap.block_bytes as u64) {
             return Err(DisconnectReason::Broken);
@@ -106,13 +106,13 @@ impl Connection {
         Ok(Step::Event(Event::Lent(lent)))
     }
 
-    /// A borrowed block is done with: the lender is to be told.
+    /// Queues the return of a borrowed block that is done with.
     pub fn give_back(&mut self, entry: Return) {
-        // Held until that has been pushed, so that each block has at most one under way.
+        // The block counts as held until its return has been pushed, so that each block has at most one under way.
         self.blocks_to_return.push_back((entry.heap, entry.block));
     }
 
-    /// Tells the lender of a block that is done with.
+    /// Returns a block that is done with to its lender.
     pub(super) fn advance_returns(&mut self) -> Result<bool, DisconnectReason> {
         let Some((heap, block)) = self.blocks_to_return.front().copied() else { return Ok(false) };
         let done = self.lanes.push_words(LaneName::Reply, RETURN, &[heap.into(), block.into()])?;
@@ -137,7 +137,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The peer has gone, and every block is ours again.
+    /// Takes every block of ours back, as the peer has gone.
     pub(super) fn take_all_blocks_back(&mut self) {
         for heap in &mut self.heaps_lent {
             for (block, lent) in heap.lent.iter_mut().enumerate() {

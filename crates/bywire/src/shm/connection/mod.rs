@@ -1,4 +1,4 @@
-//! One connection: what is under way with one peer of this machine, and the lanes that carry it.
+//! One connection: the transfers under way with one peer of this machine, and the lanes that carry them.
 
 mod incoming;
 mod lending;
@@ -29,38 +29,38 @@ use crate::shm::record::RunningChecksum;
 pub(crate) struct Connection {
     pub peer: Peer,
     pub info: PeerInfo,
-    /// Becomes readable when the peer's process ends; absent where the kernel could not name it.
+    /// Becomes readable when the peer's process ends. `None` where the kernel could not provide it.
     pub process: Option<OwnedFd>,
-    /// Its user, unless that is ours or root.
+    /// The peer's user, unless it is ours or root.
     pub foreign_user: Option<u32>,
     pub transfers: Transfers,
     lanes: Lanes,
     /// The fragment at the head of each lane, if its copying has paused.
     paused: [Option<Paused>; 2],
-    /// Was the fragment that is to be pushed next begun, and put aside for something urgent?
+    /// Was the next fragment begun, and put aside for something urgent?
     is_put_aside: [bool; 2],
     window: Window,
-    /// The memory of the peer's large window, until the record that moves there.
+    /// The memory of the peer's large window, until the record that moves there arrives.
     window_offered: Option<Shared>,
     heaps_lent: Vec<LentHeap>,
     heaps_borrowed: Vec<BorrowedHeap>,
-    /// Borrowed blocks that are done with, by heap and block, of which the lender is to be told.
+    /// Borrowed blocks that are done with, by heap and block, and still to be returned to the lender.
     blocks_to_return: VecDeque<(u32, u32)>,
     /// Blocks of ours that the peer holds.
     blocks_out: u32,
     /// Where borrowed blocks wait until the port returns them.
     returns: Arc<Returns>,
     guard: Arc<ForkGuard>,
-    /// The longest message within a slot, which matters where the port takes only very short ones.
+    /// The longest message within a slot. It is less than a slot holds if the port takes only very short messages.
     inline_bytes_max: u16,
 }
 
-/// A fragment of which a part has been copied.
+/// A fragment that has been copied in part.
 struct Paused {
-    /// Its header, which may not change between two steps.
+    /// Its header, which must not change between two steps.
     header: Header,
     copied: usize,
-    /// The check of that part, where it was put into a region: the program may change that between two steps.
+    /// The check of the copied part of a put: the program may change its region between two steps.
     sum: RunningChecksum,
 }
 
@@ -77,20 +77,21 @@ struct BorrowedHeap {
     held: Vec<bool>,
 }
 
-/// Where the lane of low priority that we write has its payloads.
+/// Where the payloads of the low lane that we write are.
 #[derive(Debug)]
 enum Window {
-    /// In the segment, as at the beginning.
+    /// In the segment, as at first.
     Small,
-    /// The peer has been sent the descriptor of this; the record that moves there is still to be pushed.
+    /// In the segment. The peer has been sent the descriptor of this memory. The record that moves there is still to
+    /// be pushed.
     Offered(Shared),
     /// In a bulk area of its own.
     Large,
-    /// In the segment for good: there was no memory, no room in the socket, or as much in the segment already.
+    /// In the segment for good: there was no memory or no room in the socket, or the segment's bulk area is as large.
     SmallForGood,
 }
 
-/// What lies at the head of a lane. Plain words: nothing to drop on the fast path.
+/// The record at the head of a lane. Plain words: nothing to drop on the fast path.
 #[derive(Clone, Copy)]
 pub(crate) enum Short {
     Nothing,
@@ -98,11 +99,11 @@ pub(crate) enum Short {
         words: [u64; 7],
         length: u16,
     },
-    /// Something that takes longer.
+    /// A record that takes longer.
     Other,
 }
 
-/// What both ends have exchanged when a connection begins.
+/// Everything that both ends have exchanged when a connection begins.
 pub(crate) struct Meeting {
     pub info: PeerInfo,
     pub socket: Socket,
@@ -113,7 +114,7 @@ pub(crate) struct Meeting {
     pub bell: wake::Ringer,
     pub own_geometry: Geometry,
     pub peer_geometry: Geometry,
-    /// The longest message that we take.
+    /// The longest message that this port takes.
     pub message_bytes_max: u64,
     pub returns: Arc<Returns>,
     pub guard: Arc<ForkGuard>,
@@ -169,7 +170,7 @@ impl Connection {
         !self.blocks_to_return.is_empty() || self.transfers.has_work()
     }
 
-    /// Can the reply lane hold anything that is for us?
+    /// Can the reply lane hold a record for us?
     #[inline(always)]
     pub fn expects_replies(&self) -> bool {
         self.blocks_out > 0 || self.transfers.awaits_answers()
@@ -180,7 +181,7 @@ impl Connection {
         self.has_input(resources) || self.can_advance()
     }
 
-    /// Is there a record that could be taken now? A broken lane counts: the poll finds out.
+    /// Could a record be taken now? A broken lane counts: the poll finds out.
     #[inline(always)]
     pub fn has_input(&self, resources: &Resources) -> bool {
         [Priority::High, Priority::Low].into_iter().any(|priority| {
@@ -188,34 +189,34 @@ impl Connection {
         }) || (self.expects_replies() && self.lanes.has_record(LaneName::Reply))
     }
 
-    /// May a copy on this lane wait for a message of high priority? Not for one that itself waits for a buffer.
+    /// May a copy on this lane pause for a message of high priority? Not if that message itself waits for a buffer.
     #[inline(always)]
     fn may_pause(&self, lane: LaneName, resources: &Resources) -> bool {
         lane == LaneName::Low && !self.transfers.is_held_up(Priority::High, resources)
     }
 
-    /// The peer has ended: from now on what it had published is taken, and no more.
+    /// Notes that the peer has ended: from now on, only records that it had published are taken.
     pub fn begin_draining(&mut self) {
         self.lanes.begin_draining();
     }
 
-    /// Says good-bye: answers that are owed go first, as far as there is room for them.
+    /// Says good-bye. Answers that are owed go first, as far as there is room for them.
     pub fn take_leave(&mut self, resources: &mut Resources) {
-        // Short ones, and each once: a get's data could go on for as long as the peer likes.
+        // Only short answers, each once: a get's data could go on for as long as the peer likes.
         self.transfers.keep_short_replies();
         while matches!(self.advance_replies(resources), Ok(true)) {}
-        // A peer whose socket is full notices our end all the same.
+        // A peer whose socket is full notices our end anyway.
         let _ = self.socket().send(&Packet::Goodbye.to_bytes(), &[]);
     }
 
-    /// Ends everything that is under way and hands its memory back, as events.
+    /// Ends every transfer under way, and hands its memory back in events.
     pub fn give_up(&mut self, reason: DisconnectReason, resources: &mut Resources) {
         self.transfers.give_up(reason, resources);
         self.take_all_blocks_back();
     }
 }
 
-/// Is a user ours, or root: one that could do to us whatever it likes?
+/// Is a user ours, or root, which could do anything to us?
 pub(crate) fn is_family(uid: u32) -> bool {
     uid == bywire_sys::process::user() || uid == 0
 }

@@ -1,4 +1,4 @@
-//! The sending side of a connection: what is under way, cut into records.
+//! The sending side of a connection: transfers cut into records.
 
 use bywire_ring::geometry::LaneName;
 use bywire_ring::header::PROMPT;
@@ -38,12 +38,12 @@ impl Connection {
         }
     }
 
-    /// Copies a datagram into the ring; `false`: dropped for want of room.
+    /// Copies a datagram into the ring. `false`: it was dropped for lack of room.
     pub fn send_datagram(&mut self, priority: Priority, bytes: &[u8]) -> Result<bool, DisconnectReason> {
         self.lanes.push(lane_of(priority), DATAGRAM, bytes, &[])
     }
 
-    /// Moves what is under way by at most one fragment per lane. `true`: something moved.
+    /// Moves transfers on by at most one fragment per lane. `true`: something moved.
     pub fn advance(&mut self, resources: &mut Resources) -> Result<bool, DisconnectReason> {
         let mut moved = self.advance_replies(resources)?;
         moved |= self.move_to_large_window()?;
@@ -73,7 +73,7 @@ impl Connection {
             })
     }
 
-    /// The room without which `advance` moves nothing on a lane; `None`: it has nothing to move.
+    /// The room that `advance` needs to move anything on a lane. `None`: there is nothing to move.
     fn wanted_room(&self, priority: Priority) -> Option<usize> {
         match self.transfers.first(priority) {
             Some(entry) => Some(entry.rest().min(self.lanes.longest_fragment(lane_of(priority)))),
@@ -95,7 +95,7 @@ impl Connection {
         Ok(is_over)
     }
 
-    /// Confirms whatever the peer had consumed.
+    /// Confirms every message that the peer has consumed.
     pub fn confirm_all_delivered(&mut self, resources: &mut Resources) -> Result<(), DisconnectReason> {
         self.confirm_delivered(Priority::High, resources)?;
         self.confirm_delivered(Priority::Low, resources)?;
@@ -141,7 +141,7 @@ impl Connection {
         Ok(moved || is_whole)
     }
 
-    /// Sends at most one block back and one answer, or a piece of it.
+    /// Sends at most one block back, and one answer or a piece of it.
     pub(super) fn advance_replies(&mut self, resources: &mut Resources) -> Result<bool, DisconnectReason> {
         Ok(self.advance_returns()? | self.advance_answers(resources)?)
     }
@@ -154,7 +154,7 @@ impl Connection {
             }
             Reply::Data { transfer, key, offset, remaining } => {
                 let length = remaining.min(self.lanes.fragment_bytes() as u64);
-                // Looked up for every piece: a key revoked meanwhile ends the transfer.
+                // Looked up for every piece: a key that was revoked meanwhile ends the transfer.
                 match resources.regions.readable(key, offset, length) {
                     Ok(piece) => {
                         let done = self.lanes.push(LaneName::Reply, GET_DATA, piece, &[transfer])?;
@@ -171,7 +171,7 @@ impl Connection {
         };
         match next {
             _ if !done => self.transfers.reply_first(reply),
-            // Behind the others: no answer waits for more than a fragment of a long one.
+            // Queued behind the others: no answer waits for more than a fragment of a long one.
             Some(next) => self.transfers.reply_last(next),
             None => {}
         }
@@ -180,22 +180,22 @@ impl Connection {
 }
 
 impl Push<'_> {
-    /// `true`: pushed whole.
+    /// `true`: the message has been pushed whole.
     fn message(&mut self, confirm: Confirm) -> Result<bool, DisconnectReason> {
         let (total, rest) = (self.entry.buffer.as_ref().len(), self.entry.rest());
         let is_last = rest <= self.lanes.longest_fragment(self.lane);
         let prompt = if is_last && confirm == Confirm::Delivered { PROMPT } else { 0 };
-        // Never longer, however large the window: which messages need a posted buffer does not depend on that.
+        // This limit does not grow with the window: which messages need a posted buffer does not depend on it.
         if !self.entry.is_open && total <= self.lanes.fragment_bytes() {
             return self.lanes.push(self.lane, MESSAGE | prompt, self.entry.buffer.as_ref(), &[]);
         }
-        // The words mark it as bulk even where a last piece would fit inline.
+        // The words make it a bulk record even where a last piece would fit inline.
         let kind = if self.entry.is_open { NEXT } else { FIRST };
         let done = self.piece(kind | prompt, &[total as u64])?;
         Ok(done && is_last)
     }
 
-    /// `true`: pushed whole.
+    /// `true`: the put has been pushed whole.
     fn put(&mut self, [key, offset, transfer]: [u64; 3], note: Note) -> Result<bool, DisconnectReason> {
         let total = self.entry.buffer.as_ref().len();
         if !self.entry.is_open || self.entry.sent < total {
@@ -212,8 +212,8 @@ impl Push<'_> {
 
     /// Pushes the next fragment.
     fn piece(&mut self, kind: u8, words: &[u64]) -> Result<bool, DisconnectReason> {
-        // Once a datagram has taken the place of what was staged, it is copied again without a pause: else a
-        // flood of both could keep it from ever being whole.
+        // If a datagram has taken the place of the staged bytes, they are copied again without a pause. Otherwise a
+        // flood of datagrams and urgent messages could keep the fragment from ever being whole.
         let may_pause = self.may_pause && (self.lanes.staged(self.lane) > 0 || !*self.is_put_aside);
         let length = self.entry.rest().min(self.lanes.longest_fragment(self.lane));
         let piece = &self.entry.buffer.as_ref()[self.entry.sent..self.entry.sent + length];

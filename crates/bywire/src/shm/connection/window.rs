@@ -1,4 +1,4 @@
-//! A large window: a bulk area of its own for the low lane of a peer that is sent much.
+//! A large window: a separate bulk area for the low lane to a peer that is sent much.
 
 use std::os::fd::AsFd;
 
@@ -14,7 +14,7 @@ use crate::shm::account::{Account, Kind};
 use crate::shm::handshake::Packet;
 use crate::shm::record::MOVE_BULK;
 
-/// Times that the small bulk area was filled, before a large one pays.
+/// How often the small bulk area was filled before a large one pays.
 const LARGE_WINDOW_LAPS: u64 = 8;
 
 impl Connection {
@@ -26,7 +26,8 @@ impl Connection {
             && self.lanes.laps() >= LARGE_WINDOW_LAPS
     }
 
-    /// Shares the memory of a large window with the peer. `false`: there is none, and things stay as they are.
+    /// Shares the memory of a large window with the peer. `false`: that was not possible, and the small one stays for
+    /// good.
     pub fn offer_large_window(&mut self, account: &mut Account, total: u32) -> bool {
         let offered = self.make_window(account, total);
         self.window = offered.map_or(Window::SmallForGood, Window::Offered);
@@ -42,12 +43,12 @@ impl Connection {
         Some(memory)
     }
 
-    /// Does it count among those that have one?
+    /// Does this peer count among those that have a large window?
     pub fn has_large_window(&self) -> bool {
         matches!(self.window, Window::Offered(_) | Window::Large)
     }
 
-    /// Moves to the window that the peer has been sent.
+    /// Moves to the large window whose memory the peer has been sent.
     pub(super) fn move_to_large_window(&mut self) -> Result<bool, DisconnectReason> {
         let Window::Offered(memory) = &self.window else { return Ok(false) };
         let memory = memory.clone();
@@ -59,7 +60,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Keeps the memory of a peer's large window until the record that moves there.
+    /// Keeps the memory of a peer's large window until the record that moves there arrives.
     pub fn accept_large_window(&mut self, memory: Shared) {
         self.window_offered = Some(memory);
     }
@@ -69,7 +70,7 @@ impl Connection {
         self.window_offered.is_none() && !self.lanes.has_moved_inbound()
     }
 
-    /// The peer's payloads lie elsewhere from the next record on.
+    /// Follows the peer to its large window, where its payloads are from the next record on.
     pub(super) fn follow_to_large_window(
         &mut self,
         priority: Priority,
