@@ -13,37 +13,37 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The version of this interface. A library of another one has another file name (`libbywire.so.N`). */
+/* The version of this interface. A library with another version has another file name (`libbywire.so.N`). */
 #define BW_ABI_VERSION 0
 
 /* The longest message that needs no posted buffer when the sender uses the default geometry. */
 #define BW_FRAGMENT_BYTES 4096
 
-/* As a time-out of bw_wait: wait until something happens. */
+/* A timeout of bw_wait or bw_connect that never ends. */
 #define BW_FOREVER -1
 
-/* The longest note of a put. */
+/* The longest note of a put, in bytes. */
 #define BW_NOTE_BYTES_MAX 32
 
-/* What functions return. Success is zero or positive, failure negative. */
+/* Results of functions. Success is zero or positive, failure is negative. */
 typedef enum {
   /* Done. */
   BW_OK = 0,
   /* A pointer was null, a number out of range, or a text not UTF-8; bw_last_error_text says which. */
   BW_ERROR_ARGUMENT = -1,
-  /* A fault inside the library. The port concerned answers nothing else from now on: close it. */
+  /* A fault inside the library. From now on all other calls on the port fail: close it. */
   BW_ERROR_PANIC = -2,
-  /* The kernel refused; bw_last_error_text says what it said. */
+  /* The kernel refused; bw_last_error_text has its error. */
   BW_ERROR_SYSTEM = -3,
   /* The port belongs to the process that forked this one. */
   BW_ERROR_FORKED = -4,
-  /* Something that this version of the interface has no code for. */
+  /* An error that this version of the interface has no code for. */
   BW_ERROR_UNKNOWN = -5,
   /* Another thread is inside a call on this port, which belongs to one thread at a time. */
   BW_ERROR_THREADS = -6,
-  /* The part of an address before the slash is no node's name. */
+  /* The part of an address before the slash is not a node's name. */
   BW_ERROR_ADDRESS_NODE = -10,
-  /* A port's name or number is none. */
+  /* The text is not a port's name or number. */
   BW_ERROR_ADDRESS_PORT = -11,
   /* Another living process has the port. */
   BW_ERROR_IN_USE = -20,
@@ -51,13 +51,13 @@ typedef enum {
   BW_ERROR_FOREIGN = -21,
   /* An option is outside its limits. */
   BW_ERROR_OPTION = -22,
-  /* Where ports are kept cannot be used. */
+  /* The runtime directory cannot be used. */
   BW_ERROR_RUNTIME_DIRECTORY = -23,
-  /* Somebody holds the runtime directory's lock. */
+  /* Another process holds the runtime directory's lock. */
   BW_ERROR_LOCKED = -24,
   /* No such node in this fabric. */
   BW_ERROR_UNKNOWN_NODE = -30,
-  /* Nobody has opened that port. */
+  /* No process has opened that port. */
   BW_ERROR_NO_PORT = -31,
   /* The port's owner does not admit this user. */
   BW_ERROR_NOT_ADMITTED = -32,
@@ -83,19 +83,19 @@ typedef enum {
   BW_ERROR_REFUSED_CLOSED = -45,
   /* Programs of this user keep too much of the other end's memory from connections that have ended. */
   BW_ERROR_REFUSED_MEMORY_KEPT = -46,
-  /* No room towards that peer now. */
+  /* There is no room in the lane to that peer now. */
   BW_ERROR_FULL = -50,
-  /* All send tokens of this priority are out. */
+  /* All send tokens of this priority are in use. */
   BW_ERROR_NO_TOKEN = -51,
-  /* Longer than the target or this call takes. */
+  /* The message is longer than the target or this call accepts. */
   BW_ERROR_TOO_LONG = -52,
   /* The handle names no connection. */
   BW_ERROR_NO_PEER = -53,
   /* The handshake is not over yet. */
   BW_ERROR_CONNECTING = -54,
-  /* A datagram was dropped, and counted, for want of room. */
+  /* A datagram was dropped, and counted, for lack of room. */
   BW_ERROR_DROPPED = -55,
-  /* All receive tokens of this priority are out. */
+  /* All receive tokens of this priority are in use. */
   BW_ERROR_NO_RECEIVE_TOKEN = -56,
   /* The peer closed its port. */
   BW_ERROR_GONE_CLOSED = -60,
@@ -111,7 +111,7 @@ typedef enum {
   BW_ERROR_BAD_KEY = -70,
   /* The region does not grant this right. */
   BW_ERROR_NO_RIGHT = -71,
-  /* The range leaves the region. */
+  /* The range exceeds the region. */
   BW_ERROR_OUT_OF_RANGE = -72,
   /* Every block of the heap is lent. */
   BW_ERROR_NO_BLOCK = -80,
@@ -121,11 +121,11 @@ typedef enum {
   BW_ERROR_HEAP_SIZE = -82,
 } bw_error_t;
 
-/* Who may connect to a port. The kernel says who a stranger is; nobody can pretend. */
+/* Who may connect to a port. The kernel attests a stranger's user, so it cannot be forged. */
 typedef enum {
-  /* Processes of the port owner's user (and root). */
+  /* Processes of the port owner's user, and of root. */
   BW_ADMIT_SAME_USER = 0,
-  /* These, and members of the group `admit_group`. */
+  /* The same processes, and members of the group `admit_group`. */
   BW_ADMIT_GROUP = 1,
   /* Every user of this machine. */
   BW_ADMIT_EVERYONE = 2,
@@ -135,7 +135,7 @@ typedef enum {
 typedef enum {
   /* For the bulk of the traffic. */
   BW_PRIORITY_LOW = 0,
-  /* For what must not wait behind it. */
+  /* For messages that must not wait behind the bulk. */
   BW_PRIORITY_HIGH = 1,
 } bw_priority_t;
 
@@ -147,36 +147,37 @@ typedef enum {
   BW_CONFIRM_DELIVERED = 1,
 } bw_confirm_t;
 
-/* What happened. Programs ignore numbers that they do not know. */
+/* The kind of an event. Programs ignore numbers that they do not know. */
 typedef enum {
-  /* Nothing; the event is all zeros otherwise. */
+  /* No event; all other fields are zero. */
   BW_EVENT_NONE = 0,
-  /* A message: `peer`, `priority`, `data`, `length_bytes`, and `buffer` if it lies in posted memory. A long one does,
-     except of a peer that has ended: what was whole in its ring comes without a posted buffer as well, in memory of
-     the library's own. */
+  /* A message: `peer`, `priority`, `data`, `length_bytes`, and `buffer` if it is in posted memory. A long one is.
+     After the end of a peer, a message that was whole in its ring comes without a posted buffer too, in memory of
+     the library. */
   BW_EVENT_MESSAGE = 1,
-  /* A datagram: as for a message. */
+  /* A datagram, with the fields of a message. */
   BW_EVENT_DATAGRAM = 2,
-  /* A message that the peer lent: `peer`, `priority`, `length_bytes`, and `lent`, which the program gives back by
-     bw_lent_return. */
+  /* A message that the peer lent: `peer`, `priority`, `length_bytes`, and `lent`, which the program gives back
+     with bw_lent_return. */
   BW_EVENT_LENT = 3,
-  /* A peer has connected, or the answer to bw_connect_start has come: `peer`. */
+  /* A peer has connected, or has accepted our bw_connect_start: `peer`. */
   BW_EVENT_CONNECTED = 4,
-  /* A peer is gone, and its handle dead: `peer`, and in `status` why. */
+  /* A peer is gone, and its handle is dead: `peer`, and the reason in `status`. */
   BW_EVENT_DISCONNECTED = 5,
   /* An asynchronous send is over: `transfer`, `buffer`, `status`. */
   BW_EVENT_SENT = 6,
-  /* A put is over, and the target has the data unless `status` is an error: `transfer`, `buffer`, `status`. */
+  /* A put is over. The target has the data unless `status` is an error: `transfer`, `buffer`, `status`. */
   BW_EVENT_PUT = 7,
-  /* A get is over, and the buffer holds the data unless `status` is an error: `transfer`, `buffer`, `status`. */
+  /* A get is over. The buffer holds the data unless `status` is an error: `transfer`, `buffer`, `status`. */
   BW_EVENT_GOT = 8,
   /* A peer has put data into a region of ours: `peer`, and its note in `data` and `length_bytes`. */
   BW_EVENT_NOTIFIED = 9,
   /* There is room again after a send that was BW_ERROR_FULL: `peer`, `priority`. */
   BW_EVENT_ROOM = 10,
-  /* A long message waits for a posted buffer: `peer`, `priority`, `length_bytes`. Reported once. */
+  /* A long message waits for a posted buffer: `peer`, `priority`, `length_bytes`. Reported once, and again if a
+     buffer posted since is too small. */
   BW_EVENT_BUFFER_NEEDED = 11,
-  /* Something that this version of the interface has no number for. */
+  /* An event that this version of the interface has no number for. */
   BW_EVENT_OTHER = 12,
 } bw_event_kind_t;
 
@@ -208,43 +209,43 @@ typedef struct {
   uint32_t bulk_bytes;
 } bw_lane_t;
 
-/* Everything that can be chosen when a port is opened. Fill it with bw_port_options_init, then change what you
-   like: programs keep working when later versions have more options. */
+/* Everything that can be chosen when a port is opened. Fill it with bw_port_options_init, then change fields.
+   Programs then keep working when later versions have more options. */
 typedef struct {
   /* The size of this structure as the program knows it; bw_port_options_init sets it. */
   size_t size_bytes;
   /* The port's number or name as text; NULL: any free number. */
   const char *name;
-  /* Where ports are kept; NULL: BYWIRE_RUNTIME_DIR, else /run/bywire if it can be used, else
-     XDG_RUNTIME_DIR/bywire, else /tmp/bywire-UID. */
+  /* The runtime directory, in which ports find each other. NULL: BYWIRE_RUNTIME_DIR, else /run/bywire if it can be
+     used, else XDG_RUNTIME_DIR/bywire, else /tmp/bywire-UID. */
   const char *runtime_directory;
-  /* The longest message that this port takes, in bytes (up to 2^40). */
+  /* The longest message that this port accepts, in bytes (up to 2^40). */
   uint64_t message_bytes_max;
-  /* Memory that one peer may share with this port to lend from, in bytes. All peers of one foreign user share so much
-     together. */
+  /* Memory that one peer may share with this port to lend from, in bytes. All peers of one foreign user share this
+     amount. */
   uint64_t borrow_bytes_max;
-  /* How long bw_wait spins at most before it sleeps. */
+  /* The longest time that bw_wait spins before it sleeps. */
   uint64_t spin_ns;
-  /* How often a port that is polled looks for new peers and for dead ones. */
+  /* How often a polled port looks for new peers and for dead ones. */
   uint64_t housekeeping_interval_ns;
   /* A bw_admit_t. */
   uint32_t admit;
   /* The group that BW_ADMIT_GROUP admits. */
   uint32_t admit_group;
-  /* 1: check every payload end to end with CRC32C, in both directions; on as soon as either end wants it. */
+  /* 1: check every payload end to end with CRC32C, in both directions. On as soon as either end wants it. */
   uint32_t integrity;
-  /* Asynchronous transfers that may be outstanding, for each priority (1 to 256). A token is free as soon as its completion
-     is queued, so a program that does not take its events has any number of completions waiting. */
+  /* Asynchronous transfers that may be outstanding, for each priority (1 to 256). A token is free as soon as its
+     completion is queued. So it does not bound the completions that wait for a program that takes no events. */
   uint32_t send_tokens;
   /* Receive buffers that may be posted, for each priority. */
   uint32_t receive_tokens;
-  /* Connections at a time. */
+  /* The most connections at a time. */
   uint32_t peers_max;
-  /* The rings towards each peer: for the library's own answers, high priority, low priority. */
+  /* The rings to each peer: for the library's own answers, high priority, low priority. */
   bw_lane_t lanes[3];
   /* The most payload that one record carries: 512 to 65472 bytes, in steps of 64. */
   uint32_t fragment_bytes;
-  /* Peers that have a bulk area of 4 MiB of their own once they are sent much; 0: none. */
+  /* The most peers that have a large window, a bulk area of 4 MiB of their own, once they are sent much; 0: none. */
   uint32_t large_window_peers_max;
 } bw_port_options_t;
 
@@ -260,18 +261,18 @@ typedef struct {
   uint64_t sleeps;
 } bw_statistics_t;
 
-/* One connection of a port; 0 is none. Copies freely; a new incarnation of the same peer gets a new handle. */
+/* One connection of a port; 0 is none. A new incarnation of the same peer gets a new handle. */
 typedef uint64_t bw_peer_t;
 
-/* Who a peer is, as attested by the kernel. */
+/* Information about a peer. The kernel attests its identity. */
 typedef struct {
   /* Its node and port, as text. */
   char address[128];
   /* A number that differs between incarnations of the same port. */
   uint64_t incarnation;
-  /* The longest message that it takes, in bytes. */
+  /* The longest message that it accepts, in bytes. */
   uint64_t message_bytes_max;
-  /* Its process in our pid namespace, 0 when it lives in one that we cannot see. */
+  /* Its process in our pid namespace; 0 if it is in a namespace that we cannot see. */
   int32_t pid;
   /* Its user. */
   uint32_t uid;
@@ -281,19 +282,19 @@ typedef struct {
   uint32_t reserved;
 } bw_peer_info_t;
 
-/* Names an asynchronous transfer until its completion. */
+/* Identifies an asynchronous transfer until its completion. */
 typedef uint64_t bw_transfer_t;
 
-/* Something that happened at a port. `data` is valid until the next bw_poll, bw_wait or bw_event_release on the port,
-   except in posted memory, which is the program's again at once. */
+/* An event of a port. `data` is valid until the next bw_poll, bw_wait or bw_event_release on the port. Data in
+   posted memory is an exception: it is the program's again at once. */
 typedef struct {
   /* A bw_event_kind_t. */
   uint32_t kind;
   /* BW_OK, or the bw_error_t of a transfer that failed or a peer that has gone. */
   int32_t status;
-  /* Which peer; 0 where none is meant. */
+  /* The peer, or 0. */
   bw_peer_t peer;
-  /* Which transfer; 0 where none is meant. */
+  /* The transfer, or 0. */
   bw_transfer_t transfer;
   /* A bw_priority_t. */
   uint32_t priority;
@@ -301,11 +302,11 @@ typedef struct {
   uint32_t reserved;
   /* The bytes of a message, a datagram or a note. */
   const void *data;
-  /* How many they are. */
+  /* The length of a message, a datagram or a note. */
   uint64_t length_bytes;
-  /* The program's own memory, which it may use again; NULL where it was empty or none is meant. */
+  /* The program's own memory, which it may use again; NULL if there is none or it was empty. */
   void *buffer;
-  /* Its whole length. */
+  /* The whole length of `buffer`. */
   uint64_t buffer_bytes;
   /* A lent message, which belongs to the program. */
   bw_lent_t *lent;
@@ -323,7 +324,7 @@ typedef uint64_t bw_key_t;
 extern "C" {
 #endif // __cplusplus
 
-/* The version of the interface that the library was built with: compare with BW_ABI_VERSION. */
+/* The version of the interface that the library was built with, for comparison with BW_ABI_VERSION. */
 uint32_t bw_abi_version(void);
 
 /* The library's own version as text, such as "0.1.0"; valid for ever. */
@@ -332,35 +333,35 @@ const char *bw_version(void);
 /* The sentence for a code: what happened and what to do. Never null, valid for ever. */
 const char *bw_error_text(int code);
 
-/* The sentence for the last call of this thread that failed, with particulars such as a path, a limit or what the
-   kernel said. Never null; valid until the next failing call of this thread. */
+/* The sentence for the last call of this thread that failed, with particulars such as a path, a limit or the
+   kernel's error. Never null; valid until the next failing call of this thread. */
 const char *bw_last_error_text(void);
 
 /* Fills `options` with the defaults, which suit most programs. `size_bytes` is sizeof *options.
    The caller promises: `options` is null or valid for writes of `size_bytes`. */
 int bw_port_options_init(bw_port_options_t *options, size_t size_bytes);
 
-/* Opens a port on this node and stores its handle. `options` may be NULL: the defaults.
+/* Opens a port on this node and stores its handle. NULL `options` are the defaults.
    The caller promises: `options` is null or filled by bw_port_options_init, with texts that end in a zero byte. `port` is null or
    valid for a write. */
 int bw_port_open(const bw_port_options_t *options,
                  bw_port_t **port);
 
-/* Closes a port: peers see BW_ERROR_GONE_CLOSED. Afterwards the library touches none of the program's memory, and the
-   handle and what events pointed to are no longer valid, except lent messages, heaps and blocks.
+/* Closes a port. Its peers see BW_ERROR_GONE_CLOSED. Afterwards the library touches none of the program's memory.
+   The handle and everything that events pointed to are no longer valid, except lent messages, heaps and blocks.
    The caller promises: `port` is null or a port that was not closed before, and no other thread uses it. */
 int bw_port_close(bw_port_t *port);
 
-/* What the port is called: a text that is valid until the port is closed. NULL for a null port.
+/* The port's name, as a text that is valid until the port is closed. NULL for a null port.
    The caller promises: `port` is null or an open port. */
 const char *bw_port_name(const bw_port_t *port);
 
-/* Where peers find the port, as `node/port`: a text that is valid until the port is closed. NULL for a null port.
+/* The port's address, `node/port`, as a text that is valid until the port is closed. NULL for a null port.
    The caller promises: `port` is null or an open port. */
 const char *bw_port_address(const bw_port_t *port);
 
-/* The options that the port was opened with; its texts are valid until the port is closed. `size_bytes` is
-   sizeof *options.
+/* The options that the port was opened with. Their texts are valid until the port is closed. `size_bytes` is sizeof
+   *options.
    The caller promises: `port` is null or an open port; `options` is null or valid for writes of `size_bytes`. */
 int bw_port_options(const bw_port_t *port,
                     bw_port_options_t *options,
@@ -370,13 +371,13 @@ int bw_port_options(const bw_port_t *port,
    The caller promises: `port` is null or an open port; `statistics` is null or valid for writes of `size_bytes`. */
 int bw_port_statistics(const bw_port_t *port, bw_statistics_t *statistics, size_t size_bytes);
 
-/* A descriptor that becomes readable, after bw_arm has returned 1, as soon as there may be an event. It belongs to the
-   port: watch it, but do not read or close it. Negative: a bw_error_t.
+/* A descriptor that becomes readable, after bw_arm has returned 1, as soon as there may be an event. It belongs to
+   the port: watch it, but do not read or close it. A negative result is a bw_error_t.
    The caller promises: `port` is null or an open port. */
 int bw_descriptor(const bw_port_t *port);
 
-/* Connects to `node/port` and waits at most `timeout_us` microseconds (BW_FOREVER: without end) for the answer, serving other
-   ports meanwhile. The other end answers when it polls. Two ports of one thread use bw_connect_start.
+/* Connects to `node/port` and waits for the answer, at most `timeout_us` microseconds (BW_FOREVER: without end).
+   Serves other ports meanwhile. The other end answers when it polls. Two ports of one thread need bw_connect_start.
    The caller promises: `port` is null or an open port, used by this thread alone; `address` is null or a text; `peer` is null or
    valid for a write. */
 int bw_connect(bw_port_t *port,
@@ -388,13 +389,14 @@ int bw_connect(bw_port_t *port,
    The caller promises: As for bw_connect. */
 int bw_connect_start(bw_port_t *port, const char *address, bw_peer_t *peer);
 
-/* Ends a connection. What the peer has sent already is dropped; it sees BW_ERROR_GONE_CLOSED. An unknown peer is
-   none to disconnect from, and no error.
+/* Ends a connection. Messages that the peer has sent already are dropped. The peer sees BW_ERROR_GONE_CLOSED. For an
+   unknown peer it does nothing, which is no error.
    The caller promises: `port` is null or an open port, used by this thread alone. */
 int bw_disconnect(bw_port_t *port,
                   bw_peer_t peer);
 
-/* Who a peer is; BW_ERROR_NO_PEER while it connects and after it has gone. `size_bytes` is sizeof *info.
+/* Information about a peer. BW_ERROR_NO_PEER while it connects, and once its BW_EVENT_DISCONNECTED has been taken.
+   `size_bytes` is sizeof *info.
    The caller promises: `port` is null or an open port; `info` is null or valid for writes of `size_bytes`. */
 int bw_peer_info(const bw_port_t *port,
                  bw_peer_t peer,
@@ -417,8 +419,8 @@ int bw_send(bw_port_t *port,
             const void *data,
             size_t length_bytes);
 
-/* Sends a datagram of up to one fragment: at most once, in no order, never blocking anyone. BW_ERROR_DROPPED: it
-   was dropped for want of room, and counted.
+/* Sends a datagram of up to one fragment. It arrives at most once, in no order, and never blocks anything.
+   BW_ERROR_DROPPED: it was dropped, and counted, for lack of room.
    The caller promises: As for bw_send. */
 int bw_send_datagram(bw_port_t *port,
                      bw_peer_t peer,
@@ -426,18 +428,18 @@ int bw_send_datagram(bw_port_t *port,
                      const void *data,
                      size_t length_bytes);
 
-/* Asks for BW_EVENT_ROOM as soon as a whole fragment fits into the lane towards a peer: for programs that keep a
-   datagram that was dropped for want of room, and try again. The event comes once.
+/* Asks for BW_EVENT_ROOM as soon as a whole fragment fits into the lane to a peer. This is for programs that keep a
+   datagram that was dropped for lack of room, and try again. The event comes once.
    The caller promises: `port` is null or an open port, used by this thread alone. */
 int bw_await_room(bw_port_t *port,
                   bw_peer_t peer,
                   uint32_t priority);
 
-/* Sends a message of any length from the program's own memory, which stays untouched until BW_EVENT_SENT gives it
-   back. `confirm` is a bw_confirm_t. `transfer` may be NULL. Takes a send token, which is free again as soon as that event
-   is queued, whether or not the program has taken it.
-   The caller promises: `port` is null or an open port, used by this thread alone. `data` is valid for reads of `length_bytes`, from
-   any thread, and not written until its event or until the port is closed; on failure at once.
+/* Sends a message of any length from the program's own memory, which must stay unchanged until BW_EVENT_SENT gives
+   it back. `confirm` is a bw_confirm_t. `transfer` may be NULL. Takes a send token, which is free again as soon as
+   that event is queued, whether or not the program has taken it.
+   The caller promises: `port` is null or an open port, used by this thread alone. `data` is valid for reads of `length_bytes`, from any
+   thread, and not written until its event or until the port is closed. On failure this promise ends at once.
    `transfer` is null or valid for a write. */
 int bw_send_buffer(bw_port_t *port,
                    bw_peer_t peer,
@@ -447,64 +449,66 @@ int bw_send_buffer(bw_port_t *port,
                    uint32_t confirm,
                    bw_transfer_t *transfer);
 
-/* Posts memory to receive one long message of this priority into; its event gives the memory back. A message takes
-   the smallest buffer that it fits; messages of one fragment need none, nor do long ones of a peer that has ended.
-   The caller promises: `port` is null or an open port, used by this thread alone. `data` is valid for reads and writes of
-   `length_bytes`, from any thread, and not touched until its event or until the port is closed; on failure at once. */
+/* Posts memory to receive one long message of this priority. The message's event gives the memory back. A message
+   takes the smallest buffer that it fits into. Messages of one fragment need none, nor do long ones of a peer that
+   has ended.
+   The caller promises: `port` is null or an open port, used by this thread alone. `data` is valid for reads and writes of `length_bytes`,
+   from any thread, and not touched until its event or until the port is closed. On failure this promise ends at
+   once. */
 int bw_post_receive(bw_port_t *port,
                     uint32_t priority,
                     void *data,
                     size_t length_bytes);
 
-/* Takes the next event, if there is one: 1 when there was. Never waits, and makes no system call but once in about a
-   millisecond to look after sockets and peers that died.
+/* Takes the next event. Returns 1 if there was one, otherwise 0. Never waits. Makes no system call, except about
+   once in a millisecond to check sockets and to notice dead peers.
    The caller promises: `port` is null or an open port, used by this thread alone; `event` is null or valid for a write. */
 int bw_poll(bw_port_t *port,
             bw_event_t *event);
 
-/* Waits for the next event, at most `timeout_us` microseconds (BW_FOREVER: without end): 1 when there was one, 0 when the
-   time is up. Spins a bounded time, then sleeps.
+/* Waits for the next event, at most `timeout_us` microseconds (BW_FOREVER: without end). Returns 1 if there was one,
+   0 when the time is up. Spins for a bounded time, then sleeps.
    The caller promises: As for bw_poll. */
 int bw_wait(bw_port_t *port,
             int64_t timeout_us,
             bw_event_t *event);
 
-/* Gives back early what the last event's `data` points to.
+/* Gives back early the memory that the last event's `data` points to.
    The caller promises: `port` is null or an open port, used by this thread alone. */
 int bw_event_release(bw_port_t *port);
 
-/* Prepares to sleep on the port's descriptor: 1 when there is nothing to do, and from then on the descriptor becomes
-   readable with the next event; 0: poll again instead. After waking, poll until nothing comes, then arm again.
+/* Prepares to sleep on the port's descriptor. 1: there is nothing to do, and the descriptor becomes readable with
+   the next event. 0: poll again instead. After waking, poll until there is no event, then arm again.
    The caller promises: `port` is null or an open port, used by this thread alone. */
 int bw_arm(bw_port_t *port);
 
-/* Registers a region of `length_bytes` that peers with its key may reach with `rights`: the program's `memory`, or for
-   NULL as many zeros of the library's. Between calls on the port the program may read and write there; during calls
-   peers' data arrives.
+/* Registers a region of `length_bytes` that peers with its key may access with `rights`. It is the program's
+   `memory`, or if that is NULL, zeroed memory of the library. Between calls on the port the program may read and
+   write there. During calls peers' data arrives.
    The caller promises: `port` is null or an open port, used by this thread alone; `key` is null or valid for a write. `memory` is null or
-   valid for reads and writes of `length_bytes`, and until bw_region_revoke or bw_port_close nobody touches it during
-   a call on the port. */
+   valid for reads and writes of `length_bytes`. Until bw_region_revoke or bw_port_close, no code touches it during a
+   call on the port. */
 int bw_region_register(bw_port_t *port,
                        void *memory,
                        size_t length_bytes,
                        uint32_t rights,
                        bw_key_t *key);
 
-/* Where a region of ours lies; its length too unless `length_bytes` is NULL.
+/* Stores the address of a region of ours, and its length unless `length_bytes` is NULL.
    The caller promises: `port` is null or an open port, used by this thread alone; the others are null or valid for a write. */
 int bw_region_memory(bw_port_t *port,
                      bw_key_t key,
                      void **memory,
                      size_t *length_bytes);
 
-/* Ends a region: from now on its key opens nothing. The program's memory is its own again, the library's is gone.
+/* Ends a region: its key is invalid from now on. The program's memory is its own again, and the library's is freed.
    The caller promises: `port` is null or an open port, used by this thread alone. */
 int bw_region_revoke(bw_port_t *port,
                      bw_key_t key);
 
-/* Puts data into a peer's region at `offset`, in order with messages of the same priority. With a note (not NULL) of up to
-   BW_NOTE_BYTES_MAX bytes the peer is told, after the data is visible. The data stays untouched until BW_EVENT_PUT
-   gives it back. Takes a send token until that event is queued. `transfer` may be NULL.
+/* Puts data into a peer's region at `offset`, in order with messages of the same priority. A note (not NULL) of up
+   to BW_NOTE_BYTES_MAX bytes notifies the peer after the data is visible. The data must stay unchanged until
+   BW_EVENT_PUT gives it back. Takes a send token until that event is queued. `transfer` may be NULL.
    The caller promises: As for bw_send_buffer; `note` is null or valid for reads of `note_bytes`. */
 int bw_put(bw_port_t *port,
            bw_peer_t peer,
@@ -517,8 +521,8 @@ int bw_put(bw_port_t *port,
            size_t note_bytes,
            bw_transfer_t *transfer);
 
-/* Gets `length_bytes` from a peer's region at `offset` into `data`, which is the library's until BW_EVENT_GOT. Takes a send
-   token until that event is queued. `transfer` may be NULL.
+/* Gets `length_bytes` from a peer's region at `offset` into `data`, which belongs to the library until BW_EVENT_GOT.
+   Takes a send token until that event is queued. `transfer` may be NULL.
    The caller promises: As for bw_post_receive; `transfer` is null or valid for a write. */
 int bw_get(bw_port_t *port,
            bw_peer_t peer,
@@ -538,11 +542,11 @@ int bw_heap_open(bw_port_t *port,
                  uint32_t blocks,
                  bw_heap_t **heap);
 
-/* Lets go of a heap; blocks taken from it stay valid.
+/* Closes a heap. Blocks taken from it stay valid.
    The caller promises: `heap` is null or a heap that was not closed before. */
 int bw_heap_close(bw_heap_t *heap);
 
-/* Takes a free block. It goes back by bw_send_lent or bw_block_drop.
+/* Takes a free block. bw_send_lent or bw_block_drop gives it back.
    The caller promises: `heap` is null or an open heap; `block` is null or valid for a write. */
 int bw_heap_block(const bw_heap_t *heap, bw_block_t **block);
 
@@ -554,7 +558,7 @@ size_t bw_heap_block_bytes(const bw_heap_t *heap);
    The caller promises: `heap` is null or an open heap. */
 bw_peer_t bw_heap_peer(const bw_heap_t *heap);
 
-/* Where to write the block's message; NULL for a null block. Valid until the block is lent or dropped.
+/* The memory for the block's message; NULL for a null block. Valid until the block is lent or dropped.
    The caller promises: `block` is null or a block of the program's, used by this thread alone. */
 void *bw_block_memory(bw_block_t *block);
 
@@ -562,15 +566,16 @@ void *bw_block_memory(bw_block_t *block);
    The caller promises: `block` is null or a block of the program's that was neither lent nor dropped. */
 int bw_block_drop(bw_block_t *block);
 
-/* Lends the first `length_bytes` of a block to the peer that its heap is shared with, as a message. On success the block
-   is the library's, and is back in its heap when the peer is done with it; on failure it stays the program's.
+/* Lends the first `length_bytes` of a block, as a message, to the peer that its heap is shared with. On success the
+   block belongs to the library, and is back in its heap when the peer is done with it. On failure it stays the
+   program's.
    The caller promises: `port` is null or an open port, used by this thread alone; `block` as for bw_block_drop. */
 int bw_send_lent(bw_port_t *port,
                  uint32_t priority,
                  bw_block_t *block,
                  size_t length_bytes);
 
-/* Copies bytes of a lent message out, from `offset` on, and returns how many there were. Tolerates a lender that is
+/* Copies bytes of a lent message, from `offset` on, and returns how many were copied. Tolerates a lender that is
    still writing. 0 for a null message or a null target.
    The caller promises: `lent` is null or a lent message that was not returned; `target` is null or valid for writes of `target_bytes`. */
 size_t bw_lent_read(const bw_lent_t *lent,
@@ -578,8 +583,8 @@ size_t bw_lent_read(const bw_lent_t *lent,
                     void *target,
                     size_t target_bytes);
 
-/* The lent message in place; NULL for a null message. The peer must be trusted not to write there any more: otherwise
-   what was checked may change before it is used. Valid until bw_lent_return.
+/* The lent message in place; NULL for a null message. Valid until bw_lent_return. The peer must be trusted not to
+   write there any more. Otherwise data may change between a check and its use.
    The caller promises: `lent` is null or a lent message that was not returned, of a peer that is trusted. */
 const void *bw_lent_memory(const bw_lent_t *lent);
 

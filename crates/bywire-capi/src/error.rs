@@ -1,8 +1,8 @@
-//! The codes that C functions return, each with a sentence.
+//! The codes that C functions return, and a sentence for each.
 
 use std::ffi::{CStr, c_char, c_int};
 
-/// What functions return. Success is zero or positive, failure negative.
+/// Results of functions. Success is zero or positive, failure is negative.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum bw_error_t {
@@ -10,19 +10,19 @@ pub enum bw_error_t {
     BW_OK = 0,
     /// A pointer was null, a number out of range, or a text not UTF-8; bw_last_error_text says which.
     BW_ERROR_ARGUMENT = -1,
-    /// A fault inside the library. The port concerned answers nothing else from now on: close it.
+    /// A fault inside the library. From now on all other calls on the port fail: close it.
     BW_ERROR_PANIC = -2,
-    /// The kernel refused; bw_last_error_text says what it said.
+    /// The kernel refused; bw_last_error_text has its error.
     BW_ERROR_SYSTEM = -3,
     /// The port belongs to the process that forked this one.
     BW_ERROR_FORKED = -4,
-    /// Something that this version of the interface has no code for.
+    /// An error that this version of the interface has no code for.
     BW_ERROR_UNKNOWN = -5,
     /// Another thread is inside a call on this port, which belongs to one thread at a time.
     BW_ERROR_THREADS = -6,
-    /// The part of an address before the slash is no node's name.
+    /// The part of an address before the slash is not a node's name.
     BW_ERROR_ADDRESS_NODE = -10,
-    /// A port's name or number is none.
+    /// The text is not a port's name or number.
     BW_ERROR_ADDRESS_PORT = -11,
     /// Another living process has the port.
     BW_ERROR_IN_USE = -20,
@@ -30,13 +30,13 @@ pub enum bw_error_t {
     BW_ERROR_FOREIGN = -21,
     /// An option is outside its limits.
     BW_ERROR_OPTION = -22,
-    /// Where ports are kept cannot be used.
+    /// The runtime directory cannot be used.
     BW_ERROR_RUNTIME_DIRECTORY = -23,
-    /// Somebody holds the runtime directory's lock.
+    /// Another process holds the runtime directory's lock.
     BW_ERROR_LOCKED = -24,
     /// No such node in this fabric.
     BW_ERROR_UNKNOWN_NODE = -30,
-    /// Nobody has opened that port.
+    /// No process has opened that port.
     BW_ERROR_NO_PORT = -31,
     /// The port's owner does not admit this user.
     BW_ERROR_NOT_ADMITTED = -32,
@@ -62,19 +62,19 @@ pub enum bw_error_t {
     BW_ERROR_REFUSED_CLOSED = -45,
     /// Programs of this user keep too much of the other end's memory from connections that have ended.
     BW_ERROR_REFUSED_MEMORY_KEPT = -46,
-    /// No room towards that peer now.
+    /// There is no room in the lane to that peer now.
     BW_ERROR_FULL = -50,
-    /// All send tokens of this priority are out.
+    /// All send tokens of this priority are in use.
     BW_ERROR_NO_TOKEN = -51,
-    /// Longer than the target or this call takes.
+    /// The message is longer than the target or this call accepts.
     BW_ERROR_TOO_LONG = -52,
     /// The handle names no connection.
     BW_ERROR_NO_PEER = -53,
     /// The handshake is not over yet.
     BW_ERROR_CONNECTING = -54,
-    /// A datagram was dropped, and counted, for want of room.
+    /// A datagram was dropped, and counted, for lack of room.
     BW_ERROR_DROPPED = -55,
-    /// All receive tokens of this priority are out.
+    /// All receive tokens of this priority are in use.
     BW_ERROR_NO_RECEIVE_TOKEN = -56,
     /// The peer closed its port.
     BW_ERROR_GONE_CLOSED = -60,
@@ -90,7 +90,7 @@ pub enum bw_error_t {
     BW_ERROR_BAD_KEY = -70,
     /// The region does not grant this right.
     BW_ERROR_NO_RIGHT = -71,
-    /// The range leaves the region.
+    /// The range exceeds the region.
     BW_ERROR_OUT_OF_RANGE = -72,
     /// Every block of the heap is lent.
     BW_ERROR_NO_BLOCK = -80,

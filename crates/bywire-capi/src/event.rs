@@ -1,4 +1,4 @@
-//! Polling, waiting, and what they tell.
+//! Polling, waiting, and the events that they report.
 
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
@@ -12,51 +12,52 @@ use crate::held::Held;
 use crate::message::bw_transfer_t;
 use crate::port::{bw_peer_t, bw_port_t, peer_bits, with};
 
-/// As a time-out of bw_wait: wait until something happens.
+/// A timeout of bw_wait or bw_connect that never ends.
 pub const BW_FOREVER: i64 = -1;
-/// The longest note of a put.
+/// The longest note of a put, in bytes.
 pub const BW_NOTE_BYTES_MAX: u32 = 32;
 const _: () = assert!(BW_NOTE_BYTES_MAX as usize == bywire::NOTE_BYTES_MAX);
 
-/// What happened. Programs ignore numbers that they do not know.
+/// The kind of an event. Programs ignore numbers that they do not know.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub enum bw_event_kind_t {
-    /// Nothing; the event is all zeros otherwise.
+    /// No event; all other fields are zero.
     BW_EVENT_NONE = 0,
-    /// A message: `peer`, `priority`, `data`, `length_bytes`, and `buffer` if it lies in posted memory. A long one does,
-    /// except of a peer that has ended: what was whole in its ring comes without a posted buffer as well, in memory of
-    /// the library's own.
+    /// A message: `peer`, `priority`, `data`, `length_bytes`, and `buffer` if it is in posted memory. A long one is.
+    /// After the end of a peer, a message that was whole in its ring comes without a posted buffer too, in memory of
+    /// the library.
     BW_EVENT_MESSAGE = 1,
-    /// A datagram: as for a message.
+    /// A datagram, with the fields of a message.
     BW_EVENT_DATAGRAM = 2,
-    /// A message that the peer lent: `peer`, `priority`, `length_bytes`, and `lent`, which the program gives back by
-    /// bw_lent_return.
+    /// A message that the peer lent: `peer`, `priority`, `length_bytes`, and `lent`, which the program gives back
+    /// with bw_lent_return.
     BW_EVENT_LENT = 3,
-    /// A peer has connected, or the answer to bw_connect_start has come: `peer`.
+    /// A peer has connected, or has accepted our bw_connect_start: `peer`.
     BW_EVENT_CONNECTED = 4,
-    /// A peer is gone, and its handle dead: `peer`, and in `status` why.
+    /// A peer is gone, and its handle is dead: `peer`, and the reason in `status`.
     BW_EVENT_DISCONNECTED = 5,
     /// An asynchronous send is over: `transfer`, `buffer`, `status`.
     BW_EVENT_SENT = 6,
-    /// A put is over, and the target has the data unless `status` is an error: `transfer`, `buffer`, `status`.
+    /// A put is over. The target has the data unless `status` is an error: `transfer`, `buffer`, `status`.
     BW_EVENT_PUT = 7,
-    /// A get is over, and the buffer holds the data unless `status` is an error: `transfer`, `buffer`, `status`.
+    /// A get is over. The buffer holds the data unless `status` is an error: `transfer`, `buffer`, `status`.
     BW_EVENT_GOT = 8,
     /// A peer has put data into a region of ours: `peer`, and its note in `data` and `length_bytes`.
     BW_EVENT_NOTIFIED = 9,
     /// There is room again after a send that was BW_ERROR_FULL: `peer`, `priority`.
     BW_EVENT_ROOM = 10,
-    /// A long message waits for a posted buffer: `peer`, `priority`, `length_bytes`. Reported once.
+    /// A long message waits for a posted buffer: `peer`, `priority`, `length_bytes`. Reported once, and again if a
+    /// buffer posted since is too small.
     BW_EVENT_BUFFER_NEEDED = 11,
-    /// Something that this version of the interface has no number for.
+    /// An event that this version of the interface has no number for.
     BW_EVENT_OTHER = 12,
 }
 
 use bw_event_kind_t::*;
 
-/// Something that happened at a port. `data` is valid until the next bw_poll, bw_wait or bw_event_release on the port,
-/// except in posted memory, which is the program's again at once.
+/// An event of a port. `data` is valid until the next bw_poll, bw_wait or bw_event_release on the port. Data in
+/// posted memory is an exception: it is the program's again at once.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bw_event_t {
@@ -64,9 +65,9 @@ pub struct bw_event_t {
     pub kind: u32,
     /// BW_OK, or the bw_error_t of a transfer that failed or a peer that has gone.
     pub status: i32,
-    /// Which peer; 0 where none is meant.
+    /// The peer, or 0.
     pub peer: bw_peer_t,
-    /// Which transfer; 0 where none is meant.
+    /// The transfer, or 0.
     pub transfer: bw_transfer_t,
     /// A bw_priority_t.
     pub priority: u32,
@@ -74,11 +75,11 @@ pub struct bw_event_t {
     pub reserved: u32,
     /// The bytes of a message, a datagram or a note.
     pub data: *const c_void,
-    /// How many they are.
+    /// The length of a message, a datagram or a note.
     pub length_bytes: u64,
-    /// The program's own memory, which it may use again; NULL where it was empty or none is meant.
+    /// The program's own memory, which it may use again; NULL if there is none or it was empty.
     pub buffer: *mut c_void,
-    /// Its whole length.
+    /// The whole length of `buffer`.
     pub buffer_bytes: u64,
     /// A lent message, which belongs to the program.
     pub lent: *mut bw_lent_t,
@@ -103,8 +104,8 @@ impl bw_event_t {
     };
 }
 
-/// Takes the next event, if there is one: 1 when there was. Never waits, and makes no system call but once in about a
-/// millisecond to look after sockets and peers that died.
+/// Takes the next event. Returns 1 if there was one, otherwise 0. Never waits. Makes no system call, except about
+/// once in a millisecond to check sockets and to notice dead peers.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone; `event` is null or valid for a write.
@@ -121,8 +122,8 @@ pub unsafe extern "C" fn bw_poll(port: *mut bw_port_t, event: *mut bw_event_t) -
     unsafe { with(port, poll) }
 }
 
-/// Waits for the next event, at most `timeout_us` microseconds (BW_FOREVER: without end): 1 when there was one, 0 when the
-/// time is up. Spins a bounded time, then sleeps.
+/// Waits for the next event, at most `timeout_us` microseconds (BW_FOREVER: without end). Returns 1 if there was one,
+/// 0 when the time is up. Spins for a bounded time, then sleeps.
 ///
 /// # Safety
 /// As for bw_poll.
@@ -141,7 +142,7 @@ pub unsafe extern "C" fn bw_wait(port: *mut bw_port_t, timeout_us: i64, event: *
     unsafe { with(port, wait) }
 }
 
-/// Gives back early what the last event's `data` points to.
+/// Gives back early the memory that the last event's `data` points to.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone.
@@ -155,8 +156,8 @@ pub unsafe extern "C" fn bw_event_release(port: *mut bw_port_t) -> c_int {
     unsafe { with(port, release) }
 }
 
-/// Prepares to sleep on the port's descriptor: 1 when there is nothing to do, and from then on the descriptor becomes
-/// readable with the next event; 0: poll again instead. After waking, poll until nothing comes, then arm again.
+/// Prepares to sleep on the port's descriptor. 1: there is nothing to do, and the descriptor becomes readable with
+/// the next event. 0: poll again instead. After waking, poll until there is no event, then arm again.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone.
@@ -167,7 +168,7 @@ pub unsafe extern "C" fn bw_arm(port: *mut bw_port_t) -> c_int {
 }
 
 impl bw_port_t {
-    /// Gives the memory behind the last event back to the port, for messages to come.
+    /// Gives the memory behind the last event back to the port, for later messages.
     #[inline(always)]
     fn release(&mut self) {
         if let Held::Payload(payload) = std::mem::replace(&mut self.held, Held::Nothing) {
@@ -175,7 +176,7 @@ impl bw_port_t {
         }
     }
 
-    /// Writes an event for C and keeps what it points to; 1 when there was one.
+    /// Writes an event for C and keeps the memory that it points to. Returns 1 if there was an event.
     #[inline(always)]
     fn report(&mut self, happened: Option<Event>, event: &mut bw_event_t) -> c_int {
         let Some(happened) = happened else { return 0 };
@@ -234,11 +235,12 @@ impl bw_port_t {
         event.kind = kind as u32;
     }
 
-    /// Points the event to the payload. The program's own memory goes back to it, ours is held until the next call.
+    /// Points the event to the payload. The program's own memory goes back to the program. Ours is held until the
+    /// next call.
     #[inline(always)]
     fn hold(&mut self, payload: Payload, event: &mut bw_event_t) {
         event.length_bytes = payload.len() as u64;
-        // Where the bytes lie decides, never how many they are: that is for the peer to say.
+        // The address of the bytes decides, never their number, which the peer chooses.
         if payload.is_foreign() && self.posted.remove(&payload.as_ptr().addr()) {
             event.data = payload.as_ptr().cast();
             if let Some(buffer) = payload.into_buffer() {
@@ -247,7 +249,7 @@ impl bw_port_t {
             return;
         }
         self.held = Held::Payload(payload);
-        // Short payloads lie in the value itself, so they are pointed to where they stay.
+        // Short payloads are in the value itself, so the event points to where the value stays.
         if let Held::Payload(payload) = &self.held {
             event.data = payload.as_ptr().cast();
         }
@@ -273,7 +275,7 @@ fn report_end(
     kind
 }
 
-/// Names the program's memory that the library lets go of.
+/// Names the program's memory that the library no longer uses.
 fn give_back(event: &mut bw_event_t, buffer: Buffer) {
     if !buffer.as_ref().is_empty() {
         event.buffer = buffer.as_ptr().cast_mut().cast();

@@ -1,4 +1,4 @@
-//! From Rust errors to codes, and the edge that neither errors nor panics cross as such.
+//! Turns Rust errors into codes, and stops errors and panics at the C boundary.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -11,12 +11,12 @@ use bywire::{
 
 use crate::error::bw_error_t::{self, *};
 
-/// Why a call failed: a code, and a sentence where there is more to say than the code's own.
+/// Why a call failed: a code, and a sentence if there is more to say than the code's own.
 #[derive(Debug)]
 pub struct Failure {
-    /// What C sees.
+    /// The code that C sees.
     pub code: bw_error_t,
-    /// With the particulars.
+    /// A sentence with the particulars.
     pub text: Option<String>,
 }
 
@@ -24,19 +24,19 @@ thread_local! {
     static LAST: RefCell<(bw_error_t, Option<CString>)> = const { RefCell::new((BW_OK, None)) };
 }
 
-/// The sentence for the last call of this thread that failed, with particulars such as a path, a limit or what the
-/// kernel said. Never null; valid until the next failing call of this thread.
+/// The sentence for the last call of this thread that failed, with particulars such as a path, a limit or the
+/// kernel's error. Never null; valid until the next failing call of this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_last_error_text() -> *const c_char {
     let text = |last: &RefCell<(bw_error_t, Option<CString>)>| {
         let last = last.borrow();
         last.1.as_deref().unwrap_or_else(|| last.0.text()).as_ptr()
     };
-    // While a thread ends its last words may be gone.
+    // While a thread ends, its last error may be gone.
     LAST.try_with(text).unwrap_or(c"".as_ptr())
 }
 
-/// Runs the body of a C function: its failure becomes a negative code, and so does a panic.
+/// Runs the body of a C function. A failure becomes a negative code, and so does a panic.
 #[inline(always)]
 pub fn answer(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     match stop_panics(body) {
@@ -46,19 +46,19 @@ pub fn answer(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     }
 }
 
-/// Runs the body of a C function that returns no code; `otherwise` stands for a panic.
+/// Runs the body of a C function that returns no code. Returns `otherwise` after a panic.
 pub fn shielded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     stop_panics(body).unwrap_or(otherwise)
 }
 
-/// What a panic may leave half done is only the value that the body worked on: a port, which its wrapper then
+/// Stops a panic. A panic can leave only the value half done that the body worked on: a port, which its wrapper then
 /// refuses to use.
 #[inline(always)]
 fn stop_panics<T>(body: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(body)).map_err(forget).ok()
 }
 
-/// A panic's payload whose own drop panics must not get out either.
+/// Forgets a panic's payload, because a panic in the payload's drop must not get out either.
 #[cold]
 fn forget(payload: Box<dyn std::any::Any + Send>) {
     std::mem::forget(payload);
@@ -75,7 +75,7 @@ impl Failure {
     #[cold]
     fn record(self) -> c_int {
         let text = self.text.map(|text| CString::new(text.replace('\0', "?")).unwrap_or_default());
-        // While a thread ends nobody asks any more.
+        // While a thread ends, no caller asks any more.
         let _ = LAST.try_with(|last| *last.borrow_mut() = (self.code, text));
         self.code.code()
     }
@@ -87,13 +87,13 @@ impl From<bw_error_t> for Failure {
     }
 }
 
-/// Errors whose sentence carries particulars keep it.
+/// Keeps the sentence of an error that carries particulars.
 fn detailed(code: bw_error_t, error: &dyn std::error::Error) -> Failure {
     Failure { code, text: Some(error.to_string()) }
 }
 
-// The errors of the message layer may grow; what has no code of its own yet is BW_ERROR_UNKNOWN with its sentence,
-// and a test holds that nothing is.
+// The message layer may get more errors. An error that has no code of its own yet becomes BW_ERROR_UNKNOWN with its
+// sentence. A test checks that there is none.
 
 impl From<AddressError> for Failure {
     fn from(error: AddressError) -> Self {
@@ -143,7 +143,7 @@ impl From<SendError> for Failure {
     #[inline]
     fn from(error: SendError) -> Self {
         match error {
-            // Back-pressure is no occasion to allocate.
+            // Back-pressure must not allocate.
             SendError::Full => BW_ERROR_FULL.into(),
             SendError::NoToken => BW_ERROR_NO_TOKEN.into(),
             SendError::TooLong { .. } => detailed(BW_ERROR_TOO_LONG, &error),
@@ -186,7 +186,7 @@ impl From<Errno> for Failure {
     }
 }
 
-/// What became of a transfer, as a code.
+/// The outcome of a transfer, as a code.
 pub fn outcome(result: Result<(), TransferError>) -> bw_error_t {
     match result {
         Ok(()) => BW_OK,
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(last(), BW_ERROR_FULL.text().to_str().expect("UTF-8"));
     }
 
-    /// The errors of the message layer are open enums, so the compiler cannot tell when one lacks its code.
+    /// The errors of the message layer are open enums, so the compiler cannot tell when one lacks a code.
     #[test]
     fn every_error_of_the_message_layer_has_its_code() {
         let matched = include_str!("failure.rs");

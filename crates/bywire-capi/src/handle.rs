@@ -1,10 +1,11 @@
-//! Handles: values that C owns by pointer. The types say who owns what; a handle given back is taken, not borrowed.
+//! Handles: values that C owns by pointer. The types say which side owns a value. A handle given back is taken, not
+//! borrowed.
 
 use crate::failure::Failure;
 
-/// A type that C holds by a pointer from [`Handle::give`] until it comes back by [`Handle::take`].
+/// A type that C holds by a pointer from [`Handle::give`] until [`Handle::take`] takes it back.
 pub trait Handle: Sized {
-    /// What error messages call it.
+    /// Its name in error messages.
     const NAME: &'static str;
 
     /// Moves the value out to C.
@@ -27,10 +28,10 @@ pub trait Handle: Sized {
         Ok(unsafe { Box::from_raw(pointer) })
     }
 
-    /// Looks at the value that C holds.
+    /// Borrows the value that C holds.
     ///
     /// # Safety
-    /// As for [`Handle::take`], and nobody changes or takes the value during `'a`.
+    /// As for [`Handle::take`], and no code changes or takes the value during `'a`.
     ///
     /// # Errors
     /// Null.
@@ -40,10 +41,10 @@ pub trait Handle: Sized {
         unsafe { pointer.as_ref() }.ok_or_else(|| null(Self::NAME))
     }
 
-    /// Works on the value that C holds.
+    /// Borrows the value that C holds, to change it.
     ///
     /// # Safety
-    /// As for [`Handle::take`], and nobody else uses the value during `'a`.
+    /// As for [`Handle::take`], and no other code uses the value during `'a`.
     ///
     /// # Errors
     /// Null.
@@ -54,7 +55,7 @@ pub trait Handle: Sized {
     }
 }
 
-/// Writes a result where C wants it.
+/// The place into which C wants a result.
 ///
 /// # Safety
 /// `target` is null or valid for a write of a `T`.
@@ -67,13 +68,13 @@ pub unsafe fn place<'a, T>(target: *mut T, what: &str) -> Result<&'a mut std::me
     unsafe { target.cast::<std::mem::MaybeUninit<T>>().as_mut() }.ok_or_else(|| null(what))
 }
 
-/// The bytes at `data`; null is good for none.
+/// The bytes at `data`, which may be null if there are none.
 ///
 /// # Safety
 /// `data` is null or valid for reads of `length_bytes`, unchanged during `'a`.
 ///
 /// # Errors
-/// Null with a length, or a length that no memory has.
+/// Null with a length, or an impossible length.
 #[inline(always)]
 pub unsafe fn bytes<'a>(data: *const std::ffi::c_void, length_bytes: usize) -> Result<&'a [u8], Failure> {
     if data.is_null() || length_bytes > isize::MAX as usize {
@@ -83,10 +84,10 @@ pub unsafe fn bytes<'a>(data: *const std::ffi::c_void, length_bytes: usize) -> R
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), length_bytes) })
 }
 
-/// Memory of the C program's that the library uses until it gives it back in an event.
+/// Memory of the C program that the library uses until it gives it back in an event.
 ///
 /// # Safety
-/// As [`bywire::Buffer::from_raw`] asks, where `data` is not null.
+/// As for [`bywire::Buffer::from_raw`], if `data` is not null.
 ///
 /// # Errors
 /// As for [`bytes`].

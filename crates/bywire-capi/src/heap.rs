@@ -1,4 +1,4 @@
-//! Lending: a message written once, in memory shared with its receiver, and read there in place.
+//! Lending: a message is written once, in memory shared with its receiver, and read there in place.
 
 use std::ffi::{c_int, c_void};
 
@@ -15,7 +15,7 @@ pub struct bw_heap_t(Heap);
 
 /// A block to write a message into.
 pub struct bw_block_t(
-    /// Taken only while a call lends it.
+    /// `None` only while a call lends it.
     Option<LendBuffer>,
 );
 
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn bw_heap_open(
     unsafe { with(port, open) }
 }
 
-/// Lets go of a heap; blocks taken from it stay valid.
+/// Closes a heap. Blocks taken from it stay valid.
 ///
 /// # Safety
 /// `heap` is null or a heap that was not closed before.
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn bw_heap_close(heap: *mut bw_heap_t) -> c_int {
     })
 }
 
-/// Takes a free block. It goes back by bw_send_lent or bw_block_drop.
+/// Takes a free block. bw_send_lent or bw_block_drop gives it back.
 ///
 /// # Safety
 /// `heap` is null or an open heap; `block` is null or valid for a write.
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn bw_heap_peer(heap: *const bw_heap_t) -> bw_peer_t {
     shielded(0, || unsafe { bw_heap_t::borrow(heap) }.map_or(0, |heap| peer_bits(heap.0.peer())))
 }
 
-/// Where to write the block's message; NULL for a null block. Valid until the block is lent or dropped.
+/// The memory for the block's message; NULL for a null block. Valid until the block is lent or dropped.
 ///
 /// # Safety
 /// `block` is null or a block of the program's, used by this thread alone.
@@ -132,8 +132,9 @@ pub unsafe extern "C" fn bw_block_drop(block: *mut bw_block_t) -> c_int {
     })
 }
 
-/// Lends the first `length_bytes` of a block to the peer that its heap is shared with, as a message. On success the block
-/// is the library's, and is back in its heap when the peer is done with it; on failure it stays the program's.
+/// Lends the first `length_bytes` of a block, as a message, to the peer that its heap is shared with. On success the
+/// block belongs to the library, and is back in its heap when the peer is done with it. On failure it stays the
+/// program's.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone; `block` as for bw_block_drop.
@@ -161,7 +162,7 @@ pub unsafe extern "C" fn bw_send_lent(
     unsafe { with(port, lend) }
 }
 
-/// Copies bytes of a lent message out, from `offset` on, and returns how many there were. Tolerates a lender that is
+/// Copies bytes of a lent message, from `offset` on, and returns how many were copied. Tolerates a lender that is
 /// still writing. 0 for a null message or a null target.
 ///
 /// # Safety
@@ -189,8 +190,8 @@ pub unsafe extern "C" fn bw_lent_read(
     })
 }
 
-/// The lent message in place; NULL for a null message. The peer must be trusted not to write there any more: otherwise
-/// what was checked may change before it is used. Valid until bw_lent_return.
+/// The lent message in place; NULL for a null message. Valid until bw_lent_return. The peer must be trusted not to
+/// write there any more. Otherwise data may change between a check and its use.
 ///
 /// # Safety
 /// `lent` is null or a lent message that was not returned, of a peer that is trusted.

@@ -1,11 +1,11 @@
-//! What a port keeps for its program until the next call.
+//! Memory that a port keeps for its program until the next call.
 
 use bywire::Payload;
 
-/// What the last event points to.
+/// The memory that the last event points to.
 pub enum Held {
-    /// Nothing of ours.
+    /// No memory of the library.
     Nothing,
-    /// Memory of the library's.
+    /// Memory of the library.
     Payload(Payload),
 }

@@ -9,10 +9,10 @@ use crate::failure::Failure;
 const FREE: u8 = 0;
 /// A call works on it.
 const INSIDE: u8 = 1;
-/// A call has panicked inside: nothing else is answered.
+/// A call has panicked inside: all other calls fail.
 const BROKEN: u8 = 2;
 
-/// What a port's calls are at; at first none is inside.
+/// The state of a port's calls. At first none is inside.
 #[derive(Default)]
 pub struct State(AtomicU8);
 
@@ -23,19 +23,21 @@ impl State {
     }
 }
 
-/// A call that works on a port; dropped by a panic, it leaves the port broken.
+/// A call that works on a port. If a panic drops it, the port is broken.
 pub struct Inside<'a>(&'a AtomicU8);
 
 impl<'a> Inside<'a> {
-    /// Begins a call, unless another one is under way. There are no call-backs, so that is another thread's: misuse, which
-    /// a build with debug assertions always notices, and another one nearly always, as it spends no atomic exchange on it.
+    /// Begins a call, unless another one is under way. There are no call-backs, so that one is another thread's,
+    /// which is misuse. A build with debug assertions always notices it. Other builds nearly always do, as they spend
+    /// no atomic exchange on it.
     ///
     /// # Errors
     /// `BW_ERROR_THREADS`, or `BW_ERROR_PANIC` after a panic.
     #[inline(always)]
     pub fn begin(State(state): &'a State) -> Result<Self, Failure> {
         let before = if cfg!(debug_assertions) {
-            // Acquire: pairs with the release in `end`. A port is handed from thread to thread by the program's own means.
+            // Acquire: pairs with the release in `end`. Programs hand a port from thread to thread by their own
+            // means.
             match state.compare_exchange(FREE, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(before) | Err(before) => before,
             }
@@ -53,7 +55,7 @@ impl<'a> Inside<'a> {
         }
     }
 
-    /// Ends it in good order.
+    /// Ends the call in good order.
     #[inline(always)]
     pub fn end(self) {
         // Release: pairs with the acquire in `begin`.

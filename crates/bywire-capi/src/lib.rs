@@ -1,7 +1,7 @@
 //! Bywire for C: `libbywire.so`, `libbywire.a` and `bywire.h`.
 //!
-//! One C function per call of the Rust interface. Every entry checks for null, stops panics, and turns
-//! errors into negative codes by one explicit match; who owns what is in the types ([`handle`]).
+//! There is one C function per call of the Rust interface. Every entry checks for null, stops panics, and turns
+//! errors into negative codes by one explicit match. The types say which side owns a value ([`handle`]).
 
 #![allow(non_camel_case_types, reason = "these are names of C types")]
 

@@ -8,7 +8,7 @@ use crate::handle::{buffer, bytes};
 use crate::options;
 use crate::port::{bw_peer_t, bw_port_t, peer_of, with};
 
-/// Names an asynchronous transfer until its completion.
+/// Identifies an asynchronous transfer until its completion.
 pub type bw_transfer_t = u64;
 
 /// Copies a message of up to one fragment (BW_FRAGMENT_BYTES by default) to a peer, at once. It needs no token and
@@ -35,8 +35,8 @@ pub unsafe extern "C" fn bw_send(
     unsafe { with(port, send) }
 }
 
-/// Sends a datagram of up to one fragment: at most once, in no order, never blocking anyone. BW_ERROR_DROPPED: it
-/// was dropped for want of room, and counted.
+/// Sends a datagram of up to one fragment. It arrives at most once, in no order, and never blocks anything.
+/// BW_ERROR_DROPPED: it was dropped, and counted, for lack of room.
 ///
 /// # Safety
 /// As for bw_send.
@@ -58,8 +58,8 @@ pub unsafe extern "C" fn bw_send_datagram(
     unsafe { with(port, send) }
 }
 
-/// Asks for BW_EVENT_ROOM as soon as a whole fragment fits into the lane towards a peer: for programs that keep a
-/// datagram that was dropped for want of room, and try again. The event comes once.
+/// Asks for BW_EVENT_ROOM as soon as a whole fragment fits into the lane to a peer. This is for programs that keep a
+/// datagram that was dropped for lack of room, and try again. The event comes once.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone.
@@ -73,13 +73,13 @@ pub unsafe extern "C" fn bw_await_room(port: *mut bw_port_t, peer: bw_peer_t, pr
     unsafe { with(port, ask) }
 }
 
-/// Sends a message of any length from the program's own memory, which stays untouched until BW_EVENT_SENT gives it
-/// back. `confirm` is a bw_confirm_t. `transfer` may be NULL. Takes a send token, which is free again as soon as that event
-/// is queued, whether or not the program has taken it.
+/// Sends a message of any length from the program's own memory, which must stay unchanged until BW_EVENT_SENT gives
+/// it back. `confirm` is a bw_confirm_t. `transfer` may be NULL. Takes a send token, which is free again as soon as
+/// that event is queued, whether or not the program has taken it.
 ///
 /// # Safety
-/// `port` is null or an open port, used by this thread alone. `data` is valid for reads of `length_bytes`, from
-/// any thread, and not written until its event or until the port is closed; on failure at once.
+/// `port` is null or an open port, used by this thread alone. `data` is valid for reads of `length_bytes`, from any
+/// thread, and not written until its event or until the port is closed. On failure this promise ends at once.
 /// `transfer` is null or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_send_buffer(
@@ -103,13 +103,13 @@ pub unsafe extern "C" fn bw_send_buffer(
     unsafe { with(port, send) }
 }
 
-/// Tells C which transfer has begun.
+/// Tells C the number of a transfer that has begun.
 ///
 /// # Safety
 /// `target` is null or valid for a write.
 ///
 /// # Errors
-/// The transfer's, whose memory is the program's again.
+/// The transfer's error. Its memory is the program's again.
 pub unsafe fn name_transfer(
     begun: Result<bywire::TransferId, bywire::Unsent>,
     target: *mut bw_transfer_t,
@@ -122,12 +122,14 @@ pub unsafe fn name_transfer(
     Ok(0)
 }
 
-/// Posts memory to receive one long message of this priority into; its event gives the memory back. A message takes
-/// the smallest buffer that it fits; messages of one fragment need none, nor do long ones of a peer that has ended.
+/// Posts memory to receive one long message of this priority. The message's event gives the memory back. A message
+/// takes the smallest buffer that it fits into. Messages of one fragment need none, nor do long ones of a peer that
+/// has ended.
 ///
 /// # Safety
-/// `port` is null or an open port, used by this thread alone. `data` is valid for reads and writes of
-/// `length_bytes`, from any thread, and not touched until its event or until the port is closed; on failure at once.
+/// `port` is null or an open port, used by this thread alone. `data` is valid for reads and writes of `length_bytes`,
+/// from any thread, and not touched until its event or until the port is closed. On failure this promise ends at
+/// once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_post_receive(
     port: *mut bw_port_t,
@@ -143,7 +145,7 @@ pub unsafe extern "C" fn bw_post_receive(
         if port.posted.contains(&data.addr()) {
             return Err(Failure::argument("this memory is posted already"));
         }
-        // SAFETY: initialised is what C calls valid for reads; the rest is the caller's promise.
+        // SAFETY: memory that C calls valid for reads is initialised. The rest is the caller's promise.
         let memory = unsafe { buffer(data, length_bytes)? };
         port.port.post_receive(priority, memory).map_err(|_| BW_ERROR_NO_RECEIVE_TOKEN)?;
         port.posted.insert(data.addr());

@@ -1,4 +1,4 @@
-//! How a port is opened, and the small enumerations of the interface.
+//! Options of a port, and the small enumerations of the interface.
 
 use std::ffi::{CString, c_char, c_int};
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::sized::{self, Plain};
 pub const BW_FRAGMENT_BYTES: u32 = 4096;
 const _: () = assert!(BW_FRAGMENT_BYTES as usize == bywire::FRAGMENT_BYTES);
 
-/// Who may connect to a port. The kernel says who a stranger is; nobody can pretend.
+/// Who may connect to a port. The kernel attests a stranger's user, so it cannot be forged.
 #[repr(C)]
 pub enum bw_admit_t {
-    /// Processes of the port owner's user (and root).
+    /// Processes of the port owner's user, and of root.
     BW_ADMIT_SAME_USER = 0,
-    /// These, and members of the group `admit_group`.
+    /// The same processes, and members of the group `admit_group`.
     BW_ADMIT_GROUP = 1,
     /// Every user of this machine.
     BW_ADMIT_EVERYONE = 2,
@@ -28,7 +28,7 @@ pub enum bw_admit_t {
 pub enum bw_priority_t {
     /// For the bulk of the traffic.
     BW_PRIORITY_LOW = 0,
-    /// For what must not wait behind it.
+    /// For messages that must not wait behind the bulk.
     BW_PRIORITY_HIGH = 1,
 }
 
@@ -51,8 +51,8 @@ pub struct bw_lane_t {
     pub bulk_bytes: u32,
 }
 
-/// Everything that can be chosen when a port is opened. Fill it with bw_port_options_init, then change what you
-/// like: programs keep working when later versions have more options.
+/// Everything that can be chosen when a port is opened. Fill it with bw_port_options_init, then change fields.
+/// Programs then keep working when later versions have more options.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bw_port_options_t {
@@ -60,44 +60,44 @@ pub struct bw_port_options_t {
     pub size_bytes: usize,
     /// The port's number or name as text; NULL: any free number.
     pub name: *const c_char,
-    /// Where ports are kept; NULL: BYWIRE_RUNTIME_DIR, else /run/bywire if it can be used, else
-    /// XDG_RUNTIME_DIR/bywire, else /tmp/bywire-UID.
+    /// The runtime directory, in which ports find each other. NULL: BYWIRE_RUNTIME_DIR, else /run/bywire if it can be
+    /// used, else XDG_RUNTIME_DIR/bywire, else /tmp/bywire-UID.
     pub runtime_directory: *const c_char,
-    /// The longest message that this port takes, in bytes (up to 2^40).
+    /// The longest message that this port accepts, in bytes (up to 2^40).
     pub message_bytes_max: u64,
-    /// Memory that one peer may share with this port to lend from, in bytes. All peers of one foreign user share so much
-    /// together.
+    /// Memory that one peer may share with this port to lend from, in bytes. All peers of one foreign user share this
+    /// amount.
     pub borrow_bytes_max: u64,
-    /// How long bw_wait spins at most before it sleeps.
+    /// The longest time that bw_wait spins before it sleeps.
     pub spin_ns: u64,
-    /// How often a port that is polled looks for new peers and for dead ones.
+    /// How often a polled port looks for new peers and for dead ones.
     pub housekeeping_interval_ns: u64,
     /// A bw_admit_t.
     pub admit: u32,
     /// The group that BW_ADMIT_GROUP admits.
     pub admit_group: u32,
-    /// 1: check every payload end to end with CRC32C, in both directions; on as soon as either end wants it.
+    /// 1: check every payload end to end with CRC32C, in both directions. On as soon as either end wants it.
     pub integrity: u32,
-    /// Asynchronous transfers that may be outstanding, for each priority (1 to 256). A token is free as soon as its completion
-    /// is queued, so a program that does not take its events has any number of completions waiting.
+    /// Asynchronous transfers that may be outstanding, for each priority (1 to 256). A token is free as soon as its
+    /// completion is queued. So it does not bound the completions that wait for a program that takes no events.
     pub send_tokens: u32,
     /// Receive buffers that may be posted, for each priority.
     pub receive_tokens: u32,
-    /// Connections at a time.
+    /// The most connections at a time.
     pub peers_max: u32,
-    /// The rings towards each peer: for the library's own answers, high priority, low priority.
+    /// The rings to each peer: for the library's own answers, high priority, low priority.
     pub lanes: [bw_lane_t; 3],
     /// The most payload that one record carries: 512 to 65472 bytes, in steps of 64.
     pub fragment_bytes: u32,
-    /// Peers that have a bulk area of 4 MiB of their own once they are sent much; 0: none.
+    /// The most peers that have a large window, a bulk area of 4 MiB of their own, once they are sent much; 0: none.
     pub large_window_peers_max: u32,
 }
 
-// SAFETY: integers and raw pointers, whose sizes add up to the whole, as the next line checks.
+// SAFETY: integers and raw pointers without padding: their sizes add up to the whole, as the next line checks.
 unsafe impl Plain for bw_port_options_t {}
 const _: () = assert!(size_of::<bw_port_options_t>() == OPTIONS_BYTES_LEAST);
 
-/// The structure as it was in the first version.
+/// The structure's size in the first version.
 const OPTIONS_BYTES_LEAST: usize = 7 * 8 + 6 * 4 + 6 * 4 + 2 * 4;
 
 /// Fills `options` with the defaults, which suit most programs. `size_bytes` is sizeof *options.
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn bw_port_options_init(options: *mut bw_port_options_t, s
     })
 }
 
-/// Writes `options` to C, as far as its structure goes.
+/// Writes as much of `options` as the structure in C holds.
 ///
 /// # Safety
 /// `target` is null or valid for writes of `size_bytes`.
@@ -163,10 +163,11 @@ pub fn describe(options: &PortOptions, texts: [Option<&CString>; 2]) -> bw_port_
 /// The options that C asks for; null means the defaults.
 ///
 /// # Safety
-/// `options` is null, or valid for reads of as many bytes as its first field says, and so are its texts.
+/// `options` is null or valid for reads of as many bytes as its first field says. Each of its texts is null or a
+/// text.
 ///
 /// # Errors
-/// A structure of no known size, or values that are none.
+/// A structure of unknown size, or invalid values.
 pub unsafe fn read(options: *const bw_port_options_t) -> Result<PortOptions, Failure> {
     if options.is_null() {
         return Ok(PortOptions::default());
@@ -223,10 +224,10 @@ fn switch(number: u32, what: &str) -> Result<bool, Failure> {
     }
 }
 
-/// The lane that C means.
+/// The priority with this number.
 ///
 /// # Errors
-/// A number that is none.
+/// An invalid number.
 #[inline(always)]
 pub fn priority(number: u32) -> Result<Priority, Failure> {
     match number {
@@ -236,10 +237,10 @@ pub fn priority(number: u32) -> Result<Priority, Failure> {
     }
 }
 
-/// The completion that C means.
+/// The confirmation with this number.
 ///
 /// # Errors
-/// A number that is none.
+/// An invalid number.
 pub fn confirm(number: u32) -> Result<Confirm, Failure> {
     match number {
         0 => Ok(Confirm::Copied),

@@ -15,15 +15,15 @@ use crate::inside::{Inside, State};
 use crate::options::{self, bw_port_options_t};
 use crate::sized::{self, Plain};
 
-/// One connection of a port; 0 is none. Copies freely; a new incarnation of the same peer gets a new handle.
+/// One connection of a port; 0 is none. A new incarnation of the same peer gets a new handle.
 pub type bw_peer_t = u64;
 
 /// A protected message endpoint. It belongs to one thread at a time and may move between threads.
 pub struct bw_port_t {
     pub(crate) port: Port,
-    /// What the last event points to.
+    /// The memory that the last event points to.
     pub(crate) held: Held,
-    /// Where the posted memory of the C program lies.
+    /// The addresses of the C program's posted memory.
     pub(crate) posted: HashSet<usize>,
     state: State,
     name: CString,
@@ -37,7 +37,7 @@ impl Handle for bw_port_t {
 
 impl bw_port_t {
     fn of(port: Port) -> Self {
-        // None of these holds a zero byte: names have their alphabet, and a path with one cannot be opened.
+        // None of these texts holds a zero byte: names have their alphabet, and a path with one cannot be opened.
         let text = |bytes: &[u8]| CString::new(bytes).unwrap_or_default();
         let directory = port.options().runtime_directory.as_ref();
         Self {
@@ -66,7 +66,7 @@ pub struct bw_statistics_t {
     pub sleeps: u64,
 }
 
-/// Who a peer is, as attested by the kernel.
+/// Information about a peer. The kernel attests its identity.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bw_peer_info_t {
@@ -74,9 +74,9 @@ pub struct bw_peer_info_t {
     pub address: [c_char; 128],
     /// A number that differs between incarnations of the same port.
     pub incarnation: u64,
-    /// The longest message that it takes, in bytes.
+    /// The longest message that it accepts, in bytes.
     pub message_bytes_max: u64,
-    /// Its process in our pid namespace, 0 when it lives in one that we cannot see.
+    /// Its process in our pid namespace; 0 if it is in a namespace that we cannot see.
     pub pid: i32,
     /// Its user.
     pub uid: u32,
@@ -93,11 +93,11 @@ unsafe impl Plain for bw_peer_info_t {}
 const _: () = assert!(size_of::<bw_statistics_t>() == STATISTICS_BYTES_LEAST);
 const _: () = assert!(size_of::<bw_peer_info_t>() == PEER_INFO_BYTES_LEAST);
 
-/// The structures as they were in the first version.
+/// The structures' sizes in the first version.
 const STATISTICS_BYTES_LEAST: usize = 32;
 const PEER_INFO_BYTES_LEAST: usize = 128 + 2 * 8 + 4 * 4;
 
-/// Runs the body of a call on a port. After a panic inside, the port answers nothing else.
+/// Runs the body of a call on a port. After a panic inside, all other calls on the port fail.
 ///
 /// # Safety
 /// As for [`Handle::borrow_mut`].
@@ -107,17 +107,17 @@ pub unsafe fn with(
     body: impl FnOnce(&mut bw_port_t) -> Result<c_int, Failure>,
 ) -> c_int {
     answer(|| {
-        // SAFETY: the caller's promise, of which the field alone is used here: it may be shared with another thread.
+        // SAFETY: the caller's promise. Only the field is used here, as the port may be in use by another thread.
         let state = unsafe { state_of(port)? };
         let inside = Inside::begin(state)?;
-        // SAFETY: the caller's promise; a second thread that breaks it was turned away by `begin`.
+        // SAFETY: the caller's promise. If a second thread breaks it, `begin` has turned that thread away.
         let result = body(unsafe { bw_port_t::borrow_mut(port)? });
         inside.end();
         result
     })
 }
 
-/// The word that tells whether a call works on the port.
+/// The word that says whether a call works on the port.
 ///
 /// # Safety
 /// `port` is null or an open port; other fields may be in use by another thread.
@@ -126,12 +126,12 @@ unsafe fn state_of<'a>(port: *mut bw_port_t) -> Result<&'a State, Failure> {
     if port.is_null() {
         return Err(null(bw_port_t::NAME));
     }
-    // SAFETY: not null, so an open port by the caller's promise; the field is an atomic, and no reference to the whole
-    // value is made here. Only a program that breaks its promise has another thread inside that holds one.
+    // SAFETY: not null, so an open port by the caller's promise. The field is an atomic, and no reference to the
+    // whole value is made here. Another thread inside holds such a reference only if the program breaks its promise.
     Ok(unsafe { &(*port).state })
 }
 
-/// Opens a port on this node and stores its handle. `options` may be NULL: the defaults.
+/// Opens a port on this node and stores its handle. NULL `options` are the defaults.
 ///
 /// # Safety
 /// `options` is null or filled by bw_port_options_init, with texts that end in a zero byte. `port` is null or
@@ -147,8 +147,8 @@ pub unsafe extern "C" fn bw_port_open(options: *const bw_port_options_t, port: *
     })
 }
 
-/// Closes a port: peers see BW_ERROR_GONE_CLOSED. Afterwards the library touches none of the program's memory, and the
-/// handle and what events pointed to are no longer valid, except lent messages, heaps and blocks.
+/// Closes a port. Its peers see BW_ERROR_GONE_CLOSED. Afterwards the library touches none of the program's memory.
+/// The handle and everything that events pointed to are no longer valid, except lent messages, heaps and blocks.
 ///
 /// # Safety
 /// `port` is null or a port that was not closed before, and no other thread uses it.
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn bw_port_close(port: *mut bw_port_t) -> c_int {
     })
 }
 
-/// What the port is called: a text that is valid until the port is closed. NULL for a null port.
+/// The port's name, as a text that is valid until the port is closed. NULL for a null port.
 ///
 /// # Safety
 /// `port` is null or an open port.
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn bw_port_name(port: *const bw_port_t) -> *const c_char {
     })
 }
 
-/// Where peers find the port, as `node/port`: a text that is valid until the port is closed. NULL for a null port.
+/// The port's address, `node/port`, as a text that is valid until the port is closed. NULL for a null port.
 ///
 /// # Safety
 /// `port` is null or an open port.
@@ -191,8 +191,8 @@ pub unsafe extern "C" fn bw_port_address(port: *const bw_port_t) -> *const c_cha
     })
 }
 
-/// The options that the port was opened with; its texts are valid until the port is closed. `size_bytes` is
-/// sizeof *options.
+/// The options that the port was opened with. Their texts are valid until the port is closed. `size_bytes` is sizeof
+/// *options.
 ///
 /// # Safety
 /// `port` is null or an open port; `options` is null or valid for writes of `size_bytes`.
@@ -237,8 +237,8 @@ pub unsafe extern "C" fn bw_port_statistics(
     })
 }
 
-/// A descriptor that becomes readable, after bw_arm has returned 1, as soon as there may be an event. It belongs to the
-/// port: watch it, but do not read or close it. Negative: a bw_error_t.
+/// A descriptor that becomes readable, after bw_arm has returned 1, as soon as there may be an event. It belongs to
+/// the port: watch it, but do not read or close it. A negative result is a bw_error_t.
 ///
 /// # Safety
 /// `port` is null or an open port.
@@ -248,8 +248,8 @@ pub unsafe extern "C" fn bw_descriptor(port: *const bw_port_t) -> c_int {
     answer(|| Ok(unsafe { bw_port_t::borrow(port)? }.port.as_fd().as_raw_fd()))
 }
 
-/// Connects to `node/port` and waits at most `timeout_us` microseconds (BW_FOREVER: without end) for the answer, serving other
-/// ports meanwhile. The other end answers when it polls. Two ports of one thread use bw_connect_start.
+/// Connects to `node/port` and waits for the answer, at most `timeout_us` microseconds (BW_FOREVER: without end).
+/// Serves other ports meanwhile. The other end answers when it polls. Two ports of one thread need bw_connect_start.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone; `address` is null or a text; `peer` is null or
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn bw_connect(
     let connect = |port: &mut bw_port_t| {
         // SAFETY: the caller's promises.
         let (target, address) = unsafe { (place(peer, "peer")?, text_at(address, "address")?) };
-        // A thousand years are for ever, and no clock overflows by them.
+        // A thousand years are for ever, and overflow no clock.
         let timeout = u64::try_from(timeout_us).map_or(Duration::MAX, Duration::from_micros);
         let timeout = timeout.min(Duration::from_secs(1 << 35));
         let connected = port.port.connect(&address.parse::<Address>()?, timeout)?;
@@ -295,8 +295,8 @@ pub unsafe extern "C" fn bw_connect_start(
     unsafe { with(port, connect) }
 }
 
-/// Ends a connection. What the peer has sent already is dropped; it sees BW_ERROR_GONE_CLOSED. An unknown peer is
-/// none to disconnect from, and no error.
+/// Ends a connection. Messages that the peer has sent already are dropped. The peer sees BW_ERROR_GONE_CLOSED. For an
+/// unknown peer it does nothing, which is no error.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone.
@@ -310,7 +310,8 @@ pub unsafe extern "C" fn bw_disconnect(port: *mut bw_port_t, peer: bw_peer_t) ->
     unsafe { with(port, disconnect) }
 }
 
-/// Who a peer is; BW_ERROR_NO_PEER while it connects and after it has gone. `size_bytes` is sizeof *info.
+/// Information about a peer. BW_ERROR_NO_PEER while it connects, and once its BW_EVENT_DISCONNECTED has been taken.
+/// `size_bytes` is sizeof *info.
 ///
 /// # Safety
 /// `port` is null or an open port; `info` is null or valid for writes of `size_bytes`.
@@ -379,7 +380,7 @@ pub fn peer_bits(peer: Peer) -> bw_peer_t {
     peer.to_bits()
 }
 
-/// The peer that C means; one that was never given out names none.
+/// The peer with this handle. A handle that was never given out names no peer.
 #[inline(always)]
 pub fn peer_of(bits: bw_peer_t) -> Peer {
     Peer::from_bits(bits)

@@ -23,14 +23,14 @@ pub enum bw_right_t {
     BW_RIGHT_WRITE = 2,
 }
 
-/// Registers a region of `length_bytes` that peers with its key may reach with `rights`: the program's `memory`, or for
-/// NULL as many zeros of the library's. Between calls on the port the program may read and write there; during calls
-/// peers' data arrives.
+/// Registers a region of `length_bytes` that peers with its key may access with `rights`. It is the program's
+/// `memory`, or if that is NULL, zeroed memory of the library. Between calls on the port the program may read and
+/// write there. During calls peers' data arrives.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone; `key` is null or valid for a write. `memory` is null or
-/// valid for reads and writes of `length_bytes`, and until bw_region_revoke or bw_port_close nobody touches it during
-/// a call on the port.
+/// valid for reads and writes of `length_bytes`. Until bw_region_revoke or bw_port_close, no code touches it during a
+/// call on the port.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_region_register(
     port: *mut bw_port_t,
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn bw_region_register(
     unsafe { with(port, register) }
 }
 
-/// Memory of the library's; too much of it is an error, not the end of the process.
+/// Zeroed memory of the library. Too much of it is an error, not the end of the process.
 fn zeros(length_bytes: usize) -> Result<Buffer, Failure> {
     let mut memory = Vec::new();
     memory.try_reserve_exact(length_bytes).map_err(|_| Errno::NOMEM)?;
@@ -67,7 +67,7 @@ fn zeros(length_bytes: usize) -> Result<Buffer, Failure> {
     Ok(memory.into())
 }
 
-/// Where a region of ours lies; its length too unless `length_bytes` is NULL.
+/// Stores the address of a region of ours, and its length unless `length_bytes` is NULL.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone; the others are null or valid for a write.
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn bw_region_memory(
     unsafe { with(port, look) }
 }
 
-/// Ends a region: from now on its key opens nothing. The program's memory is its own again, the library's is gone.
+/// Ends a region: its key is invalid from now on. The program's memory is its own again, and the library's is freed.
 ///
 /// # Safety
 /// `port` is null or an open port, used by this thread alone.
@@ -107,9 +107,9 @@ pub unsafe extern "C" fn bw_region_revoke(port: *mut bw_port_t, key: bw_key_t) -
     unsafe { with(port, revoke) }
 }
 
-/// Puts data into a peer's region at `offset`, in order with messages of the same priority. With a note (not NULL) of up to
-/// BW_NOTE_BYTES_MAX bytes the peer is told, after the data is visible. The data stays untouched until BW_EVENT_PUT
-/// gives it back. Takes a send token until that event is queued. `transfer` may be NULL.
+/// Puts data into a peer's region at `offset`, in order with messages of the same priority. A note (not NULL) of up
+/// to BW_NOTE_BYTES_MAX bytes notifies the peer after the data is visible. The data must stay unchanged until
+/// BW_EVENT_PUT gives it back. Takes a send token until that event is queued. `transfer` may be NULL.
 ///
 /// # Safety
 /// As for bw_send_buffer; `note` is null or valid for reads of `note_bytes`.
@@ -142,8 +142,8 @@ pub unsafe extern "C" fn bw_put(
     unsafe { with(port, put) }
 }
 
-/// Gets `length_bytes` from a peer's region at `offset` into `data`, which is the library's until BW_EVENT_GOT. Takes a send
-/// token until that event is queued. `transfer` may be NULL.
+/// Gets `length_bytes` from a peer's region at `offset` into `data`, which belongs to the library until BW_EVENT_GOT.
+/// Takes a send token until that event is queued. `transfer` may be NULL.
 ///
 /// # Safety
 /// As for bw_post_receive; `transfer` is null or valid for a write.

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-/// The version of this interface. A library of another one has another file name (`libbywire.so.N`).
+/// The version of this interface. A library with another version has another file name (`libbywire.so.N`).
 pub const BW_ABI_VERSION: u32 = 0;
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
@@ -10,7 +10,7 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
     Err(_) => panic!("a version has no zero byte"),
 };
 
-/// The version of the interface that the library was built with: compare with BW_ABI_VERSION.
+/// The version of the interface that the library was built with, for comparison with BW_ABI_VERSION.
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_abi_version() -> u32 {
     BW_ABI_VERSION

@@ -1,6 +1,6 @@
 //! Puts libbywire, bywire.h and bywire.pc where a compiler finds them, and the command where a shell does.
 //!
-//! What it has put there stands in a list, by which `./x uninstall` removes it.
+//! It keeps a list of everything that it has put there, by which `./x uninstall` removes it.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -12,18 +12,18 @@ use anyhow::{Context, Result, anyhow, ensure};
 use clap::Parser;
 
 const HEADER: &str = include_str!("../../include/bywire.h");
-/// What systemd is to know, by name.
+/// The units for systemd, by name.
 const UNITS: [(&str, &str); 3] = [
     ("bywire-eth.service", include_str!("../../../../packaging/bywire-eth.service")),
     ("bywire-pairing.service", include_str!("../../../../packaging/bywire-pairing.service")),
     ("bywire-pairing.socket", include_str!("../../../../packaging/bywire-pairing.socket")),
 ];
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// What `bywire run` puts before programs.
+/// The library that `bywire run` preloads into programs.
 const PRELOADED: &str = "libbywire_sockets.so";
 /// The list of what was installed: files, and directories that were not there before, by their paths below the prefix.
 const LIST: &str = "lib/bywire/installed";
-/// What the static library needs of the system.
+/// The system's libraries that the static library needs.
 const LIBRARIES_PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
 /// Installs libbywire for C and C++: lib/libbywire.so, lib/libbywire.a, include/bywire.h and
@@ -64,7 +64,7 @@ fn install(arguments: Arguments) -> Result<()> {
         None => prefix.clone(),
     };
     let mut place = Place::new(root, arguments.destination.is_some());
-    // First, so that nobody waits for a build that cannot be installed.
+    // First, so that nothing is built that cannot be installed.
     place.directory("lib/bywire")?;
     place.keep_list()?;
     if arguments.command.is_none() {
@@ -91,9 +91,10 @@ fn install_for_c(libraries: &Path, place: &mut Place, prefix: &Path) -> Result<(
     place.write("lib/pkgconfig/bywire.pc", &package(prefix))
 }
 
-/// The command with the library that it preloads, and what it says of itself: manual pages, and a completion script where each shell looks.
+/// Installs the command, the library that it preloads, its manual pages, and a completion script where each shell
+/// looks for one.
 fn install_command(built: &Path, place: &mut Place, prefix: &Path) -> Result<()> {
-    // Not where linkers look: it is for `bywire run` alone, which looks there.
+    // Not where linkers look: the library is for `bywire run` alone, which looks there.
     place.copy(&built.with_file_name(PRELOADED), &format!("lib/bywire/{PRELOADED}"))?;
     place.copy(built, "bin/bywire")?;
     fs::set_permissions(place.root.join("bin/bywire"), Permissions::from_mode(0o755))
@@ -114,7 +115,7 @@ fn install_command(built: &Path, place: &mut Place, prefix: &Path) -> Result<()>
     Ok(())
 }
 
-/// The manual pages, of which only the command knows how many there are.
+/// Installs the manual pages. Only the command knows how many there are.
 fn install_pages(built: &Path, place: &mut Place) -> Result<()> {
     let pages = "share/man/man1";
     place.directory(pages)?;
@@ -132,22 +133,22 @@ fn install_pages(built: &Path, place: &mut Place) -> Result<()> {
     written
 }
 
-/// Where it is all put, and what has been put there.
+/// The directory of the installation, and the list of what is installed there.
 struct Place {
     root: PathBuf,
     installed: BTreeSet<String>,
-    /// Is this a package's directory? What is missing there may be there where it is unpacked.
+    /// Is this a package's directory? Directories missing here may exist where the package is unpacked.
     is_package: bool,
 }
 
 impl Place {
-    /// What was installed here before stays on the list.
+    /// Paths that were installed here before stay on the list.
     fn new(root: PathBuf, is_package: bool) -> Self {
         let before = fs::read_to_string(root.join(LIST)).unwrap_or_default();
         Self { root, installed: before.lines().map(str::to_owned).collect(), is_package }
     }
 
-    /// Makes a directory, with those above it that are missing.
+    /// Makes a directory, with its missing parents.
     fn directory(&mut self, path: &str) -> Result<()> {
         let parts = path.match_indices('/').map(|(end, _)| &path[..end]).chain([path]);
         let is_ours = |part: &str| match self.is_package {
@@ -161,7 +162,7 @@ impl Place {
         fs::create_dir_all(&directory).with_context(why)
     }
 
-    /// A fresh file each time: a program that runs with the old library keeps it.
+    /// Writes a fresh file each time: a program that runs with the old library keeps it.
     fn copy(&mut self, source: &Path, path: &str) -> Result<()> {
         let bytes = fs::read(source).with_context(|| format!("cannot read {}", source.display()))?;
         self.replace(path, |fresh| fs::write(fresh, bytes))
@@ -196,7 +197,7 @@ impl Place {
     }
 }
 
-/// Beside this program, as `cargo build --release` does it.
+/// Builds the command beside this program, as `cargo build --release` does.
 fn build_command() -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot tell where this program lies")?;
     let target = program.ancestors().nth(2).context("this program lies in no directory of cargo's")?;
@@ -208,7 +209,7 @@ fn build_command() -> Result<PathBuf> {
     Ok(target.join("release/bywire"))
 }
 
-/// What a command printed.
+/// The output of a command.
 fn said(command: &mut Command) -> Result<String> {
     let output = command.output().context("cannot run the command that was built")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
@@ -225,8 +226,8 @@ fn package(prefix: &Path) -> String {
     )
 }
 
-/// Builds both libraries and tells where they lie. The crate's other form, for programs in Rust, is left out: with it
-/// cargo would not optimise across crates.
+/// Builds both libraries and returns their directory. The crate's form for Rust programs is left out: with it, cargo
+/// would not optimise across crates.
 fn build() -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot tell where this program lies")?;
     let directory = program.with_file_name("libraries");
