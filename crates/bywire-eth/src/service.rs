@@ -1,7 +1,7 @@
-//! A running network: the part with privileges, which makes the interfaces of its settings and looks after them.
+//! A running network: the part with privileges, which makes the interfaces of its settings and maintains them.
 //!
-//! It never sees a frame. What it does while running is short: it answers at its door, makes an interface anew that
-//! somebody has removed, and follows its settings when they are read again.
+//! It never sees a frame. While it runs, it answers on its control socket, replaces interfaces that another program
+//! has removed, and follows its settings when they are read again.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -24,7 +24,8 @@ use crate::settings::{Settings, SettingsError};
 use crate::station::{Plan, StationError};
 use crate::status;
 
-/// How often an interface that is missing is tried again: its namespace may come back, as a restarted container's.
+/// How often a missing interface is tried again. Its namespace may come back, for instance with a restarted
+/// container.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// How long a caller may take to read an answer.
@@ -33,16 +34,16 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Why a service did not start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// The settings are no good.
+    /// The settings are invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// There is no door.
+    /// The control socket could not be opened.
     #[error(transparent)]
     Control(#[from] ControlError),
     /// The network failed.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// Prometheus cannot be answered there.
+    /// The address for Prometheus cannot be used.
     #[error("cannot listen on {0} for Prometheus: {1}; choose another address")]
     Metrics(SocketAddr, std::io::Error),
     /// The kernel refused what the service itself needs.
@@ -50,7 +51,7 @@ pub enum ServiceError {
     System(std::io::Error),
 }
 
-/// What woke the service.
+/// Tags of the poller.
 const DOOR: u64 = 0;
 const STOP: u64 = 1;
 const RELOAD: u64 = 2;
@@ -58,17 +59,17 @@ const CARRIERS: u64 = 3;
 const METRICS: u64 = 4;
 const WINDOW: u64 = 5;
 
-/// A network with its door.
+/// A network with its control socket.
 pub struct Service<'a> {
     settings: Settings,
     network: Network,
     door: Door,
     metrics: Option<Metrics>,
     missing: Vec<Plan>,
-    /// Interfaces of processes that have ended, by their labels, as long as the settings name them.
+    /// Labels of interfaces whose process has ended, as long as the settings name them.
     given_up: HashSet<String>,
     poller: Poller,
-    /// Watched only: a byte there is the end.
+    /// Only polled: it becomes readable when the service is to stop.
     _stop: UnixStream,
     reload: UnixStream,
     began: Instant,
@@ -77,11 +78,10 @@ pub struct Service<'a> {
 }
 
 impl<'a> Service<'a> {
-    /// Starts everything that the settings say, which `read` yields now and whenever SIGHUP comes; `say` takes a line
-    /// for whoever watches.
+    /// Starts everything in the settings. `read` returns them now and at each SIGHUP. `say` takes a log line.
     ///
     /// # Errors
-    /// [`ServiceError`]; nothing is left then.
+    /// [`ServiceError`]. After an error, nothing is left running.
     pub fn start(
         read: &'a dyn Fn() -> Result<Settings, SettingsError>,
         launch: &Launch,
@@ -129,23 +129,23 @@ impl<'a> Service<'a> {
         })
     }
 
-    /// Which network this is part of.
+    /// The network's name.
     pub fn network(&self) -> &str {
         &self.settings.network
     }
 
-    /// What it is called there.
+    /// The name of this node.
     pub fn node(&self) -> &str {
         &self.settings.node
     }
 
-    /// The interfaces that stand, one line for each.
+    /// The existing interfaces, one line for each.
     pub fn lines(&self) -> Vec<String> {
         let stations = self.network.stations();
         stations.map(|(_, station)| status::heading(&station.plan)).collect()
     }
 
-    /// Works until it is told to end, by a signal or at its door. Everything is gone then.
+    /// Runs until a signal or a request on the control socket ends it. Everything is removed by then.
     ///
     /// # Errors
     /// [`ServiceError::Network`] when the part that carries frames has ended.
@@ -157,7 +157,7 @@ impl<'a> Service<'a> {
                 false => (!self.missing.is_empty()).then_some(RETRY),
             };
             let ready = self.poller.wait(timeout).map_err(|error| ServiceError::System(error.into()))?;
-            // Loops that say something wake us, and are heard below.
+            // Reports of the carrying loops wake the poller too. They are read below.
             let ready = ready.to_vec();
             if ready.contains(&STOP) {
                 return Ok(());
@@ -169,10 +169,11 @@ impl<'a> Service<'a> {
             if ready.contains(&WINDOW)
                 && let Ok(Some(watcher)) = self.door.window().accept()
             {
-                // Loops close at once, and must find nothing that takes its time: a watcher has nothing to say.
+                // Loops close a watcher's socket at once, which must not block. A watcher has nothing to send, so its
+                // socket is shut for reading.
                 match watcher.hear_no_more().then(|| self.network.show(&watcher)).transpose() {
                     Ok(_) => watcher.release(),
-                    // Not given to all: whoever watches sees the end, and everything else goes on.
+                    // Some loops did not get the socket. The watcher sees the end, and the service continues.
                     Err(error) => (self.say)(&format!("nobody can watch now: {error}")),
                 }
             }
@@ -180,7 +181,7 @@ impl<'a> Service<'a> {
                 && let Some(mut caller) = self.metrics.as_ref().and_then(Metrics::caller)
             {
                 let status = self.status()?;
-                // A caller that has gone away has its reasons.
+                // An error means that the caller has gone.
                 let _ = metrics::answer(&mut caller, &status);
             }
             if ready.contains(&DOOR)
@@ -189,13 +190,13 @@ impl<'a> Service<'a> {
                 self.end(caller);
                 return Ok(());
             }
-            // Whoever was asked for something else may have said that an interface is gone.
+            // A loop may have reported a vanished interface while it was asked for something else.
             self.mourn()?;
             self.retry()?;
         }
     }
 
-    /// Takes note of interfaces that somebody has removed.
+    /// Notes the interfaces that another program has removed.
     fn mourn(&mut self) -> Result<(), ServiceError> {
         for station in self.network.vanished()? {
             let label = station.plan.label();
@@ -205,7 +206,7 @@ impl<'a> Service<'a> {
         Ok(())
     }
 
-    /// Makes missing interfaces where that is possible by now.
+    /// Makes missing interfaces where that is possible now.
     fn retry(&mut self) -> Result<(), ServiceError> {
         for plan in std::mem::take(&mut self.missing) {
             match self.network.add(plan.clone()) {
@@ -217,7 +218,7 @@ impl<'a> Service<'a> {
         Ok(())
     }
 
-    /// Keeps in mind what could not be made, unless it never can be.
+    /// Keeps an interface that could not be made for a retry, unless it can never be made.
     fn miss(&mut self, plan: Plan, error: &NetworkError) {
         match error {
             NetworkError::Station(StationError::NoProcess(_)) => {
@@ -228,9 +229,9 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Reads the settings again and does what differs.
+    /// Reads the settings again and applies the differences.
     fn follow(&mut self) -> Result<(), ServiceError> {
-        // A file that is just being written may be empty for a moment: nothing is refused here too.
+        // A file that is just being written may be empty for a moment, so empty settings are refused here too.
         let (settings, mut plans) = match planned(self.read) {
             Ok(planned) => planned,
             Err(error) => {
@@ -259,7 +260,8 @@ impl<'a> Service<'a> {
         Ok(())
     }
 
-    /// A process that is told again may be another one by now: what is known under a label keeps its place.
+    /// Keeps the namespace that is known for a label. The process id in the new settings may belong to another
+    /// process by now.
     fn keep_places(&self, plans: &mut [Plan]) {
         let standing = self.network.stations().map(|(_, station)| &station.plan);
         let known: HashMap<_, _> =
@@ -271,7 +273,7 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Makes interfaces what they are planned to be, but for missing ones.
+    /// Changes the interfaces to the planned ones, except missing ones.
     fn change(&mut self, plans: Vec<Plan>) -> Result<(), ServiceError> {
         let standing: Vec<_> =
             self.network.stations().map(|(lane, station)| (lane, station.plan.clone())).collect();
@@ -300,14 +302,14 @@ impl<'a> Service<'a> {
         Ok(())
     }
 
-    /// Answers whoever calls at the door; returns the caller who asks for the end.
+    /// Answers the next caller on the control socket. Returns the caller if it asks for the end.
     fn answer(&mut self) -> Result<Option<Deferred<UnixStream>>, ServiceError> {
         let Some((request, mut caller)) = self.door.answer_next() else { return Ok(None) };
         if request == Request::Down {
             return Ok(Some(caller));
         }
         let answer = self.status()?;
-        // A caller that has gone away has its reasons.
+        // Below, an error means that the caller has gone.
         let answer = answer.to_string();
         let _ = write_within(&mut *caller, UnixStream::set_write_timeout, answer.as_bytes(), PATIENCE);
         Ok(None)
@@ -317,7 +319,7 @@ impl<'a> Service<'a> {
         let lanes: Vec<_> = self.network.stations().map(|(lane, _)| lane).collect();
         let mut interfaces = Vec::new();
         for lane in lanes {
-            // One that vanishes meanwhile is reported as soon as it is known to be gone.
+            // An interface that vanishes in between is reported once its end is known.
             let counts = match self.network.counts(lane) {
                 Ok(counts) => counts,
                 Err(NetworkError::Refused(_)) => Counts { lane, ..Counts::default() },
@@ -345,7 +347,7 @@ impl<'a> Service<'a> {
         }))
     }
 
-    /// Takes everything away, then says so.
+    /// Removes everything, then confirms it to the caller.
     fn end(self, mut caller: Deferred<UnixStream>) {
         let Self { network, door, settings, .. } = self;
         drop(network);
@@ -355,7 +357,7 @@ impl<'a> Service<'a> {
     }
 }
 
-/// Settings, and what they plan, which must not be nothing.
+/// The settings with their plans, of which there must be at least one.
 fn planned(
     read: &dyn Fn() -> Result<Settings, SettingsError>,
 ) -> Result<(Settings, Vec<Plan>), SettingsError> {
@@ -367,7 +369,8 @@ fn planned(
     Ok((settings, plans))
 }
 
-/// Streams that become readable when this process is told to end, and when it is told to read its settings again.
+/// Two streams: the first becomes readable when this process is to end, the second when it is to read its settings
+/// again.
 fn watch_signals() -> std::io::Result<(UnixStream, UnixStream)> {
     let (stop, stopped) = UnixStream::pair()?;
     let (reload, reloaded) = UnixStream::pair()?;

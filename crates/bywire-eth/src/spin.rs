@@ -1,19 +1,20 @@
-//! How long to look for the next frame before going to sleep.
+//! How long to poll for the next frame before going to sleep.
 //!
-//! Sleeping and being woken costs several microseconds at each frame of a conversation; looking costs the core, which
-//! somebody else may want. So the loop yields between two looks, the time is bounded and not spent where nothing came
-//! of it several times, and for a while nobody looks once a yield has shown that somebody wants the core for long.
+//! Sleeping and waking costs several microseconds for each frame of a conversation. Polling occupies the core, which
+//! other programs may need. So the loop yields between two polls, and its polling time is bounded. It does not poll
+//! after several fruitless attempts. It also stops for a while after a yield has shown that another program needs the
+//! core for long.
 
 use std::time::Duration;
 
 use bywire_sys::clock;
 
-/// Waits without spinning after somebody else has wanted the core.
+/// Waits without polling after another program needed the core.
 const ABSTAIN: u32 = 64;
-/// Fruitless spins in a row after which only a quick answer starts it again.
+/// Fruitless spins in a row after which the loop does not spin. A quick wake-up resets the count.
 const FRUITLESS_MAX: u32 = 4;
 
-/// The budget of one loop.
+/// The spin budget of one loop.
 #[derive(Debug)]
 pub struct Spin {
     max_cycles: u64,
@@ -22,7 +23,7 @@ pub struct Spin {
 }
 
 impl Spin {
-    /// At most `max` at a time; zero never spins.
+    /// Spins at most `max` at a time. With zero, it never spins.
     pub fn new(max: Duration) -> Self {
         Self { max_cycles: clock::cycles_in(max), abstain: 0, fruitless: 0 }
     }
@@ -39,22 +40,22 @@ impl Spin {
         self.max_cycles
     }
 
-    /// A frame came while spinning.
+    /// Notes that a frame came while spinning.
     pub fn paid(&mut self) {
         self.fruitless = 0;
     }
 
-    /// None came.
+    /// Notes that no frame came while spinning.
     pub fn failed(&mut self) {
         self.fruitless += 1;
     }
 
-    /// Somebody else wanted the core, and for long.
+    /// Notes that another program needed the core, and for long.
     pub fn give_way(&mut self) {
         self.abstain = ABSTAIN;
     }
 
-    /// The sleep that followed lasted so long: hardly longer than a spin means that spinning would have paid.
+    /// Notes the length of the sleep that followed. If it was hardly longer than a spin, spinning would have paid.
     pub fn woken_after(&mut self, slept_cycles: u64) {
         if slept_cycles / 2 < self.max_cycles {
             self.fruitless = 0;

@@ -1,8 +1,8 @@
-//! An interface that stands in a network namespace: made, addressed, set up, and looked after.
+//! An interface in a network namespace: made, addressed, set up, and maintained.
 //!
-//! The device is made in an empty namespace of our own and handed over: so it carries its final name from the
-//! start, nothing on the machine takes it for hardware to configure, and our descriptors do not keep the
-//! namespace alive when its container ends.
+//! The device is made in an empty namespace of this process and moved into its target namespace. So it has its final
+//! name from the start, no service on the machine tries to configure it as hardware, and our descriptors do not keep
+//! the target namespace alive when its container ends.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,27 +14,27 @@ use bywire_sys::tap::{self, Offloads, Queue, Tap};
 use crate::address::MacAddress;
 use crate::interface::{Change, Cidr, Link, Links, SUPERFRAME_BYTES_MAX};
 
-/// The MTUs that a TAP takes, in bytes: Linux's own minimum, and what an Ethernet header leaves of 64 KiB.
+/// The MTUs that a TAP device accepts, in bytes: from Linux's own minimum to 64 KiB less an Ethernet header.
 pub const MTU_BYTES: std::ops::RangeInclusive<u32> = 68..=65_521;
-/// Under this there is no IPv6 (RFC 8200).
+/// The minimum MTU for IPv6 (RFC 8200).
 const IPV6_MTU_BYTES: u32 = 1280;
 
-/// An interface as it is wanted.
+/// The wanted state of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Where.
+    /// The namespace.
     pub place: Place,
-    /// Under which name.
+    /// The name of the interface.
     pub name: String,
     /// Its hardware address.
     pub mac: MacAddress,
-    /// Its IP addresses; none leaves that to DHCP or to the system.
+    /// Its IP addresses. With none, DHCP or the system assigns them.
     pub addresses: Vec<Cidr>,
     /// The longest packet.
     pub mtu_bytes: u32,
-    /// A bridge in that namespace to attach it to.
+    /// A bridge in the same namespace to attach it to.
     pub bridge: Option<String>,
-    /// How many queues, one for each carrying process.
+    /// The number of queues of the device, over all carrying processes.
     pub queues_count: usize,
 }
 
@@ -46,16 +46,16 @@ pub enum StationError {
         "there is no network namespace {0}: `ip netns list` shows the named ones, `pid:N` takes a process's"
     )]
     NoNamespace(Place),
-    /// The process whose namespace it was has ended, and its number means nothing any more.
+    /// The process that stood for the namespace has ended. Its process id means nothing any more.
     #[error("the process of {0} has ended: tell another one, or a namespace by its name")]
     NoProcess(Place),
-    /// It cannot be entered.
+    /// The namespace cannot be entered.
     #[error("cannot enter the network namespace {0}: {1}; this needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)")]
     Entry(Place, Errno),
     /// The kernel has no TAP devices.
     #[error("there is no /dev/net/tun: `modprobe tun`, or give the container that device")]
     NoTap,
-    /// We may not.
+    /// The process lacks the permission.
     #[error("making {0} is not permitted: run as root, or with CAP_NET_ADMIN")]
     NotPermitted(String),
     /// The name is taken.
@@ -68,36 +68,36 @@ pub enum StationError {
     NoBridge {
         /// The bridge that was asked for.
         bridge: String,
-        /// For which interface.
+        /// The interface.
         interface: String,
     },
     /// IPv6 over an MTU that is too small for it.
     #[error("{0} cannot have an IPv6 address at an MTU of {1} bytes: IPv6 needs at least {IPV6_MTU_BYTES}")]
     MtuForIpv6(String, u32),
-    /// Anything else that the kernel said.
+    /// Another error of the kernel.
     #[error("cannot {action} {interface}: {cause}")]
     Kernel {
-        /// What was being done.
+        /// The failed action.
         action: &'static str,
-        /// To which interface.
+        /// The interface.
         interface: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         cause: io::Error,
     },
 }
 
-/// An interface that stands.
+/// An existing interface.
 #[derive(Debug)]
 pub struct Station {
-    /// What was asked for.
+    /// The current state of the interface, as planned.
     pub plan: Plan,
-    /// What the device's kernel end agreed to.
+    /// The offloads that the kernel granted to the device.
     pub offloads: Offloads,
 }
 
 impl Station {
-    /// Makes the interface of `plan` out of a device made in `workshop`, an empty namespace. It is gone when the
-    /// returned queues are.
+    /// Makes the interface of `plan`. The device is made in `workshop`, an empty namespace. The interface disappears
+    /// when the returned queues are closed.
     ///
     /// # Errors
     /// [`StationError`].
@@ -110,7 +110,7 @@ impl Station {
         Ok((Self { plan, offloads: tap.offloads }, tap.queues))
     }
 
-    /// What the kernel says of the interface now.
+    /// The interface's current state in the kernel.
     ///
     /// # Errors
     /// [`StationError`].
@@ -122,13 +122,13 @@ impl Station {
         })?
     }
 
-    /// Makes the interface what `wanted` says, as far as that can be done to one that stands: its MTU and its
-    /// addresses. The plan tells what it has then, also where that is not all that was wanted.
+    /// Changes the MTU and the addresses of the interface to those of `wanted`. Nothing else of an existing interface
+    /// can be changed. After a failure, `plan` holds what was changed up to then.
     ///
     /// # Errors
     /// [`StationError`].
     pub fn adapt(&mut self, wanted: Plan) -> Result<(), StationError> {
-        // Where it stands, also where a process that is told again may be another one by now.
+        // The namespace stays the same, even if the process id in `wanted` belongs to another process by now.
         let wanted = Plan { place: self.plan.place.clone(), ..wanted };
         wanted.check()?;
         let namespace = open(&wanted.place)?;
@@ -144,7 +144,7 @@ impl Station {
                 now.mtu_bytes = wanted.mtu_bytes;
             }
             for old in before.addresses.iter().filter(|cidr| !wanted.addresses.contains(cidr)) {
-                // Somebody may have taken it away before us.
+                // Another program may have removed it already.
                 let _ = links.remove_address(index, *old);
                 now.addresses.retain(|cidr| cidr != old);
             }
@@ -160,7 +160,7 @@ impl Station {
 }
 
 impl Plan {
-    /// What the kernel would refuse half-way.
+    /// Finds errors that the kernel would report only half-way.
     fn check(&self) -> Result<(), StationError> {
         let needs_more = |cidr: &&Cidr| cidr.address.is_ipv6() && self.mtu_bytes < IPV6_MTU_BYTES;
         match self.addresses.iter().find(needs_more) {
@@ -169,12 +169,12 @@ impl Plan {
         }
     }
 
-    /// How the interface is told: `NETNS:NAME`.
+    /// The label of the interface: `NETNS:NAME`.
     pub fn label(&self) -> String {
         format!("{}:{}", self.place, self.name)
     }
 
-    /// Makes the device in this thread's namespace and moves it to where it belongs.
+    /// Makes the device in this thread's namespace and moves it to the target namespace.
     fn make_device(&self, target: &Namespace) -> Result<Tap, StationError> {
         let wanted = Offloads { checksum: true, tcp_segmentation: true, udp_segmentation: true };
         let tap = Tap::create(&self.name, self.queues_count, wanted).map_err(|error| match error {
@@ -195,7 +195,7 @@ impl Plan {
         Ok(tap)
     }
 
-    /// Gives the device its addresses and sets it up, in this thread's namespace.
+    /// Sets the addresses of the device and sets it up, in this thread's namespace.
     fn configure(&self) -> Result<(), StationError> {
         let failed = |cause| self.failed("set up", cause);
         let mut links = Links::open().map_err(failed)?;
@@ -235,7 +235,7 @@ impl Plan {
     }
 }
 
-/// Is this a name that the kernel takes for an interface?
+/// True if the kernel accepts this name for an interface.
 pub fn is_name(text: &str) -> bool {
     let good =
         |letter: char| !letter.is_whitespace() && !letter.is_control() && !matches!(letter, '/' | ':' | '%');
