@@ -1,8 +1,7 @@
 //! The orders to the part that carries frames, and its answers.
 //!
 //! The two parts are processes that share a packet socket. The carrying process has no privileges. The other process
-//! does everything that needs a privilege, a device, an address or a file. The carrying process can ask for nothing
-//! but what is listed here.
+//! makes devices, sets addresses and opens files. The two exchange nothing but the orders and answers listed here.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};

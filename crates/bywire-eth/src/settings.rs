@@ -1,4 +1,4 @@
-//! What an Ethernet network of this process is to be: out of a file, of the command line, or of both.
+//! The settings of a process's Ethernet network, from a file, from the command line, or from both.
 //!
 //! ```
 //! let settings: bywire_eth::settings::Settings = toml::from_str::<bywire_eth::settings::File>(r#"
@@ -29,62 +29,62 @@ use crate::interface::Cidr;
 use crate::order::Manner;
 use crate::station::{self, MTU_BYTES, Plan};
 
-/// What an interface is called where nothing else is said.
+/// The name of the network if none is given.
 pub const DEFAULT_NETWORK: &str = "default";
 /// The most carrying processes.
 pub const QUEUES_MAX: usize = 64;
-/// The longest that a loop may look for the next frame, in microseconds.
+/// The longest time that a loop may poll for the next frame, in microseconds.
 pub const SPIN_US_MAX: u32 = 1000;
-/// Addresses of one interface.
+/// The most addresses of one interface.
 const ADDRESSES_MAX: usize = 64;
-/// A node's name becomes part of a file's name.
+/// The longest name of a node. It becomes a part of a file name.
 const NODE_BYTES_MAX: usize = 64;
-/// The longest way to tell a namespace.
+/// The longest text that identifies a namespace.
 const NAMESPACE_BYTES_MAX: usize = 255;
-/// A network's name becomes part of a port's name.
+/// The longest name of a network. It becomes a part of a port's name.
 const NETWORK_BYTES_MAX: usize = 24;
 
-/// A configuration file as a whole: other parts of Bywire may have tables of their own in it.
+/// A whole configuration file. Other parts of Bywire may have their own tables in it.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct File {
-    /// The part that is ours.
+    /// The table of this crate.
     #[serde(default)]
     pub ethernet: Settings,
 }
 
-/// Everything that can be chosen.
+/// All settings.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Interfaces of one network see each other.
+    /// The network's name. Interfaces of one network reach each other.
     pub network: String,
-    /// What this process is called in it; by default this machine's host name.
+    /// The name of this process in the network. The default is the machine's host name.
     pub node: String,
-    /// The MTU of interfaces that say nothing themselves.
+    /// The MTU of interfaces without an MTU of their own.
     pub mtu: u32,
-    /// How many processes carry frames, each with one queue of every interface.
+    /// The number of processes that carry frames. Each serves a few queues of every interface.
     pub queues: usize,
-    /// Take as many frames at each wake as there are, and merge those of a flow.
+    /// Read as many frames at each wake-up as there are, and merge those of a flow.
     pub coalesce: bool,
-    /// How long to look for the next frame before sleeping, in microseconds.
+    /// How long to poll for the next frame before sleeping, in microseconds.
     pub spin_us: u32,
-    /// Broadcasts and multicasts taken from each interface a second.
+    /// The limit on broadcasts and multicasts from each interface, per second.
     pub storm_frames_per_second: u64,
-    /// Where Prometheus is answered, as in `127.0.0.1:9477`; by default nowhere.
+    /// The address for Prometheus, such as `127.0.0.1:9477`. There is none by default.
     pub metrics: Option<SocketAddr>,
     /// The interfaces.
     #[serde(rename = "interface")]
     pub interfaces: Vec<Interface>,
 }
 
-/// One interface as it is written down.
+/// The settings of one interface.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Interface {
     /// A name, `pid:N`, a path, or `-` for the namespace of this process.
     #[serde(default = "current")]
     pub namespace: String,
-    /// Its name there.
+    /// Its name in that namespace.
     pub name: String,
     /// Its addresses, each with a prefix.
     #[serde(default)]
@@ -93,7 +93,7 @@ pub struct Interface {
     pub mtu: Option<u32>,
     /// A bridge to attach it to.
     pub bridge: Option<String>,
-    /// Its hardware address, where it shall not follow from its identity.
+    /// Its hardware address. By default, it follows from the interface's identity.
     pub mac: Option<String>,
 }
 
@@ -103,27 +103,27 @@ pub enum SettingsError {
     /// The file cannot be read.
     #[error("cannot read {0}: {1}")]
     Unreadable(PathBuf, std::io::Error),
-    /// It is no TOML, or has a field that there is not.
+    /// It is not TOML, or it has an unknown field.
     #[error("{0}, line {1}: {2}")]
     Syntax(PathBuf, usize, String),
-    /// An interface is not told as it should be.
+    /// The text does not describe an interface.
     #[error(
         "{0:?} tells no interface: write NETNS:NAME or NETNS:NAME=ADDRESS/PREFIX, as in blue:by0=10.77.0.1/24"
     )]
     Interface(String),
-    /// A namespace is not told as it should be.
+    /// The text does not identify a namespace.
     #[error("{0:?} tells no network namespace: give a name, pid:N, a path, or - for this one")]
     Namespace(String),
-    /// The kernel does not take such a name.
+    /// The kernel does not accept this name.
     #[error("{0:?} is no name for an interface: 1 to 15 letters without spaces, /, : and %")]
     Name(String),
-    /// A network or node is not named as it should be.
+    /// The name of a network or node is invalid.
     #[error("{0:?} is no name for a network or a node: 1 to {1} letters, digits, - and _")]
     Label(String, usize),
-    /// No address.
+    /// Not an IP address with a prefix.
     #[error("{0}")]
     Address(String),
-    /// No hardware address.
+    /// Not a hardware address.
     #[error(transparent)]
     Mac(#[from] MacAddressError),
     /// A hardware address of a group.
@@ -135,19 +135,19 @@ pub enum SettingsError {
     /// A number out of bounds.
     #[error("{what} of {given} is out of bounds: give {least} to {most}")]
     Bounds {
-        /// What the number is of.
+        /// The kind of number.
         what: &'static str,
-        /// What was given.
+        /// The given value.
         given: u64,
-        /// The least.
+        /// The least value.
         least: u64,
-        /// The most.
+        /// The greatest value.
         most: u64,
     },
-    /// The same interface twice.
+    /// The same interface is given twice.
     #[error("{0} is told twice: leave one out")]
     Twice(String),
-    /// No interface at all.
+    /// No interface is given.
     #[error(
         "there is no interface to make: give --interface NETNS:NAME=ADDRESS/PREFIX, or a file by --config"
     )]
@@ -187,7 +187,7 @@ impl Settings {
         Ok(parsed.map_err(syntax)?.ethernet)
     }
 
-    /// Holds all settings to their bounds, and plans the interfaces.
+    /// Checks the bounds of all settings and plans the interfaces.
     ///
     /// # Errors
     /// [`SettingsError`].
@@ -222,7 +222,7 @@ impl Settings {
 
 impl Interface {
     fn plan(&self, settings: &Settings) -> Result<Plan, SettingsError> {
-        // It becomes a part of the interface's label, which others are told.
+        // The namespace becomes a part of the interface's label, which other processes see.
         if self.namespace.len() > NAMESPACE_BYTES_MAX || self.namespace.contains(char::is_control) {
             return Err(SettingsError::Namespace(self.namespace.chars().take(40).collect()));
         }
@@ -268,7 +268,7 @@ impl FromStr for Interface {
     fn from_str(text: &str) -> Result<Self, SettingsError> {
         let wrong = || SettingsError::Interface(text.to_owned());
         let (who, addresses) = text.split_once('=').map_or((text, None), |(who, list)| (who, Some(list)));
-        // `pid:N` and a path may hold the sign too; a name of an interface cannot.
+        // The namespace may contain the separator too, as in `pid:N` or a path. The name of an interface cannot.
         let (namespace, name) = who.rsplit_once(':').ok_or_else(wrong)?;
         Ok(Self {
             namespace: namespace.to_owned(),
@@ -292,7 +292,7 @@ fn current() -> String {
     "-".to_owned()
 }
 
-/// This machine's host name, as far as it can be a node's.
+/// This machine's host name, shortened and changed into a valid node name.
 fn default_node() -> String {
     let name = bywire_sys::process::host_name();
     let short = name.split('.').next().unwrap_or_default();

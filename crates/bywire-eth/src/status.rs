@@ -1,4 +1,4 @@
-//! What a running network says of itself: JSON for programs, and text for people made of the same.
+//! The status of a running network: JSON for programs, and text for people made from that JSON.
 
 use std::fmt::Write as _;
 
@@ -11,10 +11,10 @@ use crate::order::{Confinement, Counts, PeerReport, Traffic, printable};
 use crate::probe::Probe;
 use crate::station::{Plan, Station};
 
-/// The form of the JSON; the number changes when a reader of the old form would misread the new one.
+/// The version of the JSON. The number changes when a reader of the old form would misread the new one.
 pub const SCHEMA: &str = "bywire-eth-status/1";
 
-/// One interface in one line.
+/// One line about an interface.
 pub fn heading(plan: &Plan) -> String {
     let mut line = format!("{} {} mtu {}", plan.label(), plan.mac, plan.mtu_bytes);
     for cidr in &plan.addresses {
@@ -26,7 +26,7 @@ pub fn heading(plan: &Plan) -> String {
     line
 }
 
-/// One interface with everything that is known of it.
+/// The complete status of an interface.
 pub fn interface(station: &Station, probe: &Probe, counts: &Counts) -> Value {
     let plan = &station.plan;
     let found = station.look();
@@ -52,7 +52,7 @@ pub fn interface(station: &Station, probe: &Probe, counts: &Counts) -> Value {
     })
 }
 
-/// A process that carries frames, with what the kernel says that it may still do.
+/// A carrying process, with the privileges that the kernel reports for it.
 pub fn carrier(process: u32, confinement: &Confinement) -> Value {
     let told = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let field = |name: &str| {
@@ -93,7 +93,7 @@ pub fn peer(report: &PeerReport) -> Value {
     })
 }
 
-/// What differs between interfaces that should agree, and addresses that several claim.
+/// Warnings about interfaces whose MTUs differ, and about addresses that several interfaces claim.
 pub fn warnings(interfaces: &[Value], peers: &[Value]) -> Vec<String> {
     let Some(first) = interfaces.first() else { return Vec::new() };
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
@@ -107,7 +107,7 @@ pub fn warnings(interfaces: &[Value], peers: &[Value]) -> Vec<String> {
         let [near, far] = [first, &other].map(|end| end["mtu"].as_u64().unwrap_or_default());
         let (here, there) = (text(&first["interface"]), format!("{whose}{}", text(&other["interface"])));
         let (shorter, bytes) = if near < far { (here, near) } else { (there.as_str(), far) };
-        // A TAP takes what its MTU would not let it send; only a bridge asks for the length again.
+        // A TAP device accepts packets longer than its own MTU. Only a bridge checks the length again.
         format!(
             "{here} has an MTU of {near}, {there} one of {far}: packets of more than {bytes} bytes reach {shorter}, \
              but nobody behind a bridge that it belongs to"
@@ -121,7 +121,7 @@ pub fn warnings(interfaces: &[Value], peers: &[Value]) -> Vec<String> {
     mtus.chain(conflicts).collect()
 }
 
-/// A status for people.
+/// A status as text for people.
 pub fn table(status: &Value) -> String {
     let mut lines = vec![format!(
         "network {}, node {}: process {}, up {} s, coalescing {}, spinning {} µs at most",

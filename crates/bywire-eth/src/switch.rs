@@ -1,52 +1,53 @@
-//! Where a frame goes.
+//! Decides where a frame goes.
 //!
-//! Every interface has the address that follows from its identity, so nothing is learned and nothing can be
-//! poisoned. Only behind an interface that belongs to a bridge may there be others: those addresses are learned,
-//! forgotten after five minutes, and bounded in number. A frame from the fabric never goes back to the fabric, and
-//! none goes back to where it came from: there are no loops, by construction.
+//! Every interface has the address that follows from its identity, so the switch does not learn it, and no frame can
+//! change it. Other addresses exist only behind an interface that belongs to a bridge. The switch learns those,
+//! forgets them after five minutes, and bounds their number.
+//!
+//! A frame from the fabric never returns to the fabric, and no frame returns to its source. So there are no loops.
 
 use std::collections::HashMap;
 
 use crate::address::MacAddress;
 use crate::drops::Cause;
 
-/// What the switch sends to: a place in its table of lanes.
+/// The number of a lane: its place in the switch's table.
 pub type LaneId = usize;
 
-/// Addresses remembered behind all bridges together; beyond that, new ones are not learned and reached by flooding.
+/// The most addresses that are learned behind all bridges together. Further addresses are reached by flooding.
 pub const LEARNED_MAX: usize = 4096;
 /// How long an address is remembered after its last frame.
 pub const LEARNED_MS: u64 = 300_000;
-/// How often what is too old is looked for, while there is no room.
+/// The interval between searches for expired addresses while the table is full.
 const SWEEP_MS: u64 = 1000;
-/// The bytes of a frame that decide.
+/// The bytes at the start of a frame that decide where it goes.
 pub const ADDRESSES_BYTES: usize = 12;
 
-/// What stands at the end of a lane.
+/// The far end of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// An interface of this process.
     Here {
         /// Its address.
         mac: MacAddress,
-        /// True when others may stand behind it.
+        /// True if other addresses may be behind the interface.
         is_bridge: bool,
     },
     /// The fabric, towards another process and all its interfaces.
     Fabric,
 }
 
-/// What is to be done with a frame.
+/// The decision about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes to this lane.
+    /// Deliver it to this lane.
     To(LaneId),
-    /// It goes to every lane for which [`Switch::floods`] says so.
+    /// Deliver it to every lane for which [`Switch::floods`] returns true.
     Flood {
-        /// Its target is a single address that nobody is known to have.
+        /// True if its target is a single address without a known owner.
         is_unknown: bool,
     },
-    /// It goes nowhere.
+    /// Drop it.
     Drop(Cause),
 }
 
@@ -54,7 +55,7 @@ pub enum Verdict {
 #[derive(Debug)]
 pub struct Switch {
     lanes: Vec<Option<Lane>>,
-    /// Addresses that are known to be the only ones of their owner.
+    /// Addresses with a known owner: those of interfaces here, and those that peers have announced.
     stations: HashMap<MacAddress, LaneId>,
     learned: HashMap<MacAddress, Learned>,
     sweep_again_ms: u64,
@@ -64,7 +65,7 @@ pub struct Switch {
 #[derive(Debug)]
 struct Lane {
     side: Side,
-    /// Broadcasts that may still come from it.
+    /// Broadcasts and multicasts that it may still send.
     allowance: u64,
     refilled_ms: u64,
 }
@@ -76,7 +77,7 @@ struct Learned {
 }
 
 impl Switch {
-    /// An empty switch that takes so many broadcasts and multicasts a second from each lane.
+    /// An empty switch that accepts this many broadcasts and multicasts from each lane, per second.
     pub fn new(storm_frames_per_second: u64) -> Self {
         Self {
             lanes: Vec::new(),
@@ -87,13 +88,14 @@ impl Switch {
         }
     }
 
-    /// Changes how many broadcasts and multicasts a second are taken from each lane.
+    /// Changes the limit on broadcasts and multicasts from each lane, per second.
     pub fn allow_storms_of(&mut self, frames_per_second: u64) {
         self.storm_frames_per_second = frames_per_second;
     }
 
-    /// Adds or replaces a lane. `false`: its address belongs to another interface here, and nothing has changed. What
-    /// another process has claimed yields: else it could keep an interface of ours from coming back.
+    /// Adds or replaces a lane. Returns `false`, and changes nothing, if its address belongs to another interface of
+    /// this process. If another process has claimed the address, it loses it. Otherwise it could keep an interface of
+    /// this process from coming back.
     #[must_use]
     pub fn insert(&mut self, id: LaneId, side: Side) -> bool {
         if let Side::Here { mac, .. } = side
@@ -112,8 +114,8 @@ impl Switch {
         true
     }
 
-    /// Makes a lane to the fabric, through which no station is reachable yet. One that there is loses its stations and
-    /// nothing else: whoever announces again gets no new allowance for broadcasts by that.
+    /// Makes a lane to the fabric through which no address is reachable yet. An existing lane to the fabric loses its
+    /// addresses and nothing else, so a peer that announces again gets no new allowance for broadcasts.
     pub fn lead_to_fabric(&mut self, id: LaneId) {
         if self.is_fabric(id) {
             self.stations.retain(|_, lane| *lane != id);
@@ -123,7 +125,7 @@ impl Switch {
         }
     }
 
-    /// Makes `mac` reachable through a lane to the fabric. `false`: it belongs to another lane.
+    /// Makes `mac` reachable through a lane to the fabric. Returns `false` if it belongs to another lane.
     #[must_use]
     pub fn announce(&mut self, id: LaneId, mac: MacAddress) -> bool {
         let owner = *self.stations.entry(mac).or_insert(id);
@@ -139,7 +141,7 @@ impl Switch {
         self.learned.retain(|_, learned| learned.lane != id);
     }
 
-    /// Decides about a frame that came from lane `from`, by its first bytes, at `now_ms` of any steady clock.
+    /// Decides about a frame from lane `from`, by its first bytes, at `now_ms` of any steady clock.
     pub fn judge(&mut self, from: LaneId, frame: &[u8], now_ms: u64) -> Verdict {
         let (Some(target), Some(source)) = (MacAddress::target_of(frame), MacAddress::source_of(frame))
         else {
@@ -161,13 +163,13 @@ impl Switch {
         }
     }
 
-    /// Every lane has a number below this.
+    /// One more than the highest lane number.
     pub fn lanes_count(&self) -> usize {
         self.lanes.len()
     }
 
-    /// Does a flooded frame from lane `from` go to lane `to`? With `is_unknown`, its target is a single address
-    /// that nobody is known to have: then only bridges can lead there.
+    /// True if a flooded frame from lane `from` goes to lane `to`. `is_unknown` means that its target is a single
+    /// address without a known owner. Only bridges can lead to such an address.
     pub fn floods(&self, from: LaneId, to: LaneId, is_unknown: bool) -> bool {
         let Some(Some(lane)) = self.lanes.get(to) else { return false };
         match lane.side {
@@ -176,7 +178,7 @@ impl Switch {
         }
     }
 
-    /// What speaks against a frame's source; learns it where that is allowed.
+    /// The reason to drop a frame because of its source, if there is one. Learns the source where that is allowed.
     fn object(&mut self, from: LaneId, source: MacAddress, now_ms: u64) -> Option<Cause> {
         let Some(Some(lane)) = self.lanes.get(from) else { return Some(Cause::ForeignSource) };
         if self.stations.get(&source) == Some(&from) {
@@ -184,10 +186,10 @@ impl Switch {
         }
         let may_be_foreign = match lane.side {
             Side::Here { is_bridge, .. } => is_bridge,
-            // What the far end has behind its bridge is checked there and cannot be known here.
+            // The far end checks the addresses behind its bridge. They cannot be known here.
             Side::Fabric => true,
         };
-        // Nobody behind a bridge may pretend to be one of the interfaces.
+        // A host behind a bridge must not use the address of an interface.
         if !may_be_foreign || source.is_multicast() || self.stations.contains_key(&source) {
             return Some(Cause::ForeignSource);
         }
@@ -201,7 +203,7 @@ impl Switch {
             *known = learned;
             return;
         }
-        // Not at each frame of whoever makes up its addresses: looking through all of them takes long.
+        // A search through all addresses takes long. A sender of made-up addresses must not cause one for each frame.
         if self.learned.len() >= LEARNED_MAX && now_ms >= self.sweep_again_ms {
             self.sweep_again_ms = now_ms.saturating_add(SWEEP_MS);
             self.learned.retain(|_, known| now_ms.saturating_sub(known.seen_ms) < LEARNED_MS);
@@ -236,7 +238,7 @@ impl Switch {
         }
     }
 
-    /// Takes one frame out of a lane's allowance, which a second fills.
+    /// Takes one frame out of a lane's allowance. An empty allowance is full again after one second.
     fn spend(&mut self, from: LaneId, now_ms: u64) -> bool {
         let rate = self.storm_frames_per_second;
         let Some(Some(lane)) = self.lanes.get_mut(from) else { return false };
@@ -270,7 +272,8 @@ mod tests {
         [&target.0[..], &source.0[..], &[8, 0]].concat()
     }
 
-    /// Lanes 0 and 1 are interfaces, 2 is a bridge's, 3 and 4 lead to the fabric, where 13 lives behind lane 3.
+    /// Lanes 0 and 1 are interfaces. Lane 2 belongs to a bridge. Lanes 3 and 4 lead to the fabric. Address 13 is
+    /// behind lane 3.
     fn switch() -> Switch {
         let mut switch = Switch::new(10);
         for lane in 0..3 {
