@@ -16,7 +16,7 @@ const LAYERS: [&[&str]; 9] = [
     &["bywire-cli", "bywire-benches", "bywire-examples"],
 ];
 
-/// Tools of the tree. They depend on none of our crates, or (the simulator) only for tests.
+/// Tools of the tree. No crate depends on them. The simulator depends on what it simulates.
 const ASIDE: [&str; 2] = ["bywire-tidy", "bywire-sim"];
 
 /// One breach per dependency that does not point to a lower layer, and per crate without a layer.

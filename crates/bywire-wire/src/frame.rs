@@ -95,7 +95,7 @@ pub struct Ack<'packet> {
 
 impl<'packet> Ack<'packet> {
     /// The ranges, the newest first.
-    pub fn ranges(self) -> impl Iterator<Item = RangeInclusive<u64>> + 'packet {
+    pub fn ranges(self) -> impl Iterator<Item = RangeInclusive<u64>> + Clone + 'packet {
         let mut reader = Reader(self.runs);
         let mut next = Some(self.largest);
         std::iter::from_fn(move || {
@@ -236,6 +236,30 @@ impl<'buffer> Payload<'buffer> {
                     && self.append(&[&[DATAGRAM + lane as u8], &id, &offset, &total, &length, bytes])
             }
         }
+    }
+
+    /// Adds a frame of so many bytes of a lane, which `fill` appends. `false`: there is no room, and nothing was added.
+    pub fn push_lane(
+        &mut self,
+        lane: Lane,
+        offset: u64,
+        length: u16,
+        fill: impl FnOnce(&mut Vec<u8>),
+    ) -> bool {
+        let head: [&[u8]; 3] = [&[LANE + lane as u8], &offset.to_le_bytes(), &length.to_le_bytes()];
+        if LANE_FRAME_BYTES + usize::from(length) > self.room() {
+            return false;
+        }
+        head.iter().for_each(|part| self.buffer.extend_from_slice(part));
+        let end = self.buffer.len() + usize::from(length);
+        fill(self.buffer);
+        debug_assert_eq!(self.buffer.len(), end, "as many bytes as the frame says");
+        true
+    }
+
+    /// Fills the packet up with nothing.
+    pub fn pad(&mut self) {
+        self.buffer.resize(self.end, PAD);
     }
 
     /// Adds an acknowledgement of these ranges, the newest first, as many as there is room for. `false`: not of one.

@@ -1,7 +1,8 @@
-//! What crosses a network between two ports: packets, frames in packets, and records in the bytes of a lane.
+//! What crosses a network between two ports: packets, frames in packets, and records in the bytes of a lane; and the machine
+//! that makes reliable lanes of packets that may be lost, [`connection::Connection`].
 //!
-//! Each has a borrowed view, which is read from bytes that may be a stranger's, and writes itself back. Nothing here has a
-//! clock, draws a random number or does I/O. All numbers are little-endian.
+//! Each format has a borrowed view, which is read from bytes that may be a stranger's, and writes itself back. Nothing here
+//! has a clock, draws a random number or does I/O. All numbers are little-endian.
 //!
 //! ```text
 //! packet   kind u8 · flags u8 · length u16 · connection u32 · number u64 · frames · tag
@@ -17,8 +18,22 @@
 //! of a lane are sent again, not packets.
 #![forbid(unsafe_code)]
 
+pub mod ack;
+pub mod batch;
+pub mod congestion;
+pub mod connection;
+pub mod credit;
+pub mod datagrams;
 pub mod frame;
+pub mod keys;
+pub mod pacing;
 pub mod packet;
+pub mod ranges;
 mod reader;
 pub mod received;
+pub mod receiving;
 pub mod record;
+pub mod recovery;
+pub mod rtt;
+pub mod sending;
+pub mod size;

@@ -1,0 +1,54 @@
+//! Packets that leave together, one behind the other, as segmentation offload takes them.
+
+/// A buffer of packets.
+#[derive(Debug)]
+pub struct Batch {
+    pub(crate) bytes: Vec<u8>,
+    ends: Vec<usize>,
+    bytes_max: usize,
+    packets_max: usize,
+}
+
+impl Batch {
+    /// A buffer for at most so many bytes and packets. A packet always fits into an empty one.
+    pub fn new(bytes_max: usize, packets_max: usize) -> Self {
+        Self { bytes: Vec::new(), ends: Vec::new(), bytes_max, packets_max }
+    }
+
+    /// The packets, in the order in which they leave.
+    pub fn packets(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
+    }
+
+    /// Is there none?
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Makes it empty.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    /// Is there room for a packet of so many bytes?
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.is_empty() || self.ends.len() < self.packets_max && self.bytes.len() + bytes <= self.bytes_max
+    }
+
+    /// Bytes of the packets that are finished.
+    pub(crate) fn finished_bytes(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// What was appended since the last packet is the next one.
+    pub(crate) fn finish(&mut self) {
+        self.ends.push(self.bytes.len());
+    }
+}

@@ -1,0 +1,427 @@
+//! A connection between two ports: the machine that all others are parts of.
+//!
+//! Whoever owns one passes every packet that arrives to [`Connection::receive`], and after each batch, after each call of the
+//! program and at [`Connection::next_timeout_ns`] asks [`Connection::transmit`] what has to leave.
+
+mod incoming;
+mod outgoing;
+
+use std::ops::Range;
+
+use crate::ack::Acknowledger;
+use crate::congestion::Congestion;
+use crate::congestion::cubic::Cubic;
+use crate::datagrams::{self, Datagram};
+use crate::frame::{LANES, Lane};
+use crate::keys::{Opener, SECRET_BYTES, Sealer, Security, Side};
+use crate::pacing::{Pacer, Rate};
+use crate::receiving::Receiving;
+use crate::recovery::{Outcome, Recovery};
+use crate::rtt::Rtt;
+use crate::sending::{Exhausted, Sending};
+use crate::size::{BASE_BYTES, PacketSize};
+
+/// Reasons to close from here on are the library's own.
+pub const OWN_REASONS: u8 = 0xf0;
+/// The peer has broken a rule.
+const REASON_VIOLATION: u8 = 0xff;
+
+/// What leaves in one go, however long nothing has left.
+const BATCH_BYTES: u64 = 16 * 1024;
+/// Pieces of lanes in one packet.
+const PIECES_MAX: usize = 4;
+
+/// What both ends agree upon, and what each knows.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which end this is.
+    pub side: Side,
+    /// How packets are protected.
+    pub security: Security,
+    /// What only the two ends know.
+    pub secret: [u8; SECRET_BYTES],
+    /// This end's number for the connection, which packets to it bear.
+    pub connection: u32,
+    /// The other end's.
+    pub peer_connection: u32,
+    /// Bytes that may wait here, by lane.
+    pub windows: [u64; 3],
+    /// Bytes that may wait there at first, by lane.
+    pub peer_windows: [u64; 3],
+    /// The longest packet that the route carries, headers of IP and UDP not counted.
+    pub route_bytes: u16,
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receipt {
+    /// It was taken.
+    Taken,
+    /// It is none of this connection.
+    Foreign,
+    /// It was taken before, or may have been.
+    Known,
+    /// It is not what it claims to be.
+    Forged,
+    /// It would be too much to remember. It will come again.
+    NoRoom,
+    /// The connection is closed.
+    Closed,
+    /// It breaks a rule, which ends the connection.
+    Violation(Violation),
+}
+
+/// A rule that a peer has broken, in a packet that is proved to be the peer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// A packet holds what is no frame.
+    #[error("a packet holds what is no frame")]
+    Malformed,
+    /// The peer sends beyond its credit.
+    #[error("the peer sends beyond its credit")]
+    BeyondCredit,
+    /// The peer has taken bytes that were not sent.
+    #[error("the peer has taken bytes that were not sent")]
+    TakenUnsent,
+    /// The peer has acknowledged a packet that was not sent.
+    #[error("the peer has acknowledged a packet that was not sent")]
+    AcknowledgedUnsent,
+}
+
+/// How a connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Bytes flow.
+    Open,
+    /// It was closed here, for this reason.
+    ClosedHere(u8),
+    /// It was closed by the peer, for this reason.
+    ClosedByPeer(u8),
+    /// The peer has broken a rule.
+    Broken(Violation),
+}
+
+/// What has happened, for statistics and tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Packets that have left.
+    pub sent: u64,
+    /// Packets that were taken.
+    pub taken: u64,
+    /// Packets that were known.
+    pub known: u64,
+    /// Packets that were forged or damaged.
+    pub forged: u64,
+    /// Packets for which there was no room.
+    pub no_room: u64,
+    /// Packets with nothing but an acknowledgement.
+    pub acks_alone: u64,
+    /// Packets that were found lost.
+    pub lost: u64,
+    /// Probes of a silent peer.
+    pub probes: u64,
+    /// Losses so long that nothing was known of the path any more.
+    pub persistent: u64,
+    /// Packets became longer.
+    pub size_found: u64,
+    /// Probes of a length were lost.
+    pub size_probes_lost: u64,
+    /// Packets became short again, for long ones vanished.
+    pub black_holes: u64,
+    /// This end took its next key.
+    pub key_updates: u64,
+    /// The peer took its next key.
+    pub peer_key_updates: u64,
+    /// The window of congestion held something back.
+    pub window_full: u64,
+    /// Pacing held something back.
+    pub paced: u64,
+    /// The peer's credit held a lane back.
+    pub credit_out: u64,
+    /// Low bytes stood back behind high ones.
+    pub low_held: u64,
+    /// Datagrams that were dropped before they left.
+    pub datagrams_dropped: u64,
+}
+
+/// What was in a packet that waits for its acknowledgement.
+#[derive(Clone, Debug, Default)]
+struct Content {
+    pieces: [Option<(Lane, Range<u64>)>; PIECES_MAX],
+    credit: [bool; 3],
+    /// The length that it tries out.
+    size_probe: Option<u16>,
+    elicits_ack: bool,
+}
+
+/// One end of a connection. Each piece of bytes `B` is kept until the peer has it.
+#[derive(Debug)]
+pub struct Connection<B> {
+    options: Options,
+    state: State,
+    sealer: Sealer,
+    opener: Opener,
+    acknowledger: Acknowledger,
+    recovery: Recovery<Content>,
+    congestion: Box<dyn Congestion + Send>,
+    pacer: Pacer,
+    size: PacketSize,
+    sending: [Sending<B>; 3],
+    receiving: [Receiving; 3],
+    /// The packet that bore the newest credit of a lane.
+    credit_numbers: [Option<u64>; 3],
+    datagrams_out: datagrams::Outgoing,
+    datagrams_in: datagrams::Incoming,
+    outcome: Outcome<Content>,
+    /// Packets that are to leave whatever the window says.
+    probes_due: u32,
+    is_ping_due: bool,
+    /// The program goes to sleep: acknowledgements wait for nothing.
+    is_sleepy: bool,
+    is_close_due: bool,
+    /// Packets that came after the close.
+    late_packets: u64,
+    /// There was something to send that the window, or pacing, held back.
+    is_held_back: bool,
+    /// When bytes of the high lane moved last.
+    high_at_ns: Option<u64>,
+    counts: Counts,
+}
+
+impl<B: AsRef<[u8]>> Connection<B> {
+    /// A connection whose peer is about to make its end. The first packet leaves at once, so that firewalls open.
+    pub fn new(options: Options) -> Self {
+        let Options { security, secret, side, .. } = &options;
+        Self {
+            state: State::Open,
+            sealer: Sealer::new(*security, secret, *side),
+            opener: Opener::new(*security, secret, side.other()),
+            acknowledger: Acknowledger::default(),
+            recovery: Recovery::default(),
+            congestion: Box::new(Cubic::new(BASE_BYTES.into())),
+            pacer: Pacer::new(BATCH_BYTES),
+            size: PacketSize::new(options.route_bytes),
+            sending: options.peer_windows.map(Sending::new),
+            receiving: options.windows.map(Receiving::new),
+            credit_numbers: [None; 3],
+            datagrams_out: datagrams::Outgoing::default(),
+            datagrams_in: datagrams::Incoming::default(),
+            outcome: Outcome::default(),
+            probes_due: 0,
+            is_ping_due: true,
+            is_sleepy: false,
+            is_close_due: false,
+            late_packets: 0,
+            is_held_back: false,
+            high_at_ns: None,
+            counts: Counts::default(),
+            options,
+        }
+    }
+
+    /// How it stands.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// What has happened.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// The round-trip time.
+    pub fn rtt(&self) -> &Rtt {
+        self.recovery.rtt()
+    }
+
+    /// Bytes in flight, and those that may be.
+    pub fn flight(&self) -> (u64, u64) {
+        (self.recovery.in_flight(), self.congestion.window())
+    }
+
+    /// The length of packets.
+    pub fn packet_bytes(&self) -> u16 {
+        self.size.bytes()
+    }
+
+    /// Bytes of memory that wait for the program, or for missing ones.
+    pub fn memory_bytes(&self) -> usize {
+        self.receiving.iter().map(Receiving::memory_bytes).sum()
+    }
+
+    /// Adds bytes to a lane: the offset behind them.
+    ///
+    /// # Errors
+    /// [`Exhausted`], and nothing was added.
+    pub fn send(&mut self, lane: Lane, bytes: B) -> Result<u64, Exhausted> {
+        self.sending[lane as usize].push(bytes)
+    }
+
+    /// Adds a datagram. `false`: it is dropped, for too many wait.
+    pub fn send_datagram(&mut self, lane: Lane, bytes: &[u8]) -> bool {
+        let is_taken = self.datagrams_out.push(lane, bytes);
+        self.counts.datagrams_dropped += u64::from(!is_taken);
+        is_taken
+    }
+
+    /// Asks the peer for a sign of life.
+    pub fn ping(&mut self) {
+        self.is_ping_due = true;
+    }
+
+    /// A piece of bytes that the peer has received whole, the oldest of its lane first.
+    pub fn take_back(&mut self, lane: Lane) -> Option<B> {
+        self.sending[lane as usize].take_back()
+    }
+
+    /// Every byte of a lane before this offset has been received by the peer.
+    pub fn acknowledged(&self, lane: Lane) -> u64 {
+        self.sending[lane as usize].acknowledged()
+    }
+
+    /// Every byte of a lane before this offset has been consumed by the peer's program.
+    pub fn taken(&self, lane: Lane) -> u64 {
+        self.sending[lane as usize].taken()
+    }
+
+    /// Has everything been acknowledged that was ever added?
+    pub fn is_drained(&self) -> bool {
+        self.datagrams_out.is_empty() && self.sending.iter().all(|lane| lane.acknowledged() == lane.end())
+    }
+
+    /// The bytes of a lane that the program can consume, in two parts.
+    pub fn peek(&self, lane: Lane) -> (&[u8], &[u8]) {
+        self.receiving[lane as usize].peek()
+    }
+
+    /// Consumes bytes of a lane, at most as many as [`Self::peek`] shows.
+    pub fn take(&mut self, lane: Lane, bytes: u64) {
+        self.receiving[lane as usize].take(bytes);
+    }
+
+    /// The peer waits to learn what was taken of a lane: it is told with the next packet, not with the next quarter.
+    pub fn urge_credit(&mut self, lane: Lane) {
+        self.receiving[lane as usize].credit().urge();
+    }
+
+    /// Changes how many bytes may wait in a lane.
+    pub fn set_window(&mut self, lane: Lane, bytes: u64) {
+        self.receiving[lane as usize].credit().set_window(bytes);
+    }
+
+    /// Gives back memory in which nothing waits.
+    pub fn trim(&mut self) {
+        self.receiving.iter_mut().for_each(Receiving::trim);
+        self.recovery.trim();
+    }
+
+    /// The next datagram that has arrived.
+    pub fn pop_datagram(&mut self) -> Option<Datagram> {
+        self.datagrams_in.pop()
+    }
+
+    /// The program goes to sleep: the next [`Self::transmit`] acknowledges everything.
+    pub fn before_sleep(&mut self) {
+        self.is_sleepy = true;
+    }
+
+    /// The route carries packets up to this length now, as the kernel says.
+    pub fn set_route_bytes(&mut self, bytes: u16) {
+        if self.size.set_limit(bytes) {
+            self.congestion.set_packet_bytes(self.size.bytes().into());
+        }
+    }
+
+    /// Changes how many packets one key seals: for tests.
+    pub fn set_packets_per_key(&mut self, packets: u64) {
+        self.sealer.set_packets_per_key(packets);
+    }
+
+    /// Ends the connection, without waiting for anything. Reasons from [`OWN_REASONS`] on are the library's.
+    pub fn close(&mut self, reason: u8) {
+        if self.state == State::Open {
+            self.state = State::ClosedHere(reason);
+            self.is_close_due = true;
+        }
+    }
+
+    fn rate(&self) -> Rate {
+        Rate {
+            window: self.congestion.window(),
+            smoothed_ns: self.recovery.rtt().smoothed_ns(),
+            is_slow_start: self.congestion.is_slow_start(),
+        }
+    }
+
+    /// Takes in what an acknowledgement or a timeout has told of packets.
+    fn take_outcome(&mut self, now_ns: u64) {
+        let mut outcome = std::mem::take(&mut self.outcome);
+        self.take_arrived(now_ns, &outcome);
+        self.take_lost(now_ns, &outcome);
+        outcome.clear();
+        self.outcome = outcome;
+    }
+
+    fn take_arrived(&mut self, now_ns: u64, outcome: &Outcome<Content>) {
+        let Some(newest) = outcome.arrived.iter().max_by_key(|sent| sent.number) else { return };
+        for sent in &outcome.arrived {
+            for (lane, range) in sent.content.pieces.iter().flatten() {
+                self.sending[*lane as usize].acknowledge(range.clone());
+            }
+            self.size.arrived(sent.bytes);
+            if sent.content.size_probe.is_some_and(|bytes| self.size.probe_arrived(bytes)) {
+                self.counts.size_found += 1;
+                self.congestion.set_packet_bytes(self.size.bytes().into());
+            }
+        }
+        self.probes_due = 0;
+        self.sealer.acknowledged(now_ns, newest.number);
+        let rtt = self.recovery.rtt();
+        self.congestion.on_arrival(crate::congestion::Arrival {
+            now_ns,
+            bytes: outcome.arrived.iter().map(|sent| sent.bytes).sum(),
+            sent_at_ns: newest.at_ns,
+            largest: newest.number,
+            next_number: self.recovery.next_number(),
+            latest_ns: rtt.latest_ns(),
+            min_ns: rtt.min_ns().unwrap_or(rtt.latest_ns()),
+            smoothed_ns: rtt.smoothed_ns(),
+            is_used: self.is_held_back,
+        });
+    }
+
+    fn take_lost(&mut self, now_ns: u64, outcome: &Outcome<Content>) {
+        let mut newest_ns = None;
+        let mut longest = 0;
+        for sent in &outcome.lost {
+            self.counts.lost += 1;
+            self.send_again(sent.number, &sent.content);
+            if let Some(bytes) = sent.content.size_probe {
+                self.counts.size_probes_lost += 1;
+                self.size.probe_lost(bytes);
+            } else {
+                newest_ns = newest_ns.max(Some(sent.at_ns));
+                longest = sent.bytes.max(longest);
+            }
+        }
+        let Some(newest_ns) = newest_ns else { return };
+        self.counts.persistent += u64::from(outcome.is_persistent);
+        self.congestion.on_loss(now_ns, newest_ns, outcome.is_persistent);
+        if self.size.lost(longest) {
+            self.counts.black_holes += 1;
+            self.congestion.set_packet_bytes(self.size.bytes().into());
+        }
+    }
+
+    /// What was in a packet leaves again, unless it has arrived in another one or is of no use any more.
+    fn send_again(&mut self, number: u64, content: &Content) {
+        for (lane, range) in content.pieces.iter().flatten() {
+            self.sending[*lane as usize].lose(range.clone());
+        }
+        for lane in LANES.map(|lane| lane as usize) {
+            if content.credit[lane] && self.credit_numbers[lane] == Some(number) {
+                self.receiving[lane].credit().lose();
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Packets that leave.
+
+use crate::batch::Batch;
+use crate::frame::{Frame, LANE_FRAME_BYTES, LANES, Lane, Payload};
+use crate::packet::{HEADER_BYTES, Header, PacketKind};
+use crate::recovery::Timeout;
+use crate::size::BASE_BYTES;
+
+use super::incoming::reason_of;
+use super::{BATCH_BYTES, Connection, Content, State};
+
+/// While high bytes move, no more new bytes of the low lane than this are in flight: the queue at the receiver is what
+/// delays a high message.
+const LOW_BYTES_BESIDE_HIGH: u64 = 32 * 1024;
+/// For so long high bytes count as moving.
+const HIGH_RECENT_NS: u64 = 2_000_000;
+/// A piece of a lane that is cut for want of room has at least so many bytes.
+const PIECE_BYTES_MIN: usize = 32;
+/// Probes without an answer, from which on packets are short: long ones may vanish.
+const PROBES_SHORT: u32 = 2;
+
+impl<B: AsRef<[u8]>> Connection<B> {
+    /// Adds to a batch whatever has to leave by now. Where the batch has become full, there may be more.
+    pub fn transmit(&mut self, now_ns: u64, batch: &mut Batch) {
+        if self.state != State::Open {
+            self.transmit_close(now_ns, batch);
+            return;
+        }
+        self.look_at_time(now_ns);
+        let was_held_back = std::mem::take(&mut self.is_held_back);
+        while batch.has_room(self.size_now().into()) {
+            if !self.add_packet(now_ns, batch) {
+                self.is_sleepy = false;
+                self.add_size_probe(now_ns, batch);
+                return;
+            }
+        }
+        // The batch is what held it back.
+        self.is_held_back = was_held_back;
+    }
+
+    /// When [`Self::transmit`] has something to do, if nothing comes before. It may have passed.
+    pub fn next_timeout_ns(&self) -> Option<u64> {
+        if self.state != State::Open {
+            return self.is_close_due.then_some(0);
+        }
+        let sendable_ns = self.sendable_ns().filter(|_| self.has_window());
+        let sendable_ns =
+            sendable_ns.map(|at_ns| at_ns.max(self.pacer.at_ns(self.paced_bytes(), self.rate())));
+        let urgent_ns = (self.is_ping_due || self.probes_due > 0).then_some(0);
+        let ack_ns = self.acknowledger.deadline_ns();
+        [sendable_ns, urgent_ns, ack_ns, self.recovery.timeout_ns()].into_iter().flatten().min()
+    }
+
+    fn transmit_close(&mut self, now_ns: u64, batch: &mut Batch) {
+        let Some(reason) = reason_of(self.state).filter(|_| self.is_close_due) else { return };
+        if !batch.has_room(BASE_BYTES.into()) {
+            return;
+        }
+        self.is_close_due = false;
+        self.recovery.expire(&mut self.outcome);
+        self.outcome.clear();
+        let mut packet = self.begin(batch, BASE_BYTES);
+        packet.push(&Frame::Close { reason });
+        self.finish(now_ns, batch, Content::default());
+    }
+
+    fn look_at_time(&mut self, now_ns: u64) {
+        self.recovery.expire(&mut self.outcome);
+        let timeout = self.recovery.on_timeout(now_ns, &mut self.outcome);
+        self.take_outcome(now_ns);
+        if timeout == Timeout::Probe {
+            self.counts.probes += 1;
+            self.probes_due = self.recovery.probes().min(2);
+            // What waits longest is the most likely to be lost, and leaves again without being counted as such.
+            if let Some(oldest) = self.recovery.oldest().map(|sent| (sent.number, sent.content.clone())) {
+                self.send_again(oldest.0, &oldest.1);
+            }
+        }
+        let timeout_ns = self.recovery.rtt().probe_timeout_ns();
+        self.counts.key_updates += u64::from(self.sealer.update(now_ns, timeout_ns));
+    }
+
+    /// The length of packets, for now.
+    fn size_now(&self) -> u16 {
+        if self.recovery.probes() >= PROBES_SHORT { BASE_BYTES } else { self.size.bytes() }
+    }
+
+    /// Is there something to send, as far as the window and pacing allow?
+    fn has_something(&self, now_ns: u64) -> bool {
+        self.sendable_ns().is_some_and(|at_ns| at_ns <= now_ns)
+    }
+
+    /// From when on there is something to send, which may have passed.
+    fn sendable_ns(&self) -> Option<u64> {
+        let [reply, high, low] = &self.sending;
+        let is_now = !self.datagrams_out.is_empty()
+            || reply.has_something()
+            || high.has_something()
+            || self.receiving.iter().any(|lane| lane.is_credit_due());
+        if is_now {
+            return Some(0);
+        }
+        low.has_something().then(|| self.low_from_ns())
+    }
+
+    /// From when on the low lane may send.
+    fn low_from_ns(&self) -> u64 {
+        let low = &self.sending[Lane::Low as usize];
+        let is_full = !low.has_lost() && low.outstanding() >= LOW_BYTES_BESIDE_HIGH;
+        self.high_at_ns.filter(|_| is_full).map_or(0, |at_ns| at_ns.saturating_add(HIGH_RECENT_NS))
+    }
+
+    /// What the bucket has to hold for one packet.
+    fn paced_bytes(&self) -> u64 {
+        u64::from(self.size_now()).min(BATCH_BYTES)
+    }
+
+    fn has_window(&self) -> bool {
+        let bytes = self.recovery.in_flight() + u64::from(self.size_now());
+        self.recovery.has_room() && bytes <= self.congestion.window()
+    }
+
+    /// Adds one packet, if one has to leave.
+    fn add_packet(&mut self, now_ns: u64, batch: &mut Batch) -> bool {
+        let is_probe = self.probes_due > 0;
+        let is_ack_due = self.acknowledger.is_due(now_ns) || self.is_sleepy && self.acknowledger.is_waiting();
+        let may_send = is_probe || self.has_something(now_ns) && self.may_send(now_ns);
+        if !(may_send || is_ack_due || self.is_ping_due) {
+            self.count_held();
+            return false;
+        }
+        if is_probe {
+            self.recovery.skip();
+        }
+        let size = self.size_now();
+        let start = batch.bytes.len();
+        let mut packet = self.begin(batch, size);
+        let has_ack = self.acknowledger.is_waiting()
+            && packet.push_ack(self.acknowledger.delay_us(now_ns), self.acknowledger.ranges());
+        let mut content = Content::default();
+        if may_send {
+            self.fill(now_ns, &mut packet, &mut content);
+        }
+        if !content.elicits_ack && (is_probe || self.is_ping_due) {
+            content.elicits_ack = packet.push(&Frame::Ping);
+        }
+        if !(content.elicits_ack || has_ack && is_ack_due) {
+            batch.bytes.truncate(start);
+            return false;
+        }
+        if has_ack {
+            self.acknowledger.told();
+            self.counts.acks_alone += u64::from(!content.elicits_ack);
+        }
+        if content.elicits_ack {
+            self.is_ping_due = false;
+            self.probes_due = self.probes_due.saturating_sub(1);
+        }
+        self.finish(now_ns, batch, content);
+        true
+    }
+
+    /// Do the window and pacing let a packet out?
+    fn may_send(&mut self, now_ns: u64) -> bool {
+        if !self.has_window() {
+            self.counts.window_full += 1;
+            self.is_held_back = true;
+            return false;
+        }
+        if self.pacer.room(now_ns, self.rate()) < self.paced_bytes() {
+            self.counts.paced += 1;
+            self.is_held_back = true;
+            return false;
+        }
+        true
+    }
+
+    /// Credit, then reply, high, low; datagrams with their priority.
+    fn fill(&mut self, now_ns: u64, packet: &mut Payload, content: &mut Content) {
+        let number = self.recovery.next_number();
+        for lane in LANES {
+            let receiving = &mut self.receiving[lane as usize];
+            if receiving.is_credit_due() && packet.room() > 2 * 8 {
+                let (taken, limit) = receiving.credit().tell();
+                content.elicits_ack |= packet.push(&Frame::Credit { lane, taken, limit });
+                content.credit[lane as usize] = true;
+                self.credit_numbers[lane as usize] = Some(number);
+            }
+        }
+        for lane in LANES {
+            while self.datagrams_out.lane() == Some(lane) && self.datagrams_out.write(packet) {
+                content.elicits_ack = true;
+            }
+            while self.add_piece(now_ns, lane, packet, content) {}
+        }
+    }
+
+    fn add_piece(&mut self, now_ns: u64, lane: Lane, packet: &mut Payload, content: &mut Content) -> bool {
+        let Some(place) = content.pieces.iter().position(Option::is_none) else { return false };
+        let Some(room) = packet.room().checked_sub(LANE_FRAME_BYTES) else { return false };
+        let sending = &self.sending[lane as usize];
+        let Some(range) = sending.peek(room as u64) else { return false };
+        let length = (range.end - range.start) as usize;
+        if length == room && length < PIECE_BYTES_MIN {
+            return false;
+        }
+        if lane == Lane::Low && now_ns < self.low_from_ns() {
+            return false;
+        }
+        if lane == Lane::High {
+            self.high_at_ns = Some(now_ns);
+        }
+        if !packet.push_lane(lane, range.start, length as u16, |bytes| sending.copy(&range, bytes)) {
+            return false;
+        }
+        self.sending[lane as usize].sent(&range);
+        content.pieces[place] = Some((lane, range));
+        content.elicits_ack = true;
+        true
+    }
+
+    /// Nothing leaves, for one of these reasons perhaps.
+    fn count_held(&mut self) {
+        self.counts.credit_out += u64::from(self.sending.iter().any(|lane| lane.lacks_credit()));
+        let low = &self.sending[Lane::Low as usize];
+        self.counts.low_held += u64::from(low.has_something() && self.low_from_ns() > 0);
+    }
+
+    /// A packet of nothing, to see whether the path carries longer ones.
+    fn add_size_probe(&mut self, now_ns: u64, batch: &mut Batch) {
+        let is_quiet = self.recovery.largest_acknowledged().is_none() || self.recovery.probes() > 0;
+        if is_quiet || !self.has_window() {
+            return;
+        }
+        let Some(bytes) = self.size.wanted(now_ns).filter(|bytes| batch.has_room((*bytes).into())) else {
+            return;
+        };
+        let mut packet = self.begin(batch, bytes);
+        packet.push(&Frame::Ping);
+        packet.pad();
+        self.size.probe_sent(bytes);
+        let content = Content { size_probe: Some(bytes), elicits_ack: true, ..Content::default() };
+        self.finish(now_ns, batch, content);
+    }
+
+    /// Begins a packet of at most so many bytes, with room for its header and tag.
+    fn begin<'batch>(&self, batch: &'batch mut Batch, bytes: u16) -> Payload<'batch> {
+        batch.bytes.resize(batch.bytes.len() + HEADER_BYTES, 0);
+        let room = usize::from(bytes) - HEADER_BYTES - self.options.security.tag_bytes();
+        Payload::new(&mut batch.bytes, room)
+    }
+
+    /// Seals the packet that was begun, and remembers it.
+    fn finish(&mut self, now_ns: u64, batch: &mut Batch, content: Content) {
+        let start = batch.finished_bytes();
+        let number = self.recovery.next_number();
+        let length = batch.bytes.len() - start + self.options.security.tag_bytes();
+        let header = Header {
+            kind: PacketKind::Data,
+            key_phase: self.sealer.phase(),
+            length: length as u16,
+            connection: self.options.peer_connection,
+            number,
+        };
+        batch.bytes[start..start + HEADER_BYTES].copy_from_slice(&header.to_bytes());
+        self.sealer.seal(now_ns, number, &mut batch.bytes, start);
+        batch.finish();
+        self.counts.sent += 1;
+        let bytes = length as u64;
+        let elicits_ack = content.elicits_ack;
+        self.recovery.sent(now_ns, bytes, elicits_ack.then_some(content));
+        if elicits_ack {
+            self.pacer.spend(bytes);
+        }
+    }
+}

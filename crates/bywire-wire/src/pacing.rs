@@ -1,0 +1,78 @@
+//! Sending evenly: a bucket of bytes that fills with time.
+
+/// The bucket holds what may leave in this time.
+const BUCKET_NS: u64 = 500_000;
+
+/// How much may leave now.
+#[derive(Clone, Debug)]
+pub struct Pacer {
+    bytes: u64,
+    filled_at_ns: u64,
+    /// What the bucket always holds: one batch.
+    batch_bytes: u64,
+}
+
+/// How fast bytes may leave.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Bytes that may be in flight.
+    pub window: u64,
+    /// The smoothed round-trip time.
+    pub smoothed_ns: u64,
+    /// The window doubles with each round, and so does the rate.
+    pub is_slow_start: bool,
+}
+
+impl Rate {
+    /// Bytes in a span of time: more than the window in a round trip, for the window is to be the limit.
+    fn bytes_in(&self, span_ns: u64) -> u64 {
+        let (bytes, time_ns) = self.ratio();
+        u64::try_from(u128::from(span_ns) * bytes / time_ns).unwrap_or(u64::MAX)
+    }
+
+    /// How long so many bytes take, rounded down.
+    fn time_of(&self, bytes: u64) -> u64 {
+        let (ratio_bytes, time_ns) = self.ratio();
+        u64::try_from(u128::from(bytes) * time_ns / ratio_bytes).unwrap_or(u64::MAX)
+    }
+
+    fn ratio(&self) -> (u128, u128) {
+        let (numerator, denominator) = if self.is_slow_start { (2, 1) } else { (5, 4) };
+        (u128::from(self.window.max(1)) * numerator, u128::from(self.smoothed_ns.max(1)) * denominator)
+    }
+}
+
+impl Pacer {
+    /// A full bucket.
+    pub fn new(batch_bytes: u64) -> Self {
+        Self { bytes: batch_bytes, filled_at_ns: 0, batch_bytes }
+    }
+
+    /// Bytes that may leave now.
+    pub fn room(&mut self, now_ns: u64, rate: Rate) -> u64 {
+        let full = rate.bytes_in(BUCKET_NS).max(self.batch_bytes);
+        let span_ns = now_ns.saturating_sub(self.filled_at_ns);
+        let gain = rate.bytes_in(span_ns);
+        self.bytes = self.bytes.saturating_add(gain);
+        // Parts of a byte are not forgotten: time goes on by what whole bytes take.
+        self.filled_at_ns = self.filled_at_ns.saturating_add(rate.time_of(gain));
+        if self.bytes >= full {
+            (self.bytes, self.filled_at_ns) = (full, now_ns.max(self.filled_at_ns));
+        }
+        self.bytes
+    }
+
+    /// Bytes have left.
+    pub fn spend(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    /// When so many bytes may leave, which is now or later.
+    pub fn at_ns(&self, bytes: u64, rate: Rate) -> u64 {
+        let missing = bytes.min(self.batch_bytes).saturating_sub(self.bytes);
+        if missing == 0 {
+            return self.filled_at_ns;
+        }
+        self.filled_at_ns.saturating_add(rate.time_of(missing)).saturating_add(1)
+    }
+}

@@ -1,0 +1,336 @@
+//! Which packets have arrived and which are lost (RFC 9002). What was in them is the caller's.
+//!
+//! Silence is never taken for death: probes go on, once a second in the end, for as long as somebody wants an answer.
+
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+
+use crate::received::WINDOW;
+use crate::rtt::{PROBE_TIMEOUT_MAX_NS, Rtt};
+
+/// A packet is lost once one that left so many numbers later has arrived.
+const REORDERED_MAX: u64 = 3;
+/// Numbers that only acknowledgements and probes may use.
+const RESERVE: u64 = WINDOW / 4;
+/// Loss over so many probe timeouts, with nothing that arrived, says that the path is another one now.
+const PERSISTENT_TIMEOUTS: u64 = 3;
+
+/// The peer has acknowledged what was never sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the peer has acknowledged a packet that was not sent")]
+pub struct NeverSent;
+
+/// A packet that waits for its acknowledgement.
+#[derive(Clone, Debug)]
+pub struct Sent<T> {
+    /// Its number.
+    pub number: u64,
+    /// When it left.
+    pub at_ns: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// What was in it.
+    pub content: T,
+}
+
+#[derive(Debug)]
+enum Entry<T> {
+    Outstanding(Sent<T>),
+    /// It asked for no acknowledgement, or what became of it is known.
+    Settled,
+    /// The number was left out.
+    Skipped,
+}
+
+/// What an acknowledgement or a timeout has told.
+#[derive(Debug)]
+pub struct Outcome<T> {
+    /// Packets that have arrived, none of which was known to have.
+    pub arrived: Vec<Sent<T>>,
+    /// Packets that are lost.
+    pub lost: Vec<Sent<T>>,
+    /// So much is lost, and for so long, that nothing is known of the path any more.
+    pub is_persistent: bool,
+}
+
+impl<T> Default for Outcome<T> {
+    fn default() -> Self {
+        Self { arrived: Vec::new(), lost: Vec::new(), is_persistent: false }
+    }
+}
+
+impl<T> Outcome<T> {
+    /// Makes it ready for the next use, with its memory.
+    pub fn clear(&mut self) {
+        self.arrived.clear();
+        self.lost.clear();
+        self.is_persistent = false;
+    }
+}
+
+/// What a timeout was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timeout {
+    /// It is not time yet.
+    Early,
+    /// Packets that were overtaken are lost.
+    Loss,
+    /// The peer has to be asked.
+    Probe,
+}
+
+/// The packets of one connection, from the first of which something is still to be learnt.
+#[derive(Debug)]
+pub struct Recovery<T> {
+    /// By number, from `base` on.
+    entries: VecDeque<Entry<T>>,
+    base: u64,
+    largest_acknowledged: Option<u64>,
+    rtt: Rtt,
+    /// Probes since something arrived.
+    probes: u32,
+    /// Packets that wait, and their bytes.
+    outstanding: usize,
+    in_flight: u64,
+    /// When the last packet left that asks for an acknowledgement.
+    last_at_ns: u64,
+    /// When an overtaken packet counts as lost.
+    loss_at_ns: Option<u64>,
+    /// When the newest packet left that is known to have arrived.
+    arrived_sent_at_ns: Option<u64>,
+}
+
+impl<T> Default for Recovery<T> {
+    fn default() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            base: 0,
+            largest_acknowledged: None,
+            rtt: Rtt::default(),
+            probes: 0,
+            outstanding: 0,
+            in_flight: 0,
+            last_at_ns: 0,
+            loss_at_ns: None,
+            arrived_sent_at_ns: None,
+        }
+    }
+}
+
+impl<T> Recovery<T> {
+    /// The number of the next packet: none is given twice.
+    pub fn next_number(&self) -> u64 {
+        self.base + self.entries.len() as u64
+    }
+
+    /// The round-trip time.
+    pub fn rtt(&self) -> &Rtt {
+        &self.rtt
+    }
+
+    /// Bytes of packets that wait.
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// Packets that wait.
+    pub fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    /// Probes since something arrived.
+    pub fn probes(&self) -> u32 {
+        self.probes
+    }
+
+    /// The newest packet that has arrived.
+    pub fn largest_acknowledged(&self) -> Option<u64> {
+        self.largest_acknowledged
+    }
+
+    /// May data leave? The peer remembers [`WINDOW`] numbers, and takes nothing that is older than those. The last ones are for
+    /// acknowledgements and probes.
+    pub fn has_room(&self) -> bool {
+        (self.entries.len() as u64) < WINDOW - RESERVE
+    }
+
+    /// Takes packets out as lost that the peer would not take any more.
+    pub fn expire(&mut self, outcome: &mut Outcome<T>) {
+        while self.entries.len() as u64 >= WINDOW - 2 {
+            let lost = self.settle(0);
+            outcome.lost.extend(lost);
+            self.forget();
+        }
+    }
+
+    /// Leaves a number out, so that the peer sees a gap behind what comes and answers at once.
+    pub fn skip(&mut self) {
+        self.entries.push_back(Entry::Skipped);
+    }
+
+    /// Notes that the next packet has left. `None`: it asks for no acknowledgement.
+    pub fn sent(&mut self, now_ns: u64, bytes: u64, content: Option<T>) {
+        let number = self.next_number();
+        self.entries.push_back(match content {
+            Some(content) => {
+                self.outstanding += 1;
+                self.in_flight += bytes;
+                self.last_at_ns = now_ns;
+                Entry::Outstanding(Sent { number, at_ns: now_ns, bytes, content })
+            }
+            None => Entry::Settled,
+        });
+        if self.outstanding == 0 {
+            self.forget();
+        }
+    }
+
+    /// What waits longest, without counting it as lost: a probe may carry it again.
+    pub fn oldest(&self) -> Option<&Sent<T>> {
+        self.entries.iter().find_map(|entry| match entry {
+            Entry::Outstanding(sent) => Some(sent),
+            _ => None,
+        })
+    }
+
+    /// Takes in an acknowledgement.
+    ///
+    /// # Errors
+    /// [`NeverSent`]: the peer claims what it cannot know. Nothing of it counts.
+    pub fn acknowledge(
+        &mut self,
+        now_ns: u64,
+        ranges: impl Iterator<Item = RangeInclusive<u64>> + Clone,
+        delay_us: u32,
+        outcome: &mut Outcome<T>,
+    ) -> Result<(), NeverSent> {
+        if ranges.clone().any(|range| !self.could_arrive(&range)) {
+            return Err(NeverSent);
+        }
+        let earlier_ns = self.arrived_sent_at_ns;
+        let known = outcome.arrived.len();
+        for range in ranges {
+            self.largest_acknowledged = self.largest_acknowledged.max(Some(*range.end()));
+            for index in self.indices(&range) {
+                if let Some(sent) = self.settle(index) {
+                    self.arrived_sent_at_ns = self.arrived_sent_at_ns.max(Some(sent.at_ns));
+                    outcome.arrived.push(sent);
+                }
+            }
+        }
+        let arrived = &outcome.arrived[known..];
+        if let Some(newest) = arrived.iter().max_by_key(|sent| sent.number) {
+            // A sample says something only of the newest packet of all.
+            if Some(newest.number) == self.largest_acknowledged {
+                self.rtt.sample(now_ns.saturating_sub(newest.at_ns), u64::from(delay_us) * 1000);
+            }
+            self.probes = 0;
+        }
+        self.find_lost(now_ns, earlier_ns, outcome);
+        self.forget();
+        Ok(())
+    }
+
+    /// When [`Self::on_timeout`] has something to do.
+    pub fn timeout_ns(&self) -> Option<u64> {
+        self.loss_at_ns.or_else(|| (self.outstanding > 0).then(|| self.probe_at_ns()))
+    }
+
+    /// The time has come, perhaps.
+    pub fn on_timeout(&mut self, now_ns: u64, outcome: &mut Outcome<T>) -> Timeout {
+        if self.timeout_ns().is_none_or(|at_ns| now_ns < at_ns) {
+            return Timeout::Early;
+        }
+        if self.loss_at_ns.is_some() {
+            self.find_lost(now_ns, self.arrived_sent_at_ns, outcome);
+            self.forget();
+            return Timeout::Loss;
+        }
+        self.probes = self.probes.saturating_add(1);
+        // The next one counts from here, whether or not this one could leave.
+        self.last_at_ns = now_ns;
+        Timeout::Probe
+    }
+
+    /// Gives memory back, where nothing is under way.
+    pub fn trim(&mut self) {
+        if self.entries.is_empty() {
+            self.entries = VecDeque::new();
+        }
+    }
+
+    /// The packet of this number has to count as lost: the kernel refused it.
+    pub fn refuse(&mut self, number: u64) -> Option<Sent<T>> {
+        let index = number.checked_sub(self.base)?;
+        let sent = self.settle(usize::try_from(index).ok().filter(|index| *index < self.entries.len())?);
+        self.forget();
+        sent
+    }
+
+    fn probe_at_ns(&self) -> u64 {
+        let timeout_ns = self.rtt.probe_timeout_ns() << self.probes.min(10);
+        self.last_at_ns.saturating_add(timeout_ns.min(PROBE_TIMEOUT_MAX_NS))
+    }
+
+    fn could_arrive(&self, range: &RangeInclusive<u64>) -> bool {
+        *range.end() < self.next_number()
+            && !self.indices(range).any(|index| matches!(self.entries[index], Entry::Skipped))
+    }
+
+    /// The places of those numbers of a range of which something is still to be learnt.
+    fn indices(&self, range: &RangeInclusive<u64>) -> std::ops::Range<usize> {
+        let end = self.next_number();
+        let first = (*range.start()).clamp(self.base, end) - self.base;
+        let last = range.end().saturating_add(1).clamp(self.base, end) - self.base;
+        first as usize..last as usize
+    }
+
+    fn settle(&mut self, index: usize) -> Option<Sent<T>> {
+        if !matches!(self.entries[index], Entry::Outstanding(_)) {
+            return None;
+        }
+        let entry = std::mem::replace(&mut self.entries[index], Entry::Settled);
+        let Entry::Outstanding(sent) = entry else { return None };
+        self.outstanding -= 1;
+        self.in_flight -= sent.bytes;
+        Some(sent)
+    }
+
+    /// Takes out packets that were overtaken by too many others, or too long ago.
+    fn find_lost(&mut self, now_ns: u64, arrived_earlier_ns: Option<u64>, outcome: &mut Outcome<T>) {
+        self.loss_at_ns = None;
+        let Some(largest) = self.largest_acknowledged else { return };
+        let delay_ns = self.rtt.loss_delay_ns();
+        let known = outcome.lost.len();
+        for index in 0..largest.saturating_sub(self.base).min(self.entries.len() as u64) as usize {
+            let Entry::Outstanding(sent) = &self.entries[index] else { continue };
+            let lost_at_ns = sent.at_ns.saturating_add(delay_ns);
+            if largest - sent.number >= REORDERED_MAX || lost_at_ns <= now_ns {
+                let lost = self.settle(index);
+                outcome.lost.extend(lost);
+            } else {
+                self.loss_at_ns = Some(self.loss_at_ns.map_or(lost_at_ns, |at_ns| at_ns.min(lost_at_ns)));
+            }
+        }
+        outcome.is_persistent |= self.is_persistent(arrived_earlier_ns, outcome, known);
+    }
+
+    /// Were all packets lost that left over a long time?
+    fn is_persistent(&self, arrived_earlier_ns: Option<u64>, outcome: &Outcome<T>, known: usize) -> bool {
+        let lost = &outcome.lost[known..];
+        let (Some(first), Some(last)) = (lost.first(), lost.last()) else { return false };
+        let long_ns = PERSISTENT_TIMEOUTS * self.rtt.probe_timeout_ns();
+        let between = |at_ns: u64| (first.at_ns..=last.at_ns).contains(&at_ns);
+        last.at_ns.saturating_sub(first.at_ns) > long_ns
+            && arrived_earlier_ns.is_none_or(|at_ns| at_ns < first.at_ns)
+            && !outcome.arrived.iter().any(|sent| between(sent.at_ns))
+    }
+
+    /// Lets go of what is known from the front, and of what the peer would not take any more.
+    fn forget(&mut self) {
+        while self.entries.front().is_some_and(|entry| !matches!(entry, Entry::Outstanding(_))) {
+            self.entries.pop_front();
+            self.base += 1;
+        }
+    }
+}

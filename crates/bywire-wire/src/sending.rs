@@ -1,0 +1,202 @@
+//! One lane as its sender sees it: which bytes are unsent, in flight, lost and acknowledged.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::ranges::Ranges;
+
+/// Bytes that a lane carries in all: offsets stay far from where they would wrap.
+pub const LANE_BYTES_MAX: u64 = 1 << 62;
+
+/// The lane has carried all the bytes that it ever will.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a lane carries no more than 2^62 bytes")]
+pub struct Exhausted;
+
+/// The peer says that it has taken what was never sent to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the peer has taken bytes that were not sent")]
+pub struct NeverSent;
+
+/// The sending end of a lane, which keeps each piece `B` of bytes until all of it is acknowledged.
+#[derive(Debug)]
+pub struct Sending<B> {
+    /// What is not acknowledged, by the offset of its first byte.
+    pieces: VecDeque<(u64, B)>,
+    /// Acknowledged pieces that nobody has taken back.
+    free: VecDeque<B>,
+    /// The offset behind the last byte.
+    end: u64,
+    /// The first byte that was never sent.
+    next: u64,
+    /// Every byte before it is acknowledged.
+    floor: u64,
+    /// Bytes above `floor` that are acknowledged.
+    acknowledged: Ranges,
+    /// Bytes to be sent again.
+    lost: Ranges,
+    /// The peer's credit: bytes before it may be sent.
+    limit: u64,
+    /// Bytes that the peer's program has consumed.
+    taken: u64,
+}
+
+impl<B: AsRef<[u8]>> Sending<B> {
+    /// A lane with nothing in it and credit up to `limit`.
+    pub fn new(limit: u64) -> Self {
+        Self {
+            pieces: VecDeque::new(),
+            free: VecDeque::new(),
+            end: 0,
+            next: 0,
+            floor: 0,
+            acknowledged: Ranges::default(),
+            lost: Ranges::default(),
+            limit,
+            taken: 0,
+        }
+    }
+
+    /// Adds bytes: the offset behind them.
+    ///
+    /// # Errors
+    /// [`Exhausted`], and nothing was added.
+    pub fn push(&mut self, bytes: B) -> Result<u64, Exhausted> {
+        let length = bytes.as_ref().len() as u64;
+        let end = self.end.checked_add(length).filter(|end| *end <= LANE_BYTES_MAX).ok_or(Exhausted)?;
+        if length == 0 {
+            self.free.push_back(bytes);
+        } else {
+            self.pieces.push_back((self.end, bytes));
+        }
+        self.end = end;
+        Ok(end)
+    }
+
+    /// A piece that is acknowledged whole, the oldest first.
+    pub fn take_back(&mut self) -> Option<B> {
+        self.free.pop_front()
+    }
+
+    /// The offset behind the last byte that was pushed.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Every byte before this offset is acknowledged.
+    pub fn acknowledged(&self) -> u64 {
+        self.floor
+    }
+
+    /// Bytes that the peer's program has consumed.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// The peer's credit: bytes before this offset may be sent.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Bytes from the first one that is not acknowledged to the last one that was sent.
+    pub fn outstanding(&self) -> u64 {
+        self.next - self.floor
+    }
+
+    /// Are there bytes to be sent again?
+    pub fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
+    /// Is there something to send that the peer's credit does not let out?
+    pub fn lacks_credit(&self) -> bool {
+        self.limit < self.end && self.lost.is_empty() && self.next == self.limit
+    }
+
+    /// Is there credit, and something to send with it?
+    pub fn has_something(&self) -> bool {
+        !self.lost.is_empty() || self.next < self.end.min(self.limit)
+    }
+
+    /// What to send next, at most `room` bytes of it: what was lost before what is new.
+    pub fn peek(&self, room: u64) -> Option<Range<u64>> {
+        let whole = self.lost.first().unwrap_or(self.next..self.end.min(self.limit));
+        let piece = whole.start..whole.end.min(whole.start.saturating_add(room));
+        (!piece.is_empty()).then_some(piece)
+    }
+
+    /// Notes that bytes which [`Self::peek`] has named leave now.
+    pub fn sent(&mut self, range: &Range<u64>) {
+        if range.start == self.next {
+            self.next = range.end;
+        } else {
+            self.lost.remove(range.clone());
+        }
+    }
+
+    /// Appends bytes of the lane, which must not be acknowledged yet, to a packet.
+    pub fn copy(&self, range: &Range<u64>, packet: &mut Vec<u8>) {
+        let first = self.pieces.partition_point(|(start, _)| *start <= range.start).saturating_sub(1);
+        let mut at = range.start;
+        for (start, bytes) in self.pieces.range(first..) {
+            if at >= range.end {
+                break;
+            }
+            let bytes = bytes.as_ref();
+            let from = (at - start) as usize;
+            let to = bytes.len().min((range.end - start) as usize);
+            packet.extend_from_slice(&bytes[from..to]);
+            at = start + to as u64;
+        }
+    }
+
+    /// Notes that bytes which were sent have arrived.
+    pub fn acknowledge(&mut self, range: Range<u64>) {
+        let range = range.start.max(self.floor)..range.end.min(self.next);
+        if range.is_empty() {
+            return;
+        }
+        self.lost.remove(range.clone());
+        if range.start == self.floor && self.acknowledged.is_empty() {
+            self.floor = range.end;
+        } else {
+            self.acknowledged.insert(range);
+            if let Some(first) = self.acknowledged.first().filter(|first| first.start <= self.floor) {
+                self.floor = first.end;
+                self.acknowledged.remove(first);
+            }
+        }
+        while let Some((start, bytes)) = self.pieces.front() {
+            if start + bytes.as_ref().len() as u64 > self.floor {
+                break;
+            }
+            self.free.extend(self.pieces.pop_front().map(|(_, bytes)| bytes));
+        }
+    }
+
+    /// Notes that bytes have to be sent again, unless they have arrived.
+    pub fn lose(&mut self, range: Range<u64>) {
+        let range = range.start.max(self.floor)..range.end.min(self.next);
+        if range.is_empty() {
+            return;
+        }
+        for gap in self.acknowledged.gaps(range) {
+            self.lost.insert(gap);
+        }
+    }
+
+    /// What the peer says: so many bytes are consumed, and so many may be sent. Both only rise: an older word may come later.
+    ///
+    /// # Errors
+    /// [`NeverSent`]: the peer cannot have taken that many.
+    pub fn credit(&mut self, taken: u64, limit: u64) -> Result<(), NeverSent> {
+        if taken > self.next {
+            return Err(NeverSent);
+        }
+        // Whoever has taken bytes has received them.
+        self.acknowledge(self.floor..taken);
+        self.taken = self.taken.max(taken);
+        self.limit = self.limit.max(limit);
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! The search for the largest packet that the path carries (RFC 8899).
+
+/// What every path carries.
+pub const BASE_BYTES: u16 = 1200;
+/// The longest payload of a UDP datagram over IPv4.
+pub const LIMIT_BYTES: u16 = 65_507;
+
+/// A size is given up after so many probes are lost.
+const TRIES: u8 = 3;
+/// A search ends once it knows the size this well.
+const PRECISION_BYTES: u16 = 16;
+/// Losses of large packets, with none that arrived in between, from which on they are thought to vanish.
+const BLACK_HOLE_LOSSES: u8 = 3;
+/// When a search that ended below the route's limit is tried again.
+const AGAIN_NS: u64 = 600_000_000_000;
+
+/// The length of packets, and what may become of it.
+#[derive(Clone, Debug)]
+pub struct PacketSize {
+    bytes: u16,
+    /// What the route says.
+    limit: u16,
+    /// The shortest length that did not get through.
+    failed: Option<u16>,
+    /// The length of the probe that is under way.
+    probe: Option<u16>,
+    tries: u8,
+    again_at_ns: Option<u64>,
+    losses: u8,
+}
+
+impl PacketSize {
+    /// A path of which only the route's limit is known.
+    pub fn new(limit: u16) -> Self {
+        let limit = limit.clamp(BASE_BYTES, LIMIT_BYTES);
+        Self { bytes: BASE_BYTES, limit, failed: None, probe: None, tries: 0, again_at_ns: None, losses: 0 }
+    }
+
+    /// The length of packets, headers of IP and UDP not counted.
+    pub fn bytes(&self) -> u16 {
+        self.bytes
+    }
+
+    /// The length of a probe that is to be sent.
+    pub fn wanted(&mut self, now_ns: u64) -> Option<u16> {
+        if self.probe.is_some() {
+            return None;
+        }
+        if self.again_at_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            (self.failed, self.again_at_ns, self.tries) = (None, None, 0);
+        }
+        match self.failed {
+            // At once what the route says, for it is mostly true.
+            None => (self.bytes < self.limit).then_some(self.limit),
+            Some(failed) if failed - self.bytes <= PRECISION_BYTES => {
+                self.again_at_ns.get_or_insert(now_ns.saturating_add(AGAIN_NS));
+                None
+            }
+            Some(failed) => Some(self.bytes + (failed - self.bytes) / 2),
+        }
+    }
+
+    /// A probe has left.
+    pub fn probe_sent(&mut self, bytes: u16) {
+        self.probe = Some(bytes);
+    }
+
+    /// A probe has arrived. `true`: packets are longer now.
+    pub fn probe_arrived(&mut self, bytes: u16) -> bool {
+        if self.probe != Some(bytes) {
+            return false;
+        }
+        (self.probe, self.tries, self.losses) = (None, 0, 0);
+        let is_longer = bytes > self.bytes;
+        self.bytes = self.bytes.max(bytes);
+        is_longer
+    }
+
+    /// A probe is lost. That says nothing about congestion.
+    pub fn probe_lost(&mut self, bytes: u16) {
+        if self.probe != Some(bytes) {
+            return;
+        }
+        self.probe = None;
+        self.tries += 1;
+        if self.tries >= TRIES {
+            self.fail(bytes);
+        }
+    }
+
+    /// A packet has arrived.
+    pub fn arrived(&mut self, bytes: u64) {
+        if bytes > BASE_BYTES.into() {
+            self.losses = 0;
+        }
+    }
+
+    /// Packets are lost, the longest of which had so many bytes; asked once for all that are found lost together. `true`:
+    /// packets are short again.
+    pub fn lost(&mut self, longest: u64) -> bool {
+        if longest <= BASE_BYTES.into() || self.bytes == BASE_BYTES {
+            return false;
+        }
+        self.losses += 1;
+        if self.losses < BLACK_HOLE_LOSSES {
+            return false;
+        }
+        let failed = self.bytes;
+        self.bytes = BASE_BYTES;
+        self.fail(failed);
+        true
+    }
+
+    /// The kernel says that the route carries no more than this. `true`: packets are short again.
+    pub fn set_limit(&mut self, limit: u16) -> bool {
+        let limit = limit.clamp(BASE_BYTES, LIMIT_BYTES);
+        let is_shorter = limit < self.bytes;
+        if limit != self.limit {
+            (self.limit, self.failed, self.probe, self.tries, self.again_at_ns) =
+                (limit, None, None, 0, None);
+        }
+        if is_shorter {
+            self.bytes = BASE_BYTES;
+        }
+        is_shorter
+    }
+
+    fn fail(&mut self, bytes: u16) {
+        self.failed = Some(self.failed.map_or(bytes, |failed| failed.min(bytes)).max(self.bytes + 1));
+        (self.probe, self.tries, self.losses) = (None, 0, 0);
+    }
+}

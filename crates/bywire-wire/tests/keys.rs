@@ -1,0 +1,118 @@
+//! What seals packets: only the right key opens the right packet, and keys follow each other under reordering.
+
+use bywire_wire::keys::{KEY_LIFE_NS, Opener, Sealer, Security, Side};
+use bywire_wire::packet::{HEADER_BYTES, Header, PacketKind};
+use proptest::prelude::*;
+
+const ALL: [Security; 3] = [Security::Plain, Security::Aes256Gcm, Security::ChaCha20Poly1305];
+const SECRET: [u8; 32] = [7; 32];
+const TIMEOUT_NS: u64 = 1_000_000;
+
+fn seal(sealer: &mut Sealer, security: Security, now_ns: u64, number: u64, frames: &[u8]) -> Vec<u8> {
+    let length = (HEADER_BYTES + frames.len() + security.tag_bytes()) as u16;
+    let header = Header { kind: PacketKind::Data, key_phase: sealer.phase(), length, connection: 3, number };
+    let mut packet = b"before".to_vec();
+    packet.extend(header.to_bytes());
+    packet.extend(frames);
+    sealer.seal(now_ns, number, &mut packet, 6);
+    packet.split_off(6)
+}
+
+fn open(opener: &mut Opener, now_ns: u64, packet: &[u8]) -> Option<Vec<u8>> {
+    let mut packet = packet.to_vec();
+    let header = Header::parse(&packet)?;
+    opener.open(now_ns, TIMEOUT_NS, &header, &mut packet).ok().map(<[u8]>::to_vec)
+}
+
+fn pair(security: Security) -> (Sealer, Opener) {
+    (Sealer::new(security, &SECRET, Side::Initiator), Opener::new(security, &SECRET, Side::Initiator))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_is_sealed_opens_once_it_is_whole_and_not_otherwise(
+        frames in prop::collection::vec(any::<u8>(), 0..200), number: u64, place: prop::sample::Index, bit in 0..8u8,
+    ) {
+        for security in ALL {
+            let (mut sealer, mut opener) = pair(security);
+            let packet = seal(&mut sealer, security, 0, number, &frames);
+            prop_assert_eq!(open(&mut opener, 0, &packet), Some(frames.clone()));
+            let is_hidden = security == Security::Plain || frames.len() < 8 || !packet.windows(frames.len()).any(|part| part == frames);
+            prop_assert!(is_hidden, "the frames can be read");
+            let mut damaged = packet.clone();
+            let place = place.index(damaged.len());
+            damaged[place] ^= 1 << bit;
+            prop_assert_eq!(open(&mut opener, 0, &damaged), None, "{:?}", security);
+        }
+    }
+}
+
+#[test]
+fn only_the_other_end_of_the_same_connection_opens() {
+    for security in ALL {
+        let mut sealer = Sealer::new(security, &SECRET, Side::Initiator);
+        let packet = seal(&mut sealer, security, 0, 1, b"frames");
+        let reflected = Opener::new(security, &SECRET, Side::Responder);
+        let stranger = Opener::new(security, &[8; 32], Side::Initiator);
+        let others = ALL.into_iter().filter(|other| *other != security);
+        let others = others.map(|other| Opener::new(other, &SECRET, Side::Initiator));
+        for mut opener in [reflected, stranger].into_iter().chain(others) {
+            assert_eq!(open(&mut opener, 0, &packet), None, "{security:?}");
+        }
+    }
+}
+
+#[test]
+fn keys_follow_each_other_and_the_old_one_opens_for_three_timeouts() {
+    for security in [Security::Aes256Gcm, Security::ChaCha20Poly1305] {
+        let (mut sealer, mut opener) = pair(security);
+        sealer.set_packets_per_key(2);
+        let old: Vec<_> = (0..4).map(|number| seal(&mut sealer, security, 0, number, b"old")).collect();
+        assert!(open(&mut opener, 0, &old[0]).is_some());
+        assert!(!sealer.update(TIMEOUT_NS * 100, TIMEOUT_NS), "the peer is not known to have this key");
+        sealer.acknowledged(0, 0);
+        assert!(!sealer.update(TIMEOUT_NS, TIMEOUT_NS), "the peer may keep the one before");
+        assert!(sealer.update(4 * TIMEOUT_NS, TIMEOUT_NS));
+        let new: Vec<_> = (4..7).map(|number| seal(&mut sealer, security, 0, number, b"new")).collect();
+        assert_eq!(open(&mut opener, 10, &new[1]), Some(b"new".to_vec()));
+        assert_eq!(open(&mut opener, 10, &old[1]), Some(b"old".to_vec()), "it was overtaken");
+        assert_eq!(open(&mut opener, 10, &new[0]), Some(b"new".to_vec()));
+        assert_eq!(open(&mut opener, 10 + 3 * TIMEOUT_NS, &old[2]), None, "the old key is gone");
+        assert!(!sealer.update(u64::MAX, TIMEOUT_NS), "not before the new one is known to be there");
+        assert_eq!(open(&mut opener, 10 + 3 * TIMEOUT_NS, &new[2]), Some(b"new".to_vec()));
+    }
+}
+
+#[test]
+fn a_key_lives_for_an_hour_and_a_check_for_ever() {
+    for security in ALL {
+        let (mut sealer, _) = pair(security);
+        seal(&mut sealer, security, 5, 0, b"frames");
+        sealer.acknowledged(6, 0);
+        assert!(!sealer.update(KEY_LIFE_NS, TIMEOUT_NS));
+        assert_eq!(sealer.update(KEY_LIFE_NS + 5, TIMEOUT_NS), security != Security::Plain);
+        assert_eq!(sealer.phase(), security != Security::Plain);
+    }
+}
+
+#[test]
+fn packets_too_short_for_a_tag_are_forged() {
+    for security in ALL {
+        let (_, mut opener) = pair(security);
+        for length in 0..HEADER_BYTES + security.tag_bytes() {
+            let header = Header {
+                kind: PacketKind::Data,
+                key_phase: false,
+                length: length as u16,
+                connection: 3,
+                number: 0,
+            };
+            assert!(
+                opener.open(0, TIMEOUT_NS, &header, &mut vec![0; length]).is_err(),
+                "{security:?} {length}"
+            );
+        }
+    }
+}
