@@ -1,8 +1,12 @@
 //! Any bytes of a network are packets, frames and records, or an error; and what could be read is written again as it stood.
+//! A connection stands any packets, of strangers and of a peer that holds its keys.
 #![no_main]
 
-use bywire_wire::frame::{Payload, frames};
-use bywire_wire::packet::{self, HEADER_BYTES, Header};
+use bywire_wire::batch::Batch;
+use bywire_wire::connection::{Connection, Options, Receipt, State};
+use bywire_wire::frame::{LANES, Lane, Payload, frames};
+use bywire_wire::keys::{Sealer, Security, Side};
+use bywire_wire::packet::{self, HEADER_BYTES, Header, PacketKind};
 use bywire_wire::received::Received;
 use bywire_wire::record::Head;
 use libfuzzer_sys::fuzz_target;
@@ -22,7 +26,53 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(received.is_known(number));
     }
     assert!(received.ranges().all(|range| range.start() <= range.end()));
+    stand(bytes);
 });
+
+const WINDOW: u64 = 4096;
+const SECURITY: Security = Security::ChaCha20Poly1305;
+
+/// Gives the bytes to a connection, cut where their own lengths say, first as they are and then sealed with its key.
+fn stand(bytes: &[u8]) {
+    let mut connection = Connection::new(Options {
+        side: Side::Initiator,
+        security: SECURITY,
+        secret: [0; 32],
+        connection: 1,
+        peer_connection: 2,
+        windows: [WINDOW; 3],
+        peer_windows: [WINDOW; 3],
+        route_bytes: 1452,
+    });
+    let _ = connection.send(Lane::Low, vec![1; 20_000]);
+    let mut sealer = Sealer::new(SECURITY, &[0; 32], Side::Responder);
+    let (mut now_ns, mut rest) = (0u64, bytes);
+    while let Some(([length, number, time], behind)) = rest.split_first_chunk() {
+        let (frames, behind) = behind.split_at(behind.len().min((*length).into()));
+        rest = behind;
+        assert_ne!(connection.receive(now_ns, &mut frames.to_vec()), Receipt::Taken, "it was not sealed");
+        let length = (HEADER_BYTES + frames.len() + SECURITY.tag_bytes()) as u16;
+        let number = u64::from(*number);
+        let header = Header { kind: PacketKind::Data, key_phase: false, length, connection: 1, number };
+        let mut packet = header.to_bytes().to_vec();
+        packet.extend(frames);
+        sealer.seal(now_ns, number, &mut packet, 0);
+        let receipt = connection.receive(now_ns, &mut packet);
+        assert!(!matches!(receipt, Receipt::Forged | Receipt::Foreign));
+        let mut batch = Batch::new(64 * 1024, 64);
+        connection.transmit(now_ns, &mut batch);
+        assert!(connection.state() == State::Open || batch.count() <= 1);
+        assert!(connection.memory_bytes() as u64 <= 3 * WINDOW);
+        for lane in LANES {
+            let (first, second) = connection.peek(lane);
+            let bytes = first.len() + second.len();
+            assert!(bytes as u64 <= WINDOW);
+            connection.take(lane, bytes as u64 / 2);
+        }
+        while connection.pop_datagram().is_some() {}
+        now_ns += u64::from(*time) * 100_000;
+    }
+}
 
 fn read(bytes: &[u8]) {
     let mut again = Vec::new();

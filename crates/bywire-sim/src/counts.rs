@@ -4,19 +4,54 @@ use std::collections::BTreeMap;
 
 use bywire_wire::connection;
 
+/// What has to happen in some run.
+const FAULTS: [&str; 13] = [
+    "network: packets damaged",
+    "network: packets doubled",
+    "network: packets dropped by a full buffer",
+    "network: packets dropped by a full queue",
+    "network: packets lost",
+    "network: packets lost in a burst",
+    "network: packets lost in a partition",
+    "network: packets lost while one end closes",
+    "network: packets overtaken",
+    "network: packets too long for the path",
+    "world: a low lane that stands",
+    "world: an end that stalls",
+    "world: datagrams that never came",
+];
+
 /// Numbers by name.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Counts(BTreeMap<&'static str, u64>);
 
+impl Default for Counts {
+    fn default() -> Self {
+        let mut counts = Self(FAULTS.map(|name| (name, 0)).into());
+        counts.add_connection(&connection::Counts::default());
+        counts
+    }
+}
+
 impl Counts {
-    /// Counts something.
-    pub fn add(&mut self, name: &'static str, number: u64) {
+    /// Counts a fault.
+    ///
+    /// # Panics
+    /// On one that is not listed: nobody would notice if it never happened.
+    pub fn add_fault(&mut self, name: &'static str, number: u64) {
+        assert!(FAULTS.contains(&name), "{name}");
+        self.add(name, number);
+    }
+
+    fn add(&mut self, name: &'static str, number: u64) {
         *self.0.entry(name).or_default() += number;
     }
 
     /// Adds another run's.
     pub fn merge(&mut self, other: &Self) {
-        other.0.iter().for_each(|(name, number)| self.add(name, *number));
+        for (name, number) in &other.0 {
+            self.add(name, *number);
+        }
     }
 
     /// Everything that was counted, by name; 0 where it did not happen.

@@ -15,8 +15,6 @@ use crate::counts::Counts;
 use crate::network::Packet;
 use crate::scenario::{HEALED_AT_NS, Scenario};
 
-/// What waits for the end in the buffer of its socket.
-const INBOX_BYTES_MAX: usize = 208 * 1024;
 /// How soon an end looks again at what it has left lying.
 const AGAIN_NS: u64 = 50_000;
 
@@ -85,9 +83,9 @@ impl End {
     }
 
     /// A packet comes to the socket.
-    pub fn arrive(&mut self, packet: Packet, counts: &mut Counts) {
-        if self.inbox_bytes + packet.bytes.len() > INBOX_BYTES_MAX {
-            counts.add("network: packets dropped by a full buffer", 1);
+    pub fn arrive(&mut self, packet: Packet, scenario: &Scenario, counts: &mut Counts) {
+        if self.inbox_bytes + packet.bytes.len() > scenario.socket_bytes {
+            counts.add_fault("network: packets dropped by a full buffer", 1);
             return;
         }
         self.inbox_bytes += packet.bytes.len();
@@ -237,6 +235,11 @@ impl End {
             && self.connection.is_drained()
     }
 
+    /// How many datagrams have come.
+    pub fn datagrams(&self) -> usize {
+        self.datagrams.len()
+    }
+
     /// What must hold of both ends at any time.
     pub fn check(&self, peer: &Self, scenario: &Scenario) -> Result<(), String> {
         for lane in LANES {
@@ -269,7 +272,8 @@ fn make_datagram(source: usize, number: u32) -> Vec<u8> {
     let length = match number % 4 {
         0 => 4,
         1 => 4 + (number as usize * 37) % 1500,
-        2 => 4 + (number as usize * 977) % 12_000,
+        // Of one length, so that pieces of two could be taken for one.
+        2 => 5000,
         _ => 60,
     };
     let mut datagram = number.to_le_bytes().to_vec();

@@ -49,12 +49,12 @@ impl Path {
         self.next_id += 1;
         let path_bytes = scenario.path_bytes[usize::from(now_ns > HEALED_AT_NS / 2)];
         if bytes.len() > path_bytes.into() {
-            counts.add("network: packets too long for the path", 1);
+            counts.add_fault("network: packets too long for the path", 1);
             return Vec::new();
         }
         let waiting_ns = self.busy_until_ns.saturating_sub(now_ns);
         if waiting_ns * scenario.bytes_per_ms / 1_000_000 > scenario.queue_bytes {
-            counts.add("network: packets dropped by a full queue", 1);
+            counts.add_fault("network: packets dropped by a full queue", 1);
             return Vec::new();
         }
         self.busy_until_ns =
@@ -79,7 +79,7 @@ impl Path {
     ) -> bool {
         let since_ns = self.partition_ns.and_then(|from_ns| now_ns.checked_sub(from_ns));
         if since_ns.is_some_and(|since_ns| since_ns < scenario.partition_ns) {
-            counts.add("network: packets lost in a partition", 1);
+            counts.add_fault("network: packets lost in a partition", 1);
             return true;
         }
         if self.burst == 0 && random.random_range(0..1000) < scenario.burst {
@@ -87,11 +87,11 @@ impl Path {
         }
         if self.burst > 0 {
             self.burst -= 1;
-            counts.add("network: packets lost in a burst", 1);
+            counts.add_fault("network: packets lost in a burst", 1);
             return true;
         }
         let is_lost = random.random_range(0..1000) < scenario.loss;
-        counts.add("network: packets lost", is_lost.into());
+        counts.add_fault("network: packets lost", is_lost.into());
         is_lost
     }
 
@@ -105,7 +105,7 @@ impl Path {
     ) -> Vec<(u64, Packet)> {
         let mut chance = |random: &mut StdRng, of: u32, name| {
             let happens = random.random_range(0..1000) < of;
-            counts.add(name, happens.into());
+            counts.add_fault(name, happens.into());
             happens
         };
         let mut carried = Vec::new();

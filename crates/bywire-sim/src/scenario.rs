@@ -19,6 +19,8 @@ pub struct Scenario {
     pub bytes_per_ms: u64,
     /// Bytes that wait before the path; more are dropped.
     pub queue_bytes: u64,
+    /// Bytes that wait in the buffer of a socket.
+    pub socket_bytes: usize,
     /// Packets that vanish.
     pub loss: u32,
     /// Packets with which a burst begins, in which all vanish.
@@ -78,7 +80,8 @@ impl Scenario {
             packets_per_key: if random.random_bool(0.5) { random.random_range(1..60) } else { u64::MAX },
             latency_ns: random.random_range(5_000..3_000_000),
             bytes_per_ms: random.random_range(2_000..2_000_000),
-            queue_bytes: random.random_range(12_000..300_000),
+            queue_bytes: random.random_range(3_000..100_000),
+            socket_bytes: random.random_range(9_000..65_000),
             loss,
             burst,
             reorder,

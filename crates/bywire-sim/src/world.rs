@@ -121,16 +121,19 @@ impl World {
 
     fn live(&mut self) -> Result<(), String> {
         if self.scenario.stall_ns > 0 {
-            self.counts.add("world: an end that stalls", 1);
+            self.counts.add_fault("world: an end that stalls", 1);
         }
         if self.scenario.is_low_standing {
-            self.counts.add("world: a low lane that stands", 1);
+            self.counts.add_fault("world: a low lane that stands", 1);
         }
         self.until("all is delivered", |world| world.ends.iter().all(|end| end.is_done(&world.scenario)))?;
         // What is left are acknowledgements, and then nothing.
         self.until("nothing is to be done", |world| {
             world.ends.iter().all(|end| end.next_ns(world.now_ns, &world.scenario).is_none())
         })?;
+        let came = self.ends.iter().map(|end| end.datagrams() as u64).sum::<u64>();
+        let never = 2 * u64::from(self.scenario.datagrams) - came;
+        self.counts.add_fault("world: datagrams that never came", never);
         self.close()?;
         let counts = self.ends.each_ref().map(|end| *end.connection.counts());
         counts.iter().for_each(|counts| self.counts.add_connection(counts));
@@ -152,7 +155,7 @@ impl World {
                 self.ends[from].connection.transmit(self.now_ns, &mut self.batch);
                 for packet in self.batch.packets() {
                     if self.random.random_bool(0.2) {
-                        self.counts.add("network: packets lost while one end closes", 1);
+                        self.counts.add_fault("network: packets lost while one end closes", 1);
                         continue;
                     }
                     self.ends[to].connection.receive(self.now_ns, &mut packet.to_vec());
@@ -187,7 +190,7 @@ impl World {
             self.free.push(index);
             match self.waiting[index].take() {
                 Some(Event::Arrive { to, packet }) => {
-                    self.ends[to].arrive(packet, &mut self.counts);
+                    self.ends[to].arrive(packet, &self.scenario, &mut self.counts);
                     // A batch is what comes until the program looks.
                     let looks_ns = self.now_ns + self.random.random_range(0..30_000);
                     self.wake(to, looks_ns);

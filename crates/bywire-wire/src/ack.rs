@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use crate::planted::{self, Bug};
 use crate::received::Received;
 
 /// An acknowledgement waits at most so long for something to ride on.
@@ -28,7 +29,7 @@ pub struct Acknowledger {
 impl Acknowledger {
     /// Is it a packet that must not be taken, for it has been, or may have been?
     pub fn is_known(&self, number: u64) -> bool {
-        self.received.is_known(number)
+        self.received.is_known(number) && !planted::is(Bug::DuplicateTaken)
     }
 
     /// Notes a genuine packet. `false`: it is known.
@@ -74,7 +75,9 @@ impl Acknowledger {
 
     /// The packets to acknowledge, the newest first.
     pub fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u64>> + '_ {
-        self.received.ranges()
+        let all = self.received.largest().filter(|_| planted::is(Bug::GapAcknowledged));
+        let rest = if all.is_some() { 0 } else { usize::MAX };
+        all.map(|largest| 0..=largest).into_iter().chain(self.received.ranges().take(rest))
     }
 
     /// An acknowledgement has left.

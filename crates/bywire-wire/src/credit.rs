@@ -1,5 +1,7 @@
 //! What the sender of a lane may send, and when it has to be told.
 
+use crate::planted::{self, Bug};
+
 /// The credit that a receiver gives for one lane.
 #[derive(Clone, Debug)]
 pub struct Credit {
@@ -64,11 +66,12 @@ impl Credit {
         self.limit = self.limit.max(self.taken.saturating_add(self.window));
         self.told_taken = self.taken;
         (self.is_urgent, self.is_lost) = (false, false);
-        (self.taken, self.limit)
+        let (more_taken, more) = (planted::is(Bug::TakenTooHigh), planted::is(Bug::LimitTooHigh));
+        (self.taken + u64::from(more_taken), self.limit + u64::from(more) * 100)
     }
 
     /// What was told has not arrived.
     pub fn lose(&mut self) {
-        self.is_lost = true;
+        self.is_lost = !planted::is(Bug::CreditForgotten);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::frame::{DATAGRAM_FRAME_BYTES, Frame, Lane, Payload};
+use crate::planted::{self, Bug};
 use crate::ranges::Ranges;
 
 /// Datagrams that wait to be sent, or for the program.
@@ -127,7 +128,10 @@ impl Incoming {
             self.push(Datagram { lane, bytes: bytes.to_vec() });
             return;
         }
-        let known = self.joined.iter().position(|joined| joined.lane == lane && joined.id == id);
+        let known = self
+            .joined
+            .iter()
+            .position(|joined| joined.lane == lane && (joined.id == id || planted::is(Bug::DatagramsMixed)));
         let place = known.unwrap_or_else(|| self.begin(lane, id, total));
         let joined = &mut self.joined[place];
         let range = usize::from(offset)..usize::from(offset) + bytes.len();

@@ -5,6 +5,7 @@ use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk};
 use crc_fast::{CrcAlgorithm, Digest};
 
 use crate::packet::{CHECK_BYTES, HEADER_BYTES, Header, SEAL_BYTES};
+use crate::planted::{self, Bug};
 
 /// Bytes of a secret from which keys are derived.
 pub const SECRET_BYTES: usize = 32;
@@ -145,7 +146,9 @@ impl Key {
             Self::Plain(digest) => {
                 let (covered, tag) = packet.split_last_chunk::<CHECK_BYTES>().ok_or(Forged)?;
                 let frames = covered.get(HEADER_BYTES..).ok_or(Forged)?;
-                (check(*digest, covered) == *tag).then_some(frames).ok_or(Forged)
+                (check(*digest, covered) == *tag || planted::is(Bug::TagUnchecked))
+                    .then_some(frames)
+                    .ok_or(Forged)
             }
             Self::Sealed { key, iv, .. } => {
                 let (header, sealed) = packet.split_at_mut_checked(HEADER_BYTES).ok_or(Forged)?;
@@ -219,7 +222,7 @@ impl Sealer {
         let is_old = self.packets >= self.packets_max || now_ns.saturating_sub(first_at_ns) >= KEY_LIFE_NS;
         let kept_ns = probe_timeout_ns.saturating_mul(4);
         let is_settled = self.confirmed_at_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) >= kept_ns);
-        if !(is_old && is_settled) {
+        if !(is_old && (is_settled || planted::is(Bug::KeyTooSoon))) {
             return false;
         }
         let Some(next) = self.key.next() else { return false };
@@ -293,7 +296,7 @@ impl Opener {
 
     fn rotate(&mut self, kept_until_ns: u64, first: u64) {
         let Some(next) = self.next.take() else { return };
-        self.next = next.next();
+        self.next = next.next().filter(|_| !planted::is(Bug::KeysEnd));
         let previous = std::mem::replace(&mut self.current, next);
         self.previous = Some((previous, kept_until_ns));
         (self.phase, self.first) = (!self.phase, Some(first));

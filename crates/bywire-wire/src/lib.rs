@@ -28,6 +28,8 @@ pub mod frame;
 pub mod keys;
 pub mod pacing;
 pub mod packet;
+#[doc(hidden)]
+pub mod planted;
 pub mod ranges;
 mod reader;
 pub mod received;

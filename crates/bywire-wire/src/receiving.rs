@@ -1,6 +1,7 @@
 //! One lane as its receiver sees it: bytes that come in any order, within the credit.
 
 use crate::credit::Credit;
+use crate::planted::{self, Bug};
 use crate::ranges::Ranges;
 
 /// Ranges of one lane that may wait for what is missing before them. A peer that sends every other byte would take a node of
@@ -76,7 +77,10 @@ impl Receiving {
         }
         let gaps: Vec<_> = self.waiting.gaps(start..end).collect();
         for gap in gaps {
-            self.write(gap.start, &bytes[(gap.start - offset) as usize..(gap.end - offset) as usize]);
+            let skipped =
+                if planted::is(Bug::OverlapMisplaced) { start - offset } else { gap.start - offset };
+            let length = gap.end - gap.start;
+            self.write(gap.start, &bytes[skipped as usize..(skipped + length) as usize]);
         }
         self.waiting.insert(start..end);
         if let Some(first) = self.waiting.first().filter(|first| first.start <= self.arrived) {
@@ -126,7 +130,9 @@ impl Receiving {
         let larger = vec![0; needed.next_power_of_two()];
         let smaller = std::mem::replace(&mut self.memory, larger);
         let taken = self.credit.taken();
-        let kept = std::iter::once(taken..self.arrived).chain(self.waiting.iter()).collect::<Vec<_>>();
+        let kept = std::iter::once(taken..self.arrived).chain(self.waiting.iter());
+        let kept: Vec<_> =
+            kept.take(if planted::is(Bug::WaitingForgotten) { 1 } else { usize::MAX }).collect();
         for range in kept {
             let mut at = range.start;
             while at < range.end {

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
+use crate::planted::{self, Bug};
 use crate::received::WINDOW;
 use crate::rtt::{PROBE_TIMEOUT_MAX_NS, Rtt};
 
@@ -178,6 +179,7 @@ impl<T> Recovery<T> {
                 self.last_at_ns = now_ns;
                 Entry::Outstanding(Sent { number, at_ns: now_ns, bytes, content })
             }
+            None if planted::is(Bug::NumberReused) => return,
             None => Entry::Settled,
         });
         if self.outstanding == 0 {
@@ -233,7 +235,9 @@ impl<T> Recovery<T> {
 
     /// When [`Self::on_timeout`] has something to do.
     pub fn timeout_ns(&self) -> Option<u64> {
-        self.loss_at_ns.or_else(|| (self.outstanding > 0).then(|| self.probe_at_ns()))
+        self.loss_at_ns.or_else(|| {
+            (self.outstanding > 0 && !planted::is(Bug::ProbeForgotten)).then(|| self.probe_at_ns())
+        })
     }
 
     /// The time has come, perhaps.

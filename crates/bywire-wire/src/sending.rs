@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use crate::planted::{self, Bug};
 use crate::ranges::Ranges;
 
 /// Bytes that a lane carries in all: offsets stay far from where they would wrap.
@@ -120,7 +121,9 @@ impl<B: AsRef<[u8]>> Sending<B> {
 
     /// What to send next, at most `room` bytes of it: what was lost before what is new.
     pub fn peek(&self, room: u64) -> Option<Range<u64>> {
-        let whole = self.lost.first().unwrap_or(self.next..self.end.min(self.limit));
+        let whole = self.lost.first().unwrap_or(
+            self.next..if planted::is(Bug::LimitIgnored) { self.end } else { self.end.min(self.limit) },
+        );
         let piece = whole.start..whole.end.min(whole.start.saturating_add(room));
         (!piece.is_empty()).then_some(piece)
     }
@@ -157,7 +160,7 @@ impl<B: AsRef<[u8]>> Sending<B> {
             return;
         }
         self.lost.remove(range.clone());
-        if range.start == self.floor && self.acknowledged.is_empty() {
+        if planted::is(Bug::GapSkipped) || range.start == self.floor && self.acknowledged.is_empty() {
             self.floor = range.end;
         } else {
             self.acknowledged.insert(range);
@@ -167,7 +170,8 @@ impl<B: AsRef<[u8]>> Sending<B> {
             }
         }
         while let Some((start, bytes)) = self.pieces.front() {
-            if start + bytes.as_ref().len() as u64 > self.floor {
+            let back = if planted::is(Bug::TakenBackEarly) { self.next } else { self.floor };
+            if start + bytes.as_ref().len() as u64 > back {
                 break;
             }
             self.free.extend(self.pieces.pop_front().map(|(_, bytes)| bytes));
@@ -177,7 +181,7 @@ impl<B: AsRef<[u8]>> Sending<B> {
     /// Notes that bytes have to be sent again, unless they have arrived.
     pub fn lose(&mut self, range: Range<u64>) {
         let range = range.start.max(self.floor)..range.end.min(self.next);
-        if range.is_empty() {
+        if range.is_empty() || planted::is(Bug::LostForgotten) {
             return;
         }
         for gap in self.acknowledged.gaps(range) {

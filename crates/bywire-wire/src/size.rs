@@ -1,5 +1,7 @@
 //! The search for the largest packet that the path carries (RFC 8899).
 
+use crate::planted::{self, Bug};
+
 /// What every path carries.
 pub const BASE_BYTES: u16 = 1200;
 /// The longest payload of a UDP datagram over IPv4.
@@ -101,8 +103,8 @@ impl PacketSize {
         if longest <= BASE_BYTES.into() || self.bytes == BASE_BYTES {
             return false;
         }
-        self.losses += 1;
-        if self.losses < BLACK_HOLE_LOSSES {
+        self.losses = self.losses.saturating_add(1);
+        if self.losses < BLACK_HOLE_LOSSES || planted::is(Bug::BlackHoleIgnored) {
             return false;
         }
         let failed = self.bytes;

@@ -2,6 +2,7 @@
 
 use crate::frame::{Frame, frames};
 use crate::packet::{Header, PacketKind};
+use crate::planted::{self, Bug};
 
 use super::{Connection, REASON_VIOLATION, Receipt, State, Violation};
 use crate::frame::Lane;
@@ -59,8 +60,9 @@ impl<B: AsRef<[u8]>> Connection<B> {
     fn answer_after_close(&mut self, number: u64) {
         if self.acknowledger.insert(0, number, false) {
             self.late_packets += 1;
-            self.is_close_due |=
-                !matches!(self.state, State::ClosedByPeer(_)) && self.late_packets.is_power_of_two();
+            self.is_close_due |= !planted::is(Bug::CloseOnce)
+                && !matches!(self.state, State::ClosedByPeer(_))
+                && self.late_packets.is_power_of_two();
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::batch::Batch;
 use crate::frame::{Frame, LANE_FRAME_BYTES, LANES, Lane, Payload};
 use crate::packet::{HEADER_BYTES, Header, PacketKind};
+use crate::planted::{self, Bug};
 use crate::recovery::Timeout;
 use crate::size::BASE_BYTES;
 
@@ -83,7 +84,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
 
     /// The length of packets, for now.
     fn size_now(&self) -> u16 {
-        if self.recovery.probes() >= PROBES_SHORT { BASE_BYTES } else { self.size.bytes() }
+        let is_silent = self.recovery.probes() >= PROBES_SHORT && !planted::is(Bug::BlackHoleIgnored);
+        if is_silent { BASE_BYTES } else { self.size.bytes() }
     }
 
     /// Is there something to send, as far as the window and pacing allow?
@@ -118,7 +120,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
 
     fn has_window(&self) -> bool {
         let bytes = self.recovery.in_flight() + u64::from(self.size_now());
-        self.recovery.has_room() && bytes <= self.congestion.window()
+        self.recovery.has_room() && (bytes <= self.congestion.window() || planted::is(Bug::WindowIgnored))
     }
 
     /// Adds one packet, if one has to leave.
