@@ -1,4 +1,4 @@
-//! A ring that is full slows whoever sends to it, and nobody else.
+//! A full ring slows the senders to that process, and no other sender.
 
 mod rooms;
 mod stranger;
@@ -19,7 +19,7 @@ use rooms::{Link, MANNER, Room, join as join_rooms, persist, rooms, tcp};
 use stranger::{Stranger, join};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Longer than any test: what is held back stays so.
+/// Longer than any test, so that a held-back queue stays held back.
 const ENDLESS: Duration = Duration::from_secs(3600);
 const FRAME_BYTES: usize = 60_000;
 const NEAR: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -29,14 +29,14 @@ const fn far(number: u8) -> [u8; 6] {
     [2, 0, 0, 0, 9, number]
 }
 
-/// A loop with two interfaces, of which packet sockets are the kernel's ends.
+/// A loop with two interfaces. Packet sockets stand for the kernel's ends of the TAP devices.
 struct Node {
     orders: Socket,
     ends: [Socket; 2],
 }
 
 impl Node {
-    /// One that holds back for that time whoever sends to a process without room.
+    /// A loop that holds back the senders to a process without room for `hold_back`.
     fn new(hold_back: Duration) -> Self {
         let (orders, theirs) = Socket::pair().expect("a pair");
         std::thread::spawn(move || carrier::run(theirs, Confinement::Absent));
@@ -69,7 +69,7 @@ impl Node {
         }
     }
 
-    /// What is known of the process in this place, as soon as that is `what`.
+    /// Waits until the report about the peer at `place` satisfies `what`.
     fn report(&self, place: usize, what: impl Fn(&PeerReport) -> bool) -> PeerReport {
         persist(|| {
             order::send(&self.orders, &Order::Peer(place), None).expect("sent");
@@ -87,7 +87,7 @@ impl Drop for Node {
     }
 }
 
-/// Sends a frame into a queue, where there is room.
+/// Sends a frame into a queue. Returns `false` if there is no room.
 fn is_taken(end: &Socket, target: [u8; 6], number: usize) -> bool {
     let mut packet = vec![0; 10 + FRAME_BYTES];
     packet[10..16].copy_from_slice(&target);
@@ -100,7 +100,7 @@ fn is_taken(end: &Socket, target: [u8; 6], number: usize) -> bool {
     }
 }
 
-/// A process that `node` has met and knows by the address [`far`].
+/// A process that is connected to `node` and has announced the address [`far`].
 fn met(node: &Node, directory: &Path, number: u8) -> (Stranger, Peer) {
     let mut stranger = Stranger::open(&format!("stranger{number}"), directory);
     join(&node.orders, "near", directory);
@@ -119,7 +119,7 @@ fn what_finds_no_room_waits_at_the_interface_and_is_not_lost() {
     let mut numbers = Vec::with_capacity(FRAMES);
     std::thread::scope(|scope| {
         scope.spawn(|| (0..FRAMES).for_each(|number| node.send(far(1), number)));
-        // One that begins to read when its sender is held back, and stays slower: some datagrams, then something else.
+        // The reader starts once its sender is held back, and stays slower: it reads some datagrams, then pauses.
         node.report(0, |report| report.held_back > 0);
         let deadline = Instant::now() + 2 * PATIENCE;
         while numbers.len() < FRAMES && Instant::now() < deadline {
@@ -139,7 +139,7 @@ fn what_finds_no_room_waits_at_the_interface_and_is_not_lost() {
     println!("held back {} times", report.held_back);
 }
 
-/// One queue of an interface is for another process, the other for what stays here.
+/// One queue of the interface serves another process. The other queue serves the interfaces of this process.
 #[test]
 fn a_queue_that_is_held_back_holds_up_no_other() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -159,7 +159,7 @@ fn a_queue_that_is_held_back_holds_up_no_other() {
     while node.report(0, |_| true).held_back == 0 {
         fill();
     }
-    // What the queue itself has room for.
+    // Fill the queue itself too.
     fill();
     node.send(NEIGHBOUR, 0);
     let mut buffer = vec![0; 70_000];
@@ -170,11 +170,11 @@ fn a_queue_that_is_held_back_holds_up_no_other() {
     assert!(!is_taken(&end, far(1), number), "it was held back no more");
 }
 
-/// What the descriptors of this process wait for (`/proc/self/fdinfo`) with that file in it: the bits of its events.
+/// The event bits for which the pollers of this process watch that file, from `/proc/self/fdinfo`.
 fn watched_for(file: &OwnedFd) -> Vec<u32> {
     let inode = std::fs::metadata(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("a file").ino();
     let lists = std::fs::read_dir("/proc/self/fdinfo").expect("there").flatten();
-    // One that is closed meanwhile is of another test.
+    // A descriptor that is closed in between belongs to another test.
     let lists = lists.filter_map(|entry| std::fs::read_to_string(entry.path()).ok()).collect::<Vec<_>>();
     let lines = lists.iter().flat_map(|text| text.lines()).filter(|line| line.starts_with("tfd:"));
     let its = lines.filter(|line| line.contains(&format!(" ino:{inode:x} ")));
@@ -185,7 +185,7 @@ fn watched_for(file: &OwnedFd) -> Vec<u32> {
     .collect()
 }
 
-/// What the kernel watches counts against a limit of the user, so that whoever gives a place back may not get it again.
+/// The kernel limits the number of watched descriptors per user. A loop that gave up a place might not get it back.
 #[test]
 fn a_queue_that_is_held_back_keeps_its_place_among_what_the_kernel_watches() {
     const IN: u32 = 1;
@@ -258,14 +258,15 @@ fn whoever_never_reads_holds_up_nobody_for_long() {
         if arrived == [FRAMES; 2] { Ok(()) } else { Err(std::io::Error::other(format!("{arrived:?}"))) }
     });
     println!("{:?}, {lost} lost", began.elapsed());
-    // Once, for its time; not even that where the loop had no processor for so long.
+    // The queue is held back once, for the whole time. It is not held back at all if the loop did not run for that
+    // long.
     assert!(held_back <= 1, "held back {held_back} times");
-    // What its ring holds, and what waits beside it.
+    // The rest: frames in its ring, and frames that wait for the ring.
     assert!(lost as usize > FRAMES / 2, "{lost} lost: where is the rest?");
     drop(silent);
 }
 
-/// What several connections at once have moved.
+/// The results of several parallel connections.
 #[derive(Debug, Default)]
 struct Figures {
     received_bytes: u64,
@@ -292,7 +293,7 @@ impl Figures {
     }
 }
 
-/// What the kernel says of TCP in a room: segments sent, and those sent again.
+/// TCP counters of a room: segments sent, and segments retransmitted.
 fn tcp_counts(room: &Room) -> [u64; 2] {
     let text = room.inside(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).expect("it is there");
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
@@ -303,7 +304,7 @@ fn tcp_counts(room: &Room) -> [u64; 2] {
     })
 }
 
-/// So many connections from the first room to the second, for that long.
+/// Runs `count` connections from the first room to the second, for `time`.
 fn flows(rooms: &[Room], count: usize, time: Duration) -> Figures {
     let ends: Vec<(TcpStream, TcpStream)> =
         (0..count).map(|number| tcp(&rooms[0], &rooms[1], rooms[1].ipv4(7000 + number as u16))).collect();
@@ -339,7 +340,7 @@ fn flows(rooms: &[Room], count: usize, time: Duration) -> Figures {
     Figures { received_bytes, seconds, segments: after[0] - before[0], retransmitted: after[1] - before[1] }
 }
 
-/// Two rooms at the ends of a cable of the kernel's.
+/// Two rooms, connected by a `veth` pair.
 fn cable() -> Option<Vec<Room>> {
     let rooms = rooms(2)?;
     let place = format!("/proc/{}/fd/{}", std::process::id(), rooms[1].namespace.as_fd().as_raw_fd());
@@ -355,7 +356,7 @@ fn cable() -> Option<Vec<Room>> {
 fn four_streams_between_two_processes_repeat_hardly_more_than_over_a_cable() {
     let (Some(cable), Some(carried)) = (cable(), rooms(2)) else { return };
     let mut joined = join_rooms(&carried, Link::Between, 9000);
-    // A thread may be without a processor here for longer than anybody is held back otherwise.
+    // On this machine, a thread may wait for a processor longer than the default hold-back.
     for network in &mut joined.networks {
         network.work(Manner { hold_back_ms: 10_000, ..MANNER }).expect("told");
     }

@@ -1,4 +1,4 @@
-//! The carrying loop by itself, without privileges: packet sockets stand for the queues of TAPs.
+//! The carrying loop alone, without privileges. Packet sockets stand for the queues of TAP devices.
 
 mod stranger;
 
@@ -16,7 +16,7 @@ use bywire_sys::socket::{Received, Socket};
 use seccompiler::{SeccompAction, SeccompFilter};
 use stranger::Stranger;
 
-/// Counts what one thread allocates.
+/// Counts the allocations of the threads that set `COUNTED`.
 struct Counting;
 
 thread_local! {
@@ -24,18 +24,18 @@ thread_local! {
 }
 static ALLOCATIONS: Mutex<u64> = Mutex::new(0);
 
-// SAFETY: everything is the system's allocator; counting touches no memory of its callers.
+// SAFETY: every call goes to the system's allocator. Counting touches no memory of the callers.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if COUNTED.try_with(Cell::get).unwrap_or(false) {
             *allocations() += 1;
         }
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller upholds the contract of `alloc`, which is the same here.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller upholds the contract of `dealloc`, which is the same here.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -52,7 +52,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Allocations are counted for the whole program, so one test runs at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A loop with the kernel's ends of its queues in our hands.
+/// A loop, with the kernel's ends of its queues held by the test.
 struct Bench {
     orders: Socket,
     ends: Vec<Socket>,
@@ -60,12 +60,12 @@ struct Bench {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// `bridges` are the lanes behind which others may stand.
+/// Starts a loop. `bridges` are the lanes that belong to bridges, behind which other addresses may be.
 fn bench(lanes: usize, bridges: &[usize], storm_frames_per_second: u64) -> Bench {
     bench_with(lanes, bridges, storm_frames_per_second, || ())
 }
 
-/// The same, where `begin` runs first on the loop's thread.
+/// Like [`bench`], but `begin` runs first on the loop's thread.
 fn bench_with(
     lanes: usize,
     bridges: &[usize],
@@ -105,7 +105,7 @@ fn mac(lane: usize) -> [u8; 6] {
     [2, 0, 0, 0, (lane >> 8) as u8, lane as u8]
 }
 
-/// An ordinary frame behind a header that says so.
+/// A plain frame behind an empty header.
 fn frame(target: [u8; 6], source: [u8; 6], rest: &[u8]) -> Vec<u8> {
     [&[0; 10], &target[..], &source[..], rest].concat()
 }
@@ -124,7 +124,7 @@ impl Bench {
         }
     }
 
-    /// The counts of a lane as soon as they are as wanted: the loop takes orders and frames in any order.
+    /// Waits until the counters of a lane satisfy `what`. The loop takes orders and frames in any order.
     fn counts_when(&self, lane: usize, what: impl Fn(&Counts) -> bool) -> Counts {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -144,12 +144,12 @@ impl Bench {
         }
     }
 
-    /// What comes out at a lane next.
+    /// Waits for the next packet at a lane.
     fn receive(&self, lane: usize) -> Vec<u8> {
         await_packet(&self.ends[lane])
     }
 
-    /// Nothing comes out at a lane for a moment.
+    /// True if no packet comes out at a lane for a tenth of a second.
     fn is_silent(&self, lane: usize) -> bool {
         (0..200).all(|_| {
             std::thread::sleep(Duration::from_micros(500));
@@ -158,7 +158,7 @@ impl Bench {
     }
 }
 
-/// A packet that has come already.
+/// A packet that has arrived already, if there is one.
 fn look(end: &Socket) -> Option<Vec<u8>> {
     let mut buffer = [0; 70_000];
     match end.receive(&mut buffer).expect("received") {
@@ -167,7 +167,7 @@ fn look(end: &Socket) -> Option<Vec<u8>> {
     }
 }
 
-/// The next packet, however long it takes.
+/// Waits for the next packet.
 fn await_packet(end: &Socket) -> Vec<u8> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -218,7 +218,7 @@ fn every_drop_is_counted_by_its_cause() {
         bench.send(0, &broadcast);
     }
     let counts = bench.counts_when(0, |counts| counts.sent.frames == 12);
-    // Three at once, and three more for every second that it took.
+    // Three frames pass at once, and three more for each second of the test.
     let earned = (began.elapsed().as_millis() as u64 + 1) * 3 / 1000;
     let passed = bench.counts(1).received.frames;
     assert!((3..=3 + earned).contains(&passed), "{passed} passed, {earned} were earned");
@@ -257,7 +257,7 @@ fn a_full_target_loses_its_own_frames_only() {
 #[test]
 fn superframes_are_cut_for_a_kernel_that_takes_none() {
     let bench = bench(3, &[], 100);
-    // Lane 1 takes none, lane 2 does.
+    // The kernel of lane 1 accepts no superframes, that of lane 2 does.
     let (end, queue) = Socket::pair().expect("a pair");
     let adoption = Adoption {
         lane: 1,
@@ -277,7 +277,8 @@ fn superframes_are_cut_for_a_kernel_that_takes_none() {
     assert_eq!((bench.counts(1).cut, bench.counts(2).cut), (1, 0));
 }
 
-/// A superframe of TCP over IPv4 in segments of 100 bytes, 250 in all, behind the header that a kernel writes.
+/// A superframe of TCP over IPv4 with 250 bytes of payload in segments of 100, behind the header that a kernel
+/// writes.
 fn superframe(target: usize) -> Vec<u8> {
     let mut frame = [&mac(target)[..], &mac(0), &[8, 0, 0x45, 0]].concat();
     frame.extend((20 + 20 + 250u16).to_be_bytes());
@@ -289,7 +290,7 @@ fn superframe(target: usize) -> Vec<u8> {
     [&[1, 1][..], &sizes, &frame].concat()
 }
 
-/// Takes what [`superframe`] becomes where it is cut.
+/// Receives the segments of a [`superframe`].
 fn receive_segments(end: &Socket) {
     for payload_bytes in [100, 100, 50] {
         let received = await_packet(end);
@@ -298,8 +299,8 @@ fn receive_segments(end: &Socket) {
     }
 }
 
-/// Makes the kernel answer EINVAL to every `writev` of this thread, by which whole frames are handed over; segments
-/// that were cut out of one go by `write`.
+/// Makes the kernel answer EINVAL to every `writev` of this thread. The loop delivers whole frames by `writev`, and
+/// segments by `write`.
 fn refuse_whole_frames() {
     let rules = std::collections::BTreeMap::from([(libc::SYS_writev, Vec::new())]);
     let architecture = std::env::consts::ARCH.try_into().expect("known");
@@ -321,7 +322,7 @@ fn a_kernel_that_refuses_superframes_while_running_gets_segments_and_is_offered_
         assert!(!counts.refused_udp && counts.drops.total() == 0, "{counts:?}");
     }
     bench.send(0, &frame(mac(1), mac(0), &[8, 0]));
-    // What is no superframe cannot be cut.
+    // A plain frame cannot be cut.
     bench.counts_when(1, |counts| counts.drops.of(Cause::TargetRefused) == 1);
     assert!(bench.is_silent(1));
 }
@@ -343,7 +344,7 @@ fn behind_a_bridge_addresses_are_learned() {
 fn a_device_that_vanishes_is_told_and_its_place_is_free() {
     let mut bench = bench(2, &[], 100);
     bench.ends.remove(1);
-    // A closed socket reads as a frame of no bytes; a removed TAP as an error. Both end a lane.
+    // A closed socket reads as a frame of no bytes, a removed TAP device as an error. Both end a lane.
     let vanished = order::await_next::<Answer>(&bench.orders, PATIENCE).expect("an answer");
     assert_eq!(vanished, Answer::Vanished(1));
     bench.send(0, &frame(mac(1), mac(0), &[8, 0]));
@@ -356,7 +357,8 @@ fn devices_that_vanish_all_at_once_are_told_by_and_by() {
     const MANY: usize = 900;
     let mut bench = bench(MANY, &[], 100);
     bench.ends.clear();
-    // Nobody listens for a while: what is told must not pile up until there is no room, and the loop must not end.
+    // Nothing reads the reports for a while. They must not pile up until the socket is full, and the loop must not
+    // end.
     std::thread::sleep(Duration::from_millis(200));
     let mut told = std::collections::BTreeSet::new();
     while told.len() < MANY {
@@ -373,7 +375,7 @@ fn devices_that_vanish_all_at_once_are_told_by_and_by() {
 
 #[test]
 fn a_place_that_was_given_up_is_told_of_no_more() {
-    // More than are told before somebody answers.
+    // More lanes than are reported before the first release.
     const MANY: usize = 40;
     let mut bench = bench(MANY, &[], 100);
     bench.ends.clear();
@@ -404,7 +406,7 @@ fn frames_allocate_nothing_once_it_is_warm() {
                 while look(&bench.ends[lane]).is_some() {}
             }
         }
-        // What came before it has been seen to.
+        // The last frame arrives after all earlier ones have been handled.
         bench.send(0, &last);
         while bench.receive(1) != last {}
     };
@@ -440,7 +442,7 @@ fn the_longest_datagrams_between_processes_allocate_nothing_once_it_is_warm() {
             while matches!(bench.ends[0].receive(&mut buffer), Ok(Received::Packet(..))) {}
             while far.poll().is_some() {}
         }
-        // What came before these has been seen to.
+        // The last frames arrive after all earlier ones have been handled.
         bench.send(0, &last_outwards);
         far.await_datagram(8 + last_outwards[10..].len());
         far.send(peer, &last_inwards);

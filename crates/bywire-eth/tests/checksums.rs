@@ -1,4 +1,4 @@
-//! Checksums against the definition, word by word.
+//! Checksums, compared with their definition, word by word.
 
 mod packet;
 
@@ -9,7 +9,7 @@ use bywire_eth::rejection::BadFrame;
 use packet::{Packet, naive_sum, superframes};
 use proptest::prelude::*;
 
-/// Zero and 0xFFFF are one number here.
+/// True if both are the same number: zero and 0xFFFF are equal here.
 fn same(one: u16, other: u16) -> bool {
     one == other || (one.wrapping_add(1) <= 1 && other.wrapping_add(1) <= 1)
 }
@@ -68,7 +68,7 @@ proptest! {
         prop_assert_eq!(&frame, &whole);
         let layout = Layout::parse(&whole).expect("a frame");
         prop_assert_eq!(verify(&whole, &layout), packet.extension_words == 0);
-        // One flipped bit anywhere in the segment.
+        // Flip one bit anywhere in the segment.
         let place = packet.transport_offset() + place.index(frame.len() - packet.transport_offset());
         frame[place] ^= 1u8 << bit;
         prop_assert!(!verify(&frame, &layout));
@@ -97,7 +97,7 @@ fn a_datagram_without_a_checksum_is_not_right() {
     assert!(!verify(&frame, &Layout::parse(&frame).expect("a frame")));
 }
 
-/// The one payload in 65,536 whose datagram's checksum would be zero, which in UDP means "none".
+/// For one payload in 65,536, the datagram's checksum would be zero, which in UDP means that there is none.
 #[test]
 fn a_zero_checksum_of_a_datagram_is_written_as_ones() {
     let packet = Packet::udp(vec![0, 0]);

@@ -1,5 +1,6 @@
-//! Our own cutting and summing beside the kernel's: a superframe goes into a bridge by one TAP and comes out of
-//! another that takes none, so the kernel has to cut it. What it makes must be what we make, to the last byte.
+//! Compares our segmentation and checksums with the kernel's. A superframe enters a bridge by one TAP device and
+//! leaves it by another that accepts no superframes, so the kernel has to cut it. The kernel's segments must equal
+//! ours in every byte.
 
 mod rooms;
 
@@ -13,7 +14,7 @@ use rooms::{PATIENCE, Room, persist, rooms};
 
 const ALL: Offloads = Offloads { checksum: true, tcp_segmentation: true, udp_segmentation: true };
 
-/// Two TAPs at one bridge: `whole` gives superframes to the kernel, `plain` takes what the kernel makes of them.
+/// Two TAP devices at one bridge: `whole` sends superframes to the kernel, `plain` receives the kernel's segments.
 struct Bench {
     whole: Tap,
     plain: Tap,
@@ -28,12 +29,12 @@ fn bench() -> Option<Bench> {
     });
     room.ip("link add br0 type bridge mcast_snooping 0");
     for name in ["whole", "plain"] {
-        // The kernel shall say nothing of its own.
+        // The kernel must not send frames of its own.
         room.ip(&format!("link set {name} addrgenmode none mtu 9000 master br0"));
         room.ip(&format!("link set {name} up"));
     }
     room.ip("link set br0 addrgenmode none up");
-    // A port learns for a moment before it forwards; what was lost then is told by an ordinary frame.
+    // A bridge port learns for a moment before it forwards. Ordinary frames show when it forwards.
     let ordinary =
         |number: u64| [[0xFF; 6].as_slice(), &[2, 0, 0, 0, 0, 2], &[0; 40], &number.to_be_bytes()].concat();
     let write = |number| whole.queues[0].write(&packet([0; 10], &ordinary(number)));
@@ -43,13 +44,13 @@ fn bench() -> Option<Bench> {
             .map(drop)
             .ok_or(std::io::ErrorKind::WouldBlock.into())
     });
-    // Those that took their time are still on the way, before this one.
+    // Late copies of the first frame arrive before this frame.
     write(1).expect("the kernel takes it");
     while read(&plain.queues[0], PATIENCE).expect("it forwards") != ordinary(1) {}
     Some(Bench { whole, plain, _room: room })
 }
 
-/// The next frame, if one comes in time.
+/// The next frame, if one comes within `patience`.
 fn read(queue: &Queue, patience: Duration) -> Option<Vec<u8>> {
     let mut buffer = vec![0; 70_000];
     let deadline = Instant::now() + patience;
@@ -73,7 +74,7 @@ struct Superframe {
     frame: Vec<u8>,
 }
 
-/// How a superframe is told.
+/// The parameters of a superframe.
 #[derive(Clone, Copy, Debug)]
 struct Recipe {
     ipv6: bool,
@@ -137,7 +138,7 @@ fn superframe(recipe: Recipe) -> Superframe {
     Superframe { header, frame }
 }
 
-/// The sum of sixteen-bit words, carries added, the slow way.
+/// The sum of 16-bit words with carries added, calculated the slow way.
 fn fold(bytes: &[u8], start: u32) -> u16 {
     let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
     let mut sum = start + words.sum::<u32>();
@@ -200,7 +201,7 @@ fn compare(bench: &Bench, recipe: Recipe) {
     }
 }
 
-/// A sequence of numbers without pattern, from a seed.
+/// A pseudo-random sequence of numbers.
 struct Numbers(u64);
 
 impl Numbers {

@@ -1,4 +1,4 @@
-//! What speaks Ethernet runs unmodified: sockets in namespaces whose only interface is one of the fabric.
+//! Programs that use Ethernet run unmodified: sockets in namespaces whose only interface belongs to the fabric.
 
 mod rooms;
 
@@ -10,7 +10,7 @@ use bywire_eth::network::{Launch, Network};
 use bywire_eth::order::Manner;
 use rooms::{INTERFACE, MANNER, Room, connect, exchange, persist, rooms, tcp, udp};
 
-/// Enough for windows to open and superframes to fill.
+/// Enough bytes for TCP windows to open and superframes to fill.
 const STREAM_BYTES: usize = 8 << 20;
 
 #[test]
@@ -37,7 +37,7 @@ fn several_queues_carry_several_streams() {
     assert!(network.counts(0).expect("counts").sent.bytes as usize > STREAM_BYTES);
 }
 
-/// One datagram there and back, tried a few times, as a datagram may be lost.
+/// Echoes one datagram. A datagram may be lost, so a few attempts are made.
 fn echo(near: &UdpSocket, far: &UdpSocket, to: SocketAddr, bytes: &[u8]) {
     let mut buffer = vec![0; 65_536];
     for _ in 0..5 {
@@ -83,7 +83,8 @@ fn all_nodes_of_ipv6_hear_each_other() {
     let all_nodes: Ipv6Addr = "ff02::1".parse().expect("an address");
     let listener = udp(&rooms[1], SocketAddr::from((Ipv6Addr::UNSPECIFIED, 7003)));
     let sender = udp(&rooms[0], rooms[0].ipv6(7003));
-    // The kernel is a member of this group on every interface; the first interface of a namespace after lo is 2 or more.
+    // The kernel is a member of this group on every interface. In a namespace, the first interface after `lo` has
+    // index 2 or higher.
     let index =
         rooms[0].inside(|| bywire_eth::interface::Links::open()?.find(INTERFACE)).expect("a link").index;
     let target = std::net::SocketAddrV6::new(all_nodes, 7003, 0, index);
@@ -99,7 +100,7 @@ fn a_connection_survives_the_end_and_return_of_the_network() {
     exchange(&near, &far, 1 << 20);
     drop(network);
     std::thread::scope(|scope| {
-        // What is under way now is lost, and sent again later.
+        // The bytes that are under way now are lost, and retransmitted later.
         let stream = scope.spawn(|| exchange(&near, &far, 1 << 20));
         std::thread::sleep(Duration::from_millis(300));
         let _again = connect(&rooms, 1500, MANNER);
@@ -107,7 +108,7 @@ fn a_connection_survives_the_end_and_return_of_the_network() {
     });
 }
 
-/// Waits until a lane has dropped more than so many frames for this cause.
+/// Waits until a lane has dropped more than `count` frames for this cause.
 fn drops_more(network: &mut Network, lane: usize, cause: Cause, count: u64) {
     persist(|| {
         let counts = network.counts(lane).expect("counts");
@@ -126,7 +127,7 @@ fn nobody_sends_under_another_address() {
     let (near, far) = (udp(&rooms[0], rooms[0].ipv4(7001)), udp(&rooms[1], rooms[1].ipv4(7001)));
     echo(&near, &far, rooms[1].ipv4(7001), b"as ourselves");
     rooms[0].ip(&format!("link set {INTERFACE} address 02:00:00:00:00:99"));
-    // The first time, what was sent before under the own address has arrived as well when this is dropped.
+    // When the first of these frames is dropped, all earlier frames with the right address have arrived.
     let mut before = 0;
     for _ in 0..2 {
         before = network.counts(1).expect("counts").received.frames;
@@ -142,7 +143,7 @@ fn nobody_sends_under_another_address() {
 #[test]
 fn behind_a_bridge_others_are_reached() {
     let Some(rooms) = rooms(3) else { return };
-    // Room 3 has no interface of the fabric: a cable leads from it to a bridge in room 2.
+    // Room 3 has no interface of the fabric. A `veth` pair connects it to a bridge in room 2.
     rooms[1].ip("link add br0 type bridge");
     rooms[1].ip("link set br0 up");
     rooms[1].inside(|| {
@@ -200,7 +201,7 @@ fn an_interface_goes_down_and_up_and_changes_its_mtu_and_is_removed() {
     exchange(&near, &far, 1 << 20);
 }
 
-/// The plan of the one interface that has vanished, once it has.
+/// Waits until one interface has vanished, and returns its plan.
 fn vanished(network: &mut Network) -> bywire_eth::station::Plan {
     let gone = persist(|| match network.vanished() {
         Ok(gone) if !gone.is_empty() => Ok(gone),
@@ -220,7 +221,7 @@ fn a_device_with_several_queues_vanishes_once_for_all() {
     for _ in 0..5 {
         rooms[0].ip(&format!("link delete {INTERFACE}"));
         let plan = vanished(&mut network);
-        // At once: what the other loops say of the old one must not end the new one.
+        // Immediately: late reports of the other loops about the old interface must not end the new one.
         network.add(plan).expect("it can be made again");
         std::thread::sleep(Duration::from_millis(20));
         assert!(network.vanished().expect("an answer").is_empty());

@@ -1,4 +1,4 @@
-//! Cutting and merging undo each other, to the bit, and neither changes an order.
+//! Cutting and merging are inverse to the bit, and neither changes an order.
 
 mod packet;
 
@@ -9,7 +9,7 @@ use bywire_eth::segment::{Cutter, Segmenter};
 use packet::{ACK, CWR, FIN, PSH, Packet, SYN, superframes};
 use proptest::prelude::*;
 
-/// Each segment as the wire would have it.
+/// The segments as they appear on the wire.
 fn segments(descriptor: Descriptor, frame: &[u8]) -> Vec<Vec<u8>> {
     let mut segmenter = Segmenter::new(descriptor, frame).expect("a good frame");
     let count = segmenter.count();
@@ -39,7 +39,7 @@ fn pieces(
     Ok(all)
 }
 
-/// What comes out of a coalescer that is fed `frames`, each with the numbers of what it was made of.
+/// The output of a coalescer for `frames`. Each frame comes with the numbers of its parts.
 fn coalesced(frames: &[(Descriptor, Vec<u8>)], bytes_max: usize) -> Vec<(Descriptor, Vec<u8>, Vec<u32>)> {
     let mut coalescer = Coalescer::new(bytes_max);
     let mut all = Vec::new();
@@ -77,7 +77,7 @@ proptest! {
 
     #[test]
     fn merged_segments_are_the_superframe_again((packet, segment_bytes) in superframes()) {
-        // Extensions are never merged, and a superframe of less is.
+        // Packets with extensions are never merged, so the test leaves them out.
         let packet = Packet { extension_words: 0, ..packet };
         let descriptor = packet.descriptor(segment_bytes);
         let frames = plain(segments(descriptor, &packet.partial()));
@@ -104,13 +104,13 @@ proptest! {
     }
 }
 
-/// A step of several flows that are sent at once.
+/// One frame of several flows that are sent at the same time.
 #[derive(Clone, Debug)]
 struct Step {
     flow: usize,
     length: u16,
     flags: u8,
-    /// What goes wrong before this frame: nothing in most.
+    /// The number of a change to the flow before this frame. Most values change nothing.
     event: u8,
 }
 
@@ -124,7 +124,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..120)
 }
 
-/// The frames of all flows; what makes each one different from a superframe's segment comes from its event.
+/// The frames of all flows, with the changes of each step's event.
 fn traffic(steps: &[Step]) -> Vec<(Descriptor, Vec<u8>)> {
     let mut flows: Vec<Packet> = (0..20u8)
         .map(|flow| Packet {
@@ -191,7 +191,7 @@ proptest! {
     }
 }
 
-/// Of a stream of ten segments, how many frames come out when the fifth is changed.
+/// Merges a stream of ten segments whose fifth was changed, and returns the number of frames that come out.
 fn out_of_ten(change: impl Fn(&mut Packet)) -> usize {
     let mut segments = Packet::tcp(vec![5; 1000]).segments(100);
     change(&mut segments[4]);
@@ -201,7 +201,7 @@ fn out_of_ten(change: impl Fn(&mut Packet)) -> usize {
 #[test]
 fn only_exact_successors_are_merged() {
     assert_eq!(out_of_ten(|_| ()), 1);
-    // Three: what was before, the odd one (with its successors where they fit to it), what comes behind.
+    // Three frames: the segments before, the changed one (with its successors if they fit), and the segments after.
     assert_eq!(out_of_ten(|packet| packet.flags |= SYN), 3);
     assert_eq!(out_of_ten(|packet| packet.flags |= PSH), 2);
     assert_eq!(out_of_ten(|packet| packet.flags |= FIN), 2);
@@ -220,11 +220,11 @@ fn only_exact_successors_are_merged() {
     assert_eq!(out_of_ten(|packet| packet.tags.push(0x8100)), 3);
     assert_eq!(out_of_ten(|packet| packet.payload.truncate(99)), 2);
     assert_eq!(out_of_ten(|packet| packet.payload.clear()), 3);
-    // Another flow goes its own way, and the hole that it leaves ends a run.
+    // A frame of another flow is not merged, and the gap in the sequence ends the run.
     assert_eq!(out_of_ten(|packet| packet.port += 1), 3);
 }
 
-/// How many frames come out when the packets' identifications are these.
+/// The number of frames that come out for packets with these identifications.
 fn out_of_identified(dont_fragment: bool, identifications: &[u16]) -> usize {
     let all = Packet { dont_fragment, ..Packet::tcp(vec![5; identifications.len() * 100]) };
     let mut packets = all.segments(100);
@@ -238,7 +238,7 @@ fn identifications_may_stand_still_only_where_they_mean_nothing() {
     assert_eq!(out_of_identified(false, &[0, 0, 0, 0]), 4);
     assert_eq!(out_of_identified(true, &[0xFFFF, 0, 1, 2]), 1);
     assert_eq!(out_of_identified(false, &[0xFFFF, 0, 1, 2]), 1);
-    // One way or the other, not both.
+    // Within a frame, identifications either rise or stay constant.
     assert_eq!(out_of_identified(true, &[5, 6, 5, 5]), 2);
     assert_eq!(out_of_identified(true, &[5, 5, 7, 8]), 2);
 }
@@ -271,7 +271,8 @@ fn frames_without_payload_are_one_segment() {
     assert_eq!(pieces(Descriptor::PLAIN, &[3; 14], 13), Err(BadFrame::Uncuttable));
 }
 
-/// The one payload in 65,536 whose checksum is zero: "none" in UDP, a number as any other in TCP.
+/// For one payload in 65,536, the checksum is zero. In UDP, zero means that there is none. In TCP it is an ordinary
+/// number.
 #[test]
 fn a_zero_checksum_is_written_as_ones_in_datagrams_alone() {
     for (packet, expected) in [(Packet::udp(vec![0; 4]), 0xFFFF), (Packet::tcp(vec![0; 16]), 0)] {
@@ -300,7 +301,7 @@ fn a_wrong_checksum_is_never_mended() {
     assert_eq!(coalesced(&frames, 65_549).len(), 1);
     frames[1].1[34 + 16] ^= 1;
     assert_eq!(coalesced(&frames, 65_549).len(), 3);
-    // A datagram that ends before its packet, its checksum to match.
+    // A datagram whose UDP length ends before its packet, with a matching checksum.
     let mut frames: Vec<_> = Packet::udp(vec![5; 300]).segments(100).iter().map(Packet::whole).collect();
     frames[1][34 + 5] -= 1;
     let checksum = u16::from_be_bytes([frames[1][40], frames[1][41]]);
@@ -314,7 +315,7 @@ fn a_fragment_lets_nothing_of_its_flow_wait_behind_it() {
     let mut fragment = frames[2].clone();
     fragment[14 + 6] = 0x20;
     frames.insert(2, fragment);
-    // And a frame that is no packet passes.
+    // A frame without an IP packet passes the flow.
     frames.insert(1, [&[0xFF; 12][..], &[8, 6], &[0; 28]].concat());
     let numbers: Vec<_> =
         coalesced(&plain(frames), 65_549).into_iter().map(|(.., numbers)| numbers).collect();
@@ -338,7 +339,7 @@ fn bounds_of_a_merged_frame_are_kept() {
     let frames = plain(tcp.segments(100).iter().map(Packet::whole).collect());
     let lengths: Vec<_> = coalesced(&frames, 65_549).iter().map(|(.., numbers)| numbers.len()).collect();
     assert_eq!((lengths[0], lengths.len()), (64, 10));
-    // What an IP header can state, whatever is asked for.
+    // The limit of an IP header holds even if the caller allows more.
     let frames = plain(Packet::tcp(vec![5; 65_000]).segments(1400).iter().map(Packet::whole).collect());
     let mut more = Packet { payload: vec![5; 1400], ..Packet::tcp(Vec::new()) };
     more.sequence = more.sequence.wrapping_add(46 * 1400);
@@ -365,7 +366,7 @@ fn what_cannot_be_cut_says_so() {
 
 #[test]
 fn a_routed_pseudo_header_survives_segmentation() {
-    // Behind an IPv6 routing header the checksum covers the last address, which the fixed header does not hold.
+    // Behind an IPv6 routing header, the checksum covers the last address, which is not in the fixed header.
     let packet = Packet { ipv6: true, ..Packet::tcp(vec![5; 3000]) };
     let mut frame = packet.partial();
     let field = packet.transport_offset() + 16;
